@@ -1,0 +1,98 @@
+# How each layer, the generated schema and the public library are built.
+
+add_library(shmtree_options INTERFACE)
+target_compile_features(shmtree_options INTERFACE cxx_std_20)
+target_compile_options(shmtree_options INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion $<$<BOOL:${SHMTREE_WERROR}>:-Werror>)
+if(SHMTREE_CRASH_POINTS)
+  target_compile_definitions(shmtree_options INTERFACE SHMTREE_CRASH_POINTS=1)
+endif()
+
+if(SHMTREE_SANITIZE)
+  add_compile_options(-fsanitize=${SHMTREE_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${SHMTREE_SANITIZE})
+  if(SHMTREE_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    # gcc warns that TSan does not model fences; ours are paired with atomics that it does model.
+    add_compile_options(-Wno-tsan)
+  endif()
+endif()
+
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_INTERPROCEDURAL_OPTIMIZATION ${SHMTREE_LTO})
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT BUILD_SHARED_LIBS)
+  # A shared library chooses what it shows by cmake/exports.map instead, so that headers need no annotations.
+  set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+  set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+endif()
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
+endif()
+
+# The C++ that capnp generates from one schema: its own library, free of our warnings.
+function(shmtree_schema target schema)
+  set(source ${PROJECT_SOURCE_DIR}/${schema})
+  get_filename_component(folder ${source} DIRECTORY)
+  get_filename_component(name ${source} NAME)
+  if(NOT EXISTS ${source})
+    add_library(${target} INTERFACE)
+    return()
+  endif()
+  set(out ${PROJECT_BINARY_DIR}/generated/schema)
+  file(MAKE_DIRECTORY ${out})
+  add_custom_command(
+    OUTPUT ${out}/${name}.c++ ${out}/${name}.h
+    COMMAND ${CapnpCore_COMPILER} compile -o${CapnpCore_CPP_PLUGIN}:${out} --src-prefix=${folder} ${source}
+    DEPENDS ${source}
+    COMMENT "Generating C++ from ${schema}"
+    VERBATIM)
+  add_library(${target} STATIC ${out}/${name}.c++ ${out}/${name}.h)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_options(${target} PRIVATE -w)
+  target_include_directories(${target} SYSTEM PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
+  target_link_libraries(${target} PUBLIC CapnpCore::capnp)
+endfunction()
+
+# shmtree_layer(<name> [LINK ...] [PRIVATE_LINK ...]): all of src/<name> as the static library shmtree_<name>.
+function(shmtree_layer name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LINK;PRIVATE_LINK")
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp ${PROJECT_SOURCE_DIR}/src/${name}/*.h)
+  if(NOT sources MATCHES "\\.cpp")
+    file(WRITE ${PROJECT_BINARY_DIR}/generated/${name}_empty.cpp "")
+    list(APPEND sources ${PROJECT_BINARY_DIR}/generated/${name}_empty.cpp)
+  endif()
+  set(target shmtree_${name})
+  add_library(${target} STATIC ${sources})
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${target} PUBLIC ${arg_LINK} PRIVATE shmtree_options ${arg_PRIVATE_LINK})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_property(GLOBAL APPEND PROPERTY SHMTREE_LAYERS ${target})
+endfunction()
+
+# The library that users link: the objects of every layer in one archive or shared object.
+function(shmtree_public_library)
+  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/shmtree/*.h)
+  get_property(layers GLOBAL PROPERTY SHMTREE_LAYERS)
+  add_library(shmtree ${headers})
+  add_library(shmtree::shmtree ALIAS shmtree)
+  foreach(layer IN LISTS layers ITEMS shmtree_schema)
+    get_target_property(type ${layer} TYPE)
+    if(type STREQUAL STATIC_LIBRARY)
+      target_sources(shmtree PRIVATE $<TARGET_OBJECTS:${layer}>)
+    endif()
+  endforeach()
+  if(BUILD_SHARED_LIBS)
+    set(exports ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+    target_link_options(shmtree PRIVATE LINKER:--version-script=${exports})
+    set_property(TARGET shmtree PROPERTY LINK_DEPENDS ${exports})
+  endif()
+  set_target_properties(shmtree PROPERTIES
+    LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  target_compile_features(shmtree PUBLIC cxx_std_20)
+  target_include_directories(shmtree
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(shmtree
+    PUBLIC Threads::Threads
+    PRIVATE CapnpCore::capnp $<BUILD_INTERFACE:shmtree_options>)
+endfunction()

@@ -1,0 +1,31 @@
+#include "memory/layout.h"
+
+#include <algorithm>
+
+namespace shmtree::memory {
+
+namespace {
+constexpr std::uint64_t kRegionAlignment = 2u << 20;  // a huge page
+}
+
+unsigned Geometry::class_for(std::uint64_t bytes) noexcept {
+  if (bytes <= (std::uint64_t{1} << kMinClass)) return kMinClass;
+  return static_cast<unsigned>(std::bit_width(bytes - 1));
+}
+
+Geometry::Geometry(std::uint64_t max_bytes) noexcept : max_class_(std::min(class_for(max_bytes), kMaxClass)) {
+  std::uint64_t at = round_up(control_bytes(), kRegionAlignment);
+  for (unsigned k = kMinClass; k <= max_class_; ++k) {
+    const std::uint64_t size = std::uint64_t{1} << k;
+    count_[k - kMinClass] = round_up(2 * max_bytes, size) >> k;
+    table_[k - kMinClass] = at;
+    at += round_up(count(k) * sizeof(BlockEntry), kRegionAlignment);
+  }
+  for (unsigned k = kMinClass; k <= max_class_; ++k) {
+    data_[k - kMinClass] = at;
+    at += round_up(count(k) << k, kRegionAlignment);
+  }
+  file_bytes_ = at;
+}
+
+}  // namespace shmtree::memory

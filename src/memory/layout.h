@@ -1,0 +1,276 @@
+// The arena file, byte for byte. Everything that processes share, except what the channel layer keeps inside its
+// blocks.
+//
+//   offset 0            ArenaHeader                                   16 KiB
+//   16 KiB              Participant[1024]                             1 MiB, a page is touched when a slot is
+//   then, per class k   BlockEntry[count(k)]                          the block table, committed as it grows
+//   then, per class k   count(k) blocks of 2^k bytes                  the data, committed as messages need it
+//
+// File offsets are free (the file is sparse), so every class owns at least twice the budget of them and can never run
+// out before the budget does. Bytes are little-endian. Who may write what:
+//   truth       BlockEntry::{word, committed, size, references list and its length, kind, holders},
+//               Participant::{generation, status}; channels add their ring windows and delivery records
+//   derived     everything else; reconcile() rebuilds it from the truth
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "platform/atomics.h"
+
+namespace shmtree::memory {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
+constexpr std::uint32_t kVersion = 1;
+constexpr const char* kFileName = "shmtree";  // as /proc shows it
+constexpr std::uint32_t kMaxParticipants = 1024;
+constexpr std::uint32_t kHolderWords = kMaxParticipants / 64;
+constexpr unsigned kMinClass = 12;  // 4 KiB: one page
+constexpr unsigned kMaxClass = 42;  // 4 TiB
+constexpr unsigned kClasses = kMaxClass - kMinClass + 1;
+constexpr std::uint64_t kPageBytes = 4096;
+constexpr std::uint64_t kMaxBudget = std::uint64_t{2} << 40;  // keeps a block index within 30 bits
+
+// A participant: 10 bits of slot and 20 of that slot's generation. Never 0 for one that is attached.
+using Identity = std::uint32_t;
+constexpr Identity kNobody = 0;
+constexpr Identity make_identity(std::uint32_t slot, std::uint32_t generation) noexcept {
+  return (generation & 0xfffffu) << 10 | slot;
+}
+constexpr std::uint32_t slot_of(Identity identity) noexcept {
+  return identity & 0x3ffu;
+}
+constexpr std::uint32_t generation_of(Identity identity) noexcept {
+  return identity >> 10 & 0xfffffu;
+}
+
+// A lock's word: 0, or the owner. kContended: somebody may sleep on the word.
+constexpr std::uint32_t kHeld = 1u << 30;
+constexpr std::uint32_t kContended = 1u << 31;
+
+// A block: its class and its index within the class.
+struct BlockId {
+  std::uint64_t value = 0;
+  static constexpr BlockId make(unsigned size_class, std::uint64_t index) noexcept {
+    return BlockId{std::uint64_t{size_class} << 32 | index};
+  }
+  constexpr unsigned size_class() const noexcept { return static_cast<unsigned>(value >> 32); }
+  constexpr std::uint64_t index() const noexcept { return value & 0xffffffffu; }
+  constexpr bool operator==(const BlockId&) const noexcept = default;
+};
+
+// One use of a block, from its allocation to its release: `sequence` tells it from earlier and later ones.
+struct BlockRef {
+  BlockId id{};
+  std::uint32_t sequence = 0;
+  constexpr bool operator==(const BlockRef&) const noexcept = default;
+};
+
+// A BlockRef in one word, never 0: 5 bits of class, 30 of index, 29 of sequence. Unpacking any word is safe; whether it
+// names a block is for Geometry::contains to say.
+constexpr std::uint64_t pack(BlockRef ref) noexcept {
+  return std::uint64_t{ref.id.size_class() - kMinClass + 1} << 59 | ref.id.index() << 29 | ref.sequence;
+}
+constexpr BlockRef unpack(std::uint64_t word) noexcept {
+  return BlockRef{BlockId::make(static_cast<unsigned>(word >> 59) + kMinClass - 1, word >> 29 & 0x3fffffff),
+                  static_cast<std::uint32_t>(word) & 0x1fffffffu};
+}
+
+enum class BlockState : std::uint32_t { kFree = 0, kWriting = 1, kLive = 2 };
+
+// A block's word: state, the writer while it is being written, and the sequence, which outlives the state.
+constexpr std::uint64_t block_word(BlockState state, Identity writer, std::uint32_t sequence) noexcept {
+  return std::uint64_t{static_cast<std::uint32_t>(state)} << 62 | std::uint64_t{writer} << 32 | sequence;
+}
+constexpr BlockState state_of(std::uint64_t word) noexcept {
+  return static_cast<BlockState>(word >> 62);
+}
+constexpr Identity writer_of(std::uint64_t word) noexcept {
+  return static_cast<Identity>(word >> 32 & 0x3fffffffu);
+}
+// Sequences wrap at 29 bits, so that a BlockRef packs into one word.
+constexpr std::uint32_t kSequenceMask = 0x1fffffffu;
+constexpr std::uint32_t sequence_of(std::uint64_t word) noexcept {
+  return static_cast<std::uint32_t>(word);
+}
+
+enum class BlockKind : std::uint32_t {
+  kMessage = 1,     // a frame
+  kArray = 2,       // memory handed to the user to write in place
+  kSegment = 3,     // a piece of a channel's ring
+  kDeliveries = 4,  // a channel's delivery records
+  kChannel = 5,     // a channel's control block; what it holds is found by the channel layer's walker
+};
+
+enum BlockFlag : std::uint32_t {
+  kCountedHeld = 1,  // its bytes are part of ArenaHeader::held_bytes, of the epoch in the upper 16 bits
+  kDelivered = 2,    // a delivery record keeps it; changed under its channel's receivers' lock
+  kTrimmed = 4,      // only its first `size` bytes have pages: whoever frees it lowers `committed`
+};
+constexpr std::uint32_t kFlagMask = 0xffff;
+
+// ArenaHeader::held_bytes is counted without a lock while reconcile() counts anew. Its upper 16 bits are the number of
+// the count, which every counted block carries too, so that each of two sides can tell what the other has seen.
+constexpr std::uint64_t kHeldMask = (std::uint64_t{1} << 48) - 1;
+constexpr std::uint32_t held_epoch(std::uint64_t held) noexcept {
+  return static_cast<std::uint32_t>(held >> 48);
+}
+constexpr std::uint32_t counted_in(std::uint32_t flags, std::uint32_t epoch) noexcept {
+  return (flags & kFlagMask) | kCountedHeld | epoch << 16;
+}
+
+// 192 bytes: the first line is written by whoever owns the block or the arena lock, the others by every holder.
+//
+//   0 word  8 committed  16 size  24 list offset  32 list length  36 references  40 kind  44 flags  48 next free
+//   56 since  64 holders[16]
+struct BlockEntry {
+  std::atomic<std::uint64_t> word;
+  std::atomic<std::uint64_t> committed;    // bytes from the block's start that have pages: never less than is true
+  std::atomic<std::uint64_t> size;         // bytes asked for
+  std::atomic<std::uint64_t> list_offset;  // where in the block its list of referred-to blocks begins
+  std::atomic<std::uint32_t> list_length;  // written after the list
+  std::atomic<std::uint32_t> references;   // derived: lists and delivery records that name this block
+  std::atomic<std::uint32_t> kind;
+  std::atomic<std::uint32_t> flags;      // derived: BlockFlag
+  std::atomic<std::uint64_t> next_free;  // derived: index + 1 of the next block in its free list; while references
+                                         // are dropped, the next packed BlockRef to look at
+  std::atomic<std::int64_t> since_ns;    // when it was last taken hold of (coarse monotonic clock)
+  std::atomic<std::uint64_t> holders[kHolderWords];
+};
+static_assert(sizeof(BlockEntry) == 192 && offsetof(BlockEntry, holders) == 64);
+
+// What `committed` says, as far as it can be: a block of this class has no more bytes.
+inline std::uint64_t committed_of(const BlockEntry& entry, unsigned size_class) noexcept {
+  return std::min(platform::load_acquire(entry.committed), std::uint64_t{1} << size_class);
+}
+
+// One entry of a block's list of the blocks it refers to; lives in the block.
+struct ListEntry {
+  std::uint64_t id;
+  std::uint64_t sequence;
+};
+inline BlockRef ref_of(const ListEntry& item) noexcept {
+  return BlockRef{BlockId{platform::load_once(item.id)},
+                  static_cast<std::uint32_t>(platform::load_once(item.sequence))};
+}
+
+enum class SlotStatus : std::uint32_t {
+  kFree = 0,
+  kAttached = 1,
+  kExited = 2,  // it said goodbye; what it still holds ends with its lock
+  kStale = 3,   // a newcomer owns the slot and what its predecessor left must be swept before anything is held
+};
+
+constexpr std::uint32_t kMailboxEntries = 96;
+
+// 1 KiB. A participant lives while byte `slot` of the file is locked.
+struct alignas(64) Participant {
+  std::atomic<std::uint32_t> generation;
+  std::atomic<std::uint32_t> status;
+  std::atomic<std::int32_t> pid;                // for messages only
+  std::atomic<std::uint32_t> mailbox_overflow;  // releases that found the mailbox full: only a reconcile finds them
+  std::atomic<std::int64_t> attached_ns;
+  std::uint64_t reserved[29];
+  std::atomic<std::uint64_t> mailbox[kMailboxEntries];  // packed BlockRefs released while the arena lock was taken
+};
+static_assert(sizeof(Participant) == 1024);
+
+// Whoever publishes looks at `waiters` and, when it is set, takes it back, moves `sequence` and wakes; whoever waits
+// sets it. Only changed or unchanged counts, so wrapping is harmless and a dead waiter costs nothing.
+struct alignas(64) Event {
+  std::atomic<std::uint32_t> sequence;
+  std::atomic<std::uint32_t> waiters;
+};
+static_assert(sizeof(Event) == 64);
+
+// Under the arena lock; all derived.
+struct ClassState {
+  std::atomic<std::uint64_t> high;             // entries at and above were never used
+  std::atomic<std::uint64_t> table_committed;  // entries whose table pages exist; >= high
+  std::atomic<std::uint64_t> warm;             // free blocks with pages: index + 1 of the last one freed
+  std::atomic<std::uint64_t> cold;             // free blocks without
+  std::atomic<std::uint64_t> last_freed;       // ArenaHeader::frees when the last one was freed
+};
+
+struct alignas(64) ArenaHeader {
+  // Written once, before the file is handed to anyone.
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t header_bytes;
+  unsigned char uuid[16];
+  std::uint64_t max_bytes;
+  std::uint64_t file_bytes;
+  std::uint64_t flags;
+  std::uint64_t unused;
+
+  alignas(64) std::atomic<std::uint32_t> arena_lock;
+  std::atomic<std::uint32_t> participants_high;  // slots at and above were never used
+
+  alignas(64) std::atomic<std::uint32_t> dirty;  // counts deaths found; 0 when derived state is right
+  std::atomic<std::uint32_t> reconcile_lock;
+  std::atomic<std::uint32_t> pending_hint;  // some mailbox is not empty
+  std::atomic<std::uint32_t> garbage;       // channels nobody holds any more, left for the next reconcile
+  std::atomic<std::int64_t> last_check_ns;  // when somebody last looked who is alive
+  std::atomic<std::uint64_t> reconciles;    // how many there have been, for stats
+
+  // Under the arena lock; derived.
+  alignas(64) std::atomic<std::uint64_t> committed_bytes;  // pages of all blocks
+  std::atomic<std::uint64_t> used_bytes;                   // of those, in blocks that are not free
+  std::atomic<std::uint64_t> held_bytes;                   // of those, in blocks that left a queue or never enter one
+  std::atomic<std::uint32_t> freed;                        // a block was freed since the last wake-up of `space`
+  std::atomic<std::uint64_t> peak_used[2];                 // most used in this and the last window of 10 s
+  std::atomic<std::int64_t> peak_window;                   // number of this window
+  std::atomic<std::uint64_t> frees;                        // blocks freed so far: the age of a class's free pages
+
+  Event space;  // memory was given back
+
+  alignas(64) ClassState classes[kClasses];
+};
+constexpr std::uint64_t kHeaderBytes = 16384;
+static_assert(sizeof(ArenaHeader) <= kHeaderBytes);
+static_assert(offsetof(ArenaHeader, arena_lock) == 64 && offsetof(ArenaHeader, dirty) == 128);
+
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexcept {
+  return (value + unit - 1) / unit * unit;
+}
+
+// Where everything is, as a function of the budget alone.
+class Geometry {
+ public:
+  explicit Geometry(std::uint64_t max_bytes) noexcept;
+
+  std::uint64_t file_bytes() const noexcept { return file_bytes_; }
+  std::uint64_t control_bytes() const noexcept {
+    return kHeaderBytes + std::uint64_t{kMaxParticipants} * sizeof(Participant);
+  }
+  unsigned max_class() const noexcept { return max_class_; }
+  // The class of the smallest block that takes `bytes`; above max_class() when none does.
+  static unsigned class_for(std::uint64_t bytes) noexcept;
+
+  std::uint64_t count(unsigned size_class) const noexcept { return count_[size_class - kMinClass]; }
+  std::uint64_t table_offset(unsigned size_class, std::uint64_t index) const noexcept {
+    return table_[size_class - kMinClass] + index * sizeof(BlockEntry);
+  }
+  std::uint64_t data_offset(BlockId id) const noexcept {
+    return data_[id.size_class() - kMinClass] + (id.index() << id.size_class());
+  }
+  // Whether a number read from shared memory names a block at all.
+  bool contains(BlockId id) const noexcept {
+    const unsigned size_class = id.size_class();
+    return size_class >= kMinClass && size_class <= max_class_ && id.index() < count(size_class);
+  }
+
+ private:
+  unsigned max_class_;
+  std::uint64_t file_bytes_;
+  std::uint64_t count_[kClasses]{};
+  std::uint64_t table_[kClasses]{};
+  std::uint64_t data_[kClasses]{};
+};
+
+}  // namespace shmtree::memory

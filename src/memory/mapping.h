@@ -1,0 +1,89 @@
+// The pieces of an arena file that this process has mapped. Pieces are mapped when first used and stay until the
+// Mapping goes, so an address once given out stays valid. Thread safe.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "memory/layout.h"
+#include "platform/file.h"
+#include "platform/fork.h"
+
+namespace shmtree::memory {
+
+class Mapping {
+ public:
+  // Maps the control part of `fd`, which the Mapping does not own.
+  static Result<std::unique_ptr<Mapping>> create(int fd, std::uint64_t max_bytes, bool huge_pages);
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  const Geometry& geometry() const noexcept { return geometry_; }
+  std::uint64_t max_bytes() const noexcept {
+    return max_bytes_;
+  }  // as it was at create(), whatever the header says now
+  ArenaHeader& header() const noexcept { return *reinterpret_cast<ArenaHeader*>(control_); }
+  Participant& participant(std::uint32_t slot) const noexcept {
+    return reinterpret_cast<Participant*>(control_ + kHeaderBytes)[slot];
+  }
+
+  // The table entry of a block that geometry() contains; null when its piece cannot be mapped (address space).
+  BlockEntry* entry(BlockId id) noexcept {
+    std::byte* piece = piece_of(tables_[id.size_class() - kMinClass], id.index() / kEntriesPerPiece);
+    if (piece == nullptr) [[unlikely]] {
+      piece = map_table(id.size_class(), id.index() / kEntriesPerPiece);
+      if (piece == nullptr) return nullptr;
+    }
+    return reinterpret_cast<BlockEntry*>(piece) + id.index() % kEntriesPerPiece;
+  }
+
+  // The first byte of such a block; null when it cannot be mapped.
+  std::byte* address(BlockId id) noexcept {
+    const unsigned shift = piece_shift(id.size_class()) - id.size_class();
+    std::byte* piece = piece_of(data_[id.size_class() - kMinClass], id.index() >> shift);
+    if (piece == nullptr) [[unlikely]] {
+      piece = map_data(id.size_class(), id.index() >> shift);
+      if (piece == nullptr) return nullptr;
+    }
+    return piece + ((id.index() & ((std::uint64_t{1} << shift) - 1)) << id.size_class());
+  }
+
+ private:
+  static constexpr std::uint64_t kEntriesPerPiece = 1024;  // 192 KiB of table
+  static constexpr unsigned kPieceShift = 21;              // 2 MiB of small blocks at a time
+
+  // Pointers to pieces by number; allocated whole when the first is mapped.
+  struct Pieces {
+    std::atomic<std::atomic<std::byte*>*> list{nullptr};
+    std::uint64_t count = 0;
+  };
+  static unsigned piece_shift(unsigned size_class) noexcept {
+    return size_class > kPieceShift ? size_class : kPieceShift;
+  }
+  static std::byte* piece_of(const Pieces& pieces, std::uint64_t number) noexcept {
+    std::atomic<std::byte*>* list = pieces.list.load(std::memory_order_acquire);
+    return list == nullptr ? nullptr : list[number].load(std::memory_order_acquire);
+  }
+
+  Mapping(int fd, std::uint64_t max_bytes, bool huge_pages)
+      : fd_(fd), huge_pages_(huge_pages), max_bytes_(max_bytes), geometry_(max_bytes) {}
+  std::byte* map_table(unsigned size_class, std::uint64_t number) noexcept;
+  std::byte* map_data(unsigned size_class, std::uint64_t number) noexcept;
+  std::byte* map_piece(Pieces& pieces, std::uint64_t number, std::uint64_t offset, std::uint64_t bytes,
+                       bool huge) noexcept;
+
+  int fd_;
+  bool huge_pages_;
+  std::uint64_t max_bytes_;
+  Geometry geometry_;
+  std::byte* control_ = nullptr;
+  Pieces tables_[kClasses];
+  Pieces data_[kClasses];
+  platform::LeafMutex mutex_;
+  bool remember(std::byte* address, std::uint64_t bytes) noexcept;
+  std::vector<std::pair<std::byte*, std::uint64_t>> mapped_;  // under mutex_
+};
+
+}  // namespace shmtree::memory

@@ -1,0 +1,119 @@
+// Named memory orderings. Shared memory is only ever changed through these, so that each call says what it publishes.
+//
+// All types used are lock-free on x86-64 and aarch64, hence valid between processes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace shmtree::platform {
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+// Where a test may kill the process: before every change of shared memory. Compiled in for tests only.
+#if defined(SHMTREE_CRASH_POINTS)
+inline std::atomic<std::int64_t> changes_until_crash{0};  // counted down by each change; 0: never
+inline int crash_signal = 9;  // SIGKILL; SIGSTOP for a test that goes on from there in steps
+void crash_now() noexcept;
+inline void crash_point() noexcept {
+  if (changes_until_crash.load(std::memory_order_relaxed) > 0 && changes_until_crash.fetch_sub(1) == 1) crash_now();
+}
+#else
+inline void crash_point() noexcept {}
+#endif
+
+// No ordering: the value alone matters (hints, statistics, data guarded by a lock that orders it).
+template <class T>
+inline T load_relaxed(const std::atomic<T>& a) noexcept {
+  return a.load(std::memory_order_relaxed);
+}
+template <class T>
+inline void store_relaxed(std::atomic<T>& a, T value) noexcept {
+  crash_point();
+  a.store(value, std::memory_order_relaxed);
+}
+
+// A plain word that anybody may write meanwhile: read exactly once, so that what is checked is what is used.
+template <class T>
+inline T load_once(const T& word) noexcept {
+  T value;
+  __atomic_load(&word, &value, __ATOMIC_RELAXED);
+  return value;
+}
+
+// Sees everything written before the store_release that wrote the value.
+template <class T>
+inline T load_acquire(const std::atomic<T>& a) noexcept {
+  return a.load(std::memory_order_acquire);
+}
+// Makes everything written before it visible to whoever acquires the value.
+template <class T>
+inline void store_release(std::atomic<T>& a, T value) noexcept {
+  crash_point();
+  a.store(value, std::memory_order_release);
+}
+
+// Compare and swap, acquire and release; on failure `expected` holds what was there.
+template <class T>
+inline bool compare_swap(std::atomic<T>& a, T& expected, T desired) noexcept {
+  crash_point();
+  return a.compare_exchange_strong(expected, desired, std::memory_order_acq_rel, std::memory_order_acquire);
+}
+
+// Sequentially consistent: ordered against every other full operation and full_fence of all processes. Used where two
+// sides each store one word and then read the other's (waiter flags, holder sets, the hint of pending releases).
+template <class T>
+inline T exchange_full(std::atomic<T>& a, T value) noexcept {
+  crash_point();
+  return a.exchange(value, std::memory_order_seq_cst);
+}
+template <class T>
+inline T load_full(const std::atomic<T>& a) noexcept {
+  return a.load(std::memory_order_seq_cst);
+}
+template <class T>
+inline void store_full(std::atomic<T>& a, T value) noexcept {
+  crash_point();
+  a.store(value, std::memory_order_seq_cst);
+}
+template <class T>
+inline T set_bits(std::atomic<T>& a, T bits) noexcept {
+  crash_point();
+  return a.fetch_or(bits, std::memory_order_seq_cst);
+}
+template <class T>
+inline T clear_bits(std::atomic<T>& a, T bits) noexcept {
+  crash_point();
+  return a.fetch_and(static_cast<T>(~bits), std::memory_order_seq_cst);
+}
+template <class T>
+inline T add(std::atomic<T>& a, T amount) noexcept {
+  crash_point();
+  return a.fetch_add(amount, std::memory_order_acq_rel);
+}
+template <class T>
+inline T subtract(std::atomic<T>& a, T amount) noexcept {
+  crash_point();
+  return a.fetch_sub(amount, std::memory_order_acq_rel);
+}
+
+inline void full_fence() noexcept {
+#if defined(__SANITIZE_THREAD__)
+  // ThreadSanitizer does not model fences; a read-modify-write of a shared word orders the same accesses.
+  static std::atomic<std::uint32_t> word{0};
+  word.fetch_add(1, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+// Tells the core that this is a spin loop.
+inline void relax_cpu() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+}  // namespace shmtree::platform

@@ -1,0 +1,41 @@
+// Monotonic time. Nothing in the library looks at the wall clock.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+namespace shmtree::platform {
+
+// CLOCK_MONOTONIC in nanoseconds: the same clock in every process of the machine.
+std::int64_t monotonic_ns() noexcept;
+
+// The same clock at the resolution of the kernel's tick (1 to 10 ms), at a fifth of the cost.
+std::int64_t coarse_monotonic_ns() noexcept;
+
+// A point in time after which waiting stops. Default: never.
+class Deadline {
+ public:
+  constexpr Deadline() noexcept = default;
+  static constexpr Deadline never() noexcept { return Deadline{}; }
+  // Already over: the call may not wait at all.
+  static constexpr Deadline immediate() noexcept { return Deadline{0}; }
+  static Deadline after_ns(std::int64_t ns) noexcept;
+  static Deadline after(std::optional<std::chrono::nanoseconds> timeout) noexcept {
+    return timeout ? after_ns(timeout->count()) : never();
+  }
+
+  bool is_never() const noexcept { return at_ns_ == kNever; }
+  bool is_immediate() const noexcept { return at_ns_ == 0; }
+  bool passed() const noexcept { return remaining_ns() <= 0; }
+  // Nanoseconds left, at most `most_ns`; 0 or less when it has passed.
+  std::int64_t remaining_ns(std::int64_t most_ns = std::numeric_limits<std::int64_t>::max()) const noexcept;
+
+ private:
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  explicit constexpr Deadline(std::int64_t at_ns) noexcept : at_ns_(at_ns) {}
+  std::int64_t at_ns_ = kNever;
+};
+
+}  // namespace shmtree::platform

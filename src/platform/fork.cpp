@@ -1,0 +1,129 @@
+#include "platform/fork.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <new>
+
+#include "platform/atomics.h"
+
+namespace shmtree::platform {
+namespace {
+
+constexpr std::uint64_t kStamp = 0x73686d7472656531;
+
+std::atomic<std::uint64_t>* make_stamp_page() noexcept {
+  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return nullptr;
+  madvise(page, 4096, MADV_WIPEONFORK);
+  return new (page) std::atomic<std::uint64_t>(kStamp);
+}
+
+// Without a page (no memory at load) forked children are told apart by the handlers alone.
+std::atomic<std::uint64_t>& stamp_word() noexcept {
+  static std::atomic<std::uint64_t> fallback{kStamp};
+  static std::atomic<std::uint64_t>* const page = make_stamp_page();
+  return page != nullptr ? *page : fallback;
+}
+
+void spin_lock(std::atomic<std::uint32_t>& word) noexcept {
+  for (int spins = 0; word.exchange(1, std::memory_order_acquire) != 0; ++spins) {
+    if (spins < 64) {
+      relax_cpu();
+    } else {
+      sched_yield();  // the owner, a thread of this process, was preempted
+    }
+  }
+}
+
+std::atomic<ForkHandler> g_first{nullptr};
+std::atomic<ForkHandler> g_prepare{nullptr};
+std::atomic<ForkHandler> g_parent{nullptr};
+std::atomic<ForkHandler> g_child{nullptr};
+
+void call(const std::atomic<ForkHandler>& handler) {
+  if (const ForkHandler function = handler.load()) function();
+}
+
+}  // namespace
+
+// Every LeafMutex of the process.
+class LeafMutexes {
+ public:
+  static void insert(LeafMutex* mutex) noexcept {
+    spin_lock(word_);
+    mutex->next_ = first_;
+    if (first_ != nullptr) first_->previous_ = mutex;
+    first_ = mutex;
+    word_.store(0, std::memory_order_release);
+  }
+  static void erase(LeafMutex* mutex) noexcept {
+    spin_lock(word_);
+    (mutex->previous_ != nullptr ? mutex->previous_->next_ : first_) = mutex->next_;
+    if (mutex->next_ != nullptr) mutex->next_->previous_ = mutex->previous_;
+    word_.store(0, std::memory_order_release);
+  }
+  static void lock_all() noexcept {
+    spin_lock(word_);
+    for (LeafMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->lock();
+  }
+  static void unlock_all() noexcept {
+    for (LeafMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->unlock();
+    word_.store(0, std::memory_order_release);
+  }
+
+ private:
+  static inline std::atomic<std::uint32_t> word_{0};
+  static inline LeafMutex* first_ = nullptr;
+};
+
+LeafMutex::LeafMutex() {
+  LeafMutexes::insert(this);
+}
+LeafMutex::~LeafMutex() {
+  LeafMutexes::erase(this);
+}
+void LeafMutex::lock() noexcept {
+  spin_lock(word_);
+}
+
+std::uint64_t process_stamp() noexcept {
+  return load_relaxed(stamp_word());
+}
+
+void restore_process_stamp() noexcept {
+  store_relaxed(stamp_word(), kStamp);
+}
+
+void release_leaf_mutexes() noexcept {
+  LeafMutexes::unlock_all();
+}
+
+void set_fork_handlers(ForkHandler first, ForkHandler prepare, ForkHandler parent, ForkHandler child) {
+  g_first = first;
+  g_prepare = prepare;
+  g_parent = parent;
+  g_child = child;
+  static const int registered = [] {
+    stamp_word();
+    return pthread_atfork(
+        [] {
+          call(g_first);
+          LeafMutexes::lock_all();
+          call(g_prepare);
+        },
+        [] {
+          call(g_parent);
+          LeafMutexes::unlock_all();
+        },
+        [] {
+          store_relaxed(stamp_word(), kStamp);
+          call(g_child);
+          LeafMutexes::unlock_all();
+        });
+  }();
+  static_cast<void>(registered);
+}
+
+}  // namespace shmtree::platform

@@ -1,0 +1,133 @@
+#include "platform/machine.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "platform/atomics.h"
+#include "platform/clock.h"
+
+namespace shmtree::platform {
+namespace {
+
+constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+
+std::string read_file(const std::string& path) {
+  std::string text;
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
+  if (file == nullptr) return text;
+  char buffer[4096];
+  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, file.get())) > 0;) text.append(buffer, n);
+  return text;
+}
+
+std::optional<std::uint64_t> read_number(const std::string& path) {
+  const std::string text = read_file(path);
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end == text.data()) return std::nullopt;  // absent, or "max"
+  return value;
+}
+
+std::uint64_t memory_available(const std::string& proc) {
+  const std::string text = read_file(proc + "/meminfo");
+  constexpr std::string_view kKey = "MemAvailable:";
+  const std::size_t at = text.find(kKey);
+  if (at == std::string::npos) return kUnlimited;
+  std::size_t from = at + kKey.size();
+  while (from < text.size() && text[from] == ' ') ++from;
+  std::uint64_t kib = 0;
+  std::from_chars(text.data() + from, text.data() + text.size(), kib);
+  return kib << 10;
+}
+
+// Room left in `folder` and each of its ancestors up to `root`. Page cache that the kernel can drop is counted as used:
+// the error is on the safe side.
+std::uint64_t room_in_groups(const std::string& root, std::string group, const char* limit_file,
+                             const char* usage_file) {
+  std::uint64_t room = kUnlimited;
+  for (;;) {
+    const std::string folder = root + group + "/";
+    const auto limit = read_number(folder + limit_file);
+    const auto usage = read_number(folder + usage_file);
+    if (limit && usage) room = std::min(room, *limit > *usage ? *limit - *usage : 0);
+    const std::size_t slash = group.rfind('/');
+    if (group.empty() || slash == std::string::npos) return room;
+    group.resize(slash);
+  }
+}
+
+}  // namespace
+
+std::uint64_t available_memory_bytes(const std::string& proc, const std::string& cgroup) {
+  std::uint64_t room = memory_available(proc);
+  const std::string groups = read_file(proc + "/self/cgroup");
+  for (std::size_t from = 0; from < groups.size();) {
+    const std::size_t end = std::min(groups.find('\n', from), groups.size());
+    const std::string_view line(groups.data() + from, end - from);
+    from = end + 1;
+    const std::size_t colon = line.find(':');
+    const std::size_t second = colon == line.npos ? line.npos : line.find(':', colon + 1);
+    if (second == line.npos) continue;
+    const std::string_view controllers = line.substr(colon + 1, second - colon - 1);
+    std::string group(line.substr(second + 1));
+    if (group == "/") group.clear();
+    if (controllers.empty()) {  // version 2
+      room = std::min(room, room_in_groups(cgroup, group, "memory.max", "memory.current"));
+    } else if (controllers.find("memory") != controllers.npos) {  // version 1
+      room =
+          std::min(room, room_in_groups(cgroup + "/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes"));
+    }
+  }
+  return room;
+}
+
+std::uint64_t available_memory_bytes() {
+  return available_memory_bytes("/proc", "/sys/fs/cgroup");
+}
+
+unsigned usable_cores() noexcept {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<unsigned>(std::max(CPU_COUNT(&set), 1));
+}
+
+#if defined(SHMTREE_CRASH_POINTS)
+void crash_now() noexcept {
+  do {
+    kill(getpid(), crash_signal);
+  } while (crash_signal == SIGKILL);
+}
+#endif
+
+int process_id() noexcept {
+  return static_cast<int>(getpid());
+}
+
+void random_bytes(unsigned char* out, std::uint64_t bytes) noexcept {
+  std::uint64_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = getrandom(out + done, bytes - done, 0);
+    if (got > 0) done += static_cast<std::uint64_t>(got);
+    if (got < 0 && errno != EINTR) break;
+  }
+  // Where the call is forbidden (a sandbox): different for every call of every process, if not for the curious.
+  std::uint64_t state = static_cast<std::uint64_t>(monotonic_ns()) ^ static_cast<std::uint64_t>(getpid()) << 40 ^
+                        reinterpret_cast<std::uintptr_t>(out);
+  for (; done < bytes; ++done) {
+    state = (state ^ state >> 27) * 0x9e3779b97f4a7c15u + 1;
+    out[done] = static_cast<unsigned char>(state >> 56);
+  }
+}
+
+}  // namespace shmtree::platform

@@ -1,0 +1,23 @@
+// What the machine and its control groups have left.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace shmtree::platform {
+
+// Bytes that can still be committed: the least of MemAvailable and, for every cgroup from ours up to the root, its
+// limit less what it uses. Reads files of /proc and /sys: 30 us.
+std::uint64_t available_memory_bytes();
+
+// The same from the given roots, for tests: `proc` stands for /proc, `cgroup` for /sys/fs/cgroup.
+std::uint64_t available_memory_bytes(const std::string& proc, const std::string& cgroup);
+
+unsigned usable_cores() noexcept;
+
+int process_id() noexcept;
+
+// 16 random bytes from the kernel.
+void random_bytes(unsigned char* out, std::uint64_t bytes) noexcept;
+
+}  // namespace shmtree::platform

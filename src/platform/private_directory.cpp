@@ -1,0 +1,212 @@
+#include "platform/private_directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "platform/clock.h"
+#include "platform/machine.h"
+
+namespace shmtree::platform {
+namespace {
+
+constexpr std::uint64_t kLockByte = 0;
+constexpr std::uint64_t kPartByte = 1;
+
+template <class Call>
+auto retry(Call call) {
+  decltype(call()) result;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+// Ours alone: of our user, and nobody else has any right to it.
+Status check_private(int fd, const std::string& what) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return os_error("fstat " + what, errno);
+  if (status.st_uid == geteuid() && (status.st_mode & 077) == 0) return success();
+  return Error{Code::kOs,
+               what + " is not this user's alone (owner " + std::to_string(status.st_uid) + ", mode " +
+                   std::to_string((status.st_mode >> 6) & 7) + std::to_string((status.st_mode >> 3) & 7) +
+                   std::to_string(status.st_mode & 7) + ")",
+               EPERM};
+}
+
+Status write_all(int fd, std::uint64_t offset, const void* data, std::uint64_t bytes) {
+  const auto* from = static_cast<const std::byte*>(data);
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < offset + bytes) {  // past it comes SIGXFSZ
+    return os_error("a file of " + std::to_string(offset + bytes) + " bytes is over RLIMIT_FSIZE (ulimit -f)", EFBIG);
+  }
+  while (bytes != 0) {
+    const ssize_t put = retry([&] { return pwrite(fd, from, bytes, static_cast<off_t>(offset)); });
+    if (put < 0) return os_error("pwrite", errno);
+    from += put;
+    offset += static_cast<std::uint64_t>(put);
+    bytes -= static_cast<std::uint64_t>(put);
+  }
+  return success();
+}
+
+std::string random_name() {
+  unsigned char bytes[12];
+  random_bytes(bytes, sizeof bytes);
+  std::string name = ".new-";
+  for (const unsigned char byte : bytes) name += "0123456789abcdef"[byte & 15];
+  return name;
+}
+
+}  // namespace
+
+std::vector<std::string> private_directories(const std::string& name) {
+  std::vector<std::string> found;
+  const char* runtime = getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && runtime[0] == '/') found.push_back(std::string(runtime) + "/" + name);
+  const std::string with_user = name + "-" + std::to_string(geteuid());
+  found.push_back("/dev/shm/" + with_user);
+  found.push_back("/tmp/" + with_user);
+  return found;
+}
+
+Result<UniqueFd> open_private_directory(const std::string& path, bool create) {
+  if (create && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return os_error("mkdir " + path, errno);
+  UniqueFd fd(retry([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
+  if (!fd.valid()) {
+    Error error = os_error("open " + path, errno);
+    if (error.os_errno == ENOENT) error.code = Code::kNotFound;
+    return error;
+  }
+  Status checked = check_private(fd.get(), path);
+  if (!checked) return std::move(checked).error();
+  return fd;
+}
+
+Result<LockedFile> LockedFile::open(int directory, const std::string& name, std::int64_t timeout_ns) {
+  const Deadline deadline = Deadline::after_ns(timeout_ns);
+  for (;;) {
+    UniqueFd fd(retry([&] { return openat(directory, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
+    if (!fd.valid()) {
+      Error error = os_error("open " + name, errno);
+      if (error.os_errno == ENOENT) error.code = Code::kNotFound;
+      return error;
+    }
+    Status checked = check_private(fd.get(), name);
+    if (!checked) return std::move(checked).error();
+    auto locked = try_lock_byte(fd.get(), kLockByte);
+    if (!locked) return std::move(locked).error();
+    if (*locked) {
+      // It may have been replaced while we came for it.
+      struct stat mine {
+      }, named{};
+      if (fstat(fd.get(), &mine) == 0 && fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+          mine.st_ino == named.st_ino && mine.st_dev == named.st_dev) {
+        return LockedFile(directory, name, std::move(fd));
+      }
+      continue;
+    }
+    if (deadline.passed())
+      return Error{Code::kTimeout, "another process keeps the lock of the file of the name " + name};
+    const timespec pause{0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+LockedFile& LockedFile::operator=(LockedFile&& other) noexcept {
+  std::swap(directory_, other.directory_);
+  std::swap(name_, other.name_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+LockedFile::~LockedFile() {
+  if (fd_.valid()) unlock_byte(fd_.get(), kLockByte).ok();
+}
+
+Result<std::vector<std::byte>> LockedFile::read() const {
+  auto size = file_size(fd_.get());
+  if (!size) return std::move(size).error();
+  std::vector<std::byte> bytes(std::min<std::uint64_t>(*size, 1u << 20));
+  if (!read_at(fd_.get(), 0, bytes.data(), bytes.size())) return os_error("pread", errno);
+  return bytes;
+}
+
+Status LockedFile::write(std::uint64_t offset, const void* data, std::uint64_t bytes) const {
+  return write_all(fd_.get(), offset, data, bytes);
+}
+
+Result<UniqueFd> LockedFile::take_part() const {
+  auto part = reopen(fd_.get());
+  if (!part) return part;
+  Status shared = share_byte_lock(part->get(), kPartByte);
+  if (!shared) return std::move(shared).error();
+  return part;
+}
+
+void end_part(UniqueFd& part) noexcept {
+  if (part.valid()) unlock_byte(part.get(), kPartByte).ok();
+  part.reset();
+}
+
+bool LockedFile::has_parts() const noexcept {
+  return byte_is_locked(fd_.get(), kPartByte);
+}
+
+Status LockedFile::remove() const {
+  if (unlinkat(directory_, name_.c_str(), 0) != 0 && errno != ENOENT) return os_error("unlink " + name_, errno);
+  return success();
+}
+
+Result<UniqueFd> create_private_file(int directory, const std::string& name, const void* data, std::uint64_t bytes) {
+  std::string path;
+  std::string temporary;
+  UniqueFd fd(retry([&] { return openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); }));
+  if (fd.valid()) {
+    path = "/proc/self/fd/" + std::to_string(fd.get());
+  } else {  // a file system without nameless files
+    temporary = random_name();
+    fd = UniqueFd(
+        retry([&] { return openat(directory, temporary.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600); }));
+    if (!fd.valid()) return os_error("open " + temporary, errno);
+  }
+  Status written = write_all(fd.get(), 0, data, bytes);
+  if (written) written = share_byte_lock(fd.get(), kPartByte);
+  int failure = 0;
+  if (written.ok()) {
+    const int linked = path.empty() ? linkat(directory, temporary.c_str(), directory, name.c_str(), 0)
+                                    : linkat(AT_FDCWD, path.c_str(), directory, name.c_str(), AT_SYMLINK_FOLLOW);
+    failure = linked == 0 ? 0 : errno;
+  }
+  if (!temporary.empty()) unlinkat(directory, temporary.c_str(), 0);
+  if (!written) return std::move(written).error();
+  if (failure == 0) return fd;
+  Error error = os_error("link " + name, failure);
+  if (failure == EEXIST) error.code = Code::kExists;
+  return error;
+}
+
+std::vector<std::string> list_directory(int directory) {
+  std::vector<std::string> names;
+  UniqueFd fd(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(fd.valid() ? fdopendir(fd.get()) : nullptr, &closedir);
+  if (entries == nullptr) return names;
+  fd.release();
+  while (const dirent* entry = readdir(entries.get())) {
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace shmtree::platform

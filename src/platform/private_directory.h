@@ -1,0 +1,61 @@
+// Small files that only their user may see: a directory of mode 0700, files of mode 0600, each created whole.
+//
+// Nothing is trusted that another user could have put there: links are not followed, and owner and mode are checked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "platform/file.h"
+
+namespace shmtree::platform {
+
+// Where this user's directories called `name` may be, most suitable first: in $XDG_RUNTIME_DIR, in /dev/shm, in /tmp.
+std::vector<std::string> private_directories(const std::string& name);
+
+// Code::kNotFound when it is not there and not to be made; Code::kOs with EPERM when it is not this user's alone.
+Result<UniqueFd> open_private_directory(const std::string& path, bool create);
+
+// An open file of a directory, with its lock taken through a description of its own. Apart from that lock, processes
+// may keep a part in a file: a descriptor that tells others that they live, whatever they can see of each other
+// otherwise.
+class LockedFile {
+ public:
+  // Waits for the lock at most `timeout_ns` (Code::kTimeout). The file is still the one called `name` when it returns.
+  // Code::kNotFound when there is none.
+  static Result<LockedFile> open(int directory, const std::string& name, std::int64_t timeout_ns);
+
+  Result<std::vector<std::byte>> read() const;
+  // Replaces `bytes` from `offset` on; the file grows as needed.
+  Status write(std::uint64_t offset, const void* data, std::uint64_t bytes) const;
+  Result<UniqueFd> take_part() const;
+  // Whether anybody has a part in it.
+  bool has_parts() const noexcept;
+  // Takes the name away; the lock stays until this object goes.
+  Status remove() const;
+
+  // Unlocks: a process forked meanwhile has the descriptor too, and closing ours would leave it locked.
+  ~LockedFile();
+  LockedFile(LockedFile&&) noexcept = default;
+  LockedFile& operator=(LockedFile&& other) noexcept;
+
+ private:
+  LockedFile(int directory, std::string name, UniqueFd fd)
+      : directory_(directory), name_(std::move(name)), fd_(std::move(fd)) {}
+  int directory_;
+  std::string name_;
+  UniqueFd fd_;
+};
+
+// Ends a part of this process, in the copies of its descriptor that processes forked meanwhile have as well.
+void end_part(UniqueFd& part) noexcept;
+
+// A new file with these bytes, visible only when it is whole. Code::kExists when there is one of that name. Returns a
+// part in it.
+Result<UniqueFd> create_private_file(int directory, const std::string& name, const void* data, std::uint64_t bytes);
+
+std::vector<std::string> list_directory(int directory);
+
+}  // namespace shmtree::platform

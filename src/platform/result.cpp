@@ -1,0 +1,28 @@
+#include "shmtree/result.h"
+
+namespace shmtree {
+
+std::string_view name_of(Code code) noexcept {
+  switch (code) {
+    case Code::kFull: return "full";
+    case Code::kEmpty: return "empty";
+    case Code::kTimeout: return "timeout";
+    case Code::kClosed: return "closed";
+    case Code::kShutDown: return "shut down";
+    case Code::kPeerDied: return "peer died";
+    case Code::kMessageTooLarge: return "message too large";
+    case Code::kOutOfSharedMemory: return "out of shared memory";
+    case Code::kCorrupt: return "corrupt";
+    case Code::kPickleRefused: return "pickle refused";
+    case Code::kIncompatible: return "incompatible";
+    case Code::kNotFound: return "not found";
+    case Code::kExists: return "exists";
+    case Code::kInvalid: return "invalid";
+    case Code::kInterrupted: return "interrupted";
+    case Code::kUnavailable: return "unavailable";
+    case Code::kOs: return "operating system error";
+  }
+  return "unknown";
+}
+
+}  // namespace shmtree

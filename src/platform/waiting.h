@@ -1,0 +1,44 @@
+// How a call waits: until when, and what the embedding program wants done around it.
+#pragma once
+
+#include "platform/clock.h"
+
+namespace shmtree::platform {
+
+// Callbacks of the embedding program (the Python bindings release the GIL and run signal handlers here).
+// Called by the waiting thread only, never while a shared lock is held.
+class WaitHooks {
+ public:
+  virtual ~WaitHooks() = default;
+  // The thread is about to block for more than a few microseconds.
+  virtual void before_block() noexcept = 0;
+  // It has stopped blocking.
+  virtual void after_block() noexcept = 0;
+  // True ends the wait with Code::kInterrupted. Called between blocks, at least every 250 ms.
+  virtual bool interrupted() noexcept = 0;
+};
+
+struct WaitContext {
+  Deadline deadline{};
+  WaitHooks* hooks = nullptr;  // not owned
+
+  bool interrupted() const noexcept { return hooks != nullptr && hooks->interrupted(); }
+};
+
+// Brackets a stretch in which the thread may block.
+class BlockingScope {
+ public:
+  explicit BlockingScope(WaitHooks* hooks) noexcept : hooks_(hooks) {
+    if (hooks_ != nullptr) hooks_->before_block();
+  }
+  ~BlockingScope() {
+    if (hooks_ != nullptr) hooks_->after_block();
+  }
+  BlockingScope(const BlockingScope&) = delete;
+  BlockingScope& operator=(const BlockingScope&) = delete;
+
+ private:
+  WaitHooks* hooks_;
+};
+
+}  // namespace shmtree::platform

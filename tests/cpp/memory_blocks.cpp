@@ -1,0 +1,298 @@
+// Blocks: reuse, growth, the budget, eviction and trimming, and what is said when there is no room.
+#include <sys/mman.h>
+
+#include <new>
+#include <vector>
+
+#include "support/arenas.h"
+#include "support/catch2.h"
+#include "support/waits.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+TEST_CASE("A block freed last is used first") {
+  auto arena = new_arena();
+  OwnedBlock a = new_block(*arena), b = new_block(*arena), c = new_block(*arena);
+  const BlockId first = a.ref().id, second = c.ref().id;
+  a.abandon();
+  c.abandon();
+  CHECK(new_block(*arena).ref().id == second);
+  const OwnedBlock again = new_block(*arena), next = new_block(*arena);
+  CHECK(again.ref().id == second);
+  CHECK(next.ref().id == first);
+}
+
+TEST_CASE("A block used again has a new sequence, so an old reference to it is not current") {
+  auto arena = new_arena();
+  OwnedBlock block = new_block(*arena);
+  const BlockRef old = block.ref();
+  CHECK(arena->is_current(old));
+  block.abandon();
+  CHECK_FALSE(arena->is_current(old));
+  const OwnedBlock again = new_block(*arena);
+  REQUIRE(again.ref().id == old.id);
+  CHECK(arena->is_current(again.ref()));
+  CHECK_FALSE(arena->is_current(old));
+}
+
+TEST_CASE("Sequences wrap without losing the block") {
+  auto arena = new_arena();
+  const BlockRef ref = new_block(*arena).ref();
+  BlockEntry& entry = *arena->entry(ref.id);
+  entry.word = memory::block_word(BlockState::kFree, memory::kNobody, memory::kSequenceMask);
+  const OwnedBlock block = new_block(*arena);
+  CHECK(block.ref() == BlockRef{ref.id, 0});
+  CHECK(memory::unpack(memory::pack(block.ref())) == block.ref());
+}
+
+TEST_CASE("Blocks of one class do not overlap and are aligned to their class") {
+  auto arena = new_arena();
+  std::vector<OwnedBlock> blocks;
+  for (int i = 0; i < 64; ++i) {
+    blocks.push_back(new_block(*arena, 12'000));
+    std::memset(blocks.back().data(), i, 12'000);
+    CHECK(reinterpret_cast<std::uintptr_t>(blocks.back().data()) % 4096 == 0);
+  }
+  for (int i = 0; i < 64; ++i) {
+    const OwnedBlock& block = blocks[static_cast<std::size_t>(i)];
+    CHECK(block.data()[0] == static_cast<std::byte>(i));
+    CHECK(block.data()[11'999] == static_cast<std::byte>(i));
+  }
+}
+
+TEST_CASE("A block has pages for what was asked and no more") {
+  auto arena = new_arena();
+  const std::uint64_t before = file_pages_bytes(*arena);
+  const OwnedBlock block = new_block(*arena, kMiB + 1);  // of the 2 MiB class
+  CHECK(arena->stats().committed_bytes == kMiB + 4096);
+  CHECK(file_pages_bytes(*arena) - before <= kMiB + 4096 + 512 * 1024);  // and its entry's part of the table
+}
+
+TEST_CASE("Zero bytes are a block too") {
+  auto arena = new_arena();
+  const OwnedBlock block = new_block(*arena, 0);
+  CHECK(block.valid());
+  CHECK(block.data() != nullptr);
+}
+
+TEST_CASE("Pages that a block has already are not committed again, and it grows when more is needed") {
+  auto arena = new_arena();
+  new_block(*arena, 300'000).abandon();
+  const OwnedBlock smaller = new_block(*arena, 270'000);
+  CHECK_FALSE(smaller.cold());
+  CHECK(arena->stats().committed_bytes == 303'104);
+  new_block(*arena, 4000).abandon();
+}
+
+TEST_CASE("A thousand blocks of a class extend its table") {
+  auto arena = new_arena(64 * kMiB);
+  std::vector<OwnedBlock> blocks;
+  for (int i = 0; i < 5000; ++i) blocks.push_back(new_block(*arena, 100));
+  CHECK(arena->stats().blocks == 5000);
+  blocks.clear();
+  CHECK(arena->stats().blocks == 0);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("Every size from a byte to the whole budget fits") {
+  auto arena = new_arena(8 * kMiB);
+  for (std::uint64_t bytes = 1; bytes <= 8 * kMiB; bytes = bytes * 3 / 2 + 1) {
+    const OwnedBlock block = new_block(*arena, bytes);
+    block.data()[bytes - 1] = std::byte{1};
+  }
+  new_block(*arena, 8 * kMiB);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("A request over the budget is refused at once with both numbers") {
+  auto arena = new_arena(8 * kMiB);
+  auto block = arena->allocate(9 * kMiB, BlockKind::kMessage, WaitContext{});
+  REQUIRE_FALSE(block.ok());
+  CHECK(block.code() == Code::kMessageTooLarge);
+  CHECK(block.error().message.find(std::to_string(9 * kMiB)) != std::string::npos);
+  CHECK(block.error().message.find(std::to_string(8 * kMiB)) != std::string::npos);
+}
+
+TEST_CASE("A request for more bytes than there are numbers is refused") {
+  auto arena = new_arena();
+  CHECK(arena->allocate(~std::uint64_t{0}, BlockKind::kMessage, no_wait()).code() == Code::kMessageTooLarge);
+}
+
+TEST_CASE("Free pages make room for a block of another size") {
+  auto arena = new_arena(8 * kMiB);
+  { const OwnedBlock a = new_block(*arena, 5 * kMiB), b = new_block(*arena, 3 * kMiB); }
+  CHECK(arena->stats().committed_bytes == 8 * kMiB);
+  const OwnedBlock block = new_block(*arena, 6 * kMiB);
+  CHECK(arena->stats().committed_bytes <= 8 * kMiB);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("Pages of the class that went unused for longest make room, whatever its size") {
+  auto arena = new_arena(8 << 20);
+  OwnedBlock idle = new_block(*arena, 1 << 20), busy = new_block(*arena, 2 << 20);
+  const BlockRef idle_ref = idle.ref(), busy_ref = busy.ref();
+  idle.abandon();
+  busy.abandon();
+  const OwnedBlock other = new_block(*arena, (5 << 20) + (512 << 10));  // 512 KiB more than there is
+  CHECK(arena->entry(busy_ref.id)->committed == 2 << 20);
+  CHECK(arena->entry(idle_ref.id)->committed < 1 << 20);
+}
+
+TEST_CASE("The budget is never exceeded, in the counts or in the file") {
+  auto arena = new_arena(8 * kMiB);
+  const std::uint64_t control = 2 * kMiB;  // header, participants and tables
+  std::vector<OwnedBlock> blocks;
+  std::uint64_t bytes = 1000;
+  for (int i = 0; i < 300; ++i) {
+    bytes = bytes * 7 % 1'500'000 + 1;
+    auto block = arena->allocate(bytes, BlockKind::kArray, no_wait());
+    if (!block) {
+      REQUIRE(block.code() == Code::kOutOfSharedMemory);
+      blocks.erase(blocks.begin());
+    } else {
+      blocks.push_back(std::move(*block));
+    }
+    REQUIRE(arena->stats().committed_bytes <= arena->max_bytes());
+    REQUIRE(file_pages_bytes(*arena) <= arena->max_bytes() + control);
+  }
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("Trim gives the pages of every free block back to the system") {
+  auto arena = new_arena(64 * kMiB);
+  const Lease kept = new_lease(*arena, 100'000);
+  { const OwnedBlock a = new_block(*arena, 20 * kMiB), b = new_block(*arena, 3 * kMiB); }
+  const std::uint64_t before = file_pages_bytes(*arena);
+  CHECK(arena->trim() == 23 * kMiB);
+  CHECK(before - file_pages_bytes(*arena) == 23 * kMiB);
+  CHECK(arena->stats().committed_bytes == used_bytes(*arena));
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("A trimmed block is used again with new pages") {
+  auto arena = new_arena();
+  const BlockId id = new_block(*arena, kMiB).ref().id;
+  arena->trim();
+  const OwnedBlock block = new_block(*arena, kMiB);
+  CHECK(block.ref().id == id);
+  CHECK(block.cold());
+  CHECK(file_pages_bytes(*arena) >= kMiB);
+}
+
+TEST_CASE("Free pages beyond what was needed lately are given back by whoever frees") {
+  auto arena = new_arena(512 * kMiB);
+  std::vector<OwnedBlock> blocks;
+  for (int i = 0; i < 20; ++i) blocks.push_back(new_block(*arena, 10 * kMiB));
+  // As if nothing of that size had been needed for a while.
+  arena->header().peak_used[0] = 0;
+  arena->header().peak_used[1] = 0;
+  arena->header().peak_window = arena->header().peak_window + 0;
+  blocks.clear();
+  CHECK(arena->stats().committed_bytes < 200 * kMiB);
+  CHECK(arena->stats().committed_bytes >= 64 * kMiB);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("When only held blocks are in the way the error names who holds how much, after a second") {
+  auto arena = new_arena(8 * kMiB);
+  const Lease hoard = new_lease(*arena, 6 * kMiB);
+  const std::int64_t began = monotonic_ns();
+  auto block = arena->allocate(4 * kMiB, BlockKind::kMessage, WaitContext{});
+  const std::int64_t took = monotonic_ns() - began;
+  REQUIRE_FALSE(block.ok());
+  CHECK(block.code() == Code::kOutOfSharedMemory);
+  CHECK(block.error().message.find("pid " + std::to_string(getpid())) != std::string::npos);
+  CHECK(block.error().message.find(std::to_string(6 * kMiB)) != std::string::npos);
+  CHECK(took >= 900'000'000);
+}
+
+TEST_CASE("A caller that may not wait is told of the hoarder at once") {
+  auto arena = new_arena(8 * kMiB);
+  const Lease hoard = new_lease(*arena, 6 * kMiB);
+  CountedWaits waits;
+  CHECK(arena->allocate(4 * kMiB, BlockKind::kMessage, waits.until(Deadline::immediate())).code() ==
+        Code::kOutOfSharedMemory);
+  CHECK(waits.blocks == 0);
+}
+
+TEST_CASE("While queued messages hold the bytes, waiting ends with the deadline and full") {
+  auto arena = new_arena(8 * kMiB);
+  const OwnedBlock queued = new_block(*arena, 6 * kMiB);
+  auto block = arena->allocate(4 * kMiB, BlockKind::kMessage, patience(50));
+  REQUIRE_FALSE(block.ok());
+  CHECK(block.code() == Code::kFull);
+  CHECK(block.error().message.find(std::to_string(8 * kMiB)) != std::string::npos);
+}
+
+TEST_CASE("A waiter gets the memory that another process frees") {
+  auto arena = new_arena(8 * kMiB);
+  Gate taken, go;
+  Child child([&] {
+    OwnedBlock block = new_block(*arena, 6 * kMiB);
+    taken.open();
+    go.wait();
+    block.abandon();
+    return true;
+  });
+  taken.wait();
+  REQUIRE(arena->allocate(4 * kMiB, BlockKind::kMessage, no_wait()).code() == Code::kFull);
+  go.open();
+  CHECK(arena->allocate(4 * kMiB, BlockKind::kMessage, patience()).ok());
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A waiter gets the memory of a process that is killed") {
+  auto arena = new_arena(8 * kMiB);
+  Gate taken;
+  Child child([&] {
+    const OwnedBlock block = new_block(*arena, 6 * kMiB);
+    const Lease lease = new_lease(*arena, kMiB);
+    taken.open();
+    pause();
+    return true;
+  });
+  taken.wait();
+  child.kill_and_wait();
+  CHECK(arena->allocate(8 * kMiB, BlockKind::kMessage, patience()).ok());
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("Waiting for memory sleeps instead of spinning") {
+  auto arena = new_arena(8 * kMiB);
+  const OwnedBlock queued = new_block(*arena, 6 * kMiB);
+  timespec before{}, after{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+  CHECK(arena->allocate(4 * kMiB, BlockKind::kMessage, patience(400)).code() == Code::kFull);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+  const double cpu =
+      static_cast<double>(after.tv_sec - before.tv_sec) + 1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
+  CHECK(cpu < 0.1);
+}
+
+TEST_CASE("An interrupt ends a wait for memory") {
+  struct Interrupt final : WaitHooks {
+    void before_block() noexcept override { ++blocks; }
+    void after_block() noexcept override {}
+    bool interrupted() noexcept override { return true; }
+    int blocks = 0;
+  } hooks;
+  auto arena = new_arena(8 * kMiB);
+  const OwnedBlock queued = new_block(*arena, 6 * kMiB);
+  CHECK(arena->allocate(4 * kMiB, BlockKind::kMessage, WaitContext{Deadline::never(), &hooks}).code() ==
+        Code::kInterrupted);
+  CHECK(hooks.blocks > 0);
+}
+
+TEST_CASE("An abandoned channel's block needs no walk") {
+  auto arena = new_arena();
+  new_block(*arena, 4096, BlockKind::kChannel).abandon();
+  CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("A block whose list of references does not fit it is refused") {
+  auto arena = new_arena();
+  OwnedBlock block = new_block(*arena, 16);
+  const BlockRef list[2] = {block.ref(), block.ref()};
+  CHECK(arena->set_references(block, list, patience()).code() == Code::kInvalid);
+}

@@ -1,0 +1,243 @@
+// A process killed between any two changes of shared memory, in every operation: the crash points count the changes, so
+// each of them is tried.
+#include "support/arenas.h"
+#include "support/catch2.h"
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+// What a survivor of `act`, killed before its n-th change, finds: `keep` bytes in use and nothing else out of order.
+// `prepare(arena)` makes the state before it, and what it returns lives until the end.
+template <class Prepare, class Act, class Keep>
+void kill_at_every_change(Prepare prepare, Act act, Keep kept_bytes) {
+  const std::int64_t step = under_valgrind() ? 13 : 1;  // it is a hundred times slower, and looks for other faults
+  std::int64_t n = 1;
+  for (bool killed = true; killed; n += step) {
+    REQUIRE(n < 20'000);
+    auto arena = new_arena();
+    auto state = prepare(*arena);
+    killed = killed_at_change(n, [&] { act(*arena, state); });
+    INFO("killed before change " << n);
+    const bool found = arena->check_participants(0);
+    if (killed) REQUIRE(found);
+    REQUIRE(arena->reconcile(patience()).ok());
+    REQUIRE(arena->check() == "");
+    REQUIRE(used_bytes(*arena) == kept_bytes(*arena, state));
+    // And it all works still.
+    { const Lease lease = new_lease(*arena, 3 * kMiB); }
+    REQUIRE(arena->check() == "");
+  }
+  REQUIRE(n > 3);
+}
+
+struct Nothing {};
+Nothing nothing(Arena&) {
+  return {};
+}
+std::uint64_t none(Arena&, Nothing) {
+  return 0;
+}
+
+struct WindowState {
+  Lease channel;
+};
+WindowState empty_window(Arena& arena) {
+  return {Window::create(arena)};
+}
+WindowState window_of_two(Arena& arena) {
+  WindowState state = empty_window(arena);
+  for (int i = 0; i < 2; ++i) Window::of(arena, state.channel.ref()).put(arena, new_block(arena, 10'000));
+  return state;
+}
+// The channel's own page, and three pages for each message that is in it.
+std::uint64_t window_bytes(Arena& arena, WindowState& state) {
+  return 4096 + Window::of(arena, state.channel.ref()).queued() * 12288;
+}
+
+}  // namespace
+
+TEST_CASE("A process killed anywhere in allocate and abandon leaves no block behind") {
+  kill_at_every_change(
+      nothing, [](Arena& arena, Nothing) { new_block(arena, 5000); }, none);
+}
+
+TEST_CASE("A process killed anywhere in the growth of a block leaves no page behind") {
+  kill_at_every_change(
+      [](Arena& arena) {
+        new_lease(arena, 5000);
+        return Nothing{};
+      },
+      [](Arena& arena, Nothing) {
+        new_block(arena, 8000);
+        new_block(arena, 2 * kMiB);
+      },
+      none);
+}
+
+TEST_CASE("A process killed anywhere in an eviction leaves counts and pages right") {
+  kill_at_every_change(
+      [](Arena& arena) {
+        const Lease a = new_lease(arena, 5 * kMiB), b = new_lease(arena, 5 * kMiB);
+        return Nothing{};
+      },
+      [](Arena& arena, Nothing) { new_block(arena, 12 * kMiB); }, none);
+}
+
+TEST_CASE("A process killed anywhere in trim leaves counts and pages right") {
+  kill_at_every_change(
+      [](Arena& arena) {
+        new_lease(arena, 5 * kMiB);
+        return Nothing{};
+      },
+      [](Arena& arena, Nothing) { arena.trim(); }, none);
+}
+
+TEST_CASE("A process killed anywhere in holding and letting go holds nothing") {
+  kill_at_every_change(
+      nothing, [](Arena& arena, Nothing) { new_lease(arena, 5000); }, none);
+}
+
+TEST_CASE("A process killed anywhere in letting go of what another holds takes nothing from it") {
+  kill_at_every_change(
+      [](Arena& arena) {
+        Lease lease = new_lease(arena, 5000);
+        std::memset(lease.data(), 7, 5000);
+        return lease;
+      },
+      [](Arena& arena, Lease& lease) {
+        const Lease again = arena.hold_existing(lease.ref(), patience()).value();
+        lease.reset();
+      },
+      [](Arena&, Lease& lease) {
+        REQUIRE(lease.data()[4999] == std::byte{7});
+        return std::uint64_t{8192};
+      });
+}
+
+TEST_CASE("A sender killed anywhere leaves its message wholly in the window or not at all") {
+  kill_at_every_change(
+      empty_window,
+      [](Arena& arena, WindowState& state) {
+        Window::of(arena, state.channel.ref()).put(arena, new_block(arena, 10'000));
+      },
+      window_bytes);
+}
+
+TEST_CASE("A receiver killed anywhere takes at most its message with it") {
+  kill_at_every_change(
+      window_of_two,
+      [](Arena& arena, WindowState& state) { arena.drop_hold(Window::of(arena, state.channel.ref()).get(arena)); },
+      window_bytes);
+}
+
+TEST_CASE("A receiver killed anywhere while it has views takes at most its message with it") {
+  kill_at_every_change(
+      window_of_two,
+      [](Arena& arena, WindowState& state) {
+        const Lease lease = arena.adopt_hold(Window::of(arena, state.channel.ref()).get(arena)).value();
+      },
+      window_bytes);
+}
+
+TEST_CASE("A process killed anywhere in referring to blocks loses neither them nor their bytes") {
+  kill_at_every_change(
+      empty_window,
+      [](Arena& arena, WindowState& state) {
+        Window& window = Window::of(arena, state.channel.ref());
+        {
+          const Lease array = new_lease(arena, 4096);
+          OwnedBlock message = new_block(arena, 10'000);
+          const BlockRef list[] = {array.ref()};
+          if (!arena.set_references(message, list, patience()).ok()) std::abort();
+          window.put(arena, std::move(message));
+        }
+        arena.drop_hold(window.get(arena));
+      },
+      [](Arena& arena, WindowState& state) {
+        // A message in the window keeps the array as well.
+        return 4096 + Window::of(arena, state.channel.ref()).queued() * (12288 + 4096);
+      });
+}
+
+TEST_CASE("A channel whose last holder is killed anywhere goes with all that it keeps") {
+  kill_at_every_change(
+      nothing,
+      [](Arena& arena, Nothing) {
+        WindowState state = window_of_two(arena);
+        state.channel.reset();
+        arena.trim();
+      },
+      none);
+}
+
+TEST_CASE("A process killed anywhere in attaching leaves a slot that others can take") {
+  std::int64_t n = 1;
+  for (bool killed = true; killed; ++n) {
+    auto arena = new_arena();
+    // Gives up its own slot first, as a newcomer has none.
+    killed = killed_at_change(n, [&] {
+      auto slot = arena->reserve_slot();
+      if (slot) arena->abandon_slot(std::move(*slot));
+    });
+    INFO("killed before change " << n);
+    arena->check_participants(0);
+    REQUIRE(arena->reconcile(patience()).ok());
+    REQUIRE(arena->check() == "");
+    REQUIRE(arena->stats().participants == 1);
+    REQUIRE(arena->reserve_slot().ok());
+  }
+  REQUIRE(n > 3);
+}
+
+TEST_CASE("A reconcile killed anywhere is finished by the next one") {
+  kill_at_every_change(
+      [](Arena& arena) {
+        WindowState state = window_of_two(arena);
+        const Lease unused = new_lease(arena, 50'000);
+        // A dead process that was writing one block, held a second and a third through a list, and had one queued.
+        Gate ready;
+        Child dead([&] {
+          const OwnedBlock written = new_block(arena, 7000);
+          const Lease held = new_lease(arena, 9000);
+          OwnedBlock message = new_block(arena, 10'000);
+          const BlockRef list[] = {held.ref()};
+          if (!arena.set_references(message, list, patience()).ok()) return false;
+          const Lease own = arena.hold_new(std::move(message)).value();
+          Window::of(arena, state.channel.ref()).put(arena, new_block(arena, 10'000));
+          ready.open();
+          pause();
+          return true;
+        });
+        ready.wait();
+        dead.kill_and_wait();
+        arena.mark_dirty();
+        return state;
+      },
+      [](Arena& arena, WindowState&) {
+        if (!arena.reconcile(patience()).ok()) std::abort();
+      },
+      window_bytes);
+}
+
+TEST_CASE("A reconcile killed while another process lets go of blocks loses none of them") {
+  for (std::int64_t n = 1;; n += 3) {
+    auto arena = new_arena();
+    Lease first = new_lease(*arena, 9000), second = new_lease(*arena, 9000);
+    arena->mark_dirty();
+    const bool killed = killed_at_change(n, [&] { static_cast<void>(arena->reconcile(patience()).ok()); });
+    INFO("killed before change " << n);
+    first.reset();  // derived state may be half rebuilt now
+    arena->check_participants(0);
+    REQUIRE(arena->reconcile(patience()).ok());
+    second.reset();
+    REQUIRE(arena->check() == "");
+    REQUIRE(used_bytes(*arena) == 0);
+    if (!killed) break;
+  }
+}
+
+#endif

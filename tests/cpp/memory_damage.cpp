@@ -1,0 +1,136 @@
+// Words of the shared control structures overwritten by a hostile or broken process: never a crash or an endless loop.
+#include "support/arenas.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+// What a process does in an arena, whose results may be errors. The alarm of its child ends one that hangs.
+void use(Arena& arena, const Lease& channel) {
+  Window& window = Window::of(arena, channel.ref());
+  for (int round = 0; round < 2; ++round) {
+    for (const std::uint64_t bytes : {100u, 5000u, 3'000'000u}) {
+      auto block = arena.allocate(bytes, BlockKind::kMessage, no_wait());
+      if (!block) continue;
+      block->data()[0] = std::byte{1};
+      auto lease = arena.hold_new(std::move(*block));
+      if (!lease) continue;
+      auto message = arena.allocate(200, BlockKind::kMessage, no_wait());
+      const BlockRef list[] = {lease->ref()};
+      if (message && arena.set_references(*message, list, patience(50)).ok()) window.put(arena, std::move(*message));
+      auto again = arena.hold_existing(lease->ref(), patience(50));
+    }
+    const BlockRef ref = window.get(arena);
+    if (arena.is_current(ref)) arena.drop_hold(ref);
+    static_cast<void>(arena.stats());
+    static_cast<void>(arena.holders());
+    static_cast<void>(arena.check());
+    arena.trim();
+    arena.check_participants(0);
+    arena.mark_dirty();
+    static_cast<void>(arena.reconcile(patience(200)).ok());
+  }
+}
+
+// Overwrites each 64-bit word of [from, from + bytes) of a fresh arena with several values and uses it.
+template <class Where>
+void damage_each_word(std::size_t words, Where where) {
+  const std::uint64_t values[] = {0,
+                                  1,
+                                  ~std::uint64_t{0},
+                                  0x8000000000000001,
+                                  0xdeadbeefcafe0005,
+                                  memory::block_word(BlockState::kLive, memory::kNobody, 1)};
+  const std::size_t step = kThreadSanitizer || kAddressSanitizer || under_valgrind() ? 5 : 1;
+  std::size_t tried = 0;
+  for (std::size_t word = 0; word < words; ++word) {
+    for (const std::uint64_t value : values) {
+      if (tried++ % step != 0) continue;
+      auto arena = new_arena();
+      const Lease channel = Window::create(*arena);
+      const Lease held = new_lease(*arena, 5000);
+      new_block(*arena, 5000).abandon();
+      std::byte* at = where(*arena) + word * 8;
+      const std::int64_t began = monotonic_ns();
+      Child child([&] {
+        std::memcpy(at, &value, 8);
+        use(*arena, channel);
+        return true;
+      });
+      const bool survived = child.succeeded();
+      INFO("word " << word << " set to " << value);
+      REQUIRE(survived);
+      REQUIRE(monotonic_ns() - began < 10'000'000'000);
+    }
+  }
+  CHECK(tried > 0);
+}
+
+}  // namespace
+
+TEST_CASE("Any word of the header may be anything") {
+  // The classes that are in use, and those next to them, stand for all.
+  damage_each_word(offsetof(memory::ArenaHeader, classes) / 8 + 4 * 4,
+                   [](Arena& arena) { return reinterpret_cast<std::byte*>(&arena.header()); });
+}
+
+TEST_CASE("Any word of a participant may be anything") {
+  damage_each_word(48, [](Arena& arena) { return reinterpret_cast<std::byte*>(&arena.participant(0)); });
+}
+
+TEST_CASE("Any word of a block's entry may be anything while the block is held") {
+  damage_each_word(24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.entry(BlockId::make(13, 0))); });
+}
+
+TEST_CASE("Any word of a free block's entry may be anything") {
+  damage_each_word(24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.entry(BlockId::make(13, 1))); });
+}
+
+TEST_CASE("Any word of a channel block's entry may be anything") {
+  damage_each_word(24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.entry(BlockId::make(12, 0))); });
+}
+
+TEST_CASE("Pages are taken from no block but one of the class whose list names it") {
+  auto arena = new_arena();
+  new_block(*arena, 5000).abandon();
+  std::atomic<std::uint64_t>& warm = arena->header().classes[13 - memory::kMinClass].warm;
+  REQUIRE(warm.load() == 1);
+  Child child([&] {
+    warm = (std::uint64_t{0xff79ffff} << 32) + 1;  // its lower half names a free block
+    arena->trim();
+    return arena->reconcile(patience()).ok() && arena->check().empty();
+  });
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A list of references that is longer than its block, or lies beyond it, refers to nothing") {
+  auto arena = new_arena();
+  Lease lease = new_lease(*arena, 5000);
+  BlockEntry& entry = *arena->entry(lease.ref().id);
+  for (const auto& [offset, length] : {std::pair{std::uint64_t{0}, 0xffffffffu}, std::pair{std::uint64_t{8184}, 1u},
+                                       std::pair{~std::uint64_t{7}, 1u}, std::pair{std::uint64_t{3}, 1u}}) {
+    entry.list_offset = offset;
+    entry.list_length = length;
+    CHECK(arena->referred_to_by(lease.ref()).empty());
+  }
+  lease.reset();
+  CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("Blocks that refer to each other in a circle are not walked for ever") {
+  auto arena = new_arena();
+  Lease one = new_lease(*arena, 4096), two = new_lease(*arena, 4096);
+  for (const auto& [from, to] : {std::pair{&one, &two}, std::pair{&two, &one}}) {
+    auto* list = reinterpret_cast<memory::ListEntry*>(from->data());
+    list[0] = {to->ref().id.value, to->ref().sequence};
+    arena->entry(from->ref().id)->list_offset = 0;
+    arena->entry(from->ref().id)->list_length = 1;
+    arena->entry(to->ref().id)->references = 1;
+  }
+  one.reset();
+  two.reset();
+  arena->mark_dirty();
+  CHECK(arena->reconcile(patience()).ok());
+}

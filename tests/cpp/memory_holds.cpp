@@ -1,0 +1,491 @@
+// Holds: who keeps a block, over processes and forks, and letting go without ever blocking.
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "support/arenas.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+#if defined(__SANITIZE_THREAD__)
+// A forked child has none of its parent's threads, which is no leak of them.
+extern "C" __attribute__((visibility("default"), used)) const char* __tsan_default_options() {
+  return "report_thread_leaks=0";
+}
+#endif
+
+namespace {
+
+// Writes over every free byte of the arena.
+void overfill(Arena& arena) {
+  std::vector<OwnedBlock> blocks;
+  for (std::uint64_t bytes = arena.max_bytes(); bytes >= 4096; bytes /= 2) {
+    while (true) {
+      auto block = arena.allocate(bytes, BlockKind::kArray, no_wait());
+      if (!block) break;
+      std::memset(block->data(), 0xee, bytes);
+      blocks.push_back(std::move(*block));
+    }
+  }
+}
+
+bool is_filled(const Lease& lease, int value) {
+  for (std::uint64_t i = 0; i < lease.bytes(); ++i) {
+    if (lease.data()[i] != static_cast<std::byte>(value)) return false;
+  }
+  return true;
+}
+
+Lease filled_lease(Arena& arena, std::uint64_t bytes, int value) {
+  Lease lease = new_lease(arena, bytes);
+  std::memset(lease.data(), value, bytes);
+  return lease;
+}
+
+// A block that only its list's owner keeps.
+Lease message_with(Arena& arena, const std::vector<BlockRef>& referred) {
+  OwnedBlock message = new_block(arena, 4096);
+  if (!arena.set_references(message, referred, patience()).ok()) std::abort();
+  return arena.hold_new(std::move(message)).value();
+}
+
+}  // namespace
+
+TEST_CASE("A block is free when its last lease goes, not before") {
+  auto arena = new_arena();
+  Lease first = new_lease(*arena);
+  Lease second = arena->hold_existing(first.ref(), patience()).value();
+  CHECK(arena->lease_count() == 2);
+  first.reset();
+  CHECK(used_bytes(*arena) == 4096);
+  second.reset();
+  CHECK(used_bytes(*arena) == 0);
+  CHECK(arena->lease_count() == 0);
+}
+
+TEST_CASE("A lease that is moved is one lease") {
+  auto arena = new_arena();
+  Lease first = new_lease(*arena);
+  Lease second = std::move(first);
+  CHECK_FALSE(first.valid());
+  CHECK(arena->lease_count() == 1);
+  second = Lease{};
+  CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("A lease keeps its arena") {
+  Lease lease = filled_lease(*new_arena(), 5000, 3);
+  CHECK(is_filled(lease, 3));
+}
+
+TEST_CASE("A block that is gone cannot be held by its old name") {
+  auto arena = new_arena();
+  const BlockRef old = new_lease(*arena).ref();
+  const Lease other = new_lease(*arena);
+  REQUIRE(other.ref().id == old.id);
+  CHECK(arena->hold_existing(old, patience()).code() == Code::kNotFound);
+}
+
+TEST_CASE("A name that no block can have is not found") {
+  auto arena = new_arena();
+  for (const std::uint64_t id : {std::uint64_t{0}, ~std::uint64_t{0}, BlockId::make(12, 0x3fffffff).value,
+                                 BlockId::make(42, 0).value, BlockId::make(12, 5).value}) {
+    CHECK(arena->hold_existing(BlockRef{BlockId{id}, 1}, patience()).code() == Code::kNotFound);
+  }
+}
+
+TEST_CASE("Two processes hold one block, and either may go first") {
+  auto arena = new_arena();
+  for (const bool child_first : {true, false}) {
+    Lease lease = filled_lease(*arena, 5000, 9);
+    Gate held, go;
+    Child child([&] {
+      Lease mine = arena->hold_existing(lease.ref(), patience()).value();
+      lease.reset();
+      held.open();
+      go.wait();
+      return is_filled(mine, 9);
+    });
+    held.wait();
+    if (child_first) {
+      go.open();
+      REQUIRE(child.succeeded());
+      CHECK(is_filled(lease, 9));
+      lease.reset();
+    } else {
+      lease.reset();
+      CHECK(used_bytes(*arena) == 8192);
+      overfill(*arena);
+      go.open();
+      REQUIRE(child.succeeded());
+    }
+    arena->check_participants(0);
+    REQUIRE(arena->reconcile(patience()).ok());
+    CHECK(used_bytes(*arena) == 0);
+    CHECK(arena->check() == "");
+  }
+}
+
+TEST_CASE("A lease inherited over fork keeps its bytes while the parent drops its own and fills the arena") {
+  auto arena = new_arena();
+  Lease lease = filled_lease(*arena, 2 * kMiB, 5);
+  Gate dropped;
+  Child child([&] {
+    dropped.wait();
+    return is_filled(lease, 5);
+  });
+  lease.reset();
+  overfill(*arena);
+  dropped.open();
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A grandchild's inherited lease keeps its bytes too") {
+  auto arena = new_arena();
+  Lease lease = filled_lease(*arena, kMiB, 6);
+  Gate dropped, gone;
+  Child child([&] {
+    Child grandchild([&] {
+      gone.open();
+      dropped.wait();
+      return is_filled(lease, 6);
+    });
+    gone.wait();
+    lease.reset();
+    return grandchild.succeeded();
+  });
+  lease.reset();
+  // Only when the child has dropped its own as well is the grandchild the last.
+  while (arena->holders().size() > 1) std::this_thread::yield();
+  overfill(*arena);
+  dropped.open();
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("What a child lets go of is still held by its parent") {
+  auto arena = new_arena();
+  Lease lease = filled_lease(*arena, kMiB, 4);
+  Child child([&] {
+    lease.reset();
+    return arena->lease_count() == 0;
+  });
+  REQUIRE(child.succeeded());
+  overfill(*arena);
+  CHECK(is_filled(lease, 4));
+}
+
+TEST_CASE("A forked child's bytes are free when it exits") {
+  auto arena = new_arena();
+  Lease lease = new_lease(*arena, kMiB);
+  Child child([] { return true; });
+  REQUIRE(child.succeeded());
+  lease.reset();
+  CHECK(used_bytes(*arena) == kMiB);
+  CHECK(arena->check_participants(0));
+  REQUIRE(arena->reconcile(patience()).ok());
+  CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("A block being written at a fork stays the parent's") {
+  auto arena = new_arena();
+  OwnedBlock block = new_block(*arena);
+  Child child([&] {
+    block.abandon();
+    return true;
+  });
+  REQUIRE(child.succeeded());
+  CHECK(arena->is_current(block.ref()));
+  CHECK(used_bytes(*arena) == 4096);
+}
+
+TEST_CASE("A receive under way in another thread at a fork is not inherited") {
+  auto arena = new_arena();
+  OwnedBlock block = new_block(*arena);
+  const BlockRef ref = block.ref();
+  arena->begin_hold(ref, arena->identity().value());
+  arena->published(block);
+  Gate forked, go;
+  Child child([&] {
+    forked.open();
+    go.wait();
+    return true;
+  });
+  forked.wait();
+  arena->drop_hold(ref);
+  CHECK(used_bytes(*arena) == 0);
+  go.open();
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A child without fork handlers releases nothing") {
+  if (kThreadSanitizer) {
+    WARN("ThreadSanitizer does not survive a clone that it does not see");
+    return;
+  }
+  auto arena = new_arena();
+  Lease lease = filled_lease(*arena, 5000, 8);
+  OwnedBlock block = new_block(*arena);
+  const long cloned = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (cloned == 0) {
+    lease.reset();
+    block.abandon();
+    syscall(SYS_exit_group, 0);
+  }
+  int status = -1;
+  REQUIRE(waitpid(static_cast<pid_t>(cloned), &status, 0) == cloned);
+  REQUIRE(status == 0);
+  CHECK(arena->is_current(block.ref()));
+  CHECK(used_bytes(*arena) == 8192 + 4096);
+  CHECK(arena->holders().size() == 1);
+  CHECK(is_filled(lease, 8));
+}
+
+TEST_CASE("A child without fork handlers that takes part later does so as itself") {
+  if (kThreadSanitizer) {
+    WARN("ThreadSanitizer does not survive a clone that it does not see");
+    return;
+  }
+  auto arena = new_arena();
+  Lease lease = new_lease(*arena, 5000);
+  const memory::Identity parent = arena->identity().value();
+  const long cloned = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (cloned == 0) {
+    auto me = arena->identity();
+    bool good = me.ok() && *me != parent;
+    Lease own = arena->hold_existing(lease.ref(), patience()).value();
+    lease.reset();  // inherited: it counts for nothing here, so `own` is not ended by it
+    good = good && arena->lease_count() == 1;
+    own.reset();
+    syscall(SYS_exit_group, good && arena->lease_count() == 0 ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(static_cast<pid_t>(cloned), &status, 0) == cloned);
+  CHECK(status == 0);
+  CHECK(used_bytes(*arena) == 8192);
+}
+
+TEST_CASE("A block received again while an earlier view lives stays held when that view goes") {
+  auto arena = new_arena();
+  Lease view = new_lease(*arena);
+  arena->begin_hold(view.ref(), arena->identity().value());  // as a redelivery does
+  const BlockRef ref = view.ref();
+  view.reset();
+  CHECK(arena->is_current(ref));
+  const Lease again = arena->adopt_hold(ref).value();
+  CHECK(used_bytes(*arena) == 4096);
+}
+
+TEST_CASE("A message copied out does not end the hold of an earlier view of it") {
+  auto arena = new_arena();
+  const Lease view = new_lease(*arena);
+  arena->begin_hold(view.ref(), arena->identity().value());
+  arena->drop_hold(view.ref());
+  CHECK(arena->is_current(view.ref()));
+  CHECK(arena->holders().size() == 1);
+}
+
+TEST_CASE("Letting go while another process has the arena lock does not block, and the owner collects it") {
+  auto arena = new_arena();
+  Lease lease = new_lease(*arena);
+  Gate locked, go, unlocked, end;
+  Child child([&] {
+    lease.reset();
+    if (!arena->lock_blocks(patience()).ok()) return false;
+    locked.open();
+    go.wait();
+    arena->unlock_blocks();
+    unlocked.open();
+    end.wait();
+    return true;
+  });
+  locked.wait();
+  lease.reset();  // would hang here for as long as the child has the lock
+  CHECK(used_bytes(*arena) == 4096);
+  go.open();
+  unlocked.wait();
+  CHECK(used_bytes(*arena) == 0);
+  end.open();
+  CHECK(child.succeeded());
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("What is let go while the owner of the arena lock dies is collected by recovery") {
+  auto arena = new_arena();
+  Lease lease = new_lease(*arena);
+  Gate locked;
+  Child child([&] {
+    lease.reset();
+    if (!arena->lock_blocks(patience()).ok()) return false;
+    locked.open();
+    pause();
+    return true;
+  });
+  locked.wait();
+  lease.reset();
+  child.kill_and_wait();
+  const OwnedBlock block = new_block(*arena);
+  CHECK(used_bytes(*arena) == 4096);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("More releases than a mailbox takes are all collected") {
+  auto arena = new_arena();
+  std::vector<Lease> leases;
+  for (int i = 0; i < 300; ++i) leases.push_back(new_lease(*arena));
+  Gate locked, go;
+  Child child([&] {
+    leases.clear();
+    if (!arena->lock_blocks(patience()).ok()) return false;
+    locked.open();
+    go.wait();
+    arena->unlock_blocks();
+    return true;
+  });
+  locked.wait();
+  leases.clear();
+  CHECK(arena->dirty());  // the mailbox overflowed: the next to lock looks at everything
+  go.open();
+  REQUIRE(child.succeeded());
+  new_block(*arena).abandon();
+  CHECK(used_bytes(*arena) == 0);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("Blocks that a message refers to live as long as it does") {
+  auto arena = new_arena();
+  Lease first = filled_lease(*arena, 5000, 1), second = filled_lease(*arena, 5000, 2);
+  Lease message = message_with(*arena, {first.ref(), second.ref()});
+  const BlockRef one = first.ref(), two = second.ref();
+  first.reset();
+  second.reset();
+  CHECK(arena->is_current(one));
+  CHECK(arena->is_current(two));
+  CHECK(arena->referred_to_by(message.ref()).size() == 2);
+  CHECK(arena->check() == "");
+  message.reset();
+  CHECK(used_bytes(*arena) == 0);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("A block referred to twice in one message is free when the message is") {
+  auto arena = new_arena();
+  Lease array = new_lease(*arena);
+  Lease message = message_with(*arena, {array.ref(), array.ref()});
+  array.reset();
+  CHECK(arena->check() == "");
+  message.reset();
+  CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("A block that two messages refer to outlives the first") {
+  auto arena = new_arena();
+  Lease array = new_lease(*arena);
+  Lease one = message_with(*arena, {array.ref()}), other = message_with(*arena, {array.ref()});
+  array.reset();
+  one.reset();
+  CHECK(used_bytes(*arena) == 8192);
+  other.reset();
+  CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("A chain of references is freed to its end") {
+  auto arena = new_arena();
+  Lease last = new_lease(*arena);
+  for (int i = 0; i < 500; ++i) last = message_with(*arena, {last.ref()});
+  CHECK(arena->stats().blocks == 501);
+  last.reset();
+  CHECK(arena->stats().blocks == 0);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("A block still held when its message goes is kept by the holder") {
+  auto arena = new_arena();
+  Lease array = filled_lease(*arena, 5000, 7);
+  Lease message = message_with(*arena, {array.ref()});
+  message.reset();
+  overfill(*arena);
+  CHECK(is_filled(array, 7));
+}
+
+TEST_CASE("Held bytes are counted once, however many hold them") {
+  auto arena = new_arena();
+  const Lease lease = new_lease(*arena, 5000);
+  const Lease again = arena->hold_existing(lease.ref(), patience()).value();
+  CHECK(arena->held_bytes() == 8192);
+  Gate held, go;
+  Child child([&] {
+    held.open();
+    go.wait();
+    return true;
+  });
+  held.wait();
+  CHECK(arena->held_bytes() == 8192);
+  go.open();
+}
+
+TEST_CASE("Threads allocate, hold, hand over and let go while others fork") {
+  auto arena = new_arena(64 * kMiB);
+  std::atomic<bool> good{true};
+  const int rounds = kThreadSanitizer || under_valgrind() ? 300 : 3000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::vector<Lease> kept;
+      std::uint64_t random = static_cast<std::uint64_t>(t) + 1;
+      for (int i = 0; i < rounds; ++i) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        const std::uint64_t bytes = random >> 33 & 0xffff;
+        Lease lease = new_lease(*arena, bytes + 8);
+        const auto mark = static_cast<std::uint64_t>(t) << 32 | static_cast<std::uint64_t>(i);
+        std::memcpy(lease.data(), &mark, 8);
+        kept.push_back(arena->hold_existing(lease.ref(), patience()).value());
+        std::uint64_t seen = 0;
+        std::memcpy(&seen, kept.back().data(), 8);
+        if (seen != mark) good = false;
+        if (kept.size() > 8) kept.erase(kept.begin());
+      }
+    });
+  }
+  for (int i = 0; i < 10; ++i) {
+    Child child([&] { return arena->lease_count() < 100; });
+    if (!child.succeeded()) good = false;
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(good);
+  arena->check_participants(0);
+  REQUIRE(arena->reconcile(patience()).ok());
+  CHECK(used_bytes(*arena) == 0);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("The table of holds finds, grows and closes gaps like a map") {
+  memory::HoldTable table;
+  std::vector<bool> model(2000, false);
+  std::uint64_t random = 12345;
+  INFO("seed 12345");
+  for (int i = 0; i < 40'000; ++i) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    const std::uint64_t key = random >> 40 & 1023;
+    const BlockId id = BlockId::make(static_cast<unsigned>(12 + key % 3), key);
+    if ((random >> 60) % 2 == 0) {
+      memory::HoldTable::Hold* hold = table.add(id);
+      REQUIRE(hold != nullptr);
+      hold->leases = static_cast<std::uint32_t>(key);
+      model[key] = true;
+    } else if (memory::HoldTable::Hold* hold = table.find(id)) {
+      REQUIRE(model[key]);
+      REQUIRE(hold->leases == key);
+      table.erase(hold);
+      model[key] = false;
+    } else {
+      REQUIRE_FALSE(model[key]);
+    }
+  }
+  std::size_t count = 0;
+  table.for_each([&](const memory::HoldTable::Hold&) { ++count; });
+  CHECK(count == static_cast<std::size_t>(std::count(model.begin(), model.end(), true)));
+}

@@ -1,0 +1,144 @@
+// A process that writes into the arena's control words while others use them. Everybody may be told wrong things;
+// nobody leaves its memory for it, loops or commits what was not asked for.
+#include "support/arenas.h"
+#include "support/catch2.h"
+#include "support/flips.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+constexpr std::uint64_t kMinusOne = ~std::uint64_t{0};
+
+memory::ClassState& class_of(Arena& arena, unsigned size_class) {
+  return arena.header().classes[size_class - memory::kMinClass];
+}
+
+}  // namespace
+
+TEST_CASE("A trim ends when more bytes are said to be there than can be") {
+  auto arena = new_arena();
+  new_block(*arena, 5000).abandon();
+  for (const std::uint64_t value : {kMinusOne, kMinusOne - 4000, kMinusOne << 12}) {
+    arena->header().committed_bytes = value;
+    Child child([&] {
+      arena->trim();
+      return true;
+    });
+    CHECK(child.succeeded());
+  }
+}
+
+TEST_CASE("Looking into an arena whose marks are damaged commits nothing") {
+  auto arena = new_arena(memory::round_up(std::uint64_t{8} << 30, memory::kPageBytes));
+  const Lease held = new_lease(*arena, 5000);
+  const std::uint64_t before = file_pages_bytes(*arena);
+  for (unsigned k = memory::kMinClass; k <= arena->geometry().max_class(); ++k) {
+    class_of(*arena, k).high = kMinusOne;
+    class_of(*arena, k).table_committed = kMinusOne;
+  }
+  CHECK(arena->stats().blocks == 1);
+  CHECK(arena->holders().size() == 1);
+  CHECK_FALSE(arena->check().empty());
+  CHECK(file_pages_bytes(*arena) < before + kMiB);
+  arena->mark_dirty();
+  REQUIRE(arena->reconcile(patience()).ok());
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("Counts that cannot be are counted anew before a block is refused") {
+  for (const std::uint64_t value : {kMinusOne, std::uint64_t{1} << 62}) {
+    auto arena = new_arena();
+    arena->header().used_bytes = value;
+    arena->header().committed_bytes = value;
+    CHECK(arena->allocate(5000, BlockKind::kMessage, no_wait()).ok());
+  }
+}
+
+TEST_CASE("A mark that is too low gives no block away twice") {
+  auto arena = new_arena();
+  const Lease held = new_lease(*arena, 5000);
+  std::memset(held.data(), 7, 5000);
+  class_of(*arena, 13).high = 0;
+  const OwnedBlock other = new_block(*arena, 5000);
+  CHECK(other.ref().id != held.ref().id);
+  CHECK(arena->is_current(held.ref()));
+}
+
+TEST_CASE("A mark beyond the table is set right") {
+  auto arena = new_arena();
+  for (const std::uint64_t value : {kMinusOne, std::uint64_t{1} << 33, std::uint64_t{1} << 40}) {
+    class_of(*arena, 13).high = value;
+    class_of(*arena, 13).table_committed = kMinusOne;
+    const OwnedBlock block = new_block(*arena, 5000);
+    CHECK(block.ref().id.size_class() == 13);
+  }
+}
+
+TEST_CASE("A lease is no longer than its block, whatever the entry says") {
+  auto arena = new_arena();
+  const Lease held = new_lease(*arena, 5000);
+  arena->entry(held.ref().id)->size = kMinusOne;
+  const Lease again = arena->hold_existing(held.ref(), patience()).value();
+  CHECK(again.bytes() == 8192);
+}
+
+TEST_CASE("Pages are punched out of no other block, whatever the entry says meanwhile") {
+  auto arena = new_arena();
+  const Lease neighbour = [&] {
+    new_block(*arena, 5000).abandon();
+    OwnedBlock first = new_block(*arena, 5000);
+    return new_lease(*arena, 5000);
+  }();
+  std::memset(neighbour.data(), 7, 5000);
+  BlockEntry& victim = *arena->entry(BlockId::make(13, 0));
+  REQUIRE(neighbour.ref().id == BlockId::make(13, 1));
+  const Flips flips(victim.committed, {8192, 16384, kMinusOne});
+  for (int i = 0; i < 2000; ++i) {
+    arena->trim();
+    auto block = arena->allocate(5000, BlockKind::kMessage, no_wait());
+  }
+  CHECK(neighbour.data()[4999] == std::byte{7});
+}
+
+TEST_CASE("Free lists that are emptied and filled by somebody else are no way out of the table") {
+  auto arena = new_arena();
+  new_block(*arena, 5000).abandon();
+  memory::ClassState& state = class_of(*arena, 13);
+  Child child([&] {
+    const Flips warm(state.warm, {0, 1, 2, kMinusOne, std::uint64_t{1} << 32});
+    const Flips cold(state.cold, {0, kMinusOne, 1, std::uint64_t{13} << 32});
+    for (int i = 0; i < 2000; ++i) {
+      arena->allocate(5000, BlockKind::kMessage, no_wait()).ok();
+      arena->trim();
+    }
+    return true;
+  });
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A list of references that changes while it is read leads nowhere") {
+  auto arena = new_arena();
+  const Lease held = new_lease(*arena, 5000);
+  OwnedBlock message = new_block(*arena, 5000);
+  const BlockRef list[] = {held.ref()};
+  REQUIRE(arena->set_references(message, list, patience()).ok());
+  const Lease reader = arena->hold_new(std::move(message)).value();
+  BlockEntry& entry = *arena->entry(reader.ref().id);
+  auto& item = *reinterpret_cast<memory::ListEntry*>(reader.data() + entry.list_offset.load());
+  Child child([&] {
+    const Flips offsets(entry.list_offset, {entry.list_offset.load(), kMinusOne - 7, 8, 1 << 20});
+    const Flips ids(as_atomic(item.id), {item.id, kMinusOne, 0, std::uint64_t{63} << 32});
+    for (int i = 0; i < 20'000; ++i) {
+      for (const BlockRef& ref : arena->referred_to_by(reader.ref())) {
+        if (!arena->geometry().contains(ref.id)) return false;
+      }
+      if (i % 100 == 0) static_cast<void>(arena->check());
+      if (i % 100 == 0) arena->mark_dirty();
+      if (i % 100 == 0) arena->reconcile(patience()).ok();
+    }
+    return true;
+  });
+  CHECK(child.succeeded());
+}

@@ -1,0 +1,408 @@
+// Crash states built by hand, slots of the dead, and what recovery may not touch.
+#include <sys/resource.h>
+
+#include <thread>
+#include <vector>
+
+#include "support/arenas.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+using memory::Identity;
+
+namespace {
+
+// A participant that was killed: its slot is not swept yet.
+Identity dead_identity(Arena& arena) {
+  Gate attached;
+  Child child([&] {
+    attached.open(arena.current_identity());
+    pause();
+    return true;
+  });
+  return static_cast<Identity>(attached.wait());
+}
+
+void recover(Arena& arena) {
+  arena.check_participants(0);
+  arena.mark_dirty();
+  REQUIRE(arena.reconcile(patience()).ok());
+  REQUIRE(arena.check() == "");
+}
+
+std::uint64_t holder_bit(Identity who) {
+  return std::uint64_t{1} << (memory::slot_of(who) % 64);
+}
+
+// The block as its writer left it when it was killed.
+BlockRef left_in_writing(Arena& arena, Identity writer, std::uint64_t bytes = 4096) {
+  OwnedBlock block = new_block(arena, bytes);
+  arena.entry(block.ref().id)->word = memory::block_word(BlockState::kWriting, writer, block.ref().sequence);
+  return block.ref();
+}
+
+// The same with the block live and nobody keeping it.
+BlockRef left_live(Arena& arena) {
+  OwnedBlock block = new_block(arena);
+  arena.published(block);
+  return block.ref();
+}
+
+bool raise_descriptor_limit(rlim_t count) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max < count) return false;
+  limit.rlim_cur = std::max(limit.rlim_cur, count);
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("Recovery of an arena in order changes nothing") {
+  auto arena = new_arena();
+  const Lease lease = new_lease(*arena, 5000);
+  const OwnedBlock block = new_block(*arena, 9000);
+  new_block(*arena, 70'000).abandon();
+  const memory::ArenaStats before = arena->stats();
+  for (int i = 0; i < 3; ++i) {
+    recover(*arena);
+    const memory::ArenaStats after = arena->stats();
+    CHECK(after.committed_bytes == before.committed_bytes);
+    CHECK(after.used_bytes == before.used_bytes);
+    CHECK(after.held_bytes == before.held_bytes);
+    CHECK(after.blocks == before.blocks);
+  }
+}
+
+TEST_CASE("A block that a dead process was writing is freed") {
+  auto arena = new_arena();
+  const BlockRef ref = left_in_writing(*arena, dead_identity(*arena));
+  recover(*arena);
+  CHECK_FALSE(arena->is_current(ref));
+  CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("A block that a living process is writing is left alone") {
+  auto arena = new_arena();
+  Gate taken;
+  Child child([&] {
+    const OwnedBlock block = new_block(*arena, 5000);
+    taken.open(memory::pack(block.ref()));
+    pause();
+    return true;
+  });
+  const BlockRef ref = memory::unpack(taken.wait());
+  recover(*arena);
+  CHECK(arena->is_current(ref));
+}
+
+TEST_CASE("A block whose writer has bits that nobody had is freed") {
+  auto arena = new_arena();
+  const BlockRef ref = left_in_writing(*arena, memory::make_identity(0, 0xffff0));
+  recover(*arena);
+  CHECK_FALSE(arena->is_current(ref));
+}
+
+TEST_CASE("A block killed between its count and its pages gives back what it has of them") {
+  auto arena = new_arena();
+  const std::uint64_t before = file_pages_bytes(*arena);
+  const BlockRef ref = left_in_writing(*arena, dead_identity(*arena), kMiB);
+  // As if only a part had been allocated when its writer was killed.
+  REQUIRE(release_pages(arena->fd(), arena->geometry().data_offset(ref.id) + kMiB / 2, kMiB / 2));
+  recover(*arena);
+  CHECK(arena->stats().committed_bytes == 0);
+  CHECK(file_pages_bytes(*arena) < before + kMiB / 2);
+  CHECK(new_block(*arena, kMiB).cold());
+}
+
+TEST_CASE("A message of a dead sender in the window is a message like any other") {
+  auto arena = new_arena();
+  const Lease channel = Window::create(*arena);
+  Window& window = Window::of(*arena, channel.ref());
+  const BlockRef ref = left_in_writing(*arena, dead_identity(*arena));
+  window.slots[0] = memory::pack(ref);
+  window.tail = 1;
+  recover(*arena);
+  CHECK(memory::state_of(arena->entry(ref.id)->word) == BlockState::kLive);
+  CHECK(window.get(*arena) == ref);
+}
+
+TEST_CASE("A block stored beyond the window's end does not count") {
+  auto arena = new_arena();
+  const Lease channel = Window::create(*arena);
+  const BlockRef ref = left_in_writing(*arena, dead_identity(*arena));
+  Window::of(*arena, channel.ref()).slots[0] = memory::pack(ref);
+  recover(*arena);
+  CHECK_FALSE(arena->is_current(ref));
+}
+
+TEST_CASE("A live block that nothing keeps is freed") {
+  auto arena = new_arena();
+  const BlockRef ref = left_live(*arena);
+  recover(*arena);
+  CHECK_FALSE(arena->is_current(ref));
+}
+
+TEST_CASE("A live block that only a dead process held is freed") {
+  auto arena = new_arena();
+  const BlockRef ref = left_live(*arena);
+  const Identity dead = dead_identity(*arena);
+  arena->entry(ref.id)->holders[memory::slot_of(dead) / 64] = holder_bit(dead);
+  recover(*arena);
+  CHECK_FALSE(arena->is_current(ref));
+}
+
+TEST_CASE("The list of an unfinished message keeps nothing") {
+  auto arena = new_arena();
+  Lease array = new_lease(*arena);
+  OwnedBlock message = new_block(*arena);
+  const BlockRef list[] = {array.ref()};
+  REQUIRE(arena->set_references(message, list, patience()).ok());
+  arena->entry(message.ref().id)->word =
+      memory::block_word(BlockState::kWriting, dead_identity(*arena), message.ref().sequence);
+  array.reset();
+  recover(*arena);
+  CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("The list of a message in the window keeps its blocks, whatever the counts said") {
+  auto arena = new_arena();
+  const Lease channel = Window::create(*arena);
+  Lease array = new_lease(*arena);
+  OwnedBlock message = new_block(*arena);
+  const BlockRef list[] = {array.ref()};
+  REQUIRE(arena->set_references(message, list, patience()).ok());
+  REQUIRE(Window::of(*arena, channel.ref()).put(*arena, std::move(message)));
+  const BlockRef ref = array.ref();
+  arena->entry(ref.id)->references = 99;
+  recover(*arena);
+  array.reset();
+  CHECK(arena->is_current(ref));
+  arena->drop_hold(Window::of(*arena, channel.ref()).get(*arena));
+  CHECK_FALSE(arena->is_current(ref));
+}
+
+TEST_CASE("Free lists and counts of any value are rebuilt") {
+  auto arena = new_arena();
+  const Lease lease = new_lease(*arena, 5000);
+  { const OwnedBlock a = new_block(*arena), b = new_block(*arena, 20'000), c = new_block(*arena); }
+  memory::ArenaHeader& header = arena->header();
+  header.committed_bytes = 1;
+  header.used_bytes = ~std::uint64_t{0};
+  header.held_bytes = 12345;
+  for (memory::ClassState& state : header.classes) {
+    state.warm = 7;
+    state.cold = ~std::uint64_t{0};
+  }
+  recover(*arena);
+  CHECK(used_bytes(*arena) == 8192);
+  CHECK(arena->held_bytes() == 8192);
+}
+
+TEST_CASE("High-water marks too high and too low are put right") {
+  auto arena = new_arena();
+  const Lease lease = new_lease(*arena, 5000);
+  std::memset(lease.data(), 5, 5000);
+  memory::ClassState& state = arena->header().classes[1];
+  for (const std::uint64_t mark : {std::uint64_t{0}, std::uint64_t{1} << 29, ~std::uint64_t{0}}) {
+    const std::uint64_t high = state.high;
+    state.high = mark;
+    state.table_committed = mark;
+    recover(*arena);
+    CHECK(state.high == high);
+    const OwnedBlock other = new_block(*arena, 5000);
+    std::memset(other.data(), 6, 5000);
+    CHECK(lease.data()[0] == std::byte{5});
+  }
+}
+
+TEST_CASE("A free list that goes in a circle gives each block once") {
+  auto arena = new_arena();
+  BlockRef one, two;
+  {
+    const OwnedBlock a = new_block(*arena), b = new_block(*arena);
+    one = a.ref();
+    two = b.ref();
+  }
+  arena->entry(one.id)->next_free = two.id.index() + 1;
+  arena->entry(two.id)->next_free = one.id.index() + 1;
+  std::vector<OwnedBlock> blocks;
+  for (int i = 0; i < 5; ++i) {
+    blocks.push_back(new_block(*arena));
+    for (std::size_t j = 0; j + 1 < blocks.size(); ++j) CHECK_FALSE(blocks[j].ref().id == blocks.back().ref().id);
+  }
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("A sender that dies while recovery walks its channel has sent its message") {
+  auto arena = new_arena();
+  const Lease channel = Window::create(*arena);
+  Window& window = Window::of(*arena, channel.ref());
+  static Gate* go;
+  static Child* sender;
+  Gate writing, published;
+  go = &published;
+  Child child([&] {
+    OwnedBlock block = new_block(*arena);
+    writing.open(memory::pack(block.ref()));
+    published.wait();
+    window.slots[0] = memory::pack(block.ref());
+    window.tail = 1;
+    raise(SIGKILL);
+    return false;
+  });
+  sender = &child;
+  const BlockRef ref = memory::unpack(writing.wait());
+  // Alive when recovery looked who is gone, and its window empty when its channel was walked.
+  Arena::set_channel_walker(
+      [](Arena&, BlockRef, memory::Reconciler&) {
+        go->open();
+        static_cast<void>(sender->was_killed());
+      },
+      nullptr);
+  arena->mark_dirty();
+  REQUIRE(arena->reconcile(patience()).ok());
+  Window::walk_windows();
+  CHECK(arena->is_current(ref));
+  recover(*arena);
+  CHECK(window.get(*arena) == ref);
+}
+
+TEST_CASE("Without a walker recovery gives nothing up and says so") {
+  auto arena = new_arena();
+  const Lease channel = Window::create(*arena);
+  const BlockRef ref = left_live(*arena);
+  Arena::set_channel_walker(nullptr, nullptr);
+  arena->mark_dirty();
+  CHECK(arena->reconcile(patience()).code() == Code::kInvalid);
+  CHECK(arena->is_current(ref));
+  Window::walk_windows();
+  recover(*arena);
+}
+
+TEST_CASE("Recovery while threads hold and let go leaves the counts right") {
+  auto arena = new_arena(64 * kMiB);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      while (!stop) {
+        OwnedBlock block = new_block(*arena);  // a message: it counts as held from its first hold on
+        const Lease lease = arena->hold_new(std::move(block)).value();
+        const Lease again = arena->hold_existing(lease.ref(), patience()).value();
+      }
+    });
+  }
+  for (int i = 0; i < 200; ++i) {
+    arena->mark_dirty();
+    REQUIRE(arena->reconcile(patience()).ok());
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(arena->allocate(1, BlockKind::kMessage, patience()).ok());
+  CHECK(arena->held_bytes() == 0);
+  CHECK(used_bytes(*arena) == 0);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("The slot of a killed process is swept and used again") {
+  auto arena = new_arena();
+  const Identity dead = dead_identity(*arena);
+  CHECK_FALSE(arena->is_alive(dead));
+  recover(*arena);
+  const Arena::ReservedSlot slot = arena->reserve_slot().value();
+  CHECK(memory::slot_of(slot.identity) == memory::slot_of(dead));
+  CHECK_FALSE(slot.identity == dead);
+  CHECK(arena->is_alive(slot.identity));
+  CHECK_FALSE(arena->is_alive(dead));
+}
+
+TEST_CASE("A process that said goodbye is told from one that was killed") {
+  auto arena = new_arena();
+  Gate gone, end;
+  Child child([&] {
+    arena->say_goodbye();
+    gone.open(arena->current_identity());
+    end.wait();
+    return true;
+  });
+  const auto identity = static_cast<Identity>(gone.wait());
+  CHECK(arena->said_goodbye(memory::slot_of(identity)));
+  CHECK(arena->is_alive(identity));  // what it holds ends with it
+  end.open();
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("With every slot taken by the living there is an error, and the dead make room") {
+  Child child([] {
+    if (!raise_descriptor_limit(1200)) return true;  // too few descriptors to try it here
+    auto arena = new_arena();
+    std::vector<Arena::ReservedSlot> slots;
+    for (std::uint32_t i = 1; i < memory::kMaxParticipants; ++i) {
+      auto slot = arena->reserve_slot();
+      if (!slot) return false;
+      slots.push_back(std::move(*slot));
+    }
+    auto full = arena->reserve_slot();
+    if (full || full.code() != Code::kUnavailable) return false;
+    if (full.error().message.find("1024") == std::string::npos) return false;
+    // One of them dies holding a block: whoever gets its slot holds nothing.
+    Lease lease = new_lease(*arena);
+    const std::uint32_t slot = memory::slot_of(slots[500].identity);
+    arena->entry(lease.ref().id)->holders[slot / 64] |= std::uint64_t{1} << (slot % 64);
+    slots[500].lock.reset();
+    auto again = arena->reserve_slot();
+    if (!again || memory::slot_of(again->identity) != slot) return false;
+    if (arena->holders().size() != 1) return false;
+    lease.reset();
+    return used_bytes(*arena) == 0 && arena->check() == "";
+  });
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A fork when all slots are left by the dead protects what the child inherits") {
+  Child child([] {
+    if (!raise_descriptor_limit(1200)) return true;  // too few descriptors to try it here
+    auto arena = new_arena();
+    {
+      std::vector<Arena::ReservedSlot> slots;
+      for (std::uint32_t i = 1; i < memory::kMaxParticipants; ++i) slots.push_back(arena->reserve_slot().value());
+    }
+    Lease lease = new_lease(*arena);
+    Child grandchild([&] { return arena->current_identity() != memory::kNobody && arena->lease_count() == 1; });
+    return grandchild.succeeded();
+  });
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A slot taken over from the dead holds nothing before it was swept") {
+  auto arena = new_arena();
+  const Identity dead = dead_identity(*arena);
+  const BlockRef ref = left_live(*arena);
+  arena->entry(ref.id)->holders[memory::slot_of(dead) / 64] = holder_bit(dead);
+  // As the newcomer leaves it between taking the slot and the sweep.
+  memory::Participant& slot = arena->participant(memory::slot_of(dead));
+  slot.generation = memory::generation_of(dead) + 1;
+  slot.status = static_cast<std::uint32_t>(memory::SlotStatus::kStale);
+  const UniqueFd lock = reopen(arena->fd()).value();
+  REQUIRE(try_lock_byte(lock.get(), memory::slot_of(dead)).value());
+  recover(*arena);
+  CHECK_FALSE(arena->is_current(ref));
+  CHECK(slot.status == static_cast<std::uint32_t>(memory::SlotStatus::kAttached));
+  CHECK(arena->is_alive(memory::make_identity(memory::slot_of(dead), memory::generation_of(dead) + 1)));
+}
+
+TEST_CASE("A block whose entry lies across two pages, the second untouched, outlives a reconcile") {
+  auto arena = new_arena();
+  std::vector<OwnedBlock> blocks;
+  constexpr std::size_t kAcross = 4096 / sizeof(BlockEntry);  // begins in the table's first page and ends in its second
+  static_assert(4096 % sizeof(BlockEntry) != 0);
+  while (blocks.size() <= kAcross) blocks.push_back(new_block(*arena));
+  const BlockRef across = blocks.back().ref();
+  REQUIRE(across.id.index() == kAcross);
+  arena->mark_dirty();
+  arena->reconcile({}).value();
+  CHECK(arena->is_current(across));
+  CHECK(new_block(*arena).ref().id.index() == kAcross + 1);
+}

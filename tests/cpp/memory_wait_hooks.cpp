@@ -1,0 +1,73 @@
+// What the embedding program is called back for while a lock is waited for: the Python bindings give up the GIL in
+// before_block() and need it back in interrupted().
+#include "support/arenas.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+// Lets the lock's owner go on when the wait for it has begun.
+class RecordingHooks : public WaitHooks {
+ public:
+  RecordingHooks(const std::atomic<std::uint32_t>& lock, memory::Identity me, const Gate& waiting)
+      : lock_(lock), me_(me), waiting_(waiting) {}
+
+  void before_block() noexcept override {
+    note_lock();
+    blocking_ = true;
+    if (blocks++ == 0) waiting_.open();
+  }
+  void after_block() noexcept override {
+    blocking_ = false;
+    note_lock();
+  }
+  bool interrupted() noexcept override {
+    note_lock();
+    asked += 1;
+    asked_while_blocking = asked_while_blocking || blocking_;
+    return false;
+  }
+
+  int blocks = 0;
+  int asked = 0;
+  bool asked_while_blocking = false;
+  bool lock_was_ours = false;
+
+ private:
+  void note_lock() noexcept {
+    const std::uint32_t owner = lock_.load() & ~(memory::kHeld | memory::kContended);
+    lock_was_ours = lock_was_ours || owner == me_;
+  }
+
+  const std::atomic<std::uint32_t>& lock_;
+  const memory::Identity me_;
+  const Gate& waiting_;
+  bool blocking_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("Hooks are not asked for an interrupt between before_block and after_block, nor called with the lock taken") {
+  auto arena = new_arena();
+  Gate taken, waiting;
+  Child owner([&] {
+    const bool ok = arena->lock_blocks(patience()).ok();
+    taken.open();
+    waiting.wait();
+    arena->unlock_blocks();
+    return ok;
+  });
+  RecordingHooks hooks(arena->header().arena_lock, arena->identity().value(), waiting);
+  taken.wait();
+
+  REQUIRE(arena->lock_blocks({Deadline::never(), &hooks}).ok());
+  arena->unlock_blocks();
+
+  CHECK(owner.succeeded());
+  CHECK(hooks.blocks > 0);
+  CHECK(hooks.asked == hooks.blocks);
+  CHECK_FALSE(hooks.asked_while_blocking);
+  CHECK_FALSE(hooks.lock_was_ours);
+}

@@ -1,0 +1,96 @@
+// What the machine has left, read from made-up /proc and /sys/fs/cgroup.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "platform/clock.h"
+#include "platform/machine.h"
+#include "support/catch2.h"
+
+using namespace shmtree::platform;
+
+namespace {
+
+// A folder with a /proc and a cgroup tree.
+class Machine {
+ public:
+  Machine() {
+    char name[] = "/tmp/shmtree-machine-XXXXXX";
+    root_ = mkdtemp(name);
+  }
+  ~Machine() { std::filesystem::remove_all(root_); }
+  void write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  std::uint64_t available() const {
+    return available_memory_bytes((root_ / "proc").string(), (root_ / "cgroup").string());
+  }
+
+ private:
+  std::filesystem::path root_;
+};
+
+constexpr const char* kMeminfo = "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable:    1000 kB\n";
+
+}  // namespace
+
+TEST_CASE("Without control groups the machine's available memory counts") {
+  Machine machine;
+  machine.write("proc/meminfo", kMeminfo);
+  CHECK(machine.available() == 1000 * 1024);
+}
+
+TEST_CASE("The tightest of a group and all its ancestors counts") {
+  Machine machine;
+  machine.write("proc/meminfo", kMeminfo);
+  machine.write("proc/self/cgroup", "0::/a/b\n");
+  machine.write("cgroup/a/b/memory.max", "max\n");
+  machine.write("cgroup/a/b/memory.current", "5\n");
+  machine.write("cgroup/a/memory.max", "500000\n");
+  machine.write("cgroup/a/memory.current", "100000\n");
+  CHECK(machine.available() == 400'000);
+}
+
+TEST_CASE("A group over its limit has nothing left") {
+  Machine machine;
+  machine.write("proc/meminfo", kMeminfo);
+  machine.write("proc/self/cgroup", "0::/\n");
+  machine.write("cgroup/memory.max", "500\n");
+  machine.write("cgroup/memory.current", "501\n");
+  CHECK(machine.available() == 0);
+}
+
+TEST_CASE("A memory controller of the first version counts, other controllers do not") {
+  Machine machine;
+  machine.write("proc/meminfo", kMeminfo);
+  machine.write("proc/self/cgroup", "4:cpu:/x\n3:memory:/docker/1\n");
+  machine.write("cgroup/memory/memory.limit_in_bytes", "700000\n");
+  machine.write("cgroup/memory/memory.usage_in_bytes", "200000\n");
+  machine.write("cgroup/cpu/x/memory.max", "1\n");
+  CHECK(machine.available() == 500'000);
+}
+
+TEST_CASE("A machine that tells nothing is taken to have memory") {
+  const Machine machine;
+  CHECK(machine.available() == ~std::uint64_t{0});
+}
+
+TEST_CASE("This machine has memory left and a core to run on") {
+  CHECK(available_memory_bytes() > 0);
+  CHECK(usable_cores() >= 1);
+}
+
+TEST_CASE("A deadline that is never does not pass, and one that is immediate has passed") {
+  CHECK_FALSE(Deadline::never().passed());
+  CHECK(Deadline::immediate().passed());
+  CHECK(Deadline::after_ns(-1).is_immediate());
+  CHECK_FALSE(Deadline::after_ns(std::numeric_limits<std::int64_t>::max()).passed());
+}
+
+TEST_CASE("The remaining time of a deadline is at most what is asked for") {
+  CHECK(Deadline::never().remaining_ns(5) == 5);
+  CHECK(Deadline::after_ns(3'600'000'000'000).remaining_ns(5) == 5);
+}

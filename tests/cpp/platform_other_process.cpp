@@ -1,0 +1,105 @@
+// What is seen of other processes.
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "platform/other_process.h"
+#include "support/catch2.h"
+#include "support/process.h"
+
+using namespace shmtree;
+using namespace shmtree::platform;
+using namespace shmtree::test;
+
+namespace {
+
+UniqueFd new_file(const std::string& name = "test") {
+  return create_memory_file(name, 1u << 20).value();
+}
+
+bool is_zombie(int pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(status, text);
+  return text.find(") Z ") != text.npos;
+}
+
+}  // namespace
+
+TEST_CASE("A descriptor of another process can be opened, and one that is not there says so") {
+  const UniqueFd fd = new_file();
+  CHECK(file_size(open_from_process(getpid(), fd.get()).value().get()).value() == 1u << 20);
+  auto absent = open_from_process(getpid(), 9999);
+  REQUIRE_FALSE(absent.ok());
+  CHECK(absent.code() == Code::kNotFound);
+}
+
+TEST_CASE("What another process has at the number instead of a memory file is not opened") {
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  CHECK(open_from_process(getpid(), null.get()).code() == Code::kNotFound);
+}
+
+TEST_CASE("The descriptors of a process are there until the last of its threads has ended") {
+  if (kThreadSanitizer || under_valgrind()) return;  // their runtimes end the process with its first thread
+  const UniqueFd fd = new_file();
+  const Gate first_ended, go;
+  Child child([&]() -> bool {
+    std::thread([&, first = getpid()] {
+      while (!is_zombie(first)) std::this_thread::yield();
+      first_ended.open();
+      go.wait();
+      _exit(0);
+    }).detach();
+    syscall(SYS_exit, 0);  // of this thread alone, and without unwinding it
+    return false;
+  });
+  first_ended.wait();
+  CHECK(open_from_process(child.pid(), fd.get()).ok());
+  go.open();
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A process that was killed has no descriptors, reaped or not") {
+  const UniqueFd fd = new_file();
+  const Gate never;
+  Child child([&] { return never.wait() == 0; });
+  child.signal(SIGKILL);
+  siginfo_t info{};
+  REQUIRE(waitid(P_PID, static_cast<id_t>(child.pid()), &info, WEXITED | WNOWAIT) == 0);
+  CHECK(open_from_process(child.pid(), fd.get()).code() == Code::kNotFound);
+}
+
+TEST_CASE("A process is told apart that was stopped from one that waits or runs") {
+  const Gate never;
+  Child child([&] { return never.wait() == 0; });
+  CHECK_FALSE(is_stopped(child.pid()));
+  CHECK_FALSE(is_stopped(getpid()));
+  child.signal(SIGSTOP);
+  child.wait_until_stopped();
+  CHECK(is_stopped(child.pid()));
+  child.kill_and_wait();
+  CHECK(is_stopped(child.pid()));  // of which nothing can be seen
+}
+
+TEST_CASE("Memory files of a name are found in whichever process has them") {
+  const std::string name = "shmtree-test-search-" + std::to_string(getpid());
+  const UniqueFd fd = new_file(name);
+  const Gate never;
+  Child child([&] { return never.wait() == 0; });
+  std::vector<std::pair<int, int>> found;
+  find_memory_file(name, [&](int pid, int number) {
+    found.emplace_back(pid, number);
+    return false;
+  });
+  std::sort(found.begin(), found.end());
+  std::vector<std::pair<int, int>> expected{{getpid(), fd.get()}, {child.pid(), fd.get()}};
+  std::sort(expected.begin(), expected.end());
+  CHECK(found == expected);
+}

@@ -1,0 +1,128 @@
+// What a fork hands on, futexes between processes, and wake-up sockets.
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <new>
+#include <thread>
+
+#include "platform/atomics.h"
+#include "platform/clock.h"
+#include "platform/fork.h"
+#include "platform/futex.h"
+#include "platform/wake_socket.h"
+#include "support/catch2.h"
+#include "support/process.h"
+
+using namespace shmtree::platform;
+using namespace shmtree::test;
+
+namespace {
+
+int g_calls = 0;
+void count_call() {
+  ++g_calls;
+}
+
+std::atomic<std::uint32_t>* shared_word() {
+  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return new (page) std::atomic<std::uint32_t>(0);
+}
+
+bool is_readable(int fd) {
+  pollfd entry{fd, POLLIN, 0};
+  return poll(&entry, 1, 0) == 1;
+}
+
+}  // namespace
+
+TEST_CASE("A fork runs the handlers on both sides") {
+  set_fork_handlers(&count_call, &count_call, &count_call, &count_call);
+  g_calls = 0;
+  Child child([] { return g_calls == 3; });
+  CHECK(child.succeeded());
+  CHECK(g_calls == 3);
+  set_fork_handlers(nullptr, nullptr, nullptr, nullptr);
+}
+
+TEST_CASE("A fork leaves the child with every leaf mutex free, whichever thread had it") {
+  set_fork_handlers(nullptr, nullptr, nullptr, nullptr);
+  LeafMutex mutex;
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) {
+      mutex.lock();
+      mutex.unlock();
+      std::this_thread::yield();  // memcheck runs one thread at a time
+    }
+  });
+  bool all = true;
+  for (int i = 0; i < 20; ++i) {
+    Child child([&] { return mutex.try_lock(); });
+    all = all && child.succeeded();
+  }
+  stop = true;
+  busy.join();
+  CHECK(all);
+}
+
+TEST_CASE("A child of fork has the process stamp, a child of clone has not") {
+  set_fork_handlers(nullptr, nullptr, nullptr, nullptr);
+  REQUIRE(process_stamp() != 0);
+  Child child([] { return process_stamp() != 0; });
+  CHECK(child.succeeded());
+  if (kThreadSanitizer) {
+    WARN("ThreadSanitizer does not survive a clone that it does not see");
+    return;
+  }
+  const long cloned = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (cloned == 0) syscall(SYS_exit_group, process_stamp() == 0 ? 0 : 1);
+  int status = -1;
+  REQUIRE(waitpid(static_cast<pid_t>(cloned), &status, 0) == cloned);
+  CHECK(status == 0);
+}
+
+TEST_CASE("A futex wakes a waiter in another process") {
+  std::atomic<std::uint32_t>* word = shared_word();
+  Child child([&] {
+    while (word->load() == 0) futex_wait(*word, 0, 10'000'000'000);
+    return true;
+  });
+  while (true) {
+    word->store(1);
+    if (futex_wake(*word, 1) == 1) break;
+    siginfo_t info{};
+    if (waitid(P_PID, static_cast<id_t>(child.pid()), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0)
+      break;
+  }
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A futex whose word has changed does not wait") {
+  std::atomic<std::uint32_t> word{1};
+  const std::int64_t began = monotonic_ns();
+  futex_wait(word, 0, 60'000'000'000);
+  CHECK(monotonic_ns() - began < 30'000'000'000);
+}
+
+TEST_CASE("A wake-up makes its socket readable until it is drained") {
+  const UniqueFd fd = open_wake_socket("shmtree-test-" + std::to_string(getpid())).value();
+  CHECK_FALSE(is_readable(fd.get()));
+  CHECK(send_wake("shmtree-test-" + std::to_string(getpid())));
+  CHECK(is_readable(fd.get()));
+  drain_wakes(fd.get());
+  CHECK_FALSE(is_readable(fd.get()));
+}
+
+TEST_CASE("A wake-up socket that is full of wake-ups takes more without blocking") {
+  const std::string name = "shmtree-test-full-" + std::to_string(getpid());
+  const UniqueFd fd = open_wake_socket(name).value();
+  for (int i = 0; i < 2000; ++i) REQUIRE(send_wake(name));
+  drain_wakes(fd.get());
+  CHECK_FALSE(is_readable(fd.get()));
+}
+
+TEST_CASE("A wake-up for a listener that is gone says so") {
+  CHECK_FALSE(send_wake("shmtree-test-nobody-" + std::to_string(getpid())));
+}

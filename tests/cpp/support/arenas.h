@@ -1,0 +1,132 @@
+// Arenas for tests of the memory layer, and the smallest channel that recovery can be tried with.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "memory/arena.h"
+#include "memory/reconciler.h"
+#include "platform/atomics.h"
+#include "support/process.h"
+
+namespace shmtree::test {
+
+using namespace platform;
+using memory::Arena;
+using memory::ArenaOptions;
+using memory::BlockEntry;
+using memory::BlockId;
+using memory::BlockKind;
+using memory::BlockRef;
+using memory::BlockState;
+using memory::Lease;
+using memory::OwnedBlock;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+inline std::shared_ptr<Arena> new_arena(std::uint64_t max_bytes = 16 * kMiB) {
+  ArenaOptions options;
+  options.max_bytes = max_bytes;
+  return Arena::create(options).value();
+}
+
+inline WaitContext no_wait() {
+  return WaitContext{Deadline::immediate()};
+}
+inline WaitContext patience(std::int64_t ms = 20'000) {
+  return WaitContext{Deadline::after_ns(ms * 1'000'000)};
+}
+
+inline OwnedBlock new_block(Arena& arena, std::uint64_t bytes = 4096, BlockKind kind = BlockKind::kMessage) {
+  return arena.allocate(bytes, kind, patience()).value();
+}
+inline Lease new_lease(Arena& arena, std::uint64_t bytes = 4096) {
+  return arena.hold_new(new_block(arena, bytes, BlockKind::kArray)).value();
+}
+
+inline std::uint64_t used_bytes(Arena& arena) {
+  return arena.stats().used_bytes;
+}
+// Bytes that the system has allocated for the arena's file.
+inline std::uint64_t file_pages_bytes(const Arena& arena) {
+  struct stat status {};
+  fstat(arena.fd(), &status);
+  return static_cast<std::uint64_t>(status.st_blocks) * 512;
+}
+
+// A window of blocks in a channel's block, with the order of stores of a real channel and one lock for both sides.
+struct Window {
+  static constexpr std::uint64_t kSlots = 64;
+  std::atomic<std::uint32_t> lock;
+  std::atomic<std::uint64_t> head, tail;
+  std::atomic<std::uint64_t> slots[kSlots];
+
+  static Window& of(Arena& arena, BlockRef channel) { return *reinterpret_cast<Window*>(arena.address(channel.id)); }
+  static Lease create(Arena& arena) {
+    walk_windows();
+    OwnedBlock block = new_block(arena, sizeof(Window), BlockKind::kChannel);
+    std::memset(static_cast<void*>(block.data()), 0, sizeof(Window));
+    return arena.hold_new(std::move(block)).value();
+  }
+  static void walk_windows() {
+    Arena::set_channel_walker(
+        [](Arena& arena, BlockRef channel, memory::Reconciler& reconciler) {
+          Window& window = of(arena, channel);
+          if (!reconciler.lock(window.lock).ok()) return;
+          for (std::uint64_t at = load_relaxed(window.head); at < load_relaxed(window.tail); ++at) {
+            reconciler.mark(memory::unpack(load_relaxed(window.slots[at % kSlots])));
+          }
+          arena.unlock(window.lock);
+        },
+        nullptr);
+  }
+
+  std::uint64_t queued() const { return load_relaxed(tail) - load_relaxed(head); }
+
+  bool put(Arena& arena, OwnedBlock block) {
+    if (!arena.lock(lock, patience()).ok()) return false;
+    const std::uint64_t at = load_relaxed(tail);
+    const bool room = at - load_relaxed(head) < kSlots;
+    if (room) {
+      store_relaxed(slots[at % kSlots], memory::pack(block.ref()));
+      store_release(tail, at + 1);
+    }
+    arena.unlock(lock);
+    if (room) arena.published(block);
+    return room;
+  }
+  // The block at the head, held; an invalid reference when the window is empty.
+  BlockRef get(Arena& arena) {
+    if (!arena.lock(lock, patience()).ok()) return {};
+    BlockRef ref{};
+    const std::uint64_t at = load_relaxed(head);
+    if (at != load_relaxed(tail)) {
+      ref = memory::unpack(load_relaxed(slots[at % kSlots]));
+      arena.begin_hold(ref, arena.current_identity());
+      arena.make_live(ref);
+      store_release(head, at + 1);
+    }
+    arena.unlock(lock);
+    return ref;
+  }
+};
+
+#if defined(SHMTREE_CRASH_POINTS)
+// Runs `act` in a child that is killed before its n-th change of shared memory. False when it made fewer changes.
+template <class Act>
+bool killed_at_change(std::int64_t n, Act act) {
+  Child child([&] {
+    changes_until_crash.store(n);
+    act();
+    changes_until_crash.store(0);
+    return true;
+  });
+  return child.was_killed();
+}
+#endif
+
+}  // namespace shmtree::test

@@ -1,0 +1,121 @@
+// Channels for tests: messages that are numbers or patterns, which show when they are torn.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "channel/channel.h"
+#include "support/arenas.h"
+
+namespace shmtree::test {
+
+using channel::Channel;
+using channel::ChannelHeader;
+using channel::ChannelOptions;
+using channel::Delivery;
+using channel::End;
+using channel::Ending;
+using channel::Incoming;
+using channel::Outgoing;
+using channel::Record;
+using channel::RecordState;
+using channel::SegmentHeader;
+using channel::Slot;
+
+inline ChannelOptions with_capacity(std::uint64_t capacity, Ending ending = Ending::kRaise) {
+  ChannelOptions options;
+  options.capacity = capacity;
+  options.ending = ending;
+  return options;
+}
+// A channel of which this process has both ends.
+inline std::shared_ptr<Channel> new_channel(const std::shared_ptr<Arena>& arena, ChannelOptions options = {}) {
+  auto channel = Channel::create(arena, options).value();
+  channel->join(End::kSending).value();
+  channel->join(End::kReceiving).value();
+  return channel;
+}
+inline ChannelHeader& header_of(Channel& channel) {
+  return *reinterpret_cast<ChannelHeader*>(channel.arena()->address(channel.block().id));
+}
+inline SegmentHeader& segment_of(Channel& channel, std::uint64_t packed) {
+  return *reinterpret_cast<SegmentHeader*>(channel.arena()->address(memory::unpack(packed).id));
+}
+
+// `words` of a number that says where each of them belongs: 8 bytes each, inline up to 60 of them.
+inline void fill(std::byte* out, std::uint64_t number, std::size_t words) {
+  for (std::size_t i = 0; i < words; ++i) {
+    const std::uint64_t word = number * 0x9e3779b97f4a7c15u + i;
+    std::memcpy(out + 8 * i, &word, 8);
+  }
+  if (words != 0) std::memcpy(out, &number, 8);
+}
+// The number, or kTorn.
+constexpr std::uint64_t kTorn = ~std::uint64_t{0};
+inline std::uint64_t number_in(std::span<const std::byte> frame) {
+  if (frame.size() < 8 || frame.size() % 8 != 0) return kTorn;
+  std::uint64_t number = 0;
+  std::memcpy(&number, frame.data(), 8);
+  for (std::size_t i = 1; i < frame.size() / 8; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, frame.data() + 8 * i, 8);
+    if (word != number * 0x9e3779b97f4a7c15u + i) return kTorn;
+  }
+  return number;
+}
+
+// One message to put: inline when it fits.
+struct Message {
+  std::byte inline_bytes[channel::kInlineBytes];
+  Outgoing out;
+
+  Message(Channel& channel, std::uint64_t number, std::size_t words = 1) {
+    if (words * 8 <= channel::kInlineBytes) {
+      fill(inline_bytes, number, words);
+      out.inline_frame = {inline_bytes, words * 8};
+      return;
+    }
+    auto block = channel.arena()->allocate(words * 8, BlockKind::kMessage, patience());
+    if (!block) return;
+    fill(block->data(), number, words);
+    out.block = std::move(*block);
+    out.bytes = words * 8;
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+};
+
+inline Result<std::uint64_t> put(Channel& channel, std::uint64_t number, std::size_t words = 1,
+                                 const WaitContext& wait = patience()) {
+  Message message(channel, number, words);
+  return channel.put(message.out, wait);
+}
+inline Result<std::uint64_t> get(Channel& channel, const WaitContext& wait = patience()) {
+  auto message = channel.get(wait);
+  if (!message) return std::move(message).error();
+  return number_in(message->frame());
+}
+inline Result<Delivery> take(Channel& channel, const WaitContext& wait = patience()) {
+  return channel.take(wait);
+}
+inline std::uint64_t number_in(Delivery& delivery) {
+  return number_in(delivery.message().frame());
+}
+// What is in the channel, in order, by getting it.
+inline std::vector<std::uint64_t> drain(Channel& channel) {
+  std::vector<std::uint64_t> numbers;
+  for (;;) {
+    auto number = get(channel, no_wait());
+    if (!number) return numbers;
+    numbers.push_back(*number);
+  }
+}
+template <class T>
+Code code_of(const Result<T>& result) {
+  return result.ok() ? Code::kOs : result.code();
+}
+
+}  // namespace shmtree::test

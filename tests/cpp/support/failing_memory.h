@@ -1,0 +1,96 @@
+// Memory that runs out at a chosen allocation. Replaces operator new of the whole program: one file of each includes
+// it.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#include "support/catch2.h"
+
+namespace shmtree::test {
+
+// Of this thread, so that what Catch or others allocate meanwhile is not met.
+inline thread_local std::int64_t allocations_left = -1;  // those that still succeed; below 0: all
+inline thread_local bool shortage_lasts = false;         // only the first one fails, or all after it too
+inline thread_local bool ran_out_of_memory = false;
+
+inline bool allocation_fails() noexcept {
+  if (allocations_left < 0) return false;
+  if (allocations_left > 0) {
+    --allocations_left;
+    return false;
+  }
+  ran_out_of_memory = true;
+  if (!shortage_lasts) allocations_left = -1;
+  return true;
+}
+
+inline void* allocate_or_fail(std::size_t bytes) noexcept {
+  return allocation_fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+}
+
+// Runs `act` with the n-th allocation failing. True when it got that far; what it threw, or said, is for the caller's
+// state to show.
+template <class Act>
+bool runs_out_at(std::int64_t n, bool lasting, Act act) {
+  ran_out_of_memory = false;
+  shortage_lasts = lasting;
+  allocations_left = n - 1;
+  try {
+    act();
+  } catch (const std::bad_alloc&) {
+  }
+  allocations_left = -1;
+  return ran_out_of_memory;
+}
+
+// Each allocation of `act` in turn fails, alone and with all that follow. `prepare()` makes the state before;
+// `check(state, reached)` looks at it afterwards: `reached` is false once, when nothing has failed.
+template <class Prepare, class Act, class Check>
+void fail_each_allocation(Prepare prepare, Act act, Check check) {
+  for (const bool lasting : {false, true}) {
+    bool reached = true;
+    for (std::int64_t n = 1; reached; ++n) {
+      REQUIRE(n < 5'000);
+      auto state = prepare();
+      reached = runs_out_at(n, lasting, [&] { act(state); });
+      INFO("allocation " << n << (lasting ? " and all later ones" : "") << " failed");
+      check(state, reached);
+    }
+  }
+}
+
+}  // namespace shmtree::test
+
+void* operator new(std::size_t bytes) {
+  if (void* memory = shmtree::test::allocate_or_fail(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return shmtree::test::allocate_or_fail(bytes);
+}
+void* operator new[](std::size_t bytes) {
+  return operator new(bytes);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return shmtree::test::allocate_or_fail(bytes);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}

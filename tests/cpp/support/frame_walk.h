@@ -1,0 +1,127 @@
+// Reads a whole frame the way a careful receiver does, touching every byte that the reader gives out.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "format/frame_reader.h"
+#include "format/grammar.h"
+
+namespace shmtree::test {
+
+struct Walk {
+  std::uint64_t nodes = 0;
+  std::uint64_t touched = 0;  // bytes read through what the reader gave out
+  std::uint64_t sum = 0;
+
+  void touch(const void* data, std::uint64_t bytes) {
+    for (std::uint64_t i = 0; i < bytes; ++i) sum += static_cast<const unsigned char*>(data)[i];
+    touched += bytes;
+  }
+
+  void array(const format::ArrayInfo& info) {
+    sum += info.nbytes + static_cast<std::uint64_t>(info.offset) + info.item_bytes;
+    touch(info.description.text.data(), info.description.text.size());
+    if (info.data == nullptr || info.nbytes == 0) return;
+    std::int64_t at[kMaxDims] = {};
+    const std::byte* item = info.data;
+    for (std::uint64_t i = 0; i < info.elements; ++i) {
+      touch(item, info.item_bytes);
+      for (std::size_t dim = info.ndim; dim-- > 0;) {
+        item += info.strides[dim];
+        if (++at[dim] < info.shape[dim]) break;
+        item -= info.strides[dim] * info.shape[dim];
+        at[dim] = 0;
+      }
+    }
+  }
+
+  void text(std::string_view value) { touch(value.data(), value.size()); }
+
+  void scalar(format::FrameReader& reader) {
+    format::Name description;
+    const DType dtype = reader.next_dtype(description);
+    text(description.text);
+    text(reader.next_text(dtype == DType::kOther ? reader.next_length() : item_bytes(dtype)));
+  }
+
+  void rule(format::FrameReader& reader, const char* letters) {
+    for (; *letters != 0 && !reader.failed(); ++letters) {
+      switch (*letters) {
+        case 'I': sum += static_cast<std::uint64_t>(reader.next_int()); break;
+        case 'F': sum += std::bit_cast<std::uint64_t>(reader.next_float()); break;
+        case 'L': sum += reader.next_length(); break;
+        case 'N': text(reader.next_name().text); break;
+        case 'S':
+        case 'B': text(reader.next_string()); break;
+        case 'U': text(reader.next_text(16)); break;
+        case 'V': child(reader); break;
+        case 'E': scalar(reader); break;
+        case 'A':
+          if (format::ArrayInfo info; reader.next_array(info)) array(info);
+          break;
+        case 'D': {
+          format::Name description;
+          sum += static_cast<std::uint64_t>(reader.next_dtype(description));
+          text(description.text);
+          break;
+        }
+        case 'Z':
+          if ((reader.next_length() & 2) != 0) child(reader);
+          break;
+        case 'Y':
+          if (reader.next_length() != 0) text(reader.next_string());
+          break;
+        case 'Q': {
+          const std::uint64_t count = reader.next_count();
+          sum += reader.next_length();
+          for (std::uint64_t i = 0; i < count && !reader.failed(); ++i) child(reader);
+          break;
+        }
+        case '*': return repeat(reader, letters + 1);
+      }
+    }
+  }
+
+  void repeat(format::FrameReader& reader, const char* letters) {
+    if (*letters == 'I') {
+      const auto values = reader.next_ints();
+      return touch(values.data(), values.size_bytes());
+    }
+    if (*letters == 'F') {
+      const auto values = reader.next_floats();
+      return touch(values.data(), values.size_bytes());
+    }
+    const std::uint64_t count = reader.next_count(std::strcmp(letters, "VV") == 0 ? 2 : 1);
+    for (std::uint64_t i = 0; i < count && !reader.failed(); ++i) rule(reader, letters);
+  }
+
+  void node(format::FrameReader& reader) {
+    const Kind kind = reader.next_kind();
+    const char* letters = format::grammar_of(kind);
+    if (reader.failed()) return;
+    if (letters == nullptr) return reader.fail_kind(kind);
+    ++nodes;
+    rule(reader, letters);
+  }
+
+  void child(format::FrameReader& reader) {
+    if (!reader.enter()) return;
+    node(reader);
+    reader.leave();
+  }
+};
+
+// kCorrupt (or whatever open() says) when something is wrong with the frame.
+inline Result<Walk> walk_frame(std::span<const std::byte> frame) {
+  auto reader = format::FrameReader::open(frame);
+  if (!reader.ok()) return reader.error();
+  Walk walk;
+  walk.node(*reader);
+  Status status = reader->finish();
+  if (!status.ok()) return status.error();
+  return walk;
+}
+
+}  // namespace shmtree::test

@@ -1,0 +1,118 @@
+// Child processes of a test: started with fork, ended with _exit, and told things through pipes. Checks are made by the
+// parent; a child says how it went by what its function returns.
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <utility>
+
+namespace shmtree::test {
+
+// One side waits until the other has said so. Made before the fork.
+class Gate {
+ public:
+  Gate() {
+    if (pipe(ends_) != 0) std::abort();
+  }
+  ~Gate() {
+    close(ends_[0]);
+    close(ends_[1]);
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  void open(std::uint64_t value = 0) const {
+    if (write(ends_[1], &value, sizeof value) != sizeof value) std::abort();
+  }
+  // The value that the other side opened it with. A process that waits for one that has died is stopped by the alarm of
+  // its Child.
+  std::uint64_t wait() const {
+    std::uint64_t value = 0;
+    while (read(ends_[0], &value, sizeof value) != sizeof value) {
+    }
+    return value;
+  }
+  bool is_open() const {
+    pollfd entry{ends_[0], POLLIN, 0};
+    return poll(&entry, 1, 0) == 1;
+  }
+
+ private:
+  int ends_[2];
+};
+
+class Child {
+ public:
+  // `act` returns whether all went well.
+  template <class Act>
+  explicit Child(Act act) : pid_(fork()) {
+    if (pid_ != 0) return;
+    alarm(280);  // nothing is left behind by a test that fails; later than any wait in one ends
+    _exit(act() ? 0 : 1);
+  }
+  ~Child() { kill_and_wait(); }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  int pid() const { return pid_; }
+  // True when it returned true.
+  bool succeeded() {
+    wait();
+    return WIFEXITED(status_) && WEXITSTATUS(status_) == 0;
+  }
+  bool was_killed() {
+    wait();
+    return WIFSIGNALED(status_) && WTERMSIG(status_) == SIGKILL;
+  }
+  void kill_and_wait() {
+    if (!waited_) kill(pid_, SIGKILL);
+    wait();
+  }
+  void signal(int number) const { kill(pid_, number); }
+  void wait_until_stopped() const {
+    int status = 0;
+    waitpid(pid_, &status, WUNTRACED);
+  }
+
+ private:
+  void wait() {
+    if (!waited_) waitpid(pid_, &status_, 0);
+    waited_ = true;
+  }
+  int pid_;
+  int status_ = 0;
+  bool waited_ = false;
+};
+
+inline bool under_valgrind() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("vgpreload") != line.npos) return true;
+  }
+  return false;
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kAddressSanitizer = true;
+#else
+constexpr bool kAddressSanitizer = false;
+#endif
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+// Sanitizers and valgrind reserve more addresses than any limit leaves them.
+inline bool address_limit_works() {
+  return !kAddressSanitizer && !kThreadSanitizer && !under_valgrind();
+}
+
+}  // namespace shmtree::test

@@ -1,0 +1,67 @@
+// What those who survive a death have to find in a channel: everything in order, and what was put before it.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "channel/check.h"
+#include "support/catch2.h"
+#include "support/channels.h"
+#include "support/waits.h"
+
+namespace shmtree::test {
+
+using Numbers = std::vector<std::uint64_t>;
+constexpr std::uint64_t kSurvivors = 1'000'000;  // the number of the message that a survivor puts
+
+// The survivor works without a wait, and everything is in order and given back.
+inline void survive(Channel& channel, const std::function<void()>& check_contents) {
+  Arena& arena = *channel.arena();
+  CountedWaits waits;
+  REQUIRE(put(channel, kSurvivors, 1, waits.until(Deadline::after_ns(20'000'000'000))).ok());
+  REQUIRE(waits.blocks == 0);
+  arena.check_participants(0);
+  REQUIRE(arena.reconcile(patience()).ok());
+  REQUIRE(channel::check(arena) == "");
+  check_contents();
+  REQUIRE(channel.size() == 0);
+  REQUIRE(channel::check(arena) == "");
+  REQUIRE(channel.stats().queued_bytes == 0);
+  REQUIRE(channel.stats().taken == 0);
+}
+// The same, judging what was in front of the survivor's own message.
+inline void survive_with(Channel& channel, const std::function<bool(const Numbers&)>& contents_are_right) {
+  survive(channel, [&] {
+    Numbers numbers = drain(channel);
+    REQUIRE_FALSE(numbers.empty());
+    REQUIRE(numbers.back() == kSurvivors);
+    numbers.pop_back();
+    REQUIRE(contents_are_right(numbers));
+  });
+}
+
+inline ChannelOptions unlimited() {
+  return with_capacity(0);
+}
+inline std::function<void(Channel&)> putting(std::uint64_t from, std::uint64_t count, std::size_t words) {
+  return [=](Channel& channel) {
+    for (std::uint64_t i = from; i < from + count; ++i) put(channel, i, words).value();
+  };
+}
+// `from` to some number up to `most`, in order.
+inline std::function<bool(const Numbers&)> run_of(std::uint64_t from, std::uint64_t least, std::uint64_t most) {
+  return [=](const Numbers& numbers) {
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] != from + i) return false;
+    }
+    return numbers.size() >= least && numbers.size() <= most;
+  };
+}
+// Some last part of 0 .. count, at least `least` long.
+inline std::function<bool(const Numbers&)> tail_of(std::uint64_t count, std::uint64_t least) {
+  return [=](const Numbers& numbers) {
+    return numbers.size() <= count && run_of(count - numbers.size(), least, count)(numbers);
+  };
+}
+
+}  // namespace shmtree::test
