@@ -1,0 +1,174 @@
+#include "channel/channel.h"
+
+#include <bit>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+#include "channel/recovery.h"
+#include "platform/atomics.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+using memory::BlockKind;
+
+namespace {
+
+constexpr std::uint32_t kMostDropped = 64;  // channels that nobody has, when one more is made
+
+Error no_channel(const std::string& why) {
+  return Error{Code::kIncompatible, "this block is no channel: " + why};
+}
+
+std::uint64_t first_slots(std::uint64_t capacity) noexcept {
+  return capacity == 0 ? kFirstSlots : std::min(kFirstSlots, std::bit_ceil(capacity));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, const ChannelOptions& options) {
+  const WaitContext wait;
+  // Where nobody ever waits, nothing else has those reclaimed that were dropped.
+  if (load_relaxed(arena->header().garbage) >= kMostDropped && arena->check_participants(0)) {
+    Status repaired = arena->reconcile(wait);
+    if (!repaired) return std::move(repaired).error();
+  }
+  const std::uint64_t slots = first_slots(options.capacity);
+  auto ring = arena->allocate(segment_bytes(slots), BlockKind::kSegment, wait);
+  if (!ring) return std::move(ring).error();
+  new (ring->data()) SegmentHeader{0, slots, {0}, {}};
+  auto control = arena->allocate(sizeof(ChannelHeader), BlockKind::kChannel, wait);
+  if (!control) return std::move(control).error();
+  std::memset(control->data(), 0, memory::kPageBytes);
+  auto* header = new (control->data()) ChannelHeader{};
+  header->magic = kChannelMagic;
+  header->version = kChannelVersion;
+  header->ending = static_cast<std::uint32_t>(options.ending);
+  header->capacity = options.capacity;
+  header->max_bytes = options.max_bytes;
+  header->allow_pickle = options.allow_pickle ? 1 : 0;
+  store_relaxed(header->head_segment, memory::pack(ring->ref()));
+  store_relaxed(header->tail_segment, memory::pack(ring->ref()));
+  // The channel is known before its ring leaves its writer: a kill in between leaves no ring that nothing leads to.
+  auto lease = arena->hold_new(std::move(*control));
+  if (!lease) return std::move(lease).error();
+  arena->published(*ring);
+  std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease)));
+  Channels::insert(channel);
+  return channel;
+}
+
+Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, BlockRef block, const WaitContext& wait) {
+  if (auto known = Channels::find(*arena, block)) return known;
+  if (!arena->geometry().contains(block.id)) return no_channel("there is no such block");
+  auto lease = arena->hold_existing(block, wait);
+  if (!lease) return std::move(lease).error();
+  const memory::BlockEntry& entry = *arena->entry(block.id);
+  if (load_relaxed(entry.kind) != static_cast<std::uint32_t>(BlockKind::kChannel) ||
+      load_relaxed(entry.committed) < sizeof(ChannelHeader)) {
+    return no_channel("it was made for something else");
+  }
+  const auto& header = *reinterpret_cast<const ChannelHeader*>(lease->data());
+  if (header.magic != kChannelMagic) return no_channel("its first bytes are others");
+  if (header.version != kChannelVersion) {
+    return Error{Code::kIncompatible, "the channel has layout version " + std::to_string(header.version) +
+                                          ", this is version " + std::to_string(kChannelVersion)};
+  }
+  std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease)));
+  return Channels::insert(channel);
+}
+
+Channel::~Channel() {
+  Channels::erase(this);
+  for (const End which : {End::kSending, End::kReceiving}) {
+    // None when this object lost the race to be the process's one for the channel.
+    if (local_ends_[static_cast<std::uint32_t>(which)] == 0) continue;
+    local_ends_[static_cast<std::uint32_t>(which)] = 1;
+    leave(which);
+  }
+  const Identity me = arena_->current_identity();
+  for (int which = 0; which < 2; ++which) {
+    if (me == memory::kNobody || watches_[which].owner != me) continue;
+    const std::uint64_t bit = std::uint64_t{1} << (memory::slot_of(me) % 64);
+    clear_bits(header().watchers[which].words[memory::slot_of(me) / 64], bit);
+  }
+}
+
+// The segment that a word of shared memory names; none when there cannot be one.
+Segment Channel::segment(std::uint64_t packed) const noexcept {
+  const BlockRef ref = memory::unpack(packed);
+  if (packed == 0 || !arena_->is_current(ref)) return {};
+  return checked_segment(arena_->address(ref.id), arena_->room_of(ref.id));
+}
+
+std::uint64_t Channel::size() const noexcept {
+  const ChannelHeader& shared = header();
+  if (static_cast<Shutdown>(load_acquire(shared.shutdown)) == Shutdown::kDiscarded) return 0;
+  for (;;) {  // exact: head did not move while tail was read
+    const std::uint64_t head = load_full(shared.head);
+    const std::uint64_t tail = load_full(shared.tail);
+    const std::uint32_t returned = load_full(shared.returned);
+    if (load_full(shared.head) == head) return std::max(tail, head) - head + returned;
+  }
+}
+
+ChannelStats Channel::stats() noexcept {
+  const ChannelHeader& shared = header();
+  ChannelStats stats{};
+  stats.put = load_acquire(shared.tail);
+  stats.received = load_acquire(shared.head);
+  stats.queued = size();
+  stats.queued_bytes = load_acquire(shared.bytes_in) - load_acquire(shared.bytes_out);
+  stats.taken = load_acquire(shared.taken) - load_acquire(shared.returned);
+  stats.returned = load_acquire(shared.returned);
+  stats.unfinished = unfinished_tasks();
+  stats.capacity = shared.capacity;
+  stats.max_bytes = shared.max_bytes;
+  for (std::uint32_t i = 0; i < kHolderWords; ++i) {
+    stats.senders += static_cast<std::uint64_t>(std::popcount(load_relaxed(shared.ends[0].members.words[i])));
+    stats.receivers += static_cast<std::uint64_t>(std::popcount(load_relaxed(shared.ends[1].members.words[i])));
+  }
+  return stats;
+}
+
+void Channel::wake_all() noexcept {
+  notify_all(header().items);
+  notify_all(header().space);
+  notify_all(header().freed_bytes);
+  notify_all(header().acked);
+  if (can_put()) wake_watchers(End::kSending);
+  if (ready()) wake_watchers(End::kReceiving);  // who is told of nothing may wait for it
+}
+
+Incoming& Incoming::operator=(Incoming&& other) noexcept {
+  if (this == &other) return *this;
+  drop();
+  arena_ = std::exchange(other.arena_, nullptr);
+  ticket_ = other.ticket_;
+  bytes_ = other.bytes_;
+  block_ = other.block_;
+  redelivered_ = other.redelivered_;
+  data_ = other.data_;
+  if (other.data_ == other.inline_data_) {
+    std::memcpy(inline_data_, other.inline_data_, bytes_);
+    data_ = inline_data_;
+  }
+  return *this;
+}
+
+std::span<const std::byte> Incoming::frame() const noexcept {
+  return {data_, data_ == nullptr ? 0 : static_cast<std::size_t>(bytes_)};
+}
+
+Result<Lease> Incoming::adopt() {
+  const std::shared_ptr<Arena> arena = std::exchange(arena_, nullptr);
+  if (arena == nullptr) return Error{Code::kInvalid, "this message holds no block"};
+  return arena->adopt_hold(block_);
+}
+
+void Incoming::drop() noexcept {
+  if (const std::shared_ptr<Arena> arena = std::exchange(arena_, nullptr)) arena->drop_hold(block_);
+}
+
+}  // namespace shmtree::channel

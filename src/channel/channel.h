@@ -1,0 +1,338 @@
+// A channel: messages from any number of senders to any number of receivers, in the order of each sender, each
+// delivered once. Moves inline bytes and block numbers; what is in them is not its business.
+//
+// Thread safety: every method may be called from any thread and, since the state is shared, from any process that has
+// the channel. A process has at most one Channel object per channel; `Membership` counts its ends.
+//
+// Deaths: a message is in the channel from the store of `tail` on and survives its sender. A receiver killed between
+// `head` and its caller takes at most that message with it (with take() not even that one).
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "channel/layout.h"
+#include "channel/spinner.h"
+#include "memory/arena.h"
+#include "memory/event.h"
+#include "platform/atomics.h"
+
+namespace shmtree::channel {
+
+using memory::Arena;
+using memory::BlockRef;
+using memory::Lease;
+using memory::OwnedBlock;
+using platform::WaitContext;
+
+enum class End : std::uint32_t { kSending = 0, kReceiving = 1 };
+
+struct ChannelOptions {
+  std::uint64_t capacity = 8;   // messages put and not yet received; 0 is unlimited
+  std::uint64_t max_bytes = 0;  // bytes queued; 0 is no limit but the arena's
+  Ending ending = Ending::kRaise;
+  bool allow_pickle = true;
+};
+
+// A message to put: a frame of at most kInlineBytes, or one written to the beginning of a block.
+struct Outgoing {
+  std::span<const std::byte> inline_frame{};
+  OwnedBlock block{};
+  std::uint64_t bytes = 0;  // of the frame in the block
+
+  std::uint64_t size() const noexcept { return block.valid() ? bytes : inline_frame.size(); }
+};
+
+// A message received. Its block is held; adopt() makes a Lease of that, otherwise the hold ends with this object.
+class Incoming {
+ public:
+  Incoming() noexcept = default;
+  Incoming(Incoming&& other) noexcept { *this = std::move(other); }
+  Incoming& operator=(Incoming&& other) noexcept;
+  ~Incoming() { drop(); }
+
+  std::uint64_t ticket() const noexcept { return ticket_; }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  bool redelivered() const noexcept { return redelivered_; }
+  bool in_block() const noexcept { return block_.id.value != 0; }
+  BlockRef block() const noexcept { return block_; }
+  // The frame: a private copy when it came inline, else shared memory that is held until this object goes or, after
+  // adopt(), the Lease. Empty when the channel's memory was damaged: a frame of no bytes is never valid.
+  std::span<const std::byte> frame() const noexcept;
+  Result<Lease> adopt();
+  void drop() noexcept;
+
+ private:
+  friend class Channel;
+  friend class Delivery;
+  std::shared_ptr<Arena> arena_;  // set while the hold is ours
+  const std::byte* data_ = nullptr;
+  std::uint64_t ticket_ = 0;
+  std::uint64_t bytes_ = 0;
+  BlockRef block_{};
+  bool redelivered_ = false;
+  std::byte inline_data_[kInlineBytes];
+};
+
+class Channel;
+
+// A message taken. Goes back to the channel unless it is acknowledged: at nack(), at the end of the object, or when the
+// process dies. Code::kInvalid when it was settled already, or by a forked child, which has no part in it.
+class Delivery {
+ public:
+  Delivery() noexcept = default;
+  Delivery(Delivery&& other) noexcept { *this = std::move(other); }
+  Delivery& operator=(Delivery&& other) noexcept;
+  ~Delivery();
+
+  Incoming& message() noexcept { return message_; }
+  bool settled() const noexcept { return channel_ == nullptr; }
+  Status ack(const WaitContext& wait) { return settle(RecordState::kFree, wait); }
+  Status nack(const WaitContext& wait) { return settle(RecordState::kReturned, wait); }
+
+ private:
+  friend class Channel;
+  Status settle(RecordState state, const WaitContext& wait);
+  void give_up() noexcept;
+  std::shared_ptr<Channel> channel_;
+  Record* record_ = nullptr;
+  Identity taker_ = memory::kNobody;
+  Incoming message_;
+};
+
+struct ChannelStats {
+  std::uint64_t put, received, queued, queued_bytes, taken, returned, unfinished, capacity, max_bytes, senders,
+      receivers;
+};
+
+class Channel : public std::enable_shared_from_this<Channel> {
+ public:
+  static Result<std::shared_ptr<Channel>> create(std::shared_ptr<Arena> arena, const ChannelOptions& options);
+  // The channel that a handle names, which may be gone (Code::kNotFound) or not one (Code::kIncompatible).
+  static Result<std::shared_ptr<Channel>> open(std::shared_ptr<Arena> arena, BlockRef block, const WaitContext& wait);
+  ~Channel();
+
+  const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
+  BlockRef block() const noexcept { return lease_.ref(); }
+  std::uint64_t capacity() const noexcept { return header().capacity; }
+  bool allows_pickle() const noexcept { return header().allow_pickle != 0; }
+  Ending ending() const noexcept { return static_cast<Ending>(header().ending); }
+
+  // --- sending (send.cpp)
+  // ---------------------------------------------------------------------------------------------
+
+  // Waits until a message of `bytes` could be put now; it may be gone again by the time of put(). Same errors as put().
+  Status wait_for_room(std::uint64_t bytes, const WaitContext& wait);
+  // The ticket. kFull: no room in time; kMessageTooLarge: over max_bytes; kClosed, kPeerDied: full and nobody is left
+  // to receive. `message` is consumed on success only.
+  Result<std::uint64_t> put(Outgoing& message, const WaitContext& wait);
+  // Puts all, in order, with as few publications as room allows. On an error `completed` says how many went.
+  Status put_many(std::span<Outgoing> messages, const WaitContext& wait);
+  bool has_room() noexcept;
+  // Whether put() would put a small message, or fail for good, at once.
+  bool can_put() noexcept { return has_room() || is_shut_down() || is_over(End::kReceiving); }
+
+  // Tickets of this process that were not received yet, or taken and not acknowledged.
+  std::uint64_t pending_acks(const WaitContext& wait);
+  // kTimeout; kPeerDied or kClosed when nobody is left to receive. `ticket`: that message, else all of this process's.
+  Status wait_for_ack(std::optional<std::uint64_t> ticket, const WaitContext& wait);
+
+  // --- receiving (receive.cpp, delivery.cpp)
+  // --------------------------------------------------------------------------
+
+  // kEmpty: nothing in time; kClosed or kPeerDied: the stream has ended.
+  Result<Incoming> get(const WaitContext& wait);
+  // Waits for the first as get() does, then takes what is there, up to `most`.
+  Result<std::vector<Incoming>> get_many(std::size_t most, const WaitContext& wait);
+  Result<Delivery> take(const WaitContext& wait);
+  std::uint64_t size() const noexcept;
+  bool full() noexcept { return !has_room(); }
+  // Whether get() would return, or report the end of the stream, at once.
+  bool ready() noexcept { return can_receive() || is_shut_down() || is_over(End::kSending); }
+  // Whether a get() of an empty channel would report the end of the stream, or deaths, instead of waiting.
+  bool has_ended() noexcept { return is_over(End::kSending); }
+  // A descriptor that is readable while ready() or, for the sending end, can_put(); also at once. Owned by the channel;
+  // one per process and end.
+  Result<int> wake_fd(End end);
+
+  // --- queues (queue.cpp)
+  // ----------------------------------------------------------------------------------------------
+
+  // One more of the messages put was dealt with; kInvalid when all of them were.
+  Status task_done();
+  // Waits until all were. kTimeout.
+  Status join_tasks(const WaitContext& wait);
+  std::uint64_t unfinished_tasks() const noexcept;
+  // From the return on no put succeeds: kShutDown. Gets do while there is something left; with `discard` nothing is.
+  Status shut_down(bool discard, const WaitContext& wait);
+  bool is_shut_down() const noexcept { return platform::load_acquire(header().shutdown) != 0; }
+  // Keeps everyone but this process from using that end until release(), or this process's death. Not recursive: a
+  // second call waits like everybody's. kTimeout.
+  Status reserve(End end, const WaitContext& wait);
+  // Whether there was a reservation, whoever made it.
+  bool release(End end) noexcept;
+
+  // --- ends (ends.cpp)
+  // ------------------------------------------------------------------------------------------------
+
+  // This process has one more, or one fewer, object of that end.
+  Status join(End end);
+  void leave(End end) noexcept;
+  // An end on its way to another process, which takes part from now on; at most 60 s if nobody claims it.
+  Result<std::uint64_t> grant(End end);
+  void claim(std::uint64_t grant, End end) noexcept;
+  // A participant that does not run yet (reserve_slot) is given that end, and holds the channel.
+  void join_for(Identity child, End end) noexcept;
+  // Wakes whoever waits at either end, in every process, to look again.
+  void wake_all() noexcept;
+
+  ChannelStats stats() noexcept;
+
+  // Ends this process's part in all of its channels: it is about to exit normally.
+  static void leave_all() noexcept;
+
+ private:
+  friend class Delivery;
+  friend struct Recovery;
+  friend struct ForkMembership;
+
+  Channel(std::shared_ptr<Arena> arena, Lease lease) : arena_(std::move(arena)), lease_(std::move(lease)) {}
+  ChannelHeader& header() const noexcept { return *reinterpret_cast<ChannelHeader*>(lease_.data()); }
+  EndState& end(End which) const noexcept { return header().ends[static_cast<std::uint32_t>(which)]; }
+  Segment segment(std::uint64_t packed) const noexcept;
+  // The segment last asked for, since it seldom changes: one of these for each lock, used only under it.
+  struct KnownSegment {
+    std::uint64_t packed = 0;
+    Segment segment{};
+  };
+  Segment segment(std::uint64_t packed, KnownSegment& known) const noexcept {
+    if (packed != known.packed || packed == 0) [[unlikely]]
+      known = {packed, segment(packed)};
+    if (!known.segment) known.packed = 0;  // it may be mapped by the next time
+    return known.segment;
+  }
+
+  // Sending, under the senders' lock.
+  enum class Room { kYes, kFull, kFullOfBytes, kNeedsSegment, kDamaged, kShutDown };
+  // Without the lock the last segment is looked at only by those who need it: it may become another block meanwhile.
+  enum class Look { kLocked, kAtCounts, kAtSlots };
+  // A message of `bytes`, of which `unallocated` have no block yet. `ring` is given the last segment.
+  Room room_for(std::uint64_t bytes, std::uint64_t unallocated, Look look, Segment* ring = nullptr) noexcept;
+  struct Blocked {
+    std::uint64_t bytes, unallocated;
+    bool may_grow;  // false: there was no memory for another segment
+  };
+  struct Put {
+    std::size_t count;
+    std::uint64_t first;  // ticket
+    bool may_grow;
+  };
+  Status refuse_at_once(std::uint64_t bytes) const;
+  Status check_outgoing(const Outgoing& message) const;
+  bool is_refused(const Outgoing& message) const noexcept;
+  static void write_slot(Slot& slot, std::uint64_t ticket, const Outgoing& message, Identity me) noexcept;
+  void link_segment(OwnedBlock segment, std::uint64_t tail) noexcept;
+  Result<OwnedBlock> new_segment(std::uint64_t slots, const WaitContext& wait);
+  Result<Put> put_some(std::span<Outgoing> messages, const WaitContext& wait);
+  std::size_t write_some(const Segment& segment, std::span<Outgoing> messages, Identity me, bool watched) noexcept;
+  Status wait_until_room(const Blocked& blocked, const WaitContext& wait);
+  Error still_full() const;
+  Error no_ring() const;
+  void published(std::size_t count, bool watched) noexcept;
+
+  // Receiving, under the receivers' lock.
+  static constexpr std::size_t kMostAtOnce = 64;  // messages put or received under one lock
+  struct Receipt {                                // what a look under the lock leaves to do without it
+    BlockRef spent[4];
+    std::size_t spent_count = 0;
+    bool damaged = false;
+    bool starved = false;  // the next message was left: this process has no memory, or addresses, for it
+  };
+  bool has_messages() const noexcept;
+  bool can_receive() const noexcept { return has_messages() && !is_reserved(End::kReceiving); }
+  enum class Access { kFree, kReserved, kShutDown };
+  Access receiving_access() const noexcept;
+  Slot* first_slot(Receipt& receipt) noexcept;
+  bool receive_slot(const Slot& slot, Identity me, Incoming& out) noexcept;
+  Result<std::size_t> get_some(Incoming* out, std::size_t most, const WaitContext& wait);
+  Result<std::size_t> get_now(Incoming* out, std::size_t most, Identity me, const WaitContext& wait);
+  std::size_t receive_some(Incoming* out, std::size_t most, Identity me, Receipt& receipt) noexcept;
+  bool serve_returned(Identity me, Incoming& out, Receipt& receipt) noexcept;
+  template <class Ready>
+  Status wait_at(Event& event, End peers, const char* waited_for, const Ready& ready, const WaitContext& wait);
+  Status wait_until_ready(const WaitContext& wait);
+  void received() noexcept;
+  void settle_receipt(const Receipt& receipt) noexcept;
+  template <class Visit>
+  void for_each_record(Visit visit) const noexcept;
+  Record* free_record() noexcept;
+  Record* oldest_returned() noexcept;
+  Error unreceived(const Receipt& receipt) const;
+  enum class Took { kOne, kNone, kNeedsRecord, kLeft };
+  Took take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept;
+  bool others_may_return() noexcept;
+  Status add_records(const WaitContext& wait);
+
+  // Ends.
+  void seat(End which, Identity who) noexcept;
+  bool anyone_at(End which) noexcept;
+  bool is_over(End which) noexcept;
+  Error end_error(End which);
+  bool is_acked(std::uint64_t ticket) noexcept;
+  void mark_used(End which, Identity me) noexcept;
+  void note_sent(std::uint64_t first, std::uint64_t count) noexcept;
+  bool all_acked(Identity me) noexcept;
+
+  // Queues.
+  bool is_reserved(End which) const noexcept {
+    const Identity by = platform::load_relaxed(header().reserved[static_cast<std::uint32_t>(which)]);
+    return by != memory::kNobody && by != arena_->current_identity();
+  }
+  std::uint64_t last_task() const noexcept;
+  Status discard_queued(const WaitContext& wait);
+  Error discarded(const WaitContext& wait);
+  static Error shut_down_error();
+
+  // Nothing is paid when nobody asked.
+  void wake_watchers(End which) noexcept {
+    if (platform::load_relaxed(header().watched[static_cast<std::uint32_t>(which)]) != 0) [[unlikely]]
+      wake_watchers_of(*arena_, lease_.ref(), header(), which);
+  }
+  static void wake_watchers_of(Arena& arena, BlockRef channel, ChannelHeader& shared, End which) noexcept;
+  void settle_wake_fd(End which) noexcept {
+    if (watches_[static_cast<std::uint32_t>(which)].active.load(std::memory_order_acquire)) [[unlikely]]
+      settle_active_fd(which);
+  }
+  void settle_active_fd(End which) noexcept;
+  void send_announced_wakes() noexcept;
+  void await_announced_wakes() noexcept;
+
+  std::shared_ptr<Arena> arena_;
+  Lease lease_;
+
+  platform::LeafMutex mutex_;  // all below
+  std::uint32_t local_ends_[2]{};
+  struct Range {
+    std::uint64_t first, count;
+  };
+  std::deque<Range> sent_;      // tickets of this process, oldest first; those below head are dropped when looked at
+  std::uint64_t sent_end_ = 0;  // past the last of them
+  Identity sent_by_ = memory::kNobody;
+  struct Watch {
+    platform::UniqueFd fd;
+    std::atomic<Identity> owner{memory::kNobody};
+    std::atomic<bool> active{false};
+  };
+  Watch watches_[2];
+
+  std::atomic<std::uint32_t> used_as_[2]{};  // identity that mark_used() has seen
+  Spinner get_spinner_, put_spinner_;
+  KnownSegment known_last_;   // under senders_lock
+  KnownSegment known_first_;  // under receivers_lock
+};
+
+}  // namespace shmtree::channel

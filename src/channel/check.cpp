@@ -1,0 +1,147 @@
+#include "channel/check.h"
+
+#include <algorithm>
+#include <set>
+
+#include "channel/channel.h"
+#include "platform/atomics.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+using memory::BlockEntry;
+using memory::BlockId;
+using memory::BlockKind;
+using memory::BlockState;
+
+namespace {
+
+class Check {
+ public:
+  explicit Check(Arena& arena) : arena_(arena) {}
+
+  std::string run() {
+    std::string wrong = arena_.check();
+    for_each_live([&](BlockRef ref, const BlockEntry& entry) {
+      if (!wrong.empty() || kind_of(entry) != BlockKind::kChannel || !is_held(entry)) return;
+      kept_.insert(memory::pack(ref));
+      wrong = channel(*reinterpret_cast<const ChannelHeader*>(arena_.address(ref.id)));
+      if (!wrong.empty()) wrong = "the channel in block " + std::to_string(memory::pack(ref)) + ": " + wrong;
+    });
+    // Letters and dropped channels wait for somebody who has the arena's lock.
+    const memory::ArenaHeader& header = arena_.header();
+    if (load_acquire(header.garbage) != 0 || load_acquire(header.pending_hint) != 0) return wrong;
+    for_each_live([&](BlockRef ref, const BlockEntry& entry) {
+      const bool kept = is_held(entry) || load_acquire(entry.references) != 0 || kept_.count(memory::pack(ref)) != 0;
+      if (wrong.empty() && !kept) wrong = "nobody keeps block " + std::to_string(memory::pack(ref));
+    });
+    return wrong;
+  }
+
+ private:
+  static BlockKind kind_of(const BlockEntry& entry) { return static_cast<BlockKind>(load_relaxed(entry.kind)); }
+  static bool is_held(const BlockEntry& entry) {
+    for (const auto& word : entry.holders) {
+      if (load_acquire(word) != 0) return true;
+    }
+    return false;
+  }
+  template <class Visit>
+  void for_each_live(Visit visit) {
+    for (unsigned k = memory::kMinClass; k <= arena_.geometry().max_class(); ++k) {
+      const std::uint64_t high = load_acquire(arena_.header().classes[k - memory::kMinClass].high);
+      for (std::uint64_t index = 0; index < high; ++index) {
+        const BlockId id = BlockId::make(k, index);
+        const BlockEntry& entry = *arena_.entry(id);
+        const std::uint64_t word = load_acquire(entry.word);
+        if (memory::state_of(word) == BlockState::kLive) visit(BlockRef{id, memory::sequence_of(word)}, entry);
+      }
+    }
+  }
+
+  // Notes that the channel keeps the block; whether it is one of that kind that can be kept.
+  bool keep(std::uint64_t packed, BlockKind kind) {
+    const BlockRef ref = memory::unpack(packed);
+    if (!arena_.is_current(ref)) return false;
+    const BlockEntry& entry = *arena_.entry(ref.id);
+    const bool live = memory::state_of(load_acquire(entry.word)) == BlockState::kLive;
+    return kept_.insert(packed).second && live && kind_of(entry) == kind;
+  }
+  std::string message(const Slot& slot) {
+    if (slot.block == 0) return slot.bytes > kInlineBytes ? "an inline message is too long" : "";
+    if (!keep(slot.block, BlockKind::kMessage)) return "a message's block is free, twice there, or something else";
+    const BlockRef ref = memory::unpack(slot.block);
+    return load_relaxed(arena_.entry(ref.id)->committed) < slot.bytes ? "a message is longer than its block" : "";
+  }
+
+  std::string channel(const ChannelHeader& shared) {
+    if (load_acquire(shared.senders_lock) != 0 || load_acquire(shared.receivers_lock) != 0) return "a lock is taken";
+    const std::uint64_t head = load_acquire(shared.head), tail = load_acquire(shared.tail);
+    if (head > tail) return "its head is past its tail";
+    if (shared.capacity != 0 && tail - head > shared.capacity) return "there are more messages than it takes";
+    std::string wrong = ring(shared, head, tail);
+    return wrong.empty() ? records(shared, head) : wrong;
+  }
+  std::string ring(const ChannelHeader& shared, std::uint64_t head, std::uint64_t tail) {
+    std::uint64_t packed = load_acquire(shared.head_segment), last = 0, bytes = 0, ticket = head;
+    while (packed != 0) {
+      if (!keep(packed, BlockKind::kSegment)) return "a segment's block is free, twice there, or something else";
+      const BlockRef ref = memory::unpack(packed);
+      const Segment segment = checked_segment(arena_.address(ref.id), arena_.room_of(ref.id));
+      if (!segment) return "a segment is damaged";
+      const std::uint64_t next = load_acquire(segment.header->next);
+      std::uint64_t end = tail;
+      if (next != 0) {
+        const auto* successor = reinterpret_cast<const SegmentHeader*>(arena_.address(memory::unpack(next).id));
+        if (successor == nullptr || successor->base < segment.base) return "the segments are out of order";
+        end = std::min(end, successor->base);
+      }
+      if (end > ticket && end - ticket > segment.slots) return "a segment has more messages than slots";
+      for (; ticket < end; ++ticket) {
+        const Slot& slot = segment.at(ticket);
+        if (slot.ticket != ticket) return "a slot has another ticket";
+        bytes += slot.bytes;
+        if (std::string wrong = message(slot); !wrong.empty()) return wrong;
+      }
+      last = packed;
+      packed = next;
+    }
+    if (ticket != tail) return "messages are in no segment";
+    if (last != load_acquire(shared.tail_segment)) return "the last segment is another";
+    const std::uint64_t said = load_acquire(shared.bytes_in) - load_acquire(shared.bytes_out);
+    return said == bytes ? ""
+                         : std::to_string(said) + " bytes are said to be queued, and " + std::to_string(bytes) + " are";
+  }
+  std::string records(const ChannelHeader& shared, std::uint64_t head) {
+    std::uint32_t taken = 0, returned = 0;
+    for (std::uint64_t packed = load_acquire(shared.records); packed != 0;) {
+      if (!keep(packed, BlockKind::kDeliveries)) return "a block of records is free, twice there, or something else";
+      const BlockRef ref = memory::unpack(packed);
+      const Records block = checked_records(arena_.address(ref.id), arena_.room_of(ref.id));
+      if (!block) return "a block of records is damaged";
+      for (std::uint64_t i = 0; i < block.count; ++i) {
+        const Record& record = block.at(i);
+        const RecordState state = state_of_record(load_acquire(record.state));
+        if (state == RecordState::kFree) continue;
+        ++taken;
+        returned += state == RecordState::kReturned ? 1 : 0;
+        if (record.slot.ticket >= head) return "a message is taken and in the ring";
+        if (std::string wrong = message(record.slot); !wrong.empty()) return wrong;
+      }
+      packed = load_acquire(block.header->next);
+    }
+    if (taken != load_acquire(shared.taken)) return "what is taken is miscounted";
+    return returned == load_acquire(shared.returned) ? "" : "what is returned is miscounted";
+  }
+
+  Arena& arena_;
+  std::set<std::uint64_t> kept_;
+};
+
+}  // namespace
+
+std::string check(Arena& arena) {
+  return Check(arena).run();
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,244 @@
+// Messages taken and not yet acknowledged. A record is what keeps such a message; it outlives its taker.
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "channel/channel.h"
+#include "channel/records.h"
+#include "platform/atomics.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+using memory::BlockKind;
+
+namespace {
+
+Error in_time(Error error) {
+  // No memory for a record, or no lock, in time: nothing was received.
+  if (error.code == Code::kTimeout || error.code == Code::kFull) error.code = Code::kEmpty;
+  return error;
+}
+
+}  // namespace
+
+Record* Channel::free_record() noexcept {
+  Record* found = nullptr;
+  for_each_record([&](Record& record) {
+    if (state_of_record(load_acquire(record.state)) == RecordState::kFree) found = &record;
+    return found == nullptr;
+  });
+  return found;
+}
+
+// Whether another process has messages that it may yet give back: then the stream is not over.
+bool Channel::others_may_return() noexcept {
+  const Identity me = arena_->current_identity();
+  bool found = false;
+  if (load_acquire(header().taken) == 0) return false;
+  for_each_record([&](Record& record) {
+    const std::uint32_t word = load_acquire(record.state);
+    found = state_of_record(word) == RecordState::kTaken && taker_of_record(word) != me;
+    return !found;
+  });
+  return found;
+}
+
+// More records, one more than there are, so that the chain stays short. Called without locks; nothing is added when
+// another thread or process has done so meanwhile.
+Status Channel::add_records(const WaitContext& wait) {
+  std::uint64_t total = 0;
+  for_each_record([&](Record&) { return ++total != 0; });
+  const std::uint64_t count = total == 0 ? kFirstRecords : total + 1;
+  auto block = arena_->allocate(records_bytes(count), BlockKind::kDeliveries, wait);
+  if (!block) return std::move(block).error();
+  std::memset(block->data(), 0, records_bytes(count));
+  auto* added = new (block->data()) RecordsHeader{count, {0}, {}};
+  Status locked = arena_->lock(header().receivers_lock, wait);
+  if (!locked) return locked;
+  if (free_record() != nullptr) {
+    arena_->unlock(header().receivers_lock);
+    return success();
+  }
+  store_relaxed(added->next, load_relaxed(header().records));
+  store_release(header().records, memory::pack(block->ref()));
+  arena_->unlock(header().receivers_lock);
+  arena_->published(*block);
+  return success();
+}
+
+// Under the receivers' lock: the oldest returned message.
+Record* Channel::oldest_returned() noexcept {
+  Record* oldest = nullptr;
+  for_each_record([&](Record& record) {
+    const bool is_returned = state_of_record(load_acquire(record.state)) == RecordState::kReturned;
+    if (is_returned && (oldest == nullptr || record.slot.ticket < oldest->slot.ticket)) oldest = &record;
+    return true;
+  });
+  return oldest;
+}
+
+bool Channel::serve_returned(Identity me, Incoming& out, Receipt& receipt) noexcept {
+  ChannelHeader& shared = header();
+  Record* record = oldest_returned();
+  if (record == nullptr) {
+    store_relaxed(shared.returned, 0u);
+    return false;
+  }
+  if (!receive_slot(record->slot, me, out)) {
+    receipt.starved = true;
+    return false;
+  }
+  out.redelivered_ = true;
+  store_release(record->state, record_word(RecordState::kFree, memory::kNobody));
+  if (out.in_block()) arena_->set_delivered(out.block(), false);
+  store_relaxed(shared.returned, load_relaxed(shared.returned) - 1);
+  store_relaxed(shared.taken, load_relaxed(shared.taken) - 1);
+  return true;
+}
+
+Result<Delivery> Channel::take(const WaitContext& wait) {
+  ChannelHeader& shared = header();
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  for (;;) {
+    const bool shut_down = is_shut_down();  // before the look: what was put before it is still found
+    if (can_receive()) {
+      Status locked = arena_->lock(shared.receivers_lock, wait);
+      if (!locked) return in_time(std::move(locked).error());
+      Delivery delivery;
+      Receipt receipt;
+      const Access access = receiving_access();
+      const Took took = access == Access::kFree ? take_locked(*me, delivery, receipt) : Took::kNone;
+      arena_->unlock(shared.receivers_lock);
+      if (access == Access::kShutDown) return discarded(wait);
+      settle_receipt(receipt);
+      if (took == Took::kOne) {
+        mark_used(End::kReceiving, *me);
+        delivery.channel_ = shared_from_this();
+        received();
+        return delivery;
+      }
+      if (took == Took::kLeft) return unreceived(receipt);
+      if (took == Took::kNeedsRecord) {
+        Status added = add_records(wait);
+        if (!added) return in_time(std::move(added).error());
+        continue;
+      }
+      continue;
+    }
+    mark_used(End::kReceiving, *me);
+    if (shut_down) return shut_down_error();
+    Status waited = wait_until_ready(wait);
+    if (!waited) {
+      settle_wake_fd(End::kReceiving);
+      return in_time(std::move(waited).error());
+    }
+  }
+}
+
+Channel::Took Channel::take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
+  ChannelHeader& shared = header();
+  delivery.taker_ = me;
+  Record* record = load_relaxed(shared.returned) != 0 ? oldest_returned() : nullptr;
+  if (record != nullptr) {
+    if (!receive_slot(record->slot, me, delivery.message_)) {
+      receipt.starved = true;
+      return Took::kLeft;
+    }
+    record->redelivered = 1;
+    store_release(record->state, record_word(RecordState::kTaken, me));
+    store_relaxed(shared.returned, load_relaxed(shared.returned) - 1);
+  } else {
+    store_relaxed(shared.returned, 0u);  // what it said is served
+    const Slot* slot = first_slot(receipt);
+    if (slot == nullptr) return receipt.damaged ? Took::kLeft : Took::kNone;
+    record = free_record();
+    if (record == nullptr) return Took::kNeedsRecord;
+    record->redelivered = 0;
+    std::memcpy(static_cast<void*>(&record->slot), slot, sizeof(Slot));
+    if (!receive_slot(record->slot, me, delivery.message_)) {
+      receipt.starved = true;
+      return Took::kLeft;
+    }
+    if (delivery.message_.in_block()) arena_->set_delivered(delivery.message_.block(), true);
+    store_release(record->state, record_word(RecordState::kTaken, me));
+    store_relaxed(shared.taken, load_relaxed(shared.taken) + 1);
+    store_relaxed(shared.bytes_out, load_relaxed(shared.bytes_out) + record->slot.bytes);
+    store_release(shared.head, load_relaxed(shared.head) + 1);
+  }
+  delivery.message_.redelivered_ = record->redelivered != 0;
+  delivery.record_ = record;
+  return Took::kOne;
+}
+
+Delivery& Delivery::operator=(Delivery&& other) noexcept {
+  if (this != &other) {
+    give_up();
+    channel_ = std::move(other.channel_);
+    other.channel_.reset();
+    record_ = other.record_;
+    taker_ = other.taker_;
+    message_ = std::move(other.message_);
+  }
+  return *this;
+}
+
+Delivery::~Delivery() {
+  give_up();
+}
+
+// Without the lock, should it not be had: the store is the truth, and the counts are left to a reconcile.
+void Delivery::give_up() noexcept {
+  if (settled()) return;
+  try {
+    if (nack(WaitContext{Deadline::immediate()}).ok() || settled()) return;
+  } catch (const std::bad_alloc&) {
+    if (settled()) return;
+  }
+  std::uint32_t taken = record_word(RecordState::kTaken, taker_);
+  if (compare_swap(record_->state, taken, record_word(RecordState::kReturned, memory::kNobody))) {
+    channel_->arena_->mark_dirty();
+  }
+  channel_.reset();
+}
+
+Status Delivery::settle(RecordState state, const WaitContext& wait) {
+  if (settled()) return Error{Code::kInvalid, "this delivery was acknowledged or returned before"};
+  Arena& arena = *channel_->arena_;
+  ChannelHeader& shared = channel_->header();
+  if (arena.current_identity() != taker_) {
+    channel_.reset();
+    return Error{Code::kInvalid, "this delivery belongs to the process that took it, not to a forked child"};
+  }
+  Status locked = arena.lock(shared.receivers_lock, wait);
+  if (!locked) return locked;
+  const bool ours = load_acquire(record_->state) == record_word(RecordState::kTaken, taker_) &&
+                    record_->slot.ticket == message_.ticket();
+  const BlockRef block = message_.block();
+  if (ours) {
+    if (state == RecordState::kFree) {
+      store_release(record_->state, record_word(RecordState::kFree, memory::kNobody));
+      store_relaxed(shared.taken, load_relaxed(shared.taken) - 1);
+      if (message_.in_block()) arena.set_delivered(block, false);
+    } else {
+      store_release(record_->state, record_word(RecordState::kReturned, memory::kNobody));
+      store_relaxed(shared.returned, load_relaxed(shared.returned) + 1);
+    }
+  }
+  arena.unlock(shared.receivers_lock);
+  const std::shared_ptr<Channel> channel = std::move(channel_);
+  channel_.reset();
+  if (!ours) return Error{Code::kInvalid, "this delivery is no longer this process's"};
+  if (state == RecordState::kFree) {
+    if (message_.in_block()) arena.collect(block);  // its views, if any, hold it themselves
+    notify_all(shared.acked);
+    if (load_relaxed(shared.taken) == 0 && !channel->anyone_at(End::kSending)) channel->wake_all();  // it is over now
+  } else {
+    notify(shared.items);
+    channel->wake_watchers(End::kReceiving);
+  }
+  return success();
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,191 @@
+// Who takes part in an end, and when a stream has ended.
+//
+// A process takes part from the moment it has the end (made, inherited, or on its way to it) until it leaves, exits,
+// dies, or uses the other end without ever having used this one. An end that nobody takes part in any more, though
+// somebody did, is over: for receivers that is the end of the stream.
+#include <algorithm>
+#include <mutex>
+
+#include "channel/channel.h"
+#include "channel/recovery.h"
+#include "platform/atomics.h"
+#include "platform/machine.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+namespace {
+
+std::uint64_t bit_of(Identity who) noexcept {
+  return std::uint64_t{1} << (memory::slot_of(who) % 64);
+}
+std::uint32_t word_of(Identity who) noexcept {
+  return memory::slot_of(who) / 64;
+}
+End other(End which) noexcept {
+  return which == End::kSending ? End::kReceiving : End::kSending;
+}
+
+bool is_pending_for(const Grant& grant, End which, std::int64_t now) noexcept {
+  return static_cast<End>(load_acquire(grant.id) & 1) == which && is_pending(grant, now);
+}
+
+}  // namespace
+
+Status Channel::join(End which) {
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  // A death that was not noticed yet has to be, before its successor is seated.
+  if (ending() == Ending::kWait && arena_->check_participants(0)) arena_->reconcile(WaitContext{}).ok();
+  {
+    const std::lock_guard guard(mutex_);
+    ++local_ends_[static_cast<std::uint32_t>(which)];
+  }
+  seat(which, *me);
+  return success();
+}
+
+void Channel::seat(End which, Identity who) noexcept {
+  if ((set_bits(end(which).members.words[word_of(who)], bit_of(who)) & bit_of(who)) != 0) return;
+  if (ending() != Ending::kWait) return;
+  // One that was killed and waited for has its successor.
+  std::atomic<std::uint32_t>& killed = end(which).killed.count;
+  std::uint32_t count = load_acquire(killed);
+  while (count != 0 && !compare_swap(killed, count, std::min(count, kMostKilled) - 1)) {
+  }
+}
+
+void Channel::leave(End which) noexcept {
+  {
+    const std::lock_guard guard(mutex_);
+    std::uint32_t& count = local_ends_[static_cast<std::uint32_t>(which)];
+    if (count == 0 || --count != 0) return;
+  }
+  const Identity me = arena_->current_identity();
+  if (me == memory::kNobody) return;
+  if ((load_acquire(end(which).members.words[word_of(me)]) & bit_of(me)) == 0) return;
+  store_full(end(which).begun, 1u);  // before the bit goes: a kill in between leaves it to the reconcile
+  clear_bits(end(which).members.words[word_of(me)], bit_of(me));
+  clear_bits(end(which).users.words[word_of(me)], bit_of(me));
+  used_as_[static_cast<std::uint32_t>(which)].store(memory::kNobody, std::memory_order_relaxed);
+  if (!anyone_at(which)) wake_all();
+}
+
+void Channel::mark_used(End which, Identity me) noexcept {
+  std::atomic<Identity>& seen = used_as_[static_cast<std::uint32_t>(which)];
+  if (seen.load(std::memory_order_relaxed) == me) [[likely]]
+    return;
+  seen.store(me, std::memory_order_relaxed);
+  set_bits(end(which).users.words[word_of(me)], bit_of(me));
+  if ((load_acquire(end(which).members.words[word_of(me)]) & bit_of(me)) != 0) store_full(end(which).begun, 1u);
+  // This may have been the use that tells it takes no part in the other end.
+  if (!anyone_at(other(which))) wake_all();
+}
+
+bool Channel::anyone_at(End which) noexcept {
+  const EndState& mine = end(which);
+  const EndState& others = end(other(which));
+  for (std::uint32_t i = 0; i < kHolderWords; ++i) {
+    const std::uint64_t uses_only_the_other = load_acquire(others.users.words[i]) & ~load_acquire(mine.users.words[i]);
+    if ((load_full(mine.members.words[i]) & ~uses_only_the_other) != 0) return true;
+  }
+  const std::int64_t now = monotonic_ns();
+  for (const Grant& grant : header().grants) {
+    if (is_pending_for(grant, which, now)) return true;
+  }
+  return false;
+}
+
+// Whether nobody takes part in `which` any more, and those at the other end are to be told.
+bool Channel::is_over(End which) noexcept {
+  if (ending() == Ending::kNever || load_acquire(end(which).begun) == 0 || anyone_at(which)) return false;
+  if (ending() == Ending::kWait && load_acquire(end(which).killed.count) != 0) return false;
+  return which == End::kReceiving || !others_may_return();
+}
+
+// What they are told: that peers were killed, to whoever takes the list back, and that it is over to the others.
+Error Channel::end_error(End which) {
+  KilledList& killed = end(which).killed;
+  std::uint32_t count = load_acquire(killed.count);
+  while (count != 0) {
+    Error error{Code::kPeerDied, which == End::kSending
+                                     ? "no senders are left, and of those since the last end these were killed:"
+                                     : "no receivers are left, and of those since the last end these were killed:"};
+    for (std::uint32_t i = 0; i < std::min(count, kMostKilled); ++i) error.pids.push_back(load_relaxed(killed.pids[i]));
+    if (!compare_swap(killed.count, count, 0u)) continue;
+    for (const int pid : error.pids) error.message.append(" ").append(std::to_string(pid));
+    return error;
+  }
+  return Error{Code::kClosed, which == End::kSending ? "the stream has ended: every sender has closed or exited"
+                                                     : "no receivers are left: every one has closed or exited"};
+}
+
+void Recovery::add_killed(KilledList& killed, std::int32_t pid) noexcept {
+  std::uint32_t count = load_acquire(killed.count);
+  do {
+    for (std::uint32_t i = 0; i < std::min(count, kMostKilled); ++i) {
+      if (load_relaxed(killed.pids[i]) == pid) return;  // noted by a reconcile that did not get to its end
+    }
+    if (count >= kMostKilled) return;
+    store_relaxed(killed.pids[count], pid);
+  } while (!compare_swap(killed.count, count, count + 1));
+}
+
+Result<std::uint64_t> Channel::grant(End which) {
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  std::uint64_t id = 0;
+  random_bytes(reinterpret_cast<unsigned char*>(&id), sizeof id);
+  id = (id | 2) & ~std::uint64_t{1};
+  id |= static_cast<std::uint64_t>(which);
+  const std::int64_t now = monotonic_ns();
+  store_full(end(which).begun, 1u);
+  for (;;) {
+    // A free place, else the oldest: that one is no longer counted, which a late claim puts right.
+    Grant* place = &header().grants[0];
+    for (Grant& grant : header().grants) {
+      const bool is_free = !is_pending(grant, now);
+      if (is_free || load_acquire(grant.made_ns) < load_acquire(place->made_ns)) place = &grant;
+      if (is_free) break;
+    }
+    std::uint64_t old = load_acquire(place->id);
+    store_relaxed(place->giver, *me);
+    store_release(place->made_ns, now);
+    if (compare_swap(place->id, old, id)) return id;
+  }
+}
+
+void Channel::claim(std::uint64_t id, End which) noexcept {
+  if (id == 0) return;
+  for (Grant& grant : header().grants) {
+    std::uint64_t expected = id;
+    if (compare_swap(grant.id, expected, std::uint64_t{0})) break;
+  }
+  if (!anyone_at(which)) wake_all();
+}
+
+void Channel::join_for(Identity child, End which) noexcept {
+  if (memory::BlockEntry* block = arena_->entry(lease_.ref().id)) {
+    set_bits(block->holders[word_of(child)], bit_of(child));
+  }
+  store_full(end(which).begun, 1u);
+  seat(which, child);
+}
+
+void Channel::leave_all() noexcept {
+  for (const auto& channel : Channels::all()) {
+    for (const End which : {End::kSending, End::kReceiving}) {
+      {
+        const std::lock_guard guard(channel->mutex_);
+        std::uint32_t& count = channel->local_ends_[static_cast<std::uint32_t>(which)];
+        if (count == 0) continue;
+        count = 1;
+      }
+      channel->leave(which);
+    }
+    channel->arena_->say_goodbye();
+  }
+}
+
+}  // namespace shmtree::channel

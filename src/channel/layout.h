@@ -1,0 +1,220 @@
+// A channel in shared memory: one control block, a chain of ring segments, and a chain of delivery records.
+//
+// What is true, and the order of stores that keeps it so:
+//   put    slot written, then `tail`; the message is in the channel from that store on
+//   grow   successor block complete, then the last segment's `next`
+//   get    holder bit of the message's block, then `head`
+//   take   record written (its state last), then `head`; a record whose ticket is not below `head` does not count
+//   ack    record state -> free.  nack, or the taker's death: record state -> returned
+//   task   `tasks_done`: how many of the messages below `tail` were reported as done; the others are unfinished
+//   close  `shutdown`, then for an immediate one `discarded_from` and `shutdown` again: puts and gets look at it under
+//          their locks
+// The window is the tickets [head, tail); returned records come before it. Everything else here is derived: cached
+// indices, byte counts, the tail segment. `senders_lock` guards what senders write and `receivers_lock` what receivers
+// write; each side reads the other's index without its lock.
+#pragma once
+
+#include "memory/layout.h"
+#include "platform/atomics.h"
+
+namespace shmtree::channel {
+
+using memory::Event;
+using memory::Identity;
+using memory::kHolderWords;
+
+constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
+constexpr std::uint32_t kChannelVersion = 1;
+
+// A message's place in the ring: 512 bytes. `block` is a packed BlockRef, or 0 for a frame that is inline.
+constexpr std::uint32_t kInlineBytes = 480;
+struct Slot {
+  std::uint64_t ticket;
+  std::uint64_t block;
+  std::uint64_t bytes;  // of the frame
+  Identity sender;
+  std::uint32_t unused;
+  std::byte inline_data[kInlineBytes];
+};
+static_assert(sizeof(Slot) == 512);
+
+// Slots follow the header; ticket t lies in slot (t - base) % slots. The segment's tickets end where its successor's
+// begin.
+struct alignas(64) SegmentHeader {
+  std::uint64_t base;
+  std::uint64_t slots;              // a power of two
+  std::atomic<std::uint64_t> next;  // packed BlockRef of the successor, 0 when there is none
+  std::uint64_t unused[5];
+};
+static_assert(sizeof(SegmentHeader) == 64);
+constexpr std::uint64_t kFirstSlots = 8;
+constexpr std::uint64_t kMostSlots = 16384;
+constexpr std::uint64_t segment_bytes(std::uint64_t slots) noexcept {
+  return sizeof(SegmentHeader) + slots * sizeof(Slot);
+}
+
+// A segment with its size as it was checked. It lies in memory that everyone can write: the words of its header are not
+// read again.
+struct Segment {
+  SegmentHeader* header = nullptr;
+  std::uint64_t base = 0;
+  std::uint64_t slots = 0;
+
+  explicit operator bool() const noexcept { return header != nullptr; }
+  Slot& at(std::uint64_t ticket) const noexcept {
+    return reinterpret_cast<Slot*>(header + 1)[(ticket - base) & (slots - 1)];
+  }
+};
+
+// The segment in a block of `room` bytes; none when there cannot be one.
+inline Segment checked_segment(std::byte* block, std::uint64_t room) noexcept {
+  if (block == nullptr) return {};
+  auto* header = reinterpret_cast<SegmentHeader*>(block);
+  const std::uint64_t slots = platform::load_once(header->slots);
+  if (slots == 0 || (slots & (slots - 1)) != 0 || slots > kMostSlots || segment_bytes(slots) > room) return {};
+  return {header, platform::load_once(header->base), slots};
+}
+
+enum class RecordState : std::uint32_t { kFree = 0, kTaken = 1, kReturned = 2 };
+// State in the upper bits, the taker in the lower 30.
+constexpr std::uint32_t record_word(RecordState state, Identity taker) noexcept {
+  return static_cast<std::uint32_t>(state) << 30 | taker;
+}
+constexpr RecordState state_of_record(std::uint32_t word) noexcept {
+  return static_cast<RecordState>(word >> 30);
+}
+constexpr Identity taker_of_record(std::uint32_t word) noexcept {
+  return word & 0x3fffffffu;
+}
+
+// A message taken and not yet acknowledged: 576 bytes.
+struct alignas(64) Record {
+  std::atomic<std::uint32_t> state;
+  std::uint32_t redelivered;
+  std::uint64_t unused[7];
+  Slot slot;
+};
+static_assert(sizeof(Record) == 576);
+struct alignas(64) RecordsHeader {
+  std::uint64_t count;
+  std::atomic<std::uint64_t> next;  // packed BlockRef of more records, 0 when there are none
+  std::uint64_t unused[6];
+};
+static_assert(sizeof(RecordsHeader) == 64);
+constexpr std::uint64_t kFirstRecords = 7;  // with the header: one page
+constexpr std::uint64_t records_bytes(std::uint64_t count) noexcept {
+  return sizeof(RecordsHeader) + count * sizeof(Record);
+}
+
+// Records with their number as it was checked.
+struct Records {
+  RecordsHeader* header = nullptr;
+  std::uint64_t count = 0;
+
+  explicit operator bool() const noexcept { return header != nullptr; }
+  Record& at(std::uint64_t i) const noexcept { return reinterpret_cast<Record*>(header + 1)[i]; }
+};
+
+// The records in a block of `room` bytes; none when there cannot be any.
+inline Records checked_records(std::byte* block, std::uint64_t room) noexcept {
+  if (block == nullptr || room < sizeof(RecordsHeader)) return {};
+  auto* header = reinterpret_cast<RecordsHeader*>(block);
+  const std::uint64_t count = platform::load_once(header->count);
+  if (count > (room - sizeof(RecordsHeader)) / sizeof(Record)) return {};
+  return {header, count};
+}
+
+// What happens at the end of a stream.
+enum class Ending : std::uint32_t {
+  kRaise = 0,  // a killed peer is reported
+  kWait = 1,   // it is waited for; a stream that everyone closed has ended all the same
+  kNever = 2,  // a queue: there is no end
+};
+
+// A queue that was shut down, for everyone and for good.
+enum class Shutdown : std::uint32_t {
+  kNot = 0,
+  kNoMorePuts = 1,  // what is queued is still delivered
+  kDiscarded = 2,   // nothing is: messages from `discarded_from` on count as done, and are dropped by whoever looks
+};
+
+// A set of participants, a bit each.
+struct alignas(64) SlotSet {
+  std::atomic<std::uint64_t> words[kHolderWords];
+};
+static_assert(sizeof(SlotSet) == 128);
+
+constexpr std::uint32_t kMostKilled = 15;
+// Those who took part in an end and were killed since the last end of the stream.
+struct alignas(64) KilledList {
+  std::atomic<std::uint32_t> count;
+  std::atomic<std::int32_t> pids[kMostKilled];
+};
+static_assert(sizeof(KilledList) == 64);
+
+// One end of a channel, of which there are two: sending and receiving.
+struct EndState {
+  SlotSet members;  // have this end
+  SlotSet users;    // and have used it
+  KilledList killed;
+  alignas(64) std::atomic<std::uint32_t> begun;  // somebody took part since the last end of the stream
+};
+static_assert(sizeof(EndState) == 384);
+
+constexpr std::uint32_t kGrants = 64;
+// An end that was pickled and not yet unpickled.
+struct Grant {
+  std::atomic<std::uint64_t> id;  // random, its lowest bit the end; 0 when the place is free
+  std::atomic<std::int64_t> made_ns;
+  std::atomic<std::uint32_t> giver;
+  std::uint32_t unused;
+};
+static_assert(sizeof(Grant) == 24);
+
+struct ChannelHeader {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t ending;     // Ending
+  std::uint64_t capacity;   // messages, 0: no limit
+  std::uint64_t max_bytes;  // queued, 0: no limit
+  std::uint32_t allow_pickle;
+  std::atomic<std::uint32_t> shutdown;  // Shutdown; 1 is written under senders_lock, 2 under receivers_lock
+  std::atomic<std::uint64_t> discarded_from;
+  std::atomic<Identity> reserved[2];  // by end: the one participant that may use it now, 0 for all
+
+  // Senders, under senders_lock.
+  alignas(64) std::atomic<std::uint32_t> senders_lock;
+  std::atomic<std::uint64_t> tail;          // truth
+  std::atomic<std::uint64_t> tail_segment;  // derived: the last of the chain
+  std::atomic<std::uint64_t> cached_head;   // derived: no more than head
+  std::atomic<std::uint64_t> bytes_in;      // derived, as bytes_in - bytes_out
+
+  // Receivers, under receivers_lock.
+  alignas(64) std::atomic<std::uint32_t> receivers_lock;
+  std::atomic<std::uint64_t> head;          // truth
+  std::atomic<std::uint64_t> head_segment;  // truth: the first of the chain
+  std::atomic<std::uint64_t> cached_tail;   // derived: no more than tail
+  std::atomic<std::uint64_t> bytes_out;
+  std::atomic<std::uint64_t> records;  // truth: the first of the chain of records, 0 before the first take
+  std::atomic<std::uint32_t> taken;    // derived: number of records in either state
+  std::atomic<std::uint32_t> returned;
+
+  Event items;        // something to receive
+  Event space;        // something was received: there is room for one more message
+  Event freed_bytes;  // the same, for those whom bytes keep waiting: all of them look, since sizes differ
+  Event acked;        // something was acknowledged
+
+  alignas(64) std::atomic<std::uint64_t> tasks_done;
+
+  alignas(64) std::atomic<std::uint32_t> watched[2];  // by end: some bit of its `watchers` is set
+  std::atomic<std::uint32_t> wakes_on_their_way;      // senders that have stored `tail` and not yet sent their bytes
+  SlotSet watchers[2];                                // of messages want a datagram for each; of room, for each receipt
+
+  EndState ends[2];
+  Grant grants[kGrants];
+};
+static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
+static_assert(offsetof(ChannelHeader, reserved) == 48);
+static_assert(offsetof(ChannelHeader, senders_lock) == 64 && offsetof(ChannelHeader, receivers_lock) == 128);
+
+}  // namespace shmtree::channel

@@ -1,0 +1,230 @@
+// Getting messages. Between the receivers' lock and its release: a look into the ring, the holder bit, the store of
+// `head`.
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <new>
+
+#include "channel/channel.h"
+#include "channel/waiting.h"
+#include "platform/atomics.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+namespace {
+
+// A lock that was not to be had in time is a channel that gave nothing.
+Error in_time(Error error) {
+  if (error.code == Code::kTimeout) error.code = Code::kEmpty;
+  return error;
+}
+
+}  // namespace
+
+bool Channel::has_messages() const noexcept {
+  const ChannelHeader& shared = header();
+  return load_full(shared.tail) != load_full(shared.head) || load_full(shared.returned) != 0;
+}
+
+// Under the receivers' lock: the slot at `head`, or null when the ring is empty or damaged. Moves to the next segment
+// when the first is used up; the one left behind is released after unlocking.
+Slot* Channel::first_slot(Receipt& receipt) noexcept {
+  ChannelHeader& shared = header();
+  const std::uint64_t head = load_relaxed(shared.head);
+  if (head == load_relaxed(shared.cached_tail)) {
+    const std::uint64_t tail = load_acquire(shared.tail);  // sees the slots below
+    store_relaxed(shared.cached_tail, tail);
+    if (head == tail) return nullptr;
+  }
+  std::uint64_t packed = load_relaxed(shared.head_segment);
+  Segment first = segment(packed, known_first_);
+  while (first) {
+    const std::uint64_t next = load_acquire(first.header->next);
+    if (next == 0) break;
+    const Segment successor = segment(next);
+    if (!successor || successor.base <= first.base) {
+      first = Segment{};
+      packed = next;
+      break;
+    }
+    if (head < successor.base) break;
+    if (receipt.spent_count == std::size(receipt.spent)) return nullptr;  // the next call goes on from here
+    store_release(shared.head_segment, next);
+    receipt.spent[receipt.spent_count++] = memory::unpack(packed);
+    packed = next;
+    first = successor;
+  }
+  if (first) {
+    Slot& slot = first.at(head);
+    if (load_once(slot.ticket) == head) return &slot;
+  }
+  const std::uint64_t tail = load_acquire(shared.tail);
+  receipt.damaged = tail != head;  // else `cached_tail` said too much
+  receipt.starved = !first && arena_->is_unmapped(memory::unpack(packed));
+  store_relaxed(shared.cached_tail, tail);
+  return nullptr;
+}
+
+// Copies what the slot says into `out` and, for a block, sets the holder bit. Nothing has moved yet. False when this
+// process cannot hold or map the block: another may.
+bool Channel::receive_slot(const Slot& slot, Identity me, Incoming& out) noexcept {
+  out.ticket_ = load_once(slot.ticket);
+  const std::uint64_t bytes = load_once(slot.bytes);
+  out.bytes_ = bytes;
+  out.redelivered_ = false;
+  out.block_ = BlockRef{};
+  out.data_ = nullptr;
+  const std::uint64_t packed = load_once(slot.block);
+  if (packed == 0) {
+    if (bytes > kInlineBytes) return true;
+    std::memcpy(out.inline_data_, slot.inline_data, bytes);
+    out.data_ = out.inline_data_;
+    return true;
+  }
+  const BlockRef ref = memory::unpack(packed);
+  if (!arena_->is_current(ref)) return !arena_->is_unmapped(ref);
+  const std::byte* data = arena_->address(ref.id);
+  if (data == nullptr) return false;
+  const std::uint64_t room = arena_->room_of(ref.id);
+  if (!arena_->begin_hold(ref, me)) return false;
+  arena_->make_live(ref);
+  out.block_ = ref;
+  out.arena_ = arena_;
+  if (bytes <= room) out.data_ = data;  // else damaged: an empty frame
+  return true;
+}
+
+// Under the receivers' lock: up to `most` messages, those returned first, then those of the ring with one store of
+// `head` each, so that none is held that was not received.
+std::size_t Channel::receive_some(Incoming* out, std::size_t most, Identity me, Receipt& receipt) noexcept {
+  ChannelHeader& shared = header();
+  std::size_t count = 0;
+  while (count < most && load_relaxed(shared.returned) != 0 && serve_returned(me, out[count], receipt)) ++count;
+  if (receipt.starved) return count;
+  while (count < most) {
+    const Slot* slot = first_slot(receipt);
+    if (slot == nullptr) break;
+    if (!receive_slot(*slot, me, out[count])) {
+      receipt.starved = true;
+      break;
+    }
+    store_relaxed(shared.bytes_out, load_relaxed(shared.bytes_out) + out[count].bytes_);
+    store_release(shared.head, load_relaxed(shared.head) + 1);  // the slot may be written again
+    ++count;
+  }
+  return count;
+}
+
+// Why the first message was not received, though there is one.
+Error Channel::unreceived(const Receipt& receipt) const {
+  if (!receipt.starved) return Error{Code::kCorrupt, "the channel's ring is damaged"};
+  return Error{Code::kOutOfSharedMemory,
+               "this process has no memory, or no address space, for the next message, which stays in the channel"};
+}
+
+// After unlocking: gives back the segments that were used up.
+void Channel::settle_receipt(const Receipt& receipt) noexcept {
+  for (std::size_t i = 0; i < receipt.spent_count; ++i) arena_->release_unreachable(receipt.spent[i]);
+}
+
+// After unlocking, with something received: wakes those who wait for the room, for the message to be received, or for
+// what is left.
+void Channel::received() noexcept {
+  ChannelHeader& shared = header();
+  notify(shared.space);  // its fence serves the looks below as well
+  if (load_relaxed(shared.freed_bytes.waiters) != 0) notify_all(shared.freed_bytes);
+  if (load_relaxed(shared.acked.waiters) != 0) notify_all(shared.acked);
+  if (load_relaxed(shared.items.waiters) != 0 && has_messages()) notify(shared.items);
+  wake_watchers(End::kSending);
+  settle_wake_fd(End::kReceiving);
+}
+
+// Up to `most` messages that are there, under one lock; none when there are none.
+Result<std::size_t> Channel::get_now(Incoming* out, std::size_t most, Identity me, const WaitContext& wait) {
+  ChannelHeader& shared = header();
+  // The sender's line is read only when those it is known to have put are used up.
+  if (load_relaxed(shared.head) == load_relaxed(shared.cached_tail) && !has_messages()) return std::size_t{0};
+  Status locked = arena_->lock(shared.receivers_lock, wait);
+  if (!locked) return in_time(std::move(locked).error());
+  most = std::min(most, kMostAtOnce);
+  Receipt receipt;
+  std::size_t got = 0;
+  if (const Access access = receiving_access(); access != Access::kFree) {
+    arena_->unlock(shared.receivers_lock);
+    if (access == Access::kShutDown) return discarded(wait);
+    return got;
+  }
+  got = receive_some(out, most, me, receipt);
+  arena_->unlock(shared.receivers_lock);
+  settle_receipt(receipt);
+  mark_used(End::kReceiving, me);
+  if (got != 0) {
+    received();
+  } else if (receipt.damaged || receipt.starved) {
+    return unreceived(receipt);
+  }
+  return got;
+}
+
+// Waits for a message, then receives up to `most` that are there under one lock.
+Result<std::size_t> Channel::get_some(Incoming* out, std::size_t most, const WaitContext& wait) {
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  for (;;) {
+    const bool shut_down = is_shut_down();  // before the look: what was put before it is still found
+    auto got = get_now(out, most, *me, wait);
+    if (!got || *got != 0) return got;
+    mark_used(End::kReceiving, *me);
+    if (shut_down) return shut_down_error();
+    Status waited = wait_until_ready(wait);
+    if (!waited) {
+      settle_wake_fd(End::kReceiving);  // the descriptor may be readable for a message that another received
+      return in_time(std::move(waited).error());
+    }
+  }
+}
+
+Result<Incoming> Channel::get(const WaitContext& wait) {
+  Incoming message;
+  auto got = get_some(&message, 1, wait);
+  if (!got) return std::move(got).error();
+  return message;
+}
+
+Result<std::vector<Incoming>> Channel::get_many(std::size_t most, const WaitContext& wait) {
+  std::vector<Incoming> messages;
+  if (most == 0) return messages;
+  std::size_t count = 0;
+  do {
+    // As many places as there are messages now; at least one, to wait for.
+    const std::uint64_t queued = std::clamp<std::uint64_t>(size(), 1, kMostAtOnce);
+    try {
+      messages.resize(count + std::min<std::uint64_t>(queued, most - count));
+    } catch (const std::bad_alloc&) {
+      if (count == 0) throw;
+      break;  // what was received is the caller's
+    }
+    Incoming* out = messages.data() + count;
+    auto got = count == 0 ? get_some(out, messages.size(), wait)
+                          : get_now(out, messages.size() - count, arena_->current_identity(), wait);
+    if (!got && count == 0) return std::move(got).error();
+    if (!got || *got == 0) break;
+    count += *got;
+  } while (count < most && has_messages());
+  messages.resize(count);
+  return messages;
+}
+
+Status Channel::wait_until_ready(const WaitContext& wait) {
+  ChannelHeader& shared = header();
+  const auto is_ready = [this] { return can_receive() || is_shut_down(); };
+  if (get_spinner_.until(is_ready, wait)) return success();
+  Status waited = wait_at(shared.items, End::kSending, "a message", is_ready, wait);
+  // An interrupted call may have been woken for a message that it leaves.
+  if (!waited && waited.code() == Code::kInterrupted && has_messages()) notify(shared.items);
+  return waited;
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,253 @@
+#include "channel/recovery.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+#include "channel/records.h"
+#include "platform/atomics.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+using memory::Reconciler;
+
+Channels::State& Channels::state() noexcept {
+  alignas(State) static unsigned char place[sizeof(State)];
+  static State* const state = new (place) State;
+  return *state;
+}
+
+// Only the one that matches is locked: a last reference let go of in here would want the mutex again.
+std::shared_ptr<Channel> Channels::find_unlocked(const Arena& arena, BlockRef block) {
+  for (const Entry& entry : state().channels) {
+    if (entry.raw->arena().get() != &arena || entry.raw->block() != block) continue;
+    if (auto channel = entry.channel.lock()) return channel;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Channel> Channels::find(const Arena& arena, BlockRef block) {
+  const std::lock_guard guard(state().mutex);
+  return find_unlocked(arena, block);
+}
+
+std::shared_ptr<Channel> Channels::insert(const std::shared_ptr<Channel>& channel) {
+  const std::lock_guard guard(state().mutex);
+  if (auto known = find_unlocked(*channel->arena(), channel->block())) return known;
+  state().channels.push_back(Entry{channel.get(), channel});
+  return channel;
+}
+
+void Channels::erase(const Channel* channel) noexcept {
+  const std::lock_guard guard(state().mutex);
+  std::erase_if(state().channels, [channel](const Entry& entry) { return entry.raw == channel; });
+}
+
+std::vector<std::shared_ptr<Channel>> Channels::all() noexcept {
+  std::vector<std::shared_ptr<Channel>> channels;
+  const std::lock_guard guard(state().mutex);
+  try {
+    channels.reserve(state().channels.size());
+  } catch (const std::bad_alloc&) {
+    return channels;
+  }
+  for (const Entry& entry : state().channels) {
+    if (auto channel = entry.channel.lock()) channels.push_back(std::move(channel));
+  }
+  return channels;
+}
+
+// A forked child has what its parent has, from before it exists; uses are its own.
+struct ForkMembership {
+  static void hand_down(Arena& arena, Identity, Identity child) {
+    Channels::for_each_unlocked([&](Channel& channel) {
+      if (channel.arena_.get() != &arena) return;
+      for (const End which : {End::kSending, End::kReceiving}) {
+        if (channel.local_ends_[static_cast<std::uint32_t>(which)] != 0) channel.join_for(child, which);
+      }
+    });
+  }
+};
+
+namespace {
+
+// Before any arena can exist: a process that has an arena and none of its channels has to recover those as well.
+[[maybe_unused]] const bool g_installed = [] {
+  Arena::set_channel_walker(&Recovery::repair, &Recovery::has_grants);
+  Arena::set_fork_hook(&ForkMembership::hand_down);
+  // The list is made here: the hook runs with every leaf mutex held, when none can be made.
+  Channels::all();
+  return true;
+}();
+
+// A channel's lock, for a scope that may also end by an exception.
+class Held {
+ public:
+  Held(Arena& arena, Reconciler& reconciler, std::atomic<std::uint32_t>& word)
+      : arena_(arena), word_(word), taken_(reconciler.lock(word).ok()) {}
+  ~Held() {
+    if (taken_) arena_.unlock(word_);
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  bool is_taken() const noexcept { return taken_; }
+
+ private:
+  Arena& arena_;
+  std::atomic<std::uint32_t>& word_;
+  bool taken_;
+};
+
+// One channel as recovery sees it: by its block alone, since this process need not have it open.
+class Repair {
+ public:
+  Repair(Arena& arena, ChannelHeader& shared, Reconciler& reconciler)
+      : arena_(arena), shared_(shared), reconciler_(reconciler) {}
+
+  void ring() noexcept {
+    const std::uint64_t head = load_relaxed(shared_.head), tail = load_relaxed(shared_.tail);
+    std::uint64_t packed = load_relaxed(shared_.head_segment), queued = 0, ticket = head;
+    for (int links = 0; packed != 0 && links < 1 << 20; ++links) {
+      const Segment segment = checked_segment(block(packed), room(packed));
+      if (!segment) break;
+      reconciler_.mark(memory::unpack(packed));
+      store_relaxed(shared_.tail_segment, packed);
+      const std::uint64_t slots = segment.slots, next = load_acquire(segment.header->next);
+      const auto* successor = next == 0 ? nullptr : reinterpret_cast<const SegmentHeader*>(block(next));
+      const std::uint64_t border = successor == nullptr ? tail : load_once(successor->base);
+      if (successor != nullptr && border <= segment.base) break;  // damaged, or a cycle
+      const std::uint64_t end = std::min(tail, border);
+      // No more tickets than slots can be waiting in a segment.
+      ticket = std::max(ticket, end > slots ? end - slots : 0);
+      for (; ticket < end; ++ticket) {
+        const Slot& slot = segment.at(ticket);
+        queued += load_once(slot.bytes);
+        keep(load_once(slot.block), false);
+      }
+      packed = next;
+    }
+    store_relaxed(shared_.wakes_on_their_way, 0u);  // of one that died before its byte
+    store_relaxed(shared_.cached_head, head);
+    store_relaxed(shared_.cached_tail, head);
+    store_relaxed(shared_.bytes_out, load_relaxed(shared_.bytes_in) - queued);
+  }
+
+  void records() noexcept {
+    const std::uint64_t head = load_relaxed(shared_.head);
+    std::uint32_t taken = 0, returned = 0;
+    std::uint64_t packed = load_relaxed(shared_.records);
+    for (int links = 0; packed != 0 && links < kMostRecordBlocks; ++links) {
+      const Records records = checked_records(block(packed), room(packed));
+      if (!records) break;
+      reconciler_.mark(memory::unpack(packed));
+      for (std::uint64_t i = 0; i < records.count; ++i) repair_record(records.at(i), head, taken, returned);
+      packed = load_acquire(records.header->next);
+    }
+    store_relaxed(shared_.taken, taken);
+    store_relaxed(shared_.returned, returned);
+  }
+
+  void members() noexcept {
+    for (std::uint32_t slot = 0; slot < memory::kMaxParticipants; ++slot) {
+      if (!reconciler_.is_gone(slot)) continue;
+      const std::uint64_t bit = std::uint64_t{1} << (slot % 64);
+      for (int which = 0; which < 2; ++which) {
+        EndState& mine = shared_.ends[which];
+        const bool used_this = (load_acquire(mine.users.words[slot / 64]) & bit) != 0;
+        const bool used_other = (load_acquire(shared_.ends[1 - which].users.words[slot / 64]) & bit) != 0;
+        const bool member = (load_acquire(mine.members.words[slot / 64]) & bit) != 0;
+        if (member && (used_this || !used_other)) {
+          store_full(mine.begun, 1u);
+          if (reconciler_.was_killed(slot))
+            Recovery::add_killed(mine.killed, load_relaxed(arena_.participant(slot).pid));
+        }
+      }
+      // All of the first before any of the second: what is left of a kill in between still says which end was used.
+      for (EndState& end : shared_.ends) clear_bits(end.members.words[slot / 64], bit);
+      for (EndState& end : shared_.ends) clear_bits(end.users.words[slot / 64], bit);
+      for (SlotSet& watchers : shared_.watchers) clear_bits(watchers.words[slot / 64], bit);
+      for (std::atomic<Identity>& reserved : shared_.reserved) {
+        Identity by = load_acquire(reserved);
+        if (by != memory::kNobody && memory::slot_of(by) == slot) compare_swap(reserved, by, Identity{memory::kNobody});
+      }
+    }
+  }
+
+ private:
+  std::byte* block(std::uint64_t packed) noexcept {
+    const BlockRef ref = memory::unpack(packed);
+    if (!arena_.is_current(ref)) return nullptr;
+    std::byte* data = arena_.address(ref.id);
+    if (data == nullptr) reconciler_.give_up();
+    return data;
+  }
+  std::uint64_t room(std::uint64_t packed) noexcept { return arena_.room_of(memory::unpack(packed).id); }
+  void keep(std::uint64_t packed, bool delivered) noexcept {
+    const BlockRef ref = memory::unpack(packed);
+    if (packed == 0 || !arena_.is_current(ref)) return;
+    reconciler_.mark(ref);
+    arena_.set_delivered(ref, delivered);
+  }
+  void repair_record(Record& record, std::uint64_t head, std::uint32_t& taken, std::uint32_t& returned) noexcept {
+    const std::uint32_t word = load_acquire(record.state);
+    RecordState state = state_of_record(word);
+    if (state == RecordState::kFree) return;
+    if (load_once(record.slot.ticket) >=
+        head) {  // its taker died before the window moved: the message is still in the window
+      store_release(record.state, record_word(RecordState::kFree, memory::kNobody));
+      return;
+    }
+    const Identity taker = taker_of_record(word);
+    if (state == RecordState::kTaken && (reconciler_.is_gone(memory::slot_of(taker)) || !arena_.is_alive(taker))) {
+      store_release(record.state, record_word(RecordState::kReturned, memory::kNobody));
+      state = RecordState::kReturned;
+    }
+    ++taken;
+    if (state == RecordState::kReturned) ++returned;
+    keep(load_once(record.slot.block), true);
+  }
+
+  Arena& arena_;
+  ChannelHeader& shared_;
+  Reconciler& reconciler_;
+};
+
+}  // namespace
+
+void Recovery::repair(Arena& arena, BlockRef channel, Reconciler& reconciler) {
+  auto* shared = reinterpret_cast<ChannelHeader*>(arena.address(channel.id));
+  if (shared == nullptr) reconciler.give_up();
+  if (shared == nullptr || shared->magic != kChannelMagic) return;
+  {
+    const Held senders(arena, reconciler, shared->senders_lock);
+    if (!senders.is_taken()) return;
+    const Held receivers(arena, reconciler, shared->receivers_lock);
+    if (!receivers.is_taken()) return;
+    Repair repair(arena, *shared, reconciler);
+    repair.members();
+    repair.ring();
+    repair.records();
+  }
+  notify_all(shared->items);
+  notify_all(shared->space);
+  notify_all(shared->freed_bytes);
+  notify_all(shared->acked);
+  Channel::wake_watchers_of(arena, channel, *shared, End::kSending);
+  const bool may_be_over = static_cast<Ending>(shared->ending) != Ending::kNever;
+  if (may_be_over || load_full(shared->tail) != load_full(shared->head) || load_full(shared->returned) != 0) {
+    Channel::wake_watchers_of(arena, channel, *shared, End::kReceiving);
+  }
+}
+
+bool Recovery::has_grants(Arena& arena, BlockRef channel) {
+  const auto* shared = reinterpret_cast<const ChannelHeader*>(arena.address(channel.id));
+  if (shared == nullptr) return true;  // not to be called abandoned before it was looked at
+  if (shared->magic != kChannelMagic) return false;
+  const std::int64_t now = monotonic_ns();
+  return std::any_of(std::begin(shared->grants), std::end(shared->grants),
+                     [now](const Grant& grant) { return is_pending(grant, now); });
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,333 @@
+// Putting messages. Between the senders' lock and its release: a look for room, stores into a slot, the store of
+// `tail`.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+
+#include "channel/channel.h"
+#include "channel/waiting.h"
+#include "platform/atomics.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+using memory::BlockKind;
+using memory::EventWait;
+
+namespace {
+
+std::string number(std::uint64_t value) {
+  return std::to_string(value);
+}
+
+bool is_no_memory(Code code) noexcept {
+  return code == Code::kFull || code == Code::kOutOfSharedMemory;
+}
+
+// A lock that was not to be had in time is a channel that stayed full.
+Error in_time(Error error) {
+  if (error.code == Code::kTimeout) error.code = Code::kFull;
+  return error;
+}
+
+}  // namespace
+
+// Whether a message of `bytes` can be stored at `tail` now. Without the lock it is true for some instant of the call.
+Channel::Room Channel::room_for(std::uint64_t bytes, std::uint64_t unallocated, Look look, Segment* ring) noexcept {
+  ChannelHeader& shared = header();
+  if (is_shut_down()) return Room::kShutDown;
+  if (is_reserved(End::kSending)) return Room::kFull;
+  const std::uint64_t tail = load_acquire(shared.tail);
+  const bool locked = look == Look::kLocked;
+  Segment last;
+  if (look != Look::kAtCounts) {
+    const std::uint64_t packed = load_acquire(shared.tail_segment);
+    last = locked ? segment(packed, known_last_) : segment(packed);
+    if (!last) return Room::kDamaged;
+    if (ring != nullptr) *ring = last;
+  }
+  std::uint64_t head = load_relaxed(shared.cached_head);
+  // Without the lock `head` may have overtaken the `tail` that was read.
+  const auto queued = [&] { return tail > head ? tail - head : 0; };
+  const auto over_count = [&] { return shared.capacity != 0 && queued() >= shared.capacity; };
+  const auto over_slots = [&] {
+    if (!last) return false;
+    const std::uint64_t from = std::max(head, last.base);
+    return tail > from && tail - from >= last.slots;
+  };
+  const bool counts_bytes = shared.max_bytes != 0 || bytes > kInlineBytes;
+  if (!locked || over_count() || over_slots() || counts_bytes) {
+    head = load_acquire(shared.head);  // receivers are done with the slots below
+    if (locked) store_relaxed(shared.cached_head, head);
+    if (over_count()) return Room::kFull;
+  }
+  if (counts_bytes && queued() != 0) {
+    const std::uint64_t in = load_relaxed(shared.bytes_in), out = load_acquire(shared.bytes_out);
+    const std::uint64_t total = (in > out ? in - out : 0) + bytes;
+    if (shared.max_bytes != 0 && total > shared.max_bytes) return Room::kFullOfBytes;
+    // One channel may not queue up what the others need: as much stays free as it has queued.
+    if (bytes > kInlineBytes && total + unallocated > arena_->free_bytes()) return Room::kFullOfBytes;
+  }
+  return over_slots() ? Room::kNeedsSegment : Room::kYes;
+}
+
+bool Channel::has_room() noexcept {
+  const Room room = room_for(1, 0, Look::kAtCounts);  // no message is smaller
+  return room == Room::kYes;
+}
+
+// A message that would never fit.
+Status Channel::refuse_at_once(std::uint64_t bytes) const {
+  const std::uint64_t most = header().max_bytes;
+  if (most != 0 && bytes > most) {
+    return Error{Code::kMessageTooLarge,
+                 "a message of " + number(bytes) + " bytes is over the channel's max_bytes of " + number(most)};
+  }
+  if (bytes > arena_->max_bytes()) {
+    return Error{Code::kMessageTooLarge, "a message of " + number(bytes) + " bytes is over the arena's budget of " +
+                                             number(arena_->max_bytes()) + " bytes (max_bytes)"};
+  }
+  return success();
+}
+
+// Whether the next would refuse it, where no error can be worded.
+bool Channel::is_refused(const Outgoing& message) const noexcept {
+  if (!message.block.valid() && message.inline_frame.size() > kInlineBytes) return true;
+  const std::uint64_t most = header().max_bytes;
+  return (most != 0 && message.size() > most) || message.size() > arena_->max_bytes();
+}
+
+Status Channel::check_outgoing(const Outgoing& message) const {
+  if (!message.block.valid() && message.inline_frame.size() > kInlineBytes) {
+    return Error{Code::kInvalid,
+                 "a frame of " + number(message.inline_frame.size()) + " bytes is too large to go inline"};
+  }
+  return refuse_at_once(message.size());
+}
+
+Status Channel::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
+  Status fits = refuse_at_once(bytes);
+  if (!fits) return fits;
+  Status room = wait_until_room(Blocked{bytes, bytes > kInlineBytes ? bytes : 0, true}, wait);
+  if (!room) settle_wake_fd(End::kSending);  // the descriptor may be readable for room that another used
+  return room ? std::move(room) : in_time(std::move(room).error());
+}
+
+Error Channel::still_full() const {
+  const std::uint64_t queued = size(), most = capacity(), most_bytes = header().max_bytes;
+  const std::uint64_t bytes = load_acquire(header().bytes_in) - load_acquire(header().bytes_out);
+  std::string text = "no room in time: " + number(queued) + (most == 0 ? "" : " of at most " + number(most)) +
+                     " messages and " + number(bytes) + (most_bytes == 0 ? "" : " of at most " + number(most_bytes)) +
+                     " bytes are queued";
+  if (most == 0 || queued < most) {
+    text += "; one channel may queue no more bytes than its arena has left, " + number(arena_->free_bytes()) +
+            " of a budget of " + number(arena_->max_bytes());
+  }
+  return Error{Code::kFull, std::move(text)};
+}
+
+Status Channel::wait_until_room(const Blocked& blocked, const WaitContext& wait) {
+  ChannelHeader& shared = header();
+  Room room = Room::kFull;
+  const auto has_room_now = [&] {
+    room = room_for(blocked.bytes, blocked.unallocated, blocked.may_grow ? Look::kAtCounts : Look::kAtSlots);
+    return room == Room::kYes || room == Room::kDamaged || room == Room::kShutDown;
+  };
+  if (has_room_now() || put_spinner_.until(has_room_now, wait)) return success();
+  EventWait for_count(shared.space, wait), for_bytes(shared.freed_bytes, wait);
+  for (bool looked = false;; looked = true) {
+    const bool on_bytes = room == Room::kFullOfBytes;
+    EventWait& waiting = on_bytes ? for_bytes : for_count;
+    if (looked) waiting.arm();
+    if (has_room_now()) return success();
+    if (looked && (room == Room::kFullOfBytes) != on_bytes) {
+      if (!on_bytes) notify(shared.space);  // what woke this one may be of use to another
+      continue;
+    }
+    if (arena_->check_participants(looked ? kLookedLatelyNs : kLookedJustNowNs)) {
+      Status repaired = arena_->reconcile(wait);
+      if (!repaired) return repaired;
+      if (has_room_now()) return success();
+    }
+    if (is_over(End::kReceiving)) return end_error(End::kReceiving);
+    if (!looked && !wait.deadline.is_immediate()) continue;
+    switch (waiting.sleep()) {
+      case EventWait::Wake::kLookAgain:
+        if (!blocked.may_grow) return success();  // there may be memory now
+        break;
+      case EventWait::Wake::kInterrupted:
+        notify(shared.space);  // in case it was woken for room that it leaves unused
+        return Error{Code::kInterrupted, "interrupted while waiting to put"};
+      case EventWait::Wake::kTimedOut:
+        if (has_room_now()) return success();
+        return still_full();
+    }
+  }
+}
+
+void Channel::write_slot(Slot& slot, std::uint64_t ticket, const Outgoing& message, Identity me) noexcept {
+  slot.ticket = ticket;
+  slot.bytes = message.size();
+  slot.sender = me;
+  if (message.block.valid()) {
+    slot.block = memory::pack(message.block.ref());
+    return;
+  }
+  slot.block = 0;
+  const auto& frame = message.inline_frame;
+  if (!frame.empty()) std::memcpy(slot.inline_data, frame.data(), frame.size());
+}
+
+// A segment of `slots` slots, or of fewer when there is no memory for that many. Does not wait for any: the messages
+// that are in the ring already may be what holds it.
+Result<OwnedBlock> Channel::new_segment(std::uint64_t slots, const WaitContext& wait) {
+  const std::uint64_t share = std::bit_floor(arena_->max_bytes() / 16 / sizeof(Slot));
+  slots = std::clamp(slots, kFirstSlots, std::clamp(share, kFirstSlots, kMostSlots));
+  for (;; slots /= 2) {
+    auto block =
+        arena_->allocate(segment_bytes(slots), BlockKind::kSegment, WaitContext{Deadline::immediate(), wait.hooks});
+    if (block) {
+      new (block->data()) SegmentHeader{0, slots, {0}, {}};
+      return block;
+    }
+    if (!is_no_memory(block.code()) || slots == kFirstSlots) return block;
+  }
+}
+
+// The store of `next` makes the successor part of the ring; tickets from `tail` on are its own.
+void Channel::link_segment(OwnedBlock block, std::uint64_t tail) noexcept {
+  ChannelHeader& shared = header();
+  const Segment last = segment(load_relaxed(shared.tail_segment));
+  if (!last) return;
+  reinterpret_cast<SegmentHeader*>(block.data())->base = tail;
+  const std::uint64_t packed = memory::pack(block.ref());
+  store_release(last.header->next, packed);
+  store_release(shared.tail_segment, packed);
+  arena_->published(block);
+}
+
+// Under the senders' lock, with room for the first: writes as many as there is room for, then `tail`, once.
+std::size_t Channel::write_some(const Segment& segment, std::span<Outgoing> messages, Identity me,
+                                bool watched) noexcept {
+  ChannelHeader& shared = header();
+  const std::uint64_t tail = load_relaxed(shared.tail);
+  const std::uint64_t head = load_relaxed(shared.cached_head);
+  std::uint64_t most = std::min<std::uint64_t>(messages.size(), kMostAtOnce);
+  if (shared.capacity != 0) most = std::min(most, shared.capacity - (tail - head));
+  most = std::min(most, segment.slots - (tail - std::max(head, segment.base)));
+  std::size_t count = 0;
+  std::uint64_t bytes = 0;
+  do {
+    write_slot(segment.at(tail + count), tail + count, messages[count], me);
+    bytes += messages[count].size();
+    ++count;
+    // Room by bytes is judged as if those before were in already, which `bytes_in` says for the first only.
+  } while (count < most && shared.max_bytes == 0 && !messages[count].block.valid());
+  store_relaxed(shared.bytes_in, load_relaxed(shared.bytes_in) + bytes);
+  if (watched) add(shared.wakes_on_their_way, 1u);
+  store_release(shared.tail, tail + count);
+  return count;
+}
+
+// Puts the first few of `messages` that there is room for under one lock. None: wait_until_room() is next.
+Result<Channel::Put> Channel::put_some(std::span<Outgoing> messages, const WaitContext& wait) {
+  ChannelHeader& shared = header();
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  Status fits = check_outgoing(messages[0]);
+  if (!fits) return std::move(fits).error();
+  OwnedBlock spare;
+  for (;;) {
+    Status locked = arena_->lock(shared.senders_lock, wait);
+    if (!locked) return std::move(locked).error();
+    const std::uint64_t tail = load_relaxed(shared.tail);
+    Segment last;
+    const Room room = room_for(messages[0].size(), 0, Look::kLocked, &last);
+    if (room == Room::kNeedsSegment && spare.valid() && last) {
+      link_segment(std::move(spare), tail);
+      last = segment(load_relaxed(shared.tail_segment));
+    } else if (room != Room::kYes) {
+      const std::uint64_t slots = last.slots * 2;
+      arena_->unlock(shared.senders_lock);
+      if (room == Room::kShutDown) return shut_down_error();
+      if (room == Room::kFull || room == Room::kFullOfBytes) return Put{0, 0, true};
+      if (room == Room::kDamaged || !last) return no_ring();
+      auto grown = new_segment(slots, wait);  // the arena lock is never taken under the senders' one
+      if (!grown) {
+        // kTimeout: the arena's lock was not to be had at once, which the caller's deadline is not about.
+        const bool later = is_no_memory(grown.code()) || grown.code() == Code::kTimeout;
+        if (later) return Put{0, 0, false};
+        return std::move(grown).error();
+      }
+      spare = std::move(*grown);
+      continue;
+    }
+    // The later ones of a batch stop it where they would be refused, to be refused when they come first.
+    std::size_t sound = 1;
+    while (sound < std::min(messages.size(), kMostAtOnce) && !is_refused(messages[sound])) ++sound;
+    const bool watched = load_relaxed(shared.watched[static_cast<std::uint32_t>(End::kReceiving)]) != 0;
+    const std::size_t count = last ? write_some(last, messages.first(sound), *me, watched) : 0;
+    const bool room_left = shared.capacity != 0 && tail + count - load_relaxed(shared.cached_head) < shared.capacity;
+    arena_->unlock(shared.senders_lock);
+    if (count == 0) return no_ring();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (messages[i].block.valid()) arena_->published(messages[i].block);
+    }
+    mark_used(End::kSending, *me);
+    note_sent(tail, count);
+    published(count, watched);
+    // One of those who wait was woken for several places: the next is for it to wake.
+    if (room_left && load_relaxed(shared.space.waiters) != 0) notify(shared.space);
+    return Put{count, tail, true};
+  }
+}
+
+// Why there is no last segment to write to.
+Error Channel::no_ring() const {
+  if (!arena_->is_unmapped(memory::unpack(load_acquire(header().tail_segment)))) {
+    return Error{Code::kCorrupt, "the channel's ring is damaged"};
+  }
+  return Error{Code::kOutOfSharedMemory, "no address space left to map the channel's ring"};
+}
+
+Result<std::uint64_t> Channel::put(Outgoing& message, const WaitContext& wait) {
+  for (;;) {
+    auto put = put_some({&message, 1}, wait);
+    if (put && put->count == 1) return put->first;
+    Status room = put ? wait_until_room(Blocked{message.size(), 0, put->may_grow}, wait) : std::move(put).error();
+    if (!room) return in_time(std::move(room).error());
+  }
+}
+
+Status Channel::put_many(std::span<Outgoing> messages, const WaitContext& wait) {
+  std::size_t done = 0;
+  while (done < messages.size()) {
+    auto put = put_some(messages.subspan(done), wait);
+    if (put && put->count != 0) {
+      done += put->count;
+      continue;
+    }
+    Status room =
+        put ? wait_until_room(Blocked{messages[done].size(), 0, put->may_grow}, wait) : std::move(put).error();
+    if (!room) {
+      Error error = in_time(std::move(room).error());
+      error.completed = done;
+      return error;
+    }
+  }
+  return success();
+}
+
+void Channel::published(std::size_t count, bool watched) noexcept {
+  // Of those who wait, one may have the messages for itself.
+  if (count > 1 || load_relaxed(header().reserved[static_cast<std::uint32_t>(End::kReceiving)]) != memory::kNobody) {
+    notify_all(header().items);
+  } else {
+    notify(header().items);
+  }
+  if (watched) send_announced_wakes();
+  settle_wake_fd(End::kSending);
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,55 @@
+// The walk over a whole arena that other tests end with: it has to see what is wrong.
+#include "channel/check.h"
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+struct Checked {
+  std::shared_ptr<Arena> arena = new_arena();
+  std::shared_ptr<Channel> channel = new_channel(arena, with_capacity(0));
+  Delivery taken;
+
+  Checked() {
+    for (std::uint64_t i = 0; i < 12; ++i) put(*channel, i, i % 2 == 0 ? 4 : 700).value();
+    taken = take(*channel).value();
+  }
+  ChannelHeader& header() { return header_of(*channel); }
+  std::string check() { return channel::check(*arena); }
+};
+
+}  // namespace
+
+TEST_CASE("The walk over an arena with messages in a ring, in records and in blocks finds nothing") {
+  Checked all;
+  REQUIRE(all.check() == "");
+}
+
+TEST_CASE("The walk over an arena names what is wrong in a channel") {
+  Checked all;
+  all.header().bytes_in.fetch_add(8);
+  REQUIRE(all.check().find("bytes are said to be queued") != std::string::npos);
+  all.header().bytes_in.fetch_sub(8);
+  all.header().taken.fetch_add(1);
+  REQUIRE(all.check().find("what is taken is miscounted") != std::string::npos);
+  all.header().taken.fetch_sub(1);
+  all.header().receivers_lock.store(memory::kHeld | 5);
+  REQUIRE(all.check().find("a lock is taken") != std::string::npos);
+  all.header().receivers_lock.store(0);
+  all.header().tail.fetch_add(1);
+  REQUIRE(all.check() != "");
+  all.header().tail.fetch_sub(1);
+  all.header().tail_segment.store(all.header().head_segment.load());
+  REQUIRE(all.check().find("the last segment is another") != std::string::npos);
+}
+
+TEST_CASE("The walk over an arena finds a block that nobody keeps") {
+  Checked all;
+  OwnedBlock block = new_block(*all.arena);
+  all.arena->entry(block.ref().id)
+      ->word.store(memory::block_word(BlockState::kLive, memory::kNobody, block.ref().sequence));
+  REQUIRE(all.check().find("nobody keeps block") != std::string::npos);
+}

@@ -1,0 +1,441 @@
+// A participant killed between any two changes of shared memory, in every operation of a channel; and states that such
+// a death leaves, written by hand. Whoever survives puts and gets as if nothing had been.
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+#include <map>
+
+#include "support/survivors.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+// Kills a child before the n-th change that `act` makes, for every n. `prepare` fills the channel; `contents_are_right`
+// judges what the survivor finds in front of its own message.
+void kill_at_every_change(ChannelOptions options, const std::function<void(Channel&)>& prepare,
+                          const std::function<void(Channel&)>& act,
+                          const std::function<bool(const Numbers&)>& contents_are_right) {
+  std::int64_t n = 1;
+  const std::int64_t step = under_valgrind() ? 17 : 1;  // each child costs valgrind a tenth of a second
+  for (bool killed = true; killed; n += step) {
+    REQUIRE(n < 5'000);
+    auto arena = new_arena(32 * kMiB);
+    auto channel = new_channel(arena, options);
+    prepare(*channel);
+    killed = killed_at_change(n, [&] { act(*channel); });
+    INFO("killed before change " << n);
+    survive_with(*channel, contents_are_right);
+    channel.reset();
+    arena->check_participants(0);
+    REQUIRE(arena->reconcile(patience()).ok());
+    REQUIRE(used_bytes(*arena) == 0);
+  }
+  REQUIRE(n > 5);
+}
+
+#endif
+
+}  // namespace
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+TEST_CASE("A sender killed anywhere in a put of an inline message leaves it whole or not at all") {
+  kill_at_every_change(unlimited(), putting(0, 3, 4), putting(3, 1, 4), run_of(0, 3, 4));
+}
+
+TEST_CASE("A sender killed anywhere in a put of a block leaves it whole or not at all") {
+  kill_at_every_change(unlimited(), putting(0, 3, 700), putting(3, 2, 700), run_of(0, 3, 5));
+}
+
+TEST_CASE("A sender killed anywhere in the growth of the ring loses nothing") {
+  kill_at_every_change(unlimited(), putting(0, 7, 4), putting(7, 3, 4), run_of(0, 7, 10));
+}
+
+TEST_CASE("A sender killed anywhere in put_many leaves the first of its messages") {
+  kill_at_every_change(
+      unlimited(), putting(0, 6, 4),
+      [](Channel& channel) {
+        Message a(channel, 6), b(channel, 7), c(channel, 8, 100), d(channel, 9);
+        Outgoing batch[4]{std::move(a.out), std::move(b.out), std::move(c.out), std::move(d.out)};
+        channel.put_many(batch, patience()).value();
+      },
+      run_of(0, 6, 10));
+}
+
+TEST_CASE("A receiver killed anywhere in a get loses at most the message that it was getting") {
+  for (const std::size_t words : {4, 700}) {
+    kill_at_every_change(
+        unlimited(), putting(0, 5, words), [](Channel& channel) { get(channel).value(); }, tail_of(5, 4));
+  }
+}
+
+TEST_CASE("A receiver killed anywhere on its way to the next segment loses at most what it was getting") {
+  kill_at_every_change(
+      unlimited(), [](Channel& channel) { putting(0, 20, 4)(channel); },
+      [](Channel& channel) {
+        for (int i = 0; i < 10; ++i) get(channel).value();
+      },
+      tail_of(20, 10));
+}
+
+TEST_CASE("A taker killed anywhere loses nothing") {
+  for (const std::size_t words : {4, 700}) {
+    kill_at_every_change(
+        unlimited(), putting(0, 5, words),
+        [](Channel& channel) {
+          Delivery first = take(channel).value();
+          Delivery second = take(channel).value();
+          _exit(0);  // as good as killed
+        },
+        run_of(0, 5, 5));
+  }
+}
+
+TEST_CASE("A taker killed anywhere in the growth of its records loses nothing") {
+  kill_at_every_change(
+      unlimited(), putting(0, 10, 4),
+      [](Channel& channel) {
+        std::vector<Delivery> deliveries;
+        for (int i = 0; i < 9; ++i) deliveries.push_back(take(channel).value());
+        _exit(0);  // as good as killed
+      },
+      run_of(0, 10, 10));
+}
+
+TEST_CASE("A taker killed anywhere in an ack has acknowledged its message or not") {
+  for (const std::size_t words : {4, 700}) {
+    kill_at_every_change(
+        unlimited(), putting(0, 3, words), [](Channel& channel) { take(channel).value().ack(patience()).value(); },
+        tail_of(3, 2));
+  }
+}
+
+TEST_CASE("A taker killed anywhere in giving back loses nothing") {
+  for (const std::size_t words : {4, 700}) {
+    kill_at_every_change(
+        unlimited(), putting(0, 3, words), [](Channel& channel) { take(channel).value().nack(patience()).value(); },
+        run_of(0, 3, 3));
+  }
+}
+
+TEST_CASE("A receiver killed anywhere in getting what was given back loses at most that") {
+  for (const std::size_t words : {4, 700}) {
+    kill_at_every_change(
+        unlimited(),
+        [words](Channel& channel) {
+          putting(0, 3, words)(channel);
+          take(channel).value().nack(patience()).value();
+        },
+        [](Channel& channel) { get(channel).value(); }, tail_of(3, 2));
+  }
+}
+
+TEST_CASE("A taker killed anywhere in taking what was given back loses nothing") {
+  kill_at_every_change(
+      unlimited(),
+      [](Channel& channel) {
+        putting(0, 3, 700)(channel);
+        take(channel).value().nack(patience()).value();
+      },
+      [](Channel& channel) {
+        Delivery delivery = take(channel).value();
+        _exit(0);  // as good as killed
+      },
+      run_of(0, 3, 3));
+}
+
+TEST_CASE("A process killed anywhere in making a channel leaves no memory behind") {
+  for (std::int64_t n = 1;; ++n) {
+    auto arena = new_arena();
+    const bool killed = killed_at_change(n, [&] { new_channel(arena); });
+    INFO("killed before change " << n);
+    arena->check_participants(0);
+    REQUIRE(arena->reconcile(patience()).ok());
+    REQUIRE(used_bytes(*arena) == 0);
+    REQUIRE(arena->check() == "");
+    if (!killed) break;
+  }
+}
+
+TEST_CASE("A process killed anywhere in a grant, a claim or a leave leaves the end to be told of") {
+  for (std::int64_t n = 1;; ++n) {
+    auto channel = Channel::create(new_arena(), {}).value();
+    channel->join(End::kReceiving).value();
+    const bool killed = killed_at_change(n, [&] {
+      channel->join(End::kSending).value();
+      const std::uint64_t grant = channel->grant(End::kSending).value();
+      channel->claim(grant, End::kSending);
+      channel->leave(End::kSending);
+    });
+    INFO("killed before change " << n);
+    // An unclaimed grant may yet be claimed by whoever it is on its way to: here it is, by this process.
+    for (auto& grant : header_of(*channel).grants) {
+      if (grant.id.load() != 0) channel->claim(grant.id.load(), End::kSending);
+    }
+    const auto after = code_of(get(*channel, patience(n < 4 ? 30 : n < 6 ? 2'000 : 20'000)));
+    // Before its first change as a sender it had no part in this end.
+    REQUIRE((after == Code::kPeerDied || after == Code::kClosed || (n < 6 && after == Code::kEmpty)));
+    if (!killed) break;
+  }
+}
+
+TEST_CASE("A process killed anywhere in opening a channel, joining and leaving it leaves it to those who have it") {
+  auto arena = new_arena();
+  Gate made, done;
+  Child maker([&] {
+    auto channel = new_channel(arena, unlimited());
+    made.open(memory::pack(channel->block()));
+    done.wait();
+    return get(*channel).value() == 1 && get(*channel, no_wait()).ok() == false;
+  });
+  const memory::BlockRef block = memory::unpack(made.wait());
+  const std::uint64_t used = used_bytes(*arena);
+  std::int64_t n = 1;
+  for (bool killed = true; killed; ++n) {
+    REQUIRE(n < 1'000);
+    killed = killed_at_change(n, [&] {
+      auto channel = Channel::open(arena, block, patience()).value();
+      channel->join(End::kSending).value();
+      channel->leave(End::kSending);
+    });
+    INFO("killed before change " << n);
+    arena->check_participants(0);
+    REQUIRE(arena->reconcile(patience()).ok());
+    REQUIRE(arena->check() == "");
+    REQUIRE(used_bytes(*arena) == used);
+    REQUIRE(arena->stats().participants == 2);
+  }
+  REQUIRE(n > 5);
+  put(*Channel::open(arena, block, patience()).value(), 1).value();
+  done.open();
+  REQUIRE(maker.succeeded());
+}
+
+TEST_CASE("A process killed anywhere in a fork, or its child in what it does first, leaves nothing behind") {
+  std::int64_t n = 1;
+  for (bool killed = true; killed; ++n) {
+    REQUIRE(n < 1'000);
+    auto arena = new_arena();
+    auto channel = new_channel(arena, unlimited());
+    putting(0, 3, 700)(*channel);
+    int all_gone[2];
+    REQUIRE(pipe(all_gone) == 0);
+    killed = killed_at_change(n, [&] {
+      Incoming message = channel->get(patience()).value();
+      const Lease lease = message.adopt().value();
+      const pid_t child = fork();
+      if (child == 0) {
+        channel->get(patience()).value();
+        _exit(0);
+      }
+      int status = 0;
+      waitpid(child, &status, 0);
+      if (WIFSIGNALED(status)) kill(getpid(), SIGKILL);
+    });
+    close(all_gone[1]);
+    char nothing = 0;
+    REQUIRE(read(all_gone[0], &nothing, 1) == 0);  // the child of one that was killed has gone, too
+    close(all_gone[0]);
+    INFO("killed before change " << n);
+    survive_with(*channel, tail_of(3, 1));
+    channel.reset();
+    do {  // what ends lets go of its end of the pipe first, and of its lock a moment later
+      arena->check_participants(0);
+      REQUIRE(arena->reconcile(patience()).ok());
+    } while (arena->stats().participants > 1 && usleep(1'000) == 0);
+    REQUIRE(used_bytes(*arena) == 0);
+  }
+  REQUIRE(n > 20);
+}
+
+TEST_CASE("A reconcile killed anywhere is finished by the next") {
+  const std::int64_t step = under_valgrind() || kThreadSanitizer ? 41 : 3;
+  for (std::int64_t n = 1;; n += step) {
+    auto arena = new_arena();
+    auto channel = new_channel(arena, unlimited());
+    putting(0, 12, 4)(*channel);
+    putting(12, 4, 700)(*channel);
+    Child victim([&] {
+      Delivery first = take(*channel).value();
+      Delivery second = take(*channel).value();
+      kill(getpid(), SIGKILL);
+      return true;
+    });
+    REQUIRE(victim.was_killed());
+    const bool killed = killed_at_change(n, [&] {
+      arena->check_participants(0);
+      arena->reconcile(patience()).value();
+    });
+    INFO("killed before change " << n);
+    survive_with(*channel, run_of(0, 16, 16));
+    if (!killed) break;
+  }
+}
+
+#endif
+
+namespace {
+
+// A participant that is dead, with a lock or two of the channel in its name.
+memory::Identity dead_one(Arena& arena) {
+  auto slot = arena.reserve_slot().value();
+  return slot.identity;
+}
+std::uint32_t held_by(memory::Identity who) {
+  return memory::kHeld | who;
+}
+
+}  // namespace
+
+TEST_CASE("A slot written by a dead sender that did not move the tail is no message") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  ChannelHeader& header = header_of(*channel);
+  header.senders_lock.store(held_by(dead_one(*channel->arena())));
+  auto* slots = reinterpret_cast<Slot*>(&segment_of(*channel, header.tail_segment.load()) + 1);
+  slots[1].ticket = 1;
+  slots[1].bytes = 480;
+  header.bytes_in.fetch_add(480);
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
+}
+
+TEST_CASE("A message whose sender died between the tail and the lock is delivered") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  header_of(*channel).senders_lock.store(held_by(dead_one(*channel->arena())));
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
+}
+
+TEST_CASE("A block that is in the window is live although its dead sender still writes it") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1, 700).value();
+  ChannelHeader& header = header_of(*channel);
+  auto* slots = reinterpret_cast<Slot*>(&segment_of(*channel, header.tail_segment.load()) + 1);
+  const BlockRef ref = memory::unpack(slots[0].block);
+  const memory::Identity dead = dead_one(*channel->arena());
+  channel->arena()->entry(ref.id)->word.store(memory::block_word(BlockState::kWriting, dead, ref.sequence));
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
+}
+
+TEST_CASE("A segment that a dead sender linked without saying so is found") {
+  auto channel = new_channel(new_arena(), with_capacity(0));
+  for (std::uint64_t i = 0; i < 9; ++i) put(*channel, i).value();
+  ChannelHeader& header = header_of(*channel);
+  header.tail_segment.store(header.head_segment.load());
+  header.senders_lock.store(held_by(dead_one(*channel->arena())));
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 1'000'000}); });
+}
+
+TEST_CASE("A record that a dead taker wrote without moving the head does not count") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  { REQUIRE(take(*channel).value().nack(patience()).ok()); }
+  REQUIRE(get(*channel).value() == 1);
+  put(*channel, 2).value();
+  ChannelHeader& header = header_of(*channel);
+  const memory::Identity dead = dead_one(*channel->arena());
+  auto* records =
+      reinterpret_cast<channel::RecordsHeader*>(channel->arena()->address(memory::unpack(header.records.load()).id));
+  auto* record = reinterpret_cast<Record*>(records + 1);
+  record->slot.ticket = header.head.load();
+  record->state.store(channel::record_word(RecordState::kTaken, dead));
+  header.taken.store(1);
+  header.receivers_lock.store(held_by(dead));
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{2, 1'000'000}); });
+}
+
+TEST_CASE("Both locks in the names of the dead, and of nobody who ever lived, are taken over") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  ChannelHeader& header = header_of(*channel);
+  header.senders_lock.store(held_by(dead_one(*channel->arena())));
+  header.receivers_lock.store(0x8badf00d);
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
+}
+
+TEST_CASE("Senders and receivers killed at random instants lose nothing of the others, and no memory") {
+  const std::uint64_t seed = 20260101;
+  INFO("seed " << seed);
+  std::uint64_t random = seed;
+  const auto next = [&random] { return (random = random * 6364136223846793005u + 1442695040888963407u) >> 33; };
+  auto arena = new_arena(64 * kMiB);
+  auto channel = new_channel(arena, with_capacity(32));
+  put(*channel, 0).value();
+  get(*channel).value();
+  arena->check_participants(0);
+  arena->reconcile(patience()).value();
+  auto results = new_channel(arena, with_capacity(0));
+  // One sender and one receiver that live. What the sender put arrives once each, whoever dies with it in hand.
+  Gate stop;
+  Child sender([&] {
+    std::uint64_t count = 0;
+    while (count % 64 != 0 || !stop.is_open()) {
+      ++count;
+      if (!put(*channel, count, count % 4 == 0 ? 200 : 5, patience(60'000)).ok()) return false;
+    }
+    return put(*results, count).ok();
+  });
+  Child receiver([&] {
+    std::vector<bool> seen;
+    std::uint64_t count = 0, total = kTorn;
+    std::map<std::uint64_t, std::uint64_t> last;
+    while (count != total) {
+      if (total == kTorn) {
+        auto said = get(*results, no_wait());
+        if (said) total = *said;
+        if (count == total) break;
+      }
+      auto message = channel->get(patience(total == kTorn ? 50 : 60'000));
+      if (!message && message.code() == Code::kEmpty && total == kTorn) continue;
+      if (!message) return false;
+      const std::uint64_t number = number_in(message->frame());
+      if (number == kTorn) return false;
+      // What was given back comes again; what was not keeps its sender's order.
+      if (!message->redelivered() && last[number >> 32] >= number) return false;
+      last[number >> 32] = std::max(last[number >> 32], number);
+      if (number >> 32 != 0) continue;
+      if (seen.size() <= number) seen.resize(number * 2);
+      if (seen[number]) return false;
+      seen[number] = true;
+      ++count;
+    }
+    return true;
+  });
+  const auto victim = [&](std::uint64_t who) {
+    for (std::uint64_t i = 1;; ++i) {
+      if (who % 2 == 0) {
+        put(*channel, who << 32 | i, i % 3 == 0 ? 300 : 9).ok();
+      } else {
+        auto delivery = take(*channel);
+        if (delivery) delivery->nack(patience()).ok();  // or dies before, which is the same
+      }
+    }
+    return true;
+  };
+  const std::uint64_t victims = under_valgrind() ? 10 : kThreadSanitizer || kAddressSanitizer ? 100 : 300;
+  for (std::uint64_t who = 1; who <= victims; ++who) {
+    Child killed([&] { return victim(who); });
+    const timespec moment{0, static_cast<long>(next() % 5'000'000)};  // not to synchronise: any instant will do
+    nanosleep(&moment, nullptr);
+    killed.kill_and_wait();
+  }
+  stop.open();
+  REQUIRE(sender.succeeded());
+  REQUIRE(receiver.succeeded());
+  arena->check_participants(0);
+  REQUIRE(arena->reconcile(patience()).ok());
+  REQUIRE(arena->check() == "");
+  drain(*channel);
+  REQUIRE(channel->size() == 0);
+  channel.reset();
+  results.reset();
+  arena->check_participants(0);
+  REQUIRE(arena->reconcile(patience()).ok());
+  REQUIRE(arena->check() == "");
+  REQUIRE(used_bytes(*arena) == 0);
+}

@@ -1,0 +1,193 @@
+// Whatever another process wrote into the shared memory: an error, and soon; never a crash, never an endless loop.
+#include <csignal>
+#include <functional>
+
+#include "support/catch2.h"
+#include "support/channels.h"
+#include "support/waits.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+// Everything a process can do with a channel, after `damage`. In a child, whose end its alarm would force.
+void use_damaged(const std::function<void(Channel&)>& damage) {
+  auto arena = new_arena();
+  auto channel = new_channel(arena, with_capacity(0));
+  for (std::uint64_t i = 0; i < 12; ++i) put(*channel, i, i % 4 == 3 ? 300 : 3).value();
+  { take(*channel).value().nack(patience()).value(); }
+  damage(*channel);
+  Child child([&] {
+    for (int i = 0; i < 3; ++i) {
+      put(*channel, 5, 3, no_wait()).ok();
+      put(*channel, 5, 300, no_wait()).ok();
+      get(*channel, no_wait()).ok();
+      channel->get_many(1'000'000, no_wait()).ok();
+      channel->has_room();
+      channel->size();
+      channel->stats();
+      channel->pending_acks(no_wait());
+      channel->wait_for_ack({}, no_wait()).ok();
+      channel->wait_for_room(5'000, no_wait()).ok();
+      channel->wake_fd(End::kReceiving).ok();
+      for (int j = 0; j < 20; ++j) take(*channel, no_wait()).ok();
+      arena->mark_dirty();
+      arena->reconcile(patience()).ok();
+    }
+    return true;
+  });
+  REQUIRE(child.succeeded());
+}
+void nothing_hangs(const std::function<void(Channel&)>& damage) {
+  const std::int64_t enough_ms = under_valgrind() || kThreadSanitizer || kAddressSanitizer ? 30'000 : 1'000;
+  REQUIRE(shortest_ms(enough_ms, [&] { use_damaged(damage); }) < enough_ms);
+}
+ChannelHeader& header(Channel& channel) {
+  return header_of(channel);
+}
+SegmentHeader& first_segment(Channel& channel) {
+  return segment_of(channel, header(channel).head_segment.load());
+}
+Slot* first_slots(Channel& channel) {
+  return reinterpret_cast<Slot*>(&first_segment(channel) + 1);
+}
+channel::RecordsHeader& records(Channel& channel) {
+  return *reinterpret_cast<channel::RecordsHeader*>(
+      channel.arena()->address(memory::unpack(header(channel).records.load()).id));
+}
+
+constexpr std::uint64_t kHuge = ~std::uint64_t{0} - 5;
+
+}  // namespace
+
+TEST_CASE("A head beyond the tail is an error") {
+  nothing_hangs([](Channel& channel) { header(channel).head.store(1'000); });
+  nothing_hangs([](Channel& channel) { header(channel).head.store(kHuge); });
+}
+
+TEST_CASE("A tail far beyond the ring is an error") {
+  nothing_hangs([](Channel& channel) { header(channel).tail.store(kHuge); });
+  nothing_hangs([](Channel& channel) { header(channel).tail.fetch_add(1'000); });
+}
+
+TEST_CASE("Cached indices that are wrong do no harm") {
+  nothing_hangs([](Channel& channel) { header(channel).cached_tail.store(kHuge); });
+  nothing_hangs([](Channel& channel) { header(channel).cached_head.store(kHuge); });
+}
+
+TEST_CASE("A chain of segments that leads back, or nowhere, is an error") {
+  nothing_hangs([](Channel& channel) { first_segment(channel).next.store(header(channel).head_segment.load()); });
+  nothing_hangs([](Channel& channel) {
+    segment_of(channel, header(channel).tail_segment.load()).next.store(header(channel).head_segment.load());
+  });
+  nothing_hangs([](Channel& channel) { first_segment(channel).next.store(kHuge); });
+  nothing_hangs([](Channel& channel) { first_segment(channel).next.store(memory::pack(channel.block())); });
+  nothing_hangs([](Channel& channel) { header(channel).head_segment.store(0); });
+  nothing_hangs([](Channel& channel) { header(channel).tail_segment.store(0x123456789abcdef0); });
+}
+
+TEST_CASE("A segment that cannot be one is an error") {
+  for (const std::uint64_t slots : {std::uint64_t{0}, std::uint64_t{7}, std::uint64_t{1} << 14, std::uint64_t{1} << 63})
+    nothing_hangs([slots](Channel& channel) { first_segment(channel).slots = slots; });
+  nothing_hangs([](Channel& channel) { first_segment(channel).base = kHuge; });
+  nothing_hangs([](Channel& channel) { segment_of(channel, header(channel).tail_segment.load()).base = kHuge; });
+  nothing_hangs([](Channel& channel) { segment_of(channel, header(channel).tail_segment.load()).base = 0; });
+}
+
+TEST_CASE("A slot that says more than it has gives an empty frame") {
+  nothing_hangs([](Channel& channel) { first_slots(channel)[0].bytes = kHuge; });
+  nothing_hangs([](Channel& channel) { first_slots(channel)[3].bytes = kHuge; });
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  put(*channel, 2, 300).value();
+  put(*channel, 3, 300).value();
+  first_slots(*channel)[0].bytes = 481;
+  first_slots(*channel)[1].bytes = 8'193;
+  first_slots(*channel)[2].block = 0x5555555555555555;
+  for (int i = 0; i < 3; ++i) REQUIRE(channel->get(no_wait())->frame().empty());
+}
+
+TEST_CASE("A slot of another ticket is an error, again and again") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  first_slots(*channel)[0].ticket = 77;
+  REQUIRE(code_of(get(*channel)) == Code::kCorrupt);
+  REQUIRE(code_of(take(*channel)) == Code::kCorrupt);
+  REQUIRE(code_of(channel->get_many(5, patience())) == Code::kCorrupt);
+}
+
+TEST_CASE("Records beyond their block, and chains of them without end, are not followed") {
+  nothing_hangs([](Channel& channel) { records(channel).count = kHuge; });
+  nothing_hangs([](Channel& channel) { records(channel).count = (std::uint64_t{1} << 58) + 1; });
+  nothing_hangs([](Channel& channel) { records(channel).next.store(header(channel).records.load()); });
+  nothing_hangs([](Channel& channel) { header(channel).records.store(kHuge); });
+  nothing_hangs([](Channel& channel) { header(channel).returned.store(0xffffffff); });
+  nothing_hangs([](Channel& channel) { header(channel).taken.store(0xffffffff); });
+}
+
+TEST_CASE("Records in impossible states do no harm") {
+  nothing_hangs([](Channel& channel) {
+    auto* record = reinterpret_cast<Record*>(&records(channel) + 1);
+    for (std::uint64_t i = 0; i < records(channel).count; ++i) {
+      std::memset(static_cast<void*>(&record[i].slot), 0xff, sizeof(Slot));
+      record[i].state.store(0xffffffff);
+    }
+  });
+}
+
+TEST_CASE("Lists of the killed and of grants that are too long are cut") {
+  nothing_hangs([](Channel& channel) {
+    header(channel).ends[0].killed.count.store(0xffffffff);
+    for (auto& grant : header(channel).grants) grant.made_ns.store(INT64_MAX), grant.id.store(kHuge);
+  });
+}
+
+TEST_CASE("A channel full of ones or of zeros is an error") {
+  for (const int byte : {0xff, 0x00}) {
+    nothing_hangs([byte](Channel& channel) {
+      auto* bytes = reinterpret_cast<unsigned char*>(&header(channel));
+      std::memset(bytes + 16, byte, sizeof(ChannelHeader) - 16);
+    });
+  }
+}
+
+TEST_CASE("Calls return in time while a stopped process keeps a lock") {
+  for (const bool senders : {true, false}) {
+    auto channel = new_channel(new_arena(), with_capacity(2));
+    put(*channel, 1).value();
+    Gate ready;
+    Child owner([&] {
+      ChannelHeader& words = header_of(*channel);
+      channel->arena()->lock(senders ? words.senders_lock : words.receivers_lock, patience()).value();
+      ready.open();
+      raise(SIGSTOP);
+      channel->arena()->unlock(senders ? words.senders_lock : words.receivers_lock);
+      Channel::leave_all();
+      return true;
+    });
+    ready.wait();
+    owner.wait_until_stopped();
+    for (const std::int64_t ms : {0, 30}) {
+      const std::int64_t took = shortest_ms(ms + 50, [&] {
+        if (senders) {
+          REQUIRE(code_of(put(*channel, 2, 1, patience(ms))) == Code::kFull);
+        } else {
+          REQUIRE(code_of(get(*channel, patience(ms))) == Code::kEmpty);
+        }
+      });
+      REQUIRE(took < ms + 50);
+    }
+    // A death elsewhere gives nothing up that the stopped process may be working on.
+    Child dead([] { return true; });
+    REQUIRE(dead.succeeded());
+    channel->arena()->check_participants(0);
+    channel->arena()->reconcile(no_wait()).ok();
+    owner.signal(SIGCONT);
+    REQUIRE(owner.succeeded());
+    REQUIRE(get(*channel).value() == 1);
+    REQUIRE(put(*channel, 2).ok());
+    REQUIRE(get(*channel).value() == 2);
+    REQUIRE(channel->arena()->check() == "");
+  }
+}

@@ -1,0 +1,278 @@
+// Messages taken, acknowledged and given back.
+#include <set>
+
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+std::shared_ptr<Channel> channel_of(std::uint64_t count, std::size_t words = 1) {
+  auto channel = new_channel(new_arena(), with_capacity(0));
+  for (std::uint64_t i = 0; i < count; ++i) put(*channel, i, words).value();
+  return channel;
+}
+
+}  // namespace
+
+TEST_CASE("A message taken and acknowledged is gone, with its memory") {
+  auto channel = channel_of(0);
+  { take(*channel, no_wait()).ok(); }
+  put(*channel, 1).value();
+  { REQUIRE(take(*channel).value().ack(patience()).ok()); }  // the first take makes the records
+  const std::uint64_t before = used_bytes(*channel->arena());
+  put(*channel, 7, 5'000).value();
+  {
+    Delivery delivery = take(*channel).value();
+    REQUIRE(number_in(delivery) == 7);
+    REQUIRE_FALSE(delivery.message().redelivered());
+    REQUIRE(used_bytes(*channel->arena()) > before);
+    REQUIRE(delivery.ack(patience()).ok());
+    REQUIRE(delivery.settled());
+    REQUIRE(number_in(delivery) == 7);  // it is held still
+  }
+  REQUIRE(used_bytes(*channel->arena()) == before);
+  REQUIRE(code_of(get(*channel, no_wait())) == Code::kEmpty);
+}
+
+TEST_CASE("A message given back comes first, and says so") {
+  auto channel = channel_of(3);
+  Delivery delivery = take(*channel).value();
+  REQUIRE(channel->size() == 2);
+  REQUIRE(delivery.nack(patience()).ok());
+  REQUIRE(channel->size() == 3);
+  auto message = channel->get(no_wait());
+  REQUIRE(message->redelivered());
+  REQUIRE(number_in(message->frame()) == 0);
+  REQUIRE(drain(*channel) == std::vector<std::uint64_t>{1, 2});
+}
+
+TEST_CASE("Messages given back in any order are served in theirs") {
+  for (const std::size_t words : {1, 1'000}) {
+    auto channel = channel_of(20, words);
+    std::vector<Delivery> deliveries;
+    for (int i = 0; i < 12; ++i) deliveries.push_back(take(*channel).value());
+    for (const std::size_t i : {11, 3, 7, 0, 5, 1, 10, 2, 9, 4, 8, 6}) REQUIRE(deliveries[i].nack(patience()).ok());
+    for (std::uint64_t i = 0; i < 20; ++i) {
+      Delivery again = take(*channel).value();
+      REQUIRE(number_in(again) == i);
+      REQUIRE(again.message().redelivered() == (i < 12));
+      REQUIRE(again.ack(patience()).ok());
+    }
+    deliveries.clear();
+    REQUIRE(channel->arena()->check() == "");
+  }
+}
+
+TEST_CASE("A delivery that goes out of scope gives its message back") {
+  auto channel = channel_of(1);
+  { Delivery delivery = take(*channel).value(); }
+  auto message = channel->get(no_wait());
+  REQUIRE(message->redelivered());
+}
+
+TEST_CASE("A delivery can be settled once") {
+  auto channel = channel_of(1);
+  Delivery delivery = take(*channel).value();
+  REQUIRE(delivery.ack(patience()).ok());
+  REQUIRE(code_of(delivery.ack(patience())) == Code::kInvalid);
+  REQUIRE(code_of(delivery.nack(patience())) == Code::kInvalid);
+  REQUIRE(code_of(Delivery{}.ack(patience())) == Code::kInvalid);
+}
+
+TEST_CASE("Any number of deliveries may be outstanding") {
+  constexpr std::uint64_t kCount = 300;
+  auto channel = channel_of(kCount, 61);
+  {
+    std::vector<Delivery> deliveries;
+    for (std::uint64_t i = 0; i < kCount; ++i) deliveries.push_back(take(*channel).value());
+    for (std::uint64_t i = 0; i < kCount; ++i) REQUIRE(number_in(deliveries[i]) == i);
+    REQUIRE(channel->stats().taken == kCount);
+    REQUIRE(channel->arena()->check() == "");
+    for (std::uint64_t i = 0; i < kCount; i += 2) REQUIRE(deliveries[i].ack(patience()).ok());
+  }
+  for (std::uint64_t i = 1; i < kCount; i += 2) REQUIRE(get(*channel, no_wait()).value() == i);
+  REQUIRE(channel->size() == 0);
+}
+
+TEST_CASE("Takers in several processes that run out of records at once lose none of them") {
+  constexpr int kTakers = 4;
+  auto channel = channel_of(600);
+  auto seen = new_channel(channel->arena(), with_capacity(0));
+  const auto act = [&] {
+    std::vector<Delivery> deliveries;
+    for (;;) {
+      auto delivery = take(*channel, no_wait());
+      if (!delivery) break;
+      deliveries.push_back(std::move(*delivery));
+    }
+    for (Delivery& delivery : deliveries) {
+      if (!put(*seen, number_in(delivery)).ok() || !delivery.ack(patience()).ok()) return false;
+    }
+    return true;
+  };
+  {
+    Child takers[kTakers]{Child(act), Child(act), Child(act), Child(act)};
+    for (Child& taker : takers) REQUIRE(taker.succeeded());
+  }
+  const auto numbers = drain(*seen);
+  REQUIRE(std::set<std::uint64_t>(numbers.begin(), numbers.end()).size() == 600);
+  REQUIRE(numbers.size() == 600);
+}
+
+TEST_CASE("What a killed taker had is delivered again, exactly once, before the rest") {
+  for (const std::size_t words : {1, 2'000}) {
+    auto channel = channel_of(12, words);
+    Gate ready;
+    Child taker([&] {
+      std::vector<Delivery> deliveries;
+      for (int i = 0; i < 9; ++i) deliveries.push_back(take(*channel).value());
+      deliveries[4].ack(patience()).value();
+      ready.open();
+      pause();
+      return true;
+    });
+    ready.wait();
+    REQUIRE(channel->size() == 3);
+    taker.kill_and_wait();
+    channel->arena()->check_participants(0);
+    REQUIRE(channel->arena()->reconcile(patience()).ok());
+    for (const std::uint64_t i : {0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11}) {
+      auto message = channel->get(patience());
+      REQUIRE(number_in(message->frame()) == i);
+      REQUIRE(message->redelivered() == (i < 9));
+    }
+    REQUIRE(code_of(get(*channel, no_wait())) == Code::kEmpty);
+    REQUIRE(channel->arena()->check() == "");
+  }
+}
+
+TEST_CASE("A receiver that waits gets what a killed taker had") {
+  auto channel = channel_of(1);
+  Gate ready;
+  Child taker([&] {
+    Delivery delivery = take(*channel).value();
+    ready.open();
+    pause();
+    return true;
+  });
+  ready.wait();
+  taker.signal(SIGKILL);
+  auto message = channel->get(patience());
+  REQUIRE(message.ok());
+  REQUIRE(message->redelivered());
+}
+
+TEST_CASE("A forked child has no part in its parent's deliveries") {
+  auto channel = channel_of(1);
+  Delivery delivery = take(*channel).value();
+  Child child([&] { return code_of(delivery.ack(patience())) == Code::kInvalid && delivery.settled(); });
+  REQUIRE(child.succeeded());
+  REQUIRE(channel->size() == 0);
+  REQUIRE(delivery.ack(patience()).ok());
+}
+
+TEST_CASE("A delivery dropped while the lock is kept by a stopped process is given back all the same") {
+  auto channel = channel_of(1);
+  Gate taken, locked;
+  Child owner([&] {
+    taken.wait();
+    channel->arena()->lock(header_of(*channel).receivers_lock, patience()).value();
+    locked.open();
+    pause();
+    return true;
+  });
+  Delivery delivery = take(*channel).value();
+  taken.open();
+  locked.wait();
+  { Delivery dropped = std::move(delivery); }
+  owner.kill_and_wait();
+  auto message = channel->get(patience());
+  REQUIRE(message.ok());
+  REQUIRE(message->redelivered());
+  REQUIRE(channel->arena()->check() == "");
+}
+
+TEST_CASE("The stream is not over while another process may give messages back") {
+  auto channel = channel_of(1);
+  Gate taken, go;
+  Child taker([&] {
+    Delivery delivery = take(*channel).value();
+    taken.open();
+    go.wait();
+    return delivery.nack(patience()).ok();
+  });
+  taken.wait();
+  channel->leave(End::kSending);
+  REQUIRE(code_of(get(*channel, no_wait())) == Code::kEmpty);
+  go.open();
+  REQUIRE(get(*channel).value() == 0);
+  REQUIRE(taker.succeeded());
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("A ticket is acknowledged when its message was received, or taken and acknowledged") {
+  auto channel = channel_of(3);
+  REQUIRE(code_of(channel->wait_for_ack(0, no_wait())) == Code::kTimeout);
+  REQUIRE(code_of(channel->wait_for_ack(3, no_wait())) == Code::kInvalid);
+  get(*channel).value();
+  REQUIRE(channel->wait_for_ack(0, no_wait()).ok());
+  Delivery delivery = take(*channel).value();
+  REQUIRE(code_of(channel->wait_for_ack(1, no_wait())) == Code::kTimeout);
+  REQUIRE(channel->pending_acks(patience()) == 2);
+  REQUIRE(delivery.ack(patience()).ok());
+  REQUIRE(channel->wait_for_ack(1, no_wait()).ok());
+  REQUIRE(channel->pending_acks(patience()) == 1);
+  REQUIRE(code_of(channel->wait_for_ack({}, no_wait())) == Code::kTimeout);
+  get(*channel).value();
+  REQUIRE(channel->wait_for_ack({}, no_wait()).ok());
+}
+
+TEST_CASE("A message given back is not acknowledged until it was received again") {
+  auto channel = channel_of(1);
+  take(*channel).value().nack(patience()).value();
+  REQUIRE(code_of(channel->wait_for_ack({}, no_wait())) == Code::kTimeout);
+  REQUIRE(channel->pending_acks(patience()) == 1);
+  get(*channel).value();
+  REQUIRE(channel->wait_for_ack({}, no_wait()).ok());
+  REQUIRE(channel->pending_acks(patience()) == 0);
+}
+
+TEST_CASE("The messages of a child are not its parent's to wait for, nor the other way round") {
+  auto channel = channel_of(1);
+  Child child([&] {
+    const bool none_yet = channel->pending_acks(patience()) == 0 && channel->wait_for_ack({}, no_wait()).ok();
+    return put(*channel, 5).ok() && none_yet && channel->pending_acks(patience()) == 1;
+  });
+  REQUIRE(child.succeeded());
+  REQUIRE(channel->pending_acks(patience()) == 1);
+  get(*channel).value();
+  REQUIRE(channel->wait_for_ack({}, no_wait()).ok());
+  REQUIRE(channel->size() == 1);
+}
+
+TEST_CASE("Whoever waits for acknowledgements wakes when the last comes, and takes no sender's wake-up") {
+  constexpr std::int64_t kAcks = 400;
+  auto small = new_channel(new_arena(), with_capacity(1));
+  put(*small, 1).value();
+  Child receiver([&] {
+    for (int i = 0; i < 2 * kAcks; ++i) {
+      auto number = get(*small);
+      if (!number) return false;
+    }
+    return true;
+  });
+  Child acks([&] {
+    for (int i = 0; i < kAcks; ++i) {
+      if (!put(*small, 2).ok() || !small->wait_for_ack({}, patience()).ok()) return false;
+    }
+    return true;
+  });
+  const std::int64_t began = monotonic_ns();
+  for (int i = 0; i < kAcks - 1; ++i) REQUIRE(put(*small, 3).ok());
+  REQUIRE(receiver.succeeded());
+  REQUIRE(acks.succeeded());
+  REQUIRE(monotonic_ns() - began < kAcks * 30'000'000);  // a lost wake-up costs 50 ms each
+}

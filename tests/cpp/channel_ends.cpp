@@ -1,0 +1,403 @@
+// Who takes part, and how the others learn of it.
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <set>
+#include <thread>
+
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+// A channel of which this process has the receiving end only.
+std::shared_ptr<Channel> receiving_channel(Ending ending = Ending::kRaise, std::uint64_t capacity = 8) {
+  auto channel = Channel::create(new_arena(), with_capacity(capacity, ending)).value();
+  channel->join(End::kReceiving).value();
+  return channel;
+}
+bool readable(int fd) {
+  pollfd entry{fd, POLLIN, 0};
+  return poll(&entry, 1, 0) == 1;
+}
+void notice_deaths(Channel& channel) {
+  channel.arena()->check_participants(0);
+  channel.arena()->reconcile(patience()).value();
+}
+
+}  // namespace
+
+TEST_CASE("A channel that nobody has sent to is waited for") {
+  auto channel = receiving_channel();
+  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+}
+
+TEST_CASE("When the last sender leaves, what is queued is delivered and then the stream is closed") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  channel->join(End::kSending).value();
+  channel->leave(End::kSending);
+  REQUIRE_FALSE(channel->has_ended());
+  channel->leave(End::kSending);
+  REQUIRE(channel->has_ended());
+  REQUIRE(get(*channel).value() == 1);
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+  REQUIRE(code_of(take(*channel)) == Code::kClosed);
+  REQUIRE(code_of(channel->get_many(3, patience())) == Code::kClosed);
+}
+
+TEST_CASE("When no receivers are left, a sender is told once the channel is full") {
+  auto channel = new_channel(new_arena(), with_capacity(2));
+  channel->leave(End::kReceiving);
+  put(*channel, 1).value();
+  put(*channel, 2).value();
+  REQUIRE(code_of(put(*channel, 3)) == Code::kClosed);
+  REQUIRE(code_of(channel->wait_for_room(8, patience())) == Code::kClosed);
+  REQUIRE(code_of(channel->wait_for_ack({}, patience())) == Code::kClosed);
+}
+
+TEST_CASE("A newcomer makes the channel whole again") {
+  auto channel = new_channel(new_arena());
+  channel->leave(End::kSending);
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+  channel->join(End::kSending).value();
+  put(*channel, 4).value();
+  REQUIRE(get(*channel).value() == 4);
+  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+}
+
+TEST_CASE("A process that uses the other end only takes no part in this one") {
+  auto channel = new_channel(new_arena());  // this process has the sending end, and never sends
+  Child sender([&] { return put(*channel, 1).ok(); });
+  REQUIRE(get(*channel).value() == 1);
+  REQUIRE(sender.succeeded());
+  REQUIRE(code_of(get(*channel, patience())) == Code::kPeerDied);  // ended by _exit, without a goodbye
+}
+
+TEST_CASE("A child that says goodbye has closed, one that does not was killed") {
+  auto channel = new_channel(new_arena());
+  Child sender([&] {
+    const bool went = put(*channel, 1).ok();
+    Channel::leave_all();
+    return went;
+  });
+  REQUIRE(sender.succeeded());
+  REQUIRE(get(*channel).value() == 1);
+  REQUIRE(code_of(get(*channel, patience())) == Code::kClosed);
+}
+
+TEST_CASE("The death of senders is reported once, with their pids, and only when none are left") {
+  auto channel = receiving_channel();
+  channel->join(End::kSending).value();
+  Gate up[2], go;
+  const auto act = [&](int which) {
+    put(*channel, 1).value();
+    up[which].open();
+    pause();
+    return true;
+  };
+  Child first([&] { return act(0); }), second([&] { return act(1); });
+  up[0].wait();
+  up[1].wait();
+  get(*channel).value();
+  get(*channel).value();
+  first.kill_and_wait();
+  notice_deaths(*channel);
+  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+  second.kill_and_wait();
+  auto died = get(*channel);
+  REQUIRE(code_of(died) == Code::kPeerDied);
+  REQUIRE(std::set<int>(died.error().pids.begin(), died.error().pids.end()) ==
+          std::set<int>{first.pid(), second.pid()});
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("A sender that waits for room learns that its receivers were killed") {
+  auto channel = Channel::create(new_arena(), with_capacity(1)).value();
+  channel->join(End::kSending).value();
+  channel->join(End::kReceiving).value();
+  Gate up;
+  Child receiver([&] {
+    get(*channel).value();
+    up.open();
+    pause();
+    return true;
+  });
+  channel->leave(End::kReceiving);
+  put(*channel, 1).value();
+  up.wait();
+  put(*channel, 2).value();
+  receiver.signal(SIGKILL);
+  auto died = put(*channel, 3);
+  REQUIRE(code_of(died) == Code::kPeerDied);
+  REQUIRE(died.error().pids == std::vector<int>{receiver.pid()});
+  REQUIRE(code_of(channel->wait_for_ack({}, patience())) == Code::kClosed);
+}
+
+TEST_CASE("A killed process is dead before it is reaped") {
+  auto channel = receiving_channel();
+  channel->join(End::kSending).value();
+  Gate up;
+  Child sender([&] {
+    put(*channel, 1).value();
+    up.open();
+    pause();
+    return true;
+  });
+  up.wait();
+  get(*channel).value();
+  sender.signal(SIGKILL);  // and not waited for
+  REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
+}
+
+TEST_CASE("A stopped process is alive") {
+  auto channel = receiving_channel();
+  channel->join(End::kSending).value();
+  Gate up;
+  Child sender([&] {
+    put(*channel, 1).value();
+    up.open();
+    raise(SIGSTOP);
+    put(*channel, 2).value();
+    Channel::leave_all();
+    return true;
+  });
+  up.wait();
+  sender.wait_until_stopped();
+  get(*channel).value();
+  REQUIRE(code_of(get(*channel, patience(20))) == Code::kEmpty);
+  sender.signal(SIGCONT);
+  REQUIRE(get(*channel).value() == 2);
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("A process whose first thread has ended is alive") {
+  if (kThreadSanitizer || under_valgrind()) return;  // their runtimes end the process with its first thread
+  auto channel = receiving_channel();
+  channel->join(End::kSending).value();
+  Gate go;
+  Child sender([&]() -> bool {
+    std::thread([&] {
+      put(*channel, 1).value();
+      go.wait();
+      put(*channel, 2).value();
+      _exit(0);
+    }).detach();
+    syscall(SYS_exit, 0);  // of this thread alone, and without unwinding it
+    return false;
+  });
+  REQUIRE(get(*channel).value() == 1);
+  REQUIRE(code_of(get(*channel, patience(20))) == Code::kEmpty);
+  go.open();
+  REQUIRE(get(*channel).value() == 2);
+}
+
+TEST_CASE("An end on its way to another process counts until it is claimed") {
+  auto channel = receiving_channel();
+  const std::uint64_t grant = channel->grant(End::kSending).value();
+  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+  channel->claim(grant, End::kSending);
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("A grant is for one end, and claiming it twice is harmless") {
+  auto channel = receiving_channel();
+  const std::uint64_t first = channel->grant(End::kSending).value();
+  const std::uint64_t second = channel->grant(End::kReceiving).value();
+  REQUIRE(first != second);
+  channel->claim(second, End::kReceiving);
+  channel->claim(second, End::kReceiving);
+  channel->claim(0, End::kSending);
+  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+  channel->claim(first, End::kSending);
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("More ends on their way than there are places for still leave the channel usable") {
+  auto channel = receiving_channel();
+  std::vector<std::uint64_t> grants;
+  for (std::uint32_t i = 0; i < channel::kGrants + 10; ++i) grants.push_back(channel->grant(End::kSending).value());
+  for (const std::uint64_t grant : grants) channel->claim(grant, End::kSending);
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("A channel whose only end is on its way is kept") {
+  auto arena = new_arena();
+  BlockRef block{};
+  std::uint64_t grant = 0;
+  {
+    auto channel = new_channel(arena);
+    put(*channel, 5).value();
+    grant = channel->grant(End::kReceiving).value();
+    block = channel->block();
+  }
+  arena->check_participants(0);
+  arena->reconcile(patience()).value();
+  auto channel = Channel::open(arena, block, patience()).value();
+  channel->join(End::kReceiving).value();
+  channel->claim(grant, End::kReceiving);
+  REQUIRE(get(*channel).value() == 5);
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("A process that does not run yet takes part from the moment it is given an end") {
+  auto channel = receiving_channel();
+  Arena::ReservedSlot slot = channel->arena()->reserve_slot().value();
+  channel->join_for(slot.identity, End::kSending);
+  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+  slot.lock.reset();  // it never came to life
+  REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
+}
+
+TEST_CASE("A queue has no end and waits") {
+  auto channel = receiving_channel(Ending::kNever);
+  channel->join(End::kSending).value();
+  put(*channel, 1).value();
+  channel->leave(End::kSending);
+  REQUIRE(get(*channel).value() == 1);
+  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+  REQUIRE_FALSE(channel->has_ended());
+}
+
+TEST_CASE("A channel that waits for killed senders waits until each has a successor, then ends as others do") {
+  auto channel = receiving_channel(Ending::kWait);
+  channel->join(End::kSending).value();
+  Gate up;
+  Child sender([&] {
+    put(*channel, 1).value();
+    up.open();
+    pause();
+    return true;
+  });
+  up.wait();
+  get(*channel).value();
+  sender.kill_and_wait();
+  REQUIRE(code_of(get(*channel, patience(300))) == Code::kEmpty);
+  Child successor([&] {
+    put(*channel, 2).value();
+    Channel::leave_all();
+    return true;
+  });
+  REQUIRE(get(*channel).value() == 2);
+  REQUIRE(successor.succeeded());
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("A channel that waits for killed senders still ends when all have closed") {
+  auto channel = receiving_channel(Ending::kWait);
+  channel->join(End::kSending).value();
+  channel->leave(End::kSending);
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("A receiver that waits learns of the end as soon as the last sender leaves") {
+  auto channel = new_channel(new_arena());
+  Child receiver([&] {
+    channel->leave(End::kSending);
+    return get(*channel).value() == 1 && code_of(get(*channel)) == Code::kClosed;
+  });
+  put(*channel, 1).value();
+  channel->wait_for_ack({}, patience()).value();
+  channel->leave(End::kSending);
+  REQUIRE(receiver.succeeded());
+}
+
+TEST_CASE("The descriptor is readable exactly while there is something to get") {
+  auto channel = new_channel(new_arena());
+  const int fd = channel->wake_fd(End::kReceiving).value();
+  REQUIRE(channel->wake_fd(End::kReceiving).value() == fd);
+  REQUIRE_FALSE(readable(fd));
+  put(*channel, 1).value();
+  put(*channel, 2).value();
+  REQUIRE(readable(fd));
+  get(*channel).value();
+  REQUIRE(readable(fd));
+  get(*channel).value();
+  REQUIRE_FALSE(readable(fd));
+  {
+    Delivery given_back = [&] {
+      put(*channel, 3).value();
+      return take(*channel).value();
+    }();
+    REQUIRE_FALSE(readable(fd));
+  }
+  REQUIRE(readable(fd));
+  drain(*channel);
+  REQUIRE_FALSE(readable(fd));
+}
+
+TEST_CASE("The descriptor is readable at once when it is asked for late") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  REQUIRE(readable(channel->wake_fd(End::kReceiving).value()));
+}
+
+TEST_CASE("A descriptor that is readable for what another process received falls silent at the first look") {
+  auto channel = new_channel(new_arena());
+  const int fd = channel->wake_fd(End::kReceiving).value();
+  put(*channel, 0).value();
+  get(*channel).value();
+  Child other([&] { return put(*channel, 1).ok() && get(*channel).ok(); });
+  REQUIRE(other.succeeded());
+  REQUIRE(code_of(get(*channel, no_wait())) != Code::kOs);
+  REQUIRE_FALSE(readable(fd));
+}
+
+TEST_CASE("The descriptor is readable at the end of the stream, and stays so") {
+  auto channel = new_channel(new_arena());
+  const int fd = channel->wake_fd(End::kReceiving).value();
+  channel->leave(End::kSending);
+  REQUIRE(readable(fd));
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+  REQUIRE(readable(fd));
+  channel->join(End::kSending).value();
+  put(*channel, 1).value();
+  get(*channel).value();
+  REQUIRE_FALSE(readable(fd));
+}
+
+TEST_CASE("The descriptor becomes readable when somebody notices that the last sender was killed") {
+  auto channel = receiving_channel();
+  const int fd = channel->wake_fd(End::kReceiving).value();
+  channel->join(End::kSending).value();
+  Gate up;
+  Child sender([&] {
+    put(*channel, 1).value();
+    up.open();
+    pause();
+    return true;
+  });
+  up.wait();
+  get(*channel).value();
+  REQUIRE_FALSE(readable(fd));
+  sender.kill_and_wait();
+  Child other([&] {
+    notice_deaths(*channel);
+    Channel::leave_all();
+    return true;
+  });
+  REQUIRE(other.succeeded());
+  REQUIRE(readable(fd));
+  REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
+}
+
+TEST_CASE("A forked child has a descriptor of its own") {
+  auto channel = new_channel(new_arena());
+  const int fd = channel->wake_fd(End::kReceiving).value();
+  Gate up;
+  Child child([&] {
+    const int mine = channel->wake_fd(End::kReceiving).value();
+    up.open();
+    pollfd entry{mine, POLLIN, 0};
+    return poll(&entry, 1, 20'000) == 1 && get(*channel).value() == 1;
+  });
+  up.wait();
+  put(*channel, 1).value();
+  REQUIRE(readable(fd));
+  REQUIRE(child.succeeded());
+}

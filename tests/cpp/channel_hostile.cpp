@@ -1,0 +1,111 @@
+// A process that writes into a channel while others use it: what was checked is what is used.
+#include <functional>
+
+#include "support/catch2.h"
+#include "support/channels.h"
+#include "support/flips.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+constexpr std::uint64_t kMinusOne = ~std::uint64_t{0};
+
+// Everything a process can do with a channel, again and again. Nothing it is given lies outside of its block.
+bool use(Channel& channel) {
+  const auto is_within = [&](Incoming& message) {
+    if (!message.in_block()) return message.frame().size() <= channel::kInlineBytes;
+    return message.frame().size() <= std::uint64_t{1} << message.block().id.size_class();
+  };
+  for (int i = 0; i < 3'000; ++i) {
+    put(channel, 1, 3, no_wait()).ok();
+    put(channel, 2, 300, no_wait()).ok();
+    if (auto message = channel.get(no_wait()); message && !is_within(*message)) return false;
+    if (auto taken = take(channel, no_wait()); taken && i % 2 == 0) {
+      if (!is_within(taken->message())) return false;
+      taken->ack(no_wait()).ok();
+    }
+    channel.pending_acks(no_wait());
+    channel.wait_for_ack({}, no_wait()).ok();
+    channel.stats();
+    if (i % 50 == 0) channel.arena()->mark_dirty();
+    if (i % 50 == 0) channel.arena()->reconcile(no_wait()).ok();
+  }
+  return true;
+}
+
+// A channel with messages, a record and two segments, of which `word` is changed all the time.
+void survives(const std::function<std::atomic<std::uint64_t>&(Channel&)>& word,
+              std::initializer_list<std::uint64_t> values) {
+  auto channel = new_channel(new_arena(), with_capacity(0));
+  for (std::uint64_t i = 0; i < 12; ++i) put(*channel, i, i % 4 == 3 ? 300 : 3).value();
+  { take(*channel).value().nack(patience()).value(); }
+  Child child([&] {
+    const Flips flips(word(*channel), values);
+    return use(*channel);
+  });
+  REQUIRE(child.succeeded());
+}
+
+SegmentHeader& first_segment(Channel& channel) {
+  return segment_of(channel, header_of(channel).head_segment.load());
+}
+SegmentHeader& last_segment(Channel& channel) {
+  return segment_of(channel, header_of(channel).tail_segment.load());
+}
+channel::RecordsHeader& records(Channel& channel) {
+  return *reinterpret_cast<channel::RecordsHeader*>(
+      channel.arena()->address(memory::unpack(header_of(channel).records.load()).id));
+}
+Slot& first_slot(Channel& channel) {
+  return reinterpret_cast<Slot*>(&first_segment(channel) + 1)[header_of(channel).head.load() % 8];
+}
+
+}  // namespace
+
+TEST_CASE("A ring that grows and shrinks while it is used is not left") {
+  // With such a base every ticket is far beyond the ring, if only the ring is long enough.
+  constexpr std::uint64_t kFar = std::uint64_t{1} << 41;
+  const auto first = [](Channel & channel) -> auto& {
+    return first_segment(channel);
+  };
+  const auto last = [](Channel & channel) -> auto& {
+    return last_segment(channel);
+  };
+  for (const std::function<SegmentHeader&(Channel&)>& segment :
+       {std::function<SegmentHeader&(Channel&)>(first), {last}}) {
+    survives([&](Channel & channel) -> auto& { return as_atomic(segment(channel).slots); },
+             {8, std::uint64_t{1} << 63, std::uint64_t{1} << 40});
+    survives(
+        [&](Channel & channel) -> auto& {
+          segment(channel).base = kFar;
+          return as_atomic(segment(channel).slots);
+        },
+        {8, std::uint64_t{1} << 63});
+    survives([&](Channel & channel) -> auto& { return as_atomic(segment(channel).base); }, {8, kMinusOne, 0});
+  }
+}
+
+TEST_CASE("Records that become more and fewer while they are walked are not left") {
+  survives([](Channel & channel) -> auto& { return as_atomic(records(channel).count); },
+           {7, std::uint64_t{1} << 58, kMinusOne});
+}
+
+TEST_CASE("A slot that changes while it is received gives no more than it has") {
+  survives([](Channel & channel) -> auto& { return as_atomic(first_slot(channel).bytes); },
+           {24, kMinusOne, 481, 1 << 20});
+  survives([](Channel & channel) -> auto& { return as_atomic(first_slot(channel).block); },
+           {0, kMinusOne, std::uint64_t{3} << 59});
+}
+
+TEST_CASE("Indices that jump while the channel is used do no harm") {
+  survives([](Channel & channel) -> auto& { return header_of(channel).head; }, {1, kMinusOne, 13, 1000});
+  survives([](Channel & channel) -> auto& { return header_of(channel).tail; }, {12, 0, kMinusOne, 20});
+}
+
+TEST_CASE("Chains that are bent while they are followed come to an end") {
+  survives([](Channel & channel) -> auto& { return first_segment(channel).next; }, {0, kMinusOne, 1});
+  survives([](Channel & channel) -> auto& { return records(channel).next; }, {0, kMinusOne});
+  survives([](Channel & channel) -> auto& { return header_of(channel).head_segment; }, {0, kMinusOne});
+}

@@ -1,0 +1,448 @@
+// Out of memory in this process: every allocation of every operation fails in turn. What is promised: std::bad_alloc or
+// an Error, nothing changed, nothing locked, no descriptor left, and all of it usable afterwards.
+#include <dirent.h>
+
+#include <optional>
+
+#include "platform/other_process.h"
+#include "support/channels.h"
+#include "support/failing_calls.h"
+#include "support/failing_memory.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  DIR* entries = opendir("/proc/self/fd");
+  while (readdir(entries) != nullptr) ++count;
+  closedir(entries);
+  return count;
+}
+
+struct Ready {
+  std::shared_ptr<Arena> arena;
+  std::shared_ptr<Channel> channel;
+  std::uint64_t used = 0;
+};
+// A channel with `count` messages in it, each of `words`.
+Ready with_messages(std::size_t count, std::size_t words, std::uint64_t capacity = 8) {
+  Ready ready{new_arena(), nullptr, 0};
+  ready.channel = new_channel(ready.arena, with_capacity(capacity));
+  for (std::size_t i = 0; i < count; ++i) put(*ready.channel, i, words).value();
+  ready.used = used_bytes(*ready.arena);
+  return ready;
+}
+// A process that died with a message in the channel, a block half written and views of another, unnoticed so far.
+Ready with_a_death(std::size_t words) {
+  Ready ready = with_messages(2, words);
+  Gate done;
+  Child dead([&] {
+    const OwnedBlock written = new_block(*ready.arena, 7000);
+    const Lease held = new_lease(*ready.arena, 9000);
+    put(*ready.channel, 2, words).value();
+    done.open();
+    pause();
+    return true;
+  });
+  done.wait();
+  dead.kill_and_wait();
+  return ready;
+}
+
+void check_arena(Arena& arena) {
+  if (arena.check_participants(0)) REQUIRE(arena.reconcile(patience()).ok());
+  REQUIRE(arena.check() == "");
+}
+
+constexpr std::size_t kInline = 3;
+constexpr std::size_t kBlock = 5'000;
+
+}  // namespace
+
+TEST_CASE("An arena that there is no memory for leaves no descriptor, and the next one is made") {
+  struct State {
+    std::size_t descriptors;
+    std::shared_ptr<Arena> made{};
+  };
+  fail_each_allocation([] { return State{open_descriptors()}; },
+                       [](State& state) {
+                         auto arena = Arena::create({.max_bytes = 4 * kMiB, .prefault = 0, .huge_pages = false});
+                         if (arena) state.made = *arena;
+                       },
+                       [](State& state, bool reached) {
+                         if (!reached) REQUIRE(state.made != nullptr);
+                         state.made.reset();
+                         REQUIRE(open_descriptors() == state.descriptors);
+                         REQUIRE(new_arena()->check() == "");
+                       });
+}
+
+TEST_CASE("An arena of another process that there is no memory to attach to can be attached to later") {
+  Gate made, done;
+  Child other([&] {
+    auto arena = new_arena();
+    made.open(static_cast<std::uint64_t>(arena->fd()));
+    done.wait();
+    return arena->check().empty();
+  });
+  const int fd = static_cast<int>(made.wait());
+  std::size_t descriptors = open_descriptors();
+  struct State {
+    std::shared_ptr<Arena> attached{};
+  };
+  fail_each_allocation([] { return State{}; },
+                       [&](State& state) {
+                         auto opened = platform::open_from_process(other.pid(), fd);
+                         if (!opened) return;
+                         auto arena = Arena::attach(std::move(*opened));
+                         if (arena) state.attached = *arena;
+                       },
+                       [&](State& state, bool reached) {
+                         if (!reached) REQUIRE(state.attached != nullptr);
+                         state.attached.reset();
+                         REQUIRE(open_descriptors() == descriptors);
+                       });
+  done.open();
+  CHECK(other.succeeded());
+}
+
+TEST_CASE("A channel that there is no memory for leaves no block behind") {
+  struct State {
+    std::shared_ptr<Arena> arena;
+    std::shared_ptr<Channel> made{};
+  };
+  fail_each_allocation([] { return State{new_arena()}; },
+                       [](State& state) {
+                         auto channel = Channel::create(state.arena, with_capacity(4));
+                         if (!channel || !(*channel)->join(End::kSending).ok()) return;
+                         if ((*channel)->join(End::kReceiving).ok()) state.made = *channel;
+                       },
+                       [](State& state, bool reached) {
+                         if (!reached) REQUIRE(put(*state.made, 1).ok());
+                         state.made.reset();
+                         check_arena(*state.arena);
+                         REQUIRE(used_bytes(*state.arena) == 0);
+                         REQUIRE(put(*new_channel(state.arena), 1).ok());
+                       });
+}
+
+TEST_CASE("A put that runs out of memory has put its message, or left everything as it was") {
+  const std::size_t words = GENERATE(kInline, kBlock);
+  struct State {
+    Ready ready;
+    bool was_put = false;
+  };
+  fail_each_allocation([&] { return State{with_messages(1, words)}; },
+                       [&](State& state) { state.was_put = put(*state.ready.channel, 1, words, no_wait()).ok(); },
+                       [&](State& state, bool reached) {
+                         Channel& channel = *state.ready.channel;
+                         REQUIRE((state.was_put || reached));
+                         REQUIRE(channel.size() == (state.was_put ? 2 : 1));
+                         check_arena(*state.ready.arena);
+                         if (!state.was_put) REQUIRE(used_bytes(*state.ready.arena) == state.ready.used);
+                         REQUIRE(put(channel, 2, words).ok());
+                         REQUIRE(drain(channel) == (state.was_put ? std::vector<std::uint64_t>{0, 1, 2}
+                                                                  : std::vector<std::uint64_t>{0, 2}));
+                         REQUIRE(channel.wait_for_ack({}, no_wait()).ok());
+                       });
+}
+
+TEST_CASE("A ring that there is no memory to make longer takes what it did not take, later") {
+  struct State {
+    Ready ready;
+    std::uint64_t went = 0;
+  };
+  fail_each_allocation([] { return State{with_messages(0, kInline, 0)}; },
+                       [](State& state) {
+                         while (state.went < 600 && put(*state.ready.channel, state.went, kInline, no_wait()).ok()) {
+                           ++state.went;
+                         }
+                       },
+                       [](State& state, bool) {
+                         REQUIRE(state.ready.channel->size() == state.went);
+                         REQUIRE(put(*state.ready.channel, state.went, kInline).ok());
+                         const auto numbers = drain(*state.ready.channel);
+                         REQUIRE(numbers.size() == state.went + 1);
+                         for (std::size_t i = 0; i < numbers.size(); ++i) REQUIRE(numbers[i] == i);
+                         check_arena(*state.ready.arena);
+                       });
+}
+
+TEST_CASE("A get that runs out of memory leaves its message in the channel") {
+  const std::size_t words = GENERATE(kInline, kBlock);
+  struct State {
+    Ready ready;
+    std::optional<std::uint64_t> got{};
+  };
+  fail_each_allocation(
+      [&] { return State{with_messages(2, words)}; },
+      [](State& state) {
+        auto number = get(*state.ready.channel, no_wait());
+        if (number) state.got = *number;
+      },
+      [](State& state, bool reached) {
+        REQUIRE((state.got || reached));
+        if (state.got) REQUIRE(*state.got == 0);
+        const auto left = drain(*state.ready.channel);
+        REQUIRE(left == (state.got ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{0, 1}));
+        check_arena(*state.ready.arena);
+      });
+}
+
+TEST_CASE("Messages that are viewed survive that there is no memory to note more views") {
+  struct State {
+    Ready ready;
+    std::vector<Lease> views{};
+  };
+  fail_each_allocation(
+      [] {
+        State state{with_messages(40, 1'000, 64)};
+        state.views.reserve(64);
+        return state;
+      },
+      [](State& state) {
+        for (;;) {
+          auto message = state.ready.channel->get(no_wait());
+          if (!message) return;
+          auto lease = message->adopt();
+          if (lease) state.views.push_back(std::move(*lease));
+        }
+      },
+      [](State& state, bool) {
+        for (std::size_t i = 0; i < state.views.size(); ++i) {
+          REQUIRE(number_in({state.views[i].data(), 8'000}) == i);
+        }
+        const auto left = drain(*state.ready.channel);
+        REQUIRE(left.size() + state.views.size() == 40);
+        state.views.clear();
+        check_arena(*state.ready.arena);
+        REQUIRE(used_bytes(*state.ready.arena) <= state.ready.used - 40 * 8'192);
+      });
+}
+
+TEST_CASE("A take, an acknowledgement or a return that runs out of memory loses no message") {
+  const std::size_t words = GENERATE(kInline, kBlock);
+  struct State {
+    Ready ready;
+    std::vector<std::uint64_t> acked{};
+  };
+  fail_each_allocation(
+      [&] {
+        State state{with_messages(3, words)};
+        state.acked.reserve(8);
+        return state;
+      },
+      [](State& state) {
+        auto first = take(*state.ready.channel, no_wait());
+        auto second = take(*state.ready.channel, no_wait());
+        if (first && first->ack(no_wait()).ok()) state.acked.push_back(0);
+        if (second) static_cast<void>(second->nack(no_wait()).ok());
+        auto third = take(*state.ready.channel, no_wait());  // dropped
+      },
+      [](State& state, bool) {
+        Channel& channel = *state.ready.channel;
+        const auto left = drain(channel);
+        REQUIRE(left == (state.acked.empty() ? std::vector<std::uint64_t>{0, 1, 2} : std::vector<std::uint64_t>{1, 2}));
+        REQUIRE(channel.stats().taken == 0);
+        check_arena(*state.ready.arena);
+        REQUIRE(channel.wait_for_ack({}, no_wait()).ok());
+      });
+}
+
+TEST_CASE("Several messages at once that run out of memory go, and come, in order and once") {
+  struct State {
+    Ready ready;
+    std::size_t put = 0;
+    std::vector<std::uint64_t> got{};
+  };
+  fail_each_allocation(
+      [] {
+        State state{with_messages(0, kInline, 64)};
+        state.got.reserve(64);
+        return state;
+      },
+      [](State& state) {
+        std::optional<Message> messages[20];
+        Outgoing out[20];
+        for (std::size_t i = 0; i < 20; ++i) {
+          messages[i].emplace(*state.ready.channel, i, i % 3 == 0 ? kBlock : kInline);
+          if (messages[i]->out.size() == 0) return;
+          out[i] = std::move(messages[i]->out);
+        }
+        const Status went = state.ready.channel->put_many(out, no_wait());
+        state.put = went.ok() ? 20 : went.error().completed;
+        auto got = state.ready.channel->get_many(15, no_wait());
+        if (!got) return;
+        for (const Incoming& message : *got) state.got.push_back(number_in(message.frame()));
+      },
+      [](State& state, bool reached) {
+        for (const std::uint64_t number : drain(*state.ready.channel)) state.got.push_back(number);
+        if (!reached) REQUIRE(state.got.size() == 20);
+        REQUIRE(state.got.size() >= state.put);
+        for (std::size_t i = 0; i < state.got.size(); ++i) REQUIRE(state.got[i] == i);
+        check_arena(*state.ready.arena);
+      });
+}
+
+TEST_CASE("A recovery that runs out of memory keeps nobody from the next one") {
+  struct State {
+    Ready ready;
+    std::vector<std::uint64_t> got{};
+  };
+  fail_each_allocation(
+      [] {
+        State state{with_a_death(kBlock)};
+        state.ready.arena->check_participants(0);
+        return state;
+      },
+      [](State& state) {
+        if (state.ready.arena->reconcile(patience()).ok()) static_cast<void>(state.ready.arena->trim());
+      },
+      [](State& state, bool) {
+        Child other([&] {  // finds every lock free
+          return get(*state.ready.channel, patience()).value() == 0 && !state.ready.arena->dirty();
+        });
+        REQUIRE(other.succeeded());
+        REQUIRE(drain(*state.ready.channel) == std::vector<std::uint64_t>{1, 2});
+        check_arena(*state.ready.arena);
+        REQUIRE(state.ready.arena->stats().participants == 1);
+      });
+}
+
+TEST_CASE("What meets a death and runs out of memory in it neither ends the process nor keeps a lock") {
+  using Act = void (*)(Ready&);
+  const Act act = GENERATE(
+      as<Act>{}, [](Ready& ready) { static_cast<void>(put(*ready.channel, 3, kBlock, no_wait()).ok()); },
+      [](Ready& ready) { static_cast<void>(get(*ready.channel, no_wait()).ok()); },
+      [](Ready& ready) { static_cast<void>(take(*ready.channel, no_wait()).ok()); },
+      [](Ready& ready) { static_cast<void>(ready.arena->trim()); },
+      [](Ready& ready) { static_cast<void>(ready.channel->shut_down(true, no_wait()).ok()); },
+      [](Ready& ready) { ready.channel->leave(End::kSending); }, [](Ready&) { Channel::leave_all(); },
+      [](Ready& ready) { static_cast<void>(ready.channel->join(End::kSending).ok()); },
+      [](Ready& ready) { static_cast<void>(ready.channel->grant(End::kSending).ok()); });
+  fail_each_allocation(
+      [] {
+        Ready ready = with_a_death(kBlock);
+        ready.arena->mark_dirty();
+        return ready;
+      },
+      [&](Ready& ready) { act(ready); },
+      [](Ready& ready, bool) {
+        auto fresh = new_channel(ready.arena);
+        REQUIRE(put(*fresh, 7).ok());
+        REQUIRE(get(*fresh).value() == 7);
+        check_arena(*ready.arena);
+      });
+}
+
+TEST_CASE("A fork that runs out of memory makes a child that works, with or without its parent's ends") {
+  fail_each_allocation([] { return with_messages(2, kBlock); },
+                       [](Ready& ready) {
+                         const int pid = fork();
+                         if (pid == 0) {
+                           allocations_left = -1;
+                           const auto number = get(*ready.channel);
+                           _exit(number && *number == 0 ? 0 : 1);
+                         }
+                         int status = -1;
+                         waitpid(pid, &status, 0);
+                         allocations_left = -1;
+                         if (status != 0) std::abort();
+                       },
+                       [](Ready& ready, bool) {
+                         REQUIRE(drain(*ready.channel) == std::vector<std::uint64_t>{1});
+                         check_arena(*ready.arena);
+                       });
+}
+
+TEST_CASE("A wake-up descriptor that there is no memory for can be had later, and wake-ups need none") {
+  struct State {
+    Ready ready;
+    bool watched = false;
+  };
+  fail_each_allocation([] { return State{with_messages(0, kInline)}; },
+                       [](State& state) {
+                         auto fd = state.ready.channel->wake_fd(End::kReceiving);
+                         if (!fd) return;
+                         static_cast<void>(put(*state.ready.channel, 0, kInline, no_wait()).ok());
+                         state.ready.channel->wake_all();
+                       },
+                       [](State& state, bool) {
+                         drain(*state.ready.channel);
+                         const int fd = state.ready.channel->wake_fd(End::kReceiving).value();
+                         put(*state.ready.channel, 1).value();
+                         pollfd entry{fd, POLLIN, 0};
+                         REQUIRE(poll(&entry, 1, 5'000) == 1);
+                       });
+}
+
+namespace {
+
+struct FailingCall {
+  const char* name;
+  long number;
+  int error;
+};
+std::ostream& operator<<(std::ostream& out, const FailingCall& call) {
+  return out << call.name << " fails with errno " << call.error;
+}
+
+// A bit of everything. What fails is an error, so that whatever comes back is fine, as long as it comes back.
+void use_everything(const std::shared_ptr<Arena>& arena, Channel& channel) {
+  auto made = Arena::create({.max_bytes = 8 * kMiB, .prefault = 0, .huge_pages = false});
+  if (made) static_cast<void>(Channel::create(*made, with_capacity(2)).ok());
+  static_cast<void>(channel.wake_fd(End::kReceiving).ok());
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    static_cast<void>(put(channel, i, kInline, no_wait()).ok());
+    static_cast<void>(put(channel, i, 200'000 * (i + 1), no_wait()).ok());
+    auto message = channel.get(no_wait());
+    if (message && message->in_block()) static_cast<void>(message->adopt().ok());
+    auto taken = take(channel, no_wait());
+    if (taken) static_cast<void>(taken->ack(no_wait()).ok());
+  }
+  if (auto slot = arena->reserve_slot()) arena->abandon_slot(std::move(*slot));
+  static_cast<void>(arena->trim());
+  const int pid = fork();
+  if (pid == 0) {
+    static_cast<void>(get(channel, no_wait()).ok());
+    _exit(0);
+  }
+  if (pid > 0) waitpid(pid, nullptr, 0);
+  static_cast<void>(get(channel, WaitContext{Deadline::after_ns(1'000'000)}).ok());
+}
+
+}  // namespace
+
+TEST_CASE("A process whose system calls fail gets errors and leaves all in order for the others") {
+  if (kAddressSanitizer || kThreadSanitizer || under_valgrind()) return;  // their own calls would fail as well
+  const FailingCall call = GENERATE(
+      FailingCall{"fallocate", SYS_fallocate, ENOSPC}, FailingCall{"fallocate", SYS_fallocate, ENOMEM},
+      FailingCall{"fallocate", SYS_fallocate, EOPNOTSUPP}, FailingCall{"mmap", SYS_mmap, ENOMEM},
+      FailingCall{"madvise", SYS_madvise, EINVAL}, FailingCall{"ftruncate", SYS_ftruncate, ENOSPC},
+      FailingCall{"memfd_create", SYS_memfd_create, EMFILE}, FailingCall{"memfd_create", SYS_memfd_create, ENOSYS},
+      FailingCall{"fcntl", SYS_fcntl, ENOLCK}, FailingCall{"openat", SYS_openat, EMFILE},
+      FailingCall{"openat", SYS_openat, EACCES}, FailingCall{"futex", SYS_futex, EINTR},
+      FailingCall{"futex", SYS_futex, ENOSYS}, FailingCall{"sendto", SYS_sendto, ENOBUFS},
+      FailingCall{"sendto", SYS_sendto, EPERM}, FailingCall{"recvfrom", SYS_recvfrom, ENOMEM},
+      FailingCall{"socket", SYS_socket, EMFILE}, FailingCall{"bind", SYS_bind, ENOMEM},
+      FailingCall{"clone", SYS_clone, EAGAIN}, FailingCall{"getrandom", SYS_getrandom, ENOSYS},
+      FailingCall{"lseek", SYS_lseek, EINVAL}, FailingCall{"munmap", SYS_munmap, ENOMEM});
+  INFO(call);
+  Ready ready = with_messages(1, kBlock);
+  Child child([&] {
+    if (!fail_call(call.number, call.error)) return true;
+    use_everything(ready.arena, *ready.channel);
+    return true;
+  });
+  REQUIRE(child.succeeded());
+  check_arena(*ready.arena);
+  drain(*ready.channel);
+  REQUIRE(put(*ready.channel, 9, kBlock).ok());
+  REQUIRE(get(*ready.channel).value() == 9);
+  REQUIRE(ready.arena->trim() + file_pages_bytes(*ready.arena) > 0);
+  check_arena(*ready.arena);
+  REQUIRE(new_arena()->check() == "");
+}

@@ -1,0 +1,335 @@
+// A channel against a plain model of it, and many threads and processes at once.
+#include <deque>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+struct Model {
+  struct Item {
+    std::uint64_t number, ticket;
+    bool redelivered;
+    bool operator<(const Item& other) const { return ticket < other.ticket; }
+  };
+  std::uint64_t capacity = 0, next_ticket = 0, tasks_done = 0;
+  bool reserved[2] = {};
+  std::deque<Item> ring;
+  std::map<std::uint64_t, Item> returned;
+
+  bool full() const { return capacity != 0 && ring.size() >= capacity; }
+  bool empty() const { return ring.empty() && returned.empty(); }
+  Item pop() {
+    Item item{};
+    if (!returned.empty()) {
+      item = returned.begin()->second;
+      item.redelivered = true;
+      returned.erase(returned.begin());
+    } else {
+      item = ring.front();
+      ring.pop_front();
+    }
+    return item;
+  }
+};
+
+struct Run {
+  std::mt19937_64 random;
+  std::shared_ptr<Arena> arena = new_arena(64 * kMiB);
+  std::shared_ptr<Channel> channel;
+  Model model;
+  std::vector<std::pair<Delivery, Model::Item>> taken;
+  std::uint64_t number = 0;
+
+  Run(std::uint64_t seed, std::uint64_t capacity) : random(seed), channel(new_channel(arena, with_capacity(capacity))) {
+    model.capacity = capacity;
+  }
+  std::uint64_t below(std::uint64_t n) { return random() % n; }
+  std::size_t words() { return below(4) == 0 ? 61 + below(600) : 1 + below(60); }
+
+  void expect(Incoming& message, const Model::Item& item) {
+    REQUIRE(message.ticket() == item.ticket);
+    REQUIRE(number_in(message.frame()) == item.number);
+    REQUIRE(message.redelivered() == item.redelivered);
+  }
+  void put_one() {
+    auto ticket = put(*channel, ++number, words(), no_wait());
+    REQUIRE(ticket.ok() == !model.full());
+    if (!ticket) return;
+    REQUIRE(*ticket == model.next_ticket);
+    model.ring.push_back({number, model.next_ticket++, false});
+  }
+  void put_several() {
+    std::vector<std::unique_ptr<Message>> messages;
+    std::vector<Outgoing> batch;
+    for (std::uint64_t i = 0, n = below(90); i < n; ++i) {
+      messages.push_back(std::make_unique<Message>(*channel, number + 1 + i, words()));
+      batch.push_back(std::move(messages.back()->out));
+    }
+    auto went = channel->put_many(batch, no_wait());
+    const std::uint64_t count = went ? batch.size() : went.error().completed;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      REQUIRE_FALSE(model.full());
+      model.ring.push_back({++number, model.next_ticket++, false});
+    }
+    if (!went) REQUIRE(model.full());
+    number += batch.size();
+  }
+  void get_one() {
+    auto message = channel->get(no_wait());
+    REQUIRE(message.ok() == !model.empty());
+    if (message) expect(*message, model.pop());
+  }
+  void get_several() {
+    const std::size_t most = 1 + below(100);
+    auto messages = channel->get_many(most, no_wait());
+    REQUIRE(messages.ok() == !model.empty());
+    if (!messages) return;
+    REQUIRE(messages->size() == std::min<std::size_t>(most, model.ring.size() + model.returned.size()));
+    for (Incoming& message : *messages) expect(message, model.pop());
+  }
+  void take_one() {
+    auto delivery = channel->take(no_wait());
+    REQUIRE(delivery.ok() == !model.empty());
+    if (!delivery) return;
+    Model::Item item = model.pop();
+    expect(delivery->message(), item);
+    taken.emplace_back(std::move(*delivery), item);
+  }
+  void settle_one() {
+    if (taken.empty()) return;
+    auto& [delivery, item] = taken[below(taken.size())];
+    const bool acks = below(2) == 0;
+    REQUIRE((acks ? delivery.ack(patience()) : delivery.nack(patience())).ok());
+    if (!acks) model.returned.emplace(item.ticket, item);
+    std::swap(taken.back(), *std::find_if(taken.begin(), taken.end(), [](auto& pair) { return pair.first.settled(); }));
+    taken.pop_back();
+  }
+  void reopen() {
+    channel->leave(End::kSending);
+    channel->join(End::kSending).value();
+    REQUIRE(Channel::open(arena, channel->block(), patience()).value() == channel);
+  }
+  void finish_task() {
+    const bool any = model.tasks_done < model.next_ticket;
+    REQUIRE(channel->task_done().ok() == any);
+    model.tasks_done += any;
+    REQUIRE(channel->join_tasks(no_wait()).ok() == (model.tasks_done == model.next_ticket));
+  }
+  // By this process, which may go on using the end; nobody reserves it twice.
+  void reserve_or_release() {
+    const std::uint64_t which = below(2);
+    const End end = which == 0 ? End::kSending : End::kReceiving;
+    if (below(2) == 0) {
+      REQUIRE(channel->reserve(end, no_wait()).ok() == !model.reserved[which]);
+      model.reserved[which] = true;
+    } else {
+      REQUIRE(channel->release(end) == model.reserved[which]);
+      model.reserved[which] = false;
+    }
+  }
+  void shut_down(bool discard) {
+    REQUIRE(channel->shut_down(discard, patience()).ok());
+    REQUIRE(code_of(put(*channel, 1, 1, no_wait())) == Code::kShutDown);
+    if (discard) {
+      const std::uint64_t received = model.next_ticket - model.ring.size();
+      REQUIRE(channel->unfinished_tasks() == received - std::min(received, model.tasks_done));
+      REQUIRE(channel->size() == 0);
+      model.ring.clear();
+      model.returned.clear();
+    }
+    while (!model.empty()) get_one();
+    REQUIRE(code_of(get(*channel, no_wait())) == Code::kShutDown);
+  }
+  void step() {
+    switch (below(14)) {
+      case 12: return finish_task();
+      case 13: return reserve_or_release();
+      case 0: return put_several();
+      case 1: return get_several();
+      case 2:
+      case 3: return take_one();
+      case 4:
+      case 5: return settle_one();
+      case 6: return reopen();
+      case 7:
+      case 8: return get_one();
+      default: return put_one();
+    }
+  }
+  void check() {
+    REQUIRE(channel->size() == model.ring.size() + model.returned.size());
+    REQUIRE(channel->has_room() == !model.full());
+    REQUIRE(channel->stats().taken == taken.size());
+    REQUIRE(channel->unfinished_tasks() == model.next_ticket - model.tasks_done);
+    REQUIRE(channel->pending_acks(patience()) == model.ring.size() + model.returned.size() + taken.size());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("A channel does what a plain queue with deliveries does, step by step") {
+  for (const std::uint64_t capacity : {0, 1, 5, 64, 100}) {
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+      INFO("capacity " << capacity << ", seed " << seed);
+      Run run(seed, capacity);
+      const int steps = under_valgrind() ? 200 : 3'000;
+      for (int i = 0; i < steps; ++i) {
+        run.step();
+        run.check();
+        if (i % 500 == 0) {
+          REQUIRE(run.arena->check() == "");
+          run.arena->mark_dirty();  // whatever the state, a reconcile changes nothing
+          REQUIRE(run.arena->reconcile(patience()).ok());
+          run.check();
+        }
+      }
+      run.shut_down(seed % 2 == 0);
+      run.taken.clear();
+      run.channel.reset();
+      run.arena->check_participants(0);
+      REQUIRE(run.arena->reconcile(patience()).ok());
+      REQUIRE(run.arena->check() == "");
+      REQUIRE(used_bytes(*run.arena) == 0);
+    }
+  }
+}
+
+TEST_CASE("Four threads that put and four that get lose nothing and keep each other's order") {
+  const std::uint64_t each = kThreadSanitizer || under_valgrind() ? 1'000 : 20'000;
+  for (const std::uint64_t capacity : {0, 3, 100}) {
+    auto channel = new_channel(new_arena(64 * kMiB), with_capacity(capacity));
+    std::atomic<std::uint64_t> received{0}, refused{0}, unacked{0}, torn{0}, disordered{0}, unsettled{0};
+    std::vector<std::thread> threads;
+    for (std::uint64_t who = 0; who < 4; ++who) {
+      threads.emplace_back([&, who] {
+        for (std::uint64_t i = 1; i <= each; ++i) {
+          if (!put(*channel, who << 32 | i, i % 5 == 0 ? 100 : 3).ok()) ++refused;
+        }
+        if (!channel->wait_for_ack({}, patience()).ok()) ++unacked;
+      });
+      threads.emplace_back([&, who] {
+        std::map<std::uint64_t, std::uint64_t> last;
+        while (received + refused < 4 * each) {
+          const auto expect = [&](Incoming& message) {
+            const std::uint64_t number = number_in(message.frame());
+            if (number == kTorn) ++torn;
+            if (last[number >> 32] >= number) ++disordered;
+            last[number >> 32] = number;
+            ++received;
+          };
+          if (who == 0) {
+            auto delivery = channel->take(patience(20));
+            if (delivery) expect(delivery->message());
+            if (delivery && !delivery->ack(patience()).ok()) ++unsettled;
+          } else if (who == 1) {
+            auto messages = channel->get_many(10, patience(20));
+            if (messages)
+              for (Incoming& message : *messages) expect(message);
+          } else {
+            auto message = channel->get(patience(20));
+            if (message) expect(*message);
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(refused == 0);
+    CHECK(unacked == 0);
+    CHECK(torn == 0);
+    CHECK(disordered == 0);
+    CHECK(unsettled == 0);
+    REQUIRE(received == 4 * each);
+    REQUIRE(channel->size() == 0);
+    REQUIRE(channel->arena()->check() == "");
+  }
+}
+
+TEST_CASE("A child forked while threads put and get works, and so does its parent") {
+  if (kThreadSanitizer) return;  // its runtime does not support threads in a child of a process with threads
+  auto channel = new_channel(new_arena(), with_capacity(50));
+  // From here on this process counts at both ends: a thread that is late must not leave one of them to the children.
+  put(*channel, 1).value();
+  REQUIRE(get(*channel).value() == 1);
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> wrong{0};
+  std::vector<std::thread> threads;
+  for (std::uint64_t who = 0; who < 2; ++who) {
+    threads.emplace_back([&] {
+      for (std::uint64_t i = 1; !stop; ++i) {
+        auto went = put(*channel, i, i % 3 == 0 ? 100 : 5, patience(100));
+        if (!went && went.code() != Code::kFull) ++wrong;
+      }
+    });
+    threads.emplace_back([&] {
+      while (!stop) {
+        auto message = channel->get(patience(100));
+        if (message ? number_in(message->frame()) == kTorn : message.code() != Code::kEmpty) ++wrong;
+      }
+    });
+  }
+  auto fresh = new_channel(channel->arena());
+  for (int i = 0; i < (under_valgrind() ? 5 : 60); ++i) {
+    Child child([&] {
+      for (std::uint64_t n = 0; n < 20; ++n) {
+        if (!put(*channel, n, 100).ok() || !get(*channel).ok()) return false;
+        if (!put(*fresh, n).ok() || get(*fresh).value() != n) return false;
+      }
+      Channel::leave_all();
+      return true;
+    });
+    REQUIRE(child.succeeded());
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(wrong == 0);
+  drain(*channel);
+  channel->arena()->check_participants(0);
+  REQUIRE(channel->arena()->reconcile(patience()).ok());
+  REQUIRE(channel->arena()->check() == "");
+}
+
+TEST_CASE("Sixteen senders and sixteen receivers each get their part") {
+  constexpr std::uint64_t kEach = 300;
+  auto arena = new_arena(64 * kMiB);
+  auto channel = new_channel(arena, with_capacity(8));
+  auto counts = new_channel(arena, with_capacity(0));
+  std::vector<std::unique_ptr<Child>> children;
+  for (std::uint64_t who = 0; who < 16; ++who) {
+    children.push_back(std::make_unique<Child>([&] {
+      for (std::uint64_t i = 0; i < kEach; ++i)
+        if (!put(*channel, i + 1, 2, patience(60'000)).ok()) return false;
+      return true;
+    }));
+    children.push_back(std::make_unique<Child>([&] {
+      std::uint64_t count = 0;
+      for (;; ++count) {
+        auto number = get(*channel, patience(60'000));
+        if (!number) return false;
+        if (*number == 0) break;
+      }
+      return put(*counts, count).ok();
+    }));
+  }
+  for (std::size_t i = 0; i < 32; i += 2) REQUIRE(children[i]->succeeded());
+  for (int i = 0; i < 16; ++i) REQUIRE(put(*channel, 0).ok());
+  std::uint64_t total = 0;
+  for (int i = 0; i < 16; ++i) total += get(*counts).value();
+  REQUIRE(total == 16 * kEach);
+}
+
+TEST_CASE("Room that several messages left wakes every sender that waits for it") {
+  auto channel = new_channel(new_arena(), with_capacity(8));
+  for (std::uint64_t i = 0; i < 8; ++i) put(*channel, i).value();
+  std::vector<std::unique_ptr<Child>> senders;
+  for (int i = 0; i < 8; ++i) senders.push_back(std::make_unique<Child>([&] { return put(*channel, 100).ok(); }));
+  // Each time all of them may be asleep, or not yet: either way all get through.
+  for (int i = 0; i < 2; ++i) REQUIRE(channel->get_many(8, patience())->size() > 0);
+  for (auto& sender : senders) REQUIRE(sender->succeeded());
+}

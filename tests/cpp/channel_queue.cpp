@@ -1,0 +1,412 @@
+// Order, room and time.
+#include <poll.h>
+
+#include <map>
+#include <thread>
+
+#include "support/catch2.h"
+#include "support/channels.h"
+#include "support/waits.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+// Puts 1, 2, ... until there is no room; how many went.
+std::uint64_t fill_up(Channel& channel, std::size_t words = 1) {
+  std::uint64_t count = 0;
+  while (put(channel, count + 1, words, no_wait()).ok()) ++count;
+  return count;
+}
+
+struct Interrupting : WaitHooks {
+  int asked = 0;
+  void before_block() noexcept override {}
+  void after_block() noexcept override {}
+  bool interrupted() noexcept override { return ++asked > 0; }
+};
+
+// Lets somebody go on who is waited for, once that has lasted longer than a stopped process is waited for.
+struct Patient : WaitHooks {
+  const Gate& go;
+  const std::int64_t began = monotonic_ns();
+  bool opened = false;
+  explicit Patient(const Gate& gate) : go(gate) {}
+  void before_block() noexcept override {}
+  void after_block() noexcept override {}
+  bool interrupted() noexcept override {
+    if (!opened && monotonic_ns() - began > 100'000'000) {
+      opened = true;
+      go.open();
+    }
+    return false;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Messages come out in the order in which they were put, with rising tickets") {
+  auto channel = new_channel(new_arena());
+  for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(put(*channel, i * 11).value() == i);
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    auto message = channel->get(no_wait());
+    REQUIRE(message->ticket() == i);
+    REQUIRE(number_in(message->frame()) == i * 11);
+    REQUIRE_FALSE(message->redelivered());
+  }
+}
+
+TEST_CASE("Several senders and receivers keep the order of each sender and lose nothing") {
+  constexpr std::uint64_t kEach = 3'000;
+  auto arena = new_arena();
+  auto channel = new_channel(arena, with_capacity(16));
+  Child senders[3]{Child([&] {
+                     for (std::uint64_t i = 0; i < kEach; ++i)
+                       if (!put(*channel, 1u << 24 | i, i % 3 == 0 ? 100 : 2).ok()) return false;
+                     return true;
+                   }),
+                   Child([&] {
+                     for (std::uint64_t i = 0; i < kEach; ++i)
+                       if (!put(*channel, 2u << 24 | i).ok()) return false;
+                     return true;
+                   }),
+                   Child([&] {
+                     for (std::uint64_t i = 0; i < kEach; ++i)
+                       if (!put(*channel, 3u << 24 | i, 60).ok()) return false;
+                     return true;
+                   })};
+  auto results = new_channel(arena, with_capacity(0));
+  const auto receive = [&] {
+    std::map<std::uint64_t, std::uint64_t> last;
+    for (std::uint64_t count = 0;; ++count) {
+      auto number = get(*channel, patience(60'000));
+      if (!number || *number == 0) return put(*results, number ? count : kTorn).ok();
+      if (*number == kTorn || (last.count(*number >> 24) != 0 && last[*number >> 24] >= *number))
+        return put(*results, kTorn - 1).ok();
+      last[*number >> 24] = *number;
+    }
+  };
+  Child first(receive), second(receive);
+  for (Child& sender : senders) REQUIRE(sender.succeeded());
+  REQUIRE(put(*channel, 0).ok());
+  REQUIRE(put(*channel, 0).ok());
+  REQUIRE(get(*results, patience(60'000)).value() + get(*results, patience(60'000)).value() == 3 * kEach);
+}
+
+TEST_CASE("A channel of capacity n holds n messages, whatever n is") {
+  for (const std::uint64_t capacity : {1, 2, 3, 7, 8, 9, 63, 1000}) {
+    auto channel = new_channel(new_arena(), with_capacity(capacity));
+    REQUIRE(fill_up(*channel) == capacity);
+    REQUIRE(channel->size() == capacity);
+    REQUIRE_FALSE(channel->has_room());
+    REQUIRE(get(*channel).value() == 1);
+    REQUIRE(channel->has_room());
+    REQUIRE(put(*channel, 9, 1, no_wait()).ok());
+    REQUIRE(code_of(put(*channel, 10, 1, no_wait())) == Code::kFull);
+  }
+}
+
+TEST_CASE("A ring wraps around and grows at any place without a message lost") {
+  auto channel = new_channel(new_arena(), with_capacity(0));
+  std::uint64_t in = 0, out = 0;
+  for (std::uint64_t round = 1; round < 60; ++round) {
+    for (std::uint64_t i = 0; i < round % 23 + round; ++i) REQUIRE(put(*channel, ++in, i % 5 == 0 ? 61 : 3).ok());
+    for (std::uint64_t i = 0; i < round % 17 + round / 2 && out < in; ++i) REQUIRE(get(*channel).value() == ++out);
+  }
+  while (out < in) REQUIRE(get(*channel).value() == ++out);
+  REQUIRE(channel->size() == 0);
+}
+
+TEST_CASE("An unlimited channel takes memory for what is in it and gives it back") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena, with_capacity(0));
+  const std::uint64_t before = used_bytes(*arena);
+  for (std::uint64_t i = 0; i < 4'000; ++i) REQUIRE(put(*channel, i).ok());
+  REQUIRE(used_bytes(*arena) > 2 * kMiB);
+  REQUIRE(drain(*channel).size() == 4'000);
+  // The last of the segments, which are no larger than a sixteenth of the budget, stays for the messages to come.
+  REQUIRE(used_bytes(*arena) <= before + arena->max_bytes() / 16 + 8192);
+  REQUIRE(arena->check() == "");
+}
+
+TEST_CASE(
+    "An unlimited channel that has filled the arena is full until something is received, and raises nothing else") {
+  auto arena = new_arena(1 * kMiB);
+  auto channel = new_channel(arena, with_capacity(0));
+  const std::uint64_t count = fill_up(*channel);
+  REQUIRE(count > 1'000);
+  REQUIRE(code_of(put(*channel, 0, 1, patience(5))) == Code::kFull);
+  REQUIRE(code_of(channel->wait_for_room(8, no_wait())) == Code::kOs);  // the count alone would allow it
+  for (std::uint64_t i = 1; i <= count; ++i) REQUIRE(get(*channel).value() == i);
+  REQUIRE(put(*channel, 7, 1, no_wait()).ok());
+}
+
+TEST_CASE("Frames of any size travel, inline up to 480 bytes and in blocks beyond") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena);
+  for (const std::size_t words : {1, 2, 59, 60, 61, 512, 513, 100'000}) {
+    REQUIRE(put(*channel, words, words).ok());
+    auto message = channel->get(no_wait());
+    REQUIRE(message->bytes() == words * 8);
+    REQUIRE(message->in_block() == (words > 60));
+    REQUIRE(number_in(message->frame()) == words);
+  }
+  REQUIRE(arena->check() == "");
+}
+
+TEST_CASE("A frame of no bytes travels, and one too long to be inline is refused") {
+  auto channel = new_channel(new_arena());
+  Outgoing empty;
+  REQUIRE(channel->put(empty, no_wait()).ok());
+  REQUIRE(channel->get(no_wait())->frame().empty());
+  const std::vector<std::byte> bytes(481);
+  Outgoing long_one;
+  long_one.inline_frame = bytes;
+  REQUIRE(code_of(channel->put(long_one, no_wait())) == Code::kInvalid);
+}
+
+TEST_CASE("A received message stays valid while it is moved, and after its channel is gone") {
+  auto arena = new_arena();
+  Incoming inline_one, block_one;
+  {
+    auto channel = new_channel(arena);
+    put(*channel, 5, 60).value();
+    put(*channel, 6, 600).value();
+    inline_one = channel->get(no_wait()).value();
+    Incoming moved = channel->get(no_wait()).value();
+    block_one = std::move(moved);
+  }
+  REQUIRE(number_in(inline_one.frame()) == 5);
+  REQUIRE(number_in(block_one.frame()) == 6);
+  Lease lease = block_one.adopt().value();
+  block_one.drop();
+  REQUIRE(number_in({lease.data(), 600 * 8}) == 6);
+  REQUIRE(code_of(block_one.adopt()) == Code::kInvalid);
+}
+
+TEST_CASE("put_many puts all when there is room, in order") {
+  auto channel = new_channel(new_arena(), with_capacity(0));
+  std::vector<Outgoing> batch;
+  std::vector<std::unique_ptr<Message>> messages;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    messages.push_back(std::make_unique<Message>(*channel, i, i % 7 == 0 ? 80 : 4));
+    batch.push_back(std::move(messages.back()->out));
+  }
+  REQUIRE(channel->put_many(batch, no_wait()).ok());
+  for (std::uint64_t i = 0; i < 300; ++i) REQUIRE(get(*channel, no_wait()).value() == i);
+}
+
+TEST_CASE("put_many says how many went when the channel fills up, and consumes only those") {
+  auto channel = new_channel(new_arena(), with_capacity(5));
+  put(*channel, 100).value();
+  std::vector<Outgoing> batch;
+  std::vector<std::unique_ptr<Message>> messages;
+  for (std::uint64_t i = 0; i < 9; ++i) {
+    messages.push_back(std::make_unique<Message>(*channel, i, 100));
+    batch.push_back(std::move(messages.back()->out));
+  }
+  auto went = channel->put_many(batch, patience(5));
+  REQUIRE(code_of(went) == Code::kFull);
+  REQUIRE(went.error().completed == 4);
+  for (std::size_t i = 0; i < 9; ++i) REQUIRE(batch[i].block.valid() == (i >= 4));
+  REQUIRE(drain(*channel) == std::vector<std::uint64_t>{100, 0, 1, 2, 3});
+}
+
+TEST_CASE("put_many stops before a message that can never go") {
+  ChannelOptions options;
+  options.capacity = 0;
+  options.max_bytes = 100;
+  auto channel = new_channel(new_arena(), options);
+  Message small(*channel, 1, 2), large(*channel, 2, 20), last(*channel, 3, 2);
+  Outgoing batch[3]{std::move(small.out), std::move(large.out), std::move(last.out)};
+  auto went = channel->put_many(batch, patience(5));
+  REQUIRE(code_of(went) == Code::kMessageTooLarge);
+  REQUIRE(went.error().completed == 1);
+}
+
+TEST_CASE("get_many gives what is there, up to as many as asked for") {
+  auto channel = new_channel(new_arena(), with_capacity(0));
+  REQUIRE(code_of(channel->get_many(5, no_wait())) == Code::kEmpty);
+  REQUIRE(channel->get_many(0, no_wait())->empty());
+  for (std::uint64_t i = 0; i < 200; ++i) put(*channel, i, i % 9 == 0 ? 70 : 1).value();
+  std::uint64_t next = 0;
+  for (const std::size_t ask : {1, 64, 65, 1'000'000}) {
+    auto messages = channel->get_many(ask, no_wait());
+    REQUIRE(messages->size() == std::min<std::size_t>(ask, 200 - next));
+    for (Incoming& message : *messages) REQUIRE(number_in(message.frame()) == next++);
+    if (next == 200) break;
+  }
+  REQUIRE(next == 200);
+}
+
+TEST_CASE("Calls with an immediate deadline return without a wait") {
+  auto channel = new_channel(new_arena(), with_capacity(1));
+  CountedWaits waits;
+  const WaitContext at_once = waits.until(Deadline::immediate());
+  REQUIRE(code_of(get(*channel, at_once)) == Code::kEmpty);
+  REQUIRE(code_of(take(*channel, at_once)) == Code::kEmpty);
+  put(*channel, 1).value();
+  REQUIRE(code_of(put(*channel, 2, 1, at_once)) == Code::kFull);
+  REQUIRE(code_of(channel->wait_for_ack(0, at_once)) == Code::kTimeout);
+  REQUIRE(waits.blocks == 0);
+}
+
+TEST_CASE("Calls with a deadline wait until it, and not 50 ms longer") {
+  auto channel = new_channel(new_arena(), with_capacity(1));
+  const auto in_time = [](auto act) {
+    const std::int64_t ms = shortest_ms(80, act);
+    return ms >= 30 && ms < 80;
+  };
+  REQUIRE(in_time([&] { REQUIRE(code_of(get(*channel, patience(30))) == Code::kEmpty); }));
+  REQUIRE(in_time([&] { REQUIRE(code_of(take(*channel, patience(30))) == Code::kEmpty); }));
+  put(*channel, 1).value();
+  REQUIRE(in_time([&] { REQUIRE(code_of(put(*channel, 2, 1, patience(30))) == Code::kFull); }));
+  REQUIRE(in_time([&] { REQUIRE(code_of(channel->wait_for_ack({}, patience(30))) == Code::kTimeout); }));
+}
+
+TEST_CASE("The interrupt hook ends every kind of waiting") {
+  auto channel = new_channel(new_arena(), with_capacity(1));
+  Interrupting hooks;
+  const WaitContext wait{Deadline::never(), &hooks};
+  REQUIRE(code_of(channel->get(wait)) == Code::kInterrupted);
+  REQUIRE(code_of(channel->take(wait)) == Code::kInterrupted);
+  put(*channel, 1).value();
+  REQUIRE(code_of(put(*channel, 2, 1, wait)) == Code::kInterrupted);
+  REQUIRE(code_of(channel->wait_for_room(1, wait)) == Code::kInterrupted);
+  REQUIRE(code_of(channel->wait_for_ack({}, wait)) == Code::kInterrupted);
+  REQUIRE(get(*channel).value() == 1);
+}
+
+TEST_CASE("max_bytes bounds the bytes that are queued") {
+  ChannelOptions options;
+  options.capacity = 0;
+  options.max_bytes = 1'000;
+  auto channel = new_channel(new_arena(), options);
+  REQUIRE(fill_up(*channel, 40) == 3);
+  REQUIRE(channel->has_room());  // for a message of 40 bytes
+  REQUIRE(put(*channel, 4, 5, no_wait()).ok());
+  REQUIRE_FALSE(channel->has_room());
+  REQUIRE(get(*channel).value() == 1);
+  REQUIRE(put(*channel, 5, 40, no_wait()).ok());
+}
+
+TEST_CASE("A message over max_bytes, or over the arena, is refused at once even when the channel is full") {
+  ChannelOptions options;
+  options.capacity = 1;
+  options.max_bytes = 1'000;
+  auto arena = new_arena();
+  auto channel = new_channel(arena, options);
+  auto plain = new_channel(arena, with_capacity(1));
+  put(*channel, 1).value();
+  put(*plain, 1).value();
+  REQUIRE(code_of(channel->wait_for_room(1'001, patience())) == Code::kMessageTooLarge);
+  REQUIRE(code_of(put(*channel, 2, 126)) == Code::kMessageTooLarge);
+  REQUIRE(code_of(plain->wait_for_room(arena->max_bytes() + 1, patience())) == Code::kMessageTooLarge);
+}
+
+TEST_CASE("A channel queues no more bytes than it leaves free for others") {
+  auto arena = new_arena(8 * kMiB);
+  auto channel = new_channel(arena, with_capacity(0));
+  const std::size_t words = kMiB / 8;
+  std::uint64_t queued = 0;
+  for (;; ++queued) {
+    if (!channel->wait_for_room(words * 8, no_wait()).ok()) break;
+    REQUIRE(put(*channel, queued, words, no_wait()).ok());
+    REQUIRE((queued + 1) * kMiB <= arena->free_bytes());
+  }
+  REQUIRE(queued >= 3);
+  REQUIRE(put(*channel, 99, 1, no_wait()).ok());  // small ones go on
+  auto other = new_channel(arena);
+  REQUIRE(put(*other, 1, words, no_wait()).ok());
+}
+
+TEST_CASE("An empty channel admits one message of almost the whole arena") {
+  auto arena = new_arena(8 * kMiB);
+  auto channel = new_channel(arena);
+  const std::size_t words = 7 * kMiB / 8;
+  REQUIRE(channel->wait_for_room(words * 8, no_wait()).ok());
+  REQUIRE(put(*channel, 1, words, no_wait()).ok());
+  REQUIRE(get(*channel).value() == 1);
+}
+
+TEST_CASE("A thousand channels in one arena give all of their memory back") {
+  auto arena = new_arena(64 * kMiB);
+  {
+    std::vector<std::shared_ptr<Channel>> channels;
+    for (std::uint64_t i = 0; i < 1'000; ++i) {
+      channels.push_back(new_channel(arena));
+      put(*channels.back(), i, i % 2 == 0 ? 1 : 100).value();
+    }
+    for (std::uint64_t i = 0; i < 1'000; ++i) REQUIRE(get(*channels[i]).value() == i);
+  }
+  arena->check_participants(0);
+  REQUIRE(arena->reconcile(patience()).ok());
+  REQUIRE(used_bytes(*arena) == 0);
+  REQUIRE(arena->check() == "");
+}
+
+TEST_CASE("A channel that nobody has any more is reclaimed with what is queued in it") {
+  auto arena = new_arena();
+  {
+    auto channel = new_channel(arena, with_capacity(0));
+    for (std::uint64_t i = 0; i < 50; ++i) put(*channel, i, i % 2 == 0 ? 1 : 5'000).value();
+    Delivery delivery = take(*channel).value();
+  }
+  arena->check_participants(0);
+  REQUIRE(arena->reconcile(patience()).ok());
+  REQUIRE(used_bytes(*arena) == 0);
+  REQUIRE(arena->check() == "");
+}
+
+TEST_CASE("A channel can be opened by its block, once per process, and by nothing else") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena);
+  REQUIRE(Channel::open(arena, channel->block(), patience()).value() == channel);
+  const Lease array = new_lease(*arena);
+  REQUIRE(code_of(Channel::open(arena, array.ref(), patience())) == Code::kIncompatible);
+  BlockRef gone = channel->block();
+  gone.sequence += 1;
+  REQUIRE(code_of(Channel::open(arena, gone, patience())) == Code::kNotFound);
+  REQUIRE(code_of(Channel::open(arena, BlockRef{BlockId{~std::uint64_t{0}}, 1}, patience())) == Code::kIncompatible);
+}
+
+TEST_CASE("A put that needs a segment outwaits a slow owner of the arena lock") {
+  auto channel = new_channel(new_arena(), with_capacity(0));
+  for (std::uint64_t i = 0; i < channel::kFirstSlots; ++i) put(*channel, i).value();
+  Gate locked;
+  Child owner([&] {
+    auto& word = channel->arena()->header().arena_lock;
+    channel->arena()->lock(word, patience()).value();
+    locked.open();
+    poll(nullptr, 0, 150);  // longer than a lock is waited for when nothing else is
+    channel->arena()->unlock(word);
+    return true;
+  });
+  locked.wait();
+  REQUIRE(put(*channel, channel::kFirstSlots).ok());
+  REQUIRE(owner.succeeded());
+}
+
+TEST_CASE(
+    "A call that may not wait finds room and messages although a lock is kept for a while by one who is not stopped") {
+  for (const bool senders : {true, false}) {
+    auto channel = new_channel(new_arena(), with_capacity(2));
+    put(*channel, 1).value();
+    auto& word = senders ? header_of(*channel).senders_lock : header_of(*channel).receivers_lock;
+    Gate locked, go;
+    Child owner([&] {
+      channel->arena()->lock(word, patience()).value();
+      locked.open();
+      go.wait();
+      channel->arena()->unlock(word);
+      return true;
+    });
+    locked.wait();
+    Patient hooks(go);
+    const WaitContext at_once{Deadline::immediate(), &hooks};
+    REQUIRE((senders ? put(*channel, 2, 1, at_once).ok() : get(*channel, at_once).ok()));
+    REQUIRE(hooks.opened);
+    REQUIRE(owner.succeeded());
+  }
+}

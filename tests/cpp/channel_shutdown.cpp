@@ -1,0 +1,293 @@
+// What queues have besides: counted tasks, shutting down, reservations, and a descriptor that tells of room.
+#include <poll.h>
+
+#include <atomic>
+#include <thread>
+
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+std::shared_ptr<Channel> new_queue(std::uint64_t capacity = 0) {
+  return new_channel(new_arena(), with_capacity(capacity, Ending::kNever));
+}
+
+bool readable(int fd) {
+  pollfd entry{fd, POLLIN, 0};
+  return poll(&entry, 1, 0) == 1;
+}
+
+}  // namespace
+
+TEST_CASE("Tasks are done when each message that was put has been reported") {
+  auto queue = new_queue();
+  REQUIRE(queue->join_tasks(no_wait()).ok());
+  for (std::uint64_t i = 0; i < 3; ++i) put(*queue, i).value();
+  drain(*queue);
+  REQUIRE(queue->unfinished_tasks() == 3);
+  queue->task_done().value();
+  queue->task_done().value();
+  REQUIRE(code_of(queue->join_tasks(no_wait())) == Code::kTimeout);
+  Child last([&] { return queue->task_done().ok(); });
+  REQUIRE(queue->join_tasks(patience()).ok());
+  REQUIRE(last.succeeded());
+  REQUIRE(code_of(queue->task_done()) == Code::kInvalid);
+  REQUIRE(queue->stats().unfinished == 0);
+}
+
+TEST_CASE("A queue that was shut down gives out what it has, takes no more, and then says so") {
+  auto queue = new_queue(2);
+  put(*queue, 1).value();
+  put(*queue, 2, 100).value();
+  queue->shut_down(false, patience()).value();
+  REQUIRE(code_of(put(*queue, 3)) == Code::kShutDown);
+  REQUIRE_FALSE(queue->has_room());
+  REQUIRE(queue->can_put());  // it would not wait
+  REQUIRE(get(*queue).value() == 1);
+  {
+    Delivery delivery = take(*queue).value();
+    REQUIRE(number_in(delivery) == 2);
+  }
+  REQUIRE(get(*queue).value() == 2);  // it came back
+  REQUIRE(code_of(get(*queue)) == Code::kShutDown);
+  REQUIRE(code_of(take(*queue)) == Code::kShutDown);
+  REQUIRE(code_of(queue->get_many(3, patience())) == Code::kShutDown);
+}
+
+TEST_CASE("An immediate shutdown drops what is queued, counts it as done and gives its memory back") {
+  auto queue = new_queue();
+  for (std::uint64_t i = 0; i < 20; ++i) put(*queue, i, 1'000).value();
+  get(*queue).value();
+  Delivery returned = take(*queue).value();
+  returned.nack(patience()).value();
+  const std::uint64_t before = used_bytes(*queue->arena());
+  queue->shut_down(true, patience()).value();
+  REQUIRE(queue->size() == 0);
+  REQUIRE(used_bytes(*queue->arena()) < before);
+  REQUIRE(queue->stats().queued_bytes == 0);
+  REQUIRE(code_of(get(*queue, no_wait())) == Code::kShutDown);
+  REQUIRE(code_of(take(*queue, no_wait())) == Code::kShutDown);
+  REQUIRE(queue->unfinished_tasks() == 2);  // those that were received
+  queue->task_done().value();
+  queue->task_done().value();
+  REQUIRE(code_of(queue->task_done()) == Code::kInvalid);
+  REQUIRE(queue->join_tasks(no_wait()).ok());
+  REQUIRE(queue->arena()->check() == "");
+}
+
+TEST_CASE("A shutdown ends the waits of other processes") {
+  for (const bool discard : {false, true}) {
+    auto empty = new_queue(1), full = new_channel(empty->arena(), with_capacity(1, Ending::kNever));
+    put(*full, 1).value();
+    Child getting([&] { return code_of(get(*empty, patience(60'000))) == Code::kShutDown; });
+    Child putting([&] { return code_of(put(*full, 2, 1, patience(60'000))) == Code::kShutDown; });
+    Child taking([&] { return code_of(take(*empty, patience(60'000))) == Code::kShutDown; });
+    empty->shut_down(discard, patience()).value();
+    full->shut_down(discard, patience()).value();
+    REQUIRE(getting.succeeded());
+    REQUIRE(putting.succeeded());
+    REQUIRE(taking.succeeded());
+  }
+}
+
+TEST_CASE("What was put before a shutdown is received exactly once, by however many") {
+  constexpr std::uint64_t kMost = 100'000;
+  auto queue = new_queue(16);
+  std::atomic<std::uint64_t> sent{0}, received{0}, wrong{0};
+  std::vector<std::thread> threads;
+  for (int who = 0; who < 2; ++who) {
+    threads.emplace_back([&] {
+      for (std::uint64_t i = 1; i < kMost; ++i) {
+        auto put_one = put(*queue, i);
+        if (!put_one) {
+          if (put_one.code() != Code::kShutDown) ++wrong;
+          return;
+        }
+        ++sent;
+      }
+    });
+    threads.emplace_back([&] {
+      for (;;) {
+        auto got = get(*queue);
+        if (!got) {
+          if (got.code() != Code::kShutDown) ++wrong;
+          return;
+        }
+        ++received;
+      }
+    });
+  }
+  while (received < 200) std::this_thread::yield();
+  queue->shut_down(false, patience()).value();
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(wrong == 0);
+  REQUIRE(received == sent);
+}
+
+TEST_CASE("An end that one process has reserved is the others' again when it is released") {
+  auto queue = new_queue(1);
+  queue->reserve(End::kReceiving, no_wait()).value();
+  REQUIRE(code_of(queue->reserve(End::kReceiving, no_wait())) == Code::kTimeout);
+  put(*queue, 1).value();
+  Child other([&] {
+    return code_of(get(*queue, no_wait())) == Code::kEmpty && code_of(take(*queue, no_wait())) == Code::kEmpty &&
+           queue->size() == 1;
+  });
+  REQUIRE(other.succeeded());
+  REQUIRE(get(*queue, no_wait()).value() == 1);
+  Child waiting([&] { return get(*queue, patience(60'000)).value() == 2; });
+  put(*queue, 2).value();
+  REQUIRE(queue->release(End::kReceiving));
+  REQUIRE_FALSE(queue->release(End::kReceiving));
+  REQUIRE(waiting.succeeded());
+
+  queue->reserve(End::kSending, no_wait()).value();
+  Child sender([&] { return code_of(put(*queue, 3, 1, no_wait())) == Code::kFull; });
+  REQUIRE(sender.succeeded());
+  put(*queue, 3).value();
+  REQUIRE(queue->release(End::kSending));
+}
+
+TEST_CASE("A reservation ends with the process that made it") {
+  auto queue = new_queue();
+  put(*queue, 1).value();
+  Gate up;
+  Child holder([&] {
+    queue->reserve(End::kReceiving, no_wait()).value();
+    up.open();
+    pause();
+    return true;
+  });
+  up.wait();
+  REQUIRE(code_of(get(*queue, no_wait())) == Code::kEmpty);
+  holder.kill_and_wait();
+  REQUIRE(get(*queue, patience(60'000)).value() == 1);
+  queue->reserve(End::kReceiving, patience(60'000)).value();
+}
+
+TEST_CASE("The descriptor of the sending end is readable exactly while there is room") {
+  auto queue = new_queue(2);
+  const int fd = queue->wake_fd(End::kSending).value();
+  REQUIRE(fd != queue->wake_fd(End::kReceiving).value());
+  REQUIRE(readable(fd));
+  put(*queue, 1).value();
+  REQUIRE(readable(fd));
+  put(*queue, 2).value();
+  REQUIRE_FALSE(readable(fd));
+  Child receiver([&] { return get(*queue).value() == 1; });
+  REQUIRE(receiver.succeeded());
+  REQUIRE(readable(fd));
+  put(*queue, 3).value();
+  REQUIRE_FALSE(readable(fd));
+  queue->shut_down(false, patience()).value();
+  REQUIRE(readable(fd));
+}
+
+TEST_CASE("A queue is shut down although a sender and a receiver died with its locks") {
+  for (const bool discard : {false, true}) {
+    for (const End which : {End::kSending, End::kReceiving}) {
+      auto queue = new_queue();
+      put(*queue, 1).value();
+      const memory::Identity dead = queue->arena()->reserve_slot().value().identity;
+      ChannelHeader& header = header_of(*queue);
+      (which == End::kSending ? header.senders_lock : header.receivers_lock) = memory::kHeld | dead;
+      REQUIRE(queue->shut_down(discard, patience()).ok());
+      REQUIRE(get(*queue, no_wait()).ok() == !discard);
+      REQUIRE(code_of(get(*queue, no_wait())) == Code::kShutDown);
+    }
+  }
+}
+
+TEST_CASE("A descriptor does not tell of a message that was received before its sender came to tell") {
+  auto queue = new_queue(), answers = new_channel(queue->arena(), with_capacity(0, Ending::kNever));
+  const int fd = queue->wake_fd(End::kReceiving).value();
+  const std::uint64_t rounds = under_valgrind() ? 10 : 300;
+  int told_late = 0;  // by a sender that had no processor for longer than it is waited for
+  Child sender([&] {
+    for (std::uint64_t i = 0; i < rounds; ++i) {
+      if (!put(*queue, i).ok() || get(*answers, patience(60'000)).value() != i) return false;
+    }
+    return true;
+  });
+  for (std::uint64_t i = 0; i < rounds; ++i) {
+    REQUIRE(get(*queue, patience(60'000)).value() == i);
+    pollfd entry{fd, POLLIN, 0};
+    told_late += poll(&entry, 1, 1);
+    put(*answers, i).value();
+  }
+  REQUIRE(sender.succeeded());
+  REQUIRE(told_late <= static_cast<int>(rounds / 10));
+}
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+TEST_CASE("A process killed anywhere in a shutdown leaves a queue that is open or shut, and loses no task") {
+  for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
+    REQUIRE(n < 1'000);
+    auto queue = new_queue();
+    for (std::uint64_t i = 0; i < 10; ++i) put(*queue, i, i % 2 == 0 ? 100 : 1).value();
+    get(*queue).value();
+    queue->task_done().value();
+    killed = killed_at_change(n, [&] { queue->shut_down(true, patience()).value(); }) ? 1 : 0;
+    INFO("killed before change " << n);
+    queue->arena()->check_participants(0);
+    REQUIRE(queue->arena()->reconcile(patience()).ok());
+    if (!queue->is_shut_down()) {
+      REQUIRE(queue->size() == 9);
+      REQUIRE(put(*queue, 1).ok());
+      continue;
+    }
+    if (queue->unfinished_tasks() != 0) {  // so far only puts are refused
+      REQUIRE(queue->unfinished_tasks() == 9);
+      REQUIRE(queue->size() == 9);
+      REQUIRE(code_of(put(*queue, 1)) == Code::kShutDown);
+      queue->shut_down(true, patience()).value();
+    }
+    REQUIRE(code_of(get(*queue, no_wait())) == Code::kShutDown);
+    REQUIRE(queue->stats().queued_bytes == 0);
+    REQUIRE(queue->join_tasks(no_wait()).ok());
+    REQUIRE(queue->arena()->check() == "");
+  }
+}
+
+TEST_CASE("A process killed anywhere in a reservation, or in ending it, leaves the end to the others") {
+  std::int64_t n = 1;
+  for (bool killed = true; killed; ++n) {
+    REQUIRE(n < 100);
+    auto queue = new_queue(1);
+    put(*queue, 1).value();
+    killed = killed_at_change(n, [&] {
+      for (const End which : {End::kReceiving, End::kSending}) {
+        queue->reserve(which, patience()).value();
+        queue->release(which);
+      }
+    });
+    INFO("killed before change " << n);
+    queue->arena()->check_participants(0);
+    REQUIRE(queue->arena()->reconcile(patience()).ok());
+    REQUIRE(get(*queue, no_wait()).value() == 1);
+    REQUIRE(put(*queue, 2, 1, no_wait()).ok());
+    REQUIRE(queue->arena()->check() == "");
+  }
+  REQUIRE(n > 4);
+}
+
+TEST_CASE("A process killed anywhere in reporting a task leaves it done or not") {
+  for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
+    REQUIRE(n < 100);
+    auto queue = new_queue();
+    put(*queue, 1).value();
+    put(*queue, 2).value();
+    killed = killed_at_change(n, [&] { queue->task_done().value(); }) ? 1 : 0;
+    const std::uint64_t unfinished = queue->unfinished_tasks();
+    REQUIRE((unfinished == 1 || unfinished == 2));
+    for (std::uint64_t i = 0; i < unfinished; ++i) queue->task_done().value();
+    REQUIRE(queue->join_tasks(no_wait()).ok());
+  }
+}
+
+#endif

@@ -1,0 +1,159 @@
+// A participant killed between any two instructions: single-stepped with ptrace through the operations of a channel and
+// killed at well over a thousand places. The crash points lie before each change of shared memory; these lie anywhere,
+// also within the allocator and the C library and around system calls.
+//
+// A step takes two changes of processes, so a child runs to a crash point and is stepped from there.
+#include <sys/ptrace.h>
+
+#include <cerrno>
+#include <csignal>
+
+#include "support/survivors.h"
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+// A child that stops before its n-th change, then goes on one instruction at a time, as it is told.
+class SteppedChild {
+ public:
+  template <class Act>
+  SteppedChild(std::int64_t change, Act act) : pid_(fork()) {
+    if (pid_ == 0) {
+      alarm(280);  // a test that fails leaves nothing behind
+      if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(0);
+      crash_signal = SIGSTOP;
+      changes_until_crash.store(change);
+      act();
+      _exit(0);
+    }
+    await();
+  }
+  ~SteppedChild() { kill_now(); }
+  SteppedChild(const SteppedChild&) = delete;
+  SteppedChild& operator=(const SteppedChild&) = delete;
+
+  bool stopped() const { return stopped_; }
+  void step() {
+    if (stopped_ && ptrace(PTRACE_SINGLESTEP, pid_, nullptr, nullptr) == 0) await();
+  }
+  void kill_now() {
+    if (!stopped_) return;
+    kill(pid_, SIGKILL);
+    await();
+  }
+
+ private:
+  void await() {
+    int status = 0;
+    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    stopped_ = WIFSTOPPED(status);
+  }
+  int pid_;
+  bool stopped_ = false;
+};
+
+bool can_step() {
+  std::atomic<std::uint32_t> word{0};
+  SteppedChild child(1, [&] { store_relaxed(word, 1u); });
+  for (int i = 0; i < 3; ++i) child.step();
+  return child.stopped();
+}
+
+struct Operation {
+  const char* name;
+  std::function<void(Channel&)> prepare, act;
+  std::function<bool(const Numbers&)> contents_are_right;
+};
+
+constexpr std::size_t kInline = 4, kBlock = 61;  // words; what is longer than 60 lies in a block
+
+// With records for deliveries, the making of which has a test of its own.
+std::function<void(Channel&)> after_a_take(std::function<void(Channel&)> more) {
+  return [more](Channel& channel) {
+    put(channel, 0).value();
+    take(channel).value().ack(patience()).value();
+    more(channel);
+  };
+}
+void take_one(Channel& channel) {
+  Delivery delivery = take(channel).value();
+  _exit(0);  // as good as killed
+}
+void give_back_one(Channel& channel) {
+  take(channel).value().nack(patience()).value();
+}
+
+std::vector<Operation> operations() {
+  std::vector<Operation> all;
+  for (const std::size_t words : {kInline, kBlock}) {
+    const auto three = after_a_take(putting(0, 3, words));
+    const auto three_and_one_back = [three](Channel& channel) {
+      three(channel);
+      give_back_one(channel);
+    };
+    all.push_back({"put", three, putting(3, 1, words), run_of(0, 3, 4)});
+    all.push_back({"get", three, [](Channel& channel) { channel.get(patience()).value(); }, tail_of(3, 2)});
+    all.push_back({"take", three, take_one, run_of(0, 3, 3)});
+    all.push_back(
+        {"ack", three, [](Channel& channel) { take(channel).value().ack(patience()).value(); }, tail_of(3, 2)});
+    all.push_back({"nack", three, give_back_one, run_of(0, 3, 3)});
+    all.push_back({"get of a returned message", three_and_one_back,
+                   [](Channel& channel) { channel.get(patience()).value(); }, tail_of(3, 2)});
+    all.push_back({"take of a returned message", three_and_one_back, take_one, run_of(0, 3, 3)});
+  }
+  all.push_back({"growth of the ring", putting(0, 8, kInline), putting(8, 1, kInline), run_of(0, 8, 9)});
+  return all;
+}
+
+// Kills a child in `operation` so many instructions after its n-th change; false when it ended before.
+bool kill_in(const Operation& operation, const std::shared_ptr<Arena>& arena, std::int64_t change, int instructions) {
+  INFO(operation.name << ", killed " << instructions << " instructions after change " << change);
+  auto channel = new_channel(arena, unlimited());
+  operation.prepare(*channel);
+  SteppedChild child(change, [&] { operation.act(*channel); });
+  for (int i = 0; i < instructions; ++i) child.step();
+  const bool killed = child.stopped();
+  child.kill_now();
+  survive_with(*channel, operation.contents_are_right);
+  channel.reset();
+  arena->check_participants(0);
+  REQUIRE(arena->reconcile(patience()).ok());
+  REQUIRE(used_bytes(*arena) == 0);
+  return killed;
+}
+
+}  // namespace
+
+TEST_CASE("A participant killed at any of a thousand instructions takes nothing from the others and stops nobody") {
+  if (under_valgrind() || kAddressSanitizer || kThreadSanitizer) {
+    WARN("not single-stepped: most instructions would be those of the checker");
+    return;
+  }
+  if (!can_step()) {
+    WARN("not single-stepped: this machine does not let a process trace its child");
+    return;
+  }
+  auto arena = new_arena(32 * kMiB);
+  int kills = 0;
+  for (const Operation& operation : operations()) {
+    bool killed = true;
+    for (std::int64_t change = 1; killed; ++change) {
+      REQUIRE(change < 1'000);
+      // Places of which no two are the same, further on for every other change.
+      for (const int instructions : {2, 7, 15, 30, 60, 100}) {
+        const int further = instructions + static_cast<int>(change % 4);
+        killed = kill_in(operation, arena, change, further);
+        if (!killed) break;
+        ++kills;
+      }
+    }
+  }
+  REQUIRE(kills >= 1'000);
+}
+
+#endif
