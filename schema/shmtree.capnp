@@ -1,0 +1,62 @@
+@0xbe1c0f4da74c2365;
+# The metadata of a frame: one tree, flattened in preorder into columns. docs/frame.md says how nodes use them, and
+# include/shmtree/kind.h has the numbers. A column without values is a null pointer.
+#
+# Field numbers are frozen. A new column goes to the end; a reader that does not know it would misread the message, so
+# whoever adds one raises the version in the frame's header.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("shmtree::schema");
+
+struct Frame {
+  kinds @0 :Data;
+  # One byte per node: a Kind. The first is the root; there is always one.
+
+  lengths @1 :Data;
+  # Counts, sizes in bytes, flags and references to names: 0 to 254 stand for themselves, 255 for the next of `ints`.
+
+  ints @2 :List(Int64);
+
+  floats @3 :List(Float64);
+
+  text @4 :Data;
+  # The bytes of all short strings, names and other short runs of bytes, without separators.
+
+  arrays @5 :List(Array);
+
+  buffers @6 :List(UInt64);
+  # Bytes of each raw buffer, in the order in which they follow the metadata.
+
+  views @7 :List(Int64);
+  # In bytes, array by array: an offset if the array has one, then a stride per dimension if it is strided.
+
+  externals @8 :List(External);
+  # Bytes outside of this frame that arrays refer to.
+}
+
+struct Array {
+  dtype @0 :UInt8;
+  # A DType. 0: described by a name.
+
+  flags @1 :UInt8;
+  # 1 read-only, 2 Fortran order, 4 strided, 8 has an offset, 16 external, 32 without bytes.
+
+  ndim @2 :UInt8;
+  # At most 64. The shape stands in `lengths`.
+
+  spare @3 :UInt8;
+  # 0.
+
+  buffer @4 :UInt32;
+  # Index of `buffers`, or of `externals`; 0 for an array without bytes.
+}
+
+struct External {
+  reference @0 :UInt32;
+  # Which of the blocks that the message refers to; the list of those is not part of the frame.
+
+  offset @1 :UInt64;
+  # In bytes, from the start of that block.
+
+  bytes @2 :UInt64;
+}

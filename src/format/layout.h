@@ -1,0 +1,56 @@
+// The fixed part of a frame. docs/frame.md has the whole of it, byte by byte.
+//
+//   offset 0   4  magic "SHMT"
+//          4   4  bytes of the metadata, a multiple of 8
+//          8   6  bytes of the whole frame
+//         14   1  version
+//         15   1  flags, 0
+//         16      the metadata: one Cap'n Proto segment, without a segment table
+//   Then the raw buffers, each at the next multiple of 64 from the frame's start, the gaps zeroed.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace shmtree::format {
+
+static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so is every field in them");
+
+struct FrameHeader {
+  std::uint32_t magic;
+  std::uint32_t metadata_bytes;
+  std::uint64_t size_version_flags;  // total bytes | version << 48 | flags << 56
+};
+static_assert(sizeof(FrameHeader) == 16);
+static_assert(offsetof(FrameHeader, metadata_bytes) == 4);
+static_assert(offsetof(FrameHeader, size_version_flags) == 8);
+
+inline constexpr std::uint32_t kFrameMagic = 0x544d4853;  // "SHMT" in memory
+inline constexpr std::uint8_t kFrameVersion = 1;
+inline constexpr std::uint64_t kMaxFrameBytes = (std::uint64_t{1} << 48) - 1;
+inline constexpr std::size_t kBufferAlignment = 64;
+
+// Cap'n Proto counts list elements in 29 bits; a segment must stay under 2^29 words.
+inline constexpr std::size_t kMaxColumnCount = (std::size_t{1} << 29) - 1;
+inline constexpr std::size_t kMaxMetadataBytes = ((std::size_t{1} << 29) - 1) * 8;
+
+// A byte of `lengths` with this value stands for the next value of `ints`.
+inline constexpr std::uint8_t kLengthEscape = 255;
+
+// Bits of an array descriptor's flags.
+enum ArrayFlag : std::uint8_t {
+  kReadOnly = 1,   // the sender's array was not writable
+  kFortran = 2,    // first index varies fastest; without it and without kStrided the last one does
+  kStrided = 4,    // one stride in bytes per dimension stands in `views`
+  kOffset = 8,     // the first element is this many bytes into the buffer: in `views`, before the strides
+  kExternal = 16,  // `buffer` is an index of `externals`
+  kNoBuffer = 32,  // an array without bytes
+};
+inline constexpr std::uint8_t kAllArrayFlags = 63;
+
+constexpr std::uint64_t align_buffer(std::uint64_t offset) noexcept {
+  return (offset + (kBufferAlignment - 1)) & ~std::uint64_t{kBufferAlignment - 1};
+}
+
+}  // namespace shmtree::format

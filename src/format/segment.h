@@ -1,0 +1,81 @@
+// Finds the columns in the metadata: the pointers of one Cap'n Proto segment, in the form that frames have.
+//
+// Cap'n Proto's own reader does this for any message, following far pointers, charging a traversal limit and adapting
+// element sizes; for the nine flat lists of a frame that took two thirds of the time in which a small message was read
+// (180 ns of 270). A frame has one segment, one struct, and lists without pointers in them: what is left to check is
+// below, and a test holds it against Cap'n Proto's reader. Every offset and size is checked against the segment; lists
+// may overlap, which harms nobody.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace shmtree::format {
+
+class Segment {
+ public:
+  // Element sizes of lists, as Cap'n Proto numbers them.
+  enum Size : std::uint8_t { kBytes = 2, kWords = 5, kStructs = 7 };
+
+  explicit Segment(std::span<const std::uint64_t> words) noexcept : words_(words) {}
+
+  // The root must be a struct; false otherwise. A null root is a struct without fields.
+  bool read_root() noexcept {
+    const std::uint64_t pointer = words_[0];
+    if (pointer == 0) return true;
+    const std::uint64_t data = pointer >> 32 & 0xffff;
+    const std::uint64_t count = pointer >> 48;
+    if ((pointer & 3) != 0 || !target_of(0, data + count, first_)) return false;
+    first_ += data;
+    count_ = count;
+    return true;
+  }
+
+  std::size_t pointers() const noexcept { return count_; }
+
+  // The list under a pointer of the root: where it begins and how many elements it has. `words_each` is the size of the
+  // structs in a list of structs. False for anything that is not such a list within the segment.
+  bool read_list(std::size_t field, Size size, std::size_t words_each, const void*& begin,
+                 std::size_t& count) const noexcept {
+    begin = nullptr;
+    count = 0;
+    if (field >= count_) return true;
+    const std::size_t at = first_ + field;
+    const std::uint64_t pointer = words_[at];
+    if (pointer == 0) return true;
+    const std::uint64_t elements = pointer >> 35;
+    if ((pointer & 3) != 1 || (pointer >> 32 & 7) != size) return false;
+    const std::uint64_t words = size == kBytes ? (elements + 7) / 8 : elements;
+    std::size_t target = 0;
+    if (!target_of(at, size == kStructs ? words + 1 : words, target)) return false;
+    count = elements;
+    if (size == kStructs) {
+      // The elements are counted and described by a word before them.
+      const std::uint64_t tag = words_[target++];
+      count = tag >> 2 & 0x3fffffff;
+      if ((tag & 3) != 0 || tag >> 32 != words_each || count * words_each != elements) return false;
+    }
+    begin = &words_[target];
+    return true;
+  }
+
+ private:
+  // Where the pointer in the word `at` leads, if `words` words from there are in the segment.
+  bool target_of(std::size_t at, std::uint64_t words, std::size_t& target) const noexcept {
+    const std::int64_t distance = static_cast<std::int32_t>(words_[at]) >> 2;
+    const std::int64_t begin = static_cast<std::int64_t>(at) + 1 + distance;
+    if (begin < 0 || static_cast<std::uint64_t>(begin) > words_.size() ||
+        words > words_.size() - static_cast<std::uint64_t>(begin)) {
+      return false;
+    }
+    target = static_cast<std::size_t>(begin);
+    return true;
+  }
+
+  std::span<const std::uint64_t> words_;
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
+};
+
+}  // namespace shmtree::format
