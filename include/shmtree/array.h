@@ -1,0 +1,91 @@
+// xtensor: containers and expressions as Values to send, received arrays as xtensor views of shared memory.
+//
+//   xt::xarray<float> obs = xt::zeros<float>({84, 84});
+//   sender.put(shmtree::Dict{{"obs", obs}});           // referred to until put returns
+//   auto view = item["obs"].array<float>();            // no copy; the view keeps the message
+//
+// The only header of shmtree that includes xtensor. Thread safety and errors are those of value.h and item.h.
+#pragma once
+
+// xtensor 0.26 moved its headers into folders.
+#if __has_include(<xtensor/containers/xadapt.hpp>)
+#include <xtensor/containers/xadapt.hpp>
+#include <xtensor/containers/xarray.hpp>
+#else
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xarray.hpp>
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "shmtree/item.h"
+#include "shmtree/value.h"
+
+namespace shmtree {
+
+// Anything of xtensor that has values: what owns or adapts memory with strides is referred to when it is an lvalue,
+// everything else (temporaries, lazy expressions, views without strides of their own) is evaluated into an array that
+// the Value keeps.
+template <class E>
+requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::value_type>) struct ValueOf<E> {
+  using Element = typename E::value_type;
+
+  template <class Array>
+  static ArrayRef refer(const Array& array) {
+    ArrayRef ref{.data = array.data() + array.data_offset(), .dtype = dtype_of<Element>()};
+    const std::size_t dimensions = array.dimension();
+    for (std::size_t i = 0; i < dimensions; ++i) {
+      ref.shape.push_back(static_cast<std::int64_t>(array.shape()[i]));
+      // xtensor writes 0 for the stride of a dimension with one element; any number does.
+      ref.strides.push_back(static_cast<std::int64_t>(array.strides()[i]) * std::int64_t{sizeof(Element)});
+    }
+    return ref;
+  }
+
+  static Value keep(xt::xarray<Element>&& array) {
+    auto kept = std::make_shared<const xt::xarray<Element>>(std::move(array));
+    ArrayRef ref = refer(*kept);
+    ref.owner = std::move(kept);
+    return ref;
+  }
+
+  static Value make(const E& expression) {
+    if constexpr (xt::has_data_interface<E>::value && xt::has_strides<E>::value) {
+      return refer(expression);
+    } else {
+      return keep(xt::xarray<Element>(expression));
+    }
+  }
+
+  static Value make(E&& expression) { return keep(xt::xarray<Element>(std::move(expression))); }
+};
+
+// A view of the elements in place: a dynamic-layout xtensor adaptor that may be read, written and sliced, and that
+// keeps the message by itself. T as the sender had it, `const T` for a read-only array. BadResult (kInvalid) when the
+// elements are of another type, are read-only and T is not const, or cannot be addressed as T (unaligned, or strides
+// that are no multiple of T, or negative ones).
+template <class T>
+auto Item::array() const {
+  static_assert(ArrayElement<T>, "no array has elements of this type");
+  using Hold = std::shared_ptr<const void>;
+  using Buffer = xt::xbuffer_adaptor<T*, xt::smart_ownership, Hold>;
+  using Shape = std::vector<std::size_t>;
+  using Adaptor = xt::xarray_adaptor<Buffer, xt::layout_type::dynamic, Shape>;
+  const ArrayView found = typed_view(dtype_of<T>(), alignof(T), !std::is_const_v<T>).value();
+  Shape shape(found.shape.begin(), found.shape.end());
+  typename Adaptor::strides_type strides(found.strides.size());
+  std::size_t reach = found.elements == 0 ? 0 : 1;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    // Where there is one index, xtensor wants 0: it broadcasts by it.
+    strides[i] = shape[i] == 1 ? 0 : static_cast<std::ptrdiff_t>(found.strides[i]) / std::ptrdiff_t{sizeof(T)};
+    if (reach != 0 && strides[i] > 0) reach += (shape[i] - 1) * static_cast<std::size_t>(strides[i]);
+  }
+  return Adaptor(Buffer(reinterpret_cast<T*>(found.data), reach, Hold(tree_)), shape, strides);
+}
+
+}  // namespace shmtree

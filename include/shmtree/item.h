@@ -1,0 +1,212 @@
+// What C++ receives: a tree that refers to shared memory and keeps it.
+//
+//   shmtree::Item item = receiver.get(3s).value();
+//   double reward = item["reward"].as<double>();
+//   for (const shmtree::Item& step : item["steps"]) use(step["obs"].view());
+//
+// Ownership: an Item, and every Item got from it, shares one hold on its message. Views of arrays, strings and bytes
+// are valid as long as any of them lives; the memory goes back to the sender's arena with the last. (The xtensor views
+// of array.h share the hold; `view()`, `span()` and string_views do not.) Arrays are writable (nobody else sees the
+// changes) unless their sender had made them read-only. Thread safety: values over a tree that never changes; several
+// threads may read copies of one Item. Errors: the calls that return plain values throw BadResult (result.h) with
+// Code::kInvalid for a node of another kind or a number that does not fit, kNotFound for a key or index that is not
+// there; the `try_` calls return them instead.
+#pragma once
+
+#include <complex>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "shmtree/kind.h"
+#include "shmtree/result.h"
+#include "shmtree/value.h"
+
+namespace shmtree {
+
+namespace features {
+struct Tree;
+}
+
+// An array in a message: where it is and how it is laid out. Valid as long as an Item of its message lives.
+struct ArrayView {
+  DType dtype = DType::kOther;
+  std::string_view description{};           // NumPy's description of the elements, with DType::kOther
+  std::span<const std::int64_t> shape{};    // empty: one element, no dimension
+  std::span<const std::int64_t> strides{};  // bytes per step of each index; may be negative
+  std::byte* data = nullptr;                // the first element, maybe unaligned; do not write if `read_only`
+  std::size_t item_bytes = 0;               // of one element
+  std::size_t elements = 0;
+  bool read_only = false;
+  bool c_order = false;  // elements lie in C order without gaps
+};
+
+class Item {
+ public:
+  class Iterator;
+
+  // An Item of nothing: kNone, no message.
+  Item() noexcept = default;
+
+  // What the node is. Python's types that C++ has none for are containers of their parts (shmtree/kind.h says which).
+  Kind kind() const noexcept;
+  bool is_none() const noexcept { return kind() == Kind::kNone; }
+  // True for every kind of dict, dataclass fields included: items are found by key.
+  bool is_dict() const noexcept;
+  // True for list, tuple, namedtuple, deque, set and frozenset.
+  bool is_sequence() const noexcept;
+  // True for arrays, tensors and memoryviews: view() works, and array<T>() of array.h.
+  bool is_array() const noexcept;
+
+  // Items of a container, entries of a dict; 0 for everything else.
+  std::size_t size() const noexcept;
+
+  // The value under a str key. Time proportional to size().
+  Item operator[](std::string_view key) const;
+  bool contains(std::string_view key) const noexcept { return find(key).has_value(); }
+  std::optional<Item> find(std::string_view key) const noexcept;
+
+  // The item at a position: of a sequence, the values of a dict in order, the parts of anything else.
+  Item at(std::size_t position) const;
+  Item operator[](std::size_t position) const { return at(position); }
+  Iterator begin() const noexcept;
+  Iterator end() const noexcept;
+
+  // The str keys of a dict, in order; a key of another type is an empty string here.
+  std::vector<std::string_view> keys() const;
+  // The str key under which this Item stands in the dict it was got from; empty elsewhere.
+  std::string_view key() const noexcept;
+  // The key at a position of a dict whose keys are not all str.
+  Item key_at(std::size_t position) const;
+
+  // The class of a namedtuple, dataclass, enum or registered object, or the object that a global names:
+  // "module:qualname". Empty elsewhere.
+  std::string_view class_name() const noexcept;
+  // The member of an enum.
+  std::string_view member() const;
+
+  // bool; integers (from int, checked for range); floating point (from float and int); std::complex<double>;
+  // std::string_view, std::string (from str: UTF-8, in which a lone surrogate is three bytes); std::span<const
+  // std::byte> (from bytes and bytearray). NumPy scalars and arrays without dimensions count as their element.
+  template <class T>
+  T as() const {
+    return try_as<T>().value();
+  }
+  template <class T>
+  Result<T> try_as() const;
+
+  // The plain numbers that a node is made of: a date, a time, a range, a list of nothing but ints or floats
+  // (shmtree/kind.h). Empty for other nodes.
+  std::span<const std::int64_t> ints() const noexcept;
+  std::span<const double> floats() const noexcept;
+
+  // The array of a kArray or kTensor, or of the array inside a memoryview.
+  ArrayView view() const { return try_view().value(); }
+  Result<ArrayView> try_view() const;
+  // The elements as one run: for arrays in C order whose elements are T.
+  template <ArrayElement T>
+  std::span<T> span() const;
+  // An xtensor view: defined in array.h.
+  template <class T>
+  auto array() const;
+
+ private:
+  friend struct features::Tree;
+  Item(std::shared_ptr<const features::Tree> tree, std::uint32_t node) noexcept;
+
+  Result<bool> to_bool() const;
+  Result<std::int64_t> to_int() const;
+  Result<std::uint64_t> to_uint() const;
+  Result<double> to_double() const;
+  Result<std::complex<double>> to_complex() const;
+  Result<std::string_view> to_text() const;
+  Result<std::span<const std::byte>> to_bytes() const;
+  // `array` with elements of type `dtype`, aligned for it, and writable if that is asked for.
+  Result<ArrayView> typed_view(DType dtype, std::size_t alignment, bool writable) const;
+  static Error out_of_range(std::string number, std::size_t bytes);
+  static Error not_in_c_order();
+
+  std::shared_ptr<const features::Tree> tree_;
+  std::uint32_t node_ = 0;
+};
+
+// Goes over the items of a container, or the values of a dict (their keys: Item::key()).
+class Item::Iterator {
+ public:
+  using value_type = Item;
+  using difference_type = std::ptrdiff_t;
+  using iterator_category = std::input_iterator_tag;
+  using pointer = const Item*;
+  using reference = Item;
+
+  Iterator() noexcept = default;
+  Item operator*() const { return parent_.at(position_); }
+  Iterator& operator++() noexcept { return ++position_, *this; }
+  Iterator operator++(int) noexcept {
+    Iterator before = *this;
+    ++position_;
+    return before;
+  }
+  bool operator==(const Iterator& other) const noexcept { return position_ == other.position_; }
+
+ private:
+  friend class Item;
+  Iterator(Item parent, std::size_t position) noexcept : parent_(std::move(parent)), position_(position) {}
+  Item parent_;
+  std::size_t position_ = 0;
+};
+
+template <class T>
+Result<T> Item::try_as() const {
+  if constexpr (std::is_same_v<T, bool>) {
+    return to_bool();
+  } else if constexpr (std::is_integral_v<T>) {
+    using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+    Result<Wide> wide = [this] {
+      if constexpr (std::is_signed_v<T>) {
+        return to_int();
+      } else {
+        return to_uint();
+      }
+    }();
+    if (!wide.ok()) return std::move(wide).error();
+    if (*wide < Wide{std::numeric_limits<T>::min()} || *wide > Wide{std::numeric_limits<T>::max()}) {
+      return out_of_range(std::to_string(*wide), sizeof(T));
+    }
+    return static_cast<T>(*wide);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    Result<double> value = to_double();
+    if (!value.ok()) return std::move(value).error();
+    return static_cast<T>(*value);
+  } else if constexpr (std::is_same_v<T, std::complex<double>>) {
+    return to_complex();
+  } else if constexpr (std::is_same_v<T, std::string_view>) {
+    return to_text();
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    Result<std::string_view> text = to_text();
+    if (!text.ok()) return std::move(text).error();
+    return std::string(*text);
+  } else {
+    static_assert(std::is_same_v<T, std::span<const std::byte>>, "an Item has no conversion to this type");
+    return to_bytes();
+  }
+}
+
+template <ArrayElement T>
+std::span<T> Item::span() const {
+  const ArrayView array = typed_view(dtype_of<T>(), alignof(T), !std::is_const_v<T>).value();
+  if (!array.c_order) throw BadResult(not_in_c_order());
+  return {reinterpret_cast<T*>(array.data), array.elements};
+}
+
+}  // namespace shmtree

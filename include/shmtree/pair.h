@@ -1,0 +1,177 @@
+// Channels between processes, and the arenas that they live in.
+//
+//   auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
+//   sender.put(shmtree::Dict{{"obs", obs}, {"reward", 1.0}}, 3s).value();
+//   shmtree::Item item = receiver.get(3s).value();
+//
+// Ownership: Sender, Receiver and Arena are handles; copies name the same thing and are cheap. A process takes part in
+// an end from the moment it has it until its last handle of that end is closed or gone, it exits, or it uses the other
+// end without ever having used this one. Forked children inherit both. Timeouts: std::nullopt waits for ever, zero does
+// not wait; never more than 50 ms late. Errors: full, empty, timed out, closed and the death of peers are results
+// (result.h), not exceptions. Thread safety: every call may be made from any thread, on any copy of a handle.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shmtree/item.h"
+#include "shmtree/result.h"
+#include "shmtree/value.h"
+
+namespace shmtree {
+
+using Timeout = std::optional<std::chrono::nanoseconds>;
+
+namespace api {
+struct ArenaState;
+struct ChannelState;
+}  // namespace api
+
+struct ArenaOptions {
+  std::uint64_t max_bytes = 0;  // budget of all channels and arrays; 0: half of what the machine has left
+  std::uint64_t prefault = 0;   // bytes to commit at once
+  bool huge_pages = false;
+};
+
+struct ArenaUsage {
+  std::uint64_t max_bytes = 0;
+  std::uint64_t committed_bytes = 0;  // pages of shared memory
+  std::uint64_t used_bytes = 0;       // of those, in messages and arrays
+  std::uint64_t held_bytes = 0;       // of those, in views
+};
+
+// Memory that several channels share, so that data passes from one to the next without a copy. Anonymous: it goes with
+// the last process that has it, however that ends.
+class Arena {
+ public:
+  // kInvalid for a budget under 1 MiB or over 2 TiB; kOs when the system refuses.
+  static Result<Arena> create(const ArenaOptions& options = {});
+  // The one that make_pair() uses in this process when it is given none; made on the first call.
+  static Result<Arena> shared();
+
+  // Uninitialised memory of the arena to write in place: `data` may be written (the owner inside keeps it) until it is
+  // put; put() refers to it instead of copying and gives it away, so that it must not be written afterwards.
+  // Waits as put() does while undelivered messages hold the budget. kMessageTooLarge, kOutOfSharedMemory.
+  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
+
+  ArenaUsage usage() const;
+  // Gives the pages of free memory back to the system; returns how many bytes.
+  std::uint64_t trim() const;
+
+ private:
+  friend struct api::ArenaState;
+  friend struct api::ChannelState;
+  explicit Arena(std::shared_ptr<api::ArenaState> state) noexcept : state_(std::move(state)) {}
+  std::shared_ptr<api::ArenaState> state_;
+};
+
+enum class OnPeerDeath { kRaise, kWait };
+
+struct PairOptions {
+  std::uint64_t capacity = 8;   // messages put and not yet received; 0 is unlimited
+  std::uint64_t max_bytes = 0;  // bytes queued; 0 is no limit but the arena's
+  std::string name{};           // under which other processes of this user open it; empty for none
+  std::optional<Arena> arena{};
+  OnPeerDeath on_peer_death = OnPeerDeath::kRaise;
+};
+
+class Sender {
+ public:
+  // Puts a message and returns its ticket. The value, and the memory that its arrays refer to, may be changed as soon
+  // as this returns, arrays from new_array() excepted.
+  //   kFull: no room in time.  kMessageTooLarge: over a budget, at once.  kOutOfSharedMemory: only views hold the
+  //   memory. kClosed: closed here, or full with no receivers left; kPeerDied the same if one was killed.
+  Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt) const;
+  // Whether a small message would be taken at once.
+  bool has_space() const;
+
+  // Until the message with this ticket, or all that this process put, were received (and acknowledged, where taken).
+  // kTimeout; kPeerDied or kClosed when no receiver is left that could.
+  Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt) const;
+  Status wait_for_all_ack(Timeout timeout = std::nullopt) const;
+  std::uint64_t pending_acks() const;
+
+  // As Arena::new_array, in this channel's arena.
+  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
+
+  // A text that lets a process of the same user open this end, as long as this process lives. The end counts as taken
+  // part in from this call on, for 60 s at most until it is opened.
+  Result<std::string> handle() const;
+  static Result<Sender> open(const std::string& handle);
+
+  void close();
+  bool closed() const noexcept;
+
+ private:
+  friend struct api::ChannelState;
+  explicit Sender(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
+  std::shared_ptr<api::ChannelState> state_;
+};
+
+// A message taken. Unless it is acknowledged it goes back to the channel: at nack(), with the object, or when the
+// process dies; someone else gets it then.
+class TakenItem {
+ public:
+  TakenItem(TakenItem&&) noexcept;
+  TakenItem& operator=(TakenItem&&) noexcept;
+  ~TakenItem();
+
+  const Item& item() const noexcept;
+  std::uint64_t ticket() const noexcept;
+  bool redelivered() const noexcept;
+  // kInvalid when it was settled before, or in a forked child.
+  Status ack();
+  Status nack();
+
+ private:
+  friend class Receiver;
+  struct State;
+  explicit TakenItem(std::unique_ptr<State> state) noexcept;
+  std::unique_ptr<State> state_;
+};
+
+class Receiver {
+ public:
+  // The next message. Arrays are views of shared memory, which the Item holds.
+  //   kEmpty: nothing in time.  kClosed: closed here, or every sender has closed or exited and all is delivered;
+  //   kPeerDied instead, once, if one of them was killed.  kCorrupt: that message was damaged; it is consumed.
+  //   kPickleRefused never: what Python pickled arrives as an Item of kind kPickle.
+  Result<Item> get(Timeout timeout = std::nullopt) const;
+  // Waits for one, then takes what is there: 1 to `most` items.
+  Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const;
+  Result<TakenItem> take(Timeout timeout = std::nullopt) const;
+
+  std::uint64_t size() const;
+  bool empty() const { return size() == 0; }
+  // Readable while a call of get() would return at once; owned by the channel.
+  Result<int> fileno() const;
+
+  // As Sender::handle.
+  Result<std::string> handle() const;
+  static Result<Receiver> open(const std::string& handle);
+
+  void close();
+  bool closed() const noexcept;
+
+ private:
+  friend struct api::ChannelState;
+  explicit Receiver(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
+  std::shared_ptr<api::ChannelState> state_;
+};
+
+// Both ends of a new channel. Throws BadResult when the arena cannot be made (kOs, kInvalid) or the name is in use
+// (kExists).
+std::pair<Sender, Receiver> make_pair(const PairOptions& options = {});
+
+// The ends of a channel that some process of this user named, from C++ or Python. kNotFound for a name that is not in
+// use, kInvalid for one that names something else.
+Result<Sender> open_sender(const std::string& name);
+Result<Receiver> open_receiver(const std::string& name);
+
+}  // namespace shmtree

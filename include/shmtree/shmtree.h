@@ -1,0 +1,12 @@
+// All of shmtree: channels, values to send, items received, and xtensor views where xtensor is installed.
+//
+// Reading order: result.h, value.h, item.h, array.h, pair.h.
+#pragma once
+
+#if __has_include(<xtensor/xarray.hpp>) || __has_include(<xtensor/containers/xarray.hpp>)
+#include "shmtree/array.h"
+#endif
+#include "shmtree/item.h"
+#include "shmtree/pair.h"
+#include "shmtree/result.h"
+#include "shmtree/value.h"

@@ -1,0 +1,231 @@
+// What C++ sends: a tree of scalars, strings, arrays, lists and dicts, put together for one message.
+//
+//   shmtree::Dict{{"obs", obs}, {"reward", 1.0}, {"info", shmtree::Dict{{"episode", "ep-12"}}}}
+//
+// Ownership: a Value owns its scalars, strings and containers. Arrays are *referred to* where they are (lvalues of
+// xtensor containers, std::vector, std::span): that memory must stay alive and unchanged until `put` returns. Arrays
+// given as temporaries, and xtensor expressions, are kept by the Value.
+// What Python receives: None, bool, int, float, complex, str, bytes, numpy.ndarray, list, tuple, dict with str keys.
+// Thread safety: values; a Value that several threads read is fine, one that a thread changes is its own.
+// Errors: building a Value fails only for want of memory (std::bad_alloc). A tree deeper than kMaxDepth and an array
+// that cannot be are refused by `put` with Code::kInvalid.
+#pragma once
+
+#include <complex>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "shmtree/kind.h"
+
+namespace shmtree {
+
+class Value;
+struct Entry;
+
+// The DType of a C++ type; kOther for types that no array can have.
+template <class T>
+constexpr DType dtype_of() noexcept {
+  using U = std::remove_cv_t<T>;
+  constexpr bool kSigned = std::is_signed_v<U>;
+  if constexpr (std::is_same_v<U, bool>) {
+    return DType::kBool;
+  } else if constexpr (std::is_same_v<U, float>) {
+    return DType::kFloat32;
+  } else if constexpr (std::is_same_v<U, double>) {
+    return DType::kFloat64;
+  } else if constexpr (std::is_same_v<U, std::complex<float>>) {
+    return DType::kComplex64;
+  } else if constexpr (std::is_same_v<U, std::complex<double>>) {
+    return DType::kComplex128;
+  } else if constexpr (std::is_same_v<U, std::byte>) {
+    return DType::kUInt8;
+  } else if constexpr (!std::is_integral_v<U> || sizeof(U) > 8) {
+    return DType::kOther;
+  } else if constexpr (sizeof(U) == 1) {
+    return kSigned ? DType::kInt8 : DType::kUInt8;
+  } else if constexpr (sizeof(U) == 2) {
+    return kSigned ? DType::kInt16 : DType::kUInt16;
+  } else if constexpr (sizeof(U) == 4) {
+    return kSigned ? DType::kInt32 : DType::kUInt32;
+  } else {
+    return kSigned ? DType::kInt64 : DType::kUInt64;
+  }
+}
+
+template <class T>
+concept ArrayElement = dtype_of<T>()
+!= DType::kOther;
+
+// An array somewhere in memory.
+struct ArrayRef {
+  const void* data = nullptr;           // the first element; not read when there are none
+  DType dtype = DType::kUInt8;          // never kOther
+  std::vector<std::int64_t> shape{};    // empty: one element, no dimension
+  std::vector<std::int64_t> strides{};  // in bytes; empty: C order without gaps
+  bool read_only = false;               // the receiver gets a read-only array
+  std::shared_ptr<const void> owner{};  // keeps `data` alive with the Value; may be empty
+};
+
+// `data` with a shape, in C order.
+template <ArrayElement T>
+ArrayRef array_ref(const T* data, std::vector<std::int64_t> shape) {
+  return {.data = data, .dtype = dtype_of<T>(), .shape = std::move(shape)};
+}
+
+// Bytes that arrive as Python's `bytes`, as opposed to an array of uint8.
+struct Bytes {
+  std::string data{};
+};
+
+// How other types become Values: specialise it with `static Value make(const T&)` or `make(T&&)`. array.h does so for
+// xtensor.
+template <class T>
+struct ValueOf;
+
+template <class T>
+concept ConvertibleToValue = requires(T&& value) {
+  ValueOf<std::remove_cvref_t<T>>::make(std::forward<T>(value));
+};
+
+// A sequence that arrives as a Python list.
+class List {
+ public:
+  List() = default;
+  List(std::initializer_list<Value> items);
+  explicit List(std::vector<Value> items) noexcept;
+
+  void push_back(Value item);
+  void reserve(std::size_t count);
+  std::size_t size() const noexcept;
+  const std::vector<Value>& items() const noexcept { return items_; }
+
+ private:
+  std::vector<Value> items_;
+};
+
+// A sequence that arrives as a Python tuple.
+class Tuple {
+ public:
+  Tuple() = default;
+  Tuple(std::initializer_list<Value> items);
+  explicit Tuple(std::vector<Value> items) noexcept;
+
+  std::size_t size() const noexcept;
+  const std::vector<Value>& items() const noexcept { return items_; }
+
+ private:
+  std::vector<Value> items_;
+};
+
+// Values under str keys, in the order in which they were put in. Keys are UTF-8.
+class Dict {
+ public:
+  // Defined where Entry is complete.
+  Dict() noexcept;
+  Dict(const Dict& other);
+  Dict(Dict&& other) noexcept;
+  Dict& operator=(const Dict& other);
+  Dict& operator=(Dict&& other) noexcept;
+  ~Dict();
+  // Of entries with the same key the last one wins, in the place of the first.
+  Dict(std::initializer_list<Entry> entries);
+
+  // Looks for the key among those that are there: takes time proportional to size().
+  void set(std::string key, Value value);
+  // For a key that is not there yet, which is the caller's promise: constant time.
+  void add(std::string key, Value value);
+  void reserve(std::size_t count);
+  std::size_t size() const noexcept;
+  const std::vector<Entry>& entries() const noexcept { return entries_; }
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+class Value {
+ public:
+  using Variant = std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::complex<double>,
+                               std::string, Bytes, ArrayRef, List, Tuple, Dict>;
+
+  // None.
+  Value() noexcept = default;
+  Value(std::nullptr_t) noexcept {}
+
+  template <class T>
+  requires std::same_as<T, bool> Value(T value)
+  noexcept : variant_(value) {}
+  template <class T>
+  requires(std::integral<T> && !std::same_as<T, bool> && sizeof(T) <= 8) Value(T value)
+  noexcept : variant_(widen(value)) {}
+  template <std::floating_point T>
+  Value(T value) noexcept : variant_(static_cast<double>(value)) {}
+  Value(std::complex<double> value) noexcept : variant_(value) {}
+
+  Value(const char* text) : variant_(std::string(text)) {}
+  Value(std::string_view text) : variant_(std::string(text)) {}
+  Value(std::string text) noexcept : variant_(std::move(text)) {}
+  Value(Bytes bytes) noexcept : variant_(std::move(bytes)) {}
+  Value(ArrayRef array) noexcept : variant_(std::move(array)) {}
+  Value(List list) noexcept : variant_(std::move(list)) {}
+  Value(Tuple tuple) noexcept : variant_(std::move(tuple)) {}
+  Value(Dict dict) noexcept : variant_(std::move(dict)) {}
+
+  template <class T>
+  requires(!std::same_as<std::remove_cvref_t<T>, Value> && ConvertibleToValue<T>) Value(T&& other)
+      : Value(ValueOf<std::remove_cvref_t<T>>::make(std::forward<T>(other))) {}
+
+  const Variant& variant() const noexcept { return variant_; }
+
+ private:
+  template <class T>
+  static constexpr auto widen(T value) noexcept {
+    if constexpr (std::is_signed_v<T>) {
+      return static_cast<std::int64_t>(value);
+    } else {
+      return static_cast<std::uint64_t>(value);
+    }
+  }
+
+  Variant variant_;
+};
+
+struct Entry {
+  std::string key;
+  Value value;
+};
+
+// One-dimensional arrays of the standard library: a vector that stays where it is is referred to, a temporary is kept.
+template <ArrayElement T, class Allocator>
+requires(!std::same_as<T, bool>) struct ValueOf<std::vector<T, Allocator>> {
+  using Vector = std::vector<T, Allocator>;
+  static ArrayRef refer(const Vector& values) {
+    return array_ref(values.data(), {static_cast<std::int64_t>(values.size())});
+  }
+  static Value make(const Vector& values) { return refer(values); }
+  static Value make(Vector&& values) {
+    auto kept = std::make_shared<const Vector>(std::move(values));
+    ArrayRef array = refer(*kept);
+    array.owner = std::move(kept);
+    return array;
+  }
+};
+
+template <class T, std::size_t extent>
+requires ArrayElement<T>
+struct ValueOf<std::span<T, extent>> {
+  static Value make(std::span<const T, extent> values) {
+    return array_ref(values.data(), {static_cast<std::int64_t>(values.size())});
+  }
+};
+
+}  // namespace shmtree

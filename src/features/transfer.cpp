@@ -1,0 +1,85 @@
+#include "features/transfer.h"
+
+#include <algorithm>
+
+#include "platform/file.h"
+
+namespace shmtree::features {
+
+using channel::Outgoing;
+using platform::WaitContext;
+
+namespace {
+
+constexpr std::uint64_t kLongCopy = 64u << 10;  // worth releasing an interpreter lock for
+constexpr std::uint64_t kColdCopy = 1u << 20;   // fresh pages are mapped in one call from this size on: 2x over faults
+
+// A list of references takes the block's end, aligned; see Arena::set_references.
+std::uint64_t block_bytes(std::uint64_t frame_bytes, std::size_t referred) noexcept {
+  return memory::round_up(frame_bytes, 8) + referred * sizeof(memory::ListEntry);
+}
+
+// A lock that was not to be had in time, since its owner is stopped, is a channel that stayed full.
+Error in_time(Error error) {
+  if (error.code == Code::kTimeout) error.code = Code::kFull;
+  return error;
+}
+
+}  // namespace
+
+Result<Outgoing> stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred,
+                       channel::Channel& channel, InlineFrame& scratch, const WaitContext& wait) {
+  const std::uint64_t frame_bytes = builder.total_bytes();
+  Outgoing message;
+  if (frame_bytes <= channel::kInlineBytes && referred.empty()) {
+    Status written = builder.write_metadata(scratch.bytes);
+    if (!written) return std::move(written).error();
+    builder.copy_buffers(scratch.bytes);
+    message.inline_frame = {scratch.bytes, static_cast<std::size_t>(frame_bytes)};
+    return message;
+  }
+  const std::uint64_t bytes = block_bytes(frame_bytes, referred.size());
+  Status room = channel.wait_for_room(bytes, wait);
+  if (!room) return std::move(room).error();
+  auto block = channel.arena()->allocate(bytes, memory::BlockKind::kMessage, wait);
+  if (!block) return in_time(std::move(block).error());
+  {
+    const platform::BlockingScope released(builder.buffer_bytes() > kLongCopy ? wait.hooks : nullptr);
+    if (block->cold() && frame_bytes >= kColdCopy) {
+      platform::populate(block->data(), memory::round_up(frame_bytes, memory::kPageBytes));
+    }
+    builder.copy_buffers(block->data());
+  }
+  Status written = builder.write_metadata(block->data());
+  if (!written) return std::move(written).error();
+  if (!referred.empty()) {
+    Status listed = channel.arena()->set_references(*block, referred, wait);
+    if (!listed) return in_time(std::move(listed).error());
+  }
+  message.block = std::move(*block);
+  message.bytes = frame_bytes;
+  return message;
+}
+
+std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena, const channel::Incoming& message) {
+  std::vector<std::span<const std::byte>> blocks;
+  if (!message.in_block()) return blocks;
+  for (const memory::BlockRef& ref : arena.referred_to_by(message.block())) {
+    const std::byte* data = arena.is_current(ref) ? arena.address(ref.id) : nullptr;
+    const memory::BlockEntry* entry = data == nullptr ? nullptr : arena.entry(ref.id);
+    const std::uint64_t size = entry == nullptr ? 0 : entry->size.load(std::memory_order_acquire);
+    blocks.emplace_back(data, std::min(size, arena.room_of(ref.id)));
+  }
+  return blocks;
+}
+
+bool is_hoarding(memory::Arena& arena, const channel::Incoming& message,
+                 std::span<const std::span<const std::byte>> referred) noexcept {
+  const memory::BlockEntry* entry = message.in_block() ? arena.entry(message.block().id) : nullptr;
+  std::uint64_t brought = entry == nullptr ? 0 : entry->committed.load(std::memory_order_acquire);
+  for (const auto& block : referred) brought += block.size();
+  const std::uint64_t held = arena.held_bytes();
+  return held > brought && held - brought > arena.max_bytes() / 2;
+}
+
+}  // namespace shmtree::features

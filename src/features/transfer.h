@@ -1,0 +1,40 @@
+// A finished frame on its way into a channel, and a received one on its way out: the steps that every language shares.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "channel/channel.h"
+#include "format/frame_builder.h"
+
+namespace shmtree::features {
+
+// Where a frame that travels inside the ring is written before it is put.
+struct InlineFrame {
+  alignas(64) std::byte bytes[channel::kInlineBytes];
+};
+
+// Writes the builder's frame (finish() was called) to where `channel` will take it from: into `scratch`, which must
+// live until it was put, or into a new block, for which room is waited for first. `referred` are the blocks that the
+// frame's external references stand for, in their order; the caller holds them. Errors: those of
+// Channel::wait_for_room, Arena::allocate and FrameBuilder::write_metadata; kFull also when a stopped process keeps the
+// arena's lock. Nothing is put yet. The hooks of `wait` are told of copies above 64 KiB, which touch nothing but the
+// memory added to the builder.
+Result<channel::Outgoing> stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred,
+                                channel::Channel& channel, InlineFrame& scratch, const platform::WaitContext& wait);
+
+// The bytes of the blocks that a received frame's external references stand for; valid as long as the frame's block is
+// held. Empty for a frame that came inline.
+std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena, const channel::Incoming& message);
+
+// Whether views hold more than half of the budget already, besides what this message brings (its block is held, and
+// those it refers to are `referred`): then it is copied out, so that whoever keeps every item does not stop the
+// senders.
+bool is_hoarding(memory::Arena& arena, const channel::Incoming& message,
+                 std::span<const std::span<const std::byte>> referred) noexcept;
+// Messages up to this size are copied out in any case.
+constexpr std::uint64_t kCopiedMessageBytes = 16384;
+
+}  // namespace shmtree::features

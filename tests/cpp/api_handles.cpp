@@ -1,0 +1,92 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "shmtree/shmtree.h"
+#include "support/catch2.h"
+
+using namespace std::chrono_literals;
+using shmtree::Code;
+
+namespace {
+
+// A process that has nothing of ours but what `ask` reads from the pipe.
+struct Stranger {
+  int to_child[2];
+  pid_t pid;
+
+  template <class Body>
+  explicit Stranger(Body body) {
+    REQUIRE(pipe(to_child) == 0);
+    pid = fork();
+    if (pid == 0) {
+      alarm(120);
+      char text[1024]{};
+      std::size_t size = 0;
+      for (ssize_t n; size == 0 || text[size - 1] != '\n'; size += static_cast<std::size_t>(n)) {
+        n = read(to_child[0], text + size, sizeof text - size);
+        if (n <= 0) _exit(90);
+      }
+      text[size - 1] = 0;
+      _exit(body(std::string(text)));
+    }
+  }
+  void tell(std::string text) {
+    text += '\n';
+    REQUIRE(write(to_child[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  }
+  int exit_status() {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    close(to_child[0]);
+    close(to_child[1]);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+};
+
+std::string unique_name(const char* what) {
+  return std::string("cpp-") + what + "-" + std::to_string(getpid());
+}
+
+int send_one(shmtree::Result<shmtree::Sender> sender) {
+  if (!sender) return 1;
+  if (!sender->put(shmtree::Dict{{"from", "a stranger"}}, 30s)) return 2;
+  return sender->wait_for_all_ack(30s) ? 0 : 3;
+}
+
+}  // namespace
+
+TEST_CASE("a process that was running before opens an end by its handle") {
+  Stranger other([](const std::string& text) { return send_one(shmtree::Sender::open(text)); });
+  auto [sender, receiver] = shmtree::make_pair();
+  other.tell(sender.handle().value());
+  CHECK(receiver.get(30s).value()["from"].as<std::string>() == "a stranger");
+  CHECK(other.exit_status() == 0);
+}
+
+TEST_CASE("a named pair is opened by a process that knows the name alone") {
+  Stranger other([](const std::string& text) { return send_one(shmtree::open_sender(text)); });
+  const std::string name = unique_name("named");
+  auto [sender, receiver] = shmtree::make_pair({.name = name});
+  other.tell(name);
+  CHECK(receiver.get(30s).value()["from"].as<std::string>() == "a stranger");
+  CHECK(other.exit_status() == 0);
+}
+
+TEST_CASE("a name that is in use is refused, and free again with its last holder") {
+  const std::string name = unique_name("used");
+  {
+    auto [sender, receiver] = shmtree::make_pair({.name = name});
+    REQUIRE_THROWS_AS(shmtree::make_pair({.name = name}), shmtree::BadResult);
+  }
+  auto [sender, receiver] = shmtree::make_pair({.name = name});
+  CHECK(sender.has_space());
+}
+
+TEST_CASE("a name nobody has, and a handle that is none, are results") {
+  CHECK(shmtree::open_sender(unique_name("nobody")).code() == Code::kNotFound);
+  CHECK(shmtree::Receiver::open("no handle").code() == Code::kInvalid);
+  CHECK(shmtree::Receiver::open("").code() == Code::kInvalid);
+}

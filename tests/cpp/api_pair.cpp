@@ -1,0 +1,135 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+
+#include "shmtree/shmtree.h"
+#include "support/catch2.h"
+
+using namespace std::chrono_literals;
+using shmtree::Code;
+
+namespace {
+
+// Runs `body` in a forked child; its exit status.
+template <class Body>
+pid_t in_child(Body body) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(120);
+    _exit(body());
+  }
+  return pid;
+}
+
+int exit_status(pid_t pid) {
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+TEST_CASE("a nested sample arrives as a tree whose arrays are views of shared memory") {
+  auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
+  xt::xarray<float> obs = xt::ones<float>({84, 84});
+  sender.put(shmtree::Dict{{"obs", obs}, {"reward", 1.5}, {"info", shmtree::Dict{{"episode", "ep-12"}}}}, 30s).value();
+  obs.fill(0.0F);  // the message is a copy
+
+  const shmtree::Item item = receiver.get(30s).value();
+
+  auto view = item["obs"].array<float>();
+  CHECK(view.shape(0) == 84);
+  CHECK(xt::sum(view)() == 84 * 84);
+  CHECK(item["reward"].as<double>() == 1.5);
+  CHECK(item["info"]["episode"].as<std::string>() == "ep-12");
+}
+
+TEST_CASE("an array written in the arena is put without a copy and received at the same place") {
+  auto [sender, receiver] = shmtree::make_pair();
+  shmtree::ArrayRef array = sender.new_array(shmtree::DType::kFloat32, {1024, 1024}).value();
+  auto* elements = static_cast<float*>(const_cast<void*>(array.data));
+  for (int i = 0; i < 1024 * 1024; ++i) elements[i] = static_cast<float>(i);
+  sender.put(array, 30s).value();
+
+  const shmtree::Item item = receiver.get(30s).value();
+
+  CHECK(item.span<float>().data() == elements);
+  CHECK(item.span<float>()[12345] == 12345.0F);
+}
+
+TEST_CASE("a second put of an array from the arena copies it") {
+  auto [sender, receiver] = shmtree::make_pair();
+  shmtree::ArrayRef array = sender.new_array(shmtree::DType::kInt64, {4096}).value();
+  sender.put(array, 30s).value();
+  sender.put(array, 30s).value();
+  const shmtree::Item first = receiver.get(30s).value();
+  const shmtree::Item second = receiver.get(30s).value();
+  CHECK(first.span<std::int64_t>().data() == array.data);
+  CHECK(second.span<std::int64_t>().data() != array.data);
+}
+
+TEST_CASE("a full channel, an empty one and a closed end are results") {
+  auto [sender, receiver] = shmtree::make_pair({.capacity = 1});
+  CHECK(receiver.get(0s).code() == Code::kEmpty);
+  sender.put(1, 0s).value();
+  CHECK_FALSE(sender.has_space());
+  CHECK(sender.put(2, 10ms).code() == Code::kFull);
+  CHECK(receiver.get(0s).value().as<int>() == 1);
+  sender.close();
+  CHECK(sender.put(3, 0s).code() == Code::kClosed);
+  CHECK(receiver.get(30s).code() == Code::kClosed);
+}
+
+TEST_CASE("a child's messages outlive it, and its killing is told once") {
+  auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
+  const pid_t child = in_child([&sender = sender] {
+    sender.put("last words", 30s).value();
+    raise(SIGKILL);
+    return 0;
+  });
+  CHECK(receiver.get(30s).value().as<std::string>() == "last words");
+  CHECK(exit_status(child) == -1);
+  const auto over = receiver.get(30s);
+  REQUIRE(over.code() == Code::kPeerDied);
+  CHECK(over.error().pids == std::vector<int>{child});
+  CHECK(receiver.get(30s).code() == Code::kClosed);
+}
+
+TEST_CASE("a message that its taker did not acknowledge goes to someone else") {
+  auto [sender, receiver] = shmtree::make_pair();
+  sender.put(shmtree::List{1, 2, 3}).value();
+  {
+    auto taken = receiver.take(30s).value();
+    CHECK_FALSE(taken.redelivered());
+    CHECK(sender.pending_acks() == 1);
+  }
+  auto again = receiver.take(30s).value();
+  CHECK(again.redelivered());
+  CHECK(again.item().size() == 3);
+  again.ack().value();
+  sender.wait_for_all_ack(30s).value();
+}
+
+TEST_CASE("views of a message stay valid when sender, receiver and channel are gone") {
+  shmtree::Item item;
+  {
+    auto [sender, receiver] = shmtree::make_pair();
+    xt::xarray<int> numbers = xt::arange<int>(100000);
+    sender.put(numbers).value();
+    item = receiver.get(30s).value();
+  }
+  CHECK(item.span<int>()[99999] == 99999);
+}
+
+TEST_CASE("a message over the budget is refused at once with the numbers") {
+  auto arena = shmtree::Arena::create({.max_bytes = 2 << 20}).value();
+  auto [sender, receiver] = shmtree::make_pair({.arena = arena});
+  const std::vector<double> big(1 << 20);
+  const auto refused = sender.put(big);
+  REQUIRE(refused.code() == Code::kMessageTooLarge);
+  CHECK(refused.error().message.find("2097152") != std::string::npos);
+  sender.put(1).value();
+  CHECK(receiver.get(30s).value().as<int>() == 1);
+}

@@ -1,0 +1,10 @@
+// A program of somebody who has only the installed headers and library.
+#include <shmtree/result.h>
+
+#include <cstdio>
+
+int main() {
+  const std::string_view name = shmtree::name_of(shmtree::Code::kFull);
+  std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
+  return name.empty() ? 1 : 0;
+}

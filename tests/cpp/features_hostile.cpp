@@ -1,0 +1,30 @@
+// What a message says of the blocks that it refers to, when another process has written into their entries.
+#include "features/transfer.h"
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+TEST_CASE("A block that a message refers to is no longer than it can be") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena);
+  const Lease array = new_lease(*arena, 5000);
+  OwnedBlock block = new_block(*arena, 5000);
+  const BlockRef list[] = {array.ref()};
+  REQUIRE(arena->set_references(block, list, patience()).ok());
+  Outgoing message;
+  message.block = std::move(block);
+  message.bytes = 4000;
+  REQUIRE(channel->put(message, patience()).ok());
+  BlockEntry& entry = *arena->entry(array.ref().id);
+  entry.size = ~std::uint64_t{0};
+  entry.committed = ~std::uint64_t{0};
+
+  const Incoming received = channel->get(patience()).value();
+  const auto blocks = features::referred_blocks(*arena, received);
+
+  REQUIRE(blocks.size() == 1);
+  CHECK(blocks[0].data() == array.data());
+  CHECK(blocks[0].size() == 8192);
+}

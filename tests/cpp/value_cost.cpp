@@ -1,0 +1,92 @@
+// What a small frame can cost its reader, whoever wrote it.
+#include <cstdlib>
+#include <functional>
+#include <new>
+
+#include "features/value_codec.h"
+#include "support/catch2.h"
+#include "support/frames.h"
+#include "support/waits.h"
+
+using namespace shmtree;
+using format::FrameBuilder;
+
+namespace {
+thread_local std::size_t allocated_bytes = 0;
+}
+
+// All memory that C++ asks for in this program is counted, freed or not.
+void* operator new(std::size_t bytes) {
+  allocated_bytes += bytes;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  allocated_bytes += bytes;
+  return std::malloc(bytes);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace {
+
+// As many nodes as a KiB holds.
+test::Bytes full_of(const std::function<void(FrameBuilder&)>& add) {
+  FrameBuilder builder;
+  test::Bytes frame;
+  for (std::uint64_t count = 1;; ++count) {
+    builder.clear();
+    builder.add_kind(Kind::kList);
+    builder.add_length(count);
+    for (std::uint64_t i = 0; i < count; ++i) add(builder);
+    builder.finish().value();
+    if (builder.total_bytes() > 1024) return frame;
+    frame = test::bytes_of(builder);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a frame of one KiB costs at most one MiB and ten milliseconds", "[timing]") {
+  static const std::uint8_t bytes[64] = {};
+  const auto which = GENERATE(0, 1, 2, 3, 4);
+  const std::function<void(FrameBuilder&)> kinds[] = {
+      [](FrameBuilder& builder) {
+        builder.add_kind(Kind::kTuple);
+        builder.add_length(0);
+      },
+      [](FrameBuilder& builder) { builder.add_none_node(); },
+      [](FrameBuilder& builder) {
+        const std::int64_t shape[] = {1, 1, 1};
+        test::add_array_node(builder, {.data = bytes, .shape = shape, .ndim = 3, .dtype = DType::kUInt8});
+      },
+      [](FrameBuilder& builder) {
+        builder.add_kind(Kind::kIntList);
+        builder.add_length(3);
+        for (int i = 0; i < 3; ++i) builder.add_int(i);
+      },
+      [](FrameBuilder& builder) {
+        builder.add_kind(Kind::kGlobal);
+        builder.add_name(std::to_string(builder.kinds()));
+      }};
+  const test::Bytes frame = full_of(kinds[which]);
+  bool ok = false;
+  std::size_t allocated = 0;
+  const std::int64_t took_ms = test::shortest_ms(10, [&] {
+    allocated_bytes = 0;
+    ok = features::decode(frame, nullptr).ok();
+    allocated = allocated_bytes;
+  });
+  CHECK(ok);
+  CHECK(allocated > 1024);
+  CHECK(allocated <= std::size_t{1} << 20);
+  CHECK(took_ms < 10);
+  INFO("allocated " << allocated);
+}

@@ -1,0 +1,309 @@
+// Coverage-guided search for words in shared memory that those who work in the arena do not survive.
+//
+// One arena with a channel, messages, a delivery record, lists of references, a living and a dead participant is made
+// and copied; each input overwrites words of it, everything is tried, and the copy is put back.
+//
+//   offset 0  2  what is tried, a bit each; 0: everything
+//          2     the words: region (1), number of the word (2), value (8), up to kMostWords times
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "channel/channel.h"
+#include "features/transfer.h"
+#include "platform/atomics.h"
+
+using namespace shmtree;
+using channel::Channel;
+using channel::End;
+using memory::Arena;
+using memory::BlockId;
+using memory::BlockKind;
+using memory::BlockRef;
+using memory::Lease;
+using platform::Deadline;
+using platform::WaitContext;
+
+namespace {
+
+constexpr std::uint64_t kBudget = 4u << 20;
+constexpr std::uint64_t kEntries = 16;  // of each class, that are put back
+constexpr std::uint32_t kParticipants = 6;
+constexpr int kRunsPerArena = 2000;  // what is not put back is let go of after so many
+constexpr std::size_t kMostWords = 24;
+
+// A thing that holds in spite of all damage did not.
+void expect(bool holds) {
+  if (!holds) std::abort();
+}
+
+WaitContext no_wait() {
+  return WaitContext{Deadline::immediate()};
+}
+
+struct Region {
+  std::byte* begin;
+  std::size_t bytes;
+  std::vector<std::byte> copy;
+
+  Region(void* at, std::size_t size) : begin(static_cast<std::byte*>(at)), bytes(size), copy(begin, begin + size) {}
+  void restore() const { std::memcpy(begin, copy.data(), bytes); }
+};
+
+class Scene {
+ public:
+  Scene() {
+    memory::ArenaOptions options;
+    options.max_bytes = kBudget;
+    arena_ = Arena::create(options).value();
+    {
+      channel::ChannelOptions made;
+      made.capacity = 0;
+      auto channel = Channel::create(arena_, made).value();
+      keeps_channel_ = arena_->hold_existing(channel->block(), no_wait()).value();
+      channel->join(End::kSending).value();
+      channel->join(End::kReceiving).value();
+      array_ = arena_->hold_new(arena_->allocate(9000, BlockKind::kArray, no_wait()).value()).value();
+      for (int i = 0; i < 12; ++i) expect(put(*channel, i % 3 == 2));
+      channel->take(no_wait())->nack(no_wait()).value();
+      channel->grant(End::kSending).value();
+    }
+    living_ = arena_->reserve_slot().value();
+    static_cast<void>(arena_->reserve_slot().value());  // closed at once: one that was killed
+    arena_->allocate(100'000, BlockKind::kMessage, no_wait()).value().abandon();
+    note_regions();
+  }
+  ~Scene() { restore(); }
+
+  Arena& arena() { return *arena_; }
+
+  void damage(unsigned region, std::size_t word, std::uint64_t value) {
+    const Region& where = regions_[region % regions_.size()];
+    std::memcpy(where.begin + word % (where.bytes / 8) * 8, &value, 8);
+  }
+  // A lock that a living process keeps is waited for, which is no finding.
+  void free_locks() {
+    auto& words = *reinterpret_cast<channel::ChannelHeader*>(keeps_channel_.data());
+    auto& header = arena_->header();
+    for (auto* lock : {&words.senders_lock, &words.receivers_lock, &header.arena_lock, &header.reconcile_lock}) {
+      if (arena_->is_alive(*lock & ~(memory::kHeld | memory::kContended))) *lock = 0;
+    }
+  }
+  void restore() {
+    for (const Region& region : regions_) region.restore();
+  }
+
+  void use(unsigned what) {
+    const auto wanted = [what](unsigned bit) { return what == 0 || (what >> bit & 1) != 0; };
+    auto opened = Channel::open(arena_, keeps_channel_.ref(), no_wait());
+    if (opened) {
+      Channel& channel = **opened;
+      channel.join(End::kSending).ok();
+      channel.join(End::kReceiving).ok();
+      if (wanted(0)) put(channel, false);
+      if (wanted(1)) put(channel, true);
+      if (wanted(2)) look(channel.get(no_wait()));
+      if (wanted(3)) take(channel);
+      if (wanted(4)) ask(channel);
+      if (wanted(5)) queue(channel);
+      if (wanted(6)) ends(channel);
+      if (wanted(7)) many(channel);
+      if (wanted(8)) shut_down(channel);
+    }
+    if (wanted(9)) attach();
+    if (wanted(10)) blocks();
+    if (wanted(11)) arena_->trim();
+    if (wanted(12)) inspect();
+    if (wanted(13)) {
+      arena_->mark_dirty();
+      arena_->reconcile(no_wait()).ok();
+    }
+    if (wanted(14)) {
+      arena_->check_participants(0);
+      static_cast<void>(arena_->reserve_slot().ok());
+    }
+    if (opened && wanted(15)) {
+      look((*opened)->get(no_wait()));
+      put(**opened, true);
+    }
+  }
+
+ private:
+  void note_regions() {
+    auto& header = arena_->header();
+    const auto& words = *reinterpret_cast<channel::ChannelHeader*>(keeps_channel_.data());
+    regions_.emplace_back(&header, memory::kHeaderBytes);
+    regions_.emplace_back(keeps_channel_.data(), memory::kPageBytes);
+    for (const auto* segment : {&words.head_segment, &words.tail_segment, &words.records}) {
+      const BlockId id = memory::unpack(*segment).id;
+      regions_.emplace_back(arena_->address(id), std::size_t{1} << id.size_class());
+    }
+    for (std::uint64_t index = 0; index < 4; ++index) {  // the messages' blocks, with their lists
+      regions_.emplace_back(arena_->address(BlockId::make(13, index)), 8192u);
+    }
+    for (unsigned k = memory::kMinClass; k <= arena_->geometry().max_class(); ++k) {
+      const std::uint64_t count = std::min(kEntries, arena_->geometry().count(k));
+      regions_.emplace_back(arena_->entry(BlockId::make(k, 0)), count * sizeof(memory::BlockEntry));
+    }
+    regions_.emplace_back(&arena_->participant(0), kParticipants * sizeof(memory::Participant));
+  }
+
+  // A frame of 600 bytes that refers to the array, or an inline one.
+  bool put(Channel& channel, bool in_block) {
+    channel::Outgoing message;
+    std::byte frame[100]{};
+    message.inline_frame = frame;
+    if (in_block) {
+      auto block = arena_->allocate(6000, BlockKind::kMessage, no_wait());
+      if (!block) return false;
+      std::memset(block->data(), 1, 6000);
+      const BlockRef list[] = {array_.ref()};
+      if (!arena_->set_references(*block, list, no_wait()).ok()) return false;
+      message.block = std::move(*block);
+      message.bytes = 600;
+    }
+    return channel.put(message, no_wait()).ok();
+  }
+
+  void look(Result<channel::Incoming> message) {
+    if (message) look(*message);
+  }
+  // Whatever was received lies in its block.
+  void look(channel::Incoming& message) {
+    const auto frame = message.frame();
+    if (!message.in_block()) {
+      expect(frame.size() <= channel::kInlineBytes);
+      return;
+    }
+    within(message.block().id, frame);
+    for (const auto& block : features::referred_blocks(*arena_, message)) read(block);
+    features::is_hoarding(*arena_, message, {});
+    auto lease = message.adopt();
+    if (lease) within(lease->ref().id, {lease->data(), lease->bytes()});
+  }
+  void within(BlockId id, std::span<const std::byte> bytes) {
+    if (bytes.empty()) return;
+    expect(bytes.data() == arena_->address(id) && bytes.size() <= std::uint64_t{1} << id.size_class());
+    read(bytes);
+  }
+  void read(std::span<const std::byte> bytes) {
+    expect(bytes.size() <= 2 * kBudget);
+    for (std::size_t at = 0; at < bytes.size(); at += memory::kPageBytes) sum_ = sum_ + static_cast<int>(bytes[at]);
+    if (!bytes.empty()) sum_ = sum_ + static_cast<int>(bytes.back());
+  }
+
+  void take(Channel& channel) {
+    auto first = channel.take(no_wait());
+    auto second = channel.take(no_wait());
+    auto third = channel.take(no_wait());
+    if (first) look(first->message());
+    if (first) first->ack(no_wait()).ok();
+    if (second) second->nack(no_wait()).ok();
+  }
+  void ask(Channel& channel) {
+    channel.size();
+    channel.has_room();
+    channel.can_put();
+    channel.ready();
+    channel.has_ended();
+    channel.stats();
+    channel.pending_acks(no_wait());
+    channel.wait_for_ack({}, no_wait()).ok();
+    channel.wait_for_ack(0, no_wait()).ok();
+    channel.wait_for_room(5000, no_wait()).ok();
+  }
+  void queue(Channel& channel) {
+    channel.task_done().ok();
+    channel.join_tasks(no_wait()).ok();
+    channel.unfinished_tasks();
+    if (channel.reserve(End::kReceiving, no_wait())) channel.release(End::kReceiving);
+    if (channel.reserve(End::kSending, no_wait())) channel.release(End::kSending);
+  }
+  void ends(Channel& channel) {
+    auto grant = channel.grant(End::kReceiving);
+    channel.join_for(living_.identity, End::kReceiving);
+    channel.wake_all();
+    if (grant) channel.claim(*grant, End::kReceiving);
+    channel.leave(End::kSending);
+    channel.join(End::kSending).ok();
+  }
+  void many(Channel& channel) {
+    auto messages = channel.get_many(5, no_wait());
+    if (messages) {
+      for (auto& message : *messages) look(message);
+    }
+    channel::Outgoing out[20];
+    const std::byte frame[8]{};
+    for (auto& message : out) message.inline_frame = frame;
+    channel.put_many(out, no_wait()).ok();
+    messages = channel.get_many(100, no_wait());
+  }
+  void shut_down(Channel& channel) {
+    channel.shut_down(false, no_wait()).ok();
+    channel.shut_down(true, no_wait()).ok();
+    channel.get(no_wait()).ok();
+  }
+  void attach() {
+    platform::UniqueFd fd(dup(arena_->fd()));
+    auto attached = Arena::attach(std::move(fd));
+    if (!attached || *attached == arena_) return;
+    (*attached)->stats();
+    Channel::open(*attached, keeps_channel_.ref(), no_wait()).ok();
+  }
+  void blocks() {
+    for (const std::uint64_t bytes : {100u, 5000u, 700'000u}) {
+      auto block = arena_->allocate(bytes, BlockKind::kArray, no_wait());
+      if (!block) continue;
+      block->data()[bytes - 1] = std::byte{1};
+      auto lease = arena_->hold_new(std::move(*block));
+      if (lease) within(lease->ref().id, {lease->data(), lease->bytes()});
+    }
+    auto again = arena_->hold_existing(array_.ref(), no_wait());
+    if (again) within(again->ref().id, {again->data(), again->bytes()});
+  }
+  void inspect() {
+    arena_->stats();
+    arena_->holders();
+    arena_->describe_holders(4);
+    arena_->check();
+    arena_->free_bytes();
+    arena_->is_alive(living_.identity);
+  }
+
+  std::shared_ptr<Arena> arena_;
+  Lease keeps_channel_, array_;
+  Arena::ReservedSlot living_;
+  std::vector<Region> regions_;
+  volatile int sum_ = 0;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static std::unique_ptr<Scene> scene;
+  static int runs = 0;
+  if (scene == nullptr || ++runs % kRunsPerArena == 0) {
+    scene.reset();
+    scene = std::make_unique<Scene>();
+  }
+  if (size < 2) return 0;
+  std::uint16_t what = 0;
+  std::memcpy(&what, data, sizeof what);
+  constexpr std::size_t kWordBytes = 11;
+  std::size_t at = sizeof what;
+  for (std::size_t i = 0; i < kMostWords && at + kWordBytes <= size; ++i, at += kWordBytes) {
+    std::uint16_t word = 0;
+    std::uint64_t value = 0;
+    std::memcpy(&word, data + at + 1, sizeof word);
+    std::memcpy(&value, data + at + 3, sizeof value);
+    scene->damage(data[at], word, value);
+  }
+  scene->free_locks();
+  scene->use(what);
+  scene->restore();
+  return 0;
+}

@@ -1,0 +1,31 @@
+// Coverage-guided search for a frame that its readers do not survive.
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "features/value_codec.h"
+#include "support/frame_walk.h"
+
+using namespace shmtree;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // The input is the metadata and what follows; a header that fits is put before it, so that the search begins where
+  // it matters. The first two bytes say how much of it is metadata.
+  if (size < 2) return 0;
+  std::uint16_t words;
+  std::memcpy(&words, data, 2);
+  std::vector<std::byte> frame(16 + size - 2);
+  std::memcpy(frame.data() + 16, data + 2, size - 2);
+  const format::FrameHeader header{.magic = format::kFrameMagic,
+                                   .metadata_bytes = words * 8u,
+                                   .size_version_flags = frame.size() | std::uint64_t{format::kFrameVersion} << 48};
+  std::memcpy(frame.data(), &header, sizeof(header));
+  (void)test::walk_frame(frame).ok();
+  const std::vector<std::byte> block(4096);
+  const std::span<const std::byte> blocks[] = {block, block};
+  auto item = features::decode(frame, nullptr, blocks);
+  if (item.ok()) {
+    for (const Item& part : *item) (void)part.try_as<std::string>().ok();
+  }
+  return 0;
+}
