@@ -1,0 +1,111 @@
+// _core.Channel: a channel apart from its ends, and what is set up once for all.
+#include "bindings/bind_channel.h"
+
+#include "bindings/deaths.h"
+#include "bindings/endpoint.h"
+#include "bindings/gil.h"
+#include "bindings/unwrap.h"
+#include "channel/channel.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using channel::Channel;
+using channel::End;
+using memory::Arena;
+
+namespace {
+
+std::shared_ptr<Channel> create(const std::shared_ptr<Arena>& arena, std::uint64_t capacity, std::uint64_t max_bytes,
+                                const std::string& ending, bool allow_pickle) {
+  channel::ChannelOptions options;
+  options.capacity = capacity;
+  options.max_bytes = max_bytes;
+  options.allow_pickle = allow_pickle;
+  if (ending == "raise") {
+    options.ending = channel::Ending::kRaise;
+  } else if (ending == "wait") {
+    options.ending = channel::Ending::kWait;
+  } else if (ending == "never") {
+    options.ending = channel::Ending::kNever;
+  } else {
+    throw py::value_error("on_peer_death is '" + ending + "'; it must be 'raise' or 'wait'");
+  }
+  auto made = [&] {
+    const WithoutGil unlocked;
+    return Channel::create(arena, options);
+  }();
+  return unwrap(std::move(made));
+}
+
+std::shared_ptr<Channel> open(const std::shared_ptr<Arena>& arena, std::uint64_t block) {
+  GilHooks hooks;
+  return unwrap(Channel::open(arena, memory::unpack(block), {platform::Deadline::never(), &hooks}));
+}
+
+py::dict stats(Channel& channel) {
+  notice_deaths(*channel.arena(), 0);
+  const channel::ChannelStats stats = channel.stats();
+  py::dict out;
+  out["put"] = stats.put;
+  out["received"] = stats.received;
+  out["queued"] = stats.queued;
+  out["queued_bytes"] = stats.queued_bytes;
+  out["taken"] = stats.taken;
+  out["returned"] = stats.returned;
+  out["unfinished"] = stats.unfinished;
+  out["capacity"] = stats.capacity;
+  out["max_bytes"] = stats.max_bytes;
+  out["senders"] = stats.senders;
+  out["receivers"] = stats.receivers;
+  return out;
+}
+
+End end_of(bool receiving) noexcept {
+  return receiving ? End::kReceiving : End::kSending;
+}
+
+}  // namespace
+
+void bind_channel(py::module_& module) {
+  bind_arena(module);
+  py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
+                                                plain_class())
+      .def_static("create", &create, py::arg("arena"), py::arg("capacity"), py::arg("max_bytes"), py::arg("ending"),
+                  py::arg("allow_pickle"))
+      .def_static("open", &open, py::arg("arena"), py::arg("block"))
+      .def_property_readonly("arena", &Channel::arena)
+      .def_property_readonly("block", [](const Channel& channel) { return memory::pack(channel.block()); })
+      .def_property_readonly("capacity", &Channel::capacity)
+      .def_property_readonly("allows_pickle", &Channel::allows_pickle)
+      .def("stats", &stats)
+      .def(
+          "grant", [](Channel& channel, bool receiving) { return unwrap(channel.grant(end_of(receiving))); },
+          py::arg("receiving"))
+      .def(
+          "claim",
+          [](Channel& channel, std::uint64_t grant, bool receiving) { channel.claim(grant, end_of(receiving)); },
+          py::arg("grant"), py::arg("receiving"))
+      .def(
+          "join_for",
+          [](Channel& channel, memory::Identity child, bool receiving) { channel.join_for(child, end_of(receiving)); },
+          py::arg("identity"), py::arg("receiving"));
+  bind_handles(module);
+  bind_names(module);
+  module.def("leave_all", [] {
+    set_exiting(true);
+    const WithoutGil unlocked;
+    Channel::leave_all();
+  });
+  module.def("forget_exit", [] { set_exiting(false); });
+  module.def(
+      "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, py::arg("callback"));
+  module.def(
+      "want_idle", [](bool wanted) { idle_wanted.store(wanted, std::memory_order_relaxed); }, py::arg("wanted"));
+  if (!init_sender(module.ptr()) || !init_receiver(module.ptr()) || !init_queue(module.ptr()) ||
+      !init_delivery(module.ptr())) {
+    throw py::error_already_set();
+  }
+}
+
+}  // namespace shmtree::python

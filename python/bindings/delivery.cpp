@@ -1,0 +1,169 @@
+// _core.Delivery: a message taken and not yet acknowledged.
+#include <new>
+#include <utility>
+
+#include "bindings/endpoint.h"
+#include "bindings/errors.h"
+#include "bindings/guarded.h"
+#include "bindings/incoming.h"
+
+namespace shmtree::python {
+namespace {
+
+using platform::Deadline;
+
+struct Delivery {
+  PyObject_HEAD channel::Delivery delivery;
+  PyObject* item;
+  std::uint64_t ticket;
+  bool redelivered;
+};
+
+PyTypeObject* delivery_type = nullptr;
+
+Delivery* as_delivery(PyObject* object) noexcept {
+  return reinterpret_cast<Delivery*>(object);
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(as_delivery(self)->item);
+  return 0;
+}
+
+int clear(PyObject* self) {
+  Py_CLEAR(as_delivery(self)->item);
+  return 0;
+}
+
+void dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  as_delivery(self)->delivery.~Delivery();  // returns the message, if that is still to be decided
+  Py_XDECREF(as_delivery(self)->item);
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* settle(PyObject* self, bool received) {
+  GilHooks hooks;
+  channel::Delivery& delivery = as_delivery(self)->delivery;
+  const platform::WaitContext wait{Deadline::never(), &hooks};
+  const Status settled = received ? delivery.ack(wait) : delivery.nack(wait);
+  if (!settled.ok()) return raise_waited(nullptr, hooks, settled.error());
+  Py_RETURN_NONE;
+}
+
+PyObject* ack(PyObject* self, PyObject*) {
+  return settle(self, true);
+}
+
+PyObject* nack(PyObject* self, PyObject*) {
+  return settle(self, false);
+}
+
+PyObject* enter(PyObject* self, PyObject*) {
+  return Py_NewRef(self);
+}
+
+PyObject* leave(PyObject* self, PyObject* args) {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  if (!PyArg_ParseTuple(args, "OOO:__exit__", &type, &value, &traceback)) return nullptr;
+  if (as_delivery(self)->delivery.settled()) Py_RETURN_NONE;
+  return settle(self, type == Py_None);
+}
+
+PyObject* get_item(PyObject* self, void*) {
+  return Py_NewRef(as_delivery(self)->item ? as_delivery(self)->item : Py_None);
+}
+
+PyObject* get_ticket(PyObject* self, void*) {
+  return PyLong_FromUnsignedLongLong(as_delivery(self)->ticket);
+}
+
+PyObject* get_redelivered(PyObject* self, void*) {
+  return PyBool_FromLong(as_delivery(self)->redelivered);
+}
+
+PyObject* get_settled(PyObject* self, void*) {
+  return PyBool_FromLong(as_delivery(self)->delivery.settled());
+}
+
+PyObject* repr(PyObject* self) {
+  const auto* it = as_delivery(self);
+  return PyUnicode_FromFormat("<Delivery of message %llu%s%s>", static_cast<unsigned long long>(it->ticket),
+                              it->redelivered ? ", redelivered" : "", it->delivery.settled() ? ", settled" : "");
+}
+
+PyMethodDef methods[] = {
+    {"ack", as_method<ack>(), METH_NOARGS,
+     "ack($self)\n--\n\nThe message counts as received. ValueError when it was acknowledged or returned before."},
+    {"nack", as_method<nack>(), METH_NOARGS,
+     "nack($self)\n--\n\nReturns the message: a receiver gets it again. ValueError when it was acknowledged or "
+     "returned "
+     "before."},
+    {"__enter__", as_method<enter>(), METH_NOARGS, "__enter__($self)\n--\n\n"},
+    {"__exit__", as_method<leave>(), METH_VARARGS,
+     "__exit__($self, exc_type, exc_value, traceback, /)\n--\n\n"
+     "Acknowledges; after an exception, returns the message. Nothing when that was decided before."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyGetSetDef getset[] = {
+    {"item", guarded<get_item>, nullptr, "The object that was sent.", nullptr},
+    {"ticket", guarded<get_ticket>, nullptr, "The number that put() gave the message.", nullptr},
+    {"redelivered", guarded<get_redelivered>, nullptr,
+     "Whether another receiver had it before and did not acknowledge it.", nullptr},
+    {"settled", guarded<get_settled>, nullptr, "Whether it was acknowledged or returned.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+constexpr const char* kDoc =
+    "A message taken with Receiver.take(): acknowledge it with ack(), or return it with nack().\n\n"
+    "As a context manager it is acknowledged at the end of the block, and returned after an exception. One that is\n"
+    "dropped, or whose process dies, is returned as well.";
+
+}  // namespace
+
+PyObject* new_delivery(Endpoint* self, channel::Delivery delivery) {
+  const std::uint64_t ticket = delivery.message().ticket();
+  const bool redelivered = delivery.message().redelivered();
+  Ref item(decode_incoming(self, delivery.message(), CopyPolicy::kAuto));
+  if (!item) {
+    // It goes back, for there may be memory again.
+    if (PyErr_ExceptionMatches(PyExc_MemoryError)) return nullptr;
+    // It would come again and again; the exception names it instead.
+    PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+    PyErr_Fetch(&type, &value, &traceback);
+    delivery.ack({Deadline::after_ns(1'000'000'000), nullptr}).ok();
+    PyErr_Restore(type, value, traceback);
+    return nullptr;
+  }
+  PyObject* made = delivery_type->tp_alloc(delivery_type, 0);
+  if (!made) return nullptr;
+  new (&as_delivery(made)->delivery) channel::Delivery(std::move(delivery));
+  as_delivery(made)->item = item.release();
+  as_delivery(made)->ticket = ticket;
+  as_delivery(made)->redelivered = redelivered;
+  return made;
+}
+
+bool init_delivery(PyObject* module) {
+  static PyType_Slot slots[] = {
+      {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+      {Py_tp_clear, reinterpret_cast<void*>(clear)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+      {Py_tp_repr, reinterpret_cast<void*>(guarded<repr>)},
+      {Py_tp_methods, methods},
+      {Py_tp_getset, getset},
+      {Py_tp_doc, const_cast<char*>(kDoc)},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {
+      "shmtree._core.Delivery", sizeof(Delivery), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE, slots};
+  delivery_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  return delivery_type && PyModule_AddObjectRef(module, "Delivery", type_object(delivery_type)) == 0;
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,130 @@
+// Python objects as frames.
+//
+//   BorrowedSession session;
+//   if (!session->encode(object, options)) return nullptr;              // a Python error is set, nothing was written
+//   format::FrameBuilder& builder = session->builder();                 // builder.total_bytes() is known now
+//   builder.write_metadata(out);
+//   builder.copy_buffers(out);                                          // may run without the GIL
+//
+// All calls need the GIL, except copy_buffers(). The session keeps alive, unchanged in place, all memory that the
+// builder refers to, until it is given back; so the copy may run without the GIL while other threads empty the
+// containers that were sent.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "bindings/pointer_set.h"
+#include "bindings/python_api.h"
+#include "format/frame_builder.h"
+
+namespace shmtree::python {
+
+// Where an array that is sent by reference lies.
+struct Loan {
+  std::uint32_t reference = 0;  // which of the blocks that the message refers to
+  std::uint64_t offset = 0;     // of the first byte asked about, in that block
+};
+
+// Decides for each array on a lease whether it goes by reference.
+class LoanResolver {
+ public:
+  // [data, data + size_bytes) is the memory the array's elements lie in; `array` is null for a tensor, whose memory
+  // only its address tells. False to have it copied. Must not run Python code. The message may still fail: what follows
+  // from a loan is for the caller to do after the frame was written.
+  virtual bool resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out) = 0;
+
+  // The message is encoded from its beginning again: none of the loans so far is in it.
+  virtual void start_over() = 0;
+
+ protected:
+  ~LoanResolver() = default;
+};
+
+struct EncodeOptions {
+  bool allow_pickle = true;
+  bool for_channel = false;  // reduce as multiprocessing's queues do: descriptors, connections, locks
+  // Every array arrives as the receiver's own: writable, on memory that no other has, and as one object if it was one.
+  // (Tensors of one storage stay so, as torch has it.)
+  bool independent = false;
+  LoanResolver* loans = nullptr;
+};
+
+// The number that a str has as a name of this message, by the address of the str: dicts of one shape share their keys.
+// Whoever enters one keeps it alive for the message, so that an address means one str.
+class NameCache {
+ public:
+  const std::uint32_t* find(const PyObject* str) const noexcept {
+    const Entry& entry = entries_[slot_of(str)];
+    return entry.str == str && entry.message == message_ ? &entry.number : nullptr;
+  }
+  void enter(const PyObject* str, std::uint32_t number) noexcept { entries_[slot_of(str)] = {str, message_, number}; }
+  void clear() noexcept { ++message_; }
+
+ private:
+  struct Entry {
+    const PyObject* str = nullptr;
+    std::uint64_t message = 0;
+    std::uint32_t number = 0;
+  };
+  static std::size_t slot_of(const PyObject* str) noexcept {
+    return (reinterpret_cast<std::uintptr_t>(str) >> 4) * 0x9e3779b97f4a7c15u >> 57;
+  }
+  std::uint64_t message_ = 1;
+  Entry entries_[128];
+};
+
+class EncodeSession {
+ public:
+  EncodeSession() = default;
+  EncodeSession(const EncodeSession&) = delete;
+  EncodeSession& operator=(const EncodeSession&) = delete;
+  ~EncodeSession() { clear(); }
+
+  // False with a Python error set: ValueError for a tree deeper than 1,000, PickleRefused, or what the object's own
+  // code raised. May run Python code, which may encode again with another session.
+  bool encode(PyObject* object, const EncodeOptions& options);
+
+  format::FrameBuilder& builder() noexcept { return builder_; }
+
+  // --- for the walk -----------------------------------------------------------------------------------------------
+  void keep(PyObject* object) {
+    kept_.push_back(object);
+    Py_INCREF(object);
+  }
+  void keep(Ref owned) {
+    kept_.push_back(owned.get());
+    owned.release();
+  }
+  PointerSet& met() noexcept { return met_; }
+  NameCache& names() noexcept { return names_; }
+
+  // Drops everything of the last message. May run destructors, and so Python code.
+  void clear();
+
+ private:
+  bool walk(PyObject* object, const EncodeOptions& options);
+  void start(const EncodeOptions& options);
+
+  format::FrameBuilder builder_;
+  std::vector<PyObject*> kept_;
+  PointerSet met_;
+  NameCache names_;
+};
+
+// A session out of a small pool, given back at the end of the scope. The GIL must be held at both ends.
+class BorrowedSession {
+ public:
+  BorrowedSession();
+  ~BorrowedSession();
+  BorrowedSession(const BorrowedSession&) = delete;
+  BorrowedSession& operator=(const BorrowedSession&) = delete;
+  EncodeSession* operator->() noexcept { return session_; }
+  EncodeSession& operator*() noexcept { return *session_; }
+
+ private:
+  EncodeSession* session_;
+};
+
+}  // namespace shmtree::python

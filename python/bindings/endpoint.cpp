@@ -1,0 +1,131 @@
+#include "bindings/endpoint.h"
+
+#include <pybind11/pybind11.h>
+
+#include <new>
+#include <utility>
+
+#include "bindings/errors.h"
+#include "bindings/guarded.h"
+
+namespace shmtree::python {
+
+using channel::Channel;
+using channel::End;
+
+namespace {
+
+void leave(Endpoint* self, End which) noexcept {
+  if (std::exchange(self->joined[static_cast<std::size_t>(which)], false)) self->channel->leave(which);
+}
+
+PyObject* get_closed(PyObject* self, void*) {
+  const Endpoint* endpoint = as_endpoint(self);
+  return PyBool_FromLong((endpoint->closed[0] || !endpoint->has[0]) && (endpoint->closed[1] || !endpoint->has[1]));
+}
+
+PyObject* get_allow_pickle(PyObject* self, void*) {
+  return PyBool_FromLong(as_endpoint(self)->allow_pickle);
+}
+
+PyObject* get_channel(PyObject* self, void*) {
+  return pybind11::cast(as_endpoint(self)->channel).release().ptr();
+}
+
+}  // namespace
+
+bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
+  std::shared_ptr<Channel> channel;
+  try {
+    channel = pybind11::handle(given).cast<std::shared_ptr<Channel>>();
+  } catch (const pybind11::cast_error&) {
+    channel = nullptr;  // as None is cast to, without an error
+  }
+  if (!channel) {
+    PyErr_SetString(PyExc_TypeError, "ends are made in pairs: see shmtree.create_pair()");
+    return false;
+  }
+  if (self->channel) {
+    PyErr_SetString(PyExc_RuntimeError, "this object has a channel already");
+    return false;
+  }
+  self->channel = std::move(channel);
+  self->allow_pickle = allow_pickle;
+  for (const End which : {End::kSending, End::kReceiving}) {
+    const auto index = static_cast<std::size_t>(which);
+    if (!self->has[index]) continue;
+    const Status joined = self->channel->join(which);
+    if (!joined.ok()) return raise(joined.error()), false;
+    self->joined[index] = true;
+    self->closed[index] = false;
+  }
+  return true;
+}
+
+PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, End end) {
+  static const char* const names[] = {"channel", "allow_pickle", nullptr};
+  PyObject* given = nullptr;
+  int allow_pickle = 1;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p", const_cast<char**>(names), &given, &allow_pickle)) {
+    return nullptr;
+  }
+  Ref self(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  Endpoint* endpoint = as_endpoint(self.get());
+  new (&endpoint->channel) std::shared_ptr<Channel>();
+  endpoint->has[static_cast<std::size_t>(end)] = true;
+  return attach_endpoint(endpoint, given, allow_pickle != 0) ? self.release() : nullptr;
+}
+
+PyGetSetDef endpoint_getset[] = {
+    {"closed", guarded<get_closed>, nullptr, "Whether close() was called on this object.", nullptr},
+    {"allow_pickle", guarded<get_allow_pickle>, nullptr, "Whether this end may send, or load, pickles.", nullptr},
+    {"_channel", guarded<get_channel>, nullptr, "The channel itself.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+void dealloc_endpoint(PyObject* self) {
+  Endpoint* endpoint = as_endpoint(self);
+  PyTypeObject* type = Py_TYPE(self);
+  for (const End which : {End::kSending, End::kReceiving}) leave(endpoint, which);
+  endpoint->channel.~shared_ptr();
+  Py_XDECREF(endpoint->deferred);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+void close_end(Endpoint* self, End which) {
+  if (!self->has[static_cast<std::size_t>(which)] || std::exchange(closed_flag(self, which), true)) return;
+  leave(self, which);
+  self->channel->wake_all();  // threads that wait at this object
+}
+
+PyObject* close_endpoint(PyObject* self, PyObject*) {
+  for (const End which : {End::kSending, End::kReceiving}) close_end(as_endpoint(self), which);
+  Py_RETURN_NONE;
+}
+
+void set_closed_here(const Endpoint* self) {
+  PyErr_SetString(error_types().channel_closed, self->is_queue ? "this queue is closed in this process"
+                                                               : "this end of the channel was closed in this process");
+}
+
+Channel* open_channel(Endpoint* self, End which) {
+  if (idle_wanted.load(std::memory_order_relaxed)) [[unlikely]]
+    call_idle_callback();
+  if (!closed_flag(self, which)) [[likely]]
+    return self->channel.get();
+  set_closed_here(self);
+  return nullptr;
+}
+
+PyObject* raise_waited(const Endpoint* self, const GilHooks& hooks, const Error& error) {
+  if (error.code == Code::kClosed || error.code == Code::kPeerDied) stay_if_left_behind();
+  if (error.code == Code::kInterrupted && hooks.was_closed()) {
+    set_closed_here(self);
+    return nullptr;
+  }
+  return raise(error);
+}
+
+}  // namespace shmtree::python

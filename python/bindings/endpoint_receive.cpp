@@ -1,0 +1,231 @@
+// _core.ReceiverBase: getting.
+//
+// Signal handlers run while waiting, never between the moment a message leaves the channel and the return of its
+// object.
+#include "bindings/arguments.h"
+#include "bindings/deaths.h"
+#include "bindings/endpoint.h"
+#include "bindings/errors.h"
+#include "bindings/guarded.h"
+#include "bindings/incoming.h"
+
+namespace shmtree::python {
+namespace {
+
+using channel::Channel;
+using channel::End;
+using platform::Deadline;
+
+// The channel, unless an exception is left from the call before.
+Channel* begin(Endpoint* self) {
+  if (self->deferred) [[unlikely]] {
+    Ref exception(std::exchange(self->deferred, nullptr));
+    PyErr_SetObject(type_object(Py_TYPE(exception.get())), exception.get());
+    return nullptr;
+  }
+  return open_channel(self, End::kReceiving);
+}
+
+PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
+  Channel* channel = begin(self);
+  if (!channel) return nullptr;
+  GilHooks hooks(&closed_flag(self, End::kReceiving));
+  auto message = channel->get({deadline, &hooks});
+  if (!message) return raise_waited(self, hooks, message.error());
+  return decode_incoming(self, *message, copy);
+}
+
+// Takes back the exception that is set, for the next call: items were received that must be handed over first. Without
+// its traceback, whose frames would keep this object.
+void defer_exception(Endpoint* self) {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  Py_XDECREF(std::exchange(self->deferred, value));
+}
+
+PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<2> kSignature{"take", {"block", "timeout"}, 2, 0};
+  PyObject* given[2];
+  Deadline deadline;
+  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(given[0], given[1], &deadline)) {
+    return nullptr;
+  }
+  Endpoint* self = as_endpoint(object);
+  Channel* channel = begin(self);
+  if (!channel) return nullptr;
+  GilHooks hooks(&closed_flag(self, End::kReceiving));
+  auto delivery = channel->take({deadline, &hooks});
+  if (!delivery) return raise_waited(self, hooks, delivery.error());
+  return new_delivery(self, std::move(*delivery));
+}
+
+PyObject* qsize(PyObject* self, PyObject*) {
+  Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
+  return channel ? PyLong_FromUnsignedLongLong(endpoint_size(*channel)) : nullptr;
+}
+
+PyObject* full(PyObject* self, PyObject*) {
+  Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
+  return channel ? PyBool_FromLong(channel->full()) : nullptr;
+}
+
+PyObject* make_receiver(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  return new_endpoint(type, args, kwargs, channel::End::kReceiving);
+}
+
+constexpr const char* kGetDoc =
+    "get($self, block=True, timeout=None, *, copy=None)\n--\n\n"
+    "The next object; queue.Empty when none came within `timeout` seconds (None: for ever; block=False: at once).\n\n"
+    "copy=None: arrays of 4 KiB and more in messages over 16 KiB are views of shared memory, writable unless they "
+    "were\n"
+    "sent read-only, and all others copies; while more than half of the arena's budget is held, everything is copied.\n"
+    "copy=True copies all, copy=False views all. A view keeps its block until the last one is gone.\n\n"
+    "ChannelClosed when the stream has ended: nobody is left who sends. PeerDied in its place, once, when one of "
+    "those\n"
+    "who sent since the last end was killed. CorruptMessage for bytes that no sender writes: that message, `ticket`, "
+    "is\n"
+    "then consumed. PickleRefused where pickle is not allowed.";
+
+PyMethodDef methods[] = {
+    {"get", as_method<endpoint_get>(), METH_FASTCALL | METH_KEYWORDS, kGetDoc},
+    {"get_nowait", as_method<endpoint_get_nowait>(), METH_FASTCALL | METH_KEYWORDS,
+     "get_nowait($self, *, copy=None)\n--\n\nget() that does not wait: queue.Empty when there is nothing now."},
+    {"get_many", as_method<endpoint_get_many>(), METH_FASTCALL | METH_KEYWORDS,
+     "get_many($self, n, timeout=None, *, copy=None)\n--\n\n"
+     "A list of 1 to n objects: waits for the first as get() does, and takes what else is there."},
+    {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS,
+     "take($self, block=True, timeout=None)\n--\n\n"
+     "A Delivery of the next object, which counts as received only when it is acknowledged.\n\n"
+     "Should this process die first, or return it, another receiver gets it. Errors as of get()."},
+    {"qsize", as_method<qsize>(), METH_NOARGS,
+     "qsize($self)\n--\n\nNumber of messages that can be received now; exact."},
+    {"empty", as_method<endpoint_empty>(), METH_NOARGS,
+     "empty($self)\n--\n\nWhether there is nothing to be received now; exact."},
+    {"full", as_method<full>(), METH_NOARGS, "full($self)\n--\n\nWhether a put would have to wait now; exact."},
+    {"_ready", as_method<endpoint_ready>(), METH_NOARGS, "Whether get() would return or raise at once."},
+    {"fileno", as_method<endpoint_fileno>(), METH_NOARGS,
+     "fileno($self)\n--\n\n"
+     "A descriptor that is readable while there is something to receive, for poll loops. The receiver owns it. Deaths\n"
+     "of peers are seen only by looking: poll in slices, as shmtree.wait() does."},
+    {"close", as_method<close_endpoint>(), METH_NOARGS,
+     "close($self)\n--\n\nEnds this object's part in receiving; views stay valid. May be called again."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+PyObject* endpoint_get(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<3> kSignature{"get", {"block", "timeout", "copy"}, 2, 0};
+  PyObject* given[3];
+  Deadline deadline;
+  CopyPolicy copy = CopyPolicy::kAuto;
+  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(given[0], given[1], &deadline) ||
+      !parse_copy_policy(given[2], &copy)) {
+    return nullptr;
+  }
+  return get_object(as_endpoint(self), deadline, copy);
+}
+
+PyObject* endpoint_get_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<1> kSignature{"get_nowait", {"copy"}, 0, 0};
+  PyObject* given[1];
+  CopyPolicy copy = CopyPolicy::kAuto;
+  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_copy_policy(given[0], &copy)) return nullptr;
+  return get_object(as_endpoint(self), Deadline::immediate(), copy);
+}
+
+PyObject* endpoint_get_many(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<3> kSignature{"get_many", {"n", "timeout", "copy"}, 2, 1};
+  PyObject* given[3];
+  Deadline deadline;
+  CopyPolicy copy = CopyPolicy::kAuto;
+  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(nullptr, given[1], &deadline) ||
+      !parse_copy_policy(given[2], &copy)) {
+    return nullptr;
+  }
+  if (PyBool_Check(given[0])) {  // what other queues have in this place
+    return PyErr_Format(PyExc_TypeError, "n is %R; it must be a number of objects", given[0]);
+  }
+  Ref number(PyNumber_Index(given[0]));
+  if (!number) return nullptr;
+  const Py_ssize_t most = PyLong_AsSsize_t(number.get());
+  if (most < 1) {
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "n is %zd; it must be at least 1", most);
+    return nullptr;
+  }
+  Endpoint* self = as_endpoint(object);
+  Ref items(PyList_New(0));
+  Ref first(items ? get_object(self, deadline, copy) : nullptr);
+  if (!first || PyList_Append(items.get(), first.get()) != 0) return nullptr;
+  // One at a time: nothing is received that the caller would not get.
+  while (PyList_GET_SIZE(items.get()) < most && !closed_flag(self, End::kReceiving) && self->channel->ready()) {
+    auto message = self->channel->get({Deadline::immediate(), nullptr});
+    if (!message) break;  // somebody else was faster; anything worse comes with the next call
+    Ref item(decode_incoming(self, *message, copy));
+    if (!item || PyList_Append(items.get(), item.get()) != 0) {
+      defer_exception(self);
+      break;
+    }
+  }
+  return items.release();
+}
+
+// What was given to somebody who died is there again: who polls for it must not be told for ever that there is nothing.
+std::uint64_t endpoint_size(Channel& channel) {
+  const std::uint64_t size = channel.size();
+  return size == 0 && notice_deaths(*channel.arena(), kLookedLatelyNs) ? channel.size() : size;
+}
+
+PyObject* endpoint_next(PyObject* self) {
+  PyObject* item = get_object(as_endpoint(self), Deadline::never(), CopyPolicy::kAuto);
+  const auto& types = error_types();
+  const bool ended = !item && (PyErr_ExceptionMatches(types.channel_closed) || PyErr_ExceptionMatches(types.shut_down));
+  if (ended) PyErr_Clear();  // the end of the iteration
+  return item;
+}
+
+PyObject* endpoint_empty(PyObject* self, PyObject*) {
+  Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
+  return channel ? PyBool_FromLong(endpoint_size(*channel) == 0) : nullptr;
+}
+
+PyObject* endpoint_ready(PyObject* object, PyObject*) {
+  Endpoint* self = as_endpoint(object);
+  // Whatever a call would raise at once is worth waking up for, too.
+  if (closed_flag(self, End::kReceiving) || self->deferred) Py_RETURN_TRUE;
+  Channel& channel = *self->channel;
+  return PyBool_FromLong(channel.ready() || (notice_deaths(*channel.arena(), kLookedLatelyNs) && channel.ready()));
+}
+
+PyObject* endpoint_fileno(PyObject* self, PyObject*) {
+  return wake_descriptor(as_endpoint(self), End::kReceiving);
+}
+
+PyObject* wake_descriptor(Endpoint* self, End which) {
+  Channel* channel = open_channel(self, which);
+  if (!channel) return nullptr;
+  auto fd = channel->wake_fd(which);
+  return fd ? PyLong_FromLong(*fd) : raise(fd.error());
+}
+
+bool init_receiver(PyObject* module) {
+  static PyType_Slot slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(guarded<make_receiver>)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_endpoint)},
+      {Py_tp_methods, methods},
+      {Py_tp_getset, endpoint_getset},
+      {Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)},
+      {Py_tp_iternext, reinterpret_cast<void*>(guarded<endpoint_next>)},
+      {Py_tp_doc, const_cast<char*>("What Receiver is made of.")},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {"shmtree._core.ReceiverBase", sizeof(Endpoint), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+  const Ref type(PyType_FromSpec(&spec));
+  return type && PyModule_AddObjectRef(module, "ReceiverBase", type.get()) == 0;
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,245 @@
+#include "bindings/loan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "bindings/errors.h"
+#include "bindings/gil.h"
+#include "bindings/large_copy.h"
+#include "bindings/wait_hooks.h"
+
+namespace shmtree::python {
+namespace {
+
+// By this deleter the holds of this file are told from all others.
+struct DeleteHeld {
+  void operator()(HeldBlock* held) const noexcept { delete held; }
+};
+
+// The blocks of new_empty(), by address. Guarded by the GIL; never destroyed, since arrays outlive everything.
+std::map<const std::byte*, Lease*>& own_blocks() {
+  static auto* blocks = new std::map<const std::byte*, Lease*>();
+  return *blocks;
+}
+
+PyArrayObject* as_array(PyObject* object) noexcept {
+  return reinterpret_cast<PyArrayObject*>(object);
+}
+
+// Visits the array and the arrays that it is a view of, up to the lease.
+template <class Visit>
+void for_each_base(PyArrayObject* array, Visit visit) {
+  for (PyObject* at = reinterpret_cast<PyObject*>(array); at && PyArray_Check(at); at = PyArray_BASE(as_array(at))) {
+    visit(as_array(at));
+  }
+}
+
+template <class T>
+void make_room(std::vector<T>& items, std::size_t count) {
+  if (items.capacity() < count) items.reserve(std::max(count, 2 * items.capacity()));
+}
+
+struct Plan {
+  Ref descr{};
+  int ndim = 0;
+  npy_intp shape[NPY_MAXDIMS]{};
+  std::size_t bytes = 0;
+  bool fortran = false;
+};
+
+bool plan_array(PyObject* shape, PyObject* dtype, const char* order, Plan& plan) {
+  PyArray_Descr* descr = nullptr;
+  if (PyArray_DescrConverter(dtype, &descr) != NPY_SUCCEED) return false;
+  plan.descr = Ref(reinterpret_cast<PyObject*>(descr));
+  if (PyDataType_REFCHK(descr)) {
+    PyErr_Format(PyExc_TypeError, "dtype %R has Python objects in it, which no other process could read",
+                 plan.descr.get());
+    return false;
+  }
+  if (std::strcmp(order, "C") != 0 && std::strcmp(order, "F") != 0) {
+    PyErr_Format(PyExc_ValueError, "order is '%s'; it must be 'C' or 'F'", order);
+    return false;
+  }
+  plan.fortran = order[0] == 'F';
+  PyArray_Dims dims{nullptr, 0};
+  if (PyArray_IntpConverter(shape, &dims) != NPY_SUCCEED) return false;
+  plan.ndim = dims.len;
+  std::copy_n(dims.ptr, dims.len, plan.shape);
+  PyDimMem_FREE(dims.ptr);
+  std::size_t bytes = static_cast<std::size_t>(PyDataType_ELSIZE(descr));
+  bool too_many = false, empty = false;
+  for (int i = 0; i < plan.ndim; ++i) {
+    if (plan.shape[i] < 0) {
+      PyErr_SetString(PyExc_ValueError, "negative dimensions are not allowed");
+      return false;
+    }
+    empty = empty || plan.shape[i] == 0;
+    too_many = __builtin_mul_overflow(bytes, static_cast<std::size_t>(plan.shape[i]), &bytes) || too_many;
+  }
+  if (too_many && !empty) bytes = SIZE_MAX / 2;  // over every budget
+  plan.bytes = empty ? 0 : bytes;
+  return true;
+}
+
+PyObject* make_array(Plan& plan, void* data) {
+  const int flags = data ? NPY_ARRAY_WRITEABLE | (plan.fortran ? NPY_ARRAY_F_CONTIGUOUS : 0)
+                         : (plan.fortran ? NPY_ARRAY_F_CONTIGUOUS : 0);
+  return PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(plan.descr.release()), plan.ndim,
+                              plan.shape, nullptr, data, flags, nullptr);
+}
+
+PyObject* array_on_lease(Plan& plan, memory::Lease block, bool shared) {
+  const std::size_t bytes = plan.bytes;
+  std::byte* data = block.data();
+  Ref lease(new_block_lease(std::move(block), false, bytes, shared));
+  if (!lease) return nullptr;
+  Ref array(make_array(plan, data));
+  if (!array || PyArray_SetBaseObject(as_array(array.get()), lease.release()) != 0) return nullptr;
+  return array.release();
+}
+
+}  // namespace
+
+HeldBlock::~HeldBlock() {
+  if (known_at) own_blocks().erase(known_at);
+}
+
+PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_bytes, bool shared) {
+  std::byte* data = block.data();
+  const std::size_t bytes = block.bytes();
+  auto held = std::unique_ptr<HeldBlock>(new HeldBlock{std::move(block), received, shared, array_bytes});
+  HeldBlock* raw = held.get();
+  Ref lease(new_lease(std::shared_ptr<void>(held.release(), DeleteHeld{}), data, bytes, true));
+  if (lease && !received && !shared) {
+    own_blocks()[data] = as_lease(lease.get());
+    raw->known_at = data;
+  }
+  return lease.release();
+}
+
+HeldBlock* held_block(const Lease& lease) noexcept {
+  // Its type is what tells it: only this file has that deleter.
+  const auto* mine = lease.hold ? std::get_deleter<DeleteHeld>(lease.hold) : nullptr;
+  return mine ? static_cast<HeldBlock*>(lease.hold.get()) : nullptr;
+}
+
+Lease* find_lease(const void* address) noexcept {
+  const auto& blocks = own_blocks();
+  auto next = blocks.upper_bound(static_cast<const std::byte*>(address));
+  if (next == blocks.begin()) return nullptr;
+  Lease* lease = std::prev(next)->second;
+  return static_cast<const std::byte*>(address) < lease->data + lease->size_bytes ? lease : nullptr;
+}
+
+PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype, const char* order,
+                    bool zeroed) {
+  Plan plan;
+  if (!plan_array(shape, dtype, order, plan)) return nullptr;
+  if (plan.bytes == 0) return make_array(plan, nullptr);
+  GilHooks hooks;
+  auto block = arena->allocate(plan.bytes, memory::BlockKind::kArray, {platform::Deadline::never(), &hooks});
+  if (!block) return raise(block.error());
+  auto lease = arena->hold_new(std::move(*block));
+  if (!lease) return raise(lease.error());
+  if (zeroed && plan.bytes > kReleaseGilBytes) {
+    const WithoutGil unlocked;
+    std::memset(lease->data(), 0, plan.bytes);
+  } else if (zeroed) {
+    std::memset(lease->data(), 0, plan.bytes);
+  }
+  return array_on_lease(plan, std::move(*lease), false);
+}
+
+PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, const char* order) {
+  Plan plan;
+  if (!plan_array(shape, dtype, order, plan)) return nullptr;
+  if (plan.bytes > block.bytes()) {
+    PyErr_Format(PyExc_ValueError, "an array of %zu bytes is not what the block of %llu bytes has", plan.bytes,
+                 static_cast<unsigned long long>(block.bytes()));
+    return nullptr;
+  }
+  return array_on_lease(plan, std::move(block), true);
+}
+
+LoanBook::~LoanBook() {
+  start_over();
+}
+
+void LoanBook::start_over() {
+  blocks_.clear();
+  for (const Lent& lent : lent_) {
+    std::erase_if(held_block(*lent.lease)->pending, [this](const HeldBlock::Pending& it) { return it.book == this; });
+  }
+  // The last reference to an array may run anything.
+  const std::vector<Lent> ended = std::exchange(lent_, {});
+  for (const Lent& lent : ended) Py_DECREF(lent.array);
+}
+
+// Whether these bytes are still the caller's to give, or to show: not given, and not about to be by another message.
+bool LoanBook::is_free(const HeldBlock& held, HeldBlock::Range range, bool to_give) const noexcept {
+  const auto taken = [&](const HeldBlock::Range& given) { return range.overlaps(given); };
+  const auto promised = [&](const HeldBlock::Pending& other) {
+    return other.book != this && (to_give || other.given) && range.overlaps(other.range);
+  };
+  return std::none_of(held.given.begin(), held.given.end(), taken) &&
+         std::none_of(held.pending.begin(), held.pending.end(), promised);
+}
+
+std::uint32_t LoanBook::reference_to(memory::BlockRef block) {
+  const auto known = std::find(blocks_.begin(), blocks_.end(), block);
+  const auto index = static_cast<std::uint32_t>(known - blocks_.begin());
+  if (known == blocks_.end()) blocks_.push_back(block);
+  return index;
+}
+
+bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out) {
+  Lease* lease = array ? lease_of(array) : find_lease(data);
+  HeldBlock* held = lease ? held_block(*lease) : nullptr;
+  if (!held || held->shared || held->block.arena().get() != &arena_) return false;
+  const auto* begin = static_cast<const std::byte*>(data);
+  if (begin < lease->data || size_bytes > lease->size_bytes) return false;
+  const HeldBlock::Range range{static_cast<std::size_t>(begin - lease->data),
+                               static_cast<std::size_t>(begin - lease->data) + size_bytes};
+  if (range.end > lease->size_bytes) return false;
+  const bool writable = !array || PyArray_ISWRITEABLE(array);
+  if (!is_free(*held, range, writable)) return false;
+  const bool whole = !held->received && range.begin == 0 && size_bytes == held->array_bytes &&
+                     (!array || static_cast<std::size_t>(PyArray_NBYTES(array)) == held->array_bytes);
+  if (held->received) {
+    if (!move_) return false;
+  } else if (writable) {
+    if (!whole && !move_) return false;
+  } else {
+    bool frozen = true;
+    for_each_base(array, [&](PyArrayObject* at) { frozen = frozen && !PyArray_ISWRITEABLE(at); });
+    if (!frozen) return false;
+  }
+  make_room(held->given, held->given.size() + held->pending.size() + 1);  // settle() may not fail
+  out->reference = reference_to(held->block.ref());
+  out->offset = range.begin;
+  PyObject* kept = array ? reinterpret_cast<PyObject*>(array) : reinterpret_cast<PyObject*>(lease);
+  lent_.push_back(Lent{kept, lease, range, writable, whole});
+  Py_INCREF(kept);
+  held->pending.push_back(HeldBlock::Pending{range, this, writable});
+  return true;
+}
+
+void LoanBook::settle() noexcept {
+  for (const Lent& lent : lent_) {
+    if (!lent.given) {
+      lent.lease->writable = false;  // its owner cannot make it writable again while others read it
+      continue;
+    }
+    lent.lease->given = true;
+    held_block(*lent.lease)->given.push_back(lent.range);
+    if (!PyArray_Check(lent.array)) continue;
+    PyArray_CLEARFLAGS(as_array(lent.array), NPY_ARRAY_WRITEABLE);
+    if (lent.whole) {
+      for_each_base(as_array(lent.array), [](PyArrayObject* at) { PyArray_CLEARFLAGS(at, NPY_ARRAY_WRITEABLE); });
+    }
+  }
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,96 @@
+// Blocks of an arena as the memory of arrays, and the giving of such arrays to others without a copy.
+//
+// An array of new_empty() is given away when it is put whole: it and the arrays it is a view of become read-only here.
+// A part of one is copied, since what is left of the block stays the sender's; unless the caller moves it, and then
+// answers for it. An array that its owner made read-only before is not given but shown: any number of times. What came
+// out of a channel goes on by reference when it is moved. Each byte of a block is given once: a second time it is
+// copied, also by a put that begins while the first still waits for room.
+//
+// All calls need the GIL.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bindings/encode.h"
+#include "bindings/lease.h"
+#include "bindings/python_api.h"
+#include "memory/arena.h"
+#include "platform/waiting.h"
+
+namespace shmtree::python {
+
+class LoanBook;
+
+struct HeldBlock {
+  struct Range {
+    std::size_t begin, end;
+    bool overlaps(const Range& other) const noexcept { return begin < other.end && other.begin < end; }
+  };
+  // What a message that is not put yet refers to.
+  struct Pending {
+    Range range;
+    const LoanBook* book;
+    bool given;
+  };
+  memory::Lease block;
+  bool received = false;        // came out of a channel
+  bool shared = false;          // several processes write it: it is copied like any other memory
+  std::size_t array_bytes = 0;  // of the one array on it, for what new_empty() made
+  std::vector<Range> given{};
+  std::vector<Pending> pending{};
+  const std::byte* known_at = nullptr;  // where find_lease() knows it by
+
+  ~HeldBlock();
+};
+
+// The Lease object of a block. Null with a Python error set.
+PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_bytes, bool shared = false);
+
+// What holds a lease's memory, null when that is no block of an arena.
+HeldBlock* held_block(const Lease& lease) noexcept;
+
+// The lease of new_empty() whose memory has this address in it, or null. For memory that tensors have.
+Lease* find_lease(const void* address) noexcept;
+
+// A new array in the arena. `shape` is an int or a sequence of them, `dtype` what NumPy takes for one, `order` "C" or
+// "F". Null with a Python error set, TypeError for dtypes with objects among them.
+PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype, const char* order,
+                    bool zeroed);
+
+// An array that several processes share, on a block that new_array() made. Null with a Python error set; ValueError
+// when the block is too small for it.
+PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, const char* order);
+
+// The loans of one message.
+class LoanBook final : public LoanResolver {
+ public:
+  LoanBook(const memory::Arena& arena, bool move) noexcept : arena_(arena), move_(move) {}
+  ~LoanBook();
+
+  bool resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out) override;
+  void start_over() override;
+
+  std::span<const memory::BlockRef> blocks() const noexcept { return blocks_; }
+  // The message was put: what was given away is only read here from now on.
+  void settle() noexcept;
+
+ private:
+  struct Lent {
+    PyObject* array;
+    Lease* lease;
+    HeldBlock::Range range;
+    bool given;
+    bool whole;
+  };
+  std::uint32_t reference_to(memory::BlockRef block);
+  bool is_free(const HeldBlock& held, HeldBlock::Range range, bool to_give) const noexcept;
+
+  const memory::Arena& arena_;
+  bool move_;
+  std::vector<memory::BlockRef> blocks_;
+  std::vector<Lent> lent_;
+};
+
+}  // namespace shmtree::python

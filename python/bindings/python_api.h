@@ -1,0 +1,72 @@
+// Python and NumPy's C API, set up the same way for every file of the bindings.
+//
+// NumPy's function table is one per extension module: module.cpp defines it (SHMTREE_OWNS_NUMPY_API), all others refer
+// to it.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#define NPY_NO_DEPRECATED_API NPY_1_24_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_23_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL shmtree_numpy_api
+#ifndef SHMTREE_OWNS_NUMPY_API
+#define NO_IMPORT_ARRAY
+#endif
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#pragma GCC diagnostic ignored "-Wconversion"
+#include <numpy/arrayobject.h>
+#include <numpy/arrayscalars.h>
+#pragma GCC diagnostic pop
+
+#include <utility>
+
+namespace shmtree::python {
+
+// An owned reference.
+class Ref {
+ public:
+  Ref() noexcept = default;
+  // Takes over a new reference, null after a failed call.
+  explicit Ref(PyObject* owned) noexcept : object_(owned) {}
+  Ref(Ref&& other) noexcept : object_(other.release()) {}
+  Ref& operator=(Ref&& other) noexcept {
+    if (this != &other) {
+      PyObject* old = object_;
+      object_ = other.release();
+      Py_XDECREF(old);
+    }
+    return *this;
+  }
+  Ref(const Ref&) = delete;
+  Ref& operator=(const Ref&) = delete;
+  ~Ref() { Py_XDECREF(object_); }
+
+  static Ref borrow(PyObject* object) noexcept {
+    Py_XINCREF(object);
+    return Ref(object);
+  }
+
+  PyObject* get() const noexcept { return object_; }
+  PyObject* release() noexcept { return std::exchange(object_, nullptr); }
+  explicit operator bool() const noexcept { return object_ != nullptr; }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+// Strings of before 3.12 may still have to take their final form. False with a Python error set.
+inline bool make_ready(PyObject* str) noexcept {
+#if PY_VERSION_HEX >= 0x030c0000
+  return str != nullptr;
+#else
+  return PyUnicode_READY(str) == 0;
+#endif
+}
+
+inline PyObject* type_object(PyTypeObject* type) noexcept {
+  return reinterpret_cast<PyObject*>(type);
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,92 @@
+#include "bindings/wait_hooks.h"
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "bindings/gil.h"
+
+namespace shmtree::python {
+namespace {
+
+PyObject* idle_callback = nullptr;
+unsigned long exiting_thread = 0;  // guarded by the GIL, as is the callback
+
+[[noreturn]] void sleep_until_the_end() noexcept {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+}  // namespace
+
+void restore_thread(PyThreadState* state) noexcept {
+  try {
+    PyEval_RestoreThread(state);
+  } catch (...) {  // how glibc unwinds a thread that has to end
+    sleep_until_the_end();
+  }
+}
+
+void set_exiting(bool exiting) {
+  exiting_thread = exiting ? PyThread_get_thread_ident() : 0;
+}
+
+void stay_if_left_behind() {
+  if (exiting_thread == 0 || exiting_thread == PyThread_get_thread_ident()) return;
+  PyEval_SaveThread();
+  sleep_until_the_end();
+}
+
+void GilHooks::after_block() noexcept {
+  restore_thread(state_);
+}
+
+bool GilHooks::interrupted() noexcept {
+  if (closed_ && *closed_) {
+    was_closed_ = true;
+    return true;
+  }
+  if (idle_wanted.load(std::memory_order_relaxed)) [[unlikely]]
+    call_idle_callback();
+  return PyErr_Occurred() || PyErr_CheckSignals() != 0;
+}
+
+void set_idle_callback(PyObject* callback) {
+  Py_INCREF(callback);
+  Py_XDECREF(std::exchange(idle_callback, callback));
+}
+
+void call_idle_callback() {
+  if (!idle_callback) return;
+  Ref result(PyObject_CallNoArgs(idle_callback));
+  if (!result) PyErr_WriteUnraisable(idle_callback);
+}
+
+bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out) {
+  const int blocks = block ? PyObject_IsTrue(block) : 1;
+  if (blocks < 0) return false;
+  if (blocks == 0) {
+    *out = platform::Deadline::immediate();
+    return true;
+  }
+  if (!timeout || timeout == Py_None) {
+    *out = platform::Deadline::never();
+    return true;
+  }
+  const double seconds = PyFloat_AsDouble(timeout);
+  if (seconds == -1.0 && PyErr_Occurred()) return false;
+  if (std::isnan(seconds)) {
+    PyErr_SetString(PyExc_ValueError, "timeout is not a number");
+    return false;
+  }
+  constexpr double kCenturies = 9e9;
+  if (seconds <= 0.0) {
+    *out = platform::Deadline::immediate();
+  } else if (seconds < kCenturies) {
+    *out = platform::Deadline::after_ns(static_cast<std::int64_t>(seconds * 1e9));
+  } else {
+    *out = platform::Deadline::never();
+  }
+  return true;
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,86 @@
+"""Nested Python data from process to process through shared memory, copied once or not at all.
+
+    sender, receiver = shmtree.create_pair(capacity=8)
+    sender.put({"obs": obs, "reward": 1.0})        # in one process
+    sample = receiver.get(timeout=3)               # in another; large arrays are views
+
+`create_pair` makes a channel, `Queue` one with the interface of multiprocessing's, `Arena` memory that several share,
+`pack` and `unpack` frames without a channel.
+Time running out is ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; everything else is a `shmtree.Error`.
+"""
+
+import numpy as _numpy  # noqa: F401  # first: an interrupt while the core loads it would become an ImportError
+
+from . import _process as _process  # ends this process's part in everything at its exit
+from ._arena import (
+    Arena,
+    Holder,
+    Known,
+    SharedArray,
+    clean_names,
+    create_pair,
+    create_shared_memory_pair,
+    list_names,
+    open_receiver,
+    open_sender,
+)
+from ._async import wait
+from ._channel import Receiver, Sender
+from ._core import VERSION, Delivery
+from ._queue import JoinableQueue, Queue, SimpleQueue
+from ._serialize import Frame, describe, dump, load, pack, register, unpack
+from .errors import (
+    ChannelClosed,
+    CorruptMessage,
+    Error,
+    IncompatibleArena,
+    MessageTooLarge,
+    OutOfSharedMemory,
+    PeerDied,
+    PickleRefused,
+    ShutDown,
+)
+
+__version__ = VERSION
+
+#: The names of those who come from py-sharedmemory.
+SharedMemorySender = Sender
+SharedMemoryReceiver = Receiver
+
+__all__ = [
+    "Arena",
+    "ChannelClosed",
+    "CorruptMessage",
+    "Delivery",
+    "Error",
+    "Frame",
+    "Holder",
+    "IncompatibleArena",
+    "JoinableQueue",
+    "Known",
+    "MessageTooLarge",
+    "OutOfSharedMemory",
+    "PeerDied",
+    "PickleRefused",
+    "Queue",
+    "Receiver",
+    "Sender",
+    "SharedArray",
+    "SharedMemoryReceiver",
+    "SharedMemorySender",
+    "ShutDown",
+    "SimpleQueue",
+    "clean_names",
+    "create_pair",
+    "create_shared_memory_pair",
+    "describe",
+    "dump",
+    "list_names",
+    "load",
+    "open_receiver",
+    "open_sender",
+    "pack",
+    "register",
+    "unpack",
+    "wait",
+]

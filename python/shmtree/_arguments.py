@@ -1,0 +1,25 @@
+"""Numbers as users give them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+
+def whole(what: str, value: Any) -> int:
+    """An int that the core can take."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} is {value!r}; it must be an int") from None
+    if number >= 1 << 63:
+        raise OverflowError(f"{what} is {value}; it must be below 2**63")
+    return number
+
+
+def limit(what: str, value: int | None) -> int:
+    """A limit as the core takes it, where 0 is none."""
+    number = 0 if value is None else whole(what, value)
+    if number < 0:
+        raise ValueError(f"{what} is {value}; it must be positive, or None or 0 for no limit")
+    return number

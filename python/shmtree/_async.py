@@ -1,0 +1,167 @@
+"""Waiting for receivers in poll loops and coroutines.
+
+The descriptor wakes a waiter for messages and for ends that say goodbye. The death of a peer is found only by looking,
+so no wait is longer than a slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import selectors
+import time
+from collections import deque
+from collections.abc import Iterable
+from numbers import Real
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_SLICE_S = 0.25
+_LOOK_S = 0.005
+
+
+def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
+    """Those of `receivers` that are ready: their next `get` returns, or raises, at once.
+
+    Waits until there is at least one, for `timeout` seconds at most (None: for ever), and returns an empty list after
+    that. Anything else with a ``fileno`` (connections, sockets) may be among them, and is ready when it can be read.
+    """
+    objects = _checked(receivers)
+    _check_timeout(timeout)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with selectors.DefaultSelector() as selector:
+        watched: dict[int, list[T]] = {}
+        while True:
+            ready = [each for each in objects if _is_ready(each)]
+            if not watched:
+                for each in objects:
+                    watched.setdefault(_descriptor(each), []).append(each)
+                for descriptor in watched:
+                    selector.register(descriptor, selectors.EVENT_READ)
+            readable = {key.fd for key, _ in selector.select(0)}
+            ready += [
+                each
+                for descriptor in readable
+                for each in watched[descriptor]
+                if not hasattr(each, "_ready") and each not in ready
+            ]
+            if ready:
+                return [each for each in objects if each in ready]
+            left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
+            if left <= 0 or not objects:
+                return []
+            selector.select(left)
+
+
+def _checked(receivers: Any) -> list[Any]:
+    # A single receiver can be iterated as well, which would take its messages.
+    if hasattr(receivers, "fileno") or not isinstance(receivers, Iterable):
+        raise TypeError(f"receivers is a {type(receivers).__name__}; it must be a list of receivers")
+    objects = list(receivers)
+    for each in objects:
+        if not hasattr(each, "fileno"):
+            raise TypeError(f"receivers has a {type(each).__name__} in it; only what has a fileno() can be waited for")
+    return objects
+
+
+def _check_timeout(timeout: Any) -> None:
+    if timeout is not None and not isinstance(timeout, Real):
+        raise TypeError(f"timeout is {timeout!r}; it must be a number of seconds, or None")
+
+
+def _descriptor(item: Any) -> int:
+    return int(item.fileno())
+
+
+def _is_ready(item: Any) -> bool:
+    ready = getattr(item, "_ready", None)
+    return ready is not None and bool(ready())
+
+
+#: Those who wait in get_async, in the order they came, for each loop and receiver. No entry is empty.
+_lines: dict[tuple[int, int], deque[asyncio.Future[None]]] = {}
+
+
+async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> Any:
+    options = {} if copy is None else {"copy": copy}  # a subclass of a queue need not know what is ours
+    # Nothing is awaited between the receiving of a message and its return.
+    deadline = None if timeout is None else time.monotonic() + timeout
+    loop = asyncio.get_running_loop()
+    key = (id(loop), id(receiver))
+    if key not in _lines:
+        try:
+            return receiver.get_nowait(**options)
+        except queue.Empty:
+            if timeout is not None and timeout <= 0:
+                raise
+    line = _lines.setdefault(key, deque())
+    turn = loop.create_future()
+    line.append(turn)
+    try:
+        if line[0] is not turn:
+            await _woken(turn, None if deadline is None else deadline - time.monotonic())
+        # Whoever is not first after that has no time left, and looks once.
+        while True:
+            try:
+                return receiver.get_nowait(**options)
+            except queue.Empty:
+                left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
+                if left <= 0 or line[0] is not turn:
+                    raise
+            await _readable(receiver.fileno(), left)
+    finally:
+        line.remove(turn)
+        if not line:
+            del _lines[key]
+        elif not loop.is_closed():
+            _wake(line[0])
+
+
+async def _woken(turn: asyncio.Future[None], seconds: float | None) -> None:
+    timer = None if seconds is None else turn.get_loop().call_later(seconds, _wake, turn)
+    try:
+        await turn
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+async def put_async(end: Any, obj: object, timeout: float | None, move: bool) -> Any:
+    # Nothing is awaited between the putting of a message and the return.
+    deadline = None if timeout is None else time.monotonic() + timeout
+    options = {"move": True} if move else {}
+    while True:
+        try:
+            return end.put_nowait(obj, **options)
+        except queue.Full:
+            left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
+            if left <= 0:
+                raise
+        if end._ready_to_put():
+            # Room for something, but not for this: it comes with bytes, which the descriptor does not tell of.
+            await asyncio.sleep(min(left, _LOOK_S))
+        else:
+            await _readable(end._fileno_to_put(), left)
+
+
+async def _readable(number: int, seconds: float) -> None:
+    """Until a descriptor can be read, or so many seconds have passed."""
+    loop = asyncio.get_running_loop()
+    # A descriptor of its own, since a loop knows one reader for each and several coroutines may wait.
+    descriptor = os.dup(number)
+    woken = loop.create_future()
+    loop.add_reader(descriptor, _wake, woken)
+    timer = loop.call_later(seconds, _wake, woken)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

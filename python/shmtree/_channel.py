@@ -1,0 +1,182 @@
+"""Channels, and their two ends."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import _arrays, _async, _core, _handles, _process
+from .errors import ChannelClosed
+
+# What a name can be that of.
+ARENA, CHANNEL, ARRAY, QUEUE = 1, 2, 3, 4
+KINDS = {ARENA: "an arena", CHANNEL: "a channel", ARRAY: "an array", QUEUE: "a queue"}
+
+_E = TypeVar("_E", bound="End")
+
+
+def new_channel(
+    arena: _core.Arena | None, limits: tuple[int, int], name: str | None, allow_pickle: bool | None, ending: str
+) -> tuple[_core.Channel, bool]:
+    """A channel, and whether its ends may pickle.
+
+    `limits` are messages and bytes, 0 for none. `arena` None: one of its own for a named channel, else the process's.
+    """
+    if name is not None:
+        _process.check_name(name)
+    allow = name is None if allow_pickle is None else bool(allow_pickle)
+    if arena is None:
+        arena = _process.default_arena() if name is None else _core.Arena.create(0, 0, False)
+    return _core.Channel.create(arena, *limits, ending, allow), allow
+
+
+def open_known(name: str, kind: int) -> _core.Name:
+    """The name of something of that kind; ValueError when it is that of something else."""
+    known = _process.open_name(name)
+    if known.kind != kind:
+        raise ValueError(f'the name "{name}" is that of {KINDS.get(known.kind, "something else")}')
+    return known
+
+
+class Rates:
+    """Messages per second since the last time somebody asked."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, int, int] | None = None
+
+    def add_to(self, stats: dict[str, Any]) -> dict[str, Any]:
+        now = (time.monotonic(), stats["put"], stats["received"])
+        last, self._last = self._last, now
+        seconds = now[0] - last[0] if last is not None else 0.0
+        stats["put_per_s"] = (now[1] - last[1]) / seconds if last is not None and seconds > 0 else 0.0
+        stats["received_per_s"] = (now[2] - last[2]) / seconds if last is not None and seconds > 0 else 0.0
+        return stats
+
+
+class End:
+    """What all ends have: looks at their channel, and ``with``."""
+
+    __slots__ = ()
+    _rates: Rates
+
+    if TYPE_CHECKING:  # from the base of the core, which comes first
+
+        @property
+        def _channel(self) -> _core.Channel: ...
+        @property
+        def closed(self) -> bool: ...
+        def close(self) -> None: ...
+
+    @property
+    def capacity(self) -> int | None:
+        """Messages that the channel takes before `put` waits; None when there is no limit."""
+        return self._channel.capacity or None
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of the channel.
+
+        put, received, queued and taken (not acknowledged) messages, returned ones, queued_bytes, capacity and max_bytes
+        (0: no limit), processes that have the ends (senders, receivers), and put_per_s and received_per_s since the
+        last call on this object. unfinished: those that no task_done() was called for.
+        """
+        return self._rates.add_to(self._channel.stats())
+
+    def __enter__(self: _E) -> _E:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<{type(self).__name__}, closed>"
+        stats = self._channel.stats()
+        return f"<{type(self).__name__}, {stats['queued']} of {stats['capacity'] or 'unlimited'} queued>"
+
+
+class Sender(_core.SenderBase, End):
+    """The end of a channel that messages are put into.
+
+    Made by `create_pair` and `open_sender`. It may be used by several threads, inherited over fork, given to processes
+    as an argument with any start method, and sent through pipes and queues: each process then has an end of its own. A
+    process takes part in sending from the moment it has the end until it closes or drops its last one, exits, or uses
+    only the receiving end; when nobody takes part any more, receivers find the end of the stream.
+    """
+
+    __slots__ = ("__weakref__", "_name", "_rates")
+    _name: _core.Name | None
+    _rates: Rates
+
+    def __new__(cls, channel: _core.Channel, allow_pickle: bool = True) -> Sender:
+        self = super().__new__(cls, channel, allow_pickle)
+        self._name = None
+        self._rates = Rates()
+        return self
+
+    def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+        """An uninitialised ndarray in the channel's arena, which `put` gives away instead of copying it.
+
+        After the put the array is read-only, but views of it that were made before, such as rows and slices, are not:
+        they must not be used any more, since what they write appears in what receivers have.
+
+        `shape` is an int or a sequence of ints, `order` "C" or "F". For a dtype of torch it is a tensor. TypeError for
+        dtypes with Python objects in them, MessageTooLarge over the arena's budget, OutOfSharedMemory when what is held
+        leaves no room for it; waits while undelivered messages do.
+        """
+        return _arrays.new_array(self._channel.arena, shape, dtype, order, False)
+
+    def new_zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+        """`new_empty` filled with zeros."""
+        return _arrays.new_array(self._channel.arena, shape, dtype, order, True)
+
+    def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
+        """`new_empty` with the shape, dtype and order of another array or tensor."""
+        return _arrays.new_like(self._channel.arena, prototype, dtype, order)
+
+    async def put_async(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
+        """`put` for coroutines. When it is cancelled, the object was not put."""
+        ticket: int = await _async.put_async(self, obj, timeout, move)
+        return ticket
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _handles.reduce_end(self, False)
+
+
+class Receiver(_core.ReceiverBase, End):
+    """The end of a channel that messages are received from; ``for`` and ``async for`` go on to the end of the stream.
+
+    Made by `create_pair` and `open_receiver`. What is said of Sender about threads, processes and taking part goes for
+    it as well; each message goes to one receiver. It has no length, so it is always true: ask `qsize` or `empty`.
+
+    The stream ends when what was sent is received and nobody is left who sends. The end is PeerDied, once, if one of
+    the senders was killed, else ChannelClosed. A process that an uncaught exception ends was not killed.
+    """
+
+    __slots__ = ("__weakref__", "_name", "_rates")
+    _name: _core.Name | None
+    _rates: Rates
+
+    def __new__(cls, channel: _core.Channel, allow_pickle: bool = True) -> Receiver:
+        self = super().__new__(cls, channel, allow_pickle)
+        self._name = None
+        self._rates = Rates()
+        return self
+
+    async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
+        """`get` for coroutines. It can be cancelled at any time without losing a message."""
+        return await _async.get_async(self, timeout, copy)
+
+    def __aiter__(self) -> Receiver:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.get_async()
+        except ChannelClosed:
+            raise StopAsyncIteration from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _handles.reduce_end(self, True)

@@ -1,0 +1,77 @@
+"""How ends, arenas and shared arrays are pickled: as handles, by which another process finds the real thing.
+
+A process being started is given what it needs with its arguments. One that runs already opens the arena through
+``/proc`` of the process that made the handle, or of any other that has the arena when that one has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from multiprocessing import context
+from typing import Any
+
+from . import _core, _launch, _process
+from .errors import ChannelClosed
+
+Opened = tuple[_core.Arena, int, _core.Name | None]
+
+
+def describe_end(
+    channel: _core.Channel, name: _core.Name | None, ends: tuple[bool, ...]
+) -> tuple[bytes, _launch.Inheritance | None]:
+    """The handle of a channel for a process that takes part in these ends of it (True: receiving)."""
+    popen = context.get_spawning_popen()
+    inheritance: _launch.Inheritance | None = None
+    grant = 0
+    if popen is None:
+        grant = channel.grant(ends[-1])
+    else:
+        passenger = _launch.passenger(popen, channel.arena)
+        for receiving in ends:
+            channel.join_for(passenger.identity, receiving)
+        inheritance = passenger.inheritance
+    path = name.path if name is not None else ""
+    return _core.make_handle(channel.arena, channel.block, grant, path), inheritance
+
+
+@contextlib.contextmanager
+def open_channel(
+    handle: bytes, inheritance: _launch.Inheritance | None, receiving: bool
+) -> Iterator[tuple[_core.Channel, _core.Name | None]]:
+    """The channel of a handle. The end in it counts as on its way until it has been made, in this context."""
+    arena, block, grant, path = _launch.adopt(handle, inheritance)
+    channel = _core.Channel.open(arena, block)
+    yield channel, _process.join_name(path, arena)
+    channel.claim(grant, receiving)
+
+
+def reduce_end(end: Any, receiving: bool) -> tuple[Any, ...]:
+    if end.closed:
+        raise ChannelClosed("an end that was closed cannot be handed to another process")
+    handle, inheritance = describe_end(end._channel, end._name, (receiving,))
+    return open_end, (type(end), receiving, handle, inheritance, end.allow_pickle)
+
+
+def open_end(cls: Any, receiving: bool, handle: bytes, inheritance: _launch.Inheritance | None, allow: bool) -> Any:
+    with open_channel(handle, inheritance, receiving) as (channel, name):
+        end = cls(channel, allow)
+        end._name = name
+    return end
+
+
+def reduce_memory(arena: _core.Arena, block: int, name: _core.Name | None) -> tuple[bytes, _launch.Inheritance | None]:
+    """The handle of an arena, or of a block in it that this process holds."""
+    handle = _core.make_handle(arena, block, 0, name.path if name is not None else "")
+    popen = context.get_spawning_popen()
+    if popen is None:
+        return handle, None
+    passenger = _launch.passenger(popen, arena)
+    if block:
+        arena.hold_for(passenger.identity, block)
+    return handle, passenger.inheritance
+
+
+def open_memory(handle: bytes, inheritance: _launch.Inheritance | None) -> Opened:
+    arena, block, _, path = _launch.adopt(handle, inheritance)
+    return arena, block, _process.join_name(path, arena)

@@ -1,0 +1,117 @@
+"""Leaves that are taken apart and put together in Python: masked arrays and torch tensors.
+
+Torch is never imported to send; to receive a tensor it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+# The numbers of the frame's dtypes (include/shmtree/kind.h) by torch's names.
+_TENSOR_DTYPES = {
+    "bool": 1,
+    "int8": 2,
+    "uint8": 3,
+    "int16": 4,
+    "uint16": 5,
+    "int32": 6,
+    "uint32": 7,
+    "int64": 8,
+    "uint64": 9,
+    "float16": 10,
+    "float32": 11,
+    "float64": 12,
+    "complex64": 13,
+    "complex128": 14,
+    "bfloat16": 15,
+    "float8_e4m3fn": 16,
+    "float8_e5m2": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2fnuz": 19,
+    "float8_e8m0fnu": 20,
+    "complex32": 21,
+}
+_TENSOR_DTYPE_NAMES = {number: name for name, number in _TENSOR_DTYPES.items()}
+
+REQUIRES_GRAD = 1
+IS_PARAMETER = 2
+
+
+def masked_parts(array: Any) -> tuple[Any, Any, Any, bool] | None:
+    """Data, mask, fill value (None for the default one) and hardmask; None for what only pickle can send."""
+    attributes = array.__dict__
+    if array._baseclass is not np.ndarray or array.dtype.hasobject or array._optinfo:
+        return None
+    known = {"_baseclass", "_basedict", "_fill_value", "_hardmask", "_isfield", "_mask", "_optinfo", "_sharedmask"}
+    if not known.issuperset(attributes):
+        return None
+    mask = False if array._mask is np.ma.nomask else array._mask
+    return array._data, mask, array._fill_value, bool(array._hardmask)
+
+
+def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: bool) -> Any:
+    """The masked array of such parts. Raises ValueError or TypeError when they do not fit together."""
+    if type(data) is not np.ndarray or (mask is not False and type(mask) is not np.ndarray):
+        raise TypeError("a masked array is not made of arrays")
+    made: Any = data.view(np.ma.MaskedArray)
+    if mask is not False:
+        if mask.shape != data.shape or mask.dtype != np.ma.make_mask_descr(data.dtype):
+            raise ValueError("a mask does not fit its array")
+        made._mask = mask
+        made._sharedmask = False
+    if type(fill_value) is np.ndarray and fill_value.ndim == 0:
+        made._fill_value = fill_value  # as it was: the default one need not be of the array's dtype
+    elif fill_value is not None:
+        made.fill_value = fill_value
+    made._hardmask = hardmask
+    return made
+
+
+def tensor_parts(tensor: Any) -> tuple[Any, int, bool, int, tuple[int, ...], tuple[int, ...] | None] | None:
+    """Owner of the memory, dtype number, requires_grad, address, shape, and strides in bytes unless it is contiguous.
+
+    None for what only pickle can send: other layouts and devices, quantized tensors, hooks, attributes.
+    """
+    torch = sys.modules["torch"]
+    number = _TENSOR_DTYPES.get(str(tensor.dtype).removeprefix("torch."))
+    plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_nested
+    if number is None or not plain or tensor.__dict__ or tensor._backward_hooks:
+        return None
+    owner = tensor.detach().resolve_conj().resolve_neg()
+    strides = None
+    if not owner.is_contiguous():
+        strides = tuple(stride * owner.element_size() for stride in owner.stride())
+    return owner, number, tensor.requires_grad, owner.data_ptr(), tuple(owner.shape), strides
+
+
+def tensor_build(
+    memory: Bytes, number: int, flags: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, first: int
+) -> Any:
+    """A tensor on the bytes `memory`, with its first element at byte `first`; `strides` count bytes.
+
+    Torch has no read-only tensors, so what may not be written is copied.
+    """
+    import torch
+
+    dtype = getattr(torch, _TENSOR_DTYPE_NAMES[number])
+    size = dtype.itemsize
+    if not memory.size:
+        made = torch.empty(0, dtype=torch.uint8).view(dtype).reshape(shape)
+    else:
+        if not memory.flags.writeable or memory.ctypes.data % size or memory.size % size or first % size:
+            memory = memory.copy()
+        elements = torch.from_numpy(memory).view(dtype)
+        if strides is None:
+            made = elements[first // size :].reshape(shape)
+        else:
+            steps = tuple(stride // size for stride in strides)
+            made = torch.as_strided(elements, shape, steps, first // size)
+    if flags & IS_PARAMETER:
+        return torch.nn.Parameter(made, requires_grad=bool(flags & REQUIRES_GRAD))
+    return made.requires_grad_() if flags & REQUIRES_GRAD else made

@@ -1,0 +1,107 @@
+"""What belongs to the process as a whole: its default arena, the names it takes part in, and its exit."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing.util
+import os
+import threading
+import weakref
+from typing import Any
+
+from . import _core, _launch
+
+_default: tuple[int, _core.Arena] | None = None
+_lock = threading.Lock()
+_names: weakref.WeakValueDictionary[str, _core.Name] = weakref.WeakValueDictionary()
+
+
+def default_arena() -> _core.Arena:
+    """The arena of channels made without one: one per process, a forked child makes its own."""
+    global _default
+    with _lock:
+        if _default is None or _default[0] != os.getpid():
+            _default = (os.getpid(), _core.Arena.create(0, 0, False))
+        return _default[1]
+
+
+def create_name(name: str, kind: int, arena: _core.Arena, block: int = 0, note: str = "") -> _core.Name:
+    check_name(name)
+    return _remember(_core.Name.create(name, kind, arena, block, note))
+
+
+def check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"name is {name!r}; it must be a str")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"name is {name!r}; it has characters that no file's name can have") from None
+
+
+def open_name(name: str) -> _core.Name:
+    check_name(name)
+    return _remember(_core.Name.open(name))
+
+
+def join_name(path: str, arena: _core.Arena) -> _core.Name | None:
+    """Takes part in the name of an arena that came with a handle; None when there is none, or no longer."""
+    if not path:
+        return None
+    known = _names.get(path)
+    if known is not None and known.arena.uuid == arena.uuid:
+        return known
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        return _remember(_core.Name.join(path, arena))
+    return None
+
+
+def _remember(name: _core.Name) -> _core.Name:
+    known = _names.get(name.path)
+    if known is not None and known.arena.uuid == name.arena.uuid:
+        return known
+    _names[name.path] = name
+    return name
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _core.forget_exit()
+    _launch.after_fork()
+    for name in list(_names.values()):
+        with contextlib.suppress(Exception):
+            name.join_again()
+
+
+def _at_exit() -> None:
+    """Ends this process's part in all channels and names. What it has put stays, and so do views."""
+    _core.leave_all()
+    for name in list(_names.values()):
+        name.leave()
+
+
+def _at_exit_of_child() -> None:
+    # multiprocessing joins the other threads of a child only after this, and they may still have something to put.
+    for thread in threading.enumerate():
+        if not thread.daemon and thread not in (threading.current_thread(), threading.main_thread()):
+            thread.join()
+    _at_exit()
+
+
+def _expect_exit(_: object = None) -> None:
+    # Children of multiprocessing leave through os._exit, which runs these and no atexit functions.
+    multiprocessing.util.Finalize(None, _at_exit_of_child, exitpriority=-100)
+
+
+class _Anchor:
+    """multiprocessing runs what is to run in forked children for as long as an object lives."""
+
+
+_anchor = _Anchor()
+multiprocessing.util.register_after_fork(_anchor, _expect_exit)
+if multiprocessing.process.parent_process() is not None:
+    _expect_exit()
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

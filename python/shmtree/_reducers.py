@@ -1,0 +1,71 @@
+"""How native kinds that pickle refuses, or would copy, are reduced inside a message that goes through pickle."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import _leaves
+
+Reducer = Callable[[Any], Any]
+
+_TABLE: dict[type, Reducer] = {}
+
+
+def table(independent: bool) -> dict[type, Reducer]:
+    """The reducers by exact class. `independent`: arrays are to arrive writable, as from a standard queue."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "Tensor") and torch.Tensor not in _TABLE:
+        _TABLE[torch.Tensor] = _reduce_tensor
+        _TABLE[torch.nn.Parameter] = _reduce_tensor
+    return {**_TABLE, np.ndarray: _reduce_as_writable} if independent else _TABLE
+
+
+def _reduce_as_writable(array: np.ndarray[Any, Any]) -> Any:
+    # pickle keeps in mind that the memory of an array cannot be written.
+    own = array if array.flags.writeable else array.copy(order="K")
+    return own.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+def _reduce_memoryview(view: memoryview) -> tuple[Any, ...]:
+    array = np.asarray(view)
+    if array.dtype.hasobject:
+        raise TypeError(f"a memoryview of format {view.format!r} cannot be sent")
+    return memoryview, (np.ascontiguousarray(array),)
+
+
+def _build_tensor(memory: Any, *arguments: Any) -> Any:
+    return _leaves.tensor_build(np.frombuffer(memory, np.uint8), *arguments)
+
+
+def _reduce_tensor(tensor: Any) -> Any:
+    """Like torch's own reduction, with the memory as an out-of-band buffer that tensors on it share again."""
+    parts = _leaves.tensor_parts(tensor)
+    if parts is None:
+        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    owner, number, requires_grad, _, shape, strides = parts
+    if strides is not None:
+        owner, strides = owner.contiguous(), None
+    import torch
+
+    flags = int(requires_grad) | (_leaves.IS_PARAMETER if type(tensor) is torch.nn.Parameter else 0)
+    memory = owner.reshape(-1).view(torch.uint8).numpy()
+    return _build_tensor, (pickle.PickleBuffer(memory), number, flags, shape, strides, 0)
+
+
+def add_registered(cls: type, flatten: Reducer, name: str) -> None:
+    """Lets pickle send instances of a registered class as their flattened form."""
+    _TABLE[cls] = lambda instance: (_unflatten, (name, flatten(instance)))
+
+
+def _unflatten(name: str, flat: Any) -> Any:
+    from . import _core
+
+    return _core._unflatten(name, flat)
+
+
+_TABLE[memoryview] = _reduce_memoryview

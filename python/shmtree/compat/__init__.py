@@ -1,0 +1,1 @@
+"""Other packages' modules, made of shmtree."""

@@ -1,0 +1,79 @@
+"""What shmtree raises besides ``queue.Full``, ``queue.Empty`` and ``TimeoutError``.
+
+Every message names the numbers it is about: bytes asked for, the budget, what is in use and who holds it.
+"""
+
+from __future__ import annotations
+
+import queue
+
+__all__ = [
+    "ChannelClosed",
+    "CorruptMessage",
+    "Error",
+    "IncompatibleArena",
+    "MessageTooLarge",
+    "OutOfSharedMemory",
+    "PeerDied",
+    "PickleRefused",
+    "ShutDown",
+]
+
+
+if hasattr(queue, "ShutDown"):
+    ShutDown: type[Exception] = queue.ShutDown
+else:
+
+    class _ShutDown(Exception):
+        """The queue was shut down; it is `queue.ShutDown` where Python has that (since 3.13)."""
+
+    _ShutDown.__name__ = _ShutDown.__qualname__ = "ShutDown"
+    ShutDown = _ShutDown
+
+
+class Error(Exception):
+    """Base of shmtree's own errors."""
+
+
+class ChannelClosed(Error, EOFError, ValueError, BrokenPipeError):
+    """This end was closed here, or the stream has ended and everything in it was delivered.
+
+    It is an ``EOFError``, a ``ValueError`` and a ``BrokenPipeError`` as well, because that is what the standard
+    library's pipes and queues raise for it.
+    """
+
+
+class PeerDied(Error, ConnectionError):
+    """Nobody is left who could serve the call, and one of them was killed.
+
+    Attributes:
+        pids: the process ids of the killed peers.
+    """
+
+    pids: tuple[int, ...] = ()
+
+
+class MessageTooLarge(Error, ValueError):
+    """The message is over the budget. Raised at once, since waiting would not help."""
+
+
+class OutOfSharedMemory(Error, MemoryError):
+    """Views that are held, or the machine itself, leave no memory for the message."""
+
+
+class CorruptMessage(Error, ValueError):
+    """Bytes that no sender of this version writes. The message is consumed, the channel stays usable.
+
+    Attributes:
+        ticket: the number ``put`` gave the message, or ``None`` outside of a channel.
+    """
+
+    ticket: int | None = None
+
+
+class PickleRefused(Error, TypeError):
+    """The message needs pickle, or a class that is neither imported nor registered, and that is not allowed."""
+
+
+class IncompatibleArena(Error, RuntimeError):
+    """Not an arena, or one of another version."""

@@ -1,0 +1,54 @@
+"""The standard `multiprocessing`, with shmtree's queues in place: changing the import is the whole migration.
+
+    from shmtree import multiprocessing as mp  # or: import shmtree.multiprocessing as mp
+
+`Queue`, `JoinableQueue` and `SimpleQueue` are shmtree's, here, in `mp.queues` and in every context. So pools and
+executors that are made with this module or one of its contexts move their data through shared memory too:
+
+    mp.Pool(4)                                               # tasks and results
+    ProcessPoolExecutor(mp_context=mp.get_context("spawn"))  # results; the queue of its calls is always its own
+
+Everything else is the standard module itself: its classes, its submodules (`mp.managers` is the standard one), and its
+start method, so that what `set_start_method` of either says holds for both. What does not ask this module or its
+contexts for a queue, such as ``mp.pool.Pool()`` without a context or a manager's queues, goes on as it did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing as _standard
+import pkgutil
+import sys
+import typing
+
+from . import queues as queues
+from ._contexts import default_context as _default_context
+
+if typing.TYPE_CHECKING:  # which takes the first of two bindings
+    from ._contexts import get_context as get_context
+    from .queues import JoinableQueue as JoinableQueue  # classes, as in the standard stubs: `mp.Queue[int]` is a type
+    from .queues import Queue as Queue
+    from .queues import SimpleQueue as SimpleQueue
+
+    # isort: split
+    from multiprocessing import *  # type: ignore[assignment]  # noqa: F403
+    from multiprocessing import connection as connection
+    from multiprocessing import dummy as dummy
+    from multiprocessing import managers as managers
+    from multiprocessing import pool as pool
+    from multiprocessing import shared_memory as shared_memory
+    from multiprocessing import sharedctypes as sharedctypes
+    from multiprocessing import synchronize as synchronize
+    from multiprocessing import util as util
+
+__all__ = _standard.__all__
+
+for _found in pkgutil.walk_packages(_standard.__path__, f"{_standard.__name__}."):
+    with contextlib.suppress(ImportError):  # of those for other systems
+        _module = importlib.import_module(_found.name)
+        sys.modules.setdefault(__name__ + _found.name.removeprefix(_standard.__name__), _module)
+
+# The functions are bound methods of the default context, as the standard module's are.
+globals().update({name: value for name, value in vars(_standard).items() if name[0] != "_" and name != "queues"})
+globals().update({name: getattr(_default_context, name) for name in __all__})

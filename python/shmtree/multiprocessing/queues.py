@@ -1,0 +1,10 @@
+"""`multiprocessing.queues` with shmtree's classes."""
+
+from __future__ import annotations
+
+from queue import Empty as Empty
+from queue import Full as Full
+
+from .._queue import JoinableQueue, Queue, SimpleQueue
+
+__all__ = ["JoinableQueue", "Queue", "SimpleQueue"]

@@ -1,0 +1,66 @@
+"""Run inside an environment that has the wheel and NumPy: is the wheel all that it needs?
+
+Checks that the extension carries its own Cap'n Proto (and does not fall back on the system's), that importing it needs
+NumPy and nothing else, and that data makes the trip between two processes.
+"""
+
+import importlib.metadata
+import multiprocessing
+import pathlib
+import re
+import sys
+
+
+def check_libraries(core: str) -> None:
+    """Everything mapped into this process under the name of Cap'n Proto lies beside the package."""
+    maps = pathlib.Path("/proc/self/maps").read_text()
+    mapped = set(re.findall(r"/\S*lib(?:capnp|kj)\S*", maps))
+    assert mapped, f"{core} does not use a shared Cap'n Proto, or it is not mapped"
+    bundled = pathlib.Path(core).parent.parent / "shmtree.libs"
+    outside = [path for path in mapped if pathlib.Path(path).parent != bundled]
+    assert not outside, f"libraries from outside the wheel: {outside}"
+
+
+def check_dependencies() -> None:
+    needs = importlib.metadata.requires("shmtree") or []
+    names = {re.split(r"[^\w.-]", need)[0] for need in needs if "extra" not in need}
+    assert names == {"numpy"}, names
+
+
+def child(sender) -> None:
+    import numpy as np
+
+    sender.put({"obs": np.arange(300_000, dtype=np.float32), "info": {"name": "child", "ids": (1, 2, 3)}})
+    sender.wait_for_all_ack(timeout=30)
+
+
+def check_round_trip() -> None:
+    import shmtree
+
+    sender, receiver = shmtree.create_pair(capacity=8)
+    process = multiprocessing.get_context("spawn").Process(target=child, args=(sender,))
+    process.start()
+    item = receiver.get(timeout=60)
+    assert item["info"] == {"name": "child", "ids": (1, 2, 3)}, item["info"]
+    assert item["obs"].dtype == "float32"
+    assert float(item["obs"][299_999]) == 299_999.0
+    process.join(30)
+    assert process.exitcode == 0, process.exitcode
+
+
+def main() -> None:
+    before = {name.partition(".")[0] for name in sys.modules}
+    import shmtree
+    import shmtree._core
+
+    outside = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)
+    assert outside <= {"shmtree", "numpy"}, f"import shmtree also imported {sorted(outside)}"
+    check_libraries(shmtree._core.__file__)
+    check_dependencies()
+    check_round_trip()
+    version = importlib.metadata.version("shmtree")
+    print(f"shmtree {version} from its wheel works: {shmtree._core.__file__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What tests of channels share: arenas that are checked at the end, and child processes that are gone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing as mp
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shmtree
+
+START_METHODS = ["fork", "spawn", "forkserver"]
+
+
+@pytest.fixture
+def arena() -> Iterator[shmtree.Arena]:
+    """An arena of 64 MiB. Its invariants must hold afterwards, and nothing may be left over."""
+    made = shmtree.Arena(64 << 20)
+    yield made
+    gc.collect()
+    assert made._core.check() == ""
+
+
+@pytest.fixture
+def pair(arena: shmtree.Arena) -> Iterator[tuple[shmtree.Sender, shmtree.Receiver]]:
+    sender, receiver = arena.create_pair(capacity=8)
+    yield sender, receiver
+    sender.close()
+    receiver.close()
+
+
+@pytest.fixture
+def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the names of this test are kept, those of its child processes included."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    # Other directories of this user are looked into as well.
+    return f"test-{os.getpid()}-{request.node.name}"[:200]
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """start(function, *arguments, method="fork"): a child process, killed at the end of the test if it still runs."""
+    children: list[Any] = []
+
+    def run(function: Callable[..., None], *arguments: Any, method: str = "fork") -> Any:
+        process = mp.get_context(method).Process(target=function, args=arguments)
+        process.start()
+        children.append(process)
+        return process
+
+    yield run
+    for process in children:
+        if process.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        process.join(30)
+        process.close()

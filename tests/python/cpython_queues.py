@@ -1,0 +1,179 @@
+"""Runs CPython's own tests of process queues with shmtree's queues in place.
+
+    python cpython_queues.py list                      the tests, one a line: RUN and CLASS.TEST
+    python cpython_queues.py run RUN REPORT [TEST...]  runs them, or some; adds what came of each to the file REPORT
+
+RUN is a start method, or "threads" for the tests that start no processes. Whatever imports `multiprocessing` in this
+program gets `shmtree.multiprocessing`, in its child processes too, because they import its main module before all else.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import queue
+import sys
+import unittest
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+import shmtree
+import shmtree.multiprocessing
+
+sys.modules["multiprocessing"] = shmtree.multiprocessing
+
+import multiprocessing  # noqa: E402  ours from here on
+
+from test import _test_multiprocessing, test_queue  # noqa: E402
+
+START_METHODS = ["fork", "spawn", "forkserver"]
+
+#: Of `test._test_multiprocessing`: all that uses queues, and pools, which are made of them.
+PROCESS_TESTS = [
+    "MiscTestCase",
+    "TestInitializers",
+    "TestNoForkBomb",
+    "TestPoolNotLeakOnFailure",
+    "TestSimpleQueue",
+    "TestStartMethod",
+    "TestStdinBadfiledescriptor",
+    "WithProcessesTestBarrier.test_wait_return",  # the only one with a queue
+    "WithProcessesTestPool",
+    "WithProcessesTestPoolWorkerErrors",
+    "WithProcessesTestPoolWorkerLifetime",
+    "WithProcessesTestProcess",
+    "WithProcessesTestQueue",
+]
+
+#: Tests that cannot apply, and why.
+CANNOT_APPLY = {
+    "test_closed_queue_empty_exceptions": "expects that close has no effect where nothing was put; ours closes",
+    "test_queue_feeder_donot_stop_onexc": "expects that put hides an error, which a feeder thread then prints",
+    "test_queue_feeder_on_queue_feeder_error": "overrides a method of the standard class's feeder thread",
+    "test_mixed_startmethod": "expects that a queue of a fork context is refused where spawn starts; ours works there",
+    "test_negative_timeout_raises_exception": "a negative timeout is no time at all for multiprocessing's queues",
+}
+
+#: Seconds after which a test that still runs ends its run, with the stacks of all threads.
+HANGS_AFTER = 300
+
+
+class Queue(shmtree.JoinableQueue):
+    """What the tests of `queue.Queue` use of it that is not multiprocessing's; by its name they know the order."""
+
+    maxsize: int
+    is_shutdown = False
+
+    def shutdown(self, immediate: bool = False) -> None:
+        super().shutdown(immediate)
+        self.is_shutdown = True
+
+    @property
+    def unfinished_tasks(self) -> int:
+        return int(self.stats()["unfinished"])
+
+
+class TestThreads(test_queue.BaseQueueTestMixin, unittest.TestCase):
+    """What the tests of `queue` ask of each kind of queue."""
+
+    queue = queue
+
+    def type2test(self, maxsize: int = 0) -> Queue:
+        made = Queue(maxsize)
+        made.maxsize = maxsize
+        return made
+
+
+def queue_classes() -> list[str]:
+    """Where the queues come from that the tests get."""
+    found = [multiprocessing.Queue(), multiprocessing.get_context("spawn").Queue(), multiprocessing.SimpleQueue()]
+    found += [_test_multiprocessing.ProcessesMixin.Queue(), _test_multiprocessing.multiprocessing.JoinableQueue()]
+    return [f"{type(each).__module__}.{type(each).__name__}" for each in found]
+
+
+class TestSubstitution(unittest.TestCase):
+    """That all of this tests what it should, in this process and in children."""
+
+    def check(self, found: list[str]) -> None:
+        names = ["Queue", "Queue", "SimpleQueue", "Queue", "JoinableQueue"]
+        assert found == [f"shmtree._queue.{name}" for name in names]
+
+    def test_here(self) -> None:
+        self.check(queue_classes())
+
+    def test_in_children(self) -> None:
+        with multiprocessing.Pool(1) as pool:
+            self.check(pool.apply(queue_classes))
+
+
+def tests_of(run: str) -> Iterator[unittest.TestCase]:
+    load = unittest.defaultTestLoader
+    if run == "threads":
+        from test import test_logging  # here, as children can do without
+
+        assert test_logging.multiprocessing is shmtree.multiprocessing
+        yield from load.loadTestsFromTestCase(TestThreads)
+        yield from load.loadTestsFromTestCase(test_logging.QueueListenerTest)
+    else:
+        for name in ["TestSubstitution", *PROCESS_TESTS]:
+            yield from load.loadTestsFromName(name, sys.modules[__name__])
+
+
+def name_of(test: unittest.TestCase) -> str:
+    return f"{type(test).__name__}.{test._testMethodName}"
+
+
+class Report(unittest.TestResult):
+    """Writes each result as soon as it is there, so that a test that hangs takes no other's result along."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__()
+        self._file = file
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        super().startTest(test)
+        faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        super().stopTest(test)
+        faulthandler.cancel_dump_traceback_later()
+        wrong = "\n".join(text for _, text in self.failures + self.errors)
+        skipped = "\n".join(text for _, text in self.skipped)
+        self._file.write(json.dumps({"test": name_of(test), "wrong": wrong, "skipped": skipped}) + "\n")
+        self._file.flush()
+        for each in (self.failures, self.errors, self.skipped):
+            each.clear()
+
+
+def run_tests(run: str, report: str, *names: str) -> None:
+    chosen = [test for test in tests_of(run) if not names or name_of(test) in names]
+    with open(report, "a") as file:
+        result = Report(file)
+        unittest.TestSuite(chosen).run(result)
+    faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)  # in the exit of the interpreter
+    for _, text in result.errors + result.skipped:  # of what is set up for a class or the whole module
+        print(text, file=sys.stderr)
+
+
+def list_tests() -> None:
+    for run in [*START_METHODS, "threads"]:
+        for test in tests_of(run):
+            print(run, name_of(test))
+
+
+def install() -> None:
+    """Makes the test classes this module's own, for this process and as what its children look for."""
+    method = next((each for each in sys.argv[2:3] if each in START_METHODS), None)
+    _test_multiprocessing.PRELOAD[:] = ["cpython_queues"]
+    _test_multiprocessing.install_tests_in_module_dict(globals(), method)
+    for each in list(globals().values()):
+        for name, why in CANNOT_APPLY.items():
+            if isinstance(each, type) and hasattr(each, name):
+                setattr(each, name, unittest.skip(why)(getattr(each, name)))
+
+
+install()
+
+if __name__ == "__main__":
+    commands: dict[str, Any] = {"list": list_tests, "run": run_tests}
+    commands[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,150 @@
+"""What the other processes of the tests do. A module of its own, so that processes made with spawn can import it."""
+
+from __future__ import annotations
+
+import os
+import queue
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+import shmtree
+
+
+def put_all(sender: shmtree.Sender, items: list[Any]) -> None:
+    for item in items:
+        sender.put(item, timeout=30)
+
+
+def put_and_wait(sender: shmtree.Sender, item: Any) -> None:
+    sender.put(item, timeout=30)
+    sender.wait_for_all_ack(timeout=30)
+
+
+def put_then_hang(sender: shmtree.Sender, item: Any, told: Connection) -> None:
+    """Puts, says so, and waits to be killed."""
+    sender.put(item, timeout=30)
+    told.send(os.getpid())
+    told.recv()
+
+
+def echo(receiver: shmtree.Receiver, sender: shmtree.Sender, count: int) -> None:
+    for _ in range(count):
+        sender.put(receiver.get(timeout=30), timeout=30)
+
+
+def report(receiver: shmtree.Receiver, told: Connection) -> None:
+    """Sends what it receives, until the stream ends, through a pipe."""
+    for item in receiver:
+        told.send(item)
+    told.send("end")
+
+
+def receive_one(receiver: shmtree.Receiver, told: Connection) -> None:
+    told.send(receiver.get(timeout=30))
+
+
+def take_and_hang(receiver: shmtree.Receiver, told: Connection) -> None:
+    delivery = receiver.take(timeout=30)
+    told.send((delivery.item, delivery.redelivered))
+    told.recv()
+
+
+def get_and_hang(receiver: shmtree.Receiver, told: Connection) -> None:
+    """Receives one message, keeps what is in it, says so and waits to be killed."""
+    kept = receiver.get(timeout=30)
+    told.send(type(kept).__name__)
+    told.recv()
+    del kept
+
+
+def hang(*arguments: Any) -> None:
+    """Has ends, uses none, and says so through the last argument."""
+    told = arguments[-1]
+    told.send(os.getpid())
+    told.recv()
+
+
+def use_pickled(told: Connection) -> None:
+    """Gets an end through a pipe and uses it: a sender by putting, a receiver by answering with what it got."""
+    end = told.recv()
+    told.send("have it")
+    if isinstance(end, shmtree.Sender):
+        end.put(("from", os.getpid()), timeout=30)
+    else:
+        told.send(end.get(timeout=30))
+
+
+def check_kept_view(view: Any, told: Connection) -> None:
+    """A view inherited over fork must keep its bytes, whatever the parent does meanwhile."""
+    before = view.copy()
+    told.send("ready")
+    told.recv()
+    told.send(bool(np.array_equal(before, view)))
+
+
+def hoard(receiver: shmtree.Receiver, told: Connection) -> None:
+    kept = []
+    for item in receiver:
+        kept.append(item)
+        if len(kept) % 16 == 0:
+            told.send(len(kept))
+    told.send(("sum", int(sum(int(item[0]) for item in kept))))
+
+
+def write_shared(array: shmtree.SharedArray, index: int, value: int) -> None:
+    array.array[index] = value
+
+
+def use_named(name: str, told: Connection) -> None:
+    with shmtree.open_sender(name) as sender:
+        told.send("open")
+        sender.put({"by": name, "x": np.arange(5)}, timeout=30)
+        told.recv()
+
+
+def keep_named(name: str, told: Connection) -> None:
+    """Makes a named pair and waits to be killed, or told to leave."""
+    sender, receiver = shmtree.create_pair(name=name)
+    told.send("made")
+    told.recv()
+    del sender, receiver
+
+
+def look_and_allocate(arena: shmtree.Arena, told: Connection) -> None:
+    """Has an arena and none of its channels."""
+    told.send("ready")
+    told.recv()
+    arena.stats()
+    array = arena.new_zeros(100_000)
+    told.send((arena.stats()["participants"], array.nbytes))
+
+
+def produce(sender: shmtree.Sender, who: int, count: int) -> None:
+    for i in range(count):
+        sender.put((who, i), timeout=60)
+
+
+def consume(receiver: shmtree.Receiver, told: Connection) -> None:
+    got = []
+    try:
+        for item in receiver:
+            got.append(item)
+    except queue.Empty:
+        pass
+    told.send(got)
+
+
+def try_named(name: str, told: Connection) -> None:
+    """Tries to make a named pair when told to, and keeps it until it is killed."""
+    told.send("ready")
+    told.recv()
+    try:
+        kept = shmtree.create_pair(name=name)
+    except FileExistsError:
+        told.send("in use")
+    else:
+        told.send("made")
+        told.recv()
+        del kept

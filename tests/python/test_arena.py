@@ -1,0 +1,222 @@
+"""Arenas: budgets, looking in, arrays that several processes share."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+import shmtree
+
+
+def test_an_arena_has_the_budget_it_was_given():
+    assert shmtree.Arena(8 << 20).max_bytes == 8 << 20
+    assert shmtree.Arena().max_bytes > 64 << 20
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1000, 1 << 60])
+def test_a_budget_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError):
+        shmtree.Arena(wrong)
+
+
+def test_a_budget_is_a_whole_number():
+    with pytest.raises(TypeError):
+        shmtree.Arena("1 GiB")
+
+
+def test_the_stats_of_an_arena_count_bytes(arena):
+    sender, receiver = arena.create_pair()
+    before = arena.stats()
+    sender.put(np.zeros(1_000_000, np.uint8))
+    queued = arena.stats()
+    assert queued["used_bytes"] - before["used_bytes"] >= 1_000_000
+    assert queued["held_bytes"] == before["held_bytes"]
+    kept = receiver.get()
+    assert arena.stats()["held_bytes"] - before["held_bytes"] >= 1_000_000
+    del kept
+    assert arena.stats()["used_bytes"] == before["used_bytes"]
+    assert before["participants"] == 1 and before["max_bytes"] == arena.max_bytes
+
+
+def test_holders_names_the_process_and_the_bytes_of_each_held_block(arena):
+    sender, receiver = arena.create_pair()
+    sender.put(np.zeros(1_000_000, np.uint8))
+    assert arena.holders() == []
+    kept = receiver.get()
+    (holder,) = arena.holders()
+    assert holder.pid == os.getpid()
+    assert holder.nbytes >= kept.nbytes
+    assert 0 <= holder.age < 60
+
+
+def test_trim_gives_free_memory_back(arena):
+    sender, receiver = arena.create_pair()
+    sender.put(np.zeros(30_000_000, np.uint8))
+    receiver.get()
+    assert arena.stats()["committed_bytes"] >= 30_000_000
+    assert arena.trim() >= 30_000_000
+    assert arena.stats()["committed_bytes"] < 1_000_000
+
+
+def test_prefault_takes_the_memory_at_once():
+    assert shmtree.Arena(64 << 20, prefault=16 << 20).stats()["committed_bytes"] >= 16 << 20
+
+
+def test_a_closed_arena_makes_nothing_new_and_leaves_alone_what_there_is(arena):
+    own = shmtree.Arena(16 << 20)
+    sender, receiver = own.create_pair()
+    array = own.new_zeros(1000)
+    with own:
+        pass
+    assert own.closed
+    for call in (own.create_pair, lambda: own.new_empty(3), lambda: own.array(3)):
+        with pytest.raises(shmtree.ChannelClosed):
+            call()
+    sender.put(array)
+    assert receiver.get().sum() == 0
+
+
+def test_pairs_without_an_arena_share_one():
+    first, second = shmtree.create_pair(), shmtree.create_pair()
+    assert first[0]._channel.arena.uuid == second[0]._channel.arena.uuid
+
+
+def test_create_pair_takes_an_arena(arena):
+    sender, _receiver = shmtree.create_pair(arena=arena)
+    assert sender._channel.arena.uuid == arena._core.uuid
+
+
+def test_an_arena_makes_arrays_for_all_its_channels(arena):
+    sender, receiver = arena.create_pair()
+    array = arena.new_zeros(100_000)
+    where = array.__array_interface__["data"][0]
+    sender.put(array)
+    assert receiver.get().__array_interface__["data"][0] == where
+
+
+def test_a_shared_array_is_zeroed_and_writable(arena):
+    shared = arena.array((2, 3), "f4")
+    assert shared.array.shape == (2, 3) and shared.array.dtype == np.float32
+    assert (shared.array == 0).all()
+    shared.array[:] = 1
+    with pytest.raises(ValueError):
+        arena.array(0)
+    with pytest.raises(TypeError):
+        shmtree.SharedArray()
+
+
+def test_a_shared_array_that_is_put_is_copied_and_stays_shared(arena):
+    sender, receiver = arena.create_pair()
+    shared = arena.array(100_000)
+    for move in (False, True):
+        sender.put(shared.array, move=move)
+        shared.array[0] += 1
+        got = receiver.get()
+        assert got.__array_interface__["data"] != shared.array.__array_interface__["data"]
+        assert got[0] == shared.array[0] - 1
+
+
+def test_a_view_of_a_shared_array_keeps_its_memory(arena):
+    shared = arena.array(1000)
+    view = shared.array[10:20]
+    view[:] = 5
+    del shared
+    gc.collect()
+    assert len(arena.holders()) == 1
+    assert view.sum() == 50
+
+
+def test_three_hundred_arenas_live_in_one_process():
+    arenas = [shmtree.Arena() for _ in range(300)]
+    pairs = [arena.create_pair() for arena in arenas]
+    for i, (sender, _) in enumerate(pairs):
+        sender.put(np.full(10_000, i))
+    assert [receiver.get()[0] for _, receiver in pairs] == list(range(300))
+
+
+def test_an_arena_that_is_dropped_leaves_no_descriptor_and_no_mapping():
+    def made_and_dropped() -> None:
+        sender, receiver = shmtree.Arena(16 << 20).create_pair()
+        sender.put(np.zeros(100_000))
+        receiver.get()
+
+    def mappings() -> int:
+        with open("/proc/self/maps") as maps:
+            return sum("memfd:shmtree" in line for line in maps)
+
+    made_and_dropped()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd")), mappings()
+    for _ in range(20):
+        made_and_dropped()
+    gc.collect()
+    assert (len(os.listdir("/proc/self/fd")), mappings()) == before
+
+
+def test_pairs_that_were_dropped_do_not_add_up(arena):
+    for _ in range(500):
+        arena.create_pair()
+    assert arena.stats()["blocks"] <= 2 * 70
+
+
+@pytest.mark.parametrize("value", [-1, "8", 1.5])
+def test_a_capacity_that_cannot_be_is_refused(arena, value):
+    with pytest.raises((ValueError, TypeError)):
+        arena.create_pair(capacity=value)
+    with pytest.raises((ValueError, TypeError)):
+        arena.create_pair(max_bytes=value)
+
+
+def test_on_peer_death_is_raise_or_wait(arena):
+    with pytest.raises(ValueError, match="on_peer_death"):
+        arena.create_pair(on_peer_death="ignore")
+
+
+def test_numpy_takes_a_shared_array_as_its_array(arena):
+    shared = arena.array((3,), np.int32)
+    seen = np.asarray(shared)
+    seen[1] = 7
+    assert shared.array is shared.array and shared.array.tolist() == [0, 7, 0]
+    copied = np.array(shared)
+    converted = np.asarray(shared, dtype=np.float64)
+    copied[0] = converted[0] = 1
+    assert converted.dtype == np.float64 and shared.array.tolist() == [0, 7, 0]
+    assert "writable" in shmtree.SharedArray.array.__doc__
+    with pytest.raises(AttributeError):
+        shared.array = seen
+    with pytest.raises(ValueError, match="without a copy"):
+        shared.__array__(np.float64, copy=False)
+
+
+def test_the_version_is_that_of_the_compiled_part():
+    assert shmtree.__version__ == shmtree._core.VERSION
+    assert shmtree.__version__.count(".") == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: shmtree.create_pair(name=5), TypeError, "name is 5; it must be a str"),
+        (lambda: shmtree.Arena(name=5), TypeError, "name is 5; it must be a str"),
+        (lambda: shmtree.Arena(2 << 20).array(3, name=5), TypeError, "name is 5; it must be a str"),
+        (lambda: shmtree.open_sender(5), TypeError, "name is 5; it must be a str"),
+        (lambda: shmtree.open_receiver(b"x"), TypeError, "name is b'x'; it must be a str"),
+        (lambda: shmtree.create_pair(arena=5), TypeError, "arena is 5; it must be an Arena, or None"),
+        (lambda: shmtree.create_pair(2**70), OverflowError, f"capacity is {2**70}; it must be below 2**63"),
+        (lambda: shmtree.create_pair(capacity="x"), TypeError, "capacity is 'x'; it must be an int"),
+        (lambda: shmtree.create_pair(max_bytes=1.5), TypeError, "max_bytes is 1.5; it must be an int"),
+        (lambda: shmtree.Arena(2**70), OverflowError, f"max_bytes is {2**70}; it must be below 2**63"),
+        (
+            lambda: shmtree.Arena(1 << 20, prefault=1 << 30),
+            ValueError,
+            "prefault is 1073741824; it must not be more than max_bytes, 1048576",
+        ),
+    ],
+)
+def test_an_argument_that_cannot_be_is_named_with_its_value(call, error, says):
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == says

@@ -1,0 +1,261 @@
+"""Coroutines and poll loops."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing as mp
+import os
+import queue
+import select
+import signal
+import threading
+import time
+
+import peers
+import pytest
+
+import shmtree
+
+
+def test_a_coroutine_gets_what_is_there(pair):
+    sender, receiver = pair
+    sender.put("x")
+    assert asyncio.run(receiver.get_async()) == "x"
+
+
+def test_a_coroutine_gets_what_another_process_puts(arena, start):
+    sender, receiver = arena.create_pair()
+
+    async def main() -> object:
+        start(peers.put_all, sender, ["later"])
+        return await receiver.get_async(timeout=60)
+
+    assert asyncio.run(main()) == "later"
+
+
+def test_the_loop_runs_while_a_coroutine_waits(pair):
+    sender, receiver = pair
+
+    async def main() -> object:
+        getting = asyncio.ensure_future(receiver.get_async(timeout=60))
+        await asyncio.sleep(0)
+        assert not getting.done()
+        sender.put("x")
+        return await getting
+
+    assert asyncio.run(main()) == "x"
+
+
+def test_get_async_stops_at_its_timeout(pair):
+    began = time.monotonic()
+    with pytest.raises(queue.Empty):
+        asyncio.run(pair[1].get_async(timeout=0.1))
+    assert 0.1 <= time.monotonic() - began < 5
+
+
+def test_a_cancelled_get_async_loses_no_message(pair):
+    sender, receiver = pair
+
+    async def main() -> object:
+        getting = asyncio.ensure_future(receiver.get_async())
+        await asyncio.sleep(0)
+        getting.cancel()
+        sender.put("kept")
+        with pytest.raises(asyncio.CancelledError):
+            await getting
+        return await receiver.get_async(timeout=5)
+
+    assert asyncio.run(main()) == "kept"
+
+
+def test_several_coroutines_wait_for_one_receiver(pair):
+    sender, receiver = pair
+
+    async def main() -> list[object]:
+        getting = [asyncio.ensure_future(receiver.get_async(timeout=60)) for _ in range(5)]
+        await asyncio.sleep(0)
+        sender.put_many(range(5))
+        return await asyncio.gather(*getting)
+
+    assert sorted(asyncio.run(main())) == list(range(5))
+
+
+def test_coroutines_that_wait_are_served_in_the_order_they_came(pair):
+    sender, receiver = pair
+
+    async def main() -> list[object]:
+        getting = [asyncio.ensure_future(receiver.get_async(timeout=60)) for _ in range(5)]
+        await asyncio.sleep(0)
+        sender.put_many(range(6))
+        getting.append(asyncio.ensure_future(receiver.get_async(timeout=60)))
+        return await asyncio.gather(*getting)
+
+    assert asyncio.run(main()) == [0, 1, 2, 3, 4, 5]
+    assert not shmtree._async._lines
+
+
+def test_those_who_give_up_waiting_lose_no_message_and_hold_up_nobody(pair):
+    sender, receiver = pair
+
+    async def main() -> None:
+        getting = [asyncio.ensure_future(receiver.get_async()) for _ in range(5)]
+        hasty = asyncio.ensure_future(receiver.get_async(timeout=0.05))
+        with pytest.raises(queue.Empty):
+            await hasty
+        sender.put_many(["first", "second"])
+        for given_up in (0, 2, 4):
+            getting[given_up].cancel()
+        results = await asyncio.gather(*getting, return_exceptions=True)
+        assert [results[1], results[3]] == ["first", "second"]
+        assert all(isinstance(results[i], asyncio.CancelledError) for i in (0, 2, 4))
+
+    asyncio.run(main())
+    assert not shmtree._async._lines
+
+
+def test_a_coroutine_is_told_of_the_end_of_the_stream(pair):
+    sender, receiver = pair
+
+    async def main() -> None:
+        getting = asyncio.ensure_future(receiver.get_async(timeout=60))
+        await asyncio.sleep(0)
+        sender.close()
+        with pytest.raises(shmtree.ChannelClosed):
+            await getting
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_is_told_of_a_killed_sender(arena, start):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, 1, theirs)
+    ours.recv()
+
+    async def main() -> None:
+        assert await receiver.get_async(timeout=60) == 1
+        os.kill(child.pid, signal.SIGKILL)
+        with pytest.raises(shmtree.PeerDied):
+            await receiver.get_async(timeout=60)
+
+    asyncio.run(main())
+
+
+def test_async_iteration_ends_with_the_stream(pair):
+    sender, receiver = pair
+    sender.put_many(range(3))
+    sender.close()
+
+    async def main() -> list[object]:
+        return [item async for item in receiver]
+
+    assert asyncio.run(main()) == [0, 1, 2]
+
+
+def test_get_async_leaves_no_descriptor(pair):
+    _, receiver = pair
+
+    async def main() -> None:
+        for _ in range(20):
+            with pytest.raises(queue.Empty):
+                await receiver.get_async(timeout=0.001)
+
+    asyncio.run(main())
+    before = len(os.listdir("/proc/self/fd"))
+    asyncio.run(main())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_descriptor_is_readable_while_there_is_something(pair):
+    sender, receiver = pair
+
+    def readable(seconds: float = 0.0) -> bool:
+        return bool(select.select([receiver], [], [], seconds)[0])
+
+    assert not readable()
+    sender.put(1)
+    sender.put(2)
+    assert readable(5)
+    receiver.get()
+    assert readable(5)
+    receiver.get()
+    assert not readable()
+
+
+def test_the_descriptor_is_readable_for_what_was_put_before_it_was_asked_for(pair):
+    sender, receiver = pair
+    sender.put(1)
+    assert select.select([receiver], [], [], 5)[0] == [receiver]
+
+
+def test_wait_returns_those_that_are_ready(arena):
+    pairs = [arena.create_pair() for _ in range(3)]
+    receivers = [receiver for _, receiver in pairs]
+    assert shmtree.wait(receivers, timeout=0) == []
+    pairs[2][0].put(1)
+    pairs[0][0].put(1)
+    assert shmtree.wait(receivers, timeout=5) == [receivers[0], receivers[2]]
+
+
+def test_wait_stops_at_its_timeout(pair):
+    began = time.monotonic()
+    assert shmtree.wait([pair[1]], timeout=0.1) == []
+    assert 0.1 <= time.monotonic() - began < 5
+    assert shmtree.wait([], timeout=0.01) == []
+
+
+def test_wait_is_woken_by_another_process(arena, start):
+    sender, receiver = arena.create_pair()
+    other = arena.create_pair()
+    start(peers.put_all, sender, ["x"])
+    assert shmtree.wait([other[1], receiver], timeout=60) == [receiver]
+    assert receiver.get_nowait() == "x"
+
+
+def test_wait_sees_the_end_of_a_stream_and_deaths(arena, start):
+    closed, killed = arena.create_pair(), arena.create_pair()
+    closed[0].close()
+    assert shmtree.wait([closed[1], killed[1]], timeout=5) == [closed[1]]
+    ours, theirs = mp.Pipe()
+    child = start(peers.hang, killed[0], theirs)
+    ours.recv()
+    killed[0].close()
+    os.kill(child.pid, signal.SIGKILL)
+    assert shmtree.wait([killed[1]], timeout=30) == [killed[1]]
+    with pytest.raises(shmtree.PeerDied):
+        killed[1].get_nowait()
+
+
+def test_wait_takes_connections_as_well(pair):
+    ours, theirs = mp.Pipe()
+    assert shmtree.wait([pair[1], ours], timeout=0) == []
+    theirs.send("x")
+    assert shmtree.wait([pair[1], ours], timeout=5) == [ours]
+
+
+def test_wait_in_one_thread_is_woken_by_a_put_in_another(pair):
+    sender, receiver = pair
+    thread = threading.Timer(0.05, sender.put, (1,))
+    thread.start()
+    assert shmtree.wait([receiver], timeout=30) == [receiver]
+    thread.join()
+
+
+def test_wait_refuses_a_single_receiver_and_leaves_its_messages(pair):
+    sender, receiver = pair
+    sender.put(1)
+    with pytest.raises(TypeError, match="receivers is a Receiver; it must be a list of receivers"):
+        shmtree.wait(receiver, timeout=0)
+    assert receiver.get_nowait() == 1
+
+
+def test_wait_says_what_it_cannot_wait_for(pair):
+    sender, receiver = pair
+    for wrong in (5, None, sender):
+        with pytest.raises(TypeError, match=f"receivers is a {type(wrong).__name__}; it must be a list of receivers"):
+            shmtree.wait(wrong, timeout=0)
+        with pytest.raises(TypeError, match=f"has a {type(wrong).__name__} in it"):
+            shmtree.wait([receiver, wrong], timeout=0)
+    with pytest.raises(TypeError, match="timeout is '1'; it must be a number of seconds"):
+        shmtree.wait([receiver], timeout="1")
+    assert shmtree.wait((each for each in [receiver]), timeout=0) == []

@@ -1,0 +1,327 @@
+"""Bad input: a clear error of the kind that is documented, the channel usable afterwards, nothing leaked."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import queue
+import tempfile
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import shmtree
+from shmtree import _core
+
+
+@pytest.fixture
+def channel(arena) -> Iterator[tuple[shmtree.Sender, shmtree.Receiver]]:
+    """A pair that must work, and an arena that must have nothing in it but the channel, when the test is over."""
+    sender, receiver = arena.create_pair(capacity=4)
+    sender.put("so that the channel has everything it needs")
+    receiver.take().ack()
+    empty = arena.stats()["blocks"]
+    yield sender, receiver
+    gc.collect()
+    with contextlib.suppress(queue.Empty, shmtree.ChannelClosed):
+        while True:
+            receiver.get_nowait()
+    if not sender.closed and not receiver.closed:
+        sender.put({"still": "usable", "x": np.arange(10_000)})
+        assert receiver.get(copy=True)["still"] == "usable"
+    assert arena.stats()["blocks"] == empty
+    assert arena.holders() == []
+
+
+def nested(depth: int) -> list:
+    tree: list = []
+    for _ in range(depth):
+        tree = [tree]
+    return tree
+
+
+class Unsendable:
+    def __reduce__(self) -> str:
+        raise RuntimeError("cannot be sent")
+
+
+# --- objects
+
+
+@pytest.mark.parametrize(
+    ("item", "error"),
+    [
+        pytest.param(threading.Lock(), TypeError, id="lock"),
+        pytest.param(Unsendable(), RuntimeError, id="own error"),
+        pytest.param({"deep": [1, (2, Unsendable())], "x": np.zeros(100_000)}, RuntimeError, id="within a tree"),
+        pytest.param((i for i in range(3)), TypeError, id="generator"),
+        pytest.param(lambda: None, (pickle.PicklingError, AttributeError), id="function without a name"),
+    ],
+)
+def test_an_object_that_cannot_be_sent_raises_in_put_and_nothing_is_sent(channel, item, error):
+    sender, receiver = channel
+    with pytest.raises(error):
+        sender.put(item)
+    assert receiver.empty()
+    assert sender.pending_acks == 0
+
+
+def test_a_tree_of_depth_ten_thousand_is_refused(channel):
+    with pytest.raises(ValueError, match=r"1,?000"):
+        channel[0].put(nested(10_000))
+
+
+def test_a_tree_of_depth_nine_hundred_passes(channel):
+    sender, receiver = channel
+    sender.put(nested(900))
+    assert receiver.get() == nested(900)
+
+
+def test_an_unsendable_object_raises_on_a_full_channel_as_well(channel):
+    sender, _ = channel
+    sender.put_many(range(4))
+    with pytest.raises(TypeError):
+        sender.put(threading.Lock())
+
+
+def test_an_item_over_the_budget_is_refused_at_once_with_the_numbers(channel, arena):
+    with pytest.raises(shmtree.MessageTooLarge, match=str(arena.max_bytes)) as raised:
+        channel[0].put(np.zeros(100 << 20, np.uint8))
+    assert isinstance(raised.value, ValueError)
+
+
+def test_an_item_over_the_budget_is_refused_on_a_full_channel_as_well(channel):
+    sender, _ = channel
+    sender.put_many(range(4))
+    with pytest.raises(shmtree.MessageTooLarge):
+        sender.put(np.zeros(100 << 20, np.uint8))
+
+
+def test_an_item_over_the_channels_bytes_is_refused_at_once(arena):
+    sender, receiver = arena.create_pair(max_bytes=100_000)
+    with pytest.raises(shmtree.MessageTooLarge, match="100000"):
+        sender.put(np.zeros(200_000, np.uint8))
+    sender.put(1)
+    assert receiver.get() == 1
+
+
+def test_pickles_are_refused_where_they_are_not_allowed(arena):
+    sender, receiver = arena.create_pair(allow_pickle=False)
+    with pytest.raises(shmtree.PickleRefused) as raised:
+        sender.put({"f": os.getcwd})
+    assert isinstance(raised.value, TypeError)
+    sender.put({"native": [1, 2.0, "x", np.arange(3)]})
+    assert receiver.get()["native"][:3] == [1, 2.0, "x"]
+
+
+def test_an_object_whose_own_code_closes_the_end_is_not_sent(arena):
+    sender, receiver = arena.create_pair()
+
+    class Closes:
+        def __reduce__(self) -> object:
+            sender.close()
+            return (int, ())
+
+    with pytest.raises(shmtree.ChannelClosed):
+        sender.put(Closes())
+    assert receiver.qsize() == 0
+
+
+def test_an_object_whose_own_code_puts_is_sent_after_what_it_put(channel):
+    sender, receiver = channel
+
+    class Puts:
+        def __reduce__(self) -> object:
+            sender.put("from inside")
+            return (int, ("7",))
+
+    sender.put([Puts(), np.arange(10_000)])
+    assert receiver.get() == "from inside"
+    assert receiver.get()[0] == 7
+
+
+# --- arguments
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s, r: s.put(),
+        lambda s, r: s.put(1, True, None, True),
+        lambda s, r: s.put(1, obj=2),
+        lambda s, r: s.put(1, timeut=3),
+        lambda s, r: s.put_many(1),
+        lambda s, r: s.wait_for_ack("first"),
+        lambda s, r: r.get(True, None, True),
+        lambda s, r: r.get_many("many"),
+        lambda s, r: shmtree.Sender(),
+        lambda s, r: shmtree.Sender("channel"),
+        lambda s, r: shmtree.Receiver(3),
+        lambda s, r: shmtree.Sender(None),
+        lambda s, r: shmtree.Receiver(None),
+    ],
+)
+def test_wrong_arguments_are_a_type_error(channel, call):
+    with pytest.raises(TypeError):
+        call(*channel)
+
+
+# --- ends
+
+
+def test_put_and_get_after_close_raise(channel):
+    sender, receiver = channel
+    sender.close()
+    receiver.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        sender.put(1)
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get()
+
+
+# --- damaged memory
+
+
+def damage(arena: shmtree.Arena, wanted: bytes, put: bytes) -> int:
+    """Overwrites every occurrence in the arena's memory, as another process could; returns how many there were."""
+    fd = arena._core.fd
+    count, offset, end = 0, 0, os.fstat(fd).st_size
+    while offset < end:
+        try:
+            begin = os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError:
+            break
+        offset = os.lseek(fd, begin, os.SEEK_HOLE)
+        data = os.pread(fd, offset - begin, begin)
+        at = data.find(wanted)
+        while at >= 0:
+            os.pwrite(fd, put, begin + at)
+            count += 1
+            at = data.find(wanted, at + 1)
+    return count
+
+
+MARK = "a text that is found nowhere else"
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_a_damaged_message_is_consumed_and_named(channel, arena, size):
+    sender, receiver = channel
+    sender.put("before")
+    receiver.get()
+    ticket = sender.put({MARK: np.zeros(size)})
+    sender.put("after")
+    assert damage(arena, b"SHMT", b"SHMX") >= 2
+    with pytest.raises(shmtree.CorruptMessage) as raised:
+        receiver.get()
+    assert raised.value.ticket == ticket
+    with pytest.raises(shmtree.CorruptMessage):
+        receiver.get()
+    assert receiver.empty()
+
+
+def test_a_damaged_message_in_the_middle_of_get_many_loses_nothing_else(channel, arena):
+    sender, receiver = channel
+    sender.put("first")
+    ticket = sender.put(MARK)
+    assert damage(arena, MARK.encode(), b"\xff" * len(MARK)) == 1
+    sender.put("last")
+    assert receiver.get_many(10) == ["first"]
+    with pytest.raises(shmtree.CorruptMessage) as raised:
+        receiver.get_many(10)
+    assert raised.value.ticket == ticket
+    assert receiver.get_many(10) == ["last"]
+
+
+def test_a_damaged_message_that_is_taken_does_not_come_again(channel, arena):
+    sender, receiver = channel
+    ticket = sender.put(MARK)
+    damage(arena, MARK.encode(), b"\xff" * len(MARK))
+    with pytest.raises(shmtree.CorruptMessage) as raised:
+        receiver.take()
+    assert raised.value.ticket == ticket
+    assert sender.pending_acks == 0
+
+
+class FailsToLoad:
+    def __reduce__(self) -> object:
+        return (fail, ())
+
+
+def fail() -> None:
+    raise LookupError("cannot be loaded here")
+
+
+def test_a_pickle_that_fails_to_load_raises_its_own_error_and_is_consumed(channel):
+    sender, receiver = channel
+    sender.put(FailsToLoad())
+    sender.put("after")
+    with pytest.raises(LookupError):
+        receiver.get()
+    assert receiver.get() == "after"
+
+
+# --- frames and files
+
+
+def test_a_truncated_or_altered_frame_is_corrupt():
+    data = bytes(shmtree.pack({"x": np.arange(1000), "text": "abc"}))
+    for end in (0, 1, 15, 16, 100, len(data) - 1):
+        with pytest.raises(shmtree.CorruptMessage):
+            shmtree.unpack(data[:end])
+    altered = bytearray(data)
+    altered[20] ^= 0xFF
+    with pytest.raises((shmtree.CorruptMessage, ValueError)):
+        shmtree.unpack(altered)
+
+
+def handle_of_another_arena() -> bytes:
+    """Of an arena that is gone, so that only what is given with it could be the arena."""
+    arena = _core.Arena.create(8 << 20, 0, False)
+    handle = _core.make_handle(arena)
+    del arena
+    gc.collect()
+    return handle
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, bytes(1 << 20)], ids=["empty", "text", "zeros"])
+def test_a_file_that_is_no_arena_is_refused(content):
+    handle = handle_of_another_arena()
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        with pytest.raises(shmtree.IncompatibleArena):
+            _core.open_handle(handle, os.dup(file.fileno()))
+
+
+def test_a_sealed_file_that_is_no_arena_is_refused():
+    import fcntl
+
+    fd = os.memfd_create("other", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 1 << 20)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    with pytest.raises(shmtree.IncompatibleArena):
+        _core.open_handle(handle_of_another_arena(), fd)
+
+
+def test_nothing_refused_leaves_a_descriptor_behind(channel):
+    sender, _ = channel
+
+    def all_of_it() -> None:
+        for item in (threading.Lock(), nested(2000), np.zeros(100 << 20, np.uint8)):
+            with pytest.raises((TypeError, ValueError)):
+                sender.put(item)
+        with pytest.raises(FileNotFoundError):
+            shmtree.open_sender("no such name at all")
+        with pytest.raises(ValueError):
+            shmtree.Arena(3)
+
+    all_of_it()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        all_of_it()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,42 @@
+"""A C++ program and Python exchange data through the same channels and frames."""
+
+import os
+import pathlib
+import subprocess
+import uuid
+
+import numpy as np
+import pytest
+
+import shmtree
+
+PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")
+
+
+def test_a_cpp_simulator_feeds_a_python_learner_and_back() -> None:
+    if not PROGRAMS:
+        pytest.skip("SHMTREE_PROGRAMS does not say where the C++ programs were built")
+    key = uuid.uuid4().hex
+    actions, their_actions = shmtree.create_pair(capacity=4, name=f"actions-{key}")
+    their_transitions, transitions = shmtree.create_pair(capacity=4, name=f"transitions-{key}")
+    program = pathlib.Path(PROGRAMS) / "simulator"
+    with subprocess.Popen([program, f"actions-{key}", f"transitions-{key}"]) as simulator:
+        received = []
+        for step in range(3):
+            actions.put({"values": np.arange(5.0) + step, "label": f"step {step}"}, timeout=20)
+            received.append(transitions.get(timeout=20))
+        actions.close()
+        assert simulator.wait(timeout=20) == 0
+    their_actions.close()
+    their_transitions.close()
+
+    for step, got in enumerate(received):
+        assert list(got) == ["step", "frame", "doubled", "info", "list"]
+        assert got["step"] == step
+        assert type(got["step"]) is int
+        expected = (np.arange(64 * 64 * 3) + step).astype(np.uint8).reshape(64, 64, 3)
+        np.testing.assert_array_equal(got["frame"], expected)
+        assert got["frame"].dtype == np.uint8
+        np.testing.assert_array_equal(got["doubled"], (np.arange(5.0) + step) * 2)
+        assert got["info"] == {"label": f"step {step}", "done": step == 2, "none": None}
+        assert got["list"] == [1, 2.5, "three", b"four", (True, None)]

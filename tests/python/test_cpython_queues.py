@@ -1,0 +1,85 @@
+"""CPython's own tests of process queues pass with ours. `cpython_queues.py` says which, and which cannot apply."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("cpython_queues.py")
+DEBIAN_PACKAGE = f"libpython{sys.version_info.major}.{sys.version_info.minor}-testsuite"
+
+if not (importlib.util.find_spec("test") and importlib.util.find_spec("test._test_multiprocessing")):
+    pytest.skip(f"this Python lacks its test package (Debian: {DEBIAN_PACKAGE})", allow_module_level=True)
+
+
+def run_program(*arguments: str, limit: float) -> str:
+    """What the program printed; it and its children are gone afterwards."""
+    path = os.pathsep.join(filter(None, [str(PROGRAM.parent), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryFile("w+") as printed:  # no pipe: children that outlive a hanging test would keep it open
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), *arguments],
+            env={**os.environ, "PYTHONPATH": path},  # by which its children find it as a module
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(limit)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        printed.seek(0)
+        return printed.read()
+
+
+@functools.cache
+def listed() -> list[tuple[str, str]]:
+    """All tests: how they are run, and their names."""
+    printed = run_program("list", limit=400)
+    found = [line.split(" ") for line in printed.splitlines()]
+    assert found and all(len(each) == 2 for each in found), printed
+    return [(run, name) for run, name in found]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize(("run", "name"), listed(), ids=[f"{run}-{name}" for run, name in listed()])
+
+
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """results(run): runs what is selected of it, the first time; what came of each test, and what the run printed."""
+    selected = [item.callspec.params for item in request.session.items if item.fspath == request.path]
+
+    @functools.cache
+    def of(run: str) -> tuple[dict[str, dict[str, str]], str]:
+        report = tmp_path_factory.mktemp("cpython") / run
+        names = [each["name"] for each in selected if each["run"] == run]
+        printed = run_program("run", run, str(report), *names, limit=1700)
+        entries = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+        return {entry["test"]: entry for entry in entries}, printed
+
+    return of
+
+
+@pytest.mark.timeout(1800)
+def test_of_cpython_passes(results: Any, run: str, name: str) -> None:
+    entries, printed = results(run)
+
+    if name not in entries:
+        pytest.fail(f"it did not come to an end:\n{printed[-20_000:]}")
+    if entries[name]["wrong"]:
+        pytest.fail(f"{entries[name]['wrong']}\n{printed[-20_000:]}")
+    if entries[name]["skipped"]:
+        pytest.skip(entries[name]["skipped"])

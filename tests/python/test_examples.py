@@ -1,0 +1,35 @@
+"""The examples of queues do the same with the standard library's queues: their import line is the only difference."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+IMPORT = "from shmtree import multiprocessing as mp\n"
+STANDARD_IMPORT = "import multiprocessing as mp\n"
+
+
+def output_of(program: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["queue_workers.py", "queue_poll_loop.py"])
+def test_a_program_written_for_multiprocessing_prints_the_same_with_the_import_swapped(tmp_path: Path, name: str):
+    program = (EXAMPLES / name).read_text()
+    standard = tmp_path / name
+    standard.write_text(program.replace(IMPORT, STANDARD_IMPORT))
+    assert program.count(IMPORT) == 1 and "shmtree" not in standard.read_text()
+
+    ours = output_of(EXAMPLES / name)
+
+    assert len(ours.splitlines()) >= 5
+    assert ours == output_of(standard)

@@ -1,0 +1,273 @@
+"""A fork at any moment leaves both sides able to go on, and nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from queue import Empty
+from typing import Any
+
+import numpy as np
+import pytest
+from forks import fork, join
+
+import shmtree
+
+# Since Python 3.12 os.fork warns of other threads: these tests are about them.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+# What an arena has besides its blocks: the table of participants, of which pages that were used once stay.
+PLACES_BYTES = 2 << 20
+
+
+@contextlib.contextmanager
+def threads(*functions: Callable[[], None]) -> Iterator[None]:
+    """Runs each function again and again in a thread of its own, as long as the block lasts."""
+    over = threading.Event()
+    errors: list[BaseException] = []
+
+    def run(function: Callable[[], None]) -> None:
+        try:
+            while not over.is_set():
+                function()
+        except BaseException as error:
+            errors.append(error)
+
+    running = [threading.Thread(target=run, args=(function,)) for function in functions]
+    for thread in running:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in running:
+            thread.join(60)
+    assert not errors
+
+
+def wait_until_all_sleep(count: int) -> None:
+    """Until so many other threads of this process wait for something in the kernel."""
+    me = threading.get_native_id()
+
+    def state(task: str) -> str:
+        with open(f"/proc/self/task/{task}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+
+    while sum(state(task) == "S" for task in os.listdir("/proc/self/task") if int(task) != me) < count:
+        os.sched_yield()
+
+
+@pytest.mark.parametrize("kind", ["pair", "queue"])
+def test_a_process_with_threads_blocked_in_put_and_get_forks_and_both_sides_go_on(arena, kind):
+    make = arena.create_pair if kind == "pair" else lambda size: (arena.Queue(size),) * 2
+    full, drain = make(1)
+    fill, empty = make(1)
+    full.put("first")
+    got: list[Any] = []
+    waiting = [
+        threading.Thread(target=lambda: full.put("second", timeout=60)),
+        threading.Thread(target=lambda: got.append(empty.get(timeout=60))),
+    ]
+    for thread in waiting:
+        thread.start()
+    wait_until_all_sleep(2)
+
+    def act() -> None:
+        assert drain.get(timeout=30) == "first"
+        assert drain.get(timeout=30) == "second"  # the parent's thread went on
+        fill.put("from the child", timeout=30)
+        fill.put("and another", timeout=30)  # as soon as the parent's thread has the first
+        assert empty.get(timeout=30) == "and another"
+
+    join(fork(act))
+    for thread in waiting:
+        thread.join(60)
+    assert got == ["from the child"]
+    full.put("again")
+    assert drain.get(timeout=30) == "again"
+
+
+def footprint(arena: shmtree.Arena) -> dict[str, int]:
+    gc.collect()
+    stats = arena.stats()
+    with open("/proc/self/maps") as maps:
+        assert os.fstat(arena._core.fd).st_blocks * 512 < stats["committed_bytes"] + PLACES_BYTES
+        return {
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "mappings": len(maps.readlines()),
+            "participants": stats["participants"],
+            "blocks": stats["blocks"],
+            "used_bytes": stats["used_bytes"],
+            "committed_bytes": stats["committed_bytes"],
+        }
+
+
+def resident_kib() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") >> 10
+
+
+def test_a_thousand_forks_leak_nothing(arena):
+    sender, receiver = arena.create_pair()
+    queue = arena.Queue()
+    sender.put(np.ones(100_000))
+    view = receiver.get()
+
+    def act() -> None:
+        assert view[-1] == 1
+        sender.put(np.zeros(5_000), timeout=30)
+        kept = receiver.get(timeout=30)
+        queue.put(kept, timeout=30)
+        queue.get(timeout=30)
+
+    for _ in range(20):
+        join(fork(act))
+    before, resident = footprint(arena), resident_kib()
+    for _ in range(1000):
+        join(fork(act))
+    assert footprint(arena) == before
+    assert resident_kib() < resident + 4096
+    assert view.sum() == 100_000
+
+
+def test_forks_among_busy_threads_lose_nothing_and_leak_nothing(arena):
+    sender, receiver = arena.create_pair(capacity=4)
+    queue = arena.Queue(4)
+
+    def act() -> None:  # at most three do so at once: there is always room, and always something to get
+        sender.put(np.zeros(3_000), timeout=60)
+        receiver.get(timeout=60)
+        queue.put(np.zeros(3_000), timeout=60)
+        queue.get(timeout=60)
+
+    act()
+    before = footprint(arena)
+    with threads(act, act):
+        for _ in range(200):
+            join(fork(act))
+    with pytest.raises(Empty):  # which it says only after it has looked for the dead, and tidied up after them
+        receiver.get(timeout=1)
+    assert queue.empty()
+    after = footprint(arena)
+    for what in ("descriptors", "participants", "blocks", "used_bytes"):
+        assert after[what] == before[what], what
+
+
+def test_children_that_do_nothing_leave_nothing(arena):
+    sender, receiver = arena.create_pair()
+    sender.put(np.ones(100_000))
+    view = receiver.get()
+    before = footprint(arena)
+    for _ in range(1100):  # more than there are places for participants
+        join(fork(lambda: None))
+    assert footprint(arena) == before
+    assert view[0] == 1
+    assert not [holder for holder in arena.holders() if holder.pid != os.getpid()]
+
+
+def test_many_children_live_at_once(arena):
+    sender, receiver = arena.create_pair(capacity=None)
+    reading, writing = os.pipe()
+
+    def act() -> None:
+        sender.put(os.getpid(), timeout=60)
+        os.read(reading, 1)
+
+    children = [fork(act) for _ in range(200)]
+    assert {receiver.get(timeout=60) for _ in children} == set(children)
+    assert arena.stats()["participants"] == 201
+    os.write(writing, b"x" * len(children))
+    for child in children:
+        join(child)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_an_orphan_goes_on_with_what_its_parent_left(arena):
+    sender, receiver = arena.create_pair()
+    reading, writing = os.pipe()
+
+    def child() -> None:
+        sender.put(np.arange(50_000))
+        view = receiver.get()
+
+        def orphan() -> None:
+            os.read(reading, 1)  # until its parent is gone
+            assert view.sum() == sum(range(50_000))
+            sender.put("from the orphan", timeout=30)
+
+        fork(orphan)
+
+    join(fork(child))
+    os.write(writing, b"x")
+    assert receiver.get(timeout=30) == "from the orphan"
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_thread_that_forks_is_the_only_one_its_child_has(arena):
+    sender, receiver = arena.create_pair()
+    waiting = threading.Thread(target=receiver.get, kwargs={"timeout": 60})
+    waiting.start()
+    wait_until_all_sleep(1)
+    forking = threading.Thread(target=lambda: join(fork(lambda: sender.put("from a child of a thread"))))
+    forking.start()
+    forking.join(60)
+    waiting.join(60)
+    assert not waiting.is_alive()
+
+
+def test_a_fork_while_threads_make_and_drop_names_holds_up_nobody(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    name = f"test-{os.getpid()}-fork"
+    reading, writing = os.pipe()
+    children: list[int] = []
+    rounds = itertools.count()
+
+    def make_and_drop() -> None:
+        shmtree.Arena(1 << 20, name=f"{name}-{next(rounds)}")
+
+    try:
+        with threads(make_and_drop, make_and_drop):
+            # Each of them has the descriptors that its parent's threads had at that moment, for as long as it lives.
+            children.extend(fork(lambda: os.read(reading, 1)) for _ in range(60))
+        # What a thread had just then, the child has as well; nothing else is left of all those names.
+        for known in shmtree.list_names():
+            assert name not in known.name or (known.pids and set(known.pids) <= set(children)), known
+    finally:
+        os.write(writing, b"x" * len(children))
+        for child in children:
+            join(child)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_forks_leave_no_entries_in_the_file_of_a_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    name = f"test-{os.getpid()}-entries"
+    queue = shmtree.Queue(name=name)
+    for _ in range(50):
+        join(fork(functools.partial(queue.put, 1)))
+        queue.get(timeout=30)
+    file = tmp_path / "shmtree" / name
+    assert file.stat().st_size <= 512 + 8 * 3
+    del queue
+    assert not file.exists()
+
+
+def test_a_child_that_is_stopped_at_its_first_instruction_holds_up_nobody(arena):
+    sender, receiver = arena.create_pair()
+    child = fork(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+    os.waitpid(child, os.WUNTRACED)
+    for i in range(100):
+        sender.put(i, timeout=30)
+        assert receiver.get(timeout=30) == i
+    os.kill(child, signal.SIGCONT)
+    join(child)

@@ -1,0 +1,212 @@
+"""Where pickles are refused, nothing in a message runs code: at every door, and for classes by name too."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import fcntl
+import os
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import shmtree
+
+ran: list[str] = []
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (ran.append, ("loaded",))
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs() -> Any:
+    ran.clear()
+    yield
+    assert ran == []
+
+
+@pytest.fixture
+def frame() -> bytes:
+    """A frame with a pickle in it, from somebody who may pickle."""
+    return bytes(shmtree.pack([1, Bomb()]))
+
+
+def through_file(frame: bytes, folder: Any) -> Any:
+    path = folder / "frame"
+    path.write_bytes(frame)
+    return shmtree.load(path)
+
+
+def test_unpack_and_load_refuse_pickles_unless_they_are_told(frame: bytes, tmp_path: Any) -> None:
+    for buffer in (frame, bytearray(frame), memoryview(frame)):
+        with pytest.raises(shmtree.PickleRefused):
+            shmtree.unpack(buffer)
+    with pytest.raises(shmtree.PickleRefused):
+        through_file(frame, tmp_path)
+
+
+def test_pack_and_dump_refuse_to_pickle(tmp_path: Any) -> None:
+    for value in (Bomb(), [Bomb()], {"key": (Bomb(),)}, {Bomb(): 1}, collections.deque([Bomb()])):
+        with pytest.raises(shmtree.PickleRefused):
+            shmtree.pack(value, allow_pickle=False)
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.dump([Bomb()], tmp_path / "frame", allow_pickle=False)
+    assert not (tmp_path / "frame").exists()
+
+
+def ends_without_pickles(arena: shmtree.Arena) -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
+    sender, receiver = arena.create_pair(allow_pickle=False)
+    queue = arena.Queue(allow_pickle=False)
+    joinable = arena.JoinableQueue(allow_pickle=False)
+    simple = arena.SimpleQueue(allow_pickle=False)
+    return {
+        "pair": (sender.put, receiver.get),
+        "many": (lambda value: sender.put_many([value]), receiver.get),
+        "queue": (queue.put, queue.get),
+        "joinable": (joinable.put, joinable.get),
+        "simple": (simple.put, simple.get),
+    }
+
+
+def test_channels_and_queues_refuse_to_pickle_and_nothing_is_sent(arena: shmtree.Arena) -> None:
+    for put, get in ends_without_pickles(arena).values():
+        with pytest.raises(shmtree.PickleRefused):
+            put([Bomb()])
+        put("native")
+        assert get() == "native"
+
+
+def test_a_receiver_refuses_the_pickles_of_a_sender_that_sends_them(arena: shmtree.Arena) -> None:
+    sender, receiver = arena.create_pair(capacity=4)
+    refusing = shmtree.Receiver(receiver._channel, False)
+    for receive in (refusing.get, lambda: refusing.get_many(3), lambda: refusing.take().item):
+        sender.put(Bomb())
+        with pytest.raises(shmtree.PickleRefused):
+            receive()
+    assert receiver.empty()
+
+
+def test_a_queue_opened_by_name_refuses_pickles_unless_both_sides_allow_them() -> None:
+    name = f"hostile-{os.getpid()}"
+    made = shmtree.Queue(name=name, allow_pickle=True)
+    opened = shmtree.Queue.open(name)
+    with pytest.raises(shmtree.PickleRefused):
+        opened.put(Bomb())
+    made.put(Bomb())
+    with pytest.raises(shmtree.PickleRefused):
+        opened.get()
+    allowed = shmtree.Queue.open(name, allow_pickle=True)
+    allowed.put(os.getcwd)
+    assert made.get() is os.getcwd
+
+
+def test_what_is_refused_is_refused_again_after_an_end_was_sent_on(arena: shmtree.Arena) -> None:
+    sender, receiver = arena.create_pair(allow_pickle=False)
+    again = pickle.loads(pickle.dumps(sender))
+    with pytest.raises(shmtree.PickleRefused):
+        again.put(Bomb())
+    assert receiver.allow_pickle is False
+    again.close()
+
+
+# --- classes by name
+
+
+@dataclasses.dataclass
+class Step:
+    reward: float
+
+    def __post_init__(self) -> None:
+        ran.append("__post_init__")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        ran.append("__setattr__")
+        object.__setattr__(self, name, value)
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+def renamed(frame: bytes, module: str) -> bytes:
+    """The same frame with its classes in a module of that name, which must be as long as this one's."""
+    assert len(module) == len(__name__)
+    return frame.replace(__name__.encode(), module.encode())
+
+
+def test_a_class_runs_none_of_its_own_code_when_it_arrives() -> None:
+    frame = bytes(shmtree.pack(Step(1.5), allow_pickle=False))
+    ran.clear()
+    assert shmtree.unpack(frame).reward == 1.5
+
+
+@pytest.mark.parametrize("value", [Color.RED, Point(1, 2)], ids=["enum", "namedtuple"])
+def test_classes_are_taken_from_imported_modules_only(value: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    module = "z" * len(__name__)
+    (tmp_path / f"{module}.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    frame = renamed(bytes(shmtree.pack(value, allow_pickle=False)), module)
+    with pytest.raises(shmtree.PickleRefused, match="not imported"):
+        shmtree.unpack(frame)
+    assert module not in sys.modules
+
+
+@pytest.mark.parametrize("value", [Color.RED, Point(1, 2)], ids=["enum", "namedtuple"])
+def test_what_a_name_leads_to_must_be_such_a_class(value: Any, monkeypatch: Any) -> None:
+    class Loud:
+        def __getattr__(self, name: str) -> Any:
+            ran.append(name)
+            return os.abort
+
+    name = "z" * len(__name__)
+    frame = renamed(bytes(shmtree.pack(value, allow_pickle=False)), name)
+    fake = types.ModuleType(name)
+    for found in (os.abort, dict, object, Loud(), 5):
+        setattr(fake, type(value).__qualname__, found)
+        monkeypatch.setitem(sys.modules, name, fake)
+        with pytest.raises((shmtree.CorruptMessage, shmtree.PickleRefused)):
+            shmtree.unpack(frame)
+
+
+def test_a_default_factory_is_no_way_to_call_anything() -> None:
+    frame = bytes(shmtree.pack(collections.defaultdict(os.getpid, {1: 2})))
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.unpack(frame)
+    assert shmtree.unpack(bytes(shmtree.pack(collections.defaultdict(list)))).default_factory is list
+
+
+def test_a_registered_class_that_nobody_registered_here_is_refused() -> None:
+    class Own:
+        pass
+
+    shmtree.register(Own, lambda own: 1, lambda flat: Own())
+    frame = bytes(shmtree.pack(Own(), allow_pickle=False))
+    other = frame.replace(b"<locals>.Own", b"<locals>.Owx")
+    assert other != frame
+    with pytest.raises(shmtree.PickleRefused, match="not registered"):
+        shmtree.unpack(other)
+
+
+# --- the memory itself
+
+
+def test_the_memory_of_an_arena_cannot_be_shrunk_grown_or_unsealed(arena: shmtree.Arena) -> None:
+    arena.new_zeros(4)
+    fd = arena._core.fd
+    size = os.fstat(fd).st_size
+    for wanted in (0, size - 4096, size + 4096):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, wanted)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    assert os.fstat(fd).st_size == size

@@ -1,0 +1,119 @@
+"""Messages of gigabytes, which need the memory to be there."""
+
+import collections
+import datetime
+import hashlib
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+
+pytestmark = pytest.mark.timeout(1200)
+GIB = 1 << 30
+
+
+def available() -> int:
+    """Bytes that the machine and its control groups have left: by default an arena may take half of them."""
+    with shmtree.Arena() as half:
+        return 2 * half.max_bytes
+
+
+def needs(size_bytes: int) -> None:
+    if available() < size_bytes:
+        pytest.skip(f"needs {size_bytes >> 30} GiB of memory, {available() >> 30} are available")
+
+
+@pytest.fixture
+def arena() -> Iterator[shmtree.Arena]:
+    with shmtree.Arena(max_bytes=11 * GIB) as made:
+        yield made
+
+
+def every_type() -> dict[str, Any]:
+    return {
+        "text": "naïve",
+        "number": 7,
+        "big": 1 << 90,
+        "float": 0.5,
+        "complex": 1 + 2j,
+        "flags": (True, False, None),
+        "bytes": b"\x00\xff",
+        "bytearray": bytearray(b"abc"),
+        "list": [1, [2, [3]]],
+        "set": {1},
+        "frozen": frozenset("a"),
+        "ordered": collections.OrderedDict(a=1),
+        "when": datetime.datetime(2020, 1, 2, 3, 4, 5, 6, tzinfo=datetime.timezone.utc),
+        "scalar": np.float32(1.25),
+        3: {"nested": np.arange(6, dtype=np.int16).reshape(2, 3)},
+    }
+
+
+def describe_large(sample: dict[Any, Any]) -> tuple[Any, ...]:
+    array = sample.pop("array")
+    digest = hashlib.blake2b(array.reshape(-1)[:: 1 << 12].tobytes()).hexdigest()
+    rest = {key: (type(value).__name__, repr(value)) for key, value in sample.items()}
+    return type(array).__name__, array.dtype.str, array.shape, float(array.reshape(-1)[-1]), digest, rest
+
+
+def answer(receiver: shmtree.Receiver, sender: shmtree.Sender) -> None:
+    sample = receiver.get(timeout=300)
+    sender.put((describe_large(dict(sample)), sample), timeout=300, move=True)
+    sender.wait_for_all_ack(timeout=300)
+
+
+def test_a_nested_dict_with_an_array_of_1_7_gb_makes_the_round_trip(arena: shmtree.Arena) -> None:
+    needs(9 * GIB)
+    context = multiprocessing.get_context("spawn")
+    there, their_receiver = arena.create_pair(capacity=2)
+    their_sender, back = arena.create_pair(capacity=2)
+    sample: dict[Any, Any] = every_type()
+    sample["array"] = np.empty((64, 80, 4, 84, 84, 3), dtype=np.float32)
+    sample["array"].reshape(-1)[:] = np.arange(sample["array"].size, dtype=np.float32)
+    child = context.Process(target=answer, args=(their_receiver, their_sender))
+    child.start()
+    there.put(sample, timeout=300)
+    described, returned = back.get(timeout=300)
+    child.join(300)
+
+    assert child.exitcode == 0
+    np.testing.assert_array_equal(returned["array"][::16], sample["array"][::16])
+    assert returned["array"].dtype == np.float32
+    assert list(returned) == list(sample)
+    assert {k: type(v) for k, v in returned.items()} == {k: type(v) for k, v in sample.items()}
+    assert described == describe_large(dict(sample))
+
+
+def test_a_pair_made_with_a_capacity_alone_carries_10_bytes_and_then_2_gb() -> None:
+    needs(7 * GIB)
+    sender, receiver = shmtree.create_pair(capacity=5)
+    sender.put(b"0123456789")
+    assert receiver.get(timeout=60) == b"0123456789"
+    large = np.full(2 * GIB, 7, dtype=np.uint8)
+    sender.put(large, timeout=300)
+    del large
+    received = receiver.get(timeout=300)
+    assert received.nbytes == 2 * GIB
+    assert received[:: 1 << 20].sum() == 7 * (2 * GIB >> 20)
+    assert received[-1] == 7
+
+
+def test_getting_and_lending_a_gigabyte_copies_nothing(arena: shmtree.Arena) -> None:
+    needs(3 * GIB)
+    first, middle = arena.create_pair()
+    second, last = arena.create_pair()
+    array = first.new_empty((GIB // 4,), np.float32)
+    address = array.ctypes.data
+    array[0], array[-1] = 1.0, 2.0
+    first.put({"array": array})
+    passing = middle.get(timeout=60)
+    assert passing["array"].ctypes.data == address
+    second.put(passing, move=True)
+    received = last.get(timeout=60)
+    assert received["array"].ctypes.data == address
+    assert (received["array"][0], received["array"][-1]) == (1.0, 2.0)
+    assert arena.stats()["used_bytes"] < GIB + (16 << 20)

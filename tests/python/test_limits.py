@@ -1,0 +1,456 @@
+"""Out of descriptors, addresses, memory, file sizes and room: a clear error, nothing changed, and all well again with
+some of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.util
+import os
+import queue
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+
+MIB = 1 << 20
+UNDER_SANITIZER = "libasan" in os.environ.get("LD_PRELOAD", "")
+
+
+def run_program(text: str, *command: str, **environment: str) -> str:
+    """What a program of its own prints, which must end well."""
+    before = "import errno, os, queue, resource, signal, sys, numpy as np, shmtree\nMIB = 1 << 20\n"
+    done = subprocess.run(
+        [*command, sys.executable, "-c", before + textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@contextlib.contextmanager
+def limited(which: int, soft: int) -> Iterator[None]:
+    before = resource.getrlimit(which)
+    resource.setrlimit(which, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, before)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def can_mount() -> bool:
+    tried = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+    return False
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not can_mount(), reason="this machine lets nobody mount anything in a namespace of its own")
+def test_a_full_shared_memory_directory_of_1_mib_does_not_matter() -> None:
+    shell = "mount -t tmpfs -o size=1m tmpfs /dev/shm && { cat /dev/zero >/dev/shm/fill 2>/dev/null || :; } && exec"
+    run_program(
+        """
+        assert os.statvfs("/dev/shm").f_bavail == 0
+        sender, receiver = shmtree.create_pair()
+        for _ in range(3):
+            sender.put(np.arange(4 * MIB))
+            if os.fork() == 0:
+                os._exit(int(receiver.get(timeout=30)[-1] != 4 * MIB - 1))
+            assert os.wait()[1] == 0
+        """,
+        *("unshare", "-rm", "sh", "-c", shell + ' "$@"', "sh"),
+    )
+
+
+def test_a_limit_on_file_sizes_is_an_error_and_never_a_signal(tmp_path: Path) -> None:
+    run_program(
+        """
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # as in programs that are not Python's
+        arena = shmtree.Arena(64 * MIB)
+        sender, receiver = arena.create_pair()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        name = f"limited-{os.getpid()}"
+        for make in (lambda: shmtree.Arena(64 * MIB), lambda: arena.create_pair(name=name)):
+            try:
+                make()
+            except OSError as error:
+                assert error.errno == errno.EFBIG, error
+            else:
+                raise AssertionError("nothing was refused")
+        sender.put(np.arange(MIB))
+        assert receiver.get(timeout=30)[-1] == MIB - 1
+        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+        assert name not in [known.name for known in shmtree.list_names()]
+        arena.create_pair(name=name)
+        shmtree.Arena(64 * MIB).create_pair()
+        """,
+        XDG_RUNTIME_DIR=str(tmp_path),
+    )
+
+
+# --- descriptors -----------------------------------------------------------------------------------------------------
+
+
+def use_everything(name: str) -> None:
+    with shmtree.Arena(16 * MIB) as arena:
+        sender, receiver = arena.create_pair(name=name)
+        receiver.fileno()
+        sender.put(b"large" * 10_000)
+        opened = shmtree.open_receiver(name)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if opened.get(timeout=30) == b"large" * 10_000 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        for end in (sender, receiver, opened):
+            end.close()
+
+
+def test_wherever_descriptors_run_out_it_is_an_error_that_leaves_none_open(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    name = f"limits-{os.getpid()}-"
+    use_everything(name)
+    before = descriptors()
+    refused = 0
+    for more in range(40):
+        # The one that listdir() had is free again.
+        with limited(resource.RLIMIT_NOFILE, before - 1 + more):
+            try:
+                use_everything(f"{name}{more}")
+            except OSError as error:
+                assert error.errno in (errno.EMFILE, None), error
+                refused += 1
+            else:
+                break
+        assert descriptors() == before
+    assert 3 < refused < 40
+    use_everything(name)
+    assert [known.name for known in shmtree.list_names() if known.name.startswith(name)] == []
+
+
+# --- addresses -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more addresses than any limit leaves")
+def test_a_message_that_this_process_has_no_addresses_for_stays_in_the_channel() -> None:
+    run_program(
+        """
+        arena = shmtree.Arena(256 * MIB)
+        sender, receiver = arena.create_pair()
+        before, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if os.fork() == 0:
+            sender.put(np.full(8 * MIB, 7, np.int64))
+            sender.put("small")
+            os._exit(0)
+        assert os.wait()[1] == 0
+        pages = int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + 32 * MIB, -1))
+        for call in (receiver.get, receiver.take, lambda: sender.put(bytes(1)) and receiver.get()):
+            try:
+                call()
+            except MemoryError as error:
+                assert isinstance(error, shmtree.OutOfSharedMemory), error
+            else:
+                raise AssertionError("it was mapped")
+        try:
+            sender.put(np.empty(16 * MIB, np.int64))
+        except MemoryError:
+            pass
+        assert receiver.qsize() == 3
+        other, same = arena.create_pair()
+        other.put({"small": 1})
+        assert same.get() == {"small": 1}
+        resource.setrlimit(resource.RLIMIT_AS, (before, -1))
+        got = receiver.get(timeout=30)
+        assert got[0] == got[-1] == 7 and len(got) == 8 * MIB
+        assert receiver.get(timeout=30) == "small" and receiver.get(timeout=30) == bytes(1)
+        assert arena._core.check() == ""
+        """
+    )
+
+
+# --- memory of this process ------------------------------------------------------------------------------------------
+
+WITHOUT_MEMORY = """
+with_memory = lambda: None
+shared = shmtree.Arena(64 * MIB)
+
+def sample():
+    return {"a": np.arange(2000), "b": [1, 2.5, "text", b"bytes", None], ("c", 1): {3, 4}, "d": np.arange(9.0)}
+
+def each(prepare, act, check):
+    for n in range(1, 3000):
+        state = prepare()
+        fail_at(n)
+        try:
+            act(state)
+            failed = False
+        except MemoryError:
+            failed = True
+        finally:
+            reached = all_well()
+        check(state, failed)
+        if not reached:
+            return n
+    raise AssertionError("it never got through")
+
+def new_pair():
+    return shared.create_pair()
+
+def full_pair():
+    pair = shared.create_pair()
+    pair[0].put(sample())
+    pair[0].put("next")
+    return pair
+
+def put_check(pair, failed):
+    assert pair[1].qsize() == (0 if failed else 1)
+    pair[0].put("after")
+    got = [pair[1].get(timeout=10) for _ in range(pair[1].qsize())]
+    assert got[-1] == "after" and len(got) == (1 if failed else 2)
+
+def get_check(pair, failed):
+    # One that left the channel and could not be made an object of is gone, as with any queue.
+    assert pair[1].qsize() in (1, 2)
+    while pair[1].qsize() > 1:
+        pair[1].get()
+    assert pair[1].get() == "next"
+
+def take_check(pair, failed):
+    first = pair[1].take(timeout=10)
+    if not failed and first.item == "next":
+        return
+    assert np.array_equal(first.item["a"], np.arange(2000))
+    first.ack()
+    assert pair[1].get() == "next"
+
+def pair_with_array():
+    sender, receiver = shared.create_pair()
+    return sender, receiver, sender.new_empty(3000, np.int64)
+
+points = [
+    each(new_pair, lambda pair: pair[0].put(sample()) and None, put_check),
+    each(new_pair, lambda pair: pair[0].put_many([sample()]) and None, put_check),
+    each(pair_with_array, lambda pair: pair[0].put(pair[2]) and None, put_check),
+    each(full_pair, lambda pair: pair[1].get(timeout=10) and None, get_check),
+    each(full_pair, lambda pair: pair[1].take(timeout=10).ack(), take_check),
+    each(lambda: None, lambda _: shmtree.unpack(shmtree.pack(sample())) and None, lambda *_: None),
+]
+import gc
+gc.collect()
+shared.trim()
+assert shared._core.check() == "", shared._core.check()
+print(points)
+"""
+
+PYTHON_ALLOCATIONS = """
+import _testcapi
+last = 0
+def fail_at(n):
+    global last
+    last = n
+    _testcapi.set_nomemory(n, n + 1)
+def all_well():
+    _testcapi.remove_mem_hooks()
+    return last < 400
+"""
+
+CPP_ALLOCATIONS = """
+import ctypes
+shim = ctypes.CDLL(os.environ["LD_PRELOAD"])
+def fail_at(n):
+    shim.fail_at(n)
+def all_well():
+    return shim.all_well() != 0
+"""
+
+SHIM = r"""
+#include <cstdlib>
+#include <new>
+static thread_local long left = -1;
+static thread_local int reached = 0;
+static bool fails() noexcept {
+  if (left < 0) return false;
+  if (--left > 0) return false;
+  left = -1;
+  reached = 1;
+  return true;
+}
+extern "C" void fail_at(long n) { left = n, reached = 0; }
+extern "C" int all_well() { left = -1; return reached; }
+static void* get(std::size_t n) noexcept { return fails() ? nullptr : std::malloc(n ? n : 1); }
+void* operator new(std::size_t n) { if (void* p = get(n)) return p; throw std::bad_alloc(); }
+void* operator new[](std::size_t n) { return operator new(n); }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return get(n); }
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return get(n); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); }
+"""
+
+
+@pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer has allocators of its own")
+def test_each_allocation_of_c_plus_plus_may_fail_with_a_memory_error(tmp_path: Path) -> None:
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler to make failing memory with")
+    source, library = tmp_path / "shim.cpp", tmp_path / "shim.so"
+    source.write_text(SHIM)
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
+    run_program(CPP_ALLOCATIONS + WITHOUT_MEMORY, LD_PRELOAD=str(library))
+
+
+@pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer has allocators of its own")
+@pytest.mark.skipif(importlib.util.find_spec("_testcapi") is None, reason="this Python came without _testcapi")
+def test_each_allocation_of_python_may_fail_with_a_memory_error() -> None:
+    run_program(PYTHON_ALLOCATIONS + WITHOUT_MEMORY)
+
+
+# --- memory of the machine -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def control_group() -> Iterator[Path]:
+    """A group for 160 MiB of memory."""
+    for parent, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(parent) / f"shmtree-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / limit).write_text(str(160 * MIB))
+            yield group
+            return
+        except OSError:
+            pass
+        finally:
+            for _ in range(200):  # the kernel takes its time to see that nobody is left in it
+                with contextlib.suppress(OSError):
+                    group.rmdir()
+                    break
+                time.sleep(0.01)
+    pytest.skip("this machine lets nobody make a control group")
+
+
+@pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more memory than the group has")
+def test_a_full_control_group_is_an_error_and_no_kill(control_group: Path) -> None:
+    run_program(
+        f"""
+        open("{control_group}/cgroup.procs", "w").write(str(os.getpid()))
+        arena = shmtree.Arena(1024 * MIB)
+        sender, receiver = arena.create_pair(capacity=None)
+        for _ in range(2):
+            went = 0
+            try:
+                while True:
+                    sender.put(np.full(2 * MIB, went, np.int64), timeout=0.2)
+                    went += 1
+            except (queue.Full, shmtree.OutOfSharedMemory):
+                pass
+            assert 2 <= went < 10, went
+            kept = [receiver.get(timeout=30) for _ in range(went)]
+            assert [int(array[-1]) for array in kept] == list(range(went))
+            try:
+                while True:
+                    kept.append(sender.new_empty(2 * MIB, np.int64))
+                    assert len(kept) < 20
+            except shmtree.OutOfSharedMemory as error:
+                assert "left" in str(error) or "no memory" in str(error), error
+            del kept
+            arena.trim()
+        """
+    )
+
+
+def put_until_refused(sender: Any, item: Any) -> None:
+    for _ in range(100):
+        sender.put(item, block=False)
+
+
+@pytest.mark.parametrize("kind", ["pair", "queue"])
+@pytest.mark.parametrize("what", ["queued", "held", "both"])
+def test_a_budget_that_is_used_up_is_an_error_until_some_is_given_back(
+    arena: shmtree.Arena, kind: str, what: str
+) -> None:
+    if kind == "pair":
+        sender, receiver = arena.create_pair(capacity=None)
+    else:
+        sender = receiver = shmtree.Queue(arena=arena)
+    payload = np.arange(MIB // 2)  # 4 MiB
+    own = []
+    if what != "queued":
+        with pytest.raises(shmtree.OutOfSharedMemory, match=str(os.getpid())):
+            own.extend(arena.new_empty(MIB // 2, np.int64) for _ in range(100))
+        if what == "both":
+            del own[4:]
+    if what != "held":
+        with pytest.raises((shmtree.OutOfSharedMemory, queue.Full)):
+            put_until_refused(sender, payload)
+        assert receiver.qsize() > 0
+        while receiver.qsize() > 0:
+            assert np.array_equal(receiver.get(timeout=30), payload)
+    own.clear()
+    sender.put(payload, timeout=30)
+    assert np.array_equal(receiver.get(timeout=30), payload)
+    sender.close()
+    receiver.close()
+
+
+# --- interrupted calls -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("timer", "number"), [(signal.ITIMER_REAL, signal.SIGALRM), (signal.ITIMER_PROF, signal.SIGPROF)]
+)
+def test_signals_without_end_change_nothing_that_is_put_or_got(arena: shmtree.Arena, timer: int, number: int) -> None:
+    sender, receiver = arena.create_pair(capacity=4)
+    large = np.arange(MIB)
+    ran = []
+    before = signal.signal(number, lambda *_: ran.append(1))
+    child = os.fork()
+    if child == 0:
+        signal.setitimer(timer, 0.0002, 0.0002)
+        for i in range(40):
+            sender.put((i, large if i % 4 == 0 else b"small"), timeout=60)
+            arena.trim()  # so that pages are allocated anew under signals
+        os._exit(0)
+    try:
+        signal.setitimer(timer, 0.0002, 0.0002)
+        for i in range(40):
+            got = receiver.get(timeout=60)
+            assert got[0] == i
+            assert np.array_equal(got[1], large) if i % 4 == 0 else got[1] == b"small"
+            del got
+        while not ran:  # a timer of processor time has had little to count
+            sum(range(1000))
+    finally:
+        signal.setitimer(timer, 0)
+        signal.signal(number, before)
+        assert os.waitpid(child, 0)[1] == 0
+    sender.close()
+    receiver.close()

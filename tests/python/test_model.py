@@ -1,0 +1,282 @@
+"""Any order of calls does what a plain list would do, and leaves the arena in order after each of them.
+
+Hypothesis finds the order; what it found is printed as a program, with the seed to repeat it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import queue
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import shmtree
+
+CAPACITY = 6
+BUDGET = 8 << 20
+SIZES = st.sampled_from([0, 3, 200, 5000, 40_000, 300_000])
+
+explored = settings(
+    max_examples=25, stateful_step_count=40, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
+)
+
+
+def item_of(number: int, size: int) -> dict[str, Any]:
+    return {"number": number, "array": np.full(size, number % 251, np.uint8)}
+
+
+class Kept:
+    """An item that was received, with what it must always hold."""
+
+    def __init__(self, item: dict[str, Any], number: int) -> None:
+        assert item["number"] == number
+        self.array, self.byte = item["array"], number % 251
+        self.check()
+
+    def check(self) -> None:
+        assert self.array.size == 0 or (self.array[0] == self.byte and (self.array == self.byte).all())
+
+
+class PairModel(RuleBasedStateMachine):
+    """A pair, against the tickets that are queued, taken, and returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arena = shmtree.Arena(BUDGET)
+        self.sender, self.receiver = self.arena.create_pair(capacity=CAPACITY)
+        self.queued: deque[int] = deque()
+        self.returned: list[int] = []
+        self.taken: list[tuple[shmtree.Delivery, int]] = []
+        self.kept: list[Kept] = []
+        self.lent: list[np.ndarray] = []
+        self.next = 0
+
+    def expect_next(self) -> tuple[int, bool] | None:
+        """What is received next, and whether it was before."""
+        if self.returned:
+            return min(self.returned), True
+        return (self.queued[0], False) if self.queued else None
+
+    def remove(self, number: int, again: bool) -> None:
+        self.returned.remove(number) if again else self.queued.popleft()
+
+    def put(self, item: Any) -> None:
+        if len(self.queued) == CAPACITY:
+            with pytest.raises(queue.Full):
+                self.sender.put_nowait(item)
+            return
+        try:
+            assert self.sender.put_nowait(item) == self.next
+        except (queue.Full, shmtree.OutOfSharedMemory):
+            assert self.kept or self.lent or self.queued  # the budget is in use
+            return
+        self.queued.append(self.next)
+        self.next += 1
+
+    @rule(size=SIZES)
+    def put_a_copy(self, size: int) -> None:
+        self.put(item_of(self.next, size))
+
+    @rule(size=SIZES)
+    def put_an_array_of_the_arena(self, size: int) -> None:
+        with contextlib.suppress(shmtree.OutOfSharedMemory, queue.Full):
+            array = self.sender.new_empty(size, np.uint8)
+            array[:] = self.next % 251
+            self.put({"number": self.next, "array": array})
+
+    @rule(count=st.integers(1, 10))
+    def put_many(self, count: int) -> None:
+        room = CAPACITY - len(self.queued)
+        items = [item_of(self.next + i, 10) for i in range(count)]
+        try:
+            self.sender.put_many(items, timeout=0)
+            sent = count
+        except queue.Full as full:
+            sent = full.sent
+        assert sent == min(count, room)
+        self.queued.extend(range(self.next, self.next + sent))
+        self.next += sent
+
+    @rule(copy=st.sampled_from([None, True, False]), keep=st.booleans())
+    def get(self, copy: bool | None, keep: bool) -> None:
+        expected = self.expect_next()
+        if expected is None:
+            with pytest.raises(queue.Empty):
+                self.receiver.get(False)
+            return
+        kept = Kept(self.receiver.get(False, copy=copy), expected[0])
+        self.remove(*expected)
+        if keep:
+            self.kept.append(kept)
+
+    @rule(count=st.integers(1, 10))
+    def get_many(self, count: int) -> None:
+        expected = [*sorted(self.returned), *self.queued][:count]
+        if not expected:
+            with pytest.raises(queue.Empty):
+                self.receiver.get_many(count, timeout=0)
+            return
+        got = self.receiver.get_many(count, timeout=0)
+        assert [item["number"] for item in got] == expected
+        for number in expected:
+            self.remove(number, number in self.returned)
+
+    @rule()
+    def take(self) -> None:
+        expected = self.expect_next()
+        if expected is None:
+            with pytest.raises(queue.Empty):
+                self.receiver.take(False)
+            return
+        delivery = self.receiver.take(False)
+        assert (delivery.ticket, delivery.redelivered) == expected
+        Kept(delivery.item, expected[0])
+        self.remove(*expected)
+        self.taken.append((delivery, expected[0]))
+
+    @precondition(lambda self: self.taken)
+    @rule(which=st.integers(0, 100), how=st.sampled_from(["ack", "nack", "drop", "raise"]))
+    def settle(self, which: int, how: str) -> None:
+        delivery, number = self.taken.pop(which % len(self.taken))
+        if how == "raise":
+            with contextlib.suppress(KeyError), delivery:
+                raise KeyError
+        elif how == "drop":
+            del delivery
+            gc.collect()
+        else:
+            getattr(delivery, how)()
+        if how != "ack":
+            self.returned.append(number)
+
+    @precondition(lambda self: self.kept)
+    @rule(which=st.integers(0, 100))
+    def drop_what_was_kept(self, which: int) -> None:
+        self.kept.pop(which % len(self.kept)).check()
+
+    @rule(size=SIZES)
+    def lend(self, size: int) -> None:
+        with contextlib.suppress(shmtree.OutOfSharedMemory, queue.Full):
+            self.lent.append(self.arena.new_zeros(size, np.uint8))
+
+    @precondition(lambda self: self.lent)
+    @rule()
+    def end_of_the_loan(self) -> None:
+        assert not self.lent.pop().any()
+
+    @rule()
+    def trim(self) -> None:
+        self.arena.trim()
+
+    @invariant()
+    def counts_are_exact(self) -> None:
+        waiting = len(self.queued) + len(self.returned)
+        assert self.receiver.qsize() == waiting
+        assert self.receiver.empty() == (waiting == 0)
+        assert self.sender.has_space() == (len(self.queued) < CAPACITY)
+        assert self.sender.pending_acks == waiting + len(self.taken)
+
+    @invariant()
+    def what_is_kept_does_not_change(self) -> None:
+        for kept in self.kept:
+            kept.check()
+
+    @invariant()
+    def the_arena_is_in_order(self) -> None:
+        assert self.arena._core.check() == ""
+
+    def teardown(self) -> None:
+        self.taken.clear()
+        self.kept.clear()
+        self.lent.clear()
+        gc.collect()
+        while not self.receiver.empty():
+            self.receiver.get(False)
+        self.sender.wait_for_all_ack(timeout=60)
+        assert self.arena._core.check() == ""
+
+
+class QueueModel(RuleBasedStateMachine):
+    """A JoinableQueue against the standard library's queue of threads."""
+
+    @initialize(size=st.sampled_from([0, 1, 5]))
+    def make(self, size: int) -> None:
+        self.arena = shmtree.Arena(BUDGET)
+        self.ours = self.arena.JoinableQueue(size)
+        self.model: queue.Queue[int] = queue.Queue(size)
+        self.next = 0
+        self.shut: str | None = None
+
+    @rule(size=SIZES)
+    def put(self, size: int) -> None:
+        item = item_of(self.next, size)
+        if self.shut:
+            with pytest.raises(shmtree.ShutDown):
+                self.ours.put_nowait(item)
+            return
+        try:
+            self.model.put_nowait(self.next)
+        except queue.Full:
+            with pytest.raises(queue.Full):
+                self.ours.put_nowait(item)
+            return
+        self.ours.put(item, timeout=60)
+        self.next += 1
+
+    @rule()
+    def get(self) -> None:
+        try:
+            expected = self.model.get_nowait()
+        except queue.Empty:
+            with pytest.raises(shmtree.ShutDown if self.shut else queue.Empty):
+                self.ours.get_nowait()
+            return
+        got = self.ours.get_nowait()
+        Kept(got, expected)
+        got["array"][:] = 1  # the receiver's own
+
+    @rule()
+    def task_done(self) -> None:
+        try:
+            self.model.task_done()
+        except ValueError:
+            with pytest.raises(ValueError, match="too many times"):
+                self.ours.task_done()
+            return
+        self.ours.task_done()
+
+    @precondition(lambda self: self.model.unfinished_tasks == 0)
+    @rule()
+    def join(self) -> None:
+        self.ours.join()
+
+    @precondition(lambda self: self.next > 5)
+    @rule(immediate=st.booleans())
+    def shut_down(self, immediate: bool) -> None:
+        self.ours.shutdown(immediate)
+        self.shut = "at once" if immediate or self.shut == "at once" else "when empty"
+        if immediate:
+            while not self.model.empty():
+                self.model.get_nowait()
+                if self.model.unfinished_tasks:
+                    self.model.task_done()
+
+    @invariant()
+    def it_is_as_the_standard_one(self) -> None:
+        assert self.ours.qsize() == self.model.qsize()
+        assert self.ours.empty() == self.model.empty()
+        assert self.ours.full() == self.model.full()
+        assert self.arena._core.check() == ""
+
+
+TestPair = PairModel.TestCase
+TestPair.settings = explored
+TestQueue = QueueModel.TestCase
+TestQueue.settings = explored

@@ -1,0 +1,242 @@
+"""Names: how processes that are not related find one another, and what a kill leaves of them."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import peers
+import pytest
+
+import shmtree
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+
+def test_a_named_channel_is_opened_by_its_name(name):
+    sender, receiver = shmtree.create_pair(name=name)
+    other_sender, other_receiver = shmtree.open_sender(name), shmtree.open_receiver(name)
+    other_sender.put(1)
+    sender.put(2)
+    assert (receiver.get(), other_receiver.get()) == (1, 2)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_another_process_opens_it(name, start, method):
+    _sender, receiver = shmtree.create_pair(name=name)
+    ours, theirs = mp.get_context(method).Pipe()
+    start(peers.use_named, name, theirs, method=method)
+    assert ours.recv() == "open"
+    assert np.array_equal(receiver.get(timeout=60)["x"], np.arange(5))
+    ours.send("leave")
+
+
+def test_a_program_of_its_own_opens_it(name):
+    _sender, receiver = shmtree.create_pair(name=name)
+    program = f"import shmtree; shmtree.open_sender({name!r}).put('from afar')"
+    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
+    assert receiver.get(timeout=30) == "from afar"
+
+
+def test_a_name_in_use_is_refused_with_the_process_that_has_it(name):
+    kept = shmtree.create_pair(name=name)
+    with pytest.raises(FileExistsError, match=str(os.getpid())):
+        shmtree.create_pair(name=name)
+    with pytest.raises(FileExistsError):
+        shmtree.Arena(8 << 20, name=name)
+    del kept
+
+
+def test_a_name_that_nobody_has_is_not_found(name):
+    for open_it in (shmtree.open_sender, shmtree.open_receiver, shmtree.Arena.open, shmtree.SharedArray.open):
+        with pytest.raises(FileNotFoundError, match=name):
+            open_it(name)
+
+
+def test_a_name_vanishes_with_the_last_object_of_its_last_process(name, runtime_directory):
+    sender, receiver = shmtree.create_pair(name=name)
+    assert os.listdir(runtime_directory / "shmtree") == [name]
+    del sender
+    assert os.listdir(runtime_directory / "shmtree") == [name]
+    del receiver
+    assert os.listdir(runtime_directory / "shmtree") == []
+    shmtree.create_pair(name=name)
+
+
+def test_a_name_vanishes_with_a_program_that_ends(name, runtime_directory):
+    program = f"import shmtree; pair = shmtree.create_pair(name={name!r})"
+    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
+    assert os.listdir(runtime_directory / "shmtree") == []
+
+
+def test_a_name_vanishes_with_a_child_of_multiprocessing(name, start, runtime_directory):
+    ours, theirs = mp.Pipe()
+    child = start(peers.keep_named, name, theirs)
+    assert ours.recv() == "made"
+    ours.send("leave")
+    child.join(30)
+    assert os.listdir(runtime_directory / "shmtree") == []
+
+
+def test_what_a_kill_left_of_a_name_is_taken_over(name, start, runtime_directory):
+    ours, theirs = mp.Pipe()
+    child = start(peers.keep_named, name, theirs)
+    assert ours.recv() == "made"
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(30)
+    assert os.listdir(runtime_directory / "shmtree") == [name]
+    with pytest.raises(FileNotFoundError, match="has ended"):
+        shmtree.open_sender(name)
+    sender, receiver = shmtree.create_pair(name=name)
+    sender.put(1)
+    assert shmtree.open_receiver(name).get() == 1
+    del receiver
+
+
+def test_a_name_lives_while_a_child_has_it(name, start):
+    sender, receiver = shmtree.create_pair(name=name)
+    ours, theirs = mp.Pipe()
+    start(peers.hang, sender, theirs)
+    ours.recv()
+    del sender, receiver
+    with pytest.raises(FileExistsError):
+        shmtree.create_pair(name=name)
+    shmtree.open_sender(name).put(1)
+
+
+def test_a_child_of_spawn_keeps_the_name_alive_too(name, start):
+    sender, receiver = shmtree.create_pair(name=name)
+    ours, theirs = mp.get_context("spawn").Pipe()
+    start(peers.hang, sender, theirs, method="spawn")
+    ours.recv()
+    del sender, receiver
+    shmtree.open_sender(name).put(1)
+
+
+def test_a_named_channel_takes_no_pickles_unless_both_sides_say_so(name):
+    kept = shmtree.create_pair(name=name, allow_pickle=True)
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.open_sender(name).put(Path.home)
+    kept[0].put(Path.home)
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.open_receiver(name).get()
+    shmtree.open_sender(name, allow_pickle=True).put(os.getcwd)
+    assert shmtree.open_receiver(name, allow_pickle=True).get() is os.getcwd
+
+
+def test_a_named_channel_is_without_pickles_by_default(name):
+    kept = shmtree.create_pair(name=name)
+    with pytest.raises(shmtree.PickleRefused):
+        kept[0].put(os.getcwd)
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.open_sender(name, allow_pickle=True).put(os.getcwd)
+
+
+def test_a_named_arena_is_opened_by_its_name(name):
+    arena = shmtree.Arena(16 << 20, name=name)
+    assert shmtree.Arena.open(name).max_bytes == 16 << 20
+    arena.close()
+    with pytest.raises(FileNotFoundError):
+        shmtree.Arena.open(name)
+
+
+def test_the_arena_of_a_named_channel_is_opened_by_that_name(name):
+    kept = shmtree.create_pair(name=name)
+    assert shmtree.Arena.open(name)._core.uuid == kept[0]._channel.arena.uuid
+
+
+@pytest.mark.parametrize("dtype", ["f4", [("a", "i4"), ("b", "f8", (2,))]])
+def test_a_named_array_is_opened_by_its_name(name, arena, dtype):
+    made = arena.array((3, 2), dtype, name=name)
+    opened = shmtree.SharedArray.open(name)
+    assert opened.array.dtype == made.array.dtype and opened.array.shape == (3, 2)
+    opened.array[1, 1] = np.ones((), dtype)
+    assert (made.array[1, 1] == opened.array[1, 1]).all()
+
+
+def test_a_name_of_something_else_is_a_clear_error(name):
+    kept = shmtree.Arena(8 << 20, name=name)
+    with pytest.raises(ValueError, match="an arena"):
+        shmtree.open_sender(name)
+    del kept
+
+
+@pytest.mark.parametrize("wrong", ["", "a/b", "..", ".hidden", "x" * 300, "nul\0"])
+def test_a_text_that_cannot_be_a_name_is_refused(wrong):
+    with pytest.raises(ValueError):
+        shmtree.create_pair(name=wrong)
+    with pytest.raises(ValueError):
+        shmtree.open_sender(wrong)
+
+
+def test_the_file_is_for_this_user_alone(name, runtime_directory):
+    kept = shmtree.create_pair(name=name)
+    folder = runtime_directory / "shmtree"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+    del kept
+
+
+def test_a_directory_that_others_can_write_is_not_used(name, runtime_directory):
+    (runtime_directory / "shmtree").mkdir()
+    (runtime_directory / "shmtree").chmod(0o777)
+    kept = shmtree.create_pair(name=name)  # in the next best directory
+    assert os.listdir(runtime_directory / "shmtree") == []
+    shmtree.open_sender(name).put(1)
+    assert kept[1].get() == 1
+
+
+def test_a_link_is_not_followed(name, runtime_directory, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"x" * 600)
+    elsewhere.chmod(0o600)
+    (runtime_directory / "shmtree").mkdir(mode=0o700)
+    (runtime_directory / "shmtree" / name).symlink_to(elsewhere)
+    with pytest.raises(OSError):
+        shmtree.open_sender(name)
+    assert elsewhere.read_bytes() == b"x" * 600
+
+
+def test_a_file_that_is_no_name_is_a_clear_error(name, runtime_directory):
+    (runtime_directory / "shmtree").mkdir(mode=0o700)
+    file = runtime_directory / "shmtree" / name
+    file.write_bytes(b"something else entirely")
+    file.chmod(0o600)
+    with pytest.raises(shmtree.IncompatibleArena):
+        shmtree.open_sender(name)
+
+
+def test_ls_shows_names_and_clean_sweeps_what_a_kill_left(name, start):
+    kept = shmtree.create_pair(name=name)
+    ours, theirs = mp.Pipe()
+    child = start(peers.keep_named, name + "2", theirs)
+    ours.recv()
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(30)
+
+    def run(verb: str) -> list[str]:
+        command = [sys.executable, "-m", "shmtree", verb]
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+        return [line for line in lines if name in line]
+
+    assert run("ls") == [f"{name}\ta channel\t{os.getpid()}", f"{name}2\ta channel\tnobody, left over"]
+    assert run("clean") == [f"removed {name}2"]
+    assert run("ls") == [f"{name}\ta channel\t{os.getpid()}"]
+    del kept
+
+
+def test_two_processes_that_make_the_same_name_at_once_do_not_both_get_it(name, start):
+    pipes = [mp.Pipe() for _ in range(4)]
+    for _, theirs in pipes:
+        start(peers.try_named, name, theirs)
+    for ours, _ in pipes:
+        assert ours.recv() == "ready"
+    for ours, _ in pipes:
+        ours.send("go")
+    assert sorted(ours.recv() for ours, _ in pipes) == ["in use"] * 3 + ["made"]

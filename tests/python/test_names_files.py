@@ -1,0 +1,334 @@
+"""What may lie where names are kept, where they are kept instead, and which texts are names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import shmtree
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The directory of names of the test alone, not made yet."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "shmtree"
+
+
+@pytest.fixture
+def name(request) -> str:
+    return f"test-{os.getpid()}-{request.node.name}"[:200]
+
+
+OPENERS = {
+    "a channel": [shmtree.open_sender, shmtree.open_receiver],
+    "a queue": [shmtree.Queue.open, shmtree.JoinableQueue.open, shmtree.SimpleQueue.open],
+    "an array": [shmtree.SharedArray.open],
+}
+MAKERS = {
+    "a channel": lambda name: shmtree.create_pair(name=name),
+    "a queue": lambda name: shmtree.Queue(name=name),
+    "an array": lambda name: shmtree.Arena(8 << 20).array((3,), name=name),
+    "an arena": lambda name: shmtree.Arena(8 << 20, name=name),
+}
+
+
+@pytest.mark.parametrize("made", MAKERS)
+def test_a_name_is_of_one_kind(name, made):
+    kept = MAKERS[made](name)
+    assert [known.kind for known in shmtree.list_names() if known.name == name] == [made]
+    for kind, openers in OPENERS.items():
+        for opening in openers:
+            if kind == made:
+                opening(name)
+            else:
+                with pytest.raises(ValueError, match=f"is that of {made}"):
+                    opening(name)
+    assert shmtree.Arena.open(name).max_bytes > 0  # the arena of whatever it is
+    for making in MAKERS.values():
+        with pytest.raises(FileExistsError):
+            making(name)
+    del kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "a b", "-rf", "%s%n", "tab\there", "line\nbreak", "ünïcödé", "名前", "x" * 200, "ü" * 100, "a.b", "~", "*"],
+)
+def test_a_text_that_is_strange_can_be_a_name(text, folder):
+    kept = shmtree.create_pair(name=text)
+    shmtree.open_sender(text).put(1)
+    assert kept[1].get(timeout=30) == 1
+    assert os.listdir(folder) == [text]
+    assert text in [known.name for known in shmtree.list_names()]
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "..", "/", "/tmp/x", "a/../b", "nul\0", "x" * 201, "ü" * 101, "\udc80", ".new"]
+)
+def test_a_text_that_is_no_name_is_refused_and_makes_no_file(text, folder):
+    for act in [*MAKERS.values(), *OPENERS["a channel"], *OPENERS["a queue"], shmtree.Arena.open]:
+        with pytest.raises(ValueError):
+            act(text)
+    assert not folder.exists() or os.listdir(folder) == []
+
+
+@pytest.mark.parametrize("wrong", [b"bytes", 5, ("a",), object()])
+def test_what_is_no_text_is_refused(wrong):
+    for act in [*MAKERS.values(), *OPENERS["a channel"], *OPENERS["a queue"], shmtree.Arena.open]:
+        with pytest.raises(TypeError, match="name is"):
+            act(wrong)
+
+
+def test_a_directory_that_is_a_link_is_not_used(name, folder, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    folder.symlink_to(elsewhere)
+    kept = shmtree.create_pair(name=name)
+    assert os.listdir(elsewhere) == []
+    shmtree.open_sender(name).put(1)
+    assert kept[1].get(timeout=30) == 1
+
+
+def make_directory(path):
+    path.mkdir(mode=0o700)
+
+
+def make_fifo(path):
+    os.mkfifo(path, 0o600)
+
+
+def make_socket(path):
+    here = os.getcwd()
+    os.chdir(path.parent)  # the whole path is too long for an address
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path.name)
+    finally:
+        os.chdir(here)
+    path.chmod(0o600)
+
+
+def make_dangling_link(path):
+    path.symlink_to(path.parent / "nothing")
+
+
+def make_link_to_itself(path):
+    path.symlink_to(path)
+
+
+def make_file(mode, content):
+    def make(path):
+        path.write_bytes(content)
+        path.chmod(mode)
+
+    return make
+
+
+HEADER = b"smtname1" + bytes(16) + bytes(8) + (1).to_bytes(4, "little") + bytes(476)
+STRANGE = {
+    "a directory": make_directory,
+    "a pipe": make_fifo,
+    "a socket": make_socket,
+    "a dangling link": make_dangling_link,
+    "a link to itself": make_link_to_itself,
+    "an empty file": make_file(0o600, b""),
+    "a short file": make_file(0o600, HEADER[:511]),
+    "a large file": make_file(0o600, b"x" * (3 << 20)),
+    "a file that others may read": make_file(0o644, HEADER),
+    "a file with too long a note": make_file(0o600, HEADER[:36] + b"\xff" * 4 + HEADER[40:]),
+}
+
+
+@pytest.mark.parametrize("make", STRANGE.values(), ids=STRANGE.keys())
+def test_what_lies_there_instead_of_a_name_is_an_error_and_stays_as_it_was(name, folder, make):
+    folder.mkdir(mode=0o700)
+    make(folder / name)
+    before = os.lstat(folder / name)
+    for act in (shmtree.open_sender, shmtree.Queue.open, *MAKERS.values()):
+        with pytest.raises((OSError, shmtree.IncompatibleArena)):
+            act(name)
+    assert name not in [known.name for known in shmtree.list_names()]
+    assert name not in shmtree.clean_names()
+    after = os.lstat(folder / name)
+    assert (before.st_ino, before.st_size, before.st_mode) == (after.st_ino, after.st_size, after.st_mode)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [b"", b"\0" * 80, b"\xff" * 80, b"odd", (1 << 30).to_bytes(4, "little") * 20],
+    ids=["none", "free", "negative", "half", "far"],
+)
+def test_a_name_that_lists_nobody_alive_is_free(name, folder, entries):
+    folder.mkdir(mode=0o700)
+    make_file(0o600, HEADER + entries)(folder / name)
+    with pytest.raises(FileNotFoundError):
+        shmtree.open_sender(name)
+    kept = shmtree.create_pair(name=name)
+    assert [known.pids for known in shmtree.list_names() if known.name == name] == [(os.getpid(),)]
+    del kept
+    make_file(0o600, HEADER + entries)(folder / name)
+    assert name in shmtree.clean_names()
+
+
+def test_a_process_number_that_is_somebody_elses_by_now_does_not_keep_a_name(name, folder):
+    folder.mkdir(mode=0o700)
+    others = [os.open(os.devnull, os.O_RDWR), *os.pipe(), shmtree.Arena(8 << 20)._core.fd]
+    entries = b"".join(os.getpid().to_bytes(4, "little") + fd.to_bytes(4, "little") for fd in others)
+    make_file(0o600, HEADER + entries)(folder / name)
+    shmtree.create_pair(name=name)
+    for fd in others[:3]:
+        os.close(fd)
+
+
+def test_a_name_whose_file_was_deleted_can_be_made_anew_and_the_old_one_does_no_harm(name, folder):
+    old = shmtree.create_pair(name=name)
+    (folder / name).unlink()
+    new = shmtree.create_pair(name=name)
+    del old
+    shmtree.open_sender(name).put(1)
+    assert new[1].get(timeout=30) == 1
+
+
+def test_threads_that_make_the_same_name_at_once_do_not_both_get_it(name, folder):
+    for _ in range(20):
+        made = []
+        together = threading.Barrier(4)
+
+        def make(made=made, together=together) -> None:
+            together.wait()
+            with contextlib.suppress(FileExistsError):
+                made.append(shmtree.Arena(1 << 20, name=name))
+
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(made) == 1
+        made.clear()
+
+
+def test_threads_that_open_and_drop_a_name_at_once_leave_it_as_it_was(name, folder):
+    queue = shmtree.Queue(name=name)
+    errors = []
+
+    def open_and_drop() -> None:
+        try:
+            for i in range(100):
+                shmtree.Queue.open(name).put(i)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=open_and_drop) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    assert queue.qsize() == 300
+    assert [known.pids for known in shmtree.list_names() if known.name == name] == [(os.getpid(),)]
+    del queue
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize("command", [[sys.executable, "-m", "shmtree"], ["shmtree"]], ids=["module", "script"])
+def test_ls_and_clean_show_and_sweep_queues_too(name, folder, command):
+    if shutil.which(command[0]) is None:
+        pytest.skip("the script is not installed")
+    kept = shmtree.Queue(name=name)
+    make_file(0o600, HEADER)(folder / f"{name}2")
+
+    def run(*arguments: str) -> str:
+        ran = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=True)
+        assert ran.stderr == ""
+        return ran.stdout
+
+    assert f"{name}\ta queue\t{os.getpid()}\n{name}2\tan arena\tnobody, left over\n" in run("ls")
+    assert f"removed {name}2\n" in run("clean")
+    assert f"{name}2" not in run("ls")
+    assert subprocess.run([*command, "what"], capture_output=True, timeout=60).returncode == 2
+    del kept
+
+
+def test_ls_and_clean_bear_names_that_cannot_be_printed(name, folder):
+    folder.mkdir(mode=0o700)
+    for end in (b"\xff", b"\t", b"\x1b[31m"):
+        make_file(0o600, HEADER)(folder / os.fsdecode(name.encode() + end))
+    shown = [rf"{name}\t", rf"{name}\x1b[31m", rf"{name}\udcff"]
+
+    def run(verb: str) -> list[str]:
+        command = [sys.executable, "-m", "shmtree", verb]
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+        return [line for line in lines if name in line]
+
+    assert run("ls") == [f"{each}\tan arena\tnobody, left over" for each in shown]
+    assert run("clean") == [f"removed {each}" for each in shown]
+    assert os.listdir(folder) == []
+
+
+def in_own_mounts(script: str, program: str) -> str:
+    """What the program prints where the script has mounted things that nobody else sees."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        pytest.skip("this user may not mount anything")
+    shell = f"set -e\nunset XDG_RUNTIME_DIR\n{script}\nexec {sys.executable} -"
+    ran = subprocess.run(
+        ["unshare", "-m", "sh", "-c", shell], input=program, capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+USE = """
+import os, shmtree
+sender, receiver = shmtree.create_pair(name="somewhere")
+shmtree.open_sender("somewhere").put("found")
+print(receiver.get(timeout=30), sender._name.path)
+"""
+
+
+def test_names_go_elsewhere_when_the_shared_memory_directory_is_full():
+    script = "mount -t tmpfs -o size=4k,mode=1777 none /dev/shm; head -c 4096 /dev/zero > /dev/shm/full"
+    assert in_own_mounts(script, USE) == f"found /tmp/shmtree-{os.getuid()}/somewhere\n"
+
+
+def test_names_go_elsewhere_when_the_shared_memory_directory_cannot_be_written():
+    made = f"mkdir -m 700 /dev/shm/shmtree-{os.getuid()}"
+    script = f"mount -t tmpfs -o mode=1777 none /dev/shm; {made}; mount -o remount,ro /dev/shm"
+    assert in_own_mounts(script, USE) == f"found /tmp/shmtree-{os.getuid()}/somewhere\n"
+
+
+def test_without_a_directory_there_are_no_names_but_everything_else():
+    program = """
+import shmtree
+try:
+    shmtree.create_pair(name="nowhere")
+except OSError as error:
+    print(str(error).count("ead-only"))
+print(shmtree.list_names(), shmtree.clean_names())
+sender, receiver = shmtree.create_pair()
+sender.put(bytes(10_000_000))
+print(len(receiver.get(timeout=30)))
+"""
+    script = "mount -t tmpfs -o ro none /dev/shm; mount --bind /tmp /tmp; mount -o remount,bind,ro /tmp"
+    listed = in_own_mounts(script, program).splitlines()
+    assert (listed[0], listed[-1]) == ("2", "10000000")
+
+
+def test_the_mode_of_file_and_directory_does_not_depend_on_the_umask(name, folder):
+    before = os.umask(0)
+    try:
+        kept = shmtree.Queue(name=name)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+    del kept

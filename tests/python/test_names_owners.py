@@ -1,0 +1,285 @@
+"""A name is never taken from the living, and always from the dead."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing as mp
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import peers
+import pytest
+from forks import fork, join
+
+import shmtree
+
+PR_SET_DUMPABLE = 4
+NOBODY = 65534
+
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+
+@pytest.fixture
+def owner(name, start):
+    """A process that has made a pair of the name."""
+    ours, theirs = mp.Pipe()
+    child = start(peers.keep_named, name, theirs)
+    assert ours.recv() == "made"
+    yield child
+    ours.close()
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_for_state(pid: int, state: str) -> None:
+    while state_of(pid) != state:
+        time.sleep(0.001)
+
+
+def test_a_stopped_process_keeps_its_name(name, owner):
+    os.kill(owner.pid, signal.SIGSTOP)
+    wait_for_state(owner.pid, "T")
+    with pytest.raises(FileExistsError, match=str(owner.pid)):
+        shmtree.create_pair(name=name)
+    assert name not in shmtree.clean_names()
+    shmtree.open_sender(name).put(1)  # and can be joined without its help
+    assert shmtree.open_receiver(name).get(timeout=30) == 1
+
+
+def test_a_process_whose_first_thread_has_ended_keeps_its_name(name):
+    program = f"""if True:
+        import ctypes, os, sys, threading, shmtree
+        sender, receiver = shmtree.create_pair(name={name!r})
+        def go_on():
+            sys.stdin.readline()
+            sender.put("still here")
+            sys.stdin.readline()
+            os._exit(0)
+        threading.Thread(target=go_on).start()
+        ctypes.CDLL(None).pthread_exit(None)
+        """
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
+    try:
+        wait_for_state(child.pid, "Z")
+        with pytest.raises(FileExistsError, match=str(child.pid)):
+            shmtree.create_pair(name=name)
+        assert name not in shmtree.clean_names()
+        receiver = shmtree.open_receiver(name)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert receiver.get(timeout=30) == "still here"
+    finally:
+        child.communicate("\n", timeout=30)
+
+
+def test_the_name_of_a_killed_process_that_nobody_waited_for_is_free(name, owner):
+    os.kill(owner.pid, signal.SIGKILL)
+    wait_for_state(owner.pid, "Z")
+    kept = shmtree.create_pair(name=name)
+    assert shmtree.open_sender(name)._channel.arena.uuid == kept[0]._channel.arena.uuid
+
+
+def test_of_processes_that_take_over_a_name_at_once_one_gets_it(name, start):
+    for _ in range(5):
+        ours, theirs = mp.Pipe()
+        dead = start(peers.keep_named, name, theirs)
+        assert ours.recv() == "made"
+        os.kill(dead.pid, signal.SIGKILL)
+        dead.join(30)
+        pipes = [mp.Pipe() for _ in range(3)]
+        rivals = [start(peers.try_named, name, theirs) for _, theirs in pipes]
+        for ours, _ in pipes:
+            assert ours.recv() == "ready"
+        for ours, _ in pipes:
+            ours.send("go")
+        assert sorted(ours.recv() for ours, _ in pipes) == ["in use", "in use", "made"]
+        for ours, _ in pipes:
+            ours.send("leave")
+        for rival in rivals:
+            rival.join(30)
+        with pytest.raises(FileNotFoundError):
+            shmtree.open_sender(name)
+
+
+def test_a_name_is_not_taken_from_a_process_that_is_out_of_sight(name):
+    """In another PID namespace, whose directories are the same."""
+    namespace = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this user may not make a PID namespace")
+    kept = shmtree.create_pair(name=name)
+    program = f"""if True:
+        import shmtree
+        for act in (lambda: shmtree.create_pair(name={name!r}), lambda: shmtree.open_sender({name!r})):
+            try:
+                act()
+            except Exception as error:
+                print(type(error).__name__, "PID namespace" in str(error))
+        print([known.pids for known in shmtree.list_names() if known.name == {name!r}])
+        print({name!r} in shmtree.clean_names())
+        """
+    command = [*namespace, sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.splitlines() == ["FileExistsError True", "Error True", "[(0,)]", "False"], ran.stderr
+    shmtree.open_sender(name).put(1)
+    assert kept[1].get(timeout=30) == 1
+
+
+def as_plain_user(function) -> None:
+    """Runs a function, which must return, in a child that is not root's."""
+
+    def run() -> None:
+        if os.geteuid() == 0:
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # which a change of user undoes
+        function()
+
+    join(fork(run))
+
+
+def as_other_user(function) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    as_plain_user(function)
+
+
+def forked(function) -> int:
+    """A forked child that has called the function when this returns, and then hangs."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            kept = function()
+            os.write(writing, b"x")
+            threading.Event().wait()
+            del kept
+        finally:
+            os._exit(1)
+    os.close(writing)
+    assert os.read(reading, 1) == b"x"
+    os.close(reading)
+    return child
+
+
+def test_for_a_plain_user_names_of_the_dead_are_free_and_those_of_the_living_are_not(name, tmp_path, monkeypatch):
+    """The kernel tells a plain user less than root about processes that have ended in part or whole."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+
+    def act() -> None:
+        child = forked(lambda: shmtree.create_pair(name=name))
+        try:
+            with pytest.raises(FileExistsError):
+                shmtree.create_pair(name=name)
+        finally:
+            os.kill(child, signal.SIGKILL)
+        wait_for_state(child, "Z")
+        kept = shmtree.create_pair(name=name)
+        os.waitpid(child, 0)
+        del kept
+
+    as_plain_user(act)
+
+
+def test_the_name_of_a_process_that_lets_nobody_in_is_not_taken_from_it(name, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+
+    def make_and_shut() -> object:
+        pair = shmtree.create_pair(name=name)
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+        return pair
+
+    def act() -> None:
+        child = forked(make_and_shut)
+        try:
+            with pytest.raises(FileExistsError):
+                shmtree.create_pair(name=name)
+            with pytest.raises(shmtree.Error, match="not dumpable"):
+                shmtree.open_sender(name)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert name in shmtree.clean_names()
+
+    as_plain_user(act)
+
+
+def test_a_directory_of_names_that_its_user_cannot_write_is_passed_over(name, monkeypatch):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+
+        def act() -> None:
+            os.mkdir(f"{folder}/shmtree", 0o500)
+            kept = shmtree.create_pair(name=name)
+            assert os.listdir(f"{folder}/shmtree") == []
+            shmtree.open_sender(name).put(1)
+            assert kept[1].get(timeout=30) == 1
+
+        as_plain_user(act)
+
+
+def test_another_user_finds_no_name_of_ours(name, monkeypatch):
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    kept = shmtree.create_pair(name=name)
+
+    def act() -> None:
+        for opening in (shmtree.open_sender, shmtree.open_receiver, shmtree.Arena.open):
+            with pytest.raises(FileNotFoundError):
+                opening(name)
+        assert name not in [known.name for known in shmtree.list_names()]
+        own = shmtree.create_pair(name=name)  # theirs, beside ours
+        assert own[0]._channel.arena.uuid != kept[0]._channel.arena.uuid
+
+    as_other_user(act)
+    assert shmtree.open_sender(name)._channel.arena.uuid == kept[0]._channel.arena.uuid
+
+
+def test_another_user_does_not_get_into_our_directory(name, monkeypatch):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o711)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        kept = shmtree.create_pair(name=name)
+
+        def act() -> None:
+            with pytest.raises(FileNotFoundError):
+                shmtree.open_sender(name)
+            with pytest.raises(PermissionError):
+                os.stat(f"{folder}/shmtree/{name}")
+
+        as_other_user(act)
+        del kept
+
+
+def test_an_end_that_is_sent_to_another_user_does_not_open():
+    reading, writing = os.pipe()
+    read_pickle = os.fdopen(reading, "rb")
+
+    def make_pair_and_send_it() -> object:
+        pair = shmtree.create_pair()
+        with os.fdopen(os.dup(writing), "wb") as pipe:
+            pickle.dump(pair[0], pipe)
+        return pair
+
+    child = forked(make_pair_and_send_it)
+
+    def act() -> None:
+        with pytest.raises(shmtree.Error, match="another user"):
+            pickle.load(read_pickle)
+
+    try:
+        as_other_user(act)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        read_pickle.close()
+        os.close(writing)

@@ -1,0 +1,264 @@
+"""Putting and getting: what a pair carries, in which order, and what room there is."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import queue
+import threading
+
+import numpy as np
+import peers
+import pytest
+
+import shmtree
+
+
+def test_a_message_comes_out_as_it_went_in(pair):
+    sender, receiver = pair
+    sender.put({"obs": np.arange(6.0).reshape(2, 3), "reward": 1.0, "info": {"episode": "ep-12", "tags": (1, "a")}})
+    sample = receiver.get(timeout=3)
+    assert np.array_equal(sample["obs"], np.arange(6.0).reshape(2, 3))
+    assert sample["reward"] == 1.0
+    assert sample["info"] == {"episode": "ep-12", "tags": (1, "a")}
+
+
+def test_tickets_count_up_from_zero(pair):
+    sender, receiver = pair
+    assert [sender.put(i) for i in range(3)] == [0, 1, 2]
+    assert [receiver.get() for _ in range(3)] == [0, 1, 2]
+
+
+def test_an_object_may_be_changed_as_soon_as_put_has_returned(pair):
+    sender, receiver = pair
+    small, large = [1, 2], np.zeros(100_000)
+    sender.put((small, large))
+    small.append(3)
+    large[:] = 7
+    got_small, got_large = receiver.get()
+    assert got_small == [1, 2]
+    assert got_large.sum() == 0
+
+
+def test_the_same_object_can_be_put_again(pair):
+    sender, receiver = pair
+    sample = {"x": np.arange(1000)}
+    sender.put(sample)
+    sender.put(sample)
+    assert np.array_equal(receiver.get()["x"], receiver.get()["x"])
+
+
+def test_a_pair_with_a_capacity_of_five_and_nothing_else_carries_ten_bytes_and_then_fifty_megabytes():
+    sender, receiver = shmtree.create_pair(capacity=5)
+    sender.put(b"0123456789")
+    sender.put(np.ones(50_000_000, np.uint8))
+    assert receiver.get() == b"0123456789"
+    assert receiver.get().sum() == 50_000_000
+
+
+def test_capacity_counts_messages_put_and_not_received(arena):
+    sender, receiver = arena.create_pair(capacity=2)
+    sender.put(1)
+    assert sender.has_space()
+    sender.put(2)
+    assert not sender.has_space()
+    assert receiver.full()
+    with pytest.raises(queue.Full):
+        sender.put_nowait(3)
+    assert receiver.get() == 1
+    assert sender.has_space()
+    assert sender.put_nowait(3) == 2
+
+
+@pytest.mark.parametrize("capacity", [None, 0])
+def test_an_unlimited_channel_takes_what_it_is_given(arena, capacity):
+    sender, receiver = arena.create_pair(capacity=capacity)
+    for i in range(5000):
+        sender.put_nowait(i)
+    assert receiver.qsize() == 5000
+    assert [receiver.get_nowait() for _ in range(5000)] == list(range(5000))
+    assert sender.capacity is None
+
+
+def test_max_bytes_bounds_what_is_queued(arena):
+    sender, receiver = arena.create_pair(capacity=None, max_bytes=300_000)
+    sender.put_nowait(np.zeros(100_000, np.uint8))
+    sender.put_nowait(np.zeros(100_000, np.uint8))
+    with pytest.raises(queue.Full):
+        sender.put_nowait(np.zeros(200_000, np.uint8))
+    receiver.get()
+    sender.put_nowait(np.zeros(150_000, np.uint8))
+
+
+def test_qsize_empty_and_full_are_exact(pair):
+    sender, receiver = pair
+    assert receiver.empty() and receiver.qsize() == 0
+    for i in range(8):
+        sender.put(i)
+        assert receiver.qsize() == i + 1
+        assert not receiver.empty()
+    assert receiver.full()
+    receiver.get()
+    assert not receiver.full()
+
+
+def test_a_receiver_is_always_true_and_has_no_length(pair):
+    _, receiver = pair
+    assert receiver
+    with pytest.raises(TypeError):
+        len(receiver)
+
+
+def test_put_many_puts_in_order_and_returns_how_many(arena):
+    sender, receiver = arena.create_pair(capacity=None)
+    items = [i if i % 7 else np.full(2000, i) for i in range(200)]
+    assert sender.put_many(iter(items)) == 200
+    got = receiver.get_many(1000)
+    assert len(got) == 200
+    assert all(np.array_equal(a, b) for a, b in zip(items, got))
+
+
+def test_what_a_generator_gave_is_there_before_it_goes_on(arena):
+    sender, receiver = arena.create_pair(capacity=8)
+    seen = []
+
+    def asks_for_each():
+        for number in range(3):
+            yield number
+            seen.append(receiver.get_nowait())
+            sender.put("its own")
+            seen.append(receiver.get_nowait())
+
+    assert sender.put_many(asks_for_each()) == 3
+    assert seen == [0, "its own", 1, "its own", 2, "its own"]
+
+
+def test_put_many_into_too_little_room_says_how_many_went(arena):
+    sender, receiver = arena.create_pair(capacity=5)
+    with pytest.raises(queue.Full) as raised:
+        sender.put_many(range(9), timeout=0.05)
+    assert raised.value.sent == 5
+    assert receiver.get_many(9) == [0, 1, 2, 3, 4]
+
+
+def test_put_many_sends_what_came_before_an_object_that_cannot_be_sent(pair):
+    sender, receiver = pair
+    with pytest.raises((TypeError, AttributeError)) as raised:
+        sender.put_many([1, 2, threading.Lock(), 4])
+    assert raised.value.sent == 2
+    assert receiver.get_many(9) == [1, 2]
+
+
+def test_get_many_returns_what_is_there_up_to_n(pair):
+    sender, receiver = pair
+    sender.put_many(range(5))
+    assert receiver.get_many(3) == [0, 1, 2]
+    assert receiver.get_many(3) == [3, 4]
+    with pytest.raises(queue.Empty):
+        receiver.get_many(3, timeout=0.01)
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_get_many_of_nothing_is_an_error(pair, n):
+    with pytest.raises(ValueError):
+        pair[1].get_many(n)
+
+
+def test_iteration_ends_with_the_stream(pair):
+    sender, receiver = pair
+    sender.put_many(range(3))
+    sender.close()
+    assert list(receiver) == [0, 1, 2]
+
+
+def test_threads_share_an_end(arena):
+    sender, receiver = arena.create_pair(capacity=4)
+    got: list[tuple[int, int]] = []
+    lock = threading.Lock()
+
+    def consume() -> None:
+        for item in receiver:
+            with lock:
+                got.append(item)
+
+    consumers = [threading.Thread(target=consume) for _ in range(3)]
+    producers = [threading.Thread(target=peers.produce, args=(sender, who, 300)) for who in range(3)]
+    for thread in consumers + producers:
+        thread.start()
+    for thread in producers:
+        thread.join(60)
+    sender.close()
+    for thread in consumers:
+        thread.join(60)
+    assert sorted(got) == [(who, i) for who in range(3) for i in range(300)]
+
+
+def test_messages_of_each_sender_stay_in_order_and_each_comes_once(arena, start):
+    sender, receiver = arena.create_pair(capacity=16)
+    pipes = [mp.Pipe() for _ in range(2)]
+    for _, theirs in pipes:
+        start(peers.consume, receiver, theirs)
+    for who in range(3):
+        start(peers.produce, sender, who, 500)
+    sender.close()
+    receiver.close()
+    received = [ours.recv() for ours, _ in pipes]
+    assert sorted(item for got in received for item in got) == [(who, i) for who in range(3) for i in range(500)]
+    for got in received:
+        for who in range(3):
+            mine = [i for sender_number, i in got if sender_number == who]
+            assert mine == sorted(mine)
+
+
+def test_a_message_survives_the_exit_of_its_sender(arena, start):
+    sender, receiver = arena.create_pair()
+    child = start(peers.put_all, sender, [np.arange(50_000)])
+    sender.close()
+    child.join(30)
+    assert np.array_equal(receiver.get(timeout=10), np.arange(50_000))
+
+
+def test_the_stats_of_a_channel_count(pair):
+    sender, receiver = pair
+    sender.put_many(range(3))
+    receiver.get()
+    stats = sender.stats()
+    assert (stats["put"], stats["received"], stats["queued"], stats["capacity"]) == (3, 1, 2, 8)
+    assert (stats["senders"], stats["receivers"]) == (1, 1)
+    assert receiver.stats()["put_per_s"] == 0
+    sender.put(1)
+    assert receiver.stats()["put_per_s"] > 0
+
+
+def test_those_who_come_from_py_sharedmemory_find_their_names():
+    sender, receiver = shmtree.create_shared_memory_pair(capacity=None)
+    assert isinstance(sender, shmtree.SharedMemorySender)
+    assert isinstance(receiver, shmtree.SharedMemoryReceiver)
+
+
+def test_the_module_for_py_sharedmemory_tells_of_missing_acks_as_that_does():
+    from shmtree.compat.memory import SharedMemorySender, create_shared_memory_pair
+
+    sender, receiver = create_shared_memory_pair(2)
+    assert isinstance(sender, SharedMemorySender)
+    sender.put("x")
+    assert sender.wait_for_all_ack(timeout=0.01) is False
+    receiver.get()
+    assert sender.wait_for_all_ack(timeout=5) is True
+    sender.close()
+    with pytest.raises(BrokenPipeError):
+        sender.put("y")
+
+
+def test_a_thousand_pairs_live_in_one_process():
+    pairs = [shmtree.create_pair(2) for _ in range(1000)]
+    for i, (sender, _) in enumerate(pairs):
+        sender.put(i)
+    assert [receiver.get_nowait() for _, receiver in pairs] == list(range(1000))
+
+
+def test_the_representation_says_what_is_queued(pair):
+    sender, receiver = pair
+    sender.put(1)
+    assert repr(sender) == "<Sender, 1 of 8 queued>"
+    receiver.close()
+    assert repr(receiver) == "<Receiver, closed>"

@@ -1,0 +1,102 @@
+"""The code in README.md, docs/guide.md and docs/migration.md runs, and prints what stands below it."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+MIGRATION = (ROOT / "docs/migration.md").read_text()
+PAGES = {"README.md": README, "docs/guide.md": (ROOT / "docs/guide.md").read_text(), "docs/migration.md": MIGRATION}
+
+
+def examples(text, language="python"):
+    return re.findall(rf"^```{language}\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def side(change, other):
+    """The program of a diff without the lines that only the other side has."""
+    return "".join(line[1:] or "\n" for line in change.splitlines(keepends=True) if line[0] != other)
+
+
+EXAMPLES = [
+    pytest.param(*example, id=f"{page}-{number}")
+    for page, text in PAGES.items()
+    for number, example in enumerate(examples(text), 1)
+]
+CHANGES = [
+    pytest.param(side(change, other), output, id=f"{which}-{number}")
+    for number, (change, output) in enumerate(examples(MIGRATION, "diff"), 1)
+    for which, other in {"old": "+", "new": "-"}.items()
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_python_block_of_a_page_says_what_it_prints(page):
+    assert len(examples(PAGES[page])) == PAGES[page].count("```python") > 0
+
+
+def test_every_change_of_the_migration_page_says_what_both_sides_print():
+    assert len(examples(MIGRATION, "diff")) == MIGRATION.count("```diff") == MIGRATION.count("\n## From ")
+
+
+@pytest.mark.parametrize(("code", "output"), CHANGES)
+def test_both_sides_of_a_change_print_what_stands_below_it(tmp_path, code, output):
+    for package in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    test_a_python_block_prints_what_stands_below_it(tmp_path, code, output)
+
+
+@pytest.mark.parametrize(("code", "output"), EXAMPLES)
+def test_a_python_block_prints_what_stands_below_it(tmp_path, code, output):
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert done.stdout == output
+
+
+def test_what_the_readme_names_is_there():
+    paths = re.findall(r"`((?:src|include|schema|docs|examples|bench|tests|python)/[\w./-]*)`", README)
+    assert len(paths) > 3
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    row = re.compile(r"^\| `([\w/]+)` \|.*\| ([^|]+) \|$", re.MULTILINE)
+    missing = [
+        f"{folder}/{name}"
+        for folder, names in row.findall(README)
+        for name in re.findall(r"`([^`]+)`", names)
+        if not (ROOT / folder / name).exists() and not (ROOT / name).exists()
+    ]
+    assert missing == []
+
+
+def test_the_readme_links_every_page_and_nothing_else():
+    links = set(re.findall(r"\]\(([^)#:]+)\)", README))
+    assert links == {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+
+
+def anchors(text):
+    """The headings of a page as they stand in links to it."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page):
+    for name, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
+        target = page.parent / name if name else page
+        assert target.exists(), name
+        assert not anchor or anchor in anchors(target.read_text()), f"{name}#{anchor}"

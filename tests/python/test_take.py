@@ -1,0 +1,187 @@
+"""Taking with redelivery: at least once, instead of at most once."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import queue
+import signal
+
+import numpy as np
+import peers
+import pytest
+
+
+def test_a_delivery_has_the_item_and_its_ticket(pair):
+    sender, receiver = pair
+    sender.put("a")
+    ticket = sender.put({"x": 1})
+    receiver.get()
+    delivery = receiver.take()
+    assert (delivery.item, delivery.ticket, delivery.redelivered) == ({"x": 1}, ticket, False)
+    delivery.ack()
+
+
+def test_an_acknowledged_message_does_not_come_again(pair):
+    sender, receiver = pair
+    sender.put(1)
+    receiver.take().ack()
+    with pytest.raises(queue.Empty):
+        receiver.get_nowait()
+
+
+def test_a_returned_message_comes_again_before_the_others(pair):
+    sender, receiver = pair
+    sender.put_many(["a", "b"])
+    receiver.take().nack()
+    delivery = receiver.take()
+    assert (delivery.item, delivery.redelivered) == ("a", True)
+    delivery.ack()
+    assert receiver.get() == "b"
+
+
+def test_a_block_that_ends_well_acknowledges(pair):
+    sender, receiver = pair
+    sender.put(1)
+    with receiver.take() as delivery:
+        assert delivery.item == 1
+    assert delivery.settled
+    assert sender.pending_acks == 0
+    assert receiver.empty()
+
+
+def test_a_block_that_raises_returns_the_message(pair):
+    sender, receiver = pair
+    sender.put(1)
+    with pytest.raises(KeyError), receiver.take():
+        raise KeyError
+    assert receiver.qsize() == 1
+    assert receiver.get() == 1
+
+
+def test_a_block_leaves_alone_what_was_settled_in_it(pair):
+    sender, receiver = pair
+    sender.put(1)
+    with receiver.take() as delivery:
+        delivery.nack()
+    assert receiver.qsize() == 1
+
+
+def test_a_delivery_is_settled_once(pair):
+    sender, receiver = pair
+    sender.put(1)
+    delivery = receiver.take()
+    delivery.ack()
+    with pytest.raises(ValueError):
+        delivery.ack()
+    with pytest.raises(ValueError):
+        delivery.nack()
+
+
+def test_a_delivery_that_is_dropped_is_returned(pair):
+    sender, receiver = pair
+    sender.put(1)
+    receiver.take()
+    assert receiver.take().redelivered
+
+
+def test_views_of_a_taken_message_outlive_the_ack(pair):
+    sender, receiver = pair
+    sender.put(np.arange(100_000))
+    with receiver.take() as delivery:
+        kept = delivery.item
+    del delivery
+    sender.put(np.zeros(100_000))
+    receiver.get()
+    assert np.array_equal(kept, np.arange(100_000))
+
+
+def test_a_returned_message_with_arrays_comes_again_whole(pair):
+    sender, receiver = pair
+    sender.put({"x": np.arange(100_000)})
+    receiver.take().nack()
+    with receiver.take() as delivery:
+        assert np.array_equal(delivery.item["x"], np.arange(100_000))
+
+
+def test_if_the_taker_is_killed_another_gets_the_message(arena, start):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    sender.put(("job", 1))
+    child = start(peers.take_and_hang, receiver, theirs)
+    assert ours.recv() == (("job", 1), False)
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(30)
+    delivery = receiver.take(timeout=30)
+    assert (delivery.item, delivery.redelivered) == (("job", 1), True)
+    delivery.ack()
+
+
+def test_many_messages_can_be_out_at_once(arena):
+    sender, receiver = arena.create_pair(capacity=None)
+    sender.put_many(range(100))
+    deliveries = [receiver.take() for _ in range(100)]
+    assert sender.pending_acks == 100
+    for delivery in deliveries[::2]:
+        delivery.ack()
+    for delivery in deliveries[1::2]:
+        delivery.nack()
+    assert receiver.get_many(100) == list(range(1, 100, 2))
+
+
+def test_a_stream_has_not_ended_while_a_message_may_come_back(arena):
+    sender, receiver = arena.create_pair()
+    sender.put(1)
+    delivery = receiver.take()
+    sender.close()
+    delivery.nack()
+    assert list(receiver) == [1]
+
+
+def test_a_child_has_no_part_in_its_parents_delivery(pair):
+    sender, receiver = pair
+    sender.put(1)
+    delivery = receiver.take()
+    child = os.fork()
+    if child == 0:
+        try:
+            delivery.ack()
+        except ValueError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sender.pending_acks == 1
+    delivery.ack()
+
+
+def test_deliveries_are_not_made_by_hand():
+    import shmtree
+
+    with pytest.raises(TypeError):
+        shmtree.Delivery()
+
+
+def test_the_end_of_the_stream_waits_for_what_another_process_has_taken(arena, start):
+    sender, receiver = arena.create_pair()
+    sender.put(1)
+    ours, theirs = mp.Pipe()
+    child = start(peers.take_and_hang, receiver, theirs)
+    assert ours.recv() == (1, False)
+    sender.close()
+    with pytest.raises(queue.Empty):
+        receiver.get(timeout=0.05)
+    os.kill(child.pid, signal.SIGKILL)
+    assert receiver.get(timeout=30) == 1
+    with pytest.raises(EOFError):
+        receiver.get(timeout=5)
+
+
+def test_a_delivery_shows_its_ticket_and_its_state(pair):
+    sender, receiver = pair
+    ticket = sender.put("x")
+    first = receiver.take()
+    assert repr(first) == f"<Delivery of message {ticket}>"
+    first.nack()
+    second = receiver.take(timeout=5)
+    second.ack()
+    assert repr(second) == f"<Delivery of message {ticket}, redelivered, settled>"

@@ -1,0 +1,186 @@
+"""How long calls wait, and what ends a wait."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+
+import peers
+import pytest
+
+import shmtree
+
+
+def test_get_waits_no_longer_than_its_timeout(pair):
+    began = time.monotonic()
+    with pytest.raises(queue.Empty):
+        pair[1].get(timeout=0.1)
+    assert 0.1 <= time.monotonic() - began < 5
+
+
+def test_put_waits_no_longer_than_its_timeout(arena):
+    sender, receiver = arena.create_pair(capacity=1)
+    sender.put(1)
+    began = time.monotonic()
+    with pytest.raises(queue.Full):
+        sender.put(2, timeout=0.1)
+    assert 0.1 <= time.monotonic() - began < 5
+    assert receiver.qsize() == 1
+
+
+@pytest.mark.parametrize("timeout", [0, -1, -0.5])
+def test_a_timeout_of_nothing_or_less_does_not_wait(pair, timeout):
+    with pytest.raises(queue.Empty):
+        pair[1].get(timeout=timeout)
+
+
+def test_block_false_ignores_the_timeout(pair):
+    sender, receiver = pair
+    with pytest.raises(queue.Empty):
+        receiver.get(False, 1000)
+    sender.put_many(range(8))
+    with pytest.raises(queue.Full):
+        sender.put(8, False, 1000)
+
+
+def test_a_timeout_that_is_no_number_is_refused(pair):
+    sender, receiver = pair
+    with pytest.raises(TypeError):
+        receiver.get(timeout="soon")
+    with pytest.raises(ValueError):
+        receiver.get(timeout=float("nan"))
+    with pytest.raises(TypeError):
+        sender.put(1, timeout=object())
+    assert receiver.empty()
+
+
+def test_an_endless_timeout_is_none_or_infinite(pair):
+    sender, receiver = pair
+    for timeout in (None, float("inf"), 1e300):
+        sender.put(1, timeout=timeout)
+        assert receiver.get(timeout=timeout) == 1
+
+
+def test_a_put_that_waits_goes_on_when_there_is_room(arena):
+    sender, receiver = arena.create_pair(capacity=1)
+    sender.put("first")
+    thread = threading.Thread(target=sender.put, args=("second",), kwargs={"timeout": 30})
+    thread.start()
+    assert receiver.get(timeout=30) == "first"
+    assert receiver.get(timeout=30) == "second"
+    thread.join(30)
+
+
+def test_a_get_that_waits_goes_on_when_another_process_puts(arena, start):
+    sender, receiver = arena.create_pair()
+    start(peers.put_all, sender, ["hello"], method="spawn")
+    assert receiver.get(timeout=60) == "hello"
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def interrupts():
+    """interrupts(function, ...) calls it; 0.1 s later, wherever the program is by then, a signal handler raises."""
+
+    def handler(number, frame):
+        raise Interrupted
+
+    def call(function, *arguments, **named):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        function(*arguments, **named)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield call
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_handler_that_raises_ends_a_get_and_loses_nothing(pair, interrupts):
+    sender, receiver = pair
+    with pytest.raises(Interrupted):
+        interrupts(receiver.get, timeout=60)
+    sender.put("later")
+    assert receiver.get(timeout=30) == "later"
+
+
+def test_a_signal_handler_that_raises_ends_a_put_and_sends_nothing(arena, interrupts):
+    sender, receiver = arena.create_pair(capacity=1)
+    sender.put("first")
+    with pytest.raises(Interrupted):
+        interrupts(sender.put, "second", timeout=60)
+    assert receiver.get() == "first"
+    assert receiver.empty()
+
+
+def test_a_signal_handler_that_raises_ends_a_wait_for_acks(pair, interrupts):
+    pair[0].put(1)
+    with pytest.raises(Interrupted):
+        interrupts(pair[0].wait_for_all_ack, timeout=60)
+
+
+def test_a_signal_handler_that_does_not_raise_leaves_the_wait_alone(pair):
+    sender, receiver = pair
+    ran = []
+    before = signal.signal(signal.SIGALRM, lambda *_: (ran.append(1), sender.put("from the handler")))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert receiver.get(timeout=60) == "from the handler"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert ran == [1]
+
+
+def test_control_c_ends_a_get(pair):
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+
+    def wait() -> None:
+        timer.start()
+        pair[1].get(timeout=60)
+
+    # A shell starts what runs in the background with SIGINT ignored, and Python leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_run_while_one_waits(pair):
+    sender, receiver = pair
+    got = []
+    thread = threading.Thread(target=lambda: got.append(receiver.get(timeout=60)))
+    thread.start()
+    sender.put("from another thread")  # which a wait that kept the interpreter would put off until it is over
+    thread.join(60)
+    assert got == ["from another thread"]
+
+
+def test_wait_for_acks_stops_at_its_timeout(pair):
+    pair[0].put(1)
+    with pytest.raises(TimeoutError):
+        pair[0].wait_for_all_ack(timeout=0.05)
+    with pytest.raises(TimeoutError):
+        pair[0].wait_for_ack(0, timeout=0.05)
+
+
+def test_put_raises_for_a_full_channel_with_the_numbers(arena):
+    sender, _receiver = arena.create_pair(capacity=3)
+    sender.put_many(range(3))
+    with pytest.raises(queue.Full, match="3 of at most 3 messages"):
+        sender.put_nowait(3)
+
+
+def test_a_default_pair_waits_between_processes(start):
+    first, second = shmtree.create_pair(1), shmtree.create_pair(1)
+    start(peers.echo, first[1], second[0], 50)
+    for i in range(50):
+        first[0].put(i, timeout=30)
+        assert second[1].get(timeout=30) == i

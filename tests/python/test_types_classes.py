@@ -1,0 +1,434 @@
+"""Classes of the user: dataclasses, subclasses of native types, registered kinds, and what is left to pickle."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime as dt
+import enum
+import sys
+import threading
+import types
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from exact import assert_same
+
+import shmtree
+
+
+def through(value: object) -> Any:
+    return shmtree.unpack(bytes(shmtree.pack(value, allow_pickle=False)))
+
+
+def through_pickle(value: object) -> Any:
+    return shmtree.unpack(bytes(shmtree.pack(value)), allow_pickle=True)
+
+
+@dataclasses.dataclass
+class Step:
+    obs: Any
+    reward: float = 0.0
+    info: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: int
+    y: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Slotted:
+    __slots__ = ("x", "y")
+    x: int
+    y: object
+
+
+@dataclasses.dataclass
+class Counted:
+    x: int
+    made = 0
+
+    def __post_init__(self) -> None:
+        type(self).made += 1
+
+
+@dataclasses.dataclass
+class Derived(Step):
+    extra: int = 5
+
+
+@dataclasses.dataclass
+class WithState:
+    x: int
+
+    def __getstate__(self) -> dict:
+        return {"x": self.x + 1}
+
+
+class Typed(NamedTuple):
+    a: int
+    b: str = "b"
+
+
+class Loud(list):
+    """A subclass of a native container, with state of its own."""
+
+
+class Text(str):
+    pass
+
+
+class Number(int):
+    pass
+
+
+class Real(float):
+    pass
+
+
+class Table(dict):
+    pass
+
+
+class Plain:
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Plain and other.value == self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Step(1),
+        Step(np.arange(6.0).reshape(2, 3), 1.5, {"a": [1]}),
+        Frozen(1),
+        Slotted(1, [2]),
+        Derived(1, 2.0, {}, 6),
+        [Step(i) for i in range(50)],
+        {"t": Step(Step(Step(None)))},
+        Typed(1),
+        Typed(2, "c"),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_a_dataclass_or_namedtuple_comes_back_without_pickle(value: object) -> None:
+    assert_same(through(value), value)
+
+
+def test_a_dataclass_is_rebuilt_without_calling_its_constructor() -> None:
+    value = Counted(3)
+    before = Counted.made
+    assert through(value) == value
+    assert Counted.made == before
+
+
+def test_attributes_beyond_the_fields_come_back() -> None:
+    value = Step(1)
+    value.note = "extra"  # type: ignore[attr-defined]
+    assert through_pickle(value).__dict__ == value.__dict__
+
+
+def test_a_missing_field_stays_missing() -> None:
+    value = Step(1)
+    del value.info
+    got = through_pickle(value)
+    assert "info" not in got.__dict__ and got.obs == 1
+
+
+def test_a_dataclass_with_its_own_state_goes_through_pickle() -> None:
+    assert through_pickle(WithState(1)).x == 2
+    with pytest.raises(shmtree.PickleRefused, match="WithState"):
+        shmtree.pack(WithState(1), allow_pickle=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Loud([1, 2]), Text("x"), Number(3), Real(1.5), Table(a=1), Plain([1])],
+    ids=lambda v: type(v).__name__,
+)
+def test_a_subclass_of_a_native_type_is_not_turned_into_its_base(value: object) -> None:
+    got = through_pickle(value)
+    assert type(got) is type(value) and got == value
+    got = through_pickle({"deep": [value]})["deep"][0]
+    assert type(got) is type(value) and got == value
+    with pytest.raises(shmtree.PickleRefused, match=type(value).__name__):
+        shmtree.pack(value, allow_pickle=False)
+
+
+def test_subclasses_of_library_types_keep_their_type() -> None:
+    class_values = [Stamp(2024, 1, 1), Ordered(a=1), Grouped(list, a=[1]), Ring([1, 2], 5)]
+    for value in class_values:
+        got = through_pickle(value)
+        assert type(got) is type(value) and got == value
+
+
+class Stamp(dt.datetime):
+    pass
+
+
+class Ordered(collections.OrderedDict):
+    pass
+
+
+class Grouped(collections.defaultdict):
+    pass
+
+
+class Ring(collections.deque):
+    pass
+
+
+def test_a_namedtuple_with_an_instance_dict_goes_through_pickle() -> None:
+    value = Roomy(1, 2)
+    value.note = 3  # type: ignore[attr-defined]
+    got = through_pickle(value)
+    assert type(got) is Roomy and got == value and got.note == 3
+
+
+class Roomy(collections.namedtuple("Roomy", "x y")):
+    pass
+
+
+def test_functions_and_classes_by_name_go_through_pickle() -> None:
+    assert through_pickle({"f": len, "c": Plain}) == {"f": len, "c": Plain}
+    with pytest.raises(shmtree.PickleRefused, match="builtin_function_or_method"):
+        shmtree.pack(len, allow_pickle=False)
+
+
+@pytest.mark.parametrize("value", [lambda: 0, threading.Lock(), (i for i in ()), sys._getframe()], ids=repr)
+def test_what_pickle_cannot_send_raises_in_the_caller(value: object) -> None:
+    with pytest.raises((TypeError, AttributeError, Exception)) as caught:
+        shmtree.pack({"ok": [1, 2], "bad": value})
+    assert not isinstance(caught.value, SystemError)
+    assert shmtree.unpack(shmtree.pack([1])) == [1]
+
+
+def test_an_exception_inside_reduce_reaches_the_caller() -> None:
+    with pytest.raises(ZeroDivisionError):
+        shmtree.pack([Failing()])
+
+
+class Failing:
+    def __reduce__(self) -> Any:
+        return 1 // 0
+
+
+def test_reduce_may_pack_on_its_own() -> None:
+    got = through_pickle([Nesting([1, 2]), {"again": Nesting("x")}])
+    assert got[0].value == [1, 2] and got[1]["again"].value == "x"
+
+
+class Nesting:
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __reduce__(self) -> Any:
+        return _unnest, (bytes(shmtree.pack({"v": self.value})),)
+
+
+def _unnest(frame: bytes) -> Nesting:
+    return Nesting(shmtree.unpack(frame)["v"])
+
+
+class Shrinks:
+    """Empties the container it is in while it is being sent."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+
+    def __reduce__(self) -> Any:
+        self.container.clear()
+        return list, ()
+
+
+@pytest.mark.parametrize("make", [list, dict, set, collections.deque, collections.OrderedDict])
+def test_a_container_that_changes_while_it_is_sent_is_an_error_or_a_snapshot(make: type) -> None:
+    for size in (1, 2, 5, 100):
+        container = make()
+        items = [Shrinks(container)] + [object() for _ in range(0)] + [str(i) for i in range(size)]
+        if isinstance(container, dict):
+            container.update({str(i): item for i, item in enumerate(items)})
+        elif isinstance(container, set):
+            container.update(items)
+        else:
+            container.extend(items)
+        try:
+            shmtree.pack([container])
+        except RuntimeError as error:
+            assert "changed" in str(error) or "mutated" in str(error)
+    assert shmtree.unpack(shmtree.pack({"still": "works"})) == {"still": "works"}
+
+
+def test_a_container_met_twice_keeps_its_identity() -> None:
+    shared: list = [1]
+    got = through_pickle({"a": shared, "b": shared})
+    assert got["a"] is got["b"] and got["a"] == [1]
+    inner = {"k": np.arange(5)}
+    got = through_pickle([inner, {"deep": inner}])
+    assert got[0] is got[1]["deep"]
+    step = Step(1)
+    got = through_pickle([step, step])
+    assert got[0] is got[1]
+    data = bytearray(b"x")
+    got = through_pickle([data, data])
+    assert got[0] is got[1]
+
+
+def test_a_container_met_twice_is_refused_without_pickle() -> None:
+    shared: list = [1]
+    with pytest.raises(shmtree.PickleRefused, match="list"):
+        shmtree.pack([shared, shared], allow_pickle=False)
+
+
+def test_cycles_come_back_as_cycles() -> None:
+    loop: list = [1]
+    loop.append(loop)
+    got = through_pickle(loop)
+    assert got[1] is got and got[0] == 1
+    table: dict = {}
+    table["self"] = [table]
+    got = through_pickle(table)
+    assert got["self"][0] is got
+    inner: list = []
+    knot = (inner,)
+    inner.append(knot)
+    got = through_pickle(knot)
+    assert got[0][0] is got
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.pack(loop, allow_pickle=False)
+
+
+def test_tuples_of_scalars_may_appear_many_times() -> None:
+    shape = (84, 84)
+    assert_same(through({"a": shape, "b": shape, "c": [shape] * 10}), {"a": shape, "b": shape, "c": [shape] * 10})
+
+
+def test_tuples_that_multiply_do_not_explode() -> None:
+    value: Any = ([],)
+    for _ in range(60):
+        value = (value, value)
+    got = through_pickle(value)
+    assert got[0] is got[1]
+    scalars: Any = (1,)
+    for _ in range(60):
+        scalars = (scalars, scalars)
+    got = through_pickle(scalars)
+    assert got[0] == got[1]
+
+
+def test_large_arrays_inside_a_pickled_message_stay_out_of_band() -> None:
+    array = np.arange(100_000)
+    shared: list = [array]
+    frame = shmtree.pack([shared, shared, Plain(0)])
+    assert frame.nbytes < array.nbytes + 20_000
+    got = shmtree.unpack(frame)
+    assert got[0] is got[1]
+    assert_same(got[0][0].tolist()[:5], [0, 1, 2, 3, 4])
+    assert np.shares_memory(got[0][0], np.frombuffer(frame, np.uint8))
+
+
+class Celsius:
+    def __init__(self, degrees: object) -> None:
+        self.degrees = degrees
+
+
+def test_a_registered_class_is_a_native_kind() -> None:
+    shmtree.register(Celsius, lambda c: {"degrees": c.degrees}, lambda d: Celsius(d["degrees"]))
+    got = through([Celsius(np.arange(3)), Celsius({"nested": Celsius(1)})])
+    assert type(got[0]) is Celsius and got[0].degrees.tolist() == [0, 1, 2]
+    assert got[1].degrees["nested"].degrees == 1
+
+
+def test_register_refuses_what_it_cannot_serve() -> None:
+    with pytest.raises(TypeError):
+        shmtree.register("Celsius", str, str)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        shmtree.register(Celsius, None, str)  # type: ignore[arg-type]
+    with pytest.raises(ValueError):
+        shmtree.register(dict, dict, dict)
+
+
+def test_an_error_in_flatten_or_unflatten_reaches_the_caller() -> None:
+    class Bad:
+        pass
+
+    def fail(_: object) -> Any:
+        raise LookupError("flatten")
+
+    shmtree.register(Bad, fail, fail)
+    with pytest.raises(LookupError, match="flatten"):
+        shmtree.pack([Bad()])
+
+
+def test_a_local_class_that_cannot_be_found_again_is_refused_at_once() -> None:
+    @dataclasses.dataclass
+    class Local:
+        x: int
+
+    class Hue(enum.Enum):
+        RED = 1
+
+    for value in (Local(1), Hue.RED):
+        with pytest.raises((AttributeError, TypeError, Exception)) as caught:
+            shmtree.pack(value)
+        assert "local" in str(caught.value).lower()
+
+
+def _module_with(name: str, **members: object) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__dict__.update(members)
+    return module
+
+
+@pytest.mark.parametrize("name", ["Step", "Typed", "Shade"])
+def test_a_class_of_a_module_that_is_not_imported_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {
+        "Step": lambda: dataclasses.make_dataclass("Step", ["x"])(1),
+        "Typed": lambda: collections.namedtuple("Typed", "x")(1),
+        "Shade": lambda: enum.Enum("Shade", "DARK").DARK,
+    }[name]()
+    cls = type(made)
+    cls.__module__ = "shmtree_test_elsewhere"
+    module = _module_with("shmtree_test_elsewhere", **{name: cls})
+    monkeypatch.setitem(sys.modules, "shmtree_test_elsewhere", module)
+    frame = bytes(shmtree.pack(made, allow_pickle=False))
+    assert type(shmtree.unpack(frame)) is cls
+    monkeypatch.delitem(sys.modules, "shmtree_test_elsewhere")
+    with pytest.raises(shmtree.PickleRefused, match="shmtree_test_elsewhere"):
+        shmtree.unpack(frame)
+
+
+@pytest.mark.parametrize("impostor", [print, type("Fake", (), {}), 7, dict, Plain])
+@pytest.mark.parametrize("kind", ["dataclass", "namedtuple", "enum"])
+def test_a_name_that_leads_to_something_else_is_not_called(
+    kind: str, impostor: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {
+        "dataclass": lambda: dataclasses.make_dataclass("Trick", ["x"])(1),
+        "namedtuple": lambda: collections.namedtuple("Trick", "x")(1),
+        "enum": lambda: enum.Enum("Trick", "DARK").DARK,
+    }[kind]()
+    type(made).__module__ = "shmtree_test_trick"
+    monkeypatch.setitem(sys.modules, "shmtree_test_trick", _module_with("shmtree_test_trick", Trick=type(made)))
+    frame = bytes(shmtree.pack(made, allow_pickle=False))
+    monkeypatch.setitem(sys.modules, "shmtree_test_trick", _module_with("shmtree_test_trick", Trick=impostor))
+    with pytest.raises((shmtree.CorruptMessage, shmtree.PickleRefused)):
+        shmtree.unpack(frame)
+
+
+def test_a_pickle_is_refused_unless_allowed() -> None:
+    frame = bytes(shmtree.pack(Plain(1)))
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.unpack(frame)
+    assert shmtree.unpack(frame, allow_pickle=True) == Plain(1)
+
+
+def test_a_frame_of_this_process_is_trusted() -> None:
+    assert shmtree.unpack(shmtree.pack(Plain(1))) == Plain(1)

@@ -1,0 +1,82 @@
+"""What a channel adds to encoding: arrays that go by reference, and multiprocessing's own reducers."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+
+
+@pytest.fixture
+def pair() -> Any:
+    sender, receiver = shmtree.create_pair(capacity=4)
+    yield sender, receiver
+    sender.close()
+    receiver.close()
+
+
+def address(array: Any) -> int:
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
+
+
+def test_an_array_in_a_message_that_needs_pickle_goes_by_reference(pair: Any) -> None:
+    sender, receiver = pair
+    array = sender.new_zeros(50_000)
+    shared: list = [1]
+    sender.put([shared, shared, {"array": array, "function": len}])
+    got = receiver.get()
+    assert got[0] is got[1] and address(got[2]["array"]) == address(array)
+    assert got[2]["array"].flags.writeable and not array.flags.writeable
+
+
+def test_arrays_in_a_dict_whose_later_keys_are_no_names_go_by_reference(pair: Any) -> None:
+    sender, receiver = pair
+    first, second = sender.new_zeros(50_000), sender.new_zeros(50_000)
+    sender.put({"name": first, 1: second})
+    got = receiver.get()
+    assert (address(got["name"]), address(got[1])) == (address(first), address(second))
+
+
+def test_an_array_that_was_copied_in_the_end_is_not_given_away(pair: Any) -> None:
+    sender, receiver = pair
+    array = sender.new_zeros((100, 200))
+    shared: list = [1]
+    # Pickle makes its own contiguous copy of a strided array.
+    sender.put([array[:, ::2], shared, shared])
+    assert array.flags.writeable
+    assert receiver.get()[0].shape == (100, 100)
+
+
+def test_an_array_sent_twice_in_one_message_shares_memory_there(pair: Any) -> None:
+    sender, receiver = pair
+    array = sender.new_zeros((100, 200))
+    sender.put({"a": array, "b": array, "t": array.T})
+    got = receiver.get()
+    got["a"][3, 4] = 7
+    assert got["b"][3, 4] == 7 and got["t"][4, 3] == 7
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e5m2", "int64"])
+def test_a_tensor_of_new_empty_goes_by_reference(pair: Any, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    sender, receiver = pair
+    tensor = sender.new_zeros((100, 200), getattr(torch, name))
+    sender.put({"tensor": tensor})
+    got = receiver.get()["tensor"]
+    assert got.dtype == tensor.dtype and got.shape == tensor.shape and address(got) == address(tensor)
+
+
+def test_a_connection_goes_through_a_channel_and_not_through_pack(pair: Any) -> None:
+    sender, receiver = pair
+    near, far = mp.Pipe()
+    sender.put({"connection": far})
+    received = receiver.get()["connection"]
+    received.send("hello")
+    assert near.recv() == "hello"
+    with pytest.raises(RuntimeError):
+        sender.put([mp.get_context("spawn").Lock()])
+    assert receiver.empty()

@@ -1,0 +1,111 @@
+"""Torch tensors of every dtype are native leaves, and torch is never imported by packing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from exact import assert_same
+
+import shmtree
+
+torch = pytest.importorskip("torch")
+
+
+def through(value: object, **options: Any) -> Any:
+    return shmtree.unpack(bytearray(shmtree.pack(value, allow_pickle=False)), **options)
+
+
+DTYPES = [
+    name
+    for name in """bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex32
+    complex64 complex128 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu""".split()
+    if hasattr(torch, name)
+]
+
+
+def filled(name: str, shape: tuple[int, ...]) -> Any:
+    dtype = getattr(torch, name)
+    count = int(np.prod(shape)) * dtype.itemsize
+    raw = torch.arange(count, dtype=torch.int64).remainder(2 if name == "bool" else 100).to(torch.uint8)
+    return raw.view(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3), (100, 100)], ids=str)
+def test_a_tensor_of_every_dtype_comes_back(name: str, shape: tuple[int, ...]) -> None:
+    value = filled(name, shape)
+    assert_same(through(value), value)
+    assert_same(through({"t": [value]}), {"t": [value]})
+    assert_same(through(value, copy=True), value)
+
+
+def test_a_large_tensor_is_a_writable_view() -> None:
+    frame = bytearray(shmtree.pack(torch.zeros(100_000)))
+    got = shmtree.unpack(frame)
+    got[0] = 7
+    assert np.frombuffer(frame, np.uint8).any()
+    before = got.clone()
+    with pytest.raises(BufferError):
+        frame.append(0)
+    assert torch.equal(got, before)
+    del got
+    frame.append(0)
+
+
+def test_a_strided_tensor_comes_back_with_its_values() -> None:
+    value = torch.arange(24).reshape(4, 6)
+    for view in (value.T, value[:, ::2], value[1], value.expand(2, 4, 6)):
+        assert torch.equal(through(view), view)
+
+
+def test_requires_grad_is_kept() -> None:
+    value = torch.ones(3, requires_grad=True)
+    got = through(value)
+    assert got.requires_grad and torch.equal(got, value)
+
+
+def test_the_same_tensor_twice_shares_memory_again() -> None:
+    value = torch.zeros(50_000)
+    frame = shmtree.pack([value, value])
+    assert frame.nbytes < 250_000
+    got = shmtree.unpack(bytearray(frame))
+    got[0][5] = 1
+    assert got[1][5] == 1
+
+
+def test_a_tensor_and_its_numpy_view_share_memory_again() -> None:
+    value = torch.zeros(50_000)
+    got = through([value, value.numpy()])
+    got[0][5] = 1
+    assert got[1][5] == 1
+
+
+def test_a_parameter_keeps_its_type() -> None:
+    value = torch.nn.Parameter(torch.ones(3))
+    got = shmtree.unpack(shmtree.pack(value))
+    assert type(got) is torch.nn.Parameter and torch.equal(got, value)
+
+
+def test_other_layouts_go_through_pickle() -> None:
+    value = torch.eye(3).to_sparse()
+    got = shmtree.unpack(shmtree.pack(value))
+    assert got.layout is torch.sparse_coo and torch.equal(got.to_dense(), torch.eye(3))
+
+
+def test_a_conjugated_or_negated_view_comes_back_with_its_values() -> None:
+    value = torch.tensor([1 + 2j, 3 - 4j])
+    assert torch.equal(through(value.conj()), value.conj().resolve_conj())
+    assert torch.equal(through(value.conj().imag), value.conj().imag.resolve_neg())
+
+
+def test_dtype_and_device_objects_come_back() -> None:
+    assert shmtree.unpack(shmtree.pack({"d": torch.float32})) == {"d": torch.float32}
+
+
+def test_packing_never_imports_torch() -> None:
+    code = "import sys, shmtree; shmtree.unpack(shmtree.pack({'a': [1, object]})); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
