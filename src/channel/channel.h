@@ -231,6 +231,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     std::uint64_t first;  // ticket
     bool may_grow;
   };
+  Result<Put> put_first(std::span<Outgoing> messages, const platform::WaitContext& wait);
   Status refuse_at_once(std::uint64_t bytes) const;
   Status check_outgoing(const Outgoing& message) const;
   bool is_refused(const Outgoing& message) const noexcept;

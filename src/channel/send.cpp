@@ -69,6 +69,13 @@ Channel::Room Channel::room_for(std::uint64_t bytes, std::uint64_t unallocated, 
     // One channel may not queue up what the others need: as much stays free as it has queued.
     if (bytes > kInlineBytes && total + unallocated > arena_->free_bytes()) return Room::kFullOfBytes;
   }
+  if (!over_slots()) return Room::kYes;
+  if (locked) {  // what is remembered of the segment may not be what those who wait see of it
+    known_last_ = {};
+    last = segment(load_relaxed(shared.tail_segment), known_last_);
+    if (!last) return Room::kDamaged;
+    if (ring != nullptr) *ring = last;
+  }
   return over_slots() ? Room::kNeedsSegment : Room::kYes;
 }
 
@@ -291,30 +298,35 @@ Error Channel::no_ring() const {
   return Error{Code::kOutOfSharedMemory, "no address space left to map the channel's ring"};
 }
 
-Result<std::uint64_t> Channel::put(Outgoing& message, const WaitContext& wait) {
-  for (;;) {
-    auto put = put_some({&message, 1}, wait);
-    if (put && put->count == 1) return put->first;
-    Status room = put ? wait_until_room(Blocked{message.size(), 0, put->may_grow}, wait) : std::move(put).error();
+// Puts the first few of `messages`, once there is room. Room that was seen and is not to be had is taken for another's
+// until the deadline, and not once more: words that contradict each other must not keep the call for ever.
+Result<Channel::Put> Channel::put_first(std::span<Outgoing> messages, const WaitContext& wait) {
+  for (bool late = false;; late = wait.deadline.passed()) {
+    auto put = put_some(messages, wait);
+    if (!put) return in_time(std::move(put).error());
+    if (put->count != 0) return put;
+    if (late) return still_full();
+    Status room = wait_until_room(Blocked{messages[0].size(), 0, put->may_grow}, wait);
     if (!room) return in_time(std::move(room).error());
   }
+}
+
+Result<std::uint64_t> Channel::put(Outgoing& message, const WaitContext& wait) {
+  auto put = put_first({&message, 1}, wait);
+  if (!put) return std::move(put).error();
+  return put->first;
 }
 
 Status Channel::put_many(std::span<Outgoing> messages, const WaitContext& wait) {
   std::size_t done = 0;
   while (done < messages.size()) {
-    auto put = put_some(messages.subspan(done), wait);
-    if (put && put->count != 0) {
-      done += put->count;
-      continue;
-    }
-    Status room =
-        put ? wait_until_room(Blocked{messages[done].size(), 0, put->may_grow}, wait) : std::move(put).error();
-    if (!room) {
-      Error error = in_time(std::move(room).error());
+    auto put = put_first(messages.subspan(done), wait);
+    if (!put) {
+      Error error = std::move(put).error();
       error.completed = done;
       return error;
     }
+    done += put->count;
   }
   return success();
 }
