@@ -1,0 +1,76 @@
+// For callgrind to count: every piece of work runs a few times, so that memory is there and caches are filled, and
+// once more inside measured(). Prints what the program was built with, then one name for each piece, in order.
+// bench/instructions.py runs it and compares the counts with those recorded.
+#include <gnu/libc-version.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "features/value_codec.h"
+#include "samples.h"
+#include "shmtree/shmtree.h"
+
+using namespace shmtree;
+
+// Callgrind counts between its entry and its exit, which is why the compiler may not look into it.
+extern "C" {
+[[gnu::noipa]] void measured(void (*work)(void*), void* state) {
+  work(state);
+  asm volatile("" ::: "memory");  // no tail call: the exit would come before the work
+}
+}
+
+namespace {
+
+template <class Work>
+void count(const std::string& name, Work work) {
+  for (int i = 0; i < 20; ++i) work();
+  measured([](void* state) { (*static_cast<Work*>(state))(); }, &work);
+  std::puts(name.c_str());
+}
+
+// Everything but the copies of the arrays' bytes, which are memcpy's work and would hide the rest.
+void count_codec(const bench::Sample& sample) {
+  const Value value = sample.make();
+  format::FrameBuilder builder;
+  features::encode(value, builder).value();
+  auto frame = std::make_shared<std::vector<std::uint64_t>>(builder.total_bytes() / 8 + 1);
+  auto* bytes = reinterpret_cast<std::byte*>(frame->data());
+  builder.write(bytes).value();
+  count(std::string("encode ") + sample.name, [&] {
+    features::encode(value, builder).value();
+    builder.write_metadata(bytes).value();
+  });
+  count(std::string("decode ") + sample.name, [&, size = builder.total_bytes()] {
+    features::decode({bytes, size}, frame).value();
+  });
+}
+
+// A message there and back out in one process, as a program puts and gets it.
+void count_message(const char* name, const Value& value) {
+  auto [sender, receiver] = make_pair({.capacity = 8});
+  const auto patience = std::chrono::seconds(60);
+  count(std::string("put ") + name + " and get it", [&] {
+    sender.put(value, patience).value();
+    receiver.get(patience).value();
+  });
+}
+
+}  // namespace
+
+int main() {
+  std::printf("gcc %d, glibc %s, %s\n", __GNUC__, gnu_get_libc_version(),
+#if defined(__x86_64__)
+              "x86-64"
+#else
+              "another architecture"
+#endif
+  );
+  for (const bench::Sample& sample : bench::kSamples) count_codec(sample);
+  count_message("scalars", bench::five_scalars());
+  count_message("1 KB", bench::plain_bytes(1024));
+}

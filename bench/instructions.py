@@ -1,0 +1,95 @@
+"""The instructions that encoding, decoding and sending a few samples take, counted by callgrind.
+
+    ./dev instructions             compared with bench/instructions.json; a rise of more than 3 % is a failure
+    ./dev instructions --record    written there
+
+Unlike times, counts are the same on a busy machine. They are the same everywhere as far as the compiler and the C
+library are: with others than those recorded the counts are printed and nothing is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+RECORD = Path(__file__).with_suffix(".json")
+MOST_RISE = 0.03
+
+# The C library chooses its memcpy by what the processor can do and how large its caches are: here always the same one.
+C_LIBRARY = ":".join(
+    [
+        "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX,-AVX_Fast_Unaligned_Load,-ERMS,-SSSE3,-SSE4_1,-SSE4_2,-MOVBE,-BMI2",
+        "glibc.cpu.x86_data_cache_size=32768",
+        "glibc.cpu.x86_shared_cache_size=1048576",
+        "glibc.cpu.x86_non_temporal_threshold=16777216",
+    ]
+)
+
+
+def run_counted(program: Path) -> tuple[str, dict[str, int]]:
+    """What the program says that it was built with, and the count of each of its pieces of work."""
+    command = ["valgrind", "--tool=callgrind", "--collect-atstart=no", "--toggle-collect=measured"]
+    command += ["--dump-after=measured", "--combine-dumps=yes", "--callgrind-out-file=counts", str(program)]
+    if shutil.which("setarch"):  # hashes of addresses are the same in every run then
+        command = ["setarch", platform.machine(), "--addr-no-randomize", *command]
+    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "GLIBC_TUNABLES": C_LIBRARY}
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"{program} did not run under callgrind:\n{done.stdout}{done.stderr}")
+        dumps = Path(folder, "counts").read_text()
+    built_with, *names = done.stdout.splitlines()
+    # One part for each exit from measured(), and a last one for the end of the program, in which nothing was counted.
+    counts = [int(count) for count in re.findall(r"^totals: (\d+)$", dumps, re.MULTILINE)]
+    if len(counts) < len(names) or not all(counts[: len(names)]) or any(counts[len(names) :]):
+        sys.exit(f"callgrind counted {counts} for {names}")
+    return built_with, dict(zip(names, counts))
+
+
+def compare(counts: dict[str, int], recorded: dict[str, int]) -> list[str]:
+    """Prints every count beside the recorded one; returns what is wrong."""
+    wrong = [f"{name}: recorded, and no longer counted" for name in recorded if name not in counts]
+    for name, count in counts.items():
+        if name not in recorded:
+            print(f"{name:32} {count:9,d}")
+            wrong.append(f"{name}: not recorded")
+            continue
+        change = count / recorded[name] - 1
+        print(f"{name:32} {count:9,d}  recorded {recorded[name]:9,d}  {change:+7.2%}")
+        if change > MOST_RISE:
+            wrong.append(f"{name}: {count:,d} instructions are {change:.1%} over the recorded {recorded[name]:,d}")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=Path, help="bench_instructions")
+    parser.add_argument("--record", action="store_true", help=f"write the counts to {RECORD.name}")
+    arguments = parser.parse_args()
+    built_with, counts = run_counted(arguments.program.resolve())
+    if arguments.record:
+        RECORD.write_text(json.dumps({"built with": built_with, "instructions": counts}, indent=2) + "\n")
+        print(f"recorded in {RECORD}:")
+    record = json.loads(RECORD.read_text())
+    if record["built with"] != built_with:
+        for name, count in counts.items():
+            print(f"{name:32} {count:9,d}")
+        print(f"not compared: built with {built_with}, recorded with {record['built with']}")
+        return 0
+    wrong = compare(counts, record["instructions"])
+    if wrong:
+        print(
+            "\n".join(wrong), "./dev instructions --record accepts what is meant to be so.", sep="\n", file=sys.stderr
+        )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
