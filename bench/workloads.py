@@ -1,37 +1,169 @@
-"""What is sent and encoded. Each workload is a function without arguments that makes one message."""
+"""What is measured: each workload names a message, a way to measure it, and how much of it.
+
+`make(i)` gives the i-th message; equal numbers give equal messages, different ones different messages.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+KB, MB, GB = 1000, 1000_000, 1000_000_000
 
-def nested_sample() -> dict[str, Any]:
-    """Twelve groups of observation, action, reward and episode facts, as one step of many agents is kept."""
-    rng = np.random.default_rng(1)
+
+class Step(NamedTuple):
+    """Two counters, as samples carry them."""
+
+    episode: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A named measurement. `kind` says which class of `bench.scenarios` carries it out."""
+
+    name: str
+    about: str
+    make: Callable[[int], Any]
+    nbytes: int = 0  # payload of one message; 0 for small ones where GB/s would say nothing
+    kind: str = "stream"
+    producers: int = 1
+    consumers: int = 1
+    shape: tuple[int, ...] = ()  # of the float32 array that a loan fills
+
+    @property
+    def capacity(self) -> int:
+        """Messages on the way at once: many small ones, a few large ones."""
+        if self.kind == "deep":
+            return 10_000
+        for limit, capacity in ((64 * KB, 1000), (64 * MB, 8), (GB - 1, 2)):
+            if self.nbytes <= limit:
+                return capacity
+        return 1
+
+    @property
+    def is_huge(self) -> bool:
+        """Too large to have several competitors in memory at once."""
+        return self.nbytes >= 64 * MB
+
+
+def payload(nbytes: int) -> Callable[[int], bytes]:
+    def make(i: int) -> bytes:
+        block = bytes((i + k) % 251 for k in range(min(nbytes, 4016)))
+        return (block * (nbytes // len(block) + 1))[:nbytes]
+
+    return make
+
+
+def array(nbytes: int) -> Callable[[int], Any]:
+    def make(i: int) -> Any:
+        values = np.empty(nbytes // 4, np.float32)
+        values[:] = i
+        values[:: max(1, values.size // 1000)] += 0.5
+        return values
+
+    return make
+
+
+def transition(i: int) -> dict[str, Any]:
+    """One step of an Atari-like environment."""
+    frames = (np.arange(2 * 84 * 84 * 4, dtype=np.int64) + i).astype(np.uint8).reshape(2, 84, 84, 4)
     return {
-        f"agent_{i}": {
-            "obs": {"state": rng.normal(size=17).astype(np.float32), "mask": np.ones(8, np.bool_)},
-            "action": rng.normal(size=6).astype(np.float32),
-            "reward": 0.25 * i,
-            "terminated": False,
-            "info": {"episode": f"ep-{i}", "step": 1000 + i, "return": (1.5, i)},
-        }
-        for i in range(12)
+        "obs": frames[0].copy(),
+        "next_obs": frames[1].copy(),
+        "action": i % 18,
+        "reward": 0.25 * i,
+        "terminated": False,
+        "truncated": i % 2 == 0,
+        "info": {"lives": 3, "episode": f"ep-{i}", "probabilities": np.full(18, i, np.float32)},
     }
 
 
-def twenty_small_arrays() -> dict[str, Any]:
-    return {f"field_{i}": np.full(16, i, np.float32) for i in range(20)}
+def nested_batch(i: int) -> dict[str, Any]:
+    """A training batch: about twenty keys, three levels deep, twelve float32 (32, 17) arrays, a namedtuple, a set."""
+
+    def part(k: int) -> Any:
+        return np.full((32, 17), i + 0.1 * k, np.float32)
+
+    return {
+        "observations": {"state": part(0), "goal": part(1), "history": {"state": part(2), "action": part(3)}},
+        "next": {"state": part(4), "goal": part(5), "history": {"state": part(6), "action": part(7)}},
+        "action": part(8),
+        "log_prob": part(9),
+        "value": part(10),
+        "advantage": part(11),
+        "policy": f"policy-{i}",
+        "version": i,
+        "gamma": 0.99,
+        "step": Step(i, 1000),
+        "tags": {"train", "expert", f"seed-{i}"},
+        "is_weighted": True,
+    }
 
 
-def five_scalars() -> dict[str, Any]:
-    return {"reward": 1.0, "action": 3, "terminated": False, "step": 12345, "episode": "ep-12"}
+def scalars(i: int) -> dict[str, Any]:
+    return {"reward": 0.5 * i, "action": 3, "terminated": False, "step": i, "episode": "ep-12"}
 
 
-def array_1mib() -> Any:
-    return np.arange(1 << 18, dtype=np.float32)
+def rollout(i: int) -> dict[str, Any]:
+    """128 steps of 8 environments."""
+    obs = np.empty((128, 8, 84, 84, 4), np.uint8)
+    obs[:] = (np.arange(84 * 84 * 4, dtype=np.int64) + i).astype(np.uint8).reshape(84, 84, 4)
+    names = ("rewards", "values", "log_probs", "advantages", "returns")
+    return {"obs": obs, **{name: np.full((128, 8), i + k, np.float32) for k, name in enumerate(names)}}
+
+
+def tensor(nbytes: int) -> Callable[[int], Any]:
+    def make(i: int) -> Any:
+        import torch
+
+        return torch.full((nbytes // 4,), float(i))
+
+    return make
+
+
+ROLLOUT_BYTES = 128 * 8 * 84 * 84 * 4 + 5 * 128 * 8 * 4
+
+_SIZES = {"10B": 10, "1KB": KB, "100KB": 100 * KB, "1MB": MB, "10MB": 10 * MB, "100MB": 100 * MB, "1GB": GB}
+_E = Workload("E", "a dict of five scalars", scalars)
+
+
+def _array_workload(size: str, nbytes: int) -> Workload:
+    return Workload(f"array-{size}", f"a float32 array of {size}", array(nbytes), nbytes)
+
+
+WORKLOADS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in [
+        *(Workload(f"bytes-{size}", f"bytes, {size}", payload(n), n) for size, n in _SIZES.items()),
+        *(_array_workload(size, n) for size, n in {"100KB": 100 * KB, "1MB": MB, "32MB": 32 * MB}.items()),
+        Workload("C", "an RL transition: two frames, scalars, an info dict", transition, 2 * 84 * 84 * 4 + 72),
+        Workload("D", "a nested batch: twelve small arrays, strings, numbers", nested_batch, 12 * 32 * 17 * 4),
+        _E,
+        Workload("F", "a rollout of 29 MB in six arrays", rollout, ROLLOUT_BYTES),
+        Workload("G", "a torch tensor of 32 MB", tensor(32 * MB), 32 * MB),
+        replace(_E, name="cold", about="from creation to the first E received", kind="cold"),
+        replace(_E, name="latency", about="E, one way, the receiver asleep", kind="latency"),
+        replace(_E, name="ping-pong", about="E, half a round trip, nobody asleep", kind="pingpong"),
+        replace(_E, name="codec-E", about="encode and decode E, no channel", kind="codec"),
+        Workload("codec-C", "encode and decode C, no channel", transition, kind="codec"),
+        Workload("codec-D", "encode and decode D, no channel", nested_batch, kind="codec"),
+        Workload("loan-1MB", "1 MB, made in place", array(MB), MB, "loan", shape=(MB // 4,)),
+        Workload("loan-32MB", "32 MB, made in place", array(32 * MB), 32 * MB, "loan", shape=(8 * MB,)),
+        Workload("forward-1MB", "1 MB, through a third process", array(MB), MB, "forward"),
+        Workload("forward-32MB", "32 MB, through a third process", array(32 * MB), 32 * MB, "forward"),
+        *(
+            replace(_E, name=f"many-{p}x{c}", about=f"E, {p} producers, {c} consumers", producers=p, consumers=c)
+            for p, c in ((1, 1), (1, 4), (4, 1), (4, 4), (16, 16))
+        ),
+        replace(_E, name="deep", about="E, 10,000 put before the first is taken", kind="deep"),
+        _array_workload("1GB", GB),
+        Workload("bytes-10GB", "bytes, 10GB", payload(10 * GB), 10 * GB),
+    ]
+}
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -41,5 +173,7 @@ def equal(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return list(a) == list(b) and all(equal(a[key], b[key]) for key in a)
     if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+    if type(a).__module__ == "torch":
         return a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
     return bool(a == b)

@@ -1,0 +1,126 @@
+"""Measure shmtree and others: workloads times competitors, several runs of each, medians and spread.
+
+In each round the competitors take turns, so that a slow moment of the machine meets all of them. The results go to
+bench/results as JSON, as a table in Markdown, and as plots where matplotlib is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import gc
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import competitors, limits, machine, processes, report
+from bench.session import Session
+from bench.workloads import WORKLOADS, Workload
+
+
+def chosen(patterns: list[str], names: list[str]) -> list[str]:
+    """Names that match one of the patterns, in their own order."""
+    lowered = [pattern.lower() for pattern in patterns]
+    found = [name for name in names if any(fnmatch.fnmatch(name.lower(), pattern) for pattern in lowered)]
+    for pattern in lowered:
+        if not any(fnmatch.fnmatch(name.lower(), pattern) for name in names):
+            raise SystemExit(f"bench: nothing is called {pattern}; there are: {', '.join(names)}")
+    return found
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "workloads", nargs="*", default=["*"], help="names or patterns such as 'bytes-*' (default: all)"
+    )
+    parser.add_argument("--competitors", nargs="+", default=["*"], help="names or patterns (default: all)")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.2, help="about the length of a run")
+    parser.add_argument("--limit", type=float, default=30, help="seconds after which a competitor counts as stuck")
+    parser.add_argument("--minutes", type=float, default=15, help="start nothing new after so long")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument(
+        "--readme", action="store_true", help="put the main table and the plots into README.md and docs"
+    )
+    parser.add_argument("--list", action="store_true", help="show workloads and competitors, and measure nothing")
+    return parser.parse_args()
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.deadline = time.monotonic() + 60 * options.minutes
+        self.rows: list[dict[str, Any]] = []
+        self.loaded: dict[str, type[competitors.Base]] = {}
+        self.missing: dict[str, str] = {}
+        for name in chosen(options.competitors, list(competitors.NAMES)):
+            try:
+                self.loaded[name] = competitors.load(name)
+            except ImportError as error:
+                self.missing[name] = f"not installed ({error})"
+        gc.collect()
+        gc.freeze()
+
+    def measure(self, workload: Workload) -> None:
+        """All competitors at one workload: at once in memory and by turns, or one by one where messages are huge."""
+        everyone = list(self.loaded) if workload.kind != "codec" else []
+        for group in [[name] for name in everyone] if workload.is_huge else [everyone]:
+            self.measure_group(workload, group)
+        for name, problem in self.missing.items() if workload.kind != "codec" else ():
+            self.rows.append({"workload": workload.name, "competitor": name, "problem": problem})
+
+    def measure_group(self, workload: Workload, group: list[str]) -> None:
+        options = self.options
+        if time.monotonic() > self.deadline:
+            for name in group:
+                problem = f"not reached in {options.minutes:g} minutes"
+                self.rows.append({"workload": workload.name, "competitor": name, "problem": problem})
+            return
+        sessions: list[Session] = []
+        for name in group:
+            session = Session(name, self.loaded[name], workload, options.seconds, options.limit)
+            sessions.append(session)
+            session.prepare()
+        bounds = limits.bounds(workload, options.seconds)
+        for _ in range(options.runs):
+            for bound in bounds:
+                bound.run()
+            for session in sessions:
+                session.run()
+        for session in sessions:
+            session.detail()
+            session.close()
+        for measured in [*sessions, *bounds]:
+            self.rows.append(report.row(workload, measured.name, measured.problem, measured.result, measured.runs))
+
+
+def main() -> int:
+    options = arguments()
+    names = chosen(options.workloads, list(WORKLOADS))
+    if options.list:
+        for name in names:
+            print(f"{name:14} {WORKLOADS[name].about}")
+        print("\ncompetitors:", ", ".join(competitors.NAMES))
+        return 0
+    processes.adopt_orphans()
+    started = time.monotonic()
+    bench = Bench(options)
+    about = machine.describe(bench.loaded) | {"runs": options.runs}
+    print(machine.line(about), file=sys.stderr)
+    for name in names:
+        before = len(bench.rows)
+        bench.measure(WORKLOADS[name])
+        report.show(WORKLOADS[name], bench.rows[before:])
+    about["minutes"] = round((time.monotonic() - started) / 60, 1)
+    about["load_after"] = machine.load()
+    written = report.write(options.out, about, bench.rows)
+    if options.readme:
+        report.update_readme(about, bench.rows, written)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

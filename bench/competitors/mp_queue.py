@@ -1,0 +1,24 @@
+"""multiprocessing.Queue: pickles through a pipe, by a feeder thread."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from typing import Any
+
+from bench.competitors import Base
+
+
+class Competitor(Base):
+    is_shared = True
+
+    def __init__(self, capacity: int, nbytes: int) -> None:
+        self.queue: Any = multiprocessing.get_context("fork").Queue(capacity)
+
+    def sender(self) -> Callable[[Any], Any]:
+        put: Callable[[Any], Any] = self.queue.put
+        return put
+
+    def receiver(self) -> Callable[[], Any]:
+        get: Callable[[], Any] = self.queue.get
+        return get

@@ -1,0 +1,25 @@
+"""multiprocessing.SimpleQueue: pickles through a pipe, without a thread."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from typing import Any
+
+from bench.competitors import Base
+
+
+class Competitor(Base):
+    is_shared = True
+    is_deep = False
+
+    def __init__(self, capacity: int, nbytes: int) -> None:
+        self.queue: Any = multiprocessing.get_context("fork").SimpleQueue()
+
+    def sender(self) -> Callable[[Any], Any]:
+        put: Callable[[Any], Any] = self.queue.put
+        return put
+
+    def receiver(self) -> Callable[[], Any]:
+        get: Callable[[], Any] = self.queue.get
+        return get

@@ -1,0 +1,104 @@
+"""Looking at processes and ending them: CPU seconds, resident memory, and trees of which nothing may be left."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parents end become our children, so that `end_tree` finds them, daemons included."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(entry))
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        more = children.get(todo.pop(), [])
+        found += more
+        todo += more
+    return found
+
+
+def end_tree(root: int) -> None:
+    """Kill a child of ours and all its descendants; those who clean up after the others get a moment to do so."""
+    living = [root, *descendants(root)]
+    cleaners = [pid for pid in living if _is_cleaner(pid)]
+    for pid in living:
+        if pid not in cleaners:
+            _kill(pid)
+    deadline = time.monotonic() + 3
+    while living:
+        late = time.monotonic() > deadline
+        living = [pid for pid in living if not _is_over(pid)]
+        for pid in living:
+            if late:
+                _kill(pid)
+        time.sleep(0.002)
+
+
+def _is_cleaner(pid: int) -> bool:
+    try:
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _is_over(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):  # not ours: its parent has to reap it
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """What these processes' living threads have run, in user and kernel mode."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError):
+                    total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+def resident_bytes(pids: list[int]) -> int:
+    """Private pages of all of them, and the shared ones of the process that has most: those are mostly the same."""
+    private, shared = 0, 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/statm").read_text().split()
+            private += int(fields[1]) - int(fields[2])
+            shared = max(shared, int(fields[2]))
+    return (private + shared) * _PAGE
+
+
+def available_bytes() -> int:
+    """What the machine and our control group have left."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    left = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup") / Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
+        left = min(left, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return left

@@ -1,0 +1,205 @@
+"""Rows of figures, and what is made of them: lines on the screen, JSON, Markdown, plots, the README's table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import machine, targets
+from bench.workloads import WORKLOADS, Workload
+
+Row = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def row(workload: Workload, competitor: str, problem: str, result: dict[str, Any], runs: list[dict[str, Any]]) -> Row:
+    """Medians over the runs of every number, each run's own figures beside them."""
+    made: Row = {"workload": workload.name, "competitor": competitor, "problem": problem}
+    if problem or not runs:
+        return made
+    for key, value in runs[0].items():
+        if isinstance(value, dict):
+            made[key] = {part: statistics.median(run[key][part] for run in runs) for part in value}
+        elif isinstance(value, list):
+            made[key] = [sample for run in runs for sample in run[key]]
+        else:
+            made[key] = statistics.median(run[key] for run in runs)
+    if "items_per_s" in made:
+        made["all_items_per_s"] = [run["items_per_s"] for run in runs]
+        made["gb_per_s"] = made["items_per_s"] * workload.nbytes / 1e9
+    return made | result
+
+
+# ---------------------------------------------------------------- figures as people read them
+
+
+def short(value: float) -> str:
+    """Three digits: 1.2 M, 45 k, 8.1."""
+    for limit, unit in ((1e6, " M"), (1e3, " k")):
+        if value >= 0.9995 * limit:
+            value, suffix = value / limit, unit
+            break
+    else:
+        suffix = ""
+    return f"{value:.3g}{suffix}" if value < 100 else f"{value:.0f}{suffix}"
+
+
+def spread(measured: Row) -> str:
+    runs = measured["all_items_per_s"]
+    return f"{short(min(runs))} to {short(max(runs))}"
+
+
+def main_figure(measured: Row) -> str:
+    """What one line on the screen says."""
+    if measured["problem"]:
+        return str(measured["problem"])
+    if "items_per_s" in measured:
+        text = f"{short(measured['items_per_s']):>8}/s ({spread(measured)})"
+        if measured["gb_per_s"] > 0:
+            text += f", {measured['gb_per_s']:.3g} GB/s"
+        if "cpu_us_per_item" in measured:
+            text += f", CPU {short(measured['cpu_us_per_item'])} us"
+        if measured.get("peak_mb"):
+            text += f", {short(measured['peak_mb'])} MB"
+        if "put_per_s" in measured:
+            text += f", put {short(measured['put_per_s'])}/s, get {short(measured['get_per_s'])}/s"
+        return text
+    if "one_way_us" in measured:
+        return ", ".join(f"{part} {short(measured['one_way_us'][part])}" for part in ("p50", "p99", "p99.9")) + " us"
+    if "cold_ms" in measured:
+        return f"{short(measured['cold_ms'])} ms"
+    return f"encode {short(measured['encode_us'])} us, decode {short(measured['decode_us'])} us"
+
+
+def show(workload: Workload, rows: list[Row]) -> None:
+    print(f"\n{workload.name}: {workload.about}")
+    for measured in rows:
+        print(f"  {measured['competitor']:30} {main_figure(measured)}", flush=True)
+
+
+# ---------------------------------------------------------------- Markdown
+
+Figure = Callable[[Row], str]
+
+
+def _number(key: str, part: str = "") -> Figure:
+    def figure(measured: Row) -> str:
+        value = measured[key][part] if part else measured[key]
+        return short(value)
+
+    return figure
+
+
+def _two(key: str) -> Figure:
+    return lambda measured: f"{short(measured[key]['p50'])} / {short(measured[key]['p99'])}"
+
+
+def _names(*kinds: str, at_least: int = 0) -> list[str]:
+    return [w.name for w in WORKLOADS.values() if w.kind in kinds and w.nbytes >= at_least]
+
+
+_STREAMS = [name for name in _names("stream") if not name.startswith("many")]
+
+# Title, workloads in columns, what a cell shows.
+TABLES: list[tuple[str, list[str], str, Figure]] = [
+    ("Messages per second at the consumer", _STREAMS, "items_per_s", _number("items_per_s")),
+    ("GB per second at the consumer", _names("stream", at_least=100_000), "gb_per_s", _number("gb_per_s")),
+    ("CPU microseconds of both sides per message", _STREAMS, "cpu_us_per_item", _number("cpu_us_per_item")),
+    ("Memory at the peak, MB", _names("stream", at_least=100_000), "peak_mb", _number("peak_mb")),
+    ("Milliseconds to the first message of a channel", _STREAMS, "first_ms", _number("first_ms")),
+    ("Microseconds of a put, p50 / p99", _STREAMS, "put_us", _two("put_us")),
+    ("Microseconds of a get, p50 / p99", _STREAMS, "get_us", _two("get_us")),
+    ("Several producers and consumers, E per second", [f"many-{n}" for n in ("1x1", "1x4", "4x1", "4x4", "16x16")],
+     "items_per_s", _number("items_per_s")),
+    ("First consumer done / last one", [f"many-{n}" for n in ("1x4", "4x4", "16x16")], "fairness",
+     _number("fairness")),
+    ("In place, and through a third process, messages per second", _names("loan", "forward"), "items_per_s",
+     _number("items_per_s")),
+    ("10,000 deep, per second: put", ["deep"], "put_per_s", _number("put_per_s")),
+    ("10,000 deep, per second: get", ["deep"], "get_per_s", _number("get_per_s")),
+    ("Creation to first message, ms", ["cold"], "cold_ms", _number("cold_ms")),
+    ("Encode, us", _names("codec"), "encode_us", _number("encode_us")),
+    ("Decode, us", _names("codec"), "decode_us", _number("decode_us")),
+    *(
+        (f"One way, us, {part}", ["latency", "ping-pong"], "one_way_us", _number("one_way_us", part))
+        for part in ("p50", "p99", "p99.9")
+    ),
+]  # fmt: skip
+
+
+def table(title: str, columns: list[str], key: str, figure: Figure, rows: list[Row]) -> str:
+    """Competitors down, workloads across; empty where there is no figure, and no table where there are none at all."""
+    by = {(measured["workload"], measured["competitor"]): measured for measured in rows}
+    present = [name for name in columns if any(m["workload"] == name and key in m for m in rows)]
+    competitors = list(dict.fromkeys(m["competitor"] for m in rows if m["workload"] in present))
+    if not present:
+        return ""
+    lines = [f"### {title}\n", "| | " + " | ".join(present) + " |", "|---|" + "---:|" * len(present)]
+    for competitor in competitors:
+        cells = [by.get((name, competitor), {}) for name in present]
+        lines.append(f"| {competitor} | " + " | ".join(figure(c) if key in c else "" for c in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def problems(rows: list[Row]) -> str:
+    """What has no figures, and why; one line for each competitor and reason."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for measured in rows:
+        if measured["problem"]:
+            names.setdefault((measured["competitor"], measured["problem"]), []).append(measured["workload"])
+    if not names:
+        return ""
+    lines = [f"- {competitor}: {problem} ({', '.join(where)})" for (competitor, problem), where in names.items()]
+    return "\n".join(["### Without figures\n", *lines]) + "\n"
+
+
+def markdown(about: dict[str, Any], rows: list[Row]) -> str:
+    parts = [f"# Measured {about['time']}\n", about_lines(about), targets.markdown(rows)]
+    parts += [table(*layout, rows) for layout in TABLES]
+    parts.append(problems(rows))
+    return "\n".join(part for part in parts if part)
+
+
+def about_lines(about: dict[str, Any]) -> str:
+    return (
+        f"{machine.line(about)} before, {about['load_after']} after. Medians of {about['runs']} runs, in which the "
+        f"competitors take turns. {about['minutes']} minutes in all.\n"
+    )
+
+
+# ---------------------------------------------------------------- files
+
+
+def write(folder: Path, about: dict[str, Any], rows: list[Row]) -> list[Path]:
+    """JSON, Markdown and, with matplotlib, plots. Returns the plots."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
+    (folder / "bench.md").write_text(markdown(about, rows))
+    try:
+        from bench import plots
+    except ImportError as error:
+        print(f"no plots: {error}", file=sys.stderr)
+        return []
+    return plots.draw(folder, rows)
+
+
+README_COLUMNS = ["bytes-10B", "bytes-1KB", "bytes-100KB", "array-1MB", "array-32MB", "C", "D", "E", "F", "G"]
+BEGIN, END = "<!-- written by ./dev bench --readme -->\n", "<!-- end -->\n"
+
+
+def update_readme(about: dict[str, Any], rows: list[Row], plots: list[Path]) -> None:
+    readme = ROOT / "README.md"
+    before, _, rest = readme.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    text = table("Messages per second", README_COLUMNS, "items_per_s", _number("items_per_s"), rows)
+    body = text.partition("\n\n")[2]
+    for plot in plots:
+        if plot.name == "throughput.png":
+            shutil.copy(plot, ROOT / "docs" / plot.name)
+            body += "\n![Throughput over message size](docs/throughput.png)\n"
+    readme.write_text(f"{before}{BEGIN}{about_lines(about)}\n{body}{END}{after}")

@@ -1,0 +1,385 @@
+"""How each kind of workload is carried out for one competitor, in a process made for it.
+
+A scenario is prepared once (channel, processes, a check of what arrives, how many messages make a run), then run
+several times, then looked at in detail. It returns plain numbers; `bench.report` makes tables of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bench import processes, roles
+from bench.competitors import Base, Unsupported
+from bench.workloads import Workload
+
+_FORK = multiprocessing.get_context("fork")
+MAX_MESSAGES = 2_000_000
+
+
+class Worker:
+    """A process with a role, and the pipe over which it is told what to do."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.conn, theirs = _FORK.Pipe()
+        self.process = _FORK.Process(target=_serve, args=(self.conn, theirs, make))
+        self.process.start()
+        theirs.close()
+        self.answers: list[Any] = []
+
+    def order(self, *order: Any) -> None:
+        self.conn.send(order)
+
+    def poll(self, timeout: float = 0) -> bool:
+        """Whether there is an answer; raises what went wrong in the worker."""
+        if not self.answers and self.conn.poll(timeout):
+            try:
+                kind, value = self.conn.recv()
+            except EOFError:
+                raise RuntimeError("a worker process ended unexpectedly") from None
+            if kind == "error":
+                raise RuntimeError(value)
+            self.answers.append(value)
+        return bool(self.answers)
+
+
+def _serve(ours: Connection, theirs: Connection, make: Callable[[], Any]) -> None:
+    ours.close()
+    roles.serve(theirs, make)
+
+
+class Scenario:
+    """The base: one or more channels, workers in processes of their own."""
+
+    def __init__(self, competitor: type[Base], workload: Workload, seconds: float) -> None:
+        self.workload, self.seconds = workload, seconds
+        self.competitor = competitor
+        self.channels: list[Base] = []
+        self.workers: list[Worker] = []
+        self.count = 1
+
+    def channel(self) -> Base:
+        channel = self.competitor(self.workload.capacity, self.workload.nbytes)
+        self.channels.append(channel)
+        return channel
+
+    def worker(self, make: Callable[[], Any]) -> Worker:
+        worker = Worker(make)
+        self.workers.append(worker)
+        return worker
+
+    def prepare(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def run(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def detail(self) -> dict[str, Any]:
+        return {}
+
+    def answer(self, worker: Worker) -> Any:
+        """Wait for it; an error of any other worker ends the wait, which would have no end."""
+        while not worker.poll(0.05):
+            for other in self.workers:
+                other.poll()
+        return worker.answers.pop(0)
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.conn.send(())
+        for worker in self.workers:
+            self.answer(worker)
+        for worker in self.workers:
+            worker.process.join()
+        for channel in self.channels:
+            channel.close()
+
+    def wait_ready(self) -> None:
+        for worker in self.workers:
+            self.answer(worker)
+
+    def calibrate(self) -> None:
+        """Find the number of messages that a run of the wanted length takes."""
+        while self.count < MAX_MESSAGES:
+            passed = self.run()["seconds"]
+            rate = self.count / max(passed, 1e-9)
+            if passed >= self.seconds / 4:
+                self.count = max(1, min(round(rate * self.seconds), MAX_MESSAGES))
+                return
+            self.count = max(self.count * 2, min(round(rate * self.seconds / 2), self.count * 16))
+
+
+class Stream(Scenario):
+    """Producers put as fast as they can, consumers take as fast as they can."""
+
+    put_order = "same"
+
+    def prepare(self) -> dict[str, Any]:
+        workload = self.workload
+        if max(workload.producers, workload.consumers) > 1 and not self.competitor.is_shared:
+            raise Unsupported("one producer and one consumer only")
+        needed = (self.competitor.copies + 1) * workload.nbytes  # the consumer has one to compare with
+        if needed > (available := 0.9 * processes.available_bytes()):
+            raise Unsupported(f"needs {needed / 1e9:.0f} GB of memory, {available / 1e9:.0f} are free")
+        channel = self.channel()
+        self.producers = [self.worker(partial(roles.Producer, channel, workload)) for _ in range(workload.producers)]
+        self.consumers = [self.worker(partial(roles.Consumer, channel, workload)) for _ in range(workload.consumers)]
+        self.wait_ready()
+        self.baseline = processes.resident_bytes(processes.descendants(os.getpid()))
+        first_ms = self.check()
+        self.calibrate()
+        return {"first_ms": first_ms}
+
+    def check(self) -> float:
+        """Send different messages and compare each; milliseconds from the first put to its arrival."""
+        if len(self.producers) > 1 or len(self.consumers) > 1:
+            self.count = 4 * len(self.producers) * len(self.consumers)
+            self.run()
+            return 0.0
+        n = max(1, min(100, 64_000_000 // max(1, self.workload.nbytes)))
+        self.producers[0].order("varied", n)
+        self.consumers[0].order("varied", n)
+        started = self.answer(self.producers[0])
+        arrived, wrong = self.answer(self.consumers[0])
+        if wrong:
+            raise RuntimeError(f"{len(wrong)} of {n} messages came out different, the first is number {wrong[0]}")
+        return float(arrived - started) / 1e6
+
+    def shares(self, workers: list[Worker]) -> list[int]:
+        share, rest = divmod(self.count, len(workers))
+        return [share + (i < rest) for i in range(len(workers))]
+
+    def run(self) -> dict[str, Any]:
+        self.count = max(self.count, len(self.producers), len(self.consumers))
+        tree = processes.descendants(os.getpid())
+        cpu = processes.cpu_seconds(tree)
+        for consumer, n in zip(self.consumers, self.shares(self.consumers)):
+            consumer.order(self.put_order, n)
+        for producer, n in zip(self.producers, self.shares(self.producers)):
+            producer.order(self.put_order, n)
+        peak = self.watch_memory(tree)
+        puts = [self.answer(producer) for producer in self.producers]
+        gets = [self.answer(consumer) for consumer in self.consumers]
+        cpu = processes.cpu_seconds(tree) - cpu
+        if not all(right for _, _, right in gets):
+            raise RuntimeError("the last message came out different")
+        began = min(started for started, _ in puts)
+        spans = [(last - began) / 1e9 for _, last, _ in gets]
+        return {
+            "seconds": max(spans),
+            "items_per_s": self.count / max(spans),
+            "cpu_us_per_item": cpu / self.count * 1e6,
+            "peak_mb": max(0, peak - self.baseline) / 1e6,
+            "fairness": min(spans) / max(spans),
+        }
+
+    def watch_memory(self, tree: list[int]) -> int:
+        """The most that was resident until the last consumer is done; a look costs 10 us and is taken 50 times a s."""
+        peak = processes.resident_bytes(tree)
+        while not self.consumers[-1].poll(0.02):
+            peak = max(peak, processes.resident_bytes(tree))
+            for worker in self.workers:
+                worker.poll()
+        return peak
+
+    def detail(self) -> dict[str, Any]:
+        """How long each put and each get takes while the channel is busy."""
+        if len(self.producers) > 1 or len(self.consumers) > 1 or self.workload.is_huge:
+            return {}
+        n = max(3, min(self.count // 2, 5000))
+        self.consumers[0].order("stamped", n)
+        self.producers[0].order("stamped", n, 0)
+        puts, gets = self.answer(self.producers[0]), self.answer(self.consumers[0])
+        return {"put_us": spread(durations(puts)), "get_us": spread(durations(gets))}
+
+
+class Loan(Stream):
+    """Each message is an array that the producer makes: in the channel's memory where the competitor lends it."""
+
+    put_order = "made"
+
+
+class Forward(Stream):
+    """Three processes in a row: what the second receives, it sends on."""
+
+    put_order = "made"
+
+    def prepare(self) -> dict[str, Any]:
+        workload = self.workload
+        first, second = self.channel(), self.channel()
+        self.producers = [self.worker(partial(roles.Producer, first, workload))]
+        self.middle = self.worker(partial(roles.Forwarder, first, second))
+        self.consumers = [self.worker(partial(roles.Consumer, second, workload))]
+        self.wait_ready()
+        self.baseline = processes.resident_bytes(processes.descendants(os.getpid()))
+        self.middle.order("same", n := 4)
+        self.producers[0].order("varied", n)
+        self.consumers[0].order("varied", n)
+        self.answer(self.producers[0])
+        _, wrong = self.answer(self.consumers[0])
+        self.answer(self.middle)
+        if wrong:
+            raise RuntimeError(f"{len(wrong)} of {n} messages came out different")
+        self.calibrate()
+        return {}
+
+    def run(self) -> dict[str, Any]:
+        self.middle.order("same", self.count)
+        result = super().run()
+        self.answer(self.middle)
+        return result
+
+    def detail(self) -> dict[str, Any]:
+        self.middle.order("stamped", n := max(3, min(self.count // 2, 2000)))
+        self.consumers[0].order("stamped", n)
+        self.producers[0].order("stamped", n, 0)
+        self.answer(self.producers[0])
+        self.answer(self.consumers[0])
+        return {"put_us": spread(durations(self.answer(self.middle)))}
+
+
+class Deep(Stream):
+    """All messages are put before the first is taken."""
+
+    def prepare(self) -> dict[str, Any]:
+        if not self.competitor.is_deep:
+            raise Unsupported("cannot hold that many")
+        return super().prepare()
+
+    def calibrate(self) -> None:
+        self.count = self.workload.capacity
+
+    def run(self) -> dict[str, Any]:
+        producer, consumer = self.producers[0], self.consumers[0]
+        producer.order("same", self.count)
+        put_began, put_ended = self.answer(producer)
+        consumer.order("same", self.count)
+        first, last, right = self.answer(consumer)
+        if not right:
+            raise RuntimeError("the last message came out different")
+        seconds = (put_ended - put_began + last - first) / 1e9
+        return {
+            "seconds": seconds,
+            "items_per_s": self.count / seconds,
+            "put_per_s": self.count / (put_ended - put_began) * 1e9,
+            "get_per_s": self.count / max(1, last - first) * 1e9,
+        }
+
+    def detail(self) -> dict[str, Any]:
+        return {}
+
+
+class Latency(Stream):
+    """One way, after pauses long enough for the receiver to be asleep."""
+
+    gap = 0.001
+
+    def calibrate(self) -> None:
+        self.count = max(100, int(self.seconds * 4 / self.gap / 3))
+
+    def run(self) -> dict[str, Any]:
+        self.consumers[0].order("stamped", self.count)
+        self.producers[0].order("stamped", self.count, self.gap)
+        puts, gets = self.answer(self.producers[0]), self.answer(self.consumers[0])
+        times = [(got - began) / 1e3 for (began, _), (_, got) in zip(puts, gets)]
+        return {"one_way_us": spread(times), "samples": times[:: max(1, len(times) // 1000)]}
+
+    def detail(self) -> dict[str, Any]:
+        return {}
+
+
+class PingPong(Scenario):
+    """Two channels, a message to and fro."""
+
+    def prepare(self) -> dict[str, Any]:
+        there, back = self.channel(), self.channel()
+        self.pinger = self.worker(partial(roles.Pinger, there, back, self.workload))
+        self.echo = self.worker(partial(roles.Forwarder, there, back))
+        self.wait_ready()
+        self.count = 100
+        self.calibrate()
+        return {}
+
+    def run(self) -> dict[str, Any]:
+        self.echo.order("same", self.count)
+        self.pinger.order("rally", self.count)
+        times = self.answer(self.pinger)
+        self.answer(self.echo)
+        return {"seconds": sum(times) / 1e9, "one_way_us": spread([t / 2e3 for t in times])}
+
+
+class Cold(Scenario):
+    """Both ends in one process: from nothing to the first message received."""
+
+    def prepare(self) -> dict[str, Any]:
+        return {}
+
+    def run(self) -> dict[str, Any]:
+        message = self.workload.make(0)
+        started = time.perf_counter()
+        child_conn, conn = _FORK.Pipe()
+        process = _FORK.Process(target=self.start_and_time, args=(conn, message, started))
+        process.start()
+        kind, value = child_conn.recv()
+        process.join()
+        if kind == "error":
+            raise RuntimeError(value)
+        return {"cold_ms": value}
+
+    def start_and_time(self, conn: Connection, message: Any, _: float) -> None:
+        """In a fresh process, so that nothing of an earlier channel is there."""
+        try:
+            started = time.perf_counter()
+            channel = self.channel()
+            put, get = self.two_ends(channel)
+            put(message)
+            get()
+            conn.send(("ok", (time.perf_counter() - started) * 1e3))
+        except BaseException as error:
+            conn.send(("error", f"{type(error).__name__}: {error}"))
+            os._exit(1)
+        with contextlib.suppress(Exception):
+            channel.close()
+        os._exit(0)
+
+    def two_ends(self, channel: Base) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
+        receive = channel.receiver()
+        return channel.sender(), receive
+
+
+def durations(times: list[tuple[int, int]]) -> list[float]:
+    return [(after - before) / 1e3 for before, after in times]
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+
+    def at(part: float) -> float:
+        return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+    return {
+        "mean": statistics.fmean(ordered),
+        "p50": at(0.5),
+        "p90": at(0.9),
+        "p99": at(0.99),
+        "p99.9": at(0.999),
+        "max": ordered[-1],
+    }
+
+
+KINDS: dict[str, type[Scenario]] = {
+    "stream": Stream,
+    "loan": Loan,
+    "forward": Forward,
+    "deep": Deep,
+    "latency": Latency,
+    "pingpong": PingPong,
+    "cold": Cold,
+}

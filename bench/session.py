@@ -1,0 +1,94 @@
+"""One competitor at one workload, in a process tree of its own that is ended whatever happens in it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import time
+import warnings
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bench import processes, scenarios
+from bench.competitors import Base, Unsupported
+from bench.workloads import Workload
+
+_FORK = multiprocessing.get_context("fork")
+
+
+class Session:
+    """Commands to a scenario. The first that fails or takes longer than `limit` seconds ends it; `problem` says why."""
+
+    def __init__(self, name: str, competitor: type[Base], workload: Workload, seconds: float, limit: float) -> None:
+        self.name, self.workload, self.limit = name, workload, limit
+        self.problem = ""
+        self.result: dict[str, Any] = {}
+        self.runs: list[dict[str, Any]] = []
+        self.conn, theirs = _FORK.Pipe()
+        self.process = _FORK.Process(target=_serve, args=(self.conn, theirs, competitor, workload, seconds))
+        self.process.start()
+        theirs.close()
+
+    def prepare(self) -> None:
+        self.result |= self._call("prepare")
+
+    def run(self) -> None:
+        if run := self._call("run"):
+            self.runs.append(run)
+
+    def detail(self) -> None:
+        self.result |= self._call("detail")
+
+    def close(self) -> None:
+        self._call("close")
+        self._end()
+
+    def _call(self, command: str) -> dict[str, Any]:
+        if self.problem:
+            return {}
+        try:
+            self.conn.send(command)
+            if self.conn.poll(self.limit):
+                problem, value = self.conn.recv()
+            else:
+                problem, value = f"stuck in {command}: ended after {self.limit:.0f} s", {}
+        except (EOFError, OSError):
+            problem, value = "its process ended unexpectedly", {}
+        if problem and command != "close":
+            self.problem = problem
+            self._end()
+        return value or {}
+
+    def _end(self) -> None:
+        if self.process.pid is not None and not self.conn.closed:
+            processes.end_tree(self.process.pid)
+            self.conn.close()
+
+
+def _serve(ours: Connection, theirs: Connection, competitor: type[Base], workload: Workload, seconds: float) -> None:
+    ours.close()
+    os.setsid()
+    processes.adopt_orphans()
+    warnings.simplefilter("ignore")
+    silence()
+    scenario = scenarios.KINDS[workload.kind](competitor, workload, seconds)
+    with contextlib.suppress(EOFError):
+        while True:
+            command = theirs.recv()
+            try:
+                theirs.send(("", getattr(scenario, command)()))
+            except Unsupported as why:
+                theirs.send((str(why), {}))
+            except BaseException as error:
+                theirs.send((f"{type(error).__name__}: {error}".splitlines()[0][:200], {}))
+            if command == "close":
+                time.sleep(60)  # to be ended from outside, with everything that is still running below
+
+
+def silence() -> None:
+    """What competitors print, each of them for all of their processes, would drown the table; BENCH_LOG keeps it."""
+    target = os.open(os.environ.get("BENCH_LOG", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
