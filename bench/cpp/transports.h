@@ -1,0 +1,145 @@
+// One small number or 1 KB from process to process, by several ways: each is a class with
+//   void send(std::uint64_t number)       waits while there is no room
+//   std::uint64_t receive()               the number that was sent; waits, or polls, for it
+// made in the parent and used in one process at each end.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <span>
+
+#include "channel/channel.h"
+#include "platform/futex.h"
+#include "processes.h"
+#include "shmtree/shmtree.h"
+
+namespace shmtree::bench {
+
+constexpr std::uint64_t kCapacity = 256;  // of every channel and queue here: as many as iceoryx allows
+constexpr std::size_t kKilobyte = 1024;
+using Payload = std::array<std::uint64_t, kKilobyte / 8>;
+
+// How a receiver waits.
+enum class Wait { kAsGiven, kPolling };
+
+inline Payload payload_of(std::uint64_t number) {
+  Payload payload;
+  payload.fill(number);
+  return payload;
+}
+inline std::uint64_t checked_number(const void* bytes, std::size_t size) {
+  std::uint64_t first = 0, last = 0;
+  require(size == kKilobyte, "a payload of another size");
+  std::memcpy(&first, bytes, 8);
+  std::memcpy(&last, static_cast<const std::byte*>(bytes) + size - 8, 8);
+  require(first == last, "a torn payload");
+  return first;
+}
+
+// The public API: a number.
+class ValueTransport {
+ public:
+  explicit ValueTransport(Wait wait = Wait::kAsGiven) : polls_(wait == Wait::kPolling) {}
+  void send(std::uint64_t number) { pair_.first.put(number).value(); }
+  std::uint64_t receive() { return receive_item().as<std::uint64_t>(); }
+  void close() { pair_.first.close(), pair_.second.close(); }
+
+ protected:
+  Item receive_item() {
+    if (!polls_) return pair_.second.get().value();
+    for (;;) {
+      Result<Item> item = pair_.second.get(std::chrono::nanoseconds(0));
+      if (item.ok() || item.code() != Code::kEmpty) return std::move(item).value();
+    }
+  }
+  std::pair<Sender, Receiver> pair_ =
+      make_pair({.capacity = kCapacity, .arena = Arena::create({.max_bytes = 64 << 20}).value()});
+
+ private:
+  bool polls_;
+};
+
+// The public API: an array of 1 KB, copied at the sender and viewed at the receiver.
+class KilobyteTransport : public ValueTransport {
+ public:
+  using ValueTransport::ValueTransport;
+  void send(std::uint64_t number) {
+    payload_.fill(number);
+    pair_.first.put(std::span<const std::uint64_t>(payload_)).value();
+  }
+  std::uint64_t receive() {
+    const Item item = receive_item();
+    const std::span<const std::uint64_t> view = item.span<const std::uint64_t>();
+    return checked_number(view.data(), view.size_bytes());
+  }
+
+ private:
+  Payload payload_{};
+};
+
+// The public API: an array of 1 KB, written where it stays.
+class InPlaceTransport : public KilobyteTransport {
+ public:
+  using KilobyteTransport::KilobyteTransport;
+  void send(std::uint64_t number) {
+    ArrayRef array = pair_.first.new_array(DType::kUInt64, {kKilobyte / 8}).value();
+    Payload* payload = const_cast<Payload*>(static_cast<const Payload*>(array.data));
+    payload->fill(number);
+    pair_.first.put(std::move(array)).value();
+  }
+};
+
+// The layer below, to see what values add: 1 KB written in place into a block.
+class BlockTransport {
+ public:
+  explicit BlockTransport(Wait wait = Wait::kAsGiven) : polls_(wait == Wait::kPolling) {
+    channel_->join(channel::End::kSending).value();
+    channel_->join(channel::End::kReceiving).value();
+  }
+  void send(std::uint64_t number) {
+    channel::Outgoing message{.bytes = kKilobyte};
+    message.block = channel_->arena()->allocate(kKilobyte, memory::BlockKind::kMessage, {}).value();
+    const Payload payload = payload_of(number);
+    std::memcpy(message.block.data(), payload.data(), kKilobyte);
+    channel_->put(message, {}).value();
+  }
+  std::uint64_t receive() {
+    const platform::Deadline until = polls_ ? platform::Deadline::immediate() : platform::Deadline{};
+    for (;;) {
+      auto message = channel_->get({.deadline = until});
+      if (message.ok()) return checked_number(message->frame().data(), message->frame().size());
+      require(message.code() == Code::kEmpty, "get");
+    }
+  }
+
+ private:
+  std::shared_ptr<channel::Channel> channel_ =
+      channel::Channel::create(memory::Arena::create({.max_bytes = 64 << 20}).value(), {.capacity = kCapacity}).value();
+  bool polls_;
+};
+
+// What the machine can do at best: one word that both sides see.
+class WordTransport {
+ public:
+  explicit WordTransport(Wait wait) : polls_(wait == Wait::kPolling) {}
+  void send(std::uint64_t number) {
+    word_->store(static_cast<std::uint32_t>(number + 1), std::memory_order_release);
+    if (!polls_) platform::futex_wake(*word_.operator->(), 1);
+  }
+  std::uint64_t receive() {
+    std::uint32_t seen;
+    while ((seen = word_->load(std::memory_order_acquire)) == last_) {
+      if (!polls_) platform::futex_wait(*word_.operator->(), last_, 1'000'000'000);
+    }
+    last_ = seen;
+    return seen - 1;
+  }
+
+ private:
+  Shared<std::atomic<std::uint32_t>> word_;
+  std::uint32_t last_ = 0;
+  bool polls_;
+};
+
+}  // namespace shmtree::bench
