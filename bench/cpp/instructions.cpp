@@ -1,6 +1,9 @@
 // For callgrind to count: every piece of work runs a few times, so that memory is there and caches are filled, and
 // once more inside measured(). Prints what the program was built with, then one name for each piece, in order.
-// bench/instructions.py runs it and compares the counts with those recorded.
+// bench/instructions.py runs it and compares the counts with those recorded. With a name as argument, only that piece
+// is counted, which is how to see where its instructions go:
+//   valgrind --tool=callgrind --collect-atstart=no --toggle-collect=measured bench_instructions "put scalars and get
+//   it"
 #include <gnu/libc-version.h>
 
 #include <chrono>
@@ -26,8 +29,11 @@ extern "C" {
 
 namespace {
 
+std::string wanted;  // empty: all
+
 template <class Work>
 void count(const std::string& name, Work work) {
+  if (!wanted.empty() && name != wanted) return;
   for (int i = 0; i < 20; ++i) work();
   measured([](void* state) { (*static_cast<Work*>(state))(); }, &work);
   std::puts(name.c_str());
@@ -62,7 +68,8 @@ void count_message(const char* name, const Value& value) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) wanted = argv[1];
   std::printf("gcc %d, glibc %s, %s\n", __GNUC__, gnu_get_libc_version(),
 #if defined(__x86_64__)
               "x86-64"
