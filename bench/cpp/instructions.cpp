@@ -2,8 +2,7 @@
 // once more inside measured(). Prints what the program was built with, then one name for each piece, in order.
 // bench/instructions.py runs it and compares the counts with those recorded. With a name as argument, only that piece
 // is counted, which is how to see where its instructions go:
-//   valgrind --tool=callgrind --collect-atstart=no --toggle-collect=measured bench_instructions "put scalars and get
-//   it"
+//   valgrind --tool=callgrind --collect-atstart=no --toggle-collect=measured bench_instructions "decode scalars"
 #include <gnu/libc-version.h>
 
 #include <chrono>
