@@ -11,10 +11,11 @@ import fnmatch
 import gc
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import competitors, limits, machine, processes, report
+from bench import competitors, limits, machine, processes, report, scenarios
 from bench.session import Session
 from bench.workloads import WORKLOADS, Workload
 
@@ -59,32 +60,55 @@ class Bench:
         for name in chosen(options.competitors, list(competitors.NAMES)):
             try:
                 self.loaded[name] = competitors.load(name)
-            except ImportError as error:
-                self.missing[name] = f"not installed ({error})"
+                self.loaded[name].start()
+            except Exception as error:
+                self.loaded.pop(name, None)
+                what = "not installed" if isinstance(error, ImportError) else "does not start"
+                self.missing[name] = f"{what} ({error})".splitlines()[0]
         gc.collect()
         gc.freeze()
+
+    def close(self) -> None:
+        for competitor in self.loaded.values():
+            competitor.stop()
 
     def measure(self, workload: Workload) -> None:
         """All competitors at one workload: at once in memory and by turns, or one by one where messages are huge."""
         everyone = list(self.loaded) if workload.kind != "codec" else []
+        bounds = limits.bounds(workload, self.options.seconds)
+        try:
+            message = self.message(workload)
+        except (ImportError, scenarios.Unsupported) as error:
+            self.note(workload, [*everyone, *self.missing], str(error))
+            return
         for group in [[name] for name in everyone] if workload.is_huge else [everyone]:
-            self.measure_group(workload, group)
-        for name, problem in self.missing.items() if workload.kind != "codec" else ():
+            if time.monotonic() > self.deadline:
+                self.note(workload, group, f"not reached in {self.options.minutes:g} minutes")
+                continue
+            self.measure_group(workload, message, group, bounds)
+            bounds = []
+        for name, problem in self.missing.items() if everyone else ():
+            self.note(workload, [name], problem)
+
+    def message(self, workload: Workload) -> Any:
+        """The message that all processes inherit: a large one is not worth making for each."""
+        if 3 * workload.nbytes > processes.available_bytes():
+            raise scenarios.Unsupported(f"too large for the {processes.available_bytes() / 1e9:.0f} GB that are free")
+        return workload.make(0)
+
+    def note(self, workload: Workload, names: list[str], problem: str) -> None:
+        for name in names:
             self.rows.append({"workload": workload.name, "competitor": name, "problem": problem})
 
-    def measure_group(self, workload: Workload, group: list[str]) -> None:
+    def measure_group(self, workload: Workload, message: Any, group: list[str], bounds: list[limits.Bound]) -> None:
         options = self.options
-        if time.monotonic() > self.deadline:
-            for name in group:
-                problem = f"not reached in {options.minutes:g} minutes"
-                self.rows.append({"workload": workload.name, "competitor": name, "problem": problem})
-            return
         sessions: list[Session] = []
         for name in group:
-            session = Session(name, self.loaded[name], workload, options.seconds, options.limit)
+            scenario = scenarios.KINDS[workload.kind]
+            make = partial(scenario, self.loaded[name], workload, message, options.seconds)
+            session = Session(name, options.limit, make)
             sessions.append(session)
             session.prepare()
-        bounds = limits.bounds(workload, options.seconds)
         for _ in range(options.runs):
             for bound in bounds:
                 bound.run()
@@ -93,6 +117,8 @@ class Bench:
         for session in sessions:
             session.detail()
             session.close()
+        for name in group:
+            self.loaded[name].sweep()
         for measured in [*sessions, *bounds]:
             self.rows.append(report.row(workload, measured.name, measured.problem, measured.result, measured.runs))
 
@@ -114,6 +140,7 @@ def main() -> int:
         before = len(bench.rows)
         bench.measure(WORKLOADS[name])
         report.show(WORKLOADS[name], bench.rows[before:])
+    bench.close()
     about["minutes"] = round((time.monotonic() - started) / 60, 1)
     about["load_after"] = machine.load()
     written = report.write(options.out, about, bench.rows)

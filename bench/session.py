@@ -7,12 +7,12 @@ import multiprocessing
 import os
 import time
 import warnings
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from bench import processes, scenarios
-from bench.competitors import Base, Unsupported
-from bench.workloads import Workload
+from bench.competitors import Unsupported
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -20,13 +20,13 @@ _FORK = multiprocessing.get_context("fork")
 class Session:
     """Commands to a scenario. The first that fails or takes longer than `limit` seconds ends it; `problem` says why."""
 
-    def __init__(self, name: str, competitor: type[Base], workload: Workload, seconds: float, limit: float) -> None:
-        self.name, self.workload, self.limit = name, workload, limit
+    def __init__(self, name: str, limit: float, scenario: Callable[[], scenarios.Scenario]) -> None:
+        self.name, self.limit = name, limit
         self.problem = ""
         self.result: dict[str, Any] = {}
         self.runs: list[dict[str, Any]] = []
         self.conn, theirs = _FORK.Pipe()
-        self.process = _FORK.Process(target=_serve, args=(self.conn, theirs, competitor, workload, seconds))
+        self.process = _FORK.Process(target=_serve, args=(self.conn, theirs, scenario))
         self.process.start()
         theirs.close()
 
@@ -49,7 +49,7 @@ class Session:
             return {}
         try:
             self.conn.send(command)
-            if self.conn.poll(self.limit):
+            if self.conn.poll(self.limit if command != "close" else min(self.limit, 3)):
                 problem, value = self.conn.recv()
             else:
                 problem, value = f"stuck in {command}: ended after {self.limit:.0f} s", {}
@@ -66,13 +66,14 @@ class Session:
             self.conn.close()
 
 
-def _serve(ours: Connection, theirs: Connection, competitor: type[Base], workload: Workload, seconds: float) -> None:
+def _serve(ours: Connection, theirs: Connection, make: Callable[[], scenarios.Scenario]) -> None:
     ours.close()
     os.setsid()
     processes.adopt_orphans()
+    processes.end_with_parent()
     warnings.simplefilter("ignore")
     silence()
-    scenario = scenarios.KINDS[workload.kind](competitor, workload, seconds)
+    scenario = make()
     with contextlib.suppress(EOFError):
         while True:
             command = theirs.recv()

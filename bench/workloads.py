@@ -32,7 +32,8 @@ class Workload:
     kind: str = "stream"
     producers: int = 1
     consumers: int = 1
-    shape: tuple[int, ...] = ()  # of the float32 array that a loan fills
+
+    type: type = dict  # of the message
 
     @property
     def capacity(self) -> int:
@@ -45,6 +46,11 @@ class Workload:
         return 1
 
     @property
+    def put_order(self) -> str:
+        """Whether each message is made before it is put: in lent memory, or as a copy of its own (tensors)."""
+        return "made" if self.kind in ("loan", "forward") or self.type is object else "same"
+
+    @property
     def is_huge(self) -> bool:
         """Too large to have several competitors in memory at once."""
         return self.nbytes >= 64 * MB
@@ -52,8 +58,8 @@ class Workload:
 
 def payload(nbytes: int) -> Callable[[int], bytes]:
     def make(i: int) -> bytes:
-        block = bytes((i + k) % 251 for k in range(min(nbytes, 4016)))
-        return (block * (nbytes // len(block) + 1))[:nbytes]
+        block = bytes((i + k) % 251 for k in range(min(nbytes, 1000)))
+        return block * (nbytes // len(block))  # all sizes are multiples
 
     return make
 
@@ -120,48 +126,51 @@ def tensor(nbytes: int) -> Callable[[int], Any]:
     def make(i: int) -> Any:
         import torch
 
-        return torch.full((nbytes // 4,), float(i))
+        # By way of NumPy: torch would start threads, and processes are forked from here.
+        return torch.from_numpy(np.full(nbytes // 4, i, np.float32))
 
     return make
 
 
 ROLLOUT_BYTES = 128 * 8 * 84 * 84 * 4 + 5 * 128 * 8 * 4
 
-_SIZES = {"10B": 10, "1KB": KB, "100KB": 100 * KB, "1MB": MB, "10MB": 10 * MB, "100MB": 100 * MB, "1GB": GB}
+_SIZES = {"10B": 10, "1KB": KB, "100KB": 100 * KB, "1MB": MB, "10MB": 10 * MB, "100MB": 100 * MB}
 _E = Workload("E", "a dict of five scalars", scalars)
 
 
 def _array_workload(size: str, nbytes: int) -> Workload:
-    return Workload(f"array-{size}", f"a float32 array of {size}", array(nbytes), nbytes)
+    return Workload(f"array-{size}", f"a float32 array of {size}", array(nbytes), nbytes, type=np.ndarray)
 
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in [
-        *(Workload(f"bytes-{size}", f"bytes, {size}", payload(n), n) for size, n in _SIZES.items()),
+        *(Workload(f"bytes-{size}", f"bytes, {size}", payload(n), n, type=bytes) for size, n in _SIZES.items()),
         *(_array_workload(size, n) for size, n in {"100KB": 100 * KB, "1MB": MB, "32MB": 32 * MB}.items()),
         Workload("C", "an RL transition: two frames, scalars, an info dict", transition, 2 * 84 * 84 * 4 + 72),
         Workload("D", "a nested batch: twelve small arrays, strings, numbers", nested_batch, 12 * 32 * 17 * 4),
         _E,
         Workload("F", "a rollout of 29 MB in six arrays", rollout, ROLLOUT_BYTES),
-        Workload("G", "a torch tensor of 32 MB", tensor(32 * MB), 32 * MB),
+        Workload("G", "a torch tensor of 32 MB", tensor(32 * MB), 32 * MB, type=object),
         replace(_E, name="cold", about="from creation to the first E received", kind="cold"),
         replace(_E, name="latency", about="E, one way, the receiver asleep", kind="latency"),
         replace(_E, name="ping-pong", about="E, half a round trip, nobody asleep", kind="pingpong"),
         replace(_E, name="codec-E", about="encode and decode E, no channel", kind="codec"),
         Workload("codec-C", "encode and decode C, no channel", transition, kind="codec"),
         Workload("codec-D", "encode and decode D, no channel", nested_batch, kind="codec"),
-        Workload("loan-1MB", "1 MB, made in place", array(MB), MB, "loan", shape=(MB // 4,)),
-        Workload("loan-32MB", "32 MB, made in place", array(32 * MB), 32 * MB, "loan", shape=(8 * MB,)),
-        Workload("forward-1MB", "1 MB, through a third process", array(MB), MB, "forward"),
-        Workload("forward-32MB", "32 MB, through a third process", array(32 * MB), 32 * MB, "forward"),
+        *(
+            replace(_array_workload(size, n), name=f"{kind}-{size}", about=f"{size}, {how}", kind=kind)
+            for kind, how in (("loan", "made in place"), ("forward", "through a third process"))
+            for size, n in (("1MB", MB), ("32MB", 32 * MB))
+        ),
         *(
             replace(_E, name=f"many-{p}x{c}", about=f"E, {p} producers, {c} consumers", producers=p, consumers=c)
             for p, c in ((1, 1), (1, 4), (4, 1), (4, 4), (16, 16))
         ),
         replace(_E, name="deep", about="E, 10,000 put before the first is taken", kind="deep"),
         _array_workload("1GB", GB),
-        Workload("bytes-10GB", "bytes, 10GB", payload(10 * GB), 10 * GB),
+        Workload("bytes-1GB", "bytes, 1GB", payload(GB), GB, type=bytes),
+        Workload("bytes-10GB", "bytes, 10GB", payload(10 * GB), 10 * GB, type=bytes),
     ]
 }
 

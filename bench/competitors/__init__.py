@@ -40,10 +40,26 @@ class Base:
     requires: ClassVar[tuple[str, ...]] = ()  # distributions whose versions are reported
     is_shared: ClassVar[bool] = False  # may have several producers and consumers
     is_deep: ClassVar[bool] = True  # can hold thousands of messages that nobody takes
+    lends_bytes: ClassVar[bool] = False  # bytes arrive as a memoryview
+    shares_tensors: ClassVar[bool] = False  # a tensor that was put is the receiver's too: it has to be copied before
     copies: ClassVar[float] = 4  # of a large payload in memory at once, the producer's own included
 
-    def __init__(self, capacity: int, nbytes: int) -> None:
-        """A channel for `capacity` messages of about `nbytes`."""
+    servers: ClassVar[list[int]] = []  # processes that all of its channels share
+
+    @classmethod
+    def start(cls) -> None:
+        """Once, before the first channel: what needs a server starts it here."""
+
+    @classmethod
+    def sweep(cls) -> None:
+        """After channels of which some may have been killed: remove what they left."""
+
+    @classmethod
+    def stop(cls) -> None:
+        """Once, after the last channel."""
+
+    def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
+        """A channel for `capacity` messages of about `nbytes`, of this type."""
         raise NotImplementedError
 
     def sender(self) -> Callable[[Any], Any]:

@@ -10,9 +10,10 @@ from bench.competitors import Base
 
 
 class Competitor(Base):
+    shares_tensors = True  # with torch imported
     is_deep = False
 
-    def __init__(self, capacity: int, nbytes: int) -> None:
+    def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
         self.reader, self.writer = multiprocessing.get_context("fork").Pipe(duplex=False)
 
     def sender(self) -> Callable[[Any], Any]:

@@ -10,9 +10,10 @@ from bench.competitors import Base
 
 
 class Competitor(Base):
+    shares_tensors = True  # with torch imported
     is_shared = True
 
-    def __init__(self, capacity: int, nbytes: int) -> None:
+    def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
         self.queue: Any = multiprocessing.get_context("fork").Queue(capacity)
 
     def sender(self) -> Callable[[Any], Any]:

@@ -10,10 +10,11 @@ from bench.competitors import Base
 
 
 class Competitor(Base):
+    shares_tensors = True  # with torch imported
     is_shared = True
     is_deep = False
 
-    def __init__(self, capacity: int, nbytes: int) -> None:
+    def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
         self.queue: Any = multiprocessing.get_context("fork").SimpleQueue()
 
     def sender(self) -> Callable[[Any], Any]:

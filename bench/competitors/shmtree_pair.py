@@ -15,9 +15,9 @@ from bench.competitors import Base
 class Competitor(Base):
     requires = ("shmtree",)
     is_shared = True
-    copies = 2
+    copies = 3  # of bytes; two of arrays
 
-    def __init__(self, capacity: int, nbytes: int) -> None:
+    def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
         self.put, self.get = shmtree.create_pair(capacity=capacity)
 
     def sender(self) -> Callable[[Any], Any]:

@@ -14,7 +14,7 @@ class Competitor(Base):
     is_shared = True
     copies = 3
 
-    def __init__(self, capacity: int, nbytes: int) -> None:
+    def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
         self.queue: shmtree.Queue[Any] = shmtree.Queue(capacity)
 
     def sender(self) -> Callable[[Any], Any]:

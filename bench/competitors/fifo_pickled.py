@@ -1,0 +1,33 @@
+"""faster-fifo: a ring of bytes in shared memory, with pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import faster_fifo
+
+from bench.competitors import Base
+
+_FOREVER = 1e6  # seconds; by default it gives up after ten
+
+
+class Competitor(Base):
+    requires = ("faster-fifo",)
+    is_shared = True
+    shares_tensors = True  # its pickler is multiprocessing's
+
+    def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
+        self.queue: Any = faster_fifo.Queue(ring_bytes(capacity, nbytes), maxsize=capacity)
+
+    def sender(self) -> Callable[[Any], Any]:
+        return partial(self.queue.put, timeout=_FOREVER)
+
+    def receiver(self) -> Callable[[], Any]:
+        return partial(self.queue.get, timeout=_FOREVER)
+
+
+def ring_bytes(capacity: int, nbytes: int) -> int:
+    """Room for all of them, pickled."""
+    return capacity * (nbytes + 1000)

@@ -1,0 +1,109 @@
+"""iceoryx2's Python binding: slices of bytes in shared memory, an event to wake the receiver."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import iceoryx2 as iox2
+import numpy as np
+
+from bench.competitors import Base
+from bench.competitors.raw import codec
+
+_PREFIX = f"bench{os.getpid()}_"  # of the process that starts all others: what they leave is found by it
+_ROOT = Path(tempfile.gettempdir()) / f"{_PREFIX}iceoryx2"
+_BYTES = iox2.Slice[ctypes.c_uint8]
+_WAIT = iox2.Duration.from_millis(100)
+
+
+class Competitor(Base):
+    requires = ("iceoryx2",)
+    copies = 3
+    _made = 0
+
+    @classmethod
+    def sweep(cls) -> None:
+        shutil.rmtree(_ROOT, ignore_errors=True)
+        for path in Path("/dev/shm").glob(f"{_PREFIX}*"):
+            path.unlink(missing_ok=True)
+
+    def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
+        Competitor._made += 1
+        self.name = f"shmtree-bench-{os.getpid()}-{Competitor._made}"
+        self.capacity, self.nbytes = capacity, nbytes + 4096
+        self.encode, self.decode = codec(kind)
+
+    def services(self) -> tuple[Any, Any]:
+        iox2.set_log_level(iox2.LogLevel.Fatal)
+        config = iox2.config.default()
+        config.global_cfg.prefix = iox2.FileName.new(_PREFIX)
+        config.global_cfg.root_path = iox2.Path.new(str(_ROOT))
+        builder = iox2.NodeBuilder.new().config(config).signal_handling_mode(iox2.SignalHandlingMode.Disabled)
+        self.node = builder.create(iox2.ServiceType.Ipc)
+        data = (
+            self.node.service_builder(iox2.ServiceName.new(self.name))
+            .publish_subscribe(_BYTES)
+            .enable_safe_overflow(False)
+            .subscriber_max_buffer_size(self.capacity)
+            .subscriber_max_borrowed_samples(4)
+            .open_or_create()
+        )
+        return data, self.node.service_builder(iox2.ServiceName.new(self.name)).event().open_or_create()
+
+    def sender(self) -> Callable[[Any], Any]:
+        data, event = self.services()
+        publisher = (
+            data.publisher_builder()
+            .initial_max_slice_len(self.nbytes)
+            .allocation_strategy(iox2.AllocationStrategy.PowerOfTwo)
+            .backpressure_strategy(iox2.BackpressureStrategy.RetryUntilDelivered)
+            .create()
+        )
+        notifier = event.notifier_builder().create()
+        encode, self.publisher, self.lent = encode_to_array(self.encode), publisher, None
+
+        def put(message: Any) -> None:
+            if self.lent is not None and message is self.lent[0]:
+                sample, self.lent = self.lent[1], None
+            else:
+                source = encode(message)
+                sample = publisher.loan_slice_uninit(source.nbytes)
+                ctypes.memmove(sample.payload_ptr, source.ctypes.data, source.nbytes)
+            sample.assume_init().send()
+            notifier.notify()
+
+        return put
+
+    def loan(self) -> Callable[[tuple[int, ...]], Any]:
+        def lend(shape: tuple[int, ...]) -> Any:
+            sample = self.publisher.loan_slice_uninit(4 * shape[0])
+            array = np.ctypeslib.as_array((ctypes.c_float * shape[0]).from_address(sample.payload_ptr))
+            self.lent = array, sample
+            return array
+
+        return lend
+
+    def receiver(self) -> Callable[[], Any]:
+        data, event = self.services()
+        subscriber = data.subscriber_builder().create()
+        listener = event.listener_builder().create()
+        decode = self.decode
+
+        def get() -> Any:
+            while (sample := subscriber.receive()) is None:
+                listener.timed_wait(_WAIT)
+            # The copy is part of it: the memory is the publisher's again once the sample is gone.
+            payload = sample.payload()
+            return decode(ctypes.string_at(payload.data_ptr, payload.number_of_elements))
+
+        return get
+
+
+def encode_to_array(encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda message: np.frombuffer(encode(message), np.uint8)
