@@ -31,7 +31,6 @@ class Daemon {
     if (pid_ == 0 || getpid() != owner_) return;
     kill(pid_, SIGTERM);
     waitpid(pid_, nullptr, 0);
-    std::filesystem::remove(config_);
   }
 
  private:
@@ -54,6 +53,7 @@ class Daemon {
       count = read(ends[0], text, sizeof text);
       said.append(text, count > 0 ? static_cast<std::size_t>(count) : 0);
     }
+    std::filesystem::remove(config_);  // read by now
     // The pipe stays open: the daemon has more to say.
   }
 
