@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import competitors, limits, machine, processes, report, scenarios
+from bench.measured import Measured
 from bench.session import Session
 from bench.workloads import WORKLOADS, Workload
 
@@ -78,7 +79,7 @@ class Bench:
         bounds = limits.bounds(workload, self.options.seconds)
         try:
             message = self.message(workload)
-        except (ImportError, scenarios.Unsupported) as error:
+        except (ImportError, competitors.Unsupported) as error:
             self.note(workload, [*everyone, *self.missing], str(error))
             return
         for group in [[name] for name in everyone] if workload.is_huge else [everyone]:
@@ -93,7 +94,7 @@ class Bench:
     def message(self, workload: Workload) -> Any:
         """The message that all processes inherit: a large one is not worth making for each."""
         if 3 * workload.nbytes > processes.available_bytes():
-            raise scenarios.Unsupported(f"too large for the {processes.available_bytes() / 1e9:.0f} GB that are free")
+            raise competitors.Unsupported(f"too large for the {processes.available_bytes() / 1e9:.0f} GB that are free")
         return workload.make(0)
 
     def note(self, workload: Workload, names: list[str], problem: str) -> None:
@@ -119,8 +120,8 @@ class Bench:
             session.close()
         for name in group:
             self.loaded[name].sweep()
-        for measured in [*sessions, *bounds]:
-            self.rows.append(report.row(workload, measured.name, measured.problem, measured.result, measured.runs))
+        measured: list[Measured] = [*sessions, *bounds]
+        self.rows += [one.row(workload) for one in measured]
 
 
 def main() -> int:

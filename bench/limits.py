@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import shmtree
+from bench.measured import Measured
 from bench.scenarios import Latency, spread
 from bench.workloads import Workload, equal
 
@@ -27,14 +28,12 @@ FUTEX = "futex ping-pong"
 SPIN = "spinning ping-pong"
 
 
-class Bound:
+class Bound(Measured):
     """Measured like a competitor, but without a channel: each run is one call."""
 
     def __init__(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
-        self.name, self.measure = name, measure
-        self.problem = ""
-        self.result: dict[str, Any] = {}
-        self.runs: list[dict[str, Any]] = []
+        super().__init__(name)
+        self.measure = measure
 
     def run(self) -> None:
         if self.problem:

@@ -14,9 +14,9 @@ from matplotlib import pyplot
 
 from bench.competitors import NAMES, OURS
 from bench.limits import COPY_FRESH, COPY_TOUCHED
+from bench.measured import Row
 from bench.workloads import WORKLOADS
 
-Row = dict[str, Any]
 _LIMITS = (COPY_TOUCHED, COPY_FRESH)
 
 

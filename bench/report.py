@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bench import machine, targets
+from bench.measured import Row
 from bench.workloads import WORKLOADS, Workload
 
-Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def row(workload: Workload, competitor: str, problem: str, result: dict[str, Any], runs: list[dict[str, Any]]) -> Row:
-    """Medians over the runs of every number, each run's own figures beside them."""
-    made: Row = {"workload": workload.name, "competitor": competitor, "problem": problem}
-    if problem or not runs:
-        return made
-    for key, value in runs[0].items():
-        if isinstance(value, dict):
-            made[key] = {part: statistics.median(run[key][part] for run in runs) for part in value}
-        elif isinstance(value, list):
-            made[key] = [sample for run in runs for sample in run[key]]
-        else:
-            made[key] = statistics.median(run[key] for run in runs)
-    if "items_per_s" in made:
-        made["all_items_per_s"] = [run["items_per_s"] for run in runs]
-        made["gb_per_s"] = made["items_per_s"] * workload.nbytes / 1e9
-    return made | result
 
 
 # ---------------------------------------------------------------- figures as people read them

@@ -42,6 +42,7 @@ class Producer:
         self.workload = workload
         self.message = message
         loan = channel.loan() if workload.kind in ("loan", "forward") else None
+        self.make: Callable[[], Any]
         if loan:
             self.make = lambda: fill(loan((workload.nbytes // 4,)))
         elif channel.shares_tensors and workload.type is object:

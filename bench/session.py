@@ -13,18 +13,17 @@ from typing import Any
 
 from bench import processes, scenarios
 from bench.competitors import Unsupported
+from bench.measured import Measured
 
 _FORK = multiprocessing.get_context("fork")
 
 
-class Session:
+class Session(Measured):
     """Commands to a scenario. The first that fails or takes longer than `limit` seconds ends it; `problem` says why."""
 
     def __init__(self, name: str, limit: float, scenario: Callable[[], scenarios.Scenario]) -> None:
-        self.name, self.limit = name, limit
-        self.problem = ""
-        self.result: dict[str, Any] = {}
-        self.runs: list[dict[str, Any]] = []
+        super().__init__(name)
+        self.limit = limit
         self.conn, theirs = _FORK.Pipe()
         self.process = _FORK.Process(target=_serve, args=(self.conn, theirs, scenario))
         self.process.start()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from bench.competitors import NAMES, OURS
 from bench.limits import COPY_TOUCHED, FUTEX
+from bench.measured import Row
 
-Row = dict[str, Any]
 QUEUE = "multiprocessing.Queue"
 
 

@@ -18,7 +18,7 @@ class Step(NamedTuple):
     """Two counters, as samples carry them."""
 
     episode: int
-    index: int
+    number: int
 
 
 @dataclass(frozen=True)

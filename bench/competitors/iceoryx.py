@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Competitor(Base):
         self.name = f"shmtree-bench-{os.getpid()}-{Competitor._made}"
         self.capacity, self.nbytes = capacity, nbytes + 4096
         self.encode, self.decode = codec(kind)
+        self.is_array = kind is np.ndarray
 
     def services(self) -> tuple[Any, Any]:
         iox2.set_log_level(iox2.LogLevel.Fatal)
@@ -66,13 +68,14 @@ class Competitor(Base):
             .create()
         )
         notifier = event.notifier_builder().create()
-        encode, self.publisher, self.lent = encode_to_array(self.encode), publisher, None
+        encode, self.publisher = self.encode, publisher
+        self.lent: tuple[Any, Any] = (None, None)
 
         def put(message: Any) -> None:
-            if self.lent is not None and message is self.lent[0]:
-                sample, self.lent = self.lent[1], None
+            if message is self.lent[0]:
+                sample, self.lent = self.lent[1], (None, None)
             else:
-                source = encode(message)
+                source = np.frombuffer(encode(message), np.uint8)
                 sample = publisher.loan_slice_uninit(source.nbytes)
                 ctypes.memmove(sample.payload_ptr, source.ctypes.data, source.nbytes)
             sample.assume_init().send()
@@ -98,12 +101,11 @@ class Competitor(Base):
         def get() -> Any:
             while (sample := subscriber.receive()) is None:
                 listener.timed_wait(_WAIT)
-            # The copy is part of it: the memory is the publisher's again once the sample is gone.
             payload = sample.payload()
-            return decode(ctypes.string_at(payload.data_ptr, payload.number_of_elements))
+            if not self.is_array:  # a copy: the memory is the publisher's again once the sample is gone
+                return decode(ctypes.string_at(payload.data_ptr, payload.number_of_elements))
+            array = np.frombuffer(payload.as_memory_view(), np.float32)
+            weakref.finalize(array, id, sample)  # keeps the sample as long as the view
+            return array
 
         return get
-
-
-def encode_to_array(encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda message: np.frombuffer(encode(message), np.uint8)

@@ -30,7 +30,7 @@ class Competitor(Base):
         return partial(self.put.new_empty, dtype=np.float32)
 
     def forward(self, put: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return partial(put, move=True)
+        return partial(self.put.put, move=True)
 
     def close(self) -> None:
         self.put.close()

@@ -24,7 +24,7 @@ class Competitor(Base):
         self.capacity, self.kind, self.copy = capacity, kind, nbytes < _COPY_BELOW
 
     def socket(self, kind: int) -> Any:
-        socket = zmq.Context.instance().socket(kind)
+        socket: Any = zmq.Context.instance().socket(kind)
         socket.set_hwm(self.capacity)
         socket.linger = 0
         return socket
