@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import gc
+import signal
 import sys
 import time
 from functools import partial
@@ -61,17 +62,23 @@ class Bench:
         for name in chosen(options.competitors, list(competitors.NAMES)):
             try:
                 self.loaded[name] = competitors.load(name)
-                self.loaded[name].start()
+            except ImportError as error:
+                self.missing[name] = f"not installed ({error})"
+
+    def start(self) -> None:
+        for name, competitor in list(self.loaded.items()):
+            try:
+                competitor.start()
             except Exception as error:
-                self.loaded.pop(name, None)
-                what = "not installed" if isinstance(error, ImportError) else "does not start"
-                self.missing[name] = f"{what} ({error})".splitlines()[0]
+                del self.loaded[name]
+                self.missing[name] = f"does not start ({error})".splitlines()[0]
         gc.collect()
         gc.freeze()
 
-    def close(self) -> None:
+    def end(self) -> None:
+        processes.end_children()
         for competitor in self.loaded.values():
-            competitor.stop()
+            competitor.sweep()
 
     def measure(self, workload: Workload) -> None:
         """All competitors at one workload: at once in memory and by turns, or one by one where messages are huge."""
@@ -132,16 +139,20 @@ def main() -> int:
             print(f"{name:14} {WORKLOADS[name].about}")
         print("\ncompetitors:", ", ".join(competitors.NAMES))
         return 0
-    processes.adopt_orphans()
-    started = time.monotonic()
     bench = Bench(options)
     about = machine.describe(bench.loaded) | {"runs": options.runs}
     print(machine.line(about), file=sys.stderr)
-    for name in names:
-        before = len(bench.rows)
-        bench.measure(WORKLOADS[name])
-        report.show(WORKLOADS[name], bench.rows[before:])
-    bench.close()
+    processes.adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    started = time.monotonic()
+    try:
+        bench.start()
+        for name in names:
+            before = len(bench.rows)
+            bench.measure(WORKLOADS[name])
+            report.show(WORKLOADS[name], bench.rows[before:])
+    finally:
+        bench.end()
     about["minutes"] = round((time.monotonic() - started) / 60, 1)
     about["load_after"] = machine.load()
     written = report.write(options.out, about, bench.rows)

@@ -24,7 +24,7 @@ def end_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def descendants(root: int) -> list[int]:
+def descendants(*roots: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -32,7 +32,7 @@ def descendants(root: int) -> list[int]:
                 fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(entry))
     found: list[int] = []
-    todo = [root]
+    todo = list(roots)
     while todo:
         more = children.get(todo.pop(), [])
         found += more
@@ -55,6 +55,14 @@ def end_tree(root: int) -> None:
             if late:
                 _kill(pid)
         time.sleep(0.002)
+
+
+def end_children() -> None:
+    """All of ours, those included that became ours when their parents ended."""
+    me = os.getpid()
+    while children := [pid for pid in descendants(me) if not _is_over(pid)]:
+        for pid in children:
+            end_tree(pid)
 
 
 def _is_cleaner(pid: int) -> bool:

@@ -102,19 +102,26 @@ class Scenario:
         for channel in self.channels:
             channel.close()
 
+    def tree(self) -> list[int]:
+        """The processes whose CPU time and memory count."""
+        servers = self.competitor.servers
+        return processes.descendants(os.getpid(), *servers) + servers
+
     def wait_ready(self) -> None:
         for worker in self.workers:
             self.answer(worker)
 
     def calibrate(self) -> None:
-        """Find the number of messages that a run of the wanted length takes."""
-        while self.count < MAX_MESSAGES:
+        """Find the number of messages that a run of the wanted length takes: one slow run alone proves nothing."""
+        slow = 0
+        while slow < 2 and self.count < MAX_MESSAGES:
             passed = self.run()["seconds"]
-            rate = self.count / max(passed, 1e-9)
-            if passed >= self.seconds / 4:
-                self.count = max(1, min(round(rate * self.seconds), MAX_MESSAGES))
-                return
-            self.count = max(self.count * 2, min(round(rate * self.seconds / 2), self.count * 16))
+            if passed >= self.seconds / 2:
+                slow += 1
+                continue
+            slow = 0
+            wanted = round(self.count * self.seconds / max(passed, 1e-9))
+            self.count = min(max(2 * self.count, wanted), 16 * self.count, MAX_MESSAGES)
 
 
 class Stream(Scenario):
@@ -133,7 +140,7 @@ class Stream(Scenario):
         self.producers = [self.worker(produce) for _ in range(workload.producers)]
         self.consumers = [self.worker(consume) for _ in range(workload.consumers)]
         self.wait_ready()
-        self.baseline = processes.resident_bytes(processes.descendants(os.getpid()) + self.competitor.servers)
+        self.baseline = processes.resident_bytes(self.tree())
         first_ms = self.check()
         if first_ms < 1000 * self.seconds:
             self.calibrate()
@@ -160,7 +167,7 @@ class Stream(Scenario):
 
     def run(self) -> dict[str, Any]:
         self.count = max(self.count, len(self.producers), len(self.consumers))
-        tree = processes.descendants(os.getpid()) + self.competitor.servers
+        tree = self.tree()
         cpu = processes.cpu_seconds(tree)
         for consumer, n in zip(self.consumers, self.shares(self.consumers)):
             consumer.order("same", n)
@@ -212,7 +219,7 @@ class Forward(Stream):
         self.middle = self.worker(partial(roles.Forwarder, first, second))
         self.consumers = [self.worker(partial(roles.Consumer, second, workload, self.message))]
         self.wait_ready()
-        self.baseline = processes.resident_bytes(processes.descendants(os.getpid()) + self.competitor.servers)
+        self.baseline = processes.resident_bytes(self.tree())
         self.middle.order("same", n := 4)
         self.producers[0].order("varied", n)
         self.consumers[0].order("varied", n)

@@ -48,15 +48,11 @@ class Base:
 
     @classmethod
     def start(cls) -> None:
-        """Once, before the first channel: what needs a server starts it here."""
+        """Once, before the first channel: what needs a server starts it here; it is ended with all else."""
 
     @classmethod
     def sweep(cls) -> None:
         """After channels of which some may have been killed: remove what they left."""
-
-    @classmethod
-    def stop(cls) -> None:
-        """Once, after the last channel."""
 
     def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
         """A channel for `capacity` messages of about `nbytes`, of this type."""

@@ -37,11 +37,6 @@ class Competitor(Base):
         subprocess.run([*command, *options], check=True, capture_output=True, timeout=90)
         cls.servers = [pid for pid in processes.descendants(os.getpid()) if pid not in before]
 
-    @classmethod
-    def stop(cls) -> None:
-        for pid in cls.servers:
-            processes.end_tree(pid)
-
     def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
         Competitor._made += 1
         self.name = f"bench-{os.getpid()}-{Competitor._made}"
@@ -51,7 +46,7 @@ class Competitor(Base):
         """Both ends are drivers of their own that know the queue's actor by its name."""
         if not ray.is_initialized():
             ray.init(f"127.0.0.1:{_PORT}", namespace="bench", log_to_driver=False, configure_logging=False)
-        options = {"name": self.name, "get_if_exists": True, "lifetime": "detached", "num_cpus": 0}
+        options = {"name": self.name, "get_if_exists": True, "num_cpus": 0}  # ends with the end that made it
         return ray.util.queue.Queue(self.capacity, actor_options=options)
 
     def sender(self) -> Callable[[Any], Any]:
