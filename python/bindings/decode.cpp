@@ -23,15 +23,11 @@ void drop(std::vector<PyObject*>& objects) noexcept {
   }
 }
 
-// Grows, by several at a time, to the size needed by an index that the reader has checked.
-[[gnu::noinline]] PyObject*& grown(std::vector<PyObject*>& objects, std::size_t index) {
-  constexpr std::size_t kStep = 32;
-  objects.resize(index + kStep, nullptr);
-  return objects[index];
-}
-
+// Grows to the size needed by an index that the reader has checked. Numbers come in order, so mostly by one.
 inline PyObject*& at(std::vector<PyObject*>& objects, std::size_t index) {
-  return index < objects.size() ? objects[index] : grown(objects, index);
+  if (index == objects.size()) return objects.emplace_back(nullptr);
+  if (index > objects.size()) objects.resize(index + 1, nullptr);
+  return objects[index];
 }
 
 constexpr std::size_t kPooledTables = 4;

@@ -288,7 +288,8 @@ std::uint64_t Arena::trim() const {
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const {
   if (closed()) return closed_here("sender");
   const WaitContext wait = waiting(timeout);
-  format::FrameBuilder builder;
+  thread_local format::FrameBuilder builder;  // a message needs about as much memory as the one before
+  builder.clear();
   LoanedArrays loans(*state_->arena);
   Status encoded = features::encode(value, builder, &loans);
   if (!encoded) return std::move(encoded).error();

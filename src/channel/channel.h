@@ -261,12 +261,13 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool receive_slot(const Slot& slot, Identity me, Incoming& out) noexcept;
   Result<std::size_t> get_some(Incoming* out, std::size_t most, const WaitContext& wait);
   Result<std::size_t> get_now(Incoming* out, std::size_t most, Identity me, const WaitContext& wait);
+  void fetch_next(std::uint64_t bytes) const noexcept;
   std::size_t receive_some(Incoming* out, std::size_t most, Identity me, Receipt& receipt) noexcept;
   bool serve_returned(Identity me, Incoming& out, Receipt& receipt) noexcept;
   template <class Ready>
   Status wait_at(Event& event, End peers, const char* waited_for, const Ready& ready, const WaitContext& wait);
   Status wait_until_ready(const WaitContext& wait);
-  void received() noexcept;
+  void received(std::size_t count) noexcept;
   void settle_receipt(const Receipt& receipt) noexcept;
   template <class Visit>
   void for_each_record(Visit visit) const noexcept;

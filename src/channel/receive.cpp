@@ -96,6 +96,14 @@ bool Channel::receive_slot(const Slot& slot, Identity me, Incoming& out) noexcep
   return true;
 }
 
+// The next message, if there is one, comes from the sender's core while this one is decoded. It is most likely of the
+// same size.
+void Channel::fetch_next(std::uint64_t bytes) const noexcept {
+  const std::uint64_t head = load_relaxed(header().head);
+  if (head == load_relaxed(header().cached_tail) || !known_first_.segment) return;
+  prefetch(&known_first_.segment.at(head), offsetof(Slot, inline_data) + (bytes <= kInlineBytes ? bytes : 0));
+}
+
 // Under the receivers' lock: up to `most` messages, those returned first, then those of the ring with one store of
 // `head` each, so that none is held that was not received.
 std::size_t Channel::receive_some(Incoming* out, std::size_t most, Identity me, Receipt& receipt) noexcept {
@@ -114,6 +122,7 @@ std::size_t Channel::receive_some(Incoming* out, std::size_t most, Identity me, 
     store_release(shared.head, load_relaxed(shared.head) + 1);  // the slot may be written again
     ++count;
   }
+  if (count != 0) fetch_next(out[count - 1].bytes_);
   return count;
 }
 
@@ -129,11 +138,17 @@ void Channel::settle_receipt(const Receipt& receipt) noexcept {
   for (std::size_t i = 0; i < receipt.spent_count; ++i) arena_->release_unreachable(receipt.spent[i]);
 }
 
-// After unlocking, with something received: wakes those who wait for the room, for the message to be received, or for
-// what is left.
-void Channel::received() noexcept {
+// After unlocking, with `count` received: wakes those who wait for the room, for the messages to be received, or for
+// what is left. A full channel wakes its senders once for half of its places, lest the two sides take turns message by
+// message; a sender that finds it so looks again by itself, too.
+void Channel::received(std::size_t count) noexcept {
   ChannelHeader& shared = header();
-  notify(shared.space);  // its fence serves the looks below as well
+  full_fence();  // what was received is visible before the flags are read
+  if (load_relaxed(shared.space.waiters) != 0) {
+    const std::uint64_t head = load_relaxed(shared.head), capacity = shared.capacity;
+    const std::uint64_t half = std::max<std::uint64_t>(capacity / 2, 1);
+    if (capacity == 0 || head / half != (head - count) / half) notify(shared.space);
+  }
   if (load_relaxed(shared.freed_bytes.waiters) != 0) notify_all(shared.freed_bytes);
   if (load_relaxed(shared.acked.waiters) != 0) notify_all(shared.acked);
   if (load_relaxed(shared.items.waiters) != 0 && has_messages()) notify(shared.items);
@@ -161,7 +176,7 @@ Result<std::size_t> Channel::get_now(Incoming* out, std::size_t most, Identity m
   settle_receipt(receipt);
   mark_used(End::kReceiving, me);
   if (got != 0) {
-    received();
+    received(got);
   } else if (receipt.damaged || receipt.starved) {
     return unreceived(receipt);
   }

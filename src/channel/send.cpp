@@ -234,6 +234,11 @@ std::size_t Channel::write_some(const Segment& segment, std::span<Outgoing> mess
   store_relaxed(shared.bytes_in, load_relaxed(shared.bytes_in) + bytes);
   if (watched) add(shared.wakes_on_their_way, 1u);
   store_release(shared.tail, tail + count);
+  const std::uint64_t next = tail + count;
+  if (next - std::max(head, segment.base) < segment.slots) {  // free, so that no receiver is about to read it
+    const std::uint64_t frame = messages[0].block.valid() ? 0 : messages[0].size();
+    prefetch_for_write(&segment.at(next), offsetof(Slot, inline_data) + frame);
+  }
   return count;
 }
 

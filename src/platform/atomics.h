@@ -116,4 +116,15 @@ inline void relax_cpu() noexcept {
 #endif
 }
 
+// Asks for the cache lines of `bytes` from `from` on, to be read soon. May be any address.
+inline void prefetch(const void* from, std::size_t bytes) noexcept {
+  constexpr std::size_t kLine = 64;
+  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const char*>(from) + at);
+}
+// The same, to be written.
+inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
+  constexpr std::size_t kLine = 64;
+  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const char*>(from) + at, 1);
+}
+
 }  // namespace shmtree::platform
