@@ -117,14 +117,21 @@ def table(title: str, columns: list[str], key: str, figure: Figure, rows: list[R
     """Competitors down, workloads across; empty where there is no figure, and no table where there are none at all."""
     by = {(measured["workload"], measured["competitor"]): measured for measured in rows}
     present = [name for name in columns if any(m["workload"] == name and key in m for m in rows)]
-    competitors = list(dict.fromkeys(m["competitor"] for m in rows if m["workload"] in present))
     if not present:
         return ""
     lines = [f"### {title}\n", "| | " + " | ".join(present) + " |", "|---|" + "---:|" * len(present)]
-    for competitor in competitors:
-        cells = [by.get((name, competitor), {}) for name in present]
-        lines.append(f"| {competitor} | " + " | ".join(figure(c) if key in c else "" for c in cells) + " |")
+    for competitor in dict.fromkeys(m["competitor"] for m in rows if m["workload"] in present):
+        found = [by.get((name, competitor), {}) for name in present]
+        cells = [figure(one) if key in one else _why_not(one) for one in found]
+        if any(cells):
+            lines.append(f"| {competitor} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _why_not(measured: Row) -> str:
+    """What a cell without a figure says; the whole reason is in the list below the tables."""
+    problem = measured.get("problem", "")
+    return next((word for word in ("not installed", "stuck") if problem.startswith(word)), "")
 
 
 def problems(rows: list[Row]) -> str:
