@@ -267,7 +267,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   template <class Ready>
   Status wait_at(Event& event, End peers, const char* waited_for, const Ready& ready, const WaitContext& wait);
   Status wait_until_ready(const WaitContext& wait);
-  void received(std::size_t count) noexcept;
+  void received(std::size_t count, const Incoming& last) noexcept;
   void settle_receipt(const Receipt& receipt) noexcept;
   template <class Visit>
   void for_each_record(Visit visit) const noexcept;

@@ -116,7 +116,7 @@ Result<Delivery> Channel::take(const WaitContext& wait) {
       if (took == Took::kOne) {
         mark_used(End::kReceiving, *me);
         delivery.channel_ = shared_from_this();
-        received(1);
+        received(1, delivery.message());
         return delivery;
       }
       if (took == Took::kLeft) return unreceived(receipt);

@@ -138,16 +138,16 @@ void Channel::settle_receipt(const Receipt& receipt) noexcept {
   for (std::size_t i = 0; i < receipt.spent_count; ++i) arena_->release_unreachable(receipt.spent[i]);
 }
 
-// After unlocking, with `count` received: wakes those who wait for the room, for the messages to be received, or for
-// what is left. A full channel wakes its senders once for half of its places, lest the two sides take turns message by
-// message; a sender that finds it so looks again by itself, too.
-void Channel::received(std::size_t count) noexcept {
+// After unlocking, with `count` received, the last of them `last`: wakes those who wait for the room, for the messages
+// to be received, or for what is left. A channel full of messages that cost less than waking somebody wakes its senders
+// once for half of its places, lest the two sides take turns message by message; a sender looks again by itself, too.
+void Channel::received(std::size_t count, const Incoming& last) noexcept {
   ChannelHeader& shared = header();
   full_fence();  // what was received is visible before the flags are read
   if (load_relaxed(shared.space.waiters) != 0) {
     const std::uint64_t head = load_relaxed(shared.head), capacity = shared.capacity;
     const std::uint64_t half = std::max<std::uint64_t>(capacity / 2, 1);
-    if (capacity == 0 || head / half != (head - count) / half) notify(shared.space);
+    if (capacity == 0 || last.in_block() || head / half != (head - count) / half) notify(shared.space);
   }
   if (load_relaxed(shared.freed_bytes.waiters) != 0) notify_all(shared.freed_bytes);
   if (load_relaxed(shared.acked.waiters) != 0) notify_all(shared.acked);
@@ -176,7 +176,7 @@ Result<std::size_t> Channel::get_now(Incoming* out, std::size_t most, Identity m
   settle_receipt(receipt);
   mark_used(End::kReceiving, me);
   if (got != 0) {
-    received(got);
+    received(got, out[got - 1]);
   } else if (receipt.damaged || receipt.starved) {
     return unreceived(receipt);
   }
