@@ -155,6 +155,29 @@ std::pair<std::string, std::string> split(const std::string& path) {
   return {path.substr(0, slash == std::string::npos ? 0 : slash), path.substr(slash + 1)};
 }
 
+// What lies at a path, locked. The file refers to the directory.
+struct OpenName {
+  platform::UniqueFd directory;
+  LockedFile file;
+  Record record;
+
+  bool is(const NamedThing& thing) const noexcept {
+    return std::memcmp(record.header.uuid, thing.arena->uuid(), sizeof record.header.uuid) == 0 &&
+           record.header.block == thing.block;
+  }
+};
+
+Result<OpenName> open_path(const std::string& path) {
+  const auto [folder, name] = split(path);
+  auto directory = platform::open_private_directory(folder, false);
+  if (!directory) return std::move(directory).error();
+  auto file = LockedFile::open(directory->get(), name, kLockTimeoutNs);
+  if (!file) return std::move(file).error();
+  auto record = read_record(*file);
+  if (!record) return std::move(record).error();
+  return OpenName{std::move(*directory), std::move(*file), std::move(*record)};
+}
+
 NamedThing thing_of(const Header& header, std::shared_ptr<Arena> arena) {
   return NamedThing{static_cast<NamedKind>(header.kind), std::move(arena), header.block,
                     std::string(header.note, header.note_bytes)};
@@ -235,18 +258,13 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
 }
 
 Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_ptr<Arena> arena) {
-  const auto [folder, name] = split(path);
-  auto directory = platform::open_private_directory(folder, false);
-  if (!directory) return std::move(directory).error();
-  std::optional<Header> header;
+  Header header;
   {
-    auto file = LockedFile::open(directory->get(), name, kLockTimeoutNs);
-    if (!file) return std::move(file).error();
-    auto record = read_record(*file);
-    if (!record) return std::move(record).error();
-    header = record->header;
+    auto open = open_path(path);
+    if (!open) return std::move(open).error();
+    header = open->record.header;
   }
-  std::unique_ptr<Name> made(new Name(path, thing_of(*header, std::move(arena))));
+  std::unique_ptr<Name> made(new Name(path, thing_of(header, std::move(arena))));
   Status added = made->add_entry();
   if (!added) return std::move(added).error();
   return made;
@@ -258,54 +276,42 @@ Status Name::join_again() {
 }
 
 Status Name::add_entry() {
-  const auto [folder, name] = split(path_);
-  auto directory = platform::open_private_directory(folder, false);
-  if (!directory) return std::move(directory).error();
-  auto file = LockedFile::open(directory->get(), name, kLockTimeoutNs);
-  if (!file) return std::move(file).error();
-  auto record = read_record(*file);
-  if (!record) return std::move(record).error();
-  const Header& header = record->header;
-  if (std::memcmp(header.uuid, thing_.arena->uuid(), sizeof header.uuid) != 0 || header.block != thing_.block) {
+  auto open = open_path(path_);
+  if (!open) return std::move(open).error();
+  if (!open->is(thing_)) {
     return Error{Code::kNotFound, "another process has made something else of it meanwhile"};
   }
+  const std::vector<Entry>& entries = open->record.entries;
   // A place that is free, or whose process is gone; the living keep theirs.
-  const auto is_free = [&](const Entry& entry) { return entry.pid <= 0 || !is_alive(entry, header.uuid); };
-  const auto place = std::find_if(record->entries.begin(), record->entries.end(), is_free);
+  const auto is_free = [&](const Entry& entry) { return entry.pid <= 0 || !is_alive(entry, open->record.header.uuid); };
+  const auto place = std::find_if(entries.begin(), entries.end(), is_free);
   const Entry mine{platform::process_id(), thing_.arena->fd()};
-  const auto index = static_cast<std::uint64_t>(place - record->entries.begin());
-  Status written = file->write(sizeof(Header) + index * sizeof(Entry), &mine, sizeof mine);
+  const auto index = static_cast<std::uint64_t>(place - entries.begin());
+  Status written = open->file.write(sizeof(Header) + index * sizeof(Entry), &mine, sizeof mine);
   if (!written) return written;
   pid_ = mine.pid;
-  auto part = file->take_part();
+  auto part = open->file.take_part();
   if (!part) return std::move(part).error();
   part_ = std::move(*part);
   return success();
 }
 
 Status Name::remove_entry() {
-  const auto [folder, name] = split(path_);
-  auto directory = platform::open_private_directory(folder, false);
-  if (!directory) return std::move(directory).error();
-  auto file = LockedFile::open(directory->get(), name, kLockTimeoutNs);
-  if (!file) return std::move(file).error();
-  auto record = read_record(*file);
-  if (!record) return std::move(record).error();
-  const Header& header = record->header;
-  if (std::memcmp(header.uuid, thing_.arena->uuid(), sizeof header.uuid) != 0 || header.block != thing_.block) {
-    return success();
-  }
-  const auto mine = std::find_if(record->entries.begin(), record->entries.end(), [&](const Entry& entry) {
+  auto open = open_path(path_);
+  if (!open) return std::move(open).error();
+  if (!open->is(thing_)) return success();
+  std::vector<Entry>& entries = open->record.entries;
+  const auto mine = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
     return entry.pid == pid_ && entry.fd == thing_.arena->fd();
   });
-  if (mine != record->entries.end()) {
+  if (mine != entries.end()) {
     *mine = Entry{0, 0};
-    const auto index = static_cast<std::uint64_t>(mine - record->entries.begin());
-    Status written = file->write(sizeof(Header) + index * sizeof(Entry), &*mine, sizeof *mine);
+    const auto index = static_cast<std::uint64_t>(mine - entries.begin());
+    Status written = open->file.write(sizeof(Header) + index * sizeof(Entry), &*mine, sizeof *mine);
     if (!written) return written;
   }
   platform::end_part(part_);
-  return living(*file, *record).empty() ? file->remove() : success();
+  return living(open->file, open->record).empty() ? open->file.remove() : success();
 }
 
 void Name::leave() noexcept {
