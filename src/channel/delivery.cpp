@@ -123,7 +123,6 @@ Result<Delivery> Channel::take(const WaitContext& wait) {
       if (took == Took::kNeedsRecord) {
         Status added = add_records(wait);
         if (!added) return in_time(std::move(added).error());
-        continue;
       }
       continue;
     }
