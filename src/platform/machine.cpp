@@ -102,6 +102,10 @@ unsigned usable_cores() noexcept {
   return static_cast<unsigned>(std::max(CPU_COUNT(&set), 1));
 }
 
+void yield_core() noexcept {
+  sched_yield();
+}
+
 #if defined(SHMTREE_CRASH_POINTS)
 void crash_now() noexcept {
   do {

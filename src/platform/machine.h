@@ -15,6 +15,9 @@ std::uint64_t available_memory_bytes(const std::string& proc, const std::string&
 
 unsigned usable_cores() noexcept;
 
+// Lets another thread that waits for this very core go first, if there is one.
+void yield_core() noexcept;
+
 int process_id() noexcept;
 
 // 16 random bytes from the kernel.

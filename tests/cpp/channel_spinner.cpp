@@ -1,0 +1,60 @@
+// When a waiting call looks again for a moment, and when it goes to sleep at once.
+#include "channel/spinner.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using channel::Spinner;
+using platform::Deadline;
+
+namespace {
+
+bool spins_in_vain(Spinner& spinner) {
+  bool looked = false;
+  const auto never = [&] {
+    looked = true;
+    return false;
+  };
+  REQUIRE_FALSE(spinner.until(never, {Deadline::never()}));
+  return looked;
+}
+
+// Waits that went straight to sleep before the next one that spun.
+int waits_until_a_try(Spinner& spinner) {
+  int waits = 0;
+  while (!spins_in_vain(spinner)) {
+    REQUIRE(++waits < 5000);
+  }
+  return waits;
+}
+
+}  // namespace
+
+TEST_CASE("A spin that does not pay is given up, and tried again more and more rarely") {
+  if (platform::usable_cores() < 2) return;
+  Spinner spinner;
+  int first = 0;
+  while (spins_in_vain(spinner)) REQUIRE(++first < 10);
+  REQUIRE(first > 0);
+  CHECK(waits_until_a_try(spinner) < 32);
+  CHECK(waits_until_a_try(spinner) == 63);
+  CHECK(waits_until_a_try(spinner) == 127);
+}
+
+TEST_CASE("A try that pays makes every wait spin again") {
+  if (platform::usable_cores() < 2) return;
+  Spinner spinner;
+  while (spins_in_vain(spinner)) {
+  }
+  int waits = 0;
+  const auto at_once = [] { return true; };
+  while (!spinner.until(at_once, {Deadline::never()})) REQUIRE(++waits < 32);
+  CHECK(spins_in_vain(spinner));
+}
+
+TEST_CASE("A call that must not wait does not spin") {
+  Spinner spinner;
+  bool looked = false;
+  const auto look = [&] { return looked = true; };
+  CHECK_FALSE(spinner.until(look, {Deadline::immediate()}));
+  CHECK_FALSE(looked);
+}
