@@ -25,7 +25,7 @@ PyObject* decode_long_str(Decoder& decoder) {
   // Parsed from a copy: others may still write to the frame.
   const std::unique_ptr<char, FreeBytes> bytes(static_cast<char*>(std::malloc(blob.size() + 1)));
   if (!bytes) return PyErr_NoMemory();
-  copy_large(bytes.get(), blob.data(), blob.size());
+  copy_to_fresh(bytes.get(), blob.data(), blob.size());
   return decode_str(decoder, {bytes.get(), blob.size()});
 }
 
@@ -39,7 +39,7 @@ PyObject* decode_long_bytes(Decoder& decoder) {
   const std::span<const std::byte> blob = decoder.in.next_blob();
   if (decoder.in.failed()) return nullptr;
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(blob.size()));
-  if (bytes) copy_large(PyBytes_AS_STRING(bytes), blob.data(), blob.size());
+  if (bytes) copy_to_fresh(PyBytes_AS_STRING(bytes), blob.data(), blob.size());
   return bytes;
 }
 
@@ -51,7 +51,7 @@ PyObject* decode_bytearray(Decoder& decoder, bool is_long) {
   const std::span<const std::byte> blob = decoder.in.next_blob();
   if (decoder.in.failed()) return nullptr;
   PyObject* bytes = PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(blob.size()));
-  if (bytes) copy_large(PyByteArray_AS_STRING(bytes), blob.data(), blob.size());
+  if (bytes) copy_to_fresh(PyByteArray_AS_STRING(bytes), blob.data(), blob.size());
   return bytes;
 }
 

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "format/frame_builder.h"
+#include "platform/copy.h"
 #include "schema/shmtree.capnp.h"
 
 namespace shmtree::format {
@@ -163,7 +164,7 @@ void FrameBuilder::copy_buffers(std::byte* out) const noexcept {
     // What was in this place before is nobody's business.
     std::memset(out + end, 0, buffer.offset - end);
     if (buffer.gathered == kNoIndex) {
-      std::memcpy(out + buffer.offset, buffer.begin, buffer.bytes);
+      platform::copy_bytes(out + buffer.offset, buffer.begin, buffer.bytes);
     } else {
       gather(sources_[buffer.gathered], out + buffer.offset);
     }

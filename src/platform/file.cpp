@@ -187,8 +187,12 @@ void populate(std::byte* address, std::uint64_t bytes) noexcept {
 }
 
 void advise_huge(std::byte* address, std::uint64_t bytes) noexcept {
+  constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
+  const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(address) + kHugePage - 1) & ~(kHugePage - 1);
+  const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(address) + bytes) & ~(kHugePage - 1);
+  if (begin >= end) return;
   const int saved = errno;
-  madvise(address, bytes, MADV_HUGEPAGE);
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
   errno = saved;
 }
 

@@ -67,7 +67,7 @@ std::byte* try_map_shared(int fd, std::uint64_t offset, std::uint64_t bytes) noe
 void unmap(std::byte* address, std::uint64_t bytes) noexcept;
 // Fills this process's page tables for committed pages, faster than faulting them one by one. A hint.
 void populate(std::byte* address, std::uint64_t bytes) noexcept;
-// Asks for huge pages behind the mapping. A hint.
+// Asks for the huge pages of 2 MiB that lie within private or shared memory. A hint.
 void advise_huge(std::byte* address, std::uint64_t bytes) noexcept;
 
 // Non-blocking exclusive lock on one byte of the file, owned by the open file description of `fd`: it goes when the

@@ -1,0 +1,52 @@
+#include "platform/copy.h"
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+namespace shmtree::platform {
+
+#if defined(__x86_64__)
+namespace {
+
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kAhead = 8 * kLine;  // the hardware's own prefetching stops at each page
+
+void stream_line(std::byte* out, const std::byte* in) noexcept {
+  const auto* from = reinterpret_cast<const __m128i*>(in);
+  auto* to = reinterpret_cast<__m128i*>(out);
+  const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+  const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+  _mm_stream_si128(to, a), _mm_stream_si128(to + 1, b);
+  _mm_stream_si128(to + 2, c), _mm_stream_si128(to + 3, d);
+}
+
+void stream(std::byte* out, const std::byte* in, std::size_t bytes) noexcept {
+  const std::size_t head = (kLine - reinterpret_cast<std::uintptr_t>(out) % kLine) % kLine;
+  std::memcpy(out, in, head);
+  std::size_t at = head;
+  for (; at + kLine <= bytes; at += kLine) {
+    __builtin_prefetch(in + at + kAhead);
+    stream_line(out + at, in + at);
+  }
+  _mm_sfence();  // such stores are ordered with no other
+  std::memcpy(out + at, in + at, bytes - at);
+}
+
+}  // namespace
+#endif
+
+void copy_bytes(void* out, const void* in, std::size_t bytes) noexcept {
+#if defined(__x86_64__)
+  if (bytes >= kStreamedBytes) {
+    stream(static_cast<std::byte*>(out), static_cast<const std::byte*>(in), bytes);
+    return;
+  }
+#endif
+  if (bytes != 0) std::memcpy(out, in, bytes);
+}
+
+}  // namespace shmtree::platform
