@@ -71,8 +71,7 @@ PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* nam
   Frame* frame = new_frame(builder.total_bytes());
   if (!frame) return nullptr;
   Ref result(reinterpret_cast<PyObject*>(frame));
-  const Status written = builder.write_metadata(frame->data);
-  if (!written.ok()) return raise(written.error());
+  builder.write_metadata(frame->data);
   if (builder.buffer_bytes() > kReleaseGilBytes) {
     const WithoutGil unlocked;
     builder.copy_buffers(frame->data);

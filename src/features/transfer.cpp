@@ -32,8 +32,7 @@ Result<Outgoing> stage(format::FrameBuilder& builder, std::span<const memory::Bl
   const std::uint64_t frame_bytes = builder.total_bytes();
   Outgoing message;
   if (frame_bytes <= channel::kInlineBytes && referred.empty()) {
-    Status written = builder.write_metadata(scratch.bytes);
-    if (!written) return std::move(written).error();
+    builder.write_metadata(scratch.bytes);
     builder.copy_buffers(scratch.bytes);
     message.inline_frame = {scratch.bytes, static_cast<std::size_t>(frame_bytes)};
     return message;
@@ -50,8 +49,7 @@ Result<Outgoing> stage(format::FrameBuilder& builder, std::span<const memory::Bl
     }
     builder.copy_buffers(block->data());
   }
-  Status written = builder.write_metadata(block->data());
-  if (!written) return std::move(written).error();
+  builder.write_metadata(block->data());
   if (!referred.empty()) {
     Status listed = channel.arena()->set_references(*block, referred, wait);
     if (!listed) return in_time(std::move(listed).error());

@@ -16,7 +16,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string_view>
 
 #include "format/column.h"
@@ -155,12 +154,11 @@ class FrameBuilder {
   std::uint64_t buffer_bytes() const noexcept { return buffer_bytes_; }
   std::size_t buffer_count() const noexcept { return layout_.size(); }
 
-  // `out` has total_bytes() bytes, aligned to 8. Writes header and metadata (metadata_bytes() + 16 bytes).
-  // kInvalid when the Cap'n Proto message did not come out at the size computed for it.
-  Status write_metadata(std::byte* out) noexcept;
+  // `out` has total_bytes() bytes. Writes header and metadata (metadata_bytes() + 16 bytes).
+  void write_metadata(std::byte* out) const noexcept;
   // Writes the rest, padding included. Touches neither the columns nor anything but the memory added and `out`.
   void copy_buffers(std::byte* out) const noexcept;
-  Status write(std::byte* out) noexcept;
+  void write(std::byte* out) const noexcept;
 
   // --- for tests and statistics -----------------------------------------------------------------------------------
   std::size_t array_count() const noexcept { return arrays_.size(); }
@@ -169,7 +167,6 @@ class FrameBuilder {
   // Text stays far under Cap'n Proto's limit of 512 MiB: beyond this, every string becomes a raw buffer.
   static constexpr std::size_t kTextComfort = std::size_t{1} << 28;
   static constexpr std::size_t kNameSlots = 256;
-  static constexpr std::size_t kKeptScratch = std::size_t{4} << 20;
 
   struct NameRef {
     std::uint32_t offset;
@@ -223,8 +220,8 @@ class FrameBuilder {
   void merge(std::size_t begin, std::size_t end) noexcept;
   void place_views() noexcept;
   Status measure() noexcept;
-  // `message` is a capnp::MallocMessageBuilder, which this header does not name.
-  void fill_metadata(void* message) const;
+  template <class Segment>
+  void describe(Segment& segment) const noexcept;
   void gather(const Source& source, std::byte* out) const noexcept;
 
   Column<std::uint8_t> kinds_;
@@ -253,13 +250,6 @@ class FrameBuilder {
   std::uint64_t total_bytes_ = 0;
   std::uint64_t buffer_bytes_ = 0;
   std::size_t metadata_bytes_ = 0;
-
-  // Zeroed words for the Cap'n Proto message, zeroed again by it after each use.
-  struct FreeWords {
-    void operator()(std::uint64_t* words) const noexcept { std::free(words); }
-  };
-  std::unique_ptr<std::uint64_t[], FreeWords> scratch_;
-  std::size_t scratch_words_ = 0;
 };
 
 }  // namespace shmtree::format

@@ -1,10 +1,9 @@
-// FrameBuilder's output: the size of the metadata, the Cap'n Proto message, and the copies of the buffers.
-#include <capnp/message.h>
-
+// FrameBuilder's output: the size of the metadata, the metadata, and the copies of the buffers.
+#include <array>
 #include <cstring>
-#include <exception>
 
 #include "format/frame_builder.h"
+#include "format/segment_writer.h"
 #include "platform/copy.h"
 #include "schema/shmtree.capnp.h"
 
@@ -12,19 +11,16 @@ namespace shmtree::format {
 
 namespace {
 
-constexpr std::uint64_t words_of(std::uint64_t bytes) noexcept {
-  return (bytes + 7) / 8;
+// What the schema says, and segment_writer.h relies on.
+template <class Struct>
+constexpr bool has_size(unsigned words, unsigned pointers) {
+  const ::capnp::_::StructSize size = ::capnp::_::structSize<Struct>();
+  return size.data == words * ::capnp::WORDS && size.pointers == pointers * ::capnp::POINTERS;
 }
-
-template <class ListBuilder, class T>
-void fill(ListBuilder list, const Column<T>& values) {
-  for (unsigned i = 0; i < list.size(); ++i) list.set(i, values[i]);
-}
-
-template <class T>
-void fill(::capnp::Data::Builder data, const Column<T>& values) {
-  std::memcpy(data.begin(), values.data(), values.size());
-}
+constexpr std::size_t kColumns = 9;
+static_assert(has_size<schema::Frame>(0, kColumns));
+static_assert(has_size<schema::Array>(1, 0));
+static_assert(has_size<schema::External>(3, 0));
 
 // `count` items of `item` bytes, one after the other every `stride` bytes, to a place without gaps.
 template <std::size_t item>
@@ -55,24 +51,33 @@ std::byte* pick_row(const std::byte* from, std::int64_t count, std::int64_t stri
 
 }  // namespace
 
+// The columns in the order of the schema's fields.
+template <class Segment>
+void FrameBuilder::describe(Segment& segment) const noexcept {
+  segment.bytes(0, kinds_.data(), kinds_.size());
+  segment.bytes(1, lengths_.data(), lengths_.size());
+  segment.words(2, ints_.data(), ints_.size());
+  segment.words(3, floats_.data(), floats_.size());
+  segment.bytes(4, text_.data(), text_.size());
+  segment.template structs<1>(5, descriptors_.size(), [this](std::size_t i) { return std::array{descriptors_[i]}; });
+  segment.each_word(6, layout_.size(), [this](std::size_t i) { return layout_[i].bytes; });
+  segment.words(7, views_.data(), views_.size());
+  segment.template structs<3>(8, externals_.size(), [this](std::size_t i) {
+    const External& range = externals_[i];
+    return std::array{std::uint64_t{range.reference}, range.offset, range.bytes};
+  });
+}
+
 Status FrameBuilder::measure() noexcept {
-  const std::size_t counts[] = {kinds_.size(),       lengths_.size(), ints_.size(),  floats_.size(),       text_.size(),
-                                descriptors_.size(), layout_.size(),  views_.size(), externals_.size() * 3};
-  std::uint64_t words = 1 + ::capnp::sizeInWords<schema::Frame>();
-  bool fits = true;
-  for (const std::size_t count : counts) fits = fits && count <= kMaxColumnCount;
-  for (const std::size_t bytes : {kinds_.bytes(), lengths_.bytes(), text_.bytes()}) words += words_of(bytes);
-  words += ints_.size() + floats_.size() + layout_.size() + views_.size();
-  // Lists of structs are preceded by a word that describes them.
-  if (!descriptors_.empty()) words += 1 + descriptors_.size();
-  if (!externals_.empty()) words += 1 + externals_.size() * words_of(sizeof(External));
-  if (!fits || words * 8 > kMaxMetadataBytes) {
+  SegmentSize size(kColumns);
+  describe(size);
+  if (size.longest() > kMaxColumnCount || size.words() * 8 > kMaxMetadataBytes) {
     return Error{.code = Code::kMessageTooLarge,
                  .message = "The message has " + std::to_string(kinds_.size()) + " nodes and " +
                             std::to_string(text_.size()) +
                             " bytes of short strings; a frame can describe 536,870,911 of each and 4 GiB in all."};
   }
-  metadata_bytes_ = words * 8;
+  metadata_bytes_ = size.words() * 8;
   std::uint64_t end = sizeof(FrameHeader) + metadata_bytes_;
   for (Buffer& buffer : layout_) {
     buffer.offset = align_buffer(end);
@@ -86,76 +91,13 @@ Status FrameBuilder::measure() noexcept {
   return success();
 }
 
-Status FrameBuilder::write_metadata(std::byte* out) noexcept {
-  const std::size_t words = metadata_bytes_ / 8;
-  if (words > scratch_words_) {
-    const std::size_t wanted = words < 512 ? 512 : words + words / 2;
-    scratch_.reset(static_cast<std::uint64_t*>(std::calloc(wanted, 8)));
-    scratch_words_ = scratch_ == nullptr ? 0 : wanted;
-    if (scratch_ == nullptr) {
-      return Error{.code = Code::kOutOfSharedMemory, .message = "There is no memory left to describe the message."};
-    }
-  }
-  try {
-    // It zeroes what it used when it goes, so the scratch is always clean.
-    ::capnp::MallocMessageBuilder message(
-        ::kj::ArrayPtr<::capnp::word>(reinterpret_cast<::capnp::word*>(scratch_.get()), words));
-    fill_metadata(&message);
-    const auto segments = message.getSegmentsForOutput();
-    if (segments.size() != 1 || segments[0].size() != words) {
-      return Error{.code = Code::kInvalid, .message = "The metadata did not come out at the size computed for it."};
-    }
-    const FrameHeader header{.magic = kFrameMagic,
-                             .metadata_bytes = static_cast<std::uint32_t>(metadata_bytes_),
-                             .size_version_flags = total_bytes_ | std::uint64_t{kFrameVersion} << 48};
-    std::memcpy(out, &header, sizeof(header));
-    std::memcpy(out + sizeof(header), segments[0].begin(), metadata_bytes_);
-  } catch (const ::kj::Exception& exception) {
-    // The scratch may be left dirty.
-    scratch_.reset();
-    scratch_words_ = 0;
-    return Error{.code = Code::kInvalid, .message = exception.getDescription().cStr()};
-  } catch (const std::exception& exception) {
-    return Error{.code = Code::kOutOfSharedMemory, .message = exception.what()};
-  }
-  if (scratch_words_ * 8 > kKeptScratch) [[unlikely]] {
-    scratch_.reset();
-    scratch_words_ = 0;
-  }
-  return success();
-}
-
-void FrameBuilder::fill_metadata(void* message) const {
-  auto frame = static_cast<::capnp::MallocMessageBuilder*>(message)->initRoot<schema::Frame>();
-  const auto count = [](const auto& column) { return static_cast<unsigned>(column.size()); };
-  if (!kinds_.empty()) fill(frame.initKinds(count(kinds_)), kinds_);
-  if (!lengths_.empty()) fill(frame.initLengths(count(lengths_)), lengths_);
-  if (!ints_.empty()) fill(frame.initInts(count(ints_)), ints_);
-  if (!floats_.empty()) fill(frame.initFloats(count(floats_)), floats_);
-  if (!text_.empty()) fill(frame.initText(count(text_)), text_);
-  if (!descriptors_.empty()) {
-    auto arrays = frame.initArrays(count(descriptors_));
-    for (unsigned i = 0; i < arrays.size(); ++i) {
-      auto array = arrays[i];
-      array.setDtype(static_cast<std::uint8_t>(descriptors_[i]));
-      array.setFlags(static_cast<std::uint8_t>(descriptors_[i] >> 8));
-      array.setNdim(static_cast<std::uint8_t>(descriptors_[i] >> 16));
-      array.setBuffer(static_cast<std::uint32_t>(descriptors_[i] >> 32));
-    }
-  }
-  if (!layout_.empty()) {
-    auto buffers = frame.initBuffers(count(layout_));
-    for (unsigned i = 0; i < buffers.size(); ++i) buffers.set(i, layout_[i].bytes);
-  }
-  if (!views_.empty()) fill(frame.initViews(count(views_)), views_);
-  if (!externals_.empty()) {
-    auto externals = frame.initExternals(count(externals_));
-    for (unsigned i = 0; i < externals.size(); ++i) {
-      externals[i].setReference(externals_[i].reference);
-      externals[i].setOffset(externals_[i].offset);
-      externals[i].setBytes(externals_[i].bytes);
-    }
-  }
+void FrameBuilder::write_metadata(std::byte* out) const noexcept {
+  const FrameHeader header{.magic = kFrameMagic,
+                           .metadata_bytes = static_cast<std::uint32_t>(metadata_bytes_),
+                           .size_version_flags = total_bytes_ | std::uint64_t{kFrameVersion} << 48};
+  std::memcpy(out, &header, sizeof(header));
+  SegmentWriter segment(out + sizeof(header), kColumns);
+  describe(segment);
 }
 
 void FrameBuilder::copy_buffers(std::byte* out) const noexcept {
@@ -172,10 +114,9 @@ void FrameBuilder::copy_buffers(std::byte* out) const noexcept {
   }
 }
 
-Status FrameBuilder::write(std::byte* out) noexcept {
-  Status status = write_metadata(out);
-  if (status.ok()) copy_buffers(out);
-  return status;
+void FrameBuilder::write(std::byte* out) const noexcept {
+  write_metadata(out);
+  copy_buffers(out);
 }
 
 // In C order, whatever the order in memory: rows of the last dimension, the others counted like an odometer.

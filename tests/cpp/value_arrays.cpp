@@ -30,7 +30,7 @@ Sent send(const Value& value, features::ExternalArrays* externals = nullptr) {
   format::FrameBuilder builder;
   features::encode(value, builder, externals).value();
   auto frame = std::make_shared<std::vector<std::byte>>(builder.total_bytes());
-  builder.write(frame->data()).value();
+  builder.write(frame->data());
   return {frame, builder.buffer_bytes()};
 }
 

@@ -15,7 +15,7 @@ std::vector<std::byte> frame_of(const Value& value, features::ExternalArrays* ex
   format::FrameBuilder builder;
   features::encode(value, builder, externals).value();
   std::vector<std::byte> frame(builder.total_bytes());
-  builder.write(frame.data()).value();
+  builder.write(frame.data());
   return frame;
 }
 

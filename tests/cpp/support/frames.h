@@ -15,7 +15,7 @@ using Bytes = std::vector<std::byte>;
 inline Bytes bytes_of(format::FrameBuilder& builder) {
   builder.finish().value();
   Bytes frame(builder.total_bytes(), std::byte{0xaa});
-  builder.write(frame.data()).value();
+  builder.write(frame.data());
   return frame;
 }
 
