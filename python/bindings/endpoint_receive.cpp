@@ -30,9 +30,10 @@ PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
   Channel* channel = begin(self);
   if (!channel) return nullptr;
   GilHooks hooks(&closed_flag(self, End::kReceiving));
-  auto message = channel->get({deadline, &hooks});
-  if (!message) return raise_waited(self, hooks, message.error());
-  return decode_incoming(self, *message, copy);
+  channel::Incoming message;
+  const Status got = channel->get(message, {deadline, &hooks});
+  if (!got) return raise_waited(self, hooks, got.error());
+  return decode_incoming(self, message, copy);
 }
 
 // Takes back the exception that is set, for the next call: items were received that must be handed over first. Without
@@ -162,9 +163,10 @@ PyObject* endpoint_get_many(PyObject* object, PyObject* const* args, Py_ssize_t 
   if (!first || PyList_Append(items.get(), first.get()) != 0) return nullptr;
   // One at a time: nothing is received that the caller would not get.
   while (PyList_GET_SIZE(items.get()) < most && !closed_flag(self, End::kReceiving) && self->channel->ready()) {
-    auto message = self->channel->get({Deadline::immediate(), nullptr});
-    if (!message) break;  // somebody else was faster; anything worse comes with the next call
-    Ref item(decode_incoming(self, *message, copy));
+    channel::Incoming message;
+    // Somebody else may have been faster; anything worse comes with the next call.
+    if (!self->channel->get(message, {Deadline::immediate(), nullptr})) break;
+    Ref item(decode_incoming(self, message, copy));
     if (!item || PyList_Append(items.get(), item.get()) != 0) {
       defer_exception(self);
       break;

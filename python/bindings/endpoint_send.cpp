@@ -37,8 +37,8 @@ class Message {
     return session_->encode(object, options);
   }
   bool is_small() { return session_->builder().total_bytes() <= channel::kInlineBytes && loans_.blocks().empty(); }
-  Result<Outgoing> stage(features::InlineFrame& scratch, const WaitContext& wait) {
-    return features::stage(session_->builder(), loans_.blocks(), *self_->channel, scratch, wait);
+  Status stage(features::InlineFrame& scratch, Outgoing& out, const WaitContext& wait) {
+    return features::stage(session_->builder(), loans_.blocks(), *self_->channel, scratch, out, wait);
   }
 
   void settle() noexcept { loans_.settle(); }
@@ -77,9 +77,9 @@ class Batch {
     if (!message.encode(object)) return false;
     const bool small = message.is_small();
     if (!small && !flush()) return false;
-    auto staged = message.stage(scratch_[waiting_], wait_);
+    const Status staged = message.stage(scratch_[waiting_], out_[waiting_], wait_);
     if (!staged) return raise_waited(self_, hooks_, staged.error()), false;
-    out_[waiting_++] = std::move(*staged);
+    ++waiting_;
     if (small) return waiting_ < kMost || flush();
     if (!flush()) return false;
     message.settle();
@@ -243,9 +243,10 @@ std::optional<std::uint64_t> put_object(Endpoint* self, const PutArguments& argu
   if (!message.encode(arguments.object)) return std::nullopt;
   if (closed_flag(self, End::kSending)) return set_closed_here(self), std::nullopt;  // by the object's own code
   features::InlineFrame scratch;
-  auto staged = message.stage(scratch, wait);
+  Outgoing outgoing;
+  const Status staged = message.stage(scratch, outgoing, wait);
   if (!staged) return raise_waited(self, hooks, staged.error()), std::nullopt;
-  auto ticket = channel->put(*staged, wait);
+  auto ticket = channel->put(outgoing, wait);
   if (!ticket) return raise_waited(self, hooks, ticket.error()), std::nullopt;
   message.settle();
   return *ticket;

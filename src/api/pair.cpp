@@ -294,9 +294,10 @@ Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const {
   Status encoded = features::encode(value, builder, &loans);
   if (!encoded) return std::move(encoded).error();
   features::InlineFrame scratch;
-  auto message = features::stage(builder, loans.blocks(), *state_->channel, scratch, wait);
-  if (!message) return std::move(message).error();
-  auto ticket = state_->channel->put(*message, wait);
+  channel::Outgoing message;
+  Status staged = features::stage(builder, loans.blocks(), *state_->channel, scratch, message, wait);
+  if (!staged) return std::move(staged).error();
+  auto ticket = state_->channel->put(message, wait);
   if (ticket) loans.give();
   return ticket;
 }
@@ -341,9 +342,10 @@ bool Sender::closed() const noexcept {
 
 Result<Item> Receiver::get(Timeout timeout) const {
   if (closed()) return closed_here("receiver");
-  auto message = state_->channel->get(waiting(timeout));
-  if (!message) return std::move(message).error();
-  return to_item(*state_->arena->arena, *message);
+  channel::Incoming message;
+  Status got = state_->channel->get(message, waiting(timeout));
+  if (!got) return std::move(got).error();
+  return to_item(*state_->arena->arena, message);
 }
 
 Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout) const {

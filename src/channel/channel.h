@@ -146,6 +146,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   // kEmpty: nothing in time; kClosed or kPeerDied: the stream has ended.
   Result<Incoming> get(const WaitContext& wait);
+  // The same into `out`, which holds nothing: an inline frame is not moved once more.
+  Status get(Incoming& out, const WaitContext& wait);
   // Waits for the first as get() does, then takes what is there, up to `most`.
   Result<std::vector<Incoming>> get_many(std::size_t most, const WaitContext& wait);
   Result<Delivery> take(const WaitContext& wait);

@@ -203,9 +203,15 @@ Result<std::size_t> Channel::get_some(Incoming* out, std::size_t most, const Wai
 
 Result<Incoming> Channel::get(const WaitContext& wait) {
   Incoming message;
-  auto got = get_some(&message, 1, wait);
+  Status got = get(message, wait);
   if (!got) return std::move(got).error();
   return message;
+}
+
+Status Channel::get(Incoming& out, const WaitContext& wait) {
+  auto got = get_some(&out, 1, wait);
+  if (!got) return std::move(got).error();
+  return success();
 }
 
 Result<std::vector<Incoming>> Channel::get_many(std::size_t most, const WaitContext& wait) {

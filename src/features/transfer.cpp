@@ -27,15 +27,15 @@ Error in_time(Error error) {
 
 }  // namespace
 
-Result<Outgoing> stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred,
-                       channel::Channel& channel, InlineFrame& scratch, const WaitContext& wait) {
+Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred, channel::Channel& channel,
+             InlineFrame& scratch, Outgoing& out, const WaitContext& wait) {
   const std::uint64_t frame_bytes = builder.total_bytes();
-  Outgoing message;
   if (frame_bytes <= channel::kInlineBytes && referred.empty()) {
     builder.write_metadata(scratch.bytes);
     builder.copy_buffers(scratch.bytes);
-    message.inline_frame = {scratch.bytes, static_cast<std::size_t>(frame_bytes)};
-    return message;
+    out.block.abandon();
+    out.inline_frame = {scratch.bytes, static_cast<std::size_t>(frame_bytes)};
+    return success();
   }
   const std::uint64_t bytes = block_bytes(frame_bytes, referred.size());
   Status room = channel.wait_for_room(bytes, wait);
@@ -54,9 +54,9 @@ Result<Outgoing> stage(format::FrameBuilder& builder, std::span<const memory::Bl
     Status listed = channel.arena()->set_references(*block, referred, wait);
     if (!listed) return in_time(std::move(listed).error());
   }
-  message.block = std::move(*block);
-  message.bytes = frame_bytes;
-  return message;
+  out.block = std::move(*block);
+  out.bytes = frame_bytes;
+  return success();
 }
 
 std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena, const channel::Incoming& message) {

@@ -16,13 +16,13 @@ struct InlineFrame {
   alignas(64) std::byte bytes[channel::kInlineBytes];
 };
 
-// Writes the builder's frame (finish() was called) to where `channel` will take it from: into `scratch`, which must
-// live until it was put, or into a new block, for which room is waited for first. `referred` are the blocks that the
-// frame's external references stand for, in their order; the caller holds them. Errors: those of
+// Writes the builder's frame (finish() was called) to where `channel` will take it from, and makes `out` that: in
+// `scratch`, which must live until it was put, or in a new block, for which room is waited for first. `referred` are
+// the blocks that the frame's external references stand for, in their order; the caller holds them. Errors: those of
 // Channel::wait_for_room and Arena::allocate; kFull also when a stopped process keeps the arena's lock. Nothing is put
 // yet. The hooks of `wait` are told of copies above 64 KiB, which touch nothing but the memory added to the builder.
-Result<channel::Outgoing> stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred,
-                                channel::Channel& channel, InlineFrame& scratch, const platform::WaitContext& wait);
+Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred, channel::Channel& channel,
+             InlineFrame& scratch, channel::Outgoing& out, const platform::WaitContext& wait);
 
 // The bytes of the blocks that a received frame's external references stand for; valid as long as the frame's block is
 // held. Empty for a frame that came inline.

@@ -83,9 +83,9 @@ bool load_column(const Segment& segment, std::size_t field, Segment::Size size, 
 }  // namespace
 
 Result<FrameReader> FrameReader::open(std::span<const std::byte> frame) {
-  FrameReader reader;
+  Result<FrameReader> reader = FrameReader();  // loaded in its place: it is large to move
   try {
-    Status status = reader.load(frame);
+    Status status = reader->load(frame);
     if (!status.ok()) return std::move(status).error();
   } catch (const std::exception&) {
     return Error{.code = Code::kOutOfSharedMemory, .message = "There is no memory left to read the message."};

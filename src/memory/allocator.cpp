@@ -45,9 +45,8 @@ OwnedBlock& OwnedBlock::operator=(OwnedBlock&& other) noexcept {
   return *this;
 }
 
-void OwnedBlock::abandon() noexcept {
+void OwnedBlock::give_back() noexcept {
   Arena* arena = std::exchange(arena_, nullptr);
-  if (arena == nullptr) return;
   BlockEntry* entry = arena->entry(ref_.id);
   // In a forked child the block is still the parent's.
   if (entry == nullptr || writer_ != arena->current_identity()) return;

@@ -49,10 +49,14 @@ class OwnedBlock {
   // Pages newly committed for it: they have never been touched, so a copy into them is cheaper after populate().
   bool cold() const noexcept { return cold_; }
 
-  void abandon() noexcept;
+  void abandon() noexcept {
+    if (valid()) give_back();
+  }
 
  private:
   friend class Arena;
+  void give_back() noexcept;
+
   Arena* arena_ = nullptr;  // whoever writes keeps the arena
   BlockRef ref_{};
   Identity writer_ = kNobody;

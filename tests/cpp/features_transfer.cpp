@@ -24,7 +24,8 @@ TEST_CASE("A message that needs a block finds the channel full while a stopped p
   builder.add_str_node(text.data(), text.size());
   builder.finish().value();
   features::InlineFrame scratch;
-  REQUIRE(code_of(features::stage(builder, {}, *channel, scratch, patience(10))) == Code::kFull);
+  channel::Outgoing message;
+  REQUIRE(code_of(features::stage(builder, {}, *channel, scratch, message, patience(10))) == Code::kFull);
   owner.kill_and_wait();
-  REQUIRE(features::stage(builder, {}, *channel, scratch, patience()).ok());
+  REQUIRE(features::stage(builder, {}, *channel, scratch, message, patience()).ok());
 }
