@@ -1,7 +1,5 @@
 #include "bindings/encode.h"
 
-#include <memory>
-
 #include "bindings/encoder.h"
 #include "bindings/errors.h"
 #include "bindings/pickle_support.h"
@@ -9,35 +7,23 @@
 namespace shmtree::python {
 namespace {
 
-constexpr std::size_t kPooledSessions = 8;
-
 // Guarded by the GIL. A stack, so that the warm one is used again; several, because an object's own code may encode
 // while it is being encoded, and other threads while a copy runs.
-std::vector<std::unique_ptr<EncodeSession>>& pool() {
-  static auto* sessions = [] {
-    auto made = std::make_unique<std::vector<std::unique_ptr<EncodeSession>>>();
-    made->reserve(kPooledSessions);  // destructors give back to it
-    return made.release();
-  }();
-  return *sessions;
-}
+constexpr std::size_t kPooledSessions = 8;
+EncodeSession* pool[kPooledSessions];
+std::size_t pooled = 0;
 
 }  // namespace
 
-BorrowedSession::BorrowedSession() {
-  auto& sessions = pool();
-  if (sessions.empty()) {
-    session_ = new EncodeSession();
-  } else {
-    session_ = sessions.back().release();
-    sessions.pop_back();
-  }
-}
+BorrowedSession::BorrowedSession() : session_(pooled != 0 ? pool[--pooled] : new EncodeSession()) {}
 
 BorrowedSession::~BorrowedSession() {
-  std::unique_ptr<EncodeSession> session(session_);
-  session->clear();
-  if (pool().size() < kPooledSessions) pool().push_back(std::move(session));
+  session_->clear();
+  if (pooled < kPooledSessions) {
+    pool[pooled++] = session_;
+  } else {
+    delete session_;
+  }
 }
 
 void EncodeSession::clear() {
@@ -54,18 +40,16 @@ void EncodeSession::clear() {
 
 bool EncodeSession::walk(PyObject* object, const EncodeOptions& options) {
   for (const bool careful : {false, true}) {
-    start(options);
     Encoder encoder(*this, options, careful);
     if (encoder.child(object)) return true;
-    if (encoder.wants_care()) continue;
-    if (!encoder.wants_pickle()) return false;
-    break;
+    if (!encoder.wants_care() && !encoder.wants_pickle()) return false;
+    start_over(options);
+    if (encoder.wants_pickle()) break;
   }
-  start(options);
   return encode_pickle(*this, object, options);
 }
 
-void EncodeSession::start(const EncodeOptions& options) {
+void EncodeSession::start_over(const EncodeOptions& options) {
   clear();
   if (options.loans) options.loans->start_over();
 }
@@ -169,7 +153,6 @@ bool Encoder::new_name(PyObject* str) {
     if (!bytes) return false;
     number = out.add_name({PyBytes_AS_STRING(bytes.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.get()))});
   }
-  keep(str);
   session_.names().enter(str, number);
   return true;
 }
@@ -178,13 +161,15 @@ bool Encoder::new_name(PyObject* str) {
 
 namespace {
 
-// Looks at all keys only if `careful`: nearly always they are like the first.
-bool has_only_names(PyObject* dict, bool careful) {
+bool may_be_name(PyObject* key) noexcept {
+  return Py_TYPE(key) == &PyUnicode_Type && PyUnicode_GET_LENGTH(key) <= Py_ssize_t{kMaxNameBytes / 4};
+}
+
+bool has_only_names(PyObject* dict) {
   PyObject *key = nullptr, *value = nullptr;
   Py_ssize_t position = 0;
   while (PyDict_Next(dict, &position, &key, &value)) {
-    if (Py_TYPE(key) != &PyUnicode_Type || PyUnicode_GET_LENGTH(key) > Py_ssize_t{kMaxNameBytes / 4}) return false;
-    if (!careful) break;
+    if (!may_be_name(key)) return false;
   }
   return true;
 }
@@ -193,16 +178,18 @@ bool has_only_names(PyObject* dict, bool careful) {
 
 bool Encoder::dict(PyObject* value) {
   if (!enter(value)) return false;
-  if (!has_only_names(value, careful_)) {
+  PyObject *key = nullptr, *item = nullptr;
+  Py_ssize_t position = 0, sent = 0;
+  int more = PyDict_Next(value, &position, &key, &item);
+  // Nearly always all keys are like the first.
+  if (more != 0 && !(careful_ ? has_only_names(value) : may_be_name(key))) {
     out.add_kind(Kind::kDict);
     return pairs(value) && leave();
   }
   const Py_ssize_t count = PyDict_GET_SIZE(value);
   out.add_kind(Kind::kStrDict);
   out.add_length(static_cast<std::size_t>(count));
-  PyObject *key = nullptr, *item = nullptr;
-  Py_ssize_t position = 0, sent = 0;
-  while (PyDict_Next(value, &position, &key, &item)) {
+  for (; more != 0; more = PyDict_Next(value, &position, &key, &item)) {
     if (sent == count) return changed_while_sent(value);
     if (!try_name(key)) return unfit_key(value);
     if (!child(item)) return false;

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "bindings/pointer_set.h"
@@ -52,19 +53,36 @@ struct EncodeOptions {
 };
 
 // The number that a str has as a name of this message, by the address of the str: dicts of one shape share their keys.
-// Whoever enters one keeps it alive for the message, so that an address means one str.
+// An entry keeps its str, so that an address means one, and does so over messages, which mostly have the same keys.
 class NameCache {
  public:
+  NameCache() = default;
+  NameCache(const NameCache&) = delete;
+  NameCache& operator=(const NameCache&) = delete;
+  ~NameCache() {
+    for (Entry& entry : entries_) Py_XDECREF(entry.str);
+  }
   const std::uint32_t* find(const PyObject* str) const noexcept {
     const Entry& entry = entries_[slot_of(str)];
     return entry.str == str && entry.message == message_ ? &entry.number : nullptr;
   }
-  void enter(const PyObject* str, std::uint32_t number) noexcept { entries_[slot_of(str)] = {str, message_, number}; }
+  // `str` is of no subclass. Those that are long are not entered, since they would be kept.
+  void enter(PyObject* str, std::uint32_t number) noexcept {
+    Entry& entry = entries_[slot_of(str)];
+    if (entry.str != str) [[unlikely]] {
+      if (PyUnicode_GET_LENGTH(str) > kLongestKept) return;
+      Py_INCREF(str);
+      Py_XDECREF(std::exchange(entry.str, str));
+    }
+    entry.message = message_;
+    entry.number = number;
+  }
   void clear() noexcept { ++message_; }
 
  private:
+  static constexpr Py_ssize_t kLongestKept = 256;
   struct Entry {
-    const PyObject* str = nullptr;
+    PyObject* str = nullptr;
     std::uint64_t message = 0;
     std::uint32_t number = 0;
   };
@@ -82,8 +100,9 @@ class EncodeSession {
   EncodeSession& operator=(const EncodeSession&) = delete;
   ~EncodeSession() { clear(); }
 
-  // False with a Python error set: ValueError for a tree deeper than 1,000, PickleRefused, or what the object's own
-  // code raised. May run Python code, which may encode again with another session.
+  // Once, unless clear() was called since. False with a Python error set: ValueError for a tree deeper than 1,000,
+  // PickleRefused, or what the object's own code raised. May run Python code, which may encode again with another
+  // session.
   bool encode(PyObject* object, const EncodeOptions& options);
 
   format::FrameBuilder& builder() noexcept { return builder_; }
@@ -105,7 +124,7 @@ class EncodeSession {
 
  private:
   bool walk(PyObject* object, const EncodeOptions& options);
-  void start(const EncodeOptions& options);
+  void start_over(const EncodeOptions& options);
 
   format::FrameBuilder builder_;
   std::vector<PyObject*> kept_;

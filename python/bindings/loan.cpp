@@ -169,6 +169,7 @@ LoanBook::~LoanBook() {
 
 void LoanBook::start_over() {
   blocks_.clear();
+  if (lent_.empty()) return;
   for (const Lent& lent : lent_) {
     std::erase_if(held_block(*lent.lease)->pending, [this](const HeldBlock::Pending& it) { return it.book == this; });
   }

@@ -68,8 +68,15 @@ std::uint32_t FrameBuilder::add_name(std::string_view name) noexcept {
     }
   }
   slot = static_cast<std::uint32_t>(names_.size());
-  add_length(0);
-  add_length(name.size());
+  if (name.size() < kLengthEscape) [[likely]] {
+    if (std::uint8_t* lengths = lengths_.extend(2)) {
+      lengths[0] = 0;
+      lengths[1] = static_cast<std::uint8_t>(name.size());
+    }
+  } else {
+    add_length(0);
+    add_length(name.size());
+  }
   names_.push({static_cast<std::uint32_t>(text_.size()), static_cast<std::uint32_t>(name.size())});
   text_.append(name.data(), name.size());
   return slot;
@@ -237,9 +244,10 @@ void FrameBuilder::rewind(const Mark& mark) noexcept {
 }
 
 bool FrameBuilder::any_failed() const noexcept {
-  return kinds_.failed() || lengths_.failed() || ints_.failed() || floats_.failed() || text_.failed() ||
-         names_.failed() || arrays_.failed() || sides_.failed() || sources_.failed() || externals_.failed() ||
-         source_index_.failed();
+  // Of all, since nearly always none has: a branch for each would cost more.
+  return bool(kinds_.failed() | lengths_.failed() | ints_.failed() | floats_.failed() | text_.failed() |
+              names_.failed() | arrays_.failed() | sides_.failed() | sources_.failed() | externals_.failed() |
+              source_index_.failed());
 }
 
 }  // namespace shmtree::format
