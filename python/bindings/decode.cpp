@@ -1,10 +1,7 @@
 #include "bindings/decode.h"
 
-#include <memory>
-
 #include "bindings/decoder.h"
 #include "bindings/errors.h"
-#include "bindings/key_cache.h"
 
 namespace shmtree::python {
 namespace {
@@ -24,45 +21,56 @@ void drop(std::vector<PyObject*>& objects) noexcept {
 }
 
 // Grows to the size needed by an index that the reader has checked. Numbers come in order, so mostly by one.
-inline PyObject*& at(std::vector<PyObject*>& objects, std::size_t index) {
-  if (index == objects.size()) return objects.emplace_back(nullptr);
-  if (index > objects.size()) objects.resize(index + 1, nullptr);
+template <class Object>
+Object& at(std::vector<Object>& objects, std::size_t index) {
+  if (index == objects.size()) return objects.emplace_back();
+  if (index > objects.size()) objects.resize(index + 1);
   return objects[index];
 }
 
+// Guarded by the GIL. Several, because unpickling may decode something else in the middle of one.
 constexpr std::size_t kPooledTables = 4;
+DecoderTables* pool[kPooledTables];
+std::size_t pooled = 0;
 
-std::vector<DecoderTables>& pool() {
-  static auto* tables = [] {
-    auto made = std::make_unique<std::vector<DecoderTables>>();
-    made->reserve(kPooledTables);  // destructors give back to it
-    return made.release();
-  }();
-  return *tables;
+constexpr std::size_t kKeptKeys = 256;
+
+void drop_keys(DecoderTables& tables) noexcept {
+  for (const DecoderTables::Key& key : tables.keys) Py_XDECREF(key.str);  // of exact strs, which run nothing
+  tables.keys.clear();
+  tables.large_keys = false;
 }
 
 }  // namespace
 
-Decoder::Decoder(format::FrameReader& reader, DecodeContext& context) : in(reader), context_(context) {
-  if (pool().empty()) return;
-  tables_ = std::move(pool().back());
-  pool().pop_back();
+Decoder::Decoder(format::FrameReader& reader, DecodeContext& context)
+    : in(reader), context_(context), tables_(pooled != 0 ? *pool[--pooled] : *new DecoderTables()) {
+  ++tables_.message;
 }
 
 Decoder::~Decoder() {
-  drop(tables_.keys);
+  if (tables_.large_keys || tables_.keys.size() > kKeptKeys) drop_keys(tables_);
   drop(tables_.globals);
   drop(tables_.copied);
   drop(tables_.copied_externals);
   drop(tables_.owners);
   Py_XDECREF(frame_owner_);
-  if (pool().size() < kPooledTables) pool().push_back(std::move(tables_));
+  if (pooled < kPooledTables) {
+    pool[pooled++] = &tables_;
+  } else {
+    drop_keys(tables_);
+    delete &tables_;
+  }
 }
 
 PyObject* Decoder::new_key(const format::Name& name) {
-  PyObject*& kept = at(tables_.keys, name.index);
-  if (!kept) kept = corrupt_unless(key_cache().get(name.text), "a name is not UTF-8");
-  return kept;
+  Ref made(corrupt_unless(key_cache().get(name.text), "a name is not UTF-8"));
+  if (!made) return nullptr;
+  DecoderTables::Key& kept = at(tables_.keys, name.index);
+  Py_XDECREF(std::exchange(kept.str, made.release()));
+  kept.message = tables_.message;
+  tables_.large_keys |= name.text.size() > KeyCache::kLongest;
+  return kept.str;
 }
 
 PyObject* Decoder::global(const format::Name& name) {

@@ -6,13 +6,21 @@
 
 #include "bindings/class_registry.h"
 #include "bindings/decode.h"
+#include "bindings/key_cache.h"
 #include "format/frame_reader.h"
 
 namespace shmtree::python {
 
 // What a walk remembers by number; reused, since most messages need as much of it as the one before.
 struct DecoderTables {
-  std::vector<PyObject*> keys;     // by number of the name; null for what was not used as a key
+  // The str of a name, kept over messages, since the next one mostly has the same keys in the same order.
+  struct Key {
+    PyObject* str = nullptr;    // null for what was not used as a key
+    std::uint64_t message = 0;  // the last one in which it was that name
+  };
+  std::uint64_t message = 0;
+  bool large_keys = false;         // not to be kept
+  std::vector<Key> keys;           // by number of the name
   std::vector<PyObject*> globals;  // likewise
   std::vector<PyObject*> copied;   // by number of the buffer: an array on its copy
   std::vector<PyObject*> copied_externals;
@@ -35,7 +43,12 @@ class Decoder {
   // The str of a name, kept so that its repeats cost nothing. Owned by the decoder; null on failure.
   PyObject* key(const format::Name& name) {
     if (name.index < tables_.keys.size()) [[likely]] {
-      if (PyObject* known = tables_.keys[name.index]) return known;
+      DecoderTables::Key& known = tables_.keys[name.index];
+      if (known.message == tables_.message) return known.str;
+      if (known.str && KeyCache::is_interned(known.str, name.text)) [[likely]] {
+        known.message = tables_.message;
+        return known.str;
+      }
     }
     return new_key(name);
   }
@@ -79,7 +92,7 @@ class Decoder {
   PyObject* copy(const format::ArrayInfo& info, PyArray_Descr* descr, const std::byte* buffer);
 
   DecodeContext& context_;
-  DecoderTables tables_;
+  DecoderTables& tables_;
   PyObject* frame_owner_ = nullptr;
 };
 

@@ -31,9 +31,15 @@ class KeyCache {
     return made;
   }
 
+  // Whether get() would give this very str, which it gave before, for these bytes.
+  static bool is_interned(PyObject* str, std::string_view text) noexcept {
+    return PyUnicode_CHECK_INTERNED(str) && PyUnicode_IS_ASCII(str) && matches(str, text);
+  }
+
+  static constexpr std::size_t kLongest = 64;
+
  private:
   static constexpr std::size_t kSlots = 1024;
-  static constexpr std::size_t kLongest = 64;
 
   static PyObject* decode(std::string_view text) {
     return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass");

@@ -1,0 +1,126 @@
+"""Keys of dicts are remembered from message to message, on both sides: no message may show what the others were."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from exact import assert_same
+
+import shmtree
+
+
+def both_ways(item: object) -> Any:
+    return shmtree.unpack(shmtree.pack(item))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"reward": 1, "step": 2, "done": 3},
+        {"step": 1},
+        {"step": 1, "reward": 2, "done": 3, "more": 4},
+        {"stop": 1, "reward": 2, "done": 3},
+        {"ste": 1, "rewards": 2, "done": 3},
+        {"": 1, "reward": 2, "done": 3},
+        {"st\0p": 1, "reward": 2, "döne": 3},
+        {"é": 1, "\ud800": 2, "日本": 3},
+        {"step": {"done": {"reward": 1}}, "reward": {"step": 2}},
+        {1: "step", "reward": 2, None: 3},
+        {"x" * 300: 1, "x" * 2000: 2, "x" * 5000: 3},
+        {f"key{i}": i for i in range(1000)},
+    ],
+)
+def test_a_message_with_other_keys_comes_in_between(changed: dict[object, object]) -> None:
+    usual = {"step": 1, "reward": 2, "done": 3}
+    for item in [usual, usual, usual, changed, usual, changed, changed, changed, usual]:
+        got = both_ways(item)
+        assert_same(got, item)
+        assert list(got) == list(item)
+
+
+def test_keys_that_are_new_in_every_message() -> None:
+    # Each str dies with its message, and the next one often lies where it was.
+    generator = random.Random(5)
+    for _ in range(3000):
+        item = {"".join(generator.choices("abc", k=3)): number for number in range(generator.randrange(8))}
+        assert both_ways(item) == item
+
+
+class Forgetful:
+    """Lets go of keys that were sent already, and makes others in their place."""
+
+    def __init__(self, sent: dict[str, int]) -> None:
+        self.sent = sent
+
+
+def flatten_forgetful(forgetful: Forgetful) -> dict[str, int]:
+    count = len(forgetful.sent)
+    forgetful.sent.clear()
+    return {"".join(["later", str(i)]): i for i in range(count)}
+
+
+def test_keys_that_die_while_a_message_is_made() -> None:
+    shmtree.register(Forgetful, flatten_forgetful, Forgetful)
+    for _ in range(20):
+        sent = {"".join(["early", str(i)]): i for i in range(100)}
+        first, second = both_ways([sent, Forgetful(sent)])
+        assert first == {f"early{i}": i for i in range(100)}
+        assert second.sent == {f"later{i}": i for i in range(100)}
+
+
+def test_equal_keys_are_one_whichever_str_they_are() -> None:
+    def fresh() -> Iterator[dict[str, int]]:
+        return ({"".join(["obser", "vation"]): i} for i in range(3))
+
+    sizes = {shmtree.pack(list(fresh())).nbytes for _ in range(5)}
+    assert len(sizes) == 1  # the name stands in the frame once
+
+
+def test_a_class_may_have_the_number_that_a_key_had() -> None:
+    for item in [{"a": 1}, [{"a": 1}], [int, {"a": 1}], {"a": int}, [dict, int, {"int": 1}], {"a": 1}]:
+        assert_same(both_ways(item), item)
+
+
+def test_keys_met_again_are_interned() -> None:
+    keys = ["".join(["some", "where"]), "".join(["else", "where"])]
+    seen = [list(both_ways(dict.fromkeys(keys, 0))) for _ in range(4)]
+    assert seen[2][0] is seen[3][0] is sys.intern("somewhere")
+    assert seen[2][1] is seen[3][1] is sys.intern("elsewhere")
+
+
+def test_no_message_is_kept_alive_by_its_keys() -> None:
+    class Value:
+        pass
+
+    def count() -> int:
+        gc.collect()
+        return sum(isinstance(found, Value) for found in gc.get_objects())
+
+    for _ in range(3):
+        got = both_ways([{"key": {"inner": [1.5]}} for _ in range(10)])
+        first, second = got[0], got[1]
+        assert first is not second and first["key"] is not second["key"]
+        first["key"]["inner"].append(2)
+        assert second["key"] == {"inner": [1.5]}
+    assert count() == 0
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    def blocks() -> int:
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    def send(round_number: int) -> None:
+        for number in range(20):
+            both_ways({f"{round_number}/{number}/{i}": i for i in range(600)})
+
+    send(0)
+    before = blocks()
+    for round_number in range(1, 6):
+        send(round_number)
+    assert blocks() - before < 5 * 20 * 600 / 10
