@@ -1,5 +1,6 @@
 // decode(): a frame to the tree that Items look into.
 #include <cstring>
+#include <memory_resource>
 #include <new>
 
 #include "features/value_codec.h"
@@ -18,7 +19,10 @@ Error corrupt(const std::string& reason) {
 class Decoder {
  public:
   Decoder(Tree& tree, std::span<const std::span<const std::byte>> blocks)
-      : tree_(tree), reader_(tree.reader), blocks_(blocks) {}
+      : tree_(tree), reader_(tree.reader), blocks_(blocks) {
+    pending_.reserve(kFewNodes);
+    names_.reserve(kFewNodes);
+  }
 
   std::uint32_t node(std::uint32_t key) {
     const auto index = static_cast<std::uint32_t>(tree_.nodes.size());
@@ -193,8 +197,13 @@ class Decoder {
   Tree& tree_;
   format::FrameReader& reader_;
   std::span<const std::span<const std::byte>> blocks_;
-  std::vector<std::uint32_t> pending_;
-  std::vector<std::uint32_t> names_;
+
+  // What is needed during the pass only: of a small message it stays on the stack.
+  static constexpr std::size_t kFewNodes = 64;
+  std::byte on_stack_[2 * kFewNodes * sizeof(std::uint32_t)];
+  std::pmr::monotonic_buffer_resource memory_{on_stack_, sizeof(on_stack_)};
+  std::pmr::vector<std::uint32_t> pending_{&memory_};
+  std::pmr::vector<std::uint32_t> names_{&memory_};
 };
 
 // A copy of a frame that nobody keeps for us, aligned as it was.
@@ -219,7 +228,6 @@ Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void
   if (reader->metadata_bytes() >= UINT32_MAX / 4) return corrupt("its tree is too large for one Item");
   auto tree = std::make_shared<Tree>(std::move(*reader));
   tree->owner = std::move(owner);
-  tree->nodes.reserve(tree->reader.nodes());
   Decoder(*tree, blocks).node(kNone);
   Status status = tree->reader.finish();
   if (!status.ok()) return std::move(status).error();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <string_view>
 #include <vector>
 
@@ -43,7 +44,19 @@ struct Array {
 };
 
 struct Tree {
-  explicit Tree(format::FrameReader&& from) : reader(std::move(from)) {}
+  // `from` has read no node yet.
+  explicit Tree(format::FrameReader&& from)
+      : reader(std::move(from)),
+        expected(std::make_unique_for_overwrite<std::byte[]>(expected_bytes(reader))),
+        memory(expected.get(), expected_bytes(reader)) {
+    nodes.reserve(reader.nodes());
+    children.reserve(reader.nodes());
+    texts.reserve(reader.lengths_left());
+    ints.reserve(reader.ints_left());
+    floats.reserve(reader.floats_left());
+    arrays.reserve(reader.arrays_left());
+    dims.reserve(kExpectedDims * reader.arrays_left());
+  }
 
   const Node& at(std::uint32_t node) const noexcept { return nodes[node]; }
   static Item root(std::shared_ptr<const Tree> tree) { return Item(std::move(tree), 0); }
@@ -53,13 +66,25 @@ struct Tree {
   // Keeps the frame, and the blocks that it refers to, in place.
   std::shared_ptr<const void> owner;
 
-  std::vector<Node> nodes;
-  std::vector<std::uint32_t> children;
-  std::vector<std::string_view> texts;
-  std::vector<std::int64_t> ints;
-  std::vector<double> floats;
-  std::vector<Array> arrays;
-  std::vector<std::int64_t> dims;
+  // One allocation for all below. There are more where the columns do not tell what is needed: a list of numbers
+  // becomes nodes too, and arrays may have many dimensions.
+  std::unique_ptr<std::byte[]> expected;
+  std::pmr::monotonic_buffer_resource memory;
+  std::pmr::vector<Node> nodes{&memory};
+  std::pmr::vector<std::uint32_t> children{&memory};
+  std::pmr::vector<std::string_view> texts{&memory};
+  std::pmr::vector<std::int64_t> ints{&memory};
+  std::pmr::vector<double> floats{&memory};
+  std::pmr::vector<Array> arrays{&memory};
+  std::pmr::vector<std::int64_t> dims{&memory};
+
+ private:
+  static constexpr std::size_t kExpectedDims = 4;  // shape and strides of an array
+  static std::size_t expected_bytes(const format::FrameReader& from) noexcept {
+    return from.nodes() * (sizeof(Node) + sizeof(std::uint32_t)) + from.lengths_left() * sizeof(std::string_view) +
+           (from.ints_left() + from.floats_left() + from.arrays_left() * kExpectedDims) * 8 +
+           from.arrays_left() * sizeof(Array) + 64;  // and what aligning takes
+  }
 };
 
 // Entries with a key and a value: two nodes each in `children`, unless the keys are names.

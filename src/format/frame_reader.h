@@ -135,6 +135,10 @@ class FrameReader {
   // --- state ------------------------------------------------------------------------------------------------------
 
   std::size_t nodes_left() const noexcept { return static_cast<std::size_t>(kinds_end_ - kind_); }
+  std::size_t lengths_left() const noexcept { return static_cast<std::size_t>(lengths_end_ - length_); }
+  std::size_t ints_left() const noexcept { return static_cast<std::size_t>(ints_end_ - int_); }
+  std::size_t floats_left() const noexcept { return static_cast<std::size_t>(floats_end_ - float_); }
+  std::size_t arrays_left() const noexcept { return static_cast<std::size_t>(arrays_end_ - array_); }
   std::size_t nodes() const noexcept { return static_cast<std::size_t>(kinds_end_ - kinds_begin_); }
   std::size_t external_count() const noexcept { return external_count_; }
   // `index` as in ArrayInfo::buffer of an external array. The caller checks it against the block it refers to.

@@ -1,6 +1,7 @@
 // What a small frame can cost its reader, whoever wrote it.
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <new>
 
 #include "features/value_codec.h"
@@ -13,17 +14,27 @@ using format::FrameBuilder;
 
 namespace {
 thread_local std::size_t allocated_bytes = 0;
-}
+thread_local std::size_t allocations = 0;
+}  // namespace
 
 // All memory that C++ asks for in this program is counted, freed or not.
 void* operator new(std::size_t bytes) {
   allocated_bytes += bytes;
+  ++allocations;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   allocated_bytes += bytes;
+  ++allocations;
   return std::malloc(bytes);
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto align = static_cast<std::size_t>(alignment);
+  allocated_bytes += bytes;
+  ++allocations;
+  if (void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align)) return memory;
+  throw std::bad_alloc();
 }
 void operator delete(void* memory) noexcept {
   std::free(memory);
@@ -32,6 +43,12 @@ void operator delete(void* memory, const std::nothrow_t&) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
 
@@ -89,4 +106,17 @@ TEST_CASE("a frame of one KiB costs at most one MiB and ten milliseconds", "[tim
   CHECK(allocated <= std::size_t{1} << 20);
   CHECK(took_ms < 10);
   INFO("allocated " << allocated);
+}
+
+TEST_CASE("a small message becomes an Item with two allocations") {
+  FrameBuilder builder;
+  test::add_small_dict(builder);
+  const test::Bytes frame = test::bytes_of(builder);
+  const auto owner = std::make_shared<int>();
+  features::decode(frame, owner).value();  // what a thread keeps for all messages
+  allocations = 0;
+  const Item item = features::decode(frame, owner).value();
+  const std::size_t made = allocations;
+  CHECK(made == 2);  // the tree, and what is in it
+  CHECK(item["big"].at(0).as<int>() == 1000);
 }
