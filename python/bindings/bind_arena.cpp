@@ -49,8 +49,8 @@ py::list holders(Arena& arena) {
 }
 
 py::object new_array_in(const std::shared_ptr<Arena>& arena, py::handle shape, py::handle dtype,
-                        const std::string& order, bool zeroed) {
-  return own(new_array(arena, shape.ptr(), dtype.ptr(), order.c_str(), zeroed));
+                        const std::string& order, bool zeroed, bool gift) {
+  return own(new_array(arena, shape.ptr(), dtype.ptr(), order.c_str(), zeroed, gift));
 }
 
 py::object open_array(const std::shared_ptr<Arena>& arena, std::uint64_t block, py::handle shape, py::handle dtype,
@@ -100,7 +100,8 @@ void bind_arena(py::module_& module) {
       .def("trim", &Arena::trim, py::call_guard<WithoutGil>())
       .def("lease_count", &Arena::lease_count)
       .def("check", &Arena::check, py::call_guard<WithoutGil>())
-      .def("new_array", &new_array_in, py::arg("shape"), py::arg("dtype"), py::arg("order"), py::arg("zeroed"))
+      .def("new_array", &new_array_in, py::arg("shape"), py::arg("dtype"), py::arg("order"), py::arg("zeroed"),
+           py::arg("gift") = false)
       .def("open_array", &open_array, py::arg("block"), py::arg("shape"), py::arg("dtype"), py::arg("order"))
       .def("reserve_slot", &reserve_slot)
       .def("abandon_slot", &abandon_slot, py::arg("identity"), py::arg("lock"))

@@ -25,15 +25,14 @@ using platform::WaitContext;
 // One message on its way.
 class Message {
  public:
-  Message(Endpoint* self, bool move)
-      : self_(self), lends_(move || !self->is_queue), loans_(*self->channel->arena(), move) {}
+  Message(Endpoint* self, bool move) : self_(self), loans_(*self->channel->arena(), lending(*self, move)) {}
 
   bool encode(PyObject* object) {
     EncodeOptions options;
     options.allow_pickle = self_->allow_pickle && self_->channel->allows_pickle();
     options.for_channel = true;
     options.independent = self_->is_queue;
-    if (lends_) options.loans = &loans_;
+    options.loans = &loans_;
     return session_->encode(object, options);
   }
   bool is_small() { return session_->builder().total_bytes() <= channel::kInlineBytes && loans_.blocks().empty(); }
@@ -44,8 +43,13 @@ class Message {
   void settle() noexcept { loans_.settle(); }
 
  private:
+  // A queue copies whatever it is not told to move.
+  static Lending lending(const Endpoint& self, bool move) noexcept {
+    if (move) return Lending::kMove;
+    return self.is_queue ? Lending::kGifts : Lending::kOwn;
+  }
+
   Endpoint* self_;
-  bool lends_;  // a queue copies whatever it is not told to move
   BorrowedSession session_;
   LoanBook loans_;
 };

@@ -90,11 +90,12 @@ PyObject* make_array(Plan& plan, void* data) {
                               plan.shape, nullptr, data, flags, nullptr);
 }
 
-PyObject* array_on_lease(Plan& plan, memory::Lease block, bool shared) {
+PyObject* array_on_lease(Plan& plan, memory::Lease block, bool shared, bool gift) {
   const std::size_t bytes = plan.bytes;
   std::byte* data = block.data();
   Ref lease(new_block_lease(std::move(block), false, bytes, shared));
   if (!lease) return nullptr;
+  held_block(*as_lease(lease.get()))->gift = gift;
   Ref array(make_array(plan, data));
   if (!array || PyArray_SetBaseObject(as_array(array.get()), lease.release()) != 0) return nullptr;
   return array.release();
@@ -134,7 +135,7 @@ Lease* find_lease(const void* address) noexcept {
 }
 
 PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype, const char* order,
-                    bool zeroed) {
+                    bool zeroed, bool gift) {
   Plan plan;
   if (!plan_array(shape, dtype, order, plan)) return nullptr;
   if (plan.bytes == 0) return make_array(plan, nullptr);
@@ -149,7 +150,7 @@ PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape
   } else if (zeroed) {
     std::memset(lease->data(), 0, plan.bytes);
   }
-  return array_on_lease(plan, std::move(*lease), false);
+  return array_on_lease(plan, std::move(*lease), false, gift);
 }
 
 PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, const char* order) {
@@ -160,7 +161,7 @@ PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, const 
                  static_cast<unsigned long long>(block.bytes()));
     return nullptr;
   }
-  return array_on_lease(plan, std::move(block), true);
+  return array_on_lease(plan, std::move(block), true, false);
 }
 
 LoanBook::~LoanBook() {
@@ -208,10 +209,11 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   if (!is_free(*held, range, writable)) return false;
   const bool whole = !held->received && range.begin == 0 && size_bytes == held->array_bytes &&
                      (!array || static_cast<std::size_t>(PyArray_NBYTES(array)) == held->array_bytes);
+  if (lending_ == Lending::kGifts && !(held->gift && whole && writable)) return false;
   if (held->received) {
-    if (!move_) return false;
+    if (lending_ != Lending::kMove) return false;
   } else if (writable) {
-    if (!whole && !move_) return false;
+    if (!whole && lending_ != Lending::kMove) return false;
   } else {
     bool frozen = true;
     for_each_base(array, [&](PyArrayObject* at) { frozen = frozen && !PyArray_ISWRITEABLE(at); });

@@ -38,6 +38,7 @@ struct HeldBlock {
   bool received = false;        // came out of a channel
   bool shared = false;          // several processes write it: it is copied like any other memory
   std::size_t array_bytes = 0;  // of the one array on it, for what new_empty() made
+  bool gift = false;            // made to be put: a queue, which copies what it is not told to move, gives it away too
   std::vector<Range> given{};
   std::vector<Pending> pending{};
   const std::byte* known_at = nullptr;  // where find_lease() knows it by
@@ -55,18 +56,25 @@ HeldBlock* held_block(const Lease& lease) noexcept;
 Lease* find_lease(const void* address) noexcept;
 
 // A new array in the arena. `shape` is an int or a sequence of them, `dtype` what NumPy takes for one, `order` "C" or
-// "F". Null with a Python error set, TypeError for dtypes with objects among them.
+// "F". `gift`: see HeldBlock. Null with a Python error set, TypeError for dtypes with objects among them.
 PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype, const char* order,
-                    bool zeroed);
+                    bool zeroed, bool gift);
 
 // An array that several processes share, on a block that new_array() made. Null with a Python error set; ValueError
 // when the block is too small for it.
 PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, const char* order);
 
+// What a message takes without a copy.
+enum class Lending {
+  kGifts,  // whole arrays that were made as gifts: a queue's put()
+  kOwn,    // whole arrays of new_empty(), and parts of those that nobody can write any more: a sender's
+  kMove,   // whatever lies in the arena: either's with move=True
+};
+
 // The loans of one message.
 class LoanBook final : public LoanResolver {
  public:
-  LoanBook(const memory::Arena& arena, bool move) noexcept : arena_(arena), move_(move) {}
+  LoanBook(const memory::Arena& arena, Lending lending) noexcept : arena_(arena), lending_(lending) {}
   ~LoanBook();
 
   bool resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out) override;
@@ -88,7 +96,7 @@ class LoanBook final : public LoanResolver {
   bool is_free(const HeldBlock& held, HeldBlock::Range range, bool to_give) const noexcept;
 
   const memory::Arena& arena_;
-  bool move_;
+  Lending lending_;
   std::vector<memory::BlockRef> blocks_;
   std::vector<Lent> lent_;
 };

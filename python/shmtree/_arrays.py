@@ -10,18 +10,18 @@ import numpy as np
 from . import _core
 
 
-def new_array(arena: _core.Arena, shape: Any, dtype: Any, order: str, zeroed: bool) -> Any:
-    """An ndarray; or, for a dtype of torch, a tensor."""
+def new_array(arena: _core.Arena, shape: Any, dtype: Any, order: str, zeroed: bool, gift: bool = False) -> Any:
+    """An ndarray; or, for a dtype of torch, a tensor. A `gift` is given away by whichever channel it is put into."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(dtype, torch.dtype):
-        return arena.new_array(shape, dtype, order, zeroed)
+        return arena.new_array(shape, dtype, order, zeroed, gift)
     if order != "C":
         raise ValueError(f"order is {order!r}; a tensor is made in order 'C'")
     sizes = tuple(torch.Size([shape] if isinstance(shape, int) else shape))
     count = 1
     for size in sizes:
         count *= size
-    memory = arena.new_array(count * dtype.itemsize, np.uint8, "C", zeroed)
+    memory = arena.new_array(count * dtype.itemsize, np.uint8, "C", zeroed, gift)
     return torch.from_numpy(memory).view(dtype).reshape(sizes)
 
 

@@ -8,11 +8,20 @@ import multiprocessing.util
 import os
 import threading
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
 from . import _core, _launch
 
+
+class HasChannel(Protocol):
+    """A queue, which is built on top of this."""
+
+    @property
+    def _channel(self) -> _core.Channel: ...
+
+
 _default: tuple[int, _core.Arena] | None = None
+_given: weakref.ref[HasChannel] | None = None
 _lock = threading.Lock()
 _names: weakref.WeakValueDictionary[str, _core.Name] = weakref.WeakValueDictionary()
 
@@ -24,6 +33,22 @@ def default_arena() -> _core.Arena:
         if _default is None or _default[0] != os.getpid():
             _default = (os.getpid(), _core.Arena.create(0, 0, False))
         return _default[1]
+
+
+def note_given(queue: HasChannel) -> None:
+    """Another process gave this one a queue."""
+    global _given
+    _given = weakref.ref(queue)
+
+
+def home_arena() -> _core.Arena | None:
+    """Where a worker should make what it is going to send: the arena of the queue it was given last.
+
+    In a forked child, which is given nothing, the arena that its parent makes channels in. None if there is neither.
+    """
+    if _given is not None and (queue := _given()) is not None:
+        return queue._channel.arena
+    return _default[1] if _default is not None else None
 
 
 def create_name(name: str, kind: int, arena: _core.Arena, block: int = 0, note: str = "") -> _core.Name:

@@ -110,6 +110,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         handle, inheritance, allow_pickle = state
         with _handles.open_channel(handle, inheritance, True) as (channel, name):
             self._become(channel, allow_pickle, name)
+            _process.note_given(self)
 
     # What multiprocessing's own classes, and some programs, reach for.
 
