@@ -244,10 +244,13 @@ void FrameBuilder::rewind(const Mark& mark) noexcept {
 }
 
 bool FrameBuilder::any_failed() const noexcept {
-  // Of all, since nearly always none has: a branch for each would cost more.
-  return bool(kinds_.failed() | lengths_.failed() | ints_.failed() | floats_.failed() | text_.failed() |
-              names_.failed() | arrays_.failed() | sides_.failed() | sources_.failed() | externals_.failed() |
-              source_index_.failed());
+  bool any = false;
+  for (const bool failed :
+       {kinds_.failed(), lengths_.failed(), ints_.failed(), floats_.failed(), text_.failed(), names_.failed(),
+        arrays_.failed(), sides_.failed(), sources_.failed(), externals_.failed(), source_index_.failed()}) {
+    any |= failed;  // no branch for each: nearly always none has
+  }
+  return any;
 }
 
 }  // namespace shmtree::format
