@@ -90,6 +90,7 @@ void bind_channel(py::module_& module) {
           "join_for",
           [](Channel& channel, memory::Identity child, bool receiving) { channel.join_for(child, end_of(receiving)); },
           py::arg("identity"), py::arg("receiving"));
+  bind_copy(module);
   bind_handles(module);
   bind_names(module);
   module.def("leave_all", [] {

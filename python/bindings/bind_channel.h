@@ -10,6 +10,7 @@ void bind_channel(pybind11::module_& module);
 
 // One per file.
 void bind_arena(pybind11::module_& module);
+void bind_copy(pybind11::module_& module);
 void bind_handles(pybind11::module_& module);
 void bind_names(pybind11::module_& module);
 

@@ -1,0 +1,304 @@
+"""Arenas for SPDL's pipelines in subprocesses, on this package's memory.
+
+    arena = shmtree.spdl.SegmentPool()
+    for batch in spdl.pipeline.run_pipeline_in_subprocess(config, num_threads=4, arena=arena):
+        ...                                        # large arrays, tensors, bytes and packets are views of shared memory
+
+Both classes have the methods of `spdl.pipeline.ArenaProtocol`, in all versions of SPDL that have arenas. SPDL itself is
+not imported.
+
+A *unit* (one item of the pipeline) is one message of a channel: the copies of its large fields, made in the arena while
+the item is pickled, and the number of the first of them. What SPDL calls an offset is such a number times 64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from . import _core
+from ._arena import Arena
+from ._arguments import whole
+from ._channel import Receiver, Sender
+from .errors import ChannelClosed, MessageTooLarge, OutOfSharedMemory, PeerDied
+
+__all__ = ["ArenaReader", "ArenaWriter", "RingBuffer", "SegmentPool"]
+
+# SPDL's own offsets are multiples of it, so that its packets lie as its codecs want them; so do all arrays in an arena.
+_ALIGNMENT = 64
+# A death is noticed by looking.
+_SLICE_S = 0.25
+
+
+class _Limits(NamedTuple):
+    """Of what was committed and not yet read, and of one unit; None is no limit."""
+
+    units: int | None = None
+    nbytes: int | None = None
+    unit_nbytes: int | None = None
+
+
+class _UnitArena:
+    """What both arenas are: a channel of units in an arena of its own."""
+
+    _zero_copy: bool
+
+    def __init__(self, limits: _Limits, acquire_timeout: float, max_bytes: int | None) -> None:
+        if not acquire_timeout >= 0:
+            raise ValueError(f"acquire_timeout is {acquire_timeout}; it must not be negative")
+        self._limits = limits
+        self._acquire_timeout = acquire_timeout
+        self._arena = Arena(max_bytes)
+        self._sender, self._receiver = self._arena.create_pair(None, allow_pickle=False)
+        # Whoever makes an arena reads from it, and takes part in receiving for that from the first look on.
+        with contextlib.suppress(queue.Empty):
+            self._receiver.get_nowait()
+
+    def open_writer(self) -> ArenaWriter:
+        """The end that a worker writes units with; in the process where the pipeline runs."""
+        return ArenaWriter(self._sender, self._limits, self._acquire_timeout)
+
+    def open_reader(self) -> ArenaReader:
+        """The end that units are read with; in the process that made the arena."""
+        return ArenaReader(self._receiver, self._zero_copy)
+
+    def shutdown_arena(self) -> None:
+        """Ends this process's part in the arena. A writer that waits for room gets a BufferError, wherever it runs."""
+        self._receiver.close()
+        self._sender.close()
+
+    def close(self) -> None:
+        """`shutdown_arena`. What was read stays valid for as long as somebody has it."""
+        self.shutdown_arena()
+        self._arena.close()
+
+    def unlink(self) -> None:
+        """Nothing: the memory has no name, and goes with its last process."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counts and bytes of the memory; see `Arena.stats`."""
+        return self._arena.stats()
+
+
+class SegmentPool(_UnitArena):
+    """An arena whose units are read as views, without a copy.
+
+    In place of `spdl.pipeline.SharedMemorySegmentPool`, and different in this: no size has to be given; what the
+    consumer still holds takes no place in the pool, so it can keep as many items as memory allows, drop them in any
+    order, and use them after the pool was closed; a consumer that holds over half of the budget gets copies.
+
+    Args:
+        segment_size: the most bytes of one unit, None for no limit.
+        count: units committed and not yet read before `begin_unit` waits. None leaves that to the buffer of the
+            pipeline and to the budget.
+        acquire_timeout: seconds that a writer waits for room before it raises BufferError; 0 raises at once.
+        max_bytes: budget of the memory, as of `shmtree.Arena`. It is a limit, not a reservation.
+    """
+
+    _zero_copy = True
+
+    def __init__(
+        self,
+        segment_size: int | None = None,
+        count: int | None = None,
+        *,
+        acquire_timeout: float = 60.0,
+        max_bytes: int | None = None,
+    ) -> None:
+        self.segment_size = _positive("segment_size", segment_size)
+        self.count = _positive("count", count)
+        super().__init__(_Limits(units=self.count, unit_nbytes=self.segment_size), acquire_timeout, max_bytes)
+
+
+class RingBuffer(_UnitArena):
+    """An arena whose units are copied out when they are read, so that bytes come back as bytes.
+
+    In place of `spdl.pipeline.SharedMemoryRingBuffer`.
+
+    Args:
+        capacity: bytes written and not yet read before `write_binary` waits. A unit that is larger is refused.
+        acquire_timeout: seconds that a writer waits for room before it raises BufferError; 0 raises at once.
+        max_bytes: budget of the memory, as of `shmtree.Arena`. It is a limit, not a reservation.
+    """
+
+    _zero_copy = False
+
+    def __init__(self, capacity: int, *, acquire_timeout: float = 60.0, max_bytes: int | None = None) -> None:
+        self.capacity = _positive("capacity", capacity)
+        super().__init__(_Limits(nbytes=capacity, unit_nbytes=capacity), acquire_timeout, max_bytes)
+
+
+def _positive(what: str, value: int | None) -> int | None:
+    if value is not None and whole(what, value) <= 0:
+        raise ValueError(f"{what} is {value}; it must be positive")
+    return value
+
+
+class _Committed(NamedTuple):
+    ticket: int
+    nbytes: int
+
+
+class ArenaWriter:
+    """Writes units, in the worker; one thread at a time. BufferError for want of room, or of somebody who reads."""
+
+    def __init__(self, sender: Sender, limits: _Limits, acquire_timeout: float) -> None:
+        self._sender = sender
+        self._limits = limits
+        self._acquire_timeout = acquire_timeout
+        self._committed: deque[_Committed] = deque()  # and not yet read
+        self._written = 0  # binaries of all committed units
+        self._unit: list[Any] | None = None
+        self._unit_nbytes = 0
+
+    def reset(self) -> None:
+        """Between two iterations. What the reader left of the last one takes no place in the next."""
+        self._unit = None
+        self._committed.clear()
+
+    def begin_unit(self) -> None:
+        """Waits until there is a place for one more unit."""
+        units = self._limits.units
+        if units is not None:
+            self._wait_until(lambda: len(self._committed) < units, f"{units} units were not read")
+        self._unit = []
+        self._unit_nbytes = 0
+
+    def write_binary(self, data: Any) -> tuple[int, int]:
+        """Copies contiguous bytes into the arena, and returns by which offset and size the reader finds them."""
+        if self._unit is None:
+            raise RuntimeError("write_binary() needs a unit; call begin_unit() first")
+        size = memoryview(data).nbytes
+        total = self._unit_nbytes + size
+        self._check_limits(total)
+        self._unit.append(self._copy_in(data, size))
+        self._unit_nbytes = total
+        return (self._written + len(self._unit) - 1) * _ALIGNMENT, size
+
+    def commit_unit(self) -> int:
+        """Makes the unit readable as a whole, and returns its bytes."""
+        if self._unit is None:
+            raise RuntimeError("commit_unit() needs a unit; call begin_unit() first")
+        unit, self._unit = self._unit, None
+        if self._unit_nbytes:
+            ticket = self._put((self._written, unit))
+            self._committed.append(_Committed(ticket, self._unit_nbytes))
+            self._forget_read()
+        self._written += len(unit)
+        return self._unit_nbytes
+
+    def abort_unit(self) -> None:
+        """Drops the unit. Nothing of it was visible."""
+        self._unit = None
+
+    def _put(self, message: Any) -> int:
+        try:
+            with _as_buffer_errors():
+                return self._sender.put(message, timeout=self._acquire_timeout)
+        except (queue.Full, OutOfSharedMemory) as error:
+            raise BufferError(f"no memory to commit a unit with: {error}") from error
+
+    def _check_limits(self, unit_nbytes: int) -> None:
+        """That the unit may have so many bytes; waits until there is room for them."""
+        most = self._limits.unit_nbytes
+        if most is not None and unit_nbytes > most:
+            raise BufferError(f"a unit of {unit_nbytes} bytes is over the arena's limit of {most}")
+        room = self._limits.nbytes
+        if room is not None:
+            self._wait_until(
+                lambda: sum(each.nbytes for each in self._committed) + unit_nbytes <= room,
+                f"no room for a unit of {unit_nbytes} bytes in {room} next to what was not read",
+            )
+
+    def _copy_in(self, data: Any, size: int) -> Any:
+        deadline = time.monotonic() + self._acquire_timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return _core.copy_in(self._sender._channel.arena, data, min(left, _SLICE_S))
+            except MessageTooLarge as error:
+                raise BufferError(str(error)) from error
+            except (queue.Full, OutOfSharedMemory) as error:
+                if left <= 0:
+                    raise BufferError(f"no memory for {size} bytes, {self._within()}: {error}") from error
+            # A reader that is no more makes no room.
+            with contextlib.suppress(TimeoutError), _as_buffer_errors():
+                self._sender.wait_for_all_ack(timeout=0)
+
+    def _wait_until(self, has_room: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + self._acquire_timeout
+        self._forget_read()
+        while not has_room():
+            try:
+                with _as_buffer_errors():
+                    self._sender.wait_for_ack(self._committed[0].ticket, max(deadline - time.monotonic(), 0.0))
+            except TimeoutError:
+                raise BufferError(f"{what}, {self._within()}") from None
+            self._forget_read()
+
+    def _forget_read(self) -> None:
+        pending = self._sender.pending_acks
+        while len(self._committed) > pending:  # they are read in order
+            self._committed.popleft()
+
+    def _within(self) -> str:
+        return f"and this did not change within {self._acquire_timeout:g} s (acquire_timeout)"
+
+
+@contextlib.contextmanager
+def _as_buffer_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ChannelClosed, PeerDied) as error:
+        raise BufferError(f"nobody is left who reads the arena: {error}") from error
+
+
+class ArenaReader:
+    """Reads units, in the process that made the arena, in the order in which they were written. One thread at a time.
+
+    PeerDied when the unit that is asked for is not there because its writer was killed.
+    """
+
+    zero_copy: bool  #: whether what is read are views of shared memory
+
+    def __init__(self, receiver: Receiver, zero_copy: bool) -> None:
+        self.zero_copy = zero_copy
+        self._receiver = receiver
+        self._first = 0  # number of the first of:
+        self._unit: list[Any] = []
+
+    def reset(self) -> None:
+        """Between two iterations. What is left of the last one is passed over by the next read."""
+        self._unit = []
+
+    def read_binary(self, offset: int, nbytes: int) -> memoryview:
+        """The bytes that `write_binary` returned offset and size for."""
+        if nbytes == 0:
+            return memoryview(bytearray())
+        number = offset // _ALIGNMENT
+        while number >= self._first + len(self._unit):
+            self._take_unit()
+        if number < self._first:
+            raise BufferError(f"what was written at {offset} is of a unit that has been ended")
+        view = memoryview(self._unit[number - self._first])
+        if view.nbytes != nbytes:
+            raise BufferError(f"{view.nbytes} bytes were written at {offset}, not {nbytes}")
+        return view
+
+    def end_unit(self, span: int, pinned: list[object]) -> None:
+        """The unit was read, or is not going to be. Views keep what they need themselves, without being `pinned`."""
+        if span and not self._unit:
+            with contextlib.suppress(BufferError, ChannelClosed, PeerDied):
+                self._take_unit()
+        self._unit = []
+
+    def _take_unit(self) -> None:
+        # What was committed is there: nothing has to be waited for.
+        try:
+            self._first, self._unit = self._receiver.get_nowait(copy=None if self.zero_copy else True)
+        except queue.Empty:
+            raise BufferError("what is read was never committed, or has been read and ended") from None
