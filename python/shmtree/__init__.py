@@ -29,6 +29,7 @@ from ._channel import Receiver, Sender
 from ._core import VERSION, Delivery
 from ._queue import JoinableQueue, Queue, SimpleQueue
 from ._serialize import Frame, describe, dump, load, pack, register, unpack
+from ._subprocess import SubprocessIterator, iterate_in_subprocess
 from .errors import (
     ChannelClosed,
     CorruptMessage,
@@ -70,11 +71,13 @@ __all__ = [
     "SharedMemorySender",
     "ShutDown",
     "SimpleQueue",
+    "SubprocessIterator",
     "clean_names",
     "create_pair",
     "create_shared_memory_pair",
     "describe",
     "dump",
+    "iterate_in_subprocess",
     "list_names",
     "load",
     "open_receiver",

@@ -46,14 +46,14 @@ def test_every_change_of_the_migration_page_says_what_both_sides_print():
 
 @pytest.mark.parametrize(("code", "output"), CHANGES)
 def test_both_sides_of_a_change_print_what_stands_below_it(tmp_path, code, output):
-    for package in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
     test_a_python_block_prints_what_stands_below_it(tmp_path, code, output)
 
 
 @pytest.mark.parametrize(("code", "output"), EXAMPLES)
 def test_a_python_block_prints_what_stands_below_it(tmp_path, code, output):
+    for package in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
     script = tmp_path / "example.py"
     script.write_text(code)
     done = subprocess.run(
