@@ -165,6 +165,15 @@ class Receiver(_core.ReceiverBase, End):
         self._rates = Rates()
         return self
 
+    def get_to(self, device: Any, block: bool = True, timeout: float | None = None) -> Any:
+        """`get` with the message's tensors, and its numeric arrays as tensors, copied to a device of torch.
+
+        In dicts, lists and tuples, that is; what lies deeper is left alone. Nothing of the message is held after it.
+        """
+        from .torch import move_to
+
+        return move_to(self.get(block, timeout, copy=False), device)
+
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
         """`get` for coroutines. It can be cancelled at any time without losing a message."""
         return await _async.get_async(self, timeout, copy)

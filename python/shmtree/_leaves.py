@@ -76,9 +76,15 @@ def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: bool) -> Any:
 def tensor_parts(tensor: Any) -> tuple[Any, int, bool, int, tuple[int, ...], tuple[int, ...] | None] | None:
     """Owner of the memory, dtype number, requires_grad, address, shape, and strides in bytes unless it is contiguous.
 
-    None for what only pickle can send: other layouts and devices, quantized tensors, hooks, attributes.
+    None for what only pickle can send: other layouts and devices, hooks, attributes. TypeError for quantized tensors,
+    which torch itself is giving up.
     """
     torch = sys.modules["torch"]
+    if tensor.is_quantized:
+        raise TypeError(
+            f"a quantized tensor ({tensor.dtype}) cannot be sent; send its int_repr() with its scale and zero point, "
+            "or its dequantize()"
+        )
     number = _TENSOR_DTYPES.get(str(tensor.dtype).removeprefix("torch."))
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_nested
     if number is None or not plain or tensor.__dict__ or tensor._backward_hooks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -109,3 +109,32 @@ def test_dtype_and_device_objects_come_back() -> None:
 def test_packing_never_imports_torch() -> None:
     code = "import sys, shmtree; shmtree.unpack(shmtree.pack({'a': [1, object]})); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_quantized_tensor_is_refused_with_what_to_send_instead() -> None:
+    sender, receiver = shmtree.create_pair()
+    with pytest.raises(TypeError, match=r"torch.qint8.*int_repr"):
+        sender.put([1, torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.qint8)])
+    assert receiver.empty()
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+def test_get_to_makes_tensors_that_hold_nothing() -> None:
+    arena = shmtree.Arena(64 << 20)
+    sender, receiver = arena.create_pair()
+    held = len(arena.holders())
+    value = {"a": torch.arange(50_000.0), "b": [np.arange(50_000), Point("text", (np.ones((), np.int8), 2))]}
+    sender.put(value)
+
+    got = receiver.get_to("cpu")
+
+    assert torch.equal(got["a"], value["a"]) and torch.equal(got["b"][0], torch.arange(50_000))
+    assert isinstance(got["b"][1], Point) and got["b"][1].x == "text"
+    assert got["b"][1].y[0].dtype is torch.int8 and got["b"][1].y[1] == 2
+    assert not isinstance(got["b"][1].y[1], torch.Tensor)
+    assert len(arena.holders()) == held
