@@ -1,4 +1,4 @@
-# Cap'n Proto's core: the target CapnpCore::capnp, and for our own build the programs CapnpCore_COMPILER and
+# Cap'n Proto's core: the target CapnpCore::capnp, and the programs CapnpCore_COMPILER and
 # CapnpCore_CPP_PLUGIN. Not Cap'n Proto's own CapnProtoConfig.cmake: Debian's asks for OpenSSL and libatomic, which the
 # core does not use, and looks for the compiler in a folder that does not exist.
 
