@@ -1,4 +1,4 @@
-"""The examples of queues do the same with the standard library's queues: their import line is the only difference."""
+"""The examples run. Those of queues do the same with the standard library's; only their import line is different."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ def test_a_program_written_for_multiprocessing_prints_the_same_with_the_import_s
 
     assert len(ours.splitlines()) >= 5
     assert ours == output_of(standard)
+
+
+def test_a_pipeline_of_spdl_feeds_a_model_that_learns():
+    pytest.importorskip("spdl.pipeline", reason="SPDL is not installed (pip install 'shmtree[spdl]')")
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+
+    epochs = output_of(EXAMPLES / "spdl_jpeg_pipeline.py").splitlines()
+
+    assert [line.partition(",")[0] for line in epochs] == [f"epoch {number}: 16 batches" for number in range(4)]
+    assert int(epochs[-1].split()[-2].rstrip("%")) >= 90
