@@ -1,0 +1,267 @@
+"""SPDL's own benchmark of its arenas, and ours beside them: items of 32 MiB from a pipeline in a subprocess.
+
+    python -m bench.spdl_arena
+
+What is sent are bytes, NumPy arrays, torch tensors and, where spdl.io has found FFmpeg, its packets; through SPDL's
+queue alone, its ring, its pool, and shmtree.spdl.SegmentPool. The consumer does nothing with what it gets. All four of
+a kind are started together and take turns, so that a slow moment of the machine meets all of them. CPU time is that of
+both sides; memory is the most that was resident above what they had before the first item, shared pages once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import processes
+
+KINDS = ("bytes", "numpy", "torch", "packets")
+TRANSPORTS = ("queue", "SPDL ring", "SPDL pool", "shmtree")
+BUFFER = 3  # items that the pipeline keeps ready
+PLACES = 18  # of the arenas that have to be given sizes
+METRICS = {"gb_per_s": "GB/s", "cpu_ms": "CPU ms per item", "peak_mb": "peak MB"}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Items:
+    """The pipeline's source: made in the subprocess, `count` times."""
+
+    kind: str
+    nbytes: int
+    count: int
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        once = make(self.kind, self.nbytes)
+        for _ in range(self.count):
+            # A tensor that is sent again through a queue is in shared memory already, which no pipeline's would be.
+            yield {"data": make(self.kind, self.nbytes) if self.kind == "torch" else once}
+
+
+def make(kind: str, nbytes: int) -> Any:
+    if kind == "bytes":
+        return b"\1" * nbytes
+    if kind == "numpy":
+        return np.ones(nbytes // 4, np.float32)
+    if kind == "torch":
+        import torch
+
+        torch.set_num_threads(1)  # its threads wait by spinning, which would be counted as work
+        return torch.ones(nbytes // 4, dtype=torch.float32)
+    import spdl.io
+
+    return spdl.io.demux_video(raw_video(nbytes))
+
+
+def raw_video(nbytes: int) -> bytes:
+    """A video file of about so many bytes, whose frames are not compressed."""
+    frame = b"FRAME\n" + b"\1" * (1920 * 1080 * 3 // 2)
+    return b"YUV4MPEG2 W1920 H1080 F30:1 C420jpeg\n" + frame * (nbytes // len(frame))
+
+
+def size_of(kind: str, item: Any) -> int:
+    """The bytes that are sent for it; also where it is wrong, so that it is noticed."""
+    if kind == "packets":
+        return len(item.__getstate__())
+    flat = np.frombuffer(item, np.uint8) if kind == "bytes" else np.asarray(item)
+    if flat[0] != 1 or flat[-1] != 1:
+        raise RuntimeError(f"{kind} came with {flat[0]} and {flat[-1]} at its ends, not 1")
+    return int(flat.nbytes)
+
+
+def make_arena(transport: str, nbytes: int) -> Any:
+    """Each of SPDL's as its own benchmark sizes it: with so many places, twice as large as the items are."""
+    from spdl.pipeline import SharedMemoryRingBuffer, SharedMemorySegmentPool
+
+    from shmtree.spdl import SegmentPool
+
+    if transport == "SPDL ring":
+        return SharedMemoryRingBuffer(PLACES * 2 * nbytes)
+    if transport == "SPDL pool":
+        return SharedMemorySegmentPool(2 * nbytes, PLACES)
+    return SegmentPool() if transport == "shmtree" else None
+
+
+def consume(transport: str, items: Items, told: Connection) -> None:
+    """The receiving process: one pass for each message in `told`."""
+    from spdl.pipeline import PipelineBuilder, run_pipeline_in_subprocess
+
+    try:
+        nbytes = size_of(items.kind, make(items.kind, items.nbytes))
+        arena = make_arena(transport, nbytes)
+        builder: Any = PipelineBuilder()
+        config = builder.add_source(items).add_sink(BUFFER).get_config()
+        source = run_pipeline_in_subprocess(config, num_threads=1, arena=arena, buffer_size=BUFFER)
+        gc.collect()
+        told.send(nbytes)
+        while told.recv() == "check":
+            if [size_of(items.kind, item["data"]) for item in source] != [nbytes] * items.count:
+                raise RuntimeError("what came is not what was sent")
+            told.send("right")
+        tree = [os.getpid(), *processes.descendants(os.getpid())]
+        while True:
+            told.send(one_pass(source, items.count, tree))
+            if told.recv() != "pass":
+                break
+        del source
+        gc.collect()
+    except Exception as error:
+        told.send(f"{type(error).__name__}: {error}".split("\n")[0][:200])
+
+
+def one_pass(source: Any, count: int, tree: list[int]) -> tuple[float, float]:
+    """Seconds and CPU seconds per item."""
+    cpu, began, seen = processes.cpu_seconds(tree), time.perf_counter(), 0
+    for item in source:
+        seen += 1
+        del item
+    took = time.perf_counter() - began
+    if seen != count:
+        raise RuntimeError(f"{seen} of {count} items came")
+    return took / count, (processes.cpu_seconds(tree) - cpu) / count
+
+
+class Side:
+    """One transport as the benchmark sees it: asked for passes, and watched."""
+
+    def __init__(self, transport: str, items: Items) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.row: Row = {"kind": items.kind, "transport": transport, "problem": ""}
+        self.passes: list[tuple[float, float]] = []
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=consume, args=(transport, items, theirs))
+        self.process.start()
+        theirs.close()
+        self.nbytes = self.expect(int) or 0
+        assert self.process.pid is not None
+        self.tree = [self.process.pid, *processes.descendants(self.process.pid)]
+        self.before = self.peak = processes.resident_bytes(self.tree)
+        self.ask("check", str)
+
+    def ask(self, what: str, kind: type) -> Any:
+        if self.row["problem"]:
+            return None
+        self.pipe.send(what)
+        while not self.pipe.poll(0.01):
+            self.peak = max(self.peak, processes.resident_bytes(self.tree))
+        return self.expect(kind)
+
+    def expect(self, kind: type) -> Any:
+        try:
+            answer = self.pipe.recv()
+        except EOFError:
+            answer = f"the process ended with {self.process.exitcode}"
+        if isinstance(answer, kind) and (kind is not str or answer == "right"):
+            return answer
+        self.row["problem"] = answer
+        return None
+
+    def run(self) -> None:
+        answer = self.ask("pass", tuple)
+        if answer is not None:
+            self.passes.append(answer)
+
+    def finish(self) -> Row:
+        if not self.row["problem"]:
+            self.pipe.send("end")
+            seconds = statistics.median(each[0] for each in self.passes[1:])  # the first is for warming up
+            self.row |= {
+                "gb_per_s": self.nbytes / seconds / 1e9,
+                "cpu_ms": 1e3 * statistics.median(each[1] for each in self.passes[1:]),
+                "peak_mb": (self.peak - self.before) / 1e6,
+                "all_gb_per_s": [self.nbytes / each[0] / 1e9 for each in self.passes[1:]],
+            }
+        self.process.join(60)
+        return self.row
+
+
+def measure(kind: str, options: argparse.Namespace) -> list[Row]:
+    items = Items(kind, options.mib << 20, options.items)
+    sides = [Side(transport, items) for transport in options.transports]
+    for _ in range(options.passes + 1):
+        for side in sides:
+            side.run()
+    return [side.finish() for side in sides]
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| | | " + " | ".join(METRICS.values()) + " |", "|---|---|" + "---:|" * len(METRICS)]
+    for row in rows:
+        figures = [f"{row[key]:.4g}" for key in METRICS] if not row["problem"] else [row["problem"], "", ""]
+        lines.append(f"| {row['kind']} | {row['transport']} | " + " | ".join(figures) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(path: Path, rows: list[Row]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    kinds = list(dict.fromkeys(row["kind"] for row in rows if not row["problem"]))
+    figure, axes = pyplot.subplots(1, len(METRICS), figsize=(5 * len(METRICS), 4), layout="constrained")
+    for axis, (key, unit) in zip(axes, METRICS.items()):
+        for place, transport in enumerate(TRANSPORTS):
+            found = {row["kind"]: row[key] for row in rows if row["transport"] == transport and not row["problem"]}
+            left = [i + 0.2 * (place - 1.5) for i, kind in enumerate(kinds) if kind in found]
+            axis.bar(left, [found[kind] for kind in kinds if kind in found], 0.19, label=transport)
+        axis.set_xticks(range(len(kinds)), kinds)
+        axis.set(title=unit + (" (more is better)" if key == "gb_per_s" else " (less is better)"))
+    axes[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench.spdl_arena", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=list(TRANSPORTS))
+    parser.add_argument("--mib", type=int, default=32, help="size of an item")
+    parser.add_argument("--items", type=int, default=64, help="per pass; its start costs SPDL as much as twenty")
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    return parser.parse_args()
+
+
+def start_tracker() -> None:
+    """multiprocessing's tracker of shared memory, silently: it prints a traceback for each segment of SPDL's."""
+    errors = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    resource_tracker.ensure_running()
+    os.dup2(errors, 2)
+    os.close(nothing)
+    os.close(errors)
+
+
+def main() -> None:
+    options = arguments()
+    start_tracker()
+    rows: list[Row] = []
+    for kind in options.kinds:
+        rows += measure(kind, options)
+        print(table(rows[-len(options.transports) :]), flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "spdl_arena.json").write_text(json.dumps(rows, indent=1))
+    (options.out / "spdl_arena.md").write_text(table(rows))
+    draw(options.out / "spdl_arena.png", rows)
+
+
+if __name__ == "__main__":
+    main()
