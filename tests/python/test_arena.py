@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shmtree
+from shmtree import _core
 
 
 def test_an_arena_has_the_budget_it_was_given():
@@ -95,6 +96,26 @@ def test_an_arena_makes_arrays_for_all_its_channels(arena):
     where = array.__array_interface__["data"][0]
     sender.put(array)
     assert receiver.get().__array_interface__["data"][0] == where
+
+
+def test_bytes_are_copied_in_once_and_then_given_away(arena, pair):
+    sender, receiver = pair
+    source = np.arange(20_000)
+
+    copy = _core.copy_in(arena._core, source)
+    source[:] = 0
+    block = _core.block_of(copy)
+    sender.put(copy)
+
+    assert copy.dtype == np.uint8 and not copy.flags.writeable
+    received = receiver.get()
+    assert received.ctypes.data == copy.ctypes.data and _core.block_of(received) == block
+    assert received.view(np.int64).tolist() == list(range(20_000))
+    assert _core.copy_in(arena._core, b"").shape == (0,)
+    with pytest.raises(BufferError, match="contiguous"):
+        _core.copy_in(arena._core, memoryview(b"abcdef")[::2])
+    with pytest.raises(shmtree.OutOfSharedMemory):
+        _core.copy_in(arena._core, bytes(64 << 20), timeout=0)
 
 
 def test_a_shared_array_is_zeroed_and_writable(arena):
