@@ -145,7 +145,14 @@ def leave(items: shmtree.SubprocessIterator[int], by_raising: bool) -> None:
 
 
 def program(how: str) -> subprocess.Popen[str]:
-    code = f"import subprocess_sources\nif __name__ == '__main__': subprocess_sources.ends_with_its_loop({how!r})"
+    # A terminal's programs do not ignore Ctrl-C, as those of scripts in the background do.
+    code = f"""
+import signal
+import subprocess_sources
+if __name__ == '__main__':
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    subprocess_sources.ends_with_its_loop({how!r})
+"""
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", code],
         cwd=HERE,
