@@ -146,6 +146,7 @@ void lend_tensor(Encoder& encoder, format::ArraySource& source) {
   }
   const std::size_t item = item_bytes(source.dtype);
   const std::size_t bytes = source.order == format::Order::kStrided ? reach + item : elements * item;
+  if (elements * item > bytes) return;  // they overlap: a reader takes no array for more than its bytes
   lend(encoder, nullptr, {static_cast<const std::byte*>(source.data), bytes}, source.data, source);
 }
 

@@ -200,6 +200,7 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   Lease* lease = array ? lease_of(array) : find_lease(data);
   HeldBlock* held = lease ? held_block(*lease) : nullptr;
   if (!held || held->shared || held->block.arena().get() != &arena_) return false;
+  if (held->process != platform::process_id()) return false;
   const auto* begin = static_cast<const std::byte*>(data);
   if (begin < lease->data || size_bytes > lease->size_bytes) return false;
   const HeldBlock::Range range{static_cast<std::size_t>(begin - lease->data),

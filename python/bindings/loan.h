@@ -17,6 +17,7 @@
 #include "bindings/lease.h"
 #include "bindings/python_api.h"
 #include "memory/arena.h"
+#include "platform/machine.h"
 #include "platform/waiting.h"
 
 namespace shmtree::python {
@@ -39,6 +40,7 @@ struct HeldBlock {
   bool shared = false;          // several processes write it: it is copied like any other memory
   std::size_t array_bytes = 0;  // of the one array on it, for what new_empty() made
   bool gift = false;            // made to be put: a queue, which copies what it is not told to move, gives it away too
+  int process = platform::process_id();  // that may give it: a forked child has it, too, and copies
   std::vector<Range> given{};
   std::vector<Pending> pending{};
   const std::byte* known_at = nullptr;  // where find_lease() knows it by

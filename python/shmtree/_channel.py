@@ -168,10 +168,12 @@ class Receiver(_core.ReceiverBase, End):
     def get_to(self, device: Any, block: bool = True, timeout: float | None = None) -> Any:
         """`get` with the message's tensors, and its numeric arrays as tensors, copied to a device of torch.
 
-        In dicts, lists and tuples, that is; what lies deeper is left alone. Nothing of the message is held after it.
+        In dicts, lists, tuples, deques and dataclasses, that is; nothing of what was copied is held after it. A device
+        that is not there raises what torch does, and nothing is received.
         """
-        from .torch import move_to
+        from .torch import check_device, move_to
 
+        check_device(device)
         return move_to(self.get(block, timeout, copy=False), device)
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:

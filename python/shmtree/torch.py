@@ -9,11 +9,16 @@ Tensors themselves need nothing of this: channels and queues carry them like arr
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+from collections import deque
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.multiprocessing.reductions
 from torch.utils.data import default_collate, get_worker_info
 
 # The traversal of torch's own collate function, with another way to stack; there since 1.13.
@@ -60,21 +65,35 @@ def _stack(tensors: list[torch.Tensor], *, collate_fn_map: dict[Any, Callable[..
 _IN_ARENA: dict[Any, Callable[..., Any]] = {**default_collate_fn_map, torch.Tensor: _stack}
 
 
-def move_to(item: Any, device: Any) -> Any:
-    """The same nest of dicts, lists and tuples with its tensors, and numeric arrays, as tensors on `device`.
+def check_device(device: Any) -> None:
+    """Raises what torch does when there is no such device."""
+    torch.empty(0, device=device)
 
-    All of them are copies, also on the CPU, so that nothing of a received item is held any more.
+
+def move_to(item: Any, device: Any) -> Any:
+    """The same nest with its tensors, and numeric arrays, as tensors on `device`.
+
+    Looked into are dicts, lists, tuples, deques and dataclasses. All tensors are copies, also on the CPU, so that
+    nothing of a received item is held any more.
     """
     if isinstance(item, torch.Tensor):
         return item.to(device, copy=True)
     if isinstance(item, np.ndarray) and item.dtype.kind in "biufc":
         return torch.tensor(item, device=device)
-    if isinstance(item, dict):
-        return type(item)({key: move_to(value, device) for key, value in item.items()})
     if isinstance(item, tuple) and hasattr(item, "_make"):
         return item._make(move_to(value, device) for value in item)
     if type(item) in (list, tuple):
         return type(item)(move_to(value, device) for value in item)
+    if isinstance(item, (dict, deque)):
+        made: Any = copy.copy(item)  # with its factory, or its greatest length
+        for key, value in item.items() if isinstance(item, dict) else enumerate(item):
+            made[key] = move_to(value, device)
+        return made
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        made = copy.copy(item)
+        for field in dataclasses.fields(item):
+            object.__setattr__(made, field.name, move_to(getattr(item, field.name), device))
+        return made
     return item
 
 
@@ -83,14 +102,16 @@ class SharedTensor(torch.Tensor):
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl  # as torch's own Parameter
 
+    def detach(self) -> Any:
+        """The same memory without gradients; of this class, which torch wants for a Parameter made of it."""
+        return _become(super().detach(), SharedTensor, getattr(self, "_shmtree", None))
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _reduce(self, super().__reduce_ex__, protocol)
+        return _ordinary(self).__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """A tensor of its own."""
-        if id(self) not in memo:
-            memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
-        copied: torch.Tensor = memo[id(self)]
+        copied: torch.Tensor = copy.deepcopy(_ordinary(self), memo)
         return copied
 
 
@@ -98,14 +119,20 @@ class SharedParameter(torch.nn.Parameter):
     """A parameter on memory that processes share; see `share_`."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _reduce(self, super().__reduce_ex__, protocol)
+        return _ordinary(self).__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Parameter:
         """A parameter of its own."""
-        if id(self) not in memo:
-            memo[id(self)] = torch.nn.Parameter(self.detach().clone(), self.requires_grad)
-        copied: torch.nn.Parameter = memo[id(self)]
+        copied: torch.nn.Parameter = copy.deepcopy(_ordinary(self), memo)
         return copied
+
+
+def _ordinary(tensor: torch.Tensor) -> Any:
+    """A tensor of torch's own class on the same memory: what is written to a file, or copied."""
+    plain = torch.Tensor.detach(tensor).requires_grad_(tensor.requires_grad)
+    made = torch.nn.Parameter(plain, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else plain
+    made.grad = tensor.grad if tensor.is_leaf else None
+    return made
 
 
 def share_(thing: _T) -> _T:
@@ -113,65 +140,86 @@ def share_(thing: _T) -> _T:
 
     Given to another process (as an argument of its Process, through a queue or pipe, over fork), it is the same memory
     there: what one writes the others see, until the last of them lets go. There is no locking: sums of gradients and
-    Hogwild-like training live with that, other uses need a lock. Optimizers made before keep their parameters.
+    Hogwild-like training live with that, other uses need a lock. Optimizers made before keep their parameters. Copies,
+    and files of ``torch.save``, have the values.
 
     A shared tensor's gradient is not shared: `share_` it as well where it should be. TypeError for tensors that are not
-    plain ones on the CPU, and for views that need gradients.
+    plain ones on the CPU, and for results of a computation with gradients; then nothing was shared.
     """
-    if isinstance(thing, torch.nn.Module):
-        for tensor in {id(each): each for each in [*thing.parameters(), *thing.buffers()]}.values():
-            _share(tensor)
-    else:
-        _share(thing)
+    tensors = [*thing.parameters(), *thing.buffers()] if isinstance(thing, torch.nn.Module) else [thing]
+    wanted = [each for each in tensors if not isinstance(each, (SharedTensor, SharedParameter))]
+    for tensor in wanted:
+        _check_sharable(tensor)
+    storages = _Storages()
+    for tensor in {id(each): each for each in wanted}.values():
+        storages.share(tensor)
     return thing
 
 
-def _share(tensor: torch.Tensor) -> None:
-    if isinstance(tensor, (SharedTensor, SharedParameter)) or tensor.numel() == 0:
-        return
+def _check_sharable(tensor: Any) -> None:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise TypeError(f"a {type(tensor).__name__} cannot be shared; a Tensor or Parameter can")
+        raise TypeError(f"a {type(tensor).__name__} cannot be shared; a Tensor, a Parameter or a Module can")
     if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise TypeError(f"a tensor of layout {tensor.layout} on {tensor.device} cannot be shared; a strided one can")
     if not tensor.is_leaf:
         raise TypeError("a tensor that was computed with gradients cannot be shared; its detach() can")
-    with torch.no_grad():
-        arena = _arena.Arena._of(_process.default_arena(), None)
-        memory = arena.array(tensor.numel() * tensor.element_size(), np.uint8)
-        dense = torch.empty_like(tensor)  # its strides: those of the tensor where it has no gaps
-        shared = _on(memory, tensor.dtype, tuple(tensor.shape), dense.stride())
-        shared.copy_(tensor)
-        tensor.data = shared
-    tensor.__class__ = SharedParameter if isinstance(tensor, torch.nn.Parameter) else SharedTensor
-    tensor._shmtree = memory  # type: ignore[attr-defined]
 
 
-def _on(memory: _arena.SharedArray, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    return torch.from_numpy(memory.array).view(dtype).as_strided(shape, strides)
+class _Storages:
+    """Where each storage went, so that tensors on one storage stay so."""
+
+    def __init__(self) -> None:
+        self._arena = _arena.Arena._of(_process.default_arena(), None)
+        self._moved: dict[int, tuple[Any, _arena.SharedArray]] = {}  # with the old one, which keeps its address
+
+    def share(self, tensor: torch.Tensor) -> None:
+        if tensor.numel() == 0:
+            return
+        with torch.no_grad():
+            source = tensor.detach().resolve_conj().resolve_neg()
+            memory = self._memory(source.untyped_storage())
+            tensor.data = _on(memory, source.dtype, source.storage_offset(), tuple(source.shape), source.stride())
+        _become(tensor, SharedParameter if isinstance(tensor, torch.nn.Parameter) else SharedTensor, memory)
+
+    def _memory(self, storage: Any) -> _arena.SharedArray:
+        if storage.data_ptr() not in self._moved:
+            memory = self._arena.array(storage.nbytes(), np.uint8)
+            torch.from_numpy(memory.array).copy_(torch.empty(0, dtype=torch.uint8).set_(storage))
+            self._moved[storage.data_ptr()] = storage, memory
+        return self._moved[storage.data_ptr()][1]
 
 
-def _reduce(tensor: Any, ordinary: Callable[[Any], Any], protocol: Any) -> Any:
-    memory = getattr(tensor, "_shmtree", None)
-    # Whoever replaced `data` since has replaced the memory.
-    if memory is None or tensor.data_ptr() != memory.array.ctypes.data:
-        return ordinary(protocol)
-    parts = (type(tensor), memory, tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.requires_grad)
-    return _open_shared, parts
-
-
-def _open_shared(
-    cls: type[torch.Tensor],
-    memory: _arena.SharedArray,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    requires_grad: bool,
+def _on(
+    memory: _arena.SharedArray, dtype: torch.dtype, first: Any, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> Any:
-    tensor: Any = _on(memory, dtype, shape, strides)
-    if issubclass(cls, torch.nn.Parameter):
-        tensor = torch.nn.Parameter(tensor, requires_grad)
-    else:
-        tensor.requires_grad_(requires_grad)
+    """A tensor on it; `first` and `strides` count elements."""
+    storage = torch.from_numpy(memory.array).untyped_storage()
+    return torch.empty(0, dtype=dtype).set_(storage, first, shape, strides)  # type: ignore[call-overload]
+
+
+def _become(tensor: Any, cls: type[torch.Tensor], memory: _arena.SharedArray | None) -> Any:
     tensor.__class__ = cls
     tensor._shmtree = memory
     return tensor
+
+
+def _reduce(tensor: Any) -> Any:
+    """What is sent to another process: the place. Whoever replaced `data` since has replaced the memory."""
+    memory = getattr(tensor, "_shmtree", None)
+    if memory is None or tensor.untyped_storage().data_ptr() != memory.array.ctypes.data:
+        return torch.multiprocessing.reductions.reduce_tensor(_ordinary(tensor))  # type: ignore[no-untyped-call]
+    cls = SharedParameter if isinstance(tensor, torch.nn.Parameter) else SharedTensor
+    place = (tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+    return _open_shared, (cls, tensor.requires_grad, memory, *place)
+
+
+def _open_shared(cls: type[torch.Tensor], requires_grad: bool, memory: _arena.SharedArray, *place: Any) -> Any:
+    tensor = _on(memory, *place)
+    if cls is SharedParameter:
+        tensor = torch.nn.Parameter(tensor, requires_grad)
+    return _become(tensor.requires_grad_(requires_grad), cls, memory)
+
+
+# As torch does for its own: only what goes to another process is a reference.
+ForkingPickler.register(SharedTensor, _reduce)
+ForkingPickler.register(SharedParameter, _reduce)

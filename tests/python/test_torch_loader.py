@@ -121,6 +121,27 @@ def test_a_part_of_a_batch_and_a_batch_put_again_are_copied() -> None:
     assert torch.equal(part, pixels[1:]) and torch.equal(second, pixels)
 
 
+@pytest.mark.usefixtures("as_worker")
+def test_a_batch_whose_elements_overlap_is_copied() -> None:
+    queue = mp.Queue()
+    batch = shmtree.torch.collate([torch.full((5000,), float(i)) for i in range(4)])
+    queue.put(batch.unsqueeze(0).expand(2, -1, -1))
+    assert torch.equal(queue.get(), batch.unsqueeze(0).expand(2, -1, -1))
+
+
+@pytest.mark.usefixtures("as_worker")
+def test_a_forked_child_sends_a_copy_of_the_batch_that_is_its_parents() -> None:
+    queue = mp.Queue()
+    batch = shmtree.torch.collate([torch.ones(5000)] * 4)
+    process = mp.get_context("fork").Process(target=queue.put, args=(batch,))
+    process.start()
+    process.join(100)
+    first = queue.get()
+    queue.put(batch)
+    queue.get().zero_()
+    assert torch.equal(first, torch.ones(4, 5000))
+
+
 def test_an_array_of_new_empty_is_still_copied_by_a_queue() -> None:
     arena = shmtree.Arena(64 << 20)
     queue = arena.Queue()

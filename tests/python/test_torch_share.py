@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import pickle
+import io
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -75,7 +76,7 @@ def test_parameters_that_a_module_has_twice_stay_one() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
     net[1].weight = net[0].weight
     shmtree.torch.share_(net)
-    again = pickle.loads(pickle.dumps(net))
+    again = ForkingPickler.loads(ForkingPickler.dumps(net))
     assert net[1].weight is net[0].weight and again[1].weight is again[0].weight
     assert again[0].weight.data_ptr() == net[0].weight.data_ptr()
 
@@ -98,12 +99,12 @@ def test_a_copy_has_memory_of_its_own() -> None:
 def test_a_parameter_whose_data_was_replaced_is_sent_as_it_is() -> None:
     parameter = shmtree.torch.share_(torch.nn.Parameter(torch.zeros(3)))
     parameter.data = torch.ones(3)
-    assert pickle.loads(pickle.dumps(parameter)).tolist() == [1, 1, 1]
+    assert ForkingPickler.loads(ForkingPickler.dumps(parameter)).tolist() == [1, 1, 1]
 
 
 def test_memory_lives_as_long_as_somebody_has_it() -> None:
     tensor = shmtree.torch.share_(torch.arange(1000.0))
-    other = pickle.loads(pickle.dumps(tensor))
+    other = ForkingPickler.loads(ForkingPickler.dumps(tensor))
     view = other[10:20]
     del tensor, other
     assert view.tolist() == list(range(10, 20))
@@ -113,6 +114,7 @@ def test_memory_lives_as_long_as_somebody_has_it() -> None:
     ("make", "said"),
     [
         (lambda: torch.eye(3).to_sparse(), "sparse"),
+        (lambda: {"weight": torch.ones(3)}, "dict"),
         (lambda: torch.ones(3, requires_grad=True) * 2, "detach"),
         (lambda: torch.ones(3, device="meta"), "meta"),
     ],
@@ -124,3 +126,47 @@ def test_what_cannot_be_shared_says_why(make: Any, said: str) -> None:
 
 def test_a_tensor_without_elements_stays_as_it_is() -> None:
     assert shmtree.torch.share_(torch.empty(0, 3)).shape == (0, 3)
+
+
+def test_a_file_and_a_copy_have_the_values() -> None:
+    net = shmtree.torch.share_(torch.nn.Linear(2, 2))
+    tensor = shmtree.torch.share_(torch.arange(4.0))
+    file = io.BytesIO()
+
+    torch.save({"net": net.state_dict(keep_vars=True), "tensor": tensor}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+
+    assert type(loaded["tensor"]) is torch.Tensor and torch.equal(loaded["tensor"], tensor)
+    assert type(loaded["net"]["weight"]) is torch.nn.Parameter and torch.equal(loaded["net"]["weight"], net.weight)
+    loaded["tensor"][0] = 7
+    assert tensor[0] == 0
+
+
+def test_tensors_on_one_storage_stay_so() -> None:
+    net = torch.nn.Module()
+    net.whole = torch.nn.Parameter(torch.zeros(3))
+    net.same = torch.nn.Parameter(net.whole.data)
+    net.register_buffer("part", net.whole.detach()[1:])
+    again = ForkingPickler.loads(ForkingPickler.dumps(shmtree.torch.share_(net)))
+    with torch.no_grad():
+        again.whole.fill_(1)
+    assert net.same.tolist() == [1, 1, 1] and net.part.tolist() == [1, 1] == again.part.tolist()
+
+
+def test_a_parameter_can_be_made_of_a_shared_tensor() -> None:
+    tensor = shmtree.torch.share_(torch.zeros(3))
+    parameter = torch.nn.Parameter(tensor)
+    again = ForkingPickler.loads(ForkingPickler.dumps(parameter))
+    assert isinstance(parameter, torch.nn.Parameter) and isinstance(again, torch.nn.Parameter)
+    tensor[0] = 1
+    assert parameter[0] == again[0] == 1
+
+
+def test_when_one_tensor_of_a_module_cannot_be_shared_none_is() -> None:
+    net = torch.nn.Module()
+    net.good = torch.nn.Parameter(torch.zeros(3))
+    net.register_buffer("bad", torch.eye(3).to_sparse())
+    with pytest.raises(TypeError, match="sparse"):
+        shmtree.torch.share_(net)
+    assert type(net.good) is torch.nn.Parameter

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import defaultdict, deque
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,6 +121,12 @@ def test_a_quantized_tensor_is_refused_with_what_to_send_instead() -> None:
     assert receiver.empty()
 
 
+@dataclass(frozen=True)
+class Both:
+    tensor: Any
+    count: int
+
+
 class Point(NamedTuple):
     x: Any
     y: Any
@@ -128,7 +136,12 @@ def test_get_to_makes_tensors_that_hold_nothing() -> None:
     arena = shmtree.Arena(64 << 20)
     sender, receiver = arena.create_pair()
     held = len(arena.holders())
-    value = {"a": torch.arange(50_000.0), "b": [np.arange(50_000), Point("text", (np.ones((), np.int8), 2))]}
+    others = deque([defaultdict(list, k=[torch.ones(50_000)])], maxlen=1), Both(torch.zeros(50_000), 1)
+    value = {
+        "others": others,
+        "a": torch.arange(50_000.0),
+        "b": [np.arange(50_000), Point("text", (np.ones((), np.int8), 2))],
+    }
     sender.put(value)
 
     got = receiver.get_to("cpu")
@@ -137,4 +150,14 @@ def test_get_to_makes_tensors_that_hold_nothing() -> None:
     assert isinstance(got["b"][1], Point) and got["b"][1].x == "text"
     assert got["b"][1].y[0].dtype is torch.int8 and got["b"][1].y[1] == 2
     assert not isinstance(got["b"][1].y[1], torch.Tensor)
+    assert torch.equal(got["others"][0][0]["k"][0], torch.ones(50_000)) and got["others"][0][0]["new"] == []
+    assert got["others"][0].maxlen == 1 and got["others"][1].count == 1
     assert len(arena.holders()) == held
+
+
+def test_get_to_a_device_that_is_not_there_receives_nothing() -> None:
+    sender, receiver = shmtree.create_pair()
+    sender.put(1)
+    with pytest.raises(RuntimeError, match="no such device"):
+        receiver.get_to("no such device")
+    assert receiver.get_to("cpu") == 1
