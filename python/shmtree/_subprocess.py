@@ -141,9 +141,10 @@ class _Over:
     def raise_error(self) -> None:
         if self.error is None:
             return
-        try:
+        error: Any = None
+        with contextlib.suppress(Exception, SystemExit):  # the same
             error = pickle.loads(self.error)
-        except Exception:  # the same
+        if not isinstance(error, Exception):
             error = RuntimeError(f"the subprocess raised something that does not load here:\n{self.trace}")
         raise error from RemoteTraceback(self.trace)
 
@@ -162,9 +163,9 @@ class _Terminated(BaseException):
 def _produce(sender: Sender, fn: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
     """All that the subprocess does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loop, with which this process ends
-    signal.signal(signal.SIGTERM, _raise_terminated)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
+        signal.signal(signal.SIGTERM, _raise_terminated)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
         with contextlib.suppress(_Nobody):
             _put_all(sender, fn, args)
     except _Terminated:  # without a goodbye: for whoever receives, this process was killed
