@@ -53,10 +53,12 @@ def _stack(tensors: list[torch.Tensor], *, collate_fn_map: dict[Any, Callable[..
     first = tensors[0]
     nbytes = first.numel() * first.element_size() * len(tensors)
     plain = first.layout is torch.strided and first.device.type == "cpu" and not first.is_nested
-    arena = _process.home_arena()
-    if arena is None or not plain or nbytes < _LEAST_BYTES or any(each.requires_grad for each in tensors):
+    if not plain or any(each.requires_grad for each in tensors):
         stacked: torch.Tensor = default_collate_fn_map[torch.Tensor](tensors, collate_fn_map=collate_fn_map)
         return stacked
+    arena = _process.home_arena()
+    if arena is None or nbytes < _LEAST_BYTES:
+        return torch.stack(tensors, 0)  # and not, as torch does, in a segment of its own
     shape = (len(tensors), *first.shape)
     out: torch.Tensor = _arrays.new_array(arena, shape, first.dtype, "C", False, gift=True)
     return torch.stack(tensors, 0, out=out)

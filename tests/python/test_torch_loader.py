@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,7 +165,9 @@ def test_samples_that_need_gradients_are_stacked_by_torch() -> None:
 def test_neither_descriptors_nor_shared_memory_grow_with_the_batches() -> None:
     def used() -> tuple[int, list[str], int]:
         files = len(os.listdir("/proc/self/fd"))
-        return files, sorted(map(str, Path("/dev/shm").iterdir())), arena().stats()["committed_bytes"]
+        pids = [str(os.getpid()), *(str(worker.pid) for worker in batches._workers)]
+        names = [name for name in os.listdir("/dev/shm") if name.startswith("torch_") and name.split("_")[1] in pids]
+        return files, names, arena().stats()["committed_bytes"]
 
     def arena() -> Any:
         return batches._worker_result_queue._channel.arena
@@ -175,6 +176,7 @@ def test_neither_descriptors_nor_shared_memory_grow_with_the_batches() -> None:
     for _ in range(20):
         next(batches)
     files, names, committed = used()
+    assert names == []
     for _ in range(70):
         next(batches)
     assert used()[:2] == (files, names)
