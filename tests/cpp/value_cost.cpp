@@ -118,7 +118,7 @@ TEST_CASE("a frame of one KiB costs at most one MiB and ten milliseconds", "[tim
   INFO("allocated " << allocated);
 }
 
-TEST_CASE("a small message becomes an Item with two allocations") {
+TEST_CASE("a small message becomes an Item with two allocations", "[allocations]") {
   FrameBuilder builder;
   test::add_small_dict(builder);
   const test::Bytes frame = test::bytes_of(builder);
