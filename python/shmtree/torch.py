@@ -99,34 +99,32 @@ def move_to(item: Any, device: Any) -> Any:
     return item
 
 
+def _reduce_ordinary(tensor: Any, protocol: Any) -> Any:
+    return _ordinary(tensor).__reduce_ex__(protocol)
+
+
+def _copy_ordinary(tensor: Any, memo: dict[int, Any]) -> Any:
+    """A tensor of its own."""
+    return copy.deepcopy(_ordinary(tensor), memo)
+
+
 class SharedTensor(torch.Tensor):
     """A tensor on memory that processes share; see `share_`. What is computed from it is an ordinary tensor."""
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl  # as torch's own Parameter
+    __reduce_ex__ = _reduce_ordinary
+    __deepcopy__ = _copy_ordinary
 
     def detach(self) -> Any:
         """The same memory without gradients; of this class, which torch wants for a Parameter made of it."""
-        return _become(super().detach(), SharedTensor, getattr(self, "_shmtree", None))
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _ordinary(self).__reduce_ex__(protocol)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """A tensor of its own."""
-        copied: torch.Tensor = copy.deepcopy(_ordinary(self), memo)
-        return copied
+        return _become_shared(super().detach(), getattr(self, "_shmtree", None))
 
 
 class SharedParameter(torch.nn.Parameter):
     """A parameter on memory that processes share; see `share_`."""
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _ordinary(self).__reduce_ex__(protocol)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Parameter:
-        """A parameter of its own."""
-        copied: torch.nn.Parameter = copy.deepcopy(_ordinary(self), memo)
-        return copied
+    __reduce_ex__ = _reduce_ordinary
+    __deepcopy__ = _copy_ordinary
 
 
 def _ordinary(tensor: torch.Tensor) -> Any:
@@ -181,7 +179,7 @@ class _Storages:
             source = tensor.detach().resolve_conj().resolve_neg()
             memory = self._memory(source.untyped_storage())
             tensor.data = _on(memory, source.dtype, source.storage_offset(), tuple(source.shape), source.stride())
-        _become(tensor, SharedParameter if isinstance(tensor, torch.nn.Parameter) else SharedTensor, memory)
+        _become_shared(tensor, memory)
 
     def _memory(self, storage: Any) -> _arena.SharedArray:
         if storage.data_ptr() not in self._moved:
@@ -199,8 +197,8 @@ def _on(
     return torch.empty(0, dtype=dtype).set_(storage, first, shape, strides)  # type: ignore[call-overload]
 
 
-def _become(tensor: Any, cls: type[torch.Tensor], memory: _arena.SharedArray | None) -> Any:
-    tensor.__class__ = cls
+def _become_shared(tensor: Any, memory: _arena.SharedArray | None) -> Any:
+    tensor.__class__ = SharedParameter if isinstance(tensor, torch.nn.Parameter) else SharedTensor
     tensor._shmtree = memory
     return tensor
 
@@ -210,16 +208,15 @@ def _reduce(tensor: Any) -> Any:
     memory = getattr(tensor, "_shmtree", None)
     if memory is None or tensor.untyped_storage().data_ptr() != memory.array.ctypes.data:
         return torch.multiprocessing.reductions.reduce_tensor(_ordinary(tensor))  # type: ignore[no-untyped-call]
-    cls = SharedParameter if isinstance(tensor, torch.nn.Parameter) else SharedTensor
     place = (tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-    return _open_shared, (cls, tensor.requires_grad, memory, *place)
+    return _open_shared, (isinstance(tensor, torch.nn.Parameter), tensor.requires_grad, memory, *place)
 
 
-def _open_shared(cls: type[torch.Tensor], requires_grad: bool, memory: _arena.SharedArray, *place: Any) -> Any:
+def _open_shared(is_parameter: bool, requires_grad: bool, memory: _arena.SharedArray, *place: Any) -> Any:
     tensor = _on(memory, *place)
-    if cls is SharedParameter:
+    if is_parameter:
         tensor = torch.nn.Parameter(tensor, requires_grad)
-    return _become(tensor.requires_grad_(requires_grad), cls, memory)
+    return _become_shared(tensor.requires_grad_(requires_grad), memory)
 
 
 # As torch does for its own: only what goes to another process is a reference.
