@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ STANDARD_IMPORT = "import multiprocessing as mp\n"
 
 def output_of(program: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.stderr == ""
     assert done.returncode == 0
@@ -43,3 +44,18 @@ def test_a_pipeline_of_spdl_feeds_a_model_that_learns():
 
     assert [line.partition(",")[0] for line in epochs] == [f"epoch {number}: 16 batches" for number in range(4)]
     assert int(epochs[-1].split()[-2].rstrip("%")) >= 90
+
+
+def test_a_network_learns_from_a_data_loader():
+    pytest.importorskip("torch")
+    epochs = output_of(EXAMPLES / "dataloader_training.py").splitlines()
+    right = [int(re.fullmatch(r"epoch \d: (\d+) % right", line)[1]) for line in epochs]
+    assert len(right) == 3 and right[-1] > 95
+
+
+def test_three_processes_train_one_model():
+    pytest.importorskip("torch")
+    before, after = output_of(EXAMPLES / "hogwild.py").splitlines()
+    assert int(before.partition("%")[0]) > 30
+    assert int(after.partition("%")[0]) < 10
+    assert after.endswith("after [19200, 19200, 19200] samples")
