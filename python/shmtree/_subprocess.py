@@ -11,8 +11,10 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import connection, util
 from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
 from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +51,8 @@ def iterate_in_subprocess(
         context: start method or context of multiprocessing.
         arena: where the items lie, as for `create_pair`.
     """
+    if not callable(fn):
+        raise TypeError(f"fn is {fn!r}; it must be a function that makes an iterable, such as a generator function")
     if isinstance(context, str):
         context = multiprocessing.get_context(context)
     return SubprocessIterator(fn, args, capacity, context, arena)
@@ -66,7 +70,7 @@ class SubprocessIterator(Generic[T]):
         arena: Arena | None,
     ) -> None:
         sender, self._receiver = create_pair(capacity, arena=arena)
-        self._process: Any = context.Process(target=_produce, args=(sender, fn, args))  # type: ignore[attr-defined]
+        self._process: Any = context.Process(target=_produce, args=(sender, _Call(fn, args)))  # type: ignore[attr-defined]
         self._process.start()
         sender.close()
         # Also before multiprocessing waits for its children at this process's exit.
@@ -86,11 +90,11 @@ class SubprocessIterator(Generic[T]):
             raise StopIteration
         try:
             item = self._receiver.get()
-        except (ChannelClosed, PeerDied):
-            was_closed = self._receiver.closed  # by another thread
-            self.close()
-            if was_closed:
+        except (ChannelClosed, PeerDied) as error:
+            if self._receiver.closed:  # by another thread
                 raise StopIteration from None
+            self._raise_if_it_never_began(error)
+            self.close()
             raise
         if type(item) is not _Over:
             found: T = item
@@ -99,6 +103,20 @@ class SubprocessIterator(Generic[T]):
         self.close()
         item.raise_error()
         raise StopIteration
+
+    def _raise_if_it_never_began(self, error: Exception) -> None:
+        """An exception that ended the process in code that is not ours, such as the import of the main module."""
+        if self._receiver.stats()["put"] > 0:
+            return
+        self._process.join(_LAST_STEPS_S)
+        status = self._process.exitcode
+        if status is None or status <= 0:  # it lives, or was killed
+            return
+        self.close()
+        raise RuntimeError(
+            f"the subprocess ended with exit code {status} before it made an item; what it printed says why. It "
+            "imports the main module, unless it was forked: what that runs has to be under `if __name__ == '__main__':`"
+        ) from error
 
     def close(self) -> None:
         """Ends the process. Items that were received stay valid."""
@@ -121,22 +139,43 @@ def _end_process(receiver: Receiver, process: Any) -> None:
             process.join(_LAST_STEPS_S)
 
 
+class _Call:
+    """What is iterated over. What goes wrong as it is loaded in the process is reported like what goes wrong in it."""
+
+    def __init__(self, fn: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
+        self._fn = fn
+        self._args = args
+
+    def __call__(self) -> Iterable[Any]:
+        return self._fn(*self._args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (_load_and_call, bytes(ForkingPickler.dumps((self._fn, self._args))))
+
+
+def _load_and_call(pickled: bytes) -> Any:
+    fn, args = pickle.loads(pickled)
+    return fn(*args)
+
+
 @dataclass
 class _Over:
     """The last message: there are no more items, perhaps because of an error."""
 
     error: bytes | None = None  # pickled
+    name: str = ""
     trace: str = ""
 
     @classmethod
     def because_of(cls, error: BaseException) -> _Over:
         trace = "".join(traceback.format_exception(error))
+        name = _describe(error)
         if not isinstance(error, Exception) or isinstance(error, StopIteration):  # those would end the loop or program
-            error = RuntimeError(f"the subprocess ended with {error!r}")
+            error = RuntimeError(f"the subprocess ended with {name}")
         try:
-            return cls(pickle.dumps(error), trace)
+            return cls(pickle.dumps(error), name, trace)
         except Exception:  # whatever a class of the user's raises
-            return cls(pickle.dumps(RuntimeError(f"{type(error).__qualname__}: {error}")), trace)
+            return cls(pickle.dumps(RuntimeError(name)), name, trace)
 
     def raise_error(self) -> None:
         if self.error is None:
@@ -145,8 +184,15 @@ class _Over:
         with contextlib.suppress(Exception, SystemExit):  # the same
             error = pickle.loads(self.error)
         if not isinstance(error, Exception):
-            error = RuntimeError(f"the subprocess raised something that does not load here:\n{self.trace}")
+            error = RuntimeError(f"the subprocess raised something that does not load here, {self.name}")
         raise error from RemoteTraceback(self.trace)
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return f"{type(error).__qualname__}: {error}"
+    except Exception:  # the same
+        return type(error).__qualname__
 
 
 class RemoteTraceback(Exception):
@@ -160,14 +206,15 @@ class _Terminated(BaseException):
     """SIGTERM, so that ``finally`` clauses run."""
 
 
-def _produce(sender: Sender, fn: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
+def _produce(sender: Sender, call: Callable[[], Iterable[Any]]) -> None:
     """All that the subprocess does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loop, with which this process ends
     try:
         signal.signal(signal.SIGTERM, _raise_terminated)
         threading.Thread(target=_end_with_parent, daemon=True).start()
         with contextlib.suppress(_Nobody):
-            _put_all(sender, fn, args)
+            _put_all(sender, call)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # all that may be left is a thread that does not end
     except _Terminated:  # without a goodbye: for whoever receives, this process was killed
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -177,9 +224,9 @@ class _Nobody(Exception):
     """Nobody is left who receives."""
 
 
-def _put_all(sender: Sender, fn: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
+def _put_all(sender: Sender, call: Callable[[], Iterable[Any]]) -> None:
     try:
-        for item in fn(*args):
+        for item in call():
             _put(sender, item)
         over = _Over()
     except (_Nobody, _Terminated):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -49,6 +50,23 @@ class NotLoaded(Exception):
         super().__init__(first)
 
 
+class NotPrinted(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("nor this one")
+
+    def __str__(self) -> str:
+        raise TypeError("in no way")
+
+
+class LoadsNowhere:
+    def __reduce__(self) -> Any:
+        return fail_to_load, ()
+
+
+def fail_to_load() -> None:
+    raise LookupError("not here")
+
+
 def failing(how: str) -> Iterator[str]:
     yield "first"
     fail_deep_inside(how)
@@ -64,6 +82,7 @@ def fail_deep_inside(how: str) -> None:
         "stops": StopIteration("too early"),
         "is not pickled": NotPickled("odd"),
         "is not loaded": NotLoaded("odd", "too"),
+        "is not printed": NotPrinted(),
     }[how]
 
 
@@ -74,6 +93,11 @@ def cannot_be_made(how: str) -> Iterator[str]:
 def one_that_cannot_be_sent() -> Iterator[Any]:
     yield "first"
     yield lambda: None
+
+
+def leaves_a_thread() -> Iterator[str]:
+    threading.Thread(target=threading.Event().wait).start()
+    yield "only"
 
 
 def pid_and_sleep() -> Iterator[int]:

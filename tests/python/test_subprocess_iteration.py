@@ -71,7 +71,9 @@ def test_an_error_comes_after_the_items_before_it_with_its_traceback_as_the_caus
     with pytest.raises(KeyError if how == "raises" else RuntimeError) as caught:
         next(items)
 
-    assert "fail_deep_inside" in str(caught.value.__cause__)
+    trace = str(caught.value.__cause__)
+    assert "fail_deep_inside" in trace
+    assert "fail_deep_inside" not in str(caught.value)  # which a program that ends with it shows, too
     if how == "raises":
         assert caught.value.args == ("lost",)
     assert is_gone(items.pid)
@@ -90,6 +92,57 @@ def test_an_item_that_cannot_be_sent_is_an_error():
     with pytest.raises(Exception, match="pickle") as caught:
         next(items)
     assert "_put_all" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("fn", [None, [1, 2], sources.batches(3)])
+def test_what_cannot_be_called_is_refused_at_once(fn: object):
+    with pytest.raises(TypeError, match="function"):
+        shmtree.iterate_in_subprocess(fn)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_an_argument_that_does_not_load_there_is_an_error_with_its_traceback(method: str):
+    items = shmtree.iterate_in_subprocess(sources.batches, sources.LoadsNowhere(), context=method)
+
+    with pytest.raises(LookupError, match="not here") as caught:
+        next(items)
+
+    assert "fail_to_load" in str(caught.value.__cause__)
+    assert list(items) == []
+
+
+def test_an_exception_that_does_not_even_print_keeps_its_traceback():
+    items = shmtree.iterate_in_subprocess(sources.failing, "is not printed", context="fork")
+    assert next(items) == "first"
+
+    with pytest.raises(RuntimeError, match="NotPrinted") as caught:
+        next(items)
+
+    assert "fail_deep_inside" in str(caught.value.__cause__)
+
+
+def test_a_main_module_that_starts_itself_again_is_told_what_it_lacks(tmp_path: Path):
+    script = tmp_path / "unguarded.py"
+    script.write_text("import shmtree\nfor number in shmtree.iterate_in_subprocess(range, 3): print(number)\n")
+
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+
+    assert ended.stdout == ""
+    assert "bootstrapping phase" in ended.stderr  # the subprocess's own words
+    assert "__main__" in ended.stderr.splitlines()[-1]
+    assert ended.stderr.splitlines()[-1].startswith("RuntimeError: the subprocess ended with exit code 1")
+
+
+def test_a_process_that_a_thread_keeps_alive_ends_without_a_word(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("shmtree._subprocess._LAST_STEPS_S", 0.5)
+    items = shmtree.iterate_in_subprocess(sources.leaves_a_thread, context="fork")
+
+    assert list(items) == ["only"]
+
+    assert wait_until_gone(items.pid)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "vanishes"])
