@@ -4,6 +4,7 @@
 #include "bindings/deaths.h"
 #include "bindings/endpoint.h"
 #include "bindings/gil.h"
+#include "bindings/spans.h"
 #include "bindings/unwrap.h"
 #include "channel/channel.h"
 
@@ -103,6 +104,12 @@ void bind_channel(py::module_& module) {
       "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, py::arg("callback"));
   module.def(
       "want_idle", [](bool wanted) { idle_wanted.store(wanted, std::memory_order_relaxed); }, py::arg("wanted"));
+  module.def(
+      "set_spans",
+      [](const py::dict& flags, const py::str& key, const py::function& begin) {
+        set_spans(flags.ptr(), key.ptr(), begin.ptr());
+      },
+      py::arg("flags"), py::arg("key"), py::arg("begin"));
   if (!init_sender(module.ptr()) || !init_receiver(module.ptr()) || !init_queue(module.ptr()) ||
       !init_delivery(module.ptr())) {
     throw py::error_already_set();

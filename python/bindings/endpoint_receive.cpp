@@ -8,6 +8,7 @@
 #include "bindings/errors.h"
 #include "bindings/guarded.h"
 #include "bindings/incoming.h"
+#include "bindings/spans.h"
 
 namespace shmtree::python {
 namespace {
@@ -27,6 +28,7 @@ Channel* begin(Endpoint* self) {
 }
 
 PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
+  const Span span("shmtree.get");
   Channel* channel = begin(self);
   if (!channel) return nullptr;
   GilHooks hooks(&closed_flag(self, End::kReceiving));
@@ -54,6 +56,7 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(given[0], given[1], &deadline)) {
     return nullptr;
   }
+  const Span span("shmtree.take");
   Endpoint* self = as_endpoint(object);
   Channel* channel = begin(self);
   if (!channel) return nullptr;
@@ -157,6 +160,7 @@ PyObject* endpoint_get_many(PyObject* object, PyObject* const* args, Py_ssize_t 
     if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "n is %zd; it must be at least 1", most);
     return nullptr;
   }
+  const Span span("shmtree.get_many");
   Endpoint* self = as_endpoint(object);
   Ref items(PyList_New(0));
   Ref first(items ? get_object(self, deadline, copy) : nullptr);

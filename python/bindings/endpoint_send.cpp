@@ -11,6 +11,7 @@
 #include "bindings/errors.h"
 #include "bindings/guarded.h"
 #include "bindings/loan.h"
+#include "bindings/spans.h"
 #include "features/transfer.h"
 
 namespace shmtree::python {
@@ -239,6 +240,7 @@ bool parse_put_nowait(PyObject* const* args, Py_ssize_t nargs, PyObject* keyword
 }
 
 std::optional<std::uint64_t> put_object(Endpoint* self, const PutArguments& arguments) {
+  const Span span("shmtree.put");
   Channel* channel = open_channel(self, End::kSending);
   if (!channel) return std::nullopt;
   GilHooks hooks(&closed_flag(self, End::kSending));
@@ -267,6 +269,7 @@ PyObject* endpoint_put_many(PyObject* self, PyObject* const* args, Py_ssize_t na
   if (given[1] && PyBool_Check(given[1])) {  // what other queues have in this place
     return PyErr_Format(PyExc_TypeError, "timeout is %R; it must be a number of seconds, or None", given[1]);
   }
+  const Span span("shmtree.put_many");
   Ref iterator(PyObject_GetIter(given[0]));
   if (!iterator) return nullptr;
   Batch batch(as_endpoint(self), deadline);
