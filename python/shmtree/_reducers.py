@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,13 +22,49 @@ def table(independent: bool) -> dict[type, Reducer]:
     if torch is not None and hasattr(torch, "Tensor") and torch.Tensor not in _TABLE:
         _TABLE[torch.Tensor] = _reduce_tensor
         _TABLE[torch.nn.Parameter] = _reduce_tensor
+    jax_class = getattr(sys.modules.get("jax._src.array"), "ArrayImpl", None)
+    if jax_class is not None:
+        _TABLE[jax_class] = _reduce_jax
     return {**_TABLE, np.ndarray: _reduce_as_writable} if independent else _TABLE
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
+    """NumPy's own reduction copies strided arrays, dates and other packages' dtypes into the pickle."""
+    dtype = array.dtype
+    may_be_copied = not array.flags.forc or dtype.kind in "mMV" or dtype.isbuiltin == 2  # 2: of another package
+    if may_be_copied and dtype.itemsize and not dtype.hasobject:
+        return _build_array, _parts_of(array)
+    return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+def _parts_of(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
+    own = array if array.flags.forc else array.copy()
+    memory: Any = own.reshape(-1, order=order).view(np.uint8)
+    return pickle.PickleBuffer(memory), array.dtype, array.shape, order
+
+
+def _build_array(memory: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> Any:
+    return np.ndarray(shape, dtype, memory, order=order)
+
+
+def _reduce_jax(array: Any) -> Any:
+    """JAX's own reduction copies the memory into the pickle."""
+    if array.weak_type or not array.is_fully_addressable or array.dtype.kind not in "biufcV":
+        return array.__reduce__()  # what it alone can do; kind V: ml_dtypes
+    return _build_jax, _parts_of(np.asarray(array))
+
+
+def _build_jax(*parts: Any) -> Any:
+    import jax
+
+    return jax.numpy.asarray(_build_array(*parts))
 
 
 def _reduce_as_writable(array: np.ndarray[Any, Any]) -> Any:
     # pickle keeps in mind that the memory of an array cannot be written.
     own = array if array.flags.writeable else array.copy(order="K")
-    return own.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    return _reduce_array(own)
 
 
 def _reduce_memoryview(view: memoryview) -> tuple[Any, ...]:
@@ -69,3 +105,4 @@ def _unflatten(name: str, flat: Any) -> Any:
 
 
 _TABLE[memoryview] = _reduce_memoryview
+_TABLE[np.ndarray] = _reduce_array
