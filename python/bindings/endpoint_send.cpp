@@ -36,7 +36,9 @@ class Message {
     options.loans = &loans_;
     return session_->encode(object, options);
   }
-  bool is_small() { return session_->builder().total_bytes() <= channel::kInlineBytes && loans_.blocks().empty(); }
+  bool is_small() {
+    return session_->builder().total_bytes() <= self_->channel->inline_bytes() && loans_.blocks().empty();
+  }
   Status stage(features::InlineFrame& scratch, Outgoing& out, const WaitContext& wait) {
     return features::stage(session_->builder(), loans_.blocks(), *self_->channel, scratch, out, wait);
   }

@@ -35,7 +35,8 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
     if (!repaired) return std::move(repaired).error();
   }
   const std::uint64_t slots = first_slots(options.capacity);
-  auto ring = arena->allocate(segment_bytes(slots), BlockKind::kSegment, wait);
+  const std::uint64_t slot_bytes = slot_bytes_for(options.capacity);
+  auto ring = arena->allocate(segment_bytes(slots, slot_bytes), BlockKind::kSegment, wait);
   if (!ring) return std::move(ring).error();
   new (ring->data()) SegmentHeader{0, slots, {0}, {}};
   auto control = arena->allocate(sizeof(ChannelHeader), BlockKind::kChannel, wait);
@@ -48,13 +49,14 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   header->capacity = options.capacity;
   header->max_bytes = options.max_bytes;
   header->allow_pickle = options.allow_pickle ? 1 : 0;
+  header->slot_bytes = slot_bytes;
   store_relaxed(header->head_segment, memory::pack(ring->ref()));
   store_relaxed(header->tail_segment, memory::pack(ring->ref()));
   // The channel is known before its ring leaves its writer: a kill in between leaves no ring that nothing leads to.
   auto lease = arena->hold_new(std::move(*control));
   if (!lease) return std::move(lease).error();
   arena->published(*ring);
-  std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease)));
+  std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease), slot_bytes));
   Channels::insert(channel);
   return channel;
 }
@@ -75,7 +77,9 @@ Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, Blo
     return Error{Code::kIncompatible, "the channel has layout version " + std::to_string(header.version) +
                                           ", this is version " + std::to_string(kChannelVersion)};
   }
-  std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease)));
+  const std::uint64_t slot_bytes = load_once(header.slot_bytes);
+  if (!is_slot_size(slot_bytes)) return no_channel("its slots are of " + std::to_string(slot_bytes) + " bytes");
+  std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease), slot_bytes));
   return Channels::insert(channel);
 }
 
@@ -99,7 +103,7 @@ Channel::~Channel() {
 Segment Channel::segment(std::uint64_t packed) const noexcept {
   const BlockRef ref = memory::unpack(packed);
   if (packed == 0 || !arena_->is_current(ref)) return {};
-  return checked_segment(arena_->address(ref.id), arena_->room_of(ref.id));
+  return checked_segment(arena_->address(ref.id), arena_->room_of(ref.id), slot_bytes_);
 }
 
 std::uint64_t Channel::size() const noexcept {

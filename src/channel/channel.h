@@ -38,7 +38,7 @@ struct ChannelOptions {
   bool allow_pickle = true;
 };
 
-// A message to put: a frame of at most kInlineBytes, or one written to the beginning of a block.
+// A message to put: a frame of at most Channel::inline_bytes(), or one written to the beginning of a block.
 struct Outgoing {
   std::span<const std::byte> inline_frame{};
   OwnedBlock block{};
@@ -75,7 +75,7 @@ class Incoming {
   std::uint64_t bytes_ = 0;
   BlockRef block_{};
   bool redelivered_ = false;
-  std::byte inline_data_[kInlineBytes];
+  std::byte inline_data_[kMostInlineBytes];
 };
 
 class Channel;
@@ -119,6 +119,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
   BlockRef block() const noexcept { return lease_.ref(); }
   std::uint64_t capacity() const noexcept { return header().capacity; }
+  // The longest frame that needs no block.
+  std::uint64_t inline_bytes() const noexcept { return channel::inline_bytes(slot_bytes_); }
   bool allows_pickle() const noexcept { return header().allow_pickle != 0; }
   Ending ending() const noexcept { return static_cast<Ending>(header().ending); }
 
@@ -202,7 +204,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   friend struct Recovery;
   friend struct ForkMembership;
 
-  Channel(std::shared_ptr<Arena> arena, Lease lease) : arena_(std::move(arena)), lease_(std::move(lease)) {}
+  Channel(std::shared_ptr<Arena> arena, Lease lease, std::uint64_t slot_bytes)
+      : arena_(std::move(arena)), lease_(std::move(lease)), slot_bytes_(slot_bytes) {}
   ChannelHeader& header() const noexcept { return *reinterpret_cast<ChannelHeader*>(lease_.data()); }
   EndState& end(End which) const noexcept { return header().ends[static_cast<std::uint32_t>(which)]; }
   Segment segment(std::uint64_t packed) const noexcept;
@@ -273,6 +276,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void settle_receipt(const Receipt& receipt) noexcept;
   template <class Visit>
   void for_each_record(Visit visit) const noexcept;
+  void copy_slot(Slot& to, const Slot& from) const noexcept;
   Record* free_record() noexcept;
   Record* oldest_returned() noexcept;
   Error unreceived(const Receipt& receipt) const;
@@ -317,6 +321,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   std::shared_ptr<Arena> arena_;
   Lease lease_;
+  const std::uint64_t slot_bytes_;  // as it was checked
 
   platform::LeafMutex mutex_;  // all below
   std::uint32_t local_ends_[2]{};

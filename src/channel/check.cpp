@@ -67,8 +67,8 @@ class Check {
     const bool live = memory::state_of(load_acquire(entry.word)) == BlockState::kLive;
     return kept_.insert(packed).second && live && kind_of(entry) == kind;
   }
-  std::string message(const Slot& slot) {
-    if (slot.block == 0) return slot.bytes > kInlineBytes ? "an inline message is too long" : "";
+  std::string message(const Slot& slot, std::uint64_t slot_bytes) {
+    if (slot.block == 0) return slot.bytes > inline_bytes(slot_bytes) ? "an inline message is too long" : "";
     if (!keep(slot.block, BlockKind::kMessage)) return "a message's block is free, twice there, or something else";
     const BlockRef ref = memory::unpack(slot.block);
     return load_relaxed(arena_.entry(ref.id)->committed) < slot.bytes ? "a message is longer than its block" : "";
@@ -87,7 +87,7 @@ class Check {
     while (packed != 0) {
       if (!keep(packed, BlockKind::kSegment)) return "a segment's block is free, twice there, or something else";
       const BlockRef ref = memory::unpack(packed);
-      const Segment segment = checked_segment(arena_.address(ref.id), arena_.room_of(ref.id));
+      const Segment segment = checked_segment(arena_.address(ref.id), arena_.room_of(ref.id), shared.slot_bytes);
       if (!segment) return "a segment is damaged";
       const std::uint64_t next = load_acquire(segment.header->next);
       std::uint64_t end = tail;
@@ -101,7 +101,7 @@ class Check {
         const Slot& slot = segment.at(ticket);
         if (slot.ticket != ticket) return "a slot has another ticket";
         bytes += slot.bytes;
-        if (std::string wrong = message(slot); !wrong.empty()) return wrong;
+        if (std::string wrong = message(slot, shared.slot_bytes); !wrong.empty()) return wrong;
       }
       last = packed;
       packed = next;
@@ -117,7 +117,7 @@ class Check {
     for (std::uint64_t packed = load_acquire(shared.records); packed != 0;) {
       if (!keep(packed, BlockKind::kDeliveries)) return "a block of records is free, twice there, or something else";
       const BlockRef ref = memory::unpack(packed);
-      const Records block = checked_records(arena_.address(ref.id), arena_.room_of(ref.id));
+      const Records block = checked_records(arena_.address(ref.id), arena_.room_of(ref.id), shared.slot_bytes);
       if (!block) return "a block of records is damaged";
       for (std::uint64_t i = 0; i < block.count; ++i) {
         const Record& record = block.at(i);
@@ -125,8 +125,8 @@ class Check {
         if (state == RecordState::kFree) continue;
         ++taken;
         returned += state == RecordState::kReturned ? 1 : 0;
-        if (record.slot.ticket >= head) return "a message is taken and in the ring";
-        if (std::string wrong = message(record.slot); !wrong.empty()) return wrong;
+        if (record.slot().ticket >= head) return "a message is taken and in the ring";
+        if (std::string wrong = message(record.slot(), shared.slot_bytes); !wrong.empty()) return wrong;
       }
       packed = load_acquire(block.header->next);
     }

@@ -1,4 +1,5 @@
 // Messages taken and not yet acknowledged. A record is what keeps such a message; it outlives its taker.
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -50,9 +51,9 @@ Status Channel::add_records(const WaitContext& wait) {
   std::uint64_t total = 0;
   for_each_record([&](Record&) { return ++total != 0; });
   const std::uint64_t count = total == 0 ? kFirstRecords : total + 1;
-  auto block = arena_->allocate(records_bytes(count), BlockKind::kDeliveries, wait);
+  auto block = arena_->allocate(records_bytes(count, slot_bytes_), BlockKind::kDeliveries, wait);
   if (!block) return std::move(block).error();
-  std::memset(block->data(), 0, records_bytes(count));
+  std::memset(block->data(), 0, records_bytes(count, slot_bytes_));
   auto* added = new (block->data()) RecordsHeader{count, {0}, {}};
   Status locked = arena_->lock(header().receivers_lock, wait);
   if (!locked) return locked;
@@ -72,7 +73,7 @@ Record* Channel::oldest_returned() noexcept {
   Record* oldest = nullptr;
   for_each_record([&](Record& record) {
     const bool is_returned = state_of_record(load_acquire(record.state)) == RecordState::kReturned;
-    if (is_returned && (oldest == nullptr || record.slot.ticket < oldest->slot.ticket)) oldest = &record;
+    if (is_returned && (oldest == nullptr || record.slot().ticket < oldest->slot().ticket)) oldest = &record;
     return true;
   });
   return oldest;
@@ -85,7 +86,7 @@ bool Channel::serve_returned(Identity me, Incoming& out, Receipt& receipt) noexc
     store_relaxed(shared.returned, 0u);
     return false;
   }
-  if (!receive_slot(record->slot, me, out)) {
+  if (!receive_slot(record->slot(), me, out)) {
     receipt.starved = true;
     return false;
   }
@@ -136,12 +137,18 @@ Result<Delivery> Channel::take(const WaitContext& wait) {
   }
 }
 
+// A slot may be written while it is read: what is copied with it goes by one look at its size.
+void Channel::copy_slot(Slot& to, const Slot& from) const noexcept {
+  const std::uint64_t bytes = load_once(from.block) == 0 ? std::min(load_once(from.bytes), inline_bytes()) : 0;
+  std::memcpy(static_cast<void*>(&to), &from, sizeof(Slot) + bytes);
+}
+
 Channel::Took Channel::take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
   ChannelHeader& shared = header();
   delivery.taker_ = me;
   Record* record = load_relaxed(shared.returned) != 0 ? oldest_returned() : nullptr;
   if (record != nullptr) {
-    if (!receive_slot(record->slot, me, delivery.message_)) {
+    if (!receive_slot(record->slot(), me, delivery.message_)) {
       receipt.starved = true;
       return Took::kLeft;
     }
@@ -155,15 +162,15 @@ Channel::Took Channel::take_locked(Identity me, Delivery& delivery, Receipt& rec
     record = free_record();
     if (record == nullptr) return Took::kNeedsRecord;
     record->redelivered = 0;
-    std::memcpy(static_cast<void*>(&record->slot), slot, sizeof(Slot));
-    if (!receive_slot(record->slot, me, delivery.message_)) {
+    copy_slot(record->slot(), *slot);
+    if (!receive_slot(record->slot(), me, delivery.message_)) {
       receipt.starved = true;
       return Took::kLeft;
     }
     if (delivery.message_.in_block()) arena_->set_delivered(delivery.message_.block(), true);
     store_release(record->state, record_word(RecordState::kTaken, me));
     store_relaxed(shared.taken, load_relaxed(shared.taken) + 1);
-    store_relaxed(shared.bytes_out, load_relaxed(shared.bytes_out) + record->slot.bytes);
+    store_relaxed(shared.bytes_out, load_relaxed(shared.bytes_out) + record->slot().bytes);
     store_release(shared.head, load_relaxed(shared.head) + 1);
   }
   delivery.message_.redelivered_ = record->redelivered != 0;
@@ -213,7 +220,7 @@ Status Delivery::settle(RecordState state, const WaitContext& wait) {
   Status locked = arena.lock(shared.receivers_lock, wait);
   if (!locked) return locked;
   const bool ours = load_acquire(record_->state) == record_word(RecordState::kTaken, taker_) &&
-                    record_->slot.ticket == message_.ticket();
+                    record_->slot().ticket == message_.ticket();
   const BlockRef block = message_.block();
   if (ours) {
     if (state == RecordState::kFree) {

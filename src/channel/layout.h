@@ -24,19 +24,35 @@ using memory::Identity;
 using memory::kHolderWords;
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 1;
+constexpr std::uint32_t kChannelVersion = 2;
 
-// A message's place in the ring: 512 bytes. `block` is a packed BlockRef, or 0 for a frame that is inline.
-constexpr std::uint32_t kInlineBytes = 480;
+// A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct Slot {
   std::uint64_t ticket;
   std::uint64_t block;
   std::uint64_t bytes;  // of the frame
   Identity sender;
   std::uint32_t unused;
-  std::byte inline_data[kInlineBytes];
+
+  std::byte* inline_data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+  const std::byte* inline_data() const noexcept { return reinterpret_cast<const std::byte*>(this + 1); }
 };
-static_assert(sizeof(Slot) == 512);
+static_assert(sizeof(Slot) == 32);
+
+// Slots are of two sizes. In the wide ones a message of 1 KB needs no block, which halves its cost; deep channels have
+// narrow ones, since a slot is taken whole by the smallest message.
+constexpr std::uint64_t kNarrowSlotBytes = 512, kWideSlotBytes = 1280;
+constexpr std::uint64_t kMostWideSlots = 1024;
+constexpr std::uint64_t slot_bytes_for(std::uint64_t capacity) noexcept {
+  return capacity != 0 && capacity <= kMostWideSlots ? kWideSlotBytes : kNarrowSlotBytes;
+}
+constexpr bool is_slot_size(std::uint64_t bytes) noexcept {
+  return bytes == kNarrowSlotBytes || bytes == kWideSlotBytes;
+}
+constexpr std::uint64_t inline_bytes(std::uint64_t slot_bytes) noexcept {
+  return slot_bytes - sizeof(Slot);
+}
+constexpr std::uint64_t kMostInlineBytes = inline_bytes(kWideSlotBytes);
 
 // Slots follow the header; ticket t lies in slot (t - base) % slots. The segment's tickets end where its successor's
 // begin.
@@ -49,8 +65,8 @@ struct alignas(64) SegmentHeader {
 static_assert(sizeof(SegmentHeader) == 64);
 constexpr std::uint64_t kFirstSlots = 8;
 constexpr std::uint64_t kMostSlots = 16384;
-constexpr std::uint64_t segment_bytes(std::uint64_t slots) noexcept {
-  return sizeof(SegmentHeader) + slots * sizeof(Slot);
+constexpr std::uint64_t segment_bytes(std::uint64_t slots, std::uint64_t slot_bytes) noexcept {
+  return sizeof(SegmentHeader) + slots * slot_bytes;
 }
 
 // A segment with its size as it was checked. It lies in memory that everyone can write: the words of its header are not
@@ -59,20 +75,23 @@ struct Segment {
   SegmentHeader* header = nullptr;
   std::uint64_t base = 0;
   std::uint64_t slots = 0;
+  std::uint64_t slot_bytes = 0;
 
   explicit operator bool() const noexcept { return header != nullptr; }
   Slot& at(std::uint64_t ticket) const noexcept {
-    return reinterpret_cast<Slot*>(header + 1)[(ticket - base) & (slots - 1)];
+    auto* first = reinterpret_cast<std::byte*>(header + 1);
+    return *reinterpret_cast<Slot*>(first + ((ticket - base) & (slots - 1)) * slot_bytes);
   }
 };
 
 // The segment in a block of `room` bytes; none when there cannot be one.
-inline Segment checked_segment(std::byte* block, std::uint64_t room) noexcept {
+inline Segment checked_segment(std::byte* block, std::uint64_t room, std::uint64_t slot_bytes) noexcept {
   if (block == nullptr) return {};
   auto* header = reinterpret_cast<SegmentHeader*>(block);
   const std::uint64_t slots = platform::load_once(header->slots);
-  if (slots == 0 || (slots & (slots - 1)) != 0 || slots > kMostSlots || segment_bytes(slots) > room) return {};
-  return {header, platform::load_once(header->base), slots};
+  if (slots == 0 || (slots & (slots - 1)) != 0 || slots > kMostSlots || !is_slot_size(slot_bytes)) return {};
+  if (segment_bytes(slots, slot_bytes) > room) return {};
+  return {header, platform::load_once(header->base), slots, slot_bytes};
 }
 
 enum class RecordState : std::uint32_t { kFree = 0, kTaken = 1, kReturned = 2 };
@@ -87,41 +106,49 @@ constexpr Identity taker_of_record(std::uint32_t word) noexcept {
   return word & 0x3fffffffu;
 }
 
-// A message taken and not yet acknowledged: 576 bytes.
+// A message taken and not yet acknowledged; its slot follows, as it was in the ring.
 struct alignas(64) Record {
   std::atomic<std::uint32_t> state;
   std::uint32_t redelivered;
   std::uint64_t unused[7];
-  Slot slot;
+
+  Slot& slot() noexcept { return *reinterpret_cast<Slot*>(this + 1); }
+  const Slot& slot() const noexcept { return *reinterpret_cast<const Slot*>(this + 1); }
 };
-static_assert(sizeof(Record) == 576);
+static_assert(sizeof(Record) == 64);
 struct alignas(64) RecordsHeader {
   std::uint64_t count;
   std::atomic<std::uint64_t> next;  // packed BlockRef of more records, 0 when there are none
   std::uint64_t unused[6];
 };
 static_assert(sizeof(RecordsHeader) == 64);
-constexpr std::uint64_t kFirstRecords = 7;  // with the header: one page
-constexpr std::uint64_t records_bytes(std::uint64_t count) noexcept {
-  return sizeof(RecordsHeader) + count * sizeof(Record);
+constexpr std::uint64_t kFirstRecords = 7;
+constexpr std::uint64_t record_bytes(std::uint64_t slot_bytes) noexcept {
+  return sizeof(Record) + slot_bytes;
+}
+constexpr std::uint64_t records_bytes(std::uint64_t count, std::uint64_t slot_bytes) noexcept {
+  return sizeof(RecordsHeader) + count * record_bytes(slot_bytes);
 }
 
 // Records with their number as it was checked.
 struct Records {
   RecordsHeader* header = nullptr;
   std::uint64_t count = 0;
+  std::uint64_t slot_bytes = 0;
 
   explicit operator bool() const noexcept { return header != nullptr; }
-  Record& at(std::uint64_t i) const noexcept { return reinterpret_cast<Record*>(header + 1)[i]; }
+  Record& at(std::uint64_t i) const noexcept {
+    return *reinterpret_cast<Record*>(reinterpret_cast<std::byte*>(header + 1) + i * record_bytes(slot_bytes));
+  }
 };
 
 // The records in a block of `room` bytes; none when there cannot be any.
-inline Records checked_records(std::byte* block, std::uint64_t room) noexcept {
+inline Records checked_records(std::byte* block, std::uint64_t room, std::uint64_t slot_bytes) noexcept {
   if (block == nullptr || room < sizeof(RecordsHeader)) return {};
   auto* header = reinterpret_cast<RecordsHeader*>(block);
   const std::uint64_t count = platform::load_once(header->count);
-  if (count > (room - sizeof(RecordsHeader)) / sizeof(Record)) return {};
-  return {header, count};
+  if (!is_slot_size(slot_bytes) || count > (room - sizeof(RecordsHeader)) / record_bytes(slot_bytes)) return {};
+  return {header, count, slot_bytes};
 }
 
 // What happens at the end of a stream.
@@ -181,6 +208,7 @@ struct ChannelHeader {
   std::atomic<std::uint32_t> shutdown;  // Shutdown; 1 is written under senders_lock, 2 under receivers_lock
   std::atomic<std::uint64_t> discarded_from;
   std::atomic<Identity> reserved[2];  // by end: the one participant that may use it now, 0 for all
+  std::uint64_t slot_bytes;           // of every slot of the channel
 
   // Senders, under senders_lock.
   alignas(64) std::atomic<std::uint32_t> senders_lock;

@@ -78,8 +78,8 @@ bool Channel::receive_slot(const Slot& slot, Identity me, Incoming& out) noexcep
   out.data_ = nullptr;
   const std::uint64_t packed = load_once(slot.block);
   if (packed == 0) {
-    if (bytes > kInlineBytes) return true;
-    std::memcpy(out.inline_data_, slot.inline_data, bytes);
+    if (bytes > inline_bytes()) return true;
+    std::memcpy(out.inline_data_, slot.inline_data(), bytes);
     out.data_ = out.inline_data_;
     return true;
   }
@@ -101,7 +101,7 @@ bool Channel::receive_slot(const Slot& slot, Identity me, Incoming& out) noexcep
 void Channel::fetch_next(std::uint64_t bytes) const noexcept {
   const std::uint64_t head = load_relaxed(header().head);
   if (head == load_relaxed(header().cached_tail) || !known_first_.segment) return;
-  prefetch(&known_first_.segment.at(head), offsetof(Slot, inline_data) + (bytes <= kInlineBytes ? bytes : 0));
+  prefetch(&known_first_.segment.at(head), sizeof(Slot) + (bytes <= inline_bytes() ? bytes : 0));
 }
 
 // Under the receivers' lock: up to `most` messages, those returned first, then those of the ring with one store of

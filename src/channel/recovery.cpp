@@ -104,13 +104,13 @@ class Held {
 class Repair {
  public:
   Repair(Arena& arena, ChannelHeader& shared, Reconciler& reconciler)
-      : arena_(arena), shared_(shared), reconciler_(reconciler) {}
+      : arena_(arena), shared_(shared), slot_bytes_(load_once(shared.slot_bytes)), reconciler_(reconciler) {}
 
   void ring() noexcept {
     const std::uint64_t head = load_relaxed(shared_.head), tail = load_relaxed(shared_.tail);
     std::uint64_t packed = load_relaxed(shared_.head_segment), queued = 0, ticket = head;
     for (int links = 0; packed != 0 && links < 1 << 20; ++links) {
-      const Segment segment = checked_segment(block(packed), room(packed));
+      const Segment segment = checked_segment(block(packed), room(packed), slot_bytes_);
       if (!segment) break;
       reconciler_.mark(memory::unpack(packed));
       store_relaxed(shared_.tail_segment, packed);
@@ -139,7 +139,7 @@ class Repair {
     std::uint32_t taken = 0, returned = 0;
     std::uint64_t packed = load_relaxed(shared_.records);
     for (int links = 0; packed != 0 && links < kMostRecordBlocks; ++links) {
-      const Records records = checked_records(block(packed), room(packed));
+      const Records records = checked_records(block(packed), room(packed), slot_bytes_);
       if (!records) break;
       reconciler_.mark(memory::unpack(packed));
       for (std::uint64_t i = 0; i < records.count; ++i) repair_record(records.at(i), head, taken, returned);
@@ -194,8 +194,7 @@ class Repair {
     const std::uint32_t word = load_acquire(record.state);
     RecordState state = state_of_record(word);
     if (state == RecordState::kFree) return;
-    if (load_once(record.slot.ticket) >=
-        head) {  // its taker died before the window moved: the message is still in the window
+    if (load_once(record.slot().ticket) >= head) {  // its taker died before the window moved: it is still in there
       store_release(record.state, record_word(RecordState::kFree, memory::kNobody));
       return;
     }
@@ -206,11 +205,12 @@ class Repair {
     }
     ++taken;
     if (state == RecordState::kReturned) ++returned;
-    keep(load_once(record.slot.block), true);
+    keep(load_once(record.slot().block), true);
   }
 
   Arena& arena_;
   ChannelHeader& shared_;
+  const std::uint64_t slot_bytes_;
   Reconciler& reconciler_;
 };
 

@@ -56,7 +56,7 @@ Channel::Room Channel::room_for(std::uint64_t bytes, std::uint64_t unallocated, 
     const std::uint64_t from = std::max(head, last.base);
     return tail > from && tail - from >= last.slots;
   };
-  const bool counts_bytes = shared.max_bytes != 0 || bytes > kInlineBytes;
+  const bool counts_bytes = shared.max_bytes != 0 || bytes > inline_bytes();
   if (!locked || over_count() || over_slots() || counts_bytes) {
     head = load_acquire(shared.head);  // receivers are done with the slots below
     if (locked) store_relaxed(shared.cached_head, head);
@@ -67,7 +67,7 @@ Channel::Room Channel::room_for(std::uint64_t bytes, std::uint64_t unallocated, 
     const std::uint64_t total = (in > out ? in - out : 0) + bytes;
     if (shared.max_bytes != 0 && total > shared.max_bytes) return Room::kFullOfBytes;
     // One channel may not queue up what the others need: as much stays free as it has queued.
-    if (bytes > kInlineBytes && total + unallocated > arena_->free_bytes()) return Room::kFullOfBytes;
+    if (bytes > inline_bytes() && total + unallocated > arena_->free_bytes()) return Room::kFullOfBytes;
   }
   if (!over_slots()) return Room::kYes;
   if (locked) {  // what is remembered of the segment may not be what those who wait see of it
@@ -100,13 +100,13 @@ Status Channel::refuse_at_once(std::uint64_t bytes) const {
 
 // Whether the next would refuse it, where no error can be worded.
 bool Channel::is_refused(const Outgoing& message) const noexcept {
-  if (!message.block.valid() && message.inline_frame.size() > kInlineBytes) return true;
+  if (!message.block.valid() && message.inline_frame.size() > inline_bytes()) return true;
   const std::uint64_t most = header().max_bytes;
   return (most != 0 && message.size() > most) || message.size() > arena_->max_bytes();
 }
 
 Status Channel::check_outgoing(const Outgoing& message) const {
-  if (!message.block.valid() && message.inline_frame.size() > kInlineBytes) {
+  if (!message.block.valid() && message.inline_frame.size() > inline_bytes()) {
     return Error{Code::kInvalid,
                  "a frame of " + number(message.inline_frame.size()) + " bytes is too large to go inline"};
   }
@@ -116,7 +116,7 @@ Status Channel::check_outgoing(const Outgoing& message) const {
 Status Channel::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
   Status fits = refuse_at_once(bytes);
   if (!fits) return fits;
-  Status room = wait_until_room(Blocked{bytes, bytes > kInlineBytes ? bytes : 0, true}, wait);
+  Status room = wait_until_room(Blocked{bytes, bytes > inline_bytes() ? bytes : 0, true}, wait);
   if (!room) settle_wake_fd(End::kSending);  // the descriptor may be readable for room that another used
   return room ? std::move(room) : in_time(std::move(room).error());
 }
@@ -183,17 +183,17 @@ void Channel::write_slot(Slot& slot, std::uint64_t ticket, const Outgoing& messa
   }
   slot.block = 0;
   const auto& frame = message.inline_frame;
-  if (!frame.empty()) std::memcpy(slot.inline_data, frame.data(), frame.size());
+  if (!frame.empty()) std::memcpy(slot.inline_data(), frame.data(), frame.size());
 }
 
 // A segment of `slots` slots, or of fewer when there is no memory for that many. Does not wait for any: the messages
 // that are in the ring already may be what holds it.
 Result<OwnedBlock> Channel::new_segment(std::uint64_t slots, const WaitContext& wait) {
-  const std::uint64_t share = std::bit_floor(arena_->max_bytes() / 16 / sizeof(Slot));
+  const std::uint64_t share = std::bit_floor(arena_->max_bytes() / 16 / slot_bytes_);
   slots = std::clamp(slots, kFirstSlots, std::clamp(share, kFirstSlots, kMostSlots));
   for (;; slots /= 2) {
-    auto block =
-        arena_->allocate(segment_bytes(slots), BlockKind::kSegment, WaitContext{Deadline::immediate(), wait.hooks});
+    auto block = arena_->allocate(segment_bytes(slots, slot_bytes_), BlockKind::kSegment,
+                                  WaitContext{Deadline::immediate(), wait.hooks});
     if (block) {
       new (block->data()) SegmentHeader{0, slots, {0}, {}};
       return block;
@@ -237,7 +237,7 @@ std::size_t Channel::write_some(const Segment& segment, std::span<Outgoing> mess
   const std::uint64_t next = tail + count;
   if (next - std::max(head, segment.base) < segment.slots) {  // free, so that no receiver is about to read it
     const std::uint64_t frame = messages[0].block.valid() ? 0 : messages[0].size();
-    prefetch_for_write(&segment.at(next), offsetof(Slot, inline_data) + frame);
+    prefetch_for_write(&segment.at(next), sizeof(Slot) + frame);
   }
   return count;
 }

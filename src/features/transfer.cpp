@@ -30,7 +30,7 @@ Error in_time(Error error) {
 Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred, channel::Channel& channel,
              InlineFrame& scratch, Outgoing& out, const WaitContext& wait) {
   const std::uint64_t frame_bytes = builder.total_bytes();
-  if (frame_bytes <= channel::kInlineBytes && referred.empty()) {
+  if (frame_bytes <= channel.inline_bytes() && referred.empty()) {
     builder.write_metadata(scratch.bytes);
     builder.copy_buffers(scratch.bytes);
     out.block.abandon();

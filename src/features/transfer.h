@@ -13,7 +13,7 @@ namespace shmtree::features {
 
 // Where a frame that travels inside the ring is written before it is put.
 struct InlineFrame {
-  alignas(64) std::byte bytes[channel::kInlineBytes];
+  alignas(64) std::byte bytes[channel::kMostInlineBytes];
 };
 
 // Writes the builder's frame (finish() was called) to where `channel` will take it from, and makes `out` that: in

@@ -297,9 +297,9 @@ TEST_CASE("A slot written by a dead sender that did not move the tail is no mess
   put(*channel, 1).value();
   ChannelHeader& header = header_of(*channel);
   header.senders_lock.store(held_by(dead_one(*channel->arena())));
-  auto* slots = reinterpret_cast<Slot*>(&segment_of(*channel, header.tail_segment.load()) + 1);
-  slots[1].ticket = 1;
-  slots[1].bytes = 480;
+  Slot& slot = slot_of(*channel, header.tail_segment.load(), 1);
+  slot.ticket = 1;
+  slot.bytes = 480;
   header.bytes_in.fetch_add(480);
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
 }
@@ -315,8 +315,7 @@ TEST_CASE("A block that is in the window is live although its dead sender still 
   auto channel = new_channel(new_arena());
   put(*channel, 1, 700).value();
   ChannelHeader& header = header_of(*channel);
-  auto* slots = reinterpret_cast<Slot*>(&segment_of(*channel, header.tail_segment.load()) + 1);
-  const BlockRef ref = memory::unpack(slots[0].block);
+  const BlockRef ref = memory::unpack(slot_of(*channel, header.tail_segment.load(), 0).block);
   const memory::Identity dead = dead_one(*channel->arena());
   channel->arena()->entry(ref.id)->word.store(memory::block_word(BlockState::kWriting, dead, ref.sequence));
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
@@ -339,11 +338,9 @@ TEST_CASE("A record that a dead taker wrote without moving the head does not cou
   put(*channel, 2).value();
   ChannelHeader& header = header_of(*channel);
   const memory::Identity dead = dead_one(*channel->arena());
-  auto* records =
-      reinterpret_cast<channel::RecordsHeader*>(channel->arena()->address(memory::unpack(header.records.load()).id));
-  auto* record = reinterpret_cast<Record*>(records + 1);
-  record->slot.ticket = header.head.load();
-  record->state.store(channel::record_word(RecordState::kTaken, dead));
+  Record& record = record_of(*channel, 0);
+  record.slot().ticket = header.head.load();
+  record.state.store(channel::record_word(RecordState::kTaken, dead));
   header.taken.store(1);
   header.receivers_lock.store(held_by(dead));
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{2, 1'000'000}); });

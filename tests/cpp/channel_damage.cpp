@@ -49,12 +49,8 @@ ChannelHeader& header(Channel& channel) {
 SegmentHeader& first_segment(Channel& channel) {
   return segment_of(channel, header(channel).head_segment.load());
 }
-Slot* first_slots(Channel& channel) {
-  return reinterpret_cast<Slot*>(&first_segment(channel) + 1);
-}
-channel::RecordsHeader& records(Channel& channel) {
-  return *reinterpret_cast<channel::RecordsHeader*>(
-      channel.arena()->address(memory::unpack(header(channel).records.load()).id));
+Slot& slot(Channel& channel, std::uint64_t place) {
+  return slot_of(channel, header(channel).head_segment.load(), place);
 }
 
 constexpr std::uint64_t kHuge = ~std::uint64_t{0} - 5;
@@ -96,31 +92,31 @@ TEST_CASE("A segment that cannot be one is an error") {
 }
 
 TEST_CASE("A slot that says more than it has gives an empty frame") {
-  nothing_hangs([](Channel& channel) { first_slots(channel)[0].bytes = kHuge; });
-  nothing_hangs([](Channel& channel) { first_slots(channel)[3].bytes = kHuge; });
+  nothing_hangs([](Channel& channel) { slot(channel, 0).bytes = kHuge; });
+  nothing_hangs([](Channel& channel) { slot(channel, 3).bytes = kHuge; });
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   put(*channel, 2, 300).value();
   put(*channel, 3, 300).value();
-  first_slots(*channel)[0].bytes = 481;
-  first_slots(*channel)[1].bytes = 8'193;
-  first_slots(*channel)[2].block = 0x5555555555555555;
+  slot(*channel, 0).bytes = channel->inline_bytes() + 1;
+  slot(*channel, 1).bytes = 8'193;
+  slot(*channel, 2).block = 0x5555555555555555;
   for (int i = 0; i < 3; ++i) REQUIRE(channel->get(no_wait())->frame().empty());
 }
 
 TEST_CASE("A slot of another ticket is an error, again and again") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
-  first_slots(*channel)[0].ticket = 77;
+  slot(*channel, 0).ticket = 77;
   REQUIRE(code_of(get(*channel)) == Code::kCorrupt);
   REQUIRE(code_of(take(*channel)) == Code::kCorrupt);
   REQUIRE(code_of(channel->get_many(5, patience())) == Code::kCorrupt);
 }
 
 TEST_CASE("Records beyond their block, and chains of them without end, are not followed") {
-  nothing_hangs([](Channel& channel) { records(channel).count = kHuge; });
-  nothing_hangs([](Channel& channel) { records(channel).count = (std::uint64_t{1} << 58) + 1; });
-  nothing_hangs([](Channel& channel) { records(channel).next.store(header(channel).records.load()); });
+  nothing_hangs([](Channel& channel) { records_of(channel).count = kHuge; });
+  nothing_hangs([](Channel& channel) { records_of(channel).count = (std::uint64_t{1} << 58) + 1; });
+  nothing_hangs([](Channel& channel) { records_of(channel).next.store(header(channel).records.load()); });
   nothing_hangs([](Channel& channel) { header(channel).records.store(kHuge); });
   nothing_hangs([](Channel& channel) { header(channel).returned.store(0xffffffff); });
   nothing_hangs([](Channel& channel) { header(channel).taken.store(0xffffffff); });
@@ -128,10 +124,9 @@ TEST_CASE("Records beyond their block, and chains of them without end, are not f
 
 TEST_CASE("Records in impossible states do no harm") {
   nothing_hangs([](Channel& channel) {
-    auto* record = reinterpret_cast<Record*>(&records(channel) + 1);
-    for (std::uint64_t i = 0; i < records(channel).count; ++i) {
-      std::memset(static_cast<void*>(&record[i].slot), 0xff, sizeof(Slot));
-      record[i].state.store(0xffffffff);
+    for (std::uint64_t i = 0; i < records_of(channel).count; ++i) {
+      std::memset(static_cast<void*>(&record_of(channel, i).slot()), 0xff, sizeof(Slot));
+      record_of(channel, i).state.store(0xffffffff);
     }
   });
 }

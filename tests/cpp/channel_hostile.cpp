@@ -15,7 +15,7 @@ constexpr std::uint64_t kMinusOne = ~std::uint64_t{0};
 // Everything a process can do with a channel, again and again. Nothing it is given lies outside of its block.
 bool use(Channel& channel) {
   const auto is_within = [&](Incoming& message) {
-    if (!message.in_block()) return message.frame().size() <= channel::kInlineBytes;
+    if (!message.in_block()) return message.frame().size() <= channel.inline_bytes();
     return message.frame().size() <= std::uint64_t{1} << message.block().id.size_class();
   };
   for (int i = 0; i < 3'000; ++i) {
@@ -54,12 +54,9 @@ SegmentHeader& first_segment(Channel& channel) {
 SegmentHeader& last_segment(Channel& channel) {
   return segment_of(channel, header_of(channel).tail_segment.load());
 }
-channel::RecordsHeader& records(Channel& channel) {
-  return *reinterpret_cast<channel::RecordsHeader*>(
-      channel.arena()->address(memory::unpack(header_of(channel).records.load()).id));
-}
 Slot& first_slot(Channel& channel) {
-  return reinterpret_cast<Slot*>(&first_segment(channel) + 1)[header_of(channel).head.load() % 8];
+  const ChannelHeader& header = header_of(channel);
+  return slot_of(channel, header.head_segment.load(), header.head.load() % 8);
 }
 
 }  // namespace
@@ -88,7 +85,7 @@ TEST_CASE("A ring that grows and shrinks while it is used is not left") {
 }
 
 TEST_CASE("Records that become more and fewer while they are walked are not left") {
-  survives([](Channel & channel) -> auto& { return as_atomic(records(channel).count); },
+  survives([](Channel & channel) -> auto& { return as_atomic(records_of(channel).count); },
            {7, std::uint64_t{1} << 58, kMinusOne});
 }
 
@@ -99,6 +96,11 @@ TEST_CASE("A slot that changes while it is received gives no more than it has") 
            {0, kMinusOne, std::uint64_t{3} << 59});
 }
 
+TEST_CASE("Slots that change their size while the channel is used are not left") {
+  survives([](Channel & channel) -> auto& { return as_atomic(header_of(channel).slot_bytes); },
+           {512, 1280, 0, kMinusOne, std::uint64_t{1} << 40});
+}
+
 TEST_CASE("Indices that jump while the channel is used do no harm") {
   survives([](Channel & channel) -> auto& { return header_of(channel).head; }, {1, kMinusOne, 13, 1000});
   survives([](Channel & channel) -> auto& { return header_of(channel).tail; }, {12, 0, kMinusOne, 20});
@@ -106,6 +108,6 @@ TEST_CASE("Indices that jump while the channel is used do no harm") {
 
 TEST_CASE("Chains that are bent while they are followed come to an end") {
   survives([](Channel & channel) -> auto& { return first_segment(channel).next; }, {0, kMinusOne, 1});
-  survives([](Channel & channel) -> auto& { return records(channel).next; }, {0, kMinusOne});
+  survives([](Channel & channel) -> auto& { return records_of(channel).next; }, {0, kMinusOne});
   survives([](Channel & channel) -> auto& { return header_of(channel).head_segment; }, {0, kMinusOne});
 }

@@ -210,7 +210,7 @@ TEST_CASE("Four threads that put and four that get lose nothing and keep each ot
     for (std::uint64_t who = 0; who < 4; ++who) {
       threads.emplace_back([&, who] {
         for (std::uint64_t i = 1; i <= each; ++i) {
-          if (!put(*channel, who << 32 | i, i % 5 == 0 ? 100 : 3).ok()) ++refused;
+          if (!put(*channel, who << 32 | i, i % 5 == 0 ? 200 : 3).ok()) ++refused;
         }
         if (!channel->wait_for_ack({}, patience()).ok()) ++unacked;
       });
@@ -263,7 +263,7 @@ TEST_CASE("A child forked while threads put and get works, and so does its paren
   for (std::uint64_t who = 0; who < 2; ++who) {
     threads.emplace_back([&] {
       for (std::uint64_t i = 1; !stop; ++i) {
-        auto went = put(*channel, i, i % 3 == 0 ? 100 : 5, patience(100));
+        auto went = put(*channel, i, i % 3 == 0 ? 200 : 5, patience(100));
         if (!went && went.code() != Code::kFull) ++wrong;
       }
     });

@@ -63,7 +63,7 @@ TEST_CASE("Several senders and receivers keep the order of each sender and lose 
   auto channel = new_channel(arena, with_capacity(16));
   Child senders[3]{Child([&] {
                      for (std::uint64_t i = 0; i < kEach; ++i)
-                       if (!put(*channel, 1u << 24 | i, i % 3 == 0 ? 100 : 2).ok()) return false;
+                       if (!put(*channel, 1u << 24 | i, i % 3 == 0 ? 200 : 2).ok()) return false;
                      return true;
                    }),
                    Child([&] {
@@ -142,15 +142,24 @@ TEST_CASE(
   REQUIRE(put(*channel, 7, 1, no_wait()).ok());
 }
 
-TEST_CASE("Frames of any size travel, inline up to 480 bytes and in blocks beyond") {
+TEST_CASE("Frames of any size travel, inline up to what a slot of their channel takes and in blocks beyond") {
   auto arena = new_arena();
-  auto channel = new_channel(arena);
-  for (const std::size_t words : {1, 2, 59, 60, 61, 512, 513, 100'000}) {
+  const auto [capacity, inline_words] =
+      GENERATE(table<std::uint64_t, std::size_t>({{8, 156}, {1'024, 156}, {1'025, 60}, {0, 60}}));
+  auto channel = new_channel(arena, with_capacity(capacity));
+  REQUIRE(channel->inline_bytes() == inline_words * 8);
+  const auto is_whole = [&](Incoming& message, std::size_t words) {
+    return message.bytes() == words * 8 && message.in_block() == (words > inline_words) &&
+           number_in(message.frame()) == words;
+  };
+  for (const std::size_t words : {1, 2, 59, 60, 61, 155, 156, 157, 512, 513, 100'000}) {
     REQUIRE(put(*channel, words, words).ok());
-    auto message = channel->get(no_wait());
-    REQUIRE(message->bytes() == words * 8);
-    REQUIRE(message->in_block() == (words > 60));
-    REQUIRE(number_in(message->frame()) == words);
+    REQUIRE(take(*channel, no_wait()).value().nack(no_wait()).ok());
+    auto taken = take(*channel, no_wait()).value();
+    REQUIRE(is_whole(taken.message(), words));
+    REQUIRE(taken.nack(no_wait()).ok());
+    auto message = channel->get(no_wait()).value();
+    REQUIRE(is_whole(message, words));
   }
   REQUIRE(arena->check() == "");
 }
@@ -160,7 +169,7 @@ TEST_CASE("A frame of no bytes travels, and one too long to be inline is refused
   Outgoing empty;
   REQUIRE(channel->put(empty, no_wait()).ok());
   REQUIRE(channel->get(no_wait())->frame().empty());
-  const std::vector<std::byte> bytes(481);
+  const std::vector<std::byte> bytes(channel->inline_bytes() + 1);
   Outgoing long_one;
   long_one.inline_frame = bytes;
   REQUIRE(code_of(channel->put(long_one, no_wait())) == Code::kInvalid);
@@ -203,7 +212,7 @@ TEST_CASE("put_many says how many went when the channel fills up, and consumes o
   std::vector<Outgoing> batch;
   std::vector<std::unique_ptr<Message>> messages;
   for (std::uint64_t i = 0; i < 9; ++i) {
-    messages.push_back(std::make_unique<Message>(*channel, i, 100));
+    messages.push_back(std::make_unique<Message>(*channel, i, 300));
     batch.push_back(std::move(messages.back()->out));
   }
   auto went = channel->put_many(batch, patience(5));
@@ -336,7 +345,7 @@ TEST_CASE("A thousand channels in one arena give all of their memory back") {
     std::vector<std::shared_ptr<Channel>> channels;
     for (std::uint64_t i = 0; i < 1'000; ++i) {
       channels.push_back(new_channel(arena));
-      put(*channels.back(), i, i % 2 == 0 ? 1 : 100).value();
+      put(*channels.back(), i, i % 2 == 0 ? 1 : 300).value();
     }
     for (std::uint64_t i = 0; i < 1'000; ++i) REQUIRE(get(*channels[i]).value() == i);
   }
@@ -369,6 +378,18 @@ TEST_CASE("A channel can be opened by its block, once per process, and by nothin
   gone.sequence += 1;
   REQUIRE(code_of(Channel::open(arena, gone, patience())) == Code::kNotFound);
   REQUIRE(code_of(Channel::open(arena, BlockRef{BlockId{~std::uint64_t{0}}, 1}, patience())) == Code::kIncompatible);
+}
+
+TEST_CASE("A channel of slots of an unknown size is not opened") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena);
+  const BlockRef block = channel->block();
+  const Lease kept = arena->hold_existing(block, patience()).value();
+  header_of(*channel).slot_bytes = 640;
+  channel.reset();
+  const auto opened = Channel::open(arena, block, patience());
+  REQUIRE(code_of(opened) == Code::kIncompatible);
+  REQUIRE(opened.error().message.find("640") != std::string::npos);
 }
 
 TEST_CASE("A put that needs a segment outwaits a slow owner of the arena lock") {

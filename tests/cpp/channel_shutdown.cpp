@@ -42,7 +42,7 @@ TEST_CASE("Tasks are done when each message that was put has been reported") {
 TEST_CASE("A queue that was shut down gives out what it has, takes no more, and then says so") {
   auto queue = new_queue(2);
   put(*queue, 1).value();
-  put(*queue, 2, 100).value();
+  put(*queue, 2, 200).value();
   queue->shut_down(false, patience()).value();
   REQUIRE(code_of(put(*queue, 3)) == Code::kShutDown);
   REQUIRE_FALSE(queue->has_room());
@@ -229,7 +229,7 @@ TEST_CASE("A process killed anywhere in a shutdown leaves a queue that is open o
   for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
     REQUIRE(n < 1'000);
     auto queue = new_queue();
-    for (std::uint64_t i = 0; i < 10; ++i) put(*queue, i, i % 2 == 0 ? 100 : 1).value();
+    for (std::uint64_t i = 0; i < 10; ++i) put(*queue, i, i % 2 == 0 ? 200 : 1).value();
     get(*queue).value();
     queue->task_done().value();
     killed = killed_at_change(n, [&] { queue->shut_down(true, patience()).value(); }) ? 1 : 0;

@@ -176,7 +176,7 @@ class Scene {
   void look(channel::Incoming& message) {
     const auto frame = message.frame();
     if (!message.in_block()) {
-      expect(frame.size() <= channel::kInlineBytes);
+      expect(frame.size() <= channel::kMostInlineBytes);
       return;
     }
     within(message.block().id, frame);

@@ -44,8 +44,21 @@ inline ChannelHeader& header_of(Channel& channel) {
 inline SegmentHeader& segment_of(Channel& channel, std::uint64_t packed) {
   return *reinterpret_cast<SegmentHeader*>(channel.arena()->address(memory::unpack(packed).id));
 }
+// Of the slots of a segment, and of the records of a block, by their place in it.
+inline Slot& slot_of(Channel& channel, std::uint64_t packed, std::uint64_t place) {
+  auto* slots = reinterpret_cast<std::byte*>(&segment_of(channel, packed) + 1);
+  return *reinterpret_cast<Slot*>(slots + place * header_of(channel).slot_bytes);
+}
+inline channel::RecordsHeader& records_of(Channel& channel) {
+  const std::uint64_t packed = header_of(channel).records.load();
+  return *reinterpret_cast<channel::RecordsHeader*>(channel.arena()->address(memory::unpack(packed).id));
+}
+inline Record& record_of(Channel& channel, std::uint64_t place) {
+  auto* records = reinterpret_cast<std::byte*>(&records_of(channel) + 1);
+  return *reinterpret_cast<Record*>(records + place * channel::record_bytes(header_of(channel).slot_bytes));
+}
 
-// `words` of a number that says where each of them belongs: 8 bytes each, inline up to 60 of them.
+// `words` of a number that says where each of them belongs: 8 bytes each, inline up to 60 of them at least.
 inline void fill(std::byte* out, std::uint64_t number, std::size_t words) {
   for (std::size_t i = 0; i < words; ++i) {
     const std::uint64_t word = number * 0x9e3779b97f4a7c15u + i;
@@ -69,11 +82,11 @@ inline std::uint64_t number_in(std::span<const std::byte> frame) {
 
 // One message to put: inline when it fits.
 struct Message {
-  std::byte inline_bytes[channel::kInlineBytes];
+  std::byte inline_bytes[channel::kMostInlineBytes];
   Outgoing out;
 
   Message(Channel& channel, std::uint64_t number, std::size_t words = 1) {
-    if (words * 8 <= channel::kInlineBytes) {
+    if (words * 8 <= channel.inline_bytes()) {
       fill(inline_bytes, number, words);
       out.inline_frame = {inline_bytes, words * 8};
       return;
