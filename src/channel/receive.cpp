@@ -241,7 +241,10 @@ Result<std::vector<Incoming>> Channel::get_many(std::size_t most, const WaitCont
 Status Channel::wait_until_ready(const WaitContext& wait) {
   ChannelHeader& shared = header();
   const auto is_ready = [this] { return can_receive() || is_shut_down(); };
-  if (get_spinner_.until(is_ready, wait)) return success();
+  const auto messages = [&] { return is_ready() ? std::max<std::uint64_t>(size(), 1) : 0; };
+  if (get_spinner_.until(messages, shared.capacity == 0 ? ~std::uint64_t{0} : shared.capacity / 2, wait)) {
+    return success();
+  }
   Status waited = wait_at(shared.items, End::kSending, "a message", is_ready, wait);
   // An interrupted call may have been woken for a message that it leaves.
   if (!waited && waited.code() == Code::kInterrupted && has_messages()) notify(shared.items);

@@ -141,7 +141,11 @@ Status Channel::wait_until_room(const Blocked& blocked, const WaitContext& wait)
     room = room_for(blocked.bytes, blocked.unallocated, blocked.may_grow ? Look::kAtCounts : Look::kAtSlots);
     return room == Room::kYes || room == Room::kDamaged || room == Room::kShutDown;
   };
-  if (has_room_now() || put_spinner_.until(has_room_now, wait)) return success();
+  const auto places = [&]() -> std::uint64_t {
+    if (!has_room_now()) return 0;
+    return shared.capacity == 0 ? 1 : std::max<std::uint64_t>(shared.capacity - std::min(size(), shared.capacity), 1);
+  };
+  if (put_spinner_.until(places, shared.capacity / 2, wait)) return success();
   EventWait for_count(shared.space, wait), for_bytes(shared.freed_bytes, wait);
   for (bool looked = false;; looked = true) {
     const bool on_bytes = room == Room::kFullOfBytes;

@@ -13,17 +13,23 @@ namespace shmtree::channel {
 // Spins for as long as it has been paying off: twice as long when the condition came true meanwhile, half as long when
 // it did not. Once it is not worth its while, only every 32nd wait tries again, then every 64th and so on: two sides
 // that put each other to sleep answer too late for a short look to ever pay, so a try is as long as a spin can be.
+//
+// A side that has caught up with the other one takes from it, message by message, the lines of memory that it looks at,
+// which slows both down to half. So a wait that was over at once is followed by some that begin with a lull, in which
+// nothing is looked at until about `enough` messages, or places for them, have gathered.
+//
 // Thread safe; a race costs one adjustment.
 class Spinner {
  public:
-  // True when `condition` became true. With one core, or a deadline that is over, it is not waited for at all.
-  template <class Condition>
-  bool until(Condition condition, const platform::WaitContext& wait) noexcept {
+  // `ready` says how many messages or places there are; true when there were some. With one core, or a deadline that is
+  // over, it is not waited for at all.
+  template <class Ready>
+  bool until(const Ready& ready, std::uint64_t enough, const platform::WaitContext& wait) noexcept {
     if (wait.deadline.is_immediate() || !may_spin()) return false;
     const std::int32_t spin = next_spin();
     if (spin == 0) return false;
     const platform::BlockingScope blocking(wait.hooks);
-    const bool paid = spins(condition, wait.deadline.remaining_ns(spin));
+    const bool paid = spins(ready, std::min(enough, kEnough), wait.deadline.remaining_ns(spin));
     adjust(spin, paid);
     return paid;
   }
@@ -33,23 +39,45 @@ class Spinner {
   static constexpr std::int32_t kLeastNs = 5'000;
   static constexpr std::int32_t kFirstRest = 32;
   static constexpr std::int32_t kMostRest = 1024;
+  static constexpr int kLooks = 8;  // before the core is offered to others
+  static constexpr std::uint64_t kEnough = 8;
+  static constexpr std::int64_t kAtOnceNs = 700, kFirstLullNs = 250, kMostLullNs = 5'000;
 
   static bool may_spin() noexcept {
     static const bool several = platform::usable_cores() > 1;
     return several;
   }
 
-  template <class Condition>
-  static bool spins(const Condition& condition, std::int64_t spin_ns) noexcept {
-    const std::int64_t end = platform::monotonic_ns() + spin_ns;
+  template <class Ready>
+  bool spins(const Ready& ready, std::uint64_t enough, std::int64_t spin_ns) noexcept {
+    const std::int64_t begin = platform::monotonic_ns();
+    if (const std::int64_t lull = lull_ns_.load(std::memory_order_relaxed); lull != 0 && lull < spin_ns) {
+      while (platform::monotonic_ns() - begin < lull) relax();
+      const std::uint64_t gathered = ready();
+      adjust_lull(gathered == 0 ? 0 : lull * static_cast<std::int64_t>(enough) / static_cast<std::int64_t>(gathered));
+      if (gathered != 0) return true;
+    }
     do {
-      for (int i = 0; i < 32; ++i) {
-        if (condition()) return true;
-        platform::relax_cpu();
+      for (int i = 0; i < kLooks; ++i) {
+        if (ready() != 0) {
+          if (enough > 1 && platform::monotonic_ns() - begin < kAtOnceNs) adjust_lull(kFirstLullNs);
+          return true;
+        }
+        relax();
       }
       platform::yield_core();  // it may be the very core that the other side waits for
-    } while (platform::monotonic_ns() < end);
-    return false;
+    } while (platform::monotonic_ns() - begin < spin_ns);
+    return ready() != 0;
+  }
+
+  // A hundred nanoseconds or so.
+  static void relax() noexcept {
+    for (int i = 0; i < 4; ++i) platform::relax_cpu();
+  }
+
+  // None where it would be too long for what it saves.
+  void adjust_lull(std::int64_t lull) noexcept {
+    lull_ns_.store(lull <= kMostLullNs ? static_cast<std::int32_t>(lull) : 0, std::memory_order_relaxed);
   }
 
   std::int32_t next_spin() noexcept {
@@ -77,6 +105,7 @@ class Spinner {
   std::atomic<std::int32_t> ns_{20'000};  // 0: it does not pay
   std::atomic<std::int32_t> waits_{0};    // without a spin
   std::atomic<std::int32_t> rest_{kFirstRest};
+  std::atomic<std::int32_t> lull_ns_{0};
 };
 
 }  // namespace shmtree::channel

@@ -14,7 +14,7 @@ bool spins_in_vain(Spinner& spinner) {
     looked = true;
     return false;
   };
-  REQUIRE_FALSE(spinner.until(never, {Deadline::never()}));
+  REQUIRE_FALSE(spinner.until(never, 1, {Deadline::never()}));
   return looked;
 }
 
@@ -47,7 +47,7 @@ TEST_CASE("A try that pays makes every wait spin again") {
   }
   int waits = 0;
   const auto at_once = [] { return true; };
-  while (!spinner.until(at_once, {Deadline::never()})) REQUIRE(++waits < 32);
+  while (!spinner.until(at_once, 1, {Deadline::never()})) REQUIRE(++waits < 32);
   CHECK(spins_in_vain(spinner));
 }
 
@@ -55,6 +55,24 @@ TEST_CASE("A call that must not wait does not spin") {
   Spinner spinner;
   bool looked = false;
   const auto look = [&] { return looked = true; };
-  CHECK_FALSE(spinner.until(look, {Deadline::immediate()}));
+  CHECK_FALSE(spinner.until(look, 1, {Deadline::immediate()}));
   CHECK_FALSE(looked);
+}
+
+TEST_CASE("A wait that was over at once makes those after it begin with a lull") {
+  if (platform::usable_cores() < 2) return;
+  Spinner spinner;
+  const auto first_look_ns = [&] {
+    const std::int64_t begin = platform::monotonic_ns();
+    std::int64_t first = -1;
+    const auto eight = [&] {
+      if (first < 0) first = platform::monotonic_ns() - begin;
+      return 8;
+    };
+    REQUIRE(spinner.until(eight, 8, {Deadline::never()}));
+    return first;
+  };
+  int waits = 0;
+  while (first_look_ns() < 250) REQUIRE(++waits < 1000);
+  for (int i = 0; i < 100; ++i) REQUIRE(first_look_ns() >= 250);
 }
