@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import shmtree.torch
-from bench import machine, processes
+from bench import machine, markdown, processes
 from shmtree import multiprocessing
 
 BATCH = 64
@@ -119,18 +119,17 @@ def main() -> None:
     about = machine.describe({})
     about["versions"]["torch"] = torch.__version__
     print(machine.line(about))
-    print(table(rows))
+    print(table(rows), end="")
     results = Path(__file__).parent / "results"
     results.mkdir(exist_ok=True)
     (results / "dataloader.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = [f"| loader | workers | {' | '.join(FIGURES.values())} |", "|---|---:" + "|---:" * len(FIGURES) + "|"]
-    for row in rows:
-        numbers = " | ".join(f"{row[key]:.3g}" for key in FIGURES)
-        lines.append(f"| {row['loader']} | {row['workers']} | {numbers} |")
-    return "\n".join(lines)
+    head = ["loader", "workers", *FIGURES.values()]
+    return markdown.table(
+        head, [[row["loader"], str(row["workers"]), *(f"{row[key]:.3g}" for key in FIGURES)] for row in rows]
+    )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine, targets
+from bench import markdown as tables
 from bench.measured import Row
 from bench.workloads import WORKLOADS, Workload
 
@@ -119,13 +120,13 @@ def table(title: str, columns: list[str], key: str, figure: Figure, rows: list[R
     present = [name for name in columns if any(m["workload"] == name and key in m for m in rows)]
     if not present:
         return ""
-    lines = [f"### {title}\n", "| | " + " | ".join(present) + " |", "|---|" + "---:|" * len(present)]
+    lines = []
     for competitor in dict.fromkeys(m["competitor"] for m in rows if m["workload"] in present):
         found = [by.get((name, competitor), {}) for name in present]
         cells = [figure(one) if key in one else _why_not(one) for one in found]
         if any(cells):
-            lines.append(f"| {competitor} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            lines.append([competitor, *cells])
+    return f"### {title}\n\n" + tables.table(["", *present], lines)
 
 
 def _why_not(measured: Row) -> str:

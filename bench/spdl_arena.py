@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import processes
+from bench import markdown, processes
 
 KINDS = ("bytes", "numpy", "torch", "packets")
 TRANSPORTS = ("queue", "SPDL ring", "SPDL pool", "shmtree")
@@ -199,11 +199,11 @@ def measure(kind: str, options: argparse.Namespace) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| | | " + " | ".join(METRICS.values()) + " |", "|---|---|" + "---:|" * len(METRICS)]
-    for row in rows:
-        figures = [f"{row[key]:.4g}" for key in METRICS] if not row["problem"] else [row["problem"], "", ""]
-        lines.append(f"| {row['kind']} | {row['transport']} | " + " | ".join(figures) + " |")
-    return "\n".join(lines) + "\n"
+    def figures(row: Row) -> list[str]:
+        return [f"{row[key]:.4g}" for key in METRICS] if not row["problem"] else [row["problem"], "", ""]
+
+    lines = [[row["kind"], row["transport"], *figures(row)] for row in rows]
+    return markdown.table(["", "", *METRICS.values()], lines, labels=2)
 
 
 def draw(path: Path, rows: list[Row]) -> None:

@@ -216,6 +216,12 @@ class SharedArray:
         """The memory as a writable ndarray, the same one each time."""
         return self._array
 
+    @array.setter
+    def array(self, array: np.ndarray[Any, Any]) -> None:
+        # ``shared.array += 1`` ends by assigning what is there already.
+        if array is not self._array:
+            raise AttributeError("the memory of a shared array stays; write into it with array[...] = values")
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         wanted = self._array.dtype if dtype is None else np.dtype(dtype)
         if copy is False and wanted != self._array.dtype:

@@ -129,6 +129,16 @@ def test_a_shared_array_is_zeroed_and_writable(arena):
         shmtree.SharedArray()
 
 
+def test_a_shared_array_is_added_to_in_place_and_never_replaced(arena):
+    shared = arena.array((2, 3), np.int64)
+    memory = shared.array
+    shared.array += 2
+    assert shared.array is memory
+    assert memory.tolist() == [[2] * 3] * 2
+    with pytest.raises(AttributeError, match="write into it"):
+        shared.array = memory[:]
+
+
 def test_a_shared_array_that_is_put_is_copied_and_stays_shared(arena):
     sender, receiver = arena.create_pair()
     shared = arena.array(100_000)
@@ -207,7 +217,7 @@ def test_numpy_takes_a_shared_array_as_its_array(arena):
     assert converted.dtype == np.float64 and shared.array.tolist() == [0, 7, 0]
     assert "writable" in shmtree.SharedArray.array.__doc__
     with pytest.raises(AttributeError):
-        shared.array = seen
+        shared.array = copied
     with pytest.raises(ValueError, match="without a copy"):
         shared.__array__(np.float64, copy=False)
 

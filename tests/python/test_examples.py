@@ -36,6 +36,13 @@ def test_a_program_written_for_multiprocessing_prints_the_same_with_the_import_s
     assert ours == output_of(standard)
 
 
+def test_the_workers_of_a_pool_add_into_one_array():
+    parts, same, counted = output_of(EXAMPLES / "pool_sums.py").splitlines()
+    assert parts == "600 images in 12 parts"
+    assert same == "the same as here: True"
+    assert counted.endswith(f", {600 * 64 * 64} pixels counted")
+
+
 def test_a_pipeline_of_spdl_feeds_a_model_that_learns():
     pytest.importorskip("spdl.pipeline", reason="SPDL is not installed (pip install 'shmtree[spdl]')")
     pytest.importorskip("PIL", reason="Pillow is not installed")

@@ -1,0 +1,15 @@
+"""Tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], labels: int = 1) -> str:
+    """The first columns, as many as `labels`, have words, all others numbers."""
+    rule = "|" + "---|" * labels + "---:|" * (len(head) - labels)
+    return "\n".join([_line(head), rule, *map(_line, rows)]) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
