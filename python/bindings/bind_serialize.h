@@ -1,6 +1,8 @@
 // Adds pack, unpack and their types to the module.
 #pragma once
 
+#include "bindings/python_api.h"
+// After python_api.h, which sets Python.h up.
 #include <pybind11/pybind11.h>
 
 namespace shmtree::python {

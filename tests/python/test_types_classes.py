@@ -346,6 +346,19 @@ def test_a_registered_class_is_a_native_kind() -> None:
     assert got[1].degrees["nested"].degrees == 1
 
 
+def test_a_registered_class_goes_with_what_needs_pickle() -> None:
+    shmtree.register(Celsius, lambda c: {"degrees": c.degrees}, lambda d: Celsius(d["degrees"]))
+    got = shmtree.unpack(shmtree.pack([Celsius(7), Unnamed(1)]))
+    assert type(got[0]) is Celsius and got[0].degrees == 7 and got[1].value == 1
+
+
+class Unnamed:
+    """Without a native kind."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
 def test_register_refuses_what_it_cannot_serve() -> None:
     with pytest.raises(TypeError):
         shmtree.register("Celsius", str, str)  # type: ignore[arg-type]
