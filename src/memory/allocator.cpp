@@ -210,6 +210,22 @@ bool Arena::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes) noe
   return given;
 }
 
+// A block whose writer died, perhaps between raising `committed` and the pages: what it has is not known. Its pages go,
+// so that the count is right; where none may go, the missing ones come.
+void Arena::give_up_unfinished(BlockRef ref) noexcept {
+  const BlockEntry* block = entry(ref.id);
+  if (block == nullptr) return;
+  const std::uint64_t committed = committed_of(*block, ref.id.size_class());
+  // Who pins from here on registers what it holds, and nobody holds this one until it was free.
+  if (!is_pinned()) {
+    give_back(ref, 0, committed);
+    return;
+  }
+  // Where that fails they come when they are written to.
+  static_cast<void>(try_commit_pages(fd(), geometry().data_offset(ref.id), committed));
+  give_back(ref, committed, 0);
+}
+
 // One attempt: a block; or one that is not valid when there is no room now.
 Result<OwnedBlock> Arena::try_allocate(std::uint64_t bytes, BlockKind kind, Identity me, const WaitContext& wait,
                                        bool* short_of_machine) {
@@ -289,10 +305,13 @@ Result<OwnedBlock> Arena::allocate(std::uint64_t bytes, BlockKind kind, const Wa
                                                  " of its budget of " + megabytes(max_bytes())};
     }
     if (impatient) {
-      return Error{Code::kOutOfSharedMemory, "no room for " + megabytes(bytes) + ": of the budget of " +
-                                                 megabytes(max_bytes()) + ", " + megabytes(used) +
-                                                 " are held and none are queued (" + describe_holders(4) +
-                                                 "); drop received arrays, or give the arena a larger max_bytes"};
+      return Error{Code::kOutOfSharedMemory,
+                   "no room for " + megabytes(bytes) + ": of the budget of " + megabytes(max_bytes()) + ", " +
+                       megabytes(used) + " are held and none are queued (" + describe_holders(4) + ")" +
+                       (is_pinned() ? ", and the rest stays with blocks of other sizes, since "
+                                      "a process pinned the arena"
+                                    : "") +
+                       "; drop received arrays, or give the arena a larger max_bytes"};
     }
     if (!looked) continue;
     switch (waiting.sleep()) {
@@ -319,6 +338,7 @@ ClassState* Arena::least_recently_used() noexcept {
 // Under the arena lock: takes free blocks with pages off their lists, those of the class least recently used first,
 // until they hold `want` bytes or there are kEvictAtOnce.
 std::size_t Arena::pick_victims(std::uint64_t want, Identity me, Victim* victims) noexcept {
+  if (is_pinned()) return 0;
   std::size_t count = 0;
   ClassState* state = nullptr;
   while (want != 0 && count < kEvictAtOnce && (state = least_recently_used()) != nullptr) {
@@ -364,6 +384,34 @@ std::uint64_t Arena::evict(std::uint64_t want, const WaitContext* wait) noexcept
     }
   }
   return done;
+}
+
+// Under the arena lock, which whoever picks victims has: from then on there are none. Those picked before are held by
+// nobody, so their pages are not registered before they are free again.
+Status Arena::set_pinned(bool pinned, const WaitContext& wait) {
+  auto me = identity();
+  if (!me) return std::move(me).error();
+  Status locked = lock_blocks(wait);
+  if (!locked) return locked;
+  store_release(participant(slot_of(*me)).pinned, pinned ? generation_of(*me) : 0u);
+  unlock_blocks();
+  return success();
+}
+
+// A slot that has a new owner is not pinned by what the old one left there; that of a dead one is, until a reconcile.
+bool Arena::is_pinned() const noexcept {
+  const std::uint32_t high = std::min(load_acquire(header().participants_high), kMaxParticipants);
+  for (std::uint32_t slot = 0; slot < high; ++slot) {
+    const Participant& other = participant(slot);
+    const std::uint32_t pinned = load_acquire(other.pinned);
+    if (pinned != 0 && pinned == load_acquire(other.generation) && !is_status(slot, SlotStatus::kFree)) return true;
+  }
+  return false;
+}
+
+bool Arena::is_pinned_here() const noexcept {
+  const Identity me = current_identity();
+  return me != kNobody && load_relaxed(participant(slot_of(me)).pinned) == generation_of(me);
 }
 
 std::uint64_t Arena::trim() noexcept {

@@ -191,6 +191,11 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::uint64_t held_bytes() const noexcept { return platform_load(header().held_bytes) & kHeldMask; }
   // Gives the pages of free blocks back to the system; returns how many bytes.
   std::uint64_t trim() noexcept;
+  // This process registers pages of blocks that it holds for DMA from now on, or has none any more. While any process
+  // does, nobody gives the pages of free blocks back: a device would go on reading the old ones.
+  Status set_pinned(bool pinned, const platform::WaitContext& wait);
+  bool is_pinned() const noexcept;
+  bool is_pinned_here() const noexcept;
 
   // Records that `block` refers to `referred`, which the caller holds: they live as long as it does. The list is stored
   // in the block's last bytes, which the caller left for it (16 bytes each).
@@ -236,6 +241,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void collect(BlockRef ref) noexcept;
   // Frees a block of the channel's own making (a used-up ring segment, a message that is thrown away), now unreachable.
   void release_unreachable(BlockRef ref) noexcept { collect(ref); }
+  // Whether anything but this process keeps a block that it holds: another process, a message, a delivery. Once it is
+  // not so, it cannot become so but through this process.
+  Result<bool> kept_by_others(BlockRef ref, const platform::WaitContext& wait);
   // Number of leases in this process, for tests and stats.
   std::uint64_t lease_count();
 
@@ -296,6 +304,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::uint64_t walked_entries(unsigned size_class) const noexcept;
   bool counts_are_possible() const noexcept;
   bool give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes) noexcept;
+  void give_up_unfinished(BlockRef ref) noexcept;
   static constexpr std::size_t kEvictAtOnce = 32;  // blocks taken off the free lists under one lock
   struct Victim {
     BlockRef block;

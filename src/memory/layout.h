@@ -9,7 +9,7 @@
 // File offsets are free (the file is sparse), so every class owns at least twice the budget of them and can never run
 // out before the budget does. Bytes are little-endian. Who may write what:
 //   truth       BlockEntry::{word, committed, size, references list and its length, kind, holders},
-//               Participant::{generation, status}; channels add their ring windows and delivery records
+//               Participant::{generation, status, pinned}; channels add their ring windows and delivery records
 //   derived     everything else; reconcile() rebuilds it from the truth
 #pragma once
 
@@ -26,7 +26,7 @@ namespace shmtree::memory {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr const char* kFileName = "shmtree";  // as /proc shows it
 constexpr std::uint32_t kMaxParticipants = 1024;
 constexpr std::uint32_t kHolderWords = kMaxParticipants / 64;
@@ -175,7 +175,9 @@ struct alignas(64) Participant {
   std::atomic<std::int32_t> pid;                // for messages only
   std::atomic<std::uint32_t> mailbox_overflow;  // releases that found the mailbox full: only a reconcile finds them
   std::atomic<std::int64_t> attached_ns;
-  std::uint64_t reserved[29];
+  std::atomic<std::uint32_t> pinned;  // the generation of the owner that has pages registered for DMA; 0: none
+  std::uint32_t unused;
+  std::uint64_t reserved[28];
   std::atomic<std::uint64_t> mailbox[kMailboxEntries];  // packed BlockRefs released while the arena lock was taken
 };
 static_assert(sizeof(Participant) == 1024);

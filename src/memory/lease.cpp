@@ -177,6 +177,25 @@ void Arena::set_delivered(BlockRef ref, bool delivered) noexcept {
   }
 }
 
+// Under the arena lock, so that a holder that died, and the message that it received, are counted away first. Receivers
+// set their bit before the message goes, which is why its references are looked at before the bits.
+Result<bool> Arena::kept_by_others(BlockRef ref, const WaitContext& wait) {
+  auto me = identity();
+  if (!me) return std::move(me).error();
+  Status locked = lock_blocks(wait);
+  if (!locked) return std::move(locked).error();
+  bool kept = false;
+  if (const BlockEntry* block = is_current(ref) ? entry(ref.id) : nullptr) {
+    kept = load_acquire(block->references) != 0 || (load_acquire(block->flags) & kDelivered) != 0;
+    for (std::uint32_t i = 0; i < kHolderWords; ++i) {
+      const std::uint64_t mine = i == slot_of(*me) / 64 ? bit_of(*me) : 0;
+      kept = kept || (load_full(block->holders[i]) & ~mine) != 0;
+    }
+  }
+  unlock_blocks();
+  return kept;
+}
+
 bool Arena::kept(const BlockEntry& block) const noexcept {
   if (load_acquire(block.references) != 0 || (load_acquire(block.flags) & kDelivered) != 0) return true;
   const std::uint32_t words = (std::min(load_acquire(header().participants_high), kMaxParticipants) + 63) / 64;

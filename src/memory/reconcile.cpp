@@ -46,9 +46,7 @@ Status Arena::reconcile_as(Identity me, const WaitContext& wait) {
   add(header().reconciles, std::uint64_t{1});
   unlock(header().reconcile_lock);
   // Killed from here on, this process leaves blocks that it was writing, like any other.
-  for (const BlockRef& ref : unfinished) {
-    if (const BlockEntry* block = entry(ref.id)) give_back(ref, 0, committed_of(*block, ref.id.size_class()));
-  }
+  for (const BlockRef& ref : unfinished) give_up_unfinished(ref);
   // What was released while `dirty` kept its releasers from looking lies in mailboxes.
   if (load_full(header().pending_hint) != 0 && try_lock_blocks()) unlock_blocks();
   notify_all(header().space);

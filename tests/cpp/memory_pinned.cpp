@@ -1,0 +1,155 @@
+// Pages that a process registered for DMA stay where they are, whoever tidies up; and who else keeps a block.
+#include <vector>
+
+#include "support/arenas.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+// A process that pinned the arena and waits to be told, or killed.
+struct Pinner {
+  Gate pinned, told;
+  Child child;
+  explicit Pinner(Arena& arena, bool unpins = true)
+      : child([&] {
+          if (!arena.set_pinned(true, patience()).ok()) return false;
+          pinned.open(1);
+          told.wait();
+          return !unpins || arena.set_pinned(false, patience()).ok();
+        }) {
+    pinned.wait();
+  }
+};
+
+bool is_kept_by_others(Arena& arena, const Lease& lease) {
+  return arena.kept_by_others(lease.ref(), patience()).value();
+}
+
+}  // namespace
+
+TEST_CASE("While a process pins the arena, nobody gives pages back") {
+  auto arena = new_arena();
+  { const Lease lease = new_lease(*arena, 3 * kMiB); }
+  const std::uint64_t pages = file_pages_bytes(*arena);
+
+  REQUIRE(arena->set_pinned(true, patience()).ok());
+  CHECK(arena->is_pinned());
+  CHECK(arena->is_pinned_here());
+  CHECK(arena->trim() == 0);
+  CHECK(Child([&] { return arena->is_pinned() && !arena->is_pinned_here() && arena->trim() == 0; }).succeeded());
+  CHECK(file_pages_bytes(*arena) >= pages);
+
+  REQUIRE(arena->set_pinned(false, patience()).ok());
+  CHECK_FALSE(arena->is_pinned());
+  CHECK(arena->trim() == 3 * kMiB);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("Another process's pin holds until it unpins") {
+  auto arena = new_arena();
+  { const Lease lease = new_lease(*arena, kMiB); }
+  Pinner other(*arena);
+  CHECK(arena->is_pinned());
+  CHECK_FALSE(arena->is_pinned_here());
+  CHECK(arena->trim() == 0);
+  other.told.open(1);
+  REQUIRE(other.child.succeeded());
+  CHECK(arena->trim() == kMiB);
+}
+
+TEST_CASE("The pin of a process that died ends with the next look at who lives") {
+  const bool is_killed = GENERATE(true, false);
+  auto arena = new_arena();
+  { const Lease lease = new_lease(*arena, kMiB); }
+  {
+    Pinner other(*arena, false);
+    if (!is_killed) {
+      other.told.open(1);
+      REQUIRE(other.child.succeeded());
+    }
+  }
+  CHECK(arena->trim() == kMiB);
+  CHECK_FALSE(arena->is_pinned());
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("Whoever gets the slot of a process that had pinned does not pin") {
+  auto arena = new_arena();
+  { Pinner other(*arena, false); }
+  CHECK(Child([&] { return !arena->is_pinned_here(); }).succeeded());
+  CHECK(arena->identity().ok());
+  arena->check_participants(0);
+  REQUIRE(arena->reconcile(patience()).ok());
+  CHECK_FALSE(arena->is_pinned());
+}
+
+TEST_CASE("A block whose writer died keeps its pages while the arena is pinned") {
+  auto arena = new_arena();
+  BlockRef ref{};
+  { ref = new_lease(*arena, kMiB).ref(); }
+  std::byte* data = arena->address(ref.id);
+  REQUIRE(arena->set_pinned(true, patience()).ok());
+  data[5000] = std::byte{77};  // what a device would read
+
+  Gate writing;
+  Child writer([&] {
+    const OwnedBlock block = new_block(*arena, kMiB);
+    writing.open(block.ref().id == ref.id);
+    pause();
+    return true;
+  });
+  REQUIRE(writing.wait() == 1);
+  writer.kill_and_wait();
+  arena->check_participants(0);
+  REQUIRE(arena->reconcile(patience()).ok());
+
+  CHECK(data[5000] == std::byte{77});
+  CHECK(arena->entry(ref.id)->committed.load() == kMiB);
+  CHECK(used_bytes(*arena) == 0);
+  CHECK(arena->check() == "");
+  const OwnedBlock again = new_block(*arena, kMiB);
+  CHECK(again.ref().id == ref.id);
+  CHECK_FALSE(again.cold());
+}
+
+TEST_CASE("An error for want of room says when a pin is why") {
+  auto arena = new_arena(8 * kMiB);
+  { const Lease lease = new_lease(*arena, 6 * kMiB); }
+  REQUIRE(arena->set_pinned(true, patience()).ok());
+  const auto block = arena->allocate(3 * kMiB, BlockKind::kMessage, no_wait());
+  REQUIRE_FALSE(block.ok());
+  CHECK(block.code() == Code::kOutOfSharedMemory);
+  CHECK(block.error().message.find("pinned") != std::string::npos);
+  REQUIRE(arena->set_pinned(false, patience()).ok());
+  CHECK(arena->allocate(3 * kMiB, BlockKind::kMessage, no_wait()).ok());
+}
+
+TEST_CASE("A block is kept by others while a message refers to it or another process holds it") {
+  auto arena = new_arena();
+  const Lease token = new_lease(*arena);
+  CHECK_FALSE(is_kept_by_others(*arena, token));
+  {
+    OwnedBlock message = new_block(*arena);
+    const std::vector<BlockRef> referred{token.ref()};
+    REQUIRE(arena->set_references(message, referred, patience()).ok());
+    CHECK(is_kept_by_others(*arena, token));
+  }
+  CHECK_FALSE(is_kept_by_others(*arena, token));
+
+  Gate holds, told;
+  Child other([&] {
+    const bool held = arena->hold_existing(token.ref(), patience()).ok();
+    auto lease = arena->hold_existing(token.ref(), patience());
+    holds.open(held && lease.ok());
+    told.wait();
+    return true;
+  });
+  REQUIRE(holds.wait() == 1);
+  CHECK(is_kept_by_others(*arena, token));
+  other.kill_and_wait();
+  REQUIRE(arena->check_participants(0));
+  CHECK_FALSE(is_kept_by_others(*arena, token));
+}
