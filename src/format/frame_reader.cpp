@@ -70,16 +70,6 @@ void copy_private(void* to, const void* from, std::size_t bytes) noexcept {
   asm volatile("" : : "r"(to) : "memory");
 }
 
-template <class T>
-bool load_column(const Segment& segment, std::size_t field, Segment::Size size, const T*& begin, const T*& end) {
-  const void* first = nullptr;
-  std::size_t count = 0;
-  if (!segment.read_list(field, size, sizeof(T) / 8, first, count)) return false;
-  begin = static_cast<const T*>(first);
-  end = begin + count;
-  return true;
-}
-
 }  // namespace
 
 Result<FrameReader> FrameReader::open(std::span<const std::byte> frame) {
@@ -134,15 +124,15 @@ Status FrameReader::load_columns() {
   if (segment.pointers() > 9) return corrupt("it has columns that this version does not know");
   const std::uint64_t* buffers_end = nullptr;
   const External* externals_end = nullptr;
-  const bool fits = load_column(segment, 0, Segment::kBytes, kind_, kinds_end_) &&
-                    load_column(segment, 1, Segment::kBytes, length_, lengths_end_) &&
-                    load_column(segment, 2, Segment::kWords, int_, ints_end_) &&
-                    load_column(segment, 3, Segment::kWords, float_, floats_end_) &&
-                    load_column(segment, 4, Segment::kBytes, text_, text_end_) &&
-                    load_column(segment, 5, Segment::kStructs, array_, arrays_end_) &&
-                    load_column(segment, 6, Segment::kWords, buffer_sizes_, buffers_end) &&
-                    load_column(segment, 7, Segment::kWords, view_, views_end_) &&
-                    load_column(segment, 8, Segment::kStructs, externals_, externals_end);
+  const bool fits = segment.read_list<Segment::kBytes>(0, kind_, kinds_end_) &&
+                    segment.read_list<Segment::kBytes>(1, length_, lengths_end_) &&
+                    segment.read_list<Segment::kWords>(2, int_, ints_end_) &&
+                    segment.read_list<Segment::kWords>(3, float_, floats_end_) &&
+                    segment.read_list<Segment::kBytes>(4, text_, text_end_) &&
+                    segment.read_list<Segment::kStructs>(5, array_, arrays_end_) &&
+                    segment.read_list<Segment::kWords>(6, buffer_sizes_, buffers_end) &&
+                    segment.read_list<Segment::kWords>(7, view_, views_end_) &&
+                    segment.read_list<Segment::kStructs, External, sizeof(External) / 8>(8, externals_, externals_end);
   if (!fits) return corrupt("a column is not a list of the right element size inside the metadata");
   if (kind_ == kinds_end_) return corrupt("it has no node");
   kinds_begin_ = kind_;

@@ -34,29 +34,32 @@ class Segment {
 
   std::size_t pointers() const noexcept { return count_; }
 
-  // The list under a pointer of the root: where it begins and how many elements it has. `words_each` is the size of the
-  // structs in a list of structs. False for anything that is not such a list within the segment.
-  bool read_list(std::size_t field, Size size, std::size_t words_each, const void*& begin,
-                 std::size_t& count) const noexcept {
-    begin = nullptr;
-    count = 0;
+  // The list of T under a pointer of the root; structs have `words_each` words. False for anything that is not such a
+  // list within the segment.
+  template <Size size, class T, std::size_t words_each = 1>
+  [[gnu::always_inline]] bool read_list(std::size_t field, const T*& begin, const T*& end) const noexcept {
+    constexpr std::uint64_t kTypeBits = std::uint64_t{7} << 32 | 3, kType = std::uint64_t{size} << 32 | 1;
+    begin = end = nullptr;
     if (field >= count_) return true;
     const std::size_t at = first_ + field;
     const std::uint64_t pointer = words_[at];
     if (pointer == 0) return true;
-    const std::uint64_t elements = pointer >> 35;
-    if ((pointer & 3) != 1 || (pointer >> 32 & 7) != size) return false;
-    const std::uint64_t words = size == kBytes ? (elements + 7) / 8 : elements;
+    if ((pointer & kTypeBits) != kType) return false;
+    std::uint64_t elements = pointer >> 35;
     std::size_t target = 0;
-    if (!target_of(at, size == kStructs ? words + 1 : words, target)) return false;
-    count = elements;
-    if (size == kStructs) {
+    if constexpr (size == kBytes) {
+      if (!target_of(at, (elements + 7) / 8, target)) return false;
+    } else if constexpr (size == kWords) {
+      if (!target_of(at, elements, target)) return false;
+    } else {
+      if (!target_of(at, elements + 1, target)) return false;
       // The elements are counted and described by a word before them.
-      const std::uint64_t tag = words_[target++];
-      count = tag >> 2 & 0x3fffffff;
-      if ((tag & 3) != 0 || tag >> 32 != words_each || count * words_each != elements) return false;
+      const std::uint64_t tag = words_[target++], words = elements;
+      elements = tag >> 2 & 0x3fffffff;
+      if ((tag & 3) != 0 || tag >> 32 != words_each || elements * words_each != words) return false;
     }
-    begin = &words_[target];
+    begin = reinterpret_cast<const T*>(&words_[target]);
+    end = begin + elements;
     return true;
   }
 
@@ -64,13 +67,8 @@ class Segment {
   // Where the pointer in the word `at` leads, if `words` words from there are in the segment.
   bool target_of(std::size_t at, std::uint64_t words, std::size_t& target) const noexcept {
     const std::int64_t distance = static_cast<std::int32_t>(words_[at]) >> 2;
-    const std::int64_t begin = static_cast<std::int64_t>(at) + 1 + distance;
-    if (begin < 0 || static_cast<std::uint64_t>(begin) > words_.size() ||
-        words > words_.size() - static_cast<std::uint64_t>(begin)) {
-      return false;
-    }
-    target = static_cast<std::size_t>(begin);
-    return true;
+    target = static_cast<std::size_t>(static_cast<std::int64_t>(at) + 1 + distance);  // far outside when negative
+    return target <= words_.size() && words <= words_.size() - target;
   }
 
   std::span<const std::uint64_t> words_;

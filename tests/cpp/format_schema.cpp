@@ -58,18 +58,27 @@ struct List {
   std::size_t count = 0;
 };
 
+template <Segment::Size size, class T, std::size_t words_each = 1>
+bool read_list(const Segment& segment, std::vector<List>& lists) {
+  const T *begin = nullptr, *end = nullptr;
+  if (!segment.read_list<size, T, words_each>(lists.size(), begin, end)) return false;
+  lists.push_back({begin, static_cast<std::size_t>(end - begin)});
+  return true;
+}
+
 // The columns as Segment sees them; empty when it refuses the message.
 std::vector<List> with_segment(const Words& words) {
   Segment segment{std::span(words)};
   if (!segment.read_root()) return {};
-  constexpr Segment::Size kSizes[] = {Segment::kBytes, Segment::kBytes, Segment::kWords,
-                                      Segment::kWords, Segment::kBytes, Segment::kStructs,
-                                      Segment::kWords, Segment::kWords, Segment::kStructs};
-  std::vector<List> lists(9);
-  for (std::size_t field = 0; field < 9; ++field) {
-    if (!segment.read_list(field, kSizes[field], field == 8 ? 3 : 1, lists[field].begin, lists[field].count)) return {};
-  }
-  return lists;
+  std::vector<List> lists;
+  const bool fits =
+      read_list<Segment::kBytes, char>(segment, lists) && read_list<Segment::kBytes, char>(segment, lists) &&
+      read_list<Segment::kWords, std::int64_t>(segment, lists) && read_list<Segment::kWords, double>(segment, lists) &&
+      read_list<Segment::kBytes, char>(segment, lists) && read_list<Segment::kStructs, std::uint64_t>(segment, lists) &&
+      read_list<Segment::kWords, std::uint64_t>(segment, lists) &&
+      read_list<Segment::kWords, std::int64_t>(segment, lists) &&
+      read_list<Segment::kStructs, format::External, 3>(segment, lists);
+  return fits ? lists : std::vector<List>();
 }
 
 bool same_bytes(const List& ours, ::capnp::Data::Reader theirs) {
