@@ -85,6 +85,20 @@ void hold_for(Arena& arena, memory::Identity child, std::uint64_t block) {
   arena.hold_for(memory::unpack(block), child);
 }
 
+bool kept_by_others(Arena& arena, std::uint64_t block) {
+  notice_deaths(arena, kLookedLatelyNs);
+  GilHooks hooks;
+  return unwrap(arena.kept_by_others(memory::unpack(block), {platform::Deadline::never(), &hooks}));
+}
+
+void set_pinned(Arena& arena, bool pinned) {
+  GilHooks hooks;
+  const Status done = arena.set_pinned(pinned, {platform::Deadline::never(), &hooks});
+  if (done) return;
+  raise(done.error());
+  throw py::error_already_set();
+}
+
 }  // namespace
 
 void bind_arena(py::module_& module) {
@@ -98,6 +112,11 @@ void bind_arena(py::module_& module) {
       .def("stats", &stats)
       .def("holders", &holders)
       .def("trim", &Arena::trim, py::call_guard<WithoutGil>())
+      .def_property_readonly("identity", [](Arena& arena) { return unwrap(arena.identity()); })
+      .def("is_alive", &Arena::is_alive, py::arg("identity"))
+      .def("kept_by_others", &kept_by_others, py::arg("block"))
+      .def("set_pinned", &set_pinned, py::arg("pinned"))
+      .def_property_readonly("is_pinned_here", &Arena::is_pinned_here)
       .def("lease_count", &Arena::lease_count)
       .def("check", &Arena::check, py::call_guard<WithoutGil>())
       .def("new_array", &new_array_in, py::arg("shape"), py::arg("dtype"), py::arg("order"), py::arg("zeroed"),
@@ -108,6 +127,8 @@ void bind_arena(py::module_& module) {
       .def("note_started", &Arena::note_started, py::arg("identity"), py::arg("pid"))
       .def("hold_for", &hold_for, py::arg("identity"), py::arg("block"));
   module.def("block_of", &block_of, py::arg("array"));
+  module.def(
+      "set_pin_callback", [](py::handle callback) { set_pin_callback(callback.ptr()); }, py::arg("callback"));
 }
 
 }  // namespace shmtree::python

@@ -219,6 +219,8 @@ bool classify(ClassInfo& info) {
   if (fits == 1) {
     info.encode = is_tuple ? encode_namedtuple : encode_dataclass;
     info.shape = is_tuple ? ClassShape::kNamedTuple : ClassShape::kDataclass;
+  } else if (lookup(info.type, "__cuda_array_interface__")) {
+    info.encode = encode_device_array;
   }
   return true;
 }

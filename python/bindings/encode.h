@@ -36,6 +36,9 @@ class LoanResolver {
   // from a loan is for the caller to do after the frame was written.
   virtual bool resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out) = 0;
 
+  // The arena that the message is going to lie in, as Python has it. Null with a Python error set.
+  virtual Ref home() = 0;
+
   // The message is encoded from its beginning again: none of the loans so far is in it.
   virtual void start_over() = 0;
 

@@ -150,12 +150,22 @@ void lend_tensor(Encoder& encoder, format::ArraySource& source) {
   lend(encoder, nullptr, {static_cast<const std::byte*>(source.data), bytes}, source.data, source);
 }
 
+// What leaves.device_leaf() says is to be sent in place of memory of a device.
+bool device_leaf(Encoder& encoder, PyObject* value) {
+  Ref home(encoder.options().loans ? encoder.options().loans->home() : Ref::borrow(Py_None));
+  Ref leaf(home ? PyObject_CallFunctionObjArgs(leaf_functions().device_leaf, value, home.get(), nullptr) : nullptr);
+  if (!leaf) return false;
+  if (leaf.get() == Py_None) return encoder.needs_pickle(value);
+  encoder.keep(Ref::borrow(leaf.get()));
+  return encoder.node(leaf.get());
+}
+
 // A tensor as leaves.tensor_parts() takes it apart.
 bool tensor(Encoder& encoder, PyObject* value, std::uint64_t flags) {
   if (encoder.is_again(value)) return encoder.met_again(value);
   Ref parts(PyObject_CallOneArg(leaf_functions().tensor_parts, value));
   if (!parts) return false;
-  if (parts.get() == Py_None) return encoder.needs_pickle(value);
+  if (parts.get() == Py_None) return device_leaf(encoder, value);
   PyObject *owner = nullptr, *shape = nullptr, *strides = nullptr;
   int code = 0, requires_grad = 0;
   unsigned long long address = 0;
@@ -195,6 +205,11 @@ bool encode_tensor(Encoder& encoder, PyObject* value, const ClassInfo&) {
 
 bool encode_parameter(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return tensor(encoder, value, 2);
+}
+
+bool encode_device_array(Encoder& encoder, PyObject* value, const ClassInfo&) {
+  if (encoder.is_again(value)) return encoder.met_again(value);
+  return device_leaf(encoder, value);
 }
 
 }  // namespace shmtree::python

@@ -127,6 +127,7 @@ bool encode_dtype(Encoder&, PyObject*, const ClassInfo&);
 bool encode_masked_array(Encoder&, PyObject*, const ClassInfo&);
 bool encode_tensor(Encoder&, PyObject*, const ClassInfo&);
 bool encode_parameter(Encoder&, PyObject*, const ClassInfo&);
+bool encode_device_array(Encoder&, PyObject*, const ClassInfo&);
 
 bool encode_namedtuple(Encoder&, PyObject*, const ClassInfo&);  // encode_classes.cpp
 bool encode_dataclass(Encoder&, PyObject*, const ClassInfo&);

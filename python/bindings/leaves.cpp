@@ -18,7 +18,9 @@ bool init_leaves() {
   functions.masked_build = PyObject_GetAttrString(module.get(), "masked_build");
   functions.tensor_parts = PyObject_GetAttrString(module.get(), "tensor_parts");
   functions.tensor_build = PyObject_GetAttrString(module.get(), "tensor_build");
-  return functions.masked_parts && functions.masked_build && functions.tensor_parts && functions.tensor_build;
+  functions.device_leaf = PyObject_GetAttrString(module.get(), "device_leaf");
+  return functions.masked_parts && functions.masked_build && functions.tensor_parts && functions.tensor_build &&
+         functions.device_leaf;
 }
 
 }  // namespace shmtree::python

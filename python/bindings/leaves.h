@@ -10,6 +10,7 @@ struct LeafFunctions {
   PyObject* masked_build;
   PyObject* tensor_parts;
   PyObject* tensor_build;
+  PyObject* device_leaf;
 };
 
 // Valid after init_leaves().

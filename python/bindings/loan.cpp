@@ -1,5 +1,7 @@
 #include "bindings/loan.h"
 
+#include <pybind11/pybind11.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -17,6 +19,18 @@ namespace {
 struct DeleteHeld {
   void operator()(HeldBlock* held) const noexcept { delete held; }
 };
+
+PyObject* pin_callback = nullptr;
+
+// False with a Python error set.
+bool note_pinned(const memory::Lease& block) {
+  memory::Arena& arena = *block.arena();
+  if (!pin_callback || !arena.is_pinned_here()) return true;
+  Ref done(PyObject_CallFunction(pin_callback, "y#KK", reinterpret_cast<const char*>(arena.uuid()), Py_ssize_t{16},
+                                 static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(block.data())),
+                                 static_cast<unsigned long long>(arena.room_of(block.ref().id))));
+  return static_cast<bool>(done);
+}
 
 // The blocks of new_empty(), by address. Guarded by the GIL; never destroyed, since arrays outlive everything.
 std::map<const std::byte*, Lease*>& own_blocks() {
@@ -107,7 +121,12 @@ HeldBlock::~HeldBlock() {
   if (known_at) own_blocks().erase(known_at);
 }
 
+void set_pin_callback(PyObject* callback) {
+  pin_callback = Py_XNewRef(callback);
+}
+
 PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_bytes, bool shared) {
+  if (!note_pinned(block)) return nullptr;
   std::byte* data = block.data();
   const std::size_t bytes = block.bytes();
   auto held = std::unique_ptr<HeldBlock>(new HeldBlock{std::move(block), received, shared, array_bytes});
@@ -177,6 +196,10 @@ void LoanBook::start_over() {
   // The last reference to an array may run anything.
   const std::vector<Lent> ended = std::exchange(lent_, {});
   for (const Lent& lent : ended) Py_DECREF(lent.array);
+}
+
+Ref LoanBook::home() {
+  return Ref(pybind11::cast(arena_.shared_from_this()).release().ptr());
 }
 
 // Whether these bytes are still the caller's to give, or to show: not given, and not about to be by another message.

@@ -51,6 +51,10 @@ struct HeldBlock {
 // The Lease object of a block. Null with a Python error set.
 PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_bytes, bool shared = false);
 
+// Called with (uuid, address, bytes that have pages) for every block that is taken hold of in an arena which this
+// process pinned. A Python callable or null; kept for good.
+void set_pin_callback(PyObject* callback);
+
 // What holds a lease's memory, null when that is no block of an arena.
 HeldBlock* held_block(const Lease& lease) noexcept;
 
@@ -76,10 +80,11 @@ enum class Lending {
 // The loans of one message.
 class LoanBook final : public LoanResolver {
  public:
-  LoanBook(const memory::Arena& arena, Lending lending) noexcept : arena_(arena), lending_(lending) {}
+  LoanBook(memory::Arena& arena, Lending lending) noexcept : arena_(arena), lending_(lending) {}
   ~LoanBook();
 
   bool resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out) override;
+  Ref home() override;
   void start_over() override;
 
   std::span<const memory::BlockRef> blocks() const noexcept { return blocks_; }
@@ -97,7 +102,7 @@ class LoanBook final : public LoanResolver {
   std::uint32_t reference_to(memory::BlockRef block);
   bool is_free(const HeldBlock& held, HeldBlock::Range range, bool to_give) const noexcept;
 
-  const memory::Arena& arena_;
+  memory::Arena& arena_;
   Lending lending_;
   std::vector<memory::BlockRef> blocks_;
   std::vector<Lent> lent_;

@@ -32,7 +32,9 @@ Ref channel_reducers() {
 // A plain dict, which the pickler asks without running Python code. Ours come last: they are for native kinds that
 // pickle refuses, or would send in band or by descriptor.
 Ref reducers(const EncodeOptions& options) {
-  Ref own(PyObject_CallOneArg(own_reducers, options.independent ? Py_True : Py_False));
+  Ref home(options.loans ? options.loans->home() : Ref::borrow(Py_None));
+  if (!home) return Ref();
+  Ref own(PyObject_CallFunctionObjArgs(own_reducers, options.independent ? Py_True : Py_False, home.get(), nullptr));
   Ref table(own ? PyDict_Copy(standard_reducers) : nullptr);
   if (!table) return Ref();
   if (options.for_channel) {

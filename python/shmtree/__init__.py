@@ -11,6 +11,7 @@ Time running out is ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; everyth
 
 import numpy as _numpy  # noqa: F401  # first: an interrupt while the core loads it would become an ImportError
 
+from . import _cuda_sent as _cuda_sent  # what is received may be on a device
 from . import _process as _process  # ends this process's part in everything at its exit
 from ._arena import (
     Arena,
@@ -33,6 +34,7 @@ from ._subprocess import SubprocessIterator, iterate_in_subprocess
 from .errors import (
     ChannelClosed,
     CorruptMessage,
+    DeviceError,
     Error,
     IncompatibleArena,
     MessageTooLarge,
@@ -53,6 +55,7 @@ __all__ = [
     "ChannelClosed",
     "CorruptMessage",
     "Delivery",
+    "DeviceError",
     "Error",
     "Frame",
     "Holder",

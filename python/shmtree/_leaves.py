@@ -121,3 +121,17 @@ def tensor_build(
     if flags & IS_PARAMETER:
         return torch.nn.Parameter(made, requires_grad=bool(flags & REQUIRES_GRAD))
     return made.requires_grad_() if flags & REQUIRES_GRAD else made
+
+
+def device_leaf(thing: Any, home: Any) -> Any:
+    """What is sent in place of a tensor or array on a device, into a channel of the arena `home`.
+
+    None for what only pickle can send; so is all of it where there is no channel whose arena would keep the memory.
+    """
+    torch = sys.modules.get("torch")
+    on_host = torch is not None and isinstance(thing, torch.Tensor) and not thing.is_cuda
+    if home is None or on_host:
+        return None
+    from . import _cuda_sent
+
+    return _cuda_sent.leaf_of(thing, home)

@@ -8,6 +8,7 @@ import multiprocessing.util
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from . import _core, _launch
@@ -23,6 +24,7 @@ class HasChannel(Protocol):
 _default: tuple[int, _core.Arena] | None = None
 _given: weakref.ref[HasChannel] | None = None
 _lock = threading.Lock()
+_endings: list[Callable[[], None]] = []
 _names: weakref.WeakValueDictionary[str, _core.Name] = weakref.WeakValueDictionary()
 
 
@@ -90,6 +92,11 @@ def _remember(name: _core.Name) -> _core.Name:
     return name
 
 
+def before_end(function: Callable[[], None]) -> None:
+    """Calls it when this process ends: it takes part in no channel any more, and what it holds it still holds."""
+    _endings.append(function)
+
+
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
@@ -105,6 +112,8 @@ def _at_exit() -> None:
     _core.leave_all()
     for name in list(_names.values()):
         name.leave()
+    for function in _endings:
+        function()
 
 
 def _at_exit_of_child() -> None:

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from . import _leaves
+
+if TYPE_CHECKING:
+    from . import _core  # which imports this
 
 Reducer = Callable[[Any], Any]
 
 _TABLE: dict[type, Reducer] = {}
 
 
-def table(independent: bool) -> dict[type, Reducer]:
-    """The reducers by exact class. `independent`: arrays are to arrive writable, as from a standard queue."""
+# Classes of arrays on devices, which pickle by a copy on the host; in modules that are looked into if they are there.
+_DEVICE_ARRAYS = (("cupy", "ndarray"), ("numba.cuda.cudadrv.devicearray", "DeviceNDArray"))
+
+
+def table(independent: bool, home: _core.Arena | None) -> dict[type, Reducer]:
+    """The reducers by exact class.
+
+    `independent`: arrays are to arrive writable, as from a standard queue. `home`: the arena of the message, if it is
+    for a channel.
+    """
+    made = dict(_TABLE)
     torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "Tensor") and torch.Tensor not in _TABLE:
-        _TABLE[torch.Tensor] = _reduce_tensor
-        _TABLE[torch.nn.Parameter] = _reduce_tensor
+    if torch is not None and hasattr(torch, "Tensor"):
+        made[torch.Tensor] = made[torch.nn.Parameter] = functools.partial(_reduce_tensor, home=home)
     jax_class = getattr(sys.modules.get("jax._src.array"), "ArrayImpl", None)
     if jax_class is not None:
-        _TABLE[jax_class] = _reduce_jax
-    return {**_TABLE, np.ndarray: _reduce_as_writable} if independent else _TABLE
+        made[jax_class] = _reduce_jax
+    for module, name in _DEVICE_ARRAYS:
+        cls = getattr(sys.modules.get(module), name, None)
+        if cls is not None:
+            made[cls] = functools.partial(_reduce_device_array, home=home)
+    if independent:
+        made[np.ndarray] = _reduce_as_writable
+    return made
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
@@ -78,11 +96,16 @@ def _build_tensor(memory: Any, *arguments: Any) -> Any:
     return _leaves.tensor_build(np.frombuffer(memory, np.uint8), *arguments)
 
 
-def _reduce_tensor(tensor: Any) -> Any:
+def _reduce_device_array(array: Any, home: _core.Arena | None) -> Any:
+    leaf = _leaves.device_leaf(array, home)
+    return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if leaf is None else _TABLE[type(leaf)](leaf)
+
+
+def _reduce_tensor(tensor: Any, home: _core.Arena | None) -> Any:
     """Like torch's own reduction, with the memory as an out-of-band buffer that tensors on it share again."""
     parts = _leaves.tensor_parts(tensor)
     if parts is None:
-        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return _reduce_device_array(tensor, home)
     owner, number, requires_grad, _, shape, strides = parts
     if strides is not None:
         owner, strides = owner.contiguous(), None

@@ -10,6 +10,7 @@ import queue
 __all__ = [
     "ChannelClosed",
     "CorruptMessage",
+    "DeviceError",
     "Error",
     "IncompatibleArena",
     "MessageTooLarge",
@@ -73,6 +74,18 @@ class CorruptMessage(Error, ValueError):
 
 class PickleRefused(Error, TypeError):
     """The message needs pickle, or a class that is neither imported nor registered, and that is not allowed."""
+
+
+class DeviceError(Error, RuntimeError):
+    """The CUDA driver, or a device, is not there or cannot do what the call needs.
+
+    Attributes:
+        code: the driver's number for it, or 0 when the driver was not the one to say so.
+    """
+
+    def __init__(self, message: str = "", *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class IncompatibleArena(Error, RuntimeError):

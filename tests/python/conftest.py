@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuda_processes import driver_log, fake_driver, spawn  # noqa: F401  # fixtures
 
 import shmtree
 

@@ -1,0 +1,360 @@
+"""Device memory of other processes, from its receipt until the last tensor or array on it is gone.
+
+An allocation is opened once, however many messages have a part of it, and closed with its last user. Whoever drops the
+last view may have kernels reading it still, so an event is recorded then, and the memory is let go of when that has
+passed: looked at by the next that comes or goes, since a destructor must not wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _core, _cuda_driver, _process
+from .errors import CorruptMessage, DeviceError, PeerDied
+
+
+class _Who(NamedTuple):
+    """The process that sent it, and the token that says who uses it."""
+
+    uuid: bytes
+    block: int
+    identity: int
+    pid: int
+
+
+class _Where(NamedTuple):
+    """Bytes [first, first + nbytes) of an allocation; the event has passed when they are written."""
+
+    device: bytes
+    handle: bytes
+    first: int
+    nbytes: int
+    event: bytes
+
+
+class _Allocation:
+    """One that another process made, opened here."""
+
+    def __init__(self, driver: _cuda_driver.Driver, device: int, handle: bytes) -> None:
+        with driver.on(device):
+            self.base = driver.open_memory(handle)
+            self.nbytes = driver.allocation_of(self.base)[1]
+        self.device = device
+        self.users = 0
+
+
+_opened: dict[tuple[int, bytes], _Allocation] = {}
+_departed: deque[_Departure] = deque()
+_lock = threading.Lock()  # a destructor may run while it is held, and only tries to take it
+
+
+def has_opened(device: int, base: int) -> bool:
+    with _lock:
+        return any(known.base == base and known.device == device for known in _opened.values())
+
+
+class Memory:
+    """Bytes on a device, kept for this process while the object lives. Torch takes it for an array of bytes."""
+
+    def __init__(self, driver: _cuda_driver.Driver, device: int, where: _Where, lease: Any) -> None:
+        self.device = device
+        self.nbytes = where.nbytes
+        self._lease = lease
+        self._driver = driver
+        self._pid = os.getpid()
+        self._key = device, where.handle
+        self._allocation: _Allocation | None = None
+        with _lock:
+            allocation = _opened.get(self._key)
+            if allocation is None:
+                allocation = _opened[self._key] = _Allocation(driver, device, where.handle)
+            allocation.users += 1
+        self._allocation = allocation
+        self.pointer = allocation.base + where.first
+        if where.first + where.nbytes > allocation.nbytes:
+            raise CorruptMessage("device memory of a message is not in the allocation it names")
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return _interface("|u1", (self.nbytes,), None, self.pointer, False)
+
+    def __del__(self) -> None:
+        if self._allocation is None or self._pid != os.getpid() or sys.is_finalizing():
+            return
+        _departed.append(_Departure(self._driver, self._key, self._allocation, self._lease))
+        settle()
+
+
+class _Departure:
+    """What is let go of as soon as the device has done what it was told before."""
+
+    def __init__(
+        self, driver: _cuda_driver.Driver, key: tuple[int, bytes], allocation: _Allocation, lease: Any
+    ) -> None:
+        self._driver = driver
+        self._key = key
+        self._allocation = allocation
+        self._lease = lease
+        self._event = 0
+        with contextlib.suppress(DeviceError):  # a stream that is being captured takes none: a later look tries again
+            self._record()
+
+    def _record(self) -> None:
+        with self._driver.on(self._allocation.device):
+            self._event = self._driver.record(current_stream(self._allocation.device))
+
+    def has_passed(self) -> bool:
+        try:
+            if self._event == 0:
+                self._record()
+            with self._driver.on(self._allocation.device):
+                return self._driver.has_passed(self._event)
+        except DeviceError:
+            return False
+
+    def wait(self) -> None:
+        with contextlib.suppress(DeviceError), self._driver.on(self._allocation.device):
+            self._driver.wait_for(self._event)
+
+    def end(self) -> None:
+        """Under the lock."""
+        with contextlib.suppress(DeviceError), self._driver.on(self._allocation.device):
+            self._driver.destroy_event(self._event)
+            self._allocation.users -= 1
+            if self._allocation.users == 0:
+                del _opened[self._key]
+                self._driver.close_memory(self._allocation.base)
+        self._lease = None
+
+
+def settle() -> int:
+    """Lets go of what the device is done with; how many it is not done with. Never waits."""
+    if _lock.acquire(blocking=False):
+        try:
+            for _ in range(len(_departed)):
+                one = _departed.popleft()
+                if one.has_passed():
+                    one.end()
+                else:
+                    _departed.append(one)
+        finally:
+            _lock.release()
+    return len(_departed)
+
+
+def _at_exit() -> None:
+    for one in list(_departed):
+        one.wait()
+    settle()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _opened.clear()
+    _departed.clear()
+
+
+def current_stream(device: int) -> int:
+    """Torch's current one, the default one without it."""
+    torch = _torch_with_cuda()
+    return 0 if torch is None else int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _torch_with_cuda() -> Any:
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and torch.backends.cuda.is_built() else None
+
+
+# --- receiving --------------------------------------------------------------------------------------------------------
+
+
+def receive(flat: Any) -> Any:
+    """The tensor, or array, of a `_cuda_sent.Leaf`.
+
+    PeerDied when the process that has the memory is gone, DeviceError when it cannot be used here.
+    """
+    settle()
+    try:
+        about, who, where = flat[0], None, None
+        if len(flat) != 1:
+            who, where = _Who(*flat[1]), _Where(*flat[2])
+            _check(who, where)
+    except (TypeError, ValueError, IndexError):
+        raise CorruptMessage("device memory is not described as this version does") from None
+    if who is None or where is None:
+        return build(about, None)
+    arena = _core.find_arena(who.uuid)
+    if arena is None:
+        raise CorruptMessage("device memory came without the channel that keeps it")
+    if who.identity == arena.identity:
+        return _receive_own(about, who)
+    return build(about, _open(arena, who, where))
+
+
+def _check(who: _Who, where: _Where) -> None:
+    texts = (who.uuid, where.device, where.handle, where.event)
+    numbers = (who.block, who.identity, who.pid, where.first, where.nbytes)
+    if any(type(text) is not bytes for text in texts) or [len(text) for text in texts] != [16, 16, 64, 64]:
+        raise ValueError
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError
+
+
+def _open(arena: _core.Arena, who: _Who, where: _Where) -> Memory:
+    _check_alive(arena, who)
+    # The message refers to the token, so it is there; from here on this process keeps it as well.
+    lease = arena.open_array(who.block, 1, np.uint8, "C").base
+    driver = _cuda_driver.driver()
+    device = driver.device_with(where.device)
+    try:
+        memory = Memory(driver, device, where, lease)
+        with driver.on(device):
+            event = driver.open_event(where.event)
+            driver.wait_in_stream(current_stream(device), event)
+            driver.destroy_event(event)  # what waits for it goes on waiting
+    except DeviceError:
+        _check_alive(arena, who)
+        raise
+    _check_alive(arena, who)  # it may have gone between the first look and the opening
+    return memory
+
+
+def _check_alive(arena: _core.Arena, who: _Who) -> None:
+    if arena.is_alive(who.identity):
+        return
+    error = PeerDied(f"process {who.pid} ended before its device memory was received, which went with it")
+    error.pids = (who.pid,)
+    raise error
+
+
+def _receive_own(about: Any, who: _Who) -> Any:
+    from . import _cuda_sent
+
+    lent = _cuda_sent.own(who.uuid, who.block)
+    if lent is None:
+        raise CorruptMessage("device memory that this process is said to have sent was not")
+    driver = _cuda_driver.driver()
+    with driver.on(lent.device):
+        driver.wait_in_stream(current_stream(lent.device), lent.event)
+    return _finish(lent.owner.detach(), *about[5:]) if about[0] == "torch" else lent.owner
+
+
+# --- tensors and arrays -----------------------------------------------------------------------------------------------
+
+
+class DeviceArray:
+    """An array on a device, for whatever takes ``__cuda_array_interface__``: CuPy, Numba, torch.as_tensor.
+
+    The memory is another process's, which keeps it while this object, or what was made from it, lives.
+    """
+
+    def __init__(
+        self, memory: Memory | None, dtype: Any, first: int, shape: Any, strides: Any, read_only: bool
+    ) -> None:
+        self.dtype = np.dtype(dtype)
+        self.shape = tuple(shape)
+        self.strides = None if strides is None else tuple(strides)
+        self._memory = memory
+        self._first = first
+        self._read_only = read_only
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        pointer = 0 if self._memory is None else self._memory.pointer + self._first
+        return _interface(self.dtype.str, self.shape, self.strides, pointer, self._read_only)
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray of {self.dtype}, shape {self.shape}>"
+
+
+def _interface(typestr: str, shape: Any, strides: Any, pointer: int, read_only: bool) -> dict[str, Any]:
+    # Stream 1 is the default one, in which the sender's event is waited for.
+    data = (pointer, read_only)
+    return {"typestr": typestr, "shape": shape, "strides": strides, "data": data, "stream": 1, "version": 3}
+
+
+def build(about: Any, memory: Memory | None) -> Any:
+    """What was sent, on this memory; None where it has no bytes. CorruptMessage when it does not fit."""
+    try:
+        kind, *rest = about
+        if kind == "torch":
+            return _build_tensor(memory, *rest)
+        if kind == "array":
+            return _build_array(memory, *rest)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CorruptMessage(f"device memory is not described as this version does: {error}") from None
+    raise CorruptMessage(f"device memory of the unknown kind {kind!r}")
+
+
+def _build_array(memory: Memory | None, typestr: str, first: int, shape: Any, strides: Any, read_only: bool) -> Any:
+    array = DeviceArray(memory, typestr, first, shape, strides, read_only)
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"a dtype {typestr!r}")
+    steps = array.strides
+    if steps is None:
+        steps = tuple(array.dtype.itemsize * int(np.prod(array.shape[i + 1 :])) for i in range(len(array.shape)))
+    _check_extent(memory, first, array.shape, steps, array.dtype.itemsize)
+    torch = _torch_with_cuda()
+    if torch is None or memory is None or read_only:  # torch has no read-only tensors
+        return array
+    return torch.as_tensor(array, device=f"cuda:{memory.device}")
+
+
+def _check_extent(memory: Memory | None, first: int, shape: Any, steps: Any, itemsize: int) -> None:
+    """`first` and `steps` in bytes."""
+    if any(type(count) is not int or count < 0 for count in shape) or len(shape) != len(steps):
+        raise ValueError("a shape that is none")
+    if 0 in shape:
+        return
+    reaches = [(count - 1) * step for count, step in zip(shape, steps, strict=True)]
+    low = first + sum(min(0, reach) for reach in reaches)
+    high = first + sum(max(0, reach) for reach in reaches) + itemsize
+    if memory is None or low < 0 or high > memory.nbytes:
+        raise ValueError("elements outside of it")
+
+
+def _build_tensor(
+    memory: Memory | None, name: str, first: int, shape: Any, strides: Any, requires_grad: bool, is_parameter: bool
+) -> Any:
+    import torch
+
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"a dtype {name!r}")
+    size = dtype.itemsize
+    _check_extent(memory, first * size, shape, [step * size for step in strides], size)
+    if memory is None:
+        made = torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+    else:
+        made = on_storage(as_bytes(torch, memory), dtype, first, shape, strides)
+    return _finish(made, requires_grad, is_parameter)
+
+
+def as_bytes(torch: Any, memory: Memory) -> Any:
+    """A tensor of the memory's bytes; the memory lives as long as the storage of that."""
+    return torch.as_tensor(memory, device=f"cuda:{memory.device}")
+
+
+def on_storage(memory: Any, dtype: Any, first: int, shape: Any, strides: Any) -> Any:
+    """A tensor on the storage of another; `first` and `strides` count elements."""
+    return memory.new_empty(0, dtype=dtype).set_(memory.untyped_storage(), first, tuple(shape), tuple(strides))
+
+
+def _finish(tensor: Any, requires_grad: bool, is_parameter: bool) -> Any:
+    if is_parameter:
+        import torch
+
+        return torch.nn.Parameter(tensor, requires_grad=bool(requires_grad))
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+_process.before_end(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,367 @@
+"""Device memory from process to process: who keeps it, for how long, and what is said when that is not possible.
+
+The driver is a fake (fake_cuda.c), with real processes around it; what needs a GPU is skipped without one.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import multiprocessing as mp
+from typing import Any
+
+import device_peers
+import numpy as np
+import pytest
+from cuda_processes import Log, Process, Spawn
+
+import shmtree
+from shmtree import _cuda_received
+
+Values = np.ndarray[Any, Any]
+
+
+@pytest.fixture
+def two(spawn: Spawn, arena: shmtree.Arena) -> tuple[Process, Process]:
+    sender, receiver = arena.create_pair(allow_pickle=False)
+    return spawn(sender), spawn(receiver)
+
+
+VALUES = np.arange(24, dtype="float32").reshape(4, 6)
+
+
+def test_what_is_received_is_the_same_memory(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    kind, got = receiver.ask("get")
+    assert kind == "DeviceArray" and got.dtype == VALUES.dtype and np.array_equal(got, VALUES)
+
+    sender.ask("write", VALUES + 1)
+    assert np.array_equal(receiver.ask("read"), VALUES + 1)
+    receiver.ask("write_received", VALUES - 1)
+    assert np.array_equal(sender.ask("read_made"), VALUES - 1)
+
+
+def test_it_is_kept_until_the_receiver_lets_go(two: tuple[Process, Process], driver_log: Log) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    assert sender.ask("lent") == 1  # queued
+    receiver.ask("get")
+    assert sender.ask("lent") == 1  # held
+    name, text, _ = sender.fail("wait_no_time")
+    assert name == "TimeoutError" and "1 tensors" in text
+
+    receiver.ask("drop")
+    sender.ask("wait")
+
+    assert sender.ask("lent") == 0 and sender.ask("events") == 0
+    assert receiver.ask("opened") == 0 and receiver.ask("events") == 0
+    assert [line.split()[0] for line in driver_log(receiver)].count("close") == 1
+
+
+def test_a_copied_message_keeps_device_memory_all_the_same(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    assert np.array_equal(receiver.ask("get_copied"), VALUES)
+    assert sender.ask("lent") == 1
+    receiver.ask("drop")
+    sender.ask("wait")
+
+
+def test_an_allocation_is_opened_once_and_closed_with_its_last_user(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    sender.ask("put_again")
+    receiver.ask("get")
+    receiver.ask("get")
+    assert receiver.ask("opened") == 1
+    receiver.ask("drop")
+    assert receiver.ask("opened") == 1 and np.array_equal(receiver.ask("read"), VALUES)
+    receiver.ask("drop")
+    assert receiver.ask("opened") == 0
+    sender.ask("wait")
+
+
+@pytest.mark.parametrize(
+    "values", [VALUES[:, ::2], VALUES.T, VALUES[1:3, 2:4], np.float64(3.5).reshape(()), np.zeros(0, "int16")], ids=str
+)
+def test_shapes_and_strides_are_kept(two: tuple[Process, Process], values: Values) -> None:
+    sender, receiver = two
+    sender.ask("put", values)
+    kind, got = receiver.ask("get")
+    assert kind == "DeviceArray" and got.dtype == values.dtype
+    assert got.shape == values.shape and np.array_equal(got, values)
+    assert receiver.ask("strides") == np.copy(values, order="K").strides or values.size == 0
+
+
+def test_the_receivers_stream_waits_for_the_senders(two: tuple[Process, Process], driver_log: Log) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES, 7)
+    receiver.ask("get")
+    recorded = [line.split() for line in driver_log(sender) if line.startswith("record")]
+    waited = [line.split() for line in driver_log(receiver) if line.startswith("wait")]
+    assert [line[2:] for line in recorded] == [["in", "7"]]
+    assert [line[1:] for line in waited] == [["in", "0", "for", recorded[0][1]]]
+    assert not [line for line in driver_log(sender) + driver_log(receiver) if line.startswith("synchronize")]
+
+
+def test_it_is_let_go_of_when_the_device_is_done_with_it(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    receiver.ask("get")
+    receiver.ask("keep_busy", True)
+    receiver.ask("drop")
+    assert receiver.ask("settle") == 1 and receiver.ask("opened") == 1 and sender.ask("lent") == 1
+    receiver.ask("keep_busy", False)
+    assert receiver.ask("settle") == 0 and receiver.ask("opened") == 0
+    sender.ask("wait")
+
+
+def test_each_receiver_keeps_what_it_got(spawn: Spawn, arena: shmtree.Arena) -> None:
+    end, receiver = arena.create_pair()
+    receivers = [spawn(shmtree.Receiver(receiver._channel)), spawn(receiver)]
+    sender = spawn(end)
+    sender.ask("put", VALUES)
+    sender.ask("put_again")
+    for each in receivers:
+        each.ask("get")
+    receivers[0].ask("drop")
+    assert np.array_equal(receivers[1].ask("read"), VALUES) and sender.ask("lent") >= 1
+    receivers[1].ask("drop")
+    sender.ask("wait")
+
+
+def test_what_a_killed_receiver_held_is_let_go_of(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    receiver.ask("get")
+    assert sender.ask("lent") == 1
+    receiver.kill()
+    sender.ask("wait")
+    assert sender.ask("lent") == 0
+
+
+def test_a_sender_that_exits_waits_for_those_who_use_its_memory(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    receiver.ask("get")
+    sender.end()
+    sender.process.join(0.3)
+    assert sender.process.is_alive()
+    assert np.array_equal(receiver.ask("read"), VALUES)
+    receiver.ask("drop")
+    assert sender.has_ended()
+
+
+def test_a_sender_waits_no_longer_than_it_was_told_to(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("exit_timeout", 0)
+    sender.ask("put", VALUES)
+    receiver.ask("get")
+    sender.end()
+    assert sender.has_ended()
+
+
+def test_a_process_that_is_alone_waits_for_nobody_at_its_exit(spawn: Spawn) -> None:
+    process = spawn(shmtree.create_pair()[0])
+    process.ask("exit_timeout", 1000)
+    process.ask("put_to_itself", VALUES)
+    process.end()
+    assert process.has_ended()
+
+
+def test_memory_of_a_killed_sender_is_an_error(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    sender.kill()
+    name, text, pids = receiver.fail("get")
+    assert name == "PeerDied" and pids == (sender.pid,) and "went with it" in text
+    assert receiver.ask("opened") == 0
+
+
+def test_memory_that_was_open_already_is_an_error_too_when_its_sender_was_killed(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    sender.ask("put_again")
+    receiver.ask("get")
+    sender.kill()
+    assert receiver.fail("get")[0] == "PeerDied"
+
+
+def test_a_device_is_found_by_what_it_is_and_not_by_its_number(
+    spawn: Spawn, arena: shmtree.Arena, driver_log: Log
+) -> None:
+    end, other = arena.create_pair()
+    sender, receiver = spawn(end, "ab"), spawn(other, "ba")
+    sender.ask("put", VALUES)
+    assert np.array_equal(receiver.ask("get")[1], VALUES)
+    assert next(line for line in driver_log(receiver) if line.startswith("open")).endswith("on a")
+
+
+def test_a_receiver_without_the_device_is_told_so(spawn: Spawn, arena: shmtree.Arena) -> None:
+    end, other = arena.create_pair()
+    sender, receiver = spawn(end, "a"), spawn(other, "bc")
+    sender.ask("put", VALUES)
+    name, text, _ = receiver.fail("get")
+    assert name == "DeviceError" and "CUDA_VISIBLE_DEVICES" in text
+    assert "GPU-61616161-6161" in text and "GPU-62626262-6262" in text
+    sender.ask("wait")
+
+
+@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a CUDA driver")
+def test_a_receiver_without_a_driver_is_told_so(
+    spawn: Spawn, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, other = arena.create_pair()
+    sender = spawn(end)
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    receiver = spawn(other)
+    sender.ask("put", VALUES)
+    name, text, _ = receiver.fail("get")
+    assert name == "DeviceError" and "no CUDA driver" in text
+    sender.ask("wait")
+
+
+def test_it_comes_back_as_it_is_in_its_own_process(spawn: Spawn, driver_log: Log) -> None:
+    process = spawn(shmtree.create_pair()[0])
+    assert process.ask("through_itself", VALUES) is True
+    assert process.ask("lent") == 0 and process.ask("opened") == 0
+    recorded = next(line.split() for line in driver_log(process) if line.startswith("record"))
+    assert f"wait in 0 for {recorded[1]}" in driver_log(process)
+
+
+def test_a_message_that_needs_pickle_has_it_without_a_copy_too(spawn: Spawn, arena: shmtree.Arena) -> None:
+    end, other = arena.create_pair()
+    sender, receiver = spawn(end), spawn(other)
+    sender.ask("put", VALUES)
+    receiver.ask("get")
+    sender.ask("put_with_unnative")
+    assert receiver.ask("get")[0] == "DeviceArray"
+    receiver.ask("drop")
+    assert sender.ask("lent") == 1
+    receiver.ask("drop")
+    sender.ask("wait")
+
+
+def test_a_queue_hands_it_on_as_a_channel_does(spawn: Spawn, arena: shmtree.Arena) -> None:
+    queue = arena.Queue()
+    one = spawn(queue)
+    one.ask("put", VALUES)
+    assert one.ask("get")[0] == "DeviceValues"
+
+
+def test_what_was_not_sent_is_not_kept(spawn: Spawn, arena: shmtree.Arena) -> None:
+    end, receiver = arena.create_pair(capacity=1)
+    sender = spawn(end)
+    sender.ask("put", VALUES)
+    assert sender.fail("put_again", 0)[0] == "Full"
+    assert sender.ask("lent") == 1
+    receiver.close()
+
+
+def test_memory_that_has_no_handle_is_refused_with_the_setting_to_change(spawn: Spawn, arena: shmtree.Arena) -> None:
+    end, receiver = arena.create_pair()
+    sender = spawn(end)
+    name, text, _ = sender.fail("put", VALUES, 1, False)
+    assert name == "DeviceError" and "expandable_segments" in text and "CUDA_ERROR_INVALID_VALUE" in text
+    assert receiver.empty() and sender.ask("lent") == 0
+
+
+def test_received_memory_is_not_handed_on(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    receiver.ask("get")
+    name, text, _ = receiver.fail("put_received")
+    assert name == "DeviceError" and "clone()" in text
+
+
+def test_a_forked_process_is_told_to_be_spawned(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    assert "spawn" in sender.ask("put_forked")
+    receiver.ask("get")
+    receiver.ask("drop")
+    sender.ask("wait")  # the child had its part in the token as well
+
+
+# --- what a message says --------------------------------------------------------------------------------------------
+
+WHO = (b"u" * 16, 5, 1025, 77)
+WHERE = (b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
+ABOUT = ("array", "<f4", 0, (4,), None, False)
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [
+        (),
+        None,
+        (ABOUT, WHO),
+        (ABOUT, WHO[:3], WHERE, 0),
+        (ABOUT, (b"short", *WHO[1:]), WHERE, 0),
+        (ABOUT, WHO, (*WHERE[:2], -1, 4096, WHERE[4]), 0),
+        (ABOUT, WHO, (WHERE[0], b"h" * 63, *WHERE[2:]), 0),
+        (ABOUT, WHO, WHERE, 0),  # an arena that is not here
+        (("thing",),),
+        ((1,),),
+        (ABOUT,),  # four elements without memory
+        (("array", "O", 0, (0,), None, False),),
+        (("torch", "nothing", 0, (0,), (1,), False, False),),
+    ],
+)
+def test_a_message_that_nobody_sent_is_corrupt(flat: Any) -> None:
+    with pytest.raises(shmtree.CorruptMessage):
+        _cuda_received.receive(flat)
+
+
+class Bytes:
+    """Host memory in place of a device's."""
+
+    device = 0
+
+    def __init__(self, array: Values) -> None:
+        self.array = array
+        self.nbytes = array.nbytes
+
+
+def test_a_tensor_is_put_together_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from shmtree import _cuda_sent
+
+    memory = np.arange(64, dtype=np.uint8)
+    whole = torch.from_numpy(memory).view(torch.bfloat16).reshape(4, 8)
+    monkeypatch.setattr(_cuda_received, "as_bytes", lambda torch, memory: torch.from_numpy(memory.array))
+
+    source = _cuda_sent.source_of_storage(whole[1:, ::2], 0, True, False)
+    made = _cuda_received.build(source.about, Bytes(memory))
+
+    assert source.pointer == memory.ctypes.data and source.nbytes == 64
+    assert made.dtype is torch.bfloat16 and made.requires_grad and type(made) is torch.Tensor
+    assert made.stride() == (8, 2) and made.storage_offset() == 8
+    assert torch.equal(made, whole[1:, ::2]) and made.data_ptr() == whole[1].data_ptr()
+    parameter = _cuda_received.build((*source.about[:5], False, True), Bytes(memory))
+    assert type(parameter) is torch.nn.Parameter and not parameter.requires_grad
+    with pytest.raises(shmtree.CorruptMessage, match="outside"):
+        _cuda_received.build(source.about, Bytes(memory[:32]))
+
+
+def test_tensors_on_a_real_device_are_handed_over(arena: shmtree.Arena, start: Any) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    sender, receiver = arena.create_pair(allow_pickle=False)
+    told, theirs = mp.get_context("spawn").Pipe()
+    start(device_peers.put_tensors, sender, theirs, method="spawn")
+    part, small, parameter = receiver.get(timeout=120)
+    whole = torch.arange(4000.0, device="cuda").reshape(40, 100)
+    assert torch.equal(part, whole[1:, ::2]) and part.stride() == (100, 2) and part.storage_offset() == 100
+    assert torch.equal(small, whole.to(torch.bfloat16)) and torch.equal(parameter, whole)
+    assert type(parameter) is torch.nn.Parameter and parameter.requires_grad
+
+    part[0, 0] = -1
+    torch.cuda.synchronize()
+    told.send("written")
+    assert told.recv() == -1
+    del part, small, parameter
+    torch.cuda.synchronize()
+    _cuda_received.settle()
+    assert told.recv() == 0
