@@ -168,13 +168,15 @@ class Receiver(_core.ReceiverBase, End):
     def get_to(self, device: Any, block: bool = True, timeout: float | None = None) -> Any:
         """`get` with the message's tensors, and its numeric arrays as tensors, copied to a device of torch.
 
-        In dicts, lists, tuples, deques and dataclasses, that is; nothing of what was copied is held after it. A device
-        that is not there raises what torch does, and nothing is received.
+        In dicts, lists, tuples, deques and dataclasses, that is; nothing of what was copied is held after it. Out of an
+        arena that is pinned here (`Arena.pin`) the copies are in the device's current stream, and what they read is
+        held until a later call finds them done. A device that is not there raises what torch does, and nothing is
+        received.
         """
-        from .torch import check_device, move_to
+        from .torch import check_device, receive_to
 
         check_device(device)
-        return move_to(self.get(block, timeout, copy=False), device)
+        return receive_to(self._channel.arena, self.get(block, timeout, copy=False), device)
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
         """`get` for coroutines. It can be cancelled at any time without losing a message."""

@@ -30,7 +30,7 @@ from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from . import _arena, _arrays, _core, _process
+from . import _arena, _arrays, _core, _pinned, _process
 
 __all__ = ["SharedParameter", "SharedTensor", "collate", "move_to", "share_"]
 
@@ -77,29 +77,54 @@ def check_device(device: Any) -> None:
     torch.empty(0, device=device)
 
 
-def move_to(item: Any, device: Any) -> Any:
+def receive_to(arena: _core.Arena, item: Any, device: Any) -> Any:
+    """`move_to` of an item that was received in `arena`: without waiting, where that is pinned here."""
+    _pinned.settle()
+    if not (arena.is_pinned_here and _has_streams(device)):
+        return move_to(item, device)
+    moved = move_to(item, device, without_waiting=True)
+    _pinned.keep(_mark(device), item)
+    return moved
+
+
+def _has_streams(device: Any) -> bool:
+    return torch.device(device).type == "cuda"
+
+
+def _mark(device: Any) -> Any:
+    """An event that passes after what is in the device's current stream now."""
+    with torch.cuda.device(device):
+        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+    return event
+
+
+def move_to(item: Any, device: Any, without_waiting: bool = False) -> Any:
     """The same nest with its tensors, and numeric arrays, as tensors on `device`.
 
     Looked into are dicts, lists, tuples, deques and dataclasses. All tensors are copies, also on the CPU, so that
-    nothing of a received item is held any more.
+    nothing of a received item is held any more; but see `without_waiting`: then they are complete when the device's
+    current stream gets there.
     """
     if isinstance(item, torch.Tensor):
-        return item.to(device, copy=True)
+        return item.to(device, copy=True, non_blocking=without_waiting)
     if isinstance(item, np.ndarray) and item.dtype.kind in "biufc":
+        if without_waiting and item.flags.writeable:  # torch has no read-only tensors
+            return torch.from_numpy(item).to(device, copy=True, non_blocking=True)
         return torch.tensor(item, device=device)
     if isinstance(item, tuple) and hasattr(item, "_make"):
-        return item._make(move_to(value, device) for value in item)
+        return item._make(move_to(value, device, without_waiting) for value in item)
     if type(item) in (list, tuple):
-        return type(item)(move_to(value, device) for value in item)
+        return type(item)(move_to(value, device, without_waiting) for value in item)
     if isinstance(item, (dict, deque)):
         made: Any = copy.copy(item)  # with its factory, or its greatest length
         for key, value in item.items() if isinstance(item, dict) else enumerate(item):
-            made[key] = move_to(value, device)
+            made[key] = move_to(value, device, without_waiting)
         return made
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
         made = copy.copy(item)
         for field in dataclasses.fields(item):
-            object.__setattr__(made, field.name, move_to(getattr(item, field.name), device))
+            object.__setattr__(made, field.name, move_to(getattr(item, field.name), device, without_waiting))
         return made
     return item
 

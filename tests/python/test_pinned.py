@@ -1,0 +1,228 @@
+"""Pinned arenas: what is registered with CUDA, that its pages stay, and that what is being copied is held.
+
+The driver is a fake (fake_cuda.c): it notes what is registered. Real copies need a GPU, and are skipped without one.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_processes import Log, Process, Spawn
+
+import shmtree
+from shmtree import _pinned
+
+KIB = 1 << 10
+
+
+@pytest.fixture
+def consumer(spawn: Spawn, arena: shmtree.Arena) -> tuple[Process, shmtree.Sender]:
+    """A process that pinned the arena, and what it receives from."""
+    sender, receiver = arena.create_pair()
+    process = spawn(receiver, arena=arena)
+    process.ask("pin")
+    return process, sender
+
+
+Consumer = tuple[Process, shmtree.Sender]
+
+
+def test_what_is_received_is_registered_once(consumer: Consumer, driver_log: Log) -> None:
+    process, sender = consumer
+    assert process.ask("registered") == 0
+    for number in range(3):  # in the same block each time
+        sender.put(np.full(100 * KIB, number, np.uint8))
+        assert process.ask("get_array") == (100 * KIB, number * 100 * KIB)
+        assert process.ask("registered") >= 100 * KIB
+        process.ask("drop")
+    assert process.ask("pinned_bytes") == process.ask("registered")
+    registered = [line for line in driver_log(process) if line.startswith("register")]
+    assert len(registered) == 1 and registered[0].endswith("flags 1")  # for all devices
+
+
+def test_a_block_that_grew_is_registered_whole(consumer: Consumer, driver_log: Log) -> None:
+    process, sender = consumer
+    for nbytes in (70 * KIB, 120 * KIB):  # of one size class
+        sender.put(np.ones(nbytes, np.uint8))
+        process.ask("get_array")
+        assert process.ask("registered") >= nbytes
+        process.ask("drop")
+    lines = [line.split()[0] for line in driver_log(process) if "register" in line]
+    assert lines == ["register", "unregister", "register"]
+
+
+def test_arrays_that_are_sent_by_reference_are_registered_too(consumer: Consumer) -> None:
+    process, sender = consumer
+    array = sender.new_empty(200 * KIB, np.uint8)
+    array[:] = 1
+    sender.put(array)
+    assert process.ask("get_array") == (200 * KIB, 200 * KIB)
+    assert process.ask("registered") >= 200 * KIB
+
+
+def test_arrays_that_are_made_there_are_registered(consumer: Consumer) -> None:
+    process, _ = consumer
+    process.ask("make_array", 300 * KIB)
+    assert process.ask("registered") >= 300 * KIB
+
+
+def test_no_process_gives_pages_back_while_one_has_the_arena_pinned(consumer: Consumer, arena: shmtree.Arena) -> None:
+    process, sender = consumer
+    sender.put(np.ones(500 * KIB, np.uint8))
+    process.ask("get_array")
+    process.ask("drop")
+    committed = arena.stats()["committed_bytes"]
+    assert arena.trim() == 0 and process.ask("trim") == 0
+    assert arena.stats()["committed_bytes"] == committed
+
+    process.ask("unpin")
+
+    assert process.ask("registered") == process.ask("pinned_bytes") == 0
+    assert arena.trim() >= 500 * KIB
+
+
+def test_to_close_the_arena_unpins_it(consumer: Consumer, arena: shmtree.Arena) -> None:
+    process, sender = consumer
+    sender.put(np.ones(500 * KIB, np.uint8))
+    process.ask("get_array")
+    process.ask("drop")
+    process.ask("close_arena")
+    assert process.ask("registered") == 0
+    assert arena.trim() >= 500 * KIB
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_process_that_is_gone_pins_nothing(
+    consumer: Consumer,
+    arena: shmtree.Arena,
+    driver_log: Log,
+    is_killed: bool,
+) -> None:
+    process, sender = consumer
+    sender.put(np.ones(500 * KIB, np.uint8))
+    process.ask("get_array")
+    if is_killed:
+        process.kill()
+    else:
+        process.end()
+        assert process.has_ended()
+        lines = [line.split()[0] for line in driver_log(process)]
+        assert lines.count("register") == lines.count("unregister") == 1
+    assert arena.trim() >= 500 * KIB
+
+
+def test_pinning_twice_is_pinning_once(consumer: Consumer, arena: shmtree.Arena) -> None:
+    process, _ = consumer
+    process.ask("pin")
+    process.ask("make_array", 300 * KIB)
+    process.ask("unpin")
+    process.ask("unpin")
+    assert process.ask("registered") == 0
+    process.ask("drop")
+    assert arena.trim() >= 300 * KIB
+
+
+def test_what_the_sender_has_is_not_registered_and_needs_no_driver(consumer: Consumer, arena: shmtree.Arena) -> None:
+    _, sender = consumer
+    sender.put(np.ones(500 * KIB, np.uint8))
+    assert arena.pinned_bytes == 0 and not arena._core.is_pinned_here
+    assert sender.new_empty(100 * KIB, np.uint8).nbytes == 100 * KIB
+
+
+@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a CUDA driver")
+def test_pinning_without_cuda_is_an_error_that_says_so(arena: shmtree.Arena) -> None:
+    with pytest.raises(shmtree.DeviceError, match="no CUDA driver"):
+        arena.pin()
+    assert not arena._core.is_pinned_here
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+class Event:
+    """One of a device that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.has_passed = False
+        self.was_waited_for = False
+
+    def query(self) -> bool:
+        return self.has_passed
+
+    def synchronize(self) -> None:
+        self.was_waited_for = True
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch, arena: shmtree.Arena) -> list[Event]:
+    """Those of the copies that `get_to` makes: to the CPU, as if it had streams and the arena were pinned."""
+    pytest.importorskip("torch")
+    import shmtree.torch
+
+    made: list[Event] = []
+
+    def mark(device: Any) -> Event:
+        made.append(Event())
+        return made[-1]
+
+    monkeypatch.setattr(shmtree.torch, "_mark", mark)
+    monkeypatch.setattr(shmtree.torch, "_has_streams", lambda device: True)
+    arena._core.set_pinned(True)
+    return made
+
+
+def test_what_is_being_copied_is_held_until_its_event_has_passed(arena: shmtree.Arena, events: list[Event]) -> None:
+    torch = pytest.importorskip("torch")
+    sender, receiver = arena.create_pair()
+    own = len(arena.holders())
+    for number in range(2):
+        sender.put({"a": torch.full((50_000,), float(number)), "b": [np.full(50_000, number)]})
+
+    got = receiver.get_to("cpu")
+    gc.collect()
+    assert torch.equal(got["a"], torch.zeros(50_000)) and torch.equal(got["b"][0], torch.zeros(50_000, dtype=int))
+    assert len(events) == 1 and len(arena.holders()) == own + 1
+
+    second = receiver.get_to("cpu")  # looks at the first copy, which is not done
+    assert float(second["a"][0]) == 1 and len(arena.holders()) == own + 2
+    events[0].has_passed = True
+    assert _pinned.settle() == 1 and len(arena.holders()) == own + 1
+    events[1].has_passed = True
+    assert _pinned.settle() == 0 and len(arena.holders()) == own
+
+
+def test_unpinning_waits_for_the_copies(arena: shmtree.Arena, events: list[Event]) -> None:
+    torch = pytest.importorskip("torch")
+    sender, receiver = arena.create_pair()
+    own = len(arena.holders())
+    sender.put(torch.zeros(50_000))
+    receiver.get_to("cpu")
+    arena.unpin()
+    assert events[0].was_waited_for and len(arena.holders()) == own
+
+
+def test_without_a_pin_nothing_is_held(arena: shmtree.Arena, events: list[Event]) -> None:
+    torch = pytest.importorskip("torch")
+    arena._core.set_pinned(False)
+    sender, receiver = arena.create_pair()
+    own = len(arena.holders())
+    sender.put(torch.zeros(50_000))
+    receiver.get_to("cpu")
+    assert not events and len(arena.holders()) == own
+
+
+def test_a_real_device_reads_a_pinned_arena(arena: shmtree.Arena) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    arena.pin()
+    sender, receiver = arena.create_pair()
+    for number in range(50):
+        sender.put({"a": torch.full((1_000_000,), float(number))})
+        assert float(receiver.get_to("cuda")["a"].sum()) == 1_000_000 * number
+    assert torch.cuda.is_available() and arena.pinned_bytes >= 4_000_000
+    arena.unpin()
