@@ -63,7 +63,10 @@ Decoder::~Decoder() {
   }
 }
 
-PyObject* Decoder::new_key(const format::Name& name) {
+PyObject* Decoder::other_key(const format::Name& name) {
+  if (name.index < tables_.keys.size() && tables_.keys[name.index].message == tables_.message) {
+    return tables_.keys[name.index].str;
+  }
   Ref made(corrupt_unless(key_cache().get(name.text), "a name is not UTF-8"));
   if (!made) return nullptr;
   DecoderTables::Key& kept = at(tables_.keys, name.index);

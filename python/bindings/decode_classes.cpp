@@ -56,7 +56,7 @@ PyObject* decode_dataclass(Decoder& decoder) {
                                             "a dataclass cannot have instances")
                    : nullptr);
   for (std::uint64_t i = 0; made && i < count; ++i) {
-    Ref field = Ref::borrow(decoder.key(decoder.in.next_name()));
+    Ref field = Ref::borrow(decoder.next_key());
     if (!field || decoder.in.failed()) return nullptr;
     const int known = PyDict_Contains(info->fields.get(), field.get());
     if (known < 0) return nullptr;
@@ -77,7 +77,7 @@ PyObject* decode_enum(Decoder& decoder, bool by_value) {
                                           "an Enum has no member of that value here")
                  : nullptr;
   }
-  Ref name = Ref::borrow(decoder.key(decoder.in.next_name()));
+  Ref name = Ref::borrow(decoder.next_key());
   Ref members(name ? PyObject_GetAttrString(type_object(info->type), "_member_map_") : nullptr);
   if (!members || decoder.in.failed()) return nullptr;
   PyObject* member = PyDict_Check(members.get()) ? PyDict_GetItemWithError(members.get(), name.get()) : nullptr;

@@ -8,7 +8,7 @@ namespace {
 bool decode_named_pairs(Decoder& decoder, PyObject* dict) {
   const std::uint64_t count = decoder.in.next_count(1);
   for (std::uint64_t i = 0; i < count; ++i) {
-    PyObject* key = decoder.key(decoder.in.next_name());  // the decoder's own, so it stays
+    PyObject* key = decoder.next_key();  // the decoder's own, so it stays
     PyObject* value = key ? decoder.node() : nullptr;
     if (!value) return false;
     const int failed = PyDict_SetItem(dict, key, value);
@@ -38,7 +38,7 @@ PyObject* decode_ordered_dict(Decoder& decoder, bool str_keys) {
   Ref dict(PyODict_New());
   const std::uint64_t count = decoder.in.next_count(str_keys ? 1 : 2);
   for (std::uint64_t i = 0; dict && i < count; ++i) {
-    Ref key(str_keys ? Py_XNewRef(decoder.key(decoder.in.next_name())) : decoder.node());
+    Ref key(str_keys ? Py_XNewRef(decoder.next_key()) : decoder.node());
     Ref value(key ? decoder.node() : nullptr);
     if (!value) return nullptr;
     if (PyODict_SetItem(dict.get(), key.get(), value.get()) != 0) {

@@ -40,17 +40,16 @@ class Decoder {
   // For what must not be a Python error of its own: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);
 
-  // The str of a name, kept so that its repeats cost nothing. Owned by the decoder; null on failure.
-  PyObject* key(const format::Name& name) {
-    if (name.index < tables_.keys.size()) [[likely]] {
-      DecoderTables::Key& known = tables_.keys[name.index];
-      if (known.message == tables_.message) return known.str;
-      if (known.str && KeyCache::is_interned(known.str, name.text)) [[likely]] {
+  // The str of the next name, kept so that its repeats cost nothing. Owned by the decoder; null on failure.
+  PyObject* next_key() {
+    if (const std::size_t index = in.names(); index < tables_.keys.size()) [[likely]] {
+      DecoderTables::Key& known = tables_.keys[index];
+      if (known.str && KeyCache::is_kept(known.str) && in.next_name_is(KeyCache::text_of(known.str))) [[likely]] {
         known.message = tables_.message;
         return known.str;
       }
     }
-    return new_key(name);
+    return other_key(in.next_name());
   }
   // The class or function of a name, likewise.
   PyObject* global(const format::Name& name);
@@ -75,7 +74,7 @@ class Decoder {
     bool writable = false;
   };
 
-  PyObject* new_key(const format::Name& name);
+  PyObject* other_key(const format::Name& name);
   PyObject* container(Kind kind);
   PyObject* other(Kind kind);
   PyObject* list();

@@ -18,7 +18,7 @@ class KeyCache {
   PyObject* get(std::string_view text) {
     if (text.size() > kLongest) return decode(text);
     PyObject*& slot = slots_[hash(text) % kSlots];
-    if (slot && matches(slot, text)) [[likely]] {
+    if (slot && text_of(slot) == text) [[likely]] {
       if (!PyUnicode_CHECK_INTERNED(slot)) PyUnicode_InternInPlace(&slot);
       Py_INCREF(slot);
       return slot;
@@ -31,9 +31,10 @@ class KeyCache {
     return made;
   }
 
-  // Whether get() would give this very str, which it gave before, for these bytes.
-  static bool is_interned(PyObject* str, std::string_view text) noexcept {
-    return PyUnicode_CHECK_INTERNED(str) && PyUnicode_IS_ASCII(str) && matches(str, text);
+  // Whether get() would give this very str, which it gave before, for the same bytes: those of text_of().
+  static bool is_kept(PyObject* str) noexcept { return PyUnicode_CHECK_INTERNED(str) && PyUnicode_IS_ASCII(str); }
+  static std::string_view text_of(PyObject* ascii) noexcept {
+    return {static_cast<const char*>(PyUnicode_DATA(ascii)), static_cast<std::size_t>(PyUnicode_GET_LENGTH(ascii))};
   }
 
   static constexpr std::size_t kLongest = 64;
@@ -43,11 +44,6 @@ class KeyCache {
 
   static PyObject* decode(std::string_view text) {
     return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass");
-  }
-
-  static bool matches(PyObject* ascii, std::string_view text) noexcept {
-    return static_cast<std::size_t>(PyUnicode_GET_LENGTH(ascii)) == text.size() &&
-           (text.empty() || std::memcmp(PyUnicode_DATA(ascii), text.data(), text.size()) == 0);
   }
 
   // Of all bytes, by loads of fixed size that may overlap.

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -120,6 +121,22 @@ class FrameReader {
     if (value > names_->size()) [[unlikely]]
       return fail("a name refers to one that was not there before"), Name();
     return {static_cast<std::uint32_t>(value - 1), false, (*names_)[value - 1]};
+  }
+  // Number of names so far.
+  std::size_t names() const noexcept { return names_->size(); }
+  // Whether the next name is a new one that reads `expected`; then it is passed over. A guess that costs little: false
+  // for some that are.
+  bool next_name_is(std::string_view expected) noexcept {
+    const std::size_t bytes = expected.size();
+    if (lengths_left() < 2 || length_[0] != 0 || length_[1] != bytes || bytes == kLengthEscape) return false;
+    if (bytes > static_cast<std::size_t>(text_end_ - text_) || std::memcmp(text_, expected.data(), bytes) != 0) {
+      return false;
+    }
+    if (names_->size() == names_->capacity()) return false;
+    names_->emplace_back(text_, bytes);
+    length_ += 2;
+    text_ += bytes;
+    return true;
   }
   // False after a failure; `out` is then undefined.
   bool next_array(ArrayInfo& out) noexcept;

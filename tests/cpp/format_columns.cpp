@@ -96,6 +96,28 @@ TEST_CASE("ints and floats keep every bit") {
   }
 }
 
+TEST_CASE("a name that is expected is passed over only where it stands, and is new") {
+  FrameBuilder builder;
+  builder.add_none_node();
+  for (const char* name : {"reward", "reward", "done"}) builder.add_name(name);
+  const Bytes frame = test::bytes_of(builder);
+  {
+    FrameReader first = FrameReader::open(frame).value();  // leaves its thread room for as many names
+    for (int i = 0; i < 3; ++i) first.next_name();
+  }
+  FrameReader reader = FrameReader::open(frame).value();
+  reader.next_kind();
+  for (const char* other : {"done", "rewar", "reward_", ""}) REQUIRE_FALSE(reader.next_name_is(other));
+  REQUIRE(reader.names() == 0);
+  REQUIRE(reader.next_name_is("reward"));
+  REQUIRE(reader.names() == 1);
+  REQUIRE_FALSE(reader.next_name_is("reward"));  // a repeat
+  REQUIRE(reader.next_name().index == 0);
+  REQUIRE(reader.next_name_is("done"));
+  REQUIRE_FALSE(reader.next_name_is(""));
+  REQUIRE(reader.finish().ok());
+}
+
 TEST_CASE("a repeated name is stored once and has the number of its first appearance") {
   FrameBuilder builder;
   builder.add_none_node();
