@@ -1,16 +1,20 @@
 #include "bindings/class_registry.h"
 
+#include <atomic>
 #include <map>
 #include <unordered_map>
 
 #include "bindings/class_shapes.h"
 #include "bindings/encoder.h"
 #include "bindings/errors.h"
+#include "bindings/exclusive.h"
 
 namespace shmtree::python {
 namespace {
 
-// All three are guarded by the GIL and never destroyed: a module outlives everything that is safe to run at exit.
+// Guards both tables, which are never destroyed: a module outlives everything that is safe to run at exit.
+Mutex tables_mutex;
+
 std::unordered_map<PyTypeObject*, ClassInfo*>& table() {
   static auto* classes = new std::unordered_map<PyTypeObject*, ClassInfo*>();
   return *classes;
@@ -21,17 +25,12 @@ std::map<std::string, const ClassInfo*, std::less<>>& registered_by_name() {
   return *classes;
 }
 
-std::vector<const ClassInfo*>& registered_list() {
-  static auto* classes = new std::vector<const ClassInfo*>();
-  return *classes;
-}
-
 // The entries looked at last, by address.
 constexpr std::size_t kRecentSlots = 64;
-ClassInfo* recent[kRecentSlots];
+std::atomic<ClassInfo*> recent[kRecentSlots];
 
-ClassInfo** recent_slot(PyTypeObject* type) noexcept {
-  return &recent[(reinterpret_cast<std::uintptr_t>(type) >> 5) * 0x9e3779b97f4a7c15u >> 58];
+std::atomic<ClassInfo*>& recent_slot(PyTypeObject* type) noexcept {
+  return recent[(reinterpret_cast<std::uintptr_t>(type) >> 5) * 0x9e3779b97f4a7c15u >> 58];
 }
 
 // A dead class's address may be that of a new one.
@@ -53,16 +52,23 @@ bool store(ClassInfo* info) {
     info->guard = PyWeakref_NewRef(type_object(info->type), nullptr);
     if (!info->guard) return false;
   }
+  const std::lock_guard guard(tables_mutex);
   table()[info->type] = info;
-  *recent_slot(info->type) = info;
+  recent_slot(info->type).store(info, std::memory_order_release);  // with all that is in it
   return true;
 }
 
-// One step of a qualified name, without running Python code. Borrowed, null without an error when there is none.
-PyObject* member_of(PyObject* scope, PyObject* name) {
-  if (PyModule_Check(scope)) return PyDict_GetItemWithError(PyModule_GetDict(scope), name);
-  if (PyType_Check(scope)) return _PyType_Lookup(reinterpret_cast<PyTypeObject*>(scope), name);
-  return nullptr;
+ClassInfo* find(PyTypeObject* type) {
+  const std::lock_guard guard(tables_mutex);
+  const auto found = table().find(type);
+  return found == table().end() ? nullptr : found->second;
+}
+
+// One step of a qualified name, without running Python code. Null without an error when there is none.
+Ref member_of(PyObject* scope, PyObject* name) {
+  if (PyModule_Check(scope)) return item_of(PyModule_GetDict(scope), name);
+  if (PyType_Check(scope)) return class_member(reinterpret_cast<PyTypeObject*>(scope), name);
+  return Ref();
 }
 
 Ref string_of(std::string_view text) {
@@ -85,7 +91,7 @@ Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole,
     if (may_import) {
       scope = Ref(PyObject_GetAttr(scope.get(), part.get()));
     } else {
-      scope = Ref::borrow(member_of(scope.get(), part.get()));
+      scope = member_of(scope.get(), part.get());
       if (!scope && !PyErr_Occurred()) refuse("which its module does not have", whole);
     }
     qualname = dot == std::string_view::npos ? std::string_view() : qualname.substr(dot + 1);
@@ -100,11 +106,14 @@ bool init_class_registry() {
 }
 
 const ClassInfo* class_info(PyTypeObject* type) {
-  ClassInfo* known = *recent_slot(type);
+  ClassInfo* known = recent_slot(type).load(std::memory_order_acquire);
   if (known && known->type == type && is_current(known)) [[likely]]
     return known;
-  const auto found = table().find(type);
-  if (found != table().end() && is_current(found->second)) return *recent_slot(type) = found->second;
+  known = find(type);
+  if (known && is_current(known)) {
+    recent_slot(type).store(known, std::memory_order_release);
+    return known;
+  }
   auto* made = new ClassInfo();
   made->type = type;
   made->name = global_name(type_object(type));
@@ -185,19 +194,15 @@ bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten) {
     return false;
   }
   Py_INCREF(cls);  // registered for good
+  const std::lock_guard guard(tables_mutex);
   registered_by_name()[info->name] = info;
-  std::erase_if(registered_list(), [type](const ClassInfo* old) { return old->type == type; });
-  registered_list().push_back(info);
   return true;
 }
 
 const ClassInfo* registered_class(std::string_view name) {
+  const std::lock_guard guard(tables_mutex);
   const auto found = registered_by_name().find(name);
   return found == registered_by_name().end() ? nullptr : found->second;
-}
-
-const std::vector<const ClassInfo*>& registered_classes() {
-  return registered_list();
 }
 
 }  // namespace shmtree::python

@@ -68,9 +68,6 @@ bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten);
 // The registered class of that name, null without an error when there is none.
 const ClassInfo* registered_class(std::string_view name);
 
-// All registered classes, for the dispatch table of a pickler.
-const std::vector<const ClassInfo*>& registered_classes();
-
 // Whether calling it without arguments is harmless whoever asks: builtin containers, numbers and strings.
 bool is_harmless_factory(PyObject* object);
 

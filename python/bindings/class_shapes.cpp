@@ -73,15 +73,14 @@ EncodeHandler builtin_handler(PyTypeObject* type) {
   return nullptr;
 }
 
-// Borrowed, null when no base has it.
-PyObject* lookup(PyTypeObject* type, const char* name) {
+// Null when no base has it.
+Ref lookup(PyTypeObject* type, const char* name) {
   Ref key(PyUnicode_InternFromString(name));
-  if (!key) return nullptr;
-  return _PyType_Lookup(type, key.get());
+  return key ? class_member(type, key.get()) : Ref();
 }
 
 bool is_inherited_from_object(PyTypeObject* type, const char* name) {
-  return lookup(type, name) == lookup(&PyBaseObject_Type, name);
+  return lookup(type, name).get() == lookup(&PyBaseObject_Type, name).get();
 }
 
 // Whether pickle would do nothing but __new__ and the plain state, so that we may do the same without it.
@@ -91,10 +90,10 @@ bool has_default_reduction(PyTypeObject* type) {
 }
 
 bool has_default_state(PyTypeObject* type) {
-  PyObject* setter = lookup(type, "__setstate__");
+  const Ref setter = lookup(type, "__setstate__");
   const bool plain_get = is_inherited_from_object(type, "__getstate__") ||
-                         (dataclass_getstate && lookup(type, "__getstate__") == dataclass_getstate);
-  return plain_get && (!setter || setter == dataclass_setstate);
+                         (dataclass_getstate && lookup(type, "__getstate__").get() == dataclass_getstate);
+  return plain_get && (!setter || setter.get() == dataclass_setstate);
 }
 
 // 1, 0, or -1 with an error.
@@ -104,10 +103,10 @@ int classify_namedtuple(ClassInfo& info) {
       !has_default_reduction(type) || !is_inherited_from_object(type, "__getstate__") || lookup(type, "__setstate__")) {
     return 0;
   }
-  PyObject* fields = lookup(type, "_fields");
-  if (!fields || !PyTuple_CheckExact(fields)) return 0;
+  const Ref fields = lookup(type, "_fields");
+  if (!fields || !PyTuple_CheckExact(fields.get())) return 0;
   // The class that collections.namedtuple made defines both.
-  PyObject* arguments = lookup(type, "__getnewargs__");
+  const Ref arguments = lookup(type, "__getnewargs__");
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     Ref members(PyObject_GetAttrString(PyTuple_GET_ITEM(type->tp_mro, i), "__dict__"));
     if (!members) return -1;
@@ -115,11 +114,11 @@ int classify_namedtuple(ClassInfo& info) {
     Ref own_arguments(PyMapping_GetItemString(members.get(), "__getnewargs__"));
     PyErr_Clear();
     if (own_fields || own_arguments) {
-      if (own_fields.get() != fields || own_arguments.get() != arguments) return 0;
+      if (own_fields.get() != fields.get() || own_arguments.get() != arguments.get()) return 0;
       break;
     }
   }
-  info.field_count = PyTuple_GET_SIZE(fields);
+  info.field_count = PyTuple_GET_SIZE(fields.get());
   return 1;
 }
 
@@ -164,8 +163,8 @@ int classify_dataclass(ClassInfo& info) {
     Ref name(PyObject_GetAttrString(PyTuple_GET_ITEM(fields.get(), i), "name"));
     if (!name || PyDict_SetItem(info.fields.get(), name.get(), Py_None) != 0) return -1;
     // A property of that name would run code when the field is set.
-    PyObject* shadow = _PyType_Lookup(type, name.get());
-    if (shadow && Py_TYPE(shadow)->tp_descr_set && !Py_IS_TYPE(shadow, &PyMemberDescr_Type)) return 0;
+    const Ref shadow = class_member(type, name.get());
+    if (shadow && Py_TYPE(shadow.get())->tp_descr_set && !Py_IS_TYPE(shadow.get(), &PyMemberDescr_Type)) return 0;
   }
   for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     const int plain = collect_slots(PyTuple_GET_ITEM(type->tp_mro, i), info);

@@ -2,14 +2,10 @@
 
 #include "bindings/decoder.h"
 #include "bindings/errors.h"
+#include "bindings/exclusive.h"
 
 namespace shmtree::python {
 namespace {
-
-KeyCache& key_cache() {
-  static auto* cache = new KeyCache();
-  return *cache;
-}
 
 void drop(std::vector<PyObject*>& objects) noexcept {
   // Taken out first: a destructor may run anything.
@@ -28,46 +24,38 @@ Object& at(std::vector<Object>& objects, std::size_t index) {
   return objects[index];
 }
 
-// Guarded by the GIL. Several, because unpickling may decode something else in the middle of one.
-constexpr std::size_t kPooledTables = 4;
-DecoderTables* pool[kPooledTables];
-std::size_t pooled = 0;
+Pool<DecoderTables> pool;
 
 constexpr std::size_t kKeptKeys = 256;
 
-void drop_keys(DecoderTables& tables) noexcept {
-  for (const DecoderTables::Key& key : tables.keys) Py_XDECREF(key.str);  // of exact strs, which run nothing
-  tables.keys.clear();
-  tables.large_keys = false;
-}
-
 }  // namespace
 
+void DecoderTables::drop_keys() noexcept {
+  for (const Key& key : keys) Py_XDECREF(key.str);  // of exact strs, which run nothing
+  keys.clear();
+  large_keys = false;
+}
+
 Decoder::Decoder(format::FrameReader& reader, DecodeContext& context)
-    : in(reader), context_(context), tables_(pooled != 0 ? *pool[--pooled] : *new DecoderTables()) {
+    : in(reader), context_(context), tables_(*pool.take()) {
   ++tables_.message;
 }
 
 Decoder::~Decoder() {
-  if (tables_.large_keys || tables_.keys.size() > kKeptKeys) drop_keys(tables_);
+  if (tables_.large_keys || tables_.keys.size() > kKeptKeys) tables_.drop_keys();
   drop(tables_.globals);
   drop(tables_.copied);
   drop(tables_.copied_externals);
   drop(tables_.owners);
   Py_XDECREF(frame_owner_);
-  if (pooled < kPooledTables) {
-    pool[pooled++] = &tables_;
-  } else {
-    drop_keys(tables_);
-    delete &tables_;
-  }
+  pool.give_back(&tables_);
 }
 
 PyObject* Decoder::other_key(const format::Name& name) {
   if (name.index < tables_.keys.size() && tables_.keys[name.index].message == tables_.message) {
     return tables_.keys[name.index].str;
   }
-  Ref made(corrupt_unless(key_cache().get(name.text), "a name is not UTF-8"));
+  Ref made(corrupt_unless(tables_.known.get(name.text), "a name is not UTF-8"));
   if (!made) return nullptr;
   DecoderTables::Key& kept = at(tables_.keys, name.index);
   Py_XDECREF(std::exchange(kept.str, made.release()));

@@ -80,9 +80,9 @@ PyObject* decode_enum(Decoder& decoder, bool by_value) {
   Ref name = Ref::borrow(decoder.next_key());
   Ref members(name ? PyObject_GetAttrString(type_object(info->type), "_member_map_") : nullptr);
   if (!members || decoder.in.failed()) return nullptr;
-  PyObject* member = PyDict_Check(members.get()) ? PyDict_GetItemWithError(members.get(), name.get()) : nullptr;
+  Ref member = PyDict_Check(members.get()) ? item_of(members.get(), name.get()) : Ref();
   if (!member && !PyErr_Occurred()) decoder.in.fail("an Enum has no member of that name here");
-  return Py_XNewRef(member);
+  return member.release();
 }
 
 PyObject* decode_global(Decoder& decoder) {

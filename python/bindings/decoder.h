@@ -18,6 +18,13 @@ struct DecoderTables {
     PyObject* str = nullptr;    // null for what was not used as a key
     std::uint64_t message = 0;  // the last one in which it was that name
   };
+  DecoderTables() = default;
+  DecoderTables(const DecoderTables&) = delete;
+  DecoderTables& operator=(const DecoderTables&) = delete;
+  ~DecoderTables() { drop_keys(); }
+  void drop_keys() noexcept;
+
+  KeyCache known;
   std::uint64_t message = 0;
   bool large_keys = false;         // not to be kept
   std::vector<Key> keys;           // by number of the name

@@ -4,6 +4,7 @@
 
 #include "bindings/endpoint.h"
 #include "bindings/errors.h"
+#include "bindings/exclusive.h"
 #include "bindings/guarded.h"
 #include "bindings/incoming.h"
 
@@ -46,6 +47,7 @@ void dealloc(PyObject* self) {
 }
 
 PyObject* settle(PyObject* self, bool received) {
+  const CriticalSection alone(self);
   GilHooks hooks;
   channel::Delivery& delivery = as_delivery(self)->delivery;
   const platform::WaitContext wait{Deadline::never(), &hooks};

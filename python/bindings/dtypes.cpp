@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "bindings/errors.h"
+#include "bindings/exclusive.h"
 
 namespace shmtree::python {
 namespace {
@@ -44,14 +45,49 @@ struct Described {
   bool with_objects = false;
 };
 std::array<Described, 64> described;
+Mutex described_mutex;
 
 Described& described_slot(PyArray_Descr* descr) noexcept {
   return described[(reinterpret_cast<std::uintptr_t>(descr) >> 4) * 0x9e3779b97f4a7c15u >> 58];
 }
 
+Mutex parsed_mutex;
 std::unordered_map<std::string, PyObject*>& parsed() {
   static auto* dtypes = new std::unordered_map<std::string, PyObject*>();
   return *dtypes;
+}
+
+Ref described_before(PyArray_Descr* descr, bool with_objects) {
+  const std::lock_guard guard(described_mutex);
+  const Described& slot = described_slot(descr);
+  return slot.descr == descr && slot.with_objects == with_objects ? Ref::borrow(slot.text) : Ref();
+}
+
+void remember(PyArray_Descr* descr, bool with_objects, PyObject* text) {
+  Ref old_descr, old_text;  // dropped after the lock
+  const std::lock_guard guard(described_mutex);
+  Described& slot = described_slot(descr);
+  old_descr = Ref(reinterpret_cast<PyObject*>(std::exchange(slot.descr, descr)));
+  old_text = Ref(std::exchange(slot.text, Py_NewRef(text)));
+  Py_INCREF(reinterpret_cast<PyObject*>(descr));
+  slot.with_objects = with_objects;
+}
+
+Ref parsed_before(const std::string& text) {
+  const std::lock_guard guard(parsed_mutex);
+  const auto found = parsed().find(text);
+  return found == parsed().end() ? Ref() : Ref::borrow(found->second);
+}
+
+void remember(std::string text, PyObject* dtype) {
+  constexpr std::size_t kMostKept = 1024;
+  std::unordered_map<std::string, PyObject*> old;
+  {
+    const std::lock_guard guard(parsed_mutex);
+    if (parsed().size() >= kMostKept) old.swap(parsed());
+    if (parsed().emplace(std::move(text), dtype).second) Py_INCREF(dtype);
+  }
+  for (const auto& [name, each] : old) Py_DECREF(each);
 }
 
 std::string_view view_of(PyObject* text) {
@@ -103,37 +139,28 @@ PyArray_Descr* descr_of(DType code) noexcept {
   return index <= kMaxDType ? descr_by_code[index] : nullptr;
 }
 
-bool describe_dtype(PyArray_Descr* descr, bool with_objects, std::string_view* text) {
-  Described& slot = described_slot(descr);
-  if (slot.descr != descr || slot.with_objects != with_objects) {
-    Ref made(PyObject_CallFunctionObjArgs(describe_function, reinterpret_cast<PyObject*>(descr),
-                                          with_objects ? Py_True : Py_False, nullptr));
-    if (!made) return false;
-    Ref old_descr(reinterpret_cast<PyObject*>(std::exchange(slot.descr, descr)));
-    Ref old_text(std::exchange(slot.text, made.release()));
-    Py_INCREF(reinterpret_cast<PyObject*>(descr));
-    slot.with_objects = with_objects;
+bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::string_view* text) {
+  *owner = described_before(descr, with_objects);
+  if (!*owner) {
+    *owner = Ref(PyObject_CallFunctionObjArgs(describe_function, reinterpret_cast<PyObject*>(descr),
+                                              with_objects ? Py_True : Py_False, nullptr));
+    if (!*owner) return false;
+    remember(descr, with_objects, owner->get());
   }
-  *text = view_of(slot.text);
+  *text = view_of(owner->get());
   return !PyErr_Occurred();
 }
 
 Ref parse_dtype(std::string_view text) {
-  constexpr std::size_t kMostKept = 1024;
   std::string key(text);
-  const auto found = parsed().find(key);
-  if (found != parsed().end()) return Ref::borrow(found->second);
+  if (Ref known = parsed_before(key)) return known;
   Ref argument(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "strict"));
   Ref descr(argument ? PyObject_CallOneArg(parse_function, argument.get()) : nullptr);
   if (!descr) {
     raise_corrupt_from_current("The frame is corrupt: it describes a dtype that NumPy does not know");
     return Ref();
   }
-  if (parsed().size() >= kMostKept) {
-    for (auto& [name, dtype] : parsed()) Py_DECREF(dtype);
-    parsed().clear();
-  }
-  if (parsed().emplace(std::move(key), descr.get()).second) Py_INCREF(descr.get());
+  remember(std::move(key), descr.get());
   return descr;
 }
 

@@ -19,9 +19,9 @@ DType dtype_code(PyArray_Descr* descr) noexcept;
 // Borrowed; null for kOther and for what NumPy does not have.
 PyArray_Descr* descr_of(DType code) noexcept;
 
-// The text of a dtype with code kOther, valid until the next call of anything Python. False with a Python error set;
-// an empty text for what only pickle can send: objects inside (unless `with_objects`), metadata, classes of their own.
-bool describe_dtype(PyArray_Descr* descr, bool with_objects, std::string_view* text);
+// The text of a dtype with code kOther, valid for as long as `owner` is kept. False with a Python error set; an empty
+// text for what only pickle can send: objects inside (unless `with_objects`), metadata, classes of their own.
+bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::string_view* text);
 
 // The dtype of such a text, from anywhere: checked. Null with CorruptMessage set.
 Ref parse_dtype(std::string_view text);

@@ -2,28 +2,21 @@
 
 #include "bindings/encoder.h"
 #include "bindings/errors.h"
+#include "bindings/exclusive.h"
 #include "bindings/pickle_support.h"
 
 namespace shmtree::python {
 namespace {
 
-// Guarded by the GIL. A stack, so that the warm one is used again; several, because an object's own code may encode
-// while it is being encoded, and other threads while a copy runs.
-constexpr std::size_t kPooledSessions = 8;
-EncodeSession* pool[kPooledSessions];
-std::size_t pooled = 0;
+Pool<EncodeSession> pool;
 
 }  // namespace
 
-BorrowedSession::BorrowedSession() : session_(pooled != 0 ? pool[--pooled] : new EncodeSession()) {}
+BorrowedSession::BorrowedSession() : session_(pool.take()) {}
 
 BorrowedSession::~BorrowedSession() {
   session_->clear();
-  if (pooled < kPooledSessions) {
-    pool[pooled++] = session_;
-  } else {
-    delete session_;
-  }
+  pool.give_back(session_);
 }
 
 void EncodeSession::clear() {
@@ -120,6 +113,7 @@ bool Encoder::text(PyObject* str) {
 
 bool Encoder::bytearray(PyObject* value) {
   if (!enter(value)) return false;
+  const CriticalSection alone(value);
   const auto size = static_cast<std::size_t>(PyByteArray_GET_SIZE(value));
   if (out.is_long(size)) {
     Ref pinned(PyMemoryView_FromObject(value));  // keeps it from being resized
@@ -178,6 +172,7 @@ bool has_only_names(PyObject* dict) {
 
 bool Encoder::dict(PyObject* value) {
   if (!enter(value)) return false;
+  const CriticalSection alone(value);
   PyObject *key = nullptr, *item = nullptr;
   Py_ssize_t position = 0, sent = 0;
   int more = PyDict_Next(value, &position, &key, &item);
@@ -207,6 +202,7 @@ bool Encoder::unfit_key(PyObject* dict) {
 }
 
 bool Encoder::pairs(PyObject* dict) {
+  const CriticalSection alone(dict);
   const Py_ssize_t count = PyDict_GET_SIZE(dict);
   out.add_length(static_cast<std::size_t>(count));
   PyObject *key = nullptr, *item = nullptr;
@@ -223,6 +219,7 @@ bool Encoder::pairs(PyObject* dict) {
 
 bool Encoder::list(PyObject* value) {
   if (!enter(value)) return false;
+  const CriticalSection alone(value);
   if (number_list(value)) return leave();
   const Py_ssize_t count = PyList_GET_SIZE(value);
   out.add_kind(Kind::kList);

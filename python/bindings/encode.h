@@ -135,7 +135,7 @@ class EncodeSession {
   NameCache names_;
 };
 
-// A session out of a small pool, given back at the end of the scope. The GIL must be held at both ends.
+// A session out of a small pool, given back at the end of the scope. To be made and destroyed with the GIL held.
 class BorrowedSession {
  public:
   BorrowedSession();

@@ -1,5 +1,6 @@
 // Instances of classes that travel by name: namedtuples, dataclasses, Enum members, registered classes.
 #include "bindings/encoder.h"
+#include "bindings/exclusive.h"
 
 namespace shmtree::python {
 namespace {
@@ -29,6 +30,7 @@ bool collect_fields(PyObject* object, const ClassInfo& info, std::vector<Field>&
   if (!info.has_dict) return true;
   Ref attributes(PyObject_GenericGetDict(object, nullptr));
   if (!attributes) return false;
+  const CriticalSection alone(attributes.get());
   PyObject *name = nullptr, *value = nullptr;
   Py_ssize_t position = 0;
   while (PyDict_Next(attributes.get(), &position, &name, &value)) {
@@ -81,9 +83,9 @@ bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (!members) return false;
   encoder.out.add_kind(Kind::kEnum);
   if (PyUnicode_CheckExact(name.get()) && PyDict_Check(members.get())) {
-    PyObject* found = PyDict_GetItemWithError(members.get(), name.get());
+    const Ref found = item_of(members.get(), name.get());
     if (!found && PyErr_Occurred()) return false;
-    if (found == value) {
+    if (found.get() == value) {
       encoder.out.add_name(info.name);
       return encoder.try_name(name.get()) || (!PyErr_Occurred() && encoder.needs_pickle(value));
     }

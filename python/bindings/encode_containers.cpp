@@ -77,7 +77,7 @@ bool encode_ordered_dict(Encoder& encoder, PyObject* value, const ClassInfo&) {
   for (; sent <= count; ++sent) {
     Ref key(PyIter_Next(iterator.get()));
     if (!key) break;
-    Ref item = Ref::borrow(PyDict_GetItemWithError(value, key.get()));
+    Ref item = item_of(value, key.get());
     if (!item) return PyErr_Occurred() ? false : changed_while_sent(value);
     if (sent == count) return changed_while_sent(value);
     if (!encoder.node(key.get()) || !encoder.node(item.get())) return false;

@@ -59,7 +59,9 @@ bool Encoder::array(PyArrayObject* array) {
   format::ArraySource source;
   source.dtype = dtype_code(descr);
   if (source.dtype == DType::kOther) {
-    if (!describe_dtype(descr, false, &source.description)) return false;
+    Ref owner;
+    if (!describe_dtype(descr, false, &owner, &source.description)) return false;
+    keep(std::move(owner));
     if (source.description.empty() || source.description.size() > kMaxNameBytes) return needs_pickle(object);
     source.item_bytes = static_cast<std::uint64_t>(PyArray_ITEMSIZE(array));
   }
@@ -90,7 +92,9 @@ bool encode_numpy_scalar(Encoder& encoder, PyObject* value, const ClassInfo& inf
   const DType code = dtype_code(descr);
   std::string_view description;
   if (code == DType::kOther) {
-    if (!describe_dtype(descr, false, &description)) return false;
+    Ref owner;
+    if (!describe_dtype(descr, false, &owner, &description)) return false;
+    encoder.keep(std::move(owner));
     if (description.empty() || description.size() > kMaxNameBytes) return encoder.needs_pickle(value);
   }
   const auto bytes = static_cast<std::size_t>(PyArray_ITEMSIZE(array));
@@ -109,7 +113,9 @@ bool encode_dtype(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const DType code = dtype_code(descr);
   std::string_view description;
   if (code == DType::kOther) {
-    if (!describe_dtype(descr, true, &description)) return false;
+    Ref owner;
+    if (!describe_dtype(descr, true, &owner, &description)) return false;
+    encoder.keep(std::move(owner));
     if (description.empty() || description.size() > kMaxNameBytes) return encoder.needs_pickle(value);
   }
   encoder.out.add_kind(Kind::kDType);

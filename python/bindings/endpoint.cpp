@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bindings/errors.h"
+#include "bindings/exclusive.h"
 #include "bindings/guarded.h"
 
 namespace shmtree::python {
@@ -16,7 +17,7 @@ using channel::End;
 namespace {
 
 void leave(Endpoint* self, End which) noexcept {
-  if (std::exchange(self->joined[static_cast<std::size_t>(which)], false)) self->channel->leave(which);
+  if (self->joined[static_cast<std::size_t>(which)].exchange(false)) self->channel->leave(which);
 }
 
 PyObject* get_closed(PyObject* self, void*) {
@@ -35,6 +36,7 @@ PyObject* get_channel(PyObject* self, void*) {
 }  // namespace
 
 bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
+  const CriticalSection alone(reinterpret_cast<PyObject*>(self));
   std::shared_ptr<Channel> channel;
   try {
     channel = pybind11::handle(given).cast<std::shared_ptr<Channel>>();
@@ -89,13 +91,13 @@ void dealloc_endpoint(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   for (const End which : {End::kSending, End::kReceiving}) leave(endpoint, which);
   endpoint->channel.~shared_ptr();
-  Py_XDECREF(endpoint->deferred);
+  Py_XDECREF(endpoint->deferred.load());
   type->tp_free(self);
   Py_DECREF(type);
 }
 
 void close_end(Endpoint* self, End which) {
-  if (!self->has[static_cast<std::size_t>(which)] || std::exchange(closed_flag(self, which), true)) return;
+  if (!self->has[static_cast<std::size_t>(which)] || closed_flag(self, which).exchange(true)) return;
   leave(self, which);
   self->channel->wake_all();  // threads that wait at this object
 }
@@ -113,7 +115,7 @@ void set_closed_here(const Endpoint* self) {
 Channel* open_channel(Endpoint* self, End which) {
   if (idle_wanted.load(std::memory_order_relaxed)) [[unlikely]]
     call_idle_callback();
-  if (!closed_flag(self, which)) [[likely]]
+  if (!closed_flag(self, which).load(std::memory_order_acquire)) [[likely]]  // after attach_endpoint() set the channel
     return self->channel.get();
   set_closed_here(self);
   return nullptr;

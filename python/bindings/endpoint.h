@@ -1,8 +1,9 @@
 // What the ends of a channel have in common as Python objects: a sender, a receiver, and a queue, which has both.
 //
-// All calls need the GIL.
+// All calls need the GIL. Threads may close an end, and take what is deferred, while others are in calls of it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,18 +18,18 @@ struct Endpoint {
   PyObject_HEAD std::shared_ptr<channel::Channel> channel;  // stays when the ends are closed; null until attach()
   // By channel::End:
   bool has[2];
-  bool joined[2];  // counts as one of this process's objects of that end
-  bool closed[2];
+  std::atomic<bool> joined[2];  // counts as one of this process's objects of that end
+  std::atomic<bool> closed[2];
   bool allow_pickle;
   bool is_queue;
-  PyObject* deferred;  // an exception for the next receiving call; owned
+  std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
 };
 
 inline Endpoint* as_endpoint(PyObject* object) noexcept {
   return reinterpret_cast<Endpoint*>(object);
 }
 
-inline bool& closed_flag(Endpoint* self, channel::End which) noexcept {
+inline std::atomic<bool>& closed_flag(Endpoint* self, channel::End which) noexcept {
   return self->closed[static_cast<std::size_t>(which)];
 }
 

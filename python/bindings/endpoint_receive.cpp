@@ -19,8 +19,9 @@ using platform::Deadline;
 
 // The channel, unless an exception is left from the call before.
 Channel* begin(Endpoint* self) {
-  if (self->deferred) [[unlikely]] {
-    Ref exception(std::exchange(self->deferred, nullptr));
+  if (self->deferred.load(std::memory_order_relaxed)) [[unlikely]] {
+    Ref exception(self->deferred.exchange(nullptr));
+    if (!exception) return open_channel(self, End::kReceiving);  // another thread has it
     PyErr_SetObject(type_object(Py_TYPE(exception.get())), exception.get());
     return nullptr;
   }
@@ -46,7 +47,7 @@ void defer_exception(Endpoint* self) {
   PyErr_NormalizeException(&type, &value, &traceback);
   Py_XDECREF(type);
   Py_XDECREF(traceback);
-  Py_XDECREF(std::exchange(self->deferred, value));
+  Py_XDECREF(self->deferred.exchange(value));
 }
 
 PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {

@@ -11,9 +11,16 @@ namespace shmtree::python {
 
 // Direct-mapped by a hash of the bytes. A key is interned when it comes for the second time: then it is most likely one
 // that the program also spells out, and a lookup with that literal compares one pointer. Keys that come once (ids) are
-// not, since some versions of Python keep interned strings for ever. Guarded by the GIL.
+// not, since some versions of Python keep interned strings for ever. Belongs to one walk at a time.
 class KeyCache {
  public:
+  KeyCache() = default;
+  KeyCache(const KeyCache&) = delete;
+  KeyCache& operator=(const KeyCache&) = delete;
+  ~KeyCache() {
+    for (PyObject* slot : slots_) Py_XDECREF(slot);
+  }
+
   // The str of UTF-8 bytes: a new reference, null with a Python error set.
   PyObject* get(std::string_view text) {
     if (text.size() > kLongest) return decode(text);

@@ -3,11 +3,13 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <utility>
 
 #include "bindings/errors.h"
+#include "bindings/exclusive.h"
 #include "bindings/gil.h"
 #include "bindings/large_copy.h"
 #include "bindings/wait_hooks.h"
@@ -20,19 +22,21 @@ struct DeleteHeld {
   void operator()(HeldBlock* held) const noexcept { delete held; }
 };
 
-PyObject* pin_callback = nullptr;
+std::atomic<PyObject*> pin_callback{nullptr};
 
 // False with a Python error set.
 bool note_pinned(const memory::Lease& block) {
   memory::Arena& arena = *block.arena();
-  if (!pin_callback || !arena.is_pinned_here()) return true;
-  Ref done(PyObject_CallFunction(pin_callback, "y#KK", reinterpret_cast<const char*>(arena.uuid()), Py_ssize_t{16},
+  PyObject* callback = pin_callback.load(std::memory_order_acquire);
+  if (!callback || !arena.is_pinned_here()) return true;
+  Ref done(PyObject_CallFunction(callback, "y#KK", reinterpret_cast<const char*>(arena.uuid()), Py_ssize_t{16},
                                  static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(block.data())),
                                  static_cast<unsigned long long>(arena.room_of(block.ref().id))));
   return static_cast<bool>(done);
 }
 
-// The blocks of new_empty(), by address. Guarded by the GIL; never destroyed, since arrays outlive everything.
+// The blocks of new_empty(), by address; never destroyed, since arrays outlive everything.
+Mutex own_blocks_mutex;
 std::map<const std::byte*, Lease*>& own_blocks() {
   static auto* blocks = new std::map<const std::byte*, Lease*>();
   return *blocks;
@@ -118,7 +122,9 @@ PyObject* array_on_lease(Plan& plan, memory::Lease block, bool shared, bool gift
 }  // namespace
 
 HeldBlock::~HeldBlock() {
-  if (known_at) own_blocks().erase(known_at);
+  if (!known_at) return;
+  const std::lock_guard guard(own_blocks_mutex);
+  own_blocks().erase(known_at);
 }
 
 void set_pin_callback(PyObject* callback) {
@@ -133,6 +139,7 @@ PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_
   HeldBlock* raw = held.get();
   Ref lease(new_lease(std::shared_ptr<void>(held.release(), DeleteHeld{}), data, bytes, true));
   if (lease && !received && !shared) {
+    const std::lock_guard guard(own_blocks_mutex);
     own_blocks()[data] = as_lease(lease.get());
     raw->known_at = data;
   }
@@ -145,7 +152,9 @@ HeldBlock* held_block(const Lease& lease) noexcept {
   return mine ? static_cast<HeldBlock*>(lease.hold.get()) : nullptr;
 }
 
+// Whoever has memory on a block keeps its lease, so what is found for that memory lives.
 Lease* find_lease(const void* address) noexcept {
+  const std::lock_guard guard(own_blocks_mutex);
   const auto& blocks = own_blocks();
   auto next = blocks.upper_bound(static_cast<const std::byte*>(address));
   if (next == blocks.begin()) return nullptr;
@@ -191,6 +200,7 @@ void LoanBook::start_over() {
   blocks_.clear();
   if (lent_.empty()) return;
   for (const Lent& lent : lent_) {
+    const CriticalSection alone(reinterpret_cast<PyObject*>(lent.lease));
     std::erase_if(held_block(*lent.lease)->pending, [this](const HeldBlock::Pending& it) { return it.book == this; });
   }
   // The last reference to an array may run anything.
@@ -222,7 +232,9 @@ std::uint32_t LoanBook::reference_to(memory::BlockRef block) {
 bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out) {
   Lease* lease = array ? lease_of(array) : find_lease(data);
   HeldBlock* held = lease ? held_block(*lease) : nullptr;
-  if (!held || held->shared || held->block.arena().get() != &arena_) return false;
+  if (!held) return false;
+  const CriticalSection alone(reinterpret_cast<PyObject*>(lease));
+  if (held->shared || held->block.arena().get() != &arena_) return false;
   if (held->process != platform::process_id()) return false;
   const auto* begin = static_cast<const std::byte*>(data);
   if (begin < lease->data || size_bytes > lease->size_bytes) return false;
@@ -255,6 +267,7 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
 
 void LoanBook::settle() noexcept {
   for (const Lent& lent : lent_) {
+    const CriticalSection alone(reinterpret_cast<PyObject*>(lent.lease));
     if (!lent.given) {
       lent.lease->writable = false;  // its owner cannot make it writable again while others read it
       continue;

@@ -65,6 +65,26 @@ inline bool make_ready(PyObject* str) noexcept {
 #endif
 }
 
+// The value of a key: null without an error when there is none.
+inline Ref item_of(PyObject* dict, PyObject* key) {
+#if PY_VERSION_HEX >= 0x030d0000
+  PyObject* found = nullptr;
+  PyDict_GetItemRef(dict, key, &found);
+  return Ref(found);
+#else
+  return Ref::borrow(PyDict_GetItemWithError(dict, key));
+#endif
+}
+
+// What the classes that `type` is made of have under a name, as it stands there; no Python code runs.
+inline Ref class_member(PyTypeObject* type, PyObject* name) {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Ref(_PyType_LookupRef(type, name));
+#else
+  return Ref::borrow(_PyType_Lookup(type, name));
+#endif
+}
+
 inline PyObject* type_object(PyTypeObject* type) noexcept {
   return reinterpret_cast<PyObject*>(type);
 }

@@ -1,6 +1,7 @@
 #include "bindings/standard_classes.h"
 
 #include <array>
+#include <atomic>
 
 namespace shmtree::python {
 namespace {
@@ -24,17 +25,17 @@ constexpr std::array<Place, 10> kPlaces = {{
     {"zoneinfo", "ZoneInfo"},
 }};
 
-std::array<PyObject*, kPlaces.size()> classes{};
+std::array<std::atomic<PyObject*>, kPlaces.size()> classes{};
 
 }  // namespace
 
 PyObject* standard_class(StandardClass which) {
   const auto index = static_cast<std::size_t>(which);
-  if (!classes[index]) {
-    Ref module(PyImport_ImportModule(kPlaces[index].module));
-    classes[index] = module ? PyObject_GetAttrString(module.get(), kPlaces[index].name) : nullptr;
-  }
-  return classes[index];
+  if (PyObject* known = classes[index].load(std::memory_order_acquire)) return known;
+  Ref module(PyImport_ImportModule(kPlaces[index].module));
+  Ref found(module ? PyObject_GetAttrString(module.get(), kPlaces[index].name) : nullptr);
+  PyObject* known = nullptr;  // by another thread, meanwhile
+  return !found || classes[index].compare_exchange_strong(known, found.get()) ? found.release() : known;
 }
 
 }  // namespace shmtree::python

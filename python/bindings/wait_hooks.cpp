@@ -9,8 +9,8 @@
 namespace shmtree::python {
 namespace {
 
-PyObject* idle_callback = nullptr;
-unsigned long exiting_thread = 0;  // guarded by the GIL, as is the callback
+PyObject* idle_callback = nullptr;  // set as the package is imported
+std::atomic<unsigned long> exiting_thread{0};
 
 [[noreturn]] void sleep_until_the_end() noexcept {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
@@ -31,7 +31,8 @@ void set_exiting(bool exiting) {
 }
 
 void stay_if_left_behind() {
-  if (exiting_thread == 0 || exiting_thread == PyThread_get_thread_ident()) return;
+  const unsigned long exiting = exiting_thread.load(std::memory_order_relaxed);
+  if (exiting == 0 || exiting == PyThread_get_thread_ident()) return;
   PyEval_SaveThread();
   sleep_until_the_end();
 }
@@ -41,7 +42,7 @@ void GilHooks::after_block() noexcept {
 }
 
 bool GilHooks::interrupted() noexcept {
-  if (closed_ && *closed_) {
+  if (closed_ && closed_->load(std::memory_order_relaxed)) {
     was_closed_ = true;
     return true;
   }

@@ -11,7 +11,7 @@ namespace shmtree::python {
 class GilHooks final : public platform::WaitHooks {
  public:
   // `closed`: set by another thread when the end that is waited at is closed; null when there is no such thing.
-  explicit GilHooks(const bool* closed = nullptr) noexcept : closed_(closed) {}
+  explicit GilHooks(const std::atomic<bool>* closed = nullptr) noexcept : closed_(closed) {}
 
   void before_block() noexcept override { state_ = PyEval_SaveThread(); }
   void after_block() noexcept override;
@@ -21,7 +21,7 @@ class GilHooks final : public platform::WaitHooks {
   bool was_closed() const noexcept { return was_closed_; }
 
  private:
-  const bool* closed_;
+  const std::atomic<bool>* closed_;
   bool was_closed_ = false;
   PyThreadState* state_ = nullptr;
 };
