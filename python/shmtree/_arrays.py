@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
+from . import _core, _leaves
 
 
 def new_array(arena: _core.Arena, shape: Any, dtype: Any, order: str, zeroed: bool, gift: bool = False) -> Any:
@@ -15,6 +15,7 @@ def new_array(arena: _core.Arena, shape: Any, dtype: Any, order: str, zeroed: bo
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(dtype, torch.dtype):
         return arena.new_array(shape, dtype, order, zeroed, gift)
+    _leaves.check_tensor_dtype(dtype)
     if order != "C":
         raise ValueError(f"order is {order!r}; a tensor is made in order 'C'")
     sizes = tuple(torch.Size([shape] if isinstance(shape, int) else shape))

@@ -73,6 +73,18 @@ def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: bool) -> Any:
     return made
 
 
+def check_tensor_dtype(dtype: Any) -> None:
+    """TypeError for those whose tensors are more than their elements, or that torch makes nothing of when they come."""
+    name = str(dtype).removeprefix("torch.")
+    if name in ("qint8", "quint8", "qint32", "quint4x2", "quint2x4"):
+        raise TypeError(
+            f"a quantized tensor ({dtype}) cannot be sent; send its int_repr() with its scale and zero point, "
+            "or its dequantize()"
+        )
+    if name == "float4_e2m1fn_x2":
+        raise TypeError(f"a tensor of {dtype} cannot be sent; send its view(torch.uint8)")
+
+
 def tensor_parts(tensor: Any) -> tuple[Any, int, bool, int, tuple[int, ...], tuple[int, ...] | None] | None:
     """Owner of the memory, dtype number, requires_grad, address, shape, and strides in bytes unless it is contiguous.
 
@@ -80,11 +92,7 @@ def tensor_parts(tensor: Any) -> tuple[Any, int, bool, int, tuple[int, ...], tup
     which torch itself is giving up.
     """
     torch = sys.modules["torch"]
-    if tensor.is_quantized:
-        raise TypeError(
-            f"a quantized tensor ({tensor.dtype}) cannot be sent; send its int_repr() with its scale and zero point, "
-            "or its dequantize()"
-        )
+    check_tensor_dtype(tensor.dtype)
     number = _TENSOR_DTYPES.get(str(tensor.dtype).removeprefix("torch."))
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_nested
     if number is None or not plain or tensor.__dict__ or tensor._backward_hooks:

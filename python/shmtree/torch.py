@@ -31,6 +31,7 @@ from torch.utils.data._utils.collate import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from . import _arena, _arrays, _core, _pinned, _process
+from .errors import DeviceError
 
 __all__ = ["SharedParameter", "SharedTensor", "collate", "move_to", "share_"]
 
@@ -58,7 +59,7 @@ def _stack(tensors: list[torch.Tensor], *, collate_fn_map: dict[Any, Callable[..
     first = tensors[0]
     nbytes = first.numel() * first.element_size() * len(tensors)
     plain = first.layout is torch.strided and first.device.type == "cpu" and not first.is_nested
-    if not plain or any(each.requires_grad for each in tensors):
+    if not plain or any(each.requires_grad or each.dtype != first.dtype for each in tensors):
         stacked: torch.Tensor = default_collate_fn_map[torch.Tensor](tensors, collate_fn_map=collate_fn_map)
         return stacked
     arena = _process.home_arena()
@@ -73,8 +74,12 @@ _IN_ARENA: dict[Any, Callable[..., Any]] = {**default_collate_fn_map, torch.Tens
 
 
 def check_device(device: Any) -> None:
-    """Raises what torch does when there is no such device."""
-    torch.empty(0, device=device)
+    """DeviceError when there is no such device here; what torch raises for what names none."""
+    torch.device(device)
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:  # torch is built without it, or finds none
+        raise DeviceError(f"there is no device {str(device)!r} here: {error}") from error
 
 
 def receive_to(arena: _core.Arena, item: Any, device: Any) -> Any:
@@ -88,7 +93,7 @@ def receive_to(arena: _core.Arena, item: Any, device: Any) -> Any:
 
 
 def _has_streams(device: Any) -> bool:
-    return torch.device(device).type == "cuda"
+    return str(torch.device(device).type) == "cuda"
 
 
 def _mark(device: Any) -> Any:
@@ -108,10 +113,8 @@ def move_to(item: Any, device: Any, without_waiting: bool = False) -> Any:
     """
     if isinstance(item, torch.Tensor):
         return item.to(device, copy=True, non_blocking=without_waiting)
-    if isinstance(item, np.ndarray) and item.dtype.kind in "biufc":
-        if without_waiting and item.flags.writeable:  # torch has no read-only tensors
-            return torch.from_numpy(item).to(device, copy=True, non_blocking=True)
-        return torch.tensor(item, device=device)
+    if isinstance(item, np.ndarray):
+        return _move_array(item, device, without_waiting)
     if isinstance(item, tuple) and hasattr(item, "_make"):
         return item._make(move_to(value, device, without_waiting) for value in item)
     if type(item) in (list, tuple):
@@ -127,6 +130,19 @@ def move_to(item: Any, device: Any, without_waiting: bool = False) -> Any:
             object.__setattr__(made, field.name, move_to(getattr(item, field.name), device, without_waiting))
         return made
     return item
+
+
+def _move_array(array: np.ndarray[Any, Any], device: Any, without_waiting: bool) -> Any:
+    """The array itself where torch has nothing like it: texts, dates, structures, masks, long doubles."""
+    if array.dtype.kind not in "biufc" or array.dtype.char in "gG" or isinstance(array, np.ma.MaskedArray):
+        return array
+    native = array.dtype.newbyteorder("=")
+    if array.dtype != native or any(stride < 0 for stride in array.strides):
+        copied = np.array(array, dtype=native, order="C", subok=False)
+        return torch.from_numpy(copied).to(device)
+    if without_waiting and array.flags.writeable:  # torch has no read-only tensors
+        return torch.from_numpy(array).to(device, copy=True, non_blocking=True)
+    return torch.tensor(array, device=device)
 
 
 def _reduce_ordinary(tensor: Any, protocol: Any) -> Any:

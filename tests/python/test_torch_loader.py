@@ -157,6 +157,14 @@ def test_samples_that_do_not_fit_together_are_an_error_of_torch() -> None:
 
 
 @pytest.mark.usefixtures("as_worker")
+@pytest.mark.parametrize("count", [10, 100_000])
+def test_samples_of_several_dtypes_are_stacked_by_torch(count: int) -> None:
+    samples = [torch.zeros(count, dtype=torch.int64), torch.ones(count)]
+    got = shmtree.torch.collate(samples)
+    assert torch.equal(got, torch.utils.data.default_collate(samples)) and got.dtype is torch.float32
+
+
+@pytest.mark.usefixtures("as_worker")
 def test_samples_that_need_gradients_are_stacked_by_torch() -> None:
     samples = [torch.zeros(100_000, requires_grad=True)] * 2
     assert shmtree.torch.collate(samples).requires_grad

@@ -121,6 +121,19 @@ def test_a_quantized_tensor_is_refused_with_what_to_send_instead() -> None:
     assert receiver.empty()
 
 
+@pytest.mark.parametrize("name", ["quint8", "float4_e2m1fn_x2"])
+def test_tensors_that_could_not_be_read_are_neither_made_nor_sent(name: str) -> None:
+    dtype = getattr(torch, name, None)
+    if dtype is None:
+        pytest.skip(f"this torch has no {name}")
+    sender, receiver = shmtree.create_pair()
+    with pytest.raises(TypeError, match=name):
+        sender.new_empty(10, dtype)
+    with pytest.raises(TypeError, match=name):
+        sender.put(torch.zeros(10, dtype=torch.uint8).view(dtype))
+    assert receiver.empty()
+
+
 @dataclass(frozen=True)
 class Both:
     tensor: Any
@@ -153,6 +166,51 @@ def test_get_to_makes_tensors_that_hold_nothing() -> None:
     assert torch.equal(got["others"][0][0]["k"][0], torch.ones(50_000)) and got["others"][0][0]["new"] == []
     assert got["others"][0].maxlen == 1 and got["others"][1].count == 1
     assert len(arena.holders()) == held
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(24, dtype=np.uint8).reshape(2, 4, 3)[:, ::-1],
+        np.arange(3, dtype=">i4"),
+        np.array(7, ">f8"),
+        np.rot90(np.arange(6.0).reshape(2, 3)),
+        np.arange(6, dtype=">c8")[::-2],
+    ],
+    ids=["flipped", "big-endian", "scalar", "turned", "both"],
+)
+def test_get_to_makes_tensors_of_arrays_that_torch_does_not_take_as_they_are(array: Any) -> None:
+    sender, receiver = shmtree.create_pair()
+    sender.put(array)
+    got = receiver.get_to("cpu")
+    assert isinstance(got, torch.Tensor) and np.array_equal(got.numpy(), array) and got.shape == array.shape
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.ones(2, np.longdouble),
+        np.ones(2, np.clongdouble),
+        np.ma.masked_array([1.0, 2.0], [False, True]),
+        np.array(["text"]),
+        np.zeros(2, "M8[s]"),
+        np.zeros(2, "i4,f8"),
+    ],
+    ids=lambda array: str(array.dtype),
+)
+def test_get_to_leaves_arrays_that_no_tensor_is_like(array: Any) -> None:
+    sender, receiver = shmtree.create_pair()
+    sender.put(array)
+    assert_same(receiver.get_to("cpu"), array)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_get_to_a_gpu_that_is_not_there_is_a_device_error() -> None:
+    sender, receiver = shmtree.create_pair()
+    sender.put(1)
+    with pytest.raises(shmtree.DeviceError, match="cuda"):
+        receiver.get_to("cuda")
+    assert receiver.get_to("cpu") == 1
 
 
 def test_get_to_a_device_that_is_not_there_receives_nothing() -> None:
