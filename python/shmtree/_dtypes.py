@@ -8,6 +8,7 @@ any, ``titles`` and ``aligned``; formats are texts, such dicts, or pairs (format
 from __future__ import annotations
 
 import ast
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,15 @@ def parse(text: str) -> np.dtype[Any]:
     """The dtype of a text. Raises ValueError, TypeError or SyntaxError for a text that `describe` does not write."""
     if not text.startswith(("{", "(")):
         return np.dtype(text)
-    return _build(ast.literal_eval(text))
+    return _build(_literal(text))
+
+
+def _literal(text: str) -> Any:
+    for _ in range(1000):
+        # Before 3.12, threads that parse at the same time count into one depth, and are told that it is wrong.
+        with contextlib.suppress(SystemError):
+            return ast.literal_eval(text)
+    return ast.literal_eval(text)
 
 
 def _build(parts: Any) -> np.dtype[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ast
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from exact import assert_same, assert_same_array
 
 import shmtree
+from shmtree import _dtypes
 
 
 def through(value: object, **options: Any) -> Any:
@@ -343,3 +345,19 @@ class Wrapper:
 def test_a_python_array_goes_through_pickle() -> None:
     value = array.array("d", [1.0, 2.0])
     assert shmtree.unpack(shmtree.pack(value)) == value
+
+
+def test_a_parser_that_another_thread_disturbed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, calls = ast.literal_eval, [0]
+
+    def disturbed(text: str) -> Any:
+        calls[0] += 1
+        if calls[0] < 3:
+            raise SystemError("AST constructor recursion depth mismatch (before=24, after=20)")
+        return parse(text)
+
+    dtype = np.dtype([("disturbed", np.int32), ("y", np.float64)])
+    text = _dtypes.describe(dtype, False)
+    assert text is not None
+    monkeypatch.setattr(ast, "literal_eval", disturbed)
+    assert _dtypes.parse(text) == dtype and calls[0] == 3
