@@ -109,9 +109,8 @@ Error Channel::end_error(End which) {
   KilledList& killed = end(which).killed;
   std::uint32_t count = load_acquire(killed.count);
   while (count != 0) {
-    Error error{Code::kPeerDied, which == End::kSending
-                                     ? "no senders are left, and of those since the last end these were killed:"
-                                     : "no receivers are left, and of those since the last end these were killed:"};
+    Error error{Code::kPeerDied, which == End::kSending ? "no senders are left, and these died without closing:"
+                                                        : "no receivers are left, and these died without closing:"};
     for (std::uint32_t i = 0; i < std::min(count, kMostKilled); ++i) error.pids.push_back(load_relaxed(killed.pids[i]));
     if (!compare_swap(killed.count, count, 0u)) continue;
     for (const int pid : error.pids) error.message.append(" ").append(std::to_string(pid));
