@@ -1,7 +1,10 @@
 """Actors play CartPole and send every transition, with the rendered frame, to a learner that trains a policy.
 
 The same program runs twice, with the same seeds: over shmtree and over multiprocessing.Queue. Only `make_channel`
-knows which. Run it with `./dev demo`, or `python examples/actors_to_learner.py --help`.
+knows which. `./dev demo` installs what it needs and runs it. By hand, in a checkout:
+
+    pip install '.[demo]'
+    python examples/actors_to_learner.py --help
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JPEG files to a model: SPDL reads and decodes them in threads of a subprocess, the batches come through shmtree.
 
-    pip install 'shmtree[spdl]' pillow
+    pip install '.[spdl]' pillow    # in a checkout
     python examples/spdl_jpeg_pipeline.py
 
 The pictures are made first, in a temporary folder: discs and squares, which a small classifier learns to tell apart.

@@ -1,4 +1,4 @@
-"""The code in README.md, docs/guide.md and docs/migration.md runs, and prints what stands below it."""
+"""The code in README.md and the pages with programs runs, and prints what stands below it."""
 
 import importlib.util
 import re
@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 MIGRATION = (ROOT / "docs/migration.md").read_text()
-PAGES = {"README.md": README, "docs/guide.md": (ROOT / "docs/guide.md").read_text(), "docs/migration.md": MIGRATION}
+PROGRAMS = ["README.md", "docs/guide.md", "docs/training.md", "docs/migration.md"]
+PAGES = {page: (ROOT / page).read_text() for page in PROGRAMS}
 
 
 def examples(text, language="python"):
