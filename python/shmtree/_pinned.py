@@ -11,7 +11,6 @@ import contextlib
 import os
 import sys
 import threading
-from collections import deque
 from typing import Any
 
 from . import _core, _cuda_driver, _process
@@ -44,12 +43,14 @@ class _Pinned:
             self.blocks[address] = nbytes
 
     def end(self) -> None:
-        with self.driver.on(self.device):
-            while self.blocks:
-                address, _ = self.blocks.popitem()
-                with contextlib.suppress(DeviceError):
-                    self.driver.unregister_host(address)
-        self.arena.set_pinned(False)
+        try:
+            with self.driver.on(self.device):
+                while self.blocks:
+                    address, _ = self.blocks.popitem()
+                    with contextlib.suppress(DeviceError):
+                        self.driver.unregister_host(address)
+        finally:
+            self.arena.set_pinned(False)
 
 
 _pinned: dict[bytes, _Pinned] = {}
@@ -63,8 +64,9 @@ def pin(arena: _core.Arena) -> None:
     with _lock:
         if arena.uuid not in _pinned:
             _core.set_pin_callback(_note)
-            _pinned[arena.uuid] = _Pinned(arena, driver)
-            arena.set_pinned(True)
+            made = _Pinned(arena, driver)
+            arena.set_pinned(True)  # may be interrupted, and is then asked for again; until it is noted, _note waits
+            _pinned[arena.uuid] = made
 
 
 def unpin(arena: _core.Arena) -> None:
@@ -100,27 +102,27 @@ class Copy:
         self.item = item
 
 
-_copies: deque[Copy] = deque()
+_copies: set[Copy] = set()
 
 
 def keep(event: Any, item: Any) -> None:
-    _copies.append(Copy(event, item))
+    _copies.add(Copy(event, item))
 
 
 def settle() -> int:
     """Lets go of what has been read; how many copies are still under way."""
-    for _ in range(len(_copies)):
-        with contextlib.suppress(IndexError):  # another thread does the same
-            one = _copies.popleft()
-            if not one.event.query():
-                _copies.append(one)
+    for one in list(_copies):
+        if one.event.query():  # until then it stays, for an unpin in another thread to wait for
+            _copies.discard(one)
     return len(_copies)
 
 
 def wait_for_copies() -> None:
-    with contextlib.suppress(IndexError):
-        while True:
-            _copies.popleft().event.synchronize()
+    for one in list(_copies):
+        try:
+            one.event.synchronize()
+        finally:
+            _copies.discard(one)
 
 
 def _at_exit() -> None:
