@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 import threading
+import weakref
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -52,6 +53,7 @@ class _Allocation:
 
 _opened: dict[tuple[int, bytes], _Allocation] = {}
 _departed: deque[_Departure] = deque()
+_alive: weakref.WeakSet[Memory] = weakref.WeakSet()
 _lock = threading.Lock()  # a destructor may run while it is held, and only tries to take it
 
 
@@ -77,6 +79,7 @@ class Memory:
                 allocation = _opened[self._key] = _Allocation(driver, device, where.handle)
             allocation.users += 1
         self._allocation = allocation
+        _alive.add(self)
         self.pointer = allocation.base + where.first
         if where.first + where.nbytes > allocation.nbytes:
             raise CorruptMessage("device memory of a message is not in the allocation it names")
@@ -90,6 +93,10 @@ class Memory:
             return
         _departed.append(_Departure(self._driver, self._key, self._allocation, self._lease))
         settle()
+
+    def forget(self) -> None:
+        """In a forked child, which cannot use the memory, and does not keep it."""
+        self._lease = None
 
 
 class _Departure:
@@ -125,11 +132,14 @@ class _Departure:
 
     def end(self) -> None:
         """Under the lock."""
+        self._allocation.users -= 1
+        is_last = self._allocation.users == 0
+        if is_last:
+            del _opened[self._key]
         with contextlib.suppress(DeviceError), self._driver.on(self._allocation.device):
-            self._driver.destroy_event(self._event)
-            self._allocation.users -= 1
-            if self._allocation.users == 0:
-                del _opened[self._key]
+            with contextlib.suppress(DeviceError):
+                self._driver.destroy_event(self._event)
+            if is_last:
                 self._driver.close_memory(self._allocation.base)
         self._lease = None
 
@@ -139,11 +149,12 @@ def settle() -> int:
     if _lock.acquire(blocking=False):
         try:
             for _ in range(len(_departed)):
-                one = _departed.popleft()
+                one = _departed[0]  # and stays there if the question fails
                 if one.has_passed():
+                    _departed.popleft()
                     one.end()
                 else:
-                    _departed.append(one)
+                    _departed.rotate(-1)
         finally:
             _lock.release()
     return len(_departed)
@@ -158,6 +169,8 @@ def _at_exit() -> None:
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
+    for memory in list(_alive):
+        memory.forget()
     _opened.clear()
     _departed.clear()
 
@@ -183,10 +196,11 @@ def receive(flat: Any) -> Any:
     """
     settle()
     try:
-        about, who, where = flat[0], None, None
+        about, who, where, is_array = flat[0], None, None, False
         if len(flat) != 1:
             who, where = _Who(*flat[1]), _Where(*flat[2])
             _check(who, where)
+            is_array = tuple(about)[:1] == ("array",)
     except (TypeError, ValueError, IndexError):
         raise CorruptMessage("device memory is not described as this version does") from None
     if who is None or where is None:
@@ -196,7 +210,7 @@ def receive(flat: Any) -> Any:
         raise CorruptMessage("device memory came without the channel that keeps it")
     if who.identity == arena.identity:
         return _receive_own(about, who)
-    return build(about, _open(arena, who, where))
+    return build(about, _open(arena, who, where, is_array))
 
 
 def _check(who: _Who, where: _Where) -> None:
@@ -208,7 +222,7 @@ def _check(who: _Who, where: _Where) -> None:
         raise ValueError
 
 
-def _open(arena: _core.Arena, who: _Who, where: _Where) -> Memory:
+def _open(arena: _core.Arena, who: _Who, where: _Where, is_array: bool) -> Memory:
     _check_alive(arena, who)
     # The message refers to the token, so it is there; from here on this process keeps it as well.
     lease = arena.open_array(who.block, 1, np.uint8, "C").base
@@ -218,8 +232,12 @@ def _open(arena: _core.Arena, who: _Who, where: _Where) -> Memory:
         memory = Memory(driver, device, where, lease)
         with driver.on(device):
             event = driver.open_event(where.event)
-            driver.wait_in_stream(current_stream(device), event)
-            driver.destroy_event(event)  # what waits for it goes on waiting
+            try:
+                # An array says that it is ready in the default stream, see _interface.
+                for stream in {current_stream(device), 0} if is_array else {current_stream(device)}:
+                    driver.wait_in_stream(stream, event)
+            finally:
+                driver.destroy_event(event)  # what waits for it goes on waiting
     except DeviceError:
         _check_alive(arena, who)
         raise
