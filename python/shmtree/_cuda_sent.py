@@ -9,8 +9,10 @@ else keeps the token: it looks at every later put, and at its exit.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
+import threading
 import time
 import weakref
 from collections import OrderedDict
@@ -76,6 +78,7 @@ class Lent:
 
 _lent: OrderedDict[tuple[bytes, int], Lent] = OrderedDict()  # by arena and token, those looked at last at the end
 _of_parent: list[Any] = []
+_lock = threading.RLock()  # of `_lent`, never while something is waited for; what is freed under it may come here again
 
 
 def leaf_of(thing: Any, arena: _core.Arena) -> Leaf | None:
@@ -154,8 +157,9 @@ def _lend(source: Source, arena: _core.Arena) -> Leaf:
             )
         handle = _handle_of(driver, base)
         event = driver.record(source.stream, shared=True)
+        with _lock:  # from here on the event has an owner, whatever fails
+            _lent[arena.uuid, block] = Lent(source, arena, token, device, event)
         event_handle = driver.event_handle(event)
-    _lent[arena.uuid, block] = Lent(source, arena, token, device, event)
     who = (arena.uuid, block, arena.identity, os.getpid())
     where = (driver.uuid(device), handle, source.pointer - base, source.nbytes, event_handle)
     return Leaf((source.about, who, where, token))
@@ -177,7 +181,8 @@ def _handle_of(driver: _cuda_driver.Driver, base: int) -> bytes:
 
 def own(uuid: bytes, block: int) -> Lent | None:
     """What this process has lent with that token: it is received where it came from."""
-    return _lent.get((uuid, block))
+    with _lock:
+        return _lent.get((uuid, block))
 
 
 # --- getting it back --------------------------------------------------------------------------------------------------
@@ -185,11 +190,22 @@ def own(uuid: bytes, block: int) -> Lent | None:
 
 def look(most: int | None = None) -> int:
     """Forgets what everyone has let go of, of the `most` that were not looked at for longest; how many are left."""
-    for key, lent in list(_lent.items())[:most]:
-        if lent.is_out():
-            with contextlib.suppress(KeyError):  # another thread looked, too
+    with _lock:
+        keys = list(itertools.islice(_lent, most))
+    for key in keys:
+        with _lock:
+            lent = _lent.get(key)
+        if lent is None:
+            continue
+        is_out = lent.is_out()
+        with _lock:
+            if _lent.get(key) is not lent:  # another thread looked, too
+                continue
+            if is_out:
                 _lent.move_to_end(key)
-        elif _lent.pop(key, None) is not None:
+            else:
+                del _lent[key]
+        if not is_out:
             lent.forget()
     return len(_lent)
 
@@ -198,8 +214,11 @@ def wait(timeout: float | None, only_from_others: bool = False) -> bool:
     """Whether everything was let go of in time; `only_from_others`: as far as there is anybody who could."""
     end = None if timeout is None else time.monotonic() + timeout
     while look():
-        if only_from_others and not any(lent.has_others() for lent in list(_lent.values())):
-            return False
+        if only_from_others:
+            with _lock:
+                left = list(_lent.values())
+            if not any(lent.has_others() for lent in left):
+                return False
         if end is not None and time.monotonic() >= end:
             return False
         time.sleep(_STEP_S)
@@ -211,12 +230,21 @@ def _at_exit() -> None:
         wait(exit_timeout, only_from_others=True)
 
 
+def _before_fork() -> None:
+    _lock.acquire()
+
+
 def _after_fork() -> None:
+    _lock.release()
+
+
+def _after_fork_in_child() -> None:
     # The child neither frees the memory nor counts as one who uses it.
     _of_parent.extend(lent.owner for lent in _lent.values())
     _lent.clear()
+    _lock.release()
 
 
 _serialize.register(Leaf, lambda leaf: leaf.flat, _cuda_received.receive)
-_process.before_end(_at_exit)
-os.register_at_fork(after_in_child=_after_fork)
+_process.wait_at_end(_at_exit)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -25,6 +25,7 @@ _default: tuple[int, _core.Arena] | None = None
 _given: weakref.ref[HasChannel] | None = None
 _lock = threading.Lock()
 _endings: list[Callable[[], None]] = []
+_waits: list[Callable[[], None]] = []
 _names: weakref.WeakValueDictionary[str, _core.Name] = weakref.WeakValueDictionary()
 
 
@@ -97,6 +98,11 @@ def before_end(function: Callable[[], None]) -> None:
     _endings.append(function)
 
 
+def wait_at_end(function: Callable[[], None]) -> None:
+    """Calls it after all that, and when the children of multiprocessing are gone: it may wait for what they hold."""
+    _waits.append(function)
+
+
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
@@ -105,6 +111,7 @@ def _after_fork() -> None:
     for name in list(_names.values()):
         with contextlib.suppress(Exception):
             name.join_again()
+    _expect_end()
 
 
 def _at_exit() -> None:
@@ -116,12 +123,24 @@ def _at_exit() -> None:
         function()
 
 
+def _at_very_end() -> None:
+    for function in _waits:
+        function()
+
+
+def _expect_end() -> None:
+    # multiprocessing ends daemons and joins the others at the exit of their parent, which comes after the functions of
+    # atexit that were registered later. What has a priority below 0 is run after that.
+    multiprocessing.util.Finalize(None, _at_very_end, exitpriority=-100)
+
+
 def _at_exit_of_child() -> None:
     # multiprocessing joins the other threads of a child only after this, and they may still have something to put.
     for thread in threading.enumerate():
         if not thread.daemon and thread not in (threading.current_thread(), threading.main_thread()):
             thread.join()
     _at_exit()
+    _at_very_end()
 
 
 def _expect_exit(_: object = None) -> None:
@@ -137,5 +156,7 @@ _anchor = _Anchor()
 multiprocessing.util.register_after_fork(_anchor, _expect_exit)
 if multiprocessing.process.parent_process() is not None:
     _expect_exit()
+else:
+    _expect_end()
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)

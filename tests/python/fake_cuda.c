@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,13 +46,26 @@ typedef struct {
   uint32_t *recorded, *passed;
 } Event;
 
-static int initialized_in, current = -1, pushed[64], depth, numbers, busy;
+static int initialized_in, numbers, busy;
+static _Thread_local int current = -1, pushed[64], depth;
 static Region regions[MOST];
 static Event events[MOST];
 static struct {
   uintptr_t base;
   size_t size;
 } registered[MOST];
+
+// All that is not a thread's own is read and written under the lock, which lasts to the end of the block.
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void unlock(pthread_mutex_t** held) { pthread_mutex_unlock(*held); }
+
+static pthread_mutex_t* lock(void) {
+  pthread_mutex_lock(&mutex);
+  return &mutex;
+}
+
+#define LOCKED __attribute__((cleanup(unlock), unused)) pthread_mutex_t* held = lock()
 
 static void say(const char* format, ...) {
   char path[PATH_MAX], line[256];
@@ -114,6 +128,7 @@ static Region* add_region(const char* name, size_t size, int make) {
 // Memory on the current device: the offset is that of a part within one allocation. Not exportable: as if it were made
 // of pieces, for which the driver has no handle.
 uintptr_t fake_allocate(size_t size, int exportable) {
+  LOCKED;
   char name[64];
   snprintf(name, sizeof name, "memory.%c.%d.%d", devices()[current < 0 ? 0 : current], getpid(), ++numbers);
   const int before = current;
@@ -126,6 +141,7 @@ uintptr_t fake_allocate(size_t size, int exportable) {
 
 // The work of all streams of this process takes until this is called with 0.
 void fake_keep_busy(int is_busy) {
+  LOCKED;
   busy = is_busy;
   if (busy) return;
   for (int i = 0; i < MOST; ++i) {
@@ -134,12 +150,14 @@ void fake_keep_busy(int is_busy) {
 }
 
 int fake_open_count(void) {
+  LOCKED;
   int count = 0;
   for (int i = 0; i < MOST; ++i) count += regions[i].name[0] && regions[i].opened;
   return count;
 }
 
 int fake_event_count(void) {
+  LOCKED;
   int count = 0;
   for (int i = 0; i < MOST; ++i) count += events[i].name[0] != 0;
   return count;
@@ -147,6 +165,7 @@ int fake_event_count(void) {
 
 // Bytes of host memory that are registered and lie in [base, base + size).
 size_t fake_registered(uintptr_t base, size_t size) {
+  LOCKED;
   size_t bytes = 0;
   for (int i = 0; i < MOST; ++i) {
     if (registered[i].size && registered[i].base >= base && registered[i].base + registered[i].size <= base + size)
@@ -158,6 +177,7 @@ size_t fake_registered(uintptr_t base, size_t size) {
 // --- the driver ------------------------------------------------------------------------------------------------------
 
 int cuInit(unsigned flags) {
+  LOCKED;
   (void)flags;
   if (initialized_in && !is_ready()) return NOT_INITIALIZED;
   initialized_in = getpid();
@@ -207,6 +227,7 @@ int cuCtxPopCurrent_v2(void** context) {
 }
 
 int cuPointerGetAttribute(void* data, int attribute, uint64_t pointer) {
+  LOCKED;
   Region* known = region_of(pointer);
   if (attribute != 9 || !known) return INVALID_VALUE;
   *(int*)data = known->device < 0 ? 0 : known->device;
@@ -214,6 +235,7 @@ int cuPointerGetAttribute(void* data, int attribute, uint64_t pointer) {
 }
 
 int cuMemGetAddressRange_v2(uint64_t* base, size_t* size, uint64_t pointer) {
+  LOCKED;
   Region* known = region_of(pointer);
   if (!known) return INVALID_VALUE;
   *base = known->base;
@@ -222,6 +244,7 @@ int cuMemGetAddressRange_v2(uint64_t* base, size_t* size, uint64_t pointer) {
 }
 
 int cuIpcGetMemHandle(Handle* handle, uint64_t pointer) {
+  LOCKED;
   Region* known = region_of(pointer);
   if (!known || known->opened || !known->exportable) return INVALID_VALUE;
   memset(handle, 0, sizeof *handle);
@@ -230,6 +253,7 @@ int cuIpcGetMemHandle(Handle* handle, uint64_t pointer) {
 }
 
 int cuIpcOpenMemHandle_v2(uint64_t* base, Handle handle, unsigned flags) {
+  LOCKED;
   (void)flags;
   if (current < 0) return NO_CONTEXT;
   for (int i = 0; i < MOST; ++i) {
@@ -243,6 +267,7 @@ int cuIpcOpenMemHandle_v2(uint64_t* base, Handle handle, unsigned flags) {
 }
 
 int cuIpcCloseMemHandle(uint64_t base) {
+  LOCKED;
   Region* known = region_of(base);
   if (!known || !known->opened || known->base != base) return INVALID_VALUE;
   say("close %s", known->name);
@@ -266,6 +291,7 @@ static Event* add_event(const char* name, int make) {
 }
 
 int cuEventCreate(void** event, unsigned flags) {
+  LOCKED;
   char name[64];
   if (current < 0) return NO_CONTEXT;
   snprintf(name, sizeof name, "event.%d.%d.%u", getpid(), ++numbers, flags);
@@ -274,6 +300,7 @@ int cuEventCreate(void** event, unsigned flags) {
 }
 
 int cuEventRecord(void* event, void* stream) {
+  LOCKED;
   Event* known = event;
   ++*known->recorded;
   if (!busy) __atomic_store_n(known->passed, *known->recorded, __ATOMIC_RELEASE);
@@ -282,6 +309,7 @@ int cuEventRecord(void* event, void* stream) {
 }
 
 int cuEventQuery(void* event) {
+  LOCKED;
   Event* known = event;
   return __atomic_load_n(known->passed, __ATOMIC_ACQUIRE) == *known->recorded ? SUCCESS : NOT_READY;
 }
@@ -293,6 +321,7 @@ int cuEventSynchronize(void* event) {
 }
 
 int cuEventDestroy_v2(void* event) {
+  LOCKED;
   Event* known = event;
   if (!known || !known->name[0]) return INVALID_VALUE;
   munmap(known->recorded, 2 * sizeof(uint32_t));
@@ -313,11 +342,13 @@ int cuIpcGetEventHandle(Handle* handle, void* event) {
 }
 
 int cuIpcOpenEventHandle(void** event, Handle handle) {
+  LOCKED;
   *event = add_event(handle.bytes, 0);
   return *event ? SUCCESS : MAP_FAILED_CODE;
 }
 
 int cuMemHostRegister_v2(void* address, size_t size, unsigned flags) {
+  LOCKED;
   uintptr_t base = (uintptr_t)address;
   int place = -1;
   if (!is_ready() || base % 4096 || size % 4096 || size == 0) return INVALID_VALUE;
@@ -334,6 +365,7 @@ int cuMemHostRegister_v2(void* address, size_t size, unsigned flags) {
 }
 
 int cuMemHostUnregister(void* address) {
+  LOCKED;
   for (int i = 0; i < MOST; ++i) {
     if (registered[i].size == 0 || registered[i].base != (uintptr_t)address) continue;
     say("unregister %zu", registered[i].size);
