@@ -210,22 +210,6 @@ bool Arena::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes) noe
   return given;
 }
 
-// A block whose writer died, perhaps between raising `committed` and the pages: what it has is not known. Its pages go,
-// so that the count is right; where none may go, the missing ones come.
-void Arena::give_up_unfinished(BlockRef ref) noexcept {
-  const BlockEntry* block = entry(ref.id);
-  if (block == nullptr) return;
-  const std::uint64_t committed = committed_of(*block, ref.id.size_class());
-  // Who pins from here on registers what it holds, and nobody holds this one until it was free.
-  if (!is_pinned()) {
-    give_back(ref, 0, committed);
-    return;
-  }
-  // Where that fails they come when they are written to.
-  static_cast<void>(try_commit_pages(fd(), geometry().data_offset(ref.id), committed));
-  give_back(ref, committed, 0);
-}
-
 // One attempt: a block; or one that is not valid when there is no room now.
 Result<OwnedBlock> Arena::try_allocate(std::uint64_t bytes, BlockKind kind, Identity me, const WaitContext& wait,
                                        bool* short_of_machine) {
@@ -293,11 +277,11 @@ Result<OwnedBlock> Arena::allocate(std::uint64_t bytes, BlockKind kind, const Wa
       continue;
     }
     const std::uint64_t used = load_acquire(header().used_bytes);
-    const bool only_held = held_bytes() >= used;
+    const bool stuck = held_bytes() >= used || is_kept_by_pins(bytes);  // what is queued would not help
     const std::int64_t now = monotonic_ns();
-    if (!only_held) hoarded_since = 0;
-    if (only_held && hoarded_since == 0) hoarded_since = now;
-    const bool impatient = only_held && (wait.deadline.is_immediate() || now - hoarded_since >= kHoardPatienceNs);
+    if (!stuck) hoarded_since = 0;
+    if (stuck && hoarded_since == 0) hoarded_since = now;
+    const bool impatient = stuck && (wait.deadline.is_immediate() || now - hoarded_since >= kHoardPatienceNs);
     if (impatient && short_of_machine) {
       return Error{Code::kOutOfSharedMemory, "the machine or its control group has " +
                                                  megabytes(available_memory_bytes()) + " left, too few for " +
@@ -307,7 +291,8 @@ Result<OwnedBlock> Arena::allocate(std::uint64_t bytes, BlockKind kind, const Wa
     if (impatient) {
       return Error{Code::kOutOfSharedMemory,
                    "no room for " + megabytes(bytes) + ": of the budget of " + megabytes(max_bytes()) + ", " +
-                       megabytes(used) + " are held and none are queued (" + describe_holders(4) + ")" +
+                       megabytes(used) + (held_bytes() >= used ? " are held and none are queued" : " are in use") +
+                       " (" + describe_holders(4) + ")" +
                        (is_pinned() ? ", and the rest stays with blocks of other sizes, since "
                                       "a process pinned the arena"
                                     : "") +
@@ -384,34 +369,6 @@ std::uint64_t Arena::evict(std::uint64_t want, const WaitContext* wait) noexcept
     }
   }
   return done;
-}
-
-// Under the arena lock, which whoever picks victims has: from then on there are none. Those picked before are held by
-// nobody, so their pages are not registered before they are free again.
-Status Arena::set_pinned(bool pinned, const WaitContext& wait) {
-  auto me = identity();
-  if (!me) return std::move(me).error();
-  Status locked = lock_blocks(wait);
-  if (!locked) return locked;
-  store_release(participant(slot_of(*me)).pinned, pinned ? generation_of(*me) : 0u);
-  unlock_blocks();
-  return success();
-}
-
-// A slot that has a new owner is not pinned by what the old one left there; that of a dead one is, until a reconcile.
-bool Arena::is_pinned() const noexcept {
-  const std::uint32_t high = std::min(load_acquire(header().participants_high), kMaxParticipants);
-  for (std::uint32_t slot = 0; slot < high; ++slot) {
-    const Participant& other = participant(slot);
-    const std::uint32_t pinned = load_acquire(other.pinned);
-    if (pinned != 0 && pinned == load_acquire(other.generation) && !is_status(slot, SlotStatus::kFree)) return true;
-  }
-  return false;
-}
-
-bool Arena::is_pinned_here() const noexcept {
-  const Identity me = current_identity();
-  return me != kNobody && load_relaxed(participant(slot_of(me)).pinned) == generation_of(me);
 }
 
 std::uint64_t Arena::trim() noexcept {

@@ -305,6 +305,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   bool counts_are_possible() const noexcept;
   bool give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes) noexcept;
   void give_up_unfinished(BlockRef ref) noexcept;
+  bool is_kept_by_pins(std::uint64_t bytes) noexcept;
   static constexpr std::size_t kEvictAtOnce = 32;  // blocks taken off the free lists under one lock
   struct Victim {
     BlockRef block;

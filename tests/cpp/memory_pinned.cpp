@@ -1,4 +1,5 @@
 // Pages that a process registered for DMA stay where they are, whoever tidies up; and who else keeps a block.
+#include <string>
 #include <vector>
 
 #include "support/arenas.h"
@@ -152,4 +153,17 @@ TEST_CASE("A block is kept by others while a message refers to it or another pro
   other.kill_and_wait();
   REQUIRE(arena->check_participants(0));
   CHECK_FALSE(is_kept_by_others(*arena, token));
+}
+
+TEST_CASE("What a pinned arena cannot give is refused, whatever is queued in it") {
+  auto arena = new_arena();
+  { const Lease lease = new_lease(*arena, 12 * kMiB); }
+  REQUIRE(arena->set_pinned(true, patience()).ok());
+  const OwnedBlock queued = new_block(*arena, 4096);  // in use, and held by nobody: as if it were on its way
+  const auto block = arena->allocate(4 * kMiB, BlockKind::kArray, WaitContext{});
+  REQUIRE_FALSE(block.ok());
+  REQUIRE(block.code() == Code::kOutOfSharedMemory);
+  REQUIRE(block.error().message.find("pinned") != std::string::npos);
+  REQUIRE(arena->set_pinned(false, patience()).ok());
+  REQUIRE(arena->allocate(4 * kMiB, BlockKind::kArray, no_wait()).ok());
 }
