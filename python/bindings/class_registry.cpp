@@ -46,16 +46,26 @@ bool is_current(const ClassInfo* info) {
 #endif
 }
 
-// Replaces what was there, which stays allocated: a walk of another thread may be using it.
-bool store(ClassInfo* info) {
-  if (info->type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-    info->guard = PyWeakref_NewRef(type_object(info->type), nullptr);
-    if (!info->guard) return false;
-  }
+bool set_guard(ClassInfo* info) {
+  if (!(info->type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
+  info->guard = PyWeakref_NewRef(type_object(info->type), nullptr);
+  return info->guard != nullptr;
+}
+
+// What is replaced stays allocated: a walk of another thread may be using it.
+void store(ClassInfo* info) {
   const std::lock_guard guard(tables_mutex);
   table()[info->type] = info;
   recent_slot(info->type).store(info, std::memory_order_release);  // with all that is in it
-  return true;
+}
+
+// `made`, or what has been stored for its class meanwhile: another thread met the class, or registered it.
+ClassInfo* store_first(ClassInfo* made) {
+  const std::lock_guard guard(tables_mutex);
+  ClassInfo*& stored = table()[made->type];
+  if (!stored || !is_current(stored)) stored = made;
+  recent_slot(made->type).store(stored, std::memory_order_release);
+  return stored;
 }
 
 ClassInfo* find(PyTypeObject* type) {
@@ -117,11 +127,13 @@ const ClassInfo* class_info(PyTypeObject* type) {
   auto* made = new ClassInfo();
   made->type = type;
   made->name = global_name(type_object(type));
-  if (PyErr_Occurred() || !classify(*made) || !store(made)) {
+  const bool sound = !PyErr_Occurred() && classify(*made) && set_guard(made);
+  known = sound ? store_first(made) : nullptr;
+  if (known != made) {
+    Py_XDECREF(made->guard);
     delete made;
-    return nullptr;
   }
-  return made;
+  return known;
 }
 
 Ref resolve_global(std::string_view name, bool may_import) {
@@ -187,13 +199,14 @@ bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten) {
   info->found_by_name = true;
   info->flatten = Ref::borrow(flatten);
   info->unflatten = Ref::borrow(unflatten);
-  if (info->name.empty() || info->name.size() > kMaxNameBytes || !store(info)) {
+  if (info->name.empty() || info->name.size() > kMaxNameBytes || !set_guard(info)) {
     delete info;
     if (!PyErr_Occurred())
       PyErr_SetString(PyExc_ValueError, "register() needs a class with a name of at most 4096 bytes");
     return false;
   }
   Py_INCREF(cls);  // registered for good
+  store(info);
   const std::lock_guard guard(tables_mutex);
   registered_by_name()[info->name] = info;
   return true;

@@ -8,6 +8,24 @@ PyObject* running_flags = nullptr;
 PyObject* running_key = nullptr;
 PyObject* begin_span = nullptr;
 
+int raise_now(void* exception) {
+  const Ref owned(static_cast<PyObject*>(exception));
+  PyErr_SetObject(type_object(Py_TYPE(owned.get())), owned.get());
+  return -1;
+}
+
+// A profiler that fails does not keep a message from going. What a signal handler raised in it, such as
+// KeyboardInterrupt, is the program's, and comes a moment later.
+void settle_exception() noexcept {
+  if (PyErr_ExceptionMatches(PyExc_Exception)) return PyErr_WriteUnraisable(begin_span);
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  if (Py_AddPendingCall(raise_now, value) != 0) PyErr_SetInterrupt(), Py_DECREF(value);
+}
+
 }  // namespace
 
 void set_spans(PyObject* flags, PyObject* key, PyObject* begin) {
@@ -21,14 +39,14 @@ void set_spans(PyObject* flags, PyObject* key, PyObject* begin) {
 void Span::begin(const char* name) {
   if (PyDict_GetItemWithError(running_flags, running_key) != Py_True) return;  // a str and a module's names: no errors
   span_ = PyObject_CallFunction(begin_span, "s", name);
-  if (!span_) PyErr_WriteUnraisable(begin_span);
+  if (!span_) settle_exception();
 }
 
 void Span::end() noexcept {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);
   if (const Ref ended(PyObject_CallMethod(span_, "__exit__", "OOO", Py_None, Py_None, Py_None)); !ended) {
-    PyErr_WriteUnraisable(begin_span);
+    settle_exception();
   }
   Py_CLEAR(span_);
   PyErr_Restore(type, value, traceback);

@@ -113,3 +113,17 @@ def test_a_profiler_that_fails_does_not_harm_the_call(arena: shmtree.Arena, monk
         assert receiver.get() == 1
 
     assert told == ["shmtree.put", "shmtree.get"]
+
+
+def test_an_interrupt_in_the_profiler_is_not_lost(arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt(name)
+
+    sender, receiver = arena.create_pair()
+    with profiler(), monkeypatch.context() as patched:
+        patched.setattr("torch.profiler.record_function", interrupt)
+        with pytest.raises(KeyboardInterrupt, match=r"shmtree\.put"):
+            sender.put(1)
+            for _ in range(1000):  # it comes with the next instructions
+                pass
+    assert receiver.get() == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime as dt
 import enum
@@ -445,3 +446,30 @@ def test_a_pickle_is_refused_unless_allowed() -> None:
 
 def test_a_frame_of_this_process_is_trusted() -> None:
     assert shmtree.unpack(shmtree.pack(Plain(1))) == Plain(1)
+
+
+def test_a_class_that_is_registered_while_another_thread_first_meets_it_stays_registered() -> None:
+    entered, registered = threading.Event(), threading.Event()
+
+    class Slow(type):
+        @property
+        def __module__(cls) -> str:  # type: ignore[override]
+            if threading.current_thread() is not threading.main_thread():
+                entered.set()
+                registered.wait(30)
+            return __name__
+
+    class Met(metaclass=Slow):
+        pass
+
+    def meet() -> None:
+        with contextlib.suppress(Exception):  # what becomes of this one is not the point
+            shmtree.pack(Met())
+
+    other = threading.Thread(target=meet)
+    other.start()
+    assert entered.wait(30)
+    shmtree.register(Met, lambda met: 1, lambda flat: Met())
+    registered.set()
+    other.join()
+    shmtree.pack(Met(), allow_pickle=False)
