@@ -170,7 +170,7 @@ class Receiver(_core.ReceiverBase, End):
 
         In dicts, lists, tuples, deques and dataclasses, that is; nothing of what was copied is held after it. Out of an
         arena that is pinned here (`Arena.pin`) the copies are in the device's current stream, and what they read is
-        held until a later call finds them done. A device that is not there raises what torch does, and nothing is
+        held until a later call finds them done. DeviceError for a device that is not there, and nothing is
         received.
         """
         from .torch import check_device, receive_to

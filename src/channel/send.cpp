@@ -145,7 +145,7 @@ Status Channel::wait_until_room(const Blocked& blocked, const WaitContext& wait)
     if (!has_room_now()) return 0;
     return shared.capacity == 0 ? 1 : std::max<std::uint64_t>(shared.capacity - std::min(size(), shared.capacity), 1);
   };
-  if (put_spinner_.until(places, shared.capacity / 2, wait)) return success();
+  if (has_room_now() || put_spinner_.until(places, shared.capacity / 2, wait)) return success();
   EventWait for_count(shared.space, wait), for_bytes(shared.freed_bytes, wait);
   for (bool looked = false;; looked = true) {
     const bool on_bytes = room == Room::kFullOfBytes;

@@ -129,9 +129,8 @@ class FrameReader {
   bool next_name_is(std::string_view expected) noexcept {
     const std::size_t bytes = expected.size();
     if (lengths_left() < 2 || length_[0] != 0 || length_[1] != bytes || bytes == kLengthEscape) return false;
-    if (bytes > static_cast<std::size_t>(text_end_ - text_) || std::memcmp(text_, expected.data(), bytes) != 0) {
-      return false;
-    }
+    if (bytes > static_cast<std::size_t>(text_end_ - text_)) return false;
+    if (bytes != 0 && std::memcmp(text_, expected.data(), bytes) != 0) return false;  // of no text there is no address
     if (names_->size() == names_->capacity()) return false;
     names_->emplace_back(text_, bytes);
     length_ += 2;

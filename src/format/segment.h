@@ -58,7 +58,7 @@ class Segment {
       elements = tag >> 2 & 0x3fffffff;
       if ((tag & 3) != 0 || tag >> 32 != words_each || elements * words_each != words) return false;
     }
-    begin = reinterpret_cast<const T*>(&words_[target]);
+    begin = reinterpret_cast<const T*>(words_.data() + target);
     end = begin + elements;
     return true;
   }
