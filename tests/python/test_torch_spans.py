@@ -120,10 +120,14 @@ def test_an_interrupt_in_the_profiler_is_not_lost(arena: shmtree.Arena, monkeypa
         raise KeyboardInterrupt(name)
 
     sender, receiver = arena.create_pair()
+
+    def put_and_go_on() -> None:
+        sender.put(1)
+        for _ in range(1000):  # it comes with the next instructions
+            pass
+
     with profiler(), monkeypatch.context() as patched:
         patched.setattr("torch.profiler.record_function", interrupt)
         with pytest.raises(KeyboardInterrupt, match=r"shmtree\.put"):
-            sender.put(1)
-            for _ in range(1000):  # it comes with the next instructions
-                pass
+            put_and_go_on()
     assert receiver.get() == 1
