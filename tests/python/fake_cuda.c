@@ -58,7 +58,9 @@ static struct {
 // All that is not a thread's own is read and written under the lock, which lasts to the end of the block.
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-static void unlock(pthread_mutex_t** held) { pthread_mutex_unlock(*held); }
+static void unlock(pthread_mutex_t** held) {
+  pthread_mutex_unlock(*held);
+}
 
 static pthread_mutex_t* lock(void) {
   pthread_mutex_lock(&mutex);
@@ -85,7 +87,9 @@ static const char* devices(void) {
   return known ? known : "a";
 }
 
-static int is_ready(void) { return initialized_in == getpid(); }
+static int is_ready(void) {
+  return initialized_in == getpid();
+}
 
 static void* map_file(const char* name, size_t* size, int make) {
   char path[PATH_MAX];
