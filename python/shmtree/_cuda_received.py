@@ -318,7 +318,7 @@ def _build_array(memory: Memory | None, typestr: str, first: int, shape: Any, st
         raise ValueError(f"a dtype {typestr!r}")
     steps = array.strides
     if steps is None:
-        steps = tuple(array.dtype.itemsize * int(np.prod(array.shape[i + 1 :])) for i in range(len(array.shape)))
+        steps = contiguous_steps(array.shape, array.dtype.itemsize)
     _check_extent(memory, first, array.shape, steps, array.dtype.itemsize)
     torch = _torch_with_cuda()
     if torch is None or memory is None or read_only:  # torch has no read-only tensors
@@ -332,11 +332,19 @@ def _check_extent(memory: Memory | None, first: int, shape: Any, steps: Any, ite
         raise ValueError("a shape that is none")
     if 0 in shape:
         return
-    reaches = [(count - 1) * step for count, step in zip(shape, steps, strict=True)]
-    low = first + sum(min(0, reach) for reach in reaches)
-    high = first + sum(max(0, reach) for reach in reaches) + itemsize
-    if memory is None or low < 0 or high > memory.nbytes:
+    low, high = extent(shape, steps, itemsize)
+    if memory is None or first + low < 0 or first + high > memory.nbytes:
         raise ValueError("elements outside of it")
+
+
+def contiguous_steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    return tuple(itemsize * int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+
+
+def extent(shape: Any, steps: Any, itemsize: int) -> tuple[int, int]:
+    """Where the bytes of an array that is not empty begin and end, from its first element."""
+    reaches = [(count - 1) * step for count, step in zip(shape, steps, strict=True)]
+    return sum(min(0, reach) for reach in reaches), sum(max(0, reach) for reach in reaches) + itemsize
 
 
 def _build_tensor(

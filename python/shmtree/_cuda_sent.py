@@ -129,15 +129,10 @@ def _source_of_array(array: Any) -> Source | None:
     strides = known.get("strides")
     low = high = 0
     if 0 not in shape:
-        steps = strides if strides is not None else _contiguous(shape, dtype.itemsize)
-        reaches = [(count - 1) * step for count, step in zip(shape, steps, strict=True)]
-        low, high = sum(min(0, reach) for reach in reaches), sum(max(0, reach) for reach in reaches) + dtype.itemsize
+        steps = strides if strides is not None else _cuda_received.contiguous_steps(shape, dtype.itemsize)
+        low, high = _cuda_received.extent(shape, steps, dtype.itemsize)
     about = ("array", dtype.str, -low, shape, None if strides is None else tuple(strides), bool(read_only))
     return Source(array, pointer + low, high - low, known.get("stream") or 0, about)
-
-
-def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    return tuple(itemsize * int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
 
 
 def _lend(source: Source, arena: _core.Arena) -> Leaf:
