@@ -53,7 +53,8 @@ bool Channel::is_acked(std::uint64_t ticket) noexcept {
   if (load_acquire(header().taken) == 0) return true;
   bool acked = true;
   for_each_record([&](Record& record) {
-    acked = state_of_record(load_acquire(record.state)) == RecordState::kFree || record.slot().ticket != ticket;
+    acked =
+        state_of_record(load_acquire(record.state)) == RecordState::kFree || load_once(record.slot().ticket) != ticket;
     return acked;
   });
   return acked;
@@ -68,7 +69,7 @@ bool Channel::all_acked(Identity me) noexcept {
   if (load_acquire(header().taken) == 0) return true;
   bool acked = true;
   for_each_record([&](Record& record) {
-    acked = state_of_record(load_acquire(record.state)) == RecordState::kFree || record.slot().sender != me;
+    acked = state_of_record(load_acquire(record.state)) == RecordState::kFree || load_once(record.slot().sender) != me;
     return acked;
   });
   return acked;
@@ -83,7 +84,8 @@ std::uint64_t Channel::pending_acks(const WaitContext&) {
     std::uint64_t pending = 0;
     for_each_record([&](Record& record) {
       const bool waits = state_of_record(load_acquire(record.state)) != RecordState::kFree;
-      if (waits && record.slot().sender == *me && record.slot().ticket < head) ++pending;
+      const Slot& slot = record.slot();
+      if (waits && load_once(slot.sender) == *me && load_once(slot.ticket) < head) ++pending;
       return true;
     });
     {

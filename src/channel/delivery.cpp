@@ -137,10 +137,15 @@ Result<Delivery> Channel::take(const WaitContext& wait) {
   }
 }
 
-// A slot may be written while it is read: what is copied with it goes by one look at its size.
+// A slot may be written while it is read: what is copied with it goes by one look at its size. The words go one by one,
+// for who looks for acknowledgements reads those of a record without the lock.
 void Channel::copy_slot(Slot& to, const Slot& from) const noexcept {
-  const std::uint64_t bytes = load_once(from.block) == 0 ? std::min(load_once(from.bytes), inline_bytes()) : 0;
-  std::memcpy(static_cast<void*>(&to), &from, sizeof(Slot) + bytes);
+  const std::uint64_t block = load_once(from.block), bytes = load_once(from.bytes);
+  store_once(to.ticket, load_once(from.ticket));
+  store_once(to.block, block);
+  store_once(to.bytes, bytes);
+  store_once(to.sender, load_once(from.sender));
+  if (block == 0) std::memcpy(to.inline_data(), from.inline_data(), std::min(bytes, inline_bytes()));
 }
 
 Channel::Took Channel::take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept {

@@ -40,6 +40,12 @@ inline T load_once(const T& word) noexcept {
   __atomic_load(&word, &value, __ATOMIC_RELAXED);
   return value;
 }
+// A plain word that anybody may load_once() meanwhile.
+template <class T>
+inline void store_once(T& word, T value) noexcept {
+  crash_point();
+  __atomic_store(&word, &value, __ATOMIC_RELAXED);
+}
 
 // Sees everything written before the store_release that wrote the value.
 template <class T>
