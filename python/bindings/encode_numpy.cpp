@@ -15,6 +15,14 @@ const std::int64_t* as_int64(const npy_intp* values) noexcept {
   return reinterpret_cast<const std::int64_t*>(values);
 }
 
+// The text of a dtype with code kOther, kept for the session; false where only pickle can say it, or on an error.
+bool describe(Encoder& encoder, PyObject* value, PyArray_Descr* descr, bool with_objects, std::string_view* text) {
+  Ref owner;
+  if (!describe_dtype(descr, with_objects, &owner, text)) return false;
+  encoder.keep(std::move(owner));
+  return (!text->empty() && text->size() <= kMaxNameBytes) || encoder.needs_pickle(value);
+}
+
 // The memory from the first to the last byte of the elements.
 struct Extent {
   const std::byte* begin;
@@ -59,10 +67,7 @@ bool Encoder::array(PyArrayObject* array) {
   format::ArraySource source;
   source.dtype = dtype_code(descr);
   if (source.dtype == DType::kOther) {
-    Ref owner;
-    if (!describe_dtype(descr, false, &owner, &source.description)) return false;
-    keep(std::move(owner));
-    if (source.description.empty() || source.description.size() > kMaxNameBytes) return needs_pickle(object);
+    if (!describe(*this, object, descr, false, &source.description)) return false;
     source.item_bytes = static_cast<std::uint64_t>(PyArray_ITEMSIZE(array));
   }
   source.data = PyArray_DATA(array);
@@ -91,12 +96,7 @@ bool encode_numpy_scalar(Encoder& encoder, PyObject* value, const ClassInfo& inf
   if (descr->typeobj != info.type) return encoder.needs_pickle(value);
   const DType code = dtype_code(descr);
   std::string_view description;
-  if (code == DType::kOther) {
-    Ref owner;
-    if (!describe_dtype(descr, false, &owner, &description)) return false;
-    encoder.keep(std::move(owner));
-    if (description.empty() || description.size() > kMaxNameBytes) return encoder.needs_pickle(value);
-  }
+  if (code == DType::kOther && !describe(encoder, value, descr, false, &description)) return false;
   const auto bytes = static_cast<std::size_t>(PyArray_ITEMSIZE(array));
   encoder.out.add_kind(Kind::kNumpyScalar);
   encoder.out.add_length(static_cast<std::uint64_t>(code));
@@ -112,12 +112,7 @@ bool encode_dtype(Encoder& encoder, PyObject* value, const ClassInfo&) {
   auto* descr = reinterpret_cast<PyArray_Descr*>(value);
   const DType code = dtype_code(descr);
   std::string_view description;
-  if (code == DType::kOther) {
-    Ref owner;
-    if (!describe_dtype(descr, true, &owner, &description)) return false;
-    encoder.keep(std::move(owner));
-    if (description.empty() || description.size() > kMaxNameBytes) return encoder.needs_pickle(value);
-  }
+  if (code == DType::kOther && !describe(encoder, value, descr, true, &description)) return false;
   encoder.out.add_kind(Kind::kDType);
   encoder.out.add_length(static_cast<std::uint64_t>(code));
   if (code == DType::kOther) encoder.out.add_name(description);

@@ -42,12 +42,9 @@ PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
 // Takes back the exception that is set, for the next call: items were received that must be handed over first. Without
 // its traceback, whose frames would keep this object.
 void defer_exception(Endpoint* self) {
-  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  Py_XDECREF(type);
-  Py_XDECREF(traceback);
-  Py_XDECREF(self->deferred.exchange(value));
+  Ref exception = take_exception();
+  PyException_SetTraceback(exception.get(), Py_None);
+  Py_XDECREF(self->deferred.exchange(exception.release()));
 }
 
 PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {

@@ -58,7 +58,8 @@ bool add_attributes(PyObject* exception, const Error& error) {
   }
 }
 
-// The exception that is set, which is not any more then.
+}  // namespace
+
 Ref take_exception() {
 #if PY_VERSION_HEX >= 0x030c0000
   return Ref(PyErr_GetRaisedException());
@@ -72,8 +73,6 @@ Ref take_exception() {
   return Ref(value);
 #endif
 }
-
-}  // namespace
 
 bool init_errors() {
   const Wanted wanted[] = {

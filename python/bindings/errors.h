@@ -33,6 +33,9 @@ const ErrorTypes& error_types() noexcept;
 // null, so that a caller can `return raise(error)`.
 PyObject* raise(const Error& error);
 
+// The exception that is set, with its traceback; it is not set any more then.
+Ref take_exception();
+
 // Turns whatever exception is set into CorruptMessage(`what`) with the original as its cause, except MemoryError and
 // what is no Exception (KeyboardInterrupt), which stay.
 void raise_corrupt_from_current(const char* what);

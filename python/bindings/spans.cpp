@@ -1,5 +1,7 @@
 #include "bindings/spans.h"
 
+#include "bindings/errors.h"
+
 namespace shmtree::python {
 namespace {
 
@@ -18,12 +20,10 @@ int raise_now(void* exception) {
 // KeyboardInterrupt, is the program's, and comes a moment later.
 void settle_exception() noexcept {
   if (PyErr_ExceptionMatches(PyExc_Exception)) return PyErr_WriteUnraisable(begin_span);
-  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  Py_XDECREF(type);
-  Py_XDECREF(traceback);
-  if (Py_AddPendingCall(raise_now, value) != 0) PyErr_SetInterrupt(), Py_DECREF(value);
+  Ref exception = take_exception();
+  PyException_SetTraceback(exception.get(), Py_None);  // of the profiler's code
+  if (Py_AddPendingCall(raise_now, exception.get()) != 0) return PyErr_SetInterrupt();
+  exception.release();  // raise_now() has it
 }
 
 }  // namespace
