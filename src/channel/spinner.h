@@ -10,9 +10,9 @@
 
 namespace shmtree::channel {
 
-// Spins for as long as it has been paying off: twice as long when the condition came true meanwhile, half as long when
-// it did not. Once it is not worth its while, only every 32nd wait tries again, then every 64th and so on: two sides
-// that put each other to sleep answer too late for a short look to ever pay, so a try is as long as a spin can be.
+// Spins for up to as long as sleeping and being woken would take, while that has been paying off: when the condition
+// came true meanwhile more often than not. Once it is not worth its while, only every 32nd wait tries again, then every
+// 64th and so on. A spin is never shorter: one late message would otherwise make every later spin end too early.
 //
 // A side that has caught up with the other one takes from it, message by message, the lines of memory that it looks at,
 // which slows both down to half. So a wait that was over at once is followed by some that begin with a lull, in which
@@ -25,18 +25,16 @@ class Spinner {
   // over, it is not waited for at all.
   template <class Ready>
   bool until(const Ready& ready, std::uint64_t enough, const platform::WaitContext& wait) noexcept {
-    if (wait.deadline.is_immediate() || !may_spin()) return false;
-    const std::int32_t spin = next_spin();
-    if (spin == 0) return false;
+    if (wait.deadline.is_immediate() || !may_spin() || !is_due()) return false;
     const platform::BlockingScope blocking(wait.hooks);
-    const bool paid = spins(ready, std::min(enough, kEnough), wait.deadline.remaining_ns(spin));
-    adjust(spin, paid);
+    const bool paid = spins(ready, std::min(enough, kEnough), wait.deadline.remaining_ns(kSpinNs));
+    adjust(paid);
     return paid;
   }
 
  private:
-  static constexpr std::int32_t kMostNs = 50'000;  // longer than a wake-up takes, spinning cannot pay
-  static constexpr std::int32_t kLeastNs = 5'000;
+  static constexpr std::int64_t kSpinNs = 50'000;  // longer than a wake-up takes, spinning cannot pay
+  static constexpr std::int32_t kFirstCredit = 3, kMostCredit = 8;
   static constexpr std::int32_t kFirstRest = 32;
   static constexpr std::int32_t kMostRest = 1024;
   static constexpr int kLooks = 8;  // before the core is offered to others
@@ -80,30 +78,28 @@ class Spinner {
     lull_ns_.store(lull <= kMostLullNs ? static_cast<std::int32_t>(lull) : 0, std::memory_order_relaxed);
   }
 
-  std::int32_t next_spin() noexcept {
-    if (const std::int32_t spin = ns_.load(std::memory_order_relaxed); spin != 0) return spin;
+  bool is_due() noexcept {
+    if (credit_.load(std::memory_order_relaxed) != 0) return true;
     const std::int32_t waits = waits_.load(std::memory_order_relaxed) + 1;
     waits_.store(waits, std::memory_order_relaxed);
-    return waits < rest_.load(std::memory_order_relaxed) ? 0 : kMostNs;
+    return waits >= rest_.load(std::memory_order_relaxed);
   }
 
-  void adjust(std::int32_t spin, bool paid) noexcept {
+  void adjust(bool paid) noexcept {
+    const std::int32_t credit = credit_.load(std::memory_order_relaxed);
     if (paid) {
-      ns_.store(std::min(spin * 2, kMostNs), std::memory_order_relaxed);
+      credit_.store(std::clamp(credit + 1, kFirstCredit, kMostCredit), std::memory_order_relaxed);
       rest_.store(kFirstRest, std::memory_order_relaxed);
       return;
     }
-    const bool was_a_try = ns_.load(std::memory_order_relaxed) == 0;
-    const std::int32_t shorter = was_a_try || spin / 2 < kLeastNs ? 0 : spin / 2;
-    ns_.store(shorter, std::memory_order_relaxed);
+    credit_.store(std::max(credit - 1, 0), std::memory_order_relaxed);
     waits_.store(0, std::memory_order_relaxed);
-    if (was_a_try) {
-      rest_.store(std::min(rest_.load(std::memory_order_relaxed) * 2, kMostRest), std::memory_order_relaxed);
-    }
+    if (credit != 0) return;
+    rest_.store(std::min(rest_.load(std::memory_order_relaxed) * 2, kMostRest), std::memory_order_relaxed);
   }
 
-  std::atomic<std::int32_t> ns_{20'000};  // 0: it does not pay
-  std::atomic<std::int32_t> waits_{0};    // without a spin
+  std::atomic<std::int32_t> credit_{kFirstCredit};  // spins that may fail before there are none; 0: it does not pay
+  std::atomic<std::int32_t> waits_{0};              // without a spin
   std::atomic<std::int32_t> rest_{kFirstRest};
   std::atomic<std::int32_t> lull_ns_{0};
 };

@@ -51,6 +51,23 @@ TEST_CASE("A try that pays makes every wait spin again") {
   CHECK(spins_in_vain(spinner));
 }
 
+TEST_CASE("One wait that was too long for a spin does not end those that pay, nor makes them shorter") {
+  if (platform::usable_cores() < 2) return;
+  Spinner spinner;
+  const auto at_once = [] { return true; };
+  for (int i = 0; i < 8; ++i) REQUIRE(spinner.until(at_once, 1, {Deadline::never()}));
+  for (int i = 0; i < 4; ++i) {
+    std::int64_t first = 0, last = 0;
+    const auto never = [&] {
+      last = platform::monotonic_ns();
+      if (first == 0) first = last;
+      return false;
+    };
+    REQUIRE_FALSE(spinner.until(never, 1, {Deadline::never()}));
+    CHECK(last - first >= 30'000);
+  }
+}
+
 TEST_CASE("A call that must not wait does not spin") {
   Spinner spinner;
   bool looked = false;
