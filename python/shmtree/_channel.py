@@ -116,21 +116,8 @@ class Sender(_core.SenderBase, End):
         self._rates = Rates()
         return self
 
-    def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """An uninitialised ndarray in the channel's arena, which `put` gives away instead of copying it.
-
-        After the put the array is read-only, but views of it that were made before, such as rows and slices, are not:
-        they must not be used any more, since what they write appears in what receivers have.
-
-        `shape` is an int or a sequence of ints, `order` "C" or "F". For a dtype of torch it is a tensor. TypeError for
-        dtypes with Python objects in them, MessageTooLarge over the arena's budget, OutOfSharedMemory when what is held
-        leaves no room for it; waits while undelivered messages do.
-        """
-        return _arrays.new_array(self._channel.arena, shape, dtype, order, False)
-
-    def new_zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """`new_empty` filled with zeros."""
-        return _arrays.new_array(self._channel.arena, shape, dtype, order, True)
+    def _new_tensor(self, shape: Any, dtype: Any, order: str, zeroed: bool) -> Any:
+        return _arrays.new_array(self._channel.arena, shape, dtype, order, zeroed)
 
     def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
         """`new_empty` with the shape, dtype and order of another array or tensor."""
