@@ -4,14 +4,15 @@
 #include <algorithm>
 #include <atomic>
 
+#include "memory/event.h"
 #include "platform/atomics.h"
 #include "platform/machine.h"
 #include "platform/waiting.h"
 
 namespace shmtree::channel {
 
-// Spins for up to as long as sleeping and being woken would take, while that has been paying off: when the condition
-// came true meanwhile more often than not. Once it is not worth its while, only every 32nd wait tries again, then every
+// Spins for up to twice as long as being woken takes, while that has been paying off: when the condition came true
+// meanwhile more often than not. Once it is not worth its while, only every 32nd wait tries again, then every
 // 64th and so on. A spin is never shorter: one late message would otherwise make every later spin end too early.
 //
 // A side that has caught up with the other one takes from it, message by message, the lines of memory that it looks at,
@@ -27,13 +28,14 @@ class Spinner {
   bool until(const Ready& ready, std::uint64_t enough, const platform::WaitContext& wait) noexcept {
     if (wait.deadline.is_immediate() || !may_spin() || !is_due()) return false;
     const platform::BlockingScope blocking(wait.hooks);
-    const bool paid = spins(ready, std::min(enough, kEnough), wait.deadline.remaining_ns(kSpinNs));
+    const std::int64_t most = std::clamp(2 * memory::wake_up_ns(), kLeastNs, kMostNs);
+    const bool paid = spins(ready, std::min(enough, kEnough), wait.deadline.remaining_ns(most));
     adjust(paid);
     return paid;
   }
 
  private:
-  static constexpr std::int64_t kSpinNs = 50'000;  // longer than a wake-up takes, spinning cannot pay
+  static constexpr std::int64_t kLeastNs = 50'000, kMostNs = 250'000;
   static constexpr std::int32_t kFirstCredit = 3, kMostCredit = 8;
   static constexpr std::int32_t kFirstRest = 32;
   static constexpr std::int32_t kMostRest = 1024;

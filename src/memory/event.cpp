@@ -1,5 +1,7 @@
 #include "memory/event.h"
 
+#include <algorithm>
+#include <atomic>
 #include <climits>
 
 #include "platform/atomics.h"
@@ -14,15 +16,31 @@ namespace {
 constexpr std::int64_t kFirstSliceNs = 50'000'000;
 constexpr std::int64_t kLaterSliceNs = 250'000'000;
 constexpr std::int64_t kFirstStretchNs = 1'000'000'000;
+constexpr std::int64_t kMostWakeUpNs =
+    1'000'000;  // longer is a clock of another namespace, or a process that was stopped
+
+std::atomic<std::int64_t> usual_wake_up_ns{50'000};
+
+// A race between threads costs one measurement.
+void note_wake_up(std::int64_t took_ns) noexcept {
+  if (took_ns < 0 || took_ns > kMostWakeUpNs) return;
+  const std::int64_t usual = load_relaxed(usual_wake_up_ns);
+  usual_wake_up_ns.store(usual + (took_ns - usual) / 8, std::memory_order_relaxed);
+}
 
 void wake(Event& event, int count) noexcept {
   full_fence();  // what was published is visible before the flag is read
   if (load_relaxed(event.waiters) == 0 || exchange_full(event.waiters, 0u) == 0) return;
+  store_relaxed(event.woken_ns, monotonic_ns());
   add(event.sequence, 1u);
   futex_wake(event.sequence, count);
 }
 
 }  // namespace
+
+std::int64_t wake_up_ns() noexcept {
+  return load_relaxed(usual_wake_up_ns);
+}
 
 void notify(Event& event) noexcept {
   wake(event, 1);
@@ -47,6 +65,7 @@ EventWait::Wake EventWait::sleep() noexcept {
     const BlockingScope blocking(wait_.hooks);
     futex_wait(event_.sequence, armed_, most);
   }
+  if (const std::int64_t woken = load_relaxed(event_.woken_ns); woken > now) note_wake_up(monotonic_ns() - woken);
   return wait_.interrupted() ? Wake::kInterrupted : Wake::kLookAgain;
 }
 
