@@ -1,6 +1,5 @@
 #include "bindings/incoming.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "bindings/errors.h"
@@ -66,14 +65,14 @@ PyObject* decode_incoming(Endpoint* self, Incoming& message, CopyPolicy copy) {
   }
   const std::shared_ptr<channel::Channel> channel = self->channel;
   Arena& arena = *channel->arena();
-  const auto blocks = features::referred_blocks(arena, message);
-  if (copy == CopyPolicy::kAuto && features::is_hoarding(arena, message, blocks)) context.copy = CopyPolicy::kAll;
   Source source{&message, &arena, arena.referred_to_by(message.block())};
+  const auto blocks = features::referred_blocks(arena, source.referred);
+  if (copy == CopyPolicy::kAuto && features::is_hoarding(arena, message, blocks)) context.copy = CopyPolicy::kAll;
   std::vector<ExternalBlock> externals;
+  externals.reserve(blocks.size());
   for (const std::span<const std::byte> block : blocks) {
     externals.push_back({{const_cast<std::byte*>(block.data()), block.size()}, true});
   }
-  externals.resize(std::min(externals.size(), source.referred.size()));  // in case the list is being damaged
   context.externals = externals;
   context.make_owner = make_owner;
   context.state = &source;

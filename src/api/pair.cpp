@@ -219,7 +219,7 @@ class LoanedArrays final : public features::ExternalArrays {
 };
 
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
-  const auto blocks = features::referred_blocks(arena, message);
+  const auto blocks = features::referred_blocks(arena, arena.referred_to_by(message.block()));
   const auto frame = message.frame();
   Result<Item> item = Error{};
   // A tree with arrays of other blocks has to hold them: it is not copied.

@@ -59,10 +59,11 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
   return success();
 }
 
-std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena, const channel::Incoming& message) {
+std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
+                                                        std::span<const memory::BlockRef> referred) {
   std::vector<std::span<const std::byte>> blocks;
-  if (!message.in_block()) return blocks;
-  for (const memory::BlockRef& ref : arena.referred_to_by(message.block())) {
+  blocks.reserve(referred.size());
+  for (const memory::BlockRef& ref : referred) {
     const std::byte* data = arena.is_current(ref) ? arena.address(ref.id) : nullptr;
     const memory::BlockEntry* entry = data == nullptr ? nullptr : arena.entry(ref.id);
     const std::uint64_t size = entry == nullptr ? 0 : entry->size.load(std::memory_order_acquire);

@@ -24,9 +24,10 @@ struct InlineFrame {
 Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred, channel::Channel& channel,
              InlineFrame& scratch, channel::Outgoing& out, const platform::WaitContext& wait);
 
-// The bytes of the blocks that a received frame's external references stand for; valid as long as the frame's block is
-// held. Empty for a frame that came inline.
-std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena, const channel::Incoming& message);
+// The bytes of the blocks that a received frame's external references stand for, `referred` being what
+// Arena::referred_to_by() says of the frame's block; valid as long as that is held. Empty for one that is gone.
+std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
+                                                        std::span<const memory::BlockRef> referred);
 
 // Whether views hold more than half of the budget already, besides what this message brings (its block is held, and
 // those it refers to are `referred`): then it is copied out, so that whoever keeps every item does not stop the

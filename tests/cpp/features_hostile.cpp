@@ -22,7 +22,7 @@ TEST_CASE("A block that a message refers to is no longer than it can be") {
   entry.committed = ~std::uint64_t{0};
 
   const Incoming received = channel->get(patience()).value();
-  const auto blocks = features::referred_blocks(*arena, received);
+  const auto blocks = features::referred_blocks(*arena, arena->referred_to_by(received.block()));
 
   REQUIRE(blocks.size() == 1);
   CHECK(blocks[0].data() == array.data());

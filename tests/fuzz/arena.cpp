@@ -180,7 +180,7 @@ class Scene {
       return;
     }
     within(message.block().id, frame);
-    for (const auto& block : features::referred_blocks(*arena_, message)) read(block);
+    for (const auto& block : features::referred_blocks(*arena_, arena_->referred_to_by(message.block()))) read(block);
     features::is_hoarding(*arena_, message, {});
     auto lease = message.adopt();
     if (lease) within(lease->ref().id, {lease->data(), lease->bytes()});
