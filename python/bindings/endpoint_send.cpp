@@ -189,11 +189,14 @@ PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
   if (given[2] && !PyUnicode_Check(given[2])) {
     return PyErr_Format(PyExc_TypeError, "order is %R; it must be 'C' or 'F'", given[2]);
   }
+  if (given[2] && PyUnicode_GET_LENGTH(given[2]) != 1) {
+    return PyErr_Format(PyExc_ValueError, "order is %R; it must be 'C' or 'F'", given[2]);
+  }
   const char* order = given[2] ? PyUnicode_AsUTF8(given[2]) : "C";
   if (!order) return nullptr;
   PyObject* dtype = given[1] ? given[1] : reinterpret_cast<PyObject*>(&PyFloat_Type);
   if (is_torch_dtype(dtype)) {
-    return PyObject_CallMethod(self, "_new_tensor", "OOsN", given[0], dtype, order, PyBool_FromLong(zeroed));
+    return PyObject_CallMethod(self, "_new_tensor", "OOsO", given[0], dtype, order, zeroed ? Py_True : Py_False);
   }
   return new_array(as_endpoint(self)->channel->arena(), given[0], dtype, order, zeroed, false);
 }

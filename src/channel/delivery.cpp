@@ -246,8 +246,8 @@ Status Delivery::settle(RecordState state, const WaitContext& wait) {
     notify_all(shared.acked);
     if (load_relaxed(shared.taken) == 0 && !channel->anyone_at(End::kSending)) channel->wake_all();  // it is over now
   } else {
-    notify(shared.items);
     channel->wake_watchers(End::kReceiving);
+    notify(shared.items);
   }
   return success();
 }

@@ -144,16 +144,16 @@ void Channel::settle_receipt(const Receipt& receipt) noexcept {
 void Channel::received(std::size_t count, const Incoming& last) noexcept {
   ChannelHeader& shared = header();
   full_fence();  // what was received is visible before the flags are read
+  wake_watchers(End::kSending);
+  settle_wake_fd(End::kReceiving);
+  if (load_relaxed(shared.freed_bytes.waiters) != 0) notify_all(shared.freed_bytes);
+  if (load_relaxed(shared.acked.waiters) != 0) notify_all(shared.acked);
+  if (load_relaxed(shared.items.waiters) != 0 && has_messages()) notify(shared.items);
   if (load_relaxed(shared.space.waiters) != 0) {
     const std::uint64_t head = load_relaxed(shared.head), capacity = shared.capacity;
     const std::uint64_t half = std::max<std::uint64_t>(capacity / 2, 1);
     if (capacity == 0 || last.in_block() || head / half != (head - count) / half) notify(shared.space);
   }
-  if (load_relaxed(shared.freed_bytes.waiters) != 0) notify_all(shared.freed_bytes);
-  if (load_relaxed(shared.acked.waiters) != 0) notify_all(shared.acked);
-  if (load_relaxed(shared.items.waiters) != 0 && has_messages()) notify(shared.items);
-  wake_watchers(End::kSending);
-  settle_wake_fd(End::kReceiving);
 }
 
 // Up to `most` messages that are there, under one lock; none when there are none.

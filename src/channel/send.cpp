@@ -341,14 +341,14 @@ Status Channel::put_many(std::span<Outgoing> messages, const WaitContext& wait) 
 }
 
 void Channel::published(std::size_t count, bool watched) noexcept {
+  if (watched) send_announced_wakes();
+  settle_wake_fd(End::kSending);
   // Of those who wait, one may have the messages for itself.
   if (count > 1 || load_relaxed(header().reserved[static_cast<std::uint32_t>(End::kReceiving)]) != memory::kNobody) {
     notify_all(header().items);
   } else {
     notify(header().items);
   }
-  if (watched) send_announced_wakes();
-  settle_wake_fd(End::kSending);
 }
 
 }  // namespace shmtree::channel

@@ -11,9 +11,9 @@
 
 namespace shmtree::channel {
 
-// Spins for up to twice as long as being woken takes, while that has been paying off: when the condition came true
-// meanwhile more often than not. Once it is not worth its while, only every 32nd wait tries again, then every
-// 64th and so on. A spin is never shorter: one late message would otherwise make every later spin end too early.
+// Spins for up to twice as long as being woken takes, while that pays: while the condition comes true meanwhile in one
+// of three waits or more. Once it does not, only every 32nd wait tries again, then every 64th and so on. A spin is
+// never shorter: one late message would otherwise make every later spin end too early.
 //
 // A side that has caught up with the other one takes from it, message by message, the lines of memory that it looks at,
 // which slows both down to half. So a wait that was over at once is followed by some that begin with a lull, in which
@@ -35,7 +35,7 @@ class Spinner {
   }
 
  private:
-  static constexpr std::int64_t kLeastNs = 50'000, kMostNs = 250'000;
+  static constexpr std::int64_t kLeastNs = 50'000, kMostNs = 150'000;
   static constexpr std::int32_t kFirstCredit = 3, kMostCredit = 8;
   static constexpr std::int32_t kFirstRest = 32;
   static constexpr std::int32_t kMostRest = 1024;

@@ -33,8 +33,7 @@ void note_wake_up(std::int64_t took_ns) noexcept {
 
 // Lets the woken go first. Kernels like to place it on the core of whoever woke it, where it would wait until that one
 // sleeps or has used up its time: half of the time from a put to the get of a sleeping receiver. On a core of its own,
-// this costs a system call. Where somebody else took the core and kept it, it is left for the next few times, and then
-// for more and more.
+// this costs a system call. Where somebody else takes the core and keeps it, it is left for more and more times.
 void hand_over(std::int64_t now_ns) noexcept {
   static std::atomic<std::int32_t> left{0}, rest{kFirstRest};
   if (const std::int32_t more = load_relaxed(left); more > 0) return left.store(more - 1, std::memory_order_relaxed);
@@ -42,17 +41,18 @@ void hand_over(std::int64_t now_ns) noexcept {
   const bool was_kept = monotonic_ns() - now_ns > kKeptNs;
   const std::int32_t next = load_relaxed(rest);
   left.store(was_kept ? next : 0, std::memory_order_relaxed);
-  rest.store(was_kept ? std::min(2 * next, kMostRest) : kFirstRest, std::memory_order_relaxed);
+  rest.store(was_kept ? std::min(4 * next, kMostRest) : std::max(next / 2, kFirstRest), std::memory_order_relaxed);
 }
 
-void wake(Event& event, int count) noexcept {
+// When it did; 0 when nobody was waiting.
+std::int64_t wake(Event& event, int count) noexcept {
   full_fence();  // what was published is visible before the flag is read
-  if (load_relaxed(event.waiters) == 0 || exchange_full(event.waiters, 0u) == 0) return;
+  if (load_relaxed(event.waiters) == 0 || exchange_full(event.waiters, 0u) == 0) return 0;
   const std::int64_t now = monotonic_ns();
   store_relaxed(event.woken_ns, now);
   add(event.sequence, 1u);
   futex_wake(event.sequence, count);
-  hand_over(now);
+  return now;
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ std::int64_t wake_up_ns() noexcept {
 }
 
 void notify(Event& event) noexcept {
-  wake(event, 1);
+  if (const std::int64_t woken = wake(event, 1); woken != 0) hand_over(woken);
 }
 void notify_all(Event& event) noexcept {
   wake(event, INT_MAX);

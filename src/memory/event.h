@@ -14,7 +14,7 @@
 
 namespace shmtree::memory {
 
-// Wakes one waiter, if there may be one. Call it after unlocking.
+// Wakes one waiter, if there may be one, and may offer it the core. Call it last, after unlocking.
 void notify(Event& event) noexcept;
 // Wakes all of them: the condition holds for everyone (closed, peer died).
 void notify_all(Event& event) noexcept;

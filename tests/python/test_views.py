@@ -335,13 +335,27 @@ def test_new_empty_takes_what_numpy_empty_takes(pair):
     assert sender.new_empty((0, 3)).shape == (0, 3)
     assert sender.new_empty_like(np.ones((2, 3), np.int8)).dtype == np.int8
     assert sender.new_empty_like(np.ones((2, 3), order="F")).flags.f_contiguous
+    assert not sender.new_zeros(shape=(2, 3), dtype=None, order="F").any()
+
+
+@pytest.mark.parametrize("make", ["new_empty", "new_zeros"])
+def test_new_empty_refuses_what_numpy_empty_refuses(pair, make):
+    new = getattr(pair[0], make)
     for wrong, error in (((-1,), ValueError), ("x", TypeError)):
         with pytest.raises(error):
-            sender.new_empty(wrong)
-    with pytest.raises(TypeError):
-        sender.new_empty(3, object)
-    with pytest.raises(ValueError):
-        sender.new_empty(3, order="Q")
+            new(wrong)
+    for dtype in (object, "nope"):
+        with pytest.raises(TypeError, match="dtype|data type"):
+            new(3, dtype)
+    for order in ("Q", "", "C\0", "CF"):
+        with pytest.raises(ValueError, match="order is .* it must be 'C' or 'F'"):
+            new(3, order=order)
+    with pytest.raises(TypeError, match="order is None"):
+        new(3, order=None)
+    with pytest.raises(TypeError, match=rf"{make}\(\) needs the argument 'shape'"):
+        new()
+    with pytest.raises(TypeError, match=rf"{make}\(\) got an unexpected argument 'size'"):
+        new(size=3)
 
 
 def test_an_array_over_the_budget_is_refused_at_once(pair):
