@@ -4,16 +4,15 @@
 #include <algorithm>
 #include <atomic>
 
-#include "memory/event.h"
 #include "platform/atomics.h"
 #include "platform/machine.h"
 #include "platform/waiting.h"
 
 namespace shmtree::channel {
 
-// Spins for up to twice as long as being woken takes, while that pays: while the condition comes true meanwhile in one
-// of three waits or more. Once it does not, only every 32nd wait tries again, then every 64th and so on. A spin is
-// never shorter: one late message would otherwise make every later spin end too early.
+// Spins for up to as long as being woken takes, while that pays: while the condition comes true meanwhile more often
+// than not. Once it does not, only every 32nd wait tries again, then every 64th and so on. A spin is never shorter: one
+// late message would otherwise make every later spin end too early.
 //
 // A side that has caught up with the other one takes from it, message by message, the lines of memory that it looks at,
 // which slows both down to half. So a wait that was over at once is followed by some that begin with a lull, in which
@@ -28,14 +27,13 @@ class Spinner {
   bool until(const Ready& ready, std::uint64_t enough, const platform::WaitContext& wait) noexcept {
     if (wait.deadline.is_immediate() || !may_spin() || !is_due()) return false;
     const platform::BlockingScope blocking(wait.hooks);
-    const std::int64_t most = std::clamp(2 * memory::wake_up_ns(), kLeastNs, kMostNs);
-    const bool paid = spins(ready, std::min(enough, kEnough), wait.deadline.remaining_ns(most));
+    const bool paid = spins(ready, std::min(enough, kEnough), wait.deadline.remaining_ns(kSpinNs));
     adjust(paid);
     return paid;
   }
 
  private:
-  static constexpr std::int64_t kLeastNs = 50'000, kMostNs = 150'000;
+  static constexpr std::int64_t kSpinNs = 50'000;  // about what it takes to be woken
   static constexpr std::int32_t kFirstCredit = 3, kMostCredit = 8;
   static constexpr std::int32_t kFirstRest = 32;
   static constexpr std::int32_t kMostRest = 1024;
@@ -90,7 +88,7 @@ class Spinner {
   void adjust(bool paid) noexcept {
     const std::int32_t credit = credit_.load(std::memory_order_relaxed);
     if (paid) {
-      credit_.store(std::clamp(credit + 1, kFirstCredit, kMostCredit), std::memory_order_relaxed);
+      credit_.store(credit == 0 ? kFirstCredit : std::min(credit + 1, kMostCredit), std::memory_order_relaxed);
       rest_.store(kFirstRest, std::memory_order_relaxed);
       return;
     }

@@ -17,52 +17,36 @@ namespace {
 constexpr std::int64_t kFirstSliceNs = 50'000'000;
 constexpr std::int64_t kLaterSliceNs = 250'000'000;
 constexpr std::int64_t kFirstStretchNs = 1'000'000'000;
-// Longer is the clock of another namespace, or a process that was stopped.
-constexpr std::int64_t kMostWakeUpNs = 1'000'000;
 constexpr std::int64_t kKeptNs = 500'000;
 constexpr std::int32_t kFirstRest = 16, kMostRest = 4096;
-
-std::atomic<std::int64_t> usual_wake_up_ns{50'000};
-
-// A race between threads costs one measurement.
-void note_wake_up(std::int64_t took_ns) noexcept {
-  if (took_ns < 0 || took_ns > kMostWakeUpNs) return;
-  const std::int64_t usual = load_relaxed(usual_wake_up_ns);
-  usual_wake_up_ns.store(usual + (took_ns - usual) / 8, std::memory_order_relaxed);
-}
 
 // Lets the woken go first. Kernels like to place it on the core of whoever woke it, where it would wait until that one
 // sleeps or has used up its time: half of the time from a put to the get of a sleeping receiver. On a core of its own,
 // this costs a system call. Where somebody else takes the core and keeps it, it is left for more and more times.
-void hand_over(std::int64_t now_ns) noexcept {
+void hand_over() noexcept {
   static std::atomic<std::int32_t> left{0}, rest{kFirstRest};
   if (const std::int32_t more = load_relaxed(left); more > 0) return left.store(more - 1, std::memory_order_relaxed);
+  const std::int64_t begin = monotonic_ns();
   yield_core();
-  const bool was_kept = monotonic_ns() - now_ns > kKeptNs;
+  const bool was_kept = monotonic_ns() - begin > kKeptNs;
   const std::int32_t next = load_relaxed(rest);
   left.store(was_kept ? next : 0, std::memory_order_relaxed);
   rest.store(was_kept ? std::min(4 * next, kMostRest) : std::max(next / 2, kFirstRest), std::memory_order_relaxed);
 }
 
-// When it did; 0 when nobody was waiting.
-std::int64_t wake(Event& event, int count) noexcept {
+// Whether somebody was waiting.
+bool wake(Event& event, int count) noexcept {
   full_fence();  // what was published is visible before the flag is read
-  if (load_relaxed(event.waiters) == 0 || exchange_full(event.waiters, 0u) == 0) return 0;
-  const std::int64_t now = monotonic_ns();
-  store_relaxed(event.woken_ns, now);
+  if (load_relaxed(event.waiters) == 0 || exchange_full(event.waiters, 0u) == 0) return false;
   add(event.sequence, 1u);
   futex_wake(event.sequence, count);
-  return now;
+  return true;
 }
 
 }  // namespace
 
-std::int64_t wake_up_ns() noexcept {
-  return load_relaxed(usual_wake_up_ns);
-}
-
 void notify(Event& event) noexcept {
-  if (const std::int64_t woken = wake(event, 1); woken != 0) hand_over(woken);
+  if (wake(event, 1)) hand_over();
 }
 void notify_all(Event& event) noexcept {
   wake(event, INT_MAX);
@@ -84,7 +68,6 @@ EventWait::Wake EventWait::sleep() noexcept {
     const BlockingScope blocking(wait_.hooks);
     futex_wait(event_.sequence, armed_, most);
   }
-  if (const std::int64_t woken = load_relaxed(event_.woken_ns); woken > now) note_wake_up(monotonic_ns() - woken);
   return wait_.interrupted() ? Wake::kInterrupted : Wake::kLookAgain;
 }
 

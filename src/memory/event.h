@@ -19,10 +19,6 @@ void notify(Event& event) noexcept;
 // Wakes all of them: the condition holds for everyone (closed, peer died).
 void notify_all(Event& event) noexcept;
 
-// How long it takes from a notify() until the woken goes on, as this process's sleeps have found lately: 50 us until
-// there was one. A property of the machine more than of the event: an idle core takes its time to start.
-std::int64_t wake_up_ns() noexcept;
-
 // One waiting call. Not thread safe.
 class EventWait {
  public:

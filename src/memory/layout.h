@@ -187,7 +187,6 @@ static_assert(sizeof(Participant) == 1024);
 struct alignas(64) Event {
   std::atomic<std::uint32_t> sequence;
   std::atomic<std::uint32_t> waiters;
-  std::atomic<std::int64_t> woken_ns;  // when somebody was woken last, by the monotonic clock
 };
 static_assert(sizeof(Event) == 64);
 

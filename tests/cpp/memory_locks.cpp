@@ -233,39 +233,6 @@ TEST_CASE("An event wakes a waiter in another process") {
   CHECK(waiter.succeeded());
 }
 
-TEST_CASE("Those who are woken measure how long it takes, and believe nothing impossible") {
-  auto arena = new_arena();
-  const Lease lease = new_lease(*arena);
-  auto& event = *new (lease.data()) memory::Event{};
-  auto& done = *new (lease.data() + 64) std::atomic<std::uint32_t>(0);
-  const std::int64_t at_first = memory::wake_up_ns();
-  Child waiter([&] {
-    const WaitContext wait = patience();
-    memory::EventWait waiting(event, wait);
-    while (memory::wake_up_ns() == at_first) {
-      waiting.arm();
-      if (waiting.sleep() == memory::EventWait::Wake::kTimedOut) break;
-    }
-    store_release(done, 1u);
-    const std::int64_t measured = memory::wake_up_ns();
-    for (const std::int64_t impossible : {INT64_MAX, INT64_MIN, std::int64_t{0}}) {
-      memory::Event damaged{};
-      damaged.woken_ns = impossible;
-      const WaitContext moment{Deadline::after_ns(100'000)};
-      memory::EventWait another(damaged, moment);
-      another.arm();
-      another.sleep();
-      if (memory::wake_up_ns() != measured) return false;
-    }
-    return measured != at_first && measured > 0 && measured < 1'000'000;
-  });
-  while (load_acquire(done) == 0) {
-    memory::notify(event);
-    std::this_thread::yield();
-  }
-  CHECK(waiter.succeeded());
-}
-
 TEST_CASE("A publisher that dies before it wakes anyone costs a slice of time, not the message") {
   auto arena = new_arena();
   const Lease lease = new_lease(*arena);
