@@ -50,14 +50,14 @@ py::list holders(Arena& arena) {
 
 py::object new_array_in(const std::shared_ptr<Arena>& arena, py::handle shape, py::handle dtype,
                         const std::string& order, bool zeroed, bool gift) {
-  return own(new_array(arena, shape.ptr(), dtype.ptr(), order.c_str(), zeroed, gift));
+  return own(new_array(arena, shape.ptr(), dtype.ptr(), order, zeroed, gift));
 }
 
 py::object open_array(const std::shared_ptr<Arena>& arena, std::uint64_t block, py::handle shape, py::handle dtype,
                       const std::string& order) {
   GilHooks hooks;
   auto lease = arena->hold_existing(memory::unpack(block), {platform::Deadline::never(), &hooks});
-  return own(array_on(unwrap(std::move(lease)), shape.ptr(), dtype.ptr(), order.c_str()));
+  return own(array_on(unwrap(std::move(lease)), shape.ptr(), dtype.ptr(), order));
 }
 
 std::uint64_t block_of(py::handle array) {

@@ -181,32 +181,24 @@ bool is_torch_dtype(PyObject* dtype) {
   return std::strcmp(Py_TYPE(dtype)->tp_name, "torch.dtype") == 0;
 }
 
-PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords, bool zeroed) {
-  static constexpr Signature<3> kEmpty{"new_empty", {"shape", "dtype", "order"}, 3, 1};
-  static constexpr Signature<3> kZeros{"new_zeros", {"shape", "dtype", "order"}, 3, 1};
+template <bool zeroed>
+PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<3> kSignature{zeroed ? "new_zeros" : "new_empty", {"shape", "dtype", "order"}, 3, 1};
   PyObject* given[3];
-  if (!take_arguments(zeroed ? kZeros : kEmpty, args, nargs, keywords, given)) return nullptr;
+  if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
   if (given[2] && !PyUnicode_Check(given[2])) {
     return PyErr_Format(PyExc_TypeError, "order is %R; it must be 'C' or 'F'", given[2]);
   }
-  if (given[2] && PyUnicode_GET_LENGTH(given[2]) != 1) {
-    return PyErr_Format(PyExc_ValueError, "order is %R; it must be 'C' or 'F'", given[2]);
-  }
-  const char* order = given[2] ? PyUnicode_AsUTF8(given[2]) : "C";
+  Py_ssize_t order_bytes = 1;
+  const char* order = given[2] ? PyUnicode_AsUTF8AndSize(given[2], &order_bytes) : "C";
   if (!order) return nullptr;
   PyObject* dtype = given[1] ? given[1] : reinterpret_cast<PyObject*>(&PyFloat_Type);
   if (is_torch_dtype(dtype)) {
-    return PyObject_CallMethod(self, "_new_tensor", "OOsO", given[0], dtype, order, zeroed ? Py_True : Py_False);
+    return PyObject_CallMethod(self, "_new_tensor", "OOs#O", given[0], dtype, order, order_bytes,
+                               zeroed ? Py_True : Py_False);
   }
-  return new_array(as_endpoint(self)->channel->arena(), given[0], dtype, order, zeroed, false);
-}
-
-PyObject* new_empty(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  return make_in_place(self, args, nargs, keywords, false);
-}
-
-PyObject* new_zeros(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  return make_in_place(self, args, nargs, keywords, true);
+  return new_array(as_endpoint(self)->channel->arena(), given[0], dtype, {order, static_cast<std::size_t>(order_bytes)},
+                   zeroed, false);
 }
 
 PyObject* make_sender(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -245,7 +237,7 @@ PyMethodDef methods[] = {
      "wait_for_ack($self, ticket, timeout=None)\n--\n\n"
      "Waits until the message with that ticket was received. Errors as of wait_for_all_ack(); ValueError for a ticket\n"
      "that put() has not given."},
-    {"new_empty", as_method<new_empty>(), METH_FASTCALL | METH_KEYWORDS,
+    {"new_empty", as_method<make_in_place<false>>(), METH_FASTCALL | METH_KEYWORDS,
      "new_empty($self, shape, dtype='float64', order='C')\n--\n\n"
      "An uninitialised ndarray in the channel's arena, which put() gives away instead of copying it.\n\n"
      "After the put the array is read-only, but views of it that were made before, such as rows and slices, are not:\n"
@@ -253,7 +245,7 @@ PyMethodDef methods[] = {
      "`shape` is an int or a sequence of ints, `order` \"C\" or \"F\". For a dtype of torch it is a tensor. TypeError\n"
      "for dtypes with Python objects in them, MessageTooLarge over the arena's budget, OutOfSharedMemory when what is\n"
      "held leaves no room for it; waits while undelivered messages do."},
-    {"new_zeros", as_method<new_zeros>(), METH_FASTCALL | METH_KEYWORDS,
+    {"new_zeros", as_method<make_in_place<true>>(), METH_FASTCALL | METH_KEYWORDS,
      "new_zeros($self, shape, dtype='float64', order='C')\n--\n\nnew_empty() filled with zeros."},
     {"_ready_to_put", as_method<endpoint_can_put>(), METH_NOARGS,
      "Whether put() of a small message would return or raise at once."},

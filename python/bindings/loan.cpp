@@ -67,7 +67,7 @@ struct Plan {
   bool fortran = false;
 };
 
-bool plan_array(PyObject* shape, PyObject* dtype, const char* order, Plan& plan) {
+bool plan_array(PyObject* shape, PyObject* dtype, std::string_view order, Plan& plan) {
   PyArray_Descr* descr = nullptr;
   if (PyArray_DescrConverter(dtype, &descr) != NPY_SUCCEED) return false;
   plan.descr = Ref(reinterpret_cast<PyObject*>(descr));
@@ -76,11 +76,12 @@ bool plan_array(PyObject* shape, PyObject* dtype, const char* order, Plan& plan)
                  plan.descr.get());
     return false;
   }
-  if (std::strcmp(order, "C") != 0 && std::strcmp(order, "F") != 0) {
-    PyErr_Format(PyExc_ValueError, "order is '%s'; it must be 'C' or 'F'", order);
+  if (order != "C" && order != "F") {
+    Ref text(PyUnicode_FromStringAndSize(order.data(), static_cast<Py_ssize_t>(order.size())));
+    if (text) PyErr_Format(PyExc_ValueError, "order is %R; it must be 'C' or 'F'", text.get());
     return false;
   }
-  plan.fortran = order[0] == 'F';
+  plan.fortran = order == "F";
   PyArray_Dims dims{nullptr, 0};
   if (PyArray_IntpConverter(shape, &dims) != NPY_SUCCEED) return false;
   plan.ndim = dims.len;
@@ -162,8 +163,8 @@ Lease* find_lease(const void* address) noexcept {
   return static_cast<const std::byte*>(address) < lease->data + lease->size_bytes ? lease : nullptr;
 }
 
-PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype, const char* order,
-                    bool zeroed, bool gift) {
+PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
+                    std::string_view order, bool zeroed, bool gift) {
   Plan plan;
   if (!plan_array(shape, dtype, order, plan)) return nullptr;
   if (plan.bytes == 0) return make_array(plan, nullptr);
@@ -181,7 +182,7 @@ PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape
   return array_on_lease(plan, std::move(*lease), false, gift);
 }
 
-PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, const char* order) {
+PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, std::string_view order) {
   Plan plan;
   if (!plan_array(shape, dtype, order, plan)) return nullptr;
   if (plan.bytes > block.bytes()) {

@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "bindings/encode.h"
@@ -63,12 +64,12 @@ Lease* find_lease(const void* address) noexcept;
 
 // A new array in the arena. `shape` is an int or a sequence of them, `dtype` what NumPy takes for one, `order` "C" or
 // "F". `gift`: see HeldBlock. Null with a Python error set, TypeError for dtypes with objects among them.
-PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype, const char* order,
-                    bool zeroed, bool gift);
+PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
+                    std::string_view order, bool zeroed, bool gift);
 
 // An array that several processes share, on a block that new_array() made. Null with a Python error set; ValueError
 // when the block is too small for it.
-PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, const char* order);
+PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, std::string_view order);
 
 // What a message takes without a copy.
 enum class Lending {

@@ -348,8 +348,9 @@ def test_new_empty_refuses_what_numpy_empty_refuses(pair, make):
         with pytest.raises(TypeError, match="dtype|data type"):
             new(3, dtype)
     for order in ("Q", "", "C\0", "CF"):
-        with pytest.raises(ValueError, match="order is .* it must be 'C' or 'F'"):
-            new(3, order=order)
+        for refuses in (new, getattr(shmtree.Arena(1 << 20), make)):
+            with pytest.raises(ValueError, match="order is .* it must be 'C' or 'F'"):
+                refuses(3, order=order)
     with pytest.raises(TypeError, match="order is None"):
         new(3, order=None)
     with pytest.raises(TypeError, match=rf"{make}\(\) needs the argument 'shape'"):
