@@ -42,7 +42,7 @@ Bytes documented(std::istream& document) {
 }  // namespace
 
 TEST_CASE("the bytes documented are the bytes written") {
-  const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
+  const std::filesystem::path root = SHMTREE_SOURCE_DIR;
   std::ifstream document(root / "docs" / "frame.md");
   REQUIRE(document.is_open());
   const Bytes bytes = documented(document);
