@@ -48,6 +48,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   header->ending = static_cast<std::uint32_t>(options.ending);
   header->capacity = options.capacity;
   header->max_bytes = options.max_bytes;
+  store_relaxed(header->limit, options.capacity);
   header->allow_pickle = options.allow_pickle ? 1 : 0;
   header->slot_bytes = slot_bytes;
   store_relaxed(header->head_segment, memory::pack(ring->ref()));

@@ -222,7 +222,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
   }
 
   // Sending, under the senders' lock.
-  enum class Room { kYes, kFull, kFullOfBytes, kNeedsSegment, kDamaged, kShutDown };
+  //   kYes           there is room, as far as `limit` lets it be seen (kRelieved: once that is raised again)
+  //   kFull          no place       kFullOfBytes   over max_bytes       kNeedsSegment  no slot
+  //   kFullOfMemory  more would take from the arena what others need
+  enum class Room { kYes, kRelieved, kFull, kFullOfBytes, kFullOfMemory, kNeedsSegment, kDamaged, kShutDown };
   // Without the lock the last segment is looked at only by those who need it: it may become another block meanwhile.
   enum class Look { kLocked, kAtCounts, kAtSlots };
   // A message of `bytes`, of which `unallocated` have no block yet. `ring` is given the last segment.
@@ -240,12 +243,16 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Status refuse_at_once(std::uint64_t bytes) const;
   Status check_outgoing(const Outgoing& message) const;
   bool is_refused(const Outgoing& message) const noexcept;
+  bool has_memory_for_ring(std::uint64_t slots) const noexcept;
+  bool may_grow_ring(const Segment& last, std::uint64_t queued) noexcept;
   static void write_slot(Slot& slot, std::uint64_t ticket, const Outgoing& message, Identity me) noexcept;
   void link_segment(OwnedBlock segment, std::uint64_t tail) noexcept;
   Result<OwnedBlock> new_segment(std::uint64_t slots, const WaitContext& wait);
   Result<Put> put_some(std::span<Outgoing> messages, const WaitContext& wait);
   std::size_t write_some(const Segment& segment, std::span<Outgoing> messages, Identity me, bool watched) noexcept;
   Status wait_until_room(const Blocked& blocked, const WaitContext& wait);
+  // What woke this call is of use to another: it does not put now.
+  void leave_room_to_others() noexcept { memory::notify(header().space); }
   Error still_full() const;
   Error no_ring() const;
   void published(std::size_t count, bool watched) noexcept;
@@ -272,7 +279,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
   template <class Ready>
   Status wait_at(Event& event, End peers, const char* waited_for, const Ready& ready, const WaitContext& wait);
   Status wait_until_ready(const WaitContext& wait);
-  void received(std::size_t count, const Incoming& last) noexcept;
+  void leave_messages_to_others() noexcept {
+    if (has_messages()) memory::notify(header().items);
+  }
+  void received() noexcept;
   void settle_receipt(const Receipt& receipt) noexcept;
   template <class Visit>
   void for_each_record(Visit visit) const noexcept;

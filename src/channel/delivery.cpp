@@ -117,13 +117,19 @@ Result<Delivery> Channel::take(const WaitContext& wait) {
       if (took == Took::kOne) {
         mark_used(End::kReceiving, *me);
         delivery.channel_ = shared_from_this();
-        received(1, delivery.message());
+        received();
         return delivery;
       }
-      if (took == Took::kLeft) return unreceived(receipt);
+      if (took == Took::kLeft) {
+        leave_messages_to_others();  // another process may have what this one lacks
+        return unreceived(receipt);
+      }
       if (took == Took::kNeedsRecord) {
         Status added = add_records(wait);
-        if (!added) return in_time(std::move(added).error());
+        if (!added) {
+          leave_messages_to_others();
+          return in_time(std::move(added).error());
+        }
       }
       continue;
     }

@@ -24,7 +24,7 @@ using memory::Identity;
 using memory::kHolderWords;
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 2;
+constexpr std::uint32_t kChannelVersion = 3;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct Slot {
@@ -216,6 +216,7 @@ struct ChannelHeader {
   std::atomic<std::uint64_t> tail_segment;  // derived: the last of the chain
   std::atomic<std::uint64_t> cached_head;   // derived: no more than head
   std::atomic<std::uint64_t> bytes_in;      // derived, as bytes_in - bytes_out
+  std::atomic<std::uint64_t> limit;         // derived: capacity, or fewer while there is no memory for a longer ring
 
   // Receivers, under receivers_lock.
   alignas(64) std::atomic<std::uint32_t> receivers_lock;
@@ -229,7 +230,8 @@ struct ChannelHeader {
 
   Event items;        // something to receive
   Event space;        // something was received: there is room for one more message
-  Event freed_bytes;  // the same, for those whom bytes keep waiting: all of them look, since sizes differ
+  Event freed_bytes;  // the same, for those whom bytes keep waiting: all of them look, since sizes differ. Those who
+                      // wait for the arena's memory sleep at the arena's `space`, and set the flag of this one, too
   Event acked;        // something was acknowledged
 
   alignas(64) std::atomic<std::uint64_t> tasks_done;

@@ -138,22 +138,20 @@ void Channel::settle_receipt(const Receipt& receipt) noexcept {
   for (std::size_t i = 0; i < receipt.spent_count; ++i) arena_->release_unreachable(receipt.spent[i]);
 }
 
-// After unlocking, with `count` received, the last of them `last`: wakes those who wait for the room, for the messages
-// to be received, or for what is left. A channel full of messages that cost less than waking somebody wakes its senders
-// once for half of its places, lest the two sides take turns message by message; a sender looks again by itself, too.
-void Channel::received(std::size_t count, const Incoming& last) noexcept {
+// After unlocking: wakes those who wait for the room, for the messages to be received, or for what is left. Of those
+// who wait for a place one wakes, and the next when that one has left some: see put_some().
+void Channel::received() noexcept {
   ChannelHeader& shared = header();
   full_fence();  // what was received is visible before the flags are read
   wake_watchers(End::kSending);
   settle_wake_fd(End::kReceiving);
-  if (load_relaxed(shared.freed_bytes.waiters) != 0) notify_all(shared.freed_bytes);
+  if (load_relaxed(shared.freed_bytes.waiters) != 0) {
+    notify_all(shared.freed_bytes);
+    notify_all(arena_->header().space);
+  }
   if (load_relaxed(shared.acked.waiters) != 0) notify_all(shared.acked);
   if (load_relaxed(shared.items.waiters) != 0 && has_messages()) notify(shared.items);
-  if (load_relaxed(shared.space.waiters) != 0) {
-    const std::uint64_t head = load_relaxed(shared.head), capacity = shared.capacity;
-    const std::uint64_t half = std::max<std::uint64_t>(capacity / 2, 1);
-    if (capacity == 0 || last.in_block() || head / half != (head - count) / half) notify(shared.space);
-  }
+  if (load_relaxed(shared.space.waiters) != 0) notify(shared.space);
 }
 
 // Up to `most` messages that are there, under one lock; none when there are none.
@@ -176,7 +174,7 @@ Result<std::size_t> Channel::get_now(Incoming* out, std::size_t most, Identity m
   settle_receipt(receipt);
   mark_used(End::kReceiving, me);
   if (got != 0) {
-    received(got, out[got - 1]);
+    received();
   } else if (receipt.damaged || receipt.starved) {
     return unreceived(receipt);
   }
@@ -190,6 +188,7 @@ Result<std::size_t> Channel::get_some(Incoming* out, std::size_t most, const Wai
   for (;;) {
     const bool shut_down = is_shut_down();  // before the look: what was put before it is still found
     auto got = get_now(out, most, *me, wait);
+    if (!got) leave_messages_to_others();  // another process may have what this one lacks
     if (!got || *got != 0) return got;
     mark_used(End::kReceiving, *me);
     if (shut_down) return shut_down_error();
@@ -247,7 +246,7 @@ Status Channel::wait_until_ready(const WaitContext& wait) {
   }
   Status waited = wait_at(shared.items, End::kSending, "a message", is_ready, wait);
   // An interrupted call may have been woken for a message that it leaves.
-  if (!waited && waited.code() == Code::kInterrupted && has_messages()) notify(shared.items);
+  if (!waited && waited.code() == Code::kInterrupted) leave_messages_to_others();
   return waited;
 }
 

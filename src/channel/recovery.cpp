@@ -130,6 +130,7 @@ class Repair {
     }
     store_relaxed(shared_.wakes_on_their_way, 0u);  // of one that died before its byte
     store_relaxed(shared_.cached_head, head);
+    store_relaxed(shared_.limit, shared_.capacity);
     store_relaxed(shared_.cached_tail, head);
     store_relaxed(shared_.bytes_out, load_relaxed(shared_.bytes_in) - queued);
   }

@@ -50,7 +50,8 @@ Channel::Room Channel::room_for(std::uint64_t bytes, std::uint64_t unallocated, 
   std::uint64_t head = load_relaxed(shared.cached_head);
   // Without the lock `head` may have overtaken the `tail` that was read.
   const auto queued = [&] { return tail > head ? tail - head : 0; };
-  const auto over_count = [&] { return shared.capacity != 0 && queued() >= shared.capacity; };
+  const std::uint64_t limit = load_relaxed(shared.limit);
+  const auto over_count = [&] { return limit != 0 && queued() >= limit; };
   const auto over_slots = [&] {
     if (!last) return false;
     const std::uint64_t from = std::max(head, last.base);
@@ -60,14 +61,18 @@ Channel::Room Channel::room_for(std::uint64_t bytes, std::uint64_t unallocated, 
   if (!locked || over_count() || over_slots() || counts_bytes) {
     head = load_acquire(shared.head);  // receivers are done with the slots below
     if (locked) store_relaxed(shared.cached_head, head);
-    if (over_count()) return Room::kFull;
+    if (over_count()) {
+      if (limit == shared.capacity || (shared.capacity != 0 && queued() >= shared.capacity)) return Room::kFull;
+      if (!last) last = segment(load_acquire(shared.tail_segment));
+      return has_memory_for_ring(last.slots) ? Room::kRelieved : Room::kFullOfMemory;
+    }
   }
   if (counts_bytes && queued() != 0) {
     const std::uint64_t in = load_relaxed(shared.bytes_in), out = load_acquire(shared.bytes_out);
     const std::uint64_t total = (in > out ? in - out : 0) + bytes;
     if (shared.max_bytes != 0 && total > shared.max_bytes) return Room::kFullOfBytes;
     // One channel may not queue up what the others need: as much stays free as it has queued.
-    if (bytes > inline_bytes() && total + unallocated > arena_->free_bytes()) return Room::kFullOfBytes;
+    if (bytes > inline_bytes() && total + unallocated > arena_->free_bytes()) return Room::kFullOfMemory;
   }
   if (!over_slots()) return Room::kYes;
   if (locked) {  // what is remembered of the segment may not be what those who wait see of it
@@ -81,7 +86,7 @@ Channel::Room Channel::room_for(std::uint64_t bytes, std::uint64_t unallocated, 
 
 bool Channel::has_room() noexcept {
   const Room room = room_for(1, 0, Look::kAtCounts);  // no message is smaller
-  return room == Room::kYes;
+  return room == Room::kYes || room == Room::kRelieved;
 }
 
 // A message that would never fit.
@@ -117,6 +122,7 @@ Status Channel::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
   Status fits = refuse_at_once(bytes);
   if (!fits) return fits;
   Status room = wait_until_room(Blocked{bytes, bytes > inline_bytes() ? bytes : 0, true}, wait);
+  leave_room_to_others();                    // the message is yet to be written, which may take long
   if (!room) settle_wake_fd(End::kSending);  // the descriptor may be readable for room that another used
   return room ? std::move(room) : in_time(std::move(room).error());
 }
@@ -139,21 +145,25 @@ Status Channel::wait_until_room(const Blocked& blocked, const WaitContext& wait)
   Room room = Room::kFull;
   const auto has_room_now = [&] {
     room = room_for(blocked.bytes, blocked.unallocated, blocked.may_grow ? Look::kAtCounts : Look::kAtSlots);
-    return room == Room::kYes || room == Room::kDamaged || room == Room::kShutDown;
+    return room == Room::kYes || room == Room::kRelieved || room == Room::kDamaged || room == Room::kShutDown;
   };
   const auto places = [&]() -> std::uint64_t {
     if (!has_room_now()) return 0;
     return shared.capacity == 0 ? 1 : std::max<std::uint64_t>(shared.capacity - std::min(size(), shared.capacity), 1);
   };
   if (has_room_now() || put_spinner_.until(places, shared.capacity / 2, wait)) return success();
-  EventWait for_count(shared.space, wait), for_bytes(shared.freed_bytes, wait);
+  EventWait for_place(shared.space, wait), for_bytes(shared.freed_bytes, wait);
+  EventWait for_memory(arena_->header().space, wait);
   for (bool looked = false;; looked = true) {
-    const bool on_bytes = room == Room::kFullOfBytes;
-    EventWait& waiting = on_bytes ? for_bytes : for_count;
-    if (looked) waiting.arm();
+    const Room missing = room;
+    EventWait& waiting = missing == Room::kFull ? for_place : missing == Room::kFullOfBytes ? for_bytes : for_memory;
+    if (looked) {
+      if (&waiting == &for_memory) for_bytes.arm();  // receivers leave memory to this channel as well
+      waiting.arm();
+    }
     if (has_room_now()) return success();
-    if (looked && (room == Room::kFullOfBytes) != on_bytes) {
-      if (!on_bytes) notify(shared.space);  // what woke this one may be of use to another
+    if (looked && room != missing && !wait.deadline.passed()) {
+      if (missing == Room::kFull) leave_room_to_others();
       continue;
     }
     if (arena_->check_participants(looked ? kLookedLatelyNs : kLookedJustNowNs)) {
@@ -168,7 +178,7 @@ Status Channel::wait_until_room(const Blocked& blocked, const WaitContext& wait)
         if (!blocked.may_grow) return success();  // there may be memory now
         break;
       case EventWait::Wake::kInterrupted:
-        notify(shared.space);  // in case it was woken for room that it leaves unused
+        leave_room_to_others();
         return Error{Code::kInterrupted, "interrupted while waiting to put"};
       case EventWait::Wake::kTimedOut:
         if (has_room_now()) return success();
@@ -188,6 +198,22 @@ void Channel::write_slot(Slot& slot, std::uint64_t ticket, const Outgoing& messa
   slot.block = 0;
   const auto& frame = message.inline_frame;
   if (!frame.empty()) std::memcpy(slot.inline_data(), frame.data(), frame.size());
+}
+
+// What the ring grows by next, and what it goes on with when there is no more for that: as much again.
+bool Channel::has_memory_for_ring(std::uint64_t slots) const noexcept {
+  return arena_->free_bytes() >= 2 * segment_bytes(std::clamp(slots, kFirstSlots, kMostSlots), slot_bytes_);
+}
+
+// Under the senders' lock, with no slot left in the last segment. Slots come and go by whole segments: a ring that has
+// used up the arena would give no room again until its first segment is received. So it stops before that, at as many
+// messages as there are then, and has memory left to put one more for each that is received.
+bool Channel::may_grow_ring(const Segment& last, std::uint64_t queued) noexcept {
+  ChannelHeader& shared = header();
+  const std::uint64_t limit = load_relaxed(shared.limit);
+  if (limit != shared.capacity || has_memory_for_ring(last.slots)) return true;
+  store_relaxed(shared.limit, queued);
+  return false;
 }
 
 // A segment of `slots` slots, or of fewer when there is no memory for that many. Does not wait for any: the messages
@@ -225,7 +251,9 @@ std::size_t Channel::write_some(const Segment& segment, std::span<Outgoing> mess
   const std::uint64_t tail = load_relaxed(shared.tail);
   const std::uint64_t head = load_relaxed(shared.cached_head);
   std::uint64_t most = std::min<std::uint64_t>(messages.size(), kMostAtOnce);
-  if (shared.capacity != 0) most = std::min(most, shared.capacity - (tail - head));
+  if (const std::uint64_t limit = load_relaxed(shared.limit); limit != 0) {
+    most = std::min(most, limit - std::min(tail - head, limit));
+  }
   most = std::min(most, segment.slots - (tail - std::max(head, segment.base)));
   std::size_t count = 0;
   std::uint64_t bytes = 0;
@@ -265,10 +293,12 @@ Result<Channel::Put> Channel::put_some(std::span<Outgoing> messages, const WaitC
       last = segment(load_relaxed(shared.tail_segment));
     } else if (room != Room::kYes) {
       const std::uint64_t slots = last.slots * 2;
+      if (room == Room::kRelieved) store_relaxed(shared.limit, shared.capacity);
+      const bool may_grow = room == Room::kNeedsSegment && may_grow_ring(last, tail - load_relaxed(shared.cached_head));
       arena_->unlock(shared.senders_lock);
       if (room == Room::kShutDown) return shut_down_error();
-      if (room == Room::kFull || room == Room::kFullOfBytes) return Put{0, 0, true};
-      if (room == Room::kDamaged || !last) return no_ring();
+      if (room == Room::kDamaged) return no_ring();
+      if (!may_grow) return Put{0, 0, true};
       auto grown = new_segment(slots, wait);  // the arena lock is never taken under the senders' one
       if (!grown) {
         // kTimeout: the arena's lock was not to be had at once, which the caller's deadline is not about.
@@ -284,7 +314,8 @@ Result<Channel::Put> Channel::put_some(std::span<Outgoing> messages, const WaitC
     while (sound < std::min(messages.size(), kMostAtOnce) && !is_refused(messages[sound])) ++sound;
     const bool watched = load_relaxed(shared.watched[static_cast<std::uint32_t>(End::kReceiving)]) != 0;
     const std::size_t count = last ? write_some(last, messages.first(sound), *me, watched) : 0;
-    const bool room_left = shared.capacity != 0 && tail + count - load_relaxed(shared.cached_head) < shared.capacity;
+    const std::uint64_t limit = load_relaxed(shared.limit);
+    const bool room_left = limit != 0 && tail + count - load_relaxed(shared.cached_head) < limit;
     arena_->unlock(shared.senders_lock);
     if (count == 0) return no_ring();
     for (std::size_t i = 0; i < count; ++i) {
@@ -312,7 +343,10 @@ Error Channel::no_ring() const {
 Result<Channel::Put> Channel::put_first(std::span<Outgoing> messages, const WaitContext& wait) {
   for (bool late = false;; late = wait.deadline.passed()) {
     auto put = put_some(messages, wait);
-    if (!put) return in_time(std::move(put).error());
+    if (!put) {
+      leave_room_to_others();
+      return in_time(std::move(put).error());
+    }
     if (put->count != 0) return put;
     if (late) return still_full();
     Status room = wait_until_room(Blocked{messages[0].size(), 0, put->may_grow}, wait);

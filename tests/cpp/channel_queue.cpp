@@ -130,18 +130,6 @@ TEST_CASE("An unlimited channel takes memory for what is in it and gives it back
   REQUIRE(arena->check() == "");
 }
 
-TEST_CASE(
-    "An unlimited channel that has filled the arena is full until something is received, and raises nothing else") {
-  auto arena = new_arena(1 * kMiB);
-  auto channel = new_channel(arena, with_capacity(0));
-  const std::uint64_t count = fill_up(*channel);
-  REQUIRE(count > 1'000);
-  REQUIRE(code_of(put(*channel, 0, 1, patience(5))) == Code::kFull);
-  REQUIRE(code_of(channel->wait_for_room(8, no_wait())) == Code::kOs);  // the count alone would allow it
-  for (std::uint64_t i = 1; i <= count; ++i) REQUIRE(get(*channel).value() == i);
-  REQUIRE(put(*channel, 7, 1, no_wait()).ok());
-}
-
 TEST_CASE("Frames of any size travel, inline up to what a slot of their channel takes and in blocks beyond") {
   auto arena = new_arena();
   const auto [capacity, inline_words] =

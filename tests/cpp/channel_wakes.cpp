@@ -1,0 +1,122 @@
+// Who waits is woken by what it waits for, and not by the end of a slice: those are for wake-ups that died with their
+// owner.
+#include <atomic>
+#include <thread>
+
+#include "channel/check.h"
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+using memory::Event;
+
+// As somebody who sleeps there has left it.
+std::uint32_t arm(Event& event) {
+  event.waiters.store(1);
+  return event.sequence.load();
+}
+bool was_woken(const Event& event, std::uint32_t since) {
+  return event.waiters.load() == 0 && event.sequence.load() != since;
+}
+
+std::uint64_t fill_up(Channel& channel, std::size_t words = 1) {
+  std::uint64_t count = 0;
+  while (put(channel, count + 1, words, no_wait()).ok()) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("Each message received from a full channel wakes a sender that waits for a place") {
+  const std::uint64_t capacity = GENERATE(1, 2, 3, 4, 8, 64, 1000);
+  const std::size_t words = GENERATE(1, 200);
+  const int how = GENERATE(0, 1, 2);
+  auto channel = new_channel(new_arena(), with_capacity(capacity));
+  REQUIRE(fill_up(*channel, words) == capacity);
+  Event& space = header_of(*channel).space;
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(capacity, 5); ++i) {
+    const std::uint32_t since = arm(space);
+    if (how == 0) REQUIRE(channel->get(no_wait()).ok());
+    if (how == 1) REQUIRE(take(*channel, no_wait()).value().ack(no_wait()).ok());
+    if (how == 2) REQUIRE(channel->get_many(1, no_wait()).ok());
+    REQUIRE(was_woken(space, since));
+  }
+}
+
+TEST_CASE("A sender that puts one of several messages that there is room for wakes the next who waits") {
+  auto channel = new_channel(new_arena(), with_capacity(8));
+  REQUIRE(fill_up(*channel) == 8);
+  REQUIRE(channel->get_many(3, no_wait())->size() == 3);
+  Event& space = header_of(*channel).space;
+  for (const bool more : {true, true, false}) {
+    const std::uint32_t since = arm(space);
+    REQUIRE(put(*channel, 1, 1, no_wait()).ok());
+    REQUIRE(was_woken(space, since) == more);
+  }
+}
+
+TEST_CASE("A sender that has seen room and is yet to write its message leaves the room to others meanwhile") {
+  auto channel = new_channel(new_arena(), with_capacity(8));
+  Event& space = header_of(*channel).space;
+  const std::uint32_t since = arm(space);
+  REQUIRE(channel->wait_for_room(100'000, no_wait()).ok());
+  REQUIRE(was_woken(space, since));
+}
+
+TEST_CASE("Each message received wakes those who wait for bytes or for memory") {
+  ChannelOptions options = with_capacity(0);
+  options.max_bytes = 1000;
+  auto channel = new_channel(new_arena(), options);
+  REQUIRE(fill_up(*channel) == 125);
+  Event &bytes = header_of(*channel).freed_bytes, &memory = channel->arena()->header().space;
+  const std::uint32_t since_bytes = arm(bytes), since_memory = arm(memory);
+  REQUIRE(get(*channel, no_wait()).ok());
+  REQUIRE(was_woken(bytes, since_bytes));
+  REQUIRE(was_woken(memory, since_memory));
+}
+
+TEST_CASE("In an arena that small messages have filled each one received makes room for one") {
+  const std::uint64_t capacity = GENERATE(0, 1'000, 100'000);
+  auto arena = new_arena(1 * kMiB);
+  auto channel = new_channel(arena, with_capacity(capacity));
+  const std::uint64_t count = fill_up(*channel);
+  REQUIRE(count > 600);
+  REQUIRE(code_of(put(*channel, 0, 1, patience(5))) == Code::kFull);
+  REQUIRE(code_of(channel->wait_for_room(8, no_wait())) == Code::kFull);
+  REQUIRE_FALSE(channel->has_room());
+  for (std::uint64_t i = 1; i <= 2 * count; ++i) {
+    REQUIRE(get(*channel).value() == i);
+    REQUIRE(channel->has_room());
+    REQUIRE(put(*channel, count + i, 1, no_wait()).ok());
+  }
+  REQUIRE(drain(*channel).size() == count);
+  REQUIRE(fill_up(*channel) >= count);  // once there is memory again, there is no other limit
+  REQUIRE(drain(*channel).size() >= count);
+  REQUIRE(channel::check(*arena) == "");
+}
+
+TEST_CASE("A sender that waits for memory goes on as soon as there is some") {
+  constexpr int kRounds = 40;
+  constexpr std::size_t kWords = 12'500;  // 100 kB
+  auto arena = new_arena(1 * kMiB);
+  auto channel = new_channel(arena, with_capacity(0));
+  std::atomic<int> put_so_far{0};
+  std::thread sender([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      if (!channel->wait_for_room(8 * kWords, patience()).ok() || !put(*channel, 1, kWords).ok()) return;
+      ++put_so_far;
+    }
+  });
+  const std::int64_t began = platform::monotonic_ns();
+  for (int i = 0; i < kRounds; ++i) {
+    while (put_so_far != kRounds && header_of(*channel).freed_bytes.waiters.load() == 0) std::this_thread::yield();
+    REQUIRE(channel->get(patience()).ok());  // and let go of
+  }
+  sender.join();
+  REQUIRE(put_so_far == kRounds);
+  REQUIRE(platform::monotonic_ns() - began < kRounds * 30'000'000LL);  // a lost wake-up costs 50 ms each
+}
