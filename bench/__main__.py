@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import competitors, limits, machine, processes, report, scenarios
+from bench import competitors, limits, machine, processes, report
+from bench.kinds import KINDS
 from bench.measured import Measured
 from bench.session import Session
 from bench.workloads import WORKLOADS, Workload
@@ -43,7 +44,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.2, help="about the length of a run")
     parser.add_argument("--limit", type=float, default=30, help="seconds after which a competitor counts as stuck")
-    parser.add_argument("--minutes", type=float, default=15, help="start nothing new after so long")
+    parser.add_argument("--minutes", type=float, default=20, help="start nothing new after so long")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument(
         "--readme", action="store_true", help="put the main table and the plots into README.md and docs"
@@ -112,7 +113,7 @@ class Bench:
         options = self.options
         sessions: list[Session] = []
         for name in group:
-            scenario = scenarios.KINDS[workload.kind]
+            scenario = KINDS[workload.kind]
             make = partial(scenario, self.loaded[name], workload, message, options.seconds)
             session = Session(name, options.limit, make)
             sessions.append(session)

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import shmtree
+from bench.latencies import Latency
 from bench.measured import Measured
-from bench.scenarios import Latency, spread
+from bench.scenarios import spread
 from bench.workloads import Workload, equal
 
 SOURCE = Path(__file__).with_name("limits.cpp")

@@ -53,6 +53,8 @@ def main_figure(measured: Row) -> str:
         return text
     if "one_way_us" in measured:
         return ", ".join(f"{part} {short(measured['one_way_us'][part])}" for part in ("p50", "p99", "p99.9")) + " us"
+    if "wake_us" in measured:
+        return ", ".join(f"{part} {short(measured['wake_us'][part])}" for part in ("p50", "p95", "max")) + " us"
     if "cold_ms" in measured:
         return f"{short(measured['cold_ms'])} ms"
     return f"encode {short(measured['encode_us'])} us, decode {short(measured['decode_us'])} us"
@@ -104,6 +106,11 @@ TABLES: list[tuple[str, list[str], str, Figure]] = [
      _number("items_per_s")),
     ("10,000 deep, per second: put", ["deep"], "put_per_s", _number("put_per_s")),
     ("10,000 deep, per second: get", ["deep"], "get_per_s", _number("get_per_s")),
+    *(
+        (f"A put that waits, from the get that makes room to its return: us, {part}", _names("wake"), "wake_us",
+         _number("wake_us", part))
+        for part in ("p50", "p95", "max")
+    ),
     ("Creation to first message, ms", ["cold"], "cold_ms", _number("cold_ms")),
     ("Encode, us", _names("codec"), "encode_us", _number("encode_us")),
     ("Decode, us", _names("codec"), "decode_us", _number("decode_us")),

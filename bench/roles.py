@@ -136,6 +136,46 @@ class Consumer:
         return times
 
 
+class Waiter(Producer):
+    """Puts into a full channel, and tells of each put that it has returned."""
+
+    def __init__(self, channel: Base, workload: Workload, message: Any, told: Connection) -> None:
+        super().__init__(channel, workload, message)
+        self.told = told
+
+    def telling(self, n: int) -> list[int]:
+        """When each put returned."""
+        put, message, tell, times = self.put, self.message, self.told.send_bytes, []
+        for _ in range(n):
+            put(message)
+            times.append(now())
+            tell(b"")
+        return times
+
+
+class Slow(Consumer):
+    """Gets from a full channel, one by one, and does something else in between."""
+
+    def __init__(self, channel: Base, workload: Workload, message: Any, heard: Connection) -> None:
+        super().__init__(channel, workload, message)
+        self.heard = heard
+
+    def slowly(self, n: int, places: int, pause: float) -> list[int]:
+        """When each of the first `n` gets began. A pause of 0 lasts until the put that waited has returned."""
+        get, hear, times = self.get, self.heard.recv_bytes, []
+        for _ in range(places):
+            hear()
+        time.sleep(0.01)  # until the next put sleeps
+        for _ in range(n):
+            times.append(now())
+            get()
+            time.sleep(pause)
+            hear()
+        for _ in range(places):
+            get()
+        return times
+
+
 class Forwarder:
     """Takes from one channel and passes on to the next."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bench.competitors import NAMES, OURS
 from bench.limits import COPY_TOUCHED, FUTEX
 from bench.measured import Row
+from bench.workloads import WORKLOADS
 
 QUEUE = "multiprocessing.Queue"
 
@@ -21,6 +22,10 @@ class Figures:
     def of(self, workload: str, competitor: str, key: str = "items_per_s") -> float | None:
         value = self.rows.get((workload, competitor), {}).get(key)
         return value["p50"] if isinstance(value, dict) else value
+
+    def part(self, workload: str, competitor: str, key: str, part: str) -> float | None:
+        value: float | None = self.rows.get((workload, competitor), {}).get(key, {}).get(part)
+        return value
 
     def best_other(self, workload: str) -> tuple[str, float | None]:
         """The fastest that is not ours."""
@@ -79,6 +84,10 @@ def targets(rows: Iterable[Row]) -> list[Target]:
         )
     idle = _ratio(figures.of("latency", FUTEX, "one_way_us"), figures.of("latency", OURS, "one_way_us"))
     found.append(Target("latency", "futex, at most 1.2 of it", 1 / 1.2, idle))
+    for workload in (name for name, one in WORKLOADS.items() if one.kind == "wake"):
+        for part in ("p50", "p95"):
+            theirs, ours = (figures.part(workload, name, "wake_us", part) for name in (QUEUE, OURS))
+            found.append(Target(workload, f"{QUEUE}, {part}", 1, _ratio(theirs, ours)))
     spinning = _ratio(3, figures.of("ping-pong", OURS, "one_way_us"))
     found.append(Target("ping-pong", "3 us", 1, spinning))
     found.append(

@@ -34,12 +34,14 @@ class Workload:
     consumers: int = 1
 
     type: type = dict  # of the message
+    places: int = 0  # messages on the way at once; 0: by size
+    pause: float = 0.0  # seconds, of the receiver after each get
 
     @property
     def capacity(self) -> int:
         """Messages on the way at once: many small ones, a few large ones."""
-        if self.kind == "deep":
-            return 10_000
+        if self.places:
+            return self.places
         for limit, capacity in ((64 * KB, 1000), (64 * MB, 8), (GB - 1, 2)):
             if self.nbytes <= limit:
                 return capacity
@@ -142,10 +144,32 @@ def _array_workload(size: str, nbytes: int) -> Workload:
     return Workload(f"array-{size}", f"a float32 array of {size}", array(nbytes), nbytes, type=np.ndarray)
 
 
+def _bytes_workload(size: str) -> Workload:
+    return Workload(f"bytes-{size}", f"bytes, {size}", payload(_SIZES[size]), _SIZES[size], type=bytes)
+
+
+_PAUSES = [
+    ("lock", "after a get the receiver waits for the put", 0.0),
+    ("2ms", "a get every 2 ms", 0.002),
+    ("20ms", "a get every 20 ms", 0.02),
+]
+
+
+def _wake(places: int, name: str, about: str, pause: float) -> Workload:
+    return replace(
+        _E,
+        name=f"wake-{places}-{name}",
+        about=f"{places} places, full; {about}",
+        kind="wake",
+        places=places,
+        pause=pause,
+    )
+
+
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in [
-        *(Workload(f"bytes-{size}", f"bytes, {size}", payload(n), n, type=bytes) for size, n in _SIZES.items()),
+        *(_bytes_workload(size) for size in _SIZES),
         *(_array_workload(size, n) for size, n in {"100KB": 100 * KB, "1MB": MB, "32MB": 32 * MB}.items()),
         Workload("C", "an RL transition: two frames, scalars, an info dict", transition, 2 * 84 * 84 * 4 + 72),
         Workload("D", "a nested batch: twelve small arrays, strings, numbers", nested_batch, 12 * 32 * 17 * 4),
@@ -167,7 +191,14 @@ WORKLOADS: dict[str, Workload] = {
             replace(_E, name=f"many-{p}x{c}", about=f"E, {p} producers, {c} consumers", producers=p, consumers=c)
             for p, c in ((1, 1), (1, 4), (4, 1), (4, 4), (16, 16))
         ),
-        replace(_E, name="deep", about="E, 10,000 put before the first is taken", kind="deep"),
+        replace(_E, name="deep", about="E, 10,000 put before the first is taken", kind="deep", places=10_000),
+        *(_wake(n, *pause) for n in (2, 8, 64) for pause in _PAUSES),
+        _wake(8, "1s", "a get every 1.2 s", 1.2),
+        *(
+            replace(one, name=f"{one.name}-{n}", about=f"{one.about}, {n} places", places=n)
+            for one in (_bytes_workload("10B"), _bytes_workload("1KB"), _E)
+            for n in (8, 64)
+        ),
         _array_workload("1GB", GB),
         Workload("bytes-1GB", "bytes, 1GB", payload(GB), GB, type=bytes),
         Workload("bytes-10GB", "bytes, 10GB", payload(10 * GB), 10 * GB, type=bytes),

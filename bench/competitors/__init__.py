@@ -40,6 +40,7 @@ class Base:
     requires: ClassVar[tuple[str, ...]] = ()  # distributions whose versions are reported
     is_shared: ClassVar[bool] = False  # may have several producers and consumers
     is_deep: ClassVar[bool] = True  # can hold thousands of messages that nobody takes
+    is_bounded: ClassVar[bool] = False  # a put waits when `capacity` messages are in it
     lends_bytes: ClassVar[bool] = False  # bytes arrive as a memoryview
     shares_tensors: ClassVar[bool] = False  # a tensor that was put is the receiver's too: it has to be copied before
     copies: ClassVar[float] = 4  # of a large payload in memory at once, the producer's own included

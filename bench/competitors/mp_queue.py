@@ -12,6 +12,7 @@ from bench.competitors import Base
 class Competitor(Base):
     shares_tensors = True  # with torch imported
     is_shared = True
+    is_bounded = True
 
     def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
         self.queue: Any = multiprocessing.get_context("fork").Queue(capacity)

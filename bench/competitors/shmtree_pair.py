@@ -15,6 +15,7 @@ from bench.competitors import Base
 class Competitor(Base):
     requires = ("shmtree",)
     is_shared = True
+    is_bounded = True
     copies = 3  # of bytes; two of arrays
 
     def __init__(self, capacity: int, nbytes: int, kind: type) -> None:

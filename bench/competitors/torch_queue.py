@@ -13,6 +13,7 @@ from bench.competitors import Base
 class Competitor(Base):
     requires = ("torch",)
     is_shared = True
+    is_bounded = True
     shares_tensors = True
 
     def __init__(self, capacity: int, nbytes: int, kind: type) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _SLICE_S = 0.25
-_LOOK_S = 0.005
+_FIRST_LOOK_S, _MOST_LOOK_S = 0.0001, 0.005
 
 
 def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
@@ -132,6 +132,7 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
     # Nothing is awaited between the putting of a message and the return.
     deadline = None if timeout is None else time.monotonic() + timeout
     options = {"move": True} if move else {}
+    look = _FIRST_LOOK_S
     while True:
         try:
             return end.put_nowait(obj, **options)
@@ -141,7 +142,8 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
                 raise
         if end._ready_to_put():
             # Room for something, but not for this: it comes with bytes, which the descriptor does not tell of.
-            await asyncio.sleep(min(left, _LOOK_S))
+            await asyncio.sleep(min(left, look))
+            look = min(2 * look, _MOST_LOOK_S)
         else:
             await _readable(end._fileno_to_put(), left)
 

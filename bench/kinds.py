@@ -1,0 +1,17 @@
+"""Which scenario carries out which kind of workload."""
+
+from __future__ import annotations
+
+from bench.latencies import Cold, Latency, PingPong, Wake
+from bench.scenarios import Deep, Forward, Scenario, Stream
+
+KINDS: dict[str, type[Scenario]] = {
+    "stream": Stream,
+    "loan": Stream,
+    "forward": Forward,
+    "deep": Deep,
+    "latency": Latency,
+    "wake": Wake,
+    "pingpong": PingPong,
+    "cold": Cold,
+}
