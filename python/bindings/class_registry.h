@@ -3,6 +3,7 @@
 // All calls need the GIL.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

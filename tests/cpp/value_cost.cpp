@@ -7,6 +7,7 @@
 #include "features/value_codec.h"
 #include "support/catch2.h"
 #include "support/frames.h"
+#include "support/malloc_delete.h"
 #include "support/waits.h"
 
 using namespace shmtree;
@@ -18,18 +19,18 @@ thread_local std::size_t allocations = 0;
 }  // namespace
 
 // All memory that C++ asks for in this program is counted, freed or not.
-void* operator new(std::size_t bytes) {
+SHMTREE_REPLACES_ALLOCATION void* operator new(std::size_t bytes) {
   allocated_bytes += bytes;
   ++allocations;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+SHMTREE_REPLACES_ALLOCATION void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   allocated_bytes += bytes;
   ++allocations;
   return std::malloc(bytes);
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+SHMTREE_REPLACES_ALLOCATION void* operator new(std::size_t bytes, std::align_val_t alignment) {
   const auto align = static_cast<std::size_t>(alignment);
   allocated_bytes += bytes;
   ++allocations;
@@ -37,28 +38,13 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
   throw std::bad_alloc();
 }
 // Sanitizers have their own for arrays, which do not ask the one above.
-void* operator new[](std::size_t bytes) {
+SHMTREE_REPLACES_ALLOCATION void* operator new[](std::size_t bytes) {
   return operator new(bytes);
 }
-void operator delete[](void* memory) noexcept {
+SHMTREE_REPLACES_ALLOCATION void operator delete(void* memory, std::align_val_t) noexcept {
   std::free(memory);
 }
-void operator delete[](void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, const std::nothrow_t&) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+SHMTREE_REPLACES_ALLOCATION void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
 

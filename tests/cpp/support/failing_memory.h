@@ -7,6 +7,7 @@
 #include <new>
 
 #include "support/catch2.h"
+#include "support/malloc_delete.h"
 
 namespace shmtree::test {
 
@@ -63,34 +64,16 @@ void fail_each_allocation(Prepare prepare, Act act, Check check) {
 
 }  // namespace shmtree::test
 
-void* operator new(std::size_t bytes) {
+SHMTREE_REPLACES_ALLOCATION void* operator new(std::size_t bytes) {
   if (void* memory = shmtree::test::allocate_or_fail(bytes)) return memory;
   throw std::bad_alloc();
 }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+SHMTREE_REPLACES_ALLOCATION void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   return shmtree::test::allocate_or_fail(bytes);
 }
-void* operator new[](std::size_t bytes) {
+SHMTREE_REPLACES_ALLOCATION void* operator new[](std::size_t bytes) {
   return operator new(bytes);
 }
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+SHMTREE_REPLACES_ALLOCATION void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
   return shmtree::test::allocate_or_fail(bytes);
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, const std::nothrow_t&) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, const std::nothrow_t&) noexcept {
-  std::free(memory);
 }
