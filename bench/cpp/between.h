@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <algorithm>
 #include <vector>
 

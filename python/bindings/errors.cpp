@@ -1,5 +1,7 @@
 #include "bindings/errors.h"
 
+#include <cstddef>
+
 namespace shmtree::python {
 namespace {
 

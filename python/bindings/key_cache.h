@@ -1,6 +1,7 @@
 // The strings that were dict keys lately, so that a key met in every message is made once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>

@@ -1,6 +1,7 @@
 // Integers of any size as little-endian two's complement, over the changes of CPython's interface for it.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "bindings/python_api.h"

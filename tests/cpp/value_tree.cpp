@@ -1,4 +1,5 @@
 // Values that C++ sends are the Items that C++ receives.
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <string>

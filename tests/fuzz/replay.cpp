@@ -1,4 +1,5 @@
 // Runs a target once for each file of the folders named, without libFuzzer: what was found stays mended.
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

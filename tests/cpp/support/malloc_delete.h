@@ -2,6 +2,7 @@
 // For one file of each program: these replace those of the whole program.
 #pragma once
 
+#include <cstddef>
 #include <cstdlib>
 #include <new>
 

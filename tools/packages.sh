@@ -1,0 +1,70 @@
+# Debian's packages that ./dev needs: which are missing, and installing them. Sourced; uses say, die and have.
+# shellcheck shell=sh
+
+# has_header <header>: can the compiler include it?
+has_header() {
+  have g++ || return 1
+  printf '#if !__has_include(<%s>)\n#error\n#endif\n' "$1" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1
+}
+
+cmake_is_new_enough() {
+  have cmake || return 1
+  version=$(cmake --version | sed -n '1s/[^0-9]*//p')
+  [ "$(printf '3.25\n%s\n' "$version" | sort -V | head -n 1)" = 3.25 ]
+}
+
+# present <package>: is what we want from this Debian package there, wherever it came from?
+present() {
+  case $1 in
+    g++) have g++ ;;
+    cmake) cmake_is_new_enough ;;
+    ninja-build) have ninja ;;
+    capnproto) have capnp && have capnpc-c++ ;;
+    libcapnp-dev) has_header capnp/message.h ;;
+    libxtensor-dev) has_header xtensor/xarray.hpp || has_header xtensor/containers/xarray.hpp ;;
+    valgrind) have valgrind ;;
+    libbenchmark-dev) has_header benchmark/benchmark.h ;;
+    iceoryx) have iox-roudi ;;
+    libiceoryx-posh-dev) ls /usr/lib/*/cmake/iceoryx_posh/iceoryx_poshConfig.cmake >/dev/null 2>&1 ;;
+    clang) have clang++ ;;
+    libclang-rt-dev) ls "$(clang++ -print-resource-dir)"/lib/linux/libclang_rt.fuzzer-*.a >/dev/null 2>&1 ;;
+    catch2) has_header catch2/catch.hpp || has_header catch2/catch_all.hpp ;;
+    ca-certificates) [ -e "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] ;;
+    python3-dev) debian_python_has 'import sysconfig, os; assert os.path.exists(sysconfig.get_paths()["include"] + "/Python.h")' ;;
+    python3-venv) debian_python_has 'import venv, ensurepip' ;;
+    libpython3.*-testsuite) debian_python_has 'import test._test_multiprocessing' ;;
+    *) die "no rule for the package $1" ;;
+  esac
+}
+
+debian_python_has() { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c "$1" >/dev/null 2>&1; }
+
+# system <package>...: install those that are missing.
+system() {
+  missing=
+  for package in "$@"; do
+    present "$package" || missing="$missing $package"
+  done
+  [ -n "$missing" ] || return 0
+  have apt-get || die "these are missing, and without apt-get they are for you to install (Debian's names):$missing"
+  as_root=
+  if [ "$(id -u)" -ne 0 ]; then
+    have sudo || die "these Debian packages are missing, and there is no sudo to install them with:$missing"
+    as_root=sudo
+  fi
+  say "installing system packages:$missing"
+  log=$(mktemp)
+  # shellcheck disable=SC2086  # both are lists of words
+  if ! { $as_root apt-get -q update && $as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get -q install --yes --no-install-recommends $missing; } </dev/null >"$log" 2>&1; then
+    cat "$log" >&2
+    rm -f "$log"
+    die "apt-get could not install:$missing"
+  fi
+  rm -f "$log"
+  for package in $missing; do
+    present "$package" || die "$package is installed, yet what it should bring is not found"
+  done
+}
+
+build_packages='g++ cmake ninja-build capnproto libcapnp-dev libxtensor-dev ca-certificates'
