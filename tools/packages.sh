@@ -28,6 +28,14 @@ present() {
     libiceoryx-posh-dev) ls /usr/lib/*/cmake/iceoryx_posh/iceoryx_poshConfig.cmake >/dev/null 2>&1 ;;
     clang) have clang++ ;;
     libclang-rt-dev) ls "$(clang++ -print-resource-dir)"/lib/linux/libclang_rt.fuzzer-*.a >/dev/null 2>&1 ;;
+    make) have make ;;
+    xz-utils) have xz ;;
+    zlib1g-dev) has_header zlib.h ;;
+    libssl-dev) has_header openssl/ssl.h ;;
+    libffi-dev) has_header ffi.h ;;
+    libbz2-dev) has_header bzlib.h ;;
+    liblzma-dev) has_header lzma.h ;;
+    libsqlite3-dev) has_header sqlite3.h ;;
     catch2) has_header catch2/catch.hpp || has_header catch2/catch_all.hpp ;;
     ca-certificates) [ -e "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] ;;
     python3-dev) debian_python_has 'import sysconfig, os; assert os.path.exists(sysconfig.get_paths()["include"] + "/Python.h")' ;;
@@ -68,3 +76,6 @@ system() {
 }
 
 build_packages='g++ cmake ninja-build capnproto libcapnp-dev libxtensor-dev ca-certificates'
+
+# What tools/free_threaded_python builds an interpreter with.
+python_source_packages='make xz-utils zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev'

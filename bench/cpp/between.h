@@ -4,8 +4,8 @@
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "processes.h"

@@ -1,5 +1,5 @@
-// operator delete of a program whose operator new calls std::malloc, and what such an operator new has to be marked with.
-// For one file of each program: these replace those of the whole program.
+// operator delete of a program whose operator new calls std::malloc, and what such an operator new has to be marked
+// with. For one file of each program: these replace those of the whole program.
 #pragma once
 
 #include <cstddef>
