@@ -114,7 +114,7 @@ std::uint64_t Channel::size() const noexcept {
     const std::uint64_t head = load_full(shared.head);
     const std::uint64_t tail = load_full(shared.tail);
     const std::uint32_t returned = load_full(shared.returned);
-    if (load_full(shared.head) == head) return std::max(tail, head) - head + returned;
+    if (load_full(shared.head) == head) return std::max(tail, head) - head + returned + kept_here();
   }
 }
 
@@ -153,6 +153,7 @@ Incoming& Incoming::operator=(Incoming&& other) noexcept {
   ticket_ = other.ticket_;
   bytes_ = other.bytes_;
   block_ = other.block_;
+  sender_ = other.sender_;
   redelivered_ = other.redelivered_;
   data_ = other.data_;
   if (other.data_ == other.inline_data_) {
@@ -167,9 +168,8 @@ std::span<const std::byte> Incoming::frame() const noexcept {
 }
 
 Result<Lease> Incoming::adopt() {
-  const std::shared_ptr<Arena> arena = std::exchange(arena_, nullptr);
-  if (arena == nullptr) return Error{Code::kInvalid, "this message holds no block"};
-  return arena->adopt_hold(block_);
+  if (arena_ == nullptr) return Error{Code::kInvalid, "this message holds no block"};
+  return arena_->share_hold(block_);
 }
 
 void Incoming::drop() noexcept {

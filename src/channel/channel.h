@@ -47,7 +47,7 @@ struct Outgoing {
   std::uint64_t size() const noexcept { return block.valid() ? bytes : inline_frame.size(); }
 };
 
-// A message received. Its block is held; adopt() makes a Lease of that, otherwise the hold ends with this object.
+// A message received. Its block is held until this object goes; adopt() makes a Lease besides.
 class Incoming {
  public:
   Incoming() noexcept = default;
@@ -60,8 +60,8 @@ class Incoming {
   bool redelivered() const noexcept { return redelivered_; }
   bool in_block() const noexcept { return block_.id.value != 0; }
   BlockRef block() const noexcept { return block_; }
-  // The frame: a private copy when it came inline, else shared memory that is held until this object goes or, after
-  // adopt(), the Lease. Empty when the channel's memory was damaged: a frame of no bytes is never valid.
+  // The frame: a private copy when it came inline, else shared memory that is held. Empty when the channel's memory was
+  // damaged: a frame of no bytes is never valid.
   std::span<const std::byte> frame() const noexcept;
   Result<Lease> adopt();
   void drop() noexcept;
@@ -74,8 +74,15 @@ class Incoming {
   std::uint64_t ticket_ = 0;
   std::uint64_t bytes_ = 0;
   BlockRef block_{};
+  Identity sender_ = memory::kNobody;
   bool redelivered_ = false;
   std::byte inline_data_[kMostInlineBytes];
+};
+
+// What those receive into who may have to give it back: Channel::give_back() needs no memory then.
+struct Received {
+  Incoming message;
+  std::unique_ptr<Received> next{};  // of those that the channel keeps here
 };
 
 class Channel;
@@ -152,6 +159,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Status get(Incoming& out, const WaitContext& wait);
   // Waits for the first as get() does, then takes what is there, up to `most`.
   Result<std::vector<Incoming>> get_many(std::size_t most, const WaitContext& wait);
+  // Gives back what get() received and this process had no memory to make anything of: the channel has it again, as one
+  // that was returned. Should there be no memory for that either, the next call that receives here begins with it; it
+  // is in this process then, and goes with it. (kept.cpp)
+  void give_back(std::unique_ptr<Received> received) noexcept;
   Result<Delivery> take(const WaitContext& wait);
   std::uint64_t size() const noexcept;
   bool full() noexcept { return !has_room(); }
@@ -263,14 +274,22 @@ class Channel : public std::enable_shared_from_this<Channel> {
     BlockRef spent[4];
     std::size_t spent_count = 0;
     bool damaged = false;
-    bool starved = false;  // the next message was left: this process has no memory, or addresses, for it
+    bool starved = false;      // the next message was left: this process has no memory, or addresses, for it
+    std::uint64_t ticket = 0;  // of that message
+    std::uint64_t wanted = 0;  // bytes that there are no addresses for; 0: memory was missing
+    bool starve(std::uint64_t of, std::uint64_t bytes) noexcept {
+      starved = true;
+      ticket = of;
+      wanted = bytes;
+      return false;
+    }
   };
   bool has_messages() const noexcept;
-  bool can_receive() const noexcept { return has_messages() && !is_reserved(End::kReceiving); }
+  bool can_receive() const noexcept { return (has_messages() && !is_reserved(End::kReceiving)) || kept_here() != 0; }
   enum class Access { kFree, kReserved, kShutDown };
   Access receiving_access() const noexcept;
   Slot* first_slot(Receipt& receipt) noexcept;
-  bool receive_slot(const Slot& slot, Identity me, Incoming& out) noexcept;
+  bool receive_slot(const Slot& slot, Identity me, Incoming& out, Receipt& receipt) noexcept;
   Result<std::size_t> get_some(Incoming* out, std::size_t most, const WaitContext& wait);
   Result<std::size_t> get_now(Incoming* out, std::size_t most, Identity me, const WaitContext& wait);
   void fetch_next(std::uint64_t bytes) const noexcept;
@@ -289,11 +308,23 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void copy_slot(Slot& to, const Slot& from) const noexcept;
   Record* free_record() noexcept;
   Record* oldest_returned() noexcept;
-  Error unreceived(const Receipt& receipt) const;
+  Error unreceived(const Receipt& receipt);
   enum class Took { kOne, kNone, kNeedsRecord, kLeft };
   Took take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept;
   bool others_may_return() noexcept;
   Status add_records(const WaitContext& wait);
+
+  // What was given back and is in no record.
+  std::uint64_t kept_here() const noexcept {
+    const std::uint64_t count = kept_count_.load(std::memory_order_relaxed);
+    return count == 0 || kept_by_.load(std::memory_order_relaxed) != arena_->current_identity() ? 0 : count;
+  }
+  void write_returned(Record& record, const Incoming& message) noexcept;
+  bool return_to_channel(Incoming& message) noexcept;
+  void keep(std::unique_ptr<Received> received) noexcept;
+  std::unique_ptr<Received> first_kept() noexcept;
+  bool return_kept() noexcept;
+  bool serve_kept(Incoming& out) noexcept;
 
   // Ends.
   void seat(End which, Identity who) noexcept;
@@ -347,7 +378,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
     std::atomic<bool> active{false};
   };
   Watch watches_[2];
+  std::unique_ptr<Received> kept_;  // by ticket
 
+  std::atomic<Identity> kept_by_{memory::kNobody};  // a forked child inherits what is its parent's
+  std::atomic<std::uint64_t> kept_count_{0};
   std::atomic<std::uint32_t> used_as_[2]{};  // identity that mark_used() has seen
   Spinner get_spinner_, put_spinner_;
   KnownSegment known_last_;   // under senders_lock

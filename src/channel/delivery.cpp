@@ -21,6 +21,10 @@ Error in_time(Error error) {
   return error;
 }
 
+Error no_record() {
+  return Error{Code::kOutOfSharedMemory, "there is no memory for a record of the message that is to be taken"};
+}
+
 }  // namespace
 
 Record* Channel::free_record() noexcept {
@@ -86,10 +90,7 @@ bool Channel::serve_returned(Identity me, Incoming& out, Receipt& receipt) noexc
     store_relaxed(shared.returned, 0u);
     return false;
   }
-  if (!receive_slot(record->slot(), me, out)) {
-    receipt.starved = true;
-    return false;
-  }
+  if (!receive_slot(record->slot(), me, out, receipt)) return false;
   out.redelivered_ = true;
   store_release(record->state, record_word(RecordState::kFree, memory::kNobody));
   if (out.in_block()) arena_->set_delivered(out.block(), false);
@@ -104,6 +105,7 @@ Result<Delivery> Channel::take(const WaitContext& wait) {
   if (!me) return std::move(me).error();
   for (;;) {
     const bool shut_down = is_shut_down();  // before the look: what was put before it is still found
+    if (kept_here() != 0 && !return_kept()) return no_record();
     if (can_receive()) {
       Status locked = arena_->lock(shared.receivers_lock, wait);
       if (!locked) return in_time(std::move(locked).error());
@@ -159,10 +161,7 @@ Channel::Took Channel::take_locked(Identity me, Delivery& delivery, Receipt& rec
   delivery.taker_ = me;
   Record* record = load_relaxed(shared.returned) != 0 ? oldest_returned() : nullptr;
   if (record != nullptr) {
-    if (!receive_slot(record->slot(), me, delivery.message_)) {
-      receipt.starved = true;
-      return Took::kLeft;
-    }
+    if (!receive_slot(record->slot(), me, delivery.message_, receipt)) return Took::kLeft;
     record->redelivered = 1;
     store_release(record->state, record_word(RecordState::kTaken, me));
     store_relaxed(shared.returned, load_relaxed(shared.returned) - 1);
@@ -174,10 +173,7 @@ Channel::Took Channel::take_locked(Identity me, Delivery& delivery, Receipt& rec
     if (record == nullptr) return Took::kNeedsRecord;
     record->redelivered = 0;
     copy_slot(record->slot(), *slot);
-    if (!receive_slot(record->slot(), me, delivery.message_)) {
-      receipt.starved = true;
-      return Took::kLeft;
-    }
+    if (!receive_slot(record->slot(), me, delivery.message_, receipt)) return Took::kLeft;
     if (delivery.message_.in_block()) arena_->set_delivered(delivery.message_.block(), true);
     store_release(record->state, record_word(RecordState::kTaken, me));
     store_relaxed(shared.taken, load_relaxed(shared.taken) + 1);

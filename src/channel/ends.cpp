@@ -62,6 +62,7 @@ void Channel::leave(End which) noexcept {
     std::uint32_t& count = local_ends_[static_cast<std::uint32_t>(which)];
     if (count == 0 || --count != 0) return;
   }
+  if (which == End::kReceiving && kept_here() != 0) return_kept();
   const Identity me = arena_->current_identity();
   if (me == memory::kNobody) return;
   if ((load_acquire(end(which).members.words[word_of(me)]) & bit_of(me)) == 0) return;

@@ -8,6 +8,7 @@
 #include "channel/channel.h"
 #include "channel/waiting.h"
 #include "platform/atomics.h"
+#include "platform/machine.h"
 
 namespace shmtree::channel {
 
@@ -19,6 +20,10 @@ namespace {
 Error in_time(Error error) {
   if (error.code == Code::kTimeout) error.code = Code::kEmpty;
   return error;
+}
+
+std::uint64_t bytes_of_class(std::uint64_t packed) noexcept {
+  return std::uint64_t{1} << memory::unpack(packed).id.size_class();
 }
 
 }  // namespace
@@ -62,17 +67,18 @@ Slot* Channel::first_slot(Receipt& receipt) noexcept {
   }
   const std::uint64_t tail = load_acquire(shared.tail);
   receipt.damaged = tail != head;  // else `cached_tail` said too much
-  receipt.starved = !first && arena_->is_unmapped(memory::unpack(packed));
+  if (!first && arena_->is_unmapped(memory::unpack(packed))) receipt.starve(head, bytes_of_class(packed));
   store_relaxed(shared.cached_tail, tail);
   return nullptr;
 }
 
 // Copies what the slot says into `out` and, for a block, sets the holder bit. Nothing has moved yet. False when this
-// process cannot hold or map the block: another may.
-bool Channel::receive_slot(const Slot& slot, Identity me, Incoming& out) noexcept {
+// process cannot hold the block, or map it and all that it refers to: another may.
+bool Channel::receive_slot(const Slot& slot, Identity me, Incoming& out, Receipt& receipt) noexcept {
   out.ticket_ = load_once(slot.ticket);
   const std::uint64_t bytes = load_once(slot.bytes);
   out.bytes_ = bytes;
+  out.sender_ = load_once(slot.sender);
   out.redelivered_ = false;
   out.block_ = BlockRef{};
   out.data_ = nullptr;
@@ -84,11 +90,17 @@ bool Channel::receive_slot(const Slot& slot, Identity me, Incoming& out) noexcep
     return true;
   }
   const BlockRef ref = memory::unpack(packed);
-  if (!arena_->is_current(ref)) return !arena_->is_unmapped(ref);
+  if (!arena_->is_current(ref)) {
+    return !arena_->is_unmapped(ref) || receipt.starve(out.ticket_, bytes_of_class(packed));
+  }
   const std::byte* data = arena_->address(ref.id);
-  if (data == nullptr) return false;
+  if (data == nullptr) return receipt.starve(out.ticket_, bytes_of_class(packed));
+  // It stays where it is meanwhile, and so does its list.
+  if (const std::uint64_t wanted = arena_->unmappable_reference(ref.id); wanted != 0) {
+    return receipt.starve(out.ticket_, wanted);
+  }
   const std::uint64_t room = arena_->room_of(ref.id);
-  if (!arena_->begin_hold(ref, me)) return false;
+  if (!arena_->begin_hold(ref, me)) return receipt.starve(out.ticket_, 0);
   arena_->make_live(ref);
   out.block_ = ref;
   out.arena_ = arena_;
@@ -114,10 +126,7 @@ std::size_t Channel::receive_some(Incoming* out, std::size_t most, Identity me, 
   while (count < most) {
     const Slot* slot = first_slot(receipt);
     if (slot == nullptr) break;
-    if (!receive_slot(*slot, me, out[count])) {
-      receipt.starved = true;
-      break;
-    }
+    if (!receive_slot(*slot, me, out[count], receipt)) break;
     store_relaxed(shared.bytes_out, load_relaxed(shared.bytes_out) + out[count].bytes_);
     store_release(shared.head, load_relaxed(shared.head) + 1);  // the slot may be written again
     ++count;
@@ -126,11 +135,21 @@ std::size_t Channel::receive_some(Incoming* out, std::size_t most, Identity me, 
   return count;
 }
 
-// Why the first message was not received, though there is one.
-Error Channel::unreceived(const Receipt& receipt) const {
+// Why the first message was not received, though there is one. Somebody who can have it is told of it instead.
+Error Channel::unreceived(const Receipt& receipt) {
   if (!receipt.starved) return Error{Code::kCorrupt, "the channel's ring is damaged"};
-  return Error{Code::kOutOfSharedMemory,
-               "this process has no memory, or no address space, for the next message, which stays in the channel"};
+  notify(header().items);
+  Error error{Code::kOutOfSharedMemory, "message " + std::to_string(receipt.ticket) + " stays in the channel: "};
+  error.ticket = receipt.ticket;
+  if (receipt.wanted == 0) {
+    error.message += "this process has no memory to note that it holds it";
+    return error;
+  }
+  error.message += "this process cannot map " + std::to_string(receipt.wanted) + " bytes for it";
+  if (const auto left = addresses_left()) {
+    error.message += ", its limit (RLIMIT_AS) leaves it " + std::to_string(*left);
+  }
+  return error;
 }
 
 // After unlocking: gives back the segments that were used up.
@@ -157,6 +176,8 @@ void Channel::received() noexcept {
 // Up to `most` messages that are there, under one lock; none when there are none.
 Result<std::size_t> Channel::get_now(Incoming* out, std::size_t most, Identity me, const WaitContext& wait) {
   ChannelHeader& shared = header();
+  if (kept_here() != 0 && serve_kept(*out)) [[unlikely]]
+    return std::size_t{1};
   // The sender's line is read only when those it is known to have put are used up.
   if (load_relaxed(shared.head) == load_relaxed(shared.cached_tail) && !has_messages()) return std::size_t{0};
   Status locked = arena_->lock(shared.receivers_lock, wait);

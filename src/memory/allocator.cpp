@@ -403,46 +403,16 @@ void Arena::make_live(BlockRef ref) noexcept {
   }
 }
 
+// Whether a number read from shared memory is that of a block that was ever in use: only of those a table is mapped.
+bool Arena::was_used(BlockId id) const noexcept {
+  return geometry().contains(id) && id.index() < load_acquire(header().classes[id.size_class() - kMinClass].high);
+}
+
 bool Arena::is_current(BlockRef ref) noexcept {
-  const BlockEntry* block = nullptr;
-  if (!geometry().contains(ref.id) ||
-      ref.id.index() >= load_acquire(header().classes[ref.id.size_class() - kMinClass].high)) {
-    return false;
-  }
-  block = mapping_->entry(ref.id);
+  const BlockEntry* block = was_used(ref.id) ? mapping_->entry(ref.id) : nullptr;
   if (block == nullptr) return false;
   const std::uint64_t word = load_acquire(block->word);
   return state_of(word) != BlockState::kFree && sequence_of(word) == ref.sequence;
-}
-
-Status Arena::set_references(const OwnedBlock& block, std::span<const BlockRef> referred, const WaitContext& wait) {
-  BlockEntry& owner = *entry(block.ref_.id);
-  const std::uint64_t list_bytes = referred.size() * sizeof(ListEntry);
-  if (list_bytes > block.bytes_) return Error{Code::kInvalid, "a block too small for the list of its references"};
-  const std::uint64_t offset = (block.bytes_ - list_bytes) / 8 * 8;
-  auto* list = reinterpret_cast<ListEntry*>(block.data_ + offset);
-  for (std::size_t i = 0; i < referred.size(); ++i) list[i] = ListEntry{referred[i].id.value, referred[i].sequence};
-  Status locked = lock_blocks(wait);
-  if (!locked) return locked;
-  store_relaxed(owner.list_offset, offset);
-  store_release(owner.list_length, static_cast<std::uint32_t>(referred.size()));
-  for (const BlockRef& ref : referred) {
-    if (BlockEntry* target = entry(ref.id)) add(target->references, 1u);
-  }
-  unlock_blocks();
-  return success();
-}
-
-std::vector<BlockRef> Arena::referred_to_by(BlockRef ref) {
-  std::vector<BlockRef> found;
-  const BlockEntry* owner = is_current(ref) ? entry(ref.id) : nullptr;
-  if (owner == nullptr || load_acquire(owner->list_length) == 0) return found;
-  for (const ListEntry& item : references_of(ref.id, *owner)) {
-    const BlockRef referred = ref_of(item);
-    if (!is_current(referred)) break;
-    found.push_back(referred);
-  }
-  return found;
 }
 
 }  // namespace shmtree::memory

@@ -204,6 +204,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // What set_references() recorded for a block that the caller holds, in that order. A list that was damaged since ends
   // early.
   std::vector<BlockRef> referred_to_by(BlockRef ref);
+  // Maps what a block that is in use refers to, as far as it was not. The size of a block that there is no address
+  // space for; 0 when there was some for all.
+  std::uint64_t unmappable_reference(BlockId id) noexcept {
+    const BlockEntry* owner = entry(id);
+    return owner == nullptr || platform_load(owner->list_length) == 0 ? 0 : map_references(id, *owner);
+  }
 
   // The block was stored in a window: it no longer belongs to its writer.
   void published(OwnedBlock& block) noexcept;
@@ -228,12 +234,13 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Holds a block that must still be in use: Code::kNotFound when it is not.
   Result<Lease> hold_existing(BlockRef ref, const platform::WaitContext& wait);
   // Sets this process's holder bit for a block found in a window, before the window moves on; then exactly one of
-  // adopt_hold (views will be given) and drop_hold (it was copied out) follows. False, with nothing done, when this
-  // process has no memory to note it.
+  // adopt_hold (views will be given) and drop_hold (it was copied out) follows, and before that share_hold, for views
+  // besides. False, with nothing done, when this process has no memory to note it.
   bool begin_hold(BlockRef ref, Identity me) noexcept;
   // A participant that does not run yet holds a block of this process's from now on.
   void hold_for(BlockRef ref, Identity child) noexcept;
-  Result<Lease> adopt_hold(BlockRef ref);
+  Result<Lease> adopt_hold(BlockRef ref) { return lease_begun(ref, 1); }
+  Result<Lease> share_hold(BlockRef ref) { return lease_begun(ref, 0); }
   void drop_hold(BlockRef ref) noexcept;
   // A delivery record begins or ceases to keep the block; under the receivers' lock.
   void set_delivered(BlockRef ref, bool delivered) noexcept;
@@ -326,8 +333,11 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void uncount_held(BlockEntry& entry, std::uint64_t committed) noexcept;
   bool try_lock_blocks() noexcept;
   Result<Lease> make_lease(BlockRef ref);
+  Result<Lease> lease_begun(BlockRef ref, std::uint32_t fewer_begun);
   void end_hold(BlockRef ref, std::uint32_t HoldTable::Hold::*what) noexcept;
   std::span<const ListEntry> references_of(BlockId id, const BlockEntry& entry) noexcept;
+  std::uint64_t map_references(BlockId id, const BlockEntry& entry) noexcept;
+  bool was_used(BlockId id) const noexcept;
   void drain_mailboxes() noexcept;
   bool post_release(BlockRef ref) noexcept;
 

@@ -98,12 +98,12 @@ void Arena::hold_for(BlockRef ref, Identity child) noexcept {
   count_held(*block);
 }
 
-Result<Lease> Arena::adopt_hold(BlockRef ref) {
+Result<Lease> Arena::lease_begun(BlockRef ref, std::uint32_t fewer_begun) {
   {
     const std::lock_guard guard(holds_mutex_);
     HoldTable::Hold* hold = holds_.find(ref.id);
     if (hold == nullptr || hold->in_flight == 0) return Error{Code::kInvalid, "a hold that was not begun"};
-    --hold->in_flight;
+    hold->in_flight -= fewer_begun;
     ++hold->leases;
   }
   return make_lease(ref);
@@ -297,21 +297,6 @@ void Arena::evaluate(BlockRef ref) noexcept {
 std::uint64_t Arena::room_of(BlockId id) noexcept {
   const BlockEntry* block = entry(id);
   return block == nullptr ? 0 : committed_of(*block, id.size_class());
-}
-
-// The list of a block's references, as far as it can be believed: it lies in memory that everyone can write.
-std::span<const ListEntry> Arena::references_of(BlockId id, const BlockEntry& block) noexcept {
-  const std::uint64_t length = load_acquire(block.list_length);
-  if (length == 0) return {};
-  const std::uint64_t offset = load_relaxed(block.list_offset);
-  const std::uint64_t room = committed_of(block, id.size_class());
-  if (offset % 8 != 0 || offset > room || length > (room - offset) / sizeof(ListEntry)) return {};
-  const std::byte* data = address(id);
-  if (data == nullptr) {  // no address space: what the list keeps is counted by a process that has some
-    mark_dirty();
-    return {};
-  }
-  return {reinterpret_cast<const ListEntry*>(data + offset), length};
 }
 
 // Returns the chain of those that are not referred to any more, put before `orphans`, and adds their number to `count`.

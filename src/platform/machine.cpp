@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +13,6 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string_view>
 
 #include "platform/atomics.h"
@@ -95,6 +95,13 @@ std::uint64_t available_memory_bytes(const std::string& proc, const std::string&
 
 std::uint64_t available_memory_bytes() {
   return available_memory_bytes("/proc", "/sys/fs/cgroup");
+}
+
+std::optional<std::uint64_t> addresses_left() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  const std::uint64_t used = read_number("/proc/self/statm").value_or(0) * static_cast<std::uint64_t>(getpagesize());
+  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }
 
 unsigned usable_cores() noexcept {

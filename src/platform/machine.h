@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace shmtree::platform {
@@ -12,6 +13,9 @@ std::uint64_t available_memory_bytes();
 
 // The same from the given roots, for tests: `proc` stands for /proc, `cgroup` for /sys/fs/cgroup.
 std::uint64_t available_memory_bytes(const std::string& proc, const std::string& cgroup);
+
+// Bytes that this process can still map by its own limit (RLIMIT_AS); nothing when there is none.
+std::optional<std::uint64_t> addresses_left();
 
 unsigned usable_cores() noexcept;
 

@@ -74,6 +74,19 @@ TEST_CASE("A receiver killed anywhere in a get loses at most the message that it
   }
 }
 
+TEST_CASE("A receiver killed anywhere in giving a message back loses at most that one") {
+  for (const std::size_t words : {4, 700}) {
+    kill_at_every_change(
+        unlimited(), putting(0, 5, words),
+        [](Channel& channel) {
+          auto place = std::make_unique<channel::Received>();
+          channel.get(place->message, patience()).value();
+          channel.give_back(std::move(place));
+        },
+        tail_of(5, 4));
+  }
+}
+
 TEST_CASE("A receiver killed anywhere on its way to the next segment loses at most what it was getting") {
   kill_at_every_change(
       unlimited(), [](Channel& channel) { putting(0, 20, 4)(channel); },

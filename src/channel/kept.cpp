@@ -1,0 +1,111 @@
+// Messages that were received and that this process then had no memory to make anything of.
+//
+// They become records, as if they had been taken and returned: whoever receives next, in any process, has them. A
+// record may need memory of the arena. While there is none the message stays here, in the place that it was received
+// into, and the process receives nothing else before it; as the last end here is left it is tried once more.
+//
+// Until a record's state says "returned" the message is a received one, which goes with its receiver.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "channel/channel.h"
+#include "channel/records.h"
+#include "platform/atomics.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+void Channel::give_back(std::unique_ptr<Received> received) noexcept {
+  if (return_to_channel(received->message)) return;
+  keep(std::move(received));
+  settle_wake_fd(End::kReceiving);
+  notify_all(header().items);  // other threads of this process may wait
+}
+
+// Under the receivers' lock: a free record becomes that of a returned message.
+void Channel::write_returned(Record& record, const Incoming& message) noexcept {
+  ChannelHeader& shared = header();
+  Slot& slot = record.slot();
+  store_once(slot.ticket, message.ticket_);
+  store_once(slot.block, message.in_block() ? memory::pack(message.block_) : 0);
+  store_once(slot.bytes, message.bytes_);
+  store_once(slot.sender, message.sender_);
+  if (!message.in_block()) std::memcpy(slot.inline_data(), message.inline_data_, message.frame().size());
+  record.redelivered = 1;
+  if (message.in_block()) arena_->set_delivered(message.block_, true);
+  store_release(record.state, record_word(RecordState::kReturned, memory::kNobody));
+  store_relaxed(shared.taken, load_relaxed(shared.taken) + 1);
+  store_relaxed(shared.returned, load_relaxed(shared.returned) + 1);
+}
+
+// False, with the message as it was, when there is no memory for a record or its lock is not to be had.
+bool Channel::return_to_channel(Incoming& message) noexcept try {
+  const WaitContext at_once{Deadline::immediate()};
+  for (;;) {
+    if (!arena_->lock_quietly(header().receivers_lock, at_once)) return false;
+    Record* record = free_record();
+    if (record != nullptr) write_returned(*record, message);
+    arena_->unlock(header().receivers_lock);
+    if (record != nullptr) break;
+    if (!add_records(at_once)) return false;
+  }
+  message.drop();
+  wake_watchers(End::kReceiving);
+  notify(header().items);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+void Channel::keep(std::unique_ptr<Received> received) noexcept {
+  std::unique_ptr<Received> inherited;  // from a parent: let go of outside the mutex
+  const Identity me = arena_->current_identity();
+  const std::lock_guard guard(mutex_);
+  if (kept_by_.load(std::memory_order_relaxed) != me) {
+    inherited = std::move(kept_);
+    kept_count_.store(0, std::memory_order_relaxed);
+    kept_by_.store(me, std::memory_order_relaxed);
+  }
+  std::unique_ptr<Received>* place = &kept_;
+  while (*place != nullptr && (*place)->message.ticket() < received->message.ticket()) place = &(*place)->next;
+  received->next = std::move(*place);
+  *place = std::move(received);
+  kept_count_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::unique_ptr<Received> Channel::first_kept() noexcept {
+  const std::lock_guard guard(mutex_);
+  if (kept_here() == 0) return nullptr;
+  std::unique_ptr<Received> first = std::move(kept_);
+  kept_ = std::move(first->next);
+  kept_count_.fetch_sub(1, std::memory_order_relaxed);
+  return first;
+}
+
+// Whether nothing is kept any more.
+bool Channel::return_kept() noexcept {
+  while (auto first = first_kept()) {
+    if (return_to_channel(first->message)) continue;
+    keep(std::move(first));
+    return false;
+  }
+  return true;
+}
+
+// The first of what is kept, unless the queue was shut down with all that was in it.
+bool Channel::serve_kept(Incoming& out) noexcept {
+  while (auto first = first_kept()) {
+    if (static_cast<Shutdown>(load_acquire(header().shutdown)) == Shutdown::kDiscarded) continue;
+    out = std::move(first->message);
+    out.redelivered_ = true;
+    settle_wake_fd(End::kReceiving);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,197 @@
+// Messages that a process cannot have now, for want of memory or addresses: they stay in the channel, or go back to it.
+#include <poll.h>
+#include <sys/resource.h>
+
+#include "platform/machine.h"
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+using channel::Received;
+
+namespace {
+
+constexpr std::size_t kInline = 3;
+constexpr std::size_t kBlock = 5'000;
+
+std::unique_ptr<Received> received(Channel& channel) {
+  auto place = std::make_unique<Received>();
+  channel.get(place->message, patience()).value();
+  return place;
+}
+// All that is left of the arena: no record finds room.
+std::vector<Lease> all_of(Arena& arena) {
+  std::vector<Lease> taken;
+  for (std::uint64_t bytes = 256 << 10; bytes >= 4096;) {
+    auto block = arena.allocate(bytes, BlockKind::kArray, no_wait());
+    if (block) {
+      taken.push_back(arena.hold_new(std::move(*block)).value());
+    } else {
+      bytes /= 2;
+    }
+  }
+  return taken;
+}
+// A channel with messages 0 to 2, of which the first was received and given back while there was no room for a record.
+struct Kept {
+  explicit Kept(std::size_t words) {
+    for (std::uint64_t i = 0; i < 3; ++i) put(*channel, i, words).value();
+    full = all_of(*arena);
+    channel->give_back(received(*channel));
+    REQUIRE(channel->stats().returned == 0);
+  }
+  std::shared_ptr<Arena> arena = new_arena(kMiB);
+  std::shared_ptr<Channel> channel = new_channel(arena);
+  std::vector<Lease> full{};
+};
+
+// A message that refers to an array of 64 MiB, and one that does not, put by a process that is gone: nothing of either
+// is mapped here.
+constexpr std::uint64_t kLarge = 64 * kMiB, kTiB = kMiB << 20;
+void put_large(const std::shared_ptr<Arena>& arena, Channel& channel) {
+  Child sender([&] {
+    const Lease array = arena->hold_new(new_block(*arena, kLarge, BlockKind::kArray)).value();
+    OwnedBlock block = new_block(*arena, 8192);
+    fill(block.data(), 0, 4);
+    const BlockRef referred[] = {array.ref()};
+    arena->set_references(block, referred, patience()).value();
+    Outgoing message;
+    message.block = std::move(block);
+    message.bytes = 32;
+    channel.put(message, patience()).value();
+    put(channel, 1).value();
+    return true;
+  });
+  REQUIRE(sender.succeeded());
+}
+
+}  // namespace
+
+TEST_CASE("A message that was given back is the next that is received, by anyone") {
+  const std::size_t words = GENERATE(kInline, kBlock);
+  auto channel = new_channel(new_arena());
+  for (std::uint64_t i = 0; i < 3; ++i) put(*channel, i, words).value();
+  auto first = received(*channel), second = received(*channel);
+  channel->give_back(std::move(second));
+  channel->give_back(std::move(first));
+  CHECK(channel->size() == 3);
+  CHECK(code_of(channel->wait_for_ack(0, no_wait())) == Code::kTimeout);
+  Child other([&] { return get(*channel, no_wait()).value() == 0; });
+  REQUIRE(other.succeeded());
+  Incoming again = channel->get(no_wait()).value();
+  CHECK(number_in(again.frame()) == 1);
+  CHECK(again.redelivered());
+  again.drop();
+  CHECK(drain(*channel) == std::vector<std::uint64_t>{2});
+  CHECK(channel->stats().taken == 0);
+  CHECK(channel->wait_for_ack({}, no_wait()).ok());
+  CHECK(channel->arena()->check() == "");
+}
+
+TEST_CASE("A message that there is no memory to give back is what this process receives next") {
+  const std::size_t words = GENERATE(kInline, kBlock);
+  Kept kept(words);
+  Channel& channel = *kept.channel;
+  pollfd entry{channel.wake_fd(End::kReceiving).value(), POLLIN, 0};
+  CHECK(channel.size() == 3);
+  CHECK(channel.ready());
+  CHECK(code_of(take(channel, no_wait())) == Code::kOutOfSharedMemory);
+  CHECK(get(channel, no_wait()).value() == 0);
+  CHECK(drain(channel) == std::vector<std::uint64_t>{1, 2});
+  CHECK(poll(&entry, 1, 0) == 0);
+  kept.full.clear();
+  CHECK(kept.arena->check() == "");
+}
+
+TEST_CASE("Several such messages come in their order") {
+  auto arena = new_arena(kMiB);
+  auto channel = new_channel(arena);
+  for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i).value();
+  const auto full = all_of(*arena);
+  auto first = received(*channel), second = received(*channel), third = received(*channel);
+  channel->give_back(std::move(second));
+  channel->give_back(std::move(third));
+  channel->give_back(std::move(first));
+  CHECK(number_in(channel->get_many(2, no_wait()).value().front().frame()) == 0);
+  CHECK(drain(*channel) == std::vector<std::uint64_t>{2, 3});
+}
+
+TEST_CASE("A take gives such a message back first, and takes it") {
+  Kept kept(kBlock);
+  kept.full.clear();
+  Delivery delivery = take(*kept.channel, no_wait()).value();
+  CHECK(number_in(delivery) == 0);
+  delivery.ack(no_wait()).value();
+  CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{1, 2});
+}
+
+TEST_CASE("Who leaves the channel gives such a message back as soon as there is memory") {
+  Kept kept(kBlock);
+  kept.full.clear();
+  kept.channel->leave(End::kReceiving);
+  CHECK(kept.channel->stats().returned == 1);
+  CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0, 1, 2});
+}
+
+TEST_CASE("A forked child has no part in what its parent could not give back") {
+  Kept kept(kBlock);
+  Child child([&] { return kept.channel->size() == 2 && drain(*kept.channel) == std::vector<std::uint64_t>{1, 2}; });
+  REQUIRE(child.succeeded());
+  CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0});
+}
+
+TEST_CASE("What could not be given back to a queue goes with it when that is shut down at once") {
+  Kept kept(kBlock);
+  kept.channel->shut_down(true, patience()).value();
+  CHECK(code_of(get(*kept.channel, no_wait())) == Code::kShutDown);
+  CHECK(kept.arena->lease_count() == kept.full.size() + 1);  // the channel's own
+}
+
+TEST_CASE("A message whose array this process has no addresses for stays in the channel") {
+  if (!address_limit_works()) return;
+  const bool returned = GENERATE(false, true);
+  auto arena = new_arena(256 * kMiB);
+  auto channel = new_channel(arena);
+  put_large(arena, *channel);
+  if (returned) {  // by somebody who could map it
+    Child taker([&] { return take(*channel).value().nack(patience()).ok(); });
+    REQUIRE(taker.succeeded());
+  }
+  Child poor([&] {
+    rlimit limit{kTiB, kTiB};
+    setrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = kTiB - *addresses_left() + kLarge / 2;
+    setrlimit(RLIMIT_AS, &limit);
+    for (const Error& error :
+         {channel->get(no_wait()).error(), channel->get_many(5, no_wait()).error(), channel->take(no_wait()).error()}) {
+      if (error.code != Code::kOutOfSharedMemory || error.ticket != 0) return false;
+      if (error.message.find("cannot map " + std::to_string(kLarge) + " bytes") == std::string::npos) return false;
+    }
+    return true;
+  });
+  CHECK(poor.succeeded());
+  CHECK(channel->size() == 2);
+  CHECK(drain(*channel) == std::vector<std::uint64_t>{0, 1});
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("A list of references that leads nowhere keeps no message from being received") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena);
+  const Lease array = new_lease(*arena);
+  OwnedBlock block = new_block(*arena, 8192);
+  fill(block.data(), 0, 4);
+  const BlockRef referred[] = {array.ref(), array.ref()};
+  arena->set_references(block, referred, patience()).value();
+  const memory::BlockEntry& entry = *arena->entry(block.ref().id);
+  auto* list = reinterpret_cast<memory::ListEntry*>(block.data() + entry.list_offset.load());
+  list[0] =
+      GENERATE(memory::ListEntry{~std::uint64_t{0}, 1}, memory::ListEntry{0, 0},
+               memory::ListEntry{BlockId::make(20, 15).value, 1}, memory::ListEntry{BlockId::make(63, 1).value, 1});
+  Outgoing message;
+  message.block = std::move(block);
+  message.bytes = 32;
+  channel->put(message, patience()).value();
+  CHECK(get(*channel).value() == 0);
+}
