@@ -125,22 +125,25 @@ constexpr const char* kDoc =
     "As a context manager it is acknowledged at the end of the block, and returned after an exception. One that is\n"
     "dropped, or whose process dies, is returned as well.";
 
+// With a Python error set.
+void consume(channel::Delivery& delivery) noexcept {
+  try {
+    delivery.ack({Deadline::after_ns(1'000'000'000), nullptr}).ok();
+  } catch (const std::bad_alloc&) {  // it goes back, and is consumed the next time
+  }
+}
+
 }  // namespace
 
-PyObject* new_delivery(Endpoint* self, channel::Delivery delivery) {
+PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy) {
   const std::uint64_t ticket = delivery.message().ticket();
   const bool redelivered = delivery.message().redelivered();
-  Ref item(decode_incoming(self, delivery.message(), CopyPolicy::kAuto));
-  if (!item) {
-    // It goes back, for there may be memory again.
-    if (PyErr_ExceptionMatches(PyExc_MemoryError)) return nullptr;
-    // It would come again and again; the exception names it instead.
-    PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-    PyErr_Fetch(&type, &value, &traceback);
-    delivery.ack({Deadline::after_ns(1'000'000'000), nullptr}).ok();
-    PyErr_Restore(type, value, traceback);
-    return nullptr;
-  }
+  bool innocent = false;
+  Ref item(decode_incoming(self, delivery.message(), copy, &innocent));
+  // What cannot be decoded would come again and again; the exception names it instead.
+  if (!item && !innocent) consume(delivery);
+  if (!item) return nullptr;
+  delivery.message().drop();  // its record keeps it, and views do so by themselves
   PyObject* made = delivery_type->tp_alloc(delivery_type, 0);
   if (!made) return nullptr;
   new (&as_delivery(made)->delivery) channel::Delivery(std::move(delivery));

@@ -6,6 +6,7 @@
 #include "bindings/deaths.h"
 #include "bindings/endpoint.h"
 #include "bindings/errors.h"
+#include "bindings/exclusive.h"
 #include "bindings/guarded.h"
 #include "bindings/incoming.h"
 #include "bindings/spans.h"
@@ -28,15 +29,48 @@ Channel* begin(Endpoint* self) {
   return open_channel(self, End::kReceiving);
 }
 
-PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
+Pool<channel::Received> places;
+
+// Where a message is received. There is memory for it before, so that the message can be given back without any.
+class Place {
+ public:
+  Place() : place_(places.take()) {}
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  ~Place() {
+    if (!place_) return;
+    place_->message.drop();
+    places.give_back(place_.release());
+  }
+  channel::Incoming& message() const noexcept { return place_->message; }
+  void give_back(Channel& channel) noexcept { channel.give_back(std::move(place_)); }
+
+ private:
+  std::unique_ptr<channel::Received> place_;
+};
+
+// The object in `place`, also put at the end of `items` if that is a list. Null with a Python error set: the channel
+// then has its message again if that is innocent of it, as when there is no memory for the object.
+Ref object_in(Place& place, Endpoint* self, CopyPolicy copy, PyObject* items) {
+  bool innocent = false;
+  Ref object(decode_incoming(self, place.message(), copy, &innocent));
+  if (object && items && PyList_Append(items, object.get()) != 0) {
+    object = Ref();
+    innocent = true;
+  }
+  if (!object && innocent) place.give_back(*self->channel);
+  return object;
+}
+
+PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy, PyObject* items = nullptr) {
   const Span span("shmtree.get");
   Channel* channel = begin(self);
   if (!channel) return nullptr;
   GilHooks hooks(&closed_flag(self, End::kReceiving));
-  channel::Incoming message;
-  const Status got = channel->get(message, {deadline, &hooks});
+  Place place;
+  const Status got = channel->get(place.message(), {deadline, &hooks});
   if (!got) return raise_waited(self, hooks, got.error());
-  return decode_incoming(self, message, copy);
+  return object_in(place, self, copy, items).release();
 }
 
 // Takes back the exception that is set, for the next call: items were received that must be handed over first. Without
@@ -47,11 +81,32 @@ void defer_exception(Endpoint* self) {
   Py_XDECREF(self->deferred.exchange(exception.release()));
 }
 
+// One more of what is there, for get_many(). What is raised instead comes with the next call, which finds want of
+// memory by itself, if it lasts.
+bool append_next(Endpoint* self, CopyPolicy copy, PyObject* items) {
+  try {
+    Place place;
+    // Somebody else may have been faster; anything worse comes with the next call.
+    if (!self->channel->get(place.message(), {Deadline::immediate(), nullptr})) return false;
+    if (object_in(place, self, copy, items)) return true;
+  } catch (const std::bad_alloc&) {  // what was received before is the caller's
+    return false;
+  }
+  if (PyErr_ExceptionMatches(PyExc_MemoryError)) {
+    PyErr_Clear();
+  } else {
+    defer_exception(self);
+  }
+  return false;
+}
+
 PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<2> kSignature{"take", {"block", "timeout"}, 2, 0};
-  PyObject* given[2];
+  static constexpr Signature<3> kSignature{"take", {"block", "timeout", "copy"}, 2, 0};
+  PyObject* given[3];
   Deadline deadline;
-  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(given[0], given[1], &deadline)) {
+  CopyPolicy copy = CopyPolicy::kAuto;
+  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(given[0], given[1], &deadline) ||
+      !parse_copy_policy(given[2], &copy)) {
     return nullptr;
   }
   const Span span("shmtree.take");
@@ -61,7 +116,7 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
   GilHooks hooks(&closed_flag(self, End::kReceiving));
   auto delivery = channel->take({deadline, &hooks});
   if (!delivery) return raise_waited(self, hooks, delivery.error());
-  return new_delivery(self, std::move(*delivery));
+  return new_delivery(self, std::move(*delivery), copy);
 }
 
 PyObject* qsize(PyObject* self, PyObject*) {
@@ -85,6 +140,9 @@ constexpr const char* kGetDoc =
     "were\n"
     "sent read-only, and all others copies; while more than half of the arena's budget is held, everything is copied.\n"
     "copy=True copies all, copy=False views all. A view keeps its block until the last one is gone.\n\n"
+    "MemoryError, OutOfSharedMemory among them, when this process has no memory, or addresses, for the next object: "
+    "its\n"
+    "message stays in the channel, or is there again as one that was returned.\n"
     "ChannelClosed when the stream has ended: nobody is left who sends. PeerDied in its place, once, when one of "
     "those\n"
     "who sent since the last end was killed. CorruptMessage for bytes that no sender writes: that message, `ticket`, "
@@ -99,9 +157,9 @@ PyMethodDef methods[] = {
      "get_many($self, n, timeout=None, *, copy=None)\n--\n\n"
      "A list of 1 to n objects: waits for the first as get() does, and takes what else is there."},
     {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS,
-     "take($self, block=True, timeout=None)\n--\n\n"
+     "take($self, block=True, timeout=None, *, copy=None)\n--\n\n"
      "A Delivery of the next object, which counts as received only when it is acknowledged.\n\n"
-     "Should this process die first, or return it, another receiver gets it. Errors as of get()."},
+     "Should this process die first, or return it, another receiver gets it. `copy` and errors as of get()."},
     {"qsize", as_method<qsize>(), METH_NOARGS,
      "qsize($self)\n--\n\nNumber of messages that can be received now; exact."},
     {"empty", as_method<endpoint_empty>(), METH_NOARGS,
@@ -161,18 +219,11 @@ PyObject* endpoint_get_many(PyObject* object, PyObject* const* args, Py_ssize_t 
   const Span span("shmtree.get_many");
   Endpoint* self = as_endpoint(object);
   Ref items(PyList_New(0));
-  Ref first(items ? get_object(self, deadline, copy) : nullptr);
-  if (!first || PyList_Append(items.get(), first.get()) != 0) return nullptr;
+  Ref first(items ? get_object(self, deadline, copy, items.get()) : nullptr);
+  if (!first) return nullptr;
   // One at a time: nothing is received that the caller would not get.
   while (PyList_GET_SIZE(items.get()) < most && !closed_flag(self, End::kReceiving) && self->channel->ready()) {
-    channel::Incoming message;
-    // Somebody else may have been faster; anything worse comes with the next call.
-    if (!self->channel->get(message, {Deadline::immediate(), nullptr})) break;
-    Ref item(decode_incoming(self, message, copy));
-    if (!item || PyList_Append(items.get(), item.get()) != 0) {
-      defer_exception(self);
-      break;
-    }
+    if (!append_next(self, copy, items.get())) break;
   }
   return items.release();
 }

@@ -1,5 +1,6 @@
 #include "bindings/incoming.h"
 
+#include <new>
 #include <vector>
 
 #include "bindings/errors.h"
@@ -18,6 +19,7 @@ struct Source {
   Incoming* message;
   Arena* arena;
   std::vector<BlockRef> referred{};
+  bool no_hold = false;  // of a block that is there
 };
 
 PyObject* make_owner(void* state, std::uint32_t block) {
@@ -29,6 +31,7 @@ PyObject* make_owner(void* state, std::uint32_t block) {
   // The frame is held, and so keeps the block that it refers to until we hold that ourselves.
   GilHooks hooks;
   auto lease = source.arena->hold_existing(source.referred[block], {platform::Deadline::never(), &hooks});
+  source.no_hold = !lease && lease.code() != Code::kNotFound;
   return lease ? new_block_lease(std::move(*lease), true, 0) : raise(lease.error());
 }
 
@@ -53,21 +56,20 @@ bool parse_copy_policy(PyObject* value, CopyPolicy* policy) {
   return copy >= 0;
 }
 
-PyObject* decode_incoming(Endpoint* self, Incoming& message, CopyPolicy copy) {
-  DecodeContext context;
-  context.copy = copy;
-  context.allow_pickle = self->allow_pickle && self->channel->allows_pickle();
-  if (!message.in_block()) {
-    context.copy = CopyPolicy::kAll;  // there is nothing to be viewed
-    PyObject* object = decode(message.frame(), context);
-    if (!object) add_ticket(message.ticket());
-    return object;
+namespace {
+
+PyObject* decode_inline(Incoming& message, DecodeContext& context) {
+  context.copy = CopyPolicy::kAll;  // there is nothing to be viewed
+  return decode(message.frame(), context);
+}
+
+PyObject* decode_block(Source& source, DecodeContext& context) {
+  Incoming& message = *source.message;
+  source.referred = source.arena->referred_to_by(message.block());
+  const auto blocks = features::referred_blocks(*source.arena, source.referred);
+  if (context.copy == CopyPolicy::kAuto && features::is_hoarding(*source.arena, message, blocks)) {
+    context.copy = CopyPolicy::kAll;
   }
-  const std::shared_ptr<channel::Channel> channel = self->channel;
-  Arena& arena = *channel->arena();
-  Source source{&message, &arena, arena.referred_to_by(message.block())};
-  const auto blocks = features::referred_blocks(arena, source.referred);
-  if (copy == CopyPolicy::kAuto && features::is_hoarding(arena, message, blocks)) context.copy = CopyPolicy::kAll;
   std::vector<ExternalBlock> externals;
   externals.reserve(blocks.size());
   for (const std::span<const std::byte> block : blocks) {
@@ -76,9 +78,28 @@ PyObject* decode_incoming(Endpoint* self, Incoming& message, CopyPolicy copy) {
   context.externals = externals;
   context.make_owner = make_owner;
   context.state = &source;
-  PyObject* object = decode(message.frame(), context);
-  if (!object) add_ticket(message.ticket());
-  return object;
+  return decode(message.frame(), context);
+}
+
+}  // namespace
+
+PyObject* decode_incoming(Endpoint* self, Incoming& message, CopyPolicy copy, bool* innocent) {
+  DecodeContext context;
+  context.copy = copy;
+  context.allow_pickle = self->allow_pickle && self->channel->allows_pickle();
+  const std::shared_ptr<channel::Channel> channel = self->channel;
+  Source source{&message, channel->arena().get()};
+  PyObject* object = nullptr;
+  try {
+    object = message.in_block() ? decode_block(source, context) : decode_inline(message, context);
+  } catch (const std::bad_alloc&) {
+    if (!PyErr_Occurred()) PyErr_NoMemory();
+  }
+  if (object) [[likely]]
+    return object;
+  add_ticket(message.ticket());
+  *innocent = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
+  return nullptr;
 }
 
 }  // namespace shmtree::python

@@ -8,14 +8,15 @@ namespace shmtree::python {
 
 // Decodes `message`, which keeps its block until it goes. Small arrays, and everything while the arena's budget is more
 // than half held, are copied out; views hold their block by themselves. Null with a Python error set: CorruptMessage
-// with the ticket for what cannot be decoded.
-PyObject* decode_incoming(Endpoint* self, channel::Incoming& message, CopyPolicy copy);
+// with the ticket for what cannot be decoded. Then `*innocent` says whether it may be decoded another time, here or
+// elsewhere: there was no memory for it, or somebody wanted to stop.
+PyObject* decode_incoming(Endpoint* self, channel::Incoming& message, CopyPolicy copy, bool* innocent);
 
 // From the argument `copy` (null or None: automatic). False with a Python error set.
 bool parse_copy_policy(PyObject* value, CopyPolicy* policy);
 
-// A new Delivery object. Null with a Python error set; the message is then acknowledged if it could not be decoded,
-// and returned if there was no memory for it.
-PyObject* new_delivery(Endpoint* self, channel::Delivery delivery);
+// A new Delivery object. Null with a Python error set; the message is then returned if it is innocent of that, and
+// acknowledged if not.
+PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
 
 }  // namespace shmtree::python

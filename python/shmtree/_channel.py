@@ -157,13 +157,14 @@ class Receiver(_core.ReceiverBase, End):
 
         In dicts, lists, tuples, deques and dataclasses, that is; nothing of what was copied is held after it. Out of an
         arena that is pinned here (`Arena.pin`) the copies are in the device's current stream, and what they read is
-        held until a later call finds them done. DeviceError for a device that is not there, and nothing is
-        received.
+        held until a later call finds them done. DeviceError for a device that is not there, and nothing is received. A
+        message that cannot be copied, as when the device has no memory for it, goes back to the channel.
         """
         from .torch import check_device, receive_to
 
         check_device(device)
-        return receive_to(self._channel.arena, self.get(block, timeout, copy=False), device)
+        with self.take(block, timeout, copy=False) as delivery:
+            return receive_to(self._channel.arena, delivery.item, device)
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
         """`get` for coroutines. It can be cancelled at any time without losing a message."""

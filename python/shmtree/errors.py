@@ -59,7 +59,10 @@ class MessageTooLarge(Error, ValueError):
 
 
 class OutOfSharedMemory(Error, MemoryError):
-    """Views that are held, or the machine itself, leave no memory for the message."""
+    """Views that are held, the machine, or this process's addresses leave no memory for the message.
+
+    One that was to be received stays in the channel.
+    """
 
 
 class CorruptMessage(Error, ValueError):

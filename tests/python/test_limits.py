@@ -219,10 +219,23 @@ def new_pair():
     return shared.create_pair()
 
 def full_pair():
-    pair = shared.create_pair()
-    pair[0].put(sample())
-    pair[0].put("next")
-    return pair
+    return full(*shared.create_pair())
+
+def full_queue():
+    return full(*[shmtree.Queue(arena=shared)] * 2)
+
+def full(sender, receiver):
+    sender.put(sample())
+    sender.put("next")
+    return [sender, receiver, None]
+
+def large_pair():
+    sender, receiver = shared.create_pair()
+    given = sender.new_empty(30_000, np.int64)
+    given[:] = range(30_000)
+    sender.put({"a": np.arange(2000), "large": np.arange(20_000), "given": given})
+    sender.put("next")
+    return [sender, receiver, None]
 
 def put_check(pair, failed):
     assert pair[1].qsize() == (0 if failed else 1)
@@ -230,12 +243,20 @@ def put_check(pair, failed):
     got = [pair[1].get(timeout=10) for _ in range(pair[1].qsize())]
     assert got[-1] == "after" and len(got) == (1 if failed else 2)
 
-def get_check(pair, failed):
-    # One that left the channel and could not be made an object of is gone, as with any queue.
-    assert pair[1].qsize() in (1, 2)
-    while pair[1].qsize() > 1:
-        pair[1].get()
-    assert pair[1].get() == "next"
+def get(state):
+    state[2] = state[1].get(timeout=10)
+
+def get_many(state):
+    state[2] = state[1].get_many(5)
+
+def get_check(state, failed):
+    got = [] if state[2] is None else state[2] if isinstance(state[2], list) else [state[2]]
+    assert bool(got) != failed
+    assert state[1].qsize() == 2 - len(got)
+    got += [state[1].get(timeout=10) for _ in range(state[1].qsize())]
+    assert len(got) == 2 and np.array_equal(got[0]["a"], np.arange(2000)) and got[1] == "next"
+    if "large" in got[0]:
+        assert got[0]["large"].sum() == sum(range(20_000)) and got[0]["given"].sum() == sum(range(30_000))
 
 def take_check(pair, failed):
     first = pair[1].take(timeout=10)
@@ -253,8 +274,13 @@ points = [
     each(new_pair, lambda pair: pair[0].put(sample()) and None, put_check),
     each(new_pair, lambda pair: pair[0].put_many([sample()]) and None, put_check),
     each(pair_with_array, lambda pair: pair[0].put(pair[2]) and None, put_check),
-    each(full_pair, lambda pair: pair[1].get(timeout=10) and None, get_check),
+    each(full_pair, get, get_check),
+    each(full_queue, get, get_check),
+    each(large_pair, get, get_check),
+    each(full_pair, get_many, get_check),
+    each(large_pair, get_many, get_check),
     each(full_pair, lambda pair: pair[1].take(timeout=10).ack(), take_check),
+    each(large_pair, lambda pair: pair[1].take(timeout=10).ack(), take_check),
     each(lambda: None, lambda _: shmtree.unpack(shmtree.pack(sample())) and None, lambda *_: None),
 ]
 import gc

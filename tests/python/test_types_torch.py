@@ -213,6 +213,23 @@ def test_get_to_a_gpu_that_is_not_there_is_a_device_error() -> None:
     assert receiver.get_to("cpu") == 1
 
 
+def test_get_to_a_device_that_has_no_memory_leaves_the_message_in_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender, receiver = shmtree.create_pair()
+    sender.put({"a": torch.arange(100_000)})
+
+    def move_to(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("the device is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shmtree.torch.move_to", move_to)
+        for _ in range(2):
+            with pytest.raises(torch.OutOfMemoryError):
+                receiver.get_to("cpu")
+            assert receiver.qsize() == 1 and sender.pending_acks == 1
+    assert receiver.get_to("cpu")["a"][-1] == 99_999
+    assert sender.pending_acks == 0
+
+
 def test_get_to_a_device_that_is_not_there_receives_nothing() -> None:
     sender, receiver = shmtree.create_pair()
     sender.put(1)

@@ -1,0 +1,184 @@
+"""Messages that a process has no memory, addresses or time for: they are there for whoever receives next."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from test_limits import MIB, UNDER_SANITIZER, run_program
+
+import shmtree
+
+raising: BaseException | None = None
+
+
+class Raises:
+    """What raises `raising` as it is received."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _raise, ()
+
+
+def _raise() -> str:
+    if raising is not None:
+        raise raising
+    return "received"
+
+
+RECEIVING: dict[str, Callable[[Any], Any]] = {
+    "get": lambda receiver: receiver.get(timeout=10),
+    "get_nowait": lambda receiver: receiver.get_nowait(),
+    "get_many": lambda receiver: receiver.get_many(3, timeout=10)[0],
+    "next": lambda receiver: next(iter(receiver)),
+    "get_async": lambda receiver: asyncio.run(receiver.get_async(timeout=10)),
+    "take": lambda receiver: taken(receiver),
+}
+
+
+def taken(receiver: Any) -> Any:
+    with receiver.take(timeout=10) as delivery:
+        return delivery.item
+
+
+def ends(arena: shmtree.Arena, kind: str) -> tuple[Any, Any]:
+    if kind == "pair":
+        return arena.create_pair()
+    queue = shmtree.Queue(arena=arena)
+    return queue, queue
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | None], None]:
+    return lambda error: monkeypatch.setitem(globals(), "raising", error)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("call", RECEIVING)
+@pytest.mark.parametrize("kind", ["pair", "queue"])
+def test_what_is_raised_and_says_nothing_of_the_message_does_not_consume_it(
+    arena: shmtree.Arena, fails: Any, kind: str, call: str, error: BaseException
+) -> None:
+    sender, receiver = ends(arena, kind)
+    if kind == "queue" and call == "take":
+        pytest.skip("a queue has no take()")
+    sender.put(Raises())
+    sender.put("next")
+    fails(error)
+    for _ in range(3):
+        with pytest.raises(type(error)):
+            RECEIVING[call](receiver)
+        assert receiver.qsize() == 2
+        assert shmtree.wait([receiver], 0) == [receiver]
+    fails(None)
+    assert RECEIVING[call](receiver) == "received"
+    assert receiver.qsize() + (call == "get_many") == 1
+
+
+def test_what_another_exception_is_raised_for_is_consumed(arena: shmtree.Arena, fails: Any) -> None:
+    sender, receiver = arena.create_pair()
+    for _ in range(2):
+        sender.put(Raises())
+    fails(RuntimeError("never"))
+    for call in ("get", "take"):
+        with pytest.raises(RuntimeError, match="never"):
+            RECEIVING[call](receiver)
+    assert receiver.qsize() == 0 and sender.pending_acks == 0
+
+
+def test_get_many_returns_what_came_before_a_message_that_there_is_no_memory_for(
+    arena: shmtree.Arena, fails: Any
+) -> None:
+    sender, receiver = arena.create_pair()
+    sender.put_many(["first", Raises(), "last"])
+    fails(MemoryError())
+    assert receiver.get_many(5) == ["first"]
+    with pytest.raises(MemoryError):
+        receiver.get_many(5)
+    fails(None)
+    assert receiver.get_many(5) == ["received", "last"]
+
+
+def test_another_process_gets_what_this_one_had_no_memory_for(arena: shmtree.Arena, fails: Any) -> None:
+    sender, receiver = arena.create_pair()
+    sender.put((Raises(), np.arange(100_000)))
+    fails(MemoryError())
+    with pytest.raises(MemoryError):
+        receiver.get(timeout=10)
+    with pytest.raises(TimeoutError):
+        sender.wait_for_all_ack(timeout=0)
+    fails(None)
+    child = os.fork()
+    if child == 0:
+        text, array = receiver.get(timeout=10)
+        os._exit(0 if text == "received" and array[-1] == 99_999 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    sender.wait_for_all_ack(timeout=10)
+    assert receiver.empty()
+
+
+def test_a_message_that_there_is_no_memory_to_give_back_stays_with_the_process_until_it_leaves(fails: Any) -> None:
+    arena = shmtree.Arena(2 * MIB)
+    sender, receiver = arena.create_pair()
+    sender.put(Raises())
+    sender.put("next")
+    full = []
+    with pytest.raises(shmtree.OutOfSharedMemory):
+        while True:
+            full.append(arena.new_empty(4096, np.uint8))
+    fails(MemoryError())
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            receiver.get(timeout=10)
+        assert receiver.qsize() == 2 and receiver.stats()["returned"] == 0
+    other = os.fork()
+    if other == 0:
+        os._exit(0 if receiver.get(timeout=10) == "next" else 1)
+    assert os.waitpid(other, 0)[1] == 0
+    full.clear()
+    receiver.close()
+    assert sender._channel.stats()["returned"] == 1
+
+
+@pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more addresses than any limit leaves")
+@pytest.mark.parametrize("kind", ["pair", "queue"])
+def test_a_message_whose_array_this_process_has_no_addresses_for_stays_in_the_channel(kind: str) -> None:
+    run_program(
+        f"""
+        import asyncio
+        arena = shmtree.Arena(512 * MIB)
+        sender, receiver = arena.create_pair() if {kind == "pair"} else [shmtree.Queue(arena=arena)] * 2
+        before, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if os.fork() == 0:
+            array = arena.new_empty(25 * MIB, np.int64)  # 200 MiB
+            array[:] = 7
+            sender.put({{"a": array}}, move=True)
+            sender.put("small")
+            os._exit(0)
+        assert os.wait()[1] == 0
+        if {kind == "pair"} and os.fork() == 0:
+            receiver.take().nack()
+            os._exit(0)
+        pages = int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + 30 * MIB, -1))
+        calls = [receiver.get, lambda: receiver.get_many(2), lambda: asyncio.run(receiver.get_async())]
+        calls += [receiver.take] if {kind == "pair"} else []
+        for call in calls:
+            try:
+                call()
+            except shmtree.OutOfSharedMemory as error:
+                assert str(256 * MIB) in str(error) and "message 0" in str(error), error
+            else:
+                raise AssertionError("it was mapped")
+            assert receiver.qsize() == 2
+        resource.setrlimit(resource.RLIMIT_AS, (before, -1))
+        got = receiver.get(timeout=30)["a"]
+        assert got[0] == got[-1] == 7 and len(got) == 25 * MIB
+        assert receiver.get(timeout=30) == "small"
+        del got
+        assert arena._core.check() == ""
+        """
+    )
