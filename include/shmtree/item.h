@@ -124,6 +124,9 @@ class Item {
   friend struct features::Tree;
   Item(std::shared_ptr<const features::Tree> tree, std::uint32_t node) noexcept;
 
+  template <class T>
+  Result<T> convert() const;
+  Result<ArrayView> array_view() const;
   Result<bool> to_bool() const;
   Result<std::int64_t> to_int() const;
   Result<std::uint64_t> to_uint() const;
@@ -168,6 +171,11 @@ class Item::Iterator {
 
 template <class T>
 Result<T> Item::try_as() const {
+  return or_out_of_memory([this] { return convert<T>(); });
+}
+
+template <class T>
+Result<T> Item::convert() const {
   if constexpr (std::is_same_v<T, bool>) {
     return to_bool();
   } else if constexpr (std::is_integral_v<T>) {

@@ -7,8 +7,9 @@
 // Ownership: Sender, Receiver and Arena are handles; copies name the same thing and are cheap. A process takes part in
 // an end from the moment it has it until its last handle of that end is closed or gone, it exits, or it uses the other
 // end without ever having used this one. Forked children inherit both. Timeouts: std::nullopt waits for ever, zero does
-// not wait; never more than 50 ms late. Errors: full, empty, timed out, closed and the death of peers are results
-// (result.h), not exceptions. Thread safety: every call may be made from any thread, on any copy of a handle.
+// not wait; never more than 50 ms late. Errors: full, empty, timed out, closed, the death of peers and want of memory
+// are results (result.h), not exceptions. Thread safety: every call may be made from any thread, on any copy of a
+// handle.
 #pragma once
 
 #include <chrono>
@@ -141,9 +142,12 @@ class Receiver {
   // The next message. Arrays are views of shared memory, which the Item holds.
   //   kEmpty: nothing in time.  kClosed: closed here, or every sender has closed or exited and all is delivered;
   //   kPeerDied instead, once, if one of them was killed.  kCorrupt: that message was damaged; it is consumed.
+  //   kOutOfSharedMemory: this process has no memory, or addresses, for the message; it stays in the channel, or is
+  //   there again as one that was returned.
   //   kPickleRefused never: what Python pickled arrives as an Item of kind kPickle.
   Result<Item> get(Timeout timeout = std::nullopt) const;
-  // Waits for one, then takes what is there: 1 to `most` items.
+  // Waits for one, then takes what is there: 1 to `most` items. An error behind the first of them comes with the next
+  // call.
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const;
   Result<TakenItem> take(Timeout timeout = std::nullopt) const;
 
@@ -165,8 +169,8 @@ class Receiver {
   std::shared_ptr<api::ChannelState> state_;
 };
 
-// Both ends of a new channel. Throws BadResult when the arena cannot be made (kOs, kInvalid) or the name is in use
-// (kExists).
+// Both ends of a new channel. Throws BadResult when the arena cannot be made (kOs, kInvalid), the name is in use
+// (kExists) or there is no memory (kOutOfSharedMemory).
 std::pair<Sender, Receiver> make_pair(const PairOptions& options = {});
 
 // The ends of a channel that some process of this user named, from C++ or Python. kNotFound for a name that is not in

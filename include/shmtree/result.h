@@ -1,12 +1,13 @@
 // Errors and results of every call that can fail.
 //
 // Thread safety: values; share them as you would any other value.
-// Timeout, full and closed are ordinary outcomes here: nothing in the C++ API throws for them unless `value()` is
-// asked of a failed result.
+// Timeout, full and closed are ordinary outcomes here, and so is want of memory: no call that returns a Result throws,
+// unless `value()` is asked of a failed one.
 #pragma once
 
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,7 +24,7 @@ enum class Code : std::uint8_t {
   kShutDown,           // the queue was shut down
   kPeerDied,           // nobody is left who could serve this call and one of them was killed: `pids`
   kMessageTooLarge,    // the message is over the budget; waiting would not help
-  kOutOfSharedMemory,  // held views or the machine leave no memory
+  kOutOfSharedMemory,  // held views, the machine or this process leave no memory
   kCorrupt,            // bytes that no sender of this version writes
   kPickleRefused,      // the message needs pickle, or a class, that is not allowed
   kIncompatible,       // not an arena, or one of another version
@@ -42,7 +43,7 @@ struct Error {
   std::string message{};        // complete sentence that names the numbers
   int os_errno = 0;             // errno of the failed call, 0 when there was none
   std::vector<int> pids{};      // the killed processes, for kPeerDied
-  std::uint64_t ticket = 0;     // the message concerned, for kCorrupt
+  std::uint64_t ticket = 0;     // the message concerned, for kCorrupt, and for kOutOfSharedMemory of one to be received
   std::uint64_t completed = 0;  // how many of several went through before this
 };
 
@@ -95,6 +96,19 @@ class [[nodiscard]] Result {
 using Status = Result<Unit>;
 inline Status success() {
   return Unit{};
+}
+
+// What a call returns for which this process has no memory: kOutOfSharedMemory.
+Error out_of_memory() noexcept;
+
+// The result of `act`, or that one where it throws std::bad_alloc.
+template <class Act>
+auto or_out_of_memory(Act act) -> decltype(act()) {
+  try {
+    return act();
+  } catch (const std::bad_alloc&) {
+    return out_of_memory();
+  }
 }
 
 }  // namespace shmtree

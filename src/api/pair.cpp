@@ -1,94 +1,24 @@
-#include "shmtree/pair.h"
-
+// Arenas, senders, and how both ends are made, named and handed on.
 #include <charconv>
-#include <map>
-#include <mutex>
 
-#include "channel/channel.h"
+#include "api/state.h"
 #include "features/handle.h"
-#include "features/names.h"
 #include "features/transfer.h"
 #include "features/value_codec.h"
-#include "platform/fork.h"
 #include "platform/machine.h"
 
 namespace shmtree {
 
 namespace {
 
+using api::Loan;
 using channel::Channel;
 using channel::End;
-using memory::Lease;
-using platform::Deadline;
 using platform::WaitContext;
-
-WaitContext waiting(const Timeout& timeout) {
-  return WaitContext{Deadline::after(timeout)};
-}
-
-Error closed_here(const char* end) {
-  return Error{Code::kClosed, std::string("this ") + end + " was closed in this process"};
-}
-
-// Memory handed out by new_array.
-struct Loan {
-  Lease lease;
-  std::atomic<bool> given{false};  // put by reference: its bytes belong to the receiver now, a second put copies
-};
 
 }  // namespace
 
 namespace api {
-
-struct ArenaState {
-  explicit ArenaState(std::shared_ptr<memory::Arena> made) : arena(std::move(made)) {}
-
-  static Arena wrap(std::shared_ptr<memory::Arena> made) {
-    return Arena(std::make_shared<ArenaState>(std::move(made)));
-  }
-  static const std::shared_ptr<ArenaState>& of(const Arena& arena) noexcept { return arena.state_; }
-
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, const Timeout& timeout);
-  // The loan that [begin, begin + bytes) lies in, or null.
-  std::shared_ptr<Loan> loan_at(const std::byte* begin, std::uint64_t bytes);
-
-  std::shared_ptr<memory::Arena> arena;
-  platform::LeafMutex mutex;
-  std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // by first byte
-};
-
-struct ChannelState {
-  ChannelState(std::shared_ptr<ArenaState> of, std::shared_ptr<Channel> made, End which)
-      : arena(std::move(of)), channel(std::move(made)), end(which) {}
-  ~ChannelState() { close(); }
-  ChannelState(const ChannelState&) = delete;
-  ChannelState& operator=(const ChannelState&) = delete;
-
-  static Sender sender(std::shared_ptr<ChannelState> state) { return Sender(std::move(state)); }
-  static Receiver receiver(std::shared_ptr<ChannelState> state) { return Receiver(std::move(state)); }
-
-  // Joins the end; the state leaves it again.
-  static Result<std::shared_ptr<ChannelState>> join(std::shared_ptr<ArenaState> arena, std::shared_ptr<Channel> channel,
-                                                    End end, std::shared_ptr<features::Name> name = nullptr) {
-    Status joined = channel->join(end);
-    if (!joined) return std::move(joined).error();
-    auto state = std::make_shared<ChannelState>(std::move(arena), std::move(channel), end);
-    state->name = std::move(name);
-    return state;
-  }
-  Result<std::string> handle() const;
-  static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end);
-  static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end);
-  void close() noexcept {
-    if (!closed.exchange(true)) channel->leave(end);
-  }
-
-  std::shared_ptr<ArenaState> arena;
-  std::shared_ptr<Channel> channel;
-  End end;
-  std::shared_ptr<features::Name> name{};  // this process's part in the channel's name, if it has one
-  std::atomic<bool> closed{false};
-};
 
 // A handle's bytes in hexadecimal.
 Result<std::string> ChannelState::handle() const {
@@ -218,39 +148,20 @@ class LoanedArrays final : public features::ExternalArrays {
   std::vector<memory::BlockRef> blocks_;
 };
 
-Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
-  const auto blocks = features::referred_blocks(arena, arena.referred_to_by(message.block()));
-  const auto frame = message.frame();
-  Result<Item> item = Error{};
-  // A tree with arrays of other blocks has to hold them: it is not copied.
-  const bool copied = blocks.empty() && (message.bytes() <= features::kCopiedMessageBytes ||
-                                         features::is_hoarding(arena, message, blocks));
-  if (!message.in_block() || copied) {
-    item = features::decode(frame, nullptr, blocks);
-  } else {
-    auto lease = message.adopt();
-    if (!lease) return std::move(lease).error();
-    item = features::decode(frame, std::make_shared<Lease>(std::move(*lease)), blocks);
-  }
-  if (item) return item;
-  Error error = std::move(item).error();
-  error.ticket = message.ticket();
-  error.message = "message " + std::to_string(message.ticket()) + ": " + error.message;
-  return error;
-}
-
 }  // namespace
 
 // --- Arena
 // ------------------------------------------------------------------------------------------------------------
 
 Result<Arena> Arena::create(const ArenaOptions& options) {
-  auto made = memory::Arena::create({options.max_bytes, options.prefault, options.huge_pages});
-  if (!made) return std::move(made).error();
-  return api::ArenaState::wrap(std::move(*made));
+  return or_out_of_memory([&]() -> Result<Arena> {
+    auto made = memory::Arena::create({options.max_bytes, options.prefault, options.huge_pages});
+    if (!made) return std::move(made).error();
+    return api::ArenaState::wrap(std::move(*made));
+  });
 }
 
-Result<Arena> Arena::shared() {
+Result<Arena> Arena::shared() try {
   static platform::LeafMutex mutex;
   static std::optional<Arena>* const kept = new std::optional<Arena>;  // outlives static objects that send at exit
   static std::uint64_t owner = 0;
@@ -267,10 +178,12 @@ Result<Arena> Arena::shared() {
     owner = pid;
   }
   return **kept;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
 }
 
 Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
-  return state_->new_array(dtype, std::move(shape), timeout);
+  return or_out_of_memory([&] { return state_->new_array(dtype, std::move(shape), timeout); });
 }
 
 ArenaUsage Arena::usage() const {
@@ -285,7 +198,7 @@ std::uint64_t Arena::trim() const {
 // --- Sender
 // -----------------------------------------------------------------------------------------------------------
 
-Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const {
+Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try {
   if (closed()) return closed_here("sender");
   const WaitContext wait = waiting(timeout);
   thread_local format::FrameBuilder builder;  // a message needs about as much memory as the one before
@@ -300,6 +213,8 @@ Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const {
   auto ticket = state_->channel->put(message, wait);
   if (ticket) loans.give();
   return ticket;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
 }
 
 bool Sender::has_space() const {
@@ -307,25 +222,25 @@ bool Sender::has_space() const {
 }
 
 Status Sender::wait_for_ack(std::uint64_t ticket, Timeout timeout) const {
-  return state_->channel->wait_for_ack(ticket, waiting(timeout));
+  return or_out_of_memory([&] { return state_->channel->wait_for_ack(ticket, waiting(timeout)); });
 }
 Status Sender::wait_for_all_ack(Timeout timeout) const {
-  return state_->channel->wait_for_ack(std::nullopt, waiting(timeout));
+  return or_out_of_memory([&] { return state_->channel->wait_for_ack(std::nullopt, waiting(timeout)); });
 }
 std::uint64_t Sender::pending_acks() const {
   return state_->channel->pending_acks(waiting(Timeout{}));
 }
 
 Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
-  return state_->arena->new_array(dtype, std::move(shape), timeout);
+  return or_out_of_memory([&] { return state_->arena->new_array(dtype, std::move(shape), timeout); });
 }
 
 Result<std::string> Sender::handle() const {
-  return state_->handle();
+  return or_out_of_memory([this] { return state_->handle(); });
 }
 
 Result<Sender> Sender::open(const std::string& handle) {
-  auto state = api::ChannelState::open(handle, End::kSending);
+  auto state = or_out_of_memory([&] { return api::ChannelState::open(handle, End::kSending); });
   if (!state) return std::move(state).error();
   return api::ChannelState::sender(std::move(*state));
 }
@@ -337,106 +252,10 @@ bool Sender::closed() const noexcept {
   return state_->closed.load();
 }
 
-// --- Receiver
-// ---------------------------------------------------------------------------------------------------------
-
-Result<Item> Receiver::get(Timeout timeout) const {
-  if (closed()) return closed_here("receiver");
-  channel::Incoming message;
-  Status got = state_->channel->get(message, waiting(timeout));
-  if (!got) return std::move(got).error();
-  return to_item(*state_->arena->arena, message);
-}
-
-Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout) const {
-  if (closed()) return closed_here("receiver");
-  if (most == 0) return Error{Code::kInvalid, "get_many of 0 items"};
-  auto messages = state_->channel->get_many(most, waiting(timeout));
-  if (!messages) return std::move(messages).error();
-  std::vector<Item> items;
-  items.reserve(messages->size());
-  for (channel::Incoming& message : *messages) {
-    auto item = to_item(*state_->arena->arena, message);
-    if (!item) {
-      Error error = std::move(item).error();
-      error.completed = items.size();
-      return error;
-    }
-    items.push_back(std::move(*item));
-  }
-  return items;
-}
-
-struct TakenItem::State {
-  channel::Delivery delivery;
-  Item item;
-  std::uint64_t ticket;
-  bool redelivered;
-};
-
-TakenItem::TakenItem(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
-TakenItem::TakenItem(TakenItem&&) noexcept = default;
-TakenItem& TakenItem::operator=(TakenItem&&) noexcept = default;
-TakenItem::~TakenItem() = default;
-const Item& TakenItem::item() const noexcept {
-  return state_->item;
-}
-std::uint64_t TakenItem::ticket() const noexcept {
-  return state_->ticket;
-}
-bool TakenItem::redelivered() const noexcept {
-  return state_->redelivered;
-}
-Status TakenItem::ack() {
-  return state_->delivery.ack(WaitContext{});
-}
-Status TakenItem::nack() {
-  return state_->delivery.nack(WaitContext{});
-}
-
-Result<TakenItem> Receiver::take(Timeout timeout) const {
-  if (closed()) return closed_here("receiver");
-  auto delivery = state_->channel->take(waiting(timeout));
-  if (!delivery) return std::move(delivery).error();
-  channel::Incoming& message = delivery->message();
-  const std::uint64_t ticket = message.ticket();
-  const bool redelivered = message.redelivered();
-  auto item = to_item(*state_->arena->arena, message);
-  if (!item) {
-    delivery->ack(WaitContext{}).ok();  // a damaged message is consumed: handing it round would not mend it
-    return std::move(item).error();
-  }
-  return TakenItem(std::unique_ptr<TakenItem::State>(
-      new TakenItem::State{std::move(*delivery), std::move(*item), ticket, redelivered}));
-}
-
-std::uint64_t Receiver::size() const {
-  return state_->channel->size();
-}
-Result<int> Receiver::fileno() const {
-  return state_->channel->wake_fd(End::kReceiving);
-}
-Result<std::string> Receiver::handle() const {
-  return state_->handle();
-}
-
-Result<Receiver> Receiver::open(const std::string& handle) {
-  auto state = api::ChannelState::open(handle, End::kReceiving);
-  if (!state) return std::move(state).error();
-  return api::ChannelState::receiver(std::move(*state));
-}
-
-void Receiver::close() {
-  state_->close();
-}
-bool Receiver::closed() const noexcept {
-  return state_->closed.load();
-}
-
 // --- pairs
 // ------------------------------------------------------------------------------------------------------------
 
-std::pair<Sender, Receiver> make_pair(const PairOptions& options) {
+std::pair<Sender, Receiver> make_pair(const PairOptions& options) try {
   const Arena arena = options.arena ? *options.arena : Arena::shared().value();
   const std::shared_ptr<api::ArenaState>& state = api::ArenaState::of(arena);
   channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes};
@@ -451,16 +270,18 @@ std::pair<Sender, Receiver> make_pair(const PairOptions& options) {
   auto sending = api::ChannelState::join(state, channel, End::kSending, name).value();
   auto receiving = api::ChannelState::join(state, channel, End::kReceiving, name).value();
   return {api::ChannelState::sender(std::move(sending)), api::ChannelState::receiver(std::move(receiving))};
+} catch (const std::bad_alloc&) {
+  throw BadResult(out_of_memory());
 }
 
 Result<Sender> open_sender(const std::string& name) {
-  auto state = api::ChannelState::open_named(name, End::kSending);
+  auto state = or_out_of_memory([&] { return api::ChannelState::open_named(name, End::kSending); });
   if (!state) return std::move(state).error();
   return api::ChannelState::sender(std::move(*state));
 }
 
 Result<Receiver> open_receiver(const std::string& name) {
-  auto state = api::ChannelState::open_named(name, End::kReceiving);
+  auto state = or_out_of_memory([&] { return api::ChannelState::open_named(name, End::kReceiving); });
   if (!state) return std::move(state).error();
   return api::ChannelState::receiver(std::move(*state));
 }

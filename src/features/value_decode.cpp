@@ -233,7 +233,7 @@ Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void
   if (!status.ok()) return std::move(status).error();
   return Tree::root(std::move(tree));
 } catch (const std::bad_alloc&) {
-  return Error{.code = Code::kOutOfSharedMemory, .message = "There is no memory left to read the message."};
+  return out_of_memory();
 }
 
 }  // namespace shmtree::features

@@ -348,6 +348,10 @@ Result<std::span<const std::byte>> Item::to_bytes() const {
 }
 
 Result<ArrayView> Item::try_view() const {
+  return or_out_of_memory([this] { return array_view(); });
+}
+
+Result<ArrayView> Item::array_view() const {
   const Node& node = node_of(tree_, node_);
   if (node.kind == Kind::kMemoryView) return at(0).try_view();
   if (node.kind != Kind::kArray && node.kind != Kind::kTensor) return mismatch(node.kind, "array");

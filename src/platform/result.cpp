@@ -25,4 +25,13 @@ std::string_view name_of(Code code) noexcept {
   return "unknown";
 }
 
+// The second text is short enough to need no memory itself.
+Error out_of_memory() noexcept {
+  try {
+    return Error{.code = Code::kOutOfSharedMemory, .message = "This process has no memory left for the call."};
+  } catch (const std::bad_alloc&) {
+    return Error{.code = Code::kOutOfSharedMemory, .message = "out of memory"};
+  }
+}
+
 }  // namespace shmtree

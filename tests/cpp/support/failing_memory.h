@@ -78,3 +78,9 @@ SHMTREE_REPLACES_ALLOCATION void* operator new[](std::size_t bytes) {
 SHMTREE_REPLACES_ALLOCATION void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
   return shmtree::test::allocate_or_fail(bytes);
 }
+SHMTREE_REPLACES_ALLOCATION void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto align = static_cast<std::size_t>(alignment);
+  if (shmtree::test::allocation_fails()) throw std::bad_alloc();
+  if (void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align)) return memory;
+  throw std::bad_alloc();
+}

@@ -1,4 +1,4 @@
-// operator delete of a program whose operator new calls std::malloc, and what such an operator new has to be marked
+// operator delete of a program whose operator new takes from malloc, and what such an operator new has to be marked
 // with. For one file of each program: these replace those of the whole program.
 #pragma once
 
@@ -25,5 +25,11 @@ SHMTREE_REPLACES_ALLOCATION void operator delete[](void* memory, std::size_t) no
   std::free(memory);
 }
 SHMTREE_REPLACES_ALLOCATION void operator delete[](void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
+SHMTREE_REPLACES_ALLOCATION void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+SHMTREE_REPLACES_ALLOCATION void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }

@@ -1,0 +1,188 @@
+// Receiving: Receiver and TakenItem.
+#include <algorithm>
+#include <new>
+
+#include "api/state.h"
+#include "features/transfer.h"
+#include "features/value_codec.h"
+
+namespace shmtree {
+
+namespace {
+
+using api::ChannelState;
+using channel::End;
+using channel::Received;
+using memory::Lease;
+using platform::WaitContext;
+
+Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
+  const auto blocks = features::referred_blocks(arena, arena.referred_to_by(message.block()));
+  const auto frame = message.frame();
+  Result<Item> item = Error{};
+  // A tree with arrays of other blocks has to hold them: it is not copied.
+  const bool copied = blocks.empty() && (message.bytes() <= features::kCopiedMessageBytes ||
+                                         features::is_hoarding(arena, message, blocks));
+  if (!message.in_block() || copied) {
+    item = features::decode(frame, nullptr, blocks);
+  } else {
+    auto lease = message.adopt();
+    if (!lease) return std::move(lease).error();
+    item = features::decode(frame, std::make_shared<Lease>(std::move(*lease)), blocks);
+  }
+  if (item) return item;
+  Error error = std::move(item).error();
+  error.ticket = message.ticket();
+  error.message = "message " + std::to_string(message.ticket()) + ": " + error.message;
+  return error;
+}
+
+// Want of memory says nothing of the message: another try, here or elsewhere, may do. All else is its own fault.
+bool is_innocent(const Error& error) noexcept {
+  return error.code == Code::kOutOfSharedMemory;
+}
+
+// The next item. What there is no memory for goes back to the channel.
+Result<Item> receive(ChannelState& state, const WaitContext& wait) {
+  // What the thread receives into: there is memory for it before, so that giving it back needs none.
+  thread_local std::unique_ptr<Received> place;
+  if (place == nullptr) place = std::make_unique<Received>();
+  channel::Incoming& message = place->message;
+  Status got = state.channel->get(message, wait);
+  if (!got) return std::move(got).error();
+  Result<Item> item = or_out_of_memory([&] { return to_item(*state.arena->arena, message); });
+  if (!item && is_innocent(item.error())) {
+    state.channel->give_back(std::move(place));
+  } else {
+    message.drop();
+  }
+  return item;
+}
+
+// Whether there is room for one more, before it is received.
+bool has_room(std::vector<Item>& items) {
+  constexpr std::size_t kFew = 16;
+  if (items.size() < items.capacity()) return true;
+  try {
+    items.reserve(std::max(kFew, 2 * items.size()));
+  } catch (const std::bad_alloc&) {
+    if (items.empty()) throw;
+    return false;
+  }
+  return true;
+}
+
+Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, const WaitContext& wait) {
+  std::vector<Item> items;
+  const WaitContext at_once{platform::Deadline::immediate()};
+  // One at a time: nothing is received that the caller would not get.
+  while (items.size() < most && has_room(items) && (items.empty() || state.channel->size() != 0)) {
+    Result<Item> item = receive(state, items.empty() ? wait : at_once);
+    if (item) {
+      items.push_back(std::move(*item));
+      continue;
+    }
+    if (items.empty()) return std::move(item).error();
+    // What is told once, and a message that is gone. All else is met again by the next call, if it lasts.
+    const Code code = item.code();
+    if (code == Code::kCorrupt || code == Code::kIncompatible || code == Code::kPeerDied) {
+      state.defer(std::move(item).error());
+    }
+    break;
+  }
+  return items;
+}
+
+// `act` on the channel of a receiver that is open and has no error to tell first.
+template <class Act>
+auto receiving(ChannelState& state, Act act) -> decltype(act()) {
+  return or_out_of_memory([&]() -> decltype(act()) {
+    if (state.closed.load()) return closed_here("receiver");
+    if (auto error = state.take_deferred()) return *std::move(error);
+    return act();
+  });
+}
+
+}  // namespace
+
+Result<Item> Receiver::get(Timeout timeout) const {
+  return receiving(*state_, [&] { return receive(*state_, waiting(timeout)); });
+}
+
+Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout) const {
+  return receiving(*state_, [&]() -> Result<std::vector<Item>> {
+    if (most == 0) return Error{Code::kInvalid, "get_many of 0 items"};
+    return receive_many(*state_, most, waiting(timeout));
+  });
+}
+
+struct TakenItem::State {
+  channel::Delivery delivery;
+  Item item;
+  std::uint64_t ticket;
+  bool redelivered;
+};
+
+TakenItem::TakenItem(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+TakenItem::TakenItem(TakenItem&&) noexcept = default;
+TakenItem& TakenItem::operator=(TakenItem&&) noexcept = default;
+TakenItem::~TakenItem() = default;
+const Item& TakenItem::item() const noexcept {
+  return state_->item;
+}
+std::uint64_t TakenItem::ticket() const noexcept {
+  return state_->ticket;
+}
+bool TakenItem::redelivered() const noexcept {
+  return state_->redelivered;
+}
+Status TakenItem::ack() {
+  return or_out_of_memory([this] { return state_->delivery.ack(WaitContext{}); });
+}
+Status TakenItem::nack() {
+  return or_out_of_memory([this] { return state_->delivery.nack(WaitContext{}); });
+}
+
+Result<TakenItem> Receiver::take(Timeout timeout) const {
+  return receiving(*state_, [&]() -> Result<TakenItem> {
+    auto delivery = state_->channel->take(waiting(timeout));
+    if (!delivery) return std::move(delivery).error();
+    channel::Incoming& message = delivery->message();
+    const std::uint64_t ticket = message.ticket();
+    const bool redelivered = message.redelivered();
+    auto item = to_item(*state_->arena->arena, message);
+    if (!item) {
+      // A damaged message is consumed: handing it round would not mend it. Otherwise it goes back with the delivery.
+      if (!is_innocent(item.error())) delivery->ack(WaitContext{}).ok();
+      return std::move(item).error();
+    }
+    message.drop();  // its record keeps it, and the item does so by itself
+    return TakenItem(std::unique_ptr<TakenItem::State>(
+        new TakenItem::State{std::move(*delivery), std::move(*item), ticket, redelivered}));
+  });
+}
+
+std::uint64_t Receiver::size() const {
+  return state_->channel->size();
+}
+Result<int> Receiver::fileno() const {
+  return or_out_of_memory([this] { return state_->channel->wake_fd(End::kReceiving); });
+}
+Result<std::string> Receiver::handle() const {
+  return or_out_of_memory([this] { return state_->handle(); });
+}
+
+Result<Receiver> Receiver::open(const std::string& handle) {
+  auto state = or_out_of_memory([&] { return ChannelState::open(handle, End::kReceiving); });
+  if (!state) return std::move(state).error();
+  return ChannelState::receiver(std::move(*state));
+}
+
+void Receiver::close() {
+  state_->close();
+}
+bool Receiver::closed() const noexcept {
+  return state_->closed.load();
+}
+
+}  // namespace shmtree

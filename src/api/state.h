@@ -1,0 +1,107 @@
+// What the handles of the public API stand for. Thread safety: that of the handles, any call from any thread.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "channel/channel.h"
+#include "features/names.h"
+#include "platform/fork.h"
+#include "shmtree/pair.h"
+
+namespace shmtree {
+
+inline platform::WaitContext waiting(const Timeout& timeout) {
+  return platform::WaitContext{platform::Deadline::after(timeout)};
+}
+
+inline Error closed_here(const char* end) {
+  return Error{Code::kClosed, std::string("this ") + end + " was closed in this process"};
+}
+
+namespace api {
+
+using channel::Channel;
+using channel::End;
+using memory::Lease;
+
+// Memory handed out by new_array.
+struct Loan {
+  Lease lease;
+  std::atomic<bool> given{false};  // put by reference: its bytes belong to the receiver now, a second put copies
+};
+
+struct ArenaState {
+  explicit ArenaState(std::shared_ptr<memory::Arena> made) : arena(std::move(made)) {}
+
+  static Arena wrap(std::shared_ptr<memory::Arena> made) {
+    return Arena(std::make_shared<ArenaState>(std::move(made)));
+  }
+  static const std::shared_ptr<ArenaState>& of(const Arena& arena) noexcept { return arena.state_; }
+
+  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, const Timeout& timeout);
+  // The loan that [begin, begin + bytes) lies in, or null.
+  std::shared_ptr<Loan> loan_at(const std::byte* begin, std::uint64_t bytes);
+
+  std::shared_ptr<memory::Arena> arena;
+  platform::LeafMutex mutex;
+  std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // by first byte
+};
+
+struct ChannelState {
+  ChannelState(std::shared_ptr<ArenaState> of, std::shared_ptr<Channel> made, End which)
+      : arena(std::move(of)), channel(std::move(made)), end(which) {}
+  ~ChannelState() { close(); }
+  ChannelState(const ChannelState&) = delete;
+  ChannelState& operator=(const ChannelState&) = delete;
+
+  static Sender sender(std::shared_ptr<ChannelState> state) { return Sender(std::move(state)); }
+  static Receiver receiver(std::shared_ptr<ChannelState> state) { return Receiver(std::move(state)); }
+
+  // Joins the end; the state leaves it again.
+  static Result<std::shared_ptr<ChannelState>> join(std::shared_ptr<ArenaState> arena, std::shared_ptr<Channel> channel,
+                                                    End end, std::shared_ptr<features::Name> name = nullptr) {
+    Status joined = channel->join(end);
+    if (!joined) return std::move(joined).error();
+    auto state = std::make_shared<ChannelState>(std::move(arena), std::move(channel), end);
+    state->name = std::move(name);
+    return state;
+  }
+  Result<std::string> handle() const;
+  static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end);
+  static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end);
+  void close() noexcept {
+    if (!closed.exchange(true)) channel->leave(end);
+  }
+
+  // An error for the next call that receives: items were received before it, which had to be handed over first.
+  void defer(Error error) noexcept {
+    const std::lock_guard guard(mutex);
+    deferred = std::move(error);
+    has_deferred.store(true, std::memory_order_relaxed);
+  }
+  std::optional<Error> take_deferred() noexcept {
+    if (!has_deferred.load(std::memory_order_relaxed)) return std::nullopt;
+    const std::lock_guard guard(mutex);
+    has_deferred.store(false, std::memory_order_relaxed);
+    return std::exchange(deferred, std::nullopt);
+  }
+
+  std::shared_ptr<ArenaState> arena;
+  std::shared_ptr<Channel> channel;
+  End end;
+  std::shared_ptr<features::Name> name{};  // this process's part in the channel's name, if it has one
+  std::atomic<bool> closed{false};
+  std::atomic<bool> has_deferred{false};
+  platform::LeafMutex mutex;
+  std::optional<Error> deferred{};  // under mutex
+};
+
+}  // namespace api
+}  // namespace shmtree

@@ -1,0 +1,222 @@
+// Out of memory in this process: every allocation of every call fails in turn. No call that returns a Result throws,
+// and no message is lost.
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "shmtree/shmtree.h"
+#include "support/failing_memory.h"
+
+using namespace std::chrono_literals;
+using namespace shmtree::test;
+using shmtree::Code;
+using shmtree::Item;
+
+namespace {
+
+shmtree::Arena new_arena() {
+  return shmtree::Arena::create({.max_bytes = 16 << 20}).value();
+}
+
+// Whether `act` threw nothing, for want of memory or otherwise.
+template <class Act>
+bool throws_nothing(Act act) {
+  try {
+    act();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+using Put = void (*)(const shmtree::Sender&);
+
+void put_inline(const shmtree::Sender& sender) {
+  sender.put(shmtree::Dict{{"n", 7}, {"text", std::string(100, 'x')}}).value();
+}
+void put_copied(const shmtree::Sender& sender) {
+  sender.put(shmtree::Dict{{"n", 7}, {"a", std::vector<double>(1'000, 1.5)}}).value();
+}
+void put_viewed(const shmtree::Sender& sender) {
+  sender.put(shmtree::Dict{{"n", 7}, {"a", std::vector<double>(10'000, 1.5)}}).value();
+}
+void put_referring(const shmtree::Sender& sender) {
+  const shmtree::ArrayRef array = sender.new_array(shmtree::DType::kFloat64, {10'000}).value();
+  std::fill_n(static_cast<double*>(const_cast<void*>(array.data)), 10'000, 1.5);
+  sender.put(shmtree::Dict{{"n", 7}, {"a", array}}).value();
+}
+bool is_right(const Item& item) {
+  if (item["n"].as<int>() != 7) return false;
+  if (!item.contains("a")) return item["text"].as<std::string>() == std::string(100, 'x');
+  const auto elements = item["a"].span<double>();
+  return std::accumulate(elements.begin(), elements.end(), 0.0) == 1.5 * static_cast<double>(elements.size());
+}
+
+struct Receiving {
+  shmtree::Sender sender;
+  shmtree::Receiver receiver;
+  std::vector<Item> got{};
+  bool threw = false;
+  shmtree::Arena arena;
+  shmtree::Value value = shmtree::Dict{{"a", std::string(20'000, 'x')}, {"b", 1}};
+};
+Receiving with_two(Put put) {
+  const shmtree::Arena arena = new_arena();
+  auto [sender, receiver] = shmtree::make_pair({.arena = arena});
+  put(sender);
+  sender.put("next").value();
+  Receiving state{.sender = sender, .receiver = receiver, .arena = arena};
+  state.got.reserve(2);
+  return state;
+}
+
+using Receive = void (*)(Receiving&);
+
+void get(Receiving& state) {
+  auto item = state.receiver.get(0s);
+  if (item) state.got.push_back(std::move(*item));
+}
+void get_many(Receiving& state) {
+  auto items = state.receiver.get_many(5, 0s);
+  if (!items) return;
+  for (Item& item : *items) state.got.push_back(std::move(item));
+}
+void take_and_ack(Receiving& state) {
+  auto taken = state.receiver.take(0s);
+  if (taken && taken->ack().ok()) state.got.push_back(taken->item());
+}
+
+}  // namespace
+
+TEST_CASE("what a receiving call has no memory for is what the next one returns") {
+  const Put put = GENERATE(as<Put>{}, &put_inline, &put_copied, &put_viewed, &put_referring);
+  const Receive receive = GENERATE(as<Receive>{}, &get, &get_many, &take_and_ack);
+  fail_each_allocation([&] { return with_two(put); },
+                       [&](Receiving& state) { state.threw = !throws_nothing([&] { receive(state); }); },
+                       [&](Receiving& state, bool reached) {
+                         REQUIRE_FALSE(state.threw);
+                         REQUIRE((reached || !state.got.empty()));
+                         REQUIRE(state.receiver.size() == 2 - state.got.size());
+                         while (!state.receiver.empty()) state.got.push_back(state.receiver.get(0s).value());
+                         REQUIRE(state.got.size() == 2);
+                         REQUIRE(is_right(state.got[0]));
+                         REQUIRE(state.got[1].as<std::string>() == "next");
+                         REQUIRE(state.sender.pending_acks() == 0);
+                         state.got.clear();
+                         REQUIRE(state.arena.usage().held_bytes < 32 << 10);  // what the channel is made of
+                       });
+}
+
+TEST_CASE("what is wanted of an item that there is no memory for is a result") {
+  auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
+  sender.put(shmtree::Dict{{"text", std::string(100, 'x')}}).value();
+  const Item item = receiver.get(0s).value();
+  const Item text = item["text"];
+  struct State {
+    bool threw = false;
+  };
+  fail_each_allocation([] { return State{}; },
+                       [&](State& state) {
+                         state.threw = !throws_nothing([&] {
+                           static_cast<void>(text.try_as<std::string>().ok());
+                           static_cast<void>(text.try_as<int>().ok());
+                           static_cast<void>(item.try_view().ok());
+                         });
+                       },
+                       [](State& state, bool) { REQUIRE_FALSE(state.threw); });
+}
+
+TEST_CASE("no call that returns a result throws where there is no memory, and a put that fails puts nothing") {
+  using Call = void (*)(Receiving&);
+  const Call call = GENERATE(
+      as<Call>{},
+      [](Receiving& state) {
+        if (state.sender.put(state.value, 0s).ok()) state.got.emplace_back();
+      },
+      [](Receiving& state) { static_cast<void>(state.sender.new_array(shmtree::DType::kInt64, {}, 0s).ok()); },
+      [](Receiving& state) { static_cast<void>(state.sender.wait_for_all_ack(0s).ok()); },
+      [](Receiving& state) {
+        auto handle = state.sender.handle();
+        if (handle) static_cast<void>(shmtree::Sender::open(*handle).ok());
+      },
+      [](Receiving& state) {
+        auto handle = state.receiver.handle();
+        if (handle) static_cast<void>(shmtree::Receiver::open(*handle).ok());
+      },
+      [](Receiving& state) { static_cast<void>(state.receiver.fileno().ok()); },
+      [](Receiving&) { static_cast<void>(shmtree::Arena::create({.max_bytes = 1 << 20}).ok()); },
+      [](Receiving&) { static_cast<void>(shmtree::open_sender("none").ok()); },
+      [](Receiving&) { static_cast<void>(shmtree::open_receiver("none").ok()); });
+  fail_each_allocation([] { return with_two(put_inline); },
+                       [&](Receiving& state) { state.threw = !throws_nothing([&] { call(state); }); },
+                       [](Receiving& state, bool) {
+                         REQUIRE_FALSE(state.threw);
+                         REQUIRE(state.receiver.size() == 2 + state.got.size());
+                         REQUIRE(is_right(state.receiver.get(0s).value()));
+                       });
+}
+
+TEST_CASE("a pair that there is no memory for is a BadResult") {
+  struct State {
+    shmtree::Arena arena = new_arena();
+    bool other = false;
+  };
+  fail_each_allocation([] { return State{}; },
+                       [](State& state) {
+                         try {
+                           shmtree::make_pair({.arena = state.arena});
+                         } catch (const shmtree::BadResult&) {
+                         } catch (...) {
+                           state.other = true;
+                         }
+                       },
+                       [](State& state, bool) { REQUIRE_FALSE(state.other); });
+}
+
+namespace {
+
+// Puts an array of each number, in a block of its own, and damages the frame of number 2. The blocks are those that
+// three messages had before: the array says which is whose, and the frame begins with the page that the array is in.
+void put_three_and_damage_the_second(const shmtree::Sender& sender, const shmtree::Receiver& receiver) {
+  const auto put_three = [&] {
+    for (int i = 1; i <= 3; ++i) sender.put(std::vector<double>(10'000, i)).value();
+  };
+  put_three();
+  double* arrays[3];
+  {
+    const std::vector<Item> items = receiver.get_many(3, 0s).value();
+    for (std::size_t i = 0; i < 3; ++i) arrays[i] = items[i].span<double>().data();
+  }
+  put_three();
+  int damaged = 0;
+  for (double* array : arrays) {
+    if (*array != 2) continue;
+    std::memset(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(array) / 4096 * 4096), 0, 16);
+    ++damaged;
+  }
+  REQUIRE(damaged == 1);
+}
+
+}  // namespace
+
+TEST_CASE("get_many returns what came before a damaged message, and names that with the next call") {
+  auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
+  put_three_and_damage_the_second(sender, receiver);
+  const auto first = receiver.get_many(5, 0s).value();
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].span<double>()[0] == 1);
+  const auto second = receiver.get_many(5, 0s);
+  CHECK(second.code() == Code::kCorrupt);
+  CHECK(second.error().ticket == 4);
+  const auto third = receiver.get_many(5, 0s).value();
+  REQUIRE(third.size() == 1);
+  CHECK(third[0].span<double>()[0] == 3);
+}
+
+TEST_CASE("a damaged message that is taken is consumed") {
+  auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
+  put_three_and_damage_the_second(sender, receiver);
+  CHECK(receiver.take(0s).value().ack().ok());
+  CHECK(receiver.take(0s).code() == Code::kCorrupt);
+  CHECK(receiver.take(0s).value().item().span<double>()[0] == 3);
+}
