@@ -86,8 +86,11 @@ void defer_exception(Endpoint* self) {
 bool append_next(Endpoint* self, CopyPolicy copy, PyObject* items) {
   try {
     Place place;
-    // Somebody else may have been faster; anything worse comes with the next call.
-    if (!self->channel->get(place.message(), {Deadline::immediate(), nullptr})) return false;
+    const Status got = self->channel->get(place.message(), {Deadline::immediate(), nullptr});
+    if (!got) {  // somebody else may have been faster; what is worse is met again, unless it is told once
+      if (got.code() == Code::kPeerDied) raise(got.error()), defer_exception(self);
+      return false;
+    }
     if (object_in(place, self, copy, items)) return true;
   } catch (const std::bad_alloc&) {  // what was received before is the caller's
     return false;

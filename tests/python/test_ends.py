@@ -150,6 +150,22 @@ def test_a_killed_sender_is_reported_once_with_its_pid(arena, start, method):
         receiver.get(timeout=30)
 
 
+def test_get_many_leaves_the_report_of_a_killed_sender_to_the_next_call(arena, start):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, "last words", theirs)
+    assert ours.recv() == child.pid
+    kill(child)
+    child.join(30)
+    arena.stats()  # looks who is alive
+    assert receiver.get_many(5, timeout=30) == ["last words"]
+    with pytest.raises(shmtree.PeerDied) as raised:
+        receiver.get_many(5, timeout=30)
+    assert raised.value.pids == (child.pid,)
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get_many(5, timeout=30)
+
+
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_the_death_of_a_child_that_never_ran_its_function_is_seen(arena, start, method):
     sender, receiver = arena.create_pair()
