@@ -154,7 +154,7 @@ Incoming& Incoming::operator=(Incoming&& other) noexcept {
   bytes_ = other.bytes_;
   block_ = other.block_;
   sender_ = other.sender_;
-  redelivered_ = other.redelivered_;
+  attempts_ = other.attempts_;
   data_ = other.data_;
   if (other.data_ == other.inline_data_) {
     std::memcpy(inline_data_, other.inline_data_, bytes_);

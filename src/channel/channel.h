@@ -57,7 +57,9 @@ class Incoming {
 
   std::uint64_t ticket() const noexcept { return ticket_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
-  bool redelivered() const noexcept { return redelivered_; }
+  // How often it was taken or received, this time included.
+  std::uint32_t attempts() const noexcept { return attempts_; }
+  bool redelivered() const noexcept { return attempts_ > 1; }
   bool in_block() const noexcept { return block_.id.value != 0; }
   BlockRef block() const noexcept { return block_; }
   // The frame: a private copy when it came inline, else shared memory that is held. Empty when the channel's memory was
@@ -75,7 +77,7 @@ class Incoming {
   std::uint64_t bytes_ = 0;
   BlockRef block_{};
   Identity sender_ = memory::kNobody;
-  bool redelivered_ = false;
+  std::uint32_t attempts_ = 0;
   std::byte inline_data_[kMostInlineBytes];
 };
 
@@ -104,10 +106,11 @@ class Delivery {
  private:
   friend class Channel;
   Status settle(RecordState state, const WaitContext& wait);
+  std::uint64_t word_after(RecordState state) const noexcept;
   void give_up() noexcept;
   std::shared_ptr<Channel> channel_;
   Record* record_ = nullptr;
-  Identity taker_ = memory::kNobody;
+  std::uint64_t word_ = 0;  // the record's, while the message is ours
   Incoming message_;
 };
 
@@ -306,6 +309,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   template <class Visit>
   void for_each_record(Visit visit) const noexcept;
   void copy_slot(Slot& to, const Slot& from) const noexcept;
+  void set_record(Record& record, std::uint64_t word) noexcept;
+  void forget_returned() noexcept;
   Record* free_record() noexcept;
   Record* oldest_returned() noexcept;
   Error unreceived(const Receipt& receipt);

@@ -79,11 +79,17 @@ class Check {
     const std::uint64_t head = load_acquire(shared.head), tail = load_acquire(shared.tail);
     if (head > tail) return "its head is past its tail";
     if (shared.capacity != 0 && tail - head > shared.capacity) return "there are more messages than it takes";
+    bytes_ = 0;
     std::string wrong = ring(shared, head, tail);
-    return wrong.empty() ? records(shared, head) : wrong;
+    if (wrong.empty()) wrong = records(shared, head);
+    if (!wrong.empty()) return wrong;
+    const std::uint64_t said = load_acquire(shared.bytes_in) - load_acquire(shared.bytes_out);
+    return said == bytes_
+               ? ""
+               : std::to_string(said) + " bytes are said to be queued, and " + std::to_string(bytes_) + " are";
   }
   std::string ring(const ChannelHeader& shared, std::uint64_t head, std::uint64_t tail) {
-    std::uint64_t packed = load_acquire(shared.head_segment), last = 0, bytes = 0, ticket = head;
+    std::uint64_t packed = load_acquire(shared.head_segment), last = 0, ticket = head;
     while (packed != 0) {
       if (!keep(packed, BlockKind::kSegment)) return "a segment's block is free, twice there, or something else";
       const BlockRef ref = memory::unpack(packed);
@@ -100,17 +106,14 @@ class Check {
       for (; ticket < end; ++ticket) {
         const Slot& slot = segment.at(ticket);
         if (slot.ticket != ticket) return "a slot has another ticket";
-        bytes += slot.bytes;
+        bytes_ += slot.bytes;
         if (std::string wrong = message(slot, shared.slot_bytes); !wrong.empty()) return wrong;
       }
       last = packed;
       packed = next;
     }
     if (ticket != tail) return "messages are in no segment";
-    if (last != load_acquire(shared.tail_segment)) return "the last segment is another";
-    const std::uint64_t said = load_acquire(shared.bytes_in) - load_acquire(shared.bytes_out);
-    return said == bytes ? ""
-                         : std::to_string(said) + " bytes are said to be queued, and " + std::to_string(bytes) + " are";
+    return last == load_acquire(shared.tail_segment) ? "" : "the last segment is another";
   }
   std::string records(const ChannelHeader& shared, std::uint64_t head) {
     std::uint32_t taken = 0, returned = 0;
@@ -124,18 +127,23 @@ class Check {
         const RecordState state = state_of_record(load_acquire(record.state));
         if (state == RecordState::kFree) continue;
         ++taken;
-        returned += state == RecordState::kReturned ? 1 : 0;
+        if (state == RecordState::kReturned) {
+          ++returned;
+          bytes_ += record.slot().bytes;
+        }
         if (record.slot().ticket >= head) return "a message is taken and in the ring";
         if (std::string wrong = message(record.slot(), shared.slot_bytes); !wrong.empty()) return wrong;
       }
       packed = load_acquire(block.header->next);
     }
     if (taken != load_acquire(shared.taken)) return "what is taken is miscounted";
-    return returned == load_acquire(shared.returned) ? "" : "what is returned is miscounted";
+    const bool counted = returned == load_acquire(shared.returned) && returned == load_acquire(shared.also_queued);
+    return counted ? "" : "what is returned is miscounted";
   }
 
   Arena& arena_;
   std::set<std::uint64_t> kept_;
+  std::uint64_t bytes_ = 0;  // that can be received
 };
 
 }  // namespace

@@ -42,7 +42,7 @@ bool Channel::others_may_return() noexcept {
   bool found = false;
   if (load_acquire(header().taken) == 0) return false;
   for_each_record([&](Record& record) {
-    const std::uint32_t word = load_acquire(record.state);
+    const std::uint64_t word = load_acquire(record.state);
     found = state_of_record(word) == RecordState::kTaken && taker_of_record(word) != me;
     return !found;
   });
@@ -83,19 +83,42 @@ Record* Channel::oldest_returned() noexcept {
   return oldest;
 }
 
-bool Channel::serve_returned(Identity me, Incoming& out, Receipt& receipt) noexcept {
+// Under the receivers' lock. A kill in between leaves counts that are off until a reconcile; of them `also_queued` is
+// never too low, lest a put find room that is not there.
+void Channel::set_record(Record& record, std::uint64_t word) noexcept {
   ChannelHeader& shared = header();
+  const RecordState from = state_of_record(load_relaxed(record.state)), to = state_of_record(word);
+  const int more_returned = (to == RecordState::kReturned) - (from == RecordState::kReturned);
+  const int more_taken = (to != RecordState::kFree) - (from != RecordState::kFree);
+  const std::uint32_t returned = load_relaxed(shared.returned) + static_cast<std::uint32_t>(more_returned);
+  if (more_returned > 0) store_relaxed(shared.also_queued, returned);
+  store_release(record.state, word);
+  if (more_taken != 0) {
+    store_relaxed(shared.taken, load_relaxed(shared.taken) + static_cast<std::uint32_t>(more_taken));
+  }
+  if (more_returned == 0) return;
+  const std::uint64_t bytes = load_once(record.slot().bytes), out = load_relaxed(shared.bytes_out);
+  store_relaxed(shared.bytes_out, more_returned > 0 ? out - bytes : out + bytes);
+  store_relaxed(shared.returned, returned);
+  store_relaxed(shared.also_queued, returned);
+}
+
+// What was said to be returned is not.
+void Channel::forget_returned() noexcept {
+  store_relaxed(header().returned, 0u);
+  store_relaxed(header().also_queued, 0u);
+}
+
+bool Channel::serve_returned(Identity me, Incoming& out, Receipt& receipt) noexcept {
   Record* record = oldest_returned();
   if (record == nullptr) {
-    store_relaxed(shared.returned, 0u);
+    forget_returned();
     return false;
   }
   if (!receive_slot(record->slot(), me, out, receipt)) return false;
-  out.redelivered_ = true;
-  store_release(record->state, record_word(RecordState::kFree, memory::kNobody));
+  out.attempts_ = attempts_with_this(load_relaxed(record->state));
+  set_record(*record, kFreeRecord);
   if (out.in_block()) arena_->set_delivered(out.block(), false);
-  store_relaxed(shared.returned, load_relaxed(shared.returned) - 1);
-  store_relaxed(shared.taken, load_relaxed(shared.taken) - 1);
   return true;
 }
 
@@ -158,29 +181,26 @@ void Channel::copy_slot(Slot& to, const Slot& from) const noexcept {
 
 Channel::Took Channel::take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
   ChannelHeader& shared = header();
-  delivery.taker_ = me;
   Record* record = load_relaxed(shared.returned) != 0 ? oldest_returned() : nullptr;
   if (record != nullptr) {
     if (!receive_slot(record->slot(), me, delivery.message_, receipt)) return Took::kLeft;
-    record->redelivered = 1;
-    store_release(record->state, record_word(RecordState::kTaken, me));
-    store_relaxed(shared.returned, load_relaxed(shared.returned) - 1);
+    delivery.word_ = record_word(RecordState::kTaken, me, attempts_with_this(load_relaxed(record->state)));
+    set_record(*record, delivery.word_);
   } else {
-    store_relaxed(shared.returned, 0u);  // what it said is served
+    if (load_relaxed(shared.returned) != 0) forget_returned();
     const Slot* slot = first_slot(receipt);
     if (slot == nullptr) return receipt.damaged ? Took::kLeft : Took::kNone;
     record = free_record();
     if (record == nullptr) return Took::kNeedsRecord;
-    record->redelivered = 0;
     copy_slot(record->slot(), *slot);
     if (!receive_slot(record->slot(), me, delivery.message_, receipt)) return Took::kLeft;
     if (delivery.message_.in_block()) arena_->set_delivered(delivery.message_.block(), true);
-    store_release(record->state, record_word(RecordState::kTaken, me));
-    store_relaxed(shared.taken, load_relaxed(shared.taken) + 1);
+    delivery.word_ = record_word(RecordState::kTaken, me, 1);
+    set_record(*record, delivery.word_);
     store_relaxed(shared.bytes_out, load_relaxed(shared.bytes_out) + record->slot().bytes);
     store_release(shared.head, load_relaxed(shared.head) + 1);
   }
-  delivery.message_.redelivered_ = record->redelivered != 0;
+  delivery.message_.attempts_ = attempts_of_record(delivery.word_);
   delivery.record_ = record;
   return Took::kOne;
 }
@@ -191,7 +211,7 @@ Delivery& Delivery::operator=(Delivery&& other) noexcept {
     channel_ = std::move(other.channel_);
     other.channel_.reset();
     record_ = other.record_;
-    taker_ = other.taker_;
+    word_ = other.word_;
     message_ = std::move(other.message_);
   }
   return *this;
@@ -209,35 +229,31 @@ void Delivery::give_up() noexcept {
   } catch (const std::bad_alloc&) {
     if (settled()) return;
   }
-  std::uint32_t taken = record_word(RecordState::kTaken, taker_);
-  if (compare_swap(record_->state, taken, record_word(RecordState::kReturned, memory::kNobody))) {
-    channel_->arena_->mark_dirty();
-  }
+  std::uint64_t word = word_;
+  if (compare_swap(record_->state, word, word_after(RecordState::kReturned))) channel_->arena_->mark_dirty();
   channel_.reset();
+}
+
+std::uint64_t Delivery::word_after(RecordState state) const noexcept {
+  if (state == RecordState::kFree) return kFreeRecord;
+  return record_word(state, memory::kNobody, attempts_of_record(word_));
 }
 
 Status Delivery::settle(RecordState state, const WaitContext& wait) {
   if (settled()) return Error{Code::kInvalid, "this delivery was acknowledged or returned before"};
   Arena& arena = *channel_->arena_;
   ChannelHeader& shared = channel_->header();
-  if (arena.current_identity() != taker_) {
+  if (arena.current_identity() != taker_of_record(word_)) {
     channel_.reset();
     return Error{Code::kInvalid, "this delivery belongs to the process that took it, not to a forked child"};
   }
   Status locked = arena.lock(shared.receivers_lock, wait);
   if (!locked) return locked;
-  const bool ours = load_acquire(record_->state) == record_word(RecordState::kTaken, taker_) &&
-                    record_->slot().ticket == message_.ticket();
+  const bool ours = load_acquire(record_->state) == word_ && record_->slot().ticket == message_.ticket();
   const BlockRef block = message_.block();
   if (ours) {
-    if (state == RecordState::kFree) {
-      store_release(record_->state, record_word(RecordState::kFree, memory::kNobody));
-      store_relaxed(shared.taken, load_relaxed(shared.taken) - 1);
-      if (message_.in_block()) arena.set_delivered(block, false);
-    } else {
-      store_release(record_->state, record_word(RecordState::kReturned, memory::kNobody));
-      store_relaxed(shared.returned, load_relaxed(shared.returned) + 1);
-    }
+    channel_->set_record(*record_, word_after(state));
+    if (state == RecordState::kFree && message_.in_block()) arena.set_delivered(block, false);
   }
   arena.unlock(shared.receivers_lock);
   const std::shared_ptr<Channel> channel = std::move(channel_);
@@ -248,6 +264,7 @@ Status Delivery::settle(RecordState state, const WaitContext& wait) {
     notify_all(shared.acked);
     if (load_relaxed(shared.taken) == 0 && !channel->anyone_at(End::kSending)) channel->wake_all();  // it is over now
   } else {
+    channel->settle_wake_fd(End::kSending);  // there may be no room any more
     channel->wake_watchers(End::kReceiving);
     notify(shared.items);
   }

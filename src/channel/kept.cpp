@@ -28,18 +28,14 @@ void Channel::give_back(std::unique_ptr<Received> received) noexcept {
 
 // Under the receivers' lock: a free record becomes that of a returned message.
 void Channel::write_returned(Record& record, const Incoming& message) noexcept {
-  ChannelHeader& shared = header();
   Slot& slot = record.slot();
   store_once(slot.ticket, message.ticket_);
   store_once(slot.block, message.in_block() ? memory::pack(message.block_) : 0);
   store_once(slot.bytes, message.bytes_);
   store_once(slot.sender, message.sender_);
   if (!message.in_block()) std::memcpy(slot.inline_data(), message.inline_data_, message.frame().size());
-  record.redelivered = 1;
   if (message.in_block()) arena_->set_delivered(message.block_, true);
-  store_release(record.state, record_word(RecordState::kReturned, memory::kNobody));
-  store_relaxed(shared.taken, load_relaxed(shared.taken) + 1);
-  store_relaxed(shared.returned, load_relaxed(shared.returned) + 1);
+  set_record(record, record_word(RecordState::kReturned, memory::kNobody, message.attempts_));
 }
 
 // False, with the message as it was, when there is no memory for a record or its lock is not to be had.
@@ -101,7 +97,7 @@ bool Channel::serve_kept(Incoming& out) noexcept {
   while (auto first = first_kept()) {
     if (static_cast<Shutdown>(load_acquire(header().shutdown)) == Shutdown::kDiscarded) continue;
     out = std::move(first->message);
-    out.redelivered_ = true;
+    ++out.attempts_;
     settle_wake_fd(End::kReceiving);
     return true;
   }

@@ -12,6 +12,9 @@
 // The window is the tickets [head, tail); returned records come before it. Everything else here is derived: cached
 // indices, byte counts, the tail segment. `senders_lock` guards what senders write and `receivers_lock` what receivers
 // write; each side reads the other's index without its lock.
+//
+// A message is put only while tail - head + `also_queued` is below the limit. `cached_head` is never more than head,
+// and `also_queued` never less than the number of returned records, so what senders see of either is room.
 #pragma once
 
 #include "memory/layout.h"
@@ -24,7 +27,7 @@ using memory::Identity;
 using memory::kHolderWords;
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 3;
+constexpr std::uint32_t kChannelVersion = 4;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct Slot {
@@ -95,21 +98,30 @@ inline Segment checked_segment(std::byte* block, std::uint64_t room, std::uint64
 }
 
 enum class RecordState : std::uint32_t { kFree = 0, kTaken = 1, kReturned = 2 };
-// State in the upper bits, the taker in the lower 30.
-constexpr std::uint32_t record_word(RecordState state, Identity taker) noexcept {
-  return static_cast<std::uint32_t>(state) << 30 | taker;
+// How often the message was taken in the upper half, the state in the next two bits, the taker in the lower 30: one
+// word, so that no kill comes between them.
+constexpr std::uint64_t record_word(RecordState state, Identity taker, std::uint32_t attempts) noexcept {
+  return std::uint64_t{attempts} << 32 | static_cast<std::uint32_t>(state) << 30 | taker;
 }
-constexpr RecordState state_of_record(std::uint32_t word) noexcept {
-  return static_cast<RecordState>(word >> 30);
+constexpr std::uint64_t kFreeRecord = record_word(RecordState::kFree, memory::kNobody, 0);
+constexpr RecordState state_of_record(std::uint64_t word) noexcept {
+  return static_cast<RecordState>(word >> 30 & 3);
 }
-constexpr Identity taker_of_record(std::uint32_t word) noexcept {
+constexpr Identity taker_of_record(std::uint64_t word) noexcept {
   return word & 0x3fffffffu;
+}
+constexpr std::uint32_t attempts_of_record(std::uint64_t word) noexcept {
+  return static_cast<std::uint32_t>(word >> 32);
+}
+// With the attempt that now begins.
+constexpr std::uint32_t attempts_with_this(std::uint64_t word) noexcept {
+  const std::uint32_t before = attempts_of_record(word);
+  return before == ~std::uint32_t{0} ? before : before + 1;
 }
 
 // A message taken and not yet acknowledged; its slot follows, as it was in the ring.
 struct alignas(64) Record {
-  std::atomic<std::uint32_t> state;
-  std::uint32_t redelivered;
+  std::atomic<std::uint64_t> state;  // record_word()
   std::uint64_t unused[7];
 
   Slot& slot() noexcept { return *reinterpret_cast<Slot*>(this + 1); }
@@ -215,8 +227,9 @@ struct ChannelHeader {
   std::atomic<std::uint64_t> tail;          // truth
   std::atomic<std::uint64_t> tail_segment;  // derived: the last of the chain
   std::atomic<std::uint64_t> cached_head;   // derived: no more than head
-  std::atomic<std::uint64_t> bytes_in;      // derived, as bytes_in - bytes_out
+  std::atomic<std::uint64_t> bytes_in;      // derived, as bytes_in - bytes_out: of the ring and what was returned
   std::atomic<std::uint64_t> limit;         // derived: capacity, or fewer while there is no memory for a longer ring
+  std::atomic<std::uint32_t> also_queued;   // derived, and written by receivers: `returned`, where senders look
 
   // Receivers, under receivers_lock.
   alignas(64) std::atomic<std::uint32_t> receivers_lock;

@@ -79,7 +79,7 @@ bool Channel::receive_slot(const Slot& slot, Identity me, Incoming& out, Receipt
   const std::uint64_t bytes = load_once(slot.bytes);
   out.bytes_ = bytes;
   out.sender_ = load_once(slot.sender);
-  out.redelivered_ = false;
+  out.attempts_ = 1;
   out.block_ = BlockRef{};
   out.data_ = nullptr;
   const std::uint64_t packed = load_once(slot.block);

@@ -132,7 +132,7 @@ class Repair {
     store_relaxed(shared_.cached_head, head);
     store_relaxed(shared_.limit, shared_.capacity);
     store_relaxed(shared_.cached_tail, head);
-    store_relaxed(shared_.bytes_out, load_relaxed(shared_.bytes_in) - queued);
+    queued_bytes_ = queued;
   }
 
   void records() noexcept {
@@ -148,6 +148,8 @@ class Repair {
     }
     store_relaxed(shared_.taken, taken);
     store_relaxed(shared_.returned, returned);
+    store_relaxed(shared_.also_queued, returned);
+    store_relaxed(shared_.bytes_out, load_relaxed(shared_.bytes_in) - queued_bytes_);
   }
 
   void members() noexcept {
@@ -192,20 +194,23 @@ class Repair {
     arena_.set_delivered(ref, delivered);
   }
   void repair_record(Record& record, std::uint64_t head, std::uint32_t& taken, std::uint32_t& returned) noexcept {
-    const std::uint32_t word = load_acquire(record.state);
+    const std::uint64_t word = load_acquire(record.state);
     RecordState state = state_of_record(word);
     if (state == RecordState::kFree) return;
     if (load_once(record.slot().ticket) >= head) {  // its taker died before the window moved: it is still in there
-      store_release(record.state, record_word(RecordState::kFree, memory::kNobody));
+      store_release(record.state, kFreeRecord);
       return;
     }
     const Identity taker = taker_of_record(word);
     if (state == RecordState::kTaken && (reconciler_.is_gone(memory::slot_of(taker)) || !arena_.is_alive(taker))) {
-      store_release(record.state, record_word(RecordState::kReturned, memory::kNobody));
+      store_release(record.state, record_word(RecordState::kReturned, memory::kNobody, attempts_of_record(word)));
       state = RecordState::kReturned;
     }
     ++taken;
-    if (state == RecordState::kReturned) ++returned;
+    if (state == RecordState::kReturned) {
+      ++returned;
+      queued_bytes_ += load_once(record.slot().bytes);
+    }
     keep(load_once(record.slot().block), true);
   }
 
@@ -213,6 +218,7 @@ class Repair {
   ChannelHeader& shared_;
   const std::uint64_t slot_bytes_;
   Reconciler& reconciler_;
+  std::uint64_t queued_bytes_ = 0;  // of the ring, then of what was returned as well
 };
 
 }  // namespace

@@ -47,9 +47,10 @@ Channel::Room Channel::room_for(std::uint64_t bytes, std::uint64_t unallocated, 
     if (!last) return Room::kDamaged;
     if (ring != nullptr) *ring = last;
   }
+  const std::uint64_t also_queued = load_relaxed(shared.also_queued);
   std::uint64_t head = load_relaxed(shared.cached_head);
   // Without the lock `head` may have overtaken the `tail` that was read.
-  const auto queued = [&] { return tail > head ? tail - head : 0; };
+  const auto queued = [&] { return (tail > head ? tail - head : 0) + also_queued; };
   const std::uint64_t limit = load_relaxed(shared.limit);
   const auto over_count = [&] { return limit != 0 && queued() >= limit; };
   const auto over_slots = [&] {
@@ -129,10 +130,12 @@ Status Channel::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
 
 Error Channel::still_full() const {
   const std::uint64_t queued = size(), most = capacity(), most_bytes = header().max_bytes;
+  const std::uint32_t returned = load_acquire(header().returned);
   const std::uint64_t bytes = load_acquire(header().bytes_in) - load_acquire(header().bytes_out);
   std::string text = "no room in time: " + number(queued) + (most == 0 ? "" : " of at most " + number(most)) +
                      " messages and " + number(bytes) + (most_bytes == 0 ? "" : " of at most " + number(most_bytes)) +
                      " bytes are queued";
+  if (returned != 0) text += ", " + number(returned) + " of them messages that were taken and given back";
   if (most == 0 || queued < most) {
     text += "; one channel may queue no more bytes than its arena has left, " + number(arena_->free_bytes()) +
             " of a budget of " + number(arena_->max_bytes());
@@ -251,8 +254,9 @@ std::size_t Channel::write_some(const Segment& segment, std::span<Outgoing> mess
   const std::uint64_t tail = load_relaxed(shared.tail);
   const std::uint64_t head = load_relaxed(shared.cached_head);
   std::uint64_t most = std::min<std::uint64_t>(messages.size(), kMostAtOnce);
-  if (const std::uint64_t limit = load_relaxed(shared.limit); limit != 0) {
-    most = std::min(most, limit - std::min(tail - head, limit));
+  if (const std::uint64_t limit = load_relaxed(shared.limit); limit != 0 && most > 1) {
+    const std::uint64_t queued = tail - head + load_relaxed(shared.also_queued);
+    most = std::min(most, limit - std::min(queued, limit));  // 0 if more was returned since: there is room for one still
   }
   most = std::min(most, segment.slots - (tail - std::max(head, segment.base)));
   std::size_t count = 0;

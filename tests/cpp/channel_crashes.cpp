@@ -353,7 +353,7 @@ TEST_CASE("A record that a dead taker wrote without moving the head does not cou
   const memory::Identity dead = dead_one(*channel->arena());
   Record& record = record_of(*channel, 0);
   record.slot().ticket = header.head.load();
-  record.state.store(channel::record_word(RecordState::kTaken, dead));
+  record.state.store(channel::record_word(RecordState::kTaken, dead, 1));
   header.taken.store(1);
   header.receivers_lock.store(held_by(dead));
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{2, 1'000'000}); });

@@ -120,13 +120,14 @@ TEST_CASE("Records beyond their block, and chains of them without end, are not f
   nothing_hangs([](Channel& channel) { header(channel).records.store(kHuge); });
   nothing_hangs([](Channel& channel) { header(channel).returned.store(0xffffffff); });
   nothing_hangs([](Channel& channel) { header(channel).taken.store(0xffffffff); });
+  nothing_hangs([](Channel& channel) { header(channel).also_queued.store(0xffffffff); });
 }
 
 TEST_CASE("Records in impossible states do no harm") {
   nothing_hangs([](Channel& channel) {
     for (std::uint64_t i = 0; i < records_of(channel).count; ++i) {
       std::memset(static_cast<void*>(&record_of(channel, i).slot()), 0xff, sizeof(Slot));
-      record_of(channel, i).state.store(0xffffffff);
+      record_of(channel, i).state.store(kHuge);
     }
   });
 }

@@ -15,7 +15,7 @@ namespace {
 struct Model {
   struct Item {
     std::uint64_t number, ticket;
-    bool redelivered;
+    std::uint32_t attempts;  // that were made to receive it
     bool operator<(const Item& other) const { return ticket < other.ticket; }
   };
   std::uint64_t capacity = 0, next_ticket = 0, tasks_done = 0;
@@ -23,18 +23,18 @@ struct Model {
   std::deque<Item> ring;
   std::map<std::uint64_t, Item> returned;
 
-  bool full() const { return capacity != 0 && ring.size() >= capacity; }
+  bool full() const { return capacity != 0 && ring.size() + returned.size() >= capacity; }
   bool empty() const { return ring.empty() && returned.empty(); }
   Item pop() {
     Item item{};
     if (!returned.empty()) {
       item = returned.begin()->second;
-      item.redelivered = true;
       returned.erase(returned.begin());
     } else {
       item = ring.front();
       ring.pop_front();
     }
+    ++item.attempts;
     return item;
   }
 };
@@ -56,14 +56,15 @@ struct Run {
   void expect(Incoming& message, const Model::Item& item) {
     REQUIRE(message.ticket() == item.ticket);
     REQUIRE(number_in(message.frame()) == item.number);
-    REQUIRE(message.redelivered() == item.redelivered);
+    REQUIRE(message.attempts() == item.attempts);
+    REQUIRE(message.redelivered() == (item.attempts > 1));
   }
   void put_one() {
     auto ticket = put(*channel, ++number, words(), no_wait());
     REQUIRE(ticket.ok() == !model.full());
     if (!ticket) return;
     REQUIRE(*ticket == model.next_ticket);
-    model.ring.push_back({number, model.next_ticket++, false});
+    model.ring.push_back({number, model.next_ticket++, 0});
   }
   void put_several() {
     std::vector<std::unique_ptr<Message>> messages;
@@ -76,7 +77,7 @@ struct Run {
     const std::uint64_t count = went ? batch.size() : went.error().completed;
     for (std::uint64_t i = 0; i < count; ++i) {
       REQUIRE_FALSE(model.full());
-      model.ring.push_back({++number, model.next_ticket++, false});
+      model.ring.push_back({++number, model.next_ticket++, 0});
     }
     if (!went) REQUIRE(model.full());
     number += batch.size();

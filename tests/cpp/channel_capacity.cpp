@@ -1,0 +1,147 @@
+// What counts against a channel's capacity: the messages that can be received, be they in the ring or given back.
+#include "channel/check.h"
+#include "support/catch2.h"
+#include "support/channels.h"
+#include "support/survivors.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+std::vector<Delivery> take_all(Channel& channel) {
+  std::vector<Delivery> deliveries;
+  for (;;) {
+    auto delivery = take(channel, no_wait());
+    if (!delivery) return deliveries;
+    deliveries.push_back(std::move(*delivery));
+  }
+}
+void give_back(std::vector<Delivery> deliveries) {
+  for (Delivery& delivery : deliveries) delivery.nack(patience()).value();
+}
+// Numbers from `from` on, until there is no room.
+std::uint64_t fill_up(Channel& channel, std::uint64_t from) {
+  std::uint64_t count = 0;
+  while (put(channel, from + count, 1, no_wait()).ok()) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("What was given back may exceed the capacity, and then put waits until there is less") {
+  auto channel = new_channel(new_arena(), with_capacity(8));
+  REQUIRE(fill_up(*channel, 0) == 8);
+  std::vector<Delivery> taken = take_all(*channel);
+  REQUIRE(fill_up(*channel, 8) == 8);
+  give_back(std::move(taken));
+  REQUIRE(channel->size() == 16);
+  REQUIRE(channel->stats().queued_bytes == 16 * 8);
+  REQUIRE_FALSE(channel->has_room());
+  auto refused = put(*channel, 99, 1, no_wait());
+  REQUIRE(code_of(refused) == Code::kFull);
+  REQUIRE(refused.error().message.find("16 of at most 8 messages") != std::string::npos);
+  REQUIRE(refused.error().message.find("8 of them messages that were taken and given back") != std::string::npos);
+  for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(get(*channel, no_wait()).value() == i);
+  REQUIRE_FALSE(channel->has_room());
+  REQUIRE(code_of(put(*channel, 99, 1, no_wait())) == Code::kFull);
+  REQUIRE(get(*channel, no_wait()).value() == 8);
+  REQUIRE(channel->has_room());
+  REQUIRE(put(*channel, 16, 1, no_wait()).ok());
+  REQUIRE_FALSE(channel->has_room());
+  REQUIRE(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("A message given back takes a place, also where the sender knew of room") {
+  auto channel = new_channel(new_arena(), with_capacity(8));
+  for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i).value();
+  give_back(take_all(*channel));
+  REQUIRE(fill_up(*channel, 4) == 4);
+  REQUIRE(drain(*channel) == Numbers{0, 1, 2, 3, 4, 5, 6, 7});
+  REQUIRE(fill_up(*channel, 8) == 8);
+}
+
+TEST_CASE("Of several messages put at once as many go as those given back leave room for") {
+  auto channel = new_channel(new_arena(), with_capacity(8));
+  for (std::uint64_t i = 0; i < 5; ++i) put(*channel, i).value();
+  give_back(take_all(*channel));
+  Message messages[8]{{*channel, 5}, {*channel, 6},  {*channel, 7},  {*channel, 8},
+                      {*channel, 9}, {*channel, 10}, {*channel, 11}, {*channel, 12}};
+  std::vector<Outgoing> batch;
+  for (Message& message : messages) batch.push_back(std::move(message.out));
+  auto went = channel->put_many(batch, no_wait());
+  REQUIRE(code_of(went) == Code::kFull);
+  REQUIRE(went.error().completed == 3);
+  REQUIRE(channel->size() == 8);
+}
+
+TEST_CASE("The bytes of what was given back count against max_bytes") {
+  ChannelOptions options = with_capacity(0);
+  options.max_bytes = 100;
+  auto channel = new_channel(new_arena(), options);
+  put(*channel, 1, 6).value();
+  std::vector<Delivery> taken = take_all(*channel);
+  REQUIRE(channel->stats().queued_bytes == 0);
+  put(*channel, 2, 6).value();
+  give_back(std::move(taken));
+  REQUIRE(channel->stats().queued_bytes == 96);
+  REQUIRE(code_of(put(*channel, 3, 1, no_wait())) == Code::kFull);
+  REQUIRE(get(*channel, no_wait()).value() == 1);
+  REQUIRE(put(*channel, 3, 1, no_wait()).ok());
+  REQUIRE(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("What a killed taker had takes its places again") {
+  for (const std::size_t words : {1, 700}) {
+    auto channel = new_channel(new_arena(), with_capacity(6));
+    for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i, words).value();
+    Child taker([&] {
+      std::vector<Delivery> taken = take_all(*channel);
+      kill(getpid(), SIGKILL);
+      return true;
+    });
+    REQUIRE(taker.was_killed());
+    channel->arena()->check_participants(0);
+    REQUIRE(channel->arena()->reconcile(patience()).ok());
+    REQUIRE(channel->stats().queued_bytes == 4 * 8 * words);
+    REQUIRE(fill_up(*channel, 4) == 2);
+    REQUIRE(channel::check(*channel->arena()) == "");
+    REQUIRE(drain(*channel) == Numbers{0, 1, 2, 3, 4, 5});
+  }
+}
+
+TEST_CASE("A put that waits for those given back goes on when they are received") {
+  auto channel = new_channel(new_arena(), with_capacity(2));
+  REQUIRE(fill_up(*channel, 0) == 2);
+  std::vector<Delivery> taken = take_all(*channel);
+  REQUIRE(fill_up(*channel, 2) == 2);
+  give_back(std::move(taken));
+  Child sender([&] { return put(*channel, 4).ok(); });
+  for (std::uint64_t i = 0; i < 5; ++i) REQUIRE(get(*channel).value() == i);
+  REQUIRE(sender.succeeded());
+}
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+TEST_CASE("A process killed anywhere in taking and giving back leaves no room that is not there") {
+  for (std::int64_t n = 1;; ++n) {
+    auto channel = new_channel(new_arena(), with_capacity(8));
+    for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i).value();
+    give_back(take_all(*channel));
+    const bool killed = killed_at_change(n, [&] {
+      give_back(take_all(*channel));
+      channel->get(patience()).value();
+    });
+    INFO("killed before change " << n);
+    const ChannelHeader& header = header_of(*channel);
+    std::uint32_t returned = 0;
+    for (std::uint64_t i = 0; i < channel::kFirstRecords; ++i) {
+      returned += channel::state_of_record(record_of(*channel, i).state) == RecordState::kReturned;
+    }
+    REQUIRE(header.also_queued >= returned);
+    survive_with(*channel, [](const Numbers& numbers) { return numbers.size() >= 3; });
+    if (!killed) break;
+  }
+}
+
+#endif
