@@ -1,4 +1,5 @@
-// Acknowledgements: a message is acknowledged once it was received and is in no delivery record. What a process has put
+// Acknowledgements: a message is acknowledged once it was received and is in no delivery record, or in one of those
+// that were given up: nobody would ever acknowledge it, and its sender is not to wait for ever. What a process has put
 // it notes for itself, so nothing shared has to be kept, or repaired, for it.
 #include <algorithm>
 #include <mutex>
@@ -53,8 +54,7 @@ bool Channel::is_acked(std::uint64_t ticket) noexcept {
   if (load_acquire(header().taken) == 0) return true;
   bool acked = true;
   for_each_record([&](Record& record) {
-    acked =
-        state_of_record(load_acquire(record.state)) == RecordState::kFree || load_once(record.slot().ticket) != ticket;
+    acked = !awaits_ack(state_of_record(load_acquire(record.state))) || load_once(record.slot().ticket) != ticket;
     return acked;
   });
   return acked;
@@ -69,7 +69,7 @@ bool Channel::all_acked(Identity me) noexcept {
   if (load_acquire(header().taken) == 0) return true;
   bool acked = true;
   for_each_record([&](Record& record) {
-    acked = state_of_record(load_acquire(record.state)) == RecordState::kFree || load_once(record.slot().sender) != me;
+    acked = !awaits_ack(state_of_record(load_acquire(record.state))) || load_once(record.slot().sender) != me;
     return acked;
   });
   return acked;
@@ -83,7 +83,7 @@ std::uint64_t Channel::pending_acks(const WaitContext&) {
     const std::uint64_t head = load_acquire(header().head);
     std::uint64_t pending = 0;
     for_each_record([&](Record& record) {
-      const bool waits = state_of_record(load_acquire(record.state)) != RecordState::kFree;
+      const bool waits = awaits_ack(state_of_record(load_acquire(record.state)));
       const Slot& slot = record.slot();
       if (waits && load_once(slot.sender) == *me && load_once(slot.ticket) < head) ++pending;
       return true;

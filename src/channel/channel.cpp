@@ -29,6 +29,10 @@ std::uint64_t first_slots(std::uint64_t capacity) noexcept {
 
 Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, const ChannelOptions& options) {
   const WaitContext wait;
+  if (options.max_attempts > kMostAttempts) {
+    return Error{Code::kInvalid, "max_attempts is " + std::to_string(options.max_attempts) + "; it must be at most " +
+                                     std::to_string(kMostAttempts)};
+  }
   // Where nobody ever waits, nothing else has those reclaimed that were dropped.
   if (load_relaxed(arena->header().garbage) >= kMostDropped && arena->check_participants(0)) {
     Status repaired = arena->reconcile(wait);
@@ -51,6 +55,8 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   store_relaxed(header->limit, options.capacity);
   header->allow_pickle = options.allow_pickle ? 1 : 0;
   header->slot_bytes = slot_bytes;
+  header->max_unsettled = options.max_unsettled;
+  header->max_attempts = static_cast<std::uint32_t>(options.max_attempts);
   store_relaxed(header->head_segment, memory::pack(ring->ref()));
   store_relaxed(header->tail_segment, memory::pack(ring->ref()));
   // The channel is known before its ring leaves its writer: a kill in between leaves no ring that nothing leads to.
@@ -125,11 +131,14 @@ ChannelStats Channel::stats() noexcept {
   stats.received = load_acquire(shared.head);
   stats.queued = size();
   stats.queued_bytes = load_acquire(shared.bytes_in) - load_acquire(shared.bytes_out);
-  stats.taken = load_acquire(shared.taken) - load_acquire(shared.returned);
+  stats.taken = unsettled();
   stats.returned = load_acquire(shared.returned);
+  stats.rejected = load_acquire(shared.rejected);
   stats.unfinished = unfinished_tasks();
   stats.capacity = shared.capacity;
   stats.max_bytes = shared.max_bytes;
+  stats.max_unsettled = shared.max_unsettled;
+  stats.max_attempts = shared.max_attempts;
   for (std::uint32_t i = 0; i < kHolderWords; ++i) {
     stats.senders += static_cast<std::uint64_t>(std::popcount(load_relaxed(shared.ends[0].members.words[i])));
     stats.receivers += static_cast<std::uint64_t>(std::popcount(load_relaxed(shared.ends[1].members.words[i])));

@@ -36,6 +36,8 @@ struct ChannelOptions {
   std::uint64_t max_bytes = 0;  // bytes queued; 0 is no limit but the arena's
   Ending ending = Ending::kRaise;
   bool allow_pickle = true;
+  std::uint64_t max_unsettled = 0;  // messages taken and not settled, in all processes; 0 is no limit
+  std::uint64_t max_attempts = 0;   // to have a message taken and acknowledged, then it is rejected; 0 is no limit
 };
 
 // A message to put: a frame of at most Channel::inline_bytes(), or one written to the beginning of a block.
@@ -90,7 +92,9 @@ struct Received {
 class Channel;
 
 // A message taken. Goes back to the channel unless it is acknowledged: at nack(), at the end of the object, or when the
-// process dies. Code::kInvalid when it was settled already, or by a forked child, which has no part in it.
+// process dies. It is rejected then if its attempts are used up, or if it was rejected before. requeue() gives it back
+// as if it had never been taken. Code::kInvalid when it was settled already, or by a forked child, which has no part in
+// it.
 class Delivery {
  public:
   Delivery() noexcept = default;
@@ -100,13 +104,15 @@ class Delivery {
 
   Incoming& message() noexcept { return message_; }
   bool settled() const noexcept { return channel_ == nullptr; }
-  Status ack(const WaitContext& wait) { return settle(RecordState::kFree, wait); }
-  Status nack(const WaitContext& wait) { return settle(RecordState::kReturned, wait); }
+  Status ack(const WaitContext& wait) { return settle(Settling::kAck, wait); }
+  Status nack(const WaitContext& wait) { return settle(Settling::kNack, wait); }
+  Status requeue(const WaitContext& wait) { return settle(Settling::kRequeue, wait); }
 
  private:
   friend class Channel;
-  Status settle(RecordState state, const WaitContext& wait);
-  std::uint64_t word_after(RecordState state) const noexcept;
+  enum class Settling { kAck, kNack, kRequeue };
+  Status settle(Settling how, const WaitContext& wait);
+  std::uint64_t word_after(Settling how) const noexcept;
   void give_up() noexcept;
   std::shared_ptr<Channel> channel_;
   Record* record_ = nullptr;
@@ -115,8 +121,8 @@ class Delivery {
 };
 
 struct ChannelStats {
-  std::uint64_t put, received, queued, queued_bytes, taken, returned, unfinished, capacity, max_bytes, senders,
-      receivers;
+  std::uint64_t put, received, queued, queued_bytes, taken, returned, rejected, unfinished, capacity, max_bytes,
+      max_unsettled, max_attempts, senders, receivers;
 };
 
 class Channel : public std::enable_shared_from_this<Channel> {
@@ -166,7 +172,11 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // that was returned. Should there be no memory for that either, the next call that receives here begins with it; it
   // is in this process then, and goes with it. (kept.cpp)
   void give_back(std::unique_ptr<Received> received) noexcept;
+  // Waits as get() does, and while `max_unsettled` messages are taken.
   Result<Delivery> take(const WaitContext& wait);
+  // What was given up after `max_attempts`, oldest first, and is with nobody: it is with this process until settled.
+  // Acked it is gone, nacked or dropped it stays rejected. No use of this end: who only does this takes no part in it.
+  Result<std::vector<Delivery>> rejected(const WaitContext& wait);
   std::uint64_t size() const noexcept;
   bool full() noexcept { return !has_room(); }
   // Whether get() would return, or report the end of the stream, at once.
@@ -311,10 +321,15 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void copy_slot(Slot& to, const Slot& from) const noexcept;
   void set_record(Record& record, std::uint64_t word) noexcept;
   void forget_returned() noexcept;
+  void settled(RecordState became) noexcept;
+  bool collect_rejected(std::vector<Delivery>& found, Identity me, Receipt& receipt) noexcept;
   Record* free_record() noexcept;
   Record* oldest_returned() noexcept;
   Error unreceived(const Receipt& receipt);
-  enum class Took { kOne, kNone, kNeedsRecord, kLeft };
+  enum class Took { kOne, kNone, kNeedsRecord, kLeft, kTooMany };
+  std::uint64_t unsettled() const noexcept;
+  bool has_too_many_taken() const noexcept;
+  Status wait_until_settled(const WaitContext& wait);
   Took take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept;
   bool others_may_return() noexcept;
   Status add_records(const WaitContext& wait);
@@ -324,7 +339,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     const std::uint64_t count = kept_count_.load(std::memory_order_relaxed);
     return count == 0 || kept_by_.load(std::memory_order_relaxed) != arena_->current_identity() ? 0 : count;
   }
-  void write_returned(Record& record, const Incoming& message) noexcept;
+  RecordState write_returned(Record& record, const Incoming& message) noexcept;
   bool return_to_channel(Incoming& message) noexcept;
   void keep(std::unique_ptr<Received> received) noexcept;
   std::unique_ptr<Received> first_kept() noexcept;

@@ -116,7 +116,7 @@ class Check {
     return last == load_acquire(shared.tail_segment) ? "" : "the last segment is another";
   }
   std::string records(const ChannelHeader& shared, std::uint64_t head) {
-    std::uint32_t taken = 0, returned = 0;
+    std::uint32_t taken = 0, returned = 0, rejected = 0;
     for (std::uint64_t packed = load_acquire(shared.records); packed != 0;) {
       if (!keep(packed, BlockKind::kDeliveries)) return "a block of records is free, twice there, or something else";
       const BlockRef ref = memory::unpack(packed);
@@ -126,7 +126,8 @@ class Check {
         const Record& record = block.at(i);
         const RecordState state = state_of_record(load_acquire(record.state));
         if (state == RecordState::kFree) continue;
-        ++taken;
+        if (awaits_ack(state)) ++taken;
+        if (state == RecordState::kRejected) ++rejected;
         if (state == RecordState::kReturned) {
           ++returned;
           bytes_ += record.slot().bytes;
@@ -137,6 +138,7 @@ class Check {
       packed = load_acquire(block.header->next);
     }
     if (taken != load_acquire(shared.taken)) return "what is taken is miscounted";
+    if (rejected != load_acquire(shared.rejected)) return "what is rejected is miscounted";
     const bool counted = returned == load_acquire(shared.returned) && returned == load_acquire(shared.also_queued);
     return counted ? "" : "what is returned is miscounted";
   }

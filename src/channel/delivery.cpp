@@ -6,6 +6,7 @@
 
 #include "channel/channel.h"
 #include "channel/records.h"
+#include "channel/waiting.h"
 #include "platform/atomics.h"
 
 namespace shmtree::channel {
@@ -88,14 +89,15 @@ Record* Channel::oldest_returned() noexcept {
 void Channel::set_record(Record& record, std::uint64_t word) noexcept {
   ChannelHeader& shared = header();
   const RecordState from = state_of_record(load_relaxed(record.state)), to = state_of_record(word);
+  const auto count = [](std::atomic<std::uint32_t>& number, int more) {
+    if (more != 0) store_relaxed(number, load_relaxed(number) + static_cast<std::uint32_t>(more));
+  };
   const int more_returned = (to == RecordState::kReturned) - (from == RecordState::kReturned);
-  const int more_taken = (to != RecordState::kFree) - (from != RecordState::kFree);
   const std::uint32_t returned = load_relaxed(shared.returned) + static_cast<std::uint32_t>(more_returned);
   if (more_returned > 0) store_relaxed(shared.also_queued, returned);
   store_release(record.state, word);
-  if (more_taken != 0) {
-    store_relaxed(shared.taken, load_relaxed(shared.taken) + static_cast<std::uint32_t>(more_taken));
-  }
+  count(shared.taken, awaits_ack(to) - awaits_ack(from));
+  count(shared.rejected, (to == RecordState::kRejected) - (from == RecordState::kRejected));
   if (more_returned == 0) return;
   const std::uint64_t bytes = load_once(record.slot().bytes), out = load_relaxed(shared.bytes_out);
   store_relaxed(shared.bytes_out, more_returned > 0 ? out - bytes : out + bytes);
@@ -149,6 +151,11 @@ Result<Delivery> Channel::take(const WaitContext& wait) {
         leave_messages_to_others();  // another process may have what this one lacks
         return unreceived(receipt);
       }
+      if (took == Took::kTooMany) {
+        mark_used(End::kReceiving, *me);
+        Status settled = wait_until_settled(wait);
+        if (!settled) return in_time(std::move(settled).error());
+      }
       if (took == Took::kNeedsRecord) {
         Status added = add_records(wait);
         if (!added) {
@@ -168,6 +175,31 @@ Result<Delivery> Channel::take(const WaitContext& wait) {
   }
 }
 
+std::uint64_t Channel::unsettled() const noexcept {
+  const std::uint32_t taken = load_full(header().taken), returned = load_full(header().returned);
+  return std::max(taken, returned) - returned;
+}
+
+bool Channel::has_too_many_taken() const noexcept {
+  const std::uint64_t most = header().max_unsettled;
+  return most != 0 && unsettled() >= most;
+}
+
+// Until one of those taken is settled. It is for the receivers to do, so no end of the stream is told of here: there
+// are messages.
+Status Channel::wait_until_settled(const WaitContext& wait) {
+  leave_messages_to_others();  // what woke this one may be of use to one who gets
+  const auto is_ready = [this] {
+    return !has_too_many_taken() || !can_receive() || receiving_access() == Access::kShutDown;
+  };
+  Status waited = wait_at(header().acked, End::kReceiving, "an acknowledgement", is_ready, wait);
+  if (waited || waited.code() != Code::kTimeout) return waited;
+  return Error{Code::kEmpty, "no message in time: " + std::to_string(unsettled()) + " of at most " +
+                                 std::to_string(header().max_unsettled) +
+                                 " are taken and not settled (max_unsettled), and " + std::to_string(size()) +
+                                 " more can be received"};
+}
+
 // A slot may be written while it is read: what is copied with it goes by one look at its size. The words go one by one,
 // for who looks for acknowledgements reads those of a record without the lock.
 void Channel::copy_slot(Slot& to, const Slot& from) const noexcept {
@@ -181,6 +213,7 @@ void Channel::copy_slot(Slot& to, const Slot& from) const noexcept {
 
 Channel::Took Channel::take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
   ChannelHeader& shared = header();
+  if (has_too_many_taken()) return has_messages() ? Took::kTooMany : Took::kNone;
   Record* record = load_relaxed(shared.returned) != 0 ? oldest_returned() : nullptr;
   if (record != nullptr) {
     if (!receive_slot(record->slot(), me, delivery.message_, receipt)) return Took::kLeft;
@@ -230,16 +263,20 @@ void Delivery::give_up() noexcept {
     if (settled()) return;
   }
   std::uint64_t word = word_;
-  if (compare_swap(record_->state, word, word_after(RecordState::kReturned))) channel_->arena_->mark_dirty();
+  if (compare_swap(record_->state, word, word_after(Settling::kNack))) channel_->arena_->mark_dirty();
   channel_.reset();
 }
 
-std::uint64_t Delivery::word_after(RecordState state) const noexcept {
-  if (state == RecordState::kFree) return kFreeRecord;
-  return record_word(state, memory::kNobody, attempts_of_record(word_));
+std::uint64_t Delivery::word_after(Settling how) const noexcept {
+  switch (how) {
+    case Settling::kAck: return kFreeRecord;
+    case Settling::kRequeue: return record_word(RecordState::kReturned, memory::kNobody, 0);
+    case Settling::kNack: break;
+  }
+  return given_back(word_, load_once(channel_->header().max_attempts));
 }
 
-Status Delivery::settle(RecordState state, const WaitContext& wait) {
+Status Delivery::settle(Settling how, const WaitContext& wait) {
   if (settled()) return Error{Code::kInvalid, "this delivery was acknowledged or returned before"};
   Arena& arena = *channel_->arena_;
   ChannelHeader& shared = channel_->header();
@@ -250,25 +287,30 @@ Status Delivery::settle(RecordState state, const WaitContext& wait) {
   Status locked = arena.lock(shared.receivers_lock, wait);
   if (!locked) return locked;
   const bool ours = load_acquire(record_->state) == word_ && record_->slot().ticket == message_.ticket();
-  const BlockRef block = message_.block();
+  const std::uint64_t word = word_after(how);
   if (ours) {
-    channel_->set_record(*record_, word_after(state));
-    if (state == RecordState::kFree && message_.in_block()) arena.set_delivered(block, false);
+    channel_->set_record(*record_, word);
+    if (how == Settling::kAck && message_.in_block()) arena.set_delivered(message_.block(), false);
   }
   arena.unlock(shared.receivers_lock);
   const std::shared_ptr<Channel> channel = std::move(channel_);
   channel_.reset();
   if (!ours) return Error{Code::kInvalid, "this delivery is no longer this process's"};
-  if (state == RecordState::kFree) {
-    if (message_.in_block()) arena.collect(block);  // its views, if any, hold it themselves
-    notify_all(shared.acked);
-    if (load_relaxed(shared.taken) == 0 && !channel->anyone_at(End::kSending)) channel->wake_all();  // it is over now
-  } else {
-    channel->settle_wake_fd(End::kSending);  // there may be no room any more
-    channel->wake_watchers(End::kReceiving);
-    notify(shared.items);
-  }
+  if (how == Settling::kAck && message_.in_block()) arena.collect(message_.block());  // its views hold it themselves
+  channel->settled(state_of_record(word));
   return success();
+}
+
+// After unlocking: wakes those for whom it makes a difference what became of a message.
+void Channel::settled(RecordState became) noexcept {
+  notify_all(header().acked);
+  if (became == RecordState::kReturned) {
+    settle_wake_fd(End::kSending);  // there may be no room any more
+    wake_watchers(End::kReceiving);
+    notify(header().items);
+  } else if (load_relaxed(header().taken) == 0 && !anyone_at(End::kSending)) {
+    wake_all();  // it is over now
+  }
 }
 
 }  // namespace shmtree::channel

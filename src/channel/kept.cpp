@@ -26,8 +26,8 @@ void Channel::give_back(std::unique_ptr<Received> received) noexcept {
   notify_all(header().items);  // other threads of this process may wait
 }
 
-// Under the receivers' lock: a free record becomes that of a returned message.
-void Channel::write_returned(Record& record, const Incoming& message) noexcept {
+// Under the receivers' lock: a free record becomes that of a message that was taken and given back. What it became.
+RecordState Channel::write_returned(Record& record, const Incoming& message) noexcept {
   Slot& slot = record.slot();
   store_once(slot.ticket, message.ticket_);
   store_once(slot.block, message.in_block() ? memory::pack(message.block_) : 0);
@@ -35,23 +35,26 @@ void Channel::write_returned(Record& record, const Incoming& message) noexcept {
   store_once(slot.sender, message.sender_);
   if (!message.in_block()) std::memcpy(slot.inline_data(), message.inline_data_, message.frame().size());
   if (message.in_block()) arena_->set_delivered(message.block_, true);
-  set_record(record, record_word(RecordState::kReturned, memory::kNobody, message.attempts_));
+  const std::uint64_t taken = record_word(RecordState::kTaken, memory::kNobody, message.attempts_);
+  const std::uint64_t word = given_back(taken, load_once(header().max_attempts));
+  set_record(record, word);
+  return state_of_record(word);
 }
 
 // False, with the message as it was, when there is no memory for a record or its lock is not to be had.
 bool Channel::return_to_channel(Incoming& message) noexcept try {
   const WaitContext at_once{Deadline::immediate()};
+  RecordState became = RecordState::kReturned;
   for (;;) {
     if (!arena_->lock_quietly(header().receivers_lock, at_once)) return false;
     Record* record = free_record();
-    if (record != nullptr) write_returned(*record, message);
+    if (record != nullptr) became = write_returned(*record, message);
     arena_->unlock(header().receivers_lock);
     if (record != nullptr) break;
     if (!add_records(at_once)) return false;
   }
   message.drop();
-  wake_watchers(End::kReceiving);
-  notify(header().items);
+  settled(became);
   return true;
 } catch (const std::bad_alloc&) {
   return false;

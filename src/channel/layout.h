@@ -5,7 +5,7 @@
 //   grow   successor block complete, then the last segment's `next`
 //   get    holder bit of the message's block, then `head`
 //   take   record written (its state last), then `head`; a record whose ticket is not below `head` does not count
-//   ack    record state -> free.  nack, or the taker's death: record state -> returned
+//   ack    record state -> free.  nack, or the taker's death: record state -> returned, or rejected after so many takes
 //   task   `tasks_done`: how many of the messages below `tail` were reported as done; the others are unfinished
 //   close  `shutdown`, then for an immediate one `discarded_from` and `shutdown` again: puts and gets look at it under
 //          their locks
@@ -97,12 +97,18 @@ inline Segment checked_segment(std::byte* block, std::uint64_t room, std::uint64
   return {header, platform::load_once(header->base), slots, slot_bytes};
 }
 
-enum class RecordState : std::uint32_t { kFree = 0, kTaken = 1, kReturned = 2 };
+enum class RecordState : std::uint32_t {
+  kFree = 0,
+  kTaken = 1,
+  kReturned = 2,
+  kRejected = 3,  // given up; the taker, if there is one, is who looks at it
+};
 // How often the message was taken in the upper half, the state in the next two bits, the taker in the lower 30: one
 // word, so that no kill comes between them.
 constexpr std::uint64_t record_word(RecordState state, Identity taker, std::uint32_t attempts) noexcept {
   return std::uint64_t{attempts} << 32 | static_cast<std::uint32_t>(state) << 30 | taker;
 }
+constexpr std::uint32_t kMostAttempts = 0xffffffff;  // no more are counted
 constexpr std::uint64_t kFreeRecord = record_word(RecordState::kFree, memory::kNobody, 0);
 constexpr RecordState state_of_record(std::uint64_t word) noexcept {
   return static_cast<RecordState>(word >> 30 & 3);
@@ -113,13 +119,23 @@ constexpr Identity taker_of_record(std::uint64_t word) noexcept {
 constexpr std::uint32_t attempts_of_record(std::uint64_t word) noexcept {
   return static_cast<std::uint32_t>(word >> 32);
 }
+// Whether its sender waits for it.
+constexpr bool awaits_ack(RecordState state) noexcept {
+  return state == RecordState::kTaken || state == RecordState::kReturned;
+}
+// Of one that is not acknowledged. Without a limit `max_attempts` is 0; what was rejected stays so.
+constexpr std::uint64_t given_back(std::uint64_t word, std::uint32_t max_attempts) noexcept {
+  const std::uint32_t attempts = attempts_of_record(word);
+  const bool is_used_up = max_attempts != 0 && attempts >= max_attempts;
+  const bool is_rejected = is_used_up || state_of_record(word) == RecordState::kRejected;
+  return record_word(is_rejected ? RecordState::kRejected : RecordState::kReturned, memory::kNobody, attempts);
+}
 // With the attempt that now begins.
 constexpr std::uint32_t attempts_with_this(std::uint64_t word) noexcept {
-  const std::uint32_t before = attempts_of_record(word);
-  return before == ~std::uint32_t{0} ? before : before + 1;
+  return attempts_of_record(word) == kMostAttempts ? kMostAttempts : attempts_of_record(word) + 1;
 }
 
-// A message taken and not yet acknowledged; its slot follows, as it was in the ring.
+// A message taken and not acknowledged; its slot follows, as it was in the ring.
 struct alignas(64) Record {
   std::atomic<std::uint64_t> state;  // record_word()
   std::uint64_t unused[7];
@@ -238,8 +254,9 @@ struct ChannelHeader {
   std::atomic<std::uint64_t> cached_tail;   // derived: no more than tail
   std::atomic<std::uint64_t> bytes_out;
   std::atomic<std::uint64_t> records;  // truth: the first of the chain of records, 0 before the first take
-  std::atomic<std::uint32_t> taken;    // derived: number of records in either state
+  std::atomic<std::uint32_t> taken;    // derived: number of records taken or returned
   std::atomic<std::uint32_t> returned;
+  std::atomic<std::uint32_t> rejected;
 
   Event items;        // something to receive
   Event space;        // something was received: there is room for one more message
@@ -248,6 +265,8 @@ struct ChannelHeader {
   Event acked;        // something was acknowledged
 
   alignas(64) std::atomic<std::uint64_t> tasks_done;
+  std::uint64_t max_unsettled;  // messages taken, 0: no limit
+  std::uint32_t max_attempts;   // to have a message taken and acknowledged, 0: no limit
 
   alignas(64) std::atomic<std::uint32_t> watched[2];  // by end: some bit of its `watchers` is set
   std::atomic<std::uint32_t> wakes_on_their_way;      // senders that have stored `tail` and not yet sent their bytes

@@ -137,18 +137,19 @@ class Repair {
 
   void records() noexcept {
     const std::uint64_t head = load_relaxed(shared_.head);
-    std::uint32_t taken = 0, returned = 0;
+    Counts counts;
     std::uint64_t packed = load_relaxed(shared_.records);
     for (int links = 0; packed != 0 && links < kMostRecordBlocks; ++links) {
       const Records records = checked_records(block(packed), room(packed), slot_bytes_);
       if (!records) break;
       reconciler_.mark(memory::unpack(packed));
-      for (std::uint64_t i = 0; i < records.count; ++i) repair_record(records.at(i), head, taken, returned);
+      for (std::uint64_t i = 0; i < records.count; ++i) repair_record(records.at(i), head, counts);
       packed = load_acquire(records.header->next);
     }
-    store_relaxed(shared_.taken, taken);
-    store_relaxed(shared_.returned, returned);
-    store_relaxed(shared_.also_queued, returned);
+    store_relaxed(shared_.taken, counts.taken);
+    store_relaxed(shared_.rejected, counts.rejected);
+    store_relaxed(shared_.returned, counts.returned);
+    store_relaxed(shared_.also_queued, counts.returned);
     store_relaxed(shared_.bytes_out, load_relaxed(shared_.bytes_in) - queued_bytes_);
   }
 
@@ -193,7 +194,10 @@ class Repair {
     reconciler_.mark(ref);
     arena_.set_delivered(ref, delivered);
   }
-  void repair_record(Record& record, std::uint64_t head, std::uint32_t& taken, std::uint32_t& returned) noexcept {
+  struct Counts {
+    std::uint32_t taken = 0, returned = 0, rejected = 0;
+  };
+  void repair_record(Record& record, std::uint64_t head, Counts& counts) noexcept {
     const std::uint64_t word = load_acquire(record.state);
     RecordState state = state_of_record(word);
     if (state == RecordState::kFree) return;
@@ -202,13 +206,16 @@ class Repair {
       return;
     }
     const Identity taker = taker_of_record(word);
-    if (state == RecordState::kTaken && (reconciler_.is_gone(memory::slot_of(taker)) || !arena_.is_alive(taker))) {
-      store_release(record.state, record_word(RecordState::kReturned, memory::kNobody, attempts_of_record(word)));
-      state = RecordState::kReturned;
+    const bool in_hand = state == RecordState::kTaken || (state == RecordState::kRejected && taker != memory::kNobody);
+    if (in_hand && (reconciler_.is_gone(memory::slot_of(taker)) || !arena_.is_alive(taker))) {
+      const std::uint64_t back = given_back(word, load_once(shared_.max_attempts));
+      store_release(record.state, back);
+      state = state_of_record(back);
     }
-    ++taken;
+    if (awaits_ack(state)) ++counts.taken;
+    if (state == RecordState::kRejected) ++counts.rejected;
     if (state == RecordState::kReturned) {
-      ++returned;
+      ++counts.returned;
       queued_bytes_ += load_once(record.slot().bytes);
     }
     keep(load_once(record.slot().block), true);

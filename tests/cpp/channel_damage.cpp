@@ -32,6 +32,9 @@ void use_damaged(const std::function<void(Channel&)>& damage) {
       channel->wait_for_room(5'000, no_wait()).ok();
       channel->wake_fd(End::kReceiving).ok();
       for (int j = 0; j < 20; ++j) take(*channel, no_wait()).ok();
+      if (auto rejected = channel->rejected(no_wait()); rejected && !rejected->empty()) {
+        rejected->front().requeue(no_wait()).ok();
+      }
       arena->mark_dirty();
       arena->reconcile(patience()).ok();
     }
@@ -121,6 +124,9 @@ TEST_CASE("Records beyond their block, and chains of them without end, are not f
   nothing_hangs([](Channel& channel) { header(channel).returned.store(0xffffffff); });
   nothing_hangs([](Channel& channel) { header(channel).taken.store(0xffffffff); });
   nothing_hangs([](Channel& channel) { header(channel).also_queued.store(0xffffffff); });
+  nothing_hangs([](Channel& channel) { header(channel).rejected.store(0xffffffff); });
+  nothing_hangs([](Channel& channel) { header(channel).max_unsettled = 1; });
+  nothing_hangs([](Channel& channel) { header(channel).max_attempts = 1; });
 }
 
 TEST_CASE("Records in impossible states do no harm") {

@@ -26,6 +26,10 @@ bool use(Channel& channel) {
       if (!is_within(taken->message())) return false;
       taken->ack(no_wait()).ok();
     }
+    if (auto rejected = channel.rejected(no_wait()); rejected && !rejected->empty()) {
+      if (!is_within(rejected->front().message())) return false;
+      rejected->front().requeue(no_wait()).ok();
+    }
     channel.pending_acks(no_wait());
     channel.wait_for_ack({}, no_wait()).ok();
     channel.stats();
@@ -87,6 +91,13 @@ TEST_CASE("A ring that grows and shrinks while it is used is not left") {
 TEST_CASE("Records that become more and fewer while they are walked are not left") {
   survives([](Channel & channel) -> auto& { return as_atomic(records_of(channel).count); },
            {7, std::uint64_t{1} << 58, kMinusOne});
+}
+
+TEST_CASE("Records that change their state while they are looked at give no more than they have") {
+  const auto word = [](RecordState state, memory::Identity taker) { return channel::record_word(state, taker, 7); };
+  survives([](Channel & channel) -> auto& { return record_of(channel, 0).state; },
+           {word(RecordState::kReturned, 0), word(RecordState::kRejected, 0), 0, kMinusOne,
+            word(RecordState::kTaken, 0x1234)});
 }
 
 TEST_CASE("A slot that changes while it is received gives no more than it has") {

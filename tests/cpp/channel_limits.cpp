@@ -252,6 +252,22 @@ TEST_CASE("A take, an acknowledgement or a return that runs out of memory loses 
       });
 }
 
+TEST_CASE("A look at rejected messages that runs out of memory leaves them rejected") {
+  const std::size_t words = GENERATE(kInline, kBlock);
+  fail_each_allocation(
+      [&] {
+        Ready ready = with_messages(3, words);
+        header_of(*ready.channel).max_attempts = 1;
+        for (int i = 0; i < 3; ++i) take(*ready.channel, no_wait()).value().nack(patience()).value();
+        return ready;
+      },
+      [](Ready& ready) { static_cast<void>(ready.channel->rejected(no_wait()).ok()); },
+      [](Ready& ready, bool) {
+        REQUIRE(ready.channel->rejected(patience())->size() == 3);
+        check_arena(*ready.arena);
+      });
+}
+
 TEST_CASE("Several messages at once that run out of memory go, and come, in order and once") {
   struct State {
     Ready ready;

@@ -4,6 +4,7 @@
 #include <random>
 #include <thread>
 
+#include "channel/check.h"
 #include "support/catch2.h"
 #include "support/channels.h"
 
@@ -18,10 +19,10 @@ struct Model {
     std::uint32_t attempts;  // that were made to receive it
     bool operator<(const Item& other) const { return ticket < other.ticket; }
   };
-  std::uint64_t capacity = 0, next_ticket = 0, tasks_done = 0;
+  std::uint64_t capacity = 0, max_unsettled = 0, max_attempts = 0, next_ticket = 0, tasks_done = 0;
   bool reserved[2] = {};
   std::deque<Item> ring;
-  std::map<std::uint64_t, Item> returned;
+  std::map<std::uint64_t, Item> returned, rejected;
 
   bool full() const { return capacity != 0 && ring.size() + returned.size() >= capacity; }
   bool empty() const { return ring.empty() && returned.empty(); }
@@ -37,6 +38,10 @@ struct Model {
     ++item.attempts;
     return item;
   }
+  void give_back(const Item& item) {
+    const bool is_used_up = max_attempts != 0 && item.attempts >= max_attempts;
+    (is_used_up ? rejected : returned).emplace(item.ticket, item);
+  }
 };
 
 struct Run {
@@ -47,7 +52,11 @@ struct Run {
   std::vector<std::pair<Delivery, Model::Item>> taken;
   std::uint64_t number = 0;
 
-  Run(std::uint64_t seed, std::uint64_t capacity) : random(seed), channel(new_channel(arena, with_capacity(capacity))) {
+  Run(std::uint64_t seed, std::uint64_t capacity) : random(seed) {
+    ChannelOptions options = with_capacity(capacity);
+    options.max_unsettled = model.max_unsettled = seed % 2 * 3;
+    options.max_attempts = model.max_attempts = seed % 4;
+    channel = new_channel(arena, options);
     model.capacity = capacity;
   }
   std::uint64_t below(std::uint64_t n) { return random() % n; }
@@ -97,18 +106,44 @@ struct Run {
   }
   void take_one() {
     auto delivery = channel->take(no_wait());
-    REQUIRE(delivery.ok() == !model.empty());
+    const bool is_too_many = model.max_unsettled != 0 && taken.size() >= model.max_unsettled;
+    REQUIRE(delivery.ok() == (!model.empty() && !is_too_many));
     if (!delivery) return;
     Model::Item item = model.pop();
     expect(delivery->message(), item);
     taken.emplace_back(std::move(*delivery), item);
   }
+  void settle(Delivery& delivery, Model::Item& item) {
+    switch (below(8)) {
+      case 0:
+        item.attempts = 0;
+        REQUIRE(delivery.requeue(patience()).ok());
+        model.returned.emplace(item.ticket, item);
+        break;
+      case 1:
+      case 2:
+      case 3:
+        REQUIRE(delivery.nack(patience()).ok());
+        model.give_back(item);
+        break;
+      default: REQUIRE(delivery.ack(patience()).ok());
+    }
+  }
+  void look_at_rejected() {
+    auto found = channel->rejected(patience()).value();
+    REQUIRE(found.size() == model.rejected.size());
+    auto were = std::exchange(model.rejected, {});
+    auto expected = were.begin();
+    for (Delivery& delivery : found) {
+      expect(delivery.message(), expected->second);
+      settle(delivery, expected->second);
+      ++expected;
+    }
+  }
   void settle_one() {
     if (taken.empty()) return;
     auto& [delivery, item] = taken[below(taken.size())];
-    const bool acks = below(2) == 0;
-    REQUIRE((acks ? delivery.ack(patience()) : delivery.nack(patience())).ok());
-    if (!acks) model.returned.emplace(item.ticket, item);
+    settle(delivery, item);
     std::swap(taken.back(), *std::find_if(taken.begin(), taken.end(), [](auto& pair) { return pair.first.settled(); }));
     taken.pop_back();
   }
@@ -149,7 +184,8 @@ struct Run {
     REQUIRE(code_of(get(*channel, no_wait())) == Code::kShutDown);
   }
   void step() {
-    switch (below(14)) {
+    switch (below(15)) {
+      case 14: return look_at_rejected();
       case 12: return finish_task();
       case 13: return reserve_or_release();
       case 0: return put_several();
@@ -168,6 +204,7 @@ struct Run {
     REQUIRE(channel->size() == model.ring.size() + model.returned.size());
     REQUIRE(channel->has_room() == !model.full());
     REQUIRE(channel->stats().taken == taken.size());
+    REQUIRE(channel->stats().rejected == model.rejected.size());
     REQUIRE(channel->unfinished_tasks() == model.next_ticket - model.tasks_done);
     REQUIRE(channel->pending_acks(patience()) == model.ring.size() + model.returned.size() + taken.size());
   }
@@ -185,7 +222,7 @@ TEST_CASE("A channel does what a plain queue with deliveries does, step by step"
         run.step();
         run.check();
         if (i % 500 == 0) {
-          REQUIRE(run.arena->check() == "");
+          REQUIRE(channel::check(*run.arena) == "");
           run.arena->mark_dirty();  // whatever the state, a reconcile changes nothing
           REQUIRE(run.arena->reconcile(patience()).ok());
           run.check();

@@ -68,6 +68,7 @@ struct Operation {
   const char* name;
   std::function<void(Channel&)> prepare, act;
   std::function<bool(const Numbers&)> contents_are_right;
+  std::uint64_t max_attempts = 0;
 };
 
 constexpr std::size_t kInline = 4, kBlock = 200;  // words; no slot takes the latter
@@ -87,6 +88,9 @@ void take_one(Channel& channel) {
 void give_back_one(Channel& channel) {
   take(channel).value().nack(patience()).value();
 }
+void requeue_one(Channel& channel) {
+  channel.rejected(patience()).value()[0].requeue(patience()).value();
+}
 
 std::vector<Operation> operations() {
   std::vector<Operation> all;
@@ -105,6 +109,8 @@ std::vector<Operation> operations() {
     all.push_back({"get of a returned message", three_and_one_back,
                    [](Channel& channel) { channel.get(patience()).value(); }, tail_of(3, 2)});
     all.push_back({"take of a returned message", three_and_one_back, take_one, run_of(0, 3, 3)});
+    all.push_back({"nack after the last attempt", three_and_one_back, give_back_one, tail_of(3, 2), 2});
+    all.push_back({"requeue", three_and_one_back, requeue_one, tail_of(3, 2), 1});
   }
   all.push_back({"growth of the ring", putting(0, 8, kInline), putting(8, 1, kInline), run_of(0, 8, 9)});
   return all;
@@ -113,7 +119,9 @@ std::vector<Operation> operations() {
 // Kills a child in `operation` so many instructions after its n-th change; false when it ended before.
 bool kill_in(const Operation& operation, const std::shared_ptr<Arena>& arena, std::int64_t change, int instructions) {
   INFO(operation.name << ", killed " << instructions << " instructions after change " << change);
-  auto channel = new_channel(arena, unlimited());
+  ChannelOptions options = unlimited();
+  options.max_attempts = operation.max_attempts;
+  auto channel = new_channel(arena, options);
   operation.prepare(*channel);
   SteppedChild child(change, [&] { operation.act(*channel); });
   for (int i = 0; i < instructions; ++i) child.step();

@@ -63,6 +63,7 @@ class Scene {
     {
       channel::ChannelOptions made;
       made.capacity = 0;
+      made.max_attempts = 3;
       auto channel = Channel::create(arena_, made).value();
       keeps_channel_ = arena_->hold_existing(channel->block(), no_wait()).value();
       channel->join(End::kSending).value();
@@ -203,6 +204,10 @@ class Scene {
     if (first) look(first->message());
     if (first) first->ack(no_wait()).ok();
     if (second) second->nack(no_wait()).ok();
+    auto rejected = channel.rejected(no_wait());
+    if (!rejected) return;
+    for (channel::Delivery& delivery : *rejected) look(delivery.message());
+    if (!rejected->empty()) rejected->front().requeue(no_wait()).ok();
   }
   void ask(Channel& channel) {
     channel.size();

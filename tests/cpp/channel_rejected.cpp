@@ -1,0 +1,301 @@
+// How often a message was taken, and what becomes of one that was taken too often.
+#include <functional>
+
+#include "channel/check.h"
+#include "support/catch2.h"
+#include "support/channels.h"
+#include "support/survivors.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+ChannelOptions with_attempts(std::uint64_t max_attempts) {
+  ChannelOptions options = unlimited();
+  options.max_attempts = max_attempts;
+  return options;
+}
+std::shared_ptr<Channel> channel_of(std::uint64_t count, std::uint64_t max_attempts, std::size_t words = 1) {
+  auto channel = new_channel(new_arena(), with_attempts(max_attempts));
+  putting(0, count, words)(*channel);
+  return channel;
+}
+void give_back_one(Channel& channel) {
+  take(channel, no_wait()).value().nack(patience()).value();
+}
+// A process that takes a message and is killed with it, which is then found out.
+void take_and_die(Channel& channel) {
+  Child taker([&] {
+    Delivery delivery = take(channel).value();
+    kill(getpid(), SIGKILL);
+    return true;
+  });
+  REQUIRE(taker.was_killed());
+  channel.arena()->check_participants(0);
+  REQUIRE(channel.arena()->reconcile(patience()).ok());
+}
+std::vector<Delivery> rejected(Channel& channel) {
+  return channel.rejected(patience()).value();
+}
+Numbers numbers_of(std::vector<Delivery> deliveries) {
+  Numbers numbers;
+  for (Delivery& delivery : deliveries) numbers.push_back(number_in(delivery));
+  return numbers;
+}
+
+}  // namespace
+
+TEST_CASE("A delivery says how often its message was taken") {
+  auto channel = channel_of(1, 0);
+  for (std::uint32_t attempt = 1; attempt <= 3; ++attempt) {
+    Delivery delivery = take(*channel, no_wait()).value();
+    REQUIRE(delivery.message().attempts() == attempt);
+    REQUIRE(delivery.message().redelivered() == (attempt > 1));
+    REQUIRE(delivery.nack(patience()).ok());
+  }
+  take_and_die(*channel);
+  REQUIRE(take(*channel).value().message().attempts() == 5);
+  REQUIRE(channel->get(no_wait())->attempts() == 6);
+}
+
+TEST_CASE("A message that was given back as often as it may be taken is received by nobody") {
+  for (const std::size_t words : {1, 700}) {
+    auto channel = channel_of(2, 2, words);
+    give_back_one(*channel);
+    REQUIRE(channel->stats().rejected == 0);
+    give_back_one(*channel);
+    REQUIRE(channel->stats().rejected == 1);
+    REQUIRE(channel->stats().returned == 0);
+    REQUIRE(channel->stats().queued_bytes == 8 * words);
+    REQUIRE(channel->size() == 1);
+    REQUIRE(channel::check(*channel->arena()) == "");
+    REQUIRE(get(*channel, no_wait()).value() == 1);
+    REQUIRE(code_of(get(*channel, no_wait())) == Code::kEmpty);
+    REQUIRE(code_of(take(*channel, no_wait())) == Code::kEmpty);
+    REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
+  }
+}
+
+TEST_CASE("A message that kills its takers is given up, and the next is taken") {
+  auto channel = channel_of(2, 2);
+  take_and_die(*channel);
+  take_and_die(*channel);
+  Delivery delivery = take(*channel).value();
+  REQUIRE(number_in(delivery) == 1);
+  REQUIRE(delivery.message().attempts() == 1);
+  auto given_up = rejected(*channel);
+  REQUIRE(given_up.size() == 1);
+  REQUIRE(number_in(given_up[0]) == 0);
+  REQUIRE(given_up[0].message().attempts() == 2);
+  REQUIRE(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("What takers had when all of them were killed is found at once") {
+  auto channel = channel_of(3, 1);
+  Child taker([&] {
+    Delivery first = take(*channel).value(), second = take(*channel).value(), third = take(*channel).value();
+    kill(getpid(), SIGKILL);
+    return true;
+  });
+  REQUIRE(taker.was_killed());
+  REQUIRE(numbers_of(rejected(*channel)) == Numbers{0, 1, 2});
+}
+
+TEST_CASE("A rejected message is gone when it is acknowledged, and stays when it is not") {
+  auto channel = channel_of(0, 1);
+  { rejected(*channel); }
+  putting(0, 1, 700)(*channel);
+  give_back_one(*channel);
+  const std::uint64_t with_it = used_bytes(*channel->arena());
+  { auto dropped = rejected(*channel); }
+  { rejected(*channel)[0].nack(patience()).value(); }
+  REQUIRE(used_bytes(*channel->arena()) == with_it);
+  auto found = rejected(*channel);
+  REQUIRE(rejected(*channel).empty());  // it is in this process's hands
+  REQUIRE(channel->stats().rejected == 1);
+  REQUIRE(found[0].ack(patience()).ok());
+  found.clear();
+  REQUIRE(channel->stats().rejected == 0);
+  REQUIRE(used_bytes(*channel->arena()) < with_it);
+  REQUIRE(rejected(*channel).empty());
+  REQUIRE(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("A message that is requeued is received as if it had never been taken") {
+  auto channel = channel_of(2, 1);
+  give_back_one(*channel);
+  { rejected(*channel)[0].requeue(patience()).value(); }
+  REQUIRE(channel->stats().rejected == 0);
+  REQUIRE(channel->size() == 2);
+  Delivery delivery = take(*channel, no_wait()).value();
+  REQUIRE(number_in(delivery) == 0);
+  REQUIRE(delivery.message().attempts() == 1);
+  REQUIRE(delivery.requeue(patience()).ok());  // nor is this an attempt
+  REQUIRE(channel->size() == 2);
+  REQUIRE(channel->stats().rejected == 0);
+  REQUIRE(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("Rejected messages come in their order, any number of them") {
+  constexpr std::uint64_t kCount = 300;
+  auto channel = channel_of(kCount, 1, 61);
+  {
+    std::vector<Delivery> taken;
+    for (std::uint64_t i = 0; i < kCount; ++i) taken.push_back(take(*channel).value());
+    for (std::uint64_t i = 0; i < kCount; ++i) taken[(i * 7) % kCount].nack(patience()).value();
+  }
+  Numbers all;
+  for (std::uint64_t i = 0; i < kCount; ++i) all.push_back(i);
+  REQUIRE(numbers_of(rejected(*channel)) == all);
+  REQUIRE(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("What a process had in hand that looked at rejected messages and died is rejected still") {
+  auto channel = channel_of(1, 1);
+  give_back_one(*channel);
+  Child supervisor([&] {
+    auto found = rejected(*channel);
+    kill(getpid(), SIGKILL);
+    return found.empty();
+  });
+  REQUIRE(supervisor.was_killed());
+  REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
+  REQUIRE(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("A sender does not wait for the acknowledgement of a rejected message, but for one requeued") {
+  auto channel = channel_of(2, 1);
+  REQUIRE(get(*channel).value() == 0);  // from here on this process receives, too
+  Gate taken;
+  Child taker([&] {
+    Delivery delivery = take(*channel).value();
+    taken.open();
+    return delivery.nack(patience()).ok();
+  });
+  taken.wait();
+  REQUIRE(channel->wait_for_ack({}, patience()).ok());
+  REQUIRE(channel->wait_for_ack(1, patience()).ok());
+  REQUIRE(taker.succeeded());
+  REQUIRE(channel->pending_acks(patience()) == 0);
+  { rejected(*channel)[0].requeue(patience()).value(); }
+  REQUIRE(channel->pending_acks(patience()) == 1);
+  REQUIRE(code_of(channel->wait_for_ack(1, no_wait())) == Code::kTimeout);
+}
+
+TEST_CASE("A stream of which only rejected messages are left is over") {
+  auto channel = channel_of(1, 1);
+  Gate taken, go;
+  Child taker([&] {
+    Delivery delivery = take(*channel).value();
+    taken.open();
+    go.wait();
+    return delivery.nack(patience()).ok();
+  });
+  taken.wait();
+  channel->leave(End::kSending);
+  go.open();
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+  REQUIRE(taker.succeeded());
+  REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
+}
+
+TEST_CASE("More attempts than are counted cannot be asked for") {
+  auto made = Channel::create(new_arena(), with_attempts(std::uint64_t{1} << 32));
+  REQUIRE(code_of(made) == Code::kInvalid);
+  REQUIRE(made.error().message == "max_attempts is 4294967296; it must be at most 4294967295");
+}
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+namespace {
+
+// What is in the channel and what was rejected, together and once each, and everything in order.
+void kill_at_every_change(const std::function<void(Channel&)>& prepare, const std::function<void(Channel&)>& act,
+                          const std::function<bool(const Numbers& left, const Numbers& given_up)>& is_right) {
+  std::int64_t n = 1;
+  for (bool killed = true; killed; ++n) {
+    REQUIRE(n < 1'000);
+    auto channel = new_channel(new_arena(), with_attempts(2));
+    prepare(*channel);
+    killed = killed_at_change(n, [&] { act(*channel); });
+    INFO("killed before change " << n);
+    survive(*channel, [&] {
+      Numbers left = drain(*channel);
+      REQUIRE(left.back() == kSurvivors);
+      left.pop_back();
+      Numbers given_up;
+      for (Delivery& delivery : rejected(*channel)) {
+        given_up.push_back(number_in(delivery));
+        REQUIRE(delivery.message().attempts() == 2);
+        delivery.ack(patience()).value();
+      }
+      REQUIRE(is_right(left, given_up));
+    });
+    REQUIRE(channel->stats().rejected == 0);
+  }
+  REQUIRE(n > 5);
+}
+
+}  // namespace
+
+TEST_CASE("A taker killed anywhere in its message's last attempt leaves it to be taken, or rejected") {
+  for (const std::size_t words : {4, 700}) {
+    const auto once_taken = [words](Channel& channel) {
+      putting(0, 2, words)(channel);
+      give_back_one(channel);
+    };
+    const auto is_right = [](const Numbers& left, const Numbers& given_up) {
+      return (left == Numbers{0, 1} && given_up.empty()) || (left == Numbers{1} && given_up == Numbers{0});
+    };
+    kill_at_every_change(
+        once_taken, [](Channel& channel) { give_back_one(channel); }, is_right);
+  }
+}
+
+TEST_CASE(
+    "A process killed anywhere in looking at what was rejected, or in deciding on it, leaves it where it was or is to "
+    "be") {
+  for (const std::size_t words : {4, 700}) {
+    const auto rejected_one = [words](Channel& channel) {
+      putting(0, 2, words)(channel);
+      give_back_one(channel);
+      give_back_one(channel);
+    };
+    const auto look = [](Channel& channel) { rejected(channel); };
+    kill_at_every_change(rejected_one, look, [](const Numbers& left, const Numbers& given_up) {
+      return left == Numbers{1} && given_up == Numbers{0};
+    });
+    const auto drop = [](Channel& channel) { rejected(channel)[0].ack(patience()).value(); };
+    kill_at_every_change(rejected_one, drop, [](const Numbers& left, const Numbers& given_up) {
+      return left == Numbers{1} && (given_up.empty() || given_up == Numbers{0});
+    });
+    const auto requeue = [](Channel& channel) { rejected(channel)[0].requeue(patience()).value(); };
+    kill_at_every_change(rejected_one, requeue, [](const Numbers& left, const Numbers& given_up) {
+      return (left == Numbers{1} && given_up == Numbers{0}) || (left == Numbers{0, 1} && given_up.empty());
+    });
+  }
+}
+
+TEST_CASE("A reconcile killed anywhere leaves what was taken too often to the next, which rejects it") {
+  for (std::int64_t n = 1;; ++n) {
+    auto channel = channel_of(3, 1);
+    Child taker([&] {
+      Delivery first = take(*channel).value(), second = take(*channel).value();
+      kill(getpid(), SIGKILL);
+      return true;
+    });
+    REQUIRE(taker.was_killed());
+    const bool killed = killed_at_change(n, [&] {
+      channel->arena()->check_participants(0);
+      channel->arena()->reconcile(patience()).value();
+    });
+    INFO("killed before change " << n);
+    REQUIRE(numbers_of(rejected(*channel)) == Numbers{0, 1});
+    REQUIRE(drain(*channel) == Numbers{2});
+    REQUIRE(channel::check(*channel->arena()) == "");
+    if (!killed) break;
+  }
+}
+
+#endif
