@@ -75,11 +75,13 @@ class Arena {
 enum class OnPeerDeath { kRaise, kWait };
 
 struct PairOptions {
-  std::uint64_t capacity = 8;   // messages put and not yet received; 0 is unlimited
-  std::uint64_t max_bytes = 0;  // bytes queued; 0 is no limit but the arena's
+  std::uint64_t capacity = 8;   // messages that can be received, those given back included; 0 is unlimited
+  std::uint64_t max_bytes = 0;  // bytes of them; 0 is no limit but the arena's
   std::string name{};           // under which other processes of this user open it; empty for none
   std::optional<Arena> arena{};
   OnPeerDeath on_peer_death = OnPeerDeath::kRaise;
+  std::uint64_t max_unsettled = 0;  // messages taken and not settled, by all takers together; 0 is unlimited
+  std::uint64_t max_attempts = 0;   // times that a message is taken before it is given up; 0 is no limit
 };
 
 class Sender {
@@ -116,7 +118,8 @@ class Sender {
 };
 
 // A message taken. Unless it is acknowledged it goes back to the channel: at nack(), with the object, or when the
-// process dies; someone else gets it then.
+// process dies; someone else gets it then, or nobody if it was taken `max_attempts` times: it is among
+// Receiver::rejected() then, and stays there until it is acknowledged or requeued.
 class TakenItem {
  public:
   TakenItem(TakenItem&&) noexcept;
@@ -125,10 +128,14 @@ class TakenItem {
 
   const Item& item() const noexcept;
   std::uint64_t ticket() const noexcept;
-  bool redelivered() const noexcept;
+  // How often it was taken, this time included.
+  std::uint32_t attempts() const noexcept;
+  bool redelivered() const noexcept { return attempts() > 1; }
   // kInvalid when it was settled before, or in a forked child.
   Status ack();
   Status nack();
+  // Gives it back as if it had never been taken.
+  Status requeue();
 
  private:
   friend class Receiver;
@@ -149,7 +156,12 @@ class Receiver {
   // Waits for one, then takes what is there: 1 to `most` items. An error behind the first of them comes with the next
   // call.
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const;
+  // As get(); waits also while `max_unsettled` messages are taken and not settled.
   Result<TakenItem> take(Timeout timeout = std::nullopt) const;
+  // The messages that were given up after `max_attempts`, the oldest first, but for those that another process looks
+  // at. Acknowledged they are gone. Their senders do not wait for them. Looking does not count as a use of this end.
+  // kCorrupt: one was damaged; it is consumed. kOutOfSharedMemory: for one of them there is no memory; all stay.
+  Result<std::vector<TakenItem>> rejected() const;
 
   std::uint64_t size() const;
   bool empty() const { return size() == 0; }
@@ -170,7 +182,7 @@ class Receiver {
 };
 
 // Both ends of a new channel. Throws BadResult when the arena cannot be made (kOs, kInvalid), the name is in use
-// (kExists) or there is no memory (kOutOfSharedMemory).
+// (kExists), max_attempts is 2^32 or more (kInvalid), or there is no memory (kOutOfSharedMemory).
 std::pair<Sender, Receiver> make_pair(const PairOptions& options = {});
 
 // The ends of a channel that some process of this user named, from C++ or Python. kNotFound for a name that is not in

@@ -259,6 +259,8 @@ std::pair<Sender, Receiver> make_pair(const PairOptions& options) try {
   const Arena arena = options.arena ? *options.arena : Arena::shared().value();
   const std::shared_ptr<api::ArenaState>& state = api::ArenaState::of(arena);
   channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes};
+  made.max_unsettled = options.max_unsettled;
+  made.max_attempts = options.max_attempts;
   made.ending = options.on_peer_death == OnPeerDeath::kWait ? channel::Ending::kWait : channel::Ending::kRaise;
   auto channel = Channel::create(state->arena, made).value();
   std::shared_ptr<features::Name> name;

@@ -117,11 +117,27 @@ Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout) 
 }
 
 struct TakenItem::State {
+  static Result<std::unique_ptr<State>> of(memory::Arena& arena, channel::Delivery delivery);
+
   channel::Delivery delivery;
   Item item;
   std::uint64_t ticket;
-  bool redelivered;
+  std::uint32_t attempts;
 };
+
+Result<std::unique_ptr<TakenItem::State>> TakenItem::State::of(memory::Arena& arena, channel::Delivery delivery) {
+  channel::Incoming& message = delivery.message();
+  const std::uint64_t ticket = message.ticket();
+  const std::uint32_t attempts = message.attempts();
+  auto item = to_item(arena, message);
+  if (!item) {
+    // A damaged message is consumed: handing it round would not mend it. Otherwise it goes back with the delivery.
+    if (!is_innocent(item.error())) delivery.ack(WaitContext{}).ok();
+    return std::move(item).error();
+  }
+  message.drop();  // its record keeps it, and the item does so by itself
+  return std::unique_ptr<State>(new State{std::move(delivery), std::move(*item), ticket, attempts});
+}
 
 TakenItem::TakenItem(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
 TakenItem::TakenItem(TakenItem&&) noexcept = default;
@@ -133,8 +149,8 @@ const Item& TakenItem::item() const noexcept {
 std::uint64_t TakenItem::ticket() const noexcept {
   return state_->ticket;
 }
-bool TakenItem::redelivered() const noexcept {
-  return state_->redelivered;
+std::uint32_t TakenItem::attempts() const noexcept {
+  return state_->attempts;
 }
 Status TakenItem::ack() {
   return or_out_of_memory([this] { return state_->delivery.ack(WaitContext{}); });
@@ -142,23 +158,33 @@ Status TakenItem::ack() {
 Status TakenItem::nack() {
   return or_out_of_memory([this] { return state_->delivery.nack(WaitContext{}); });
 }
+Status TakenItem::requeue() {
+  return or_out_of_memory([this] { return state_->delivery.requeue(WaitContext{}); });
+}
 
 Result<TakenItem> Receiver::take(Timeout timeout) const {
   return receiving(*state_, [&]() -> Result<TakenItem> {
     auto delivery = state_->channel->take(waiting(timeout));
     if (!delivery) return std::move(delivery).error();
-    channel::Incoming& message = delivery->message();
-    const std::uint64_t ticket = message.ticket();
-    const bool redelivered = message.redelivered();
-    auto item = to_item(*state_->arena->arena, message);
-    if (!item) {
-      // A damaged message is consumed: handing it round would not mend it. Otherwise it goes back with the delivery.
-      if (!is_innocent(item.error())) delivery->ack(WaitContext{}).ok();
-      return std::move(item).error();
+    auto state = TakenItem::State::of(*state_->arena->arena, std::move(*delivery));
+    if (!state) return std::move(state).error();
+    return TakenItem(std::move(*state));
+  });
+}
+
+Result<std::vector<TakenItem>> Receiver::rejected() const {
+  return or_out_of_memory([&]() -> Result<std::vector<TakenItem>> {
+    if (closed()) return closed_here("receiver");
+    auto deliveries = state_->channel->rejected(WaitContext{});
+    if (!deliveries) return std::move(deliveries).error();
+    std::vector<TakenItem> items;
+    items.reserve(deliveries->size());
+    for (channel::Delivery& delivery : *deliveries) {
+      auto state = TakenItem::State::of(*state_->arena->arena, std::move(delivery));
+      if (!state) return std::move(state).error();
+      items.push_back(TakenItem(std::move(*state)));
     }
-    message.drop();  // its record keeps it, and the item does so by itself
-    return TakenItem(std::unique_ptr<TakenItem::State>(
-        new TakenItem::State{std::move(*delivery), std::move(*item), ticket, redelivered}));
+    return items;
   });
 }
 

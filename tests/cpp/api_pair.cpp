@@ -112,6 +112,26 @@ TEST_CASE("a message that its taker did not acknowledge goes to someone else") {
   sender.wait_for_all_ack(30s).value();
 }
 
+TEST_CASE("a message that was taken too often is found among those given up") {
+  auto [sender, receiver] = shmtree::make_pair({.max_unsettled = 1, .max_attempts = 2});
+  const std::uint64_t ticket = sender.put("poison").value();
+  sender.put("next").value();
+  for (std::uint32_t attempt = 1; attempt <= 2; ++attempt) {
+    auto taken = receiver.take(30s).value();
+    CHECK(taken.attempts() == attempt);
+    CHECK(receiver.take(0s).code() == Code::kEmpty);  // no more than one at a time
+  }
+  CHECK(receiver.take(30s).value().item().as<std::string>() == "next");
+  sender.wait_for_ack(ticket, 30s).value();
+  auto given_up = receiver.rejected().value();
+  REQUIRE(given_up.size() == 1);
+  CHECK(given_up[0].item().as<std::string>() == "poison");
+  CHECK(given_up[0].ticket() == ticket);
+  CHECK(given_up[0].attempts() == 2);
+  given_up[0].requeue().value();
+  CHECK(receiver.take(30s).value().attempts() == 1);
+}
+
 TEST_CASE("views of a message stay valid when sender, receiver and channel are gone") {
   shmtree::Item item;
   {
