@@ -18,11 +18,14 @@ using memory::Arena;
 namespace {
 
 std::shared_ptr<Channel> create(const std::shared_ptr<Arena>& arena, std::uint64_t capacity, std::uint64_t max_bytes,
-                                const std::string& ending, bool allow_pickle) {
+                                const std::string& ending, bool allow_pickle, std::uint64_t max_unsettled,
+                                std::uint64_t max_attempts) {
   channel::ChannelOptions options;
   options.capacity = capacity;
   options.max_bytes = max_bytes;
   options.allow_pickle = allow_pickle;
+  options.max_unsettled = max_unsettled;
+  options.max_attempts = max_attempts;
   if (ending == "raise") {
     options.ending = channel::Ending::kRaise;
   } else if (ending == "wait") {
@@ -54,9 +57,12 @@ py::dict stats(Channel& channel) {
   out["queued_bytes"] = stats.queued_bytes;
   out["taken"] = stats.taken;
   out["returned"] = stats.returned;
+  out["rejected"] = stats.rejected;
   out["unfinished"] = stats.unfinished;
   out["capacity"] = stats.capacity;
   out["max_bytes"] = stats.max_bytes;
+  out["max_unsettled"] = stats.max_unsettled;
+  out["max_attempts"] = stats.max_attempts;
   out["senders"] = stats.senders;
   out["receivers"] = stats.receivers;
   return out;
@@ -73,7 +79,7 @@ void bind_channel(py::module_& module) {
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
                                                 plain_class())
       .def_static("create", &create, py::arg("arena"), py::arg("capacity"), py::arg("max_bytes"), py::arg("ending"),
-                  py::arg("allow_pickle"))
+                  py::arg("allow_pickle"), py::arg("max_unsettled") = 0, py::arg("max_attempts") = 0)
       .def_static("open", &open, py::arg("arena"), py::arg("block"))
       .def_property_readonly("arena", &Channel::arena)
       .def_property_readonly("block", [](const Channel& channel) { return memory::pack(channel.block()); })

@@ -122,6 +122,22 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
   return new_delivery(self, std::move(*delivery), copy);
 }
 
+PyObject* rejected(PyObject* object, PyObject*) {
+  Endpoint* self = as_endpoint(object);
+  Channel* channel = open_channel(self, End::kReceiving);
+  if (!channel) return nullptr;
+  GilHooks hooks(&closed_flag(self, End::kReceiving));
+  auto found = channel->rejected({Deadline::never(), &hooks});
+  if (!found) return raise_waited(self, hooks, found.error());
+  Ref list(PyList_New(0));
+  if (!list) return nullptr;
+  for (channel::Delivery& delivery : *found) {
+    Ref made(new_rejected(self, std::move(delivery)));
+    if (!made || PyList_Append(list.get(), made.get()) != 0) return nullptr;
+  }
+  return list.release();
+}
+
 PyObject* qsize(PyObject* self, PyObject*) {
   Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
   return channel ? PyLong_FromUnsignedLongLong(endpoint_size(*channel)) : nullptr;
@@ -162,7 +178,16 @@ PyMethodDef methods[] = {
     {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS,
      "take($self, block=True, timeout=None, *, copy=None)\n--\n\n"
      "A Delivery of the next object, which counts as received only when it is acknowledged.\n\n"
-     "Should this process die first, or return it, another receiver gets it. `copy` and errors as of get()."},
+     "Should this process die first, or return it, another receiver gets it; after `max_attempts` of the channel\n"
+     "nobody does, and it is among rejected(). Waits as well while `max_unsettled` messages are taken and not "
+     "settled.\n"
+     "`copy` and errors as of get()."},
+    {"rejected", as_method<rejected>(), METH_NOARGS,
+     "rejected($self)\n--\n\n"
+     "A list of the messages that were given up after `max_attempts`, as Deliveries, the oldest first.\n\n"
+     "`item` is loaded when it is asked for, as a copy. ack() drops the message for good, requeue() has it received\n"
+     "again; nack(), or dropping the Delivery, leaves it rejected. One that another process looks at is not among\n"
+     "them. Looking is no use of this end."},
     {"qsize", as_method<qsize>(), METH_NOARGS,
      "qsize($self)\n--\n\nNumber of messages that can be received now; exact."},
     {"empty", as_method<endpoint_empty>(), METH_NOARGS,

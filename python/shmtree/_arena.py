@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _arrays, _core, _handles, _pinned, _process
 from ._arguments import limit, whole
-from ._channel import ARENA, ARRAY, CHANNEL, KINDS, Receiver, Sender, new_channel, open_known
+from ._channel import ARENA, ARRAY, CHANNEL, KINDS, Limits, Receiver, Sender, new_channel, open_known
 from ._queue import JoinableQueue, Queue, SimpleQueue
 from .errors import ChannelClosed
 
@@ -86,9 +86,12 @@ class Arena:
         name: str | None = None,
         allow_pickle: bool | None = None,
         on_peer_death: OnPeerDeath = "raise",
+        max_unsettled: int | None = None,
+        max_attempts: int | None = None,
     ) -> tuple[Sender, Receiver]:
         """A channel in this arena; see `shmtree.create_pair`."""
-        return make_pair(self._open(), capacity, max_bytes, name, allow_pickle, on_peer_death)
+        limits = pair_limits(capacity, max_bytes, max_unsettled, max_attempts)
+        return make_pair(self._open(), limits, name, allow_pickle, on_peer_death)
 
     def Queue(
         self,
@@ -295,10 +298,20 @@ def _open_array(cls: type[SharedArray], handle: bytes, inheritance: Any, shape: 
     return cls._of(arena, arena.open_array(block, shape, dtype, "C"), name)
 
 
+def pair_limits(
+    capacity: int | None, max_bytes: int | None, max_unsettled: int | None, max_attempts: int | None
+) -> Limits:
+    return Limits(
+        limit("capacity", capacity),
+        limit("max_bytes", max_bytes),
+        limit("max_unsettled", max_unsettled),
+        limit("max_attempts", max_attempts),
+    )
+
+
 def make_pair(
     arena: _core.Arena | None,
-    capacity: int | None,
-    max_bytes: int | None,
+    limits: Limits,
     name: str | None,
     allow_pickle: bool | None,
     ending: str,
@@ -306,7 +319,6 @@ def make_pair(
     """`arena` None: one of its own for a named pair, else the process's."""
     if ending not in ("raise", "wait"):
         raise ValueError(f"on_peer_death is {ending!r}; it must be 'raise' or 'wait'")
-    limits = limit("capacity", capacity), limit("max_bytes", max_bytes)
     channel, allow = new_channel(arena, limits, name, allow_pickle, ending)
     sender, receiver = Sender(channel, allow), Receiver(channel, allow)
     if name is not None:
@@ -322,11 +334,14 @@ def create_pair(
     arena: Arena | None = None,
     allow_pickle: bool | None = None,
     on_peer_death: OnPeerDeath = "raise",
+    max_unsettled: int | None = None,
+    max_attempts: int | None = None,
 ) -> tuple[Sender, Receiver]:
     """A new channel: the end to put into, and the end to get from.
 
     Args:
-        capacity: messages put and not yet received before `put` waits; None or 0 is unlimited.
+        capacity: messages put and not yet received before `put` waits; None or 0 is unlimited. One that was taken and
+            given back counts again, which may exceed it: `put` waits until there is less.
         max_bytes: bytes queued before `put` waits; a larger message is refused with MessageTooLarge.
         name: makes the channel known to the user's other processes, for `open_sender` and `open_receiver`. It gets an
             arena of its own unless one is given. FileExistsError when the name is in use.
@@ -335,12 +350,15 @@ def create_pair(
             channels, where both sides have to say yes.
         on_peer_death: "raise" reports killed senders to receivers, and killed receivers to senders, as PeerDied when
             nobody else is left; "wait" waits for others to come.
+        max_unsettled: messages taken and not settled, by all takers together, before `take` waits; None or 0 is
+            unlimited.
+        max_attempts: how often a message is taken before it is given up, when nobody acknowledges it. It comes to
+            nobody then and is among `Receiver.rejected`. None or 0 is no limit.
     """
     if arena is not None and not isinstance(arena, Arena):
         raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
-    return make_pair(
-        arena._open() if arena is not None else None, capacity, max_bytes, name, allow_pickle, on_peer_death
-    )
+    limits = pair_limits(capacity, max_bytes, max_unsettled, max_attempts)
+    return make_pair(arena._open() if arena is not None else None, limits, name, allow_pickle, on_peer_death)
 
 
 def create_shared_memory_pair(capacity: int | None = 0) -> tuple[Sender, Receiver]:

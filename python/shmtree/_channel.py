@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from . import _arrays, _async, _core, _handles, _process
 from .errors import ChannelClosed
@@ -16,19 +16,29 @@ KINDS = {ARENA: "an arena", CHANNEL: "a channel", ARRAY: "an array", QUEUE: "a q
 _E = TypeVar("_E", bound="End")
 
 
+class Limits(NamedTuple):
+    """Of a channel; 0 is none."""
+
+    capacity: int
+    max_bytes: int
+    max_unsettled: int = 0
+    max_attempts: int = 0
+
+
 def new_channel(
-    arena: _core.Arena | None, limits: tuple[int, int], name: str | None, allow_pickle: bool | None, ending: str
+    arena: _core.Arena | None, limits: Limits, name: str | None, allow_pickle: bool | None, ending: str
 ) -> tuple[_core.Channel, bool]:
     """A channel, and whether its ends may pickle.
 
-    `limits` are messages and bytes, 0 for none. `arena` None: one of its own for a named channel, else the process's.
+    `arena` None: one of its own for a named channel, else the process's.
     """
     if name is not None:
         _process.check_name(name)
     allow = name is None if allow_pickle is None else bool(allow_pickle)
     if arena is None:
         arena = _process.default_arena() if name is None else _core.Arena.create(0, 0, False)
-    return _core.Channel.create(arena, *limits, ending, allow), allow
+    capacity, max_bytes, *of_deliveries = limits
+    return _core.Channel.create(arena, capacity, max_bytes, ending, allow, *of_deliveries), allow
 
 
 def open_known(name: str, kind: int) -> _core.Name:
@@ -76,9 +86,10 @@ class End:
     def stats(self) -> dict[str, Any]:
         """Counts of the channel.
 
-        put, received, queued and taken (not acknowledged) messages, returned ones, queued_bytes, capacity and max_bytes
-        (0: no limit), processes that have the ends (senders, receivers), and put_per_s and received_per_s since the
-        last call on this object. unfinished: those that no task_done() was called for.
+        put, received, queued (with the returned ones) and taken (not settled) messages, returned and rejected ones,
+        queued_bytes; capacity, max_bytes, max_unsettled and max_attempts (0: no limit); processes that have the ends
+        (senders, receivers); put_per_s and received_per_s since the last call on this object. unfinished: those that
+        no task_done() was called for.
         """
         return self._rates.add_to(self._channel.stats())
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from . import _async, _core, _handles, _process
 from ._arguments import limit, whole
-from ._channel import QUEUE, End, Rates, new_channel, open_known
+from ._channel import QUEUE, End, Limits, Rates, new_channel, open_known
 from ._connections import QueueLock, QueueReader, QueueWriter
 from .errors import ChannelClosed, ShutDown
 
@@ -61,7 +61,8 @@ class BaseQueue(_core.QueueBase[_T], End):
         if arena is not None and not hasattr(arena, "_open"):
             raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
         home = arena._open() if arena is not None else None
-        channel, allow = new_channel(home, (self._maxsize, limit("max_bytes", max_bytes)), name, allow_pickle, "never")
+        limits = Limits(self._maxsize, limit("max_bytes", max_bytes))
+        channel, allow = new_channel(home, limits, name, allow_pickle, "never")
         known = _process.create_name(name, QUEUE, channel.arena, channel.block) if name is not None else None
         self._become(channel, allow, known)
 

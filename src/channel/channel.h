@@ -104,6 +104,8 @@ class Delivery {
 
   Incoming& message() noexcept { return message_; }
   bool settled() const noexcept { return channel_ == nullptr; }
+  // Not in a forked child, which does not hold the message, settled or not.
+  bool is_of_this_process() const noexcept;
   Status ack(const WaitContext& wait) { return settle(Settling::kAck, wait); }
   Status nack(const WaitContext& wait) { return settle(Settling::kNack, wait); }
   Status requeue(const WaitContext& wait) { return settle(Settling::kRequeue, wait); }
@@ -175,7 +177,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // Waits as get() does, and while `max_unsettled` messages are taken.
   Result<Delivery> take(const WaitContext& wait);
   // What was given up after `max_attempts`, oldest first, and is with nobody: it is with this process until settled.
-  // Acked it is gone, nacked or dropped it stays rejected. No use of this end: who only does this takes no part in it.
+  // Acked it is gone, nacked or dropped it stays rejected. Looking does not count as a use of this end.
   Result<std::vector<Delivery>> rejected(const WaitContext& wait);
   std::uint64_t size() const noexcept;
   bool full() noexcept { return !has_room(); }

@@ -276,11 +276,16 @@ std::uint64_t Delivery::word_after(Settling how) const noexcept {
   return given_back(word_, load_once(channel_->header().max_attempts));
 }
 
+bool Delivery::is_of_this_process() const noexcept {
+  const Arena* arena = settled() ? message_.arena_.get() : channel_->arena_.get();
+  return arena == nullptr || arena->current_identity() == taker_of_record(word_);
+}
+
 Status Delivery::settle(Settling how, const WaitContext& wait) {
   if (settled()) return Error{Code::kInvalid, "this delivery was acknowledged or returned before"};
   Arena& arena = *channel_->arena_;
   ChannelHeader& shared = channel_->header();
-  if (arena.current_identity() != taker_of_record(word_)) {
+  if (!is_of_this_process()) {
     channel_.reset();
     return Error{Code::kInvalid, "this delivery belongs to the process that took it, not to a forked child"};
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -49,6 +50,14 @@ def take_and_hang(receiver: shmtree.Receiver, told: Connection) -> None:
     delivery = receiver.take(timeout=30)
     told.send((delivery.item, delivery.redelivered))
     told.recv()
+
+
+def work_until_poisoned(receiver: shmtree.Receiver, told: Connection) -> None:
+    """Takes one job, which may kill it."""
+    with receiver.take(timeout=30) as delivery:
+        if delivery.item == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+        told.send((delivery.item, delivery.attempts))
 
 
 def get_and_hang(receiver: shmtree.Receiver, told: Connection) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import queue
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import shmtree
 
 CAPACITY = 6
+MAX_ATTEMPTS = 3
 BUDGET = 8 << 20
+SETTLINGS = st.sampled_from(["ack", "nack", "drop", "raise", "requeue"])
 SIZES = st.sampled_from([0, 3, 200, 5000, 40_000, 300_000])
 
 explored = settings(
@@ -45,14 +47,16 @@ class Kept:
 
 
 class PairModel(RuleBasedStateMachine):
-    """A pair, against the tickets that are queued, taken, and returned."""
+    """A pair, against the tickets that are queued, taken, returned, and rejected."""
 
     def __init__(self) -> None:
         super().__init__()
         self.arena = shmtree.Arena(BUDGET)
-        self.sender, self.receiver = self.arena.create_pair(capacity=CAPACITY)
+        self.sender, self.receiver = self.arena.create_pair(capacity=CAPACITY, max_attempts=MAX_ATTEMPTS)
         self.queued: deque[int] = deque()
         self.returned: list[int] = []
+        self.rejected: list[int] = []
+        self.attempts: Counter[int] = Counter()
         self.taken: list[tuple[shmtree.Delivery, int]] = []
         self.kept: list[Kept] = []
         self.lent: list[np.ndarray] = []
@@ -61,14 +65,25 @@ class PairModel(RuleBasedStateMachine):
     def waiting(self) -> int:
         return len(self.queued) + len(self.returned)
 
-    def expect_next(self) -> tuple[int, bool] | None:
-        """What is received next, and whether it was before."""
+    def expect_next(self) -> int | None:
         if self.returned:
-            return min(self.returned), True
-        return (self.queued[0], False) if self.queued else None
+            return min(self.returned)
+        return self.queued[0] if self.queued else None
 
-    def remove(self, number: int, again: bool) -> None:
-        self.returned.remove(number) if again else self.queued.popleft()
+    def remove(self, number: int) -> None:
+        self.returned.remove(number) if number in self.returned else self.queued.popleft()
+
+    def settle_as(self, delivery: shmtree.Delivery, number: int, how: str) -> bool:
+        """Whether the message is as it was before it was taken."""
+        if how == "raise":
+            with contextlib.suppress(KeyError), delivery:
+                raise KeyError
+        elif how != "drop":
+            getattr(delivery, how)()
+        if how == "requeue":
+            self.returned.append(number)
+            self.attempts[number] = 0
+        return how not in ("ack", "requeue")
 
     def put(self, item: Any) -> None:
         if self.waiting() >= CAPACITY:
@@ -78,7 +93,7 @@ class PairModel(RuleBasedStateMachine):
         try:
             assert self.sender.put_nowait(item) == self.next
         except (queue.Full, shmtree.OutOfSharedMemory):
-            assert self.kept or self.lent or self.waiting()  # the budget is in use
+            assert self.kept or self.lent or self.waiting() or self.taken or self.rejected  # the budget is in use
             return
         self.queued.append(self.next)
         self.next += 1
@@ -114,8 +129,8 @@ class PairModel(RuleBasedStateMachine):
             with pytest.raises(queue.Empty):
                 self.receiver.get(False)
             return
-        kept = Kept(self.receiver.get(False, copy=copy), expected[0])
-        self.remove(*expected)
+        kept = Kept(self.receiver.get(False, copy=copy), expected)
+        self.remove(expected)
         if keep:
             self.kept.append(kept)
 
@@ -129,7 +144,7 @@ class PairModel(RuleBasedStateMachine):
         got = self.receiver.get_many(count, timeout=0)
         assert [item["number"] for item in got] == expected
         for number in expected:
-            self.remove(number, number in self.returned)
+            self.remove(number)
 
     @rule()
     def take(self) -> None:
@@ -139,25 +154,31 @@ class PairModel(RuleBasedStateMachine):
                 self.receiver.take(False)
             return
         delivery = self.receiver.take(False)
-        assert (delivery.ticket, delivery.redelivered) == expected
-        Kept(delivery.item, expected[0])
-        self.remove(*expected)
-        self.taken.append((delivery, expected[0]))
+        self.attempts[expected] += 1
+        attempts = self.attempts[expected]
+        assert (delivery.ticket, delivery.attempts, delivery.redelivered) == (expected, attempts, attempts > 1)
+        Kept(delivery.item, expected)
+        self.remove(expected)
+        self.taken.append((delivery, expected))
 
     @precondition(lambda self: self.taken)
-    @rule(which=st.integers(0, 100), how=st.sampled_from(["ack", "nack", "drop", "raise"]))
+    @rule(which=st.integers(0, 100), how=SETTLINGS)
     def settle(self, which: int, how: str) -> None:
         delivery, number = self.taken.pop(which % len(self.taken))
-        if how == "raise":
-            with contextlib.suppress(KeyError), delivery:
-                raise KeyError
-        elif how == "drop":
-            del delivery
-            gc.collect()
-        else:
-            getattr(delivery, how)()
-        if how != "ack":
-            self.returned.append(number)
+        if self.settle_as(delivery, number, how):
+            (self.rejected if self.attempts[number] == MAX_ATTEMPTS else self.returned).append(number)
+        del delivery
+        gc.collect()
+
+    @rule(how=SETTLINGS)
+    def look_at_what_was_rejected(self, how: str) -> None:
+        found = self.receiver.rejected()
+        assert [delivery.ticket for delivery in found] == sorted(self.rejected)
+        for delivery in found:
+            assert delivery.attempts == MAX_ATTEMPTS
+            Kept(delivery.item, delivery.ticket)
+            if not self.settle_as(delivery, delivery.ticket, how):
+                self.rejected.remove(delivery.ticket)
 
     @precondition(lambda self: self.kept)
     @rule(which=st.integers(0, 100))
@@ -185,6 +206,8 @@ class PairModel(RuleBasedStateMachine):
         assert self.receiver.empty() == (waiting == 0)
         assert self.sender.has_space() == (not self.receiver.full()) == (waiting < CAPACITY)
         assert self.sender.pending_acks == waiting + len(self.taken)
+        stats = self.sender.stats()
+        assert (stats["taken"], stats["rejected"]) == (len(self.taken), len(self.rejected))
 
     @invariant()
     def what_is_kept_does_not_change(self) -> None:

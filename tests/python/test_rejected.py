@@ -1,0 +1,248 @@
+"""How often a message is taken, how many at once, and what becomes of one that nobody acknowledges."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import peers
+import pytest
+
+import shmtree
+
+
+@pytest.fixture
+def twice(arena: shmtree.Arena) -> Iterator[tuple[shmtree.Sender, shmtree.Receiver]]:
+    """A pair in which a message is taken twice at most."""
+    sender, receiver = arena.create_pair(max_attempts=2)
+    yield sender, receiver
+    sender.close()
+    receiver.close()
+
+
+def take_twice(receiver):
+    for _ in range(2):
+        receiver.take(timeout=30).nack()
+
+
+def test_attempts_count_every_take(pair):
+    sender, receiver = pair
+    sender.put("x")
+    for attempt in range(1, 4):
+        delivery = receiver.take()
+        assert (delivery.attempts, delivery.redelivered) == (attempt, attempt > 1)
+        delivery.nack()
+
+
+def test_attempts_count_takers_that_were_killed(pair, start):
+    sender, receiver = pair
+    sender.put("x")
+    ours, theirs = mp.Pipe()
+    for attempt in range(1, 3):
+        child = start(peers.take_and_hang, receiver, theirs)
+        assert ours.recv() == ("x", attempt > 1)
+        os.kill(child.pid, signal.SIGKILL)
+        child.join(30)
+    assert receiver.take(timeout=30).attempts == 3
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_job_that_kills_its_workers_is_given_up_and_the_third_one_lives(twice, start, method):
+    sender, receiver = twice
+    sender.put_many(["poison", "a job"])
+    done, told = mp.Pipe(duplex=False)
+    for killed in (True, True, False):
+        worker = start(peers.work_until_poisoned, receiver, told, method=method)
+        worker.join(60)
+        assert worker.exitcode == (-signal.SIGKILL if killed else 0)
+        assert sender.stats()["taken"] == 0  # which looks who is alive
+    assert done.recv() == ("a job", 1)
+    [delivery] = receiver.rejected()
+    assert (delivery.item, delivery.ticket, delivery.attempts) == ("poison", 0, 2)
+
+
+def test_what_was_given_up_is_neither_taken_nor_got(twice):
+    sender, receiver = twice
+    sender.put("poison")
+    take_twice(receiver)
+    for receive in (receiver.take, receiver.get):
+        with pytest.raises(queue.Empty):
+            receive(False)
+    assert receiver.qsize() == 0
+    stats = sender.stats()
+    assert (stats["rejected"], stats["returned"], stats["taken"], stats["queued_bytes"]) == (1, 0, 0, 0)
+
+
+def test_what_was_given_up_stays_so_until_it_is_acknowledged(twice):
+    sender, receiver = twice
+    sender.put({"x": np.arange(100_000)})
+    take_twice(receiver)
+    assert len(receiver.rejected()) == 1  # and dropped
+    receiver.rejected()[0].nack()
+    with pytest.raises(KeyError), receiver.rejected()[0]:
+        raise KeyError
+    with receiver.rejected()[0] as delivery:
+        assert receiver.rejected() == []
+        assert delivery.item is delivery.item
+        assert np.array_equal(delivery.item["x"], np.arange(100_000))
+    assert receiver.rejected() == []
+    assert sender.stats()["rejected"] == 0
+
+
+def test_what_is_requeued_is_received_as_if_it_were_new(twice):
+    sender, receiver = twice
+    sender.put("x")
+    take_twice(receiver)
+    receiver.rejected()[0].requeue()
+    delivery = receiver.take(False)
+    assert (delivery.item, delivery.attempts, delivery.redelivered) == ("x", 1, False)
+    delivery.requeue()
+    assert receiver.take(False).attempts == 1
+
+
+def test_a_sender_does_not_wait_for_what_was_given_up(twice):
+    sender, receiver = twice
+    ticket = sender.put("x")
+    delivery = receiver.take()
+    delivery.nack()
+    waited = threading.Event()
+    thread = threading.Thread(target=lambda: (sender.wait_for_all_ack(timeout=30), waited.set()))
+    thread.start()
+    receiver.take().nack()
+    thread.join(30)
+    assert waited.is_set()
+    sender.wait_for_ack(ticket, timeout=0)
+    assert sender.pending_acks == 0
+    receiver.rejected()[0].requeue()
+    assert sender.pending_acks == 1
+
+
+def test_a_stream_with_nothing_but_rejected_messages_is_over(twice):
+    sender, receiver = twice
+    sender.put("x")
+    sender.close()
+    take_twice(receiver)
+    assert list(receiver) == []
+    assert [delivery.item for delivery in receiver.rejected()] == ["x"]
+
+
+def test_who_only_looks_at_what_was_given_up_takes_no_part_in_receiving(arena, start):
+    sender, receiver = arena.create_pair(capacity=1, max_attempts=1)
+    sender.put("x")
+    ours, theirs = mp.Pipe()
+    child = start(peers.take_and_hang, receiver, theirs)
+    ours.recv()
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(30)
+    assert len(receiver.rejected()) == 1
+    sender.put("y")
+    with pytest.raises(shmtree.PeerDied):
+        sender.put("z", timeout=30)
+
+
+class LoadedWhereAllowed:
+    """Loading it is what kills the workers."""
+
+    allowed = False
+
+    def __setstate__(self, state: object) -> None:
+        if not self.allowed:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def __getstate__(self) -> str:
+        return "state"
+
+
+def test_a_message_that_kills_whoever_loads_it_can_be_dropped_without_loading_it(arena, start):
+    sender, receiver = arena.create_pair(max_attempts=1)
+    ticket = sender.put(LoadedWhereAllowed())
+    child = start(peers.take_and_hang, receiver, None)
+    child.join(30)
+    assert child.exitcode == -signal.SIGKILL
+    [delivery] = receiver.rejected()
+    assert (delivery.ticket, delivery.attempts, delivery.settled) == (ticket, 1, False)
+    delivery.ack()
+    assert receiver.rejected() == []
+
+
+def test_an_item_that_cannot_be_loaded_raises_when_it_is_asked_for_and_stays(twice):
+    sender, receiver = twice
+    sender.put("x")
+    take_twice(receiver)
+    [delivery] = receiver.rejected()
+    child = os.fork()
+    if child == 0:
+        try:
+            assert delivery.item is None
+        except ValueError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert delivery.item == "x"
+
+
+def test_no_more_is_taken_than_may_be_unsettled(arena):
+    sender, receiver = arena.create_pair(max_unsettled=2)
+    sender.put_many(range(4))
+    first, second = receiver.take(), receiver.take()
+    for timeout in (0, 0.02):
+        with pytest.raises(queue.Empty, match="2 of at most 2 are taken and not settled .*, and 2 more"):
+            receiver.take(timeout=timeout)
+    first.nack()
+    again = receiver.take(False)
+    assert (again.item, again.attempts) == (0, 2)
+    with pytest.raises(queue.Empty):
+        receiver.take(False)
+    second.ack()
+    assert receiver.take(False).item == 2
+
+
+def test_a_take_that_waits_goes_on_when_something_is_settled(arena):
+    sender, receiver = arena.create_pair(max_unsettled=1)
+    sender.put_many("ab")
+    first = receiver.take()
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(receiver.take(timeout=30).item))
+    thread.start()
+    first.ack()
+    thread.join(30)
+    assert taken == ["b"]
+
+
+def test_what_was_given_back_may_exceed_the_capacity_and_then_put_waits(pair):
+    sender, receiver = pair
+    sender.put_many(range(8))
+    taken = [receiver.take() for _ in range(8)]
+    sender.put_many(range(8))
+    for delivery in taken:
+        delivery.nack()
+    assert receiver.qsize() == 16
+    for _ in range(9):
+        assert not sender.has_space()
+        assert receiver.full()
+        assert not sender._ready_to_put()
+        with pytest.raises(queue.Full, match="of at most 8 messages"):
+            sender.put_nowait("x")
+        receiver.get(False)
+    assert sender.has_space()
+    sender.put_nowait("x")
+
+
+@pytest.mark.parametrize("name", ["max_unsettled", "max_attempts"])
+def test_limits_that_cannot_be_are_refused_by_name_and_number(arena, name):
+    for make in (arena.create_pair, shmtree.create_pair):
+        with pytest.raises(ValueError, match=f"{name} is -1; it must be positive"):
+            make(**{name: -1})
+        with pytest.raises(TypeError, match=f"{name} is 1.5; it must be an int"):
+            make(**{name: 1.5})
+        with pytest.raises(OverflowError, match=f"{name} is {2**63}"):
+            make(**{name: 2**63})
+        sender, _ = make(**{name: None})
+        assert sender.stats()[name] == 0
+    with pytest.raises(ValueError, match=f"max_attempts is {2**32}; it must be at most {2**32 - 1}"):
+        arena.create_pair(max_attempts=2**32)
