@@ -256,7 +256,7 @@ std::size_t Channel::write_some(const Segment& segment, std::span<Outgoing> mess
   std::uint64_t most = std::min<std::uint64_t>(messages.size(), kMostAtOnce);
   if (const std::uint64_t limit = load_relaxed(shared.limit); limit != 0 && most > 1) {
     const std::uint64_t queued = tail - head + load_relaxed(shared.also_queued);
-    most = std::min(most, limit - std::min(queued, limit));  // 0 if more was returned since: there is room for one still
+    most = std::min(most, limit - std::min(queued, limit));  // 0 if more was returned since; the first has its room
   }
   most = std::min(most, segment.slots - (tail - std::max(head, segment.base)));
   std::size_t count = 0;

@@ -120,3 +120,36 @@ TEST_CASE("A sender that waits for memory goes on as soon as there is some") {
   REQUIRE(put_so_far == kRounds);
   REQUIRE(platform::monotonic_ns() - began < kRounds * 30'000'000LL);  // a lost wake-up costs 50 ms each
 }
+
+TEST_CASE("A message received that was given back wakes a sender that waits for a place") {
+  auto channel = new_channel(new_arena(), with_capacity(3));
+  REQUIRE(fill_up(*channel) == 3);
+  for (int i = 0; i < 3; ++i) take(*channel, no_wait()).value().nack(no_wait()).value();
+  Event& space = header_of(*channel).space;
+  for (const bool takes : {false, true}) {
+    const std::uint32_t since = arm(space);
+    if (takes) REQUIRE(take(*channel, no_wait()).value().ack(no_wait()).ok());
+    if (!takes) REQUIRE(channel->get(no_wait()).ok());
+    REQUIRE(was_woken(space, since));
+  }
+}
+
+TEST_CASE("Each message settled wakes takers that have too many, and what may be taken again those who wait for it") {
+  ChannelOptions options = with_capacity(8);
+  options.max_attempts = 2;
+  options.max_unsettled = 1;
+  auto channel = new_channel(new_arena(), options);
+  put(*channel, 1).value();
+  Event &acked = header_of(*channel).acked, &items = header_of(*channel).items;
+  for (const bool comes_again : {true, false}) {
+    Delivery delivery = take(*channel, no_wait()).value();
+    const std::uint32_t since_acked = arm(acked), since_items = arm(items);
+    REQUIRE(delivery.nack(no_wait()).ok());
+    REQUIRE(was_woken(acked, since_acked));
+    REQUIRE(was_woken(items, since_items) == comes_again);
+  }
+  std::vector<Delivery> rejected = channel->rejected(patience()).value();
+  const std::uint32_t since = arm(items);
+  REQUIRE(rejected[0].requeue(no_wait()).ok());
+  REQUIRE(was_woken(items, since));
+}
