@@ -41,12 +41,6 @@ SHMTREE_REPLACES_ALLOCATION void* operator new(std::size_t bytes, std::align_val
 SHMTREE_REPLACES_ALLOCATION void* operator new[](std::size_t bytes) {
   return operator new(bytes);
 }
-SHMTREE_REPLACES_ALLOCATION void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-SHMTREE_REPLACES_ALLOCATION void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
 
 namespace {
 
