@@ -341,7 +341,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     const std::uint64_t count = kept_count_.load(std::memory_order_relaxed);
     return count == 0 || kept_by_.load(std::memory_order_relaxed) != arena_->current_identity() ? 0 : count;
   }
-  RecordState write_returned(Record& record, const Incoming& message) noexcept;
+  std::optional<RecordState> write_returned(Record& record, const Incoming& message) noexcept;
   bool return_to_channel(Incoming& message) noexcept;
   void keep(std::unique_ptr<Received> received) noexcept;
   std::unique_ptr<Received> first_kept() noexcept;

@@ -4,7 +4,12 @@
 // record may need memory of the arena. While there is none the message stays here, in the place that it was received
 // into, and the process receives nothing else before it; as the last end here is left it is tried once more.
 //
-// Until a record's state says "returned" the message is a received one, which goes with its receiver.
+// Until a record's state says "returned" the message is a received one, which goes with its receiver. Two things must
+// not take its block for one that nothing keeps, as its hold ends and its record begins:
+//   a recovery   it looks at the channel under the receivers' lock, and what it saw counts until it clears `dirty`. Who
+//                has that lock by Arena::lock() found `dirty` at 0: a recovery looks later, and sees the record.
+//   a releaser   it looks under the arena's lock, at the delivered flag first and the holders next. The flag is set
+//                under that lock, too, and the hold ends after it.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -19,6 +24,12 @@ namespace shmtree::channel {
 
 using namespace platform;
 
+namespace {
+
+constexpr int kMostTries = 64;
+
+}  // namespace
+
 void Channel::give_back(std::unique_ptr<Received> received) noexcept {
   if (return_to_channel(received->message)) return;
   keep(std::move(received));
@@ -26,35 +37,40 @@ void Channel::give_back(std::unique_ptr<Received> received) noexcept {
   notify_all(header().items);  // other threads of this process may wait
 }
 
-// Under the receivers' lock: a free record becomes that of a message that was taken and given back. What it became.
-RecordState Channel::write_returned(Record& record, const Incoming& message) noexcept {
+// Under the receivers' lock: a free record becomes that of a message that was taken and given back. What it became;
+// nothing when the arena's lock is taken.
+std::optional<RecordState> Channel::write_returned(Record& record, const Incoming& message) noexcept {
+  if (message.in_block() && !arena_->try_set_delivered(message.block_)) return std::nullopt;
   Slot& slot = record.slot();
   store_once(slot.ticket, message.ticket_);
   store_once(slot.block, message.in_block() ? memory::pack(message.block_) : 0);
   store_once(slot.bytes, message.bytes_);
   store_once(slot.sender, message.sender_);
   if (!message.in_block()) std::memcpy(slot.inline_data(), message.inline_data_, message.frame().size());
-  if (message.in_block()) arena_->set_delivered(message.block_, true);
   const std::uint64_t taken = record_word(RecordState::kTaken, memory::kNobody, message.attempts_);
   const std::uint64_t word = given_back(taken, load_once(header().max_attempts));
   set_record(record, word);
   return state_of_record(word);
 }
 
-// False, with the message as it was, when there is no memory for a record or its lock is not to be had.
+// False, with the message as it was, when there is no memory for a record or a lock is not to be had.
 bool Channel::return_to_channel(Incoming& message) noexcept try {
   const WaitContext at_once{Deadline::immediate()};
-  RecordState became = RecordState::kReturned;
-  for (;;) {
-    if (!arena_->lock_quietly(header().receivers_lock, at_once)) return false;
+  std::optional<RecordState> became;
+  for (int tries = 0; !became; ++tries) {
+    if (tries == kMostTries || !arena_->lock_quietly(header().receivers_lock, at_once)) return false;
     Record* record = free_record();
     if (record != nullptr) became = write_returned(*record, message);
     arena_->unlock(header().receivers_lock);
-    if (record != nullptr) break;
-    if (!add_records(at_once)) return false;
+    if (record == nullptr) {
+      if (!add_records(at_once)) return false;
+    } else if (!became) {  // until the arena's lock has been free
+      if (!arena_->lock_blocks_quietly(at_once)) return false;
+      arena_->unlock_blocks();
+    }
   }
   message.drop();
-  settled(became);
+  settled(*became);
   return true;
 } catch (const std::bad_alloc&) {
   return false;

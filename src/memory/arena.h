@@ -244,6 +244,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void drop_hold(BlockRef ref) noexcept;
   // A delivery record begins or ceases to keep the block; under the receivers' lock.
   void set_delivered(BlockRef ref, bool delivered) noexcept;
+  // A record begins to keep a block that this process holds, and is about to let go of. False when the arena's lock is
+  // taken.
+  bool try_set_delivered(BlockRef ref) noexcept;
   // Frees the block if nothing keeps it. Never blocks.
   void collect(BlockRef ref) noexcept;
   // Frees a block of the channel's own making (a used-up ring segment, a message that is thrown away), now unreachable.

@@ -177,6 +177,13 @@ void Arena::set_delivered(BlockRef ref, bool delivered) noexcept {
   }
 }
 
+bool Arena::try_set_delivered(BlockRef ref) noexcept {
+  if (!try_lock(header().arena_lock)) return false;
+  set_delivered(ref, true);
+  unlock_blocks();
+  return true;
+}
+
 // Under the arena lock, so that a holder that died, and the message that it received, are counted away first. Receivers
 // set their bit before the message goes, which is why its references are looked at before the bits.
 Result<bool> Arena::kept_by_others(BlockRef ref, const WaitContext& wait) {
