@@ -125,10 +125,9 @@ def test_a_message_that_there_is_no_memory_to_give_back_stays_with_the_process_u
     sender, receiver = arena.create_pair()
     sender.put(Raises())
     sender.put("next")
-    full = []
+    full: list[Any] = []
     with pytest.raises(shmtree.OutOfSharedMemory):
-        while True:
-            full.append(arena.new_empty(4096, np.uint8))
+        full.extend(arena.new_empty(4096, np.uint8) for _ in range(10_000))
     fails(MemoryError())
     for _ in range(2):
         with pytest.raises(MemoryError):
