@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +142,55 @@ def test_a_message_that_there_is_no_memory_to_give_back_stays_with_the_process_u
     full.clear()
     receiver.close()
     assert sender._channel.stats()["returned"] == 1
+
+
+class Sometimes:
+    """A number that there is no memory for every third time or so."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sometimes, (self.number,)
+
+
+def _sometimes(number: int) -> int:
+    if random.random() < 0.3:
+        raise MemoryError
+    return number
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["room for records", "no room"])
+def test_threads_that_run_out_of_memory_at_random_lose_nothing(full: bool) -> None:
+    arena = shmtree.Arena(4 * MIB)
+    sender, receiver = arena.create_pair(capacity=64)
+    kept = []
+    if full:
+        with pytest.raises(shmtree.OutOfSharedMemory):
+            kept.extend(arena.new_empty(4096, np.uint8) for _ in range(10_000))
+    got: list[int] = []
+
+    def receive() -> None:
+        while True:
+            try:
+                got.append(receiver.get(timeout=30))
+            except MemoryError:
+                continue
+            except shmtree.ChannelClosed:
+                return
+
+    threads = [threading.Thread(target=receive) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(500):
+        sender.put(Sometimes(number), timeout=30)
+    while len(got) < 500:
+        receiver.stats()
+    sender.close()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(got) == list(range(500)) and receiver.empty()
+    assert arena._core.check() == ""
 
 
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more addresses than any limit leaves")
