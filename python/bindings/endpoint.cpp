@@ -21,8 +21,7 @@ void leave(Endpoint* self, End which) noexcept {
 }
 
 PyObject* get_closed(PyObject* self, void*) {
-  const Endpoint* endpoint = as_endpoint(self);
-  return PyBool_FromLong((endpoint->closed[0] || !endpoint->has[0]) && (endpoint->closed[1] || !endpoint->has[1]));
+  return PyBool_FromLong(all_closed(as_endpoint(self)));
 }
 
 PyObject* get_allow_pickle(PyObject* self, void*) {
@@ -30,7 +29,23 @@ PyObject* get_allow_pickle(PyObject* self, void*) {
 }
 
 PyObject* get_channel(PyObject* self, void*) {
-  return pybind11::cast(as_endpoint(self)->channel).release().ptr();
+  auto channel = any_channel(as_endpoint(self));
+  return channel ? pybind11::cast(std::move(channel)).release().ptr() : nullptr;
+}
+
+PyObject* get_name(PyObject* self, void*) {
+  const CriticalSection alone(self);
+  PyObject* name = as_endpoint(self)->name;
+  return Py_NewRef(name ? name : Py_None);
+}
+
+int set_name(PyObject* self, PyObject* value, void*) {
+  Ref old;
+  const CriticalSection alone(self);
+  PyObject* name = value == Py_None ? nullptr : value;
+  Py_XINCREF(name);
+  old = Ref(std::exchange(as_endpoint(self)->name, name));
+  return 0;
 }
 
 }  // namespace
@@ -52,6 +67,8 @@ bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
     return false;
   }
   self->channel = std::move(channel);
+  self->known = self->channel;
+  self->attached = true;
   self->allow_pickle = allow_pickle;
   for (const End which : {End::kSending, End::kReceiving}) {
     const auto index = static_cast<std::size_t>(which);
@@ -61,6 +78,7 @@ bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
     self->joined[index] = true;
     self->closed[index] = false;
   }
+  self->released = false;
   return true;
 }
 
@@ -75,6 +93,8 @@ PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, End
   if (!self) return nullptr;
   Endpoint* endpoint = as_endpoint(self.get());
   new (&endpoint->channel) std::shared_ptr<Channel>();
+  new (&endpoint->known) std::weak_ptr<Channel>();
+  endpoint->released = true;
   endpoint->has[static_cast<std::size_t>(end)] = true;
   return attach_endpoint(endpoint, given, allow_pickle != 0) ? self.release() : nullptr;
 }
@@ -83,6 +103,7 @@ PyGetSetDef endpoint_getset[] = {
     {"closed", guarded<get_closed>, nullptr, "Whether close() was called on this object.", nullptr},
     {"allow_pickle", guarded<get_allow_pickle>, nullptr, "Whether this end may send, or load, pickles.", nullptr},
     {"_channel", guarded<get_channel>, nullptr, "The channel itself.", nullptr},
+    {"_name", guarded<get_name>, set_name, "The name that this end keeps, or None.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -91,12 +112,26 @@ void dealloc_endpoint(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   for (const End which : {End::kSending, End::kReceiving}) leave(endpoint, which);
   endpoint->channel.~shared_ptr();
+  endpoint->known.~weak_ptr();
+  Py_XDECREF(endpoint->name);
   Py_XDECREF(endpoint->deferred.load());
   type->tp_free(self);
   Py_DECREF(type);
 }
 
+void release_channel(Endpoint* self) {
+  if (self->released.exchange(true)) return;
+  Ref name;
+  std::shared_ptr<Channel> channel;
+  {
+    const CriticalSection alone(reinterpret_cast<PyObject*>(self));
+    name = Ref(std::exchange(self->name, nullptr));
+    channel = std::exchange(self->channel, nullptr);
+  }
+}
+
 void close_end(Endpoint* self, End which) {
+  const InCall call(self);
   if (!self->has[static_cast<std::size_t>(which)] || closed_flag(self, which).exchange(true)) return;
   leave(self, which);
   self->channel->wake_all();  // threads that wait at this object
@@ -118,6 +153,17 @@ Channel* open_channel(Endpoint* self, End which) {
   if (!closed_flag(self, which).load(std::memory_order_acquire)) [[likely]]  // after attach_endpoint() set the channel
     return self->channel.get();
   set_closed_here(self);
+  return nullptr;
+}
+
+std::shared_ptr<Channel> any_channel(Endpoint* self) {
+  auto channel = self->known.lock();
+  if (channel) return channel;
+  if (self->is_queue && !self->attached) {
+    PyErr_SetString(PyExc_RuntimeError, "this queue was not initialised: __init__() of its class was not called");
+  } else {
+    set_closed_here(self);
+  }
   return nullptr;
 }
 

@@ -1,6 +1,9 @@
 // What the ends of a channel have in common as Python objects: a sender, a receiver, and a queue, which has both.
 //
 // All calls need the GIL. Threads may close an end, and take what is deferred, while others are in calls of it.
+//
+// An object has its channel, and its part in the name, until all of its ends are closed and no thread is in a call of
+// it (InCall). After that it still answers what another object of this process keeps the channel for (any_channel).
 #pragma once
 
 #include <atomic>
@@ -14,15 +17,26 @@
 
 namespace shmtree::python {
 
+#ifdef Py_GIL_DISABLED
+using CallCount = std::atomic<std::uint32_t>;
+#else
+using CallCount = std::uint32_t;  // the GIL guards it: nothing that costs in calls that nobody disturbs
+#endif
+
 struct Endpoint {
-  PyObject_HEAD std::shared_ptr<channel::Channel> channel;  // stays when the ends are closed; null until attach()
+  PyObject_HEAD std::shared_ptr<channel::Channel> channel;  // from attach() to the end of the last call after close()
+  std::weak_ptr<channel::Channel> known;                    // the same, for as long as this process has it
   // By channel::End:
   bool has[2];
   std::atomic<bool> joined[2];  // counts as one of this process's objects of that end
   std::atomic<bool> closed[2];
   bool allow_pickle;
   bool is_queue;
+  bool attached;
+  CallCount calls;                  // threads in calls of this object
+  std::atomic<bool> released;       // `channel` and `name` were let go of, or are not there yet
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
+  PyObject* name;                   // this object's share of the process's part in a name; owned, null for none
 };
 
 inline Endpoint* as_endpoint(PyObject* object) noexcept {
@@ -33,6 +47,28 @@ inline std::atomic<bool>& closed_flag(Endpoint* self, channel::End which) noexce
   return self->closed[static_cast<std::size_t>(which)];
 }
 
+inline bool all_closed(const Endpoint* self) noexcept {
+  return (self->closed[0] || !self->has[0]) && (self->closed[1] || !self->has[1]);
+}
+// Lets go of the channel and the name, once.
+void release_channel(Endpoint* self);
+
+// A call of `self` that uses its channel: what close() releases meanwhile is there to the end of it. Before
+// open_channel(), which tells whether there is a channel at all.
+class InCall {
+ public:
+  explicit InCall(Endpoint* self) noexcept : self_(self) { ++self->calls; }
+  ~InCall() {
+    if (--self_->calls == 0 && all_closed(self_)) [[unlikely]]
+      release_channel(self_);
+  }
+  InCall(const InCall&) = delete;
+  InCall& operator=(const InCall&) = delete;
+
+ private:
+  Endpoint* self_;
+};
+
 // tp_new, tp_dealloc and the members that all have: close(), closed, allow_pickle, channel.
 PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, channel::End end);
 // Takes part in the ends that `self` has. False with a Python error set.
@@ -42,8 +78,11 @@ void close_end(Endpoint* self, channel::End which);
 PyObject* close_endpoint(PyObject* self, PyObject*);
 extern PyGetSetDef endpoint_getset[];
 
-// The channel, or null with ChannelClosed set. Also looks after what has to be looked after lazily.
+// The channel, within an InCall, or null with ChannelClosed set. Also looks after what has to be looked after lazily.
 channel::Channel* open_channel(Endpoint* self, channel::End which);
+// The channel also of an object that was closed, while this process has it by another one; else null with ChannelClosed
+// set, or RuntimeError for a queue that was never initialised.
+std::shared_ptr<channel::Channel> any_channel(Endpoint* self);
 void set_closed_here(const Endpoint* self);
 
 // Sets the exception for a call of `self` that waited with these hooks: what a signal handler raised, ChannelClosed

@@ -17,18 +17,13 @@ End end_of(bool receiving) noexcept {
   return receiving ? End::kReceiving : End::kSending;
 }
 
-// The channel also of a queue that was closed. Null with RuntimeError set when there is none.
-Channel* any_channel(PyObject* self) {
-  if (as_endpoint(self)->channel) return as_endpoint(self)->channel.get();
-  PyErr_SetString(PyExc_RuntimeError, "this queue was not initialised: __init__() of its class was not called");
-  return nullptr;
-}
-
 PyObject* make_queue(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* self = type->tp_alloc(type, 0);
   if (!self) return nullptr;
   Endpoint* endpoint = as_endpoint(self);
   new (&endpoint->channel) std::shared_ptr<Channel>();
+  new (&endpoint->known) std::weak_ptr<Channel>();
+  endpoint->released = true;  // there is nothing yet
   endpoint->is_queue = true;
   for (const End which : {End::kSending, End::kReceiving}) {
     endpoint->has[static_cast<std::size_t>(which)] = true;
@@ -58,19 +53,19 @@ PyObject* put_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 }
 
 PyObject* qsize(PyObject* self, PyObject*) {
-  Channel* channel = any_channel(self);
+  const auto channel = any_channel(as_endpoint(self));
   return channel ? PyLong_FromUnsignedLongLong(endpoint_size(*channel)) : nullptr;
 }
 
 PyObject* full(PyObject* self, PyObject*) {
-  Channel* channel = any_channel(self);
+  const auto channel = any_channel(as_endpoint(self));
   return channel ? PyBool_FromLong(channel->capacity() != 0 && channel->size() >= channel->capacity()) : nullptr;
 }
 
 PyObject* close_one(PyObject* self, PyObject* receiving) {
   const int which = PyObject_IsTrue(receiving);
   if (which < 0) return nullptr;
-  if (as_endpoint(self)->channel) close_end(as_endpoint(self), end_of(which == 1));
+  if (as_endpoint(self)->attached) close_end(as_endpoint(self), end_of(which == 1));
   Py_RETURN_NONE;
 }
 
@@ -80,7 +75,7 @@ PyObject* is_closed(PyObject* self, PyObject* receiving) {
 }
 
 PyObject* task_done(PyObject* self, PyObject*) {
-  Channel* channel = any_channel(self);
+  const auto channel = any_channel(as_endpoint(self));
   if (!channel) return nullptr;
   const Status done = channel->task_done();
   if (!done.ok()) return raise(done.error());
@@ -88,7 +83,7 @@ PyObject* task_done(PyObject* self, PyObject*) {
 }
 
 PyObject* join_tasks(PyObject* self, PyObject* timeout) {
-  Channel* channel = any_channel(self);
+  const auto channel = any_channel(as_endpoint(self));
   Deadline deadline;
   if (!channel || !parse_deadline(nullptr, timeout, &deadline)) return nullptr;
   GilHooks hooks;
@@ -102,7 +97,7 @@ PyObject* shut_down(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyO
   PyObject* given[1];
   if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
   const int immediate = truth_of(given[0], 0);
-  Channel* channel = any_channel(self);
+  const auto channel = any_channel(as_endpoint(self));
   if (immediate < 0 || !channel) return nullptr;
   GilHooks hooks;
   const Status done = channel->shut_down(immediate == 1, {Deadline::never(), &hooks});
@@ -115,7 +110,7 @@ PyObject* reserve(PyObject* self, PyObject* args) {
   PyObject *block = nullptr, *timeout = nullptr;
   Deadline deadline;
   if (!PyArg_ParseTuple(args, "pOO", &receiving, &block, &timeout)) return nullptr;
-  Channel* channel = any_channel(self);
+  const auto channel = any_channel(as_endpoint(self));
   if (!channel || !parse_deadline(block, timeout, &deadline)) return nullptr;
   GilHooks hooks;
   const Status reserved = channel->reserve(end_of(receiving != 0), {deadline, &hooks});
@@ -126,7 +121,7 @@ PyObject* reserve(PyObject* self, PyObject* args) {
 
 PyObject* release(PyObject* self, PyObject* receiving) {
   const int which = PyObject_IsTrue(receiving);
-  Channel* channel = any_channel(self);
+  const auto channel = any_channel(as_endpoint(self));
   return which < 0 || !channel ? nullptr : PyBool_FromLong(channel->release(end_of(which == 1)));
 }
 

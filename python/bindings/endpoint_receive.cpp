@@ -64,6 +64,7 @@ Ref object_in(Place& place, Endpoint* self, CopyPolicy copy, PyObject* items) {
 
 PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy, PyObject* items = nullptr) {
   const Span span("shmtree.get");
+  const InCall call(self);
   Channel* channel = begin(self);
   if (!channel) return nullptr;
   GilHooks hooks(&closed_flag(self, End::kReceiving));
@@ -114,6 +115,7 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
   }
   const Span span("shmtree.take");
   Endpoint* self = as_endpoint(object);
+  const InCall call(self);
   Channel* channel = begin(self);
   if (!channel) return nullptr;
   GilHooks hooks(&closed_flag(self, End::kReceiving));
@@ -139,11 +141,13 @@ PyObject* rejected(PyObject* object, PyObject*) {
 }
 
 PyObject* qsize(PyObject* self, PyObject*) {
+  const InCall call(as_endpoint(self));
   Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
   return channel ? PyLong_FromUnsignedLongLong(endpoint_size(*channel)) : nullptr;
 }
 
 PyObject* full(PyObject* self, PyObject*) {
+  const InCall call(as_endpoint(self));
   Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
   return channel ? PyBool_FromLong(channel->full()) : nullptr;
 }
@@ -196,10 +200,14 @@ PyMethodDef methods[] = {
     {"_ready", as_method<endpoint_ready>(), METH_NOARGS, "Whether get() would return or raise at once."},
     {"fileno", as_method<endpoint_fileno>(), METH_NOARGS,
      "fileno($self)\n--\n\n"
-     "A descriptor that is readable while there is something to receive, for poll loops. The receiver owns it. Deaths\n"
+     "A descriptor that is readable while there is something to receive, for poll loops. The receiver owns it, and\n"
+     "close() closes it. Deaths\n"
      "of peers are seen only by looking: poll in slices, as shmtree.wait() does."},
     {"close", as_method<close_endpoint>(), METH_NOARGS,
-     "close($self)\n--\n\nEnds this object's part in receiving; views stay valid. May be called again."},
+     "close($self)\n--\n\n"
+     "Ends this object's part in receiving, and lets go of the channel as soon as no other thread is in a call of it:\n"
+     "with the process's last object of the channel its name, memory and descriptors go. Views stay valid. May be\n"
+     "called again."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -246,6 +254,7 @@ PyObject* endpoint_get_many(PyObject* object, PyObject* const* args, Py_ssize_t 
   }
   const Span span("shmtree.get_many");
   Endpoint* self = as_endpoint(object);
+  const InCall call(self);
   Ref items(PyList_New(0));
   Ref first(items ? get_object(self, deadline, copy, items.get()) : nullptr);
   if (!first) return nullptr;
@@ -271,12 +280,14 @@ PyObject* endpoint_next(PyObject* self) {
 }
 
 PyObject* endpoint_empty(PyObject* self, PyObject*) {
+  const InCall call(as_endpoint(self));
   Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
   return channel ? PyBool_FromLong(endpoint_size(*channel) == 0) : nullptr;
 }
 
 PyObject* endpoint_ready(PyObject* object, PyObject*) {
   Endpoint* self = as_endpoint(object);
+  const InCall call(self);
   // Whatever a call would raise at once is worth waking up for, too.
   if (closed_flag(self, End::kReceiving) || self->deferred) Py_RETURN_TRUE;
   Channel& channel = *self->channel;
@@ -288,6 +299,7 @@ PyObject* endpoint_fileno(PyObject* self, PyObject*) {
 }
 
 PyObject* wake_descriptor(Endpoint* self, End which) {
+  const InCall call(self);
   Channel* channel = open_channel(self, which);
   if (!channel) return nullptr;
   auto fd = channel->wake_fd(which);

@@ -133,18 +133,21 @@ bool is_at_hand(PyObject* iterator) {
 }
 
 PyObject* has_space(PyObject* self, PyObject*) {
+  const InCall call(as_endpoint(self));
   Channel* channel = open_channel(as_endpoint(self), End::kSending);
   if (!channel) return nullptr;
   const bool room = channel->has_room() || (notice_deaths(*channel->arena(), kLookedLatelyNs) && channel->has_room());
   return PyBool_FromLong(room);
 }
 
-// Acks may be waited for after close().
+// Acks may be waited for after close(), while this process has the channel by another object.
 PyObject* wait_for(Endpoint* self, std::optional<std::uint64_t> ticket, PyObject* timeout) {
   Deadline deadline;
   if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
+  const auto channel = any_channel(self);
+  if (!channel) return nullptr;
   GilHooks hooks;
-  const Status acked = self->channel->wait_for_ack(ticket, {deadline, &hooks});
+  const Status acked = channel->wait_for_ack(ticket, {deadline, &hooks});
   if (!acked.ok()) return raise_waited(self, hooks, acked.error());
   Py_RETURN_NONE;
 }
@@ -171,8 +174,10 @@ PyObject* wait_for_ack(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
 }
 
 PyObject* get_pending_acks(PyObject* self, void*) {
+  const auto channel = any_channel(as_endpoint(self));
+  if (!channel) return nullptr;
   GilHooks hooks;
-  const std::uint64_t pending = as_endpoint(self)->channel->pending_acks({Deadline::after_ns(10'000'000'000), &hooks});
+  const std::uint64_t pending = channel->pending_acks({Deadline::after_ns(10'000'000'000), &hooks});
   return PyErr_Occurred() ? nullptr : PyLong_FromUnsignedLongLong(pending);
 }
 
@@ -197,8 +202,9 @@ PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
     return PyObject_CallMethod(self, "_new_tensor", "OOs#O", given[0], dtype, order, order_bytes,
                                zeroed ? Py_True : Py_False);
   }
-  return new_array(as_endpoint(self)->channel->arena(), given[0], dtype, {order, static_cast<std::size_t>(order_bytes)},
-                   zeroed, false);
+  const auto channel = any_channel(as_endpoint(self));
+  if (!channel) return nullptr;
+  return new_array(channel->arena(), given[0], dtype, {order, static_cast<std::size_t>(order_bytes)}, zeroed, false);
 }
 
 PyObject* make_sender(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -232,7 +238,9 @@ PyMethodDef methods[] = {
     {"wait_for_all_ack", as_method<wait_for_all_ack>(), METH_FASTCALL | METH_KEYWORDS,
      "wait_for_all_ack($self, timeout=None)\n--\n\n"
      "Waits until every message that this process has put was received (and, if taken, acknowledged).\n\n"
-     "TimeoutError after `timeout` seconds; PeerDied or ChannelClosed when no receiver is left that could."},
+     "TimeoutError after `timeout` seconds; PeerDied or ChannelClosed when no receiver is left that could; "
+     "ChannelClosed\n"
+     "after close(), unless this process has another object of the channel."},
     {"wait_for_ack", as_method<wait_for_ack>(), METH_FASTCALL | METH_KEYWORDS,
      "wait_for_ack($self, ticket, timeout=None)\n--\n\n"
      "Waits until the message with that ticket was received. Errors as of wait_for_all_ack(); ValueError for a ticket\n"
@@ -252,7 +260,10 @@ PyMethodDef methods[] = {
     {"_fileno_to_put", as_method<endpoint_fileno_to_put>(), METH_NOARGS,
      "A descriptor that is readable while _ready_to_put()."},
     {"close", as_method<close_endpoint>(), METH_NOARGS,
-     "close($self)\n--\n\nEnds this object's part in sending. What was put stays in the channel. May be called again."},
+     "close($self)\n--\n\n"
+     "Ends this object's part in sending, and lets go of the channel as soon as no other thread is in a call of it:\n"
+     "with the process's last object of the channel its name, memory and descriptors go. What was put stays in the\n"
+     "channel. May be called again."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -279,6 +290,7 @@ bool parse_put_nowait(PyObject* const* args, Py_ssize_t nargs, PyObject* keyword
 
 std::optional<std::uint64_t> put_object(Endpoint* self, const PutArguments& arguments) {
   const Span span("shmtree.put");
+  const InCall call(self);
   Channel* channel = open_channel(self, End::kSending);
   if (!channel) return std::nullopt;
   GilHooks hooks(&closed_flag(self, End::kSending));
@@ -303,6 +315,7 @@ PyObject* endpoint_put_many(PyObject* self, PyObject* const* args, Py_ssize_t na
   if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(nullptr, given[1], &deadline)) {
     return nullptr;
   }
+  const InCall call(as_endpoint(self));
   if (!open_channel(as_endpoint(self), End::kSending)) return nullptr;
   if (given[1] && PyBool_Check(given[1])) {  // what other queues have in this place
     return PyErr_Format(PyExc_TypeError, "timeout is %R; it must be a number of seconds, or None", given[1]);
@@ -336,6 +349,7 @@ PyObject* endpoint_put_many(PyObject* self, PyObject* const* args, Py_ssize_t na
 // Whether put() of a small message would return or raise at once.
 PyObject* endpoint_can_put(PyObject* self, PyObject*) {
   Endpoint* endpoint = as_endpoint(self);
+  const InCall call(endpoint);
   return PyBool_FromLong(closed_flag(endpoint, End::kSending) || endpoint->channel->can_put());
 }
 
@@ -350,6 +364,7 @@ bool init_sender(PyObject* module) {
       endpoint_getset[0],
       endpoint_getset[1],
       endpoint_getset[2],
+      endpoint_getset[3],
       {nullptr, nullptr, nullptr, nullptr, nullptr},
   };
   static PyType_Slot slots[] = {

@@ -52,16 +52,14 @@ class Arena:
             raise ValueError(f"prefault is {prefault}; it must not be more than max_bytes, {max_bytes}")
         if name is not None:
             _process.check_name(name)
-        self._core = _core.Arena.create(max_bytes or 0, prefault, huge_pages)
+        self._core: _core.Arena | None = _core.Arena.create(max_bytes or 0, prefault, huge_pages)
         self._name = _process.create_name(name, ARENA, self._core) if name is not None else None
-        self._closed = False
 
     @classmethod
     def _of(cls, core: _core.Arena, name: _core.Name | None) -> Arena:
         self = cls.__new__(cls)
         self._core = core
         self._name = name
-        self._closed = False
         return self
 
     @classmethod
@@ -74,9 +72,10 @@ class Arena:
         return cls._of(known.arena, known)
 
     def _open(self) -> _core.Arena:
-        if self._closed:
+        core = self._core
+        if core is None:
             raise ChannelClosed("this arena was closed in this process")
-        return self._core
+        return core
 
     def create_pair(
         self,
@@ -138,20 +137,21 @@ class Arena:
 
         With a name, `SharedArray.open` finds it from any process of this user; FileExistsError when that is in use.
         """
-        memory = self._open().new_array(shape, dtype, "C", True)
+        core = self._open()
+        memory = core.new_array(shape, dtype, "C", True)
         if memory.nbytes == 0:
             raise ValueError(f"an array of shape {shape} has no memory to share")
-        memory = self._core.open_array(_core.block_of(memory), memory.shape, memory.dtype, "C")
+        memory = core.open_array(_core.block_of(memory), memory.shape, memory.dtype, "C")
         known = None
         if name is not None:
             note = json.dumps({"shape": memory.shape, "dtype": _dtype_text(memory.dtype)})
-            known = _process.create_name(name, ARRAY, self._core, _core.block_of(memory), note)
-        return SharedArray._of(self._core, memory, known)
+            known = _process.create_name(name, ARRAY, core, _core.block_of(memory), note)
+        return SharedArray._of(core, memory, known)
 
     @property
     def max_bytes(self) -> int:
         """The budget."""
-        return self._core.max_bytes
+        return self._open().max_bytes
 
     def stats(self) -> dict[str, Any]:
         """Counts and bytes.
@@ -160,15 +160,15 @@ class Arena:
         held_bytes held by processes, or by channels for themselves. blocks: in use. participants: processes.
         reconciles: how often something was tidied up after a death.
         """
-        return self._core.stats()
+        return self._open().stats()
 
     def holders(self) -> list[Holder]:
         """Each block that views or arrays keep, once for each process that holds it."""
-        return [Holder(*each) for each in self._core.holders()]
+        return [Holder(*each) for each in self._open().holders()]
 
     def trim(self) -> int:
         """Gives the memory of what is not in use back to the machine; returns how many bytes."""
-        return self._core.trim()
+        return self._open().trim()
 
     def pin(self) -> None:
         """Registers memory of the arena with CUDA, in this process: copies from it to a device are then one DMA.
@@ -186,23 +186,26 @@ class Arena:
     def unpin(self) -> None:
         """Ends `pin`, after the copies that `Receiver.get_to` has begun."""
         self._pins = False
-        _pinned.unpin(self._core)
+        _pinned.unpin(self._open())
 
     @property
     def pinned_bytes(self) -> int:
         """Of the memory that is registered."""
-        return _pinned.pinned_bytes(self._core)
+        return _pinned.pinned_bytes(self._open())
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._core is None
 
     def close(self) -> None:
-        """Ends the use of this object, its part in the arena's name, and `pin`. Channels and views of it go on."""
-        self._closed = True
-        self._name = None
+        """Ends the use of this object, its part in the arena's name, and `pin`. Channels and views of it go on.
+
+        With the last of them the memory and the descriptor go from this process. May be called again.
+        """
         if self._pins:
             self.unpin()
+        self._name = None
+        self._core = None
 
     def __enter__(self) -> Arena:
         return self
@@ -216,7 +219,8 @@ class Arena:
         return _open_arena, (type(self), *_handles.reduce_memory(self._open(), 0, self._name))
 
     def __repr__(self) -> str:
-        return f"<Arena of {self.max_bytes} bytes{', closed' if self._closed else ''}>"
+        core = self._core
+        return f"<Arena of {core.max_bytes} bytes>" if core is not None else "<Arena, closed>"
 
 
 class SharedArray:

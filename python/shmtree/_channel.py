@@ -73,7 +73,7 @@ class End:
     if TYPE_CHECKING:  # from the base of the core, which comes first
 
         @property
-        def _channel(self) -> _core.Channel: ...
+        def _channel(self) -> _core.Channel: ...  # ChannelClosed when this process has it no more
         @property
         def closed(self) -> bool: ...
         def close(self) -> None: ...
@@ -89,7 +89,8 @@ class End:
         put, received, queued (with the returned ones) and taken (not settled) messages, returned and rejected ones,
         queued_bytes; capacity, max_bytes, max_unsettled and max_attempts (0: no limit); processes that have the ends
         (senders, receivers); put_per_s and received_per_s since the last call on this object. unfinished: those that
-        no task_done() was called for.
+        no task_done() was called for. ChannelClosed after close(), unless this process has another object of the
+        channel.
         """
         return self._rates.add_to(self._channel.stats())
 
@@ -117,13 +118,11 @@ class Sender(_core.SenderBase, End):
     only the receiving end; when nobody takes part any more, receivers find the end of the stream.
     """
 
-    __slots__ = ("__weakref__", "_name", "_rates")
-    _name: _core.Name | None
+    __slots__ = ("__weakref__", "_rates")
     _rates: Rates
 
     def __new__(cls, channel: _core.Channel, allow_pickle: bool = True) -> Sender:
         self = super().__new__(cls, channel, allow_pickle)
-        self._name = None
         self._rates = Rates()
         return self
 
@@ -153,13 +152,11 @@ class Receiver(_core.ReceiverBase, End):
     the senders was killed, else ChannelClosed. A process that an uncaught exception ends was not killed.
     """
 
-    __slots__ = ("__weakref__", "_name", "_rates")
-    _name: _core.Name | None
+    __slots__ = ("__weakref__", "_rates")
     _rates: Rates
 
     def __new__(cls, channel: _core.Channel, allow_pickle: bool = True) -> Receiver:
         self = super().__new__(cls, channel, allow_pickle)
-        self._name = None
         self._rates = Rates()
         return self
 

@@ -107,6 +107,7 @@ class SenderBase:
     def allow_pickle(self) -> bool: ...
     @property
     def _channel(self) -> Channel: ...
+    _name: Name | None
 
 @disjoint_base
 class ReceiverBase:
@@ -130,6 +131,7 @@ class ReceiverBase:
     def allow_pickle(self) -> bool: ...
     @property
     def _channel(self) -> Channel: ...
+    _name: Name | None
 
 @disjoint_base
 class QueueBase(Generic[_T]):
@@ -165,6 +167,7 @@ class QueueBase(Generic[_T]):
     def allow_pickle(self) -> bool: ...
     @property
     def _channel(self) -> Channel: ...
+    _name: Name | None
 
 @final
 class Delivery:

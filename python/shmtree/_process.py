@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from . import _core, _launch
+from .errors import ChannelClosed
 
 
 class HasChannel(Protocol):
@@ -50,7 +51,8 @@ def home_arena() -> _core.Arena | None:
     In a forked child, which is given nothing, the arena that its parent makes channels in. None if there is neither.
     """
     if _given is not None and (queue := _given()) is not None:
-        return queue._channel.arena
+        with contextlib.suppress(ChannelClosed):
+            return queue._channel.arena
     return _default[1] if _default is not None else None
 
 

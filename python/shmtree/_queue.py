@@ -37,7 +37,6 @@ class BaseQueue(_core.QueueBase[_T], End):
     queue any more. Iteration goes on until the queue is shut down, and empty.
     """
 
-    _name: _core.Name | None = None
     _maxsize = 0
     _rates: Rates
 

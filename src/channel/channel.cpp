@@ -98,12 +98,7 @@ Channel::~Channel() {
     local_ends_[static_cast<std::uint32_t>(which)] = 1;
     leave(which);
   }
-  const Identity me = arena_->current_identity();
-  for (int which = 0; which < 2; ++which) {
-    if (me == memory::kNobody || watches_[which].owner != me) continue;
-    const std::uint64_t bit = std::uint64_t{1} << (memory::slot_of(me) % 64);
-    clear_bits(header().watchers[which].words[memory::slot_of(me) / 64], bit);
-  }
+  for (const End which : {End::kSending, End::kReceiving}) unwatch(which);  // also asked for without an end
 }
 
 // The segment that a word of shared memory names; none when there cannot be one.

@@ -186,7 +186,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // Whether a get() of an empty channel would report the end of the stream, or deaths, instead of waiting.
   bool has_ended() noexcept { return is_over(End::kSending); }
   // A descriptor that is readable while ready() or, for the sending end, can_put(); also at once. Owned by the channel;
-  // one per process and end.
+  // one per process and end. It is closed when the process leaves that end.
   Result<int> wake_fd(End end);
 
   // --- queues (queue.cpp)
@@ -350,6 +350,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   // Ends.
   void seat(End which, Identity who) noexcept;
+  void depart(End which) noexcept;
   bool anyone_at(End which) noexcept;
   bool is_over(End which) noexcept;
   Error end_error(End which);
@@ -379,6 +380,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
       settle_active_fd(which);
   }
   void settle_active_fd(End which) noexcept;
+  void unwatch(End which) noexcept;
   void send_announced_wakes() noexcept;
   void await_announced_wakes() noexcept;
 

@@ -63,6 +63,12 @@ void Channel::leave(End which) noexcept {
     if (count == 0 || --count != 0) return;
   }
   if (which == End::kReceiving && kept_here() != 0) return_kept();
+  unwatch(which);
+  depart(which);
+}
+
+// The process takes no part in the end any more.
+void Channel::depart(End which) noexcept {
   const Identity me = arena_->current_identity();
   if (me == memory::kNobody) return;
   if ((load_acquire(end(which).members.words[word_of(me)]) & bit_of(me)) == 0) return;
@@ -180,9 +186,9 @@ void Channel::leave_all() noexcept {
         const std::lock_guard guard(channel->mutex_);
         std::uint32_t& count = channel->local_ends_[static_cast<std::uint32_t>(which)];
         if (count == 0) continue;
-        count = 1;
+        count = 0;
       }
-      channel->leave(which);
+      channel->depart(which);  // descriptors stay: other threads may still poll them
     }
     channel->arena_->say_goodbye();
   }

@@ -81,6 +81,19 @@ Result<int> Channel::wake_fd(End which) {
   return fd;
 }
 
+// Closes the descriptor. Senders that still have its bit in hand find no socket.
+void Channel::unwatch(End which) noexcept {
+  Watch& watch = watches_[static_cast<std::uint32_t>(which)];
+  const std::lock_guard guard(mutex_);
+  if (!watch.fd.valid()) return;
+  watch.active.store(false, std::memory_order_release);
+  const Identity owner = watch.owner.exchange(memory::kNobody, std::memory_order_acq_rel);
+  watch.fd.reset();
+  if (owner == memory::kNobody || owner != arena_->current_identity()) return;  // a child has its parent's
+  SlotSet& watchers = header().watchers[static_cast<std::uint32_t>(which)];
+  clear_bits(watchers.words[memory::slot_of(owner) / 64], std::uint64_t{1} << (memory::slot_of(owner) % 64));
+}
+
 // After the store of `tail` that announced it.
 void Channel::send_announced_wakes() noexcept {
   wake_watchers(End::kReceiving);
@@ -107,6 +120,7 @@ void Channel::settle_active_fd(End which) noexcept {
   const auto is_ready = [&] { return which == End::kReceiving ? ready() : can_put(); };
   if (which == End::kReceiving && !is_ready()) await_announced_wakes();
   const std::lock_guard guard(mutex_);  // of two threads, none sends a byte for what the other has received
+  if (!watch.fd.valid()) return;        // closed meanwhile
   if (!is_ready()) {
     drain_wakes(watch.fd.get());
     full_fence();  // what happens after the bytes were taken sends its own

@@ -1,0 +1,297 @@
+"""What close() lets go of: names, descriptors and mappings, at once, but for what views and other objects still need."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import selectors
+import threading
+
+import numpy as np
+import pytest
+
+import shmtree
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+
+def footprint() -> tuple[int, int, int]:
+    """Names, descriptors, and mappings of arenas."""
+    with open("/proc/self/maps") as maps:
+        mappings = sum("memfd:shmtree" in line for line in maps)
+    return len(shmtree.list_names()), len(os.listdir("/proc/self/fd")), mappings
+
+
+@pytest.fixture(autouse=True)
+def _warm():
+    # What a process makes once: the socket that wakes are sent through.
+    with shmtree.Arena(1 << 20) as arena:
+        sender, receiver = arena.create_pair()
+        receiver.fileno()
+        sender.put(1)
+        receiver.get()
+        sender.close()
+        receiver.close()
+
+
+def is_watched(number: int) -> bool:
+    """Whether some epoll of this process has the descriptor."""
+    for info in os.listdir("/proc/self/fdinfo"):
+        with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{info}") as lines:
+            if any(line.split()[:2] == ["tfd:", str(number)] for line in lines):
+                return True
+    return False
+
+
+def use(sender, receiver) -> None:
+    receiver.fileno()
+    sender.put({"x": np.zeros(100_000)})
+    assert receiver.get()["x"].sum() == 0
+
+
+def test_a_hundred_closed_named_pairs_leave_no_name_descriptor_or_mapping(name):
+    before = footprint()
+    pairs = [shmtree.create_pair(name=f"{name[:100]}-{i}") for i in range(100)]
+    for sender, receiver in pairs:
+        use(sender, receiver)
+    assert all(now >= then + 100 for now, then in zip(footprint(), before, strict=True))
+    for sender, receiver in pairs:
+        sender.close()
+        with receiver:
+            pass
+    assert footprint() == before
+    assert all(end.closed for pair in pairs for end in pair)
+
+
+def test_closed_pairs_and_arenas_of_their_own_leave_nothing():
+    before = footprint()
+    arenas = [shmtree.Arena(16 << 20) for _ in range(20)]
+    pairs = [arena.create_pair() for arena in arenas]
+    for arena, (sender, receiver) in zip(arenas, pairs, strict=True):
+        use(sender, receiver)
+        arena.close()
+        sender.close()
+        receiver.close()
+    assert footprint() == before
+    assert all(arena.closed for arena in arenas)
+
+
+def test_a_closed_named_queue_and_a_closed_named_arena_leave_nothing(name):
+    before = footprint()
+    q = shmtree.Queue(name=name)
+    q.fileno()
+    q.put(1)
+    assert q.get() == 1
+    arena = shmtree.Arena(1 << 20, name=name + "a")
+    assert footprint() != before
+    q.close()
+    arena.close()
+    assert footprint() == before
+    assert repr(arena) == "<Arena, closed>"
+    assert repr(q) == "<Queue, closed>"
+
+
+def test_the_two_halves_of_a_queue_go_with_the_second_that_is_closed(name):
+    before = footprint()
+    q = shmtree.Queue(name=name)
+    q._writer.close()
+    assert footprint() != before
+    q._reader.close()
+    assert footprint() == before
+
+
+def test_a_view_keeps_its_block_and_everything_goes_with_it(name):
+    before = footprint()
+    sender, receiver = shmtree.create_pair(name=name)
+    sender.put(np.arange(100_000))
+    view = receiver.get()
+    sender.close()
+    receiver.close()
+    assert footprint()[0] == before[0]
+    assert footprint()[2] > before[2]
+    assert view.sum() == sum(range(100_000))
+    del view
+    assert footprint() == before
+
+
+def test_a_delivery_that_is_not_settled_keeps_the_channel_until_it_is(name):
+    before = footprint()
+    sender, receiver = shmtree.create_pair(name=name)
+    sender.put(1)
+    delivery = receiver.take()
+    sender.close()
+    receiver.close()
+    delivery.ack()
+    assert footprint() == before
+
+
+def test_the_other_end_and_other_objects_of_the_same_end_stay_usable(name):
+    sender, receiver = shmtree.create_pair(name=name)
+    again = pickle.loads(pickle.dumps(receiver))
+    receiver.close()
+    sender.put(1)
+    assert again.get() == 1
+    assert [known.name for known in shmtree.list_names()] == [name]
+    sender.close()
+    assert list(again) == []
+    again.close()
+    assert shmtree.list_names() == []
+
+
+def test_the_descriptor_of_an_end_is_closed_with_its_last_object_in_this_process(arena):
+    sender, receiver = arena.create_pair()
+    again = pickle.loads(pickle.dumps(receiver))
+    number = receiver.fileno()
+    receiver.close()
+    assert again.fileno() == number
+    with selectors.DefaultSelector() as selector:
+        selector.register(number, selectors.EVENT_READ)
+        sender.put(1)
+        assert selector.select(10)
+        again.close()
+        with pytest.raises(OSError):
+            os.fstat(number)
+    for call in (receiver.fileno, again.fileno):
+        with pytest.raises(shmtree.ChannelClosed):
+            call()
+    sender.put(2)
+
+
+def test_whoever_waits_for_a_descriptor_that_is_closed_is_told(arena):
+    _sender, receiver = arena.create_pair()
+    number = receiver.fileno()
+    ready = []
+    thread = threading.Thread(target=lambda: ready.append(shmtree.wait([receiver], timeout=60)))
+    thread.start()
+    while not is_watched(number):
+        pass
+    receiver.close()
+    thread.join(30)
+    assert ready == [[receiver]]
+
+
+def test_what_a_closed_object_is_asked_it_answers_or_says_that_it_is_closed(name):
+    sender, receiver = shmtree.create_pair(name=name)
+    q = shmtree.JoinableQueue(name=name + "q")
+    arena = shmtree.Arena(1 << 20)
+    for each in (sender, receiver, q, arena):
+        each.close()
+        each.close()
+    for each in (sender, receiver, q, arena):
+        assert each.closed
+        assert "closed" in repr(each)
+        with pytest.raises(shmtree.ChannelClosed):
+            pickle.dumps(each)
+        with pytest.raises(shmtree.ChannelClosed):
+            each.stats()
+    calls = [
+        lambda: sender.put(1),
+        lambda: sender.capacity,
+        lambda: sender.pending_acks,
+        lambda: sender.new_empty(3),
+        sender.has_space,
+        sender.wait_for_all_ack,
+        receiver.get,
+        receiver.take,
+        receiver.qsize,
+        receiver.full,
+        lambda: receiver.get_many(2),
+        q.qsize,
+        q.full,
+        q.join,
+        q.task_done,
+        q.shutdown,
+        arena.holders,
+        arena.trim,
+        lambda: arena.max_bytes,
+    ]
+    for call in calls:
+        with pytest.raises(shmtree.ChannelClosed):
+            call()
+    assert list(receiver) == []
+
+
+@pytest.mark.parametrize("waiting", ["get", "put"])
+def test_threads_in_calls_of_an_object_that_is_closed_end_and_then_it_is_released(name, waiting):
+    before = footprint()
+    for round in range(10):
+        sender, receiver = shmtree.create_pair(1, name=f"{name[:100]}-{round}")
+        if waiting == "put":
+            sender.put(0)
+        closed = []
+        begun = threading.Barrier(9)
+
+        def call(end=receiver if waiting == "get" else sender, closed=closed, begun=begun):
+            begun.wait()
+            try:
+                while True:
+                    end.get() if waiting == "get" else end.put(np.zeros(10_000))
+            except shmtree.ChannelClosed:
+                closed.append(True)
+
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        (receiver if waiting == "get" else sender).close()
+        (sender if waiting == "get" else receiver).close()
+        for thread in threads:
+            thread.join(30)
+        assert len(closed) == 8
+        assert footprint() == before
+
+
+def test_threads_that_exchange_messages_all_end_when_both_ends_are_closed(name):
+    before = footprint()
+    for round in range(10):
+        sender, receiver = shmtree.create_pair(4, name=f"{name[:100]}-{round}")
+        closed = []
+        busy = threading.Semaphore(0)
+
+        def put(sender=sender, closed=closed, busy=busy):
+            try:
+                while True:
+                    sender.put({"x": np.ones(3_000), "y": 1})
+                    busy.release()
+            except shmtree.ChannelClosed:
+                closed.append(True)
+
+        def get(receiver=receiver, closed=closed):
+            try:
+                while True:
+                    assert receiver.get()["y"] == 1
+            except shmtree.ChannelClosed:
+                closed.append(True)
+
+        threads = [threading.Thread(target=each) for each in (put, get) * 4]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            busy.acquire()
+        sender.close()
+        receiver.close()
+        for thread in threads:
+            thread.join(30)
+        assert len(closed) == 8
+        assert footprint() == before
+
+
+class ClosesItsSender:
+    """Something that closes the end it is put into, while it is being sent."""
+
+    def __init__(self, sender):
+        self.sender = sender
+
+    def __reduce__(self):
+        self.sender.close()
+        return int, ()
+
+
+def test_an_object_that_closes_its_own_sender_is_not_sent(name):
+    before = footprint()
+    sender, receiver = shmtree.create_pair(name=name, allow_pickle=True)
+    receiver.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        sender.put([ClosesItsSender(sender), sender.new_empty(10)])
+    assert footprint() == before
