@@ -405,10 +405,11 @@ class Known(NamedTuple):
 
 
 def list_names() -> list[Known]:
-    """The names of this user's arenas, channels and arrays, those left over from kills too."""
+    """The names of this user's arenas, channels and arrays. Those that a kill left over are shown once, and removed."""
     return [Known(name, KINDS.get(kind, "something"), tuple(pids)) for name, _, kind, pids in _core.list_names()]
 
 
 def clean_names() -> list[str]:
-    """Removes the names that nobody alive has; returns them. Never needed: making such a name anew does the same."""
+    """Removes the names that nobody alive has; returns them. Never needed: `list_names`, and making or opening any name, do
+    the same."""
     return _core.clean_names()

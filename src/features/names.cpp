@@ -1,12 +1,14 @@
 #include "features/names.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
 #include <optional>
 #include <utility>
 
 #include "features/handle.h"
+#include "platform/clock.h"
 #include "platform/machine.h"
 #include "platform/other_process.h"
 #include "platform/private_directory.h"
@@ -178,6 +180,37 @@ Result<OpenName> open_path(const std::string& path) {
   return OpenName{std::move(*directory), std::move(*file), std::move(*record)};
 }
 
+// Removes a file that nobody alive has. False when somebody does, or another process is at it. Of the names of the
+// living it costs one look at a lock, and none is ever waited for.
+bool sweep(const Place& place, const std::string& name) {
+  if (platform::has_parts(place.directory.get(), name)) return false;
+  auto file = LockedFile::open(place.directory.get(), name, 0);
+  if (!file) return false;
+  auto record = read_record(*file);
+  return record && living(*file, *record).empty() && file->remove();
+}
+
+// What kills have left goes whenever a name is made or opened: each time a few files are looked at, others the next
+// time.
+void sweep_some() noexcept {
+  constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
+  static std::atomic<std::size_t> looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
+  try {
+    for (const Place& place : places()) {
+      const std::vector<std::string> names = platform::list_directory(place.directory.get(), kMostListed);
+      const std::size_t first = looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
+      for (std::size_t i = 0; i < std::min(names.size(), kMostLookedAt); ++i) {
+        sweep(place, names[(first + i) % names.size()]);
+      }
+    }
+  } catch (const std::bad_alloc&) {  // the next one does it
+  }
+}
+
+struct SweepAtTheEnd {
+  ~SweepAtTheEnd() { sweep_some(); }
+};
+
 NamedThing thing_of(const Header& header, std::shared_ptr<Arena> arena) {
   return NamedThing{static_cast<NamedKind>(header.kind), std::move(arena), header.block,
                     std::string(header.note, header.note_bytes)};
@@ -188,6 +221,7 @@ NamedThing thing_of(const Header& header, std::shared_ptr<Arena> arena) {
 Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedThing& thing) {
   Status valid = check_name(name);
   if (!valid) return with_name(std::move(valid).error(), name);
+  const SweepAtTheEnd sweeping;
   Header header{};
   if (thing.note.size() > sizeof header.note) return Error{Code::kInvalid, "the note of a name is over 472 bytes"};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
@@ -223,6 +257,7 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
 Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
   Status valid = check_name(name);
   if (!valid) return with_name(std::move(valid).error(), name);
+  const SweepAtTheEnd sweeping;
   Error error{Code::kNotFound, "nothing is known by it"};
   for (const Place& place : places()) {
     auto file = LockedFile::open(place.directory.get(), name, kLockTimeoutNs);
@@ -338,8 +373,10 @@ std::vector<NameInfo> list_names() {
       if (!file) continue;
       auto record = read_record(*file);
       if (!record) continue;
+      std::vector<int> pids = living(*file, *record);
+      if (pids.empty()) file->remove().ok();  // it is shown once more
       found.push_back(
-          NameInfo{name, place.path + "/" + name, static_cast<NamedKind>(record->header.kind), living(*file, *record)});
+          NameInfo{name, place.path + "/" + name, static_cast<NamedKind>(record->header.kind), std::move(pids)});
     }
   }
   return found;
@@ -349,10 +386,7 @@ std::vector<std::string> clean_names() {
   std::vector<std::string> removed;
   for (const Place& place : places()) {
     for (const std::string& name : platform::list_directory(place.directory.get())) {
-      auto file = LockedFile::open(place.directory.get(), name, kLockTimeoutNs);
-      if (!file) continue;
-      auto record = read_record(*file);
-      if (record && living(*file, *record).empty() && file->remove()) removed.push_back(name);
+      if (sweep(place, name)) removed.push_back(name);
     }
   }
   return removed;

@@ -11,7 +11,8 @@
 //
 // The file is created whole. Everything else happens under the lock of its first byte. Whoever takes part keeps a part
 // in the file (LockedFile::take_part) besides its entry: entries tell where the arena is, parts whether anybody lives,
-// also in another PID namespace. It is taken over, or swept, only when there are neither.
+// also in another PID namespace. It is taken over, or swept, only when there are neither: when that name is made anew,
+// when any name is made or opened (a few files each time), and when the names are listed.
 //
 // Thread safety: every function may be called from any thread; a Name is used by one thread at a time.
 #pragma once
@@ -74,6 +75,7 @@ struct NameInfo {
   std::vector<int> pids{};  // of the living, 0 for those out of sight; empty for what a kill left over
 };
 
+// Removes what nobody alive has, after it was listed.
 std::vector<NameInfo> list_names();
 // Removes what nobody alive has; returns the names.
 std::vector<std::string> clean_names();

@@ -196,13 +196,21 @@ Result<UniqueFd> create_private_file(int directory, const std::string& name, con
   return error;
 }
 
-std::vector<std::string> list_directory(int directory) {
+bool has_parts(int directory, const std::string& name) noexcept {
+  const UniqueFd fd(
+      retry([&] { return openat(directory, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
+  return !fd.valid() || byte_is_locked(fd.get(), kPartByte);
+}
+
+std::vector<std::string> list_directory(int directory, std::size_t most) {
   std::vector<std::string> names;
   UniqueFd fd(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(fd.valid() ? fdopendir(fd.get()) : nullptr, &closedir);
   if (entries == nullptr) return names;
   fd.release();
-  while (const dirent* entry = readdir(entries.get())) {
+  while (names.size() < most) {
+    const dirent* entry = readdir(entries.get());
+    if (entry == nullptr) break;
     if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
   }
   std::sort(names.begin(), names.end());

@@ -56,6 +56,10 @@ void end_part(UniqueFd& part) noexcept;
 // part in it.
 Result<UniqueFd> create_private_file(int directory, const std::string& name, const void* data, std::uint64_t bytes);
 
-std::vector<std::string> list_directory(int directory);
+// Whether anybody has a part in that file, or it cannot be told. Waits for no lock.
+bool has_parts(int directory, const std::string& name) noexcept;
+
+// The names of its files, sorted; of the first `most` that the system gives, where there are more.
+std::vector<std::string> list_directory(int directory, std::size_t most = SIZE_MAX);
 
 }  // namespace shmtree::platform

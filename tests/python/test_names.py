@@ -212,7 +212,49 @@ def test_a_file_that_is_no_name_is_a_clear_error(name, runtime_directory):
         shmtree.open_sender(name)
 
 
-def test_ls_shows_names_and_clean_sweeps_what_a_kill_left(name, start):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_signal_left_of_a_name_goes_when_any_name_is_made_or_opened(name, start, number, runtime_directory):
+    names = runtime_directory / "shmtree"
+
+    def leave(what: str) -> None:
+        ours, theirs = mp.Pipe()
+        child = start(peers.keep_named, what, theirs)
+        ours.recv()
+        os.kill(child.pid, number)
+        child.join(30)
+        assert what in os.listdir(names)
+
+    leave(name + "2")
+    kept = shmtree.create_pair(name=name)
+    assert os.listdir(names) == [name]
+    leave(name + "3")
+    shmtree.open_sender(name).close()
+    assert os.listdir(names) == [name]
+    leave(name + "4")
+    with pytest.raises(FileNotFoundError):
+        shmtree.Queue.open(name + "5")
+    assert os.listdir(names) == [name]
+    del kept
+
+
+def test_of_many_names_those_that_are_left_over_go_a_few_at_a_time(name, start, runtime_directory):
+    kept = [shmtree.Arena(1 << 20, name=f"{name[:90]}-{i}") for i in range(60)]
+    left = runtime_directory / "shmtree" / (name + "0")
+    ours, theirs = mp.Pipe()
+    child = start(peers.keep_named, left.name, theirs)
+    ours.recv()
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(30)
+    looks = 0
+    while left.exists():
+        with pytest.raises(FileNotFoundError):
+            shmtree.open_sender("there is no such name")
+        looks += 1
+    assert looks <= 3
+    assert len(shmtree.list_names()) == len(kept)
+
+
+def test_ls_shows_names_and_sweeps_what_a_kill_left(name, start):
     kept = shmtree.create_pair(name=name)
     ours, theirs = mp.Pipe()
     child = start(peers.keep_named, name + "2", theirs)
@@ -225,8 +267,8 @@ def test_ls_shows_names_and_clean_sweeps_what_a_kill_left(name, start):
         lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
         return [line for line in lines if name in line]
 
-    assert run("ls") == [f"{name}\ta channel\t{os.getpid()}", f"{name}2\ta channel\tnobody, left over"]
-    assert run("clean") == [f"removed {name}2"]
+    assert run("ls") == [f"{name}\ta channel\t{os.getpid()}", f"{name}2\ta channel\tnobody, left over: removed"]
+    assert run("clean") == []
     assert run("ls") == [f"{name}\ta channel\t{os.getpid()}"]
     del kept
 

@@ -252,17 +252,22 @@ def test_ls_and_clean_show_and_sweep_queues_too(name, folder, command):
         assert ran.stderr == ""
         return ran.stdout
 
-    assert f"{name}\ta queue\t{os.getpid()}\n{name}2\tan arena\tnobody, left over\n" in run("ls")
-    assert f"removed {name}2\n" in run("clean")
+    assert f"{name}\ta queue\t{os.getpid()}\n{name}2\tan arena\tnobody, left over: removed\n" in run("ls")
     assert f"{name}2" not in run("ls")
+    make_file(0o600, HEADER)(folder / f"{name}2")
+    assert f"removed {name}2\n" in run("clean")
     assert subprocess.run([*command, "what"], capture_output=True, timeout=60).returncode == 2
     del kept
 
 
 def test_ls_and_clean_bear_names_that_cannot_be_printed(name, folder):
     folder.mkdir(mode=0o700)
-    for end in (b"\xff", b"\t", b"\x1b[31m"):
-        make_file(0o600, HEADER)(folder / os.fsdecode(name.encode() + end))
+
+    def leave() -> None:
+        for end in (b"\xff", b"\t", b"\x1b[31m"):
+            make_file(0o600, HEADER)(folder / os.fsdecode(name.encode() + end))
+
+    leave()
     shown = [rf"{name}\t", rf"{name}\x1b[31m", rf"{name}\udcff"]
 
     def run(verb: str) -> list[str]:
@@ -270,7 +275,8 @@ def test_ls_and_clean_bear_names_that_cannot_be_printed(name, folder):
         lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
         return [line for line in lines if name in line]
 
-    assert run("ls") == [f"{each}\tan arena\tnobody, left over" for each in shown]
+    assert run("ls") == [f"{each}\tan arena\tnobody, left over: removed" for each in shown]
+    leave()
     assert run("clean") == [f"removed {each}" for each in shown]
     assert os.listdir(folder) == []
 
