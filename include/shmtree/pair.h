@@ -103,8 +103,9 @@ class Sender {
   // As Arena::new_array, in this channel's arena.
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
 
-  // A text that lets a process of the same user open this end, as long as this process lives. The end counts as taken
-  // part in from this call on, for 60 s at most until it is opened.
+  // A text that lets a process of the same user open this end. The end counts as taken part in from this call on until
+  // it is opened, for as long as this process lives and 60 s longer: open() gives kClosed when it comes so late that
+  // the stream is over. kOutOfSharedMemory when there is no memory to note that it is on its way.
   Result<std::string> handle() const;
   static Result<Sender> open(const std::string& handle);
 

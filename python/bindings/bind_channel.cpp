@@ -65,6 +65,8 @@ py::dict stats(Channel& channel) {
   out["max_attempts"] = stats.max_attempts;
   out["senders"] = stats.senders;
   out["receivers"] = stats.receivers;
+  out["senders_on_their_way"] = stats.senders_on_their_way;
+  out["receivers_on_their_way"] = stats.receivers_on_their_way;
   return out;
 }
 
@@ -90,6 +92,12 @@ void bind_channel(py::module_& module) {
           "grant", [](Channel& channel, bool receiving) { return unwrap(channel.grant(end_of(receiving))); },
           py::arg("receiving"))
       .def(
+          "check_grant",
+          [](Channel& channel, std::uint64_t grant, bool receiving, int giver_pid) {
+            unwrap(channel.check_grant(grant, end_of(receiving), giver_pid));
+          },
+          py::arg("grant"), py::arg("receiving"), py::arg("giver_pid"))
+      .def(
           "claim",
           [](Channel& channel, std::uint64_t grant, bool receiving) { channel.claim(grant, end_of(receiving)); },
           py::arg("grant"), py::arg("receiving"))
@@ -97,6 +105,7 @@ void bind_channel(py::module_& module) {
           "join_for",
           [](Channel& channel, memory::Identity child, bool receiving) { channel.join_for(child, end_of(receiving)); },
           py::arg("identity"), py::arg("receiving"));
+  module.def("set_unloaded_after", &set_unloaded_after, py::arg("seconds"));
   bind_copy(module);
   bind_handles(module);
   bind_names(module);

@@ -25,7 +25,8 @@ py::bytes make_handle(const Arena& arena, std::uint64_t block, std::uint64_t gra
   return py::bytes(features::encode(handle));
 }
 
-// (arena, block, grant, name). The descriptors, which a parent left to this process, become the arena's; -1 for none.
+// (arena, block, grant, name, pid of who made the handle). The descriptors, which a parent left to this process, become
+// the arena's; -1 for none.
 py::tuple open_handle(const std::string& bytes, int arena_fd, int lock_fd, memory::Identity identity) {
   const Handle handle = unwrap(features::decode(std::as_bytes(std::span(bytes.data(), bytes.size()))));
   features::Inheritance inheritance{platform::UniqueFd(arena_fd), {identity, platform::UniqueFd(lock_fd)}};
@@ -33,7 +34,7 @@ py::tuple open_handle(const std::string& bytes, int arena_fd, int lock_fd, memor
     const WithoutGil unlocked;
     return features::open_arena(handle, std::move(inheritance));
   }();
-  return py::make_tuple(unwrap(std::move(arena)), handle.block, handle.grant, handle.name);
+  return py::make_tuple(unwrap(std::move(arena)), handle.block, handle.grant, handle.name, handle.pid);
 }
 
 // The arena that this process has already, else None.

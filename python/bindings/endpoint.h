@@ -36,7 +36,9 @@ struct Endpoint {
   CallCount calls;                  // threads in calls of this object
   std::atomic<bool> released;       // `channel` and `name` were let go of, or are not there yet
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
-  PyObject* name;                   // this object's share of the process's part in a name; owned, null for none
+  std::atomic<std::int64_t>
+      unloaded_since_ns;  // waited for since then, or not known: 0; told: -1 (see warn_of_unloaded)
+  PyObject* name;         // this object's share of the process's part in a name; owned, null for none
 };
 
 inline Endpoint* as_endpoint(PyObject* object) noexcept {
@@ -84,6 +86,11 @@ channel::Channel* open_channel(Endpoint* self, channel::End which);
 // set, or RuntimeError for a queue that was never initialised.
 std::shared_ptr<channel::Channel> any_channel(Endpoint* self);
 void set_closed_here(const Endpoint* self);
+
+// For a call that waits at `waiting`: warns, once for each object, when for 10 s nobody has taken part in the other end
+// but those whom it is on its way to. False when the warning became an exception, which is set.
+bool warn_of_unloaded(Endpoint* self, channel::End waiting);
+void set_unloaded_after(double seconds);  // instead of 10, for tests
 
 // Sets the exception for a call of `self` that waited with these hooks: what a signal handler raised, ChannelClosed
 // when the end was closed meanwhile, else what stands for `error`. Returns null. `self` may be null where no hooks

@@ -67,7 +67,7 @@ PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy, PyObjec
   const InCall call(self);
   Channel* channel = begin(self);
   if (!channel) return nullptr;
-  GilHooks hooks(&closed_flag(self, End::kReceiving));
+  GilHooks hooks(self, End::kReceiving);
   Place place;
   const Status got = channel->get(place.message(), {deadline, &hooks});
   if (!got) return raise_waited(self, hooks, got.error());
@@ -118,7 +118,7 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
   const InCall call(self);
   Channel* channel = begin(self);
   if (!channel) return nullptr;
-  GilHooks hooks(&closed_flag(self, End::kReceiving));
+  GilHooks hooks(self, End::kReceiving);
   auto delivery = channel->take({deadline, &hooks});
   if (!delivery) return raise_waited(self, hooks, delivery.error());
   return new_delivery(self, std::move(*delivery), copy);
@@ -126,9 +126,10 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
 
 PyObject* rejected(PyObject* object, PyObject*) {
   Endpoint* self = as_endpoint(object);
+  const InCall call(self);
   Channel* channel = open_channel(self, End::kReceiving);
   if (!channel) return nullptr;
-  GilHooks hooks(&closed_flag(self, End::kReceiving));
+  GilHooks hooks(self, End::kReceiving);
   auto found = channel->rejected({Deadline::never(), &hooks});
   if (!found) return raise_waited(self, hooks, found.error());
   Ref list(PyList_New(0));
@@ -291,6 +292,7 @@ PyObject* endpoint_ready(PyObject* object, PyObject*) {
   // Whatever a call would raise at once is worth waking up for, too.
   if (closed_flag(self, End::kReceiving) || self->deferred) Py_RETURN_TRUE;
   Channel& channel = *self->channel;
+  if (!warn_of_unloaded(self, End::kReceiving)) return nullptr;
   return PyBool_FromLong(channel.ready() || (notice_deaths(*channel.arena(), kLookedLatelyNs) && channel.ready()));
 }
 

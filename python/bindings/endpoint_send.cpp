@@ -75,8 +75,7 @@ PyObject* put_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 // put_many(): small messages are collected and published together.
 class Batch {
  public:
-  Batch(Endpoint* self, Deadline deadline)
-      : self_(self), hooks_(&closed_flag(self, End::kSending)), wait_{deadline, &hooks_} {}
+  Batch(Endpoint* self, Deadline deadline) : self_(self), hooks_(self, End::kSending), wait_{deadline, &hooks_} {}
 
   // False with a Python error set.
   bool add(PyObject* object) {
@@ -144,9 +143,11 @@ PyObject* has_space(PyObject* self, PyObject*) {
 PyObject* wait_for(Endpoint* self, std::optional<std::uint64_t> ticket, PyObject* timeout) {
   Deadline deadline;
   if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
+  const InCall call(self);
   const auto channel = any_channel(self);
   if (!channel) return nullptr;
   GilHooks hooks;
+  if (!closed_flag(self, End::kSending)) hooks = GilHooks(self, End::kSending, GilHooks::Until::kDone);
   const Status acked = channel->wait_for_ack(ticket, {deadline, &hooks});
   if (!acked.ok()) return raise_waited(self, hooks, acked.error());
   Py_RETURN_NONE;
@@ -293,7 +294,7 @@ std::optional<std::uint64_t> put_object(Endpoint* self, const PutArguments& argu
   const InCall call(self);
   Channel* channel = open_channel(self, End::kSending);
   if (!channel) return std::nullopt;
-  GilHooks hooks(&closed_flag(self, End::kSending));
+  GilHooks hooks(self, End::kSending);
   const WaitContext wait{arguments.deadline, &hooks};
   Message message(self, arguments.move);
   if (!message.encode(arguments.object)) return std::nullopt;

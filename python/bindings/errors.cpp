@@ -81,6 +81,7 @@ bool init_errors() {
       {&types.error, "shmtree.errors", "Error"},
       {&types.channel_closed, "shmtree.errors", "ChannelClosed"},
       {&types.shut_down, "shmtree.errors", "ShutDown"},
+      {&types.unused_end_warning, "shmtree.errors", "UnusedEndWarning"},
       {&types.peer_died, "shmtree.errors", "PeerDied"},
       {&types.message_too_large, "shmtree.errors", "MessageTooLarge"},
       {&types.out_of_shared_memory, "shmtree.errors", "OutOfSharedMemory"},

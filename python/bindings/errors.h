@@ -18,6 +18,7 @@ struct ErrorTypes {
   PyObject* corrupt_message;
   PyObject* pickle_refused;
   PyObject* incompatible_arena;
+  PyObject* unused_end_warning;
   PyObject* queue_full;
   PyObject* queue_empty;
 };

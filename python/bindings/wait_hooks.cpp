@@ -4,6 +4,7 @@
 #include <cmath>
 #include <thread>
 
+#include "bindings/endpoint.h"
 #include "bindings/gil.h"
 
 namespace shmtree::python {
@@ -42,13 +43,18 @@ void GilHooks::after_block() noexcept {
 }
 
 bool GilHooks::interrupted() noexcept {
-  if (closed_ && closed_->load(std::memory_order_relaxed)) {
+  if (until_ == Until::kClosed && closed_flag(self_, which_).load(std::memory_order_relaxed)) {
     was_closed_ = true;
     return true;
   }
   if (idle_wanted.load(std::memory_order_relaxed)) [[unlikely]]
     call_idle_callback();
-  return PyErr_Occurred() || PyErr_CheckSignals() != 0;
+  if (PyErr_Occurred() || PyErr_CheckSignals() != 0) return true;
+  return !look_for_unloaded();
+}
+
+bool GilHooks::look_for_unloaded() const {
+  return !self_ || warn_of_unloaded(self_, which_);
 }
 
 void set_idle_callback(PyObject* callback) {

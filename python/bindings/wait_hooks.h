@@ -4,14 +4,20 @@
 #include <atomic>
 
 #include "bindings/python_api.h"
+#include "channel/channel.h"
 #include "platform/waiting.h"
 
 namespace shmtree::python {
 
+struct Endpoint;
+
 class GilHooks final : public platform::WaitHooks {
  public:
-  // `closed`: set by another thread when the end that is waited at is closed; null when there is no such thing.
-  explicit GilHooks(const std::atomic<bool>* closed = nullptr) noexcept : closed_(closed) {}
+  GilHooks() noexcept = default;
+  // For waits at that end of an object, within an InCall of it.
+  enum class Until { kClosed, kDone };  // kClosed: the wait ends when another thread closes the end
+  GilHooks(Endpoint* self, channel::End which, Until until = Until::kClosed) noexcept
+      : self_(self), which_(which), until_(until) {}
 
   void before_block() noexcept override { state_ = PyEval_SaveThread(); }
   void after_block() noexcept override;
@@ -19,9 +25,13 @@ class GilHooks final : public platform::WaitHooks {
   bool interrupted() noexcept override;
 
   bool was_closed() const noexcept { return was_closed_; }
+  // Has the user warned of what is waited for in vain; false when that became an exception, which is set.
+  bool look_for_unloaded() const;
 
  private:
-  const std::atomic<bool>* closed_;
+  Endpoint* self_ = nullptr;
+  channel::End which_ = channel::End::kSending;
+  Until until_ = Until::kDone;
   bool was_closed_ = false;
   PyThreadState* state_ = nullptr;
 };

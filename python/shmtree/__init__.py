@@ -42,6 +42,7 @@ from .errors import (
     PeerDied,
     PickleRefused,
     ShutDown,
+    UnusedEndWarning,
 )
 
 __version__ = VERSION
@@ -75,6 +76,7 @@ __all__ = [
     "ShutDown",
     "SimpleQueue",
     "SubprocessIterator",
+    "UnusedEndWarning",
     "clean_names",
     "create_pair",
     "create_shared_memory_pair",

@@ -88,7 +88,8 @@ class End:
 
         put, received, queued (with the returned ones) and taken (not settled) messages, returned and rejected ones,
         queued_bytes; capacity, max_bytes, max_unsettled and max_attempts (0: no limit); processes that have the ends
-        (senders, receivers); put_per_s and received_per_s since the last call on this object. unfinished: those that
+        (senders, receivers), and ends that were pickled and not yet loaded (senders_on_their_way,
+        receivers_on_their_way); put_per_s and received_per_s since the last call on this object. unfinished: those that
         no task_done() was called for. ChannelClosed after close(), unless this process has another object of the
         channel.
         """

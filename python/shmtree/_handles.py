@@ -39,9 +39,13 @@ def describe_end(
 def open_channel(
     handle: bytes, inheritance: _launch.Inheritance | None, receiving: bool
 ) -> Iterator[tuple[_core.Channel, _core.Name | None]]:
-    """The channel of a handle. The end in it counts as on its way until it has been made, in this context."""
-    arena, block, grant, path = _launch.adopt(handle, inheritance)
+    """The channel of a handle. The end in it counts as on its way until it has been made, in this context.
+
+    ChannelClosed when it comes so late that the others take the stream to be over.
+    """
+    arena, block, grant, path, giver_pid = _launch.adopt(handle, inheritance)
     channel = _core.Channel.open(arena, block)
+    channel.check_grant(grant, receiving, giver_pid)
     yield channel, _process.join_name(path, arena)
     channel.claim(grant, receiving)
 
@@ -73,5 +77,5 @@ def reduce_memory(arena: _core.Arena, block: int, name: _core.Name | None) -> tu
 
 
 def open_memory(handle: bytes, inheritance: _launch.Inheritance | None) -> Opened:
-    arena, block, _, path = _launch.adopt(handle, inheritance)
+    arena, block, _, path, _ = _launch.adopt(handle, inheritance)
     return arena, block, _process.join_name(path, arena)

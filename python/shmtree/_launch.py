@@ -8,6 +8,7 @@ child that never got as far as taking it over goes unseen.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from multiprocessing import reduction
@@ -40,7 +41,7 @@ class Passenger:
 
 # No fork comes between the making of a lock and its entry here. A signal handler may fork within, so it is recursive.
 _no_fork = threading.RLock()
-_launches: dict[int, tuple[weakref.ref[Any], dict[bytes, Passenger]]] = {}
+_launches: dict[int, tuple[weakref.ref[Any], int, dict[bytes, Passenger]]] = {}  # with the thread that starts it
 _adopted: set[tuple[int, int]] = set()
 
 
@@ -49,9 +50,9 @@ def passenger(popen: Any, arena: _core.Arena) -> Passenger:
     sweep()
     key = id(popen)
     if key not in _launches:
-        _launches[key] = (weakref.ref(popen, lambda _: _forget(key)), {})
+        _launches[key] = (weakref.ref(popen, lambda _: _forget(key)), threading.get_ident(), {})
         _core.want_idle(True)
-    passengers = _launches[key][1]
+    passengers = _launches[key][2]
     if arena.uuid not in passengers:
         with _no_fork:
             passengers[arena.uuid] = Passenger(arena)
@@ -59,33 +60,48 @@ def passenger(popen: Any, arena: _core.Arena) -> Passenger:
 
 
 def sweep() -> None:
-    """Closes what was kept for processes that have been started by now."""
-    for key, (reference, passengers) in list(_launches.items()):
+    """Closes what was kept for processes that have been started by now, and takes it back from starts that failed."""
+    for key, (reference, thread, passengers) in list(_launches.items()):
         popen = reference()
+        if popen is None:
+            continue  # _forget() is about to be called
         pid = getattr(popen, "pid", None)
-        if pid is not None and _launches.pop(key, None) is not None:
-            for each in passengers.values():
-                each.started(pid)
+        if pid is None and _is_at_work(thread, popen):
+            continue
+        if _launches.pop(key, None) is None:
+            continue
+        for each in passengers.values():
+            each.abandon() if pid is None else each.started(pid)
     if not _launches:
         _core.want_idle(False)
 
 
+def _is_at_work(thread: int, popen: Any) -> bool:
+    """Whether that thread is in a method of `popen`. It has failed when it is not, though an exception may keep it."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_locals.get("self") is popen:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _forget(key: int) -> None:
     """The process was never started, or has been forgotten by its parent."""
-    for each in _launches.pop(key, (None, {}))[1].values():
+    for each in _launches.pop(key, (None, 0, {}))[2].values():
         each.abandon()
 
 
 def after_fork() -> None:
     """In a forked child: the locks of its siblings are not its business."""
-    for _, passengers in _launches.values():
+    for _, _, passengers in _launches.values():
         for each in passengers.values():
             each.drop()
     _launches.clear()
     _core.want_idle(False)
 
 
-def adopt(handle: bytes, inheritance: Inheritance | None) -> tuple[_core.Arena, int, int, str]:
+def adopt(handle: bytes, inheritance: Inheritance | None) -> tuple[_core.Arena, int, int, str, int]:
     """Opens a handle in the process that it was made for."""
     if inheritance is None:
         return _core.open_handle(handle)

@@ -18,6 +18,7 @@ __all__ = [
     "PeerDied",
     "PickleRefused",
     "ShutDown",
+    "UnusedEndWarning",
 ]
 
 
@@ -89,6 +90,14 @@ class DeviceError(Error, RuntimeError):
     def __init__(self, message: str = "", *, code: int = 0) -> None:
         super().__init__(message)
         self.code = code
+
+
+class UnusedEndWarning(RuntimeWarning):
+    """Whoever waits at a channel waits for an end that nobody has made use of for a while.
+
+    Such as one that was pickled and never loaded: it keeps the stream open for as long as the process lives that
+    pickled it. The text names that process.
+    """
 
 
 class IncompatibleArena(Error, RuntimeError):

@@ -54,6 +54,8 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
   if (!opened) return std::move(opened).error();
   auto channel = Channel::open(*opened, memory::unpack(handle->block), WaitContext{});
   if (!channel) return std::move(channel).error();
+  Status in_time = (*channel)->check_grant(handle->grant, end, handle->pid);
+  if (!in_time) return std::move(in_time).error();
   auto state = join(std::make_shared<ArenaState>(std::move(*opened)), *channel, end);
   if (state) (*channel)->claim(handle->grant, end);
   return state;

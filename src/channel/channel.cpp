@@ -5,6 +5,7 @@
 #include <mutex>
 #include <new>
 
+#include "channel/grants.h"
 #include "channel/recovery.h"
 #include "platform/atomics.h"
 
@@ -33,6 +34,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
     return Error{Code::kInvalid, "max_attempts is " + std::to_string(options.max_attempts) + "; it must be at most " +
                                      std::to_string(kMostAttempts)};
   }
+  KeptForGrants::sweep();
   // Where nobody ever waits, nothing else has those reclaimed that were dropped.
   if (load_relaxed(arena->header().garbage) >= kMostDropped && arena->check_participants(0)) {
     Status repaired = arena->reconcile(wait);
@@ -99,6 +101,8 @@ Channel::~Channel() {
     leave(which);
   }
   for (const End which : {End::kSending, End::kReceiving}) unwatch(which);  // also asked for without an end
+  if (has_given_.load(std::memory_order_relaxed)) KeptForGrants::add(std::move(lease_));
+  KeptForGrants::sweep();
 }
 
 // The segment that a word of shared memory names; none when there cannot be one.
@@ -138,6 +142,8 @@ ChannelStats Channel::stats() noexcept {
     stats.senders += static_cast<std::uint64_t>(std::popcount(load_relaxed(shared.ends[0].members.words[i])));
     stats.receivers += static_cast<std::uint64_t>(std::popcount(load_relaxed(shared.ends[1].members.words[i])));
   }
+  stats.senders_on_their_way = on_their_way(End::kSending).count;
+  stats.receivers_on_their_way = on_their_way(End::kReceiving).count;
   return stats;
 }
 

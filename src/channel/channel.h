@@ -124,7 +124,14 @@ class Delivery {
 
 struct ChannelStats {
   std::uint64_t put, received, queued, queued_bytes, taken, returned, rejected, unfinished, capacity, max_bytes,
-      max_unsettled, max_attempts, senders, receivers;
+      max_unsettled, max_attempts, senders, receivers, senders_on_their_way, receivers_on_their_way;
+};
+
+// Ends that were given away and not yet claimed.
+struct OnTheirWay {
+  std::uint64_t count;
+  int pid;              // of the process that gave the oldest; 0 when it has ended
+  std::int64_t age_ns;  // of the oldest
 };
 
 class Channel : public std::enable_shared_from_this<Channel> {
@@ -212,9 +219,16 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // This process has one more, or one fewer, object of that end.
   Status join(End end);
   void leave(End end) noexcept;
-  // An end on its way to another process, which takes part from now on; at most 60 s if nobody claims it.
+  // (grants.cpp) An end on its way to another process, which takes part from now on until it is claimed: as long as
+  // this process lives, and 60 s longer. kOutOfSharedMemory when there is no memory to note it.
   Result<std::uint64_t> grant(End end);
+  // Before the join of whoever was given it: kClosed when it comes too late, so that the stream is over.
+  Status check_grant(std::uint64_t grant, End end, int giver_pid);
+  // After that join. Twice is harmless.
   void claim(std::uint64_t grant, End end) noexcept;
+  OnTheirWay on_their_way(End end) noexcept;
+  // Whether nobody takes part in that end but those whom it is on its way to.
+  bool is_only_on_its_way(End end) noexcept { return !anyone_has(end) && is_on_its_way(end); }
   // A participant that does not run yet (reserve_slot) is given that end, and holds the channel.
   void join_for(Identity child, End end) noexcept;
   // Wakes whoever waits at either end, in every process, to look again.
@@ -351,7 +365,12 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // Ends.
   void seat(End which, Identity who) noexcept;
   void depart(End which) noexcept;
-  bool anyone_at(End which) noexcept;
+  bool anyone_has(End which) noexcept;
+  bool is_on_its_way(End which) noexcept;
+  bool anyone_at(End which) noexcept { return anyone_has(which) || is_on_its_way(which); }
+  Grant* free_grant() noexcept;
+  Grant* find_grant(std::uint64_t state) noexcept;
+  Status add_grants();
   bool is_over(End which) noexcept;
   Error end_error(End which);
   bool is_acked(std::uint64_t ticket) noexcept;
@@ -406,6 +425,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   std::atomic<Identity> kept_by_{memory::kNobody};  // a forked child inherits what is its parent's
   std::atomic<std::uint64_t> kept_count_{0};
+  std::atomic<bool> has_given_{false};       // this process has made a grant
   std::atomic<std::uint32_t> used_as_[2]{};  // identity that mark_used() has seen
   Spinner get_spinner_, put_spinner_;
   KnownSegment known_last_;   // under senders_lock

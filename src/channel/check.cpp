@@ -4,6 +4,7 @@
 #include <set>
 
 #include "channel/channel.h"
+#include "channel/grants.h"
 #include "platform/atomics.h"
 
 namespace shmtree::channel {
@@ -82,11 +83,22 @@ class Check {
     bytes_ = 0;
     std::string wrong = ring(shared, head, tail);
     if (wrong.empty()) wrong = records(shared, head);
+    if (wrong.empty()) wrong = grants(shared);
     if (!wrong.empty()) return wrong;
     const std::uint64_t said = load_acquire(shared.bytes_in) - load_acquire(shared.bytes_out);
     return said == bytes_
                ? ""
                : std::to_string(said) + " bytes are said to be queued, and " + std::to_string(bytes_) + " are";
+  }
+  std::string grants(const ChannelHeader& shared) {
+    std::string wrong;
+    walk_grants(arena_, const_cast<ChannelHeader&>(shared), [&](std::span<Grant>, BlockRef block) {
+      const bool is_first = block.id.value == 0;
+      if (!is_first && !keep(memory::pack(block), BlockKind::kDeliveries))
+        wrong = "a block of grants is something else";
+      return wrong.empty();
+    });
+    return wrong;
   }
   std::string ring(const ChannelHeader& shared, std::uint64_t head, std::uint64_t tail) {
     std::uint64_t packed = load_acquire(shared.head_segment), last = 0, ticket = head;

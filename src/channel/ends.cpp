@@ -9,7 +9,6 @@
 #include "channel/channel.h"
 #include "channel/recovery.h"
 #include "platform/atomics.h"
-#include "platform/machine.h"
 
 namespace shmtree::channel {
 
@@ -25,10 +24,6 @@ std::uint32_t word_of(Identity who) noexcept {
 }
 End other(End which) noexcept {
   return which == End::kSending ? End::kReceiving : End::kSending;
-}
-
-bool is_pending_for(const Grant& grant, End which, std::int64_t now) noexcept {
-  return static_cast<End>(load_acquire(grant.id) & 1) == which && is_pending(grant, now);
 }
 
 }  // namespace
@@ -90,16 +85,12 @@ void Channel::mark_used(End which, Identity me) noexcept {
   if (!anyone_at(other(which))) wake_all();
 }
 
-bool Channel::anyone_at(End which) noexcept {
+bool Channel::anyone_has(End which) noexcept {
   const EndState& mine = end(which);
   const EndState& others = end(other(which));
   for (std::uint32_t i = 0; i < kHolderWords; ++i) {
     const std::uint64_t uses_only_the_other = load_acquire(others.users.words[i]) & ~load_acquire(mine.users.words[i]);
     if ((load_full(mine.members.words[i]) & ~uses_only_the_other) != 0) return true;
-  }
-  const std::int64_t now = monotonic_ns();
-  for (const Grant& grant : header().grants) {
-    if (is_pending_for(grant, which, now)) return true;
   }
   return false;
 }
@@ -136,39 +127,6 @@ void Recovery::add_killed(KilledList& killed, std::int32_t pid) noexcept {
     if (count >= kMostKilled) return;
     store_relaxed(killed.pids[count], pid);
   } while (!compare_swap(killed.count, count, count + 1));
-}
-
-Result<std::uint64_t> Channel::grant(End which) {
-  auto me = arena_->identity();
-  if (!me) return std::move(me).error();
-  std::uint64_t id = 0;
-  random_bytes(reinterpret_cast<unsigned char*>(&id), sizeof id);
-  id = (id | 2) & ~std::uint64_t{1};
-  id |= static_cast<std::uint64_t>(which);
-  const std::int64_t now = monotonic_ns();
-  store_full(end(which).begun, 1u);
-  for (;;) {
-    // A free place, else the oldest: that one is no longer counted, which a late claim puts right.
-    Grant* place = &header().grants[0];
-    for (Grant& grant : header().grants) {
-      const bool is_free = !is_pending(grant, now);
-      if (is_free || load_acquire(grant.made_ns) < load_acquire(place->made_ns)) place = &grant;
-      if (is_free) break;
-    }
-    std::uint64_t old = load_acquire(place->id);
-    store_relaxed(place->giver, *me);
-    store_release(place->made_ns, now);
-    if (compare_swap(place->id, old, id)) return id;
-  }
-}
-
-void Channel::claim(std::uint64_t id, End which) noexcept {
-  if (id == 0) return;
-  for (Grant& grant : header().grants) {
-    std::uint64_t expected = id;
-    if (compare_swap(grant.id, expected, std::uint64_t{0})) break;
-  }
-  if (!anyone_at(which)) wake_all();
 }
 
 void Channel::join_for(Identity child, End which) noexcept {

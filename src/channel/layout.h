@@ -27,7 +27,7 @@ using memory::Identity;
 using memory::kHolderWords;
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 4;
+constexpr std::uint32_t kChannelVersion = 3;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct Slot {
@@ -217,14 +217,19 @@ struct EndState {
 static_assert(sizeof(EndState) == 384);
 
 constexpr std::uint32_t kGrants = 64;
-// An end that was pickled and not yet unpickled.
+// An end that was pickled and not yet unpickled (grants.h).
 struct Grant {
-  std::atomic<std::uint64_t> id;  // random, its lowest bit the end; 0 when the place is free
-  std::atomic<std::int64_t> made_ns;
-  std::atomic<std::uint32_t> giver;
-  std::uint32_t unused;
+  std::atomic<std::uint64_t> state;   // 0 when the place is free
+  std::atomic<std::int64_t> made_ns;  // for messages only
 };
-static_assert(sizeof(Grant) == 24);
+static_assert(sizeof(Grant) == 16);
+// More of them follow it.
+struct alignas(64) GrantsHeader {
+  std::uint64_t count;
+  std::atomic<std::uint64_t> next;  // packed BlockRef of more grants, 0 when there are none
+  std::uint64_t unused[6];
+};
+static_assert(sizeof(GrantsHeader) == 64);
 
 struct ChannelHeader {
   std::uint64_t magic;
@@ -274,6 +279,7 @@ struct ChannelHeader {
 
   EndState ends[2];
   Grant grants[kGrants];
+  std::atomic<std::uint64_t> more_grants;  // truth: packed BlockRef of the first block of more, 0 when there is none
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
 static_assert(offsetof(ChannelHeader, reserved) == 48);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <new>
 
+#include "channel/grants.h"
 #include "channel/records.h"
 #include "platform/atomics.h"
 
@@ -153,6 +154,17 @@ class Repair {
     store_relaxed(shared_.bytes_out, load_relaxed(shared_.bytes_in) - queued_bytes_);
   }
 
+  // The minute of those whose giver is gone begins.
+  void grants() noexcept {
+    Givers givers(arena_);
+    const Walked walked = walk_grants(arena_, shared_, [&](std::span<Grant> grants, BlockRef block) {
+      if (block.id.value != 0) reconciler_.mark(block);
+      for (Grant& grant : grants) givers.is_pending(grant);
+      return true;
+    });
+    if (walked == Walked::kUnmapped) reconciler_.give_up();
+  }
+
   void members() noexcept {
     for (std::uint32_t slot = 0; slot < memory::kMaxParticipants; ++slot) {
       if (!reconciler_.is_gone(slot)) continue;
@@ -243,6 +255,7 @@ void Recovery::repair(Arena& arena, BlockRef channel, Reconciler& reconciler) {
     repair.members();
     repair.ring();
     repair.records();
+    repair.grants();
   }
   notify_all(shared->items);
   notify_all(shared->space);
@@ -253,15 +266,6 @@ void Recovery::repair(Arena& arena, BlockRef channel, Reconciler& reconciler) {
   if (may_be_over || load_full(shared->tail) != load_full(shared->head) || load_full(shared->returned) != 0) {
     Channel::wake_watchers_of(arena, channel, *shared, End::kReceiving);
   }
-}
-
-bool Recovery::has_grants(Arena& arena, BlockRef channel) {
-  const auto* shared = reinterpret_cast<const ChannelHeader*>(arena.address(channel.id));
-  if (shared == nullptr) return true;  // not to be called abandoned before it was looked at
-  if (shared->magic != kChannelMagic) return false;
-  const std::int64_t now = monotonic_ns();
-  return std::any_of(std::begin(shared->grants), std::end(shared->grants),
-                     [now](const Grant& grant) { return is_pending(grant, now); });
 }
 
 }  // namespace shmtree::channel

@@ -38,18 +38,11 @@ class Channels {
   static State& state() noexcept;  // never destroyed
 };
 
-// Whether an end is on its way to somebody and still counts. Unsigned: the time lies in memory that everyone can write.
-inline bool is_pending(const Grant& grant, std::int64_t now_ns) noexcept {
-  constexpr std::uint64_t kLifeNs = 60'000'000'000;
-  const auto age_ns =
-      static_cast<std::uint64_t>(now_ns) - static_cast<std::uint64_t>(platform::load_acquire(grant.made_ns));
-  return platform::load_acquire(grant.id) != 0 && age_ns < kLifeNs;
-}
-
 // Repair of one channel, under both of its locks.
 struct Recovery {
   static void repair(Arena& arena, BlockRef channel, memory::Reconciler& reconciler);
   static void add_killed(KilledList& killed, std::int32_t pid) noexcept;
+  // Whether an end of a channel that nobody holds is on its way to somebody.
   static bool has_grants(Arena& arena, BlockRef channel);
 };
 

@@ -118,7 +118,8 @@ void Channel::settle_active_fd(End which) noexcept {
   const Identity me = arena_->current_identity();
   if (me == memory::kNobody || watch.owner.load(std::memory_order_acquire) != me) return;
   const auto is_ready = [&] { return which == End::kReceiving ? ready() : can_put(); };
-  if (which == End::kReceiving && !is_ready()) await_announced_wakes();
+  // The first look is without the mutex, which is not to be held while memory is mapped.
+  if (!is_ready() && which == End::kReceiving) await_announced_wakes();
   const std::lock_guard guard(mutex_);  // of two threads, none sends a byte for what the other has received
   if (!watch.fd.valid()) return;        // closed meanwhile
   if (!is_ready()) {

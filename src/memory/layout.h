@@ -103,7 +103,7 @@ enum class BlockKind : std::uint32_t {
   kMessage = 1,     // a frame
   kArray = 2,       // memory handed to the user to write in place
   kSegment = 3,     // a piece of a channel's ring
-  kDeliveries = 4,  // a channel's delivery records
+  kDeliveries = 4,  // a channel's delivery records, or its ends on their way
   kChannel = 5,     // a channel's control block; what it holds is found by the channel layer's walker
 };
 

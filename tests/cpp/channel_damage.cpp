@@ -141,7 +141,7 @@ TEST_CASE("Records in impossible states do no harm") {
 TEST_CASE("Lists of the killed and of grants that are too long are cut") {
   nothing_hangs([](Channel& channel) {
     header(channel).ends[0].killed.count.store(0xffffffff);
-    for (auto& grant : header(channel).grants) grant.made_ns.store(INT64_MAX), grant.id.store(kHuge);
+    for (auto& grant : header(channel).grants) grant.made_ns.store(INT64_MAX), grant.state.store(kHuge);
   });
 }
 

@@ -197,54 +197,6 @@ TEST_CASE("A process whose first thread has ended is alive") {
   REQUIRE(get(*channel).value() == 2);
 }
 
-TEST_CASE("An end on its way to another process counts until it is claimed") {
-  auto channel = receiving_channel();
-  const std::uint64_t grant = channel->grant(End::kSending).value();
-  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
-  channel->claim(grant, End::kSending);
-  REQUIRE(code_of(get(*channel)) == Code::kClosed);
-}
-
-TEST_CASE("A grant is for one end, and claiming it twice is harmless") {
-  auto channel = receiving_channel();
-  const std::uint64_t first = channel->grant(End::kSending).value();
-  const std::uint64_t second = channel->grant(End::kReceiving).value();
-  REQUIRE(first != second);
-  channel->claim(second, End::kReceiving);
-  channel->claim(second, End::kReceiving);
-  channel->claim(0, End::kSending);
-  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
-  channel->claim(first, End::kSending);
-  REQUIRE(code_of(get(*channel)) == Code::kClosed);
-}
-
-TEST_CASE("More ends on their way than there are places for still leave the channel usable") {
-  auto channel = receiving_channel();
-  std::vector<std::uint64_t> grants;
-  for (std::uint32_t i = 0; i < channel::kGrants + 10; ++i) grants.push_back(channel->grant(End::kSending).value());
-  for (const std::uint64_t grant : grants) channel->claim(grant, End::kSending);
-  REQUIRE(code_of(get(*channel)) == Code::kClosed);
-}
-
-TEST_CASE("A channel whose only end is on its way is kept") {
-  auto arena = new_arena();
-  BlockRef block{};
-  std::uint64_t grant = 0;
-  {
-    auto channel = new_channel(arena);
-    put(*channel, 5).value();
-    grant = channel->grant(End::kReceiving).value();
-    block = channel->block();
-  }
-  arena->check_participants(0);
-  arena->reconcile(patience()).value();
-  auto channel = Channel::open(arena, block, patience()).value();
-  channel->join(End::kReceiving).value();
-  channel->claim(grant, End::kReceiving);
-  REQUIRE(get(*channel).value() == 5);
-  REQUIRE(code_of(get(*channel)) == Code::kClosed);
-}
-
 TEST_CASE("A process that does not run yet takes part from the moment it is given an end") {
   auto channel = receiving_channel();
   Arena::ReservedSlot slot = channel->arena()->reserve_slot().value();

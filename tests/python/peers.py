@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
 import queue
 import signal
 from multiprocessing.connection import Connection
@@ -157,3 +159,26 @@ def try_named(name: str, told: Connection) -> None:
         told.send("made")
         told.recv()
         del kept
+
+
+def give_away(arena: shmtree.Arena, told: Connection) -> None:
+    """Pickles the sender of a new pair, and closes its own ends when it is told to."""
+    sender, receiver = arena.create_pair()
+    told.send((pickle.dumps(sender), receiver))
+    told.recv()
+    sender.close()
+    receiver.close()
+    told.send("closed")
+    told.recv()
+
+
+class LooksWhilePickled:
+    """Waits at a receiver while it is being pickled; arrives as [1, 2]."""
+
+    def __init__(self, receiver: shmtree.Receiver) -> None:
+        self.receiver = receiver
+
+    def __reduce__(self) -> Any:
+        with contextlib.suppress(queue.Empty):
+            self.receiver.get(timeout=0.2)
+        return list, ((1, 2),)

@@ -1,0 +1,204 @@
+"""Ends that were pickled and not yet loaded: how long they count, and how those are told who wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import multiprocessing as mp
+import os
+import pickle
+import queue
+import signal
+import time
+import warnings
+
+import peers
+import pytest
+
+import shmtree
+from shmtree import _core
+
+
+@pytest.fixture
+def soon():
+    """Warnings come after 0.1 s."""
+    _core.set_unloaded_after(0.1)
+    yield
+    _core.set_unloaded_after(10)
+
+
+def word_of(data: bytes) -> bytes:
+    """By which the end in a pickle is known in shared memory."""
+    handle = data.index(b"smthand1")
+    return data[handle + 40 : handle + 48]
+
+
+def let_a_minute_pass(arena: shmtree.Arena, word: bytes) -> None:
+    """The giver of that end, which was found gone, was found so 61 s ago."""
+    second = (int(time.monotonic()) - 61) & 0x3FFFFFFF
+    gone = int.from_bytes(word, "little") & ~(0x3FFFFFFF << 2) | second << 2 | 2
+    fd, at = arena._core.fd, 0
+    while True:
+        at = os.lseek(fd, at, os.SEEK_DATA)
+        end = os.lseek(fd, at, os.SEEK_HOLE)
+        found = os.pread(fd, end - at, at).find(word[4:])  # the random half, which stays
+        if found >= 0:
+            os.pwrite(fd, gone.to_bytes(8, "little"), at + found - 4)
+            return
+        at = end
+
+
+def test_a_pickle_keeps_the_stream_open_until_it_is_loaded(arena):
+    sender, receiver = arena.create_pair()
+    data = pickle.dumps(sender)
+    sender.close()
+    assert receiver.stats()["senders_on_their_way"] == 1
+    with pytest.raises(queue.Empty):
+        receiver.get(timeout=0.1)
+    late = pickle.loads(data)
+    assert receiver.stats()["senders_on_their_way"] == 0
+    late.put(1)
+    late.close()
+    assert list(receiver) == [1]
+
+
+def test_copies_and_a_pickle_that_is_loaded_twice_count_once(arena):
+    sender, receiver = arena.create_pair()
+    data = pickle.dumps(sender)
+    ends = [copy.deepcopy(sender), pickle.loads(data), pickle.loads(data)]
+    assert receiver.stats()["senders_on_their_way"] == 0
+    for end in (sender, *ends):
+        end.close()
+    assert list(receiver) == []
+
+
+def test_a_thousand_tasks_that_each_carry_an_end_are_all_counted(arena):
+    sender, receiver = arena.create_pair(capacity=None)
+    tasks = [pickle.dumps((sender, i)) for i in range(1000)]
+    sender.close()
+    assert receiver.stats()["senders_on_their_way"] == 1000
+    for task in tasks:
+        end, i = pickle.loads(task)
+        end.put(i)
+        del end
+    assert list(receiver) == list(range(1000))
+
+
+@pytest.fixture
+def given(arena, start):
+    """A child that has pickled a sender and closed its own ends; the pickle; the receiver."""
+    ours, theirs = mp.Pipe()
+    child = start(peers.give_away, arena, theirs)
+    data, receiver = ours.recv()
+    ours.send("close")
+    assert ours.recv() == "closed"
+    return child, data, receiver
+
+
+def end_it(child) -> None:
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(30)
+
+
+def test_what_a_process_gave_counts_while_it_lives_and_when_it_has_just_died(given):
+    child, data, receiver = given
+    with pytest.raises(queue.Empty):
+        receiver.get(timeout=0.3)
+    end_it(child)
+    assert receiver.stats()["senders_on_their_way"] == 1
+    sender = pickle.loads(data)
+    sender.put("in time")
+    sender.close()
+    assert list(receiver) == ["in time"]
+
+
+def test_an_end_that_is_loaded_too_late_is_refused_with_the_numbers(given, arena):
+    child, data, receiver = given
+    end_it(child)
+    assert receiver.stats()["senders_on_their_way"] == 1
+    let_a_minute_pass(arena, word_of(data))
+    assert receiver.stats()["senders_on_their_way"] == 0
+    with pytest.raises(shmtree.ChannelClosed, match=rf"by process {child.pid}, .* 6\d s ago.* the stream is over"):
+        pickle.loads(data)
+    assert list(receiver) == []
+
+
+def test_a_receiver_that_waits_for_a_pickle_is_warned_once(arena, soon):
+    sender, receiver = arena.create_pair()
+    pickle.dumps(sender)
+    sender.close()
+    with pytest.warns(shmtree.UnusedEndWarning, match=rf"sender that process {os.getpid()} pickled \d+ s ago") as told:
+        for _ in range(8):
+            with pytest.raises(queue.Empty):
+                receiver.get(timeout=0.2)
+    assert len(told) == 1
+
+
+def test_a_sender_that_waits_for_a_pickle_is_warned_once(arena, soon):
+    sender, receiver = arena.create_pair(1)
+    pickle.dumps(receiver)
+    receiver.close()
+    sender.put(1)
+    with pytest.warns(shmtree.UnusedEndWarning, match=rf"receiver that process {os.getpid()} pickled") as told:
+        for _ in range(4):
+            with pytest.raises(queue.Full):
+                sender.put(2, timeout=0.2)
+            with pytest.raises(TimeoutError):
+                sender.wait_for_all_ack(timeout=0.2)
+    assert len(told) == 1
+
+
+def test_a_coroutine_that_waits_for_a_pickle_is_warned(arena, soon):
+    sender, receiver = arena.create_pair()
+    pickle.dumps(sender)
+    sender.close()
+    with pytest.warns(shmtree.UnusedEndWarning):
+        assert shmtree.wait([receiver], timeout=1) == []
+    other = pickle.loads(pickle.dumps(receiver))
+    with pytest.warns(shmtree.UnusedEndWarning), pytest.raises(queue.Empty):
+        asyncio.run(other.get_async(timeout=1))
+
+
+def test_who_waits_for_others_as_well_or_at_a_queue_is_not_warned(arena, soon):
+    sender, receiver = arena.create_pair()
+    sender.put(1)
+    receiver.get()
+    pickle.dumps(sender)
+    q = arena.Queue()
+    pickle.dumps(q)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for get in (receiver.get, q.get):
+            with pytest.raises(queue.Empty):
+                get(timeout=0.6)
+
+
+def test_a_warning_that_is_an_error_ends_the_call(arena, soon):
+    sender, receiver = arena.create_pair()
+    pickle.dumps(sender)
+    sender.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(shmtree.UnusedEndWarning):
+            receiver.get(timeout=30)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_start_that_raised_takes_its_end_back_though_the_exception_is_kept(arena, method):
+    sender, receiver = arena.create_pair()
+    process = mp.get_context(method).Process(target=peers.put_all, args=(sender, [1], lambda: 0))
+    with pytest.raises(Exception, match="lambda") as kept:
+        process.start()
+    sender.close()
+    assert list(receiver) == []
+    assert kept.value is not None
+
+
+def test_a_start_that_is_slow_keeps_its_end(arena):
+    """What is waited for while a process is being started does not take its end back."""
+    sender, receiver = arena.create_pair()
+    process = mp.get_context("spawn").Process(target=peers.put_all, args=(sender, peers.LooksWhilePickled(receiver)))
+    process.start()
+    sender.close()
+    assert list(receiver) == [1, 2]
+    process.join(60)
