@@ -84,6 +84,19 @@ struct PairOptions {
   std::uint64_t max_attempts = 0;   // times that a message is taken before it is given up; 0 is no limit
 };
 
+// Of a channel, at some moment.
+struct ChannelStats {
+  std::uint64_t put = 0;
+  std::uint64_t received = 0;
+  std::uint64_t queued = 0;
+  std::uint64_t queued_bytes = 0;
+  std::uint64_t taken = 0;    // and not acknowledged
+  std::uint64_t senders = 0;  // processes that have the end
+  std::uint64_t receivers = 0;
+  std::uint64_t senders_on_their_way = 0;  // given away by handle(), or pickled, and not yet opened
+  std::uint64_t receivers_on_their_way = 0;
+};
+
 class Sender {
  public:
   // Puts a message and returns its ticket. The value, and the memory that its arrays refer to, may be changed as soon
@@ -109,6 +122,11 @@ class Sender {
   Result<std::string> handle() const;
   static Result<Sender> open(const std::string& handle);
 
+  // kClosed.
+  Result<ChannelStats> stats() const;
+  // Also of all copies of this handle. Lets go of the channel as soon as no other thread is in a call of it; with the
+  // process's last end of the channel its name, memory and descriptors go, but for what items and arrays still need.
+  // Calls give kClosed from then on; waits for acks do as soon as the process has no other end of the channel.
   void close();
   bool closed() const noexcept;
 
@@ -166,10 +184,12 @@ class Receiver {
 
   std::uint64_t size() const;
   bool empty() const { return size() == 0; }
-  // Readable while a call of get() would return at once; owned by the channel.
+  // Readable while a call of get() would return at once; owned by the channel, and closed with the process's last
+  // receiver of it.
   Result<int> fileno() const;
 
-  // As Sender::handle.
+  // As of a Sender.
+  Result<ChannelStats> stats() const;
   Result<std::string> handle() const;
   static Result<Receiver> open(const std::string& handle);
 

@@ -77,10 +77,12 @@ def sweep() -> None:
 
 
 def _is_at_work(thread: int, popen: Any) -> bool:
-    """Whether that thread is in a method of `popen`. It has failed when it is not, though an exception may keep it."""
+    """Whether that thread is in the start of a process. If not, this one has failed, though an exception may keep it."""
+    functions = [getattr(cls, name, None) for cls in type(popen).__mro__ for name in ("__init__", "_launch")]
+    starting = {getattr(each, "__code__", None) for each in functions}
     frame = sys._current_frames().get(thread)
     while frame is not None:
-        if frame.f_locals.get("self") is popen:
+        if frame.f_code in starting:
             return True
         frame = frame.f_back
     return False

@@ -20,6 +20,35 @@ using platform::WaitContext;
 
 namespace api {
 
+void ChannelState::close() noexcept {
+  const Call call(*this);
+  if (!closed.exchange(true)) channel->leave(end);
+}
+
+void ChannelState::release() noexcept {
+  std::shared_ptr<features::Name> old_name;  // each needs the one after it
+  std::shared_ptr<Channel> old_channel;
+  std::shared_ptr<ArenaState> old_arena;
+  const std::lock_guard guard(releasing);
+  if (platform::is_in_use(this)) return;
+  old_name.swap(name);
+  old_channel.swap(channel);
+  old_arena.swap(arena);
+}
+
+ChannelStats ChannelState::stats() const {
+  const channel::ChannelStats now = channel->stats();
+  return {now.put,
+          now.received,
+          now.queued,
+          now.queued_bytes,
+          now.taken,
+          now.senders,
+          now.receivers,
+          now.senders_on_their_way,
+          now.receivers_on_their_way};
+}
+
 // A handle's bytes in hexadecimal.
 Result<std::string> ChannelState::handle() const {
   features::Handle handle = features::handle_of(*arena->arena);
@@ -201,7 +230,8 @@ std::uint64_t Arena::trim() const {
 // -----------------------------------------------------------------------------------------------------------
 
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try {
-  if (closed()) return closed_here("sender");
+  const api::Call call(*state_);
+  if (call.closed()) return closed_here("sender");
   const WaitContext wait = waiting(timeout);
   thread_local format::FrameBuilder builder;  // a message needs about as much memory as the one before
   builder.clear();
@@ -220,25 +250,37 @@ Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try
 }
 
 bool Sender::has_space() const {
-  return !closed() && state_->channel->has_room();
+  const api::Call call(*state_);
+  return !call.closed() && state_->channel->has_room();
 }
 
 Status Sender::wait_for_ack(std::uint64_t ticket, Timeout timeout) const {
-  return or_out_of_memory([&] { return state_->channel->wait_for_ack(ticket, waiting(timeout)); });
+  return or_out_of_memory([&]() -> Status {
+    const auto channel = state_->known.lock();
+    return channel == nullptr ? closed_here("sender") : channel->wait_for_ack(ticket, waiting(timeout));
+  });
 }
 Status Sender::wait_for_all_ack(Timeout timeout) const {
-  return or_out_of_memory([&] { return state_->channel->wait_for_ack(std::nullopt, waiting(timeout)); });
+  return or_out_of_memory([&]() -> Status {
+    const auto channel = state_->known.lock();
+    return channel == nullptr ? closed_here("sender") : channel->wait_for_ack(std::nullopt, waiting(timeout));
+  });
 }
 std::uint64_t Sender::pending_acks() const {
-  return state_->channel->pending_acks(waiting(Timeout{}));
+  const auto channel = state_->known.lock();
+  return channel == nullptr ? 0 : channel->pending_acks(waiting(Timeout{}));
 }
 
 Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
-  return or_out_of_memory([&] { return state_->arena->new_array(dtype, std::move(shape), timeout); });
+  return api::with_open(*state_, "sender", [&] { return state_->arena->new_array(dtype, std::move(shape), timeout); });
+}
+
+Result<ChannelStats> Sender::stats() const {
+  return api::with_open(*state_, "sender", [this]() -> Result<ChannelStats> { return state_->stats(); });
 }
 
 Result<std::string> Sender::handle() const {
-  return or_out_of_memory([this] { return state_->handle(); });
+  return api::with_open(*state_, "sender", [this] { return state_->handle(); });
 }
 
 Result<Sender> Sender::open(const std::string& handle) {

@@ -97,8 +97,7 @@ Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, co
 // `act` on the channel of a receiver that is open and has no error to tell first.
 template <class Act>
 auto receiving(ChannelState& state, Act act) -> decltype(act()) {
-  return or_out_of_memory([&]() -> decltype(act()) {
-    if (state.closed.load()) return closed_here("receiver");
+  return api::with_open(state, "receiver", [&]() -> decltype(act()) {
     if (auto error = state.take_deferred()) return *std::move(error);
     return act();
   });
@@ -174,8 +173,7 @@ Result<TakenItem> Receiver::take(Timeout timeout) const {
 }
 
 Result<std::vector<TakenItem>> Receiver::rejected() const {
-  return or_out_of_memory([&]() -> Result<std::vector<TakenItem>> {
-    if (closed()) return closed_here("receiver");
+  return api::with_open(*state_, "receiver", [this]() -> Result<std::vector<TakenItem>> {
     auto deliveries = state_->channel->rejected(WaitContext{});
     if (!deliveries) return std::move(deliveries).error();
     std::vector<TakenItem> items;
@@ -190,13 +188,17 @@ Result<std::vector<TakenItem>> Receiver::rejected() const {
 }
 
 std::uint64_t Receiver::size() const {
-  return state_->channel->size();
+  const auto channel = state_->known.lock();
+  return channel == nullptr ? 0 : channel->size();
 }
 Result<int> Receiver::fileno() const {
-  return or_out_of_memory([this] { return state_->channel->wake_fd(End::kReceiving); });
+  return api::with_open(*state_, "receiver", [this] { return state_->channel->wake_fd(End::kReceiving); });
+}
+Result<ChannelStats> Receiver::stats() const {
+  return api::with_open(*state_, "receiver", [this]() -> Result<ChannelStats> { return state_->stats(); });
 }
 Result<std::string> Receiver::handle() const {
-  return or_out_of_memory([this] { return state_->handle(); });
+  return api::with_open(*state_, "receiver", [this] { return state_->handle(); });
 }
 
 Result<Receiver> Receiver::open(const std::string& handle) {

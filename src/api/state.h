@@ -13,6 +13,7 @@
 #include "channel/channel.h"
 #include "features/names.h"
 #include "platform/fork.h"
+#include "platform/in_use.h"
 #include "shmtree/pair.h"
 
 namespace shmtree {
@@ -56,7 +57,7 @@ struct ArenaState {
 
 struct ChannelState {
   ChannelState(std::shared_ptr<ArenaState> of, std::shared_ptr<Channel> made, End which)
-      : arena(std::move(of)), channel(std::move(made)), end(which) {}
+      : arena(std::move(of)), channel(std::move(made)), end(which), known(channel) {}
   ~ChannelState() { close(); }
   ChannelState(const ChannelState&) = delete;
   ChannelState& operator=(const ChannelState&) = delete;
@@ -74,11 +75,12 @@ struct ChannelState {
     return state;
   }
   Result<std::string> handle() const;
+  ChannelStats stats() const;
   static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end);
   static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end);
-  void close() noexcept {
-    if (!closed.exchange(true)) channel->leave(end);
-  }
+  void close() noexcept;
+  // Lets go of what the calls need, unless some thread is in one: then the last of them does.
+  void release() noexcept;
 
   // An error for the next call that receives: items were received before it, which had to be handed over first.
   void defer(Error error) noexcept {
@@ -93,15 +95,46 @@ struct ChannelState {
     return std::exchange(deferred, std::nullopt);
   }
 
+  // Until release(); in a Call:
   std::shared_ptr<ArenaState> arena;
   std::shared_ptr<Channel> channel;
   End end;
   std::shared_ptr<features::Name> name{};  // this process's part in the channel's name, if it has one
+  std::weak_ptr<Channel> known;            // the channel, for as long as this process has it
   std::atomic<bool> closed{false};
+  platform::LeafMutex releasing;
   std::atomic<bool> has_deferred{false};
   platform::LeafMutex mutex;
   std::optional<Error> deferred{};  // under mutex
 };
+
+// A call of an end. What is closed meanwhile is there to the end of it.
+class Call {
+ public:
+  explicit Call(ChannelState& state) noexcept : state_(state), use_(std::in_place, &state) {}
+  ~Call() {
+    use_.reset();
+    if (state_.closed.load(std::memory_order_relaxed)) [[unlikely]]
+      state_.release();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  bool closed() const noexcept { return state_.closed.load(std::memory_order_acquire); }
+
+ private:
+  ChannelState& state_;
+  std::optional<platform::InUse> use_;
+};
+
+// `act` in a call of an end that is open.
+template <class Act>
+auto with_open(ChannelState& state, const char* end, Act act) -> decltype(act()) {
+  const Call call(state);
+  return or_out_of_memory([&]() -> decltype(act()) {
+    if (call.closed()) return closed_here(end);
+    return act();
+  });
+}
 
 }  // namespace api
 }  // namespace shmtree

@@ -1,0 +1,130 @@
+// What close() lets go of, while handles of what was closed are still there.
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shmtree/shmtree.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::string name_of(int i) {
+  return "api-closing-" + std::to_string(getpid()) + "-" + std::to_string(i);
+}
+
+struct Footprint {
+  std::size_t names = 0, descriptors = 0, mappings = 0;
+  bool operator==(const Footprint&) const = default;
+
+  static Footprint now() {
+    Footprint found;
+    const char* runtime = getenv("XDG_RUNTIME_DIR");
+    const std::string user = "shmtree-" + std::to_string(geteuid());
+    for (const std::string& folder :
+         {std::string(runtime == nullptr ? "/" : runtime) + "/shmtree", "/dev/shm/" + user, "/tmp/" + user}) {
+      if (!std::filesystem::is_directory(folder)) continue;
+      for (const auto& each : std::filesystem::directory_iterator(folder)) {
+        found.names += each.path().filename().string().starts_with(name_of(0).substr(0, name_of(0).size() - 1));
+      }
+    }
+    for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) ++found.descriptors;
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) found.mappings += line.find("memfd:shmtree") != std::string::npos;
+    return found;
+  }
+};
+
+template <class T>
+bool is_closed(const Result<T>& result) {
+  return !result && result.code() == Code::kClosed;
+}
+// What a process makes once.
+void warm_up() {
+  auto [sender, receiver] = make_pair({});
+  receiver.fileno().value();
+  sender.put(Value(1)).value();
+  receiver.get().value();
+}
+
+}  // namespace
+
+TEST_CASE("A hundred closed named pairs leave no name, descriptor or mapping") {
+  warm_up();
+  const Footprint before = Footprint::now();
+  std::vector<std::pair<Sender, Receiver>> pairs;
+  for (int i = 0; i < 100; ++i) {
+    PairOptions options;
+    options.name = name_of(i);
+    options.arena = Arena::create().value();
+    pairs.push_back(make_pair(options));
+    pairs.back().second.fileno().value();
+    pairs.back().first.put(Value(i)).value();
+    pairs.back().second.get().value();
+  }
+  REQUIRE(Footprint::now().names == before.names + 100);
+  for (auto& [sender, receiver] : pairs) {
+    sender.close();
+    REQUIRE(receiver.stats().value().senders == 0);
+    receiver.close();
+    receiver.close();
+  }
+  REQUIRE(Footprint::now() == before);
+  for (auto& [sender, receiver] : pairs) {
+    REQUIRE(sender.put(Value(1)).code() == Code::kClosed);
+    REQUIRE(sender.wait_for_all_ack().code() == Code::kClosed);
+    REQUIRE(sender.handle().code() == Code::kClosed);
+    REQUIRE(sender.stats().code() == Code::kClosed);
+    REQUIRE(sender.pending_acks() == 0);
+    REQUIRE_FALSE(sender.has_space());
+    REQUIRE(receiver.get().code() == Code::kClosed);
+    REQUIRE(receiver.fileno().code() == Code::kClosed);
+    REQUIRE(receiver.size() == 0);
+  }
+}
+
+TEST_CASE("An item keeps its memory when its ends are closed, and everything goes with it") {
+  warm_up();
+  const Footprint before = Footprint::now();
+  auto [sender, receiver] = make_pair({.arena = Arena::create().value()});
+  sender.put(Value(std::string(100'000, 'x'))).value();
+  {
+    const Item item = receiver.get().value();
+    sender.close();
+    receiver.close();
+    REQUIRE(Footprint::now().mappings > before.mappings);
+  }
+  REQUIRE(Footprint::now() == before);
+}
+
+TEST_CASE("Ends that are closed while eight threads are in calls of them are let go of when the last is out") {
+  warm_up();
+  for (int round = 0; round < 20; ++round) {
+    const Footprint before = Footprint::now();
+    auto [sender, receiver] = make_pair({.capacity = 4, .arena = Arena::create().value()});
+    std::atomic<int> moved{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&, from = receiver] {
+        while (!is_closed(from.get(20ms))) ++moved;
+      });
+      threads.emplace_back([&, to = sender] {
+        while (!is_closed(to.put(Value(std::string(3'000, 'x')), 20ms))) {
+        }
+      });
+    }
+    while (moved < 50) std::this_thread::yield();
+    sender.close();
+    receiver.close();
+    for (std::thread& thread : threads) thread.join();
+    REQUIRE(Footprint::now() == before);
+  }
+}

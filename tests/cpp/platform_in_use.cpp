@@ -1,0 +1,78 @@
+// Which objects threads are in calls of.
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "platform/in_use.h"
+#include "support/catch2.h"
+#include "support/process.h"
+
+using shmtree::platform::InUse;
+using shmtree::platform::is_in_use;
+
+TEST_CASE("An object is in use while a thread is in a call of it") {
+  const int object = 0, other = 0;
+  const shmtree::test::Gate inside, leave;
+  std::thread thread([&] {
+    const InUse use(&object);
+    inside.open();
+    leave.wait();
+  });
+  inside.wait();
+  CHECK(is_in_use(&object));
+  CHECK_FALSE(is_in_use(&other));
+  leave.open();
+  thread.join();
+  CHECK_FALSE(is_in_use(&object));
+}
+
+TEST_CASE("Calls within calls are all seen, however deep they are") {
+  const int objects[10]{};
+  {
+    std::vector<std::unique_ptr<InUse>> uses;
+    for (const int& object : objects) uses.push_back(std::make_unique<InUse>(&object));
+    for (const int& object : objects) CHECK(is_in_use(&object));
+    while (!uses.empty()) uses.pop_back();
+  }
+  for (const int& object : objects) CHECK_FALSE(is_in_use(&object));
+}
+
+TEST_CASE("What is taken away when nobody is in a call of it is never met by a caller") {
+  struct Object {
+    std::atomic<bool> closed{false};
+    std::unique_ptr<int> part = std::make_unique<int>(7);
+  };
+  for (int round = 0; round < 300; ++round) {
+    Object object;
+    std::atomic<int> calls{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        for (;;) {
+          const InUse use(&object);
+          if (object.closed.load(std::memory_order_acquire)) return;
+          if (*object.part != 7) std::abort();
+          ++calls;
+        }
+      });
+    }
+    while (calls < 3) std::this_thread::yield();
+    object.closed = true;
+    while (is_in_use(&object)) std::this_thread::yield();
+    object.part.reset();
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST_CASE("A forked child can ask as well") {
+  const int object = 0;
+  std::optional<InUse> use(&object);
+  shmtree::test::Child child([&] {
+    const bool seen = is_in_use(&object);
+    use.reset();
+    return seen && !is_in_use(&object);
+  });
+  CHECK(child.succeeded());
+}
