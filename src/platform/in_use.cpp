@@ -10,14 +10,7 @@
 
 namespace shmtree::platform {
 
-// Places are never freed: a thread that ends leaves its own to the next that begins.
-struct UsePlace {
-  static constexpr unsigned kDepth = 4;  // calls within calls
-  std::atomic<const void*> objects[kDepth]{};
-  unsigned depth = 0;  // of the thread alone
-  std::atomic<bool> taken{true};
-  UsePlace* next = nullptr;
-};
+constinit thread_local UsePlace* t_use_place = nullptr;
 
 namespace {
 
@@ -33,21 +26,14 @@ bool has_barrier() noexcept {  // asked for once, by a process that has calls to
   return has;
 }
 
-// All that this thread stored is seen by whoever passes the barrier of is_in_use(), or this thread sees what that one
-// stored before it.
-void light_barrier() noexcept {
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-}
-
 struct Owner {
   UsePlace* place = nullptr;
   ~Owner();
 };
-thread_local constinit UsePlace* t_place = nullptr;
 thread_local Owner t_owner;
 
 Owner::~Owner() {
-  t_place = nullptr;  // calls in later destructors of the thread are counted
+  t_use_place = nullptr;  // calls in later destructors of the thread are counted
   if (place != nullptr) place->taken.store(false, std::memory_order_release);
 }
 
@@ -63,37 +49,22 @@ UsePlace* find_place() noexcept {
   return made;
 }
 
-std::atomic<const void*>* free_word() noexcept {
-  static thread_local bool was_here = false;
-  if (t_place == nullptr) [[unlikely]] {
-    if (was_here || !has_barrier()) return nullptr;
-    was_here = true;
-    t_owner.place = t_place = find_place();
-    if (t_place == nullptr) return nullptr;
-    t_place->depth = 0;
-  }
-  return t_place->depth == UsePlace::kDepth ? nullptr : &t_place->objects[t_place->depth++];
-}
-
 }  // namespace
 
-InUse::InUse(const void* object) noexcept : word_(free_word()) {
-  if (word_ == nullptr) {
-    g_elsewhere.fetch_add(1, std::memory_order_seq_cst);
-    return;
+// The thread's first call, or one that is too deep.
+UsePlace* InUse::other_place() noexcept {
+  static thread_local bool was_here = false;
+  if (!was_here && has_barrier()) {
+    was_here = true;
+    t_owner.place = t_use_place = find_place();
+    if (t_use_place != nullptr) return t_use_place;
   }
-  word_->store(object, std::memory_order_relaxed);
-  light_barrier();
+  g_elsewhere.fetch_add(1, std::memory_order_seq_cst);
+  return nullptr;
 }
 
-InUse::~InUse() {
-  if (word_ == nullptr) {
-    g_elsewhere.fetch_sub(1, std::memory_order_seq_cst);
-    return;
-  }
-  word_->store(nullptr, std::memory_order_release);
-  light_barrier();
-  --t_place->depth;
+void InUse::end_elsewhere() noexcept {
+  g_elsewhere.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 bool is_in_use(const void* object) noexcept {

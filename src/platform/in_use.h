@@ -9,18 +9,45 @@
 
 namespace shmtree::platform {
 
-struct UsePlace;
+// Of one thread. Places are never freed: a thread that ends leaves its own to the next that begins.
+struct UsePlace {
+  static constexpr unsigned kDepth = 4;  // calls within calls
+  std::atomic<const void*> objects[kDepth]{};
+  unsigned depth = 0;  // of the thread alone
+  std::atomic<bool> taken{true};
+  UsePlace* next = nullptr;
+};
+extern constinit thread_local UsePlace* t_use_place;  // null before the first call, and after the last
 
 // This thread is in a call of `object` to the end of the scope.
 class InUse {
  public:
-  explicit InUse(const void* object) noexcept;
-  ~InUse();
+  explicit InUse(const void* object) noexcept : place_(t_use_place) {
+    if (place_ == nullptr || place_->depth == UsePlace::kDepth) [[unlikely]] {
+      place_ = other_place();
+      if (place_ == nullptr) return;
+    }
+    place_->objects[place_->depth++].store(object, std::memory_order_relaxed);
+    light_barrier();
+  }
+  ~InUse() {
+    if (place_ == nullptr) [[unlikely]] {
+      end_elsewhere();
+      return;
+    }
+    place_->objects[--place_->depth].store(nullptr, std::memory_order_release);
+    light_barrier();
+  }
   InUse(const InUse&) = delete;
   InUse& operator=(const InUse&) = delete;
 
  private:
-  std::atomic<const void*>* word_;  // null when the thread has no place left for it: then it is counted
+  // Whoever passes the barrier of is_in_use() sees all that this thread stored before, or this thread sees from here on
+  // what that one stored before it.
+  static void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
+  static UsePlace* other_place() noexcept;
+  static void end_elsewhere() noexcept;
+  UsePlace* place_;  // null when the thread has none that is free: the use is counted then
 };
 
 // Whether some thread may be in a call of `object`. Also true where the system has no such barrier.
