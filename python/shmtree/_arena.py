@@ -410,6 +410,5 @@ def list_names() -> list[Known]:
 
 
 def clean_names() -> list[str]:
-    """Removes the names that nobody alive has; returns them. Never needed: `list_names`, and making or opening any name, do
-    the same."""
+    """Removes the names that nobody alive has; returns them. Never needed: `list_names` or using any name does it."""
     return _core.clean_names()

@@ -77,7 +77,7 @@ def sweep() -> None:
 
 
 def _is_at_work(thread: int, popen: Any) -> bool:
-    """Whether that thread is in the start of a process. If not, this one has failed, though an exception may keep it."""
+    """Whether that thread is in the start of a process. If not, this one failed, though an exception may keep it."""
     functions = [getattr(cls, name, None) for cls in type(popen).__mro__ for name in ("__init__", "_launch")]
     starting = {getattr(each, "__code__", None) for each in functions}
     frame = sys._current_frames().get(thread)

@@ -1,4 +1,4 @@
-"""What close() lets go of: names, descriptors and mappings, at once, but for what views and other objects still need."""
+"""What close() lets go of at once: names, descriptors and mappings, but for what views and other objects need."""
 
 from __future__ import annotations
 

@@ -127,10 +127,14 @@ def test_a_receiver_that_waits_for_a_pickle_is_warned_once(arena, soon):
     sender, receiver = arena.create_pair()
     pickle.dumps(sender)
     sender.close()
-    with pytest.warns(shmtree.UnusedEndWarning, match=rf"sender that process {os.getpid()} pickled \d+ s ago") as told:
+
+    def wait() -> None:
         for _ in range(8):
             with pytest.raises(queue.Empty):
                 receiver.get(timeout=0.2)
+
+    with pytest.warns(shmtree.UnusedEndWarning, match=rf"sender that process {os.getpid()} pickled \d+ s ago") as told:
+        wait()
     assert len(told) == 1
 
 
@@ -139,12 +143,16 @@ def test_a_sender_that_waits_for_a_pickle_is_warned_once(arena, soon):
     pickle.dumps(receiver)
     receiver.close()
     sender.put(1)
-    with pytest.warns(shmtree.UnusedEndWarning, match=rf"receiver that process {os.getpid()} pickled") as told:
+
+    def wait() -> None:
         for _ in range(4):
             with pytest.raises(queue.Full):
                 sender.put(2, timeout=0.2)
             with pytest.raises(TimeoutError):
                 sender.wait_for_all_ack(timeout=0.2)
+
+    with pytest.warns(shmtree.UnusedEndWarning, match=rf"receiver that process {os.getpid()} pickled") as told:
+        wait()
     assert len(told) == 1
 
 
