@@ -33,7 +33,7 @@ def channel(arena) -> Iterator[tuple[shmtree.Sender, shmtree.Receiver]]:
     if not sender.closed and not receiver.closed:
         sender.put({"still": "usable", "x": np.arange(10_000)})
         assert receiver.get(copy=True)["still"] == "usable"
-    assert arena.stats()["blocks"] == empty
+    assert arena.stats()["blocks"] == (0 if sender.closed and receiver.closed else empty)
     assert arena.holders() == []
 
 

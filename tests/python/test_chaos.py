@@ -110,8 +110,5 @@ def test_nothing_is_left_when_all_processes_are_killed_at_once(tmp_path, monkeyp
             os.killpg(first.pid, signal.SIGKILL)
     while any(known.pids for known in shmtree.list_names() if known.name in names):
         time.sleep(0.01)  # the others are dying
-    # Of the names there is a file each, which goes when the name is used again, or swept.
-    assert {known.name for known in shmtree.list_names()} >= set(names)
-    shmtree.create_pair(name=names[0])
-    subprocess.run([sys.executable, "-m", "shmtree", "clean"], check=True, timeout=60, capture_output=True)
+    # Of the names there was a file each, which went when the names were listed.
     assert os.listdir(tmp_path / "shmtree") == []
