@@ -77,6 +77,19 @@ TEST_CASE("A message that was given back as often as it may be taken is received
   }
 }
 
+TEST_CASE("A message that those who get it have no memory for is given up as well") {
+  auto channel = channel_of(2, 2);
+  for (std::uint32_t attempt = 1; attempt <= 2; ++attempt) {
+    auto place = std::make_unique<channel::Received>();
+    REQUIRE(channel->get(place->message, no_wait()).ok());
+    REQUIRE(place->message.attempts() == attempt);
+    channel->give_back(std::move(place));
+  }
+  REQUIRE(get(*channel, no_wait()).value() == 1);
+  REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
+  REQUIRE(channel::check(*channel->arena()) == "");
+}
+
 TEST_CASE("A message that kills its takers is given up, and the next is taken") {
   auto channel = channel_of(2, 2);
   take_and_die(*channel);
