@@ -88,7 +88,8 @@ PyObject* decode_now(Delivery* self) {
     return nullptr;
   }
   Ref receiver(Py_NewRef(self->receiver));
-  return decode_incoming(as_endpoint(receiver.get()), self->delivery.message(), CopyPolicy::kAll);
+  bool innocent = false;  // or not: the message stays where it is
+  return decode_incoming(as_endpoint(receiver.get()), self->delivery.message(), CopyPolicy::kAll, &innocent);
 }
 
 PyObject* get_item(PyObject* object, void*) {
