@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import multiprocessing as mp
 import os
@@ -17,6 +18,24 @@ import pytest
 
 import shmtree
 from shmtree import _core
+
+_dumped: list[bytes] = []
+
+
+def dumps(obj: object) -> bytes:
+    """Pickles for a process that loads it, as `arrivals` does in the end."""
+    _dumped.append(pickle.dumps(obj))
+    return _dumped[-1]
+
+
+@pytest.fixture(autouse=True)
+def arrivals():
+    """What a test pickled is loaded: until then this process would keep the memory of it."""
+    yield
+    for data in _dumped:
+        with contextlib.suppress(shmtree.Error):
+            pickle.loads(data)
+    _dumped.clear()
 
 
 @pytest.fixture
@@ -50,7 +69,7 @@ def let_a_minute_pass(arena: shmtree.Arena, word: bytes) -> None:
 
 def test_a_pickle_keeps_the_stream_open_until_it_is_loaded(arena):
     sender, receiver = arena.create_pair()
-    data = pickle.dumps(sender)
+    data = dumps(sender)
     sender.close()
     assert receiver.stats()["senders_on_their_way"] == 1
     with pytest.raises(queue.Empty):
@@ -64,7 +83,7 @@ def test_a_pickle_keeps_the_stream_open_until_it_is_loaded(arena):
 
 def test_copies_and_a_pickle_that_is_loaded_twice_count_once(arena):
     sender, receiver = arena.create_pair()
-    data = pickle.dumps(sender)
+    data = dumps(sender)
     ends = [copy.deepcopy(sender), pickle.loads(data), pickle.loads(data)]
     assert receiver.stats()["senders_on_their_way"] == 0
     for end in (sender, *ends):
@@ -74,7 +93,7 @@ def test_copies_and_a_pickle_that_is_loaded_twice_count_once(arena):
 
 def test_a_thousand_tasks_that_each_carry_an_end_are_all_counted(arena):
     sender, receiver = arena.create_pair(capacity=None)
-    tasks = [pickle.dumps((sender, i)) for i in range(1000)]
+    tasks = [dumps((sender, i)) for i in range(1000)]
     sender.close()
     assert receiver.stats()["senders_on_their_way"] == 1000
     for task in tasks:
@@ -125,7 +144,7 @@ def test_an_end_that_is_loaded_too_late_is_refused_with_the_numbers(given, arena
 
 def test_a_receiver_that_waits_for_a_pickle_is_warned_once(arena, soon):
     sender, receiver = arena.create_pair()
-    pickle.dumps(sender)
+    dumps(sender)
     sender.close()
 
     def wait() -> None:
@@ -140,7 +159,7 @@ def test_a_receiver_that_waits_for_a_pickle_is_warned_once(arena, soon):
 
 def test_a_sender_that_waits_for_a_pickle_is_warned_once(arena, soon):
     sender, receiver = arena.create_pair(1)
-    pickle.dumps(receiver)
+    dumps(receiver)
     receiver.close()
     sender.put(1)
 
@@ -158,11 +177,11 @@ def test_a_sender_that_waits_for_a_pickle_is_warned_once(arena, soon):
 
 def test_a_coroutine_that_waits_for_a_pickle_is_warned(arena, soon):
     sender, receiver = arena.create_pair()
-    pickle.dumps(sender)
+    dumps(sender)
     sender.close()
     with pytest.warns(shmtree.UnusedEndWarning):
         assert shmtree.wait([receiver], timeout=1) == []
-    other = pickle.loads(pickle.dumps(receiver))
+    other = pickle.loads(dumps(receiver))
     with pytest.warns(shmtree.UnusedEndWarning), pytest.raises(queue.Empty):
         asyncio.run(other.get_async(timeout=1))
 
@@ -171,9 +190,9 @@ def test_who_waits_for_others_as_well_or_at_a_queue_is_not_warned(arena, soon):
     sender, receiver = arena.create_pair()
     sender.put(1)
     receiver.get()
-    pickle.dumps(sender)
+    dumps(sender)
     q = arena.Queue()
-    pickle.dumps(q)
+    dumps(q)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for get in (receiver.get, q.get):
@@ -183,7 +202,7 @@ def test_who_waits_for_others_as_well_or_at_a_queue_is_not_warned(arena, soon):
 
 def test_a_warning_that_is_an_error_ends_the_call(arena, soon):
     sender, receiver = arena.create_pair()
-    pickle.dumps(sender)
+    dumps(sender)
     sender.close()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
