@@ -153,7 +153,8 @@ void set_closed_here(const Endpoint* self) {
 Channel* open_channel(Endpoint* self, End which) {
   if (idle_wanted.load(std::memory_order_relaxed)) [[unlikely]]
     call_idle_callback();
-  if (!closed_flag(self, which).load(std::memory_order_acquire)) [[likely]]  // after attach_endpoint() set the channel
+  // After InCall has counted the call, in one order with close(): that sees the count, or this sees that it is closed.
+  if (!closed_flag(self, which).load(std::memory_order_seq_cst)) [[likely]]
     return self->channel.get();
   set_closed_here(self);
   return nullptr;
