@@ -159,7 +159,7 @@ Status Channel::check_grant(std::uint64_t granted, End which, int giver_pid) {
   std::string when, ended = "has ended";
   if (grant != nullptr) {
     const std::uint64_t state = load_acquire(grant->state);
-    when = " " + seconds(givers.now_s() - second_of(load_relaxed(grant->made_ns))) + " ago";
+    when.append(" ").append(seconds(givers.now_s() - second_of(load_relaxed(grant->made_ns)))).append(" ago");
     if (giver_is_gone(state)) ended = "was found to have ended " + seconds(gone_for(state, givers.now_s())) + " ago";
   }
   return Error{Code::kClosed, "this end was pickled" + when + " by process " + std::to_string(giver_pid) + ", which " +
