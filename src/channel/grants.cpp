@@ -175,7 +175,9 @@ OnTheirWay Channel::on_their_way(End which) noexcept {
     const std::uint64_t state = load_acquire(grant.state);
     if (state == 0 || end_of_grant(state) != which || !givers.is_pending(grant)) return true;
     ++found.count;
-    const std::int64_t age_ns = now - load_relaxed(grant.made_ns);
+    // Unsigned: the time lies in memory that everyone can write.
+    const auto age_ns = static_cast<std::int64_t>(static_cast<std::uint64_t>(now) -
+                                                  static_cast<std::uint64_t>(load_relaxed(grant.made_ns)));
     if (found.count != 1 && age_ns <= found.age_ns) return true;
     found.age_ns = age_ns;
     const bool gone = giver_is_gone(load_acquire(grant.state));
