@@ -4,6 +4,7 @@
 #include "bindings/deaths.h"
 #include "bindings/endpoint.h"
 #include "bindings/gil.h"
+#include "bindings/given_ends.h"
 #include "bindings/spans.h"
 #include "bindings/unwrap.h"
 #include "channel/channel.h"
@@ -89,7 +90,10 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("allows_pickle", &Channel::allows_pickle)
       .def("stats", &stats)
       .def(
-          "grant", [](Channel& channel, bool receiving) { return unwrap(channel.grant(end_of(receiving))); },
+          "grant",
+          [](const std::shared_ptr<Channel>& channel, bool receiving) {
+            return unwrap(GivenEnds::grant(channel, end_of(receiving)));
+          },
           py::arg("receiving"))
       .def(
           "check_grant",

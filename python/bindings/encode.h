@@ -46,6 +46,8 @@ class LoanResolver {
   ~LoanResolver() = default;
 };
 
+class GivenEnds;
+
 struct EncodeOptions {
   bool allow_pickle = true;
   bool for_channel = false;  // reduce as multiprocessing's queues do: descriptors, connections, locks
@@ -53,6 +55,7 @@ struct EncodeOptions {
   // (Tensors of one storage stay so, as torch has it.)
   bool independent = false;
   LoanResolver* loans = nullptr;
+  GivenEnds* given = nullptr;  // is told of ends that are pickled
 };
 
 // The number that a str has as a name of this message, by the address of the str: dicts of one shape share their keys.

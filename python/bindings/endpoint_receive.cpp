@@ -130,7 +130,7 @@ PyObject* rejected(PyObject* object, PyObject*) {
   Channel* channel = open_channel(self, End::kReceiving);
   if (!channel) return nullptr;
   GilHooks hooks(self, End::kReceiving);
-  auto found = channel->rejected({Deadline::never(), &hooks});
+  auto found = channel->rejected({Deadline::immediate(), &hooks});
   if (!found) return raise_waited(self, hooks, found.error());
   Ref list(PyList_New(0));
   if (!list) return nullptr;

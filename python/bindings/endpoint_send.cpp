@@ -10,6 +10,7 @@
 #include "bindings/encode.h"
 #include "bindings/endpoint.h"
 #include "bindings/errors.h"
+#include "bindings/given_ends.h"
 #include "bindings/guarded.h"
 #include "bindings/loan.h"
 #include "bindings/spans.h"
@@ -35,6 +36,7 @@ class Message {
     options.for_channel = true;
     options.independent = self_->is_queue;
     options.loans = &loans_;
+    options.given = &given_;
     return session_->encode(object, options);
   }
   bool is_small() {
@@ -44,7 +46,13 @@ class Message {
     return features::stage(session_->builder(), loans_.blocks(), *self_->channel, scratch, out, wait);
   }
 
-  void settle() noexcept { loans_.settle(); }
+  bool gives_ends() const noexcept { return !given_.empty(); }
+
+  // It was put.
+  void settle() noexcept {
+    loans_.settle();
+    given_.keep();
+  }
 
  private:
   // A queue copies whatever it is not told to move.
@@ -56,6 +64,7 @@ class Message {
   Endpoint* self_;
   BorrowedSession session_;
   LoanBook loans_;
+  GivenEnds given_;
 };
 
 PyObject* put(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
@@ -82,7 +91,7 @@ class Batch {
     if (!open_channel(self_, End::kSending)) return false;
     Message message(self_, false);
     if (!message.encode(object)) return false;
-    const bool small = message.is_small();
+    const bool small = message.is_small() && !message.gives_ends();  // its message may go before it is put
     if (!small && !flush()) return false;
     const Status staged = message.stage(scratch_[waiting_], out_[waiting_], wait_);
     if (!staged) return raise_waited(self_, hooks_, staged.error()), false;

@@ -7,6 +7,7 @@ so no wait is longer than a slice.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import queue
 import selectors
@@ -38,8 +39,8 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
             if not watched:
                 for each in objects:
                     watched.setdefault(_descriptor(each), []).append(each)
-                for descriptor in watched:
-                    selector.register(descriptor, selectors.EVENT_READ)
+                for descriptor, waiting in watched.items():
+                    _register(selector, descriptor, waiting)
             readable = {key.fd for key, _ in selector.select(0)}
             ready += [
                 each
@@ -53,6 +54,15 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
             if left <= 0 or not objects:
                 return []
             selector.select(left)
+
+
+def _register(selector: selectors.BaseSelector, descriptor: int, waiting: list[Any]) -> None:
+    try:
+        selector.register(descriptor, selectors.EVENT_READ)
+    except OSError:
+        for each in waiting:  # whose end another thread has closed says so itself
+            _descriptor(each)
+        raise
 
 
 def _checked(receivers: Any) -> list[Any]:
@@ -152,7 +162,12 @@ async def _readable(number: int, seconds: float) -> None:
     """Until a descriptor can be read, or so many seconds have passed."""
     loop = asyncio.get_running_loop()
     # A descriptor of its own, since a loop knows one reader for each and several coroutines may wait.
-    descriptor = os.dup(number)
+    try:
+        descriptor = os.dup(number)
+    except OSError as error:
+        if error.errno == errno.EBADF:  # another thread has closed the end, as the next call finds
+            return
+        raise
     woken = loop.create_future()
     loop.add_reader(descriptor, _wake, woken)
     timer = loop.call_later(seconds, _wake, woken)

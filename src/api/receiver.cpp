@@ -174,7 +174,7 @@ Result<TakenItem> Receiver::take(Timeout timeout) const {
 
 Result<std::vector<TakenItem>> Receiver::rejected() const {
   return api::with_open(*state_, "receiver", [this]() -> Result<std::vector<TakenItem>> {
-    auto deliveries = state_->channel->rejected(WaitContext{});
+    auto deliveries = state_->channel->rejected(WaitContext{platform::Deadline::immediate()});
     if (!deliveries) return std::move(deliveries).error();
     std::vector<TakenItem> items;
     items.reserve(deliveries->size());

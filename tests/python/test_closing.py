@@ -295,3 +295,23 @@ def test_an_object_that_closes_its_own_sender_is_not_sent(name):
     with pytest.raises(shmtree.ChannelClosed):
         sender.put([ClosesItsSender(sender), sender.new_empty(10)])
     assert footprint() == before
+
+
+class ClosedMeanwhile(shmtree.Receiver):
+    """As if another thread closed it after its descriptor was asked for."""
+
+    __slots__ = ()
+
+    def fileno(self):
+        number = super().fileno()
+        self.close()
+        return number
+
+
+def test_a_wait_for_an_end_that_is_closed_meanwhile_says_so(arena):
+    _sender, receiver = arena.create_pair()
+    waited_for = ClosedMeanwhile(receiver._channel)
+    receiver.close()
+
+    with pytest.raises(shmtree.ChannelClosed):
+        shmtree.wait([waited_for], timeout=5)

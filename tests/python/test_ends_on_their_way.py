@@ -229,3 +229,50 @@ def test_a_start_that_is_slow_keeps_its_end(arena):
     sender.close()
     assert list(receiver) == [1, 2]
     process.join(60)
+
+
+class Unsendable:
+    def __reduce__(self):
+        raise RuntimeError("not to be pickled")
+
+
+@pytest.mark.parametrize(
+    ("put", "error"),
+    [
+        (lambda requests, end: requests.put(end, timeout=0.01), queue.Full),
+        (lambda requests, end: requests.put_nowait({"reply": end}), queue.Full),
+        (lambda requests, end: requests.put_many([end, end], timeout=0.01), queue.Full),
+        (lambda requests, end: asyncio.run(requests.put_async(end, timeout=0.1)), queue.Full),
+        (lambda requests, end: requests.put([end, bytes(1 << 22)]), shmtree.MessageTooLarge),
+        (lambda requests, end: requests.put([end, Unsendable()]), RuntimeError),
+    ],
+    ids=["timeout", "nowait", "many", "async", "too large", "unsendable"],
+)
+def test_an_end_in_a_message_that_was_not_put_is_not_on_its_way(arena, put, error):
+    requests, _served = arena.create_pair(1, max_bytes=1 << 20)
+    requests.put("busy")
+    sender, receiver = arena.create_pair()
+
+    with pytest.raises(error):
+        put(requests, sender)
+
+    assert receiver.stats()["senders_on_their_way"] == 0
+    sender.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get(timeout=5)
+
+
+def test_ends_in_messages_that_were_put_are_on_their_way(arena):
+    requests, served = arena.create_pair()
+    sender, receiver = arena.create_pair()
+
+    requests.put(sender)
+    requests.put_many([sender, 1, sender])
+    sender.close()
+
+    assert receiver.stats()["senders_on_their_way"] == 3
+    for reply in (served.get() for _ in range(4)):
+        if reply != 1:
+            reply.put("answered")
+            reply.close()
+    assert list(receiver) == ["answered"] * 3

@@ -246,3 +246,15 @@ def test_limits_that_cannot_be_are_refused_by_name_and_number(arena, name):
         assert sender.stats()[name] == 0
     with pytest.raises(ValueError, match=f"max_attempts is {2**32}; it must be at most {2**32 - 1}"):
         arena.create_pair(max_attempts=2**32)
+
+
+def test_what_was_given_up_can_be_looked_at_after_the_receiver_was_closed(arena):
+    sender, receiver = arena.create_pair(max_attempts=1)
+    sender.put({"job": 1})
+    receiver.take().nack()
+
+    with receiver:
+        (dead,) = receiver.rejected()
+
+    assert dead.item == {"job": 1}
+    dead.ack()

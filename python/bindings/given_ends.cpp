@@ -1,0 +1,27 @@
+#include "bindings/given_ends.h"
+
+#include <utility>
+
+namespace shmtree::python {
+
+namespace {
+
+constinit thread_local GivenEnds* t_pickled = nullptr;
+
+}  // namespace
+
+GivenEnds::Pickling::Pickling(GivenEnds* ends) noexcept : before_(std::exchange(t_pickled, ends)) {}
+GivenEnds::Pickling::~Pickling() {
+  t_pickled = before_;
+}
+
+Result<std::uint64_t> GivenEnds::grant(const std::shared_ptr<channel::Channel>& channel, channel::End end) {
+  GivenEnds* const ends = t_pickled;
+  if (ends == nullptr) return channel->grant(end);
+  ends->given_.push_back(Given{channel, 0, end});  // what can fail comes first; a grant of 0 is none
+  auto granted = channel->grant(end);
+  if (granted) ends->given_.back().grant = *granted;
+  return granted;
+}
+
+}  // namespace shmtree::python

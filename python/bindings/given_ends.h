@@ -1,0 +1,49 @@
+// Ends that are given away with a message, by pickling them: taken back unless the message is put.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "channel/channel.h"
+
+namespace shmtree::python {
+
+class GivenEnds {
+ public:
+  GivenEnds() = default;
+  GivenEnds(const GivenEnds&) = delete;
+  GivenEnds& operator=(const GivenEnds&) = delete;
+  ~GivenEnds() {
+    for (const Given& each : given_) each.channel->claim(each.grant, each.end);
+  }
+
+  bool empty() const noexcept { return given_.empty(); }
+  // They are on their way now.
+  void keep() noexcept { given_.clear(); }
+
+  // Makes a grant, which is one of the message that this thread pickles, if it pickles one.
+  static Result<std::uint64_t> grant(const std::shared_ptr<channel::Channel>& channel, channel::End end);
+
+  // While it is there the thread pickles the message of these.
+  class Pickling {
+   public:
+    explicit Pickling(GivenEnds* ends) noexcept;
+    ~Pickling();
+    Pickling(const Pickling&) = delete;
+    Pickling& operator=(const Pickling&) = delete;
+
+   private:
+    GivenEnds* before_;
+  };
+
+ private:
+  struct Given {
+    std::shared_ptr<channel::Channel> channel;
+    std::uint64_t grant;
+    channel::End end;
+  };
+  std::vector<Given> given_;
+};
+
+}  // namespace shmtree::python
