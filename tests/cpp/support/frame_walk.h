@@ -25,13 +25,14 @@ struct Walk {
     touch(info.description.text.data(), info.description.text.size());
     if (info.data == nullptr || info.nbytes == 0) return;
     std::int64_t at[kMaxDims] = {};
-    const std::byte* item = info.data;
+    std::uint64_t offset = 0;  // wraps: the stride of a dimension of one element may be anything
     for (std::uint64_t i = 0; i < info.elements; ++i) {
-      touch(item, info.item_bytes);
+      touch(info.data + static_cast<std::int64_t>(offset), info.item_bytes);
       for (std::size_t dim = info.ndim; dim-- > 0;) {
-        item += info.strides[dim];
+        const auto stride = static_cast<std::uint64_t>(info.strides[dim]);
+        offset += stride;
         if (++at[dim] < info.shape[dim]) break;
-        item -= info.strides[dim] * info.shape[dim];
+        offset -= stride * static_cast<std::uint64_t>(info.shape[dim]);
         at[dim] = 0;
       }
     }
