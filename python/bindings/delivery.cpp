@@ -88,8 +88,10 @@ PyObject* decode_now(Delivery* self) {
     return nullptr;
   }
   Ref receiver(Py_NewRef(self->receiver));
+  const auto channel = any_channel(as_endpoint(receiver.get()));  // the receiver may be closed
+  if (!channel) return nullptr;
   bool innocent = false;  // or not: the message stays where it is
-  return decode_incoming(as_endpoint(receiver.get()), self->delivery.message(), CopyPolicy::kAll, &innocent);
+  return decode_incoming(as_endpoint(receiver.get()), *channel, self->delivery.message(), CopyPolicy::kAll, &innocent);
 }
 
 PyObject* get_item(PyObject* object, void*) {
@@ -185,7 +187,7 @@ void consume(channel::Delivery& delivery) noexcept {
 
 PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy) {
   bool innocent = false;
-  Ref item(decode_incoming(self, delivery.message(), copy, &innocent));
+  Ref item(decode_incoming(self, *self->channel, delivery.message(), copy, &innocent));
   // What cannot be decoded would come again and again; the exception names it instead.
   if (!item && !innocent) consume(delivery);
   if (!item) return nullptr;

@@ -53,7 +53,7 @@ class Place {
 // then has its message again if that is innocent of it, as when there is no memory for the object.
 Ref object_in(Place& place, Endpoint* self, CopyPolicy copy, PyObject* items) {
   bool innocent = false;
-  Ref object(decode_incoming(self, place.message(), copy, &innocent));
+  Ref object(decode_incoming(self, *self->channel, place.message(), copy, &innocent));
   if (object && items && PyList_Append(items, object.get()) != 0) {
     object = Ref();
     innocent = true;

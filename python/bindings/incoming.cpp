@@ -83,17 +83,12 @@ PyObject* decode_block(Source& source, DecodeContext& context) {
 
 }  // namespace
 
-PyObject* decode_incoming(Endpoint* self, Incoming& message, CopyPolicy copy, bool* innocent) {
-  const std::shared_ptr<channel::Channel> channel = self->known.lock();  // also of one that was closed meanwhile
-  if (!channel) {
-    set_closed_here(self);
-    *innocent = true;
-    return nullptr;
-  }
+PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& message, CopyPolicy copy,
+                          bool* innocent) {
   DecodeContext context;
   context.copy = copy;
-  context.allow_pickle = self->allow_pickle && channel->allows_pickle();
-  Source source{&message, channel->arena().get()};
+  context.allow_pickle = self->allow_pickle && channel.allows_pickle();
+  Source source{&message, channel.arena().get()};
   PyObject* object = nullptr;
   try {
     object = message.in_block() ? decode_block(source, context) : decode_inline(message, context);

@@ -6,11 +6,13 @@
 
 namespace shmtree::python {
 
-// Decodes `message`, which keeps its block until it goes. Small arrays, and everything while the arena's budget is more
-// than half held, are copied out; views hold their block by themselves. Null with a Python error set: CorruptMessage
-// with the ticket for what cannot be decoded. Then `*innocent` says whether it may be decoded another time, here or
-// elsewhere: there was no memory for it, or somebody wanted to stop.
-PyObject* decode_incoming(Endpoint* self, channel::Incoming& message, CopyPolicy copy, bool* innocent);
+// Decodes `message` of `channel`, which the caller keeps, for `self`. The message keeps its block until it goes. Small
+// arrays, and everything while the arena's budget is more than half held, are copied out; views hold their block by
+// themselves. Null with a Python error set: CorruptMessage with the ticket for what cannot be decoded. Then `*innocent`
+// says whether it may be decoded another time, here or elsewhere: there was no memory for it, or somebody wanted to
+// stop.
+PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, channel::Incoming& message, CopyPolicy copy,
+                          bool* innocent);
 
 // From the argument `copy` (null or None: automatic). False with a Python error set.
 bool parse_copy_policy(PyObject* value, CopyPolicy* policy);
