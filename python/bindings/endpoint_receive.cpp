@@ -2,6 +2,9 @@
 //
 // Signal handlers run while waiting, never between the moment a message leaves the channel and the return of its
 // object.
+#include <memory>
+#include <utility>
+
 #include "bindings/arguments.h"
 #include "bindings/deaths.h"
 #include "bindings/endpoint.h"
@@ -31,22 +34,24 @@ Channel* begin(Endpoint* self) {
 
 Pool<channel::Received> places;
 
-// Where a message is received. There is memory for it before, so that the message can be given back without any.
+// Where a message is received. There is memory to keep it before, so that it can be given back without any.
 class Place {
  public:
-  Place() : place_(places.take()) {}
+  Place() : kept_(places.take()) {}
   Place(const Place&) = delete;
   Place& operator=(const Place&) = delete;
   ~Place() {
-    if (!place_) return;
-    place_->message.drop();
-    places.give_back(place_.release());
+    if (kept_) places.give_back(kept_.release());
   }
-  channel::Incoming& message() const noexcept { return place_->message; }
-  void give_back(Channel& channel) noexcept { channel.give_back(std::move(place_)); }
+  channel::Incoming& message() noexcept { return message_; }
+  void give_back(Channel& channel) noexcept {
+    kept_->message = std::move(message_);
+    channel.give_back(std::move(kept_));
+  }
 
  private:
-  std::unique_ptr<channel::Received> place_;
+  std::unique_ptr<channel::Received> kept_;
+  channel::Incoming message_;
 };
 
 // The object in `place`, also put at the end of `items` if that is a list. Null with a Python error set: the channel
