@@ -254,7 +254,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool collect_rejected(std::vector<Delivery>& found, Identity me, Receipt& receipt) noexcept;
   Record* free_record() noexcept;
   Record* oldest_returned() noexcept;
-  Error unreceived(const Receipt& receipt);
+  Error unreceived(const Receipt& receipt) const;
   enum class Took { kOne, kNone, kNeedsRecord, kLeft, kTooMany };
   std::uint64_t unsettled() const noexcept;
   bool has_too_many_taken() const noexcept;

@@ -135,10 +135,9 @@ std::size_t Channel::receive_some(Incoming* out, std::size_t most, Identity me, 
   return count;
 }
 
-// Why the first message was not received, though there is one. Somebody who can have it is told of it instead.
-Error Channel::unreceived(const Receipt& receipt) {
+// Why the first message was not received, though there is one.
+Error Channel::unreceived(const Receipt& receipt) const {
   if (!receipt.starved) return Error{Code::kCorrupt, "the channel's ring is damaged"};
-  notify(header().items);
   Error error{Code::kOutOfSharedMemory, "message " + std::to_string(receipt.ticket) + " stays in the channel: "};
   error.ticket = receipt.ticket;
   if (receipt.wanted == 0) {
