@@ -129,6 +129,7 @@ void bind_channel(py::module_& module) {
         set_spans(flags.ptr(), key.ptr(), begin.ptr());
       },
       py::arg("flags"), py::arg("key"), py::arg("begin"));
+  if (!Calls::begin_again_in_children()) throw std::bad_alloc();
   if (!init_sender(module.ptr()) || !init_receiver(module.ptr()) || !init_queue(module.ptr()) ||
       !init_delivery(module.ptr())) {
     throw py::error_already_set();

@@ -72,6 +72,7 @@ bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
   self->channel = std::move(channel);
   self->known = self->channel;
   self->attached = true;
+  self->calls.list();
   self->allow_pickle = allow_pickle;
   for (const End which : {End::kSending, End::kReceiving}) {
     const auto index = static_cast<std::size_t>(which);
@@ -114,6 +115,7 @@ void dealloc_endpoint(PyObject* self) {
   Endpoint* endpoint = as_endpoint(self);
   PyTypeObject* type = Py_TYPE(self);
   for (const End which : {End::kSending, End::kReceiving}) leave(endpoint, which);
+  endpoint->calls.unlist();
   endpoint->channel.~shared_ptr();
   endpoint->known.~weak_ptr();
   Py_XDECREF(endpoint->name);
@@ -136,6 +138,7 @@ void release_channel(Endpoint* self) {
 void close_end(Endpoint* self, End which) {
   const InCall call(self);
   if (!self->has[static_cast<std::size_t>(which)] || closed_flag(self, which).exchange(true)) return;
+  if (all_closed(self)) self->ended = true;
   leave(self, which);
   self->channel->wake_all();  // threads that wait at this object
 }
@@ -169,6 +172,11 @@ std::shared_ptr<Channel> any_channel(Endpoint* self) {
     set_closed_here(self);
   }
   return nullptr;
+}
+
+std::shared_ptr<Channel> any_channel_in_call(Endpoint* self) {
+  if (!self->channel || all_closed(self)) return any_channel(self);
+  return {std::shared_ptr<Channel>(), self->channel.get()};
 }
 
 namespace {

@@ -11,17 +11,12 @@
 #include <memory>
 #include <optional>
 
+#include "bindings/calls.h"
 #include "bindings/python_api.h"
 #include "bindings/wait_hooks.h"
 #include "channel/channel.h"
 
 namespace shmtree::python {
-
-#ifdef Py_GIL_DISABLED
-using CallCount = std::atomic<std::uint32_t>;
-#else
-using CallCount = std::uint32_t;  // the GIL guards it: nothing that costs in calls that nobody disturbs
-#endif
 
 struct Endpoint {
   PyObject_HEAD std::shared_ptr<channel::Channel> channel;  // from attach() to the end of the last call after close()
@@ -33,7 +28,8 @@ struct Endpoint {
   bool allow_pickle;
   bool is_queue;
   bool attached;
-  CallCount calls;                  // threads in calls of this object
+  Calls calls;                      // of this object
+  std::atomic<bool> ended;          // all of its ends were closed
   std::atomic<bool> released;       // `channel` and `name` were let go of, or are not there yet
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
   std::atomic<std::int64_t>
@@ -59,9 +55,9 @@ void release_channel(Endpoint* self);
 // open_channel(), which tells whether there is a channel at all.
 class InCall {
  public:
-  explicit InCall(Endpoint* self) noexcept : self_(self) { ++self->calls; }
+  explicit InCall(Endpoint* self) noexcept : self_(self) { self->calls.begin(); }
   ~InCall() {
-    if (--self_->calls == 0 && all_closed(self_)) [[unlikely]]
+    if (self_->calls.end() && self_->ended.load(std::memory_order_seq_cst)) [[unlikely]]
       release_channel(self_);
   }
   InCall(const InCall&) = delete;
@@ -85,6 +81,9 @@ channel::Channel* open_channel(Endpoint* self, channel::End which);
 // The channel also of an object that was closed, while this process has it by another one; else null with ChannelClosed
 // set, or RuntimeError for a queue that was never initialised.
 std::shared_ptr<channel::Channel> any_channel(Endpoint* self);
+// The same within an InCall, which keeps it while an end is open. So no reference is taken then, which the forked
+// children of a waiting process would never give back.
+std::shared_ptr<channel::Channel> any_channel_in_call(Endpoint* self);
 void set_closed_here(const Endpoint* self);
 
 // For a call that waits at `waiting`: warns, once for each object, when for 10 s nobody has taken part in the other end

@@ -53,12 +53,14 @@ PyObject* put_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 }
 
 PyObject* qsize(PyObject* self, PyObject*) {
-  const auto channel = any_channel(as_endpoint(self));
+  const InCall call(as_endpoint(self));
+  const auto channel = any_channel_in_call(as_endpoint(self));
   return channel ? PyLong_FromUnsignedLongLong(endpoint_size(*channel)) : nullptr;
 }
 
 PyObject* full(PyObject* self, PyObject*) {
-  const auto channel = any_channel(as_endpoint(self));
+  const InCall call(as_endpoint(self));
+  const auto channel = any_channel_in_call(as_endpoint(self));
   return channel ? PyBool_FromLong(channel->capacity() != 0 && channel->size() >= channel->capacity()) : nullptr;
 }
 
@@ -75,7 +77,8 @@ PyObject* is_closed(PyObject* self, PyObject* receiving) {
 }
 
 PyObject* task_done(PyObject* self, PyObject*) {
-  const auto channel = any_channel(as_endpoint(self));
+  const InCall call(as_endpoint(self));
+  const auto channel = any_channel_in_call(as_endpoint(self));
   if (!channel) return nullptr;
   const Status done = channel->task_done();
   if (!done.ok()) return raise(done.error());
@@ -83,7 +86,8 @@ PyObject* task_done(PyObject* self, PyObject*) {
 }
 
 PyObject* join_tasks(PyObject* self, PyObject* timeout) {
-  const auto channel = any_channel(as_endpoint(self));
+  const InCall call(as_endpoint(self));
+  const auto channel = any_channel_in_call(as_endpoint(self));
   Deadline deadline;
   if (!channel || !parse_deadline(nullptr, timeout, &deadline)) return nullptr;
   GilHooks hooks;
@@ -97,7 +101,8 @@ PyObject* shut_down(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyO
   PyObject* given[1];
   if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
   const int immediate = truth_of(given[0], 0);
-  const auto channel = any_channel(as_endpoint(self));
+  const InCall call(as_endpoint(self));
+  const auto channel = any_channel_in_call(as_endpoint(self));
   if (immediate < 0 || !channel) return nullptr;
   GilHooks hooks;
   const Status done = channel->shut_down(immediate == 1, {Deadline::never(), &hooks});
@@ -110,7 +115,8 @@ PyObject* reserve(PyObject* self, PyObject* args) {
   PyObject *block = nullptr, *timeout = nullptr;
   Deadline deadline;
   if (!PyArg_ParseTuple(args, "pOO", &receiving, &block, &timeout)) return nullptr;
-  const auto channel = any_channel(as_endpoint(self));
+  const InCall call(as_endpoint(self));
+  const auto channel = any_channel_in_call(as_endpoint(self));
   if (!channel || !parse_deadline(block, timeout, &deadline)) return nullptr;
   GilHooks hooks;
   const Status reserved = channel->reserve(end_of(receiving != 0), {deadline, &hooks});
@@ -121,7 +127,8 @@ PyObject* reserve(PyObject* self, PyObject* args) {
 
 PyObject* release(PyObject* self, PyObject* receiving) {
   const int which = PyObject_IsTrue(receiving);
-  const auto channel = any_channel(as_endpoint(self));
+  const InCall call(as_endpoint(self));
+  const auto channel = any_channel_in_call(as_endpoint(self));
   return which < 0 || !channel ? nullptr : PyBool_FromLong(channel->release(end_of(which == 1)));
 }
 

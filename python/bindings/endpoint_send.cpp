@@ -153,7 +153,7 @@ PyObject* wait_for(Endpoint* self, std::optional<std::uint64_t> ticket, PyObject
   Deadline deadline;
   if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
   const InCall call(self);
-  const auto channel = any_channel(self);
+  const auto channel = any_channel_in_call(self);
   if (!channel) return nullptr;
   GilHooks hooks;
   if (!closed_flag(self, End::kSending)) hooks = GilHooks(self, End::kSending, GilHooks::Until::kDone);
@@ -184,7 +184,8 @@ PyObject* wait_for_ack(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
 }
 
 PyObject* get_pending_acks(PyObject* self, void*) {
-  const auto channel = any_channel(as_endpoint(self));
+  const InCall call(as_endpoint(self));
+  const auto channel = any_channel_in_call(as_endpoint(self));
   if (!channel) return nullptr;
   GilHooks hooks;
   const std::uint64_t pending = channel->pending_acks({Deadline::after_ns(10'000'000'000), &hooks});
@@ -212,7 +213,8 @@ PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
     return PyObject_CallMethod(self, "_new_tensor", "OOs#O", given[0], dtype, order, order_bytes,
                                zeroed ? Py_True : Py_False);
   }
-  const auto channel = any_channel(as_endpoint(self));
+  const InCall call(as_endpoint(self));
+  const auto channel = any_channel_in_call(as_endpoint(self));
   if (!channel) return nullptr;
   return new_array(channel->arena(), given[0], dtype, {order, static_cast<std::size_t>(order_bytes)}, zeroed, false);
 }

@@ -256,18 +256,21 @@ bool Sender::has_space() const {
 
 Status Sender::wait_for_ack(std::uint64_t ticket, Timeout timeout) const {
   return or_out_of_memory([&]() -> Status {
-    const auto channel = state_->known.lock();
+    const api::Call call(*state_);
+    const auto channel = call.any_channel();
     return channel == nullptr ? closed_here("sender") : channel->wait_for_ack(ticket, waiting(timeout));
   });
 }
 Status Sender::wait_for_all_ack(Timeout timeout) const {
   return or_out_of_memory([&]() -> Status {
-    const auto channel = state_->known.lock();
+    const api::Call call(*state_);
+    const auto channel = call.any_channel();
     return channel == nullptr ? closed_here("sender") : channel->wait_for_ack(std::nullopt, waiting(timeout));
   });
 }
 std::uint64_t Sender::pending_acks() const {
-  const auto channel = state_->known.lock();
+  const api::Call call(*state_);
+  const auto channel = call.any_channel();
   return channel == nullptr ? 0 : channel->pending_acks(waiting(Timeout{}));
 }
 

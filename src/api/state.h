@@ -120,6 +120,12 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
   bool closed() const noexcept { return state_.closed.load(std::memory_order_acquire); }
+  // The channel also of an end that is closed, while this process has it. Of one that is open no reference is taken:
+  // the call keeps it, and forked children of a process that waits in it would never give the reference back.
+  std::shared_ptr<Channel> any_channel() const noexcept {
+    if (closed()) return state_.known.lock();
+    return {std::shared_ptr<Channel>(), state_.channel.get()};
+  }
 
  private:
   ChannelState& state_;

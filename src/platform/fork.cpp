@@ -7,6 +7,7 @@
 #include <new>
 
 #include "platform/atomics.h"
+#include "platform/in_use.h"
 
 namespace shmtree::platform {
 namespace {
@@ -119,11 +120,16 @@ void set_fork_handlers(ForkHandler first, ForkHandler prepare, ForkHandler paren
         },
         [] {
           store_relaxed(stamp_word(), kStamp);
+          forget_uses_of_other_threads();
           call(g_child);
           LeafMutexes::unlock_all();
         });
   }();
   static_cast<void>(registered);
+}
+
+bool call_in_children(ForkHandler handler) noexcept {
+  return pthread_atfork(nullptr, nullptr, handler) == 0;
 }
 
 }  // namespace shmtree::platform

@@ -20,6 +20,9 @@ void release_leaf_mutexes() noexcept;
 using ForkHandler = void (*)();
 void set_fork_handlers(ForkHandler first, ForkHandler prepare, ForkHandler parent, ForkHandler child);
 
+// Runs in every forked child, also while every LeafMutex is held. The handlers stay. False: no memory.
+bool call_in_children(ForkHandler handler) noexcept;
+
 // A lock for a few instructions of process-private state. Never nested, so that fork can take all of them in any order
 // and hand the child consistent state.
 class LeafMutex {

@@ -15,7 +15,8 @@ constinit thread_local UsePlace* t_use_place = nullptr;
 namespace {
 
 std::atomic<UsePlace*> g_places{nullptr};
-std::atomic<unsigned> g_elsewhere{0};  // uses that have no place
+std::atomic<unsigned> g_elsewhere{0};             // uses that have no place
+constinit thread_local unsigned t_elsewhere = 0;  // those of this thread
 
 bool barrier(int command) noexcept {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
@@ -59,12 +60,24 @@ UsePlace* InUse::other_place() noexcept {
     t_owner.place = t_use_place = find_place();
     if (t_use_place != nullptr) return t_use_place;
   }
+  ++t_elsewhere;
   g_elsewhere.fetch_add(1, std::memory_order_seq_cst);
   return nullptr;
 }
 
 void InUse::end_elsewhere() noexcept {
+  --t_elsewhere;
   g_elsewhere.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void forget_uses_of_other_threads() noexcept {
+  for (UsePlace* each = g_places.load(std::memory_order_acquire); each != nullptr; each = each->next) {
+    if (each == t_use_place) continue;
+    for (auto& word : each->objects) word.store(nullptr, std::memory_order_relaxed);
+    each->depth = 0;
+    each->taken.store(false, std::memory_order_release);
+  }
+  g_elsewhere.store(t_elsewhere, std::memory_order_seq_cst);
 }
 
 bool is_in_use(const void* object) noexcept {

@@ -51,6 +51,11 @@ class InUse {
 };
 
 // Whether some thread may be in a call of `object`. Also true where the system has no such barrier.
+//
+// A forked child has one thread, and is told of the calls that this one is in. In a child of a fork that ran no
+// handlers those of the parent's other threads never end.
 bool is_in_use(const void* object) noexcept;
+// In a forked child, by its only thread.
+void forget_uses_of_other_threads() noexcept;
 
 }  // namespace shmtree::platform

@@ -11,6 +11,7 @@
 
 #include "shmtree/shmtree.h"
 #include "support/catch2.h"
+#include "support/process.h"
 
 using namespace shmtree;
 using namespace std::chrono_literals;
@@ -47,6 +48,18 @@ template <class T>
 bool is_closed(const Result<T>& result) {
   return !result && result.code() == Code::kClosed;
 }
+// Until so many other threads of this process wait for something in the kernel.
+void wait_until_others_sleep(std::size_t count) {
+  for (std::size_t asleep = 0; asleep < count; std::this_thread::yield()) {
+    asleep = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string line;
+      std::getline(std::ifstream(task.path() / "stat"), line);
+      asleep += line.find(") S ") != line.npos;
+    }
+  }
+}
+
 // What a process makes once.
 void warm_up() {
   auto [sender, receiver] = make_pair({});
@@ -127,4 +140,36 @@ TEST_CASE("Ends that are closed while eight threads are in calls of them are let
     for (std::thread& thread : threads) thread.join();
     REQUIRE(Footprint::now() == before);
   }
+}
+
+TEST_CASE("A forked child lets go of what it closes, though other threads of its parent were in calls of it") {
+  warm_up();
+  const Footprint before = Footprint::now();
+  auto [to_empty, from_empty] = make_pair({.capacity = 4, .name = name_of(0), .arena = Arena::create().value()});
+  auto [to_full, from_full] = make_pair({.capacity = 1, .name = name_of(1), .arena = Arena::create().value()});
+  for (const auto& [to, from] : {std::pair(to_empty, from_empty), std::pair(to_full, from_full)}) {
+    to.put(Value(0)).value();  // the process uses both ends of both
+    from.get().value();
+  }
+  to_full.put(Value(1)).value();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) threads.emplace_back([from = from_empty] { from.get().value(); });
+  threads.emplace_back([to = to_full] { to.put(Value(2)).value(); });
+  threads.emplace_back([to = to_full] { to.wait_for_all_ack().value(); });
+  wait_until_others_sleep(threads.size());
+
+  shmtree::test::Child child(
+      [&, &to_empty = to_empty, &from_empty = from_empty, &to_full = to_full, &from_full = from_full] {
+        to_empty.close();
+        from_empty.close();
+        to_full.close();
+        from_full.close();
+        Footprint now = Footprint::now();
+        now.names = before.names;  // the parent has them
+        return now == before;
+      });
+  CHECK(child.succeeded());
+  for (int i = 0; i < 3; ++i) to_empty.put(Value(i)).value();
+  for (int i = 0; i < 2; ++i) from_full.get().value();
+  for (std::thread& thread : threads) thread.join();
 }

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "platform/fork.h"
 #include "platform/in_use.h"
 #include "support/catch2.h"
 #include "support/process.h"
@@ -64,6 +65,45 @@ TEST_CASE("What is taken away when nobody is in a call of it is never met by a c
     object.part.reset();
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+TEST_CASE("In a forked child those objects are in use that its own thread is in calls of, however many there are") {
+  const int objects[10]{}, others[10]{};
+  const shmtree::test::Gate inside, leave;
+  shmtree::platform::set_fork_handlers(nullptr, nullptr, nullptr, nullptr);
+  std::thread thread([&] {
+    std::vector<std::unique_ptr<InUse>> uses;
+    for (const int& object : others) uses.push_back(std::make_unique<InUse>(&object));
+    inside.open();
+    leave.wait();
+    while (!uses.empty()) uses.pop_back();
+  });
+  inside.wait();
+  std::vector<std::unique_ptr<InUse>> uses;
+  for (const int count : {1, 10}) {
+    while (uses.size() < static_cast<std::size_t>(count))
+      uses.push_back(std::make_unique<InUse>(&objects[uses.size()]));
+    shmtree::test::Child child([&] {
+      for (std::size_t i = 0; i < uses.size(); ++i) {
+        if (!is_in_use(&objects[i])) return false;
+      }
+      while (!uses.empty()) uses.pop_back();
+      for (const int& object : objects) {
+        if (is_in_use(&object)) return false;
+      }
+      bool seen = false;
+      std::thread([&] {
+        const InUse use(&objects[0]);
+        seen = is_in_use(&objects[0]) && !is_in_use(&objects[1]);
+      }).join();
+      return seen && !is_in_use(&objects[0]) && !is_in_use(&others[0]);
+    });
+    CHECK(child.succeeded());
+    CHECK(is_in_use(&others[0]));
+  }
+  while (!uses.empty()) uses.pop_back();
+  leave.open();
+  thread.join();
 }
 
 TEST_CASE("A forked child can ask as well") {

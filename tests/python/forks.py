@@ -1,9 +1,10 @@
-"""Children that are forked without multiprocessing."""
+"""Children that are forked without multiprocessing, at moments when other threads wait."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -27,3 +28,15 @@ def fork(function: Callable[[], Any]) -> int:
 
 def join(child: int) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def wait_until_all_sleep(count: int) -> None:
+    """Until so many other threads of this process wait for something in the kernel."""
+    me = threading.get_native_id()
+
+    def state(task: str) -> str:
+        with open(f"/proc/self/task/{task}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+
+    while sum(state(task) == "S" for task in os.listdir("/proc/self/task") if int(task) != me) < count:
+        os.sched_yield()

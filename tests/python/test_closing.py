@@ -10,29 +10,16 @@ import threading
 
 import numpy as np
 import pytest
+from footprints import footprint, use, warm_up
 
 import shmtree
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 
-def footprint() -> tuple[int, int, int]:
-    """Names, descriptors, and mappings of arenas."""
-    with open("/proc/self/maps") as maps:
-        mappings = sum("memfd:shmtree" in line for line in maps)
-    return len(shmtree.list_names()), len(os.listdir("/proc/self/fd")), mappings
-
-
 @pytest.fixture(autouse=True)
 def _warm():
-    # What a process makes once: the socket that wakes are sent through.
-    with shmtree.Arena(1 << 20) as arena:
-        sender, receiver = arena.create_pair()
-        receiver.fileno()
-        sender.put(1)
-        receiver.get()
-        sender.close()
-        receiver.close()
+    warm_up()
 
 
 def is_watched(number: int) -> bool:
@@ -42,12 +29,6 @@ def is_watched(number: int) -> bool:
             if any(line.split()[:2] == ["tfd:", str(number)] for line in lines):
                 return True
     return False
-
-
-def use(sender, receiver) -> None:
-    receiver.fileno()
-    sender.put({"x": np.zeros(100_000)})
-    assert receiver.get()["x"].sum() == 0
 
 
 def test_a_hundred_closed_named_pairs_leave_no_name_descriptor_or_mapping(name):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forks import fork, join
+from forks import fork, join, wait_until_all_sleep
 
 import shmtree
 
@@ -50,18 +50,6 @@ def threads(*functions: Callable[[], None]) -> Iterator[None]:
         for thread in running:
             thread.join(60)
     assert not errors
-
-
-def wait_until_all_sleep(count: int) -> None:
-    """Until so many other threads of this process wait for something in the kernel."""
-    me = threading.get_native_id()
-
-    def state(task: str) -> str:
-        with open(f"/proc/self/task/{task}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-
-    while sum(state(task) == "S" for task in os.listdir("/proc/self/task") if int(task) != me) < count:
-        os.sched_yield()
 
 
 @pytest.mark.parametrize("kind", ["pair", "queue"])

@@ -1,0 +1,35 @@
+"""What this process has of names, descriptors and memory."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+import shmtree
+
+
+def footprint() -> tuple[int, int, int]:
+    """Names, descriptors, and mappings of arenas."""
+    with open("/proc/self/maps") as maps:
+        mappings = sum("memfd:shmtree" in line for line in maps)
+    return len(shmtree.list_names()), len(os.listdir("/proc/self/fd")), mappings
+
+
+def warm_up() -> None:
+    """What a process makes once: the socket that wakes are sent through."""
+    with shmtree.Arena(1 << 20) as arena:
+        sender, receiver = arena.create_pair()
+        receiver.fileno()
+        sender.put(1)
+        receiver.get()
+        sender.close()
+        receiver.close()
+
+
+def use(sender: Any, receiver: Any) -> None:
+    """Makes this process one that uses both ends, with all that it then has."""
+    receiver.fileno()
+    sender.put({"x": np.zeros(100_000)})
+    assert receiver.get()["x"].sum() == 0
