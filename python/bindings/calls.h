@@ -19,8 +19,8 @@ using CallCount = std::atomic<std::uint32_t>;
 using CallCount = std::uint32_t;  // the GIL guards it: nothing that costs in calls that nobody disturbs
 #endif
 
-// Calls that this thread is in, of any object. Without a call to find where it is: it costs in every put and get.
-extern constinit thread_local std::uint32_t t_calls [[gnu::tls_model("initial-exec")]];
+// Calls that this thread is in, of any object.
+extern constinit thread_local std::uint32_t t_calls;
 
 // Of one object. All zero before it is listed.
 class Calls {
