@@ -154,7 +154,7 @@ Status Channel::wait_until_room(const Blocked& blocked, const WaitContext& wait)
     if (!has_room_now()) return 0;
     return shared.capacity == 0 ? 1 : std::max<std::uint64_t>(shared.capacity - std::min(size(), shared.capacity), 1);
   };
-  if (has_room_now() || put_spinner_.until(places, shared.capacity / 2, wait)) return success();
+  if (put_spinner_.until(places, shared.capacity / 2, wait)) return success();
   EventWait for_place(shared.space, wait), for_bytes(shared.freed_bytes, wait);
   EventWait for_memory(arena_->header().space, wait);
   for (bool looked = false;; looked = true) {

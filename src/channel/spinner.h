@@ -38,8 +38,8 @@ class Spinner {
   static constexpr std::int32_t kFirstRest = 32;
   static constexpr std::int32_t kMostRest = 1024;
   static constexpr int kLooks = 8;  // before the core is offered to others
-  static constexpr std::uint64_t kEnough = 8;
-  static constexpr std::int64_t kAtOnceNs = 700, kFirstLullNs = 250, kMostLullNs = 5'000;
+  static constexpr std::uint64_t kEnough = 32;
+  static constexpr std::int64_t kAtOnceNs = 700, kFirstLullNs = 250, kMostLullNs = 10'000;
 
   static bool may_spin() noexcept {
     static const bool several = platform::usable_cores() > 1;
