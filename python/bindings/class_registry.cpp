@@ -52,9 +52,11 @@ bool set_guard(ClassInfo* info) {
   return info->guard != nullptr;
 }
 
-// What is replaced stays allocated: a walk of another thread may be using it.
+// What is replaced stays allocated: a walk of another thread may be using it. Whatever a thread sends as registered,
+// all threads can build again.
 void store(ClassInfo* info) {
   const std::lock_guard guard(tables_mutex);
+  if (info->shape == ClassShape::kRegistered) registered_by_name()[info->name] = info;
   table()[info->type] = info;
   recent_slot(info->type).store(info, std::memory_order_release);  // with all that is in it
 }
@@ -207,8 +209,6 @@ bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten) {
   }
   Py_INCREF(cls);  // registered for good
   store(info);
-  const std::lock_guard guard(tables_mutex);
-  registered_by_name()[info->name] = info;
   return true;
 }
 
