@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "bindings/encoder.h"
+#include "bindings/gil.h"
 // After python_api.h, which sets Python.h up.
 #include <datetime.h>
 
@@ -156,7 +157,7 @@ int classify_dataclass(ClassInfo& info) {
       lookup(type, "__getnewargs__")) {
     return 0;
   }
-  Ref fields(PyObject_CallOneArg(dataclass_fields, type_object(type)));
+  Ref fields(call_python(dataclass_fields, type_object(type)));
   info.fields = Ref(fields ? PyDict_New() : nullptr);
   if (!info.fields) return -1;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fields.get()); ++i) {

@@ -1,6 +1,7 @@
 // Instances of classes that travel by name. What a name leads to is checked before it is used.
 #include "bindings/decoder.h"
 #include "bindings/errors.h"
+#include "bindings/gil.h"
 #include "bindings/pickle_support.h"
 
 namespace shmtree::python {
@@ -73,7 +74,7 @@ PyObject* decode_enum(Decoder& decoder, bool by_value) {
   if (!info) return nullptr;
   if (by_value) {
     Ref value(decoder.node());
-    return value ? decoder.corrupt_unless(PyObject_CallOneArg(type_object(info->type), value.get()),
+    return value ? decoder.corrupt_unless(call_python(type_object(info->type), value.get()),
                                           "an Enum has no member of that value here")
                  : nullptr;
   }
@@ -113,7 +114,7 @@ PyObject* decode_registered(Decoder& decoder) {
   // Held: a registration may be replaced meanwhile.
   Ref unflatten = Ref::borrow(info->unflatten.get());
   Ref flat(decoder.node());
-  return flat ? PyObject_CallOneArg(unflatten.get(), flat.get()) : nullptr;
+  return flat ? call_python(unflatten.get(), flat.get()) : nullptr;
 }
 
 PyObject* decode_pickle(Decoder& decoder, bool is_long) {

@@ -3,6 +3,7 @@
 
 #include "bindings/decoder.h"
 #include "bindings/dtypes.h"
+#include "bindings/gil.h"
 #include "bindings/large_copy.h"
 #include "bindings/lease.h"
 #include "bindings/leaves.h"
@@ -196,9 +197,9 @@ PyObject* decode_masked_array(Decoder& decoder) {
   const std::uint64_t hard = decoder.in.next_length();
   if (hard > 1) decoder.in.fail("a masked array has an unknown flag");
   if (!fill || decoder.in.failed()) return nullptr;
-  return decoder.corrupt_unless(PyObject_CallFunctionObjArgs(leaf_functions().masked_build, data.get(), mask.get(),
-                                                             fill.get(), hard ? Py_True : Py_False, nullptr),
-                                "a masked array's parts do not fit together");
+  return decoder.corrupt_unless(
+      call_python(leaf_functions().masked_build, data.get(), mask.get(), fill.get(), hard ? Py_True : Py_False),
+      "a masked array's parts do not fit together");
 }
 
 namespace {

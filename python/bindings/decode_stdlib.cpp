@@ -1,6 +1,7 @@
 #include <climits>
 
 #include "bindings/decoder.h"
+#include "bindings/gil.h"
 #include "bindings/standard_classes.h"
 // After python_api.h, which sets Python.h up.
 #include <datetime.h>
@@ -58,7 +59,7 @@ Ref next_zone(Decoder& decoder, int* fold) {
 PyObject* call_with_text(Decoder& decoder, StandardClass which, std::string_view text, const char* what) {
   PyObject* cls = standard_class(which);
   Ref argument(cls ? decode_str(decoder, text) : nullptr);
-  return argument ? decoder.corrupt_unless(PyObject_CallOneArg(cls, argument.get()), what) : nullptr;
+  return argument ? decoder.corrupt_unless(call_python(cls, argument.get()), what) : nullptr;
 }
 
 PyObject* next_integer(Decoder& decoder) {
@@ -146,8 +147,7 @@ PyObject* decode_fraction(Decoder& decoder) {
   Ref denominator(numerator ? next_integer(decoder) : nullptr);
   PyObject* cls = denominator ? standard_class(StandardClass::kFraction) : nullptr;
   if (!cls) return nullptr;
-  return decoder.corrupt_unless(PyObject_CallFunctionObjArgs(cls, numerator.get(), denominator.get(), nullptr),
-                                "a fraction has no denominator");
+  return decoder.corrupt_unless(call_python(cls, numerator.get(), denominator.get()), "a fraction has no denominator");
 }
 
 PyObject* decode_uuid(Decoder& decoder) {

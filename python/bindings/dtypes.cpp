@@ -6,6 +6,7 @@
 
 #include "bindings/errors.h"
 #include "bindings/exclusive.h"
+#include "bindings/gil.h"
 
 namespace shmtree::python {
 namespace {
@@ -142,8 +143,7 @@ PyArray_Descr* descr_of(DType code) noexcept {
 bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::string_view* text) {
   *owner = described_before(descr, with_objects);
   if (!*owner) {
-    *owner = Ref(PyObject_CallFunctionObjArgs(describe_function, reinterpret_cast<PyObject*>(descr),
-                                              with_objects ? Py_True : Py_False, nullptr));
+    *owner = Ref(call_python(describe_function, reinterpret_cast<PyObject*>(descr), with_objects ? Py_True : Py_False));
     if (!*owner) return false;
     remember(descr, with_objects, owner->get());
   }
@@ -155,7 +155,7 @@ Ref parse_dtype(std::string_view text) {
   std::string key(text);
   if (Ref known = parsed_before(key)) return known;
   Ref argument(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "strict"));
-  Ref descr(argument ? PyObject_CallOneArg(parse_function, argument.get()) : nullptr);
+  Ref descr(argument ? call_python(parse_function, argument.get()) : nullptr);
   if (!descr) {
     raise_corrupt_from_current("The frame is corrupt: it describes a dtype that NumPy does not know");
     return Ref();

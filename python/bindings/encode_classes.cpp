@@ -1,6 +1,7 @@
 // Instances of classes that travel by name: namedtuples, dataclasses, Enum members, registered classes.
 #include "bindings/encoder.h"
 #include "bindings/exclusive.h"
+#include "bindings/gil.h"
 
 namespace shmtree::python {
 namespace {
@@ -98,7 +99,7 @@ bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
 
 bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (!encoder.enter(value)) return false;
-  Ref flat(PyObject_CallOneArg(info.flatten.get(), value));
+  Ref flat(call_python(info.flatten.get(), value));
   if (!flat) return false;
   encoder.out.add_kind(Kind::kRegistered);
   encoder.out.add_name(info.name);

@@ -3,6 +3,7 @@
 
 #include "bindings/dtypes.h"
 #include "bindings/encoder.h"
+#include "bindings/gil.h"
 #include "bindings/lease.h"
 #include "bindings/leaves.h"
 
@@ -120,7 +121,7 @@ bool encode_dtype(Encoder& encoder, PyObject* value, const ClassInfo&) {
 }
 
 bool encode_masked_array(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  Ref parts(PyObject_CallOneArg(leaf_functions().masked_parts, value));
+  Ref parts(call_python(leaf_functions().masked_parts, value));
   if (!parts) return false;
   if (parts.get() == Py_None) return encoder.needs_pickle(value);
   PyObject *data = nullptr, *mask = nullptr, *fill = nullptr;
@@ -154,7 +155,7 @@ void lend_tensor(Encoder& encoder, format::ArraySource& source) {
 // What leaves.device_leaf() says is to be sent in place of memory of a device.
 bool device_leaf(Encoder& encoder, PyObject* value) {
   Ref home(encoder.options().loans ? encoder.options().loans->home() : Ref::borrow(Py_None));
-  Ref leaf(home ? PyObject_CallFunctionObjArgs(leaf_functions().device_leaf, value, home.get(), nullptr) : nullptr);
+  Ref leaf(home ? call_python(leaf_functions().device_leaf, value, home.get()) : nullptr);
   if (!leaf) return false;
   if (leaf.get() == Py_None) return encoder.needs_pickle(value);
   encoder.keep(Ref::borrow(leaf.get()));
@@ -164,7 +165,7 @@ bool device_leaf(Encoder& encoder, PyObject* value) {
 // A tensor as leaves.tensor_parts() takes it apart.
 bool tensor(Encoder& encoder, PyObject* value, std::uint64_t flags) {
   if (encoder.is_again(value)) return encoder.met_again(value);
-  Ref parts(PyObject_CallOneArg(leaf_functions().tensor_parts, value));
+  Ref parts(call_python(leaf_functions().tensor_parts, value));
   if (!parts) return false;
   if (parts.get() == Py_None) return device_leaf(encoder, value);
   PyObject *owner = nullptr, *shape = nullptr, *strides = nullptr;

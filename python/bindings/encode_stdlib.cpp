@@ -1,5 +1,6 @@
 // datetime, decimal, fractions, uuid, pathlib, zoneinfo.
 #include "bindings/encoder.h"
+#include "bindings/gil.h"
 // After python_api.h, which sets Python.h up.
 #include <datetime.h>
 
@@ -27,6 +28,10 @@ bool fold_and_zone(Encoder& encoder, int fold, PyObject* zone) {
   return !has_zone || (encoder.deeper() && encoder.child(zone) && encoder.leave());
 }
 
+Ref attribute(PyObject* object, const char* name) {
+  return Ref(staying([=] { return PyObject_GetAttrString(object, name); }));
+}
+
 // The text of a str as kind `S`.
 bool string(Encoder& encoder, PyObject* str) {
   Ref bytes(PyUnicode_AsEncodedString(str, "utf-8", "surrogatepass"));
@@ -36,7 +41,7 @@ bool string(Encoder& encoder, PyObject* str) {
 }
 
 bool path_of(Encoder& encoder, PyObject* value, std::uint64_t flavour) {
-  Ref text(PyObject_Str(value));
+  Ref text(staying([=] { return PyObject_Str(value); }));
   if (!text) return false;
   encoder.out.add_kind(Kind::kPath);
   encoder.out.add_length(flavour);
@@ -109,8 +114,8 @@ bool encode_decimal(Encoder& encoder, PyObject* value, const ClassInfo&) {
 }
 
 bool encode_fraction(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  Ref numerator(PyObject_GetAttrString(value, "numerator"));
-  Ref denominator(numerator ? PyObject_GetAttrString(value, "denominator") : nullptr);
+  Ref numerator = attribute(value, "numerator");
+  Ref denominator = numerator ? attribute(value, "denominator") : Ref();
   if (!denominator) return false;
   if (!PyLong_CheckExact(numerator.get()) || !PyLong_CheckExact(denominator.get())) return encoder.needs_pickle(value);
   encoder.out.add_kind(Kind::kFraction);
@@ -124,7 +129,7 @@ bool encode_uuid(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (!safety_value) return false;
   // SafeUUID.unknown, as every UUID but a freshly generated uuid1 has it.
   if (safety_value.get() != Py_None) return encoder.needs_pickle(value);
-  Ref bytes(PyObject_GetAttrString(value, "bytes"));
+  Ref bytes = attribute(value, "bytes");
   if (!bytes) return false;
   if (!PyBytes_CheckExact(bytes.get()) || PyBytes_GET_SIZE(bytes.get()) != kUuidBytes) {
     return encoder.needs_pickle(value);

@@ -10,6 +10,7 @@
 #include "bindings/encode.h"
 #include "bindings/endpoint.h"
 #include "bindings/errors.h"
+#include "bindings/gil.h"
 #include "bindings/given_ends.h"
 #include "bindings/guarded.h"
 #include "bindings/loan.h"
@@ -210,8 +211,10 @@ PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
   if (!order) return nullptr;
   PyObject* dtype = given[1] ? given[1] : reinterpret_cast<PyObject*>(&PyFloat_Type);
   if (is_torch_dtype(dtype)) {
-    return PyObject_CallMethod(self, "_new_tensor", "OOs#O", given[0], dtype, order, order_bytes,
-                               zeroed ? Py_True : Py_False);
+    return staying([&] {
+      return PyObject_CallMethod(self, "_new_tensor", "OOs#O", given[0], dtype, order, order_bytes,
+                                 zeroed ? Py_True : Py_False);
+    });
   }
   const InCall call(as_endpoint(self));
   const auto channel = any_channel_in_call(as_endpoint(self));

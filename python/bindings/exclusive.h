@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <mutex>
 
+#include "bindings/gil.h"
 #include "bindings/python_api.h"
 
 namespace shmtree::python {
@@ -15,7 +16,7 @@ class Mutex {
  public:
 #ifdef Py_GIL_DISABLED
   void lock() noexcept {
-    PyMutex_Lock(&mutex_);
+    staying([this] { PyMutex_Lock(&mutex_); });
   }
   void unlock() noexcept {
     PyMutex_Unlock(&mutex_);
@@ -36,10 +37,10 @@ class CriticalSection {
  public:
 #ifdef Py_GIL_DISABLED
   explicit CriticalSection(PyObject* object) noexcept {
-    PyCriticalSection_Begin(&section_, object);
+    staying([&] { PyCriticalSection_Begin(&section_, object); });
   }
   ~CriticalSection() {
-    PyCriticalSection_End(&section_);
+    staying([this] { PyCriticalSection_End(&section_); });
   }
 
  private:

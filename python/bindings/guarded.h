@@ -2,10 +2,12 @@
 // std::bad_alloc: a MemoryError.
 #pragma once
 
+#include <cxxabi.h>
+
 #include <new>
 #include <type_traits>
 
-#include "bindings/python_api.h"
+#include "bindings/gil.h"
 
 namespace shmtree::python {
 
@@ -18,6 +20,8 @@ struct Guarded<function, Return (*)(Arguments...)> {
       return function(arguments...);
     } catch (const std::bad_alloc&) {
       if (!PyErr_Occurred()) PyErr_NoMemory();
+    } catch (const abi::__forced_unwind&) {  // see gil.h: the last place where it can be stopped
+      stay_until_the_end();
     }
     if constexpr (std::is_integral_v<Return>) {
       return -1;

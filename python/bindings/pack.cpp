@@ -155,7 +155,7 @@ PyObject* unflatten(PyObject*, PyObject* args) {
     return nullptr;
   }
   Ref function = Ref::borrow(info->unflatten.get());
-  return PyObject_CallOneArg(function.get(), flat);
+  return call_python(function.get(), flat);
 }
 
 constexpr const char* kPackDoc =

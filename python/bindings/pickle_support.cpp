@@ -2,6 +2,7 @@
 
 #include "bindings/class_registry.h"
 #include "bindings/encoder.h"
+#include "bindings/gil.h"
 #include "bindings/given_ends.h"
 #include "bindings/guarded.h"
 #include "bindings/lease.h"
@@ -35,7 +36,7 @@ Ref channel_reducers() {
 Ref reducers(const EncodeOptions& options) {
   Ref home(options.loans ? options.loans->home() : Ref::borrow(Py_None));
   if (!home) return Ref();
-  Ref own(PyObject_CallFunctionObjArgs(own_reducers, options.independent ? Py_True : Py_False, home.get(), nullptr));
+  Ref own(call_python(own_reducers, options.independent ? Py_True : Py_False, home.get()));
   Ref table(own ? PyDict_Copy(standard_reducers) : nullptr);
   if (!table) return Ref();
   if (options.for_channel) {
@@ -52,7 +53,8 @@ Ref dump(PyObject* object, const EncodeOptions& options, PyObject* buffers) {
   if (!file || !callback || !table) return Ref();
   Ref pickler(PyObject_CallFunction(pickler_type, "OiOO", file.get(), 5, Py_False, callback.get()));
   if (!pickler || PyObject_SetAttrString(pickler.get(), "dispatch_table", table.get()) != 0) return Ref();
-  Ref done(PyObject_CallMethod(pickler.get(), "dump", "(O)", object));
+  Ref method(PyObject_GetAttrString(pickler.get(), "dump"));
+  Ref done(method ? call_python(method.get(), object) : nullptr);
   return Ref(done ? PyObject_CallMethod(file.get(), "getvalue", nullptr) : nullptr);
 }
 
@@ -130,7 +132,7 @@ Ref load_pickle(PyObject* data, PyObject* buffers) {
   Ref arguments(PyTuple_Pack(1, data));
   Ref names(PyDict_New());
   if (!arguments || !names || PyDict_SetItemString(names.get(), "buffers", buffers) != 0) return Ref();
-  return Ref(PyObject_Call(loads_function, arguments.get(), names.get()));
+  return Ref(staying([&] { return PyObject_Call(loads_function, arguments.get(), names.get()); }));
 }
 
 }  // namespace shmtree::python

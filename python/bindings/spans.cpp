@@ -1,6 +1,7 @@
 #include "bindings/spans.h"
 
 #include "bindings/errors.h"
+#include "bindings/gil.h"
 
 namespace shmtree::python {
 namespace {
@@ -38,16 +39,15 @@ void set_spans(PyObject* flags, PyObject* key, PyObject* begin) {
 
 void Span::begin(const char* name) {
   if (PyDict_GetItemWithError(running_flags, running_key) != Py_True) return;  // a str and a module's names: no errors
-  span_ = PyObject_CallFunction(begin_span, "s", name);
+  span_ = staying([name] { return PyObject_CallFunction(begin_span, "s", name); });
   if (!span_) settle_exception();
 }
 
 void Span::end() noexcept {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);
-  if (const Ref ended(PyObject_CallMethod(span_, "__exit__", "OOO", Py_None, Py_None, Py_None)); !ended) {
-    settle_exception();
-  }
+  const Ref ended(staying([this] { return PyObject_CallMethod(span_, "__exit__", "OOO", Py_None, Py_None, Py_None); }));
+  if (!ended) settle_exception();
   Py_CLEAR(span_);
   PyErr_Restore(type, value, traceback);
 }

@@ -13,18 +13,14 @@ namespace {
 PyObject* idle_callback = nullptr;  // set as the package is imported
 std::atomic<unsigned long> exiting_thread{0};
 
-[[noreturn]] void sleep_until_the_end() noexcept {
+}  // namespace
+
+void stay_until_the_end() noexcept {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-}  // namespace
-
 void restore_thread(PyThreadState* state) noexcept {
-  try {
-    PyEval_RestoreThread(state);
-  } catch (...) {  // how glibc unwinds a thread that has to end
-    sleep_until_the_end();
-  }
+  staying([state] { PyEval_RestoreThread(state); });
 }
 
 void set_exiting(bool exiting) {
@@ -35,7 +31,7 @@ void stay_if_left_behind() {
   const unsigned long exiting = exiting_thread.load(std::memory_order_relaxed);
   if (exiting == 0 || exiting == PyThread_get_thread_ident()) return;
   PyEval_SaveThread();
-  sleep_until_the_end();
+  stay_until_the_end();
 }
 
 void GilHooks::after_block() noexcept {
@@ -64,7 +60,7 @@ void set_idle_callback(PyObject* callback) {
 
 void call_idle_callback() {
   if (!idle_callback) return;
-  Ref result(PyObject_CallNoArgs(idle_callback));
+  Ref result(call_python(idle_callback));
   if (!result) PyErr_WriteUnraisable(idle_callback);
 }
 

@@ -94,6 +94,40 @@ def test_a_program_ends_while_a_daemon_thread_is_in(wait):
     assert run(program) == (7, "done\n", "")
 
 
+CODE_OF_MESSAGES = """
+import time
+
+def forever():
+    began.set()
+    while True:
+        time.sleep(0)  # lets the interpreter shut down, and finds out that it did
+
+class Pickled:
+    def __reduce__(self): forever()
+class Loaded:
+    def __reduce__(self): return forever, ()
+class Registered:
+    pass
+
+began = threading.Event()
+sent, taken = shmtree.create_pair()
+"""
+CODE = {
+    "a pickled object": "shmtree.pack(Pickled())",
+    "a pickle that is loaded": "shmtree.unpack(shmtree.pack(Loaded()), allow_pickle=True)",
+    "a pickle that is received": "sent.put(Loaded()); taken.get()",
+    "a registered class": "shmtree.register(Registered, lambda _: forever(), id); shmtree.pack(Registered())",
+    "a registered class that is loaded": "shmtree.register(Registered, lambda _: 0, lambda _: forever());"
+    " shmtree.unpack(shmtree.pack(Registered()))",
+}
+
+
+@pytest.mark.parametrize("code", CODE.values(), ids=CODE.keys())
+def test_a_program_ends_while_a_daemon_thread_runs_code_of(code):
+    program = f"def work():\n    {code}\ndaemon(work)\nbegan.wait()\nprint('done')\nsys.exit(7)"
+    assert run(CODE_OF_MESSAGES + program) == (7, "done\n", "")
+
+
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
 def test_control_c_ends_a_program_that_is_in(wait):
     # SIGINT may have been ignored by whoever started the tests, and Python leaves it so.
