@@ -219,7 +219,8 @@ class ArenaWriter:
         while True:
             left = deadline - time.monotonic()
             try:
-                return _core.copy_in(self._sender._channel.arena, data, min(left, _SLICE_S))
+                with _as_buffer_errors():
+                    return _core.copy_in(self._sender._channel.arena, data, min(left, _SLICE_S))
             except MessageTooLarge as error:
                 raise BufferError(str(error)) from error
             except (queue.Full, OutOfSharedMemory) as error:
@@ -241,7 +242,8 @@ class ArenaWriter:
             self._forget_read()
 
     def _forget_read(self) -> None:
-        pending = self._sender.pending_acks
+        with _as_buffer_errors():
+            pending = self._sender.pending_acks
         while len(self._committed) > pending:  # they are read in order
             self._committed.popleft()
 

@@ -231,6 +231,16 @@ def test_without_memory_a_writer_waits_for_acquire_timeout_and_then_names_what_i
     writer.write_binary(bytes(3 << 19))
 
 
+@pytest.mark.parametrize("limit", ["a place", "bytes", "none"])
+def test_a_writer_of_an_arena_that_was_shut_down_gets_a_buffer_error(limit: str):
+    arena = {"a place": SegmentPool(count=1), "bytes": RingBuffer(64), "none": SegmentPool()}[limit]
+    writer = arena.open_writer()
+    write(writer, b"x" * 50)
+    arena.shutdown_arena()
+    with pytest.raises(BufferError, match="closed"):
+        write(writer, b"y" * 50)
+
+
 @pytest.mark.parametrize("waits_for", ["a place", "bytes"])
 def test_shutdown_wakes_a_writer_that_waits(waits_for: str):
     arena = SegmentPool(count=1) if waits_for == "a place" else RingBuffer(64)
