@@ -17,6 +17,8 @@ import unittest
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+import forks
+
 import shmtree
 import shmtree.multiprocessing
 
@@ -53,6 +55,9 @@ CANNOT_APPLY = {
     "test_mixed_startmethod": "expects that a queue of a fork context is refused where spawn starts; ours works there",
     "test_negative_timeout_raises_exception": "a negative timeout is no time at all for multiprocessing's queues",
 }
+
+#: Its pools start workers while their own threads run.
+REPLACED_WORKERS = "WithProcessesTestPoolWorkerLifetime"
 
 #: Seconds after which a test that still runs ends its run, with the stacks of all threads.
 HANGS_AFTER = 300
@@ -166,6 +171,8 @@ def install() -> None:
     method = next((each for each in sys.argv[2:3] if each in START_METHODS), None)
     _test_multiprocessing.PRELOAD[:] = ["cpython_queues"]
     _test_multiprocessing.install_tests_in_module_dict(globals(), method)
+    if method == "fork" and forks.WITHOUT_GIL:
+        globals()[REPLACED_WORKERS] = unittest.skip(forks.NOT_BESIDE_THREADS)(globals()[REPLACED_WORKERS])
     for each in list(globals().values()):
         for name, why in CANNOT_APPLY.items():
             if isinstance(each, type) and hasattr(each, name):

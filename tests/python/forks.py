@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+# Python 3.13 without a GIL hands its locks (of dicts, of variables that closures share) from thread to thread. One that
+# was handed to a thread just before a fork is nobody's in the child, which then waits for it, in no code of ours.
+WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+NOT_BESIDE_THREADS = "children of this Python without a GIL may wait for locks of its own that other threads had"
 
 
 def fork(function: Callable[[], Any]) -> int:

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forks import fork, join, wait_until_all_sleep
+from forks import NOT_BESIDE_THREADS, WITHOUT_GIL, fork, join, wait_until_all_sleep
 
 import shmtree
 
 # Since Python 3.12 os.fork warns of other threads: these tests are about them.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
+beside_running_threads = pytest.mark.skipif(WITHOUT_GIL, reason=NOT_BESIDE_THREADS)
 
 # What an arena has besides its blocks: the table of participants, of which pages that were used once stay.
 PLACES_BYTES = 2 << 20
@@ -131,6 +132,7 @@ def test_a_thousand_forks_leak_nothing(arena):
     assert view.sum() == 100_000
 
 
+@beside_running_threads
 def test_forks_among_busy_threads_lose_nothing_and_leak_nothing(arena):
     sender, receiver = arena.create_pair(capacity=4)
     queue = arena.Queue(4)
@@ -218,6 +220,7 @@ def test_a_thread_that_forks_is_the_only_one_its_child_has(arena):
     assert not waiting.is_alive()
 
 
+@beside_running_threads
 def test_a_fork_while_threads_make_and_drop_names_holds_up_nobody(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     name = f"test-{os.getpid()}-fork"

@@ -23,6 +23,7 @@ from typing import Any
 import pool_tasks
 import pytest
 from conftest import START_METHODS
+from forks import NOT_BESIDE_THREADS, WITHOUT_GIL
 
 import shmtree
 from shmtree import multiprocessing as mp
@@ -49,6 +50,13 @@ def start_method() -> Iterator[None]:
 @pytest.fixture(params=START_METHODS)
 def context(request: pytest.FixtureRequest) -> Any:
     return mp.get_context(request.param)
+
+
+@pytest.fixture
+def replaced(context: Any) -> None:
+    """For pools that start workers while their own threads run."""
+    if WITHOUT_GIL and context.get_start_method() == "fork":
+        pytest.skip(NOT_BESIDE_THREADS)
 
 
 # ---------------------------------------------------------------- names and submodules
@@ -235,6 +243,7 @@ def test_exceptions_come_back_from_a_pool(context):
         assert pool.apply(pool_tasks.square, (3,)) == 9
 
 
+@pytest.mark.usefixtures("replaced")
 def test_a_pool_replaces_workers_that_have_done_their_share(context):
     with context.Pool(2, maxtasksperchild=1) as pool:
         pids = pool.map(pool_tasks.pid_of, range(4), chunksize=1)
@@ -262,12 +271,14 @@ def test_a_pool_is_terminated_while_its_workers_wait_for_work_and_for_each_other
     assert {worker.exitcode for worker in workers} <= {-signal.SIGTERM, 0}
 
 
+@pytest.mark.usefixtures("replaced")
 def test_a_pool_goes_on_when_a_worker_is_killed(context):
     with context.Pool(2) as pool:
         pool.apply_async(pool_tasks.kill_self, (0,))
         assert pool.map(pool_tasks.square, range(100), chunksize=1) == [n * n for n in range(100)]
 
 
+@pytest.mark.usefixtures("replaced")
 def test_a_pool_goes_on_when_a_worker_is_killed_that_waits_for_a_task(context):
     with context.Pool(1) as pool:
         worker = pool._pool[0]
