@@ -1,5 +1,6 @@
 // Which objects threads are in calls of.
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <thread>
