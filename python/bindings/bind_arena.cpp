@@ -85,10 +85,10 @@ void hold_for(Arena& arena, memory::Identity child, std::uint64_t block) {
   arena.hold_for(memory::unpack(block), child);
 }
 
-bool kept_by_others(Arena& arena, std::uint64_t block) {
+bool is_shared(Arena& arena, std::uint64_t block) {
   notice_deaths(arena, kLookedLatelyNs);
   GilHooks hooks;
-  return unwrap(arena.kept_by_others(memory::unpack(block), {platform::Deadline::never(), &hooks}));
+  return unwrap(arena.is_shared(memory::unpack(block), {platform::Deadline::never(), &hooks}));
 }
 
 void set_pinned(Arena& arena, bool pinned) {
@@ -114,7 +114,7 @@ void bind_arena(py::module_& module) {
       .def("trim", &Arena::trim, py::call_guard<WithoutGil>())
       .def_property_readonly("identity", [](Arena& arena) { return unwrap(arena.identity()); })
       .def("is_alive", &Arena::is_alive, py::arg("identity"))
-      .def("kept_by_others", &kept_by_others, py::arg("block"))
+      .def("is_shared", &is_shared, py::arg("block"))
       .def("set_pinned", &set_pinned, py::arg("pinned"))
       .def_property_readonly("is_pinned_here", &Arena::is_pinned_here)
       .def("lease_count", &Arena::lease_count)

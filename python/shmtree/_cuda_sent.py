@@ -64,7 +64,7 @@ class Lent:
         self._lease = token.base  # keeps the block
 
     def is_out(self) -> bool:
-        return self._token() is not None or self._arena.kept_by_others(self._block)
+        return self._token() is not None or self._arena.is_shared(self._block)
 
     def has_others(self) -> bool:
         """Whether there is anybody who could let go of it."""

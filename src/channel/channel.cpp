@@ -138,7 +138,7 @@ ChannelStats Channel::stats() noexcept {
   stats.max_bytes = shared.max_bytes;
   stats.max_unsettled = shared.max_unsettled;
   stats.max_attempts = shared.max_attempts;
-  for (std::uint32_t i = 0; i < kHolderWords; ++i) {
+  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
     stats.senders += static_cast<std::uint64_t>(std::popcount(load_relaxed(shared.ends[0].members.words[i])));
     stats.receivers += static_cast<std::uint64_t>(std::popcount(load_relaxed(shared.ends[1].members.words[i])));
   }

@@ -31,9 +31,9 @@ class Check {
     });
     // Letters and dropped channels wait for somebody who has the arena's lock.
     const memory::ArenaHeader& header = arena_.header();
-    if (load_acquire(header.garbage) != 0 || load_acquire(header.pending_hint) != 0) return wrong;
+    if (load_acquire(header.garbage) != 0 || load_acquire(header.deferred_hint) != 0) return wrong;
     for_each_live([&](BlockRef ref, const BlockEntry& entry) {
-      const bool kept = is_held(entry) || load_acquire(entry.references) != 0 || kept_.count(memory::pack(ref)) != 0;
+      const bool kept = is_held(entry) || load_acquire(entry.refcount) != 0 || kept_.count(memory::pack(ref)) != 0;
       if (wrong.empty() && !kept) wrong = "nobody keeps block " + std::to_string(memory::pack(ref));
     });
     return wrong;
@@ -42,7 +42,7 @@ class Check {
  private:
   static BlockKind kind_of(const BlockEntry& entry) { return static_cast<BlockKind>(load_relaxed(entry.kind)); }
   static bool is_held(const BlockEntry& entry) {
-    for (const auto& word : entry.holders) {
+    for (const auto& word : entry.holders.words) {
       if (load_acquire(word) != 0) return true;
     }
     return false;
@@ -55,7 +55,7 @@ class Check {
         const BlockId id = BlockId::make(k, index);
         const BlockEntry& entry = *arena_.entry(id);
         const std::uint64_t word = load_acquire(entry.word);
-        if (memory::state_of(word) == BlockState::kLive) visit(BlockRef{id, memory::sequence_of(word)}, entry);
+        if (memory::state_of(word) == BlockState::kLive) visit(BlockRef{id, memory::generation_of_block(word)}, entry);
       }
     }
   }

@@ -16,12 +16,6 @@ using namespace platform;
 
 namespace {
 
-std::uint64_t bit_of(Identity who) noexcept {
-  return std::uint64_t{1} << (memory::slot_of(who) % 64);
-}
-std::uint32_t word_of(Identity who) noexcept {
-  return memory::slot_of(who) / 64;
-}
 End other(End which) noexcept {
   return which == End::kSending ? End::kReceiving : End::kSending;
 }
@@ -42,7 +36,7 @@ Status Channel::join(End which) {
 }
 
 void Channel::seat(End which, Identity who) noexcept {
-  if ((set_bits(end(which).members.words[word_of(who)], bit_of(who)) & bit_of(who)) != 0) return;
+  if (!end(which).members.add(memory::slot_of(who))) return;
   if (ending() != Ending::kWait) return;
   // One that was killed and waited for has its successor.
   std::atomic<std::uint32_t>& killed = end(which).killed.count;
@@ -66,10 +60,10 @@ void Channel::leave(End which) noexcept {
 void Channel::depart(End which) noexcept {
   const Identity me = arena_->current_identity();
   if (me == memory::kNobody) return;
-  if ((load_acquire(end(which).members.words[word_of(me)]) & bit_of(me)) == 0) return;
+  if (!end(which).members.contains(memory::slot_of(me))) return;
   store_full(end(which).begun, 1u);  // before the bit goes: a kill in between leaves it to the reconcile
-  clear_bits(end(which).members.words[word_of(me)], bit_of(me));
-  clear_bits(end(which).users.words[word_of(me)], bit_of(me));
+  end(which).members.remove(memory::slot_of(me));
+  end(which).users.remove(memory::slot_of(me));
   used_as_[static_cast<std::uint32_t>(which)].store(memory::kNobody, std::memory_order_relaxed);
   if (!anyone_at(which)) wake_all();
 }
@@ -79,8 +73,8 @@ void Channel::mark_used(End which, Identity me) noexcept {
   if (seen.load(std::memory_order_relaxed) == me) [[likely]]
     return;
   seen.store(me, std::memory_order_relaxed);
-  set_bits(end(which).users.words[word_of(me)], bit_of(me));
-  if ((load_acquire(end(which).members.words[word_of(me)]) & bit_of(me)) != 0) store_full(end(which).begun, 1u);
+  end(which).users.add(memory::slot_of(me));
+  if (end(which).members.contains(memory::slot_of(me))) store_full(end(which).begun, 1u);
   // This may have been the use that tells it takes no part in the other end.
   if (!anyone_at(other(which))) wake_all();
 }
@@ -88,7 +82,7 @@ void Channel::mark_used(End which, Identity me) noexcept {
 bool Channel::anyone_has(End which) noexcept {
   const EndState& mine = end(which);
   const EndState& others = end(other(which));
-  for (std::uint32_t i = 0; i < kHolderWords; ++i) {
+  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
     const std::uint64_t uses_only_the_other = load_acquire(others.users.words[i]) & ~load_acquire(mine.users.words[i]);
     if ((load_full(mine.members.words[i]) & ~uses_only_the_other) != 0) return true;
   }
@@ -130,9 +124,7 @@ void Recovery::add_killed(KilledList& killed, std::int32_t pid) noexcept {
 }
 
 void Channel::join_for(Identity child, End which) noexcept {
-  if (memory::BlockEntry* block = arena_->entry(lease_.ref().id)) {
-    set_bits(block->holders[word_of(child)], bit_of(child));
-  }
+  if (memory::BlockEntry* block = arena_->entry(lease_.ref().id)) block->holders.add(memory::slot_of(child));
   store_full(end(which).begun, 1u);
   seat(which, child);
 }
@@ -148,7 +140,7 @@ void Channel::leave_all() noexcept {
       }
       channel->depart(which);  // descriptors stay: other threads may still poll them
     }
-    channel->arena_->say_goodbye();
+    channel->arena_->detach();
   }
 }
 

@@ -24,7 +24,8 @@ namespace shmtree::channel {
 
 using memory::Event;
 using memory::Identity;
-using memory::kHolderWords;
+using memory::kParticipantWords;
+using memory::ParticipantSet;
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
 constexpr std::uint32_t kChannelVersion = 3;
@@ -193,12 +194,6 @@ enum class Shutdown : std::uint32_t {
   kDiscarded = 2,   // nothing is: messages from `discarded_from` on count as done, and are dropped by whoever looks
 };
 
-// A set of participants, a bit each.
-struct alignas(64) SlotSet {
-  std::atomic<std::uint64_t> words[kHolderWords];
-};
-static_assert(sizeof(SlotSet) == 128);
-
 constexpr std::uint32_t kMostKilled = 15;
 // Those who took part in an end and were killed since the last end of the stream.
 struct alignas(64) KilledList {
@@ -209,8 +204,8 @@ static_assert(sizeof(KilledList) == 64);
 
 // One end of a channel, of which there are two: sending and receiving.
 struct EndState {
-  SlotSet members;  // have this end
-  SlotSet users;    // and have used it
+  ParticipantSet members;  // have this end
+  ParticipantSet users;    // and have used it
   KilledList killed;
   alignas(64) std::atomic<std::uint32_t> begun;  // somebody took part since the last end of the stream
 };
@@ -275,7 +270,7 @@ struct ChannelHeader {
 
   alignas(64) std::atomic<std::uint32_t> watched[2];  // by end: some bit of its `watchers` is set
   std::atomic<std::uint32_t> wakes_on_their_way;      // senders that have stored `tail` and not yet sent their bytes
-  SlotSet watchers[2];                                // of messages want a datagram for each; of room, for each receipt
+  ParticipantSet watchers[2];                         // of messages want a datagram for each; of room, for each receipt
 
   EndState ends[2];
   Grant grants[kGrants];

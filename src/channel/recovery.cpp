@@ -167,23 +167,21 @@ class Repair {
 
   void members() noexcept {
     for (std::uint32_t slot = 0; slot < memory::kMaxParticipants; ++slot) {
-      if (!reconciler_.is_gone(slot)) continue;
-      const std::uint64_t bit = std::uint64_t{1} << (slot % 64);
+      if (!reconciler_.is_dead(slot)) continue;
       for (int which = 0; which < 2; ++which) {
         EndState& mine = shared_.ends[which];
-        const bool used_this = (load_acquire(mine.users.words[slot / 64]) & bit) != 0;
-        const bool used_other = (load_acquire(shared_.ends[1 - which].users.words[slot / 64]) & bit) != 0;
-        const bool member = (load_acquire(mine.members.words[slot / 64]) & bit) != 0;
-        if (member && (used_this || !used_other)) {
+        const bool used_this = mine.users.contains(slot);
+        const bool used_other = shared_.ends[1 - which].users.contains(slot);
+        if (mine.members.contains(slot) && (used_this || !used_other)) {
           store_full(mine.begun, 1u);
           if (reconciler_.was_killed(slot))
             Recovery::add_killed(mine.killed, load_relaxed(arena_.participant(slot).pid));
         }
       }
       // All of the first before any of the second: what is left of a kill in between still says which end was used.
-      for (EndState& end : shared_.ends) clear_bits(end.members.words[slot / 64], bit);
-      for (EndState& end : shared_.ends) clear_bits(end.users.words[slot / 64], bit);
-      for (SlotSet& watchers : shared_.watchers) clear_bits(watchers.words[slot / 64], bit);
+      for (EndState& end : shared_.ends) end.members.remove(slot);
+      for (EndState& end : shared_.ends) end.users.remove(slot);
+      for (ParticipantSet& watchers : shared_.watchers) watchers.remove(slot);
       for (std::atomic<Identity>& reserved : shared_.reserved) {
         Identity by = load_acquire(reserved);
         if (by != memory::kNobody && memory::slot_of(by) == slot) compare_swap(reserved, by, Identity{memory::kNobody});
@@ -219,7 +217,7 @@ class Repair {
     }
     const Identity taker = taker_of_record(word);
     const bool in_hand = state == RecordState::kTaken || (state == RecordState::kRejected && taker != memory::kNobody);
-    if (in_hand && (reconciler_.is_gone(memory::slot_of(taker)) || !arena_.is_alive(taker))) {
+    if (in_hand && (reconciler_.is_dead(memory::slot_of(taker)) || !arena_.is_alive(taker))) {
       const std::uint64_t back = given_back(word, load_once(shared_.max_attempts));
       store_release(record.state, back);
       state = state_of_record(back);

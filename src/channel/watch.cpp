@@ -38,16 +38,11 @@ Address address_of(const Arena& arena, BlockRef channel, End which, Identity who
 
 void Channel::wake_watchers_of(Arena& arena, BlockRef channel, ChannelHeader& shared, End which) noexcept {
   if (load_full(shared.watched[static_cast<std::uint32_t>(which)]) == 0) return;
-  SlotSet& watchers = shared.watchers[static_cast<std::uint32_t>(which)];
-  for (std::uint32_t i = 0; i < kHolderWords; ++i) {
-    for (std::uint64_t bits = load_acquire(watchers.words[i]); bits != 0; bits &= bits - 1) {
-      const std::uint32_t slot = i * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
-      const Identity who = memory::make_identity(slot, load_acquire(arena.participant(slot).generation));
-      if (!send_wake(address_of(arena, channel, which, who))) {
-        clear_bits(watchers.words[i], std::uint64_t{1} << (slot % 64));  // it closed its socket
-      }
-    }
-  }
+  ParticipantSet& watchers = shared.watchers[static_cast<std::uint32_t>(which)];
+  watchers.for_each([&](std::uint32_t slot) noexcept {
+    const Identity who = memory::make_identity(slot, load_acquire(arena.participant(slot).generation));
+    if (!send_wake(address_of(arena, channel, which, who))) watchers.remove(slot);  // it closed its socket
+  });
 }
 
 Result<int> Channel::wake_fd(End which) {
@@ -66,8 +61,7 @@ Result<int> Channel::wake_fd(End which) {
     }
     fd = watch.fd.get();
   }
-  SlotSet& watchers = header().watchers[static_cast<std::uint32_t>(which)];
-  set_bits(watchers.words[memory::slot_of(*me) / 64], std::uint64_t{1} << (memory::slot_of(*me) % 64));
+  header().watchers[static_cast<std::uint32_t>(which)].add(memory::slot_of(*me));
   store_full(header().watched[static_cast<std::uint32_t>(which)], 1u);
   full_fence();  // the bit is visible before the ring is looked at: what is put later sends a byte
   // A sender that looked before has stored its message when it lets go of the lock; it sends no byte.
@@ -90,8 +84,7 @@ void Channel::unwatch(End which) noexcept {
   const Identity owner = watch.owner.exchange(memory::kNobody, std::memory_order_acq_rel);
   watch.fd.reset();
   if (owner == memory::kNobody || owner != arena_->current_identity()) return;  // a child has its parent's
-  SlotSet& watchers = header().watchers[static_cast<std::uint32_t>(which)];
-  clear_bits(watchers.words[memory::slot_of(owner) / 64], std::uint64_t{1} << (memory::slot_of(owner) % 64));
+  header().watchers[static_cast<std::uint32_t>(which)].remove(memory::slot_of(owner));
 }
 
 // After the store of `tail` that announced it.

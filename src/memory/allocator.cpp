@@ -52,8 +52,8 @@ void OwnedBlock::give_back() noexcept {
   if (entry == nullptr || writer_ != arena->current_identity()) return;
   // Nobody else knows it, so it needs no walk, whatever it was to become.
   store_relaxed(entry->kind, static_cast<std::uint32_t>(BlockKind::kMessage));
-  std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.sequence);
-  if (compare_swap(entry->word, word, block_word(BlockState::kLive, kNobody, ref_.sequence))) arena->collect(ref_);
+  std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
+  if (compare_swap(entry->word, word, block_word(BlockState::kLive, kNobody, ref_.generation))) arena->collect(ref_);
 }
 
 // Entries that were ever used, as far as the mark can be believed.
@@ -158,11 +158,11 @@ OwnedBlock Arena::take_block(unsigned size_class, std::uint64_t need, std::uint6
   } else {
     store_relaxed(*from, load_relaxed(block->next_free));
   }
-  const std::uint32_t sequence = (sequence_of(load_relaxed(block->word)) + 1) & kSequenceMask;
-  store_release(block->word, block_word(BlockState::kWriting, me, sequence));
+  const std::uint32_t generation = (generation_of_block(load_relaxed(block->word)) + 1) & kBlockGenerationMask;
+  store_release(block->word, block_word(BlockState::kWriting, me, generation));
   store_relaxed(block->size, bytes);
   store_relaxed(block->list_length, 0u);
-  store_relaxed(block->references, 0u);
+  store_relaxed(block->refcount, 0u);
   store_relaxed(block->kind, static_cast<std::uint32_t>(kind));
   const bool never_queued = kind != BlockKind::kMessage;
   store_relaxed(block->flags, 0u);
@@ -174,7 +174,7 @@ OwnedBlock Arena::take_block(unsigned size_class, std::uint64_t need, std::uint6
 
   OwnedBlock owned;
   owned.arena_ = this;
-  owned.ref_ = BlockRef{id, sequence};
+  owned.ref_ = BlockRef{id, generation};
   owned.writer_ = me;
   owned.data_ = data;
   owned.bytes_ = bytes;
@@ -205,7 +205,7 @@ bool Arena::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes) noe
   store_relaxed(block.size, keep);
   store_relaxed(block.kind, static_cast<std::uint32_t>(BlockKind::kMessage));
   set_bits(block.flags, std::uint32_t{kTrimmed});
-  store_release(block.word, block_word(BlockState::kLive, kNobody, ref.sequence));
+  store_release(block.word, block_word(BlockState::kLive, kNobody, ref.generation));
   collect(ref);
   return given;
 }
@@ -335,14 +335,14 @@ std::size_t Arena::pick_victims(std::uint64_t want, Identity me, Victim* victims
     store_relaxed(state->warm, load_relaxed(block->next_free));
     const std::uint64_t committed = committed_of(*block, size_class);
     const std::uint64_t bytes = std::min(committed, round_up(std::min(want, committed), kPageBytes));
-    const std::uint32_t sequence = (sequence_of(load_relaxed(block->word)) + 1) & kSequenceMask;
-    store_release(block->word, block_word(BlockState::kWriting, me, sequence));
+    const std::uint32_t generation = (generation_of_block(load_relaxed(block->word)) + 1) & kBlockGenerationMask;
+    store_release(block->word, block_word(BlockState::kWriting, me, generation));
     store_relaxed(block->flags, 0u);
     store_relaxed(block->list_length, 0u);
-    store_relaxed(block->references, 0u);
+    store_relaxed(block->refcount, 0u);
     // In use until it is freed again, but not a sign of what is needed (note_usage).
     store_release(header().used_bytes, load_relaxed(header().used_bytes) + committed);
-    victims[count++] = Victim{BlockRef{id, sequence}, committed - bytes, bytes};
+    victims[count++] = Victim{BlockRef{id, generation}, committed - bytes, bytes};
     want -= std::min(want, bytes);
   }
   return count;
@@ -389,8 +389,8 @@ void Arena::trim_excess() noexcept {
 }
 
 void Arena::published(OwnedBlock& block) noexcept {
-  std::uint64_t word = block_word(BlockState::kWriting, block.writer_, block.ref_.sequence);
-  compare_swap(entry(block.ref_.id)->word, word, block_word(BlockState::kLive, kNobody, block.ref_.sequence));
+  std::uint64_t word = block_word(BlockState::kWriting, block.writer_, block.ref_.generation);
+  compare_swap(entry(block.ref_.id)->word, word, block_word(BlockState::kLive, kNobody, block.ref_.generation));
   block.arena_ = nullptr;
 }
 
@@ -398,8 +398,8 @@ void Arena::make_live(BlockRef ref) noexcept {
   BlockEntry* block = entry(ref.id);
   if (block == nullptr) return;
   std::uint64_t word = load_acquire(block->word);
-  if (state_of(word) == BlockState::kWriting && sequence_of(word) == ref.sequence) {
-    compare_swap(block->word, word, block_word(BlockState::kLive, kNobody, ref.sequence));
+  if (state_of(word) == BlockState::kWriting && generation_of_block(word) == ref.generation) {
+    compare_swap(block->word, word, block_word(BlockState::kLive, kNobody, ref.generation));
   }
 }
 
@@ -412,7 +412,7 @@ bool Arena::is_current(BlockRef ref) noexcept {
   const BlockEntry* block = was_used(ref.id) ? mapping_->entry(ref.id) : nullptr;
   if (block == nullptr) return false;
   const std::uint64_t word = load_acquire(block->word);
-  return state_of(word) != BlockState::kFree && sequence_of(word) == ref.sequence;
+  return state_of(word) != BlockState::kFree && generation_of_block(word) == ref.generation;
 }
 
 }  // namespace shmtree::memory

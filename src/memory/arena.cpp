@@ -162,10 +162,11 @@ void Arena::leave() noexcept {
   const Identity me = current_identity();
   if (me == kNobody) return;
   Participant& mine = participant(slot_of(me));
-  bool posted = load_acquire(mine.mailbox_overflow) != 0;
-  for (const auto& letter : mine.mailbox) posted = posted || load_acquire(letter) != 0;
-  const bool attached = load_acquire(mine.status) == static_cast<std::uint32_t>(SlotStatus::kAttached);
-  store_release(mine.status, static_cast<std::uint32_t>(attached && !posted ? SlotStatus::kFree : SlotStatus::kExited));
+  bool deferred = load_acquire(mine.deferred_overflow) != 0;
+  for (const auto& block : mine.deferred_frees) deferred = deferred || load_acquire(block) != 0;
+  const bool attached = load_acquire(mine.status) == static_cast<std::uint32_t>(ParticipantStatus::kAttached);
+  store_release(mine.status, static_cast<std::uint32_t>(attached && !deferred ? ParticipantStatus::kFree
+                                                                              : ParticipantStatus::kDetached));
   const std::lock_guard guard(attach_mutex_);
   liveness_fd_.reset();
   identity_.store(kNobody, std::memory_order_release);

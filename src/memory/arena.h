@@ -86,7 +86,7 @@ class Lease {
   BlockRef ref_{};
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  std::uint32_t life_ = 0;  // Arena::life_ when it was made
+  std::uint32_t fork_epoch_ = 0;  // Arena::fork_epoch_ when it was made
 };
 
 struct HolderInfo {
@@ -140,8 +140,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // set).
   bool check_participants(std::int64_t interval_ns) noexcept;
   // Ends participation, not holds: this process is about to exit normally.
-  void say_goodbye() noexcept;
-  bool said_goodbye(std::uint32_t slot) const noexcept;
+  void detach() noexcept;
+  bool has_detached(std::uint32_t slot) const noexcept;
 
   // A slot for a process about to be started.
   Result<ReservedSlot> reserve_slot();
@@ -215,7 +215,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void published(OwnedBlock& block) noexcept;
   // A receiver found it in a window.
   void make_live(BlockRef ref) noexcept;
-  // Whether `ref` names a block in use with that sequence; for numbers read from shared memory.
+  // Whether `ref` names a block in use with that generation; for numbers read from shared memory.
   bool is_current(BlockRef ref) noexcept;
   // How many of a block's bytes can be used, by its entry, which anybody may write: never more than it has.
   std::uint64_t room_of(BlockId id) noexcept;
@@ -253,7 +253,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void release_unreachable(BlockRef ref) noexcept { collect(ref); }
   // Whether anything but this process keeps a block that it holds: another process, a message, a delivery. Once it is
   // not so, it cannot become so but through this process.
-  Result<bool> kept_by_others(BlockRef ref, const platform::WaitContext& wait);
+  Result<bool> is_shared(BlockRef ref, const platform::WaitContext& wait);
   // Number of leases in this process, for tests and stats.
   std::uint64_t lease_count();
 
@@ -290,9 +290,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   Result<Identity> take_identity();
   Identity load_identity() const noexcept { return identity_.load(std::memory_order_acquire); }
 
-  bool is_status(std::uint32_t slot, SlotStatus status) const noexcept;
+  bool is_status(std::uint32_t slot, ParticipantStatus status) const noexcept;
   Result<ReservedSlot> claim_slot(bool may_sweep);
-  Result<Identity> occupy_slot(std::uint32_t slot, SlotStatus status);
+  Result<Identity> occupy_slot(std::uint32_t slot, ParticipantStatus status);
   Status lock_raw(std::atomic<std::uint32_t>& word, Identity me, const platform::WaitContext& wait);
   Status reconcile_as(Identity me, const platform::WaitContext& wait);
   Status repeat_passes(Identity me, const platform::WaitContext& wait, std::vector<BlockRef>& unfinished);
@@ -329,8 +329,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   // Under the arena lock.
   void free_block(BlockId id, BlockEntry& entry) noexcept;
-  bool kept(const BlockEntry& entry) const noexcept;
-  void evaluate(BlockRef ref) noexcept;
+  bool is_referenced(const BlockEntry& entry) const noexcept;
+  void free_if_unreferenced(BlockRef ref) noexcept;
   std::uint64_t drop_references(BlockId id, BlockEntry& entry, std::uint64_t orphans, std::uint64_t& count) noexcept;
   void count_held(BlockEntry& entry) noexcept;
   void uncount_held(BlockEntry& entry, std::uint64_t committed) noexcept;
@@ -341,8 +341,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::span<const ListEntry> references_of(BlockId id, const BlockEntry& entry) noexcept;
   std::uint64_t map_references(BlockId id, const BlockEntry& entry) noexcept;
   bool was_used(BlockId id) const noexcept;
-  void drain_mailboxes() noexcept;
-  bool post_release(BlockRef ref) noexcept;
+  void run_deferred_frees() noexcept;
+  bool defer_free(BlockRef ref) noexcept;
 
   platform::UniqueFd fd_;
   std::unique_ptr<Mapping> mapping_;
@@ -354,8 +354,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::atomic<std::uint32_t> forks_{0};
 
   platform::LeafMutex holds_mutex_;
-  HoldTable holds_;                     // under holds_mutex_
-  std::atomic<std::uint32_t> life_{0};  // changes when a child is left without the holds of its parent
+  HoldTable holds_;                           // under holds_mutex_
+  std::atomic<std::uint32_t> fork_epoch_{0};  // changes when a child is left without the holds of its parent
 };
 
 }  // namespace shmtree::memory

@@ -13,7 +13,7 @@ class HoldTable {
  public:
   struct Hold {
     std::uint64_t id = 0;  // 0: the place is empty
-    std::uint32_t sequence = 0;
+    std::uint32_t generation = 0;
     std::uint32_t leases = 0;
     std::uint32_t in_flight = 0;  // begun by a receiving thread, not a lease yet
     std::uint32_t unused = 0;

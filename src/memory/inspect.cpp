@@ -38,15 +38,12 @@ std::vector<HolderInfo> Arena::holders() {
       const std::uint64_t word = load_acquire(block->word);
       const auto kind = static_cast<BlockKind>(load_relaxed(block->kind));
       if (state_of(word) != BlockState::kLive || (kind != BlockKind::kMessage && kind != BlockKind::kArray)) continue;
-      for (std::uint32_t i = 0; i < kHolderWords; ++i) {
-        for (std::uint64_t bits = load_acquire(block->holders[i]); bits != 0; bits &= bits - 1) {
-          const std::uint32_t slot = i * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
-          if (!lives(slot)) continue;
-          found.push_back(HolderInfo{BlockRef{id, sequence_of(word)}, load_relaxed(block->committed),
-                                     load_relaxed(participant(slot).pid),
-                                     now - std::clamp<std::int64_t>(load_relaxed(block->since_ns), 0, now)});
-        }
-      }
+      block->holders.for_each([&](std::uint32_t slot) {
+        if (!lives(slot)) return;
+        found.push_back(HolderInfo{BlockRef{id, generation_of_block(word)}, load_relaxed(block->committed),
+                                   load_relaxed(participant(slot).pid),
+                                   now - std::clamp<std::int64_t>(load_relaxed(block->since_ns), 0, now)});
+      });
     }
   }
   return found;
@@ -133,7 +130,7 @@ std::string Arena::check() {
     }
   }
   for (const auto& [id, count] : referred) {
-    if (load_relaxed(entry(BlockId{id})->references) != count)
+    if (load_relaxed(entry(BlockId{id})->refcount) != count)
       return "the references of " + name(BlockId{id}) + " are miscounted";
   }
   const auto differs = [](const char* what, std::uint64_t said, std::uint64_t is) {

@@ -29,7 +29,7 @@ constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
 constexpr std::uint32_t kVersion = 2;
 constexpr const char* kFileName = "shmtree";  // as /proc shows it
 constexpr std::uint32_t kMaxParticipants = 1024;
-constexpr std::uint32_t kHolderWords = kMaxParticipants / 64;
+constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;
 constexpr unsigned kMinClass = 12;  // 4 KiB: one page
 constexpr unsigned kMaxClass = 42;  // 4 TiB
 constexpr unsigned kClasses = kMaxClass - kMinClass + 1;
@@ -49,6 +49,32 @@ constexpr std::uint32_t generation_of(Identity identity) noexcept {
   return identity >> 10 & 0xfffffu;
 }
 
+// A set of participants, a bit each. Changes and looks are ordered among those of all processes (sequentially
+// consistent): in a Dekker handshake, in which two sides each store one word and then look at the other's, one sees the
+// other.
+struct alignas(64) ParticipantSet {
+  std::atomic<std::uint64_t> words[kParticipantWords];
+
+  static constexpr std::uint64_t bit_of(std::uint32_t slot) noexcept { return std::uint64_t{1} << (slot % 64); }
+  // Whether it changed anything.
+  bool add(std::uint32_t slot) noexcept {
+    return (platform::set_bits(words[slot / 64], bit_of(slot)) & bit_of(slot)) == 0;
+  }
+  void remove(std::uint32_t slot) noexcept { platform::clear_bits(words[slot / 64], bit_of(slot)); }
+  bool contains(std::uint32_t slot) const noexcept {
+    return (platform::load_full(words[slot / 64]) & bit_of(slot)) != 0;
+  }
+  template <class Visit>
+  void for_each(Visit visit) const noexcept(noexcept(visit(0u))) {
+    for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
+      for (std::uint64_t bits = platform::load_acquire(words[i]); bits != 0; bits &= bits - 1) {
+        visit(i * 64 + static_cast<std::uint32_t>(std::countr_zero(bits)));
+      }
+    }
+  }
+};
+static_assert(sizeof(ParticipantSet) == 128);
+
 // A lock's word: 0, or the owner. kContended: somebody may sleep on the word.
 constexpr std::uint32_t kHeld = 1u << 30;
 constexpr std::uint32_t kContended = 1u << 31;
@@ -64,17 +90,17 @@ struct BlockId {
   constexpr bool operator==(const BlockId&) const noexcept = default;
 };
 
-// One use of a block, from its allocation to its release: `sequence` tells it from earlier and later ones.
+// One use of a block, from its allocation to its release: `generation` tells it from earlier and later ones.
 struct BlockRef {
   BlockId id{};
-  std::uint32_t sequence = 0;
+  std::uint32_t generation = 0;
   constexpr bool operator==(const BlockRef&) const noexcept = default;
 };
 
-// A BlockRef in one word, never 0: 5 bits of class, 30 of index, 29 of sequence. Unpacking any word is safe; whether it
-// names a block is for Geometry::contains to say.
+// A BlockRef in one word, never 0: 5 bits of class, 30 of index, 29 of generation. Unpacking any word is safe; whether
+// it names a block is for Geometry::contains to say.
 constexpr std::uint64_t pack(BlockRef ref) noexcept {
-  return std::uint64_t{ref.id.size_class() - kMinClass + 1} << 59 | ref.id.index() << 29 | ref.sequence;
+  return std::uint64_t{ref.id.size_class() - kMinClass + 1} << 59 | ref.id.index() << 29 | ref.generation;
 }
 constexpr BlockRef unpack(std::uint64_t word) noexcept {
   return BlockRef{BlockId::make(static_cast<unsigned>(word >> 59) + kMinClass - 1, word >> 29 & 0x3fffffff),
@@ -83,9 +109,9 @@ constexpr BlockRef unpack(std::uint64_t word) noexcept {
 
 enum class BlockState : std::uint32_t { kFree = 0, kWriting = 1, kLive = 2 };
 
-// A block's word: state, the writer while it is being written, and the sequence, which outlives the state.
-constexpr std::uint64_t block_word(BlockState state, Identity writer, std::uint32_t sequence) noexcept {
-  return std::uint64_t{static_cast<std::uint32_t>(state)} << 62 | std::uint64_t{writer} << 32 | sequence;
+// A block's word: state, the writer while it is being written, and the generation, which outlives the state.
+constexpr std::uint64_t block_word(BlockState state, Identity writer, std::uint32_t generation) noexcept {
+  return std::uint64_t{static_cast<std::uint32_t>(state)} << 62 | std::uint64_t{writer} << 32 | generation;
 }
 constexpr BlockState state_of(std::uint64_t word) noexcept {
   return static_cast<BlockState>(word >> 62);
@@ -93,9 +119,9 @@ constexpr BlockState state_of(std::uint64_t word) noexcept {
 constexpr Identity writer_of(std::uint64_t word) noexcept {
   return static_cast<Identity>(word >> 32 & 0x3fffffffu);
 }
-// Sequences wrap at 29 bits, so that a BlockRef packs into one word.
-constexpr std::uint32_t kSequenceMask = 0x1fffffffu;
-constexpr std::uint32_t sequence_of(std::uint64_t word) noexcept {
+// Generations wrap at 29 bits, so that a BlockRef packs into one word.
+constexpr std::uint32_t kBlockGenerationMask = 0x1fffffffu;
+constexpr std::uint32_t generation_of_block(std::uint64_t word) noexcept {
   return static_cast<std::uint32_t>(word);
 }
 
@@ -126,21 +152,21 @@ constexpr std::uint32_t counted_in(std::uint32_t flags, std::uint32_t epoch) noe
 
 // 192 bytes: the first line is written by whoever owns the block or the arena lock, the others by every holder.
 //
-//   0 word  8 committed  16 size  24 list offset  32 list length  36 references  40 kind  44 flags  48 next free
-//   56 since  64 holders[16]
+//   0 word  8 committed  16 size  24 list offset  32 list length  36 refcount  40 kind  44 flags  48 next free
+//   56 since  64 holders
 struct BlockEntry {
   std::atomic<std::uint64_t> word;
   std::atomic<std::uint64_t> committed;    // bytes from the block's start that have pages: never less than is true
   std::atomic<std::uint64_t> size;         // bytes asked for
   std::atomic<std::uint64_t> list_offset;  // where in the block its list of referred-to blocks begins
   std::atomic<std::uint32_t> list_length;  // written after the list
-  std::atomic<std::uint32_t> references;   // derived: lists and delivery records that name this block
+  std::atomic<std::uint32_t> refcount;     // derived: lists and delivery records that name this block
   std::atomic<std::uint32_t> kind;
   std::atomic<std::uint32_t> flags;      // derived: BlockFlag
   std::atomic<std::uint64_t> next_free;  // derived: index + 1 of the next block in its free list; while references
                                          // are dropped, the next packed BlockRef to look at
   std::atomic<std::int64_t> since_ns;    // when it was last taken hold of (coarse monotonic clock)
-  std::atomic<std::uint64_t> holders[kHolderWords];
+  ParticipantSet holders;
 };
 static_assert(sizeof(BlockEntry) == 192 && offsetof(BlockEntry, holders) == 64);
 
@@ -152,33 +178,33 @@ inline std::uint64_t committed_of(const BlockEntry& entry, unsigned size_class) 
 // One entry of a block's list of the blocks it refers to; lives in the block.
 struct ListEntry {
   std::uint64_t id;
-  std::uint64_t sequence;
+  std::uint64_t generation;
 };
 inline BlockRef ref_of(const ListEntry& item) noexcept {
   return BlockRef{BlockId{platform::load_once(item.id)},
-                  static_cast<std::uint32_t>(platform::load_once(item.sequence))};
+                  static_cast<std::uint32_t>(platform::load_once(item.generation))};
 }
 
-enum class SlotStatus : std::uint32_t {
+enum class ParticipantStatus : std::uint32_t {
   kFree = 0,
   kAttached = 1,
-  kExited = 2,  // it said goodbye; what it still holds ends with its lock
-  kStale = 3,   // a newcomer owns the slot and what its predecessor left must be swept before anything is held
+  kDetached = 2,  // it is about to exit; what it still holds ends with its lock
+  kStale = 3,     // a newcomer owns the slot and what its predecessor left must be swept before anything is held
 };
 
-constexpr std::uint32_t kMailboxEntries = 96;
+constexpr std::uint32_t kDeferredFrees = 96;
 
 // 1 KiB. A participant lives while byte `slot` of the file is locked.
 struct alignas(64) Participant {
   std::atomic<std::uint32_t> generation;
   std::atomic<std::uint32_t> status;
-  std::atomic<std::int32_t> pid;                // for messages only
-  std::atomic<std::uint32_t> mailbox_overflow;  // releases that found the mailbox full: only a reconcile finds them
+  std::atomic<std::int32_t> pid;                 // for messages only
+  std::atomic<std::uint32_t> deferred_overflow;  // frees that found the list full: only a reconcile finds them
   std::atomic<std::int64_t> attached_ns;
   std::atomic<std::uint32_t> pinned;  // the generation of the owner that has pages registered for DMA; 0: none
   std::uint32_t unused;
   std::uint64_t reserved[28];
-  std::atomic<std::uint64_t> mailbox[kMailboxEntries];  // packed BlockRefs released while the arena lock was taken
+  std::atomic<std::uint64_t> deferred_frees[kDeferredFrees];  // deferred-free list: packed BlockRefs
 };
 static_assert(sizeof(Participant) == 1024);
 
@@ -215,10 +241,10 @@ struct alignas(64) ArenaHeader {
 
   alignas(64) std::atomic<std::uint32_t> dirty;  // counts deaths found; 0 when derived state is right
   std::atomic<std::uint32_t> reconcile_lock;
-  std::atomic<std::uint32_t> pending_hint;  // some mailbox is not empty
-  std::atomic<std::uint32_t> garbage;       // channels nobody holds any more, left for the next reconcile
-  std::atomic<std::int64_t> last_check_ns;  // when somebody last looked who is alive
-  std::atomic<std::uint64_t> reconciles;    // how many there have been, for stats
+  std::atomic<std::uint32_t> deferred_hint;  // some list of deferred frees is not empty
+  std::atomic<std::uint32_t> garbage;        // channels nobody holds any more, left for the next reconcile
+  std::atomic<std::int64_t> last_check_ns;   // when somebody last looked who is alive
+  std::atomic<std::uint64_t> reconciles;     // how many there have been, for stats
 
   // Under the arena lock; derived.
   alignas(64) std::atomic<std::uint64_t> committed_bytes;  // pages of all blocks

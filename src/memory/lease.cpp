@@ -2,7 +2,8 @@
 //
 // Invariant: a live block is freed only under the arena lock, and only if no holder bit is set, nothing refers to it
 // and no delivery record keeps it. Whoever makes one of these stop being true afterwards calls collect(); if the lock
-// is taken then, the block goes into a mailbox that the owner of the lock looks into once more after unlocking.
+// is taken then, the free is deferred: the block goes on a list that the owner of the lock looks at once more after
+// unlocking.
 #include <algorithm>
 #include <mutex>
 #include <utility>
@@ -17,10 +18,6 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t bit_of(Identity me) noexcept {
-  return std::uint64_t{1} << (slot_of(me) % 64);
-}
-
 Error no_memory_for_hold() {
   return Error{Code::kOutOfSharedMemory, "this process has no memory to note that it holds a block"};
 }
@@ -34,7 +31,7 @@ Lease& Lease::operator=(Lease&& other) noexcept {
     ref_ = other.ref_;
     data_ = other.data_;
     bytes_ = other.bytes_;
-    life_ = other.life_;
+    fork_epoch_ = other.fork_epoch_;
   }
   return *this;
 }
@@ -43,7 +40,7 @@ void Lease::reset() noexcept {
   const std::shared_ptr<Arena> arena = std::move(arena_);
   arena_.reset();
   // In a child that inherited the object but not the hold there is nothing to end.
-  if (arena == nullptr || arena->life_.load(std::memory_order_relaxed) != life_) return;
+  if (arena == nullptr || arena->fork_epoch_.load(std::memory_order_relaxed) != fork_epoch_) return;
   arena->end_hold(ref_, &HoldTable::Hold::leases);
 }
 
@@ -56,11 +53,11 @@ void Arena::end_hold(BlockRef ref, std::uint32_t HoldTable::Hold::*what) noexcep
     const std::lock_guard guard(holds_mutex_);
     HoldTable::Hold* hold = holds_.find(ref.id);
     // Absent in a child that inherited the object alone: its bit is not ours to clear.
-    if (hold == nullptr || hold->sequence != ref.sequence || hold->*what == 0) return;
+    if (hold == nullptr || hold->generation != ref.generation || hold->*what == 0) return;
     --(hold->*what);
     if (hold->leases + hold->in_flight != 0) return;
     holds_.erase(hold);
-    if (BlockEntry* block = entry(ref.id)) clear_bits(block->holders[slot_of(me) / 64], bit_of(me));
+    if (BlockEntry* block = entry(ref.id)) block->holders.remove(slot_of(me));
   }
   collect(ref);
 }
@@ -70,7 +67,7 @@ Result<Lease> Arena::make_lease(BlockRef ref) {
   Lease lease;
   lease.arena_ = shared_from_this();
   lease.ref_ = ref;
-  lease.life_ = life_.load(std::memory_order_relaxed);
+  lease.fork_epoch_ = fork_epoch_.load(std::memory_order_relaxed);
   lease.data_ = address(ref.id);
   lease.bytes_ = std::min(load_relaxed(entry(ref.id)->size), std::uint64_t{1} << ref.id.size_class());
   if (lease.data_ == nullptr) return Error{Code::kOutOfSharedMemory, "no address space left to map a block"};
@@ -83,7 +80,7 @@ bool Arena::begin_hold(BlockRef ref, Identity me) noexcept {
     const std::lock_guard guard(holds_mutex_);
     HoldTable::Hold* hold = holds_.add(ref.id);
     if (hold == nullptr) return false;
-    hold->sequence = ref.sequence;
+    hold->generation = ref.generation;
     ++hold->in_flight;
   }
   hold_for(ref, me);
@@ -93,7 +90,7 @@ bool Arena::begin_hold(BlockRef ref, Identity me) noexcept {
 void Arena::hold_for(BlockRef ref, Identity child) noexcept {
   BlockEntry* block = entry(ref.id);
   if (block == nullptr) return;
-  set_bits(block->holders[slot_of(child) / 64], bit_of(child));
+  block->holders.add(slot_of(child));
   store_relaxed(block->since_ns, coarse_monotonic_ns());
   count_held(*block);
 }
@@ -186,28 +183,28 @@ bool Arena::try_set_delivered(BlockRef ref) noexcept {
 
 // Under the arena lock, so that a holder that died, and the message that it received, are counted away first. Receivers
 // set their bit before the message goes, which is why its references are looked at before the bits.
-Result<bool> Arena::kept_by_others(BlockRef ref, const WaitContext& wait) {
+Result<bool> Arena::is_shared(BlockRef ref, const WaitContext& wait) {
   auto me = identity();
   if (!me) return std::move(me).error();
   Status locked = lock_blocks(wait);
   if (!locked) return std::move(locked).error();
-  bool kept = false;
+  bool shared = false;
   if (const BlockEntry* block = is_current(ref) ? entry(ref.id) : nullptr) {
-    kept = load_acquire(block->references) != 0 || (load_acquire(block->flags) & kDelivered) != 0;
-    for (std::uint32_t i = 0; i < kHolderWords; ++i) {
-      const std::uint64_t mine = i == slot_of(*me) / 64 ? bit_of(*me) : 0;
-      kept = kept || (load_full(block->holders[i]) & ~mine) != 0;
+    shared = load_acquire(block->refcount) != 0 || (load_acquire(block->flags) & kDelivered) != 0;
+    for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
+      const std::uint64_t mine = i == slot_of(*me) / 64 ? ParticipantSet::bit_of(slot_of(*me)) : 0;
+      shared = shared || (load_full(block->holders.words[i]) & ~mine) != 0;
     }
   }
   unlock_blocks();
-  return kept;
+  return shared;
 }
 
-bool Arena::kept(const BlockEntry& block) const noexcept {
-  if (load_acquire(block.references) != 0 || (load_acquire(block.flags) & kDelivered) != 0) return true;
+bool Arena::is_referenced(const BlockEntry& block) const noexcept {
+  if (load_acquire(block.refcount) != 0 || (load_acquire(block.flags) & kDelivered) != 0) return true;
   const std::uint32_t words = (std::min(load_acquire(header().participants_high), kMaxParticipants) + 63) / 64;
   for (std::uint32_t i = 0; i < words; ++i) {
-    if (load_full(block.holders[i]) != 0) return true;
+    if (load_full(block.holders.words[i]) != 0) return true;
   }
   return false;
 }
@@ -223,30 +220,30 @@ bool Arena::try_lock_blocks() noexcept {
 void Arena::collect(BlockRef ref) noexcept {
   BlockEntry* block = entry(ref.id);
   if (block == nullptr || current_identity() == kNobody) return;
-  if (kept(*block)) return;  // whoever keeps it sees to it when they let go
+  if (is_referenced(*block)) return;  // whoever keeps it sees to it when they let go
   if (try_lock_blocks()) {
-    evaluate(ref);
+    free_if_unreferenced(ref);
     unlock_blocks();
-  } else if (post_release(ref) && try_lock_blocks()) {
-    unlock_blocks();  // looks into the mailboxes
+  } else if (defer_free(ref) && try_lock_blocks()) {
+    unlock_blocks();  // runs what was deferred
   }
   trim_excess();
 }
 
-// False when the mailbox is full: the block is then found by a reconcile, which is asked for.
-bool Arena::post_release(BlockRef ref) noexcept {
+// False when the list is full: the block is then found by a reconcile, which is asked for.
+bool Arena::defer_free(BlockRef ref) noexcept {
   Participant& mine = participant(slot_of(current_identity()));
-  const std::uint64_t letter = pack(ref);
-  for (std::uint32_t i = 0; i < kMailboxEntries; ++i) {
-    std::atomic<std::uint64_t>& place = mine.mailbox[(ref.id.index() + i) % kMailboxEntries];
+  const std::uint64_t packed = pack(ref);
+  for (std::uint32_t i = 0; i < kDeferredFrees; ++i) {
+    std::atomic<std::uint64_t>& place = mine.deferred_frees[(ref.id.index() + i) % kDeferredFrees];
     std::uint64_t empty = 0;
-    if (load_relaxed(place) == 0 && compare_swap(place, empty, letter)) {
-      store_full(header().pending_hint, 1u);
+    if (load_relaxed(place) == 0 && compare_swap(place, empty, packed)) {
+      store_full(header().deferred_hint, 1u);
       full_fence();
       return true;
     }
   }
-  store_relaxed(mine.mailbox_overflow, 1u);
+  store_relaxed(mine.deferred_overflow, 1u);
   mark_dirty();
   return false;
 }
@@ -254,33 +251,33 @@ bool Arena::post_release(BlockRef ref) noexcept {
 void Arena::unlock_blocks() noexcept {
   // Whoever posts either finds the lock free or is seen here: both sides have a full fence between store and look.
   for (;;) {
-    if (load_full(header().pending_hint) != 0) drain_mailboxes();
+    if (load_full(header().deferred_hint) != 0) run_deferred_frees();
     const bool freed = load_relaxed(header().freed) != 0;
     if (freed) store_relaxed(header().freed, 0u);
     unlock(header().arena_lock);
     // Only if there is something to see: a waiter that looks in vain must not wake itself.
     if (freed) notify_all(header().space);
-    if (load_full(header().pending_hint) == 0 || !try_lock_blocks()) return;
+    if (load_full(header().deferred_hint) == 0 || !try_lock_blocks()) return;
   }
 }
 
-void Arena::drain_mailboxes() noexcept {
-  exchange_full(header().pending_hint, 0u);  // sees what was posted before any hint that it takes back
+void Arena::run_deferred_frees() noexcept {
+  exchange_full(header().deferred_hint, 0u);  // sees what was posted before any hint that it takes back
   const std::uint32_t high = std::min(load_acquire(header().participants_high), kMaxParticipants);
   for (std::uint32_t slot = 0; slot < high; ++slot) {
-    for (auto& place : participant(slot).mailbox) {
+    for (auto& place : participant(slot).deferred_frees) {
       if (load_relaxed(place) == 0) continue;
-      const std::uint64_t letter = exchange_full(place, std::uint64_t{0});
-      if (letter != 0) evaluate(unpack(letter));
+      const std::uint64_t packed = exchange_full(place, std::uint64_t{0});
+      if (packed != 0) free_if_unreferenced(unpack(packed));
     }
   }
 }
 
 // Under the arena lock: frees the block if nothing keeps it, then those that only it referred to.
-void Arena::evaluate(BlockRef ref) noexcept {
+void Arena::free_if_unreferenced(BlockRef ref) noexcept {
   BlockEntry* block = entry(ref.id);
-  if (block == nullptr || load_acquire(block->word) != block_word(BlockState::kLive, kNobody, ref.sequence)) return;
-  if (kept(*block)) return;
+  if (block == nullptr || load_acquire(block->word) != block_word(BlockState::kLive, kNobody, ref.generation)) return;
+  if (is_referenced(*block)) return;
   if (load_relaxed(block->kind) == static_cast<std::uint32_t>(BlockKind::kChannel)) {
     add(header().garbage, 1u);  // what the channel keeps is found by reconcile, in one walk for all such channels
     return;
@@ -295,7 +292,8 @@ void Arena::evaluate(BlockRef ref) noexcept {
     BlockEntry* orphan = entry(next.id);
     if (orphan == nullptr) return;
     orphans = load_relaxed(orphan->next_free);
-    if (load_acquire(orphan->word) != block_word(BlockState::kLive, kNobody, next.sequence) || kept(*orphan)) continue;
+    if (load_acquire(orphan->word) != block_word(BlockState::kLive, kNobody, next.generation) || is_referenced(*orphan))
+      continue;
     orphans = drop_references(next.id, *orphan, orphans, count);
     free_block(next.id, *orphan);
   }
@@ -312,8 +310,8 @@ std::uint64_t Arena::drop_references(BlockId id, BlockEntry& block, std::uint64_
   for (const ListEntry& item : references_of(id, block)) {
     const BlockRef ref = ref_of(item);
     BlockEntry* target = is_current(ref) ? entry(ref.id) : nullptr;
-    if (target == nullptr || target == &block || load_relaxed(target->references) == 0) continue;
-    if (subtract(target->references, 1u) != 1) continue;
+    if (target == nullptr || target == &block || load_relaxed(target->refcount) == 0) continue;
+    if (subtract(target->refcount, 1u) != 1) continue;
     store_relaxed(target->next_free, orphans);
     orphans = pack(ref);
     ++count;
@@ -335,7 +333,7 @@ void Arena::free_block(BlockId id, BlockEntry& block) noexcept {
     committed = keep;
   }
   store_relaxed(block.flags, 0u);
-  store_release(block.word, block_word(BlockState::kFree, kNobody, sequence_of(load_relaxed(block.word))));
+  store_release(block.word, block_word(BlockState::kFree, kNobody, generation_of_block(load_relaxed(block.word))));
   ClassState& state = header().classes[id.size_class() - kMinClass];
   std::atomic<std::uint64_t>& list = committed != 0 ? state.warm : state.cold;
   store_relaxed(block.next_free, load_relaxed(list));

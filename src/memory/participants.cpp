@@ -29,16 +29,16 @@ bool Arena::is_alive(Identity identity) const noexcept {
   const std::uint32_t slot = slot_of(identity);
   const Participant& other = participant(slot);
   if (load_acquire(other.generation) != generation_of(identity)) return false;
-  if (load_acquire(other.status) == static_cast<std::uint32_t>(SlotStatus::kFree)) return false;
+  if (load_acquire(other.status) == static_cast<std::uint32_t>(ParticipantStatus::kFree)) return false;
   return identity == load_identity() || byte_is_locked(fd(), slot);
 }
 
-bool Arena::is_status(std::uint32_t slot, SlotStatus status) const noexcept {
+bool Arena::is_status(std::uint32_t slot, ParticipantStatus status) const noexcept {
   return load_acquire(participant(slot).status) == static_cast<std::uint32_t>(status);
 }
 
-bool Arena::said_goodbye(std::uint32_t slot) const noexcept {
-  return is_status(slot, SlotStatus::kExited);
+bool Arena::has_detached(std::uint32_t slot) const noexcept {
+  return is_status(slot, ParticipantStatus::kDetached);
 }
 
 void Arena::mark_dirty() noexcept {
@@ -53,7 +53,7 @@ bool Arena::check_participants(std::int64_t interval_ns) noexcept {
   const std::uint32_t high = std::min(load_acquire(header().participants_high), kMaxParticipants);
   for (std::uint32_t slot = 0; slot < high; ++slot) {
     const Participant& other = participant(slot);
-    if (load_acquire(other.status) == static_cast<std::uint32_t>(SlotStatus::kFree)) continue;
+    if (load_acquire(other.status) == static_cast<std::uint32_t>(ParticipantStatus::kFree)) continue;
     if (!is_alive(make_identity(slot, load_acquire(other.generation)))) {
       // A slot freed, or taken anew, between the two looks is no death; the reconcile looks again anyway.
       mark_dirty();
@@ -72,16 +72,16 @@ Result<Arena::ReservedSlot> Arena::claim_slot(bool may_sweep) {
   for (const bool stale : {false, true}) {
     if (stale && !may_sweep) break;
     for (std::uint32_t slot = 0; slot < kMaxParticipants; ++slot) {
-      if (is_status(slot, SlotStatus::kFree) == stale) continue;
+      if (is_status(slot, ParticipantStatus::kFree) == stale) continue;
       auto locked = try_lock_byte(lock->get(), slot);
       if (!locked) return std::move(locked).error();
       if (!*locked) continue;
-      if (is_status(slot, SlotStatus::kFree) == stale) {  // changed hands while we looked
+      if (is_status(slot, ParticipantStatus::kFree) == stale) {  // changed hands while we looked
         Status unlocked = unlock_byte(lock->get(), slot);
         if (!unlocked) return std::move(unlocked).error();
         continue;
       }
-      auto identity = occupy_slot(slot, stale ? SlotStatus::kStale : SlotStatus::kAttached);
+      auto identity = occupy_slot(slot, stale ? ParticipantStatus::kStale : ParticipantStatus::kAttached);
       if (!identity) return std::move(identity).error();
       if (stale) {
         mark_dirty();
@@ -95,7 +95,7 @@ Result<Arena::ReservedSlot> Arena::claim_slot(bool may_sweep) {
                                        " participant slots of this arena are taken by living processes"};
 }
 
-Result<Identity> Arena::occupy_slot(std::uint32_t slot, SlotStatus status) {
+Result<Identity> Arena::occupy_slot(std::uint32_t slot, ParticipantStatus status) {
   Status committed = commit_pages(fd(), kHeaderBytes + slot * sizeof(Participant), sizeof(Participant));
   if (!committed) return std::move(committed).error();
   Participant& mine = participant(slot);
@@ -118,7 +118,7 @@ Result<Identity> Arena::take_identity() {
   if (!slot) return std::move(slot).error();
   const std::lock_guard guard(attach_mutex_);
   if (const Identity known = load_identity(); known != kNobody) {  // another thread was faster
-    store_release(participant(slot_of(slot->identity)).status, static_cast<std::uint32_t>(SlotStatus::kFree));
+    store_release(participant(slot_of(slot->identity)).status, static_cast<std::uint32_t>(ParticipantStatus::kFree));
     return known;
   }
   if (load_acquire(forks_) != forks) keep_lock_from_children(*slot);
@@ -157,7 +157,7 @@ void Arena::abandon_slot(ReservedSlot slot) noexcept {
   if (!slot.lock.valid()) return;
   Participant& theirs = participant(slot_of(slot.identity));
   if (load_acquire(theirs.generation) != generation_of(slot.identity)) return;
-  store_release(theirs.status, static_cast<std::uint32_t>(SlotStatus::kExited));
+  store_release(theirs.status, static_cast<std::uint32_t>(ParticipantStatus::kDetached));
 }
 
 void Arena::note_started(Identity reserved, int pid) noexcept {
@@ -166,10 +166,10 @@ void Arena::note_started(Identity reserved, int pid) noexcept {
   if (load_acquire(theirs.generation) == generation_of(reserved)) compare_swap(theirs.pid, expected, std::int32_t{pid});
 }
 
-void Arena::say_goodbye() noexcept {
+void Arena::detach() noexcept {
   const Identity me = current_identity();
   if (me != kNobody) {
-    store_release(participant(slot_of(me)).status, static_cast<std::uint32_t>(SlotStatus::kExited));
+    store_release(participant(slot_of(me)).status, static_cast<std::uint32_t>(ParticipantStatus::kDetached));
   }
 }
 
@@ -181,7 +181,7 @@ struct ForkHandlers {
   // Before those mutexes are taken.
   static void make_room(Arena& arena) noexcept {
     for (std::uint32_t slot = 0; slot < kMaxParticipants; ++slot) {
-      if (arena.is_status(slot, SlotStatus::kFree)) return;
+      if (arena.is_status(slot, ParticipantStatus::kFree)) return;
     }
     if (arena.check_participants(0)) arena.reconcile_quietly(WaitContext{Deadline::after_ns(1'000'000'000)});
   }
@@ -206,7 +206,7 @@ struct ForkHandlers {
     arena.holds_.for_each([&](const HoldTable::Hold& hold) {
       // What a receiving thread is about to make a lease of is not inherited: the thread is not.
       BlockEntry* block = hold.leases == 0 ? nullptr : arena.entry(BlockId{hold.id});
-      if (block != nullptr) set_bits(block->holders[child / 64], std::uint64_t{1} << (child % 64));
+      if (block != nullptr) block->holders.add(child);
     });
     if (g_fork_hook != nullptr) g_fork_hook(arena, parent, slot->identity);
     arena.child_ = std::move(*slot);
@@ -237,7 +237,7 @@ struct ForkHandlers {
   // Leases that the child inherited end without effect, also once it holds blocks of its own.
   static void lose_holds(Arena& arena) noexcept {
     arena.holds_.clear();
-    arena.life_.fetch_add(1, std::memory_order_relaxed);
+    arena.fork_epoch_.fetch_add(1, std::memory_order_relaxed);
   }
 };
 

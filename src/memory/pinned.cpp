@@ -27,7 +27,8 @@ bool Arena::is_pinned() const noexcept {
   for (std::uint32_t slot = 0; slot < high; ++slot) {
     const Participant& other = participant(slot);
     const std::uint32_t pinned = load_acquire(other.pinned);
-    if (pinned != 0 && pinned == load_acquire(other.generation) && !is_status(slot, SlotStatus::kFree)) return true;
+    if (pinned != 0 && pinned == load_acquire(other.generation) && !is_status(slot, ParticipantStatus::kFree))
+      return true;
   }
   return false;
 }

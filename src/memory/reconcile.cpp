@@ -47,8 +47,8 @@ Status Arena::reconcile_as(Identity me, const WaitContext& wait) {
   unlock(header().reconcile_lock);
   // Killed from here on, this process leaves blocks that it was writing, like any other.
   for (const BlockRef& ref : unfinished) give_up_unfinished(ref);
-  // What was released while `dirty` kept its releasers from looking lies in mailboxes.
-  if (load_full(header().pending_hint) != 0 && try_lock_blocks()) unlock_blocks();
+  // What was released while `dirty` kept its releasers from looking is on the deferred-free lists.
+  if (load_full(header().deferred_hint) != 0 && try_lock_blocks()) unlock_blocks();
   notify_all(header().space);
   if (starved) throw std::bad_alloc();
   return result;
@@ -71,7 +71,7 @@ void Reconciler::mark(BlockRef ref) noexcept {
   auto& marks = marked_[ref.id.size_class() - kMinClass];
   const BlockEntry* entry = arena_.entry(ref.id);
   if (ref.id.index() >= marks.size() || entry == nullptr) return;
-  if (sequence_of(load_acquire(entry->word)) == ref.sequence) marks[ref.id.index()] = 1;
+  if (generation_of_block(load_acquire(entry->word)) == ref.generation) marks[ref.id.index()] = 1;
 }
 
 template <class Visit>
@@ -88,7 +88,7 @@ void Reconciler::for_each(Visit visit) noexcept {
 Result<bool> Reconciler::run() {
   Status marks = restore_marks();
   if (!marks) return std::move(marks).error();
-  find_the_gone();
+  find_dead();
   if (!map_tables()) return no_address_space();
   note_words();
   Status walked = walk_channels();
@@ -143,9 +143,9 @@ Status Reconciler::restore_marks() {
   return success();
 }
 
-// A slot counts as gone only if nobody has its lock while neither generation nor status move: a newcomer takes the lock
+// A slot counts as dead only if nobody has its lock while neither generation nor status move: a newcomer takes the lock
 // first, and one that takes a dead participant's slot says so in the status and holds nothing yet.
-void Reconciler::find_the_gone() noexcept {
+void Reconciler::find_dead() noexcept {
   const std::uint32_t high = std::min(load_acquire(arena_.header().participants_high), kMaxParticipants);
   for (std::uint32_t slot = 0; slot < high; ++slot) {
     const Participant& other = arena_.participant(slot);
@@ -158,18 +158,18 @@ void Reconciler::find_the_gone() noexcept {
       continue;
     }
     written_by_nobody_[slot] = !locked;
-    const bool stale = status == static_cast<std::uint32_t>(SlotStatus::kStale);
-    if (status == static_cast<std::uint32_t>(SlotStatus::kFree) || (locked && !stale)) continue;
-    gone_[slot] = true;
-    killed_[slot] = status != static_cast<std::uint32_t>(SlotStatus::kExited);
-    gone_status_[slot] = status;
-    gone_mask_[slot / 64] |= std::uint64_t{1} << (slot % 64);
+    const bool stale = status == static_cast<std::uint32_t>(ParticipantStatus::kStale);
+    if (status == static_cast<std::uint32_t>(ParticipantStatus::kFree) || (locked && !stale)) continue;
+    dead_[slot] = true;
+    killed_[slot] = status != static_cast<std::uint32_t>(ParticipantStatus::kDetached);
+    dead_status_[slot] = status;
+    dead_mask_[slot / 64] |= std::uint64_t{1} << (slot % 64);
   }
 }
 
 // Whether the writer was dead when the pass began. One that died since may have published the block after its channel
 // was walked; its own death brings the next pass.
-bool Reconciler::is_gone_writer(Identity writer) const noexcept {
+bool Reconciler::is_dead_writer(Identity writer) const noexcept {
   const std::uint32_t slot = slot_of(writer);
   const std::uint32_t newer = (generation_of(writer) - generations_[slot]) & 0xfffffu;
   if (newer == 0) return written_by_nobody_[slot];
@@ -188,7 +188,7 @@ void Reconciler::note_words() {
     auto& words = words_[id.size_class() - kMinClass];
     if (id.index() >= words.size()) return;
     const std::uint64_t word = words[id.index()] = load_acquire(entry.word);
-    if (state_of(word) == BlockState::kWriting && is_gone_writer(writer_of(word))) ++unfinished;
+    if (state_of(word) == BlockState::kWriting && is_dead_writer(writer_of(word))) ++unfinished;
   });
   unfinished_.reserve(unfinished_.size() + unfinished);  // rebuild() may not allocate
 }
@@ -203,9 +203,10 @@ Status Reconciler::walk_channels() {
           load_relaxed(entry->kind) != static_cast<std::uint32_t>(BlockKind::kChannel)) {
         continue;
       }
-      const BlockRef channel{id, sequence_of(word)};
+      const BlockRef channel{id, generation_of_block(word)};
       bool held = false;
-      for (std::uint32_t i = 0; i < kHolderWords; ++i) held |= (load_full(entry->holders[i]) & ~gone_mask_[i]) != 0;
+      for (std::uint32_t i = 0; i < kParticipantWords; ++i)
+        held |= (load_full(entry->holders.words[i]) & ~dead_mask_[i]) != 0;
       if (!held && (g_grants == nullptr || !g_grants(arena_, channel))) {
         abandoned_channels_.push_back(channel);
         continue;
@@ -231,8 +232,8 @@ bool Reconciler::is_candidate(unsigned size_class, std::uint64_t index, const Bl
 bool Reconciler::abandoned_channel_was_opened() noexcept {
   for (const BlockRef& channel : abandoned_channels_) {
     const BlockEntry* entry = arena_.entry(channel.id);
-    for (std::uint32_t i = 0; i < kHolderWords; ++i) {
-      if ((load_full(entry->holders[i]) & ~gone_mask_[i]) != 0) return true;
+    for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
+      if ((load_full(entry->holders.words[i]) & ~dead_mask_[i]) != 0) return true;
     }
   }
   return false;
@@ -247,12 +248,12 @@ bool Reconciler::rebuild() noexcept {
     return false;
   }
   for_each([this](BlockId id, BlockEntry& entry) {
-    forget_the_gone_in(id, entry);
+    forget_dead_in(id, entry);
     const std::uint64_t most = std::uint64_t{1} << id.size_class();
     if (load_relaxed(entry.committed) > most) store_relaxed(entry.committed, most);
-    store_relaxed(entry.references, 0u);
+    store_relaxed(entry.refcount, 0u);
   });
-  count_references();
+  count_refs();
   if (unmapped_) return false;
   rebuild_lists();
   free_candidates();
@@ -260,46 +261,47 @@ bool Reconciler::rebuild() noexcept {
   const std::uint32_t slots = std::min(load_acquire(arena_.header().participants_high), kMaxParticipants);
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     Participant& other = arena_.participant(slot);
-    if (load_relaxed(other.mailbox_overflow) != 0) store_relaxed(other.mailbox_overflow, 0u);
-    if (!gone_[slot]) continue;
-    const bool stale = gone_status_[slot] == static_cast<std::uint32_t>(SlotStatus::kStale);
-    std::uint32_t status = gone_status_[slot];
-    compare_swap(other.status, status, static_cast<std::uint32_t>(stale ? SlotStatus::kAttached : SlotStatus::kFree));
+    if (load_relaxed(other.deferred_overflow) != 0) store_relaxed(other.deferred_overflow, 0u);
+    if (!dead_[slot]) continue;
+    const bool stale = dead_status_[slot] == static_cast<std::uint32_t>(ParticipantStatus::kStale);
+    std::uint32_t status = dead_status_[slot];
+    compare_swap(other.status, status,
+                 static_cast<std::uint32_t>(stale ? ParticipantStatus::kAttached : ParticipantStatus::kFree));
   }
-  arena_.drain_mailboxes();
+  arena_.run_deferred_frees();
   return true;
 }
 
-void Reconciler::forget_the_gone_in(BlockId id, BlockEntry& entry) noexcept {
-  for (std::uint32_t i = 0; i < kHolderWords; ++i) {
-    const std::uint64_t mask = gone_mask_[i];
-    if (mask != 0 && (load_relaxed(entry.holders[i]) & mask) != 0) clear_bits(entry.holders[i], mask);
+void Reconciler::forget_dead_in(BlockId id, BlockEntry& entry) noexcept {
+  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
+    const std::uint64_t mask = dead_mask_[i];
+    if (mask != 0 && (load_relaxed(entry.holders.words[i]) & mask) != 0) clear_bits(entry.holders.words[i], mask);
   }
   const auto& words = words_[id.size_class() - kMinClass];
   std::uint64_t word = load_acquire(entry.word);
   if (state_of(word) != BlockState::kWriting || id.index() >= words.size() || words[id.index()] != word) return;
-  if (!is_gone_writer(writer_of(word))) return;
-  const std::uint32_t sequence = sequence_of(word);
+  if (!is_dead_writer(writer_of(word))) return;
+  const std::uint32_t generation = generation_of_block(word);
   if (marked_[id.size_class() - kMinClass][id.index()] != 0) {  // a message like any other
-    compare_swap(entry.word, word, block_word(BlockState::kLive, kNobody, sequence));
+    compare_swap(entry.word, word, block_word(BlockState::kLive, kNobody, generation));
     return;
   }
   // Nobody will ever finish it. It may have been killed between raising `committed` and the pages, or between the pages
   // and lowering it, so this process takes the block over and gives all of its pages back, outside the locks.
   if (unfinished_.size() == unfinished_.capacity()) return;  // a damaged word: the next pass has counted it
   store_relaxed(entry.list_length, 0u);
-  if (compare_swap(entry.word, word, block_word(BlockState::kWriting, me_, sequence))) {
-    unfinished_.push_back(BlockRef{id, sequence});
+  if (compare_swap(entry.word, word, block_word(BlockState::kWriting, me_, generation))) {
+    unfinished_.push_back(BlockRef{id, generation});
   }
 }
 
-void Reconciler::count_references() noexcept {
+void Reconciler::count_refs() noexcept {
   for_each([this](BlockId id, BlockEntry& entry) {
     if (state_of(load_acquire(entry.word)) == BlockState::kFree) return;
     if (load_acquire(entry.list_length) != 0 && arena_.address(id) == nullptr) unmapped_ = true;
     for (const ListEntry& item : arena_.references_of(id, entry)) {
       const BlockRef ref = ref_of(item);
-      if (ref.id != id && arena_.is_current(ref)) add(arena_.entry(ref.id)->references, 1u);
+      if (ref.id != id && arena_.is_current(ref)) add(arena_.entry(ref.id)->refcount, 1u);
     }
   });
 }
@@ -347,11 +349,11 @@ void Reconciler::free_candidates() noexcept {
   for_each([this](BlockId id, BlockEntry& entry) {
     if (!is_candidate(id.size_class(), id.index(), entry)) return;
     clear_bits(entry.flags, std::uint32_t{kDelivered});  // no record names it
-    const BlockRef ref{id, sequence_of(load_relaxed(entry.word))};
-    if (load_relaxed(entry.kind) == static_cast<std::uint32_t>(BlockKind::kChannel) && !arena_.kept(entry)) {
+    const BlockRef ref{id, generation_of_block(load_relaxed(entry.word))};
+    if (load_relaxed(entry.kind) == static_cast<std::uint32_t>(BlockKind::kChannel) && !arena_.is_referenced(entry)) {
       arena_.free_block(id, entry);
     } else {
-      arena_.evaluate(ref);
+      arena_.free_if_unreferenced(ref);
     }
   });
 }

@@ -21,9 +21,9 @@ class Reconciler {
       : arena_(arena), me_(me), wait_(wait), unfinished_(unfinished) {}
 
   // For the walker of the channel layer.
-  // A participant that is gone, or whose slot has a new owner that holds nothing yet.
-  bool is_gone(std::uint32_t slot) const noexcept { return gone_[slot]; }
-  // Gone without a goodbye.
+  // A participant that has died or exited, or whose slot has a new owner that holds nothing yet.
+  bool is_dead(std::uint32_t slot) const noexcept { return dead_[slot]; }
+  // Dead, and it had not detached.
   bool was_killed(std::uint32_t slot) const noexcept { return killed_[slot]; }
   // The channel keeps this block: it is in its window, in a record, or part of the channel itself.
   void mark(BlockRef ref) noexcept;
@@ -42,16 +42,16 @@ class Reconciler {
   // True when the pass went through; false when something moved and it has to be repeated.
   Result<bool> run();
   Status restore_marks();
-  void find_the_gone() noexcept;
-  bool is_gone_writer(Identity writer) const noexcept;
+  void find_dead() noexcept;
+  bool is_dead_writer(Identity writer) const noexcept;
   static Error no_address_space();
   bool map_tables() noexcept;
   void note_words();
   Status walk_channels();
   bool rebuild() noexcept;
   bool abandoned_channel_was_opened() noexcept;
-  void forget_the_gone_in(BlockId id, BlockEntry& entry) noexcept;
-  void count_references() noexcept;
+  void forget_dead_in(BlockId id, BlockEntry& entry) noexcept;
+  void count_refs() noexcept;
   void rebuild_lists() noexcept;
   std::uint64_t recount_held(BlockEntry& entry, std::uint32_t epoch) noexcept;
   void free_candidates() noexcept;
@@ -65,12 +65,12 @@ class Reconciler {
   Unfinished& unfinished_;
   Status failed_ = success();
   bool unmapped_ = false;
-  bool gone_[kMaxParticipants]{};
+  bool dead_[kMaxParticipants]{};
   bool killed_[kMaxParticipants]{};
-  std::uint64_t gone_mask_[kHolderWords]{};
+  std::uint64_t dead_mask_[kParticipantWords]{};
   bool written_by_nobody_[kMaxParticipants]{};  // no living process writes as generations_[slot]
   std::uint32_t generations_[kMaxParticipants]{};
-  std::uint32_t gone_status_[kMaxParticipants]{};
+  std::uint32_t dead_status_[kMaxParticipants]{};
   std::vector<std::uint64_t> words_[kClasses];
   std::vector<std::uint8_t> marked_[kClasses];
   std::vector<BlockRef> abandoned_channels_;

@@ -27,13 +27,13 @@ Status Arena::set_references(const OwnedBlock& block, std::span<const BlockRef> 
   if (list_bytes > block.bytes_) return Error{Code::kInvalid, "a block too small for the list of its references"};
   const std::uint64_t offset = (block.bytes_ - list_bytes) / 8 * 8;
   auto* list = reinterpret_cast<ListEntry*>(block.data_ + offset);
-  for (std::size_t i = 0; i < referred.size(); ++i) list[i] = ListEntry{referred[i].id.value, referred[i].sequence};
+  for (std::size_t i = 0; i < referred.size(); ++i) list[i] = ListEntry{referred[i].id.value, referred[i].generation};
   Status locked = lock_blocks(wait);
   if (!locked) return locked;
   store_relaxed(owner.list_offset, offset);
   store_release(owner.list_length, static_cast<std::uint32_t>(referred.size()));
   for (const BlockRef& ref : referred) {
-    if (BlockEntry* target = entry(ref.id)) add(target->references, 1u);
+    if (BlockEntry* target = entry(ref.id)) add(target->refcount, 1u);
   }
   unlock_blocks();
   return success();

@@ -50,6 +50,6 @@ TEST_CASE("The walk over an arena finds a block that nobody keeps") {
   Checked all;
   OwnedBlock block = new_block(*all.arena);
   all.arena->entry(block.ref().id)
-      ->word.store(memory::block_word(BlockState::kLive, memory::kNobody, block.ref().sequence));
+      ->word.store(memory::block_word(BlockState::kLive, memory::kNobody, block.ref().generation));
   REQUIRE(all.check().find("nobody keeps block") != std::string::npos);
 }

@@ -330,7 +330,7 @@ TEST_CASE("A block that is in the window is live although its dead sender still 
   ChannelHeader& header = header_of(*channel);
   const BlockRef ref = memory::unpack(slot_of(*channel, header.tail_segment.load(), 0).block);
   const memory::Identity dead = dead_one(*channel->arena());
-  channel->arena()->entry(ref.id)->word.store(memory::block_word(BlockState::kWriting, dead, ref.sequence));
+  channel->arena()->entry(ref.id)->word.store(memory::block_word(BlockState::kWriting, dead, ref.generation));
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
 }
 

@@ -363,7 +363,7 @@ TEST_CASE("A channel can be opened by its block, once per process, and by nothin
   const Lease array = new_lease(*arena);
   REQUIRE(code_of(Channel::open(arena, array.ref(), patience())) == Code::kIncompatible);
   BlockRef gone = channel->block();
-  gone.sequence += 1;
+  gone.generation += 1;
   REQUIRE(code_of(Channel::open(arena, gone, patience())) == Code::kNotFound);
   REQUIRE(code_of(Channel::open(arena, BlockRef{BlockId{~std::uint64_t{0}}, 1}, patience())) == Code::kIncompatible);
 }

@@ -40,7 +40,7 @@ TEST_CASE("Sequences wrap without losing the block") {
   auto arena = new_arena();
   const BlockRef ref = new_block(*arena).ref();
   BlockEntry& entry = *arena->entry(ref.id);
-  entry.word = memory::block_word(BlockState::kFree, memory::kNobody, memory::kSequenceMask);
+  entry.word = memory::block_word(BlockState::kFree, memory::kNobody, memory::kBlockGenerationMask);
   const OwnedBlock block = new_block(*arena);
   CHECK(block.ref() == BlockRef{ref.id, 0});
   CHECK(memory::unpack(memory::pack(block.ref())) == block.ref());

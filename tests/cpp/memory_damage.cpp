@@ -124,10 +124,10 @@ TEST_CASE("Blocks that refer to each other in a circle are not walked for ever")
   Lease one = new_lease(*arena, 4096), two = new_lease(*arena, 4096);
   for (const auto& [from, to] : {std::pair{&one, &two}, std::pair{&two, &one}}) {
     auto* list = reinterpret_cast<memory::ListEntry*>(from->data());
-    list[0] = {to->ref().id.value, to->ref().sequence};
+    list[0] = {to->ref().id.value, to->ref().generation};
     arena->entry(from->ref().id)->list_offset = 0;
     arena->entry(from->ref().id)->list_length = 1;
-    arena->entry(to->ref().id)->references = 1;
+    arena->entry(to->ref().id)->refcount = 1;
   }
   one.reset();
   two.reset();

@@ -332,7 +332,7 @@ TEST_CASE("What is let go while the owner of the arena lock dies is collected by
   CHECK(arena->check() == "");
 }
 
-TEST_CASE("More releases than a mailbox takes are all collected") {
+TEST_CASE("More frees than the deferred-free list takes are all done") {
   auto arena = new_arena();
   std::vector<Lease> leases;
   for (int i = 0; i < 300; ++i) leases.push_back(new_lease(*arena));
@@ -347,7 +347,7 @@ TEST_CASE("More releases than a mailbox takes are all collected") {
   });
   locked.wait();
   leases.clear();
-  CHECK(arena->dirty());  // the mailbox overflowed: the next to lock looks at everything
+  CHECK(arena->dirty());  // the list overflowed: the next to lock looks at everything
   go.open();
   REQUIRE(child.succeeded());
   new_block(*arena).abandon();

@@ -25,8 +25,8 @@ struct Pinner {
   }
 };
 
-bool is_kept_by_others(Arena& arena, const Lease& lease) {
-  return arena.kept_by_others(lease.ref(), patience()).value();
+bool is_shared(Arena& arena, const Lease& lease) {
+  return arena.is_shared(lease.ref(), patience()).value();
 }
 
 }  // namespace
@@ -131,14 +131,14 @@ TEST_CASE("An error for want of room says when a pin is why") {
 TEST_CASE("A block is kept by others while a message refers to it or another process holds it") {
   auto arena = new_arena();
   const Lease token = new_lease(*arena);
-  CHECK_FALSE(is_kept_by_others(*arena, token));
+  CHECK_FALSE(is_shared(*arena, token));
   {
     OwnedBlock message = new_block(*arena);
     const std::vector<BlockRef> referred{token.ref()};
     REQUIRE(arena->set_references(message, referred, patience()).ok());
-    CHECK(is_kept_by_others(*arena, token));
+    CHECK(is_shared(*arena, token));
   }
-  CHECK_FALSE(is_kept_by_others(*arena, token));
+  CHECK_FALSE(is_shared(*arena, token));
 
   Gate holds, told;
   Child other([&] {
@@ -149,10 +149,10 @@ TEST_CASE("A block is kept by others while a message refers to it or another pro
     return true;
   });
   REQUIRE(holds.wait() == 1);
-  CHECK(is_kept_by_others(*arena, token));
+  CHECK(is_shared(*arena, token));
   other.kill_and_wait();
   REQUIRE(arena->check_participants(0));
-  CHECK_FALSE(is_kept_by_others(*arena, token));
+  CHECK_FALSE(is_shared(*arena, token));
 }
 
 TEST_CASE("What a pinned arena cannot give is refused, whatever is queued in it") {

@@ -38,7 +38,7 @@ std::uint64_t holder_bit(Identity who) {
 // The block as its writer left it when it was killed.
 BlockRef left_in_writing(Arena& arena, Identity writer, std::uint64_t bytes = 4096) {
   OwnedBlock block = new_block(arena, bytes);
-  arena.entry(block.ref().id)->word = memory::block_word(BlockState::kWriting, writer, block.ref().sequence);
+  arena.entry(block.ref().id)->word = memory::block_word(BlockState::kWriting, writer, block.ref().generation);
   return block.ref();
 }
 
@@ -148,7 +148,7 @@ TEST_CASE("A live block that only a dead process held is freed") {
   auto arena = new_arena();
   const BlockRef ref = left_live(*arena);
   const Identity dead = dead_identity(*arena);
-  arena->entry(ref.id)->holders[memory::slot_of(dead) / 64] = holder_bit(dead);
+  arena->entry(ref.id)->holders.words[memory::slot_of(dead) / 64] = holder_bit(dead);
   recover(*arena);
   CHECK_FALSE(arena->is_current(ref));
 }
@@ -160,7 +160,7 @@ TEST_CASE("The list of an unfinished message keeps nothing") {
   const BlockRef list[] = {array.ref()};
   REQUIRE(arena->set_references(message, list, patience()).ok());
   arena->entry(message.ref().id)->word =
-      memory::block_word(BlockState::kWriting, dead_identity(*arena), message.ref().sequence);
+      memory::block_word(BlockState::kWriting, dead_identity(*arena), message.ref().generation);
   array.reset();
   recover(*arena);
   CHECK(used_bytes(*arena) == 0);
@@ -175,7 +175,7 @@ TEST_CASE("The list of a message in the window keeps its blocks, whatever the co
   REQUIRE(arena->set_references(message, list, patience()).ok());
   REQUIRE(Window::of(*arena, channel.ref()).put(*arena, std::move(message)));
   const BlockRef ref = array.ref();
-  arena->entry(ref.id)->references = 99;
+  arena->entry(ref.id)->refcount = 99;
   recover(*arena);
   array.reset();
   CHECK(arena->is_current(ref));
@@ -318,17 +318,17 @@ TEST_CASE("The slot of a killed process is swept and used again") {
   CHECK_FALSE(arena->is_alive(dead));
 }
 
-TEST_CASE("A process that said goodbye is told from one that was killed") {
+TEST_CASE("A process that has detached is told from one that was killed") {
   auto arena = new_arena();
   Gate gone, end;
   Child child([&] {
-    arena->say_goodbye();
+    arena->detach();
     gone.open(arena->current_identity());
     end.wait();
     return true;
   });
   const auto identity = static_cast<Identity>(gone.wait());
-  CHECK(arena->said_goodbye(memory::slot_of(identity)));
+  CHECK(arena->has_detached(memory::slot_of(identity)));
   CHECK(arena->is_alive(identity));  // what it holds ends with it
   end.open();
   CHECK(child.succeeded());
@@ -350,7 +350,7 @@ TEST_CASE("With every slot taken by the living there is an error, and the dead m
     // One of them dies holding a block: whoever gets its slot holds nothing.
     Lease lease = new_lease(*arena);
     const std::uint32_t slot = memory::slot_of(slots[500].identity);
-    arena->entry(lease.ref().id)->holders[slot / 64] |= std::uint64_t{1} << (slot % 64);
+    arena->entry(lease.ref().id)->holders.add(slot);
     slots[500].lock.reset();
     auto again = arena->reserve_slot();
     if (!again || memory::slot_of(again->identity) != slot) return false;
@@ -380,16 +380,16 @@ TEST_CASE("A slot taken over from the dead holds nothing before it was swept") {
   auto arena = new_arena();
   const Identity dead = dead_identity(*arena);
   const BlockRef ref = left_live(*arena);
-  arena->entry(ref.id)->holders[memory::slot_of(dead) / 64] = holder_bit(dead);
+  arena->entry(ref.id)->holders.words[memory::slot_of(dead) / 64] = holder_bit(dead);
   // As the newcomer leaves it between taking the slot and the sweep.
   memory::Participant& slot = arena->participant(memory::slot_of(dead));
   slot.generation = memory::generation_of(dead) + 1;
-  slot.status = static_cast<std::uint32_t>(memory::SlotStatus::kStale);
+  slot.status = static_cast<std::uint32_t>(memory::ParticipantStatus::kStale);
   const UniqueFd lock = reopen(arena->fd()).value();
   REQUIRE(try_lock_byte(lock.get(), memory::slot_of(dead)).value());
   recover(*arena);
   CHECK_FALSE(arena->is_current(ref));
-  CHECK(slot.status == static_cast<std::uint32_t>(memory::SlotStatus::kAttached));
+  CHECK(slot.status == static_cast<std::uint32_t>(memory::ParticipantStatus::kAttached));
   CHECK(arena->is_alive(memory::make_identity(memory::slot_of(dead), memory::generation_of(dead) + 1)));
 }
 

@@ -97,7 +97,7 @@ def test_a_forked_child_of_a_receiver_does_not_keep_what_that_received(arena: sh
     child = fork(stay)
     there.close()
     with here:
-        assert here.recv(1) == b"x" and not arena._core.kept_by_others(block)
+        assert here.recv(1) == b"x" and not arena._core.is_shared(block)
     join(child)
     assert memory.nbytes == 4096  # alive until here
 
