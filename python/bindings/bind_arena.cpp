@@ -42,7 +42,7 @@ py::dict stats(Arena& arena) {
 py::list holders(Arena& arena) {
   notice_deaths(arena, 0);
   py::list out;
-  for (const memory::HolderInfo& info : arena.holders()) {
+  for (const memory::HolderInfo& info : arena.inspector().holders()) {
     out.append(py::make_tuple(memory::pack(info.block), info.bytes, info.pid, static_cast<double>(info.held_ns) / 1e9));
   }
   return out;
@@ -70,30 +70,31 @@ std::uint64_t block_of(py::handle array) {
 }
 
 py::tuple reserve_slot(Arena& arena) {
-  auto slot = unwrap(arena.reserve_slot());
+  auto slot = unwrap(arena.reconciler().reserve_slot());
   return py::make_tuple(slot.identity, slot.lock.release());
 }
 
 // Of a process whose start was given up, unless it has taken the slot over after all.
 void abandon_slot(Arena& arena, memory::Identity identity, int lock) {
-  Arena::ReservedSlot slot{identity, platform::UniqueFd(lock)};
-  const memory::Participant& theirs = arena.participant(memory::slot_of(identity));
-  if (theirs.pid.load(std::memory_order_relaxed) == platform::process_id()) arena.abandon_slot(std::move(slot));
+  memory::ReservedSlot slot{identity, platform::UniqueFd(lock)};
+  const memory::Participant& theirs = arena.participants().slot(memory::slot_of(identity));
+  if (theirs.pid.load(std::memory_order_relaxed) == platform::process_id())
+    arena.participants().abandon(std::move(slot));
 }
 
 void hold_for(Arena& arena, memory::Identity child, std::uint64_t block) {
-  arena.hold_for(memory::unpack(block), child);
+  arena.holders().hold_for(memory::unpack(block), child);
 }
 
 bool is_shared(Arena& arena, std::uint64_t block) {
   notice_deaths(arena, kLookedLatelyNs);
   GilHooks hooks;
-  return unwrap(arena.is_shared(memory::unpack(block), {platform::Deadline::never(), &hooks}));
+  return unwrap(arena.holders().is_shared(memory::unpack(block), {platform::Deadline::never(), &hooks}));
 }
 
 void set_pinned(Arena& arena, bool pinned) {
   GilHooks hooks;
-  const Status done = arena.set_pinned(pinned, {platform::Deadline::never(), &hooks});
+  const Status done = arena.allocator().set_pinned(pinned, {platform::Deadline::never(), &hooks});
   if (done) return;
   raise(done.error());
   throw py::error_already_set();
@@ -108,23 +109,28 @@ void bind_arena(py::module_& module) {
           "uuid", [](const Arena& arena) { return py::bytes(reinterpret_cast<const char*>(arena.uuid()), 16); })
       .def_property_readonly("fd", &Arena::fd)
       .def_property_readonly("max_bytes", &Arena::max_bytes)
-      .def_property_readonly("held_bytes", &Arena::held_bytes)
+      .def_property_readonly("held_bytes", [](const Arena& arena) { return arena.pool().held_bytes(); })
       .def("stats", &stats)
       .def("holders", &holders)
       .def("trim", &Arena::trim, py::call_guard<WithoutGil>())
       .def_property_readonly("identity", [](Arena& arena) { return unwrap(arena.identity()); })
-      .def("is_alive", &Arena::is_alive, py::arg("identity"))
+      .def(
+          "is_alive", [](const Arena& arena, memory::Identity who) { return arena.participants().is_alive(who); },
+          py::arg("identity"))
       .def("is_shared", &is_shared, py::arg("block"))
       .def("set_pinned", &set_pinned, py::arg("pinned"))
-      .def_property_readonly("is_pinned_here", &Arena::is_pinned_here)
-      .def("lease_count", &Arena::lease_count)
+      .def_property_readonly("is_pinned_here", [](const Arena& arena) { return arena.participants().is_pinned_here(); })
+      .def("lease_count", [](Arena& arena) { return arena.holders().lease_count(); })
       .def("check", &Arena::check, py::call_guard<WithoutGil>())
       .def("new_array", &new_array_in, py::arg("shape"), py::arg("dtype"), py::arg("order"), py::arg("zeroed"),
            py::arg("gift") = false)
       .def("open_array", &open_array, py::arg("block"), py::arg("shape"), py::arg("dtype"), py::arg("order"))
       .def("reserve_slot", &reserve_slot)
       .def("abandon_slot", &abandon_slot, py::arg("identity"), py::arg("lock"))
-      .def("note_started", &Arena::note_started, py::arg("identity"), py::arg("pid"))
+      .def(
+          "note_started",
+          [](Arena& arena, memory::Identity who, int pid) { arena.participants().note_started(who, pid); },
+          py::arg("identity"), py::arg("pid"))
       .def("hold_for", &hold_for, py::arg("identity"), py::arg("block"));
   module.def("block_of", &block_of, py::arg("array"));
   module.def(

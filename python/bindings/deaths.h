@@ -12,7 +12,7 @@ constexpr std::int64_t kLookedLatelyNs = 250'000'000;
 // A stopped process may stand in the way: then things are as they were.
 inline bool notice_deaths(memory::Arena& arena, std::int64_t interval_ns) {
   constexpr std::int64_t kMostNs = 100'000'000;
-  if (!arena.check_participants(interval_ns)) return false;
+  if (!arena.participants().check(interval_ns)) return false;
   const WithoutGil unlocked;
   return arena.reconcile(platform::WaitContext{platform::Deadline::after_ns(kMostNs)}).ok();
 }

@@ -65,7 +65,7 @@ PyObject* decode_inline(Incoming& message, DecodeContext& context) {
 
 PyObject* decode_block(Source& source, DecodeContext& context) {
   Incoming& message = *source.message;
-  source.referred = source.arena->referred_to_by(message.block());
+  source.referred = source.arena->blocks().referred_to_by(message.block());
   const auto blocks = features::referred_blocks(*source.arena, source.referred);
   if (context.copy == CopyPolicy::kAuto && features::is_hoarding(*source.arena, message, blocks)) {
     context.copy = CopyPolicy::kAll;

@@ -28,10 +28,10 @@ std::atomic<PyObject*> pin_callback{nullptr};
 bool note_pinned(const memory::Lease& block) {
   memory::Arena& arena = *block.arena();
   PyObject* callback = pin_callback.load(std::memory_order_acquire);
-  if (!callback || !arena.is_pinned_here()) return true;
+  if (!callback || !arena.participants().is_pinned_here()) return true;
   const auto* uuid = reinterpret_cast<const char*>(arena.uuid());
   const auto address = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(block.data()));
-  const auto room = static_cast<unsigned long long>(arena.room_of(block.ref().id));
+  const auto room = static_cast<unsigned long long>(arena.blocks().room_of(block.ref().id));
   Ref done(staying([=] { return PyObject_CallFunction(callback, "y#KK", uuid, Py_ssize_t{16}, address, room); }));
   return static_cast<bool>(done);
 }

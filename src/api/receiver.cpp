@@ -18,7 +18,7 @@ using platform::WaitContext;
 
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   std::vector<std::span<const std::byte>> blocks;
-  if (message.in_block()) blocks = features::referred_blocks(arena, arena.referred_to_by(message.block()));
+  if (message.in_block()) blocks = features::referred_blocks(arena, arena.blocks().referred_to_by(message.block()));
   const auto frame = message.frame();
   Result<Item> item = Error{};
   // A tree with arrays of other blocks has to hold them: it is not copied.

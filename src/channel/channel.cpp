@@ -36,7 +36,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   }
   KeptForGrants::sweep();
   // Where nobody ever waits, nothing else has those reclaimed that were dropped.
-  if (load_relaxed(arena->header().garbage) >= kMostDropped && arena->check_participants(0)) {
+  if (load_relaxed(arena->header().garbage) >= kMostDropped && arena->participants().check(0)) {
     Status repaired = arena->reconcile(wait);
     if (!repaired) return std::move(repaired).error();
   }
@@ -64,7 +64,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   // The channel is known before its ring leaves its writer: a kill in between leaves no ring that nothing leads to.
   auto lease = arena->hold_new(std::move(*control));
   if (!lease) return std::move(lease).error();
-  arena->published(*ring);
+  ring->publish();
   std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease), slot_bytes));
   Channels::insert(channel);
   return channel;
@@ -72,10 +72,10 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
 
 Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, BlockRef block, const WaitContext& wait) {
   if (auto known = Channels::find(*arena, block)) return known;
-  if (!arena->geometry().contains(block.id)) return no_channel("there is no such block");
+  if (!arena->blocks().geometry().contains(block.id)) return no_channel("there is no such block");
   auto lease = arena->hold_existing(block, wait);
   if (!lease) return std::move(lease).error();
-  const memory::BlockEntry& entry = *arena->entry(block.id);
+  const memory::BlockEntry& entry = *arena->blocks().entry(block.id);
   if (load_relaxed(entry.kind) != static_cast<std::uint32_t>(BlockKind::kChannel) ||
       load_relaxed(entry.committed) < sizeof(ChannelHeader)) {
     return no_channel("it was made for something else");
@@ -108,8 +108,8 @@ Channel::~Channel() {
 // The segment that a word of shared memory names; none when there cannot be one.
 Segment Channel::segment(std::uint64_t packed) const noexcept {
   const BlockRef ref = memory::unpack(packed);
-  if (packed == 0 || !arena_->is_current(ref)) return {};
-  return checked_segment(arena_->address(ref.id), arena_->room_of(ref.id), slot_bytes_);
+  if (packed == 0 || !arena_->blocks().is_current(ref)) return {};
+  return checked_segment(arena_->blocks().address(ref.id), arena_->blocks().room_of(ref.id), slot_bytes_);
 }
 
 std::uint64_t Channel::size() const noexcept {
@@ -183,7 +183,7 @@ Result<Lease> Incoming::adopt() {
 }
 
 void Incoming::drop() noexcept {
-  if (const std::shared_ptr<Arena> arena = std::exchange(arena_, nullptr)) arena->drop_hold(block_);
+  if (const std::shared_ptr<Arena> arena = std::exchange(arena_, nullptr)) arena->holders().drop(block_);
 }
 
 }  // namespace shmtree::channel

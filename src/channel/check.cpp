@@ -26,7 +26,7 @@ class Check {
     for_each_live([&](BlockRef ref, const BlockEntry& entry) {
       if (!wrong.empty() || kind_of(entry) != BlockKind::kChannel || !is_held(entry)) return;
       kept_.insert(memory::pack(ref));
-      wrong = channel(*reinterpret_cast<const ChannelHeader*>(arena_.address(ref.id)));
+      wrong = channel(*reinterpret_cast<const ChannelHeader*>(arena_.blocks().address(ref.id)));
       if (!wrong.empty()) wrong = "the channel in block " + std::to_string(memory::pack(ref)) + ": " + wrong;
     });
     // Letters and dropped channels wait for somebody who has the arena's lock.
@@ -49,11 +49,11 @@ class Check {
   }
   template <class Visit>
   void for_each_live(Visit visit) {
-    for (unsigned k = memory::kMinClass; k <= arena_.geometry().max_class(); ++k) {
+    for (unsigned k = memory::kMinClass; k <= arena_.blocks().geometry().max_class(); ++k) {
       const std::uint64_t high = load_acquire(arena_.header().classes[k - memory::kMinClass].high);
       for (std::uint64_t index = 0; index < high; ++index) {
         const BlockId id = BlockId::make(k, index);
-        const BlockEntry& entry = *arena_.entry(id);
+        const BlockEntry& entry = *arena_.blocks().entry(id);
         const std::uint64_t word = load_acquire(entry.word);
         if (memory::state_of(word) == BlockState::kLive) visit(BlockRef{id, memory::generation_of_block(word)}, entry);
       }
@@ -63,8 +63,8 @@ class Check {
   // Notes that the channel keeps the block; whether it is one of that kind that can be kept.
   bool keep(std::uint64_t packed, BlockKind kind) {
     const BlockRef ref = memory::unpack(packed);
-    if (!arena_.is_current(ref)) return false;
-    const BlockEntry& entry = *arena_.entry(ref.id);
+    if (!arena_.blocks().is_current(ref)) return false;
+    const BlockEntry& entry = *arena_.blocks().entry(ref.id);
     const bool live = memory::state_of(load_acquire(entry.word)) == BlockState::kLive;
     return kept_.insert(packed).second && live && kind_of(entry) == kind;
   }
@@ -72,7 +72,8 @@ class Check {
     if (slot.block == 0) return slot.bytes > inline_bytes(slot_bytes) ? "an inline message is too long" : "";
     if (!keep(slot.block, BlockKind::kMessage)) return "a message's block is free, twice there, or something else";
     const BlockRef ref = memory::unpack(slot.block);
-    return load_relaxed(arena_.entry(ref.id)->committed) < slot.bytes ? "a message is longer than its block" : "";
+    return load_relaxed(arena_.blocks().entry(ref.id)->committed) < slot.bytes ? "a message is longer than its block"
+                                                                               : "";
   }
 
   std::string channel(const ChannelHeader& shared) {
@@ -105,12 +106,14 @@ class Check {
     while (packed != 0) {
       if (!keep(packed, BlockKind::kSegment)) return "a segment's block is free, twice there, or something else";
       const BlockRef ref = memory::unpack(packed);
-      const Segment segment = checked_segment(arena_.address(ref.id), arena_.room_of(ref.id), shared.slot_bytes);
+      const Segment segment =
+          checked_segment(arena_.blocks().address(ref.id), arena_.blocks().room_of(ref.id), shared.slot_bytes);
       if (!segment) return "a segment is damaged";
       const std::uint64_t next = load_acquire(segment.header->next);
       std::uint64_t end = tail;
       if (next != 0) {
-        const auto* successor = reinterpret_cast<const SegmentHeader*>(arena_.address(memory::unpack(next).id));
+        const auto* successor =
+            reinterpret_cast<const SegmentHeader*>(arena_.blocks().address(memory::unpack(next).id));
         if (successor == nullptr || successor->base < segment.base) return "the segments are out of order";
         end = std::min(end, successor->base);
       }
@@ -132,7 +135,8 @@ class Check {
     for (std::uint64_t packed = load_acquire(shared.records); packed != 0;) {
       if (!keep(packed, BlockKind::kDeliveries)) return "a block of records is free, twice there, or something else";
       const BlockRef ref = memory::unpack(packed);
-      const Records block = checked_records(arena_.address(ref.id), arena_.room_of(ref.id), shared.slot_bytes);
+      const Records block =
+          checked_records(arena_.blocks().address(ref.id), arena_.blocks().room_of(ref.id), shared.slot_bytes);
       if (!block) return "a block of records is damaged";
       for (std::uint64_t i = 0; i < block.count; ++i) {
         const Record& record = block.at(i);

@@ -69,7 +69,7 @@ Status Channel::add_records(const WaitContext& wait) {
   store_relaxed(added->next, load_relaxed(header().records));
   store_release(header().records, memory::pack(block->ref()));
   arena_->unlock(header().receivers_lock);
-  arena_->published(*block);
+  block->publish();
   return success();
 }
 
@@ -120,7 +120,7 @@ bool Channel::serve_returned(Identity me, Incoming& out, Receipt& receipt) noexc
   if (!receive_slot(record->slot(), me, out, receipt)) return false;
   out.attempts_ = attempts_with_this(load_relaxed(record->state));
   set_record(*record, kFreeRecord);
-  if (out.in_block()) arena_->set_delivered(out.block(), false);
+  if (out.in_block()) arena_->reclaimer().set_delivered(out.block(), false);
   return true;
 }
 
@@ -227,7 +227,7 @@ Channel::Took Channel::take_locked(Identity me, Delivery& delivery, Receipt& rec
     if (record == nullptr) return Took::kNeedsRecord;
     copy_slot(record->slot(), *slot);
     if (!receive_slot(record->slot(), me, delivery.message_, receipt)) return Took::kLeft;
-    if (delivery.message_.in_block()) arena_->set_delivered(delivery.message_.block(), true);
+    if (delivery.message_.in_block()) arena_->reclaimer().set_delivered(delivery.message_.block(), true);
     delivery.word_ = record_word(RecordState::kTaken, me, 1);
     set_record(*record, delivery.word_);
     store_relaxed(shared.bytes_out, load_relaxed(shared.bytes_out) + record->slot().bytes);
@@ -263,7 +263,7 @@ void Delivery::give_up() noexcept {
     if (settled()) return;
   }
   std::uint64_t word = word_;
-  if (compare_swap(record_->state, word, word_after(Settling::kNack))) channel_->arena_->mark_dirty();
+  if (compare_swap(record_->state, word, word_after(Settling::kNack))) channel_->arena_->participants().mark_dirty();
   channel_.reset();
 }
 
@@ -295,13 +295,14 @@ Status Delivery::settle(Settling how, const WaitContext& wait) {
   const std::uint64_t word = word_after(how);
   if (ours) {
     channel_->set_record(*record_, word);
-    if (how == Settling::kAck && message_.in_block()) arena.set_delivered(message_.block(), false);
+    if (how == Settling::kAck && message_.in_block()) arena.reclaimer().set_delivered(message_.block(), false);
   }
   arena.unlock(shared.receivers_lock);
   const std::shared_ptr<Channel> channel = std::move(channel_);
   channel_.reset();
   if (!ours) return Error{Code::kInvalid, "this delivery is no longer this process's"};
-  if (how == Settling::kAck && message_.in_block()) arena.collect(message_.block());  // its views hold it themselves
+  if (how == Settling::kAck && message_.in_block())
+    arena.reclaimer().collect(message_.block());  // its views hold it themselves
   channel->settled(state_of_record(word));
   return success();
 }

@@ -26,7 +26,7 @@ Status Channel::join(End which) {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
   // A death that was not noticed yet has to be, before its successor is seated.
-  if (ending() == Ending::kWait && arena_->check_participants(0)) arena_->reconcile(WaitContext{}).ok();
+  if (ending() == Ending::kWait && arena_->participants().check(0)) arena_->reconcile(WaitContext{}).ok();
   {
     const std::lock_guard guard(mutex_);
     ++local_ends_[static_cast<std::uint32_t>(which)];
@@ -124,7 +124,7 @@ void Recovery::add_killed(KilledList& killed, std::int32_t pid) noexcept {
 }
 
 void Channel::join_for(Identity child, End which) noexcept {
-  if (memory::BlockEntry* block = arena_->entry(lease_.ref().id)) block->holders.add(memory::slot_of(child));
+  if (memory::BlockEntry* block = arena_->blocks().entry(lease_.ref().id)) block->holders.add(memory::slot_of(child));
   store_full(end(which).begun, 1u);
   seat(which, child);
 }
@@ -140,7 +140,7 @@ void Channel::leave_all() noexcept {
       }
       channel->depart(which);  // descriptors stay: other threads may still poll them
     }
-    channel->arena_->detach();
+    channel->arena_->participants().detach();
   }
 }
 

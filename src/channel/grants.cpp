@@ -103,7 +103,7 @@ Status Channel::add_grants() {
   do {
     store_relaxed(added->next, first);
   } while (!compare_swap(header().more_grants, first, memory::pack(block->ref())));
-  arena_->published(*block);
+  block->publish();
   return success();
 }
 
@@ -155,7 +155,7 @@ Status Channel::check_grant(std::uint64_t granted, End which, int giver_pid) {
   Grant* grant = find_grant(granted);
   if (grant != nullptr && givers.is_pending(*grant)) return success();
   // Loaded before, or late: nobody is misled while its giver lives, or others keep the stream open.
-  if (arena_->is_alive(giver_of(granted)) || !is_over(which)) return success();
+  if (arena_->participants().is_alive(giver_of(granted)) || !is_over(which)) return success();
   std::string when, ended = "has ended";
   if (grant != nullptr) {
     const std::uint64_t state = load_acquire(grant->state);
@@ -181,7 +181,7 @@ OnTheirWay Channel::on_their_way(End which) noexcept {
     if (found.count != 1 && age_ns <= found.age_ns) return true;
     found.age_ns = age_ns;
     const bool gone = giver_is_gone(load_acquire(grant.state));
-    found.pid = gone ? 0 : load_relaxed(arena_->participant(memory::slot_of(giver_of(state))).pid);
+    found.pid = gone ? 0 : load_relaxed(arena_->participants().slot(memory::slot_of(giver_of(state))).pid);
     return true;
   });
   return found;
@@ -196,7 +196,7 @@ bool Channel::is_on_its_way(End which) noexcept {
 }
 
 bool Recovery::has_grants(Arena& arena, BlockRef channel) {
-  auto* shared = reinterpret_cast<ChannelHeader*>(arena.address(channel.id));
+  auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(channel.id));
   if (shared == nullptr) return true;  // not to be called abandoned before it was looked at
   if (shared->magic != kChannelMagic) return false;
   Givers givers(arena);

@@ -66,7 +66,7 @@ class Givers {
 
  private:
   bool lives(Identity giver) noexcept {
-    if (giver != known_) lives_ = arena_.is_alive(giver);
+    if (giver != known_) lives_ = arena_.participants().is_alive(giver);
     known_ = giver;
     return lives_;
   }
@@ -91,10 +91,10 @@ Walked walk_grants(Arena& arena, ChannelHeader& shared, Visit visit) noexcept {
   std::uint64_t packed = platform::load_acquire(shared.more_grants);
   for (int links = 0; packed != 0 && links < kMostGrantBlocks; ++links) {
     const BlockRef ref = memory::unpack(packed);
-    if (!arena.is_current(ref)) return arena.is_unmapped(ref) ? Walked::kUnmapped : Walked::kAll;
-    auto* header = reinterpret_cast<GrantsHeader*>(arena.address(ref.id));
+    if (!arena.blocks().is_current(ref)) return arena.blocks().is_unmapped(ref) ? Walked::kUnmapped : Walked::kAll;
+    auto* header = reinterpret_cast<GrantsHeader*>(arena.blocks().address(ref.id));
     if (header == nullptr) return Walked::kUnmapped;
-    const std::uint64_t room = arena.room_of(ref.id);
+    const std::uint64_t room = arena.blocks().room_of(ref.id);
     const std::uint64_t count = platform::load_once(header->count);
     if (room < sizeof(GrantsHeader) || count > (room - sizeof(GrantsHeader)) / sizeof(Grant)) return Walked::kAll;
     if (!visit(std::span<Grant>(reinterpret_cast<Grant*>(header + 1), count), ref)) return Walked::kStopped;

@@ -40,7 +40,7 @@ void Channel::give_back(std::unique_ptr<Received> received) noexcept {
 // Under the receivers' lock: a free record becomes that of a message that was taken and given back. What it became;
 // nothing when the arena's lock is taken.
 std::optional<RecordState> Channel::write_returned(Record& record, const Incoming& message) noexcept {
-  if (message.in_block() && !arena_->try_set_delivered(message.block_)) return std::nullopt;
+  if (message.in_block() && !arena_->reclaimer().try_set_delivered(message.block_)) return std::nullopt;
   Slot& slot = record.slot();
   store_once(slot.ticket, message.ticket_);
   store_once(slot.block, message.in_block() ? memory::pack(message.block_) : 0);
@@ -58,15 +58,15 @@ bool Channel::return_to_channel(Incoming& message) noexcept try {
   const WaitContext at_once{Deadline::immediate()};
   std::optional<RecordState> became;
   for (int tries = 0; !became; ++tries) {
-    if (tries == kMostTries || !arena_->lock_quietly(header().receivers_lock, at_once)) return false;
+    if (tries == kMostTries || !arena_->reconciler().lock_quietly(header().receivers_lock, at_once)) return false;
     Record* record = free_record();
     if (record != nullptr) became = write_returned(*record, message);
     arena_->unlock(header().receivers_lock);
     if (record == nullptr) {
       if (!add_records(at_once)) return false;
     } else if (!became) {  // until the arena's lock has been free
-      if (!arena_->lock_blocks_quietly(at_once)) return false;
-      arena_->unlock_blocks();
+      if (!arena_->reconciler().lock_arena_quietly(at_once)) return false;
+      arena_->reclaimer().unlock();
     }
   }
   message.drop();

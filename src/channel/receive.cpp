@@ -67,7 +67,7 @@ Slot* Channel::first_slot(Receipt& receipt) noexcept {
   }
   const std::uint64_t tail = load_acquire(shared.tail);
   receipt.damaged = tail != head;  // else `cached_tail` said too much
-  if (!first && arena_->is_unmapped(memory::unpack(packed))) receipt.starve(head, bytes_of_class(packed));
+  if (!first && arena_->blocks().is_unmapped(memory::unpack(packed))) receipt.starve(head, bytes_of_class(packed));
   store_relaxed(shared.cached_tail, tail);
   return nullptr;
 }
@@ -90,18 +90,18 @@ bool Channel::receive_slot(const Slot& slot, Identity me, Incoming& out, Receipt
     return true;
   }
   const BlockRef ref = memory::unpack(packed);
-  if (!arena_->is_current(ref)) {
-    return !arena_->is_unmapped(ref) || receipt.starve(out.ticket_, bytes_of_class(packed));
+  if (!arena_->blocks().is_current(ref)) {
+    return !arena_->blocks().is_unmapped(ref) || receipt.starve(out.ticket_, bytes_of_class(packed));
   }
-  const std::byte* data = arena_->address(ref.id);
+  const std::byte* data = arena_->blocks().address(ref.id);
   if (data == nullptr) return receipt.starve(out.ticket_, bytes_of_class(packed));
   // It stays where it is meanwhile, and so does its list.
-  if (const std::uint64_t wanted = arena_->unmappable_reference(ref.id); wanted != 0) {
+  if (const std::uint64_t wanted = arena_->blocks().unmappable_reference(ref.id); wanted != 0) {
     return receipt.starve(out.ticket_, wanted);
   }
-  const std::uint64_t room = arena_->room_of(ref.id);
-  if (!arena_->begin_hold(ref, me)) return receipt.starve(out.ticket_, 0);
-  arena_->make_live(ref);
+  const std::uint64_t room = arena_->blocks().room_of(ref.id);
+  if (!arena_->holders().begin(ref, me)) return receipt.starve(out.ticket_, 0);
+  arena_->blocks().make_live(ref);
   out.block_ = ref;
   out.arena_ = arena_;
   if (bytes <= room) out.data_ = data;  // else damaged: an empty frame
@@ -153,7 +153,7 @@ Error Channel::unreceived(const Receipt& receipt) const {
 
 // After unlocking: gives back the segments that were used up.
 void Channel::settle_receipt(const Receipt& receipt) noexcept {
-  for (std::size_t i = 0; i < receipt.spent_count; ++i) arena_->release_unreachable(receipt.spent[i]);
+  for (std::size_t i = 0; i < receipt.spent_count; ++i) arena_->reclaimer().collect(receipt.spent[i]);
 }
 
 // After unlocking: wakes those who wait for the room, for the messages to be received, or for what is left. Of those

@@ -15,8 +15,9 @@ void Channel::for_each_record(Visit visit) const noexcept {
   std::uint64_t packed = platform::load_acquire(header().records);
   for (int links = 0; packed != 0 && links < kMostRecordBlocks; ++links) {
     const BlockRef ref = memory::unpack(packed);
-    if (!arena_->is_current(ref)) return;
-    const Records records = checked_records(arena_->address(ref.id), arena_->room_of(ref.id), slot_bytes_);
+    if (!arena_->blocks().is_current(ref)) return;
+    const Records records =
+        checked_records(arena_->blocks().address(ref.id), arena_->blocks().room_of(ref.id), slot_bytes_);
     if (!records) return;
     for (std::uint64_t i = 0; i < records.count; ++i) {
       if (!visit(records.at(i))) return;

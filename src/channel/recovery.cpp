@@ -12,7 +12,7 @@
 namespace shmtree::channel {
 
 using namespace platform;
-using memory::Reconciler;
+using memory::ReconcilePass;
 
 Channels::State& Channels::state() noexcept {
   alignas(State) static unsigned char place[sizeof(State)];
@@ -76,7 +76,7 @@ namespace {
 
 // Before any arena can exist: a process that has an arena and none of its channels has to recover those as well.
 [[maybe_unused]] const bool g_installed = [] {
-  Arena::set_channel_walker(&Recovery::repair, &Recovery::has_grants);
+  memory::ReconcilePass::set_channel_walker(&Recovery::repair, &Recovery::has_grants);
   Arena::set_fork_hook(&ForkMembership::hand_down);
   // The list is made here: the hook runs with every leaf mutex held, when none can be made.
   Channels::all();
@@ -86,8 +86,8 @@ namespace {
 // A channel's lock, for a scope that may also end by an exception.
 class Held {
  public:
-  Held(Arena& arena, Reconciler& reconciler, std::atomic<std::uint32_t>& word)
-      : arena_(arena), word_(word), taken_(reconciler.lock(word).ok()) {}
+  Held(Arena& arena, ReconcilePass& pass, std::atomic<std::uint32_t>& word)
+      : arena_(arena), word_(word), taken_(pass.lock(word).ok()) {}
   ~Held() {
     if (taken_) arena_.unlock(word_);
   }
@@ -104,8 +104,8 @@ class Held {
 // One channel as recovery sees it: by its block alone, since this process need not have it open.
 class Repair {
  public:
-  Repair(Arena& arena, ChannelHeader& shared, Reconciler& reconciler)
-      : arena_(arena), shared_(shared), slot_bytes_(load_once(shared.slot_bytes)), reconciler_(reconciler) {}
+  Repair(Arena& arena, ChannelHeader& shared, ReconcilePass& pass)
+      : arena_(arena), shared_(shared), slot_bytes_(load_once(shared.slot_bytes)), pass_(pass) {}
 
   void ring() noexcept {
     const std::uint64_t head = load_relaxed(shared_.head), tail = load_relaxed(shared_.tail);
@@ -113,7 +113,7 @@ class Repair {
     for (int links = 0; packed != 0 && links < 1 << 20; ++links) {
       const Segment segment = checked_segment(block(packed), room(packed), slot_bytes_);
       if (!segment) break;
-      reconciler_.mark(memory::unpack(packed));
+      pass_.mark(memory::unpack(packed));
       store_relaxed(shared_.tail_segment, packed);
       const std::uint64_t slots = segment.slots, next = load_acquire(segment.header->next);
       const auto* successor = next == 0 ? nullptr : reinterpret_cast<const SegmentHeader*>(block(next));
@@ -143,7 +143,7 @@ class Repair {
     for (int links = 0; packed != 0 && links < kMostRecordBlocks; ++links) {
       const Records records = checked_records(block(packed), room(packed), slot_bytes_);
       if (!records) break;
-      reconciler_.mark(memory::unpack(packed));
+      pass_.mark(memory::unpack(packed));
       for (std::uint64_t i = 0; i < records.count; ++i) repair_record(records.at(i), head, counts);
       packed = load_acquire(records.header->next);
     }
@@ -158,24 +158,24 @@ class Repair {
   void grants() noexcept {
     Givers givers(arena_);
     const Walked walked = walk_grants(arena_, shared_, [&](std::span<Grant> grants, BlockRef block) {
-      if (block.id.value != 0) reconciler_.mark(block);
+      if (block.id.value != 0) pass_.mark(block);
       for (Grant& grant : grants) givers.is_pending(grant);
       return true;
     });
-    if (walked == Walked::kUnmapped) reconciler_.give_up();
+    if (walked == Walked::kUnmapped) pass_.give_up();
   }
 
   void members() noexcept {
     for (std::uint32_t slot = 0; slot < memory::kMaxParticipants; ++slot) {
-      if (!reconciler_.is_dead(slot)) continue;
+      if (!pass_.is_dead(slot)) continue;
       for (int which = 0; which < 2; ++which) {
         EndState& mine = shared_.ends[which];
         const bool used_this = mine.users.contains(slot);
         const bool used_other = shared_.ends[1 - which].users.contains(slot);
         if (mine.members.contains(slot) && (used_this || !used_other)) {
           store_full(mine.begun, 1u);
-          if (reconciler_.was_killed(slot))
-            Recovery::add_killed(mine.killed, load_relaxed(arena_.participant(slot).pid));
+          if (pass_.was_killed(slot))
+            Recovery::add_killed(mine.killed, load_relaxed(arena_.participants().slot(slot).pid));
         }
       }
       // All of the first before any of the second: what is left of a kill in between still says which end was used.
@@ -192,17 +192,17 @@ class Repair {
  private:
   std::byte* block(std::uint64_t packed) noexcept {
     const BlockRef ref = memory::unpack(packed);
-    if (!arena_.is_current(ref)) return nullptr;
-    std::byte* data = arena_.address(ref.id);
-    if (data == nullptr) reconciler_.give_up();
+    if (!arena_.blocks().is_current(ref)) return nullptr;
+    std::byte* data = arena_.blocks().address(ref.id);
+    if (data == nullptr) pass_.give_up();
     return data;
   }
-  std::uint64_t room(std::uint64_t packed) noexcept { return arena_.room_of(memory::unpack(packed).id); }
+  std::uint64_t room(std::uint64_t packed) noexcept { return arena_.blocks().room_of(memory::unpack(packed).id); }
   void keep(std::uint64_t packed, bool delivered) noexcept {
     const BlockRef ref = memory::unpack(packed);
-    if (packed == 0 || !arena_.is_current(ref)) return;
-    reconciler_.mark(ref);
-    arena_.set_delivered(ref, delivered);
+    if (packed == 0 || !arena_.blocks().is_current(ref)) return;
+    pass_.mark(ref);
+    arena_.reclaimer().set_delivered(ref, delivered);
   }
   struct Counts {
     std::uint32_t taken = 0, returned = 0, rejected = 0;
@@ -217,7 +217,7 @@ class Repair {
     }
     const Identity taker = taker_of_record(word);
     const bool in_hand = state == RecordState::kTaken || (state == RecordState::kRejected && taker != memory::kNobody);
-    if (in_hand && (reconciler_.is_dead(memory::slot_of(taker)) || !arena_.is_alive(taker))) {
+    if (in_hand && (pass_.is_dead(memory::slot_of(taker)) || !arena_.participants().is_alive(taker))) {
       const std::uint64_t back = given_back(word, load_once(shared_.max_attempts));
       store_release(record.state, back);
       state = state_of_record(back);
@@ -234,22 +234,22 @@ class Repair {
   Arena& arena_;
   ChannelHeader& shared_;
   const std::uint64_t slot_bytes_;
-  Reconciler& reconciler_;
+  ReconcilePass& pass_;
   std::uint64_t queued_bytes_ = 0;  // of the ring, then of what was returned as well
 };
 
 }  // namespace
 
-void Recovery::repair(Arena& arena, BlockRef channel, Reconciler& reconciler) {
-  auto* shared = reinterpret_cast<ChannelHeader*>(arena.address(channel.id));
-  if (shared == nullptr) reconciler.give_up();
+void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
+  auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(channel.id));
+  if (shared == nullptr) pass.give_up();
   if (shared == nullptr || shared->magic != kChannelMagic) return;
   {
-    const Held senders(arena, reconciler, shared->senders_lock);
+    const Held senders(arena, pass, shared->senders_lock);
     if (!senders.is_taken()) return;
-    const Held receivers(arena, reconciler, shared->receivers_lock);
+    const Held receivers(arena, pass, shared->receivers_lock);
     if (!receivers.is_taken()) return;
-    Repair repair(arena, *shared, reconciler);
+    Repair repair(arena, *shared, pass);
     repair.members();
     repair.ring();
     repair.records();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "channel/channel.h"
-#include "memory/reconciler.h"
+#include "memory/reconcile_pass.h"
 #include "platform/atomics.h"
 
 namespace shmtree::channel {
@@ -40,7 +40,7 @@ class Channels {
 
 // Repair of one channel, under both of its locks.
 struct Recovery {
-  static void repair(Arena& arena, BlockRef channel, memory::Reconciler& reconciler);
+  static void repair(Arena& arena, BlockRef channel, memory::ReconcilePass& pass);
   static void add_killed(KilledList& killed, std::int32_t pid) noexcept;
   // Whether an end of a channel that nobody holds is on its way to somebody.
   static bool has_grants(Arena& arena, BlockRef channel);

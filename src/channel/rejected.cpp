@@ -36,7 +36,7 @@ bool Channel::collect_rejected(std::vector<Delivery>& found, Identity me, Receip
 Result<std::vector<Delivery>> Channel::rejected(const WaitContext& wait) {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
-  if (arena_->check_participants(0)) {  // one that has just died may have had the last attempt
+  if (arena_->participants().check(0)) {  // one that has just died may have had the last attempt
     Status repaired = arena_->reconcile(wait);
     if (!repaired) return std::move(repaired).error();
   }

@@ -73,7 +73,7 @@ Channel::Room Channel::room_for(std::uint64_t bytes, std::uint64_t unallocated, 
     const std::uint64_t total = (in > out ? in - out : 0) + bytes;
     if (shared.max_bytes != 0 && total > shared.max_bytes) return Room::kFullOfBytes;
     // One channel may not queue up what the others need: as much stays free as it has queued.
-    if (bytes > inline_bytes() && total + unallocated > arena_->free_bytes()) return Room::kFullOfMemory;
+    if (bytes > inline_bytes() && total + unallocated > arena_->pool().free_bytes()) return Room::kFullOfMemory;
   }
   if (!over_slots()) return Room::kYes;
   if (locked) {  // what is remembered of the segment may not be what those who wait see of it
@@ -137,7 +137,7 @@ Error Channel::still_full() const {
                      " bytes are queued";
   if (returned != 0) text += ", " + number(returned) + " of them messages that were taken and given back";
   if (most == 0 || queued < most) {
-    text += "; one channel may queue no more bytes than its arena has left, " + number(arena_->free_bytes()) +
+    text += "; one channel may queue no more bytes than its arena has left, " + number(arena_->pool().free_bytes()) +
             " of a budget of " + number(arena_->max_bytes());
   }
   return Error{Code::kFull, std::move(text)};
@@ -169,7 +169,7 @@ Status Channel::wait_until_room(const Blocked& blocked, const WaitContext& wait)
       if (missing == Room::kFull) leave_room_to_others();
       continue;
     }
-    if (arena_->check_participants(looked ? kLookedLatelyNs : kLookedJustNowNs)) {
+    if (arena_->participants().check(looked ? kLookedLatelyNs : kLookedJustNowNs)) {
       Status repaired = arena_->reconcile(wait);
       if (!repaired) return repaired;
       if (has_room_now()) return success();
@@ -205,7 +205,7 @@ void Channel::write_slot(Slot& slot, std::uint64_t ticket, const Outgoing& messa
 
 // What the ring grows by next, and what it goes on with when there is no more for that: as much again.
 bool Channel::has_memory_for_ring(std::uint64_t slots) const noexcept {
-  return arena_->free_bytes() >= 2 * segment_bytes(std::clamp(slots, kFirstSlots, kMostSlots), slot_bytes_);
+  return arena_->pool().free_bytes() >= 2 * segment_bytes(std::clamp(slots, kFirstSlots, kMostSlots), slot_bytes_);
 }
 
 // Under the senders' lock, with no slot left in the last segment. Slots come and go by whole segments: a ring that has
@@ -244,7 +244,7 @@ void Channel::link_segment(OwnedBlock block, std::uint64_t tail) noexcept {
   const std::uint64_t packed = memory::pack(block.ref());
   store_release(last.header->next, packed);
   store_release(shared.tail_segment, packed);
-  arena_->published(block);
+  block.publish();
 }
 
 // Under the senders' lock, with room for the first: writes as many as there is room for, then `tail`, once.
@@ -323,7 +323,7 @@ Result<Channel::Put> Channel::put_some(std::span<Outgoing> messages, const WaitC
     arena_->unlock(shared.senders_lock);
     if (count == 0) return no_ring();
     for (std::size_t i = 0; i < count; ++i) {
-      if (messages[i].block.valid()) arena_->published(messages[i].block);
+      if (messages[i].block.valid()) messages[i].block.publish();
     }
     mark_used(End::kSending, *me);
     note_sent(tail, count);
@@ -336,7 +336,7 @@ Result<Channel::Put> Channel::put_some(std::span<Outgoing> messages, const WaitC
 
 // Why there is no last segment to write to.
 Error Channel::no_ring() const {
-  if (!arena_->is_unmapped(memory::unpack(load_acquire(header().tail_segment)))) {
+  if (!arena_->blocks().is_unmapped(memory::unpack(load_acquire(header().tail_segment)))) {
     return Error{Code::kCorrupt, "the channel's ring is damaged"};
   }
   return Error{Code::kOutOfSharedMemory, "no address space left to map the channel's ring"};

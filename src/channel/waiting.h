@@ -17,7 +17,7 @@ Status Channel::wait_at(Event& event, End peers, const char* waited_for, const R
   for (bool looked = false;; looked = true) {
     if (looked) waiting.arm();
     if (ready()) return success();
-    if (arena_->check_participants(looked ? kLookedLatelyNs : kLookedJustNowNs)) {
+    if (arena_->participants().check(looked ? kLookedLatelyNs : kLookedJustNowNs)) {
       Status repaired = arena_->reconcile(wait);
       if (!repaired) return repaired;
       if (ready()) return success();

@@ -40,7 +40,7 @@ void Channel::wake_watchers_of(Arena& arena, BlockRef channel, ChannelHeader& sh
   if (load_full(shared.watched[static_cast<std::uint32_t>(which)]) == 0) return;
   ParticipantSet& watchers = shared.watchers[static_cast<std::uint32_t>(which)];
   watchers.for_each([&](std::uint32_t slot) noexcept {
-    const Identity who = memory::make_identity(slot, load_acquire(arena.participant(slot).generation));
+    const Identity who = memory::make_identity(slot, load_acquire(arena.participants().slot(slot).generation));
     if (!send_wake(address_of(arena, channel, which, who))) watchers.remove(slot);  // it closed its socket
   });
 }

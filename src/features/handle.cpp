@@ -114,7 +114,7 @@ Result<std::shared_ptr<Arena>> open_arena_of_anyone(const unsigned char uuid[16]
 
 Result<std::shared_ptr<Arena>> open_arena(const Handle& handle, Inheritance inheritance) {
   if (auto known = Arena::find(handle.uuid)) {
-    known->abandon_slot(std::move(inheritance.slot));
+    known->participants().abandon(std::move(inheritance.slot));
     return known;
   }
   if (!inheritance.arena.valid()) {

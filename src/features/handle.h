@@ -33,7 +33,7 @@ Result<Handle> decode(std::span<const std::byte> bytes);
 // What a parent leaves to a process that it starts: the arena's descriptor and a slot in it.
 struct Inheritance {
   platform::UniqueFd arena{};
-  memory::Arena::ReservedSlot slot{};
+  memory::ReservedSlot slot{};
 };
 
 // The arena that a handle names: the one this process has, else the inherited one, else by way of the process that made

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kLongCopy = 64u << 10;  // worth releasing an interpreter lock for
 constexpr std::uint64_t kColdCopy = 1u << 20;   // fresh pages are mapped in one call from this size on: 2x over faults
 
-// A list of references takes the block's end, aligned; see Arena::set_references.
+// A list of references takes the block's end, aligned; see HolderTable::refer.
 std::uint64_t block_bytes(std::uint64_t frame_bytes, std::size_t referred) noexcept {
   return memory::round_up(frame_bytes, 8) + referred * sizeof(memory::ListEntry);
 }
@@ -51,7 +51,7 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
   }
   builder.write_metadata(block->data());
   if (!referred.empty()) {
-    Status listed = channel.arena()->set_references(*block, referred, wait);
+    Status listed = channel.arena()->holders().refer(*block, referred, wait);
     if (!listed) return in_time(std::move(listed).error());
   }
   out.block = std::move(*block);
@@ -64,20 +64,20 @@ std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
   std::vector<std::span<const std::byte>> blocks;
   blocks.reserve(referred.size());
   for (const memory::BlockRef& ref : referred) {
-    const std::byte* data = arena.is_current(ref) ? arena.address(ref.id) : nullptr;
-    const memory::BlockEntry* entry = data == nullptr ? nullptr : arena.entry(ref.id);
+    const std::byte* data = arena.blocks().is_current(ref) ? arena.blocks().address(ref.id) : nullptr;
+    const memory::BlockEntry* entry = data == nullptr ? nullptr : arena.blocks().entry(ref.id);
     const std::uint64_t size = entry == nullptr ? 0 : entry->size.load(std::memory_order_acquire);
-    blocks.emplace_back(data, std::min(size, arena.room_of(ref.id)));
+    blocks.emplace_back(data, std::min(size, arena.blocks().room_of(ref.id)));
   }
   return blocks;
 }
 
 bool is_hoarding(memory::Arena& arena, const channel::Incoming& message,
                  std::span<const std::span<const std::byte>> referred) noexcept {
-  const memory::BlockEntry* entry = message.in_block() ? arena.entry(message.block().id) : nullptr;
+  const memory::BlockEntry* entry = message.in_block() ? arena.blocks().entry(message.block().id) : nullptr;
   std::uint64_t brought = entry == nullptr ? 0 : entry->committed.load(std::memory_order_acquire);
   for (const auto& block : referred) brought += block.size();
-  const std::uint64_t held = arena.held_bytes();
+  const std::uint64_t held = arena.pool().held_bytes();
   return held > brought && held - brought > arena.max_bytes() / 2;
 }
 

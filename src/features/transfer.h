@@ -25,7 +25,7 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
              InlineFrame& scratch, channel::Outgoing& out, const platform::WaitContext& wait);
 
 // The bytes of the blocks that a received frame's external references stand for, `referred` being what
-// Arena::referred_to_by() says of the frame's block; valid as long as that is held. Empty for one that is gone.
+// BlockTable::referred_to_by() says of the frame's block; valid as long as that is held. Empty for one that is gone.
 std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
                                                         std::span<const memory::BlockRef> referred);
 

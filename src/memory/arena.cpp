@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "memory/registry.h"
-#include "platform/atomics.h"
+#include "platform/file.h"
 #include "platform/machine.h"
 
 namespace shmtree::memory {
@@ -17,56 +16,11 @@ namespace {
 
 constexpr std::uint64_t kMinBudget = 1u << 20;
 
+Arena::ForkHook g_fork_hook = nullptr;
+
 Error incompatible(const std::string& why) {
   return Error{Code::kIncompatible, "this file is no arena: " + why};
 }
-
-}  // namespace
-
-Registry::State& Registry::state() noexcept {
-  alignas(State) static unsigned char place[sizeof(State)];
-  static State* const state = new (place) State;
-  return *state;
-}
-
-// Only the one that matches is locked: a last reference let go of in here would want the mutex again.
-std::shared_ptr<Arena> Registry::find_unlocked(const unsigned char uuid[16]) {
-  for (const Entry& entry : state().arenas) {
-    if (std::memcmp(entry.raw->uuid(), uuid, 16) != 0) continue;
-    if (auto arena = entry.arena.lock()) return arena;
-  }
-  return nullptr;
-}
-
-// Under the mutex: the living arena of that uuid. An entry's object is there while the mutex is held, since its
-// destructor begins with erase(); but a reference to it may only be taken to be returned, as dropping the last one
-// would do the same.
-std::shared_ptr<Arena> Registry::find_locked(const unsigned char uuid[16]) {
-  for (const Entry& entry : state().arenas) {
-    if (std::memcmp(entry.raw->uuid(), uuid, 16) != 0) continue;
-    if (auto arena = entry.arena.lock()) return arena;
-  }
-  return nullptr;
-}
-
-std::shared_ptr<Arena> Registry::find(const unsigned char uuid[16]) {
-  const std::lock_guard guard(state().mutex);
-  return find_locked(uuid);
-}
-
-std::shared_ptr<Arena> Registry::insert(const std::shared_ptr<Arena>& arena) {
-  const std::lock_guard guard(state().mutex);
-  if (auto known = find_locked(arena->uuid())) return known;
-  state().arenas.push_back(Entry{arena.get(), arena});
-  return arena;
-}
-
-void Registry::erase(const Arena* arena) noexcept {
-  const std::lock_guard guard(state().mutex);
-  std::erase_if(state().arenas, [arena](const Entry& entry) { return entry.raw == arena; });
-}
-
-namespace {
 
 // Half of what the machine has left, and no more than fits a file of the size that the process may make.
 std::uint64_t default_budget() noexcept {
@@ -77,6 +31,24 @@ std::uint64_t default_budget() noexcept {
 }
 
 }  // namespace
+
+Arena::Arena(std::unique_ptr<Mapping> mapping) noexcept
+    : mapping_(std::move(mapping)),
+      blocks_(*mapping_),
+      participants_(*mapping_),
+      held_(mapping_->header()),
+      pool_(*mapping_, blocks_, held_),
+      reclaimer_(*mapping_, blocks_, participants_, pool_),
+      reconciler_(*this, parts()),
+      holders_(parts(), held_, reconciler_),
+      inspector_(parts()),
+      allocator_(parts(), reconciler_, inspector_) {}
+
+// Fork handlers see the arena until it has let go of its lock: a child that inherited that would keep us alive in it.
+Arena::~Arena() {
+  participants_.leave();
+  Registry::erase(this);
+}
 
 Result<std::shared_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   const std::uint64_t budget = options.max_bytes != 0 ? round_up(options.max_bytes, kPageBytes) : default_budget();
@@ -89,7 +61,7 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   if (!fd) return std::move(fd).error();
   Status committed = commit_pages(fd->get(), 0, kHeaderBytes);
   if (!committed) return std::move(committed).error();
-  auto mapping = Mapping::create(fd->get(), budget, options.huge_pages);
+  auto mapping = Mapping::create(std::move(*fd), budget, options.huge_pages);
   if (!mapping) return std::move(mapping).error();
   ArenaHeader& header = (*mapping)->header();
   random_bytes(header.uuid, sizeof header.uuid);
@@ -99,7 +71,7 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   header.header_bytes = static_cast<std::uint32_t>(sizeof(ArenaHeader));
   header.version = kVersion;
   header.magic = kMagic;
-  auto arena = enroll(std::move(*fd), std::move(*mapping), nullptr);
+  auto arena = enroll(std::move(*mapping), nullptr);
   if (arena && options.prefault != 0) {
     // A block of that size, committed, touched and given back: its pages stay for whoever comes next.
     auto block = (*arena)->allocate(options.prefault, BlockKind::kArray, WaitContext{Deadline::immediate()});
@@ -132,15 +104,15 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, ReservedSlot* reserved
                         " bytes");
   }
   if (auto known = find(uuid)) return known;
-  auto mapping = Mapping::create(fd.get(), budget, (flags & 1) != 0);
+  auto mapping = Mapping::create(std::move(fd), budget, (flags & 1) != 0);
   if (!mapping) return std::move(mapping).error();
-  return enroll(std::move(fd), std::move(*mapping), reserved);
+  return enroll(std::move(*mapping), reserved);
 }
 
-Result<std::shared_ptr<Arena>> Arena::enroll(UniqueFd fd, std::unique_ptr<Mapping> mapping, ReservedSlot* reserved) {
+Result<std::shared_ptr<Arena>> Arena::enroll(std::unique_ptr<Mapping> mapping, ReservedSlot* reserved) {
   Registry::install_fork_handlers();
-  std::shared_ptr<Arena> arena = Registry::insert(std::shared_ptr<Arena>(new Arena(std::move(fd), std::move(mapping))));
-  if (reserved != nullptr) arena->adopt_slot(reserved->identity, std::move(reserved->lock));
+  std::shared_ptr<Arena> arena = Registry::insert(std::shared_ptr<Arena>(new Arena(std::move(mapping))));
+  if (reserved != nullptr) arena->participants_.adopt(reserved->identity, std::move(reserved->lock));
   auto me = arena->identity();
   if (!me) return std::move(me).error();
   return arena;
@@ -150,26 +122,62 @@ std::shared_ptr<Arena> Arena::find(const unsigned char uuid[16]) {
   return Registry::find(uuid);
 }
 
-// Fork handlers see the arena until it has let go of its lock: a child that inherited that would keep us alive in it.
-Arena::~Arena() {
-  leave();
-  Registry::erase(this);
+Result<Lease> Arena::hold_new(OwnedBlock block) {
+  const BlockRef ref = block.ref();
+  Status begun = holders_.begin_new(block);
+  if (!begun) return std::move(begun).error();
+  return adopt_hold(ref);
 }
 
-// No lease of this process is left. The slot is given back clean if nothing names it any more; otherwise it is left to
-// whoever finds the lock gone.
-void Arena::leave() noexcept {
-  const Identity me = current_identity();
-  if (me == kNobody) return;
-  Participant& mine = participant(slot_of(me));
-  bool deferred = load_acquire(mine.deferred_overflow) != 0;
-  for (const auto& block : mine.deferred_frees) deferred = deferred || load_acquire(block) != 0;
-  const bool attached = load_acquire(mine.status) == static_cast<std::uint32_t>(ParticipantStatus::kAttached);
-  store_release(mine.status, static_cast<std::uint32_t>(attached && !deferred ? ParticipantStatus::kFree
-                                                                              : ParticipantStatus::kDetached));
-  const std::lock_guard guard(attach_mutex_);
-  liveness_fd_.reset();
-  identity_.store(kNobody, std::memory_order_release);
+Result<Lease> Arena::hold_existing(BlockRef ref, const WaitContext& wait) {
+  Status begun = holders_.begin_existing(ref, wait);
+  if (!begun) return std::move(begun).error();
+  return adopt_hold(ref);
+}
+
+// For a hold that counts as a lease already.
+Result<Lease> Arena::make_lease(BlockRef ref, bool begun) {
+  if (!begun) return Error{Code::kInvalid, "a hold that was not begun"};
+  Lease lease;
+  lease.arena_ = shared_from_this();
+  lease.ref_ = ref;
+  lease.fork_epoch_ = holders_.fork_epoch();
+  lease.data_ = blocks_.address(ref.id);
+  lease.bytes_ = std::min(load_relaxed(blocks_.entry(ref.id)->size), std::uint64_t{1} << ref.id.size_class());
+  if (lease.data_ == nullptr) return Error{Code::kOutOfSharedMemory, "no address space left to map a block"};
+  return lease;
+}
+
+void Arena::set_fork_hook(ForkHook hook) noexcept {
+  g_fork_hook = hook;
+}
+
+// Before the leaf mutexes are taken. Children that came and went leave their slots to the next reconcile, which a fork
+// that needs one cannot run.
+void Arena::make_room_for_child() noexcept {
+  for (std::uint32_t slot = 0; slot < kMaxParticipants; ++slot) {
+    if (participants_.is_status(slot, ParticipantStatus::kFree)) return;
+  }
+  if (participants_.check(0)) reconciler_.reconcile_quietly(WaitContext{Deadline::after_ns(1'000'000'000)});
+}
+
+// The child gets a slot of its own before it exists, with the parent's holds: its inherited views stay valid whatever
+// the parent does next. Where that fails (no descriptors, memory, slots) the child starts as nobody and releases
+// nothing.
+void Arena::before_fork(bool leaving) noexcept {
+  const Identity child = participants_.claim_for_child(leaving);
+  if (child == kNobody) return;
+  holders_.hand_down(child);
+  if (g_fork_hook != nullptr) g_fork_hook(*this, participants_.current(), child);
+}
+
+void Arena::after_fork_in_child(bool leaving) noexcept {
+  holders_.after_fork_in_child(participants_.after_fork_in_child(leaving));
+}
+
+void Arena::forget_parent() noexcept {
+  participants_.forget();
+  holders_.after_fork_in_child(false);
 }
 
 }  // namespace shmtree::memory

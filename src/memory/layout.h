@@ -34,6 +34,7 @@ constexpr unsigned kMinClass = 12;  // 4 KiB: one page
 constexpr unsigned kMaxClass = 42;  // 4 TiB
 constexpr unsigned kClasses = kMaxClass - kMinClass + 1;
 constexpr std::uint64_t kPageBytes = 4096;
+constexpr std::uint64_t kTableStep = 1024;                    // table entries whose pages are committed at a time
 constexpr std::uint64_t kMaxBudget = std::uint64_t{2} << 40;  // keeps a block index within 30 bits
 
 // A participant: 10 bits of slot and 20 of that slot's generation. Never 0 for one that is attached.
@@ -113,6 +114,9 @@ enum class BlockState : std::uint32_t { kFree = 0, kWriting = 1, kLive = 2 };
 constexpr std::uint64_t block_word(BlockState state, Identity writer, std::uint32_t generation) noexcept {
   return std::uint64_t{static_cast<std::uint32_t>(state)} << 62 | std::uint64_t{writer} << 32 | generation;
 }
+constexpr std::uint64_t live_word(std::uint32_t generation) noexcept {
+  return block_word(BlockState::kLive, kNobody, generation);
+}
 constexpr BlockState state_of(std::uint64_t word) noexcept {
   return static_cast<BlockState>(word >> 62);
 }
@@ -123,6 +127,9 @@ constexpr Identity writer_of(std::uint64_t word) noexcept {
 constexpr std::uint32_t kBlockGenerationMask = 0x1fffffffu;
 constexpr std::uint32_t generation_of_block(std::uint64_t word) noexcept {
   return static_cast<std::uint32_t>(word);
+}
+constexpr std::uint32_t next_generation(std::uint64_t word) noexcept {
+  return (generation_of_block(word) + 1) & kBlockGenerationMask;
 }
 
 enum class BlockKind : std::uint32_t {
@@ -170,6 +177,9 @@ struct BlockEntry {
 };
 static_assert(sizeof(BlockEntry) == 192 && offsetof(BlockEntry, holders) == 64);
 
+inline bool is_kind(const BlockEntry& entry, BlockKind kind) noexcept {
+  return platform::load_relaxed(entry.kind) == static_cast<std::uint32_t>(kind);
+}
 // What `committed` says, as far as it can be: a block of this class has no more bytes.
 inline std::uint64_t committed_of(const BlockEntry& entry, unsigned size_class) noexcept {
   return std::min(platform::load_acquire(entry.committed), std::uint64_t{1} << size_class);
@@ -258,10 +268,19 @@ struct alignas(64) ArenaHeader {
   Event space;  // memory was given back
 
   alignas(64) ClassState classes[kClasses];
+  ClassState& class_state(unsigned size_class) noexcept { return classes[size_class - kMinClass]; }
 };
 constexpr std::uint64_t kHeaderBytes = 16384;
 static_assert(sizeof(ArenaHeader) <= kHeaderBytes);
 static_assert(offsetof(ArenaHeader, arena_lock) == 64 && offsetof(ArenaHeader, dirty) == 128);
+
+// Derived state is wrong from now on, until a reconcile.
+inline void mark_dirty(ArenaHeader& header) noexcept {
+  platform::add(header.dirty, 1u);
+}
+inline bool is_dirty(const ArenaHeader& header) noexcept {
+  return platform::load_acquire(header.dirty) != 0;
+}
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexcept {
   return (value + unit - 1) / unit * unit;

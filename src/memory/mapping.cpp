@@ -6,9 +6,9 @@
 
 namespace shmtree::memory {
 
-Result<std::unique_ptr<Mapping>> Mapping::create(int fd, std::uint64_t max_bytes, bool huge_pages) {
-  std::unique_ptr<Mapping> mapping(new Mapping(fd, max_bytes, huge_pages));
-  auto control = platform::map_shared(fd, 0, mapping->geometry_.control_bytes());
+Result<std::unique_ptr<Mapping>> Mapping::create(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages) {
+  std::unique_ptr<Mapping> mapping(new Mapping(std::move(fd), max_bytes, huge_pages));
+  auto control = platform::map_shared(mapping->fd(), 0, mapping->geometry_.control_bytes());
   if (!control) return std::move(control).error();
   mapping->control_ = *control;
   for (unsigned k = kMinClass; k <= mapping->geometry_.max_class(); ++k) {
@@ -63,7 +63,7 @@ std::byte* Mapping::map_piece(Pieces& pieces, std::uint64_t number, std::uint64_
     pieces.list.store(list, std::memory_order_release);
   }
   if (std::byte* known = list[number].load(std::memory_order_relaxed)) return known;
-  std::byte* mapped = platform::try_map_shared(fd_, offset, bytes);
+  std::byte* mapped = platform::try_map_shared(fd(), offset, bytes);
   if (mapped == nullptr) return nullptr;
   if (huge) platform::advise_huge(mapped, bytes);
   if (!remember(mapped, bytes)) {

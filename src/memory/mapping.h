@@ -1,5 +1,9 @@
-// The pieces of an arena file that this process has mapped. Pieces are mapped when first used and stay until the
-// Mapping goes, so an address once given out stays valid. Thread safe.
+// An arena file, and the pieces of it that this process has mapped.
+//
+// Invariants: pieces are mapped when first used and stay until the Mapping goes, so an address once given out stays
+// valid; what is mapped is decided by the Geometry that was checked at create(), whatever the file says later.
+//
+// Thread safety: any thread.
 #pragma once
 
 #include <atomic>
@@ -14,16 +18,16 @@ namespace shmtree::memory {
 
 class Mapping {
  public:
-  // Maps the control part of `fd`, which the Mapping does not own.
-  static Result<std::unique_ptr<Mapping>> create(int fd, std::uint64_t max_bytes, bool huge_pages);
+  // Maps the control part of the file.
+  static Result<std::unique_ptr<Mapping>> create(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages);
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
+  int fd() const noexcept { return fd_.get(); }
   const Geometry& geometry() const noexcept { return geometry_; }
-  std::uint64_t max_bytes() const noexcept {
-    return max_bytes_;
-  }  // as it was at create(), whatever the header says now
+  // As it was at create(), whatever the header says now.
+  std::uint64_t max_bytes() const noexcept { return max_bytes_; }
   ArenaHeader& header() const noexcept { return *reinterpret_cast<ArenaHeader*>(control_); }
   Participant& participant(std::uint32_t slot) const noexcept {
     return reinterpret_cast<Participant*>(control_ + kHeaderBytes)[slot];
@@ -67,14 +71,15 @@ class Mapping {
     return list == nullptr ? nullptr : list[number].load(std::memory_order_acquire);
   }
 
-  Mapping(int fd, std::uint64_t max_bytes, bool huge_pages)
-      : fd_(fd), huge_pages_(huge_pages), max_bytes_(max_bytes), geometry_(max_bytes) {}
+  Mapping(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages)
+      : fd_(std::move(fd)), huge_pages_(huge_pages), max_bytes_(max_bytes), geometry_(max_bytes) {}
   std::byte* map_table(unsigned size_class, std::uint64_t number) noexcept;
   std::byte* map_data(unsigned size_class, std::uint64_t number) noexcept;
   std::byte* map_piece(Pieces& pieces, std::uint64_t number, std::uint64_t offset, std::uint64_t bytes,
                        bool huge) noexcept;
+  bool remember(std::byte* address, std::uint64_t bytes) noexcept;
 
-  int fd_;
+  const platform::UniqueFd fd_;
   bool huge_pages_;
   std::uint64_t max_bytes_;
   Geometry geometry_;
@@ -82,7 +87,6 @@ class Mapping {
   Pieces tables_[kClasses];
   Pieces data_[kClasses];
   platform::LeafMutex mutex_;
-  bool remember(std::byte* address, std::uint64_t bytes) noexcept;
   std::vector<std::pair<std::byte*, std::uint64_t>> mapped_;  // under mutex_
 };
 

@@ -1,79 +1,53 @@
-// One pass of recovery: see docs/recovery.md for the argument, arena.h for the order of stores it relies on.
+// Recovery as everybody uses it: locks that are taken only when derived state is right, and an identity whose slot is
+// clean.
 //
-// The pass never stops the arena as a whole. It first notes every block's word, then visits channel by channel under
-// that channel's locks, where windows and records say what they keep, and only then takes the arena lock. A block is
-// given up only if it was in use and unchanged from the note to the end, and no channel named it: it cannot have
-// entered a window in between, since a block enters one only once, while its word says writing, and a dead writer's is
-// given up only if the writer was dead before the note.
+// Invariants:
+//   - Whoever takes a lock through here has seen `dirty` at 0 since, or has repaired derived state and looked again.
+//   - reconcile() is called holding no lock, and holds at most one channel's two and the arena's at a time. Lock order:
+//     reconcile_lock < a channel's senders < its receivers < the arena's.
+//   - `dirty` is cleared last, and only if nobody was found dead since the pass began.
+//
+// Thread safety: any thread.
 #pragma once
 
-#include <vector>
-
-#include "memory/arena.h"
+#include "memory/reconcile_pass.h"
 
 namespace shmtree::memory {
 
 class Reconciler {
  public:
-  // Blocks of dead writers, taken over: how many of their pages exist is not known.
-  using Unfinished = std::vector<BlockRef>;
-  Reconciler(Arena& arena, Identity me, const platform::WaitContext& wait, Unfinished& unfinished)
-      : arena_(arena), me_(me), wait_(wait), unfinished_(unfinished) {}
+  Reconciler(Arena& arena, const ArenaParts& parts) noexcept
+      : arena_(arena), parts_(parts), header_(parts.mapping.header()) {}
 
-  // For the walker of the channel layer.
-  // A participant that has died or exited, or whose slot has a new owner that holds nothing yet.
-  bool is_dead(std::uint32_t slot) const noexcept { return dead_[slot]; }
-  // Dead, and it had not detached.
-  bool was_killed(std::uint32_t slot) const noexcept { return killed_[slot]; }
-  // The channel keeps this block: it is in its window, in a record, or part of the channel itself.
-  void mark(BlockRef ref) noexcept;
-  // Takes a channel's lock, also from a dead owner, without looking at `dirty`. A channel whose lock cannot be had may
-  // keep anything: after one failure the pass gives nothing up.
-  Status lock(std::atomic<std::uint32_t>& word) {
-    Status locked = arena_.lock_raw(word, me_, wait_);
-    if (!locked && failed_.ok()) failed_ = locked;
-    return locked;
+  // This process's identity; takes a slot on the first call after attach or after a fork that ran no handlers.
+  // Code::kUnavailable when all 1,024 slots are taken by the living.
+  Result<Identity> identity() {
+    if (const Identity known = parts_.participants.current(); known != kNobody) [[likely]]
+      return known;
+    return take_identity();
   }
-  // Something of the channel cannot be mapped: the same.
-  void give_up() noexcept { unmapped_ = true; }
+  // A slot for a process about to be started; one of a dead participant is swept first.
+  Result<ReservedSlot> reserve_slot();
+
+  // Takes a channel's or the arena's lock. When derived state is known to be wrong it is repaired first. Errors as of
+  // RobustLock.
+  Status lock(std::atomic<std::uint32_t>& word, const platform::WaitContext& wait);
+  Status lock_arena(const platform::WaitContext& wait) { return lock(header_.arena_lock, wait); }
+  // Rebuilds all derived state and drops what dead participants had. Call it holding no lock. Idempotent.
+  Status reconcile(const platform::WaitContext& wait);
+  // The same for callers that may not throw; false also for want of memory.
+  bool lock_quietly(std::atomic<std::uint32_t>& word, const platform::WaitContext& wait) noexcept;
+  bool lock_arena_quietly(const platform::WaitContext& wait) noexcept { return lock_quietly(header_.arena_lock, wait); }
+  bool reconcile_quietly(const platform::WaitContext& wait) noexcept;
 
  private:
-  friend class Arena;
-  // True when the pass went through; false when something moved and it has to be repeated.
-  Result<bool> run();
-  Status restore_marks();
-  void find_dead() noexcept;
-  bool is_dead_writer(Identity writer) const noexcept;
-  static Error no_address_space();
-  bool map_tables() noexcept;
-  void note_words();
-  Status walk_channels();
-  bool rebuild() noexcept;
-  bool abandoned_channel_was_opened() noexcept;
-  void forget_dead_in(BlockId id, BlockEntry& entry) noexcept;
-  void count_refs() noexcept;
-  void rebuild_lists() noexcept;
-  std::uint64_t recount_held(BlockEntry& entry, std::uint32_t epoch) noexcept;
-  void free_candidates() noexcept;
-  bool is_candidate(unsigned size_class, std::uint64_t index, const BlockEntry& entry) const noexcept;
-  template <class Visit>
-  void for_each(Visit visit) noexcept;
+  Result<Identity> take_identity();
+  Status reconcile_as(Identity me, const platform::WaitContext& wait);
+  Status repeat_passes(Identity me, const platform::WaitContext& wait, ReconcilePass::Unfinished& unfinished);
 
-  Arena& arena_;
-  Identity me_;
-  const platform::WaitContext& wait_;
-  Unfinished& unfinished_;
-  Status failed_ = success();
-  bool unmapped_ = false;
-  bool dead_[kMaxParticipants]{};
-  bool killed_[kMaxParticipants]{};
-  std::uint64_t dead_mask_[kParticipantWords]{};
-  bool written_by_nobody_[kMaxParticipants]{};  // no living process writes as generations_[slot]
-  std::uint32_t generations_[kMaxParticipants]{};
-  std::uint32_t dead_status_[kMaxParticipants]{};
-  std::vector<std::uint64_t> words_[kClasses];
-  std::vector<std::uint8_t> marked_[kClasses];
-  std::vector<BlockRef> abandoned_channels_;
+  Arena& arena_;  // handed on to the channels' walker
+  const ArenaParts parts_;
+  ArenaHeader& header_;
 };
 
 }  // namespace shmtree::memory

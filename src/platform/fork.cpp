@@ -42,6 +42,7 @@ std::atomic<ForkHandler> g_first{nullptr};
 std::atomic<ForkHandler> g_prepare{nullptr};
 std::atomic<ForkHandler> g_parent{nullptr};
 std::atomic<ForkHandler> g_child{nullptr};
+std::atomic<ForkHandler> g_orphan{nullptr};
 
 void call(const std::atomic<ForkHandler>& handler) {
   if (const ForkHandler function = handler.load()) function();
@@ -93,19 +94,24 @@ std::uint64_t process_stamp() noexcept {
   return load_relaxed(stamp_word());
 }
 
-void restore_process_stamp() noexcept {
-  store_relaxed(stamp_word(), kStamp);
+void forget_parent() noexcept {
+  static std::atomic<std::uint32_t> once{0};  // two threads of the child cannot both be first
+  if (process_stamp() != 0) return;
+  spin_lock(once);
+  if (process_stamp() == 0) {
+    LeafMutexes::unlock_all();
+    call(g_orphan);
+    store_relaxed(stamp_word(), kStamp);
+  }
+  once.store(0, std::memory_order_release);
 }
 
-void release_leaf_mutexes() noexcept {
-  LeafMutexes::unlock_all();
-}
-
-void set_fork_handlers(ForkHandler first, ForkHandler prepare, ForkHandler parent, ForkHandler child) {
-  g_first = first;
-  g_prepare = prepare;
-  g_parent = parent;
-  g_child = child;
+void set_fork_handlers(const ForkHandlers& handlers) noexcept {
+  g_first = handlers.first;
+  g_prepare = handlers.prepare;
+  g_parent = handlers.parent;
+  g_child = handlers.child;
+  g_orphan = handlers.orphan;
   static const int registered = [] {
     stamp_word();
     return pthread_atfork(

@@ -9,16 +9,18 @@ namespace shmtree::platform {
 // Non-zero in a process whose library state belongs to it. It lives in a page that the kernel zeroes in every child,
 // also those of clone() and of forks that run no handlers; the child's fork handler sets it again.
 std::uint64_t process_stamp() noexcept;
-// Sets it again in a child of a fork that ran no handlers, once what belonged to the parent has been forgotten.
-void restore_process_stamp() noexcept;
-
-// In the same child, before that: its threads that held a LeafMutex do not exist.
-void release_leaf_mutexes() noexcept;
-
-// Runs around every fork() of the process: `first` and `prepare` before it, `parent` and `child` after it in either
-// process, all but `first` while every LeafMutex is held (so they take none). Once per process; the handlers stay.
+// What runs around every fork() of the process: `first` and `prepare` before it, `parent` and `child` after it in
+// either process, and `orphan` later, in a child of a fork that ran no handlers; all but `first` while every LeafMutex
+// is held (so they take none). They are called once they were set, for good.
 using ForkHandler = void (*)();
-void set_fork_handlers(ForkHandler first, ForkHandler prepare, ForkHandler parent, ForkHandler child);
+struct ForkHandlers {
+  ForkHandler first = nullptr, prepare = nullptr, parent = nullptr, child = nullptr, orphan = nullptr;
+};
+void set_fork_handlers(const ForkHandlers& handlers) noexcept;
+
+// In a child of a fork that ran no handlers: lets go of every LeafMutex, whose owners do not exist here, runs `orphan`
+// and sets the stamp again. Elsewhere, and the second time, it does nothing.
+void forget_parent() noexcept;
 
 // Runs in every forked child, also while every LeafMutex is held. The handlers stay. False: no memory.
 bool call_in_children(ForkHandler handler) noexcept;

@@ -101,7 +101,7 @@ TEST_CASE("What a killed taker had takes its places again") {
       return true;
     });
     REQUIRE(taker.was_killed());
-    channel->arena()->check_participants(0);
+    channel->arena()->participants().check(0);
     REQUIRE(channel->arena()->reconcile(patience()).ok());
     REQUIRE(channel->stats().queued_bytes == 4 * 8 * words);
     REQUIRE(fill_up(*channel, 4) == 2);

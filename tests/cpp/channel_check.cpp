@@ -49,7 +49,8 @@ TEST_CASE("The walk over an arena names what is wrong in a channel") {
 TEST_CASE("The walk over an arena finds a block that nobody keeps") {
   Checked all;
   OwnedBlock block = new_block(*all.arena);
-  all.arena->entry(block.ref().id)
+  all.arena->blocks()
+      .entry(block.ref().id)
       ->word.store(memory::block_word(BlockState::kLive, memory::kNobody, block.ref().generation));
   REQUIRE(all.check().find("nobody keeps block") != std::string::npos);
 }

@@ -31,7 +31,7 @@ void kill_at_every_change(ChannelOptions options, const std::function<void(Chann
     INFO("killed before change " << n);
     survive_with(*channel, contents_are_right);
     channel.reset();
-    arena->check_participants(0);
+    arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
     REQUIRE(used_bytes(*arena) == 0);
   }
@@ -167,7 +167,7 @@ TEST_CASE("A process killed anywhere in making a channel leaves no memory behind
     auto arena = new_arena();
     const bool killed = killed_at_change(n, [&] { new_channel(arena); });
     INFO("killed before change " << n);
-    arena->check_participants(0);
+    arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
     REQUIRE(used_bytes(*arena) == 0);
     REQUIRE(arena->check() == "");
@@ -217,7 +217,7 @@ TEST_CASE("A process killed anywhere in opening a channel, joining and leaving i
       channel->leave(End::kSending);
     });
     INFO("killed before change " << n);
-    arena->check_participants(0);
+    arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
     REQUIRE(arena->check() == "");
     REQUIRE(used_bytes(*arena) == used);
@@ -258,7 +258,7 @@ TEST_CASE("A process killed anywhere in a fork, or its child in what it does fir
     survive_with(*channel, tail_of(3, 1));
     channel.reset();
     do {  // what ends lets go of its end of the pipe first, and of its lock a moment later
-      arena->check_participants(0);
+      arena->participants().check(0);
       REQUIRE(arena->reconcile(patience()).ok());
     } while (arena->stats().participants > 1 && usleep(1'000) == 0);
     REQUIRE(used_bytes(*arena) == 0);
@@ -281,7 +281,7 @@ TEST_CASE("A reconcile killed anywhere is finished by the next") {
     });
     REQUIRE(victim.was_killed());
     const bool killed = killed_at_change(n, [&] {
-      arena->check_participants(0);
+      arena->participants().check(0);
       arena->reconcile(patience()).value();
     });
     INFO("killed before change " << n);
@@ -296,7 +296,7 @@ namespace {
 
 // A participant that is dead, with a lock or two of the channel in its name.
 memory::Identity dead_one(Arena& arena) {
-  auto slot = arena.reserve_slot().value();
+  auto slot = arena.reconciler().reserve_slot().value();
   return slot.identity;
 }
 std::uint32_t held_by(memory::Identity who) {
@@ -330,7 +330,7 @@ TEST_CASE("A block that is in the window is live although its dead sender still 
   ChannelHeader& header = header_of(*channel);
   const BlockRef ref = memory::unpack(slot_of(*channel, header.tail_segment.load(), 0).block);
   const memory::Identity dead = dead_one(*channel->arena());
-  channel->arena()->entry(ref.id)->word.store(memory::block_word(BlockState::kWriting, dead, ref.generation));
+  channel->arena()->blocks().entry(ref.id)->word.store(memory::block_word(BlockState::kWriting, dead, ref.generation));
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
 }
 
@@ -377,7 +377,7 @@ TEST_CASE("Senders and receivers killed at random instants lose nothing of the o
   auto channel = new_channel(arena, with_capacity(32));
   put(*channel, 0).value();
   get(*channel).value();
-  arena->check_participants(0);
+  arena->participants().check(0);
   arena->reconcile(patience()).value();
   auto results = new_channel(arena, with_capacity(0));
   // One sender and one receiver that live. What the sender put arrives once each, whoever dies with it in hand.
@@ -437,14 +437,14 @@ TEST_CASE("Senders and receivers killed at random instants lose nothing of the o
   stop.open();
   REQUIRE(sender.succeeded());
   REQUIRE(receiver.succeeded());
-  arena->check_participants(0);
+  arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
   REQUIRE(arena->check() == "");
   drain(*channel);
   REQUIRE(channel->size() == 0);
   channel.reset();
   results.reset();
-  arena->check_participants(0);
+  arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
   REQUIRE(arena->check() == "");
   REQUIRE(used_bytes(*arena) == 0);

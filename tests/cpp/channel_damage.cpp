@@ -35,7 +35,7 @@ void use_damaged(const std::function<void(Channel&)>& damage) {
       if (auto rejected = channel->rejected(no_wait()); rejected && !rejected->empty()) {
         rejected->front().requeue(no_wait()).ok();
       }
-      arena->mark_dirty();
+      arena->participants().mark_dirty();
       arena->reconcile(patience()).ok();
     }
     return true;
@@ -183,7 +183,7 @@ TEST_CASE("Calls return in time while a stopped process keeps a lock") {
     // A death elsewhere gives nothing up that the stopped process may be working on.
     Child dead([] { return true; });
     REQUIRE(dead.succeeded());
-    channel->arena()->check_participants(0);
+    channel->arena()->participants().check(0);
     channel->arena()->reconcile(no_wait()).ok();
     owner.signal(SIGCONT);
     REQUIRE(owner.succeeded());

@@ -137,7 +137,7 @@ TEST_CASE("What a killed taker had is delivered again, exactly once, before the 
     ready.wait();
     REQUIRE(channel->size() == 3);
     taker.kill_and_wait();
-    channel->arena()->check_participants(0);
+    channel->arena()->participants().check(0);
     REQUIRE(channel->arena()->reconcile(patience()).ok());
     for (const std::uint64_t i : {0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11}) {
       auto message = channel->get(patience());

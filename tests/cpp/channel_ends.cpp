@@ -26,7 +26,7 @@ bool readable(int fd) {
   return poll(&entry, 1, 0) == 1;
 }
 void notice_deaths(Channel& channel) {
-  channel.arena()->check_participants(0);
+  channel.arena()->participants().check(0);
   channel.arena()->reconcile(patience()).value();
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("A process whose first thread has ended is alive") {
 
 TEST_CASE("A process that does not run yet takes part from the moment it is given an end") {
   auto channel = receiving_channel();
-  Arena::ReservedSlot slot = channel->arena()->reserve_slot().value();
+  memory::ReservedSlot slot = channel->arena()->reconciler().reserve_slot().value();
   channel->join_for(slot.identity, End::kSending);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
   slot.lock.reset();  // it never came to life

@@ -21,7 +21,7 @@ bool waits(Channel& channel) {
   return code_of(get(channel, patience(10))) == Code::kEmpty;
 }
 void notice_deaths(Channel& channel) {
-  channel.arena()->check_participants(0);
+  channel.arena()->participants().check(0);
   channel.arena()->reconcile(patience()).value();
 }
 // Every giver that is gone was found so a minute earlier. Returns how many there are.
@@ -87,7 +87,7 @@ TEST_CASE("A channel whose only end is on its way is kept") {
     grant = channel->grant(End::kReceiving).value();
     block = channel->block();
   }
-  arena->check_participants(0);
+  arena->participants().check(0);
   arena->reconcile(patience()).value();
   auto channel = Channel::open(arena, block, patience()).value();
   channel->join(End::kReceiving).value();
@@ -263,16 +263,16 @@ TEST_CASE("A channel whose only end is on its way is given up a minute after the
   const memory::BlockRef block = memory::unpack(made.wait());
   done.open();
   REQUIRE(giver.succeeded());
-  arena->check_participants(0);
+  arena->participants().check(0);
   arena->reconcile(patience()).value();
-  REQUIRE(arena->is_current(block));
+  REQUIRE(arena->blocks().is_current(block));
   {
     auto channel = Channel::open(arena, block, patience()).value();
     REQUIRE(let_a_minute_pass(*channel) == 1);
   }
-  arena->check_participants(0);
+  arena->participants().check(0);
   arena->reconcile(patience()).value();
-  REQUIRE_FALSE(arena->is_current(block));
+  REQUIRE_FALSE(arena->blocks().is_current(block));
   REQUIRE(used_bytes(*arena) == 0);
 }
 
@@ -295,7 +295,7 @@ TEST_CASE("Words of grants that others have written do no harm") {
   }
   // A chain that leads back to itself, and one that leads nowhere.
   const std::uint64_t first = header_of(*channel).more_grants.load();
-  auto* header = reinterpret_cast<channel::GrantsHeader*>(channel->arena()->address(memory::unpack(first).id));
+  auto* header = reinterpret_cast<channel::GrantsHeader*>(channel->arena()->blocks().address(memory::unpack(first).id));
   header->next.store(first);
   static_cast<void>(channel->stats());
   header->next.store(~std::uint64_t{0});

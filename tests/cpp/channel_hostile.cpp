@@ -33,7 +33,7 @@ bool use(Channel& channel) {
     channel.pending_acks(no_wait());
     channel.wait_for_ack({}, no_wait()).ok();
     channel.stats();
-    if (i % 50 == 0) channel.arena()->mark_dirty();
+    if (i % 50 == 0) channel.arena()->participants().mark_dirty();
     if (i % 50 == 0) channel.arena()->reconcile(no_wait()).ok();
   }
   return true;

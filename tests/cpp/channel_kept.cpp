@@ -55,7 +55,7 @@ void put_large(const std::shared_ptr<Arena>& arena, Channel& channel) {
     OwnedBlock block = new_block(*arena, 8192);
     fill(block.data(), 0, 4);
     const BlockRef referred[] = {array.ref()};
-    arena->set_references(block, referred, patience()).value();
+    arena->holders().refer(block, referred, patience()).value();
     Outgoing message;
     message.block = std::move(block);
     message.bytes = 32;
@@ -145,7 +145,7 @@ TEST_CASE("What could not be given back to a queue goes with it when that is shu
   Kept kept(kBlock);
   kept.channel->shut_down(true, patience()).value();
   CHECK(code_of(get(*kept.channel, no_wait())) == Code::kShutDown);
-  CHECK(kept.arena->lease_count() == kept.full.size() + 1);  // the channel's own
+  CHECK(kept.arena->holders().lease_count() == kept.full.size() + 1);  // the channel's own
 }
 
 TEST_CASE("A message whose array this process has no addresses for stays in the channel") {
@@ -183,8 +183,8 @@ TEST_CASE("A list of references that leads nowhere keeps no message from being r
   OwnedBlock block = new_block(*arena, 8192);
   fill(block.data(), 0, 4);
   const BlockRef referred[] = {array.ref(), array.ref()};
-  arena->set_references(block, referred, patience()).value();
-  const memory::BlockEntry& entry = *arena->entry(block.ref().id);
+  arena->holders().refer(block, referred, patience()).value();
+  const memory::BlockEntry& entry = *arena->blocks().entry(block.ref().id);
   auto* list = reinterpret_cast<memory::ListEntry*>(block.data() + entry.list_offset.load());
   list[0] =
       GENERATE(memory::ListEntry{~std::uint64_t{0}, 1}, memory::ListEntry{0, 0},

@@ -53,7 +53,7 @@ Ready with_a_death(std::size_t words) {
 }
 
 void check_arena(Arena& arena) {
-  if (arena.check_participants(0)) REQUIRE(arena.reconcile(patience()).ok());
+  if (arena.participants().check(0)) REQUIRE(arena.reconcile(patience()).ok());
   REQUIRE(arena.check() == "");
 }
 
@@ -311,7 +311,7 @@ TEST_CASE("A recovery that runs out of memory keeps nobody from the next one") {
   fail_each_allocation(
       [] {
         State state{with_a_death(kBlock)};
-        state.ready.arena->check_participants(0);
+        state.ready.arena->participants().check(0);
         return state;
       },
       [](State& state) {
@@ -319,7 +319,7 @@ TEST_CASE("A recovery that runs out of memory keeps nobody from the next one") {
       },
       [](State& state, bool) {
         Child other([&] {  // finds every lock free
-          return get(*state.ready.channel, patience()).value() == 0 && !state.ready.arena->dirty();
+          return get(*state.ready.channel, patience()).value() == 0 && !state.ready.arena->participants().is_dirty();
         });
         REQUIRE(other.succeeded());
         REQUIRE(drain(*state.ready.channel) == std::vector<std::uint64_t>{1, 2});
@@ -342,7 +342,7 @@ TEST_CASE("What meets a death and runs out of memory in it neither ends the proc
   fail_each_allocation(
       [] {
         Ready ready = with_a_death(kBlock);
-        ready.arena->mark_dirty();
+        ready.arena->participants().mark_dirty();
         return ready;
       },
       [&](Ready& ready) { act(ready); },
@@ -419,7 +419,7 @@ void use_everything(const std::shared_ptr<Arena>& arena, Channel& channel) {
     auto taken = take(channel, no_wait());
     if (taken) static_cast<void>(taken->ack(no_wait()).ok());
   }
-  if (auto slot = arena->reserve_slot()) arena->abandon_slot(std::move(*slot));
+  if (auto slot = arena->reconciler().reserve_slot()) arena->participants().abandon(std::move(*slot));
   static_cast<void>(arena->trim());
   const int pid = fork();
   if (pid == 0) {

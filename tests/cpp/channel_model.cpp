@@ -223,7 +223,7 @@ TEST_CASE("A channel does what a plain queue with deliveries does, step by step"
         run.check();
         if (i % 500 == 0) {
           REQUIRE(channel::check(*run.arena) == "");
-          run.arena->mark_dirty();  // whatever the state, a reconcile changes nothing
+          run.arena->participants().mark_dirty();  // whatever the state, a reconcile changes nothing
           REQUIRE(run.arena->reconcile(patience()).ok());
           run.check();
         }
@@ -231,7 +231,7 @@ TEST_CASE("A channel does what a plain queue with deliveries does, step by step"
       run.shut_down(seed % 2 == 0);
       run.taken.clear();
       run.channel.reset();
-      run.arena->check_participants(0);
+      run.arena->participants().check(0);
       REQUIRE(run.arena->reconcile(patience()).ok());
       REQUIRE(run.arena->check() == "");
       REQUIRE(used_bytes(*run.arena) == 0);
@@ -328,7 +328,7 @@ TEST_CASE("A child forked while threads put and get works, and so does its paren
   for (std::thread& thread : threads) thread.join();
   REQUIRE(wrong == 0);
   drain(*channel);
-  channel->arena()->check_participants(0);
+  channel->arena()->participants().check(0);
   REQUIRE(channel->arena()->reconcile(patience()).ok());
   REQUIRE(channel->arena()->check() == "");
 }

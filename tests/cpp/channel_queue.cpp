@@ -310,7 +310,7 @@ TEST_CASE("A channel queues no more bytes than it leaves free for others") {
   for (;; ++queued) {
     if (!channel->wait_for_room(words * 8, no_wait()).ok()) break;
     REQUIRE(put(*channel, queued, words, no_wait()).ok());
-    REQUIRE((queued + 1) * kMiB <= arena->free_bytes());
+    REQUIRE((queued + 1) * kMiB <= arena->pool().free_bytes());
   }
   REQUIRE(queued >= 3);
   REQUIRE(put(*channel, 99, 1, no_wait()).ok());  // small ones go on
@@ -337,7 +337,7 @@ TEST_CASE("A thousand channels in one arena give all of their memory back") {
     }
     for (std::uint64_t i = 0; i < 1'000; ++i) REQUIRE(get(*channels[i]).value() == i);
   }
-  arena->check_participants(0);
+  arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
   REQUIRE(used_bytes(*arena) == 0);
   REQUIRE(arena->check() == "");
@@ -350,7 +350,7 @@ TEST_CASE("A channel that nobody has any more is reclaimed with what is queued i
     for (std::uint64_t i = 0; i < 50; ++i) put(*channel, i, i % 2 == 0 ? 1 : 5'000).value();
     Delivery delivery = take(*channel).value();
   }
-  arena->check_participants(0);
+  arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
   REQUIRE(used_bytes(*arena) == 0);
   REQUIRE(arena->check() == "");

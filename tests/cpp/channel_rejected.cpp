@@ -32,7 +32,7 @@ void take_and_die(Channel& channel) {
     return true;
   });
   REQUIRE(taker.was_killed());
-  channel.arena()->check_participants(0);
+  channel.arena()->participants().check(0);
   REQUIRE(channel.arena()->reconcile(patience()).ok());
 }
 std::vector<Delivery> rejected(Channel& channel) {
@@ -300,7 +300,7 @@ TEST_CASE("A reconcile killed anywhere leaves what was taken too often to the ne
     });
     REQUIRE(taker.was_killed());
     const bool killed = killed_at_change(n, [&] {
-      channel->arena()->check_participants(0);
+      channel->arena()->participants().check(0);
       channel->arena()->reconcile(patience()).value();
     });
     INFO("killed before change " << n);

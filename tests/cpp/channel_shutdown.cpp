@@ -192,7 +192,7 @@ TEST_CASE("A queue is shut down although a sender and a receiver died with its l
     for (const End which : {End::kSending, End::kReceiving}) {
       auto queue = new_queue();
       put(*queue, 1).value();
-      const memory::Identity dead = queue->arena()->reserve_slot().value().identity;
+      const memory::Identity dead = queue->arena()->reconciler().reserve_slot().value().identity;
       ChannelHeader& header = header_of(*queue);
       (which == End::kSending ? header.senders_lock : header.receivers_lock) = memory::kHeld | dead;
       REQUIRE(queue->shut_down(discard, patience()).ok());
@@ -234,7 +234,7 @@ TEST_CASE("A process killed anywhere in a shutdown leaves a queue that is open o
     queue->task_done().value();
     killed = killed_at_change(n, [&] { queue->shut_down(true, patience()).value(); }) ? 1 : 0;
     INFO("killed before change " << n);
-    queue->arena()->check_participants(0);
+    queue->arena()->participants().check(0);
     REQUIRE(queue->arena()->reconcile(patience()).ok());
     if (!queue->is_shut_down()) {
       REQUIRE(queue->size() == 9);
@@ -267,7 +267,7 @@ TEST_CASE("A process killed anywhere in a reservation, or in ending it, leaves t
       }
     });
     INFO("killed before change " << n);
-    queue->arena()->check_participants(0);
+    queue->arena()->participants().check(0);
     REQUIRE(queue->arena()->reconcile(patience()).ok());
     REQUIRE(get(*queue, no_wait()).value() == 1);
     REQUIRE(put(*queue, 2, 1, no_wait()).ok());

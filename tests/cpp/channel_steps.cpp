@@ -129,7 +129,7 @@ bool kill_in(const Operation& operation, const std::shared_ptr<Arena>& arena, st
   child.kill_now();
   survive_with(*channel, operation.contents_are_right);
   channel.reset();
-  arena->check_participants(0);
+  arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
   REQUIRE(used_bytes(*arena) == 0);
   return killed;

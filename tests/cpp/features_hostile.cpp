@@ -12,17 +12,17 @@ TEST_CASE("A block that a message refers to is no longer than it can be") {
   const Lease array = new_lease(*arena, 5000);
   OwnedBlock block = new_block(*arena, 5000);
   const BlockRef list[] = {array.ref()};
-  REQUIRE(arena->set_references(block, list, patience()).ok());
+  REQUIRE(arena->holders().refer(block, list, patience()).ok());
   Outgoing message;
   message.block = std::move(block);
   message.bytes = 4000;
   REQUIRE(channel->put(message, patience()).ok());
-  BlockEntry& entry = *arena->entry(array.ref().id);
+  BlockEntry& entry = *arena->blocks().entry(array.ref().id);
   entry.size = ~std::uint64_t{0};
   entry.committed = ~std::uint64_t{0};
 
   const Incoming received = channel->get(patience()).value();
-  const auto blocks = features::referred_blocks(*arena, arena->referred_to_by(received.block()));
+  const auto blocks = features::referred_blocks(*arena, arena->blocks().referred_to_by(received.block()));
 
   REQUIRE(blocks.size() == 1);
   CHECK(blocks[0].data() == array.data());

@@ -10,7 +10,7 @@ TEST_CASE("A message that needs a block finds the channel full while a stopped p
   auto channel = new_channel(new_arena());
   Gate taken;
   Child owner([&] {
-    if (!channel->arena()->lock_blocks(patience()).ok()) return false;
+    if (!channel->arena()->reconciler().lock_arena(patience()).ok()) return false;
     taken.open();
     pause();
     return true;

@@ -24,7 +24,7 @@ namespace {
 template <class Change>
 UniqueFd altered_copy(Change change) {
   auto arena = new_arena();
-  const std::uint64_t bytes = arena->geometry().file_bytes();
+  const std::uint64_t bytes = arena->blocks().geometry().file_bytes();
   UniqueFd fd = create_memory_file("copy", bytes).value();
   std::byte* at = map_shared(fd.get(), 0, memory::kHeaderBytes).value();
   std::memcpy(at, static_cast<const void*>(&arena->header()), 64);
@@ -120,7 +120,7 @@ TEST_CASE("An arena that was let go is gone, and its slot is free again") {
   auto again = Arena::attach(duplicate(fd.get()).value()).value();
   CHECK(again->stats().participants == 1);
   CHECK(memory::slot_of(again->identity().value()) == 0);
-  CHECK_FALSE(again->dirty());
+  CHECK_FALSE(again->participants().is_dirty());
 }
 
 TEST_CASE("Threads find, attach to and drop arenas at once") {
@@ -162,7 +162,7 @@ TEST_CASE("A sealed file shorter than a header is no arena") {
 TEST_CASE("A file whose size can still change is refused") {
   auto arena = new_arena();
   UniqueFd fd(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  REQUIRE(ftruncate(fd.get(), static_cast<off_t>(arena->geometry().file_bytes())) == 0);
+  REQUIRE(ftruncate(fd.get(), static_cast<off_t>(arena->blocks().geometry().file_bytes())) == 0);
   CHECK(code_of_attach(std::move(fd)) == Code::kIncompatible);
 }
 
@@ -295,7 +295,7 @@ TEST_CASE("A core dump of a process with a large arena commits no pages") {
     setrlimit(RLIMIT_CORE, &large);
     if (chdir(folder) != 0) return false;
     // A mapping with holes, as of a large block that was used in part.
-    static_cast<void>(arena->address(BlockId::make(32, 0)));
+    static_cast<void>(arena->blocks().address(BlockId::make(32, 0)));
     signal(SIGABRT, SIG_DFL);
     std::abort();
   });

@@ -23,23 +23,23 @@ TEST_CASE("A block freed last is used first") {
   CHECK(next.ref().id == first);
 }
 
-TEST_CASE("A block used again has a new sequence, so an old reference to it is not current") {
+TEST_CASE("A block used again has a new generation, so an old reference to it is not current") {
   auto arena = new_arena();
   OwnedBlock block = new_block(*arena);
   const BlockRef old = block.ref();
-  CHECK(arena->is_current(old));
+  CHECK(arena->blocks().is_current(old));
   block.abandon();
-  CHECK_FALSE(arena->is_current(old));
+  CHECK_FALSE(arena->blocks().is_current(old));
   const OwnedBlock again = new_block(*arena);
   REQUIRE(again.ref().id == old.id);
-  CHECK(arena->is_current(again.ref()));
-  CHECK_FALSE(arena->is_current(old));
+  CHECK(arena->blocks().is_current(again.ref()));
+  CHECK_FALSE(arena->blocks().is_current(old));
 }
 
-TEST_CASE("Sequences wrap without losing the block") {
+TEST_CASE("Generations wrap without losing the block") {
   auto arena = new_arena();
   const BlockRef ref = new_block(*arena).ref();
-  BlockEntry& entry = *arena->entry(ref.id);
+  BlockEntry& entry = *arena->blocks().entry(ref.id);
   entry.word = memory::block_word(BlockState::kFree, memory::kNobody, memory::kBlockGenerationMask);
   const OwnedBlock block = new_block(*arena);
   CHECK(block.ref() == BlockRef{ref.id, 0});
@@ -135,8 +135,8 @@ TEST_CASE("Pages of the class that went unused for longest make room, whatever i
   idle.abandon();
   busy.abandon();
   const OwnedBlock other = new_block(*arena, (5 << 20) + (512 << 10));  // 512 KiB more than there is
-  CHECK(arena->entry(busy_ref.id)->committed == 2 << 20);
-  CHECK(arena->entry(idle_ref.id)->committed < 1 << 20);
+  CHECK(arena->blocks().entry(busy_ref.id)->committed == 2 << 20);
+  CHECK(arena->blocks().entry(idle_ref.id)->committed < 1 << 20);
 }
 
 TEST_CASE("The budget is never exceeded, in the counts or in the file") {
@@ -191,6 +191,19 @@ TEST_CASE("Free pages beyond what was needed lately are given back by whoever fr
   blocks.clear();
   CHECK(arena->stats().committed_bytes < 200 * kMiB);
   CHECK(arena->stats().committed_bytes >= 64 * kMiB);
+  CHECK(arena->check() == "");
+}
+
+TEST_CASE("One release gives back 64 MiB of pages at most, also of the smallest blocks") {
+  auto arena = new_arena(160 * kMiB);
+  std::vector<OwnedBlock> blocks;
+  for (int i = 0; i < 160 * 256; ++i) blocks.push_back(new_block(*arena));
+  OwnedBlock last = std::move(blocks.back());
+  blocks.clear();
+  arena->header().peak_used[0] = 0;
+  arena->header().peak_used[1] = 0;
+  last.abandon();
+  CHECK(arena->stats().committed_bytes == (160 - 64) * kMiB);
   CHECK(arena->check() == "");
 }
 
@@ -294,5 +307,5 @@ TEST_CASE("A block whose list of references does not fit it is refused") {
   auto arena = new_arena();
   OwnedBlock block = new_block(*arena, 16);
   const BlockRef list[2] = {block.ref(), block.ref()};
-  CHECK(arena->set_references(block, list, patience()).code() == Code::kInvalid);
+  CHECK(arena->holders().refer(block, list, patience()).code() == Code::kInvalid);
 }

@@ -22,7 +22,7 @@ void kill_at_every_change(Prepare prepare, Act act, Keep kept_bytes) {
     auto state = prepare(*arena);
     killed = killed_at_change(n, [&] { act(*arena, state); });
     INFO("killed before change " << n);
-    const bool found = arena->check_participants(0);
+    const bool found = arena->participants().check(0);
     if (killed) REQUIRE(found);
     REQUIRE(arena->reconcile(patience()).ok());
     REQUIRE(arena->check() == "");
@@ -130,7 +130,7 @@ TEST_CASE("A sender killed anywhere leaves its message wholly in the window or n
 TEST_CASE("A receiver killed anywhere takes at most its message with it") {
   kill_at_every_change(
       window_of_two,
-      [](Arena& arena, WindowState& state) { arena.drop_hold(Window::of(arena, state.channel.ref()).get(arena)); },
+      [](Arena& arena, WindowState& state) { arena.holders().drop(Window::of(arena, state.channel.ref()).get(arena)); },
       window_bytes);
 }
 
@@ -152,10 +152,10 @@ TEST_CASE("A process killed anywhere in referring to blocks loses neither them n
           const Lease array = new_lease(arena, 4096);
           OwnedBlock message = new_block(arena, 10'000);
           const BlockRef list[] = {array.ref()};
-          if (!arena.set_references(message, list, patience()).ok()) std::abort();
+          if (!arena.holders().refer(message, list, patience()).ok()) std::abort();
           window.put(arena, std::move(message));
         }
-        arena.drop_hold(window.get(arena));
+        arena.holders().drop(window.get(arena));
       },
       [](Arena& arena, WindowState& state) {
         // A message in the window keeps the array as well.
@@ -180,15 +180,15 @@ TEST_CASE("A process killed anywhere in attaching leaves a slot that others can 
     auto arena = new_arena();
     // Gives up its own slot first, as a newcomer has none.
     killed = killed_at_change(n, [&] {
-      auto slot = arena->reserve_slot();
-      if (slot) arena->abandon_slot(std::move(*slot));
+      auto slot = arena->reconciler().reserve_slot();
+      if (slot) arena->participants().abandon(std::move(*slot));
     });
     INFO("killed before change " << n);
-    arena->check_participants(0);
+    arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
     REQUIRE(arena->check() == "");
     REQUIRE(arena->stats().participants == 1);
-    REQUIRE(arena->reserve_slot().ok());
+    REQUIRE(arena->reconciler().reserve_slot().ok());
   }
   REQUIRE(n > 3);
 }
@@ -205,7 +205,7 @@ TEST_CASE("A reconcile killed anywhere is finished by the next one") {
           const Lease held = new_lease(arena, 9000);
           OwnedBlock message = new_block(arena, 10'000);
           const BlockRef list[] = {held.ref()};
-          if (!arena.set_references(message, list, patience()).ok()) return false;
+          if (!arena.holders().refer(message, list, patience()).ok()) return false;
           const Lease own = arena.hold_new(std::move(message)).value();
           Window::of(arena, state.channel.ref()).put(arena, new_block(arena, 10'000));
           ready.open();
@@ -214,7 +214,7 @@ TEST_CASE("A reconcile killed anywhere is finished by the next one") {
         });
         ready.wait();
         dead.kill_and_wait();
-        arena.mark_dirty();
+        arena.participants().mark_dirty();
         return state;
       },
       [](Arena& arena, WindowState&) {
@@ -227,11 +227,11 @@ TEST_CASE("A reconcile killed while another process lets go of blocks loses none
   for (std::int64_t n = 1;; n += 3) {
     auto arena = new_arena();
     Lease first = new_lease(*arena, 9000), second = new_lease(*arena, 9000);
-    arena->mark_dirty();
+    arena->participants().mark_dirty();
     const bool killed = killed_at_change(n, [&] { static_cast<void>(arena->reconcile(patience()).ok()); });
     INFO("killed before change " << n);
     first.reset();  // derived state may be half rebuilt now
-    arena->check_participants(0);
+    arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
     second.reset();
     REQUIRE(arena->check() == "");

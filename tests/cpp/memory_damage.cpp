@@ -19,17 +19,17 @@ void use(Arena& arena, const Lease& channel) {
       if (!lease) continue;
       auto message = arena.allocate(200, BlockKind::kMessage, no_wait());
       const BlockRef list[] = {lease->ref()};
-      if (message && arena.set_references(*message, list, patience(50)).ok()) window.put(arena, std::move(*message));
+      if (message && arena.holders().refer(*message, list, patience(50)).ok()) window.put(arena, std::move(*message));
       auto again = arena.hold_existing(lease->ref(), patience(50));
     }
     const BlockRef ref = window.get(arena);
-    if (arena.is_current(ref)) arena.drop_hold(ref);
+    if (arena.blocks().is_current(ref)) arena.holders().drop(ref);
     static_cast<void>(arena.stats());
-    static_cast<void>(arena.holders());
+    static_cast<void>(arena.inspector().holders());
     static_cast<void>(arena.check());
     arena.trim();
-    arena.check_participants(0);
-    arena.mark_dirty();
+    arena.participants().check(0);
+    arena.participants().mark_dirty();
     static_cast<void>(arena.reconcile(patience(200)).ok());
   }
 }
@@ -77,19 +77,22 @@ TEST_CASE("Any word of the header may be anything") {
 }
 
 TEST_CASE("Any word of a participant may be anything") {
-  damage_each_word(48, [](Arena& arena) { return reinterpret_cast<std::byte*>(&arena.participant(0)); });
+  damage_each_word(48, [](Arena& arena) { return reinterpret_cast<std::byte*>(&arena.participants().slot(0)); });
 }
 
 TEST_CASE("Any word of a block's entry may be anything while the block is held") {
-  damage_each_word(24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.entry(BlockId::make(13, 0))); });
+  damage_each_word(
+      24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.blocks().entry(BlockId::make(13, 0))); });
 }
 
 TEST_CASE("Any word of a free block's entry may be anything") {
-  damage_each_word(24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.entry(BlockId::make(13, 1))); });
+  damage_each_word(
+      24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.blocks().entry(BlockId::make(13, 1))); });
 }
 
 TEST_CASE("Any word of a channel block's entry may be anything") {
-  damage_each_word(24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.entry(BlockId::make(12, 0))); });
+  damage_each_word(
+      24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.blocks().entry(BlockId::make(12, 0))); });
 }
 
 TEST_CASE("Pages are taken from no block but one of the class whose list names it") {
@@ -108,12 +111,12 @@ TEST_CASE("Pages are taken from no block but one of the class whose list names i
 TEST_CASE("A list of references that is longer than its block, or lies beyond it, refers to nothing") {
   auto arena = new_arena();
   Lease lease = new_lease(*arena, 5000);
-  BlockEntry& entry = *arena->entry(lease.ref().id);
+  BlockEntry& entry = *arena->blocks().entry(lease.ref().id);
   for (const auto& [offset, length] : {std::pair{std::uint64_t{0}, 0xffffffffu}, std::pair{std::uint64_t{8184}, 1u},
                                        std::pair{~std::uint64_t{7}, 1u}, std::pair{std::uint64_t{3}, 1u}}) {
     entry.list_offset = offset;
     entry.list_length = length;
-    CHECK(arena->referred_to_by(lease.ref()).empty());
+    CHECK(arena->blocks().referred_to_by(lease.ref()).empty());
   }
   lease.reset();
   CHECK(used_bytes(*arena) == 0);
@@ -125,12 +128,12 @@ TEST_CASE("Blocks that refer to each other in a circle are not walked for ever")
   for (const auto& [from, to] : {std::pair{&one, &two}, std::pair{&two, &one}}) {
     auto* list = reinterpret_cast<memory::ListEntry*>(from->data());
     list[0] = {to->ref().id.value, to->ref().generation};
-    arena->entry(from->ref().id)->list_offset = 0;
-    arena->entry(from->ref().id)->list_length = 1;
-    arena->entry(to->ref().id)->refcount = 1;
+    arena->blocks().entry(from->ref().id)->list_offset = 0;
+    arena->blocks().entry(from->ref().id)->list_length = 1;
+    arena->blocks().entry(to->ref().id)->refcount = 1;
   }
   one.reset();
   two.reset();
-  arena->mark_dirty();
+  arena->participants().mark_dirty();
   CHECK(arena->reconcile(patience()).ok());
 }

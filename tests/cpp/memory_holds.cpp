@@ -49,7 +49,7 @@ Lease filled_lease(Arena& arena, std::uint64_t bytes, int value) {
 // A block that only its list's owner keeps.
 Lease message_with(Arena& arena, const std::vector<BlockRef>& referred) {
   OwnedBlock message = new_block(arena, 4096);
-  if (!arena.set_references(message, referred, patience()).ok()) std::abort();
+  if (!arena.holders().refer(message, referred, patience()).ok()) std::abort();
   return arena.hold_new(std::move(message)).value();
 }
 
@@ -59,12 +59,12 @@ TEST_CASE("A block is free when its last lease goes, not before") {
   auto arena = new_arena();
   Lease first = new_lease(*arena);
   Lease second = arena->hold_existing(first.ref(), patience()).value();
-  CHECK(arena->lease_count() == 2);
+  CHECK(arena->holders().lease_count() == 2);
   first.reset();
   CHECK(used_bytes(*arena) == 4096);
   second.reset();
   CHECK(used_bytes(*arena) == 0);
-  CHECK(arena->lease_count() == 0);
+  CHECK(arena->holders().lease_count() == 0);
 }
 
 TEST_CASE("A lease that is moved is one lease") {
@@ -72,7 +72,7 @@ TEST_CASE("A lease that is moved is one lease") {
   Lease first = new_lease(*arena);
   Lease second = std::move(first);
   CHECK_FALSE(first.valid());
-  CHECK(arena->lease_count() == 1);
+  CHECK(arena->holders().lease_count() == 1);
   second = Lease{};
   CHECK(used_bytes(*arena) == 0);
 }
@@ -123,7 +123,7 @@ TEST_CASE("Two processes hold one block, and either may go first") {
       go.open();
       REQUIRE(child.succeeded());
     }
-    arena->check_participants(0);
+    arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
     CHECK(used_bytes(*arena) == 0);
     CHECK(arena->check() == "");
@@ -160,7 +160,7 @@ TEST_CASE("A grandchild's inherited lease keeps its bytes too") {
   });
   lease.reset();
   // Only when the child has dropped its own as well is the grandchild the last.
-  while (arena->holders().size() > 1) std::this_thread::yield();
+  while (arena->inspector().holders().size() > 1) std::this_thread::yield();
   overfill(*arena);
   dropped.open();
   CHECK(child.succeeded());
@@ -171,7 +171,7 @@ TEST_CASE("What a child lets go of is still held by its parent") {
   Lease lease = filled_lease(*arena, kMiB, 4);
   Child child([&] {
     lease.reset();
-    return arena->lease_count() == 0;
+    return arena->holders().lease_count() == 0;
   });
   REQUIRE(child.succeeded());
   overfill(*arena);
@@ -185,7 +185,7 @@ TEST_CASE("A forked child's bytes are free when it exits") {
   REQUIRE(child.succeeded());
   lease.reset();
   CHECK(used_bytes(*arena) == kMiB);
-  CHECK(arena->check_participants(0));
+  CHECK(arena->participants().check(0));
   REQUIRE(arena->reconcile(patience()).ok());
   CHECK(used_bytes(*arena) == 0);
 }
@@ -198,7 +198,7 @@ TEST_CASE("A block being written at a fork stays the parent's") {
     return true;
   });
   REQUIRE(child.succeeded());
-  CHECK(arena->is_current(block.ref()));
+  CHECK(arena->blocks().is_current(block.ref()));
   CHECK(used_bytes(*arena) == 4096);
 }
 
@@ -206,8 +206,8 @@ TEST_CASE("A receive under way in another thread at a fork is not inherited") {
   auto arena = new_arena();
   OwnedBlock block = new_block(*arena);
   const BlockRef ref = block.ref();
-  arena->begin_hold(ref, arena->identity().value());
-  arena->published(block);
+  arena->holders().begin(ref, arena->identity().value());
+  block.publish();
   Gate forked, go;
   Child child([&] {
     forked.open();
@@ -215,7 +215,7 @@ TEST_CASE("A receive under way in another thread at a fork is not inherited") {
     return true;
   });
   forked.wait();
-  arena->drop_hold(ref);
+  arena->holders().drop(ref);
   CHECK(used_bytes(*arena) == 0);
   go.open();
   CHECK(child.succeeded());
@@ -238,9 +238,9 @@ TEST_CASE("A child without fork handlers releases nothing") {
   int status = -1;
   REQUIRE(waitpid(static_cast<pid_t>(cloned), &status, 0) == cloned);
   REQUIRE(status == 0);
-  CHECK(arena->is_current(block.ref()));
+  CHECK(arena->blocks().is_current(block.ref()));
   CHECK(used_bytes(*arena) == 8192 + 4096);
-  CHECK(arena->holders().size() == 1);
+  CHECK(arena->inspector().holders().size() == 1);
   CHECK(is_filled(lease, 8));
 }
 
@@ -258,9 +258,9 @@ TEST_CASE("A child without fork handlers that takes part later does so as itself
     bool good = me.ok() && *me != parent;
     Lease own = arena->hold_existing(lease.ref(), patience()).value();
     lease.reset();  // inherited: it counts for nothing here, so `own` is not ended by it
-    good = good && arena->lease_count() == 1;
+    good = good && arena->holders().lease_count() == 1;
     own.reset();
-    syscall(SYS_exit_group, good && arena->lease_count() == 0 ? 0 : 1);
+    syscall(SYS_exit_group, good && arena->holders().lease_count() == 0 ? 0 : 1);
   }
   int status = -1;
   REQUIRE(waitpid(static_cast<pid_t>(cloned), &status, 0) == cloned);
@@ -271,10 +271,10 @@ TEST_CASE("A child without fork handlers that takes part later does so as itself
 TEST_CASE("A block received again while an earlier view lives stays held when that view goes") {
   auto arena = new_arena();
   Lease view = new_lease(*arena);
-  arena->begin_hold(view.ref(), arena->identity().value());  // as a redelivery does
+  arena->holders().begin(view.ref(), arena->identity().value());  // as a redelivery does
   const BlockRef ref = view.ref();
   view.reset();
-  CHECK(arena->is_current(ref));
+  CHECK(arena->blocks().is_current(ref));
   const Lease again = arena->adopt_hold(ref).value();
   CHECK(used_bytes(*arena) == 4096);
 }
@@ -282,10 +282,10 @@ TEST_CASE("A block received again while an earlier view lives stays held when th
 TEST_CASE("A message copied out does not end the hold of an earlier view of it") {
   auto arena = new_arena();
   const Lease view = new_lease(*arena);
-  arena->begin_hold(view.ref(), arena->identity().value());
-  arena->drop_hold(view.ref());
-  CHECK(arena->is_current(view.ref()));
-  CHECK(arena->holders().size() == 1);
+  arena->holders().begin(view.ref(), arena->identity().value());
+  arena->holders().drop(view.ref());
+  CHECK(arena->blocks().is_current(view.ref()));
+  CHECK(arena->inspector().holders().size() == 1);
 }
 
 TEST_CASE("Letting go while another process has the arena lock does not block, and the owner collects it") {
@@ -294,10 +294,10 @@ TEST_CASE("Letting go while another process has the arena lock does not block, a
   Gate locked, go, unlocked, end;
   Child child([&] {
     lease.reset();
-    if (!arena->lock_blocks(patience()).ok()) return false;
+    if (!arena->reconciler().lock_arena(patience()).ok()) return false;
     locked.open();
     go.wait();
-    arena->unlock_blocks();
+    arena->reclaimer().unlock();
     unlocked.open();
     end.wait();
     return true;
@@ -319,7 +319,7 @@ TEST_CASE("What is let go while the owner of the arena lock dies is collected by
   Gate locked;
   Child child([&] {
     lease.reset();
-    if (!arena->lock_blocks(patience()).ok()) return false;
+    if (!arena->reconciler().lock_arena(patience()).ok()) return false;
     locked.open();
     pause();
     return true;
@@ -339,15 +339,15 @@ TEST_CASE("More frees than the deferred-free list takes are all done") {
   Gate locked, go;
   Child child([&] {
     leases.clear();
-    if (!arena->lock_blocks(patience()).ok()) return false;
+    if (!arena->reconciler().lock_arena(patience()).ok()) return false;
     locked.open();
     go.wait();
-    arena->unlock_blocks();
+    arena->reclaimer().unlock();
     return true;
   });
   locked.wait();
   leases.clear();
-  CHECK(arena->dirty());  // the list overflowed: the next to lock looks at everything
+  CHECK(arena->participants().is_dirty());  // the list overflowed: the next to lock looks at everything
   go.open();
   REQUIRE(child.succeeded());
   new_block(*arena).abandon();
@@ -362,9 +362,9 @@ TEST_CASE("Blocks that a message refers to live as long as it does") {
   const BlockRef one = first.ref(), two = second.ref();
   first.reset();
   second.reset();
-  CHECK(arena->is_current(one));
-  CHECK(arena->is_current(two));
-  CHECK(arena->referred_to_by(message.ref()).size() == 2);
+  CHECK(arena->blocks().is_current(one));
+  CHECK(arena->blocks().is_current(two));
+  CHECK(arena->blocks().referred_to_by(message.ref()).size() == 2);
   CHECK(arena->check() == "");
   message.reset();
   CHECK(used_bytes(*arena) == 0);
@@ -415,7 +415,7 @@ TEST_CASE("Held bytes are counted once, however many hold them") {
   auto arena = new_arena();
   const Lease lease = new_lease(*arena, 5000);
   const Lease again = arena->hold_existing(lease.ref(), patience()).value();
-  CHECK(arena->held_bytes() == 8192);
+  CHECK(arena->pool().held_bytes() == 8192);
   Gate held, go;
   Child child([&] {
     held.open();
@@ -423,7 +423,7 @@ TEST_CASE("Held bytes are counted once, however many hold them") {
     return true;
   });
   held.wait();
-  CHECK(arena->held_bytes() == 8192);
+  CHECK(arena->pool().held_bytes() == 8192);
   go.open();
 }
 
@@ -451,19 +451,19 @@ TEST_CASE("Threads allocate, hold, hand over and let go while others fork") {
     });
   }
   for (int i = 0; i < 10; ++i) {
-    Child child([&] { return arena->lease_count() < 100; });
+    Child child([&] { return arena->holders().lease_count() < 100; });
     if (!child.succeeded()) good = false;
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(good);
-  arena->check_participants(0);
+  arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
   CHECK(used_bytes(*arena) == 0);
   CHECK(arena->check() == "");
 }
 
 TEST_CASE("The table of holds finds, grows and closes gaps like a map") {
-  memory::HoldTable table;
+  memory::HoldCounts table;
   std::vector<bool> model(2000, false);
   std::uint64_t random = 12345;
   INFO("seed 12345");
@@ -472,11 +472,11 @@ TEST_CASE("The table of holds finds, grows and closes gaps like a map") {
     const std::uint64_t key = random >> 40 & 1023;
     const BlockId id = BlockId::make(static_cast<unsigned>(12 + key % 3), key);
     if ((random >> 60) % 2 == 0) {
-      memory::HoldTable::Hold* hold = table.add(id);
+      memory::HoldCounts::Hold* hold = table.add(id);
       REQUIRE(hold != nullptr);
       hold->leases = static_cast<std::uint32_t>(key);
       model[key] = true;
-    } else if (memory::HoldTable::Hold* hold = table.find(id)) {
+    } else if (memory::HoldCounts::Hold* hold = table.find(id)) {
       REQUIRE(model[key]);
       REQUIRE(hold->leases == key);
       table.erase(hold);
@@ -486,6 +486,6 @@ TEST_CASE("The table of holds finds, grows and closes gaps like a map") {
     }
   }
   std::size_t count = 0;
-  table.for_each([&](const memory::HoldTable::Hold&) { ++count; });
+  table.for_each([&](const memory::HoldCounts::Hold&) { ++count; });
   CHECK(count == static_cast<std::size_t>(std::count(model.begin(), model.end(), true)));
 }

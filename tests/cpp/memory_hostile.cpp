@@ -34,15 +34,15 @@ TEST_CASE("Looking into an arena whose marks are damaged commits nothing") {
   auto arena = new_arena(memory::round_up(std::uint64_t{8} << 30, memory::kPageBytes));
   const Lease held = new_lease(*arena, 5000);
   const std::uint64_t before = file_pages_bytes(*arena);
-  for (unsigned k = memory::kMinClass; k <= arena->geometry().max_class(); ++k) {
+  for (unsigned k = memory::kMinClass; k <= arena->blocks().geometry().max_class(); ++k) {
     class_of(*arena, k).high = kMinusOne;
     class_of(*arena, k).table_committed = kMinusOne;
   }
   CHECK(arena->stats().blocks == 1);
-  CHECK(arena->holders().size() == 1);
+  CHECK(arena->inspector().holders().size() == 1);
   CHECK_FALSE(arena->check().empty());
   CHECK(file_pages_bytes(*arena) < before + kMiB);
-  arena->mark_dirty();
+  arena->participants().mark_dirty();
   REQUIRE(arena->reconcile(patience()).ok());
   CHECK(arena->check() == "");
 }
@@ -63,7 +63,7 @@ TEST_CASE("A mark that is too low gives no block away twice") {
   class_of(*arena, 13).high = 0;
   const OwnedBlock other = new_block(*arena, 5000);
   CHECK(other.ref().id != held.ref().id);
-  CHECK(arena->is_current(held.ref()));
+  CHECK(arena->blocks().is_current(held.ref()));
 }
 
 TEST_CASE("A mark beyond the table is set right") {
@@ -79,7 +79,7 @@ TEST_CASE("A mark beyond the table is set right") {
 TEST_CASE("A lease is no longer than its block, whatever the entry says") {
   auto arena = new_arena();
   const Lease held = new_lease(*arena, 5000);
-  arena->entry(held.ref().id)->size = kMinusOne;
+  arena->blocks().entry(held.ref().id)->size = kMinusOne;
   const Lease again = arena->hold_existing(held.ref(), patience()).value();
   CHECK(again.bytes() == 8192);
 }
@@ -92,7 +92,7 @@ TEST_CASE("Pages are punched out of no other block, whatever the entry says mean
     return new_lease(*arena, 5000);
   }();
   std::memset(neighbour.data(), 7, 5000);
-  BlockEntry& victim = *arena->entry(BlockId::make(13, 0));
+  BlockEntry& victim = *arena->blocks().entry(BlockId::make(13, 0));
   REQUIRE(neighbour.ref().id == BlockId::make(13, 1));
   const Flips flips(victim.committed, {8192, 16384, kMinusOne});
   for (int i = 0; i < 2000; ++i) {
@@ -123,19 +123,19 @@ TEST_CASE("A list of references that changes while it is read leads nowhere") {
   const Lease held = new_lease(*arena, 5000);
   OwnedBlock message = new_block(*arena, 5000);
   const BlockRef list[] = {held.ref()};
-  REQUIRE(arena->set_references(message, list, patience()).ok());
+  REQUIRE(arena->holders().refer(message, list, patience()).ok());
   const Lease reader = arena->hold_new(std::move(message)).value();
-  BlockEntry& entry = *arena->entry(reader.ref().id);
+  BlockEntry& entry = *arena->blocks().entry(reader.ref().id);
   auto& item = *reinterpret_cast<memory::ListEntry*>(reader.data() + entry.list_offset.load());
   Child child([&] {
     const Flips offsets(entry.list_offset, {entry.list_offset.load(), kMinusOne - 7, 8, 1 << 20});
     const Flips ids(as_atomic(item.id), {item.id, kMinusOne, 0, std::uint64_t{63} << 32});
     for (int i = 0; i < 20'000; ++i) {
-      for (const BlockRef& ref : arena->referred_to_by(reader.ref())) {
-        if (!arena->geometry().contains(ref.id)) return false;
+      for (const BlockRef& ref : arena->blocks().referred_to_by(reader.ref())) {
+        if (!arena->blocks().geometry().contains(ref.id)) return false;
       }
       if (i % 100 == 0) static_cast<void>(arena->check());
-      if (i % 100 == 0) arena->mark_dirty();
+      if (i % 100 == 0) arena->participants().mark_dirty();
       if (i % 100 == 0) arena->reconcile(patience()).ok();
     }
     return true;

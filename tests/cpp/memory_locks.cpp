@@ -133,7 +133,7 @@ TEST_CASE("The lock of a killed recovery is taken over by the next recovery") {
   Child owner(owner_of(*arena, arena->header().reconcile_lock, taken));
   REQUIRE(taken.wait() == 1);
   owner.kill_and_wait();
-  arena->mark_dirty();
+  arena->participants().mark_dirty();
   CHECK(arena->reconcile(patience()).ok());
   CHECK(arena->check() == "");
 }
@@ -151,7 +151,7 @@ TEST_CASE("A stopped owner is not dead: its lock is waited for, and the error na
   REQUIRE_FALSE(locked.ok());
   CHECK(locked.code() == Code::kTimeout);
   CHECK(locked.error().message.find(std::to_string(owner.pid())) != std::string::npos);
-  CHECK_FALSE(arena->dirty());
+  CHECK_FALSE(arena->participants().is_dirty());
 }
 
 TEST_CASE("Recovery behind a stopped owner gives up in time and frees nothing that a channel may keep") {
@@ -166,13 +166,13 @@ TEST_CASE("Recovery behind a stopped owner gives up in time and frees nothing th
   REQUIRE(taken.wait() == 1);
   owner.signal(SIGSTOP);
   owner.wait_until_stopped();
-  arena->mark_dirty();
+  arena->participants().mark_dirty();
   CHECK(arena->reconcile(patience(50)).code() == Code::kTimeout);
-  CHECK(arena->is_current(queued));
-  CHECK(arena->dirty());
+  CHECK(arena->blocks().is_current(queued));
+  CHECK(arena->participants().is_dirty());
   owner.kill_and_wait();
   REQUIRE(arena->reconcile(patience()).ok());
-  CHECK(arena->is_current(queued));
+  CHECK(arena->blocks().is_current(queued));
   CHECK(window.get(*arena) == queued);
 }
 
@@ -187,7 +187,7 @@ TEST_CASE("A lock word that no owner wrote is replaced") {
     REQUIRE(arena->lock(guarded.lock, no_wait()).ok());
     arena->unlock(guarded.lock);
     CHECK(guarded.lock == 0);
-    CHECK_FALSE(arena->dirty());
+    CHECK_FALSE(arena->participants().is_dirty());
   }
 }
 

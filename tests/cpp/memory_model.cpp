@@ -29,7 +29,7 @@ class Model {
       case 6: receive(); break;
       case 7: inherit_and_kill(); break;
       case 8: arena_->trim(); break;
-      default: arena_->mark_dirty(); REQUIRE(arena_->reconcile(patience()).ok());
+      default: arena_->participants().mark_dirty(); REQUIRE(arena_->reconcile(patience()).ok());
     }
   }
 
@@ -39,9 +39,9 @@ class Model {
     for (const Held& held : held_) keep(memory::pack(held.lease.ref()), kept);
     for (const std::uint64_t block : queued_) keep(block, kept);
     REQUIRE(arena_->stats().blocks == kept.size());
-    for (const std::uint64_t block : kept) REQUIRE(arena_->is_current(memory::unpack(block)));
+    for (const std::uint64_t block : kept) REQUIRE(arena_->blocks().is_current(memory::unpack(block)));
     for (const Held& held : held_) REQUIRE(std::to_integer<int>(held.lease.data()[0]) == held.mark);
-    REQUIRE(arena_->lease_count() == held_.size() + 1);
+    REQUIRE(arena_->holders().lease_count() == held_.size() + 1);
     REQUIRE(Window::of(*arena_, channel_.ref()).queued() == queued_.size());
   }
 
@@ -90,7 +90,7 @@ class Model {
       referred.push_back(held_[any_held()].lease.ref());
       list.push_back(memory::pack(referred.back()));
     }
-    if (!referred.empty()) REQUIRE(arena_->set_references(block, referred, patience()).ok());
+    if (!referred.empty()) REQUIRE(arena_->holders().refer(block, referred, patience()).ok());
     REQUIRE(Window::of(*arena_, channel_.ref()).put(*arena_, std::move(block)));
     queued_.push_back(name);
     marks_[name] = mark;
@@ -98,14 +98,14 @@ class Model {
   void receive() {
     const BlockRef ref = Window::of(*arena_, channel_.ref()).get(*arena_);
     if (queued_.empty()) {
-      REQUIRE_FALSE(arena_->is_current(ref));
+      REQUIRE_FALSE(arena_->blocks().is_current(ref));
       return;
     }
     const std::uint64_t name = memory::pack(ref);
     REQUIRE(name == queued_.front());
     queued_.erase(queued_.begin());
     if (random_() % 2 == 0) {
-      arena_->drop_hold(ref);
+      arena_->holders().drop(ref);
     } else {
       held_.push_back({arena_->adopt_hold(ref).value(), marks_[name]});
     }
@@ -125,7 +125,7 @@ class Model {
     });
     done.wait();
     child.kill_and_wait();
-    REQUIRE(arena_->check_participants(0));
+    REQUIRE(arena_->participants().check(0));
     REQUIRE(arena_->reconcile(patience()).ok());
   }
 
@@ -161,7 +161,7 @@ bool work(Arena& arena, const Lease& channel, Progress& progress, std::uint64_t 
       std::memset(block->data(), static_cast<int>(random() % 256), bytes - 64);
       if (!held.empty() && random() % 3 == 0) {
         const BlockRef list[] = {held[random() % held.size()].ref()};
-        if (!arena.set_references(*block, list, patience()).ok()) return false;
+        if (!arena.holders().refer(*block, list, patience()).ok()) return false;
       }
       window.put(arena, std::move(*block));
     }
@@ -222,10 +222,10 @@ TEST_CASE("Workers killed at random lose nothing, damage nothing and stop nobody
   }
   workers.clear();
   CHECK(progress.damaged == 0);
-  arena->check_participants(0);
+  arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
   Window& window = Window::of(*arena, channel.ref());
-  while (window.queued() != 0) arena->drop_hold(window.get(*arena));
+  while (window.queued() != 0) arena->holders().drop(window.get(*arena));
   CHECK(arena->check() == "");
   CHECK(arena->stats().blocks == 2);
 }

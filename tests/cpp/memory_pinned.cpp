@@ -16,17 +16,17 @@ struct Pinner {
   Child child;
   explicit Pinner(Arena& arena, bool unpins = true)
       : child([&] {
-          if (!arena.set_pinned(true, patience()).ok()) return false;
+          if (!arena.allocator().set_pinned(true, patience()).ok()) return false;
           pinned.open(1);
           told.wait();
-          return !unpins || arena.set_pinned(false, patience()).ok();
+          return !unpins || arena.allocator().set_pinned(false, patience()).ok();
         }) {
     pinned.wait();
   }
 };
 
 bool is_shared(Arena& arena, const Lease& lease) {
-  return arena.is_shared(lease.ref(), patience()).value();
+  return arena.holders().is_shared(lease.ref(), patience()).value();
 }
 
 }  // namespace
@@ -36,15 +36,17 @@ TEST_CASE("While a process pins the arena, nobody gives pages back") {
   { const Lease lease = new_lease(*arena, 3 * kMiB); }
   const std::uint64_t pages = file_pages_bytes(*arena);
 
-  REQUIRE(arena->set_pinned(true, patience()).ok());
-  CHECK(arena->is_pinned());
-  CHECK(arena->is_pinned_here());
+  REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
+  CHECK(arena->participants().is_pinned());
+  CHECK(arena->participants().is_pinned_here());
   CHECK(arena->trim() == 0);
-  CHECK(Child([&] { return arena->is_pinned() && !arena->is_pinned_here() && arena->trim() == 0; }).succeeded());
+  CHECK(Child([&] {
+          return arena->participants().is_pinned() && !arena->participants().is_pinned_here() && arena->trim() == 0;
+        }).succeeded());
   CHECK(file_pages_bytes(*arena) >= pages);
 
-  REQUIRE(arena->set_pinned(false, patience()).ok());
-  CHECK_FALSE(arena->is_pinned());
+  REQUIRE(arena->allocator().set_pinned(false, patience()).ok());
+  CHECK_FALSE(arena->participants().is_pinned());
   CHECK(arena->trim() == 3 * kMiB);
   CHECK(arena->check() == "");
 }
@@ -53,8 +55,8 @@ TEST_CASE("Another process's pin holds until it unpins") {
   auto arena = new_arena();
   { const Lease lease = new_lease(*arena, kMiB); }
   Pinner other(*arena);
-  CHECK(arena->is_pinned());
-  CHECK_FALSE(arena->is_pinned_here());
+  CHECK(arena->participants().is_pinned());
+  CHECK_FALSE(arena->participants().is_pinned_here());
   CHECK(arena->trim() == 0);
   other.told.open(1);
   REQUIRE(other.child.succeeded());
@@ -73,26 +75,26 @@ TEST_CASE("The pin of a process that died ends with the next look at who lives")
     }
   }
   CHECK(arena->trim() == kMiB);
-  CHECK_FALSE(arena->is_pinned());
+  CHECK_FALSE(arena->participants().is_pinned());
   CHECK(arena->check() == "");
 }
 
 TEST_CASE("Whoever gets the slot of a process that had pinned does not pin") {
   auto arena = new_arena();
   { Pinner other(*arena, false); }
-  CHECK(Child([&] { return !arena->is_pinned_here(); }).succeeded());
+  CHECK(Child([&] { return !arena->participants().is_pinned_here(); }).succeeded());
   CHECK(arena->identity().ok());
-  arena->check_participants(0);
+  arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
-  CHECK_FALSE(arena->is_pinned());
+  CHECK_FALSE(arena->participants().is_pinned());
 }
 
 TEST_CASE("A block whose writer died keeps its pages while the arena is pinned") {
   auto arena = new_arena();
   BlockRef ref{};
   { ref = new_lease(*arena, kMiB).ref(); }
-  std::byte* data = arena->address(ref.id);
-  REQUIRE(arena->set_pinned(true, patience()).ok());
+  std::byte* data = arena->blocks().address(ref.id);
+  REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
   data[5000] = std::byte{77};  // what a device would read
 
   Gate writing;
@@ -104,11 +106,11 @@ TEST_CASE("A block whose writer died keeps its pages while the arena is pinned")
   });
   REQUIRE(writing.wait() == 1);
   writer.kill_and_wait();
-  arena->check_participants(0);
+  arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
 
   CHECK(data[5000] == std::byte{77});
-  CHECK(arena->entry(ref.id)->committed.load() == kMiB);
+  CHECK(arena->blocks().entry(ref.id)->committed.load() == kMiB);
   CHECK(used_bytes(*arena) == 0);
   CHECK(arena->check() == "");
   const OwnedBlock again = new_block(*arena, kMiB);
@@ -119,12 +121,12 @@ TEST_CASE("A block whose writer died keeps its pages while the arena is pinned")
 TEST_CASE("An error for want of room says when a pin is why") {
   auto arena = new_arena(8 * kMiB);
   { const Lease lease = new_lease(*arena, 6 * kMiB); }
-  REQUIRE(arena->set_pinned(true, patience()).ok());
+  REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
   const auto block = arena->allocate(3 * kMiB, BlockKind::kMessage, no_wait());
   REQUIRE_FALSE(block.ok());
   CHECK(block.code() == Code::kOutOfSharedMemory);
   CHECK(block.error().message.find("pinned") != std::string::npos);
-  REQUIRE(arena->set_pinned(false, patience()).ok());
+  REQUIRE(arena->allocator().set_pinned(false, patience()).ok());
   CHECK(arena->allocate(3 * kMiB, BlockKind::kMessage, no_wait()).ok());
 }
 
@@ -135,7 +137,7 @@ TEST_CASE("A block is kept by others while a message refers to it or another pro
   {
     OwnedBlock message = new_block(*arena);
     const std::vector<BlockRef> referred{token.ref()};
-    REQUIRE(arena->set_references(message, referred, patience()).ok());
+    REQUIRE(arena->holders().refer(message, referred, patience()).ok());
     CHECK(is_shared(*arena, token));
   }
   CHECK_FALSE(is_shared(*arena, token));
@@ -151,19 +153,19 @@ TEST_CASE("A block is kept by others while a message refers to it or another pro
   REQUIRE(holds.wait() == 1);
   CHECK(is_shared(*arena, token));
   other.kill_and_wait();
-  REQUIRE(arena->check_participants(0));
+  REQUIRE(arena->participants().check(0));
   CHECK_FALSE(is_shared(*arena, token));
 }
 
 TEST_CASE("What a pinned arena cannot give is refused, whatever is queued in it") {
   auto arena = new_arena();
   { const Lease lease = new_lease(*arena, 12 * kMiB); }
-  REQUIRE(arena->set_pinned(true, patience()).ok());
+  REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
   const OwnedBlock queued = new_block(*arena, 4096);  // in use, and held by nobody: as if it were on its way
   const auto block = arena->allocate(4 * kMiB, BlockKind::kArray, WaitContext{});
   REQUIRE_FALSE(block.ok());
   REQUIRE(block.code() == Code::kOutOfSharedMemory);
   REQUIRE(block.error().message.find("pinned") != std::string::npos);
-  REQUIRE(arena->set_pinned(false, patience()).ok());
+  REQUIRE(arena->allocator().set_pinned(false, patience()).ok());
   REQUIRE(arena->allocate(4 * kMiB, BlockKind::kArray, no_wait()).ok());
 }

@@ -25,8 +25,8 @@ Identity dead_identity(Arena& arena) {
 }
 
 void recover(Arena& arena) {
-  arena.check_participants(0);
-  arena.mark_dirty();
+  arena.participants().check(0);
+  arena.participants().mark_dirty();
   REQUIRE(arena.reconcile(patience()).ok());
   REQUIRE(arena.check() == "");
 }
@@ -38,14 +38,14 @@ std::uint64_t holder_bit(Identity who) {
 // The block as its writer left it when it was killed.
 BlockRef left_in_writing(Arena& arena, Identity writer, std::uint64_t bytes = 4096) {
   OwnedBlock block = new_block(arena, bytes);
-  arena.entry(block.ref().id)->word = memory::block_word(BlockState::kWriting, writer, block.ref().generation);
+  arena.blocks().entry(block.ref().id)->word = memory::block_word(BlockState::kWriting, writer, block.ref().generation);
   return block.ref();
 }
 
 // The same with the block live and nobody keeping it.
 BlockRef left_live(Arena& arena) {
   OwnedBlock block = new_block(arena);
-  arena.published(block);
+  block.publish();
   return block.ref();
 }
 
@@ -79,7 +79,7 @@ TEST_CASE("A block that a dead process was writing is freed") {
   auto arena = new_arena();
   const BlockRef ref = left_in_writing(*arena, dead_identity(*arena));
   recover(*arena);
-  CHECK_FALSE(arena->is_current(ref));
+  CHECK_FALSE(arena->blocks().is_current(ref));
   CHECK(used_bytes(*arena) == 0);
 }
 
@@ -94,14 +94,14 @@ TEST_CASE("A block that a living process is writing is left alone") {
   });
   const BlockRef ref = memory::unpack(taken.wait());
   recover(*arena);
-  CHECK(arena->is_current(ref));
+  CHECK(arena->blocks().is_current(ref));
 }
 
 TEST_CASE("A block whose writer has bits that nobody had is freed") {
   auto arena = new_arena();
   const BlockRef ref = left_in_writing(*arena, memory::make_identity(0, 0xffff0));
   recover(*arena);
-  CHECK_FALSE(arena->is_current(ref));
+  CHECK_FALSE(arena->blocks().is_current(ref));
 }
 
 TEST_CASE("A block killed between its count and its pages gives back what it has of them") {
@@ -109,7 +109,7 @@ TEST_CASE("A block killed between its count and its pages gives back what it has
   const std::uint64_t before = file_pages_bytes(*arena);
   const BlockRef ref = left_in_writing(*arena, dead_identity(*arena), kMiB);
   // As if only a part had been allocated when its writer was killed.
-  REQUIRE(release_pages(arena->fd(), arena->geometry().data_offset(ref.id) + kMiB / 2, kMiB / 2));
+  REQUIRE(release_pages(arena->fd(), arena->blocks().geometry().data_offset(ref.id) + kMiB / 2, kMiB / 2));
   recover(*arena);
   CHECK(arena->stats().committed_bytes == 0);
   CHECK(file_pages_bytes(*arena) < before + kMiB / 2);
@@ -124,7 +124,7 @@ TEST_CASE("A message of a dead sender in the window is a message like any other"
   window.slots[0] = memory::pack(ref);
   window.tail = 1;
   recover(*arena);
-  CHECK(memory::state_of(arena->entry(ref.id)->word) == BlockState::kLive);
+  CHECK(memory::state_of(arena->blocks().entry(ref.id)->word) == BlockState::kLive);
   CHECK(window.get(*arena) == ref);
 }
 
@@ -134,23 +134,23 @@ TEST_CASE("A block stored beyond the window's end does not count") {
   const BlockRef ref = left_in_writing(*arena, dead_identity(*arena));
   Window::of(*arena, channel.ref()).slots[0] = memory::pack(ref);
   recover(*arena);
-  CHECK_FALSE(arena->is_current(ref));
+  CHECK_FALSE(arena->blocks().is_current(ref));
 }
 
 TEST_CASE("A live block that nothing keeps is freed") {
   auto arena = new_arena();
   const BlockRef ref = left_live(*arena);
   recover(*arena);
-  CHECK_FALSE(arena->is_current(ref));
+  CHECK_FALSE(arena->blocks().is_current(ref));
 }
 
 TEST_CASE("A live block that only a dead process held is freed") {
   auto arena = new_arena();
   const BlockRef ref = left_live(*arena);
   const Identity dead = dead_identity(*arena);
-  arena->entry(ref.id)->holders.words[memory::slot_of(dead) / 64] = holder_bit(dead);
+  arena->blocks().entry(ref.id)->holders.words[memory::slot_of(dead) / 64] = holder_bit(dead);
   recover(*arena);
-  CHECK_FALSE(arena->is_current(ref));
+  CHECK_FALSE(arena->blocks().is_current(ref));
 }
 
 TEST_CASE("The list of an unfinished message keeps nothing") {
@@ -158,8 +158,8 @@ TEST_CASE("The list of an unfinished message keeps nothing") {
   Lease array = new_lease(*arena);
   OwnedBlock message = new_block(*arena);
   const BlockRef list[] = {array.ref()};
-  REQUIRE(arena->set_references(message, list, patience()).ok());
-  arena->entry(message.ref().id)->word =
+  REQUIRE(arena->holders().refer(message, list, patience()).ok());
+  arena->blocks().entry(message.ref().id)->word =
       memory::block_word(BlockState::kWriting, dead_identity(*arena), message.ref().generation);
   array.reset();
   recover(*arena);
@@ -172,15 +172,15 @@ TEST_CASE("The list of a message in the window keeps its blocks, whatever the co
   Lease array = new_lease(*arena);
   OwnedBlock message = new_block(*arena);
   const BlockRef list[] = {array.ref()};
-  REQUIRE(arena->set_references(message, list, patience()).ok());
+  REQUIRE(arena->holders().refer(message, list, patience()).ok());
   REQUIRE(Window::of(*arena, channel.ref()).put(*arena, std::move(message)));
   const BlockRef ref = array.ref();
-  arena->entry(ref.id)->refcount = 99;
+  arena->blocks().entry(ref.id)->refcount = 99;
   recover(*arena);
   array.reset();
-  CHECK(arena->is_current(ref));
-  arena->drop_hold(Window::of(*arena, channel.ref()).get(*arena));
-  CHECK_FALSE(arena->is_current(ref));
+  CHECK(arena->blocks().is_current(ref));
+  arena->holders().drop(Window::of(*arena, channel.ref()).get(*arena));
+  CHECK_FALSE(arena->blocks().is_current(ref));
 }
 
 TEST_CASE("Free lists and counts of any value are rebuilt") {
@@ -197,7 +197,7 @@ TEST_CASE("Free lists and counts of any value are rebuilt") {
   }
   recover(*arena);
   CHECK(used_bytes(*arena) == 8192);
-  CHECK(arena->held_bytes() == 8192);
+  CHECK(arena->pool().held_bytes() == 8192);
 }
 
 TEST_CASE("High-water marks too high and too low are put right") {
@@ -225,8 +225,8 @@ TEST_CASE("A free list that goes in a circle gives each block once") {
     one = a.ref();
     two = b.ref();
   }
-  arena->entry(one.id)->next_free = two.id.index() + 1;
-  arena->entry(two.id)->next_free = one.id.index() + 1;
+  arena->blocks().entry(one.id)->next_free = two.id.index() + 1;
+  arena->blocks().entry(two.id)->next_free = one.id.index() + 1;
   std::vector<OwnedBlock> blocks;
   for (int i = 0; i < 5; ++i) {
     blocks.push_back(new_block(*arena));
@@ -255,16 +255,16 @@ TEST_CASE("A sender that dies while recovery walks its channel has sent its mess
   sender = &child;
   const BlockRef ref = memory::unpack(writing.wait());
   // Alive when recovery looked who is gone, and its window empty when its channel was walked.
-  Arena::set_channel_walker(
-      [](Arena&, BlockRef, memory::Reconciler&) {
+  memory::ReconcilePass::set_channel_walker(
+      [](Arena&, BlockRef, memory::ReconcilePass&) {
         go->open();
         static_cast<void>(sender->was_killed());
       },
       nullptr);
-  arena->mark_dirty();
+  arena->participants().mark_dirty();
   REQUIRE(arena->reconcile(patience()).ok());
   Window::walk_windows();
-  CHECK(arena->is_current(ref));
+  CHECK(arena->blocks().is_current(ref));
   recover(*arena);
   CHECK(window.get(*arena) == ref);
 }
@@ -273,10 +273,10 @@ TEST_CASE("Without a walker recovery gives nothing up and says so") {
   auto arena = new_arena();
   const Lease channel = Window::create(*arena);
   const BlockRef ref = left_live(*arena);
-  Arena::set_channel_walker(nullptr, nullptr);
-  arena->mark_dirty();
+  memory::ReconcilePass::set_channel_walker(nullptr, nullptr);
+  arena->participants().mark_dirty();
   CHECK(arena->reconcile(patience()).code() == Code::kInvalid);
-  CHECK(arena->is_current(ref));
+  CHECK(arena->blocks().is_current(ref));
   Window::walk_windows();
   recover(*arena);
 }
@@ -295,13 +295,13 @@ TEST_CASE("Recovery while threads hold and let go leaves the counts right") {
     });
   }
   for (int i = 0; i < 200; ++i) {
-    arena->mark_dirty();
+    arena->participants().mark_dirty();
     REQUIRE(arena->reconcile(patience()).ok());
   }
   stop = true;
   for (std::thread& thread : threads) thread.join();
   REQUIRE(arena->allocate(1, BlockKind::kMessage, patience()).ok());
-  CHECK(arena->held_bytes() == 0);
+  CHECK(arena->pool().held_bytes() == 0);
   CHECK(used_bytes(*arena) == 0);
   CHECK(arena->check() == "");
 }
@@ -309,27 +309,27 @@ TEST_CASE("Recovery while threads hold and let go leaves the counts right") {
 TEST_CASE("The slot of a killed process is swept and used again") {
   auto arena = new_arena();
   const Identity dead = dead_identity(*arena);
-  CHECK_FALSE(arena->is_alive(dead));
+  CHECK_FALSE(arena->participants().is_alive(dead));
   recover(*arena);
-  const Arena::ReservedSlot slot = arena->reserve_slot().value();
+  const memory::ReservedSlot slot = arena->reconciler().reserve_slot().value();
   CHECK(memory::slot_of(slot.identity) == memory::slot_of(dead));
   CHECK_FALSE(slot.identity == dead);
-  CHECK(arena->is_alive(slot.identity));
-  CHECK_FALSE(arena->is_alive(dead));
+  CHECK(arena->participants().is_alive(slot.identity));
+  CHECK_FALSE(arena->participants().is_alive(dead));
 }
 
 TEST_CASE("A process that has detached is told from one that was killed") {
   auto arena = new_arena();
   Gate gone, end;
   Child child([&] {
-    arena->detach();
+    arena->participants().detach();
     gone.open(arena->current_identity());
     end.wait();
     return true;
   });
   const auto identity = static_cast<Identity>(gone.wait());
-  CHECK(arena->has_detached(memory::slot_of(identity)));
-  CHECK(arena->is_alive(identity));  // what it holds ends with it
+  CHECK(arena->participants().is_status(memory::slot_of(identity), memory::ParticipantStatus::kDetached));
+  CHECK(arena->participants().is_alive(identity));  // what it holds ends with it
   end.open();
   CHECK(child.succeeded());
 }
@@ -338,23 +338,23 @@ TEST_CASE("With every slot taken by the living there is an error, and the dead m
   Child child([] {
     if (!raise_descriptor_limit(1200)) return true;  // too few descriptors to try it here
     auto arena = new_arena();
-    std::vector<Arena::ReservedSlot> slots;
+    std::vector<memory::ReservedSlot> slots;
     for (std::uint32_t i = 1; i < memory::kMaxParticipants; ++i) {
-      auto slot = arena->reserve_slot();
+      auto slot = arena->reconciler().reserve_slot();
       if (!slot) return false;
       slots.push_back(std::move(*slot));
     }
-    auto full = arena->reserve_slot();
+    auto full = arena->reconciler().reserve_slot();
     if (full || full.code() != Code::kUnavailable) return false;
     if (full.error().message.find("1024") == std::string::npos) return false;
     // One of them dies holding a block: whoever gets its slot holds nothing.
     Lease lease = new_lease(*arena);
     const std::uint32_t slot = memory::slot_of(slots[500].identity);
-    arena->entry(lease.ref().id)->holders.add(slot);
+    arena->blocks().entry(lease.ref().id)->holders.add(slot);
     slots[500].lock.reset();
-    auto again = arena->reserve_slot();
+    auto again = arena->reconciler().reserve_slot();
     if (!again || memory::slot_of(again->identity) != slot) return false;
-    if (arena->holders().size() != 1) return false;
+    if (arena->inspector().holders().size() != 1) return false;
     lease.reset();
     return used_bytes(*arena) == 0 && arena->check() == "";
   });
@@ -366,11 +366,13 @@ TEST_CASE("A fork when all slots are left by the dead protects what the child in
     if (!raise_descriptor_limit(1200)) return true;  // too few descriptors to try it here
     auto arena = new_arena();
     {
-      std::vector<Arena::ReservedSlot> slots;
-      for (std::uint32_t i = 1; i < memory::kMaxParticipants; ++i) slots.push_back(arena->reserve_slot().value());
+      std::vector<memory::ReservedSlot> slots;
+      for (std::uint32_t i = 1; i < memory::kMaxParticipants; ++i)
+        slots.push_back(arena->reconciler().reserve_slot().value());
     }
     Lease lease = new_lease(*arena);
-    Child grandchild([&] { return arena->current_identity() != memory::kNobody && arena->lease_count() == 1; });
+    Child grandchild(
+        [&] { return arena->current_identity() != memory::kNobody && arena->holders().lease_count() == 1; });
     return grandchild.succeeded();
   });
   CHECK(child.succeeded());
@@ -380,17 +382,17 @@ TEST_CASE("A slot taken over from the dead holds nothing before it was swept") {
   auto arena = new_arena();
   const Identity dead = dead_identity(*arena);
   const BlockRef ref = left_live(*arena);
-  arena->entry(ref.id)->holders.words[memory::slot_of(dead) / 64] = holder_bit(dead);
+  arena->blocks().entry(ref.id)->holders.words[memory::slot_of(dead) / 64] = holder_bit(dead);
   // As the newcomer leaves it between taking the slot and the sweep.
-  memory::Participant& slot = arena->participant(memory::slot_of(dead));
+  memory::Participant& slot = arena->participants().slot(memory::slot_of(dead));
   slot.generation = memory::generation_of(dead) + 1;
   slot.status = static_cast<std::uint32_t>(memory::ParticipantStatus::kStale);
   const UniqueFd lock = reopen(arena->fd()).value();
   REQUIRE(try_lock_byte(lock.get(), memory::slot_of(dead)).value());
   recover(*arena);
-  CHECK_FALSE(arena->is_current(ref));
+  CHECK_FALSE(arena->blocks().is_current(ref));
   CHECK(slot.status == static_cast<std::uint32_t>(memory::ParticipantStatus::kAttached));
-  CHECK(arena->is_alive(memory::make_identity(memory::slot_of(dead), memory::generation_of(dead) + 1)));
+  CHECK(arena->participants().is_alive(memory::make_identity(memory::slot_of(dead), memory::generation_of(dead) + 1)));
 }
 
 TEST_CASE("A block whose entry lies across two pages, the second untouched, outlives a reconcile") {
@@ -401,8 +403,8 @@ TEST_CASE("A block whose entry lies across two pages, the second untouched, outl
   while (blocks.size() <= kAcross) blocks.push_back(new_block(*arena));
   const BlockRef across = blocks.back().ref();
   REQUIRE(across.id.index() == kAcross);
-  arena->mark_dirty();
+  arena->participants().mark_dirty();
   arena->reconcile({}).value();
-  CHECK(arena->is_current(across));
+  CHECK(arena->blocks().is_current(across));
   CHECK(new_block(*arena).ref().id.index() == kAcross + 1);
 }

@@ -53,17 +53,17 @@ TEST_CASE("Hooks are not asked for an interrupt between before_block and after_b
   auto arena = new_arena();
   Gate taken, waiting;
   Child owner([&] {
-    const bool ok = arena->lock_blocks(patience()).ok();
+    const bool ok = arena->reconciler().lock_arena(patience()).ok();
     taken.open();
     waiting.wait();
-    arena->unlock_blocks();
+    arena->reclaimer().unlock();
     return ok;
   });
   RecordingHooks hooks(arena->header().arena_lock, arena->identity().value(), waiting);
   taken.wait();
 
-  REQUIRE(arena->lock_blocks({Deadline::never(), &hooks}).ok());
-  arena->unlock_blocks();
+  REQUIRE(arena->reconciler().lock_arena({Deadline::never(), &hooks}).ok());
+  arena->reclaimer().unlock();
 
   CHECK(owner.succeeded());
   CHECK(hooks.blocks > 0);

@@ -38,16 +38,16 @@ bool is_readable(int fd) {
 }  // namespace
 
 TEST_CASE("A fork runs the handlers on both sides") {
-  set_fork_handlers(&count_call, &count_call, &count_call, &count_call);
+  set_fork_handlers({&count_call, &count_call, &count_call, &count_call});
   g_calls = 0;
   Child child([] { return g_calls == 3; });
   CHECK(child.succeeded());
   CHECK(g_calls == 3);
-  set_fork_handlers(nullptr, nullptr, nullptr, nullptr);
+  set_fork_handlers({});
 }
 
 TEST_CASE("A fork leaves the child with every leaf mutex free, whichever thread had it") {
-  set_fork_handlers(nullptr, nullptr, nullptr, nullptr);
+  set_fork_handlers({});
   LeafMutex mutex;
   std::atomic<bool> stop{false};
   std::thread busy([&] {
@@ -68,7 +68,7 @@ TEST_CASE("A fork leaves the child with every leaf mutex free, whichever thread 
 }
 
 TEST_CASE("A child of fork has the process stamp, a child of clone has not") {
-  set_fork_handlers(nullptr, nullptr, nullptr, nullptr);
+  set_fork_handlers({});
   REQUIRE(process_stamp() != 0);
   Child child([] { return process_stamp() != 0; });
   CHECK(child.succeeded());

@@ -73,8 +73,8 @@ class Scene {
       channel->take(no_wait())->nack(no_wait()).value();
       channel->grant(End::kSending).value();
     }
-    living_ = arena_->reserve_slot().value();
-    static_cast<void>(arena_->reserve_slot().value());  // closed at once: one that was killed
+    living_ = arena_->reconciler().reserve_slot().value();
+    static_cast<void>(arena_->reconciler().reserve_slot().value());  // closed at once: one that was killed
     arena_->allocate(100'000, BlockKind::kMessage, no_wait()).value().abandon();
     note_regions();
   }
@@ -91,7 +91,7 @@ class Scene {
     auto& words = *reinterpret_cast<channel::ChannelHeader*>(keeps_channel_.data());
     auto& header = arena_->header();
     for (auto* lock : {&words.senders_lock, &words.receivers_lock, &header.arena_lock, &header.reconcile_lock}) {
-      if (arena_->is_alive(*lock & ~(memory::kHeld | memory::kContended))) *lock = 0;
+      if (arena_->participants().is_alive(*lock & ~(memory::kHeld | memory::kContended))) *lock = 0;
     }
   }
   void restore() {
@@ -120,12 +120,12 @@ class Scene {
     if (wanted(11)) arena_->trim();
     if (wanted(12)) inspect();
     if (wanted(13)) {
-      arena_->mark_dirty();
+      arena_->participants().mark_dirty();
       arena_->reconcile(no_wait()).ok();
     }
     if (wanted(14)) {
-      arena_->check_participants(0);
-      static_cast<void>(arena_->reserve_slot().ok());
+      arena_->participants().check(0);
+      static_cast<void>(arena_->reconciler().reserve_slot().ok());
     }
     if (opened && wanted(15)) {
       look((*opened)->get(no_wait()));
@@ -141,16 +141,16 @@ class Scene {
     regions_.emplace_back(keeps_channel_.data(), memory::kPageBytes);
     for (const auto* segment : {&words.head_segment, &words.tail_segment, &words.records}) {
       const BlockId id = memory::unpack(*segment).id;
-      regions_.emplace_back(arena_->address(id), std::size_t{1} << id.size_class());
+      regions_.emplace_back(arena_->blocks().address(id), std::size_t{1} << id.size_class());
     }
     for (std::uint64_t index = 0; index < 4; ++index) {  // the messages' blocks, with their lists
-      regions_.emplace_back(arena_->address(BlockId::make(13, index)), 8192u);
+      regions_.emplace_back(arena_->blocks().address(BlockId::make(13, index)), 8192u);
     }
-    for (unsigned k = memory::kMinClass; k <= arena_->geometry().max_class(); ++k) {
-      const std::uint64_t count = std::min(kEntries, arena_->geometry().count(k));
-      regions_.emplace_back(arena_->entry(BlockId::make(k, 0)), count * sizeof(memory::BlockEntry));
+    for (unsigned k = memory::kMinClass; k <= arena_->blocks().geometry().max_class(); ++k) {
+      const std::uint64_t count = std::min(kEntries, arena_->blocks().geometry().count(k));
+      regions_.emplace_back(arena_->blocks().entry(BlockId::make(k, 0)), count * sizeof(memory::BlockEntry));
     }
-    regions_.emplace_back(&arena_->participant(0), kParticipants * sizeof(memory::Participant));
+    regions_.emplace_back(&arena_->participants().slot(0), kParticipants * sizeof(memory::Participant));
   }
 
   // A frame of 600 bytes that refers to the array, or an inline one.
@@ -163,7 +163,7 @@ class Scene {
       if (!block) return false;
       std::memset(block->data(), 1, 6000);
       const BlockRef list[] = {array_.ref()};
-      if (!arena_->set_references(*block, list, no_wait()).ok()) return false;
+      if (!arena_->holders().refer(*block, list, no_wait()).ok()) return false;
       message.block = std::move(*block);
       message.bytes = 600;
     }
@@ -181,14 +181,15 @@ class Scene {
       return;
     }
     within(message.block().id, frame);
-    for (const auto& block : features::referred_blocks(*arena_, arena_->referred_to_by(message.block()))) read(block);
+    for (const auto& block : features::referred_blocks(*arena_, arena_->blocks().referred_to_by(message.block())))
+      read(block);
     features::is_hoarding(*arena_, message, {});
     auto lease = message.adopt();
     if (lease) within(lease->ref().id, {lease->data(), lease->bytes()});
   }
   void within(BlockId id, std::span<const std::byte> bytes) {
     if (bytes.empty()) return;
-    expect(bytes.data() == arena_->address(id) && bytes.size() <= std::uint64_t{1} << id.size_class());
+    expect(bytes.data() == arena_->blocks().address(id) && bytes.size() <= std::uint64_t{1} << id.size_class());
     read(bytes);
   }
   void read(std::span<const std::byte> bytes) {
@@ -272,16 +273,16 @@ class Scene {
   }
   void inspect() {
     arena_->stats();
-    arena_->holders();
-    arena_->describe_holders(4);
+    arena_->inspector().holders();
+    arena_->inspector().describe_holders(4);
     arena_->check();
-    arena_->free_bytes();
-    arena_->is_alive(living_.identity);
+    arena_->pool().free_bytes();
+    arena_->participants().is_alive(living_.identity);
   }
 
   std::shared_ptr<Arena> arena_;
   Lease keeps_channel_, array_;
-  Arena::ReservedSlot living_;
+  memory::ReservedSlot living_;
   std::vector<Region> regions_;
   volatile int sum_ = 0;
 };

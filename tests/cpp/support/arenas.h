@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "memory/arena.h"
-#include "memory/reconciler.h"
+#include "memory/reconcile_pass.h"
 #include "platform/atomics.h"
 #include "support/process.h"
 
@@ -65,7 +65,9 @@ struct Window {
   std::atomic<std::uint64_t> head, tail;
   std::atomic<std::uint64_t> slots[kSlots];
 
-  static Window& of(Arena& arena, BlockRef channel) { return *reinterpret_cast<Window*>(arena.address(channel.id)); }
+  static Window& of(Arena& arena, BlockRef channel) {
+    return *reinterpret_cast<Window*>(arena.blocks().address(channel.id));
+  }
   static Lease create(Arena& arena) {
     walk_windows();
     OwnedBlock block = new_block(arena, sizeof(Window), BlockKind::kChannel);
@@ -73,12 +75,12 @@ struct Window {
     return arena.hold_new(std::move(block)).value();
   }
   static void walk_windows() {
-    Arena::set_channel_walker(
-        [](Arena& arena, BlockRef channel, memory::Reconciler& reconciler) {
+    memory::ReconcilePass::set_channel_walker(
+        [](Arena& arena, BlockRef channel, memory::ReconcilePass& pass) {
           Window& window = of(arena, channel);
-          if (!reconciler.lock(window.lock).ok()) return;
+          if (!pass.lock(window.lock).ok()) return;
           for (std::uint64_t at = load_relaxed(window.head); at < load_relaxed(window.tail); ++at) {
-            reconciler.mark(memory::unpack(load_relaxed(window.slots[at % kSlots])));
+            pass.mark(memory::unpack(load_relaxed(window.slots[at % kSlots])));
           }
           arena.unlock(window.lock);
         },
@@ -96,7 +98,7 @@ struct Window {
       store_release(tail, at + 1);
     }
     arena.unlock(lock);
-    if (room) arena.published(block);
+    if (room) block.publish();
     return room;
   }
   // The block at the head, held; an invalid reference when the window is empty.
@@ -106,8 +108,8 @@ struct Window {
     const std::uint64_t at = load_relaxed(head);
     if (at != load_relaxed(tail)) {
       ref = memory::unpack(load_relaxed(slots[at % kSlots]));
-      arena.begin_hold(ref, arena.current_identity());
-      arena.make_live(ref);
+      arena.holders().begin(ref, arena.current_identity());
+      arena.blocks().make_live(ref);
       store_release(head, at + 1);
     }
     arena.unlock(lock);

@@ -39,10 +39,10 @@ inline std::shared_ptr<Channel> new_channel(const std::shared_ptr<Arena>& arena,
   return channel;
 }
 inline ChannelHeader& header_of(Channel& channel) {
-  return *reinterpret_cast<ChannelHeader*>(channel.arena()->address(channel.block().id));
+  return *reinterpret_cast<ChannelHeader*>(channel.arena()->blocks().address(channel.block().id));
 }
 inline SegmentHeader& segment_of(Channel& channel, std::uint64_t packed) {
-  return *reinterpret_cast<SegmentHeader*>(channel.arena()->address(memory::unpack(packed).id));
+  return *reinterpret_cast<SegmentHeader*>(channel.arena()->blocks().address(memory::unpack(packed).id));
 }
 // Of the slots of a segment, and of the records of a block, by their place in it.
 inline Slot& slot_of(Channel& channel, std::uint64_t packed, std::uint64_t place) {
@@ -51,7 +51,7 @@ inline Slot& slot_of(Channel& channel, std::uint64_t packed, std::uint64_t place
 }
 inline channel::RecordsHeader& records_of(Channel& channel) {
   const std::uint64_t packed = header_of(channel).records.load();
-  return *reinterpret_cast<channel::RecordsHeader*>(channel.arena()->address(memory::unpack(packed).id));
+  return *reinterpret_cast<channel::RecordsHeader*>(channel.arena()->blocks().address(memory::unpack(packed).id));
 }
 inline Record& record_of(Channel& channel, std::uint64_t place) {
   auto* records = reinterpret_cast<std::byte*>(&records_of(channel) + 1);

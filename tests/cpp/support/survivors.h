@@ -20,7 +20,7 @@ inline void survive(Channel& channel, const std::function<void()>& check_content
   CountedWaits waits;
   REQUIRE(put(channel, kSurvivors, 1, waits.until(Deadline::after_ns(20'000'000'000))).ok());
   REQUIRE(waits.blocks == 0);
-  arena.check_participants(0);
+  arena.participants().check(0);
   REQUIRE(arena.reconcile(patience()).ok());
   REQUIRE(channel::check(arena) == "");
   check_contents();

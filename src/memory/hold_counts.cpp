@@ -1,11 +1,11 @@
-#include "memory/hold_table.h"
+#include "memory/hold_counts.h"
 
 #include <new>
 #include <utility>
 
 namespace shmtree::memory {
 
-HoldTable::Hold* HoldTable::find(BlockId id) noexcept {
+HoldCounts::Hold* HoldCounts::find(BlockId id) noexcept {
   if (capacity_ == 0) return nullptr;
   for (std::size_t at = home_of(id.value); places_[at].id != 0; at = (at + 1) & (capacity_ - 1)) {
     if (places_[at].id == id.value) return &places_[at];
@@ -13,7 +13,7 @@ HoldTable::Hold* HoldTable::find(BlockId id) noexcept {
   return nullptr;
 }
 
-HoldTable::Hold* HoldTable::add(BlockId id) noexcept {
+HoldCounts::Hold* HoldCounts::add(BlockId id) noexcept {
   if (Hold* known = find(id)) return known;
   if ((count_ + 1) * 2 > capacity_ && !grow()) return nullptr;
   std::size_t at = home_of(id.value);
@@ -23,7 +23,7 @@ HoldTable::Hold* HoldTable::add(BlockId id) noexcept {
   return &places_[at];
 }
 
-void HoldTable::erase(Hold* hold) noexcept {
+void HoldCounts::erase(Hold* hold) noexcept {
   // Closes the gap: whoever was pushed past its home by what is erased moves up.
   std::size_t gap = static_cast<std::size_t>(hold - places_.get());
   for (std::size_t at = (gap + 1) & (capacity_ - 1); places_[at].id != 0; at = (at + 1) & (capacity_ - 1)) {
@@ -37,12 +37,12 @@ void HoldTable::erase(Hold* hold) noexcept {
   --count_;
 }
 
-void HoldTable::clear() noexcept {
+void HoldCounts::clear() noexcept {
   for (std::size_t i = 0; i < capacity_; ++i) places_[i] = Hold{};
   count_ = 0;
 }
 
-bool HoldTable::grow() noexcept {
+bool HoldCounts::grow() noexcept {
   const std::size_t capacity = capacity_ == 0 ? 64 : capacity_ * 2;
   std::unique_ptr<Hold[]> places(new (std::nothrow) Hold[capacity]);
   if (places == nullptr) return false;

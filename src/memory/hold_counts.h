@@ -9,7 +9,7 @@
 
 namespace shmtree::memory {
 
-class HoldTable {
+class HoldCounts {
  public:
   struct Hold {
     std::uint64_t id = 0;  // 0: the place is empty

@@ -1,0 +1,230 @@
+#include "memory/block_pool.h"
+
+#include <algorithm>
+
+#include "platform/clock.h"
+#include "platform/file.h"
+
+namespace shmtree::memory {
+
+using namespace platform;
+
+namespace {
+
+constexpr std::uint64_t kKeptFree = 64u << 20;  // free pages that are always worth keeping
+constexpr std::int64_t kPeakWindowNs = 10'000'000'000;
+
+}  // namespace
+
+std::uint64_t BlockPool::idle_bytes() const noexcept {
+  const std::uint64_t used = used_bytes();
+  return std::max(committed_bytes(), used) - used;
+}
+
+std::uint64_t BlockPool::excess_bytes() const noexcept {
+  const std::uint64_t idle = idle_bytes();
+  if (idle <= kKeptFree) return 0;
+  const std::uint64_t keep =
+      std::max({kKeptFree, load_relaxed(header_.peak_used[0]), load_relaxed(header_.peak_used[1])});
+  return idle - std::min(idle, keep);
+}
+
+Status BlockPool::ensure_table(unsigned size_class) {
+  ClassState& state = header_.class_state(size_class);
+  const Geometry& geometry = table_.geometry();
+  const std::uint64_t have = load_acquire(state.table_committed);
+  const std::uint64_t count = geometry.count(size_class);
+  if (have >= count || load_acquire(state.high) + kTableStep / 2 < have) return success();
+  const std::uint64_t want = std::min(have + kTableStep, count);
+  const std::uint64_t from = geometry.table_offset(size_class, have) / kPageBytes * kPageBytes;
+  Status committed = commit_pages(mapping_.fd(), from, geometry.table_offset(size_class, want) - from);
+  if (!committed) return committed;
+  std::uint64_t now = have;
+  while (now < want && !compare_swap(state.table_committed, now, want)) {
+  }
+  return success();
+}
+
+void BlockPool::note_usage(std::uint64_t used) noexcept {
+  store_release(header_.used_bytes, used);
+  const std::int64_t window = coarse_monotonic_ns() / kPeakWindowNs;
+  const std::int64_t last = load_relaxed(header_.peak_window);
+  if (window != last) {
+    store_relaxed(header_.peak_used[1], window - 1 == last ? load_relaxed(header_.peak_used[0]) : used);
+    store_relaxed(header_.peak_used[0], used);
+    store_relaxed(header_.peak_window, window);
+  } else if (used > load_relaxed(header_.peak_used[0])) {
+    store_relaxed(header_.peak_used[0], used);
+  }
+}
+
+// The entry that a free list names by index + 1. Null, with `dirty` set, when no free list that is in order names it:
+// then it has to be rebuilt. Null without it for want of address space.
+BlockEntry* BlockPool::free_entry(unsigned size_class, std::uint64_t place) noexcept {
+  if (place - 1 < table_.used_entries(size_class)) {  // 0 is what a list that was emptied meanwhile says
+    BlockEntry* block = mapping_.entry(BlockId::make(size_class, place - 1));
+    if (block == nullptr) return nullptr;
+    if (state_of(load_relaxed(block->word)) == BlockState::kFree &&
+        load_relaxed(block->committed) <= std::uint64_t{1} << size_class) {
+      return block;
+    }
+  }
+  mark_dirty(header_);
+  return nullptr;
+}
+
+// The entry of a block that was never used. Null as above.
+BlockEntry* BlockPool::next_entry(unsigned size_class, std::uint64_t place) noexcept {
+  BlockEntry* block = nullptr;
+  if (place - 1 < table_.geometry().count(size_class)) {  // otherwise the mark was damaged
+    block = mapping_.entry(BlockId::make(size_class, place - 1));
+    if (block == nullptr || load_relaxed(block->word) == 0) return block;  // otherwise it was used, says who knows
+  }
+  mark_dirty(header_);
+  return nullptr;
+}
+
+BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind,
+                                 Identity me) noexcept {
+  Taken taken;
+  ClassState& state = header_.class_state(size_class);
+  std::atomic<std::uint64_t>* from = load_relaxed(state.warm) != 0 ? &state.warm : &state.cold;
+  std::uint64_t place = load_relaxed(*from);
+  const bool fresh = place == 0;
+  if (fresh) {
+    place = load_relaxed(state.high) + 1;
+    // Offsets outlast the budget (blocks are more than half full), so only a table not yet committed ends here.
+    if (place > load_relaxed(state.table_committed)) return taken;
+  }
+  const BlockId id = BlockId::make(size_class, place - 1);
+  BlockEntry* block = fresh ? next_entry(size_class, place) : free_entry(size_class, place);
+  if (block == nullptr && is_dirty(header_)) return taken;  // the next lock repairs it
+  std::byte* data = block == nullptr ? nullptr : mapping_.address(id);
+  if (data == nullptr) {
+    taken.unmapped = true;
+    return taken;
+  }
+  taken.had = committed_of(*block, size_class);
+  const std::uint64_t more = need > taken.had ? need - taken.had : 0;
+  const std::uint64_t committed = load_relaxed(header_.committed_bytes) + more;
+  if (committed > max_bytes()) return taken;
+
+  if (fresh) {
+    store_relaxed(state.high, place);
+  } else {
+    store_relaxed(*from, load_relaxed(block->next_free));
+  }
+  taken.ref = BlockRef{id, next_generation(load_relaxed(block->word))};
+  store_release(block->word, block_word(BlockState::kWriting, me, taken.ref.generation));
+  store_relaxed(block->size, bytes);
+  store_relaxed(block->list_length, 0u);
+  store_relaxed(block->refcount, 0u);
+  store_relaxed(block->kind, static_cast<std::uint32_t>(kind));
+  store_relaxed(block->flags, 0u);
+  store_relaxed(block->since_ns, coarse_monotonic_ns());
+  store_release(block->committed, taken.had + more);
+  store_relaxed(header_.committed_bytes, committed);
+  if (kind != BlockKind::kMessage) held_.count(*block);  // it never enters a queue
+  note_usage(load_relaxed(header_.used_bytes) + taken.had + more);
+  taken.data = data;
+  return taken;
+}
+
+// The word last of what a kill may separate: until then it is a block in use.
+void BlockPool::put(BlockId id, BlockEntry& block) noexcept {
+  std::uint64_t committed = committed_of(block, id.size_class());
+  const std::uint64_t used = load_relaxed(header_.used_bytes);
+  held_.uncount(block, committed);
+  note_usage(used - std::min(used, committed));
+  if ((load_relaxed(block.flags) & kTrimmed) != 0) {
+    const std::uint64_t keep = std::min(load_relaxed(block.size), committed);
+    store_relaxed(header_.committed_bytes, load_relaxed(header_.committed_bytes) - (committed - keep));
+    store_relaxed(block.committed, keep);
+    committed = keep;
+  }
+  store_relaxed(block.flags, 0u);
+  store_release(block.word, block_word(BlockState::kFree, kNobody, generation_of_block(load_relaxed(block.word))));
+  push(id, block, committed);
+  store_relaxed(header_.frees, load_relaxed(header_.frees) + 1);
+  store_relaxed(header_.class_state(id.size_class()).last_freed, load_relaxed(header_.frees));
+  store_relaxed(header_.freed, 1u);
+}
+
+void BlockPool::push(BlockId id, BlockEntry& block, std::uint64_t committed) noexcept {
+  ClassState& state = header_.class_state(id.size_class());
+  std::atomic<std::uint64_t>& list = committed != 0 ? state.warm : state.cold;
+  store_relaxed(block.next_free, load_relaxed(list));
+  store_relaxed(list, id.index() + 1);
+}
+
+// The class with free pages that has gone unused for longest, or null.
+ClassState* BlockPool::least_recently_used() noexcept {
+  ClassState* oldest = nullptr;
+  for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {
+    ClassState& state = header_.class_state(k);
+    if (load_relaxed(state.warm) == 0) continue;
+    if (oldest == nullptr || load_relaxed(state.last_freed) < load_relaxed(oldest->last_freed)) oldest = &state;
+  }
+  return oldest;
+}
+
+std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* victims) noexcept {
+  std::size_t count = 0;
+  ClassState* state = nullptr;
+  while (want != 0 && count < kMostVictims && (state = least_recently_used()) != nullptr) {
+    const unsigned size_class = kMinClass + static_cast<unsigned>(state - header_.classes);
+    const std::uint64_t place = load_relaxed(state->warm);
+    BlockEntry* block = free_entry(size_class, place);
+    if (block == nullptr) return count;
+    store_relaxed(state->warm, load_relaxed(block->next_free));
+    const std::uint64_t committed = committed_of(*block, size_class);
+    const std::uint64_t bytes = std::min(committed, round_up(std::min(want, committed), kPageBytes));
+    const std::uint32_t generation = next_generation(load_relaxed(block->word));
+    store_release(block->word, block_word(BlockState::kWriting, me, generation));
+    store_relaxed(block->flags, 0u);
+    store_relaxed(block->list_length, 0u);
+    store_relaxed(block->refcount, 0u);
+    // In use until it is put back, but not a sign of what is needed (note_usage).
+    store_release(header_.used_bytes, load_relaxed(header_.used_bytes) + committed);
+    victims[count++] = Victim{{BlockId::make(size_class, place - 1), generation}, committed - bytes, bytes};
+    want -= std::min(want, bytes);
+  }
+  return count;
+}
+
+// What is true of the marks is in the file: an entry has a page before it is used, and a word from then on.
+void BlockPool::restore_marks() noexcept {
+  for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {
+    ClassState& state = header_.class_state(k);
+    const std::uint64_t present = table_.present_entries(k);
+    std::uint64_t high = present;
+    while (high > 0) {
+      const BlockEntry* block = table_.entry(BlockId::make(k, high - 1));
+      if (block == nullptr || load_relaxed(block->word) != 0 || load_relaxed(block->committed) != 0) break;
+      --high;
+    }
+    if (load_relaxed(state.high) != high) store_relaxed(state.high, high);
+    if (load_relaxed(state.table_committed) > present) store_relaxed(state.table_committed, present);
+  }
+}
+
+void BlockPool::rebuild() noexcept {
+  std::uint64_t committed_bytes = 0, used = 0, held = 0;
+  for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {
+    store_relaxed(header_.class_state(k).warm, std::uint64_t{0});
+    store_relaxed(header_.class_state(k).cold, std::uint64_t{0});
+  }
+  const std::uint32_t epoch = held_.begin_recount();
+  table_.for_each([&](BlockId id, BlockEntry& block) {
+    const std::uint64_t committed = load_relaxed(block.committed);
+    committed_bytes += committed;
+    if (state_of(load_acquire(block.word)) == BlockState::kFree) return push(id, block, committed);
+    used += committed;
+    held += HeldBytes::recount(block, epoch);
+  });
+  store_release(header_.committed_bytes, committed_bytes);
+  held_.end_recount(held);
+  note_usage(used);
+}
+
+}  // namespace shmtree::memory

@@ -1,0 +1,81 @@
+// The free blocks of an arena, a stack of those with pages and one of those without for each size class, and the counts
+// of bytes of all blocks.
+//
+// Invariants, which hold whenever the arena lock is free and derived state is right:
+//   - Each free block below its class's high-water mark is on one list: `warm` if it has pages, else `cold`.
+//   - committed_bytes is the sum of all blocks' `committed`, used_bytes that of those that are not free; the first is
+//     never over the budget.
+//   - A block's word is the truth, the lists are derived: it says writing before anything else of a block taken is
+//     stored, and free after everything else of a block put back. What a kill leaves in between is rebuilt.
+//   - A list is followed only to blocks that are free: where it leads anywhere else, derived state is marked dirty.
+//
+// Thread safety: any thread; with the arena lock held where it is not said otherwise.
+#pragma once
+
+#include "memory/block_table.h"
+#include "memory/held_bytes.h"
+
+namespace shmtree::memory {
+
+class BlockPool {
+ public:
+  BlockPool(Mapping& mapping, const BlockTable& table, HeldBytes& held) noexcept
+      : header_(mapping.header()), mapping_(mapping), table_(table), held_(held) {}
+
+  // Without the lock: bytes a message can count on at most, and bytes free within the budget now.
+  std::uint64_t max_bytes() const noexcept { return mapping_.max_bytes(); }
+  std::uint64_t used_bytes() const noexcept { return platform::load_acquire(header_.used_bytes); }
+  std::uint64_t committed_bytes() const noexcept { return platform::load_acquire(header_.committed_bytes); }
+  std::uint64_t held_bytes() const noexcept { return held_.bytes(); }
+  std::uint64_t free_bytes() const noexcept {
+    const std::uint64_t used = used_bytes();
+    return used >= max_bytes() ? 0 : max_bytes() - used;
+  }
+  // Pages that are free within the arena.
+  std::uint64_t idle_bytes() const noexcept;
+  // Pages of free blocks beyond the most that was needed lately.
+  std::uint64_t excess_bytes() const noexcept;
+  // More than the budget is never in use: such counts were damaged, and would refuse every block until a reconcile.
+  bool counts_are_possible() const noexcept { return committed_bytes() <= max_bytes() && used_bytes() <= max_bytes(); }
+  // Without the lock, before it is taken: the table pages of the next blocks of a class.
+  Status ensure_table(unsigned size_class);
+
+  // A block taken off its list, or a new one, being written by `me`, its pages counted and not yet made.
+  struct Taken {
+    BlockRef ref{};
+    std::byte* data = nullptr;  // null: none was taken
+    std::uint64_t had = 0;      // bytes that had pages before
+    bool unmapped = false;      // for want of address space
+  };
+  // None when the budget has no room for `need` bytes of pages, the table is not long enough, or a list was damaged.
+  Taken take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind, Identity me) noexcept;
+  // Puts back a block that nothing refers to.
+  void put(BlockId id, BlockEntry& block) noexcept;
+
+  // Free blocks taken so that their pages be given back: the bytes from `keep` on.
+  struct Victim {
+    BlockRef block{};
+    std::uint64_t keep = 0, bytes = 0;
+  };
+  static constexpr std::size_t kMostVictims = 32;  // under one lock
+  // Those of the class least recently used first, until they have `want` bytes; returns how many.
+  std::size_t take_victims(std::uint64_t want, Identity me, Victim* victims) noexcept;
+
+  // For recovery: the high-water marks, from what the file has; then lists and counts, from the blocks' words.
+  void restore_marks() noexcept;
+  void rebuild() noexcept;
+
+ private:
+  BlockEntry* free_entry(unsigned size_class, std::uint64_t place) noexcept;
+  BlockEntry* next_entry(unsigned size_class, std::uint64_t place) noexcept;
+  void push(BlockId id, BlockEntry& block, std::uint64_t committed) noexcept;
+  ClassState* least_recently_used() noexcept;
+  void note_usage(std::uint64_t used) noexcept;
+
+  ArenaHeader& header_;
+  Mapping& mapping_;
+  const BlockTable& table_;
+  HeldBytes& held_;
+};
+
+}  // namespace shmtree::memory

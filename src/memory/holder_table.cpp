@@ -1,0 +1,142 @@
+#include "memory/holder_table.h"
+
+#include <mutex>
+#include <utility>
+
+#include "platform/clock.h"
+
+namespace shmtree::memory {
+
+using namespace platform;
+
+namespace {
+
+Error no_memory_for_hold() {
+  return Error{Code::kOutOfSharedMemory, "this process has no memory to note that it holds a block"};
+}
+
+}  // namespace
+
+bool HolderTable::begin(BlockRef ref, Identity me) noexcept {
+  if (parts_.table.entry(ref.id) == nullptr) return false;
+  {
+    const std::lock_guard guard(mutex_);
+    HoldCounts::Hold* hold = counts_.add(ref.id);
+    if (hold == nullptr) return false;
+    hold->generation = ref.generation;
+    ++hold->in_flight;
+  }
+  hold_for(ref, me);
+  return true;
+}
+
+void HolderTable::hold_for(BlockRef ref, Identity child) noexcept {
+  BlockEntry* block = parts_.table.entry(ref.id);
+  if (block == nullptr) return;
+  block->holders.add(slot_of(child));
+  store_relaxed(block->since_ns, coarse_monotonic_ns());
+  held_.count(*block);
+}
+
+bool HolderTable::lease_begun(BlockRef ref, std::uint32_t fewer_begun) noexcept {
+  const std::lock_guard guard(mutex_);
+  HoldCounts::Hold* hold = counts_.find(ref.id);
+  if (hold == nullptr || hold->in_flight == 0) return false;
+  hold->in_flight -= fewer_begun;
+  ++hold->leases;
+  return true;
+}
+
+// One lease, or one hold that became none, less.
+void HolderTable::end(BlockRef ref, std::uint32_t HoldCounts::Hold::*what) noexcept {
+  const Identity me = parts_.participants.current();
+  if (me == kNobody) return;
+  {
+    const std::lock_guard guard(mutex_);
+    HoldCounts::Hold* hold = counts_.find(ref.id);
+    // Absent in a child that inherited the object alone: its bit is not ours to clear.
+    if (hold == nullptr || hold->generation != ref.generation || hold->*what == 0) return;
+    --(hold->*what);
+    if (hold->leases + hold->in_flight != 0) return;
+    counts_.erase(hold);
+    if (BlockEntry* block = parts_.table.entry(ref.id)) block->holders.remove(slot_of(me));
+  }
+  parts_.reclaimer.collect(ref);
+}
+
+Status HolderTable::begin_new(OwnedBlock& block) {
+  auto me = reconciler_.identity();
+  if (!me) return std::move(me).error();
+  if (!begin(block.ref(), *me)) return no_memory_for_hold();
+  block.publish();
+  return success();
+}
+
+Status HolderTable::begin_existing(BlockRef ref, const WaitContext& wait) {
+  auto me = reconciler_.identity();
+  if (!me) return std::move(me).error();
+  // Under the arena lock nobody can free the block between the look and the bit.
+  Status locked = reconciler_.lock_arena(wait);
+  if (!locked) return locked;
+  const BlockEntry* block = parts_.table.is_current(ref) ? parts_.table.entry(ref.id) : nullptr;
+  const bool live = block != nullptr && state_of(load_acquire(block->word)) == BlockState::kLive;
+  const bool held = live && begin(ref, *me);
+  parts_.reclaimer.unlock();
+  if (!live) return Error{Code::kNotFound, "the block that a handle names is gone: everyone let go of it"};
+  if (!held) return no_memory_for_hold();
+  return success();
+}
+
+// Under the arena lock, so that a holder that died, and the message that it received, are counted away first.
+Result<bool> HolderTable::is_shared(BlockRef ref, const WaitContext& wait) {
+  auto me = reconciler_.identity();
+  if (!me) return std::move(me).error();
+  Status locked = reconciler_.lock_arena(wait);
+  if (!locked) return std::move(locked).error();
+  const BlockEntry* block = parts_.table.is_current(ref) ? parts_.table.entry(ref.id) : nullptr;
+  const bool shared = block != nullptr && Reclaimer::is_shared(*block, *me);
+  parts_.reclaimer.unlock();
+  return shared;
+}
+
+// The list is stored in the block, then its length, under the arena lock.
+Status HolderTable::refer(const OwnedBlock& block, std::span<const BlockRef> referred, const WaitContext& wait) {
+  BlockEntry& owner = *parts_.table.entry(block.ref().id);
+  const std::uint64_t list_bytes = referred.size() * sizeof(ListEntry);
+  if (list_bytes > block.bytes()) return Error{Code::kInvalid, "a block too small for the list of its references"};
+  const std::uint64_t offset = (block.bytes() - list_bytes) / 8 * 8;
+  auto* list = reinterpret_cast<ListEntry*>(block.data() + offset);
+  for (std::size_t i = 0; i < referred.size(); ++i) list[i] = ListEntry{referred[i].id.value, referred[i].generation};
+  Status locked = reconciler_.lock_arena(wait);
+  if (!locked) return locked;
+  store_relaxed(owner.list_offset, offset);
+  store_release(owner.list_length, static_cast<std::uint32_t>(referred.size()));
+  for (const BlockRef& ref : referred) {
+    if (BlockEntry* target = parts_.table.entry(ref.id)) add(target->refcount, 1u);
+  }
+  parts_.reclaimer.unlock();
+  return success();
+}
+
+std::uint64_t HolderTable::lease_count() {
+  const std::lock_guard guard(mutex_);
+  std::uint64_t count = 0;
+  counts_.for_each([&](const HoldCounts::Hold& hold) { count += hold.leases; });
+  return count;
+}
+
+void HolderTable::hand_down(Identity child) noexcept {
+  counts_.for_each([&](const HoldCounts::Hold& hold) {
+    // What a receiving thread is about to make a lease of is not inherited: the thread is not.
+    BlockEntry* block = hold.leases == 0 ? nullptr : parts_.table.entry(BlockId{hold.id});
+    if (block != nullptr) block->holders.add(slot_of(child));
+  });
+}
+
+void HolderTable::after_fork_in_child(bool has_bits) noexcept {
+  if (has_bits) return counts_.for_each([](HoldCounts::Hold& hold) { hold.in_flight = 0; });
+  counts_.clear();
+  fork_epoch_.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace shmtree::memory

@@ -1,0 +1,72 @@
+// Which participant holds which block: this process's leases, and the bits by which the others see them.
+//
+// Invariants:
+//   - This process's bit of a block is set while it has a lease of the block, or a hold begun: it is set before
+//   whatever
+//     else keeps the block lets go (the window moves on, the arena lock is released), and cleared with the last one.
+//   - The last one clears the bit under `mutex_`, so that a thread that begins to hold the block then sets it after.
+//   - Counts of leases are private to the process. In a forked child they are its parent's, of which it has the bits;
+//     when it has not, it begins with none, and the fork epoch tells the leases that it inherited from its own.
+//
+// Thread safety: any thread; those that the fork handlers call, with every leaf mutex held. Letting go never blocks.
+#pragma once
+
+#include <span>
+
+#include "memory/hold_counts.h"
+#include "memory/reconciler.h"
+
+namespace shmtree::memory {
+
+class HolderTable {
+ public:
+  HolderTable(const ArenaParts& parts, HeldBytes& held, Reconciler& reconciler) noexcept
+      : parts_(parts), held_(held), reconciler_(reconciler) {}
+
+  // Sets this process's bit for a block found in a window, before the window moves on; then exactly one of adopt (views
+  // will be given) and drop (it was copied out) follows, and before that share, for views besides. begin() is false,
+  // with nothing done, when this process has no memory to note it; the others for a hold that was not begun.
+  bool begin(BlockRef ref, Identity me) noexcept;
+  bool adopt(BlockRef ref) noexcept { return lease_begun(ref, 1); }
+  bool share(BlockRef ref) noexcept { return lease_begun(ref, 0); }
+  void drop(BlockRef ref) noexcept { end(ref, &HoldCounts::Hold::in_flight); }
+  // Ends a lease that was made in that epoch: in a child that inherited the object but not the hold there is nothing to
+  // end.
+  void end_lease(BlockRef ref, std::uint32_t fork_epoch) noexcept {
+    if (fork_epoch == this->fork_epoch()) end(ref, &HoldCounts::Hold::leases);
+  }
+  // Begins to hold a written block that nobody else knows, or one that must still be in use: Code::kNotFound when it is
+  // not.
+  Status begin_new(OwnedBlock& block);
+  Status begin_existing(BlockRef ref, const platform::WaitContext& wait);
+  // A participant that does not run yet holds a block of this process's from now on.
+  void hold_for(BlockRef ref, Identity child) noexcept;
+
+  // Whether anything but this process keeps a block that it holds: another process, a message, a delivery. Once it is
+  // not so, it cannot become so but through this process.
+  Result<bool> is_shared(BlockRef ref, const platform::WaitContext& wait);
+  // Records that `block` refers to `referred`, which the caller holds: they live as long as it does. The list is stored
+  // in the block's last bytes, which the caller left for it (16 bytes each).
+  Status refer(const OwnedBlock& block, std::span<const BlockRef> referred, const platform::WaitContext& wait);
+
+  std::uint32_t fork_epoch() const noexcept { return fork_epoch_.load(std::memory_order_relaxed); }
+  // Number of leases in this process, for tests and stats.
+  std::uint64_t lease_count();
+
+  // The fork handlers: the child's bit for every block that this process has a lease of; then, in the child.
+  void hand_down(Identity child) noexcept;
+  void after_fork_in_child(bool has_bits) noexcept;
+
+ private:
+  bool lease_begun(BlockRef ref, std::uint32_t fewer_begun) noexcept;
+  void end(BlockRef ref, std::uint32_t HoldCounts::Hold::*what) noexcept;
+
+  const ArenaParts parts_;
+  HeldBytes& held_;
+  Reconciler& reconciler_;
+  platform::LeafMutex mutex_;
+  HoldCounts counts_;                         // under mutex_
+  std::atomic<std::uint32_t> fork_epoch_{0};  // changes when a child is left without the holds of its parent
+};
+
+}  // namespace shmtree::memory

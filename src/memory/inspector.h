@@ -1,0 +1,49 @@
+// Looking in: holders, counts, and the invariants as a function. Changes nothing, and commits nothing by looking.
+//
+// Thread safety: any thread; what is reported is of no one moment while others work in the arena.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "memory/reconcile_pass.h"
+
+namespace shmtree::memory {
+
+struct HolderInfo {
+  BlockRef block{};
+  std::uint64_t bytes = 0;
+  int pid = 0;
+  std::int64_t held_ns = 0;
+};
+
+struct ArenaStats {
+  std::uint64_t max_bytes, committed_bytes, used_bytes, held_bytes, blocks, participants, reconciles;
+};
+
+class Inspector {
+ public:
+  explicit Inspector(const ArenaParts& parts) noexcept : parts_(parts), header_(parts.mapping.header()) {}
+
+  std::vector<HolderInfo> holders() const;
+  // One clause per holder for error messages: "pid 12 holds 1048576 bytes, the oldest for 3.2 s".
+  std::string describe_holders(std::size_t most) const;
+  ArenaStats stats() const;
+  // Walks the whole arena and names the first invariant that does not hold; empty when all do. Nobody else may be
+  // working in the arena. For tests.
+  std::string check() const;
+
+ private:
+  struct Sums {
+    std::uint64_t committed = 0, used = 0, held = 0;
+  };
+  std::string check_lists(unsigned size_class, std::vector<bool>& listed) const;
+  std::string check_blocks(unsigned size_class, const std::vector<bool>& listed, Sums& sums) const;
+  std::string check_refcounts() const;
+  std::string check_counts(const Sums& sums) const;
+
+  const ArenaParts parts_;
+  ArenaHeader& header_;
+};
+
+}  // namespace shmtree::memory

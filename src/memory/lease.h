@@ -1,0 +1,36 @@
+// Keeps a block for this process. Move-only; the block may be reused once every process's last Lease of it is gone.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "memory/layout.h"
+
+namespace shmtree::memory {
+
+class Arena;
+
+class Lease {
+ public:
+  Lease() noexcept = default;
+  Lease(Lease&& other) noexcept { *this = std::move(other); }
+  Lease& operator=(Lease&& other) noexcept;
+  ~Lease() { reset(); }
+
+  bool valid() const noexcept { return arena_ != nullptr; }
+  const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
+  BlockRef ref() const noexcept { return ref_; }
+  std::byte* data() const noexcept { return data_; }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  void reset() noexcept;
+
+ private:
+  friend class Arena;
+  std::shared_ptr<Arena> arena_;
+  BlockRef ref_{};
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  std::uint32_t fork_epoch_ = 0;  // of the HolderTable when it was made
+};
+
+}  // namespace shmtree::memory

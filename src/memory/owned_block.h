@@ -1,0 +1,59 @@
+// A block being written by this process. Given up when it goes, unless it was published or turned into a Lease.
+#pragma once
+
+#include <utility>
+
+#include "memory/block_pool.h"
+
+namespace shmtree::memory {
+
+class Reclaimer;
+
+class OwnedBlock {
+ public:
+  OwnedBlock() noexcept = default;
+  OwnedBlock(Reclaimer& reclaimer, const BlockPool::Taken& taken, Identity writer, std::uint64_t bytes,
+             bool cold) noexcept
+      : reclaimer_(&reclaimer), ref_(taken.ref), writer_(writer), data_(taken.data), bytes_(bytes), cold_(cold) {}
+  OwnedBlock(OwnedBlock&& other) noexcept { *this = std::move(other); }
+  OwnedBlock& operator=(OwnedBlock&& other) noexcept {
+    if (this != &other) {
+      abandon();
+      reclaimer_ = std::exchange(other.reclaimer_, nullptr);
+      ref_ = other.ref_;
+      writer_ = other.writer_;
+      data_ = other.data_;
+      bytes_ = other.bytes_;
+      cold_ = other.cold_;
+    }
+    return *this;
+  }
+  ~OwnedBlock() { abandon(); }
+
+  bool valid() const noexcept { return reclaimer_ != nullptr; }
+  BlockRef ref() const noexcept { return ref_; }
+  std::byte* data() const noexcept { return data_; }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  // Pages newly committed for it: they have never been touched, so a copy into them is cheaper after populate().
+  bool cold() const noexcept { return cold_; }
+
+  // It was stored in a window, or is held: it no longer belongs to its writer.
+  void publish() noexcept;
+  void abandon() noexcept {
+    if (valid()) give_back();
+  }
+  // Somebody else sees to it.
+  void release() noexcept { reclaimer_ = nullptr; }
+
+ private:
+  void give_back() noexcept;
+
+  Reclaimer* reclaimer_ = nullptr;  // whoever writes keeps the arena
+  BlockRef ref_{};
+  Identity writer_ = kNobody;
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  bool cold_ = false;
+};
+
+}  // namespace shmtree::memory

@@ -1,0 +1,242 @@
+#include "memory/reclaimer.h"
+
+#include <algorithm>
+
+#include "memory/event.h"
+#include "platform/atomics.h"
+#include "platform/file.h"
+
+namespace shmtree::memory {
+
+using namespace platform;
+
+namespace {
+
+constexpr std::uint64_t kMostPunched = 64u << 20;  // by one call
+
+}  // namespace
+
+void OwnedBlock::publish() noexcept {
+  Reclaimer& reclaimer = *std::exchange(reclaimer_, nullptr);
+  std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
+  // A receiver may have done it already, and even have released the block.
+  compare_swap(reclaimer.table_.entry(ref_.id)->word, word, live_word(ref_.generation));
+}
+
+void OwnedBlock::give_back() noexcept {
+  Reclaimer& reclaimer = *std::exchange(reclaimer_, nullptr);
+  BlockEntry* entry = reclaimer.table_.entry(ref_.id);
+  // In a forked child the block is still the parent's.
+  if (entry == nullptr || writer_ != reclaimer.participants_.current()) return;
+  // Nobody else knows it, so it needs no walk, whatever it was to become.
+  store_relaxed(entry->kind, static_cast<std::uint32_t>(BlockKind::kMessage));
+  std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
+  if (compare_swap(entry->word, word, live_word(ref_.generation))) {
+    reclaimer.collect(ref_);
+  }
+}
+
+bool Reclaimer::try_lock_as(Identity me) noexcept {
+  RobustLock lock = arena_lock();
+  if (!lock.try_lock_as(me)) return false;
+  if (!is_dirty(header_)) return true;
+  lock.unlock();
+  return false;
+}
+
+void Reclaimer::unlock() noexcept {
+  for (;;) {
+    if (load_full(header_.deferred_hint) != 0) run_deferred_frees();
+    const bool freed = load_relaxed(header_.freed) != 0;
+    if (freed) store_relaxed(header_.freed, 0u);
+    arena_lock().unlock();
+    // Only if there is something to see: a waiter that looks in vain must not wake itself.
+    if (freed) notify_all(header_.space);
+    if (load_full(header_.deferred_hint) == 0 || !try_lock()) return;
+  }
+}
+
+void Reclaimer::collect(BlockRef ref) noexcept {
+  BlockEntry* block = table_.entry(ref.id);
+  const Identity me = participants_.current();
+  if (block == nullptr || me == kNobody) return;
+  if (is_referenced(*block)) return;  // whoever keeps it sees to it when they let go
+  free_or_defer(ref, me);
+  trim_excess();
+}
+
+void Reclaimer::free_or_defer(BlockRef ref, Identity me) noexcept {
+  if (try_lock_as(me)) {
+    free_if_unreferenced(ref);
+    unlock();
+  } else if (defer_free(ref, me) && try_lock_as(me)) {
+    unlock();  // runs what was deferred
+  }
+}
+
+// False when the list is full: the block is then found by a reconcile, which is asked for.
+bool Reclaimer::defer_free(BlockRef ref, Identity me) noexcept {
+  Participant& mine = participants_.slot_of_identity(me);
+  const std::uint64_t packed = pack(ref);
+  for (std::uint32_t i = 0; i < kDeferredFrees; ++i) {
+    std::atomic<std::uint64_t>& place = mine.deferred_frees[(ref.id.index() + i) % kDeferredFrees];
+    std::uint64_t empty = 0;
+    if (load_relaxed(place) == 0 && compare_swap(place, empty, packed)) {
+      store_full(header_.deferred_hint, 1u);
+      full_fence();
+      return true;
+    }
+  }
+  store_relaxed(mine.deferred_overflow, 1u);
+  mark_dirty(header_);
+  return false;
+}
+
+void Reclaimer::run_deferred_frees() noexcept {
+  exchange_full(header_.deferred_hint, 0u);  // sees what was deferred before any hint that it takes back
+  const std::uint32_t high = participants_.used_slots();
+  for (std::uint32_t number = 0; number < high; ++number) {
+    for (auto& place : participants_.slot(number).deferred_frees) {
+      if (load_relaxed(place) == 0) continue;
+      const std::uint64_t packed = exchange_full(place, std::uint64_t{0});
+      if (packed != 0) free_if_unreferenced(unpack(packed));
+    }
+  }
+}
+
+bool Reclaimer::is_referenced(const BlockEntry& block) const noexcept {
+  if (load_acquire(block.refcount) != 0 || (load_acquire(block.flags) & kDelivered) != 0) return true;
+  const std::uint32_t words = (participants_.used_slots() + 63) / 64;
+  for (std::uint32_t i = 0; i < words; ++i) {
+    if (load_full(block.holders.words[i]) != 0) return true;
+  }
+  return false;
+}
+
+// Receivers set their bit before the message goes, which is why the refcount is looked at before the bits.
+bool Reclaimer::is_shared(const BlockEntry& block, Identity me) noexcept {
+  if (load_acquire(block.refcount) != 0 || (load_acquire(block.flags) & kDelivered) != 0) return true;
+  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
+    const std::uint64_t mine = i == slot_of(me) / 64 ? ParticipantSet::bit_of(slot_of(me)) : 0;
+    if ((load_full(block.holders.words[i]) & ~mine) != 0) return true;
+  }
+  return false;
+}
+
+void Reclaimer::set_delivered(BlockRef ref, bool delivered) noexcept {
+  BlockEntry* block = table_.entry(ref.id);
+  if (block == nullptr) return;
+  if (delivered) {
+    set_bits(block->flags, std::uint32_t{kDelivered});
+  } else {
+    clear_bits(block->flags, std::uint32_t{kDelivered});
+  }
+}
+
+bool Reclaimer::try_set_delivered(BlockRef ref) noexcept {
+  if (!arena_lock().try_lock()) return false;
+  set_delivered(ref, true);
+  unlock();
+  return true;
+}
+
+void Reclaimer::free_if_unreferenced(BlockRef ref) noexcept {
+  BlockEntry* block = table_.entry(ref.id);
+  if (block == nullptr || load_acquire(block->word) != live_word(ref.generation)) return;
+  if (is_referenced(*block)) return;
+  if (is_kind(*block, BlockKind::kChannel)) {
+    add(header_.garbage, 1u);  // what the channel keeps is found by reconcile, in one walk for all such channels
+    return;
+  }
+  // Blocks to look at next are chained through `next_free`, since nothing may be allocated here. `count` ends the walk
+  // whatever others write into the chain.
+  std::uint64_t count = 0;
+  std::uint64_t orphans = drop_references(ref.id, *block, 0, count);
+  pool_.put(ref.id, *block);
+  for (; count != 0; --count) {
+    const BlockRef next = unpack(orphans);
+    BlockEntry* orphan = table_.entry(next.id);
+    if (orphan == nullptr) return;
+    orphans = load_relaxed(orphan->next_free);
+    if (load_acquire(orphan->word) != live_word(next.generation)) continue;
+    if (is_referenced(*orphan)) continue;
+    orphans = drop_references(next.id, *orphan, orphans, count);
+    pool_.put(next.id, *orphan);
+  }
+}
+
+// Returns the chain of those that are not referred to any more, put before `orphans`, and adds their number to `count`.
+std::uint64_t Reclaimer::drop_references(BlockId id, BlockEntry& block, std::uint64_t orphans,
+                                         std::uint64_t& count) noexcept {
+  for (const ListEntry& item : table_.references_of(id, block)) {
+    const BlockRef ref = ref_of(item);
+    BlockEntry* target = table_.is_current(ref) ? table_.entry(ref.id) : nullptr;
+    if (target == nullptr || target == &block || load_relaxed(target->refcount) == 0) continue;
+    if (subtract(target->refcount, 1u) != 1) continue;
+    store_relaxed(target->next_free, orphans);
+    orphans = pack(ref);
+    ++count;
+  }
+  store_relaxed(block.list_length, 0u);
+  return orphans;
+}
+
+Reclaimer::Evicted Reclaimer::evict_and_unlock(std::uint64_t want, WaitHooks* hooks) noexcept {
+  BlockPool::Victim victims[BlockPool::kMostVictims];
+  const Identity me = participants_.current();
+  const std::size_t count = participants_.is_pinned() ? 0 : pool_.take_victims(want, me, victims);
+  unlock();
+  Evicted evicted;
+  if (count == 0) return evicted;
+  evicted.done = false;
+  const BlockingScope blocking(hooks);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (give_back(victims[i].block, victims[i].keep, victims[i].bytes)) {
+      evicted.bytes += victims[i].bytes;
+    } else {
+      evicted.done = true;
+    }
+  }
+  return evicted;
+}
+
+// After a release: gives back what is beyond the most that was needed lately, a piece at a time.
+void Reclaimer::trim_excess() noexcept {
+  std::uint64_t want = std::min(pool_.excess_bytes(), kMostPunched);
+  while (want != 0 && try_lock()) {
+    const Evicted evicted = evict_and_unlock(want, nullptr);
+    if (evicted.done) return;
+    want -= std::min(want, evicted.bytes);
+  }
+}
+
+// The counts are put right with that, under the arena lock: a reconcile must not meet them half changed.
+bool Reclaimer::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes) noexcept {
+  BlockEntry& block = *table_.entry(ref.id);
+  const bool given = release_pages(fd_, table_.geometry().data_offset(ref.id) + keep, bytes);
+  if (!given) keep += bytes;
+  store_relaxed(block.size, keep);
+  store_relaxed(block.kind, static_cast<std::uint32_t>(BlockKind::kMessage));
+  set_bits(block.flags, std::uint32_t{kTrimmed});
+  store_release(block.word, live_word(ref.generation));
+  if (const Identity me = participants_.current(); me != kNobody) free_or_defer(ref, me);
+  return given;
+}
+
+// Its writer may have died between raising `committed` and the pages, so its pages go, and the count is right; where
+// none may go, the missing ones come.
+void Reclaimer::give_up_unfinished(BlockRef ref) noexcept {
+  const BlockEntry* block = table_.entry(ref.id);
+  if (block == nullptr) return;
+  const std::uint64_t committed = committed_of(*block, ref.id.size_class());
+  // Who pins from here on registers what it holds, and nobody holds this one until it was free.
+  if (!participants_.is_pinned()) {
+    give_back(ref, 0, committed);
+    return;
+  }
+  // Where that fails they come when they are written to.
+  static_cast<void>(try_commit_pages(fd_, table_.geometry().data_offset(ref.id), committed));
+  give_back(ref, committed, 0);
+}
+
+}  // namespace shmtree::memory

@@ -1,0 +1,118 @@
+#include "memory/reconciler.h"
+
+#include <new>
+#include <utility>
+
+#include "memory/event.h"
+
+namespace shmtree::memory {
+
+using namespace platform;
+
+namespace {
+
+constexpr int kMostPasses = 32;
+constexpr int kMostRepairs = 8;  // that a lock is waited for whatever the deadline
+
+template <class Act>
+bool quietly(Act act) noexcept {
+  try {
+    return act().ok();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+Result<Identity> Reconciler::take_identity() {
+  forget_parent();
+  const std::uint32_t forks = parts_.participants.forks();
+  auto claimed = reserve_slot();
+  if (!claimed) return std::move(claimed).error();
+  return parts_.participants.enroll(std::move(*claimed), forks);
+}
+
+// One whose owner died is swept before it holds anything, since holder bits carry no generation.
+Result<ReservedSlot> Reconciler::reserve_slot() {
+  auto claimed = parts_.participants.claim(true);
+  if (!claimed || !parts_.participants.is_status(slot_of(claimed->identity), ParticipantStatus::kStale)) return claimed;
+  mark_dirty(header_);
+  Status swept = reconcile_as(claimed->identity, WaitContext{});
+  if (!swept) return std::move(swept).error();
+  return claimed;
+}
+
+Status Reconciler::lock(std::atomic<std::uint32_t>& word, const WaitContext& wait) {
+  Identity me = parts_.participants.current();
+  if (me == kNobody) [[unlikely]] {
+    auto taken = take_identity();
+    if (!taken) return std::move(taken).error();
+    me = *taken;
+  }
+  RobustLock lock(word, parts_.participants);
+  for (int repairs = 0;; ++repairs) {
+    if (!lock.try_lock_as(me)) {
+      Status taken = lock.wait_and_lock(me, wait);
+      if (!taken) return taken;
+    }
+    if (!is_dirty(header_)) [[likely]]
+      return success();
+    lock.unlock();
+    if (repairs >= kMostRepairs && wait.deadline.passed()) {
+      return Error{Code::kTimeout, "timed out while the arena's state was found wrong again after every repair"};
+    }
+    Status repaired = reconcile(wait);
+    if (!repaired) return repaired;
+  }
+}
+
+bool Reconciler::lock_quietly(std::atomic<std::uint32_t>& word, const WaitContext& wait) noexcept {
+  return quietly([&] { return lock(word, wait); });
+}
+
+bool Reconciler::reconcile_quietly(const WaitContext& wait) noexcept {
+  return quietly([&] { return reconcile(wait); });
+}
+
+Status Reconciler::reconcile(const WaitContext& wait) {
+  auto me = identity();
+  if (!me) return std::move(me).error();
+  return reconcile_as(*me, wait);
+}
+
+Status Reconciler::reconcile_as(Identity me, const WaitContext& wait) {
+  RobustLock lock(header_.reconcile_lock, parts_.participants);
+  Status locked = lock.lock(me, wait);
+  if (!locked) return locked;
+  Status result = success();
+  ReconcilePass::Unfinished unfinished;
+  bool starved = false;  // this process has no memory to do it: another may
+  try {
+    result = repeat_passes(me, wait, unfinished);
+  } catch (const std::bad_alloc&) {
+    starved = true;
+  }
+  add(header_.reconciles, std::uint64_t{1});
+  lock.unlock();
+  // Killed from here on, this process leaves blocks that it was writing, like any other.
+  for (const BlockRef& ref : unfinished) parts_.reclaimer.give_up_unfinished(ref);
+  // What was released while `dirty` kept its releasers from looking is deferred.
+  if (load_full(header_.deferred_hint) != 0 && parts_.reclaimer.try_lock()) parts_.reclaimer.unlock();
+  notify_all(header_.space);
+  if (starved) throw std::bad_alloc();
+  return result;
+}
+
+Status Reconciler::repeat_passes(Identity me, const WaitContext& wait, ReconcilePass::Unfinished& unfinished) {
+  for (int pass = 0; pass < kMostPasses; ++pass) {
+    std::uint32_t epoch = load_acquire(header_.dirty);
+    if (epoch == 0) break;
+    auto done = ReconcilePass(arena_, parts_, me, wait, unfinished).run();
+    if (!done) return std::move(done).error();
+    if (*done) compare_swap(header_.dirty, epoch, 0u);  // cleared last; a death found meanwhile leaves it set
+  }
+  return success();
+}
+
+}  // namespace shmtree::memory

@@ -1,0 +1,75 @@
+#include "memory/robust_lock.h"
+
+#include <algorithm>
+
+#include "platform/atomics.h"
+#include "platform/machine.h"
+#include "platform/other_process.h"
+
+namespace shmtree::memory {
+
+using namespace platform;
+
+namespace {
+
+// An owner that is not stopped lacks a processor: it is waited for that long, whatever the deadline, since what is in
+// the channel is there all the same.
+constexpr std::int64_t kBusyGraceNs = 2'000'000'000;
+constexpr std::int64_t kLeastSliceNs = 4'000'000;
+
+constexpr std::int64_t kSliceNs = 20'000'000;  // how long a sleeper may miss a wake-up, or a death
+constexpr std::int64_t kGraceNs = 40'000'000;  // a lock is waited for at least this long, whatever the deadline
+constexpr int kSpins = 200;                    // about 5 us: longer than any critical section
+
+int spins_before_sleep() noexcept {
+  static const int spins = usable_cores() > 1 ? kSpins : 1;
+  return spins;
+}
+
+constexpr Identity owner_in(std::uint32_t word) noexcept {
+  return word & ~(kHeld | kContended);
+}
+
+}  // namespace
+
+Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants& participants, Identity me,
+                                 const WaitContext& wait) {
+  RobustLock lock(word, participants);
+  for (int i = 0; i < spins_before_sleep(); ++i) {
+    if (load_relaxed(word) == 0 && lock.try_lock_as(me)) return success();
+    relax_cpu();
+  }
+  const std::uint32_t mine = kHeld | kContended | me;  // others may sleep on the word as well
+  const std::int64_t began = monotonic_ns();
+  for (;;) {
+    std::uint32_t seen = load_acquire(word);
+    if (seen == 0) {
+      if (compare_swap(word, seen, mine)) return success();
+      continue;
+    }
+    // Looked at before every slice: a dead owner, or a word that no owner can have written, costs no wait.
+    if ((seen & kHeld) == 0 || !participants.is_alive(owner_in(seen))) {
+      if (!compare_swap(word, seen, mine)) continue;
+      participants.mark_dirty();
+      return success();
+    }
+    if ((seen & kContended) == 0 && !compare_swap(word, seen, seen | kContended)) continue;
+    {
+      // Only the sleep: hooks are called neither with the lock taken nor, below, between before_block and after_block.
+      const BlockingScope blocking(wait.hooks);
+      futex_wait(word, seen | kContended, std::max(wait.deadline.remaining_ns(kSliceNs), kLeastSliceNs));
+    }
+    if (wait.interrupted()) return Error{Code::kInterrupted, "interrupted while waiting for a lock"};
+    if (!wait.deadline.passed()) continue;
+    const std::int64_t waited = monotonic_ns() - began;
+    const std::uint32_t still = load_acquire(word);
+    if (waited < kGraceNs || (still & kHeld) == 0) continue;
+    const int owner = load_relaxed(participants.slot_of_identity(owner_in(still)).pid);
+    if (waited > kBusyGraceNs || is_stopped(owner)) {
+      return Error{Code::kTimeout, "timed out while process " + std::to_string(owner) +
+                                       " kept the channel's lock; it is alive, perhaps stopped"};
+    }
+  }
+}
+
+}  // namespace shmtree::memory
