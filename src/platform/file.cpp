@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "platform/atomics.h"
+#include "platform/retry.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels answer EINVAL, which is as good as no hint
@@ -23,15 +24,6 @@ namespace {
 constexpr std::uint64_t kCommitPiece = 16u << 20;  // one fallocate: keeps interruption and failure latency short
 constexpr std::uint64_t kLeastPiece = 64u << 10;
 
-template <class Call>
-auto retry(Call call) {
-  decltype(call()) result;
-  do {
-    result = call();
-  } while (result < 0 && errno == EINTR);
-  return result;
-}
-
 struct flock byte_lock(short type, std::uint64_t offset) noexcept {
   struct flock lock {};
   lock.l_type = type;
@@ -39,6 +31,16 @@ struct flock byte_lock(short type, std::uint64_t offset) noexcept {
   lock.l_start = static_cast<off_t>(offset);
   lock.l_len = 1;
   return lock;
+}
+
+bool try_set_byte_lock(int fd, short type, std::uint64_t offset) noexcept {
+  struct flock lock = byte_lock(type, offset);
+  return retry([&] { return fcntl(fd, F_OFD_SETLK, &lock); }) == 0;
+}
+
+Status set_byte_lock(int fd, short type, std::uint64_t offset) {
+  if (try_set_byte_lock(fd, type, offset)) return success();
+  return os_error("fcntl(F_OFD_SETLK)", errno);
 }
 
 }  // namespace
@@ -197,35 +199,26 @@ void advise_huge(std::byte* address, std::uint64_t bytes) noexcept {
 }
 
 Result<bool> try_lock_byte(int fd, std::uint64_t offset) {
-  struct flock lock = byte_lock(F_WRLCK, offset);
-  if (retry([&] { return fcntl(fd, F_OFD_SETLK, &lock); }) == 0) return true;
+  if (try_set_byte_lock(fd, F_WRLCK, offset)) return true;
   if (errno == EAGAIN || errno == EACCES) return false;
   return os_error("fcntl(F_OFD_SETLK)", errno);
 }
 
 Status unlock_byte(int fd, std::uint64_t offset) {
-  struct flock lock = byte_lock(F_UNLCK, offset);
-  if (retry([&] { return fcntl(fd, F_OFD_SETLK, &lock); }) != 0) return os_error("fcntl(F_OFD_SETLK)", errno);
-  return success();
+  return set_byte_lock(fd, F_UNLCK, offset);
 }
 
 Status share_byte_lock(int fd, std::uint64_t offset) {
-  struct flock lock = byte_lock(F_RDLCK, offset);
-  if (retry([&] { return fcntl(fd, F_OFD_SETLK, &lock); }) != 0) return os_error("fcntl(F_OFD_SETLK)", errno);
-  return success();
+  return set_byte_lock(fd, F_RDLCK, offset);
 }
 
 Status move_byte_lock(int from, int to, std::uint64_t offset) {
   // A write lock becomes a read lock in one step, and two descriptions can share that.
-  const auto set = [offset](int fd, short type) {
-    struct flock lock = byte_lock(type, offset);
-    return retry([&] { return fcntl(fd, F_OFD_SETLK, &lock); }) == 0;
-  };
-  if (!set(from, F_RDLCK)) return os_error("fcntl(F_OFD_SETLK)", errno);
-  if (!set(to, F_RDLCK)) return os_error("fcntl(F_OFD_SETLK)", errno);
-  if (!set(from, F_UNLCK)) return os_error("fcntl(F_OFD_SETLK)", errno);
-  set(to, F_WRLCK);  // who asks whether it is locked sees a read lock as well
-  return success();
+  Status moved = set_byte_lock(from, F_RDLCK, offset);
+  if (moved) moved = set_byte_lock(to, F_RDLCK, offset);
+  if (moved) moved = set_byte_lock(from, F_UNLCK, offset);
+  if (moved) try_set_byte_lock(to, F_WRLCK, offset);  // who asks whether it is locked sees a read lock as well
+  return moved;
 }
 
 bool byte_is_locked(int fd, std::uint64_t offset) noexcept {

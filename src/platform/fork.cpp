@@ -7,6 +7,7 @@
 #include <new>
 
 #include "platform/atomics.h"
+#include "platform/file.h"
 #include "platform/in_use.h"
 
 namespace shmtree::platform {
@@ -15,9 +16,9 @@ namespace {
 constexpr std::uint64_t kStamp = 0x73686d7472656531;
 
 std::atomic<std::uint64_t>* make_stamp_page() noexcept {
-  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* page = mmap(nullptr, page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return nullptr;
-  madvise(page, 4096, MADV_WIPEONFORK);
+  madvise(page, page_size(), MADV_WIPEONFORK);
   return new (page) std::atomic<std::uint64_t>(kStamp);
 }
 

@@ -17,6 +17,7 @@
 
 #include "platform/atomics.h"
 #include "platform/clock.h"
+#include "platform/file.h"
 
 namespace shmtree::platform {
 namespace {
@@ -100,7 +101,7 @@ std::uint64_t available_memory_bytes() {
 std::optional<std::uint64_t> addresses_left() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
-  const std::uint64_t used = read_number("/proc/self/statm").value_or(0) * static_cast<std::uint64_t>(getpagesize());
+  const std::uint64_t used = read_number("/proc/self/statm").value_or(0) * page_size();
   return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }
 

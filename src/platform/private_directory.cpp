@@ -16,21 +16,13 @@
 
 #include "platform/clock.h"
 #include "platform/machine.h"
+#include "platform/retry.h"
 
 namespace shmtree::platform {
 namespace {
 
 constexpr std::uint64_t kLockByte = 0;
 constexpr std::uint64_t kPartByte = 1;
-
-template <class Call>
-auto retry(Call call) {
-  decltype(call()) result;
-  do {
-    result = call();
-  } while (result < 0 && errno == EINTR);
-  return result;
-}
 
 // Ours alone: of our user, and nobody else has any right to it.
 Status check_private(int fd, const std::string& what) {
