@@ -23,6 +23,12 @@ ALLOWED = {
 }
 BASE_HEADERS = {"result.h", "kind.h", "export.h"}
 
+# The parts of an arena, each of which looks only at those before it.
+PARTS = """
+    layout mapping event hold_counts block_table participants robust_lock held_bytes block_pool owned_block reclaimer
+    reconcile_pass reconciler holder_table inspector allocator lease arena registry
+    """.split()
+
 # Who may see what from outside: pattern of the header, and the only files that may include it.
 FOREIGN = [
     ("Cap'n Proto", re.compile(r"(capnp|kj)/|.*\.capnp\.h$"), re.compile(r"src/format/")),
@@ -106,6 +112,15 @@ def problem_with(path: str, own: str, bracket: str, name: str, folder: Path) -> 
 
 def test_no_include_of_the_tree_points_upward_or_to_a_library_of_another_layer():
     assert list(violations(ROOT)) == []
+
+
+def test_no_part_of_an_arena_includes_one_that_stands_above_it():
+    headers = sorted((ROOT / "src/memory").glob("*.h"))
+    assert {header.stem for header in headers} == set(PARTS)
+    for header in headers:
+        above = PARTS[PARTS.index(header.stem) :]
+        included = {name.removeprefix("memory/").removesuffix(".h") for _, name in INCLUDE.findall(header.read_text())}
+        assert included.isdisjoint(above), f"{header.name} includes {included & set(above)}"
 
 
 def test_the_check_reads_every_layer_that_the_tree_has():
