@@ -148,6 +148,12 @@ Result<Lease> Arena::make_lease(BlockRef ref, bool begun) {
   return lease;
 }
 
+void Lease::reset() noexcept {
+  const std::shared_ptr<Arena> arena = std::move(arena_);
+  arena_.reset();
+  if (arena != nullptr) arena->holders().end_lease(ref_, fork_epoch_);
+}
+
 void Arena::set_fork_hook(ForkHook hook) noexcept {
   g_fork_hook = hook;
 }

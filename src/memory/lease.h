@@ -13,8 +13,14 @@ class Arena;
 class Lease {
  public:
   Lease() noexcept = default;
-  Lease(Lease&& other) noexcept { *this = std::move(other); }
-  Lease& operator=(Lease&& other) noexcept;
+  Lease(Lease&& other) noexcept { take(other); }
+  Lease& operator=(Lease&& other) noexcept {
+    if (this != &other) {
+      reset();
+      take(other);
+    }
+    return *this;
+  }
   ~Lease() { reset(); }
 
   bool valid() const noexcept { return arena_ != nullptr; }
@@ -26,6 +32,14 @@ class Lease {
 
  private:
   friend class Arena;
+  void take(Lease& other) noexcept {
+    arena_ = std::move(other.arena_);
+    ref_ = other.ref_;
+    data_ = other.data_;
+    bytes_ = other.bytes_;
+    fork_epoch_ = other.fork_epoch_;
+  }
+
   std::shared_ptr<Arena> arena_;
   BlockRef ref_{};
   std::byte* data_ = nullptr;

@@ -23,11 +23,7 @@ std::atomic<std::uint64_t>* make_stamp_page() noexcept {
 }
 
 // Without a page (no memory at load) forked children are told apart by the handlers alone.
-std::atomic<std::uint64_t>& stamp_word() noexcept {
-  static std::atomic<std::uint64_t> fallback{kStamp};
-  static std::atomic<std::uint64_t>* const page = make_stamp_page();
-  return page != nullptr ? *page : fallback;
-}
+constinit std::atomic<std::uint64_t> g_stamp_without_page{kStamp};
 
 void spin_lock(std::atomic<std::uint32_t>& word) noexcept {
   for (int spins = 0; word.exchange(1, std::memory_order_acquire) != 0; ++spins) {
@@ -48,6 +44,18 @@ std::atomic<ForkHandler> g_orphan{nullptr};
 void call(const std::atomic<ForkHandler>& handler) {
   if (const ForkHandler function = handler.load()) function();
 }
+
+}  // namespace
+
+constinit std::atomic<std::uint64_t>* g_process_stamp = &g_stamp_without_page;
+
+namespace {
+
+[[maybe_unused]] const bool g_has_page = [] {
+  std::atomic<std::uint64_t>* page = make_stamp_page();
+  if (page != nullptr) g_process_stamp = page;
+  return page != nullptr;
+}();
 
 }  // namespace
 
@@ -91,10 +99,6 @@ void LeafMutex::lock() noexcept {
   spin_lock(word_);
 }
 
-std::uint64_t process_stamp() noexcept {
-  return load_relaxed(stamp_word());
-}
-
 void forget_parent() noexcept {
   static std::atomic<std::uint32_t> once{0};  // two threads of the child cannot both be first
   if (process_stamp() != 0) return;
@@ -102,7 +106,7 @@ void forget_parent() noexcept {
   if (process_stamp() == 0) {
     LeafMutexes::unlock_all();
     call(g_orphan);
-    store_relaxed(stamp_word(), kStamp);
+    store_relaxed(*g_process_stamp, kStamp);
   }
   once.store(0, std::memory_order_release);
 }
@@ -114,7 +118,6 @@ void set_fork_handlers(const ForkHandlers& handlers) noexcept {
   g_child = handlers.child;
   g_orphan = handlers.orphan;
   static const int registered = [] {
-    stamp_word();
     return pthread_atfork(
         [] {
           call(g_first);
@@ -126,7 +129,7 @@ void set_fork_handlers(const ForkHandlers& handlers) noexcept {
           LeafMutexes::unlock_all();
         },
         [] {
-          store_relaxed(stamp_word(), kStamp);
+          store_relaxed(*g_process_stamp, kStamp);
           forget_uses_of_other_threads();
           call(g_child);
           LeafMutexes::unlock_all();

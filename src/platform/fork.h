@@ -8,7 +8,11 @@ namespace shmtree::platform {
 
 // Non-zero in a process whose library state belongs to it. It lives in a page that the kernel zeroes in every child,
 // also those of clone() and of forks that run no handlers; the child's fork handler sets it again.
-std::uint64_t process_stamp() noexcept;
+extern constinit std::atomic<std::uint64_t>* g_process_stamp;
+inline std::uint64_t process_stamp() noexcept {
+  return g_process_stamp->load(std::memory_order_relaxed);
+}
+
 // What runs around every fork() of the process: `first` and `prepare` before it, `parent` and `child` after it in
 // either process, and `orphan` later, in a child of a fork that ran no handlers; all but `first` while every LeafMutex
 // is held (so they take none). They are called once they were set, for good.
