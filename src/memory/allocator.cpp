@@ -31,7 +31,7 @@ std::string in_words(std::uint64_t bytes) {
 
 // Makes the pages that `committed` already counts. On failure the count is taken back with the block.
 Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, const Request& request, const WaitContext& wait) {
-  const std::uint64_t need = request.pages(), had = std::min(taken.had, need);
+  const std::uint64_t need = request.pages, had = std::min(taken.had, need);
   int failure = 0;
   if (need > had) {
     const BlockingScope blocking(need - had > kUnasked ? wait.hooks : nullptr);
@@ -55,8 +55,8 @@ bool Allocator::make_room_in_machine(std::uint64_t need, const WaitContext& wait
 
 // One attempt: a block; or one that is not valid when there is no room now.
 Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitContext& wait, bool* short_of_machine) {
-  const unsigned size_class = Geometry::class_for(request.bytes);
-  const std::uint64_t need = request.pages();
+  const unsigned size_class = parts_.table.geometry().class_for(request.bytes);
+  const std::uint64_t need = request.pages;
   for (int attempt = 0; attempt < 3; ++attempt) {
     Status table = parts_.pool.ensure_table(size_class);
     if (!table) return std::move(table).error();
@@ -89,13 +89,14 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
     return Error{Code::kMessageTooLarge, "a message of " + in_words(bytes) + " is over the arena's budget of " +
                                              in_words(pool.max_bytes()) + " (max_bytes)"};
   }
+  const Request request{bytes, parts_.table.geometry().round_to_pages(std::max<std::uint64_t>(bytes, 1)), kind, *me};
   EventWait waiting(header_.space, wait);
   std::int64_t hoarded_since = 0;
   bool repaired_now = false;  // since the last sleep: what is marked again at once must not keep the call from ending
   for (bool looked = false;; looked = true) {
     if (looked) waiting.arm();
     bool short_of_machine = false;
-    auto block = try_allocate({bytes, kind, *me}, wait, &short_of_machine);
+    auto block = try_allocate(request, wait, &short_of_machine);
     if (!block || block->valid()) return block;
     if (!looked && !pool.counts_are_possible()) mark_dirty(header_);
     if (!repaired_now && parts_.participants.check(looked ? 250'000'000 : 5'000'000)) {
@@ -145,7 +146,7 @@ Error Allocator::no_room(std::uint64_t bytes, bool short_of_machine) const {
 // freed meanwhile would do for it.
 bool Allocator::is_kept_by_pins(std::uint64_t bytes) const noexcept {
   if (!parts_.participants.is_pinned() || parts_.pool.used_bytes() + bytes > parts_.pool.max_bytes()) return false;
-  const unsigned size_class = Geometry::class_for(bytes);
+  const unsigned size_class = parts_.table.geometry().class_for(bytes);
   const std::uint64_t entries = parts_.table.walked_entries(size_class);
   for (std::uint64_t index = 0; index < entries; ++index) {
     const std::uint64_t word = load_acquire(parts_.table.entry(BlockId::make(size_class, index))->word);

@@ -9,8 +9,6 @@
 // Thread safety: any thread.
 #pragma once
 
-#include <algorithm>
-
 #include "memory/inspector.h"
 #include "memory/reconciler.h"
 
@@ -34,10 +32,9 @@ class Allocator {
 
  private:
   struct Request {
-    std::uint64_t bytes;
+    std::uint64_t bytes, pages;  // asked for, and what that takes
     BlockKind kind;
     Identity me;
-    std::uint64_t pages() const noexcept { return round_up(std::max<std::uint64_t>(bytes, 1), kPageBytes); }
   };
   Result<OwnedBlock> try_allocate(const Request& request, const platform::WaitContext& wait, bool* short_of_machine);
   bool make_room_in_machine(std::uint64_t need, const platform::WaitContext& wait);

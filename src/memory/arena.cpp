@@ -1,6 +1,7 @@
 #include "memory/arena.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -30,6 +31,14 @@ std::uint64_t default_budget() noexcept {
   return budget;
 }
 
+// What is mapped, and what is given back, begins at a multiple of the largest.
+Status check_pages(std::uint64_t page_bytes) {
+  if (std::has_single_bit(page_bytes) && page_bytes >= kPageBytes && page_bytes <= kMostPageBytes) return success();
+  return Error{Code::kIncompatible, "this system's pages of memory have " + std::to_string(page_bytes) +
+                                        " bytes; an arena works with those of " + std::to_string(kPageBytes) + " to " +
+                                        std::to_string(kMostPageBytes)};
+}
+
 }  // namespace
 
 Arena::Arena(std::unique_ptr<Mapping> mapping) noexcept
@@ -51,6 +60,8 @@ Arena::~Arena() {
 }
 
 Result<std::shared_ptr<Arena>> Arena::create(const ArenaOptions& options) {
+  const std::uint64_t page_bytes = options.page_bytes != 0 ? options.page_bytes : page_size();
+  if (Status pages = check_pages(page_bytes); !pages) return std::move(pages).error();
   const std::uint64_t budget = options.max_bytes != 0 ? round_up(options.max_bytes, kPageBytes) : default_budget();
   if (budget < kMinBudget || budget > kMaxBudget) {
     return Error{Code::kInvalid, "max_bytes is " + std::to_string(options.max_bytes) + "; an arena takes from " +
@@ -61,7 +72,7 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   if (!fd) return std::move(fd).error();
   Status committed = commit_pages(fd->get(), 0, kHeaderBytes);
   if (!committed) return std::move(committed).error();
-  auto mapping = Mapping::create(std::move(*fd), budget, options.huge_pages);
+  auto mapping = Mapping::create(std::move(*fd), budget, options.huge_pages, page_bytes);
   if (!mapping) return std::move(mapping).error();
   ArenaHeader& header = (*mapping)->header();
   random_bytes(header.uuid, sizeof header.uuid);
@@ -104,7 +115,8 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, ReservedSlot* reserved
                         " bytes");
   }
   if (auto known = find(uuid)) return known;
-  auto mapping = Mapping::create(std::move(fd), budget, (flags & 1) != 0);
+  if (Status pages = check_pages(page_size()); !pages) return std::move(pages).error();
+  auto mapping = Mapping::create(std::move(fd), budget, (flags & 1) != 0, page_size());
   if (!mapping) return std::move(mapping).error();
   return enroll(std::move(*mapping), reserved);
 }

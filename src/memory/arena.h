@@ -39,6 +39,7 @@ struct ArenaOptions {
   std::uint64_t max_bytes = 0;  // budget for all blocks; 0: half of what the machine and its control groups have left
   std::uint64_t prefault = 0;   // bytes to commit and touch at once
   bool huge_pages = false;
+  std::uint64_t page_bytes = 0;  // of a page of memory, for tests; 0: what the system has
 };
 
 class Arena : public std::enable_shared_from_this<Arena> {

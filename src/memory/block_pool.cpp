@@ -36,7 +36,7 @@ Status BlockPool::ensure_table(unsigned size_class) {
   const std::uint64_t count = geometry.count(size_class);
   if (have >= count || load_acquire(state.high) + kTableStep / 2 < have) return success();
   const std::uint64_t want = std::min(have + kTableStep, count);
-  const std::uint64_t from = geometry.table_offset(size_class, have) / kPageBytes * kPageBytes;
+  const std::uint64_t from = geometry.table_offset(size_class, have);
   Status committed = commit_pages(mapping_.fd(), from, geometry.table_offset(size_class, want) - from);
   if (!committed) return committed;
   std::uint64_t now = have;
@@ -178,7 +178,7 @@ std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* vic
     if (block == nullptr) return count;
     store_relaxed(state->warm, load_relaxed(block->next_free));
     const std::uint64_t committed = committed_of(*block, size_class);
-    const std::uint64_t bytes = std::min(committed, round_up(std::min(want, committed), kPageBytes));
+    const std::uint64_t bytes = std::min(committed, table_.geometry().round_to_pages(std::min(want, committed)));
     const std::uint32_t generation = next_generation(load_relaxed(block->word));
     store_release(block->word, block_word(BlockState::kWriting, me, generation));
     store_relaxed(block->flags, 0u);

@@ -8,12 +8,8 @@ namespace {
 constexpr std::uint64_t kRegionAlignment = 2u << 20;  // a huge page
 }
 
-unsigned Geometry::class_for(std::uint64_t bytes) noexcept {
-  if (bytes <= (std::uint64_t{1} << kMinClass)) return kMinClass;
-  return static_cast<unsigned>(std::bit_width(bytes - 1));
-}
-
-Geometry::Geometry(std::uint64_t max_bytes) noexcept : max_class_(std::min(class_for(max_bytes), kMaxClass)) {
+Geometry::Geometry(std::uint64_t max_bytes, std::uint64_t page_bytes) noexcept
+    : page_bytes_(page_bytes), max_class_(std::min(class_for(max_bytes), kMaxClass)) {
   std::uint64_t at = round_up(control_bytes(), kRegionAlignment);
   for (unsigned k = kMinClass; k <= max_class_; ++k) {
     const std::uint64_t size = std::uint64_t{1} << k;

@@ -6,9 +6,10 @@
 //   then, per class k   BlockEntry[count(k)]                          the block table, committed as it grows
 //   then, per class k   count(k) blocks of 2^k bytes                  the data, committed as messages need it
 //
+// Words that different processes write at the same time lie on cache lines of their own, against false sharing.
 // File offsets are free (the file is sparse), so every class owns at least twice the budget of them and can never run
 // out before the budget does. Bytes are little-endian. Who may write what:
-//   truth       BlockEntry::{word, committed, size, references list and its length, kind, holders},
+//   truth       BlockEntry::{word, committed, size, list of references and its length, kind, holders},
 //               Participant::{generation, status, pinned}; channels add their ring windows and delivery records
 //   derived     everything else; reconcile() rebuilds it from the truth
 #pragma once
@@ -33,7 +34,8 @@ constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;
 constexpr unsigned kMinClass = 12;  // 4 KiB: one page
 constexpr unsigned kMaxClass = 42;  // 4 TiB
 constexpr unsigned kClasses = kMaxClass - kMinClass + 1;
-constexpr std::uint64_t kPageBytes = 4096;
+constexpr std::uint64_t kPageBytes = 4096;  // the least that a system may have; see Geometry
+constexpr std::uint64_t kMostPageBytes = 65536;
 constexpr std::uint64_t kTableStep = 1024;                    // table entries whose pages are committed at a time
 constexpr std::uint64_t kMaxBudget = std::uint64_t{2} << 40;  // keeps a block index within 30 bits
 
@@ -286,10 +288,16 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexce
   return (value + unit - 1) / unit * unit;
 }
 
-// Where everything is, as a function of the budget alone.
+// Where everything is, as a function of the budget alone; and how a process goes about it whose system has pages larger
+// than the smallest blocks: it uses none of the classes below a page, since such blocks would share their pages.
 class Geometry {
  public:
-  explicit Geometry(std::uint64_t max_bytes) noexcept;
+  explicit Geometry(std::uint64_t max_bytes, std::uint64_t page_bytes = kPageBytes) noexcept;
+
+  // What pages hold `bytes`, which are one at least.
+  std::uint64_t round_to_pages(std::uint64_t bytes) const noexcept {
+    return (bytes + page_bytes_ - 1) & ~(page_bytes_ - 1);
+  }
 
   std::uint64_t file_bytes() const noexcept { return file_bytes_; }
   std::uint64_t control_bytes() const noexcept {
@@ -297,7 +305,9 @@ class Geometry {
   }
   unsigned max_class() const noexcept { return max_class_; }
   // The class of the smallest block that takes `bytes`; above max_class() when none does.
-  static unsigned class_for(std::uint64_t bytes) noexcept;
+  unsigned class_for(std::uint64_t bytes) const noexcept {
+    return static_cast<unsigned>(std::bit_width(std::max(bytes, page_bytes_) - 1));
+  }
 
   std::uint64_t count(unsigned size_class) const noexcept { return count_[size_class - kMinClass]; }
   std::uint64_t table_offset(unsigned size_class, std::uint64_t index) const noexcept {
@@ -313,6 +323,7 @@ class Geometry {
   }
 
  private:
+  std::uint64_t page_bytes_;
   unsigned max_class_;
   std::uint64_t file_bytes_;
   std::uint64_t count_[kClasses]{};

@@ -6,8 +6,9 @@
 
 namespace shmtree::memory {
 
-Result<std::unique_ptr<Mapping>> Mapping::create(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages) {
-  std::unique_ptr<Mapping> mapping(new Mapping(std::move(fd), max_bytes, huge_pages));
+Result<std::unique_ptr<Mapping>> Mapping::create(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages,
+                                                 std::uint64_t page_bytes) {
+  std::unique_ptr<Mapping> mapping(new Mapping(std::move(fd), max_bytes, huge_pages, page_bytes));
   auto control = platform::map_shared(mapping->fd(), 0, mapping->geometry_.control_bytes());
   if (!control) return std::move(control).error();
   mapping->control_ = *control;

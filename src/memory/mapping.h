@@ -19,7 +19,8 @@ namespace shmtree::memory {
 class Mapping {
  public:
   // Maps the control part of the file.
-  static Result<std::unique_ptr<Mapping>> create(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages);
+  static Result<std::unique_ptr<Mapping>> create(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages,
+                                                 std::uint64_t page_bytes);
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
@@ -57,6 +58,7 @@ class Mapping {
  private:
   static constexpr std::uint64_t kEntriesPerPiece = 1024;  // 192 KiB of table
   static constexpr unsigned kPieceShift = 21;              // 2 MiB of small blocks at a time
+  static_assert(kEntriesPerPiece * sizeof(BlockEntry) % kMostPageBytes == 0);
 
   // Pointers to pieces by number; allocated whole when the first is mapped.
   struct Pieces {
@@ -71,8 +73,8 @@ class Mapping {
     return list == nullptr ? nullptr : list[number].load(std::memory_order_acquire);
   }
 
-  Mapping(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages)
-      : fd_(std::move(fd)), huge_pages_(huge_pages), max_bytes_(max_bytes), geometry_(max_bytes) {}
+  Mapping(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages, std::uint64_t page_bytes)
+      : fd_(std::move(fd)), huge_pages_(huge_pages), max_bytes_(max_bytes), geometry_(max_bytes, page_bytes) {}
   std::byte* map_table(unsigned size_class, std::uint64_t number) noexcept;
   std::byte* map_data(unsigned size_class, std::uint64_t number) noexcept;
   std::byte* map_piece(Pieces& pieces, std::uint64_t number, std::uint64_t offset, std::uint64_t bytes,
