@@ -1,4 +1,5 @@
-// Sleeping until something was published, without ever depending on the publisher's wake-up.
+// Sleeping until something was published, without ever depending on the publisher's wake-up: a Dekker handshake between
+// the publication and the waiter's flag.
 //
 //   publisher:  publish; unlock; notify()               (a fence lies between publishing and reading the flag)
 //   waiter:     loop { arm(); look at the condition; sleep() }

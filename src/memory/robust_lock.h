@@ -5,8 +5,8 @@
 //   - The word is 0 or names the one owner; kContended besides, when somebody may sleep on it.
 //   - Only its owner lets go of it, but a dead or impossible owner's is taken over by compare-and-swap. Whoever does
 //     that marks derived state dirty: what the lock guards may be half changed.
-//   - Taking and releasing are full barriers, which half of each Dekker handshake with the lock relies on: what was
-//     published before looking at the word is seen by whoever lets go of it and looks afterwards.
+//   - Letting go is a full barrier, its half of a Dekker handshake: what was published, with such a barrier, before the
+//     word was seen taken is seen by whoever lets go of it and looks afterwards.
 //
 // An object of this class is a name for the word; it is made where it is needed.
 #pragma once
