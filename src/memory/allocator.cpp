@@ -149,8 +149,8 @@ bool Allocator::is_kept_by_pins(std::uint64_t bytes) const noexcept {
   const unsigned size_class = parts_.table.geometry().class_for(bytes);
   const std::uint64_t entries = parts_.table.walked_entries(size_class);
   for (std::uint64_t index = 0; index < entries; ++index) {
-    const std::uint64_t word = load_acquire(parts_.table.entry(BlockId::make(size_class, index))->word);
-    if (state_of(word) != BlockState::kFree) return false;
+    const BlockEntry* block = parts_.table.entry(BlockId::make(size_class, index));
+    if (block == nullptr || state_of(load_acquire(block->word)) != BlockState::kFree) return false;
   }
   return true;
 }
