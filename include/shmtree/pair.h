@@ -9,7 +9,7 @@
 // end without ever having used this one. Forked children inherit both. Timeouts: std::nullopt waits for ever, zero does
 // not wait; never more than 50 ms late. Errors: full, empty, timed out, closed, the death of peers and want of memory
 // are results (result.h), not exceptions. Thread safety: every call may be made from any thread, on any copy of a
-// handle.
+// handle. An end that was moved from is a closed one.
 #pragma once
 
 #include <chrono>
@@ -32,6 +32,25 @@ using Timeout = std::optional<std::chrono::nanoseconds>;
 namespace api {
 struct ArenaState;
 struct ChannelState;
+std::shared_ptr<ChannelState> closed_end() noexcept;
+
+// What the handles of an end have in common. One that was moved from has a closed end.
+class EndPointer {
+ public:
+  explicit EndPointer(std::shared_ptr<ChannelState> state) noexcept : state_(std::move(state)) {}
+  EndPointer(const EndPointer&) noexcept = default;
+  EndPointer(EndPointer&& other) noexcept : state_(std::exchange(other.state_, closed_end())) {}
+  EndPointer& operator=(const EndPointer&) noexcept = default;
+  EndPointer& operator=(EndPointer&& other) noexcept {
+    if (this != &other) state_ = std::exchange(other.state_, closed_end());
+    return *this;
+  }
+  ChannelState& operator*() const noexcept { return *state_; }
+  ChannelState* operator->() const noexcept { return state_.get(); }
+
+ private:
+  std::shared_ptr<ChannelState> state_;
+};
 }  // namespace api
 
 struct ArenaOptions {
@@ -133,7 +152,7 @@ class Sender {
  private:
   friend struct api::ChannelState;
   explicit Sender(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
-  std::shared_ptr<api::ChannelState> state_;
+  api::EndPointer state_;
 };
 
 // A message taken. Unless it is acknowledged it goes back to the channel: at nack(), with the object, or when the
@@ -199,7 +218,7 @@ class Receiver {
  private:
   friend struct api::ChannelState;
   explicit Receiver(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
-  std::shared_ptr<api::ChannelState> state_;
+  api::EndPointer state_;
 };
 
 // Both ends of a new channel. Throws BadResult when the arena cannot be made (kOs, kInvalid), the name is in use

@@ -20,6 +20,16 @@ using platform::WaitContext;
 
 namespace api {
 
+// Without memory of its own, and never destroyed: handles are moved in destructors, and at exit.
+std::shared_ptr<ChannelState> closed_end() noexcept {
+  static union Place {
+    Place() noexcept : state(nullptr) {}
+    ~Place() {}
+    ChannelState state;
+  } place;
+  return {std::shared_ptr<void>(), &place.state};
+}
+
 void ChannelState::close() noexcept {
   const Call call(*this);
   if (!closed.exchange(true)) channel->leave(end);
@@ -68,6 +78,10 @@ Result<std::string> ChannelState::handle() const {
 }
 
 Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text, End end) {
+  if (text.size() % 2 != 0) {
+    return Error{Code::kInvalid,
+                 "this text is no handle: it has " + std::to_string(text.size()) + " characters, an odd number"};
+  }
   std::vector<std::byte> bytes(text.size() / 2);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     unsigned value = 0;

@@ -119,6 +119,13 @@ Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout) 
 struct TakenItem::State {
   static Result<std::unique_ptr<State>> of(memory::Arena& arena, channel::Delivery delivery);
 
+  static Status settle(State* state, Status (channel::Delivery::*how)(const WaitContext&)) {
+    return or_out_of_memory([&]() -> Status {
+      if (state == nullptr) return Error{Code::kInvalid, "this message was moved from"};
+      return (state->delivery.*how)(WaitContext{});
+    });
+  }
+
   channel::Delivery delivery;
   Item item;
   std::uint64_t ticket;
@@ -144,22 +151,23 @@ TakenItem::TakenItem(TakenItem&&) noexcept = default;
 TakenItem& TakenItem::operator=(TakenItem&&) noexcept = default;
 TakenItem::~TakenItem() = default;
 const Item& TakenItem::item() const noexcept {
-  return state_->item;
+  static const Item none;
+  return state_ == nullptr ? none : state_->item;
 }
 std::uint64_t TakenItem::ticket() const noexcept {
-  return state_->ticket;
+  return state_ == nullptr ? 0 : state_->ticket;
 }
 std::uint32_t TakenItem::attempts() const noexcept {
-  return state_->attempts;
+  return state_ == nullptr ? 0 : state_->attempts;
 }
 Status TakenItem::ack() {
-  return or_out_of_memory([this] { return state_->delivery.ack(WaitContext{}); });
+  return State::settle(state_.get(), &channel::Delivery::ack);
 }
 Status TakenItem::nack() {
-  return or_out_of_memory([this] { return state_->delivery.nack(WaitContext{}); });
+  return State::settle(state_.get(), &channel::Delivery::nack);
 }
 Status TakenItem::requeue() {
-  return or_out_of_memory([this] { return state_->delivery.requeue(WaitContext{}); });
+  return State::settle(state_.get(), &channel::Delivery::requeue);
 }
 
 Result<TakenItem> Receiver::take(Timeout timeout) const {

@@ -23,7 +23,7 @@ inline platform::WaitContext waiting(const Timeout& timeout) {
 }
 
 inline Error closed_here(const char* end) {
-  return Error{Code::kClosed, std::string("this ") + end + " was closed in this process"};
+  return Error{Code::kClosed, std::string("this ") + end + " was closed in this process, or moved from"};
 }
 
 namespace api {
@@ -56,6 +56,7 @@ struct ArenaState {
 };
 
 struct ChannelState {
+  explicit ChannelState(std::nullptr_t) noexcept : end(End::kSending), closed(true) {}
   ChannelState(std::shared_ptr<ArenaState> of, std::shared_ptr<Channel> made, End which)
       : arena(std::move(of)), channel(std::move(made)), end(which), known(channel) {}
   ~ChannelState() { close(); }

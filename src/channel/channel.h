@@ -135,7 +135,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // (grants.cpp) An end on its way to another process, which takes part from now on until it is claimed: as long as
   // this process lives, and 60 s longer. kOutOfSharedMemory when there is no memory to note it.
   Result<std::uint64_t> grant(End end);
-  // Before the join of whoever was given it: kClosed when it comes too late, so that the stream is over.
+  // Before the join of whoever was given it: kClosed when it comes too late, so that the stream is over; kInvalid when
+  // it is of the other end.
   Status check_grant(std::uint64_t grant, End end, int giver_pid);
   // After that join. Twice is harmless.
   void claim(std::uint64_t grant, End end) noexcept;

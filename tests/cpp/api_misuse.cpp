@@ -1,0 +1,85 @@
+// Ends that were moved from, and handles that are of something else.
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "shmtree/shmtree.h"
+#include "support/catch2.h"
+
+using namespace std::chrono_literals;
+using shmtree::Code;
+
+TEST_CASE("every call of a sender that was moved from says that it is closed") {
+  auto [first, receiver] = shmtree::make_pair();
+  const shmtree::Sender second = std::move(first);
+  CHECK(first.closed());  // NOLINT(bugprone-use-after-move)
+  CHECK(first.put(1, 0s).code() == Code::kClosed);
+  CHECK_FALSE(first.has_space());
+  CHECK(first.wait_for_ack(0, 0s).code() == Code::kClosed);
+  CHECK(first.wait_for_all_ack(0s).code() == Code::kClosed);
+  CHECK(first.pending_acks() == 0);
+  CHECK(first.new_array(shmtree::DType::kInt8, {4}, 0s).code() == Code::kClosed);
+  CHECK(first.handle().code() == Code::kClosed);
+  CHECK(first.stats().code() == Code::kClosed);
+  first.close();
+  const shmtree::Sender copy = first;
+  CHECK(copy.closed());
+  CHECK_FALSE(second.closed());
+  second.put("there", 0s).value();
+  CHECK(receiver.get(0s).value().as<std::string>() == "there");
+}
+
+TEST_CASE("every call of a receiver that was moved from says that it is closed") {
+  auto [sender, first] = shmtree::make_pair();
+  shmtree::Receiver second = sender.put(1, 0s).ok() ? std::move(first) : first;
+  CHECK(first.closed());  // NOLINT(bugprone-use-after-move)
+  CHECK(first.get(0s).code() == Code::kClosed);
+  CHECK(first.get_many(1, 0s).code() == Code::kClosed);
+  CHECK(first.take(0s).code() == Code::kClosed);
+  CHECK(first.rejected().code() == Code::kClosed);
+  CHECK(first.size() == 0);
+  CHECK(first.empty());
+  CHECK(first.fileno().code() == Code::kClosed);
+  CHECK(first.stats().code() == Code::kClosed);
+  CHECK(first.handle().code() == Code::kClosed);
+  first.close();
+  first = std::move(second);
+  CHECK(second.closed());  // NOLINT(bugprone-use-after-move)
+  CHECK(first.get(0s).value().as<int>() == 1);
+}
+
+TEST_CASE("a taken message that was moved from is settled by nobody and read as nothing") {
+  auto [sender, receiver] = shmtree::make_pair();
+  sender.put(1, 0s).value();
+  shmtree::TakenItem first = receiver.take(0s).value();
+  shmtree::TakenItem second = std::move(first);
+  CHECK(first.item().is_none());  // NOLINT(bugprone-use-after-move)
+  CHECK(first.attempts() == 0);
+  CHECK(first.ack().code() == Code::kInvalid);
+  CHECK(first.nack().code() == Code::kInvalid);
+  CHECK(first.requeue().code() == Code::kInvalid);
+  CHECK(second.ack().ok());
+}
+
+TEST_CASE("a handle of the other end is refused, and stays good for its own") {
+  auto [sender, receiver] = shmtree::make_pair();
+  const std::string of_sender = sender.handle().value(), of_receiver = receiver.handle().value();
+  const auto refused = shmtree::Sender::open(of_receiver);
+  REQUIRE(refused.code() == Code::kInvalid);
+  CHECK(refused.error().message.find("receiving") != std::string::npos);
+  CHECK(shmtree::Receiver::open(of_sender).code() == Code::kInvalid);
+  CHECK(sender.stats().value().receivers_on_their_way == 1);
+  CHECK(shmtree::Sender::open(of_sender).ok());
+  CHECK(shmtree::Receiver::open(of_receiver).ok());
+}
+
+TEST_CASE("a handle with a digit too many, or one too few, is refused") {
+  auto [sender, receiver] = shmtree::make_pair();
+  const std::string handle = sender.handle().value();
+  for (const std::string& text : {handle + "0", handle + "00", handle.substr(1), handle.substr(2), "0" + handle}) {
+    const auto refused = shmtree::Sender::open(text);
+    REQUIRE(refused.code() == Code::kInvalid);
+    CHECK(refused.error().message.find("no handle") != std::string::npos);
+  }
+  CHECK(shmtree::Sender::open(handle).ok());
+}
