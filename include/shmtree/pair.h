@@ -7,7 +7,9 @@
 // Ownership: Sender, Receiver and Arena are handles; copies name the same thing and are cheap. A process takes part in
 // an end from the moment it has it until its last handle of that end is closed or gone, it exits, or it uses the other
 // end without ever having used this one. Forked children inherit both. Timeouts: std::nullopt waits for ever, zero does
-// not wait; never more than 50 ms late. Errors: full, empty, timed out, closed, the death of peers and want of memory
+// not wait; never more than 50 ms late. Waits also end when their end is
+// closed, by any thread (kClosed), and those that are given a stop_token when that is asked to stop (kInterrupted); what
+// waits for memory notices within 250 ms. Errors: full, empty, timed out, closed, the death of peers and want of memory
 // are results (result.h), not exceptions. Thread safety: every call may be made from any thread, on any copy of a
 // handle. An end that was moved from is a closed one.
 #pragma once
@@ -17,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,6 +82,8 @@ class Arena {
   // put; put() refers to it instead of copying and gives it away, so that it must not be written afterwards.
   // Waits as put() does while undelivered messages hold the budget. kMessageTooLarge, kOutOfSharedMemory.
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
+  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+                             const std::stop_token& stop) const;
 
   ArenaUsage usage() const;
   // Gives the pages of free memory back to the system; returns how many bytes.
@@ -123,17 +128,22 @@ class Sender {
   //   kFull: no room in time.  kMessageTooLarge: over a budget, at once.  kOutOfSharedMemory: only views hold the
   //   memory. kClosed: closed here, or full with no receivers left; kPeerDied the same if one was killed.
   Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt) const;
+  Result<std::uint64_t> put(const Value& value, Timeout timeout, const std::stop_token& stop) const;
   // Whether a small message would be taken at once.
   bool has_space() const;
 
   // Until the message with this ticket, or all that this process put, were received (and acknowledged, where taken).
   // kTimeout; kPeerDied or kClosed when no receiver is left that could.
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt) const;
+  Status wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const;
   Status wait_for_all_ack(Timeout timeout = std::nullopt) const;
+  Status wait_for_all_ack(Timeout timeout, const std::stop_token& stop) const;
   std::uint64_t pending_acks() const;
 
   // As Arena::new_array, in this channel's arena.
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
+  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+                             const std::stop_token& stop) const;
 
   // A text that lets a process of the same user open this end. The end counts as taken part in from this call on until
   // it is opened, for as long as this process lives and 60 s longer: open() gives kClosed when it comes so late that
@@ -191,11 +201,14 @@ class Receiver {
   //   there again as one that was returned.
   //   kPickleRefused never: what Python pickled arrives as an Item of kind kPickle.
   Result<Item> get(Timeout timeout = std::nullopt) const;
+  Result<Item> get(Timeout timeout, const std::stop_token& stop) const;
   // Waits for one, then takes what is there: 1 to `most` items. An error behind the first of them comes with the next
   // call.
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const;
+  Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const;
   // As get(); waits also while `max_unsettled` messages are taken and not settled.
   Result<TakenItem> take(Timeout timeout = std::nullopt) const;
+  Result<TakenItem> take(Timeout timeout, const std::stop_token& stop) const;
   // The messages that were given up after `max_attempts`, the oldest first, but for those that another process looks
   // at. Acknowledged they are gone. Their senders do not wait for them. Looking does not count as a use of this end.
   // kCorrupt: one was damaged; it is consumed. kOutOfSharedMemory: for one of them there is no memory; all stay.

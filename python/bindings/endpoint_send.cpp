@@ -157,7 +157,7 @@ PyObject* wait_for(Endpoint* self, std::optional<std::uint64_t> ticket, PyObject
   const auto channel = any_channel_in_call(self);
   if (!channel) return nullptr;
   GilHooks hooks;
-  if (!closed_flag(self, End::kSending)) hooks = GilHooks(self, End::kSending, GilHooks::Until::kDone);
+  if (!closed_flag(self, End::kSending)) hooks = GilHooks(self, End::kSending, GilHooks::Until::kLeft);
   const Status acked = channel->wait_for_ack(ticket, {deadline, &hooks});
   if (!acked.ok()) return raise_waited(self, hooks, acked.error());
   Py_RETURN_NONE;

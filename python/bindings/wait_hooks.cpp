@@ -39,9 +39,9 @@ void GilHooks::after_block() noexcept {
 }
 
 bool GilHooks::interrupted() noexcept {
-  if (until_ == Until::kClosed && closed_flag(self_, which_).load(std::memory_order_relaxed)) {
-    was_closed_ = true;
-    return true;
+  if (self_ && closed_flag(self_, which_).load(std::memory_order_relaxed)) [[unlikely]] {
+    was_closed_ = until_ == Until::kClosed || !self_->channel->is_used_here();
+    if (was_closed_) return true;
   }
   if (idle_wanted.load(std::memory_order_relaxed)) [[unlikely]]
     call_idle_callback();

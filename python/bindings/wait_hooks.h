@@ -15,7 +15,8 @@ class GilHooks final : public platform::WaitHooks {
  public:
   GilHooks() noexcept = default;
   // For waits at that end of an object, within an InCall of it.
-  enum class Until { kClosed, kDone };  // kClosed: the wait ends when another thread closes the end
+  // The wait ends when another thread closes the end; kLeft: not as long as the process has any end of the channel.
+  enum class Until { kClosed, kLeft };
   GilHooks(Endpoint* self, channel::End which, Until until = Until::kClosed) noexcept
       : self_(self), which_(which), until_(until) {}
 
@@ -31,7 +32,7 @@ class GilHooks final : public platform::WaitHooks {
  private:
   Endpoint* self_ = nullptr;
   channel::End which_ = channel::End::kSending;
-  Until until_ = Until::kDone;
+  Until until_ = Until::kClosed;
   bool was_closed_ = false;
   PyThreadState* state_ = nullptr;
 };

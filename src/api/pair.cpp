@@ -32,7 +32,9 @@ std::shared_ptr<ChannelState> closed_end() noexcept {
 
 void ChannelState::close() noexcept {
   const Call call(*this);
-  if (!closed.exchange(true)) channel->leave(end);
+  if (closed.exchange(true)) return;
+  channel->leave(end);
+  channel->wake_all();  // threads that wait at it
 }
 
 void ChannelState::release() noexcept {
@@ -116,7 +118,7 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string
   return join(std::make_shared<ArenaState>(thing.arena), std::move(*channel), end, std::move(*name));
 }
 
-Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> shape, const Timeout& timeout) {
+Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> shape, const WaitContext& wait) {
   std::uint64_t bytes = item_bytes(dtype);
   if (bytes == 0) return Error{Code::kInvalid, "an array in an arena needs elements of a fixed size"};
   for (const std::int64_t count : shape) {
@@ -124,7 +126,7 @@ Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> sh
       return Error{Code::kInvalid, "a dimension of " + std::to_string(count) + " elements cannot be"};
     }
   }
-  auto block = arena->allocate(std::max<std::uint64_t>(bytes, 1), memory::BlockKind::kArray, waiting(timeout));
+  auto block = arena->allocate(std::max<std::uint64_t>(bytes, 1), memory::BlockKind::kArray, wait);
   if (!block) return std::move(block).error();
   auto lease = arena->hold_new(std::move(*block));
   if (!lease) return std::move(lease).error();
@@ -228,7 +230,14 @@ Result<Arena> Arena::shared() try {
 }
 
 Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
-  return or_out_of_memory([&] { return state_->new_array(dtype, std::move(shape), timeout); });
+  return or_out_of_memory([&] { return state_->new_array(dtype, std::move(shape), waiting(timeout)); });
+}
+Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+                                  const std::stop_token& stop) const {
+  return or_out_of_memory([&] {
+    endpoint::OrStopped<endpoint::UntilDone> until(stop, nullptr);
+    return state_->new_array(dtype, std::move(shape), waiting(timeout, &until));
+  });
 }
 
 ArenaUsage Arena::usage() const {
@@ -243,44 +252,69 @@ std::uint64_t Arena::trim() const {
 // --- Sender
 // -----------------------------------------------------------------------------------------------------------
 
-Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try {
-  const api::Call call(*state_);
-  if (call.closed()) return closed_here("sender");
-  const WaitContext wait = waiting(timeout);
+namespace {
+
+Result<std::uint64_t> put(api::ChannelState& state, const Value& value, const WaitContext& wait) {
   thread_local format::FrameBuilder builder;  // a message needs about as much memory as the one before
   builder.clear();
-  LoanedArrays loans(*state_->arena);
+  LoanedArrays loans(*state.arena);
   Status encoded = features::encode(value, builder, &loans);
   if (!encoded) return std::move(encoded).error();
   features::InlineFrame scratch;
   channel::Outgoing message;
-  Status staged = features::stage(builder, loans.blocks(), *state_->channel, scratch, message, wait);
-  if (!staged) return std::move(staged).error();
-  auto ticket = state_->channel->put(message, wait);
-  if (ticket) loans.give();
+  Status staged = features::stage(builder, loans.blocks(), *state.channel, scratch, message, wait);
+  if (!staged) return state.told(std::move(staged).error());
+  auto ticket = state.channel->put(message, wait);
+  if (!ticket) return state.told(std::move(ticket).error());
+  loans.give();
   return ticket;
-} catch (const std::bad_alloc&) {
-  return out_of_memory();
 }
+
+}  // namespace
+
+Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const {
+  return api::with_open(*state_, "sender", [&] { return shmtree::put(*state_, value, state_->wait(timeout)); });
+}
+Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout, const std::stop_token& stop) const {
+  return api::until_stopped(*state_, "sender", timeout, stop,
+                            [&](const WaitContext& wait) { return shmtree::put(*state_, value, wait); });
+}
+
 
 bool Sender::has_space() const {
   const api::Call call(*state_);
   return !call.closed() && state_->channel->has_room();
 }
 
-Status Sender::wait_for_ack(std::uint64_t ticket, Timeout timeout) const {
+namespace {
+
+// Acks are waited for as long as the process has an end of the channel, be it another one.
+Status wait_for(api::ChannelState& state, std::optional<std::uint64_t> ticket, const Timeout& timeout,
+                const std::stop_token& stop = {}) {
   return or_out_of_memory([&]() -> Status {
-    const api::Call call(*state_);
+    const api::Call call(state);
     const auto channel = call.any_channel();
-    return channel == nullptr ? closed_here("sender") : channel->wait_for_ack(ticket, waiting(timeout));
+    if (channel == nullptr) return closed_here("sender");
+    endpoint::OrStopped<endpoint::UntilLeft> until(stop, channel.get(), *channel);
+    Status acked = channel->wait_for_ack(ticket, waiting(timeout, &until));
+    if (!acked && acked.code() == Code::kInterrupted && !channel->is_used_here()) return closed_here("sender");
+    return acked;
   });
 }
+
+}  // namespace
+
+Status Sender::wait_for_ack(std::uint64_t ticket, Timeout timeout) const {
+  return wait_for(*state_, ticket, timeout);
+}
+Status Sender::wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const {
+  return wait_for(*state_, ticket, timeout, stop);
+}
 Status Sender::wait_for_all_ack(Timeout timeout) const {
-  return or_out_of_memory([&]() -> Status {
-    const api::Call call(*state_);
-    const auto channel = call.any_channel();
-    return channel == nullptr ? closed_here("sender") : channel->wait_for_ack(std::nullopt, waiting(timeout));
-  });
+  return wait_for(*state_, std::nullopt, timeout);
+}
+Status Sender::wait_for_all_ack(Timeout timeout, const std::stop_token& stop) const {
+  return wait_for(*state_, std::nullopt, timeout, stop);
 }
 std::uint64_t Sender::pending_acks() const {
   const api::Call call(*state_);
@@ -288,8 +322,26 @@ std::uint64_t Sender::pending_acks() const {
   return channel == nullptr ? 0 : channel->pending_acks(waiting(Timeout{}));
 }
 
+namespace {
+
+Result<ArrayRef> make_array(api::ChannelState& state, DType dtype, std::vector<std::int64_t> shape,
+                            const WaitContext& wait) {
+  auto array = state.arena->new_array(dtype, std::move(shape), wait);
+  if (!array) return state.told(std::move(array).error());
+  return array;
+}
+
+}  // namespace
+
 Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
-  return api::with_open(*state_, "sender", [&] { return state_->arena->new_array(dtype, std::move(shape), timeout); });
+  return api::with_open(*state_, "sender",
+                        [&] { return make_array(*state_, dtype, std::move(shape), state_->wait(timeout)); });
+}
+Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+                                   const std::stop_token& stop) const {
+  return api::until_stopped(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
+    return make_array(*state_, dtype, std::move(shape), wait);
+  });
 }
 
 Result<ChannelStats> Sender::stats() const {

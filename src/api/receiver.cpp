@@ -50,7 +50,7 @@ Result<Item> receive(ChannelState& state, const WaitContext& wait) {
   if (place == nullptr) place = std::make_unique<Received>();
   channel::Incoming& message = place->message;
   Status got = state.channel->get(message, wait);
-  if (!got) return std::move(got).error();
+  if (!got) return state.told(std::move(got).error());
   Result<Item> item = or_out_of_memory([&] { return to_item(*state.arena->arena, message); });
   if (!item && is_innocent(item.error())) {
     state.channel->give_back(std::move(place));
@@ -74,6 +74,7 @@ bool has_room(std::vector<Item>& items) {
 }
 
 Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, const WaitContext& wait) {
+  if (most == 0) return Error{Code::kInvalid, "get_many of 0 items"};
   std::vector<Item> items;
   const WaitContext at_once{platform::Deadline::immediate()};
   // One at a time: nothing is received that the caller would not get.
@@ -96,29 +97,43 @@ Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, co
 
 // `act` on the channel of a receiver that is open and has no error to tell first.
 template <class Act>
-auto receiving(ChannelState& state, Act act) -> decltype(act()) {
-  return api::with_open(state, "receiver", [&]() -> decltype(act()) {
-    if (auto error = state.take_deferred()) return *std::move(error);
-    return act();
+auto unless_deferred(ChannelState& state, Act act) -> decltype(act()) {
+  if (auto error = state.take_deferred()) return *std::move(error);
+  return act();
+}
+template <class Act>
+auto receiving(ChannelState& state, const Timeout& timeout, Act act) -> decltype(act(WaitContext{})) {
+  return api::with_open(state, "receiver",
+                        [&] { return unless_deferred(state, [&] { return act(state.wait(timeout)); }); });
+}
+template <class Act>
+auto receiving(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Act act)
+    -> decltype(act(WaitContext{})) {
+  return api::until_stopped(state, "receiver", timeout, stop, [&](const WaitContext& wait) {
+    return unless_deferred(state, [&] { return act(wait); });
   });
 }
 
 }  // namespace
 
 Result<Item> Receiver::get(Timeout timeout) const {
-  return receiving(*state_, [&] { return receive(*state_, waiting(timeout)); });
+  return receiving(*state_, timeout, [&](const WaitContext& wait) { return receive(*state_, wait); });
+}
+Result<Item> Receiver::get(Timeout timeout, const std::stop_token& stop) const {
+  return receiving(*state_, timeout, stop, [&](const WaitContext& wait) { return receive(*state_, wait); });
 }
 
 Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout) const {
-  return receiving(*state_, [&]() -> Result<std::vector<Item>> {
-    if (most == 0) return Error{Code::kInvalid, "get_many of 0 items"};
-    return receive_many(*state_, most, waiting(timeout));
-  });
+  return receiving(*state_, timeout, [&](const WaitContext& wait) { return receive_many(*state_, most, wait); });
+}
+Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const {
+  return receiving(*state_, timeout, stop, [&](const WaitContext& wait) { return receive_many(*state_, most, wait); });
 }
 
 struct TakenItem::State {
   static Result<std::unique_ptr<State>> of(memory::Arena& arena, channel::Delivery delivery);
 
+  static Result<TakenItem> take(ChannelState& state, const WaitContext& wait);
   static Status settle(State* state, Status (channel::Delivery::*how)(const WaitContext&)) {
     return or_out_of_memory([&]() -> Status {
       if (state == nullptr) return Error{Code::kInvalid, "this message was moved from"};
@@ -170,14 +185,20 @@ Status TakenItem::requeue() {
   return State::settle(state_.get(), &channel::Delivery::requeue);
 }
 
+Result<TakenItem> TakenItem::State::take(ChannelState& state, const WaitContext& wait) {
+  auto delivery = state.channel->take(wait);
+  if (!delivery) return state.told(std::move(delivery).error());
+  auto taken = of(*state.arena->arena, std::move(*delivery));
+  if (!taken) return std::move(taken).error();
+  return TakenItem(std::move(*taken));
+}
+
 Result<TakenItem> Receiver::take(Timeout timeout) const {
-  return receiving(*state_, [&]() -> Result<TakenItem> {
-    auto delivery = state_->channel->take(waiting(timeout));
-    if (!delivery) return std::move(delivery).error();
-    auto state = TakenItem::State::of(*state_->arena->arena, std::move(*delivery));
-    if (!state) return std::move(state).error();
-    return TakenItem(std::move(*state));
-  });
+  return receiving(*state_, timeout, [&](const WaitContext& wait) { return TakenItem::State::take(*state_, wait); });
+}
+Result<TakenItem> Receiver::take(Timeout timeout, const std::stop_token& stop) const {
+  return receiving(*state_, timeout, stop,
+                   [&](const WaitContext& wait) { return TakenItem::State::take(*state_, wait); });
 }
 
 Result<std::vector<TakenItem>> Receiver::rejected() const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "channel/channel.h"
+#include "endpoint/until.h"
 #include "features/names.h"
 #include "platform/fork.h"
 #include "platform/in_use.h"
@@ -18,8 +19,8 @@
 
 namespace shmtree {
 
-inline platform::WaitContext waiting(const Timeout& timeout) {
-  return platform::WaitContext{platform::Deadline::after(timeout)};
+inline platform::WaitContext waiting(const Timeout& timeout, platform::WaitHooks* hooks = nullptr) {
+  return platform::WaitContext{platform::Deadline::after(timeout), hooks};
 }
 
 inline Error closed_here(const char* end) {
@@ -46,7 +47,7 @@ struct ArenaState {
   }
   static const std::shared_ptr<ArenaState>& of(const Arena& arena) noexcept { return arena.state_; }
 
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, const Timeout& timeout);
+  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, const platform::WaitContext& wait);
   // The loan that [begin, begin + bytes) lies in, or null.
   std::shared_ptr<Loan> loan_at(const std::byte* begin, std::uint64_t bytes);
 
@@ -83,6 +84,14 @@ struct ChannelState {
   // Lets go of what the calls need, unless some thread is in one: then the last of them does.
   void release() noexcept;
 
+  // For a call that waits, within a Call.
+  platform::WaitContext wait(const Timeout& timeout) { return waiting(timeout, &until_closed); }
+  // What such a call says: that its end was closed, if that is what ended it.
+  Error told(Error error) const {
+    const bool closed_meanwhile = error.code == Code::kInterrupted && closed.load();
+    return closed_meanwhile ? closed_here(end == End::kSending ? "sender" : "receiver") : std::move(error);
+  }
+
   // An error for the next call that receives: items were received before it, which had to be handed over first.
   void defer(Error error) noexcept {
     const std::lock_guard guard(mutex);
@@ -103,6 +112,7 @@ struct ChannelState {
   std::shared_ptr<features::Name> name{};  // this process's part in the channel's name, if it has one
   std::weak_ptr<Channel> known;            // the channel, for as long as this process has it
   std::atomic<bool> closed{false};
+  endpoint::UntilClosed until_closed{closed};
   platform::LeafMutex releasing;
   std::atomic<bool> has_deferred{false};
   platform::LeafMutex mutex;
@@ -140,6 +150,16 @@ auto with_open(ChannelState& state, const char* end, Act act) -> decltype(act())
   return or_out_of_memory([&]() -> decltype(act()) {
     if (call.closed()) return closed_here(end);
     return act();
+  });
+}
+
+// `act` with a wait that `stop` ends as well; the channel is there as long as that may wake it.
+template <class Act>
+auto until_stopped(ChannelState& state, const char* end, const Timeout& timeout, const std::stop_token& stop, Act act)
+    -> decltype(act(platform::WaitContext{})) {
+  return with_open(state, end, [&] {
+    endpoint::OrStopped<endpoint::UntilClosed> until(stop, state.channel.get(), state.closed);
+    return act(waiting(timeout, &until));
   });
 }
 

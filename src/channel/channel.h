@@ -132,6 +132,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // This process has one more, or one fewer, object of that end.
   Status join(End end);
   void leave(End end) noexcept;
+  // Whether it has any object of either end.
+  bool is_used_here() noexcept;
   // (grants.cpp) An end on its way to another process, which takes part from now on until it is claimed: as long as
   // this process lives, and 60 s longer. kOutOfSharedMemory when there is no memory to note it.
   Result<std::uint64_t> grant(End end);

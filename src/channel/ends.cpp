@@ -56,6 +56,11 @@ void Channel::leave(End which) noexcept {
   depart(which);
 }
 
+bool Channel::is_used_here() noexcept {
+  const std::lock_guard guard(mutex_);
+  return local_ends_[0] != 0 || local_ends_[1] != 0;
+}
+
 // The process takes no part in the end any more.
 void Channel::depart(End which) noexcept {
   const Identity me = arena_->current_identity();

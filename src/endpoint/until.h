@@ -1,0 +1,64 @@
+// What ends the waits of a call besides its deadline. Who closes an end, or asks to stop, wakes all that wait at the
+// channel; the woken look here.
+//
+// Thread safety: one of these may be used by the waits of several threads at once.
+#pragma once
+
+#include <atomic>
+#include <stop_token>
+#include <utility>
+
+#include "channel/channel.h"
+#include "platform/waiting.h"
+
+namespace shmtree::endpoint {
+
+// Nothing else does.
+class UntilDone : public platform::WaitHooks {
+ public:
+  void before_block() noexcept override {}
+  void after_block() noexcept override {}
+  bool interrupted() noexcept override { return false; }
+};
+
+// The closing of the end, by any thread.
+class UntilClosed : public UntilDone {
+ public:
+  explicit UntilClosed(const std::atomic<bool>& closed) noexcept : closed_(closed) {}
+  bool interrupted() noexcept override { return closed_.load(std::memory_order_relaxed); }
+
+ private:
+  const std::atomic<bool>& closed_;
+};
+
+// For acknowledgements, which are waited for as long as this process has some end of the channel.
+class UntilLeft : public UntilDone {
+ public:
+  explicit UntilLeft(channel::Channel& channel) noexcept : channel_(channel) {}
+  bool interrupted() noexcept override { return !channel_.is_used_here(); }
+
+ private:
+  channel::Channel& channel_;
+};
+
+// A request to stop, too. `channel`, which must be there as long as this is, has the waits; null for those at an arena.
+template <class Until>
+class OrStopped final : public Until {
+ public:
+  template <class... Arguments>
+  OrStopped(const std::stop_token& stop, channel::Channel* channel, Arguments&&... arguments) noexcept
+      : Until(std::forward<Arguments>(arguments)...), stop_(stop), wake_(stop, Wake{channel}) {}
+  bool interrupted() noexcept override { return stop_.stop_requested() || Until::interrupted(); }
+
+ private:
+  struct Wake {
+    channel::Channel* channel;
+    void operator()() const noexcept {
+      if (channel != nullptr) channel->wake_all();
+    }
+  };
+  const std::stop_token& stop_;
+  std::stop_callback<Wake> wake_;
+};
+
+}  // namespace shmtree::endpoint

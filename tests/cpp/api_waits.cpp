@@ -1,0 +1,188 @@
+// What ends a wait besides its deadline: close() from another thread, and a stop_token.
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+#include "shmtree/shmtree.h"
+#include "support/catch2.h"
+
+using namespace std::chrono_literals;
+using namespace shmtree;
+
+namespace {
+
+struct Wait {
+  const char* name;
+  bool sends;
+  Code (*until_closed)(const Sender&, const Receiver&);
+  Code (*until_stopped)(const Sender&, const Receiver&, const std::stop_token&);
+};
+
+template <class T>
+Code code_of(const Result<T>& result) {
+  return result ? Code::kOs : result.code();
+}
+
+// A channel of one place, of both ends of which this process has made use: else one that it does not use is over.
+std::pair<Sender, Receiver> used_pair() {
+  auto pair = make_pair({.capacity = 1});
+  pair.first.put(0, 0s).value();
+  pair.second.get(0s).value();
+  return pair;
+}
+
+const Wait kWaits[] = {
+    {"put", true, [](const Sender& to, const Receiver&) { return code_of(to.put(1)); },
+     [](const Sender& to, const Receiver&, const std::stop_token& stop) {
+       return code_of(to.put(1, std::nullopt, stop));
+     }},
+    {"put of what needs a block", true,
+     [](const Sender& to, const Receiver&) { return code_of(to.put(std::string(50'000, 'x'))); },
+     [](const Sender& to, const Receiver&, const std::stop_token& stop) {
+       return code_of(to.put(std::string(50'000, 'x'), std::nullopt, stop));
+     }},
+    {"get", false, [](const Sender&, const Receiver& from) { return code_of(from.get()); },
+     [](const Sender&, const Receiver& from, const std::stop_token& stop) {
+       return code_of(from.get(std::nullopt, stop));
+     }},
+    {"get_many", false, [](const Sender&, const Receiver& from) { return code_of(from.get_many(3)); },
+     [](const Sender&, const Receiver& from, const std::stop_token& stop) {
+       return code_of(from.get_many(3, std::nullopt, stop));
+     }},
+    {"take", false, [](const Sender&, const Receiver& from) { return code_of(from.take()); },
+     [](const Sender&, const Receiver& from, const std::stop_token& stop) {
+       return code_of(from.take(std::nullopt, stop));
+     }},
+};
+
+// A thread that makes one call; there once it sleeps in it.
+class Caller {
+ public:
+  template <class Call>
+  explicit Caller(Call call)
+      : thread_([this, call](const std::stop_token& stop) {
+          id_ = gettid();
+          call(stop);
+          done_ = true;
+        }) {
+    const auto state = [this] {
+      std::ifstream file("/proc/self/task/" + std::to_string(id_) + "/stat");
+      std::string text;
+      std::getline(file, text);
+      return text.substr(text.rfind(')') + 1, 2);
+    };
+    while (!done_ && (id_ == 0 || state() != " S")) std::this_thread::yield();
+    REQUIRE_FALSE(done_);
+  }
+  void stop() { thread_.request_stop(); }
+  void join() { thread_.join(); }
+
+ private:
+  std::atomic<int> id_{0};
+  std::atomic<bool> done_{false};
+  std::jthread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("close() from another thread ends every wait at the end, and nothing is received by it") {
+  const Wait& wait = GENERATE(from_range(std::begin(kWaits), std::end(kWaits)));
+  INFO(wait.name);
+  auto [sender, receiver] = used_pair();
+  auto [to, from] = std::pair(Sender::open(sender.handle().value()).value(),
+                              Receiver::open(receiver.handle().value()).value());
+  if (wait.sends) sender.put(0).value();
+  Code told = Code::kOs;
+  Caller waiting([&, to = to, from = from](const std::stop_token&) { told = wait.until_closed(to, from); });
+  const auto began = std::chrono::steady_clock::now();
+  wait.sends ? to.close() : from.close();
+  waiting.join();
+  CHECK(std::chrono::steady_clock::now() - began < 10s);
+  CHECK(told == Code::kClosed);
+  if (!wait.sends) sender.put("for others").value();
+  CHECK(receiver.size() == 1);
+}
+
+TEST_CASE("a stop_token ends every wait, and the end goes on") {
+  const Wait& wait = GENERATE(from_range(std::begin(kWaits), std::end(kWaits)));
+  INFO(wait.name);
+  auto [sender, receiver] = used_pair();
+  if (wait.sends) sender.put(0).value();
+  Code told = Code::kOs;
+  Caller waiting(
+      [&, to = sender, from = receiver](const std::stop_token& stop) { told = wait.until_stopped(to, from, stop); });
+  const auto began = std::chrono::steady_clock::now();
+  waiting.stop();
+  waiting.join();
+  CHECK(std::chrono::steady_clock::now() - began < 10s);
+  CHECK(told == Code::kInterrupted);
+  if (!wait.sends) sender.put(0, 0s).value();
+  CHECK(receiver.get(0s).value().as<int>() == 0);
+}
+
+TEST_CASE("a call that has something to return returns it, whether it is to stop or not") {
+  auto [sender, receiver] = used_pair();
+  std::stop_source source;
+  source.request_stop();
+  sender.put(1, std::nullopt, source.get_token()).value();
+  CHECK(receiver.get(std::nullopt, source.get_token()).value().as<int>() == 1);
+  CHECK(receiver.get(std::nullopt, source.get_token()).code() == Code::kInterrupted);
+}
+
+TEST_CASE("a wait for acknowledgements ends when the process has no end of the channel any more, and by a stop_token") {
+  auto [sender, receiver] = used_pair();
+  sender.put(1).value();
+  Status stopped = success(), closed = success();
+  Caller first([&, to = sender](const std::stop_token& stop) { stopped = to.wait_for_all_ack({}, stop); });
+  Caller second([&, to = sender](const std::stop_token&) { closed = to.wait_for_ack(1); });
+  first.stop();
+  first.join();
+  CHECK(stopped.code() == Code::kInterrupted);
+  sender.close();
+  receiver.close();
+  second.join();
+  CHECK(closed.code() == Code::kClosed);
+}
+
+TEST_CASE("a wait for acknowledgements goes on after close() while another end of the process may receive") {
+  auto [sender, receiver] = used_pair();
+  sender.put(1).value();
+  Status acked = Error{};
+  Caller waiting([&, to = sender](const std::stop_token&) { acked = to.wait_for_all_ack(); });
+  sender.close();
+  receiver.get().value();
+  waiting.join();
+  CHECK(acked.ok());
+}
+
+TEST_CASE("a wait for memory ends by close(), and by a stop_token") {
+  const Arena arena = Arena::create({.max_bytes = 4 << 20}).value();
+  auto [sender, receiver] = make_pair({.capacity = 0, .arena = arena});
+  sender.put(0, 0s).value();
+  receiver.get(0s).value();
+  while (sender.put(std::vector<double>(1 << 15), 0s)) {
+  }
+  const auto wanted = [] { return std::vector<std::int64_t>{3 << 17}; };
+  Code stopped = Code::kOs, at_arena = Code::kOs, closed = Code::kOs;
+  Caller first([&, to = sender](const std::stop_token& stop) {
+    stopped = code_of(to.new_array(DType::kFloat64, wanted(), std::nullopt, stop));
+  });
+  Caller second([&](const std::stop_token& stop) {
+    at_arena = code_of(arena.new_array(DType::kFloat64, wanted(), std::nullopt, stop));
+  });
+  Caller third([&, to = sender](const std::stop_token&) { closed = code_of(to.new_array(DType::kFloat64, wanted())); });
+  first.stop();
+  second.stop();
+  first.join();
+  second.join();
+  sender.close();
+  third.join();
+  CHECK(stopped == Code::kInterrupted);
+  CHECK(at_arena == Code::kInterrupted);
+  CHECK(closed == Code::kClosed);
+}
