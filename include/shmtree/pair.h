@@ -79,7 +79,9 @@ class Arena {
   static Result<Arena> shared();
 
   // Uninitialised memory of the arena to write in place: `data` may be written (the owner inside keeps it) until it is
-  // put; put() refers to it instead of copying and gives it away, so that it must not be written afterwards.
+  // put; put() refers to it instead of copying and gives it away, so that it must not be written afterwards. It is given
+  // once: a put of a part of it, one that finds it with another message on its way, a second one, and one by a forked
+  // child, copy.
   // Waits as put() does while undelivered messages hold the budget. kMessageTooLarge, kOutOfSharedMemory.
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,

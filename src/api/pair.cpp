@@ -1,4 +1,5 @@
 // Arenas, senders, and how both ends are made, named and handed on.
+#include <algorithm>
 #include <charconv>
 
 #include "api/state.h"
@@ -132,6 +133,7 @@ Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> sh
   if (!lease) return std::move(lease).error();
   auto loan = std::make_shared<Loan>();
   loan->lease = std::move(*lease);
+  loan->bytes = bytes;
   std::vector<std::weak_ptr<Loan>> gone;  // freed outside the mutex
   {
     const std::lock_guard guard(mutex);
@@ -151,14 +153,19 @@ Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> sh
 }
 
 std::shared_ptr<Loan> ArenaState::loan_at(const std::byte* begin, std::uint64_t bytes) {
-  std::shared_ptr<Loan> found;
+  std::shared_ptr<Loan> found;  // let go of outside the mutex
   const std::lock_guard guard(mutex);
-  auto after = loans.upper_bound(begin);
-  if (after == loans.begin()) return nullptr;
-  found = std::prev(after)->second.lock();
-  if (found == nullptr) return nullptr;
-  const auto offset = static_cast<std::uint64_t>(begin - found->lease.data());
-  return offset <= found->lease.bytes() && bytes <= found->lease.bytes() - offset ? found : nullptr;
+  const auto at = loans.find(begin);
+  if (at != loans.end()) found = at->second.lock();
+  return found != nullptr && bytes == found->bytes ? found : nullptr;
+}
+
+bool ArenaState::lend(Loan& loan, const void* message) {
+  const endpoint::ByteRange all{0, loan.bytes};
+  const std::lock_guard guard(mutex);
+  if (!loan.claims.are_ours() || !loan.claims.are_free(all, message, true)) return false;
+  loan.claims.promise(all, message, true);
+  return true;
 }
 
 }  // namespace api
@@ -169,24 +176,31 @@ namespace {
 class LoanedArrays final : public features::ExternalArrays {
  public:
   explicit LoanedArrays(api::ArenaState& arena) : arena_(arena) {}
+  ~LoanedArrays() override {
+    if (loans_.empty()) return;
+    const std::lock_guard guard(arena_.mutex);
+    for (const auto& loan : loans_) loan->claims.withdraw(this);
+  }
 
   bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) override {
-    const auto* first = static_cast<const std::byte*>(begin);
-    std::shared_ptr<Loan> loan = arena_.loan_at(first, bytes);
-    if (loan == nullptr || loan->given.load()) return false;
-    std::size_t reference = 0;
-    while (reference < loans_.size() && loans_[reference] != loan) ++reference;
-    range = format::External{static_cast<std::uint32_t>(reference), 0, loan->lease.bytes()};
-    at = first - loan->lease.data();
-    if (reference == loans_.size()) {
-      blocks_.push_back(loan->lease.ref());
-      loans_.push_back(std::move(loan));
-    }
+    std::shared_ptr<Loan> loan = arena_.loan_at(static_cast<const std::byte*>(begin), bytes);
+    if (loan == nullptr) return false;
+    const auto known = std::find(loans_.begin(), loans_.end(), loan);
+    range = format::External{static_cast<std::uint32_t>(known - loans_.begin()), 0, loan->lease.bytes()};
+    at = 0;
+    if (known != loans_.end()) return true;
+    loans_.reserve(loans_.size() + 1);  // what can fail comes before what is promised
+    blocks_.push_back(loan->lease.ref());
+    if (!arena_.lend(*loan, this)) return blocks_.pop_back(), false;
+    loans_.push_back(std::move(loan));
     return true;
   }
   const std::vector<memory::BlockRef>& blocks() const noexcept { return blocks_; }
-  void give() noexcept {
-    for (const auto& loan : loans_) loan->given.store(true);
+  // The message was put.
+  void settle() noexcept {
+    if (loans_.empty()) return;
+    const std::lock_guard guard(arena_.mutex);
+    for (const auto& loan : loans_) loan->claims.settle(this);
   }
 
  private:
@@ -266,7 +280,7 @@ Result<std::uint64_t> put(api::ChannelState& state, const Value& value, const Wa
   if (!staged) return state.told(std::move(staged).error());
   auto ticket = state.channel->put(message, wait);
   if (!ticket) return state.told(std::move(ticket).error());
-  loans.give();
+  loans.settle();
   return ticket;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "channel/channel.h"
+#include "endpoint/loan.h"
 #include "endpoint/until.h"
 #include "features/names.h"
 #include "platform/fork.h"
@@ -36,7 +37,8 @@ using memory::Lease;
 // Memory handed out by new_array.
 struct Loan {
   Lease lease;
-  std::atomic<bool> given{false};  // put by reference: its bytes belong to the receiver now, a second put copies
+  std::uint64_t bytes = 0;    // of the array
+  endpoint::Claims claims{};  // under the arena's mutex
 };
 
 struct ArenaState {
@@ -48,8 +50,10 @@ struct ArenaState {
   static const std::shared_ptr<ArenaState>& of(const Arena& arena) noexcept { return arena.state_; }
 
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, const platform::WaitContext& wait);
-  // The loan that [begin, begin + bytes) lies in, or null.
+  // The loan that is the array [begin, begin + bytes), or null.
   std::shared_ptr<Loan> loan_at(const std::byte* begin, std::uint64_t bytes);
+  // Whether it may go with `message`, which then has it until it is settled or withdrawn.
+  bool lend(Loan& loan, const void* message);
 
   std::shared_ptr<memory::Arena> arena;
   platform::LeafMutex mutex;

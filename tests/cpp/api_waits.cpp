@@ -1,18 +1,15 @@
 // What ends a wait besides its deadline: close() from another thread, and a stop_token.
-#include <unistd.h>
-
-#include <atomic>
 #include <chrono>
-#include <fstream>
 #include <stop_token>
 #include <string>
-#include <thread>
 
 #include "shmtree/shmtree.h"
+#include "support/caller.h"
 #include "support/catch2.h"
 
 using namespace std::chrono_literals;
 using namespace shmtree;
+using shmtree::test::Caller;
 
 namespace {
 
@@ -58,34 +55,6 @@ const Wait kWaits[] = {
      [](const Sender&, const Receiver& from, const std::stop_token& stop) {
        return code_of(from.take(std::nullopt, stop));
      }},
-};
-
-// A thread that makes one call; there once it sleeps in it.
-class Caller {
- public:
-  template <class Call>
-  explicit Caller(Call call)
-      : thread_([this, call](const std::stop_token& stop) {
-          id_ = gettid();
-          call(stop);
-          done_ = true;
-        }) {
-    const auto state = [this] {
-      std::ifstream file("/proc/self/task/" + std::to_string(id_) + "/stat");
-      std::string text;
-      std::getline(file, text);
-      return text.substr(text.rfind(')') + 1, 2);
-    };
-    while (!done_ && (id_ == 0 || state() != " S")) std::this_thread::yield();
-    REQUIRE_FALSE(done_);
-  }
-  void stop() { thread_.request_stop(); }
-  void join() { thread_.join(); }
-
- private:
-  std::atomic<int> id_{0};
-  std::atomic<bool> done_{false};
-  std::jthread thread_;
 };
 
 }  // namespace
