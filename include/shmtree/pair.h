@@ -103,11 +103,15 @@ enum class OnPeerDeath { kRaise, kWait };
 struct PairOptions {
   std::uint64_t capacity = 8;   // messages that can be received, those given back included; 0 is unlimited
   std::uint64_t max_bytes = 0;  // bytes of them; 0 is no limit but the arena's
-  std::string name{};           // under which other processes of this user open it; empty for none
+  std::string name{};           // under which other processes of this user open it; empty for none. It gets an arena of
+                                // its own unless one is given
   std::optional<Arena> arena{};
   OnPeerDeath on_peer_death = OnPeerDeath::kRaise;
   std::uint64_t max_unsettled = 0;  // messages taken and not settled, by all takers together; 0 is unlimited
   std::uint64_t max_attempts = 0;   // times that a message is taken before it is given up; 0 is no limit
+  // Whether Python programs that have the ends, and agree, may send pickles and load them, which runs any code of their
+  // sender's; without a value those of a channel without a name may.
+  std::optional<bool> allow_pickle{};
 };
 
 // Of a channel, at some moment.

@@ -5,12 +5,12 @@
 #include "bindings/bind_channel.h"
 #include "bindings/gil.h"
 #include "bindings/unwrap.h"
-#include "features/names.h"
+#include "endpoint/names.h"
 
 namespace shmtree::python {
 
 namespace py = pybind11;
-using features::Name;
+using endpoint::Name;
 using features::NamedKind;
 using features::NamedThing;
 using memory::Arena;
@@ -28,34 +28,33 @@ py::object text(const std::string& name) {
   return own(PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
 }
 
-std::unique_ptr<Name> create(const std::string& name, int kind, std::shared_ptr<Arena> arena, std::uint64_t block,
+std::shared_ptr<Name> create(const std::string& name, int kind, std::shared_ptr<Arena> arena, std::uint64_t block,
                              std::string note) {
   const NamedThing thing{static_cast<NamedKind>(kind), std::move(arena), block, std::move(note)};
-  return unwrap(without_gil([&] { return Name::create(name, thing); }));
+  return unwrap(without_gil([&] { return endpoint::create_name(name, thing); }));
 }
 
 }  // namespace
 
 void bind_names(py::module_& module) {
-  py::class_<Name>(module, "Name", "This process's part in a name; the name goes with its last process.", plain_class())
+  py::class_<Name, std::shared_ptr<Name>>(module, "Name", "This process's part in a name; the name goes with its last process.", plain_class())
       .def_static("create", &create, py::arg("name"), py::arg("kind"), py::arg("arena"), py::arg("block"),
                   py::arg("note"))
       .def_static(
-          "open", [](const std::string& name) { return unwrap(without_gil([&] { return Name::open(name); })); },
+          "open", [](const std::string& name) { return unwrap(without_gil([&] { return endpoint::open_name(name); })); },
           py::arg("name"))
       .def_static(
           "join",
           [](const std::string& path, const std::shared_ptr<Arena>& arena) {
-            return unwrap(without_gil([&] { return Name::join(path, arena); }));
+            return without_gil([&] { return endpoint::join_name(path, arena); });
           },
           py::arg("path"), py::arg("arena"))
-      .def("join_again", [](Name& name) { unwrap(without_gil([&] { return name.join_again(); })); })
-      .def("leave", &Name::leave, py::call_guard<WithoutGil>())
       .def_property_readonly("path", &Name::path)
       .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.thing().kind); })
       .def_property_readonly("arena", [](const Name& name) { return name.thing().arena; })
       .def_property_readonly("block", [](const Name& name) { return name.thing().block; })
       .def_property_readonly("note", [](const Name& name) { return py::bytes(name.thing().note); });
+  module.def("leave_names", [] { without_gil([] { endpoint::leave_names(); }); });
   module.def("list_names", [] {
     py::list out;
     for (const features::NameInfo& info : without_gil([] { return features::list_names(); })) {

@@ -46,7 +46,7 @@ def open_channel(
     arena, block, grant, path, giver_pid = _launch.adopt(handle, inheritance)
     channel = _core.Channel.open(arena, block)
     channel.check_grant(grant, receiving, giver_pid)
-    yield channel, _process.join_name(path, arena)
+    yield channel, _core.Name.join(path, arena)
     channel.claim(grant, receiving)
 
 
@@ -78,4 +78,4 @@ def reduce_memory(arena: _core.Arena, block: int, name: _core.Name | None) -> tu
 
 def open_memory(handle: bytes, inheritance: _launch.Inheritance | None) -> Opened:
     arena, block, _, path, _ = _launch.adopt(handle, inheritance)
-    return arena, block, _process.join_name(path, arena)
+    return arena, block, _core.Name.join(path, arena)

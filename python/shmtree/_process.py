@@ -27,7 +27,6 @@ _given: weakref.ref[HasChannel] | None = None
 _lock = threading.Lock()
 _endings: list[Callable[[], None]] = []
 _waits: list[Callable[[], None]] = []
-_names: weakref.WeakValueDictionary[str, _core.Name] = weakref.WeakValueDictionary()
 
 
 def default_arena() -> _core.Arena:
@@ -58,7 +57,7 @@ def home_arena() -> _core.Arena | None:
 
 def create_name(name: str, kind: int, arena: _core.Arena, block: int = 0, note: str = "") -> _core.Name:
     check_name(name)
-    return _remember(_core.Name.create(name, kind, arena, block, note))
+    return _core.Name.create(name, kind, arena, block, note)
 
 
 def check_name(name: Any) -> None:
@@ -72,27 +71,7 @@ def check_name(name: Any) -> None:
 
 def open_name(name: str) -> _core.Name:
     check_name(name)
-    return _remember(_core.Name.open(name))
-
-
-def join_name(path: str, arena: _core.Arena) -> _core.Name | None:
-    """Takes part in the name of an arena that came with a handle; None when there is none, or no longer."""
-    if not path:
-        return None
-    known = _names.get(path)
-    if known is not None and known.arena.uuid == arena.uuid:
-        return known
-    with contextlib.suppress(OSError, ValueError, RuntimeError):
-        return _remember(_core.Name.join(path, arena))
-    return None
-
-
-def _remember(name: _core.Name) -> _core.Name:
-    known = _names.get(name.path)
-    if known is not None and known.arena.uuid == name.arena.uuid:
-        return known
-    _names[name.path] = name
-    return name
+    return _core.Name.open(name)
 
 
 def before_end(function: Callable[[], None]) -> None:
@@ -110,17 +89,13 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     _core.forget_exit()
     _launch.after_fork()
-    for name in list(_names.values()):
-        with contextlib.suppress(Exception):
-            name.join_again()
     _expect_end()
 
 
 def _at_exit() -> None:
     """Ends this process's part in all channels and names. What it has put stays, and so do views."""
     _core.leave_all()
-    for name in list(_names.values()):
-        name.leave()
+    _core.leave_names()
     for function in _endings:
         function()
 

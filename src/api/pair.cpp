@@ -39,7 +39,7 @@ void ChannelState::close() noexcept {
 }
 
 void ChannelState::release() noexcept {
-  std::shared_ptr<features::Name> old_name;  // each needs the one after it
+  std::shared_ptr<endpoint::Name> old_name;  // each needs the one after it
   std::shared_ptr<Channel> old_channel;
   std::shared_ptr<ArenaState> old_arena;
   const std::lock_guard guard(releasing);
@@ -102,13 +102,14 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
   if (!channel) return std::move(channel).error();
   Status in_time = (*channel)->check_grant(handle->grant, end, handle->pid);
   if (!in_time) return std::move(in_time).error();
-  auto state = join(std::make_shared<ArenaState>(std::move(*opened)), *channel, end);
+  auto name = endpoint::join_name(handle->name, *opened);
+  auto state = join(std::make_shared<ArenaState>(std::move(*opened)), *channel, end, std::move(name));
   if (state) (*channel)->claim(handle->grant, end);
   return state;
 }
 
 Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string& named, End end) {
-  auto name = features::Name::open(named);
+  auto name = endpoint::open_name(named);
   if (!name) return std::move(name).error();
   const features::NamedThing& thing = (*name)->thing();
   if (thing.kind != features::NamedKind::kChannel) {
@@ -382,19 +383,30 @@ bool Sender::closed() const noexcept {
 // --- pairs
 // ------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// Who opens a name gets at all of its arena: it has no other channels in it, unless it was given.
+Arena arena_for(const PairOptions& options) {
+  if (options.arena) return *options.arena;
+  return (options.name.empty() ? Arena::shared() : Arena::create()).value();
+}
+
+}  // namespace
+
 std::pair<Sender, Receiver> make_pair(const PairOptions& options) try {
-  const Arena arena = options.arena ? *options.arena : Arena::shared().value();
+  const Arena arena = arena_for(options);
   const std::shared_ptr<api::ArenaState>& state = api::ArenaState::of(arena);
   channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes};
+  made.allow_pickle = options.allow_pickle.value_or(options.name.empty());
   made.max_unsettled = options.max_unsettled;
   made.max_attempts = options.max_attempts;
   made.ending = options.on_peer_death == OnPeerDeath::kWait ? channel::Ending::kWait : channel::Ending::kRaise;
   auto channel = Channel::create(state->arena, made).value();
-  std::shared_ptr<features::Name> name;
+  std::shared_ptr<endpoint::Name> name;
   if (!options.name.empty()) {
     features::NamedThing thing{.kind = features::NamedKind::kChannel, .arena = state->arena};
     thing.block = memory::pack(channel->block());
-    name = features::Name::create(options.name, thing).value();
+    name = endpoint::create_name(options.name, thing).value();
   }
   auto sending = api::ChannelState::join(state, channel, End::kSending, name).value();
   auto receiving = api::ChannelState::join(state, channel, End::kReceiving, name).value();

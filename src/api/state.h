@@ -12,8 +12,8 @@
 
 #include "channel/channel.h"
 #include "endpoint/loan.h"
+#include "endpoint/names.h"
 #include "endpoint/until.h"
-#include "features/names.h"
 #include "platform/fork.h"
 #include "platform/in_use.h"
 #include "shmtree/pair.h"
@@ -73,7 +73,7 @@ struct ChannelState {
 
   // Joins the end; the state leaves it again.
   static Result<std::shared_ptr<ChannelState>> join(std::shared_ptr<ArenaState> arena, std::shared_ptr<Channel> channel,
-                                                    End end, std::shared_ptr<features::Name> name = nullptr) {
+                                                    End end, std::shared_ptr<endpoint::Name> name = nullptr) {
     Status joined = channel->join(end);
     if (!joined) return std::move(joined).error();
     auto state = std::make_shared<ChannelState>(std::move(arena), std::move(channel), end);
@@ -113,7 +113,7 @@ struct ChannelState {
   std::shared_ptr<ArenaState> arena;
   std::shared_ptr<Channel> channel;
   End end;
-  std::shared_ptr<features::Name> name{};  // this process's part in the channel's name, if it has one
+  std::shared_ptr<endpoint::Name> name{};  // this process's part in the channel's name, if it has one
   std::weak_ptr<Channel> known;            // the channel, for as long as this process has it
   std::atomic<bool> closed{false};
   endpoint::UntilClosed until_closed{closed};

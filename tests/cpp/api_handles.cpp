@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <cstring>
+#include <functional>
 
 #include "shmtree/shmtree.h"
 #include "support/catch2.h"
+#include "support/process.h"
 
 using namespace std::chrono_literals;
 using shmtree::Code;
@@ -18,11 +20,12 @@ struct Stranger {
   pid_t pid;
 
   template <class Body>
-  explicit Stranger(Body body) {
+  explicit Stranger(Body body, const std::function<void()>& begin = [] {}) {
     REQUIRE(pipe(to_child) == 0);
     pid = fork();
     if (pid == 0) {
       alarm(120);
+      begin();
       char text[1024]{};
       std::size_t size = 0;
       for (ssize_t n; size == 0 || text[size - 1] != '\n'; size += static_cast<std::size_t>(n)) {
@@ -89,4 +92,51 @@ TEST_CASE("a name nobody has, and a handle that is none, are results") {
   CHECK(shmtree::open_sender(unique_name("nobody")).code() == Code::kNotFound);
   CHECK(shmtree::Receiver::open("no handle").code() == Code::kInvalid);
   CHECK(shmtree::Receiver::open("").code() == Code::kInvalid);
+}
+
+TEST_CASE("a name stays as long as a forked child has the pair") {
+  const std::string name = unique_name("forked");
+  auto [sender, receiver] = shmtree::make_pair({.name = name});
+  shmtree::test::Gate joined;
+  Stranger child([&, to = sender](const std::string&) { return send_one(to); }, [&] { joined.open(); });
+  joined.wait();
+  sender.close();
+  receiver.close();
+  auto again = shmtree::open_receiver(name);
+  REQUIRE(again.ok());
+  child.tell("go on");
+  CHECK(again->get(30s).value()["from"].as<std::string>() == "a stranger");
+  CHECK(child.exit_status() == 0);
+}
+
+TEST_CASE("a name stays as long as a process has an end of the pair that came as a handle") {
+  const std::string name = unique_name("handed");
+  Stranger owner([&](const std::string& handle) {
+    auto sender = shmtree::Sender::open(handle);
+    auto by_name = shmtree::open_sender(name);
+    if (!sender || !by_name) return 1;
+    by_name->close();
+    if (!sender->put("joined", 30s) || !sender->wait_for_all_ack(30s)) return 2;
+    auto receiver = shmtree::open_receiver(name);
+    return receiver && receiver->get(30s) ? 0 : 3;  // of the parent, which has let go of all and come back
+  });
+  auto [sender, receiver] = shmtree::make_pair({.name = name});
+  owner.tell(sender.handle().value());
+  CHECK(receiver.get(30s).value().as<std::string>() == "joined");
+  sender.close();
+  receiver.close();
+  auto again = shmtree::open_sender(name);
+  REQUIRE(again.ok());
+  again->put("there still", 30s).value();
+  CHECK(owner.exit_status() == 0);
+}
+
+TEST_CASE("a named pair has an arena of its own") {
+  auto [sender, receiver] = shmtree::make_pair();
+  auto [named_sender, named_receiver] = shmtree::make_pair({.name = unique_name("own")});
+  const std::uint64_t before = shmtree::Arena::shared().value().usage().used_bytes;
+  named_sender.put(std::vector<double>(100'000)).value();
+  CHECK(shmtree::Arena::shared().value().usage().used_bytes == before);
+  sender.put(std::vector<double>(100'000)).value();
+  CHECK(shmtree::Arena::shared().value().usage().used_bytes > before);
 }

@@ -13,13 +13,17 @@ import shmtree
 PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")
 
 
+needs_programs = pytest.mark.skipif(
+    not PROGRAMS, reason="SHMTREE_PROGRAMS does not say where the C++ programs were built"
+)
+
+
+@needs_programs
 def test_a_cpp_simulator_feeds_a_python_learner_and_back() -> None:
-    if not PROGRAMS:
-        pytest.skip("SHMTREE_PROGRAMS does not say where the C++ programs were built")
     key = uuid.uuid4().hex
     actions, their_actions = shmtree.create_pair(capacity=4, name=f"actions-{key}")
     their_transitions, transitions = shmtree.create_pair(capacity=4, name=f"transitions-{key}")
-    program = pathlib.Path(PROGRAMS) / "simulator"
+    program = pathlib.Path(PROGRAMS or "") / "simulator"
     with subprocess.Popen([program, f"actions-{key}", f"transitions-{key}"]) as simulator:
         received = []
         for step in range(3):
@@ -40,3 +44,21 @@ def test_a_cpp_simulator_feeds_a_python_learner_and_back() -> None:
         np.testing.assert_array_equal(got["doubled"], (np.arange(5.0) + step) * 2)
         assert got["info"] == {"label": f"step {step}", "done": step == 2, "none": None}
         assert got["list"] == [1, 2.5, "three", b"four", (True, None)]
+
+
+@needs_programs
+@pytest.mark.parametrize(("said", "allowed"), [([], False), (["no"], False), (["yes"], True)])
+def test_a_named_channel_of_cpp_takes_pickles_only_where_both_sides_say_so(said: list[str], allowed: bool) -> None:
+    name = f"pickles-{uuid.uuid4().hex}"
+    program = pathlib.Path(PROGRAMS or "") / "named_pair"
+    with subprocess.Popen([program, name, *said], stdout=subprocess.PIPE) as maker:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == b"made\n"
+        with shmtree.open_sender(name, allow_pickle=True) as sender:
+            if allowed:
+                sender.put(uuid.UUID)
+            else:
+                with pytest.raises(shmtree.PickleRefused):
+                    sender.put(uuid.UUID)
+                sender.put("plain")
+            assert maker.wait(timeout=60) == 0

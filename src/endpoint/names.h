@@ -1,0 +1,25 @@
+// The names that this process takes part in: one part in each, however many of its objects keep it, and joined again by
+// each forked child, which has them all.
+//
+// Thread safety: every function may be called from any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "features/names.h"
+
+namespace shmtree::endpoint {
+
+using features::Name;
+
+// As Name::create() and Name::open(). Whoever lets go of the last of them ends the process's part.
+Result<std::shared_ptr<Name>> create_name(const std::string& name, const features::NamedThing& thing);
+Result<std::shared_ptr<Name>> open_name(const std::string& name);
+// Takes part in the name that came with the handle of something in `arena`, by its path. Null for an empty path, and
+// when the name is no longer the arena's: the arena does without.
+std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<memory::Arena>& arena);
+// The process is about to exit.
+void leave_names() noexcept;
+
+}  // namespace shmtree::endpoint
