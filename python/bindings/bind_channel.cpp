@@ -4,10 +4,10 @@
 #include "bindings/deaths.h"
 #include "bindings/endpoint.h"
 #include "bindings/gil.h"
-#include "bindings/given_ends.h"
 #include "bindings/spans.h"
 #include "bindings/unwrap.h"
 #include "channel/channel.h"
+#include "endpoint/given_ends.h"
 
 namespace shmtree::python {
 
@@ -92,7 +92,7 @@ void bind_channel(py::module_& module) {
       .def(
           "grant",
           [](const std::shared_ptr<Channel>& channel, bool receiving) {
-            return unwrap(GivenEnds::grant(channel, end_of(receiving)));
+            return unwrap(endpoint::GivenEnds::grant(channel, end_of(receiving)));
           },
           py::arg("receiving"))
       .def(

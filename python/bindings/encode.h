@@ -20,6 +20,9 @@
 #include "bindings/python_api.h"
 #include "format/frame_builder.h"
 
+namespace shmtree::endpoint {
+class GivenEnds;
+}
 namespace shmtree::python {
 
 // Where an array that is sent by reference lies.
@@ -46,7 +49,6 @@ class LoanResolver {
   ~LoanResolver() = default;
 };
 
-class GivenEnds;
 
 struct EncodeOptions {
   bool allow_pickle = true;
@@ -55,7 +57,7 @@ struct EncodeOptions {
   // (Tensors of one storage stay so, as torch has it.)
   bool independent = false;
   LoanResolver* loans = nullptr;
-  GivenEnds* given = nullptr;  // is told of ends that are pickled
+  endpoint::GivenEnds* given = nullptr;  // is told of ends that are pickled
 };
 
 // The number that a str has as a name of this message, by the address of the str: dicts of one shape share their keys.

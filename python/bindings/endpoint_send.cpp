@@ -11,18 +11,17 @@
 #include "bindings/endpoint.h"
 #include "bindings/errors.h"
 #include "bindings/gil.h"
-#include "bindings/given_ends.h"
 #include "bindings/guarded.h"
 #include "bindings/loan.h"
 #include "bindings/spans.h"
-#include "features/transfer.h"
+#include "endpoint/given_ends.h"
+#include "endpoint/put.h"
 
 namespace shmtree::python {
 namespace {
 
 using channel::Channel;
 using channel::End;
-using channel::Outgoing;
 using platform::Deadline;
 using platform::WaitContext;
 
@@ -40,13 +39,8 @@ class Message {
     options.given = &given_;
     return session_->encode(object, options);
   }
-  bool is_small() {
-    return session_->builder().total_bytes() <= self_->channel->inline_bytes() && loans_.blocks().empty();
-  }
-  Status stage(features::InlineFrame& scratch, Outgoing& out, const WaitContext& wait) {
-    return features::stage(session_->builder(), loans_.blocks(), *self_->channel, scratch, out, wait);
-  }
-
+  format::FrameBuilder& builder() noexcept { return session_->builder(); }
+  std::span<const memory::BlockRef> blocks() const noexcept { return loans_.blocks(); }
   bool gives_ends() const noexcept { return !given_.empty(); }
 
   // It was put.
@@ -65,7 +59,7 @@ class Message {
   Endpoint* self_;
   BorrowedSession session_;
   LoanBook loans_;
-  GivenEnds given_;
+  endpoint::GivenEnds given_;
 };
 
 PyObject* put(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
@@ -82,47 +76,29 @@ PyObject* put_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
   return ticket ? PyLong_FromUnsignedLongLong(*ticket) : nullptr;
 }
 
-// put_many(): small messages are collected and published together.
+// put_many().
 class Batch {
  public:
-  Batch(Endpoint* self, Deadline deadline) : self_(self), hooks_(self, End::kSending), wait_{deadline, &hooks_} {}
+  Batch(Endpoint* self, Deadline deadline)
+      : self_(self), hooks_(self, End::kSending), batch_(*self->channel, {deadline, &hooks_}) {}
 
   // False with a Python error set.
   bool add(PyObject* object) {
     if (!open_channel(self_, End::kSending)) return false;
     Message message(self_, false);
-    if (!message.encode(object)) return false;
-    const bool small = message.is_small() && !message.gives_ends();  // its message may go before it is put
-    if (!small && !flush()) return false;
-    const Status staged = message.stage(scratch_[waiting_], out_[waiting_], wait_);
-    if (!staged) return raise_waited(self_, hooks_, staged.error()), false;
-    ++waiting_;
-    if (small) return waiting_ < kMost || flush();
-    if (!flush()) return false;
-    message.settle();
-    return true;
+    return message.encode(object) && went(batch_.add(message, message.gives_ends()));
   }
-
-  bool flush() {
-    if (waiting_ == 0) return true;
-    const Status went = self_->channel->put_many({out_, waiting_}, wait_);
-    sent_ += went.ok() ? waiting_ : went.error().completed;
-    waiting_ = 0;
-    if (!went.ok()) raise_waited(self_, hooks_, went.error());
-    return went.ok();
-  }
-
-  std::uint64_t sent() const noexcept { return sent_; }
+  bool flush() { return went(batch_.flush()); }
+  std::uint64_t sent() const noexcept { return batch_.sent(); }
 
  private:
-  static constexpr std::size_t kMost = 32;
+  bool went(const Status& status) {
+    if (!status) raise_waited(self_, hooks_, status.error());
+    return status.ok();
+  }
   Endpoint* self_;
   GilHooks hooks_;
-  WaitContext wait_;
-  std::uint64_t sent_ = 0;
-  std::size_t waiting_ = 0;
-  Outgoing out_[kMost];
-  features::InlineFrame scratch_[kMost];
+  endpoint::Batch batch_;
 };
 
 // Puts the number of messages that went on the exception that is set.
@@ -313,13 +289,8 @@ std::optional<std::uint64_t> put_object(Endpoint* self, const PutArguments& argu
   Message message(self, arguments.move);
   if (!message.encode(arguments.object)) return std::nullopt;
   if (closed_flag(self, End::kSending)) return set_closed_here(self), std::nullopt;  // by the object's own code
-  features::InlineFrame scratch;
-  Outgoing outgoing;
-  const Status staged = message.stage(scratch, outgoing, wait);
-  if (!staged) return raise_waited(self, hooks, staged.error()), std::nullopt;
-  auto ticket = channel->put(outgoing, wait);
+  auto ticket = endpoint::put(*channel, message, wait);
   if (!ticket) return raise_waited(self, hooks, ticket.error()), std::nullopt;
-  message.settle();
   return *ticket;
 }
 

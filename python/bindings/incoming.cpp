@@ -5,7 +5,7 @@
 
 #include "bindings/errors.h"
 #include "bindings/loan.h"
-#include "features/transfer.h"
+#include "endpoint/transfer.h"
 
 namespace shmtree::python {
 namespace {
@@ -66,8 +66,8 @@ PyObject* decode_inline(Incoming& message, DecodeContext& context) {
 PyObject* decode_block(Source& source, DecodeContext& context) {
   Incoming& message = *source.message;
   source.referred = source.arena->blocks().referred_to_by(message.block());
-  const auto blocks = features::referred_blocks(*source.arena, source.referred);
-  if (context.copy == CopyPolicy::kAuto && features::is_hoarding(*source.arena, message, blocks)) {
+  const auto blocks = endpoint::referred_blocks(*source.arena, source.referred);
+  if (context.copy == CopyPolicy::kAuto && endpoint::is_hoarding(*source.arena, message, blocks)) {
     context.copy = CopyPolicy::kAll;
   }
   std::vector<ExternalBlock> externals;

@@ -55,11 +55,6 @@ void for_each_base(PyArrayObject* array, Visit visit) {
   }
 }
 
-template <class T>
-void make_room(std::vector<T>& items, std::size_t count) {
-  if (items.capacity() < count) items.reserve(std::max(count, 2 * items.capacity()));
-}
-
 struct Plan {
   Ref descr{};
   int ndim = 0;
@@ -203,7 +198,7 @@ void LoanBook::start_over() {
   if (lent_.empty()) return;
   for (const Lent& lent : lent_) {
     const CriticalSection alone(reinterpret_cast<PyObject*>(lent.lease));
-    std::erase_if(held_block(*lent.lease)->pending, [this](const HeldBlock::Pending& it) { return it.book == this; });
+    held_block(*lent.lease)->claims.withdraw(this);
   }
   // The last reference to an array may run anything.
   const std::vector<Lent> ended = std::exchange(lent_, {});
@@ -212,16 +207,6 @@ void LoanBook::start_over() {
 
 Ref LoanBook::home() {
   return Ref(pybind11::cast(arena_.shared_from_this()).release().ptr());
-}
-
-// Whether these bytes are still the caller's to give, or to show: not given, and not about to be by another message.
-bool LoanBook::is_free(const HeldBlock& held, HeldBlock::Range range, bool to_give) const noexcept {
-  const auto taken = [&](const HeldBlock::Range& given) { return range.overlaps(given); };
-  const auto promised = [&](const HeldBlock::Pending& other) {
-    return other.book != this && (to_give || other.given) && range.overlaps(other.range);
-  };
-  return std::none_of(held.given.begin(), held.given.end(), taken) &&
-         std::none_of(held.pending.begin(), held.pending.end(), promised);
 }
 
 std::uint32_t LoanBook::reference_to(memory::BlockRef block) {
@@ -237,14 +222,14 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   if (!held) return false;
   const CriticalSection alone(reinterpret_cast<PyObject*>(lease));
   if (held->shared || held->block.arena().get() != &arena_) return false;
-  if (held->process != platform::process_id()) return false;
+  if (!held->claims.are_ours()) return false;
   const auto* begin = static_cast<const std::byte*>(data);
   if (begin < lease->data || size_bytes > lease->size_bytes) return false;
-  const HeldBlock::Range range{static_cast<std::size_t>(begin - lease->data),
+  const endpoint::ByteRange range{static_cast<std::size_t>(begin - lease->data),
                                static_cast<std::size_t>(begin - lease->data) + size_bytes};
   if (range.end > lease->size_bytes) return false;
   const bool writable = !array || PyArray_ISWRITEABLE(array);
-  if (!is_free(*held, range, writable)) return false;
+  if (!held->claims.are_free(range, this, writable)) return false;
   const bool whole = !held->received && range.begin == 0 && size_bytes == held->array_bytes &&
                      (!array || static_cast<std::size_t>(PyArray_NBYTES(array)) == held->array_bytes);
   if (lending_ == Lending::kGifts && !(held->gift && whole && writable)) return false;
@@ -257,13 +242,12 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
     for_each_base(array, [&](PyArrayObject* at) { frozen = frozen && !PyArray_ISWRITEABLE(at); });
     if (!frozen) return false;
   }
-  make_room(held->given, held->given.size() + held->pending.size() + 1);  // settle() may not fail
   out->reference = reference_to(held->block.ref());
   out->offset = range.begin;
   PyObject* kept = array ? reinterpret_cast<PyObject*>(array) : reinterpret_cast<PyObject*>(lease);
-  lent_.push_back(Lent{kept, lease, range, writable, whole});
+  lent_.push_back(Lent{kept, lease, writable, whole});
   Py_INCREF(kept);
-  held->pending.push_back(HeldBlock::Pending{range, this, writable});
+  held->claims.promise(range, this, writable);
   return true;
 }
 
@@ -275,7 +259,7 @@ void LoanBook::settle() noexcept {
       continue;
     }
     lent.lease->given = true;
-    held_block(*lent.lease)->given.push_back(lent.range);
+    held_block(*lent.lease)->claims.settle(this);
     if (!PyArray_Check(lent.array)) continue;
     PyArray_CLEARFLAGS(as_array(lent.array), NPY_ARRAY_WRITEABLE);
     if (lent.whole) {

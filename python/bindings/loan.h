@@ -17,33 +17,19 @@
 #include "bindings/encode.h"
 #include "bindings/lease.h"
 #include "bindings/python_api.h"
+#include "endpoint/loan.h"
 #include "memory/arena.h"
-#include "platform/machine.h"
 #include "platform/waiting.h"
 
 namespace shmtree::python {
 
-class LoanBook;
-
 struct HeldBlock {
-  struct Range {
-    std::size_t begin, end;
-    bool overlaps(const Range& other) const noexcept { return begin < other.end && other.begin < end; }
-  };
-  // What a message that is not put yet refers to.
-  struct Pending {
-    Range range;
-    const LoanBook* book;
-    bool given;
-  };
   memory::Lease block;
   bool received = false;        // came out of a channel
   bool shared = false;          // several processes write it: it is copied like any other memory
   std::size_t array_bytes = 0;  // of the one array on it, for what new_empty() made
   bool gift = false;            // made to be put: a queue, which copies what it is not told to move, gives it away too
-  int process = platform::process_id();  // that may give it: a forked child has it, too, and copies
-  std::vector<Range> given{};
-  std::vector<Pending> pending{};
+  endpoint::Claims claims{};
   const std::byte* known_at = nullptr;  // where find_lease() knows it by
 
   ~HeldBlock();
@@ -96,12 +82,10 @@ class LoanBook final : public LoanResolver {
   struct Lent {
     PyObject* array;
     Lease* lease;
-    HeldBlock::Range range;
     bool given;
     bool whole;
   };
   std::uint32_t reference_to(memory::BlockRef block);
-  bool is_free(const HeldBlock& held, HeldBlock::Range range, bool to_give) const noexcept;
 
   memory::Arena& arena_;
   Lending lending_;

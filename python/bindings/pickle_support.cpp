@@ -3,9 +3,9 @@
 #include "bindings/class_registry.h"
 #include "bindings/encoder.h"
 #include "bindings/gil.h"
-#include "bindings/given_ends.h"
 #include "bindings/guarded.h"
 #include "bindings/lease.h"
+#include "endpoint/given_ends.h"
 
 namespace shmtree::python {
 namespace {
@@ -112,7 +112,7 @@ bool init_pickle() {
 }
 
 bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions& options) {
-  const GivenEnds::Pickling pickling(options.given);
+  const endpoint::GivenEnds::Pickling pickling(options.given);
   Ref buffers(PyList_New(0));
   Ref data(buffers ? dump(object, options, buffers.get()) : Ref());
   if (!data) return false;

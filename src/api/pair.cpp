@@ -3,8 +3,8 @@
 #include <charconv>
 
 #include "api/state.h"
+#include "endpoint/put.h"
 #include "features/handle.h"
-#include "features/transfer.h"
 #include "features/value_codec.h"
 #include "platform/machine.h"
 
@@ -178,9 +178,8 @@ class LoanedArrays final : public features::ExternalArrays {
  public:
   explicit LoanedArrays(api::ArenaState& arena) : arena_(arena) {}
   ~LoanedArrays() override {
-    if (loans_.empty()) return;
-    const std::lock_guard guard(arena_.mutex);
-    for (const auto& loan : loans_) loan->claims.withdraw(this);
+    if (!loans_.empty()) [[unlikely]]
+      withdraw();
   }
 
   bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) override {
@@ -205,6 +204,10 @@ class LoanedArrays final : public features::ExternalArrays {
   }
 
  private:
+  void withdraw() noexcept {
+    const std::lock_guard guard(arena_.mutex);
+    for (const auto& loan : loans_) loan->claims.withdraw(this);
+  }
   api::ArenaState& arena_;
   std::vector<std::shared_ptr<Loan>> loans_;
   std::vector<memory::BlockRef> blocks_;
@@ -269,32 +272,51 @@ std::uint64_t Arena::trim() const {
 
 namespace {
 
-Result<std::uint64_t> put(api::ChannelState& state, const Value& value, const WaitContext& wait) {
+// What endpoint::put() puts.
+class Message {
+ public:
+  Message(api::ArenaState& arena, format::FrameBuilder& builder) : builder_(builder), loans_(arena) {}
+  Status encode(const Value& value) { return features::encode(value, builder_, &loans_); }
+  format::FrameBuilder& builder() noexcept { return builder_; }
+  const std::vector<memory::BlockRef>& blocks() const noexcept { return loans_.blocks(); }
+  void settle() noexcept { loans_.settle(); }
+
+ private:
+  format::FrameBuilder& builder_;
+  LoanedArrays loans_;
+};
+
+// The two callers of put() differ in what ends the wait; the one without a stop_token is where programs spend time.
+[[gnu::always_inline]] inline Result<std::uint64_t> put_encoded(api::ChannelState& state, Message& message,
+                                                                const WaitContext& wait) {
+  auto ticket = endpoint::put(*state.channel, message, wait);
+  if (!ticket) ticket = state.told(std::move(ticket).error());
+  return ticket;
+}
+
+[[gnu::always_inline]] inline Result<std::uint64_t> put(api::ChannelState& state, const Value& value,
+                                                        const WaitContext& wait) {
   thread_local format::FrameBuilder builder;  // a message needs about as much memory as the one before
   builder.clear();
-  LoanedArrays loans(*state.arena);
-  Status encoded = features::encode(value, builder, &loans);
+  Message message(*state.arena, builder);
+  Status encoded = message.encode(value);
   if (!encoded) return std::move(encoded).error();
-  features::InlineFrame scratch;
-  channel::Outgoing message;
-  Status staged = features::stage(builder, loans.blocks(), *state.channel, scratch, message, wait);
-  if (!staged) return state.told(std::move(staged).error());
-  auto ticket = state.channel->put(message, wait);
-  if (!ticket) return state.told(std::move(ticket).error());
-  loans.settle();
-  return ticket;
+  return put_encoded(state, message, wait);
 }
 
 }  // namespace
 
-Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const {
-  return api::with_open(*state_, "sender", [&] { return shmtree::put(*state_, value, state_->wait(timeout)); });
+Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try {
+  const api::Call call(*state_);
+  if (call.closed()) return closed_here("sender");
+  return shmtree::put(*state_, value, state_->wait(timeout));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
 }
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout, const std::stop_token& stop) const {
   return api::until_stopped(*state_, "sender", timeout, stop,
                             [&](const WaitContext& wait) { return shmtree::put(*state_, value, wait); });
 }
-
 
 bool Sender::has_space() const {
   const api::Call call(*state_);

@@ -3,7 +3,7 @@
 #include <new>
 
 #include "api/state.h"
-#include "features/transfer.h"
+#include "endpoint/transfer.h"
 #include "features/value_codec.h"
 
 namespace shmtree {
@@ -18,12 +18,12 @@ using platform::WaitContext;
 
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   std::vector<std::span<const std::byte>> blocks;
-  if (message.in_block()) blocks = features::referred_blocks(arena, arena.blocks().referred_to_by(message.block()));
+  if (message.in_block()) blocks = endpoint::referred_blocks(arena, arena.blocks().referred_to_by(message.block()));
   const auto frame = message.frame();
   Result<Item> item = Error{};
   // A tree with arrays of other blocks has to hold them: it is not copied.
-  const bool copied = blocks.empty() && (message.bytes() <= features::kCopiedMessageBytes ||
-                                         features::is_hoarding(arena, message, blocks));
+  const bool copied = blocks.empty() && (message.bytes() <= endpoint::kCopiedMessageBytes ||
+                                         endpoint::is_hoarding(arena, message, blocks));
   if (!message.in_block() || copied) {
     item = features::decode(frame, nullptr, blocks);
   } else {
@@ -109,9 +109,8 @@ auto receiving(ChannelState& state, const Timeout& timeout, Act act) -> decltype
 template <class Act>
 auto receiving(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Act act)
     -> decltype(act(WaitContext{})) {
-  return api::until_stopped(state, "receiver", timeout, stop, [&](const WaitContext& wait) {
-    return unless_deferred(state, [&] { return act(wait); });
-  });
+  return api::until_stopped(state, "receiver", timeout, stop,
+                            [&](const WaitContext& wait) { return unless_deferred(state, [&] { return act(wait); }); });
 }
 
 }  // namespace

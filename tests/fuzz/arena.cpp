@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "channel/channel.h"
-#include "features/transfer.h"
+#include "endpoint/transfer.h"
 #include "platform/atomics.h"
 
 using namespace shmtree;
@@ -181,9 +181,9 @@ class Scene {
       return;
     }
     within(message.block().id, frame);
-    for (const auto& block : features::referred_blocks(*arena_, arena_->blocks().referred_to_by(message.block())))
+    for (const auto& block : endpoint::referred_blocks(*arena_, arena_->blocks().referred_to_by(message.block())))
       read(block);
-    features::is_hoarding(*arena_, message, {});
+    endpoint::is_hoarding(*arena_, message, {});
     auto lease = message.adopt();
     if (lease) within(lease->ref().id, {lease->data(), lease->bytes()});
   }

@@ -1,10 +1,10 @@
-#include "features/transfer.h"
+#include "endpoint/transfer.h"
 
 #include <algorithm>
 
 #include "platform/file.h"
 
-namespace shmtree::features {
+namespace shmtree::endpoint {
 
 using channel::Outgoing;
 using platform::WaitContext;
@@ -81,4 +81,4 @@ bool is_hoarding(memory::Arena& arena, const channel::Incoming& message,
   return held > brought && held - brought > arena.max_bytes() / 2;
 }
 
-}  // namespace shmtree::features
+}  // namespace shmtree::endpoint

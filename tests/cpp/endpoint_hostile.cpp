@@ -1,5 +1,5 @@
 // What a message says of the blocks that it refers to, when another process has written into their entries.
-#include "features/transfer.h"
+#include "endpoint/transfer.h"
 #include "support/catch2.h"
 #include "support/channels.h"
 
@@ -22,7 +22,7 @@ TEST_CASE("A block that a message refers to is no longer than it can be") {
   entry.committed = ~std::uint64_t{0};
 
   const Incoming received = channel->get(patience()).value();
-  const auto blocks = features::referred_blocks(*arena, arena->blocks().referred_to_by(received.block()));
+  const auto blocks = endpoint::referred_blocks(*arena, arena->blocks().referred_to_by(received.block()));
 
   REQUIRE(blocks.size() == 1);
   CHECK(blocks[0].data() == array.data());

@@ -1,5 +1,5 @@
 // Frames on their way into a channel.
-#include "features/transfer.h"
+#include "endpoint/transfer.h"
 #include "support/catch2.h"
 #include "support/channels.h"
 
@@ -23,9 +23,9 @@ TEST_CASE("A message that needs a block finds the channel full while a stopped p
   format::FrameBuilder builder;
   builder.add_str_node(text.data(), text.size());
   builder.finish().value();
-  features::InlineFrame scratch;
+  endpoint::InlineFrame scratch;
   channel::Outgoing message;
-  REQUIRE(code_of(features::stage(builder, {}, *channel, scratch, message, patience(10))) == Code::kFull);
+  REQUIRE(code_of(endpoint::stage(builder, {}, *channel, scratch, message, patience(10))) == Code::kFull);
   owner.kill_and_wait();
-  REQUIRE(features::stage(builder, {}, *channel, scratch, message, patience()).ok());
+  REQUIRE(endpoint::stage(builder, {}, *channel, scratch, message, patience()).ok());
 }

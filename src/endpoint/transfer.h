@@ -9,7 +9,7 @@
 #include "channel/channel.h"
 #include "format/frame_builder.h"
 
-namespace shmtree::features {
+namespace shmtree::endpoint {
 
 // Where a frame that travels inside the ring is written before it is put.
 struct InlineFrame {
@@ -37,4 +37,4 @@ bool is_hoarding(memory::Arena& arena, const channel::Incoming& message,
 // Messages up to this size are copied out in any case.
 constexpr std::uint64_t kCopiedMessageBytes = 16384;
 
-}  // namespace shmtree::features
+}  // namespace shmtree::endpoint

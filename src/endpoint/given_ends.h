@@ -7,7 +7,7 @@
 
 #include "channel/channel.h"
 
-namespace shmtree::python {
+namespace shmtree::endpoint {
 
 class GivenEnds {
  public:
@@ -46,4 +46,4 @@ class GivenEnds {
   std::vector<Given> given_;
 };
 
-}  // namespace shmtree::python
+}  // namespace shmtree::endpoint

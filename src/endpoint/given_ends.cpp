@@ -1,8 +1,8 @@
-#include "bindings/given_ends.h"
+#include "endpoint/given_ends.h"
 
 #include <utility>
 
-namespace shmtree::python {
+namespace shmtree::endpoint {
 
 namespace {
 
@@ -24,4 +24,4 @@ Result<std::uint64_t> GivenEnds::grant(const std::shared_ptr<channel::Channel>& 
   return granted;
 }
 
-}  // namespace shmtree::python
+}  // namespace shmtree::endpoint

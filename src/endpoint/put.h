@@ -1,0 +1,81 @@
+// Putting, as it is in every language. What a language adds is its messages. A message has
+//   builder()   the frame, finished
+//   blocks()    the blocks that it refers to, in the order of the references; it holds them
+//   settle()    it was put: what it gives away is given
+// and takes back what it would have given when it goes without that.
+//
+// Thread safety: none for a message or a batch; channels are anybody's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "channel/channel.h"
+#include "endpoint/transfer.h"
+
+namespace shmtree::endpoint {
+
+template <class Message>
+[[gnu::always_inline]] inline Result<std::uint64_t> put_staged(channel::Channel& channel, Message& message,
+                                                               channel::Outgoing& outgoing,
+                                                               const platform::WaitContext& wait) {
+  auto ticket = channel.put(outgoing, wait);
+  if (ticket) message.settle();
+  return ticket;
+}
+
+// The ticket. Errors as of stage() and Channel::put(); nothing was put then. A part of each language's put(), which is
+// what programs spend their time in.
+template <class Message>
+[[gnu::always_inline]] inline Result<std::uint64_t> put(channel::Channel& channel, Message& message,
+                                                        const platform::WaitContext& wait) {
+  InlineFrame scratch;
+  channel::Outgoing outgoing;
+  Status staged = stage(message.builder(), message.blocks(), channel, scratch, outgoing, wait);
+  if (!staged) return std::move(staged).error();
+  return put_staged(channel, message, outgoing, wait);
+}
+
+// Small messages that are put together, in order; a large one when all before it have been.
+class Batch {
+ public:
+  Batch(channel::Channel& channel, const platform::WaitContext& wait) noexcept : channel_(channel), wait_(wait) {}
+
+  // `alone`: the message has to be there until it was put. What was added before may fail here, and then this is not
+  // added.
+  template <class Message>
+  Status add(Message& message, bool alone) {
+    const bool small = message.builder().total_bytes() <= channel_.inline_bytes() && message.blocks().empty() && !alone;
+    if (!small) {
+      Status before = flush();
+      if (!before) return before;
+    }
+    Status staged = stage(message.builder(), message.blocks(), channel_, scratch_[waiting_], out_[waiting_], wait_);
+    if (!staged) return staged;
+    ++waiting_;
+    if (small) return waiting_ < kMost ? success() : flush();
+    Status went = flush();
+    if (went) message.settle();
+    return went;
+  }
+  // From the return on nothing waits any more: what did not go never does.
+  Status flush() {
+    if (waiting_ == 0) return success();
+    Status went = channel_.put_many({out_, waiting_}, wait_);
+    sent_ += went ? waiting_ : went.error().completed;
+    waiting_ = 0;
+    return went;
+  }
+  std::uint64_t sent() const noexcept { return sent_; }
+
+ private:
+  static constexpr std::size_t kMost = 32;
+  channel::Channel& channel_;
+  platform::WaitContext wait_;
+  std::uint64_t sent_ = 0;
+  std::size_t waiting_ = 0;
+  channel::Outgoing out_[kMost];
+  InlineFrame scratch_[kMost];
+};
+
+}  // namespace shmtree::endpoint
