@@ -8,10 +8,10 @@
 // an end from the moment it has it until its last handle of that end is closed or gone, it exits, or it uses the other
 // end without ever having used this one. Forked children inherit both. Timeouts: std::nullopt waits for ever, zero does
 // not wait; never more than 50 ms late. Waits also end when their end is
-// closed, by any thread (kClosed), and those that are given a stop_token when that is asked to stop (kInterrupted); what
-// waits for memory notices within 250 ms. Errors: full, empty, timed out, closed, the death of peers and want of memory
-// are results (result.h), not exceptions. Thread safety: every call may be made from any thread, on any copy of a
-// handle. An end that was moved from is a closed one.
+// closed, by any thread (kClosed), and those that are given a stop_token when that is asked to stop (kInterrupted);
+// what waits for memory notices within 250 ms. Errors: full, empty, timed out, closed, the death of peers and want of
+// memory are results (result.h), not exceptions. Thread safety: every call may be made from any thread, on any copy of
+// a handle. An end that was moved from is a closed one.
 #pragma once
 
 #include <chrono>
@@ -79,10 +79,10 @@ class Arena {
   static Result<Arena> shared();
 
   // Uninitialised memory of the arena to write in place: `data` may be written (the owner inside keeps it) until it is
-  // put; put() refers to it instead of copying and gives it away, so that it must not be written afterwards. It is given
-  // once: a put of a part of it, one that finds it with another message on its way, a second one, and one by a forked
-  // child, copy.
-  // Waits as put() does while undelivered messages hold the budget. kMessageTooLarge, kOutOfSharedMemory.
+  // put; put() refers to it instead of copying and gives it away, so that it must not be written afterwards. It is
+  // given once: a put of a part of it, one that finds it with another message on its way, a second one, and one by a
+  // forked child, copy. Waits as put() does while undelivered messages hold the budget. kMessageTooLarge,
+  // kOutOfSharedMemory.
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                              const std::stop_token& stop) const;

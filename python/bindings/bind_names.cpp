@@ -37,11 +37,13 @@ std::shared_ptr<Name> create(const std::string& name, int kind, std::shared_ptr<
 }  // namespace
 
 void bind_names(py::module_& module) {
-  py::class_<Name, std::shared_ptr<Name>>(module, "Name", "This process's part in a name; the name goes with its last process.", plain_class())
+  py::class_<Name, std::shared_ptr<Name>>(
+      module, "Name", "This process's part in a name; the name goes with its last process.", plain_class())
       .def_static("create", &create, py::arg("name"), py::arg("kind"), py::arg("arena"), py::arg("block"),
                   py::arg("note"))
       .def_static(
-          "open", [](const std::string& name) { return unwrap(without_gil([&] { return endpoint::open_name(name); })); },
+          "open",
+          [](const std::string& name) { return unwrap(without_gil([&] { return endpoint::open_name(name); })); },
           py::arg("name"))
       .def_static(
           "join",

@@ -7,6 +7,7 @@
 #include "bindings/exclusive.h"
 #include "bindings/guarded.h"
 #include "bindings/incoming.h"
+#include "endpoint/receive.h"
 
 namespace shmtree::python {
 namespace {
@@ -175,23 +176,12 @@ constexpr const char* kDoc =
     "and\n"
     "stay rejected when returned.";
 
-// With a Python error set.
-void consume(channel::Delivery& delivery) noexcept {
-  try {
-    delivery.ack({Deadline::after_ns(1'000'000'000), nullptr}).ok();
-  } catch (const std::bad_alloc&) {  // it goes back, and is consumed the next time
-  }
-}
-
 }  // namespace
 
 PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy) {
-  bool innocent = false;
-  Ref item(decode_incoming(self, *self->channel, delivery.message(), copy, &innocent));
-  // What cannot be decoded would come again and again; the exception names it instead.
-  if (!item && !innocent) consume(delivery);
+  Objects objects(self, copy, nullptr);
+  Ref item = endpoint::decode_taken(objects, *self->channel, delivery);
   if (!item) return nullptr;
-  delivery.message().drop();  // its record keeps it, and views do so by themselves
   PyObject* made = make_delivery(std::move(delivery));
   if (made) as_delivery(made)->item = item.release();
   return made;

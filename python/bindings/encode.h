@@ -49,7 +49,6 @@ class LoanResolver {
   ~LoanResolver() = default;
 };
 
-
 struct EncodeOptions {
   bool allow_pickle = true;
   bool for_channel = false;  // reduce as multiprocessing's queues do: descriptors, connections, locks

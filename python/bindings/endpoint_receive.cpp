@@ -13,6 +13,7 @@
 #include "bindings/guarded.h"
 #include "bindings/incoming.h"
 #include "bindings/spans.h"
+#include "endpoint/receive.h"
 
 namespace shmtree::python {
 namespace {
@@ -32,82 +33,67 @@ Channel* begin(Endpoint* self) {
   return open_channel(self, End::kReceiving);
 }
 
-Pool<channel::Received> places;
+Pool<channel::Received> spares;
 
-// Where a message is received. There is memory to keep it before, so that it can be given back without any.
-class Place {
- public:
-  Place() : kept_(places.take()) {}
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-  ~Place() {
-    if (kept_) places.give_back(kept_.release());
+// What the messages of a call are given back in.
+struct Spare {
+  std::unique_ptr<channel::Received> place{spares.take()};
+  Spare() = default;
+  Spare(const Spare&) = delete;
+  Spare& operator=(const Spare&) = delete;
+  ~Spare() {
+    if (place) spares.give_back(place.release());
   }
-  channel::Incoming& message() noexcept { return message_; }
-  void give_back(Channel& channel) noexcept {
-    kept_->message = std::move(message_);
-    channel.give_back(std::move(kept_));
-  }
-
- private:
-  std::unique_ptr<channel::Received> kept_;
-  channel::Incoming message_;
 };
 
-// The object in `place`, also put at the end of `items` if that is a list. Null with a Python error set: the channel
-// then has its message again if that is innocent of it, as when there is no memory for the object.
-Ref object_in(Place& place, Endpoint* self, CopyPolicy copy, PyObject* items) {
-  bool innocent = false;
-  Ref object(decode_incoming(self, *self->channel, place.message(), copy, &innocent));
-  if (object && items && PyList_Append(items, object.get()) != 0) {
-    object = Ref();
-    innocent = true;
-  }
-  if (!object && innocent) place.give_back(*self->channel);
-  return object;
-}
-
-PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy, PyObject* items = nullptr) {
+PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
   const Span span("shmtree.get");
   const InCall call(self);
   Channel* channel = begin(self);
   if (!channel) return nullptr;
   GilHooks hooks(self, End::kReceiving);
-  Place place;
-  const Status got = channel->get(place.message(), {deadline, &hooks});
-  if (!got) return raise_waited(self, hooks, got.error());
-  return object_in(place, self, copy, items).release();
+  Spare spare;
+  Objects objects(self, copy, &hooks);
+  return endpoint::receive(objects, *channel, spare.place, {deadline, &hooks}).release();
 }
 
-// Takes back the exception that is set, for the next call: items were received that must be handed over first. Without
-// its traceback, whose frames would keep this object.
-void defer_exception(Endpoint* self) {
-  Ref exception = take_exception();
-  PyException_SetTraceback(exception.get(), Py_None);
-  Py_XDECREF(self->deferred.exchange(exception.release()));
-}
+// For get_many().
+class ManyObjects final : public Objects {
+ public:
+  ManyObjects(Endpoint* self, CopyPolicy copy, GilHooks* hooks, PyObject* items, Py_ssize_t most)
+      : Objects(self, copy, hooks), items_(items), most_(most) {}
 
-// One more of what is there, for get_many(). What is raised instead comes with the next call, which finds want of
-// memory by itself, if it lasts.
-bool append_next(Endpoint* self, CopyPolicy copy, PyObject* items) {
-  try {
-    Place place;
-    const Status got = self->channel->get(place.message(), {Deadline::immediate(), nullptr});
-    if (!got) {  // somebody else may have been faster; what is worse is met again, unless it is told once
-      if (got.code() == Code::kPeerDied) raise(got.error()), defer_exception(self);
-      return false;
+  Ref decode(Channel& channel, channel::Incoming& message, bool* innocent) {
+    Ref object = Objects::decode(channel, message, innocent);
+    if (!object || PyList_Append(items_, object.get()) == 0) return object;
+    *innocent = true;
+    return Ref();
+  }
+  bool wants_more() const noexcept { return PyList_GET_SIZE(items_) < most_ && !closed_flag(self_, End::kReceiving); }
+  void add(const Ref&) noexcept {}
+  // Somebody else may have been faster; what is worse is met again, unless it is told once.
+  void defer(const Error& error) {
+    if (error.code == Code::kPeerDied) raise(error), defer_exception();
+  }
+  void defer(const Ref&, bool innocent) {
+    if (innocent && PyErr_ExceptionMatches(PyExc_MemoryError)) {
+      PyErr_Clear();
+    } else {
+      defer_exception();
     }
-    if (object_in(place, self, copy, items)) return true;
-  } catch (const std::bad_alloc&) {  // what was received before is the caller's
-    return false;
   }
-  if (PyErr_ExceptionMatches(PyExc_MemoryError)) {
-    PyErr_Clear();
-  } else {
-    defer_exception(self);
+
+ private:
+  // Takes back the exception that is set, for the next call: items were received that must be handed over first.
+  // Without its traceback, whose frames would keep this object.
+  void defer_exception() {
+    Ref exception = take_exception();
+    PyException_SetTraceback(exception.get(), Py_None);
+    Py_XDECREF(self_->deferred.exchange(exception.release()));
   }
-  return false;
-}
+  PyObject* items_;
+  Py_ssize_t most_;
+};
 
 PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   static constexpr Signature<3> kSignature{"take", {"block", "timeout", "copy"}, 2, 0};
@@ -262,12 +248,16 @@ PyObject* endpoint_get_many(PyObject* object, PyObject* const* args, Py_ssize_t 
   Endpoint* self = as_endpoint(object);
   const InCall call(self);
   Ref items(PyList_New(0));
-  Ref first(items ? get_object(self, deadline, copy, items.get()) : nullptr);
-  if (!first) return nullptr;
-  // One at a time: nothing is received that the caller would not get.
-  while (PyList_GET_SIZE(items.get()) < most && !closed_flag(self, End::kReceiving) && self->channel->ready()) {
-    if (!append_next(self, copy, items.get())) break;
+  Channel* channel = items ? begin(self) : nullptr;
+  if (!channel) return nullptr;
+  GilHooks hooks(self, End::kReceiving);
+  Spare spare;
+  ManyObjects objects(self, copy, &hooks, items.get(), most);
+  {
+    const Span first("shmtree.get");
+    if (!endpoint::receive(objects, *channel, spare.place, {deadline, &hooks})) return nullptr;
   }
+  endpoint::receive_rest(objects, *channel, spare.place);
   return items.release();
 }
 

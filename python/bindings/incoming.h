@@ -14,6 +14,22 @@ namespace shmtree::python {
 PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, channel::Incoming& message, CopyPolicy copy,
                           bool* innocent);
 
+// What endpoint::receive() makes of messages, for `self`; `hooks` are those of the call that waits.
+class Objects {
+ public:
+  using Object = Ref;
+  Objects(Endpoint* self, CopyPolicy copy, GilHooks* hooks) noexcept : self_(self), copy_(copy), hooks_(hooks) {}
+  Ref decode(channel::Channel& channel, channel::Incoming& message, bool* innocent) {
+    return Ref(decode_incoming(self_, channel, message, copy_, innocent));
+  }
+  Ref failed(const Error& error) { return Ref(raise_waited(self_, *hooks_, error)); }
+
+ protected:
+  Endpoint* self_;
+  CopyPolicy copy_;
+  GilHooks* hooks_;
+};
+
 // From the argument `copy` (null or None: automatic). False with a Python error set.
 bool parse_copy_policy(PyObject* value, CopyPolicy* policy);
 

@@ -226,7 +226,7 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   const auto* begin = static_cast<const std::byte*>(data);
   if (begin < lease->data || size_bytes > lease->size_bytes) return false;
   const endpoint::ByteRange range{static_cast<std::size_t>(begin - lease->data),
-                               static_cast<std::size_t>(begin - lease->data) + size_bytes};
+                                  static_cast<std::size_t>(begin - lease->data) + size_bytes};
   if (range.end > lease->size_bytes) return false;
   const bool writable = !array || PyArray_ISWRITEABLE(array);
   if (!held->claims.are_free(range, this, writable)) return false;

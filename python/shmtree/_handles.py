@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from multiprocessing import context
 from typing import Any
 
-from . import _core, _launch, _process
+from . import _core, _launch
 from .errors import ChannelClosed
 
 Opened = tuple[_core.Arena, int, _core.Name | None]

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "api/state.h"
+#include "endpoint/receive.h"
 #include "endpoint/transfer.h"
 #include "features/value_codec.h"
 
@@ -12,7 +13,6 @@ namespace {
 
 using api::ChannelState;
 using channel::End;
-using channel::Received;
 using memory::Lease;
 using platform::WaitContext;
 
@@ -43,56 +43,69 @@ bool is_innocent(const Error& error) noexcept {
   return error.code == Code::kOutOfSharedMemory;
 }
 
-// The next item. What there is no memory for goes back to the channel.
-Result<Item> receive(ChannelState& state, const WaitContext& wait) {
-  // What the thread receives into: there is memory for it before, so that giving it back needs none.
-  thread_local std::unique_ptr<Received> place;
-  if (place == nullptr) place = std::make_unique<Received>();
-  channel::Incoming& message = place->message;
-  Status got = state.channel->get(message, wait);
-  if (!got) return state.told(std::move(got).error());
-  Result<Item> item = or_out_of_memory([&] { return to_item(*state.arena->arena, message); });
-  if (!item && is_innocent(item.error())) {
-    state.channel->give_back(std::move(place));
-  } else {
-    message.drop();
+// What endpoint::receive() makes of messages.
+class Items {
+ public:
+  using Object = Result<Item>;
+  explicit Items(ChannelState& state) noexcept : state_(state) {}
+
+  Object decode(channel::Channel& channel, channel::Incoming& message, bool* innocent) {
+    Result<Item> item = or_out_of_memory([&] { return to_item(*channel.arena(), message); });
+    *innocent = !item && is_innocent(item.error());
+    return item;
   }
-  return item;
+  Object failed(Error error) { return state_.told(std::move(error)); }
+
+ protected:
+  ChannelState& state_;
+};
+
+// What a thread that has no memory gives a message back in.
+std::unique_ptr<channel::Received>& spare_of_thread() {
+  thread_local std::unique_ptr<channel::Received> spare;
+  if (spare == nullptr) spare = std::make_unique<channel::Received>();
+  return spare;
 }
 
-// Whether there is room for one more, before it is received.
-bool has_room(std::vector<Item>& items) {
-  constexpr std::size_t kFew = 16;
-  if (items.size() < items.capacity()) return true;
-  try {
-    items.reserve(std::max(kFew, 2 * items.size()));
-  } catch (const std::bad_alloc&) {
-    if (items.empty()) throw;
-    return false;
-  }
-  return true;
+Result<Item> receive(ChannelState& state, const WaitContext& wait) {
+  Items items(state);
+  return endpoint::receive(items, *state.channel, spare_of_thread(), wait);
 }
+
+// Of a call that returns several.
+class ManyItems final : public Items {
+ public:
+  ManyItems(ChannelState& state, std::size_t most) : Items(state), most_(most) { reserve(); }
+
+  bool wants_more() { return items_.size() < most_ && (items_.size() < items_.capacity() || reserve()); }
+  void add(Object item) { items_.push_back(std::move(*item)); }
+  void defer(const Error& error) {
+    if (error.code == Code::kPeerDied) state_.defer(error);  // told once; all else is met again by the next call
+  }
+  void defer(Object item, bool innocent) {
+    if (!innocent) state_.defer(std::move(item).error());
+  }
+  std::vector<Item> take() noexcept { return std::move(items_); }
+
+ private:
+  bool reserve() {
+    constexpr std::size_t kFew = 16;
+    items_.reserve(std::max(kFew, 2 * items_.size()));
+    return true;
+  }
+  std::size_t most_;
+  std::vector<Item> items_;
+};
 
 Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, const WaitContext& wait) {
   if (most == 0) return Error{Code::kInvalid, "get_many of 0 items"};
-  std::vector<Item> items;
-  const WaitContext at_once{platform::Deadline::immediate()};
-  // One at a time: nothing is received that the caller would not get.
-  while (items.size() < most && has_room(items) && (items.empty() || state.channel->size() != 0)) {
-    Result<Item> item = receive(state, items.empty() ? wait : at_once);
-    if (item) {
-      items.push_back(std::move(*item));
-      continue;
-    }
-    if (items.empty()) return std::move(item).error();
-    // What is told once, and a message that is gone. All else is met again by the next call, if it lasts.
-    const Code code = item.code();
-    if (code == Code::kCorrupt || code == Code::kIncompatible || code == Code::kPeerDied) {
-      state.defer(std::move(item).error());
-    }
-    break;
-  }
-  return items;
+  ManyItems items(state, most);
+  auto& spare = spare_of_thread();
+  Result<Item> first = endpoint::receive(items, *state.channel, spare, wait);
+  if (!first) return std::move(first).error();
+  items.add(std::move(first));
+  endpoint::receive_rest(items, *state.channel, spare);
+  return items.take();
 }
 
 // `act` on the channel of a receiver that is open and has no error to tell first.
@@ -130,7 +143,7 @@ Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout, 
 }
 
 struct TakenItem::State {
-  static Result<std::unique_ptr<State>> of(memory::Arena& arena, channel::Delivery delivery);
+  static Result<std::unique_ptr<State>> of(ChannelState& end, channel::Delivery delivery);
 
   static Result<TakenItem> take(ChannelState& state, const WaitContext& wait);
   static Status settle(State* state, Status (channel::Delivery::*how)(const WaitContext&)) {
@@ -146,17 +159,12 @@ struct TakenItem::State {
   std::uint32_t attempts;
 };
 
-Result<std::unique_ptr<TakenItem::State>> TakenItem::State::of(memory::Arena& arena, channel::Delivery delivery) {
-  channel::Incoming& message = delivery.message();
-  const std::uint64_t ticket = message.ticket();
-  const std::uint32_t attempts = message.attempts();
-  auto item = to_item(arena, message);
-  if (!item) {
-    // A damaged message is consumed: handing it round would not mend it. Otherwise it goes back with the delivery.
-    if (!is_innocent(item.error())) delivery.ack(WaitContext{}).ok();
-    return std::move(item).error();
-  }
-  message.drop();  // its record keeps it, and the item does so by itself
+Result<std::unique_ptr<TakenItem::State>> TakenItem::State::of(ChannelState& end, channel::Delivery delivery) {
+  const std::uint64_t ticket = delivery.message().ticket();
+  const std::uint32_t attempts = delivery.message().attempts();
+  Items items(end);
+  auto item = endpoint::decode_taken(items, *end.channel, delivery);
+  if (!item) return std::move(item).error();
   return std::unique_ptr<State>(new State{std::move(delivery), std::move(*item), ticket, attempts});
 }
 
@@ -187,7 +195,7 @@ Status TakenItem::requeue() {
 Result<TakenItem> TakenItem::State::take(ChannelState& state, const WaitContext& wait) {
   auto delivery = state.channel->take(wait);
   if (!delivery) return state.told(std::move(delivery).error());
-  auto taken = of(*state.arena->arena, std::move(*delivery));
+  auto taken = of(state, std::move(*delivery));
   if (!taken) return std::move(taken).error();
   return TakenItem(std::move(*taken));
 }
@@ -207,7 +215,7 @@ Result<std::vector<TakenItem>> Receiver::rejected() const {
     std::vector<TakenItem> items;
     items.reserve(deliveries->size());
     for (channel::Delivery& delivery : *deliveries) {
-      auto state = TakenItem::State::of(*state_->arena->arena, std::move(delivery));
+      auto state = TakenItem::State::of(*state_, std::move(delivery));
       if (!state) return std::move(state).error();
       items.push_back(TakenItem(std::move(*state)));
     }

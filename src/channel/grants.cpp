@@ -152,8 +152,9 @@ void Channel::claim(std::uint64_t granted, End which) noexcept {
 Status Channel::check_grant(std::uint64_t granted, End which, int giver_pid) {
   if (granted == 0 || ending() == Ending::kNever) return success();
   if (end_of_grant(granted) != which) {
-    return Error{Code::kInvalid, which == End::kSending ? "this is the handle of a receiving end, not of a sending one"
-                                                        : "this is the handle of a sending end, not of a receiving one"};
+    return Error{Code::kInvalid, which == End::kSending
+                                     ? "this is the handle of a receiving end, not of a sending one"
+                                     : "this is the handle of a sending end, not of a receiving one"};
   }
   Givers givers(*arena_);
   Grant* grant = find_grant(granted);

@@ -1,8 +1,8 @@
 // Which bytes of a block, made to be put, messages have of it without a copy.
 //
-// What holds: each byte is given once. A message that is on its way is promised the bytes that it refers to. When it was
-// put they are given; when it was not they are free again. Meanwhile other messages copy them. What is only shown, since
-// nobody can write it any more, may be shown any number of times.
+// What holds: each byte is given once. A message that is on its way is promised the bytes that it refers to. When it
+// was put they are given; when it was not they are free again. Meanwhile other messages copy them. What is only shown,
+// since nobody can write it any more, may be shown any number of times.
 //
 // Thread safety: none; whoever has the block guards it.
 #pragma once

@@ -20,7 +20,8 @@ struct Stranger {
   pid_t pid;
 
   template <class Body>
-  explicit Stranger(Body body, const std::function<void()>& begin = [] {}) {
+  explicit Stranger(
+      Body body, const std::function<void()>& begin = [] {}) {
     REQUIRE(pipe(to_child) == 0);
     pid = fork();
     if (pid == 0) {

@@ -63,8 +63,8 @@ TEST_CASE("close() from another thread ends every wait at the end, and nothing i
   const Wait& wait = GENERATE(from_range(std::begin(kWaits), std::end(kWaits)));
   INFO(wait.name);
   auto [sender, receiver] = used_pair();
-  auto [to, from] = std::pair(Sender::open(sender.handle().value()).value(),
-                              Receiver::open(receiver.handle().value()).value());
+  auto [to, from] =
+      std::pair(Sender::open(sender.handle().value()).value(), Receiver::open(receiver.handle().value()).value());
   if (wait.sends) sender.put(0).value();
   Code told = Code::kOs;
   Caller waiting([&, to = to, from = from](const std::stop_token&) { told = wait.until_closed(to, from); });

@@ -21,7 +21,18 @@ ALLOWED = {
     # What an end is in every language: no values of any of them.
     "endpoint": {"base", "platform", "memory", "format", "channel", "features", "endpoint"},
     "api": {"base", "platform", "memory", "format", "channel", "public", "features", "endpoint", "api"},
-    "bindings": {"base", "platform", "memory", "format", "channel", "public", "features", "endpoint", "api", "bindings"},
+    "bindings": {
+        "base",
+        "platform",
+        "memory",
+        "format",
+        "channel",
+        "public",
+        "features",
+        "endpoint",
+        "api",
+        "bindings",
+    },
 }
 BASE_HEADERS = {"result.h", "kind.h", "export.h"}
 

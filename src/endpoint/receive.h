@@ -1,0 +1,100 @@
+// Receiving, as it is in every language. What a language adds is a codec, which makes objects of messages. It has
+//   Object                         what it makes, or why it could not: true or false
+//   decode(channel, message, &innocent)   the object. Where there is none, `innocent` says that it is no fault of the
+//                                  message: there was no memory, or somebody wanted to stop; another time may do
+//   failed(error)                  what a call returns that received nothing
+// and for receive_rest()
+//   wants_more()                   whether another object is wanted, and there is room for it
+//   add(object)
+//   defer(error), defer(object, innocent)   why there are no more; what is not met again is for the next call
+//
+// What holds: no message is lost but by a fault of its own, and none is received that its caller would not get.
+//
+// Thread safety: none for a codec; channels are anybody's.
+#pragma once
+
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "channel/channel.h"
+
+namespace shmtree::endpoint {
+
+using channel::Received;
+
+// Where a message is received. `spare` is there before, so that the message can be given back without any memory.
+class Place {
+ public:
+  explicit Place(std::unique_ptr<Received>& spare) noexcept : spare_(spare) {}
+  channel::Incoming& message() noexcept { return message_; }
+  void give_back(channel::Channel& channel) noexcept {
+    spare_->message = std::move(message_);
+    channel.give_back(std::move(spare_));
+  }
+
+ private:
+  std::unique_ptr<Received>& spare_;
+  channel::Incoming message_;
+};
+
+template <class Codec>
+typename Codec::Object decode(Codec& codec, channel::Channel& channel, Place& place) {
+  bool innocent = false;
+  auto object = codec.decode(channel, place.message(), &innocent);
+  if (innocent) [[unlikely]]
+    place.give_back(channel);
+  return object;
+}
+
+// The next object; waits for it. What is innocent of not being one is in the channel again.
+template <class Codec>
+typename Codec::Object receive(Codec& codec, channel::Channel& channel, std::unique_ptr<Received>& spare,
+                               const platform::WaitContext& wait) {
+  Place place(spare);
+  Status got = channel.get(place.message(), wait);
+  if (!got) return codec.failed(std::move(got).error());
+  return decode(codec, channel, place);
+}
+
+// After that, what else is there, for calls that return several. What was received before stays received.
+template <class Codec>
+void receive_rest(Codec& codec, channel::Channel& channel, std::unique_ptr<Received>& spare) {
+  try {
+    while (codec.wants_more() && channel.ready()) {
+      Place place(spare);
+      Status got = channel.get(place.message(), {platform::Deadline::immediate(), nullptr});
+      if (!got) return codec.defer(got.error());
+      bool innocent = false;
+      auto object = codec.decode(channel, place.message(), &innocent);
+      if (innocent) place.give_back(channel);
+      if (!object) return codec.defer(std::move(object), innocent);
+      codec.add(std::move(object));
+    }
+  } catch (const std::bad_alloc&) {  // the next call finds it, if it lasts
+  }
+}
+
+// Of a message that was damaged: handing it round would not mend it.
+inline void consume(channel::Delivery& delivery) noexcept {
+  try {
+    delivery.ack({platform::Deadline::after_ns(1'000'000'000), nullptr}).ok();
+  } catch (const std::bad_alloc&) {  // it goes back, and is consumed the next time
+  }
+}
+
+// The object of a message that was taken. The delivery keeps it only as its record then; without an object it goes back
+// with the delivery, or was consumed.
+template <class Codec>
+typename Codec::Object decode_taken(Codec& codec, channel::Channel& channel, channel::Delivery& delivery) {
+  bool innocent = false;
+  auto object = codec.decode(channel, delivery.message(), &innocent);
+  if (object) {
+    delivery.message().drop();
+  } else if (!innocent) {
+    consume(delivery);
+  }
+  return object;
+}
+
+}  // namespace shmtree::endpoint
