@@ -1,0 +1,113 @@
+// Arenas, and the arrays made in them.
+#include <algorithm>
+
+#include "api/state.h"
+#include "platform/machine.h"
+
+namespace shmtree {
+
+using platform::WaitContext;
+
+namespace api {
+
+Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> shape, const WaitContext& wait) {
+  std::uint64_t bytes = item_bytes(dtype);
+  if (bytes == 0) return Error{Code::kInvalid, "an array in an arena needs elements of a fixed size"};
+  for (const std::int64_t count : shape) {
+    if (count < 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(count), &bytes)) {
+      return Error{Code::kInvalid, "a dimension of " + std::to_string(count) + " elements cannot be"};
+    }
+  }
+  auto block = arena->allocate(std::max<std::uint64_t>(bytes, 1), memory::BlockKind::kArray, wait);
+  if (!block) return std::move(block).error();
+  auto lease = arena->hold_new(std::move(*block));
+  if (!lease) return std::move(lease).error();
+  auto loan = std::make_shared<Loan>();
+  loan->lease = std::move(*lease);
+  loan->bytes = bytes;
+  std::vector<std::weak_ptr<Loan>> gone;  // freed outside the mutex
+  {
+    const std::lock_guard guard(mutex);
+    for (auto it = loans.begin(); it != loans.end();) {
+      if (!it->second.expired()) {
+        ++it;
+        continue;
+      }
+      gone.push_back(std::move(it->second));
+      it = loans.erase(it);
+    }
+    loans[loan->lease.data()] = loan;
+  }
+  ArrayRef array{.data = loan->lease.data(), .dtype = dtype, .shape = std::move(shape)};
+  array.owner = std::shared_ptr<const void>(loan, loan.get());
+  return array;
+}
+
+std::shared_ptr<Loan> ArenaState::loan_at(const std::byte* begin, std::uint64_t bytes) {
+  std::shared_ptr<Loan> found;  // let go of outside the mutex
+  const std::lock_guard guard(mutex);
+  const auto at = loans.find(begin);
+  if (at != loans.end()) found = at->second.lock();
+  return found != nullptr && bytes == found->bytes ? found : nullptr;
+}
+
+bool ArenaState::lend(Loan& loan, const void* message) {
+  const endpoint::ByteRange all{0, loan.bytes};
+  const std::lock_guard guard(mutex);
+  if (!loan.claims.are_ours() || !loan.claims.are_free(all, message, true)) return false;
+  loan.claims.promise(all, message, true);
+  return true;
+}
+
+}  // namespace api
+
+Result<Arena> Arena::create(const ArenaOptions& options) {
+  return or_out_of_memory([&]() -> Result<Arena> {
+    auto made = memory::Arena::create({options.max_bytes, options.prefault, options.huge_pages});
+    if (!made) return std::move(made).error();
+    return api::ArenaState::wrap(std::move(*made));
+  });
+}
+
+Result<Arena> Arena::shared() try {
+  static platform::LeafMutex mutex;
+  static std::optional<Arena>* const kept = new std::optional<Arena>;  // outlives static objects that send at exit
+  static std::uint64_t owner = 0;
+  const auto pid = static_cast<std::uint64_t>(platform::process_id());
+  {
+    const std::lock_guard guard(mutex);
+    if (kept->has_value() && owner == pid) return **kept;
+  }
+  auto made = create();  // a forked child makes its own
+  if (!made) return made;
+  const std::lock_guard guard(mutex);
+  if (!kept->has_value() || owner != pid) {
+    *kept = *made;
+    owner = pid;
+  }
+  return **kept;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
+  return or_out_of_memory([&] { return state_->new_array(dtype, std::move(shape), waiting(timeout)); });
+}
+Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+                                  const std::stop_token& stop) const {
+  return or_out_of_memory([&] {
+    endpoint::OrStopped<endpoint::UntilDone> until(stop, nullptr);
+    return state_->new_array(dtype, std::move(shape), waiting(timeout, &until));
+  });
+}
+
+ArenaUsage Arena::usage() const {
+  const memory::ArenaStats stats = state_->arena->stats();
+  return {stats.max_bytes, stats.committed_bytes, stats.used_bytes, stats.held_bytes};
+}
+
+std::uint64_t Arena::trim() const {
+  return state_->arena->trim();
+}
+
+}  // namespace shmtree
