@@ -127,7 +127,8 @@ class Tuple {
   std::vector<Value> items_;
 };
 
-// Values under str keys, in the order in which they were put in. Keys are UTF-8.
+// Values under str keys, in the order in which they were put in. Keys are UTF-8, as every std::string is: `put` refuses
+// others with Code::kInvalid, since a str of Python cannot be them. Bytes go as Bytes.
 class Dict {
  public:
   // Defined where Entry is complete.

@@ -3,7 +3,10 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <string>
+#include <string_view>
 
+#include "features/text.h"
 #include "features/value_codec.h"
 
 namespace shmtree::features {
@@ -74,6 +77,58 @@ Result<Layout> layout_of(const ArrayRef& array) {
   return layout;
 }
 
+// The beginning of `text`, as a string literal of C++ has it.
+std::string escaped(std::string_view text) {
+  constexpr std::size_t kMost = 40;
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string shown;
+  for (const char each : text.substr(0, kMost)) {
+    const auto byte = static_cast<unsigned char>(each);
+    if (byte >= 0x20 && byte < 0x7f) {
+      shown += each;
+    } else {
+      shown += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return text.size() > kMost ? shown + "..." : shown;
+}
+
+// Receivers in Python could not read it.
+Error no_text(const char* what, std::string_view text) {
+  return invalid(std::string(what) + " is not UTF-8 from byte " + std::to_string(utf8_prefix(text)) + " of its " +
+                 std::to_string(text.size()) + " on: \"" + escaped(text) + "\". Bytes go as shmtree::Bytes.");
+}
+
+// Looks for a text that is none, in a tree that is not too deep.
+class TextCheck {
+ public:
+  Status check(const Value& value) {
+    return std::visit([this](const auto& held) { return check(held); }, value.variant());
+  }
+
+ private:
+  template <class Other>
+  Status check(const Other&) {
+    return success();
+  }
+  Status check(const std::string& text) { return is_text(text) ? success() : no_text("A text to send", text); }
+  Status check(const List& list) { return check(list.items()); }
+  Status check(const Tuple& tuple) { return check(tuple.items()); }
+  Status check(const std::vector<Value>& items) {
+    for (const Value& item : items) {
+      if (Status checked = check(item); !checked) return checked;
+    }
+    return success();
+  }
+  Status check(const Dict& dict) {
+    for (const Entry& entry : dict.entries()) {
+      if (!is_text(entry.key)) return no_text("A key to send", entry.key);
+      if (Status checked = check(entry.value); !checked) return checked;
+    }
+    return success();
+  }
+};
+
 class Encoder {
  public:
   Encoder(format::FrameBuilder& builder, ExternalArrays* externals) : builder_(builder), externals_(externals) {}
@@ -84,6 +139,7 @@ class Encoder {
   }
 
   Error error;
+  bool has_bytes = false;  // which may lie where texts do
 
  private:
   bool add(std::monostate) { return builder_.add_none_node(), true; }
@@ -105,8 +161,14 @@ class Encoder {
     builder_.add_float(value.imag());
     return true;
   }
-  bool add(const std::string& text) { return builder_.add_str_node(text.data(), text.size()), true; }
-  bool add(const Bytes& bytes) { return builder_.add_bytes_node(bytes.data.data(), bytes.data.size()), true; }
+  bool add(const std::string& text) {
+    if (builder_.is_long(text.size()) && !is_text(text)) return error = no_text("A text to send", text), false;
+    return builder_.add_str_node(text.data(), text.size()), true;
+  }
+  bool add(const Bytes& bytes) {
+    has_bytes = true;
+    return builder_.add_bytes_node(bytes.data.data(), bytes.data.size()), true;
+  }
   bool add(const List& list) { return add_items(Kind::kList, list.items()); }
   bool add(const Tuple& tuple) { return add_items(Kind::kTuple, tuple.items()); }
 
@@ -131,8 +193,8 @@ class Encoder {
     for (const Entry& entry : entries) {
       if (names) {
         builder_.add_name(entry.key);
-      } else {
-        add(entry.key);
+      } else if (!add(entry.key)) {
+        return false;
       }
       if (!add(entry.value)) return false;
     }
@@ -181,6 +243,9 @@ Status encode(const Value& value, format::FrameBuilder& builder, ExternalArrays*
   builder.clear();
   Encoder encoder(builder, externals);
   if (!encoder.add(value)) return std::move(encoder.error);
+  if (encoder.has_bytes || !is_ascii(builder.text())) [[unlikely]] {
+    if (Status texts = TextCheck().check(value); !texts) return texts;
+  }
   return builder.finish();
 }
 

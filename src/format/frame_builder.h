@@ -91,6 +91,8 @@ class FrameBuilder {
   std::uint32_t add_name(std::string_view name) noexcept;
   // Such a name again, by what add_name() returned for it in this message.
   void add_known_name(std::uint32_t number) noexcept { add_length(std::uint64_t{number} + 1); }
+  // All that was added to the text so far, names and bytes among it; until the next call.
+  std::string_view text() const noexcept { return {text_.data(), text_.size()}; }
   // Whether so many bytes belong into a raw buffer (kLongStr...) instead of text.
   bool is_long(std::size_t count) const noexcept {
     return count > kMaxInlineText || text_.size() + count > kTextComfort;

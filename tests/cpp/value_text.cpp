@@ -1,0 +1,62 @@
+// What is text to C++ is text to Python: the rest is refused before it is put.
+#include <string>
+#include <string_view>
+
+#include "features/text.h"
+#include "features/value_codec.h"
+#include "shmtree/kind.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using features::is_text;
+using features::utf8_prefix;
+using namespace std::string_view_literals;
+
+namespace {
+
+Status encoded(const Value& value) {
+  format::FrameBuilder builder;
+  return features::encode(value, builder, nullptr);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "code points of one to four bytes are text, the first and last of each length, and surrogates as Python has them") {
+  for (const std::string_view text :
+       {""sv, "\0"sv, "\x7f"sv, "\xc2\x80"sv, "\xdf\xbf"sv, "\xe0\xa0\x80"sv, "\xed\x9f\xbf"sv, "\xed\xa0\x80"sv,
+        "\xed\xbf\xbf"sv, "\xef\xbf\xbf"sv, "\xf0\x90\x80\x80"sv, "\xf4\x8f\xbf\xbf"sv, "gr\xc3\xbc\xc3\x9f"sv}) {
+    for (std::size_t before = 0; before < 18; ++before) {
+      INFO("after " << before << " letters: " << text);
+      CHECK(is_text(std::string(before, 'a').append(text).append("z")));
+    }
+  }
+}
+
+TEST_CASE("bytes that are no code points are no text, wherever they are, and it is known from where on") {
+  for (const std::string_view bytes :
+       {"\x80"sv, "\xbf"sv, "\xc0\x80"sv, "\xc1\xbf"sv, "\xc3"sv, "\xc3("sv, "\xe0\x9f\xbf"sv, "\xe2\x82"sv,
+        "\xe2(\xa1"sv, "\xe2\x82("sv, "\xf0\x8f\xbf\xbf"sv, "\xf0\x90\x80"sv, "\xf4\x90\x80\x80"sv,
+        "\xf5\x80\x80\x80"sv, "\xff"sv}) {
+    for (std::size_t before = 0; before < 18; ++before) {
+      for (const std::string_view after : {""sv, "zzzzzzzzz"sv}) {
+        const std::string text = std::string(before, 'a').append(bytes).append(after);
+        CHECK_FALSE(is_text(text));
+        CHECK(utf8_prefix(text) == before);
+      }
+    }
+  }
+}
+
+TEST_CASE("a text, and a key of any length, that is not UTF-8 is refused with the byte and what it is") {
+  const std::string longest(kMaxNameBytes, 'k');
+  CHECK(encoded(Dict{{"note", "gr\xc3\xbc\xc3\x9f"}, {longest + "\xc3\xbc", 1}}).ok());
+
+  for (const Value& value : {Value("caf\xe9"), Value(Dict{{"caf\xe9", 1}}), Value(Dict{{longest + "\xe9", 1}}),
+                             Value(List{1, Dict{{"note", std::string(10'000, 'x') + "\xe9"}}})}) {
+    CHECK(encoded(value).code() == Code::kInvalid);
+  }
+  const Status refused = encoded(Dict{{"note", "caf\xe9\n"}});
+  CHECK(refused.error().message ==
+        "A text to send is not UTF-8 from byte 3 of its 5 on: \"caf\\xe9\\x0a\". Bytes go as shmtree::Bytes.");
+}
