@@ -18,14 +18,14 @@ class UntilDone : public platform::WaitHooks {
  public:
   void before_block() noexcept override {}
   void after_block() noexcept override {}
-  bool interrupted() noexcept override { return false; }
+  bool interrupted() noexcept final { return ended(); }
 };
 
 // The closing of the end, by any thread.
 class UntilClosed : public UntilDone {
  public:
   explicit UntilClosed(const std::atomic<bool>& closed) noexcept : closed_(closed) {}
-  bool interrupted() noexcept override { return closed_.load(std::memory_order_relaxed); }
+  bool ended() const noexcept override { return closed_.load(std::memory_order_acquire); }
 
  private:
   const std::atomic<bool>& closed_;
@@ -35,7 +35,7 @@ class UntilClosed : public UntilDone {
 class UntilLeft : public UntilDone {
  public:
   explicit UntilLeft(channel::Channel& channel) noexcept : channel_(channel) {}
-  bool interrupted() noexcept override { return !channel_.is_used_here(); }
+  bool ended() const noexcept override { return !channel_.is_used_here(); }
 
  private:
   channel::Channel& channel_;
@@ -48,7 +48,7 @@ class OrStopped final : public Until {
   template <class... Arguments>
   OrStopped(const std::stop_token& stop, channel::Channel* channel, Arguments&&... arguments) noexcept
       : Until(std::forward<Arguments>(arguments)...), stop_(stop), wake_(stop, Wake{channel}) {}
-  bool interrupted() noexcept override { return stop_.stop_requested() || Until::interrupted(); }
+  bool ended() const noexcept override { return stop_.stop_requested() || Until::ended(); }
 
  private:
   struct Wake {

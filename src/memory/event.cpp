@@ -66,6 +66,7 @@ EventWait::Wake EventWait::sleep() noexcept {
   const std::int64_t slice = now - began_ns_ < kFirstStretchNs ? kFirstSliceNs : kLaterSliceNs;
   const std::int64_t most = wait_.deadline.remaining_ns(slice);
   if (most <= 0) return Wake::kTimedOut;
+  if (wait_.ended()) return Wake::kInterrupted;
   {
     const BlockingScope blocking(wait_.hooks);
     futex_wait(event_.sequence, armed_, most);

@@ -16,6 +16,9 @@ class WaitHooks {
   virtual void after_block() noexcept = 0;
   // True ends the wait with Code::kInterrupted. Called between blocks, at least every 250 ms.
   virtual bool interrupted() noexcept = 0;
+  // The same, and called before each block as well, when the thread can be woken already: who makes it true, and then
+  // wakes those who wait, is never too early. May not take long.
+  virtual bool ended() const noexcept { return false; }
 };
 
 struct WaitContext {
@@ -23,6 +26,7 @@ struct WaitContext {
   WaitHooks* hooks = nullptr;  // not owned
 
   bool interrupted() const noexcept { return hooks != nullptr && hooks->interrupted(); }
+  bool ended() const noexcept { return hooks != nullptr && hooks->ended(); }
 };
 
 // Brackets a stretch in which the thread may block.

@@ -255,3 +255,19 @@ TEST_CASE("An event without waiters costs its publisher no change of the sequenc
   memory::notify_all(event);
   CHECK(event.sequence == 0);
 }
+
+TEST_CASE("A wait that was over before it slept does not sleep") {
+  struct Over final : platform::WaitHooks {
+    void before_block() noexcept override { ++blocks; }
+    void after_block() noexcept override {}
+    bool interrupted() noexcept override { return true; }
+    bool ended() const noexcept override { return true; }
+    int blocks = 0;
+  } hooks;
+  memory::Event event{};
+  const WaitContext wait{platform::Deadline::never(), &hooks};
+  memory::EventWait waiting(event, wait);
+  waiting.arm();
+  CHECK(waiting.sleep() == memory::EventWait::Wake::kInterrupted);
+  CHECK(hooks.blocks == 0);
+}
