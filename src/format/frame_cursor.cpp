@@ -27,7 +27,7 @@ Name FrameReader::new_name() noexcept {
   try {
     names_->push_back(text);
   } catch (...) {
-    return fail("there is no memory left for its names"), Name();
+    return fail_for_memory(), Name();
   }
   return {static_cast<std::uint32_t>(names_->size() - 1), true, text};
 }

@@ -63,6 +63,10 @@ Error corrupt(std::string reason) {
   return Error{.code = Code::kCorrupt, .message = "The frame is corrupt: " + std::move(reason) + "."};
 }
 
+Error no_memory() {
+  return Error{.code = Code::kOutOfSharedMemory, .message = "There is no memory left to read the message."};
+}
+
 // A copy that later changes of the source cannot reach: the compiler must not read the source a second time.
 void copy_private(void* to, const void* from, std::size_t bytes) noexcept {
   std::memcpy(to, from, bytes);
@@ -78,7 +82,7 @@ Result<FrameReader> FrameReader::open(std::span<const std::byte> frame) {
     Status status = reader->load(frame);
     if (!status.ok()) return std::move(status).error();
   } catch (const std::exception&) {
-    return Error{.code = Code::kOutOfSharedMemory, .message = "There is no memory left to read the message."};
+    return no_memory();
   }
   return reader;
 }
@@ -188,7 +192,13 @@ void FrameReader::fail_kind(Kind kind) noexcept {
   failed_kind_ = static_cast<std::uint8_t>(kind);
 }
 
+void FrameReader::fail_for_memory() noexcept {
+  no_memory_ = reason_ == nullptr;
+  fail("there is no memory left for its names");
+}
+
 Error FrameReader::error() const {
+  if (no_memory_) return no_memory();
   const std::string reason = reason_ == nullptr ? "nothing is wrong with it" : reason_;
   return corrupt(reason + " (after node " + std::to_string(failed_at_) + " of " + std::to_string(nodes()) +
                  ", of kind " + std::to_string(failed_kind_) + " " +

@@ -164,7 +164,9 @@ class FrameReader {
   // `reason` is a literal that completes "The frame is corrupt: ...". Ends all columns, so that later calls fail too.
   void fail(const char* reason) noexcept;
   void fail_kind(Kind kind) noexcept;
-  // Meaningful when failed(): a kCorrupt that says what is wrong and where.
+  // The frame is innocent of it.
+  void fail_for_memory() noexcept;
+  // Meaningful when failed(): a kCorrupt that says what is wrong and where, or kOutOfSharedMemory.
   Error error() const;
   // After the last node: a failure, or kCorrupt if something is left over.
   Status finish();
@@ -208,6 +210,7 @@ class FrameReader {
   std::size_t external_count_ = 0;
   std::size_t depth_ = 0;
   const char* reason_ = nullptr;
+  bool no_memory_ = false;  // is the reason
   std::size_t failed_at_ = 0;
   std::uint8_t failed_kind_ = 0;
 

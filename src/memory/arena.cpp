@@ -24,7 +24,7 @@ Error incompatible(const std::string& why) {
 }
 
 // Half of what the machine has left, and no more than fits a file of the size that the process may make.
-std::uint64_t default_budget() noexcept {
+std::uint64_t default_budget() {
   std::uint64_t budget = round_up(std::clamp(available_memory_bytes() / 2, kMinBudget, kMaxBudget), kPageBytes);
   const std::uint64_t most = largest_file_bytes();
   while (Geometry(budget).file_bytes() > most && budget / 2 >= kMinBudget) budget = round_up(budget / 2, kPageBytes);

@@ -55,6 +55,7 @@ bool is_right(const Item& item) {
 struct Receiving {
   shmtree::Sender sender;
   shmtree::Receiver receiver;
+  std::vector<Item> kept{};  // what reads them is at work, and the next needs memory of its own
   std::vector<Item> got{};
   bool threw = false;
   shmtree::Arena arena;
@@ -63,9 +64,13 @@ struct Receiving {
 Receiving with_two(Put put) {
   const shmtree::Arena arena = new_arena();
   auto [sender, receiver] = shmtree::make_pair({.arena = arena});
+  Receiving state{.sender = sender, .receiver = receiver, .arena = arena};
+  for (int i = 0; i < 4; ++i) {
+    put_inline(sender);
+    state.kept.push_back(receiver.get().value());
+  }
   put(sender);
   sender.put("next").value();
-  Receiving state{.sender = sender, .receiver = receiver, .arena = arena};
   state.got.reserve(2);
   return state;
 }
@@ -145,6 +150,7 @@ TEST_CASE("no call that returns a result throws where there is no memory, and a 
       },
       [](Receiving& state) { static_cast<void>(state.receiver.fileno().ok()); },
       [](Receiving&) { static_cast<void>(shmtree::Arena::create({.max_bytes = 1 << 20}).ok()); },
+      [](Receiving&) { static_cast<void>(shmtree::Arena::create().ok()); },
       [](Receiving&) { static_cast<void>(shmtree::open_sender("none").ok()); },
       [](Receiving&) { static_cast<void>(shmtree::open_receiver("none").ok()); });
   fail_each_allocation([] { return with_two(put_inline); },
