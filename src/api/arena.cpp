@@ -1,5 +1,7 @@
 // Arenas, and the arrays made in them.
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "api/state.h"
 #include "platform/machine.h"
@@ -80,9 +82,10 @@ Result<Arena> Arena::shared() try {
   }
   auto made = create();  // a forked child makes its own
   if (!made) return made;
+  std::optional<Arena> inherited;  // let go of outside the mutex, which its own would come after
   const std::lock_guard guard(mutex);
   if (!kept->has_value() || owner != pid) {
-    *kept = *made;
+    inherited = std::exchange(*kept, std::move(*made));
     owner = pid;
   }
   return **kept;
