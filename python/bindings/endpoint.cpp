@@ -65,8 +65,8 @@ bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
     PyErr_SetString(PyExc_TypeError, "ends are made in pairs: see shmtree.create_pair()");
     return false;
   }
-  if (self->channel) {
-    PyErr_SetString(PyExc_RuntimeError, "this object has a channel already");
+  if (self->channel || self->attached) {
+    PyErr_SetString(PyExc_RuntimeError, "this object has, or had, a channel already");
     return false;
   }
   self->channel = std::move(channel);

@@ -446,3 +446,12 @@ def test_a_queue_is_found_by_its_name():
             shmtree.open_receiver(name)
         with pytest.raises(FileExistsError):
             shmtree.Queue(name=name)
+
+
+def test_a_queue_that_was_closed_is_not_initialised_again():
+    queue = shmtree.Queue()
+    queue.close()
+    with pytest.raises(RuntimeError, match="had, a channel already"):
+        queue.__init__()
+    with pytest.raises(ValueError, match="closed"):
+        queue.put(1)
