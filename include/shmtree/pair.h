@@ -7,11 +7,11 @@
 // Ownership: Sender, Receiver and Arena are handles; copies name the same thing and are cheap. A process takes part in
 // an end from the moment it has it until its last handle of that end is closed or gone, it exits, or it uses the other
 // end without ever having used this one. Forked children inherit both. Timeouts: std::nullopt waits for ever, zero does
-// not wait; never more than 50 ms late. Waits also end when their end is
-// closed, by any thread (kClosed), and those that are given a stop_token when that is asked to stop (kInterrupted);
-// what waits for memory notices within 250 ms. Errors: full, empty, timed out, closed, the death of peers and want of
-// memory are results (result.h), not exceptions. Thread safety: every call may be made from any thread, on any copy of
-// a handle. An end that was moved from is a closed one.
+// not wait; never more than 50 ms late. Waits also end when their end is closed, by any thread (kClosed), and those
+// that are given a stop_token when that is asked to stop (kInterrupted); what waits for memory notices within 250 ms.
+// Errors: full, empty, timed out, closed, the death of peers and want of memory are results (result.h), not exceptions.
+// Thread safety: every call may be made from any thread, on any copy of a handle. An end that was moved from is a
+// closed one.
 #pragma once
 
 #include <chrono>

@@ -65,7 +65,7 @@ bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
     PyErr_SetString(PyExc_TypeError, "ends are made in pairs: see shmtree.create_pair()");
     return false;
   }
-  if (self->channel || self->attached) {
+  if (self->attached) {
     PyErr_SetString(PyExc_RuntimeError, "this object has, or had, a channel already");
     return false;
   }

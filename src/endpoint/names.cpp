@@ -34,11 +34,7 @@ class Names {
 
   // `name`, or what the process had of it already.
   std::shared_ptr<Name> remember(std::shared_ptr<Name> name) {
-    std::shared_ptr<Name> known;
-    const std::vector<std::shared_ptr<Name>> all = living();
-    for (const auto& each : all) {
-      if (is_same(*each, name->path(), *name->thing().arena)) return each;
-    }
+    if (auto known = find(name->path(), *name->thing().arena)) return known;
     const std::lock_guard guard(mutex_);
     std::erase_if(names_, [](const std::weak_ptr<Name>& each) { return each.expired(); });
     names_.push_back(name);

@@ -38,23 +38,24 @@ class Place {
   channel::Incoming message_;
 };
 
+// The object of what was received in `place`. What is innocent of not being one is in the channel again.
 template <class Codec>
-typename Codec::Object decode(Codec& codec, channel::Channel& channel, Place& place) {
-  bool innocent = false;
-  auto object = codec.decode(channel, place.message(), &innocent);
-  if (innocent) [[unlikely]]
+typename Codec::Object decode(Codec& codec, channel::Channel& channel, Place& place, bool* innocent) {
+  auto object = codec.decode(channel, place.message(), innocent);
+  if (*innocent) [[unlikely]]
     place.give_back(channel);
   return object;
 }
 
-// The next object; waits for it. What is innocent of not being one is in the channel again.
+// The next object; waits for it.
 template <class Codec>
 typename Codec::Object receive(Codec& codec, channel::Channel& channel, std::unique_ptr<Received>& spare,
                                const platform::WaitContext& wait) {
   Place place(spare);
   Status got = channel.get(place.message(), wait);
   if (!got) return codec.failed(std::move(got).error());
-  return decode(codec, channel, place);
+  bool innocent = false;
+  return decode(codec, channel, place, &innocent);
 }
 
 // After that, what else is there, for calls that return several. What was received before stays received.
@@ -66,8 +67,7 @@ void receive_rest(Codec& codec, channel::Channel& channel, std::unique_ptr<Recei
       Status got = channel.get(place.message(), {platform::Deadline::immediate(), nullptr});
       if (!got) return codec.defer(got.error());
       bool innocent = false;
-      auto object = codec.decode(channel, place.message(), &innocent);
-      if (innocent) place.give_back(channel);
+      auto object = decode(codec, channel, place, &innocent);
       if (!object) return codec.defer(std::move(object), innocent);
       codec.add(std::move(object));
     }
