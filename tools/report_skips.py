@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+from ast import literal_eval
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -34,10 +35,12 @@ def allowed(file: Path) -> list[tuple[set[str], re.Pattern[str]]]:
 
 
 def reason_of(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
-    """pytest has it in the message; CTest only knows that Catch2 said so, in the output."""
+    """The message has it; for a module that pytest left out the text; for CTest, Catch2's output."""
     output = case.findtext("system-out") or ""
     said = re.search(r"explicitly with message:\s*(.+)", output)
     text = said[1] if said else skipped.get("message") or "no reason given"
+    if text == "collection skipped":
+        text = literal_eval((skipped.text or "").strip())[-1]  # (file, line, reason)
     return " ".join(text.removeprefix("Skipped: ").split())
 
 

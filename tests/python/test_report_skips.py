@@ -14,7 +14,8 @@ PYTEST = """<testsuites><testsuite name="pytest">
 <testcase classname="tests.python.test_a" name="test_one">
   <skipped type="pytest.skip" message="{reason}">a.py:3</skipped></testcase>
 <testcase classname="tests.python.test_a" name="test_two" />
-<testcase classname="" name="tests.python.test_b"><skipped message="no torch">b.py:1</skipped></testcase>
+<testcase classname="" name="tests.python.test_b"><skipped message="collection skipped">
+  ('b.py', 1, "Skipped: no torch")</skipped></testcase>
 </testsuite></testsuites>"""
 
 CTEST = """<testsuite name="dev">
