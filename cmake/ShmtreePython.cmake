@@ -3,7 +3,7 @@
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module NumPy)
 find_package(pybind11 CONFIG REQUIRED)
 
-file(GLOB binding_sources CONFIGURE_DEPENDS
+file(GLOB_RECURSE binding_sources CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/python/bindings/*.cpp ${PROJECT_SOURCE_DIR}/python/bindings/*.h)
 if(binding_sources MATCHES "\\.cpp")
   pybind11_add_module(_core MODULE ${binding_sources})

@@ -1,4 +1,6 @@
 // Values to frames and back, as put() and get() do it, without a channel.
+#include "value/codec.h"
+
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -6,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "features/value_codec.h"
 #include "samples.h"
 
 namespace shmtree::bench {
@@ -15,7 +16,7 @@ namespace {
 struct Frame {
   explicit Frame(const Value& value) {
     format::FrameBuilder builder;
-    features::encode(value, builder).value();
+    value::encode(value, builder).value();
     size = builder.total_bytes();
     words = std::make_shared<std::vector<std::uint64_t>>(size / 8 + 1);
     builder.write(data());
@@ -35,7 +36,7 @@ void encode(benchmark::State& state, const Sample& sample) {
   const Frame frame(value);
   format::FrameBuilder builder;
   for (auto _ : state) {
-    features::encode(value, builder).value();
+    value::encode(value, builder).value();
     builder.write(frame.data());
     benchmark::ClobberMemory();
   }
@@ -46,7 +47,7 @@ void encode(benchmark::State& state, const Sample& sample) {
 void decode(benchmark::State& state, const Sample& sample) {
   const Frame frame(sample.make());
   for (auto _ : state) {
-    Item item = features::decode({frame.data(), frame.size}, frame.words).value();
+    Item item = value::decode({frame.data(), frame.size}, frame.words).value();
     benchmark::DoNotOptimize(item);
   }
   set_bytes(state, frame.size);
@@ -57,7 +58,7 @@ void copy(benchmark::State& state, const Sample& sample) {
   const Value value = sample.make();
   const Frame frame(value);
   format::FrameBuilder builder;
-  features::encode(value, builder).value();
+  value::encode(value, builder).value();
   for (auto _ : state) {
     builder.copy_buffers(frame.data());
     benchmark::ClobberMemory();

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "features/value_codec.h"
 #include "samples.h"
 #include "shmtree/shmtree.h"
+#include "value/codec.h"
 
 using namespace shmtree;
 
@@ -42,16 +42,16 @@ void count(const std::string& name, Work work) {
 void count_codec(const bench::Sample& sample) {
   const Value value = sample.make();
   format::FrameBuilder builder;
-  features::encode(value, builder).value();
+  value::encode(value, builder).value();
   auto frame = std::make_shared<std::vector<std::uint64_t>>(builder.total_bytes() / 8 + 1);
   auto* bytes = reinterpret_cast<std::byte*>(frame->data());
   builder.write(bytes);
   count(std::string("encode ") + sample.name, [&] {
-    features::encode(value, builder).value();
+    value::encode(value, builder).value();
     builder.write_metadata(bytes);
   });
   count(std::string("decode ") + sample.name, [&, size = builder.total_bytes()] {
-    features::decode({bytes, size}, frame).value();
+    value::decode({bytes, size}, frame).value();
   });
 }
 

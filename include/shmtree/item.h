@@ -34,7 +34,7 @@
 
 namespace shmtree {
 
-namespace features {
+namespace value {
 struct Tree;
 }
 
@@ -121,8 +121,8 @@ class Item {
   auto array() const;
 
  private:
-  friend struct features::Tree;
-  Item(std::shared_ptr<const features::Tree> tree, std::uint32_t node) noexcept;
+  friend struct value::Tree;
+  Item(std::shared_ptr<const value::Tree> tree, std::uint32_t node) noexcept;
 
   template <class T>
   Result<T> convert() const;
@@ -139,7 +139,7 @@ class Item {
   static Error out_of_range(std::string number, std::size_t bytes);
   static Error not_in_c_order();
 
-  std::shared_ptr<const features::Tree> tree_;
+  std::shared_ptr<const value::Tree> tree_;
   std::uint32_t node_ = 0;
 };
 

@@ -1,13 +1,36 @@
 // The module shmtree._core.
 #define SHMTREE_OWNS_NUMPY_API
-#include "bindings/bind_channel.h"
-#include "bindings/bind_serialize.h"
-#include "bindings/python_api.h"
+#include "bindings/bind.h"
+#include "bindings/codec/class_registry.h"
+#include "bindings/codec/dtypes.h"
+#include "bindings/codec/leaves.h"
+#include "bindings/codec/pickle_support.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/endpoint/calls.h"
+#include "bindings/endpoint/endpoint.h"
+#include "bindings/objects/frame_object.h"
+#include "bindings/objects/lease.h"
+
+namespace shmtree::python {
+namespace {
+
+bool init(PyObject* module) {
+  return PyArray_ImportNumPyAPI() == 0 && init_errors() && init_lease(module) && init_frame(module) && init_dtypes() &&
+         init_leaves() && init_class_registry() && init_pickle() && init_calls() && init_sender(module) &&
+         init_receiver(module) && init_queue(module) && init_delivery(module);
+}
+
+}  // namespace
+}  // namespace shmtree::python
 
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "The compiled part of shmtree.";
   module.attr("VERSION") = SHMTREE_VERSION;
-  if (PyArray_ImportNumPyAPI() != 0) throw pybind11::error_already_set();
-  shmtree::python::bind_serialize(module);
+  if (!shmtree::python::init(module.ptr())) throw pybind11::error_already_set();
+  shmtree::python::bind_arena(module);
+  shmtree::python::bind_copy(module);
+  shmtree::python::bind_pack(module);
   shmtree::python::bind_channel(module);
+  shmtree::python::bind_handles(module);
+  shmtree::python::bind_names(module);
 }

@@ -2,7 +2,7 @@
 #include <charconv>
 
 #include "api/state.h"
-#include "features/handle.h"
+#include "discovery/handle.h"
 
 namespace shmtree {
 
@@ -55,7 +55,7 @@ ChannelStats ChannelState::stats() const {
 
 // A handle's bytes in hexadecimal.
 Result<std::string> ChannelState::handle() const {
-  features::Handle handle = features::handle_of(*arena->arena);
+  discovery::Handle handle = discovery::handle_of(*arena->arena);
   auto grant = channel->grant(end);
   if (!grant) return std::move(grant).error();
   handle.block = memory::pack(channel->block());
@@ -63,7 +63,7 @@ Result<std::string> ChannelState::handle() const {
   if (name != nullptr) handle.name = name->path();
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
-  for (const char c : features::encode(handle)) {
+  for (const char c : discovery::encode(handle)) {
     const auto byte = static_cast<unsigned char>(c);
     text += kDigits[byte >> 4];
     text += kDigits[byte & 15];
@@ -85,9 +85,9 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
     }
     bytes[i] = static_cast<std::byte>(value);
   }
-  auto handle = features::decode(bytes);
+  auto handle = discovery::decode(bytes);
   if (!handle) return std::move(handle).error();
-  auto opened = features::open_arena(*handle);
+  auto opened = discovery::open_arena(*handle);
   if (!opened) return std::move(opened).error();
   auto channel = Channel::open(*opened, memory::unpack(handle->block), WaitContext{});
   if (!channel) return std::move(channel).error();
@@ -102,8 +102,8 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
 Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string& named, End end) {
   auto name = endpoint::open_name(named);
   if (!name) return std::move(name).error();
-  const features::NamedThing& thing = (*name)->thing();
-  if (thing.kind != features::NamedKind::kChannel) {
+  const discovery::NamedThing& thing = (*name)->thing();
+  if (thing.kind != discovery::NamedKind::kChannel) {
     return Error{Code::kInvalid, "the name " + named + " is in use for something that is no pair's channel"};
   }
   auto channel = Channel::open(thing.arena, memory::unpack(thing.block), WaitContext{});
@@ -134,7 +134,7 @@ std::pair<Sender, Receiver> make_pair(const PairOptions& options) try {
   auto channel = Channel::create(state->arena, made).value();
   std::shared_ptr<endpoint::Name> name;
   if (!options.name.empty()) {
-    features::NamedThing thing{.kind = features::NamedKind::kChannel, .arena = state->arena};
+    discovery::NamedThing thing{.kind = discovery::NamedKind::kChannel, .arena = state->arena};
     thing.block = memory::pack(channel->block());
     name = endpoint::create_name(options.name, thing).value();
   }

@@ -5,7 +5,7 @@
 #include "api/state.h"
 #include "endpoint/receive.h"
 #include "endpoint/transfer.h"
-#include "features/value_codec.h"
+#include "value/codec.h"
 
 namespace shmtree {
 
@@ -25,11 +25,11 @@ Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   const bool copied = blocks.empty() && (message.bytes() <= endpoint::kCopiedMessageBytes ||
                                          endpoint::is_hoarding(arena, message, blocks));
   if (!message.in_block() || copied) {
-    item = features::decode(frame, nullptr, blocks);
+    item = value::decode(frame, nullptr, blocks);
   } else {
     auto lease = message.adopt();
     if (!lease) return std::move(lease).error();
-    item = features::decode(frame, std::make_shared<Lease>(std::move(*lease)), blocks);
+    item = value::decode(frame, std::make_shared<Lease>(std::move(*lease)), blocks);
   }
   if (item) return item;
   Error error = std::move(item).error();

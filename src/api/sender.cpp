@@ -4,7 +4,7 @@
 
 #include "api/state.h"
 #include "endpoint/put.h"
-#include "features/value_codec.h"
+#include "value/codec.h"
 
 namespace shmtree {
 
@@ -15,7 +15,7 @@ using channel::End;
 using platform::WaitContext;
 
 // The arrays of one message that lie in its arena: they go by reference, the first time.
-class LoanedArrays final : public features::ExternalArrays {
+class LoanedArrays final : public value::ExternalArrays {
  public:
   explicit LoanedArrays(api::ArenaState& arena) : arena_(arena) {}
   ~LoanedArrays() override {
@@ -58,7 +58,7 @@ class LoanedArrays final : public features::ExternalArrays {
 class Message {
  public:
   Message(api::ArenaState& arena, format::FrameBuilder& builder) : builder_(builder), loans_(arena) {}
-  Status encode(const Value& value) { return features::encode(value, builder_, &loans_); }
+  Status encode(const Value& value) { return value::encode(value, builder_, &loans_); }
   format::FrameBuilder& builder() noexcept { return builder_; }
   const std::vector<memory::BlockRef>& blocks() const noexcept { return loans_.blocks(); }
   void settle() noexcept { loans_.settle(); }

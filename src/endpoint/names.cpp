@@ -10,7 +10,7 @@
 
 namespace shmtree::endpoint {
 
-using features::NamedThing;
+using discovery::NamedThing;
 using memory::Arena;
 
 namespace {

@@ -7,14 +7,14 @@
 #include <memory>
 #include <string>
 
-#include "features/names.h"
+#include "discovery/names.h"
 
 namespace shmtree::endpoint {
 
-using features::Name;
+using discovery::Name;
 
 // As Name::create() and Name::open(). Whoever lets go of the last of them ends the process's part.
-Result<std::shared_ptr<Name>> create_name(const std::string& name, const features::NamedThing& thing);
+Result<std::shared_ptr<Name>> create_name(const std::string& name, const discovery::NamedThing& thing);
 Result<std::shared_ptr<Name>> open_name(const std::string& name);
 // Takes part in the name that came with the handle of something in `arena`, by its path. Null for an empty path, and
 // when the name is no longer the arena's: the arena does without.

@@ -3,9 +3,9 @@
 #include <numeric>
 #include <vector>
 
-#include "features/value_codec.h"
 #include "shmtree/array.h"
 #include "support/catch2.h"
+#include "value/codec.h"
 
 #if __has_include(<xtensor/views/xview.hpp>)
 #include <xtensor/core/xmath.hpp>
@@ -26,16 +26,16 @@ struct Sent {
   std::uint64_t buffer_bytes = 0;
 };
 
-Sent send(const Value& value, features::ExternalArrays* externals = nullptr) {
+Sent send(const Value& value, value::ExternalArrays* externals = nullptr) {
   format::FrameBuilder builder;
-  features::encode(value, builder, externals).value();
+  value::encode(value, builder, externals).value();
   auto frame = std::make_shared<std::vector<std::byte>>(builder.total_bytes());
   builder.write(frame->data());
   return {frame, builder.buffer_bytes()};
 }
 
 Item receive(const Sent& sent) {
-  return features::decode(*sent.frame, sent.frame).value();
+  return value::decode(*sent.frame, sent.frame).value();
 }
 Item trip(const Value& value) {
   return receive(send(value));
@@ -52,7 +52,7 @@ Error error_of(const std::function<void()>& call) {
 
 Error refusal(ArrayRef array) {
   format::FrameBuilder builder;
-  Status status = features::encode(std::move(array), builder);
+  Status status = value::encode(std::move(array), builder);
   REQUIRE_FALSE(status.ok());
   return status.error();
 }
@@ -216,7 +216,7 @@ TEST_CASE("arrays that cannot be are refused before anything is written") {
 namespace {
 
 // A block in which some of the sender's arrays lie.
-struct Block : features::ExternalArrays {
+struct Block : value::ExternalArrays {
   std::vector<double> memory = std::vector<double>(100);
 
   bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) override {
@@ -240,18 +240,18 @@ TEST_CASE("an array in a block of the arena goes by reference") {
 
   const auto bytes = std::as_bytes(std::span(block.memory));
   const std::span<const std::byte> blocks[] = {{}, bytes};
-  const Item item = features::decode(*sent.frame, sent.frame, blocks).value();
+  const Item item = value::decode(*sent.frame, sent.frame, blocks).value();
   CHECK(item["inside"].span<double>().data() == &block.memory[10]);
   CHECK(item["inside"].span<double>()[4] == 14);
 
   SECTION("a block that the message does not have is refused") {
-    auto missing = features::decode(*sent.frame, sent.frame, std::span(blocks).first(1));
+    auto missing = value::decode(*sent.frame, sent.frame, std::span(blocks).first(1));
     REQUIRE_FALSE(missing.ok());
     CHECK(missing.error().code == Code::kCorrupt);
   }
   SECTION("a block that is too short is refused") {
     const std::span<const std::byte> shorter[] = {{}, bytes.first(799)};
-    auto beyond = features::decode(*sent.frame, sent.frame, shorter);
+    auto beyond = value::decode(*sent.frame, sent.frame, shorter);
     REQUIRE_FALSE(beyond.ok());
     CHECK(beyond.error().message.find("beyond the end of a block") != std::string::npos);
   }

@@ -4,11 +4,11 @@
 #include <memory>
 #include <new>
 
-#include "features/value_codec.h"
 #include "support/catch2.h"
 #include "support/frames.h"
 #include "support/malloc_delete.h"
 #include "support/waits.h"
+#include "value/codec.h"
 
 using namespace shmtree;
 using format::FrameBuilder;
@@ -88,7 +88,7 @@ TEST_CASE("a frame of one KiB costs at most one MiB and ten milliseconds", "[tim
   std::size_t allocated = 0;
   const std::int64_t took_ms = test::shortest_ms(10, [&] {
     allocated_bytes = 0;
-    ok = features::decode(frame, nullptr).ok();
+    ok = value::decode(frame, nullptr).ok();
     allocated = allocated_bytes;
   });
   CHECK(ok);
@@ -103,9 +103,9 @@ TEST_CASE("a small message becomes an Item with two allocations", "[allocations]
   test::add_small_dict(builder);
   const test::Bytes frame = test::bytes_of(builder);
   const auto owner = std::make_shared<int>();
-  features::decode(frame, owner).value();  // what a thread keeps for all messages
+  value::decode(frame, owner).value();  // what a thread keeps for all messages
   allocations = 0;
-  const Item item = features::decode(frame, owner).value();
+  const Item item = value::decode(frame, owner).value();
   const std::size_t made = allocations;
   CHECK(made == 2);  // the tree, and what is in it
   CHECK(item["big"].at(0).as<int>() == 1000);

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <functional>
 
-#include "features/value_codec.h"
 #include "support/catch2.h"
 #include "support/frames.h"
+#include "value/codec.h"
 
 using namespace shmtree;
 using format::FrameBuilder;
@@ -12,7 +12,7 @@ using format::FrameBuilder;
 namespace {
 
 Result<Item> decoded(FrameBuilder& builder) {
-  return features::decode(test::bytes_of(builder), nullptr);
+  return value::decode(test::bytes_of(builder), nullptr);
 }
 
 Item item_of(const std::function<void(FrameBuilder&)>& add) {
@@ -44,7 +44,7 @@ TEST_CASE("one node of every kind becomes an item") {
   test::add_everything(builder, sample);
   const std::vector<std::byte> block(8192);
   const std::span<const std::byte> blocks[] = {{}, {}, block};
-  auto item = features::decode(test::bytes_of(builder), nullptr, blocks);
+  auto item = value::decode(test::bytes_of(builder), nullptr, blocks);
   INFO((item.ok() ? std::string() : item.error().message));
   REQUIRE(item.ok());
   CHECK(item->size() == test::kScalarNodes + test::kContainerNodes + test::kArrayNodes + 7);
@@ -182,7 +182,7 @@ TEST_CASE("no change of a single word makes an item misbehave") {
       std::memcpy(&word, frame.data() + offset, 8);
       word = bit < 0 ? ~word : word ^ std::uint64_t{1} << bit;
       std::memcpy(frame.data() + offset, &word, 8);
-      auto item = features::decode(frame, nullptr, blocks);
+      auto item = value::decode(frame, nullptr, blocks);
       if (item.ok()) seen += look(*item);
     }
   }

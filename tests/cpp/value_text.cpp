@@ -2,21 +2,21 @@
 #include <string>
 #include <string_view>
 
-#include "features/text.h"
-#include "features/value_codec.h"
 #include "shmtree/kind.h"
 #include "support/catch2.h"
+#include "value/codec.h"
+#include "value/text.h"
 
 using namespace shmtree;
-using features::is_text;
-using features::utf8_prefix;
+using value::is_text;
+using value::utf8_prefix;
 using namespace std::string_view_literals;
 
 namespace {
 
 Status encoded(const Value& value) {
   format::FrameBuilder builder;
-  return features::encode(value, builder, nullptr);
+  return value::encode(value, builder, nullptr);
 }
 
 }  // namespace

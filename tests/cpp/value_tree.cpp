@@ -5,23 +5,23 @@
 #include <string>
 #include <vector>
 
-#include "features/value_codec.h"
 #include "support/catch2.h"
+#include "value/codec.h"
 
 using namespace shmtree;
 
 namespace {
 
-std::vector<std::byte> frame_of(const Value& value, features::ExternalArrays* externals = nullptr) {
+std::vector<std::byte> frame_of(const Value& value, value::ExternalArrays* externals = nullptr) {
   format::FrameBuilder builder;
-  features::encode(value, builder, externals).value();
+  value::encode(value, builder, externals).value();
   std::vector<std::byte> frame(builder.total_bytes());
   builder.write(frame.data());
   return frame;
 }
 
 Item trip(const Value& value) {
-  return features::decode(frame_of(value), nullptr).value();
+  return value::decode(frame_of(value), nullptr).value();
 }
 
 Code code_of(const std::function<void()>& call) {
@@ -146,14 +146,14 @@ TEST_CASE("a value may be as deep as the limit and no deeper") {
     value = List(std::move(items));
   }
   format::FrameBuilder builder;
-  CHECK(features::encode(value, builder).ok());
+  CHECK(value::encode(value, builder).ok());
   Item item = trip(value);
   for (std::size_t i = 0; i < kMaxDepth; ++i) item = item[0];
   CHECK(item.as<int>() == 1);
 
   std::vector<Value> items;
   items.push_back(std::move(value));
-  Status status = features::encode(List(std::move(items)), builder);
+  Status status = value::encode(List(std::move(items)), builder);
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code == Code::kInvalid);
 }
@@ -162,7 +162,7 @@ TEST_CASE("an item outlives the frame that it was copied from and every item bef
   Item episode;
   {
     auto frame = frame_of(Dict{{"info", Dict{{"episode", std::string(9000, 'e')}}}});
-    episode = features::decode(frame, nullptr).value()["info"]["episode"];
+    episode = value::decode(frame, nullptr).value()["info"]["episode"];
     std::fill(frame.begin(), frame.end(), std::byte{0});
   }
   CHECK(episode.as<std::string_view>() == std::string(9000, 'e'));
@@ -173,7 +173,7 @@ TEST_CASE("the owner of a message is let go with its last item") {
   const std::weak_ptr<std::vector<std::byte>> alive = frame;
   Item second;
   {
-    const Item whole = features::decode(*frame, frame).value();
+    const Item whole = value::decode(*frame, frame).value();
     frame.reset();
     second = whole[1];
   }

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <vector>
 
-#include "features/value_codec.h"
 #include "support/frame_walk.h"
+#include "value/codec.h"
 
 using namespace shmtree;
 
@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   (void)test::walk_frame(frame).ok();
   const std::vector<std::byte> block(4096);
   const std::span<const std::byte> blocks[] = {block, block};
-  auto item = features::decode(frame, nullptr, blocks);
+  auto item = value::decode(frame, nullptr, blocks);
   if (item.ok()) {
     for (const Item& part : *item) (void)part.try_as<std::string>().ok();
   }

@@ -17,23 +17,19 @@ ALLOWED = {
     "format": {"base", "platform", "format"},  # works on plain bytes, wherever they lie
     "channel": {"base", "platform", "memory", "channel"},  # moves block numbers, knows nothing of what is in them
     "public": {"base", "public"},
-    "features": {"base", "platform", "memory", "format", "channel", "public", "features"},
+    "discovery": {"base", "platform", "memory", "discovery"},
     # What an end is in every language: no values of any of them.
-    "endpoint": {"base", "platform", "memory", "format", "channel", "features", "endpoint"},
-    "api": {"base", "platform", "memory", "format", "channel", "public", "features", "endpoint", "api"},
-    "bindings": {
-        "base",
-        "platform",
-        "memory",
-        "format",
-        "channel",
-        "public",
-        "features",
-        "endpoint",
-        "api",
-        "bindings",
-    },
+    "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "endpoint"},
+    "value": {"base", "platform", "format", "public", "value"},  # C++ values as frames, and back
+    "api": {"base", "platform", "memory", "format", "channel", "discovery", "public", "endpoint", "value", "api"},
 }
+# The wings of the extension, each of which sees those before it: Python's API, what lives behind Python objects, Python
+# objects as frames and back, the ends. They may include all of the core but the classes of C++ users.
+WINGS = ["cpython", "objects", "codec", "endpoint"]
+CORE = {"base", "platform", "memory", "format", "channel", "discovery", "endpoint", "bindings"}
+for number, wing in enumerate(WINGS):
+    ALLOWED[f"bindings/{wing}"] = CORE | {f"bindings/{lower}" for lower in WINGS[: number + 1]}
+ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cpp, and bind.h that it shares with all
 BASE_HEADERS = {"result.h", "kind.h", "export.h"}
 
 # The parts of an arena, each of which looks only at those before it.
@@ -77,13 +73,15 @@ def layer_of_file(path: str) -> str | None:
     if parts[0] == "src" and len(parts) > 2:
         return parts[1]
     if parts[:2] == ["python", "bindings"]:
-        return "bindings"
+        return "/".join(parts[1:-1])
     return None
 
 
 def layer_of_include(name: str, own: str, folder: Path) -> str | None:
     """The layer that one of our own headers belongs to; None for a header that is not ours."""
     first, _, rest = name.partition("/")
+    if first == "bindings":
+        return layer_of_file(f"python/{name}")
     if first == "shmtree" and rest:
         return layer_of_file(f"include/{name}")
     if rest and first in ALLOWED:
@@ -157,7 +155,7 @@ def test_a_downward_tree_passes(tmp_path):
         "src/memory/arena.cpp": '#include "arena.h"\n#include "platform/clock.h"\n#include "shmtree/result.h"\n',
         "src/memory/arena.h": "#pragma once\n",
         "src/format/frame.cpp": '#include <capnp/message.h>\n#include "schema/shmtree.capnp.h"\n',
-        "python/bindings/module.cpp": '#include <pybind11/pybind11.h>\n#include "features/value_codec.h"\n',
+        "python/bindings/module.cpp": '#include <pybind11/pybind11.h>\n#include "bindings/codec/encode.h"\n',
     }
     assert list(violations(tree(tmp_path, files))) == []
 
@@ -170,15 +168,21 @@ def test_a_downward_tree_passes(tmp_path):
         pytest.param("src/memory/arena.cpp", "#include <shmtree/value.h>", id="memory reaches up to the public API"),
         pytest.param("src/format/frame.cpp", '#include "memory/arena.h"', id="format looks into memory"),
         pytest.param("src/channel/ring.cpp", '#include "format/frame.h"', id="channel looks into frames"),
-        pytest.param("src/features/x.cpp", '#include "bindings/encode.h"', id="features reach up to the bindings"),
-        pytest.param("src/features/x.cpp", '#include "endpoint/end.h"', id="features reach up to the ends"),
+        pytest.param("src/value/x.cpp", '#include "bindings/codec/encode.h"', id="values reach up to the bindings"),
+        pytest.param("src/value/x.cpp", '#include "memory/arena.h"', id="values know where frames lie"),
+        pytest.param("src/discovery/x.cpp", '#include "endpoint/end.h"', id="discovery reaches up to the ends"),
+        pytest.param(
+            "python/bindings/codec/x.h", '#include "bindings/endpoint/x.h"', id="codec reaches up to the ends"
+        ),
+        pytest.param("python/bindings/cpython/x.h", '#include "bindings/objects/lease.h"', id="a wing reaches up"),
+        pytest.param("python/bindings/x/x.h", "", id="a folder that is no wing"),
         pytest.param("src/endpoint/x.cpp", '#include "api/state.h"', id="ends know the classes of C++"),
         pytest.param("src/endpoint/x.cpp", '#include "shmtree/value.h"', id="ends know what is in a message"),
         pytest.param("src/channel/ring.cpp", "  #  include <capnp/message.h>", id="Cap'n Proto outside format"),
         pytest.param("include/shmtree/value.h", "#include <kj/common.h>", id="Cap'n Proto in a public header"),
-        pytest.param("src/features/x.cpp", '#include "schema/shmtree.capnp.h"', id="the schema outside format"),
+        pytest.param("src/value/x.cpp", '#include "schema/shmtree.capnp.h"', id="the schema outside format"),
         pytest.param("include/shmtree/value.h", "#include <xtensor/xarray.hpp>", id="xtensor outside the array leaf"),
-        pytest.param("src/features/x.cpp", "#include <Python.h>", id="Python outside the bindings"),
+        pytest.param("src/value/x.cpp", "#include <Python.h>", id="Python outside the bindings"),
         pytest.param("src/format/frame.h", "#include <pybind11/pybind11.h>", id="pybind11 outside the bindings"),
         pytest.param("src/memory/arena.cpp", "#include <sys/mman.h>", id="an OS header outside platform"),
         pytest.param("include/shmtree/item.h", "#include <unistd.h>", id="an OS header in a public header"),

@@ -1,0 +1,221 @@
+#include "bindings/codec/class_registry.h"
+
+#include <atomic>
+#include <map>
+#include <unordered_map>
+
+#include "bindings/codec/class_shapes.h"
+#include "bindings/codec/encoder.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/exclusive.h"
+
+namespace shmtree::python {
+namespace {
+
+// Guards both tables, which are never destroyed: a module outlives everything that is safe to run at exit.
+Mutex tables_mutex;
+
+std::unordered_map<PyTypeObject*, ClassInfo*>& table() {
+  static auto* classes = new std::unordered_map<PyTypeObject*, ClassInfo*>();
+  return *classes;
+}
+
+std::map<std::string, const ClassInfo*, std::less<>>& registered_by_name() {
+  static auto* classes = new std::map<std::string, const ClassInfo*, std::less<>>();
+  return *classes;
+}
+
+// The entries looked at last, by address.
+constexpr std::size_t kRecentSlots = 64;
+std::atomic<ClassInfo*> recent[kRecentSlots];
+
+std::atomic<ClassInfo*>& recent_slot(PyTypeObject* type) noexcept {
+  return recent[(reinterpret_cast<std::uintptr_t>(type) >> 5) * 0x9e3779b97f4a7c15u >> 58];
+}
+
+// A dead class's address may be that of a new one.
+bool is_current(const ClassInfo* info) {
+  if (!info->guard) return true;
+#if PY_VERSION_HEX >= 0x030d0000
+  PyObject* alive = nullptr;
+  const bool found = PyWeakref_GetRef(info->guard, &alive) == 1;
+  Py_XDECREF(alive);
+  return found;
+#else
+  return PyWeakref_GET_OBJECT(info->guard) == type_object(info->type);
+#endif
+}
+
+bool set_guard(ClassInfo* info) {
+  if (!(info->type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
+  info->guard = PyWeakref_NewRef(type_object(info->type), nullptr);
+  return info->guard != nullptr;
+}
+
+// What is replaced stays allocated: a walk of another thread may be using it. Whatever a thread sends as registered,
+// all threads can build again.
+void store(ClassInfo* info) {
+  const std::lock_guard guard(tables_mutex);
+  if (info->shape == ClassShape::kRegistered) registered_by_name()[info->name] = info;
+  table()[info->type] = info;
+  recent_slot(info->type).store(info, std::memory_order_release);  // with all that is in it
+}
+
+// `made`, or what has been stored for its class meanwhile: another thread met the class, or registered it.
+ClassInfo* store_first(ClassInfo* made) {
+  const std::lock_guard guard(tables_mutex);
+  ClassInfo*& stored = table()[made->type];
+  if (!stored || !is_current(stored)) stored = made;
+  recent_slot(made->type).store(stored, std::memory_order_release);
+  return stored;
+}
+
+ClassInfo* find(PyTypeObject* type) {
+  const std::lock_guard guard(tables_mutex);
+  const auto found = table().find(type);
+  return found == table().end() ? nullptr : found->second;
+}
+
+// One step of a qualified name, without running Python code. Null without an error when there is none.
+Ref member_of(PyObject* scope, PyObject* name) {
+  if (PyModule_Check(scope)) return item_of(PyModule_GetDict(scope), name);
+  if (PyType_Check(scope)) return class_member(reinterpret_cast<PyTypeObject*>(scope), name);
+  return Ref();
+}
+
+Ref string_of(std::string_view text) {
+  return Ref(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
+}
+
+void refuse(const char* why, std::string_view name) {
+  const std::string text(name);
+  PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', %s, and allow_pickle is False", text.c_str(),
+               why);
+}
+
+// From `module` along the dots of `qualname`.
+Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole, bool may_import) {
+  Ref scope = std::move(module);
+  while (scope && !qualname.empty()) {
+    const std::size_t dot = qualname.find('.');
+    Ref part = string_of(qualname.substr(0, dot));
+    if (!part) return Ref();
+    if (may_import) {
+      scope = Ref(PyObject_GetAttr(scope.get(), part.get()));
+    } else {
+      scope = member_of(scope.get(), part.get());
+      if (!scope && !PyErr_Occurred()) refuse("which its module does not have", whole);
+    }
+    qualname = dot == std::string_view::npos ? std::string_view() : qualname.substr(dot + 1);
+  }
+  return scope;
+}
+
+}  // namespace
+
+bool init_class_registry() {
+  return init_class_shapes();
+}
+
+const ClassInfo* class_info(PyTypeObject* type) {
+  ClassInfo* known = recent_slot(type).load(std::memory_order_acquire);
+  if (known && known->type == type && is_current(known)) [[likely]]
+    return known;
+  known = find(type);
+  if (known && is_current(known)) {
+    recent_slot(type).store(known, std::memory_order_release);
+    return known;
+  }
+  auto* made = new ClassInfo();
+  made->type = type;
+  made->name = global_name(type_object(type));
+  const bool sound = !PyErr_Occurred() && classify(*made) && set_guard(made);
+  known = sound ? store_first(made) : nullptr;
+  if (known != made) {
+    Py_XDECREF(made->guard);
+    delete made;
+  }
+  return known;
+}
+
+Ref resolve_global(std::string_view name, bool may_import) {
+  const std::size_t colon = name.find(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == name.size()) {
+    PyErr_SetString(error_types().corrupt_message, "A class is not named 'module:qualname'");
+    return Ref();
+  }
+  Ref module_name = string_of(name.substr(0, colon));
+  if (!module_name) return Ref();
+  Ref module(PyImport_GetModule(module_name.get()));
+  if (!module && !PyErr_Occurred()) {
+    if (!may_import) return refuse("of a module that is not imported here", name), Ref();
+    module = Ref(PyImport_Import(module_name.get()));
+  }
+  return walk_qualname(std::move(module), name.substr(colon + 1), name, may_import);
+}
+
+bool is_found_by_name(PyObject* object, std::string_view name) {
+  if (name.empty() || name.size() > kMaxNameBytes) return false;
+  Ref found = resolve_global(name, false);
+  if (!found) PyErr_Clear();
+  return found.get() == object;
+}
+
+std::string global_name(PyObject* object) {
+  Ref module(PyObject_GetAttrString(object, "__module__"));
+  Ref qualname(module ? PyObject_GetAttrString(object, "__qualname__") : nullptr);
+  Py_ssize_t module_bytes = 0, qualname_bytes = 0;
+  const char* module_text =
+      qualname && PyUnicode_Check(module.get()) ? PyUnicode_AsUTF8AndSize(module.get(), &module_bytes) : nullptr;
+  const char* qualname_text = module_text && PyUnicode_Check(qualname.get())
+                                  ? PyUnicode_AsUTF8AndSize(qualname.get(), &qualname_bytes)
+                                  : nullptr;
+  if (!qualname_text) {
+    PyErr_Clear();
+    return std::string();
+  }
+  std::string name(module_text, static_cast<std::size_t>(module_bytes));
+  name += ':';
+  return name.append(qualname_text, static_cast<std::size_t>(qualname_bytes));
+}
+
+bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten) {
+  if (!PyType_Check(cls)) {
+    PyErr_Format(PyExc_TypeError, "register() needs a class, not a %.200s", Py_TYPE(cls)->tp_name);
+    return false;
+  }
+  if (!PyCallable_Check(flatten) || !PyCallable_Check(unflatten)) {
+    PyErr_SetString(PyExc_TypeError, "register() needs two functions: flatten(object) and unflatten(flattened)");
+    return false;
+  }
+  auto* type = reinterpret_cast<PyTypeObject*>(cls);
+  if (has_native_kind(type)) {
+    PyErr_Format(PyExc_ValueError, "%.200s has a native kind already", type->tp_name);
+    return false;
+  }
+  auto* info = new ClassInfo();
+  info->type = type;
+  info->name = global_name(cls);
+  info->encode = encode_registered;
+  info->shape = ClassShape::kRegistered;
+  info->found_by_name = true;
+  info->flatten = Ref::borrow(flatten);
+  info->unflatten = Ref::borrow(unflatten);
+  if (info->name.empty() || info->name.size() > kMaxNameBytes || !set_guard(info)) {
+    delete info;
+    if (!PyErr_Occurred())
+      PyErr_SetString(PyExc_ValueError, "register() needs a class with a name of at most 4096 bytes");
+    return false;
+  }
+  Py_INCREF(cls);  // registered for good
+  store(info);
+  return true;
+}
+
+const ClassInfo* registered_class(std::string_view name) {
+  const std::lock_guard guard(tables_mutex);
+  const auto found = registered_by_name().find(name);
+  return found == registered_by_name().end() ? nullptr : found->second;
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,250 @@
+#include "bindings/codec/class_shapes.h"
+
+#include <structmember.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "bindings/codec/encoder.h"
+#include "bindings/cpython/gil.h"
+// After python_api.h, which sets Python.h up.
+#include <datetime.h>
+
+namespace shmtree::python {
+namespace {
+
+PyTypeObject* enum_type = nullptr;
+PyObject* dataclass_fields = nullptr;  // dataclasses.fields
+
+// What frozen dataclasses with slots get from the decorator, and is no state of their own; null where there is none.
+PyObject* dataclass_getstate = nullptr;
+PyObject* dataclass_setstate = nullptr;
+
+struct Standard {
+  std::string_view name;
+  EncodeHandler encode;
+};
+
+constexpr Standard kStandard[] = {
+    {"collections:deque", encode_deque},
+    {"collections:defaultdict", encode_default_dict},
+    {"collections:Counter", encode_counter},
+    {"decimal:Decimal", encode_decimal},
+    {"fractions:Fraction", encode_fraction},
+    {"uuid:UUID", encode_uuid},
+    {"pathlib:PosixPath", encode_path},
+    {"pathlib:PurePosixPath", encode_pure_posix_path},
+    {"pathlib:PureWindowsPath", encode_pure_windows_path},
+    {"pathlib._local:PosixPath", encode_path},
+    {"pathlib._local:PurePosixPath", encode_pure_posix_path},
+    {"pathlib._local:PureWindowsPath", encode_pure_windows_path},
+    {"zoneinfo:ZoneInfo", encode_zoneinfo},
+    {"numpy.ma:MaskedArray", encode_masked_array},
+    {"numpy.ma.core:MaskedArray", encode_masked_array},
+    {"torch:Tensor", encode_tensor},
+    {"torch.nn.parameter:Parameter", encode_parameter},
+};
+
+EncodeHandler builtin_handler(PyTypeObject* type) {
+  struct Builtin {
+    const PyTypeObject* type;
+    EncodeHandler encode;
+  };
+  const Builtin builtins[] = {
+      {&PySet_Type, encode_set},
+      {&PyFrozenSet_Type, encode_frozenset},
+      {&PyComplex_Type, encode_complex},
+      {&PyMemoryView_Type, encode_memoryview},
+      {&PyEllipsis_Type, encode_ellipsis},
+      {Py_TYPE(Py_NotImplemented), encode_not_implemented},
+      {&PyRange_Type, encode_range},
+      {&PySlice_Type, encode_slice},
+      {&PyODict_Type, encode_ordered_dict},
+      {PyDateTimeAPI->DateType, encode_date},
+      {PyDateTimeAPI->TimeType, encode_time},
+      {PyDateTimeAPI->DateTimeType, encode_datetime},
+      {PyDateTimeAPI->DeltaType, encode_timedelta},
+      {Py_TYPE(PyDateTimeAPI->TimeZone_UTC), encode_timezone},
+  };
+  for (const Builtin& builtin : builtins) {
+    if (builtin.type == type) return builtin.encode;
+  }
+  if (PyType_IsSubtype(type, &PyArrayDescr_Type)) return encode_dtype;
+  if (PyType_IsSubtype(type, &PyGenericArrType_Type)) return encode_numpy_scalar;
+  return nullptr;
+}
+
+// Null when no base has it.
+Ref lookup(PyTypeObject* type, const char* name) {
+  Ref key(PyUnicode_InternFromString(name));
+  return key ? class_member(type, key.get()) : Ref();
+}
+
+bool is_inherited_from_object(PyTypeObject* type, const char* name) {
+  return lookup(type, name).get() == lookup(&PyBaseObject_Type, name).get();
+}
+
+// Whether pickle would do nothing but __new__ and the plain state, so that we may do the same without it.
+bool has_default_reduction(PyTypeObject* type) {
+  return is_inherited_from_object(type, "__reduce_ex__") && is_inherited_from_object(type, "__reduce__") &&
+         !lookup(type, "__getnewargs_ex__");
+}
+
+bool has_default_state(PyTypeObject* type) {
+  const Ref setter = lookup(type, "__setstate__");
+  const bool plain_get = is_inherited_from_object(type, "__getstate__") ||
+                         (dataclass_getstate && lookup(type, "__getstate__").get() == dataclass_getstate);
+  return plain_get && (!setter || setter.get() == dataclass_setstate);
+}
+
+// 1, 0, or -1 with an error.
+int classify_namedtuple(ClassInfo& info) {
+  PyTypeObject* type = info.type;
+  if (type->tp_basicsize != PyTuple_Type.tp_basicsize || type->tp_dictoffset != 0 || type->tp_weaklistoffset != 0 ||
+      !has_default_reduction(type) || !is_inherited_from_object(type, "__getstate__") || lookup(type, "__setstate__")) {
+    return 0;
+  }
+  const Ref fields = lookup(type, "_fields");
+  if (!fields || !PyTuple_CheckExact(fields.get())) return 0;
+  // The class that collections.namedtuple made defines both.
+  const Ref arguments = lookup(type, "__getnewargs__");
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    Ref members(PyObject_GetAttrString(PyTuple_GET_ITEM(type->tp_mro, i), "__dict__"));
+    if (!members) return -1;
+    Ref own_fields(PyMapping_GetItemString(members.get(), "_fields"));
+    Ref own_arguments(PyMapping_GetItemString(members.get(), "__getnewargs__"));
+    PyErr_Clear();
+    if (own_fields || own_arguments) {
+      if (own_fields.get() != fields.get() || own_arguments.get() != arguments.get()) return 0;
+      break;
+    }
+  }
+  info.field_count = PyTuple_GET_SIZE(fields.get());
+  return 1;
+}
+
+// All bases but object are classes written in Python, whose instances are a dict and slots.
+bool is_plain_python(PyTypeObject* type) {
+  for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    PyObject* base = PyTuple_GET_ITEM(type->tp_mro, i);
+    if (!(reinterpret_cast<PyTypeObject*>(base)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+  }
+  return type->tp_itemsize == 0 && is_inherited_from_object(type, "__new__");
+}
+
+// Adds the class's own slots. 1, 0 when one of them is no field, or -1 with an error.
+int collect_slots(PyObject* cls, ClassInfo& info) {
+  Ref members(PyObject_GetAttrString(cls, "__dict__"));
+  Ref items(members ? PyMapping_Items(members.get()) : nullptr);
+  if (!items) return -1;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject* name = PyTuple_GetItem(PyList_GET_ITEM(items.get(), i), 0);
+    PyObject* member = PyTuple_GetItem(PyList_GET_ITEM(items.get(), i), 1);
+    if (!name || !member) return -1;
+    if (!Py_IS_TYPE(member, &PyMemberDescr_Type)) continue;
+    const int known = PyDict_Contains(info.fields.get(), name);
+    if (known <= 0) return known;
+    info.slots.push_back(Ref::borrow(name));
+  }
+  return 1;
+}
+
+// 1, 0, or -1 with an error.
+int classify_dataclass(ClassInfo& info) {
+  PyTypeObject* type = info.type;
+  if (!lookup(type, "__dataclass_fields__")) return 0;
+  if (!is_plain_python(type) || !has_default_reduction(type) || !has_default_state(type) ||
+      lookup(type, "__getnewargs__")) {
+    return 0;
+  }
+  Ref fields(call_python(dataclass_fields, type_object(type)));
+  info.fields = Ref(fields ? PyDict_New() : nullptr);
+  if (!info.fields) return -1;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fields.get()); ++i) {
+    Ref name(PyObject_GetAttrString(PyTuple_GET_ITEM(fields.get(), i), "name"));
+    if (!name || PyDict_SetItem(info.fields.get(), name.get(), Py_None) != 0) return -1;
+    // A property of that name would run code when the field is set.
+    const Ref shadow = class_member(type, name.get());
+    if (shadow && Py_TYPE(shadow.get())->tp_descr_set && !Py_IS_TYPE(shadow.get(), &PyMemberDescr_Type)) return 0;
+  }
+  for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    const int plain = collect_slots(PyTuple_GET_ITEM(type->tp_mro, i), info);
+    if (plain <= 0) return plain;
+  }
+  info.has_dict = type->tp_dictoffset != 0;
+  return 1;
+}
+
+// Borrowed; null without an error when there is none.
+PyObject* optional_attribute(PyObject* module, const char* name) {
+  PyObject* found = PyObject_GetAttrString(module, name);
+  if (!found) PyErr_Clear();
+  return found;
+}
+
+}  // namespace
+
+bool init_class_shapes() {
+  PyDateTime_IMPORT;
+  Ref enums(PyImport_ImportModule("enum"));
+  Ref dataclasses(PyImport_ImportModule("dataclasses"));
+  if (!PyDateTimeAPI || !enums || !dataclasses) return false;
+  enum_type = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(enums.get(), "Enum"));
+  dataclass_fields = PyObject_GetAttrString(dataclasses.get(), "fields");
+  if (!enum_type || !dataclass_fields) return false;
+  dataclass_getstate = optional_attribute(dataclasses.get(), "_dataclass_getstate");
+  dataclass_setstate = optional_attribute(dataclasses.get(), "_dataclass_setstate");
+  return true;
+}
+
+bool classify(ClassInfo& info) {
+  info.encode = builtin_handler(info.type);
+  if (info.encode) return true;
+  for (const Standard& standard : kStandard) {
+    if (standard.name == info.name && is_found_by_name(type_object(info.type), info.name)) {
+      info.encode = standard.encode;
+      return true;
+    }
+  }
+  info.found_by_name = is_found_by_name(type_object(info.type), info.name);
+  info.encode = encode_unknown;
+  if (PyType_IsSubtype(info.type, enum_type)) {
+    info.encode = encode_enum;
+    info.shape = ClassShape::kEnum;
+    return true;
+  }
+  const bool is_tuple = PyType_IsSubtype(info.type, &PyTuple_Type);
+  const int fits = is_tuple ? classify_namedtuple(info) : classify_dataclass(info);
+  if (fits < 0) return false;
+  if (fits == 1) {
+    info.encode = is_tuple ? encode_namedtuple : encode_dataclass;
+    info.shape = is_tuple ? ClassShape::kNamedTuple : ClassShape::kDataclass;
+  } else if (lookup(info.type, "__cuda_array_interface__")) {
+    info.encode = encode_device_array;
+  }
+  return true;
+}
+
+bool has_native_kind(PyTypeObject* type) {
+  const PyTypeObject* const hot[] = {
+      &PyUnicode_Type,  &PyFloat_Type, &PyLong_Type,  &PyArray_Type, &PyDict_Type,      &PyBool_Type,
+      Py_TYPE(Py_None), &PyList_Type,  &PyTuple_Type, &PyBytes_Type, &PyByteArray_Type,
+  };
+  if (std::find(std::begin(hot), std::end(hot), type) != std::end(hot) || builtin_handler(type)) return true;
+  const std::string name = global_name(type_object(type));
+  return std::any_of(std::begin(kStandard), std::end(kStandard),
+                     [&](const Standard& standard) { return standard.name == name; }) &&
+         is_found_by_name(type_object(type), name);
+}
+
+bool is_harmless_factory(PyObject* object) {
+  const PyTypeObject* const harmless[] = {
+      &PyList_Type,      &PyDict_Type,      &PySet_Type,   &PyLong_Type,       &PyFloat_Type,
+      &PyUnicode_Type,   &PyTuple_Type,     &PyBool_Type,  &PyBytes_Type,      &PyComplex_Type,
+      &PyFrozenSet_Type, &PyByteArray_Type, &PyODict_Type, &PyBaseObject_Type,
+  };
+  return std::find(std::begin(harmless), std::end(harmless), reinterpret_cast<PyTypeObject*>(object)) !=
+         std::end(harmless);
+}
+
+}  // namespace shmtree::python

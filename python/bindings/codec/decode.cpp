@@ -1,0 +1,279 @@
+#include "bindings/codec/decode.h"
+
+#include "bindings/codec/decoder.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/exclusive.h"
+
+namespace shmtree::python {
+namespace {
+
+void drop(std::vector<PyObject*>& objects) noexcept {
+  // Taken out first: a destructor may run anything.
+  while (!objects.empty()) {
+    PyObject* object = objects.back();
+    objects.pop_back();
+    Py_XDECREF(object);
+  }
+}
+
+// Grows to the size needed by an index that the reader has checked. Numbers come in order, so mostly by one.
+template <class Object>
+Object& at(std::vector<Object>& objects, std::size_t index) {
+  if (index == objects.size()) return objects.emplace_back();
+  if (index > objects.size()) objects.resize(index + 1);
+  return objects[index];
+}
+
+Pool<DecoderTables> pool;
+
+constexpr std::size_t kKeptKeys = 256;
+
+}  // namespace
+
+void DecoderTables::drop_keys() noexcept {
+  for (const Key& key : keys) Py_XDECREF(key.str);  // of exact strs, which run nothing
+  keys.clear();
+  large_keys = false;
+}
+
+Decoder::Decoder(format::FrameReader& reader, DecodeContext& context)
+    : in(reader), context_(context), tables_(*pool.take()) {
+  ++tables_.message;
+}
+
+Decoder::~Decoder() {
+  if (tables_.large_keys || tables_.keys.size() > kKeptKeys) tables_.drop_keys();
+  drop(tables_.globals);
+  drop(tables_.copied);
+  drop(tables_.copied_externals);
+  drop(tables_.owners);
+  Py_XDECREF(frame_owner_);
+  pool.give_back(&tables_);
+}
+
+PyObject* Decoder::other_key(const format::Name& name) {
+  if (name.index < tables_.keys.size() && tables_.keys[name.index].message == tables_.message) {
+    return tables_.keys[name.index].str;
+  }
+  Ref made(corrupt_unless(tables_.known.get(name.text), "a name is not UTF-8"));
+  if (!made) return nullptr;
+  DecoderTables::Key& kept = at(tables_.keys, name.index);
+  Py_XDECREF(std::exchange(kept.str, made.release()));
+  kept.message = tables_.message;
+  tables_.large_keys |= name.text.size() > KeyCache::kLongest;
+  return kept.str;
+}
+
+PyObject* Decoder::global(const format::Name& name) {
+  if (in.failed()) return nullptr;
+  if (name.index < tables_.globals.size() && tables_.globals[name.index]) return tables_.globals[name.index];
+  Ref found = resolve_global(name.text, context_.allow_pickle);
+  if (!found) {
+    if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) corrupt_unless(nullptr, "a name is not UTF-8");
+    return nullptr;
+  }
+  // Only now: what was imported may have decoded something itself, but not with this decoder.
+  PyObject*& kept = at(tables_.globals, name.index);
+  return kept = found.release();
+}
+
+PyObject*& Decoder::copied_slot(const format::ArrayInfo& info) {
+  return at(info.external() ? tables_.copied_externals : tables_.copied, info.buffer);
+}
+
+PyObject* Decoder::owner_of(std::uint32_t block) {
+  PyObject*& owner = block == kOwnFrame ? frame_owner_ : at(tables_.owners, block);
+  if (!owner) owner = context_.make_owner(context_.state, block);
+  return owner;
+}
+
+PyObject* Decoder::corrupt_unless(PyObject* made, const char* what) {
+  if (made) [[likely]]
+    return made;
+  if (PyErr_Occurred()) {
+    Ref text(PyUnicode_FromFormat("The frame is corrupt: %s", what));
+    if (text) raise_corrupt_from_current(PyUnicode_AsUTF8(text.get()));
+  }
+  return nullptr;
+}
+
+// --- the walk --------------------------------------------------------------------------------------------------------
+
+PyObject* Decoder::node() {
+  const Kind kind = in.next_kind();
+  switch (kind) {
+    case Kind::kNone: Py_RETURN_NONE;
+    case Kind::kFalse: Py_RETURN_FALSE;
+    case Kind::kTrue: Py_RETURN_TRUE;
+    case Kind::kInt: return PyLong_FromLongLong(in.next_int());
+    case Kind::kFloat: return PyFloat_FromDouble(in.next_float());
+    case Kind::kStr: return decode_str(*this, in.next_string());
+    case Kind::kBytes: {
+      const std::string_view bytes = in.next_string();
+      return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+    }
+    case Kind::kArray: return array();
+    case Kind::kNumpyScalar: return decode_numpy_scalar(*this);
+    case Kind::kIntList: return int_list();
+    case Kind::kFloatList: return float_list();
+    case Kind::kStrDict:
+    case Kind::kDict:
+    case Kind::kList:
+    case Kind::kTuple: {
+      if (!in.enter()) return nullptr;
+      PyObject* made = container(kind);
+      in.leave();
+      return made;
+    }
+    default: return other(kind);
+  }
+}
+
+PyObject* Decoder::container(Kind kind) {
+  switch (kind) {
+    case Kind::kStrDict:
+    case Kind::kDict: {
+      Ref dict(PyDict_New());
+      return dict && decode_pairs(*this, dict.get(), kind == Kind::kStrDict) ? dict.release() : nullptr;
+    }
+    case Kind::kList: return list();
+    case Kind::kTuple: return tuple();
+    case Kind::kSet: return decode_set(*this, false);
+    case Kind::kFrozenSet: return decode_set(*this, true);
+    case Kind::kDeque: return decode_deque(*this);
+    case Kind::kOrderedDict: return decode_ordered_dict(*this, false);
+    case Kind::kStrOrderedDict: return decode_ordered_dict(*this, true);
+    case Kind::kDefaultDict: return decode_default_dict(*this);
+    case Kind::kCounter: return decode_counter(*this);
+    case Kind::kNamedTuple: return decode_namedtuple(*this);
+    case Kind::kDataclass: return decode_dataclass(*this);
+    case Kind::kEnumValue: return decode_enum(*this, true);
+    case Kind::kRegistered: return decode_registered(*this);
+    case Kind::kPickle: return decode_pickle(*this, false);
+    case Kind::kLongPickle: return decode_pickle(*this, true);
+    case Kind::kTime: return decode_time(*this);
+    case Kind::kDateTime: return decode_datetime(*this);
+    case Kind::kFraction: return decode_fraction(*this);
+    case Kind::kSlice: return decode_slice(*this);
+    case Kind::kMemoryView: return decode_memoryview(*this);
+    case Kind::kMaskedArray: return decode_masked_array(*this);
+    default: in.fail_kind(kind); return nullptr;
+  }
+}
+
+PyObject* Decoder::other(Kind kind) {
+  switch (kind) {
+    case Kind::kBigInt: return decode_big_int(*this);
+    case Kind::kComplex: {
+      const double real = in.next_float();
+      return PyComplex_FromDoubles(real, in.next_float());
+    }
+    case Kind::kLongStr: return decode_long_str(*this);
+    case Kind::kLongBytes: return decode_long_bytes(*this);
+    case Kind::kByteArray: return decode_bytearray(*this, false);
+    case Kind::kLongByteArray: return decode_bytearray(*this, true);
+    case Kind::kEllipsis: return Py_NewRef(Py_Ellipsis);
+    case Kind::kNotImplemented: return Py_NewRef(Py_NotImplemented);
+    case Kind::kEnum: return decode_enum(*this, false);
+    case Kind::kGlobal: return decode_global(*this);
+    case Kind::kDate: return decode_date(*this);
+    case Kind::kTimeDelta: return decode_timedelta(*this);
+    case Kind::kTimezoneUtc: return decode_timezone_utc(*this);
+    case Kind::kTimezone: return decode_timezone(*this);
+    case Kind::kZoneInfo: return decode_zoneinfo(*this);
+    case Kind::kDecimal: return decode_decimal(*this);
+    case Kind::kUuid: return decode_uuid(*this);
+    case Kind::kPath: return decode_path(*this);
+    case Kind::kRange: return decode_range(*this);
+    case Kind::kDType: return decode_dtype(*this);
+    case Kind::kTensor: return decode_tensor(*this);
+    default: break;
+  }
+  if (!in.enter()) return nullptr;
+  PyObject* made = container(kind);
+  in.leave();
+  return made;
+}
+
+PyObject* Decoder::list() {
+  const std::uint64_t count = in.next_count();
+  Ref list(PyList_New(static_cast<Py_ssize_t>(count)));
+  if (!list) return nullptr;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    PyObject* item = node();
+    if (!item) return nullptr;
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), item);
+  }
+  return list.release();
+}
+
+PyObject* Decoder::tuple() {
+  const std::uint64_t count = in.next_count();
+  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  if (!tuple) return nullptr;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    PyObject* item = node();
+    if (!item) return nullptr;
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), item);
+  }
+  return tuple.release();
+}
+
+PyObject* Decoder::int_list() {
+  const std::span<const std::int64_t> numbers = in.next_ints();
+  Ref list(PyList_New(static_cast<Py_ssize_t>(numbers.size())));
+  for (std::size_t i = 0; list && i < numbers.size(); ++i) {
+    PyObject* number = PyLong_FromLongLong(numbers[i]);
+    if (!number) return nullptr;
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), number);
+  }
+  return list.release();
+}
+
+PyObject* Decoder::float_list() {
+  const std::span<const double> numbers = in.next_floats();
+  Ref list(PyList_New(static_cast<Py_ssize_t>(numbers.size())));
+  for (std::size_t i = 0; list && i < numbers.size(); ++i) {
+    PyObject* number = PyFloat_FromDouble(numbers[i]);
+    if (!number) return nullptr;
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), number);
+  }
+  return list.release();
+}
+
+// --- the whole -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+void raise_from_frame(const Error& error) {
+  if (error.code != Code::kCorrupt) {
+    raise(error);
+  } else if (!PyErr_Occurred()) {
+    PyErr_SetString(error_types().corrupt_message, error.message.c_str());  // which ticket, whoever moves frames knows
+  }
+}
+
+}  // namespace
+
+PyObject* decode(std::span<const std::byte> frame, DecodeContext& context) {
+  Result<format::FrameReader> opened = format::FrameReader::open(frame);
+  if (!opened.ok()) {
+    raise_from_frame(opened.error());
+    return nullptr;
+  }
+  format::FrameReader& reader = *opened;
+  Decoder decoder(reader, context);
+  Ref made(decoder.node());
+  if (!made) {
+    raise_from_frame(reader.error());
+    return nullptr;
+  }
+  const Status finished = reader.finish();
+  if (!finished.ok()) {
+    raise_from_frame(finished.error());
+    return nullptr;
+  }
+  return made.release();
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,49 @@
+// Frames as Python objects.
+//
+// All calls need the GIL. Frames may come from anybody: what does not fit is an exception, never a crash.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "bindings/cpython/python_api.h"
+
+namespace shmtree::python {
+
+enum class CopyPolicy : std::uint8_t {
+  kAuto,  // small is copied, large is viewed
+  kAll,   // everything is copied
+  kNone,  // every array is a view
+};
+
+inline constexpr std::uint64_t kSmallMessageBytes = 16 << 10;
+inline constexpr std::uint64_t kSmallArrayBytes = 4 << 10;
+
+// Memory of another block that a message refers to.
+struct ExternalBlock {
+  std::span<std::byte> bytes{};
+  bool writable = false;
+};
+
+// Stands for the frame itself where blocks are numbered.
+inline constexpr std::uint32_t kOwnFrame = UINT32_MAX;
+
+struct DecodeContext {
+  CopyPolicy copy = CopyPolicy::kAuto;
+  bool allow_pickle = false;  // also: whether modules may be imported for classes
+  bool writable = true;       // views of the frame may be written, unless the array was read-only
+
+  // Makes what becomes the `base` of the views of one block: a new reference, or null with a Python error set. Called
+  // at most once for the frame (kOwnFrame) and for each external block, when the first view of it is made.
+  PyObject* (*make_owner)(void* state, std::uint32_t block) = nullptr;
+  void* state = nullptr;
+
+  // By `reference`. A message that refers to any other is corrupt.
+  std::span<const ExternalBlock> externals{};
+};
+
+// Null with a Python error set: CorruptMessage, PickleRefused, or what unpickling or unflattening raised.
+PyObject* decode(std::span<const std::byte> frame, DecodeContext& context);
+
+}  // namespace shmtree::python

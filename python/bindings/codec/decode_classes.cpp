@@ -1,0 +1,138 @@
+// Instances of classes that travel by name. What a name leads to is checked before it is used.
+#include "bindings/codec/decoder.h"
+#include "bindings/codec/pickle_support.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/gil.h"
+
+namespace shmtree::python {
+namespace {
+
+// The class of that name, if it is one of that shape. Null on failure.
+const ClassInfo* class_of(Decoder& decoder, ClassShape shape, const char* what) {
+  const format::Name name = decoder.in.next_name();
+  PyObject* cls = decoder.global(name);
+  if (!cls) return nullptr;
+  const ClassInfo* info = PyType_Check(cls) ? class_info(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
+  if (info && info->shape == shape) return info;
+  if (!PyErr_Occurred()) {
+    const std::string text(name.text);
+    PyErr_Format(error_types().corrupt_message, "The frame is corrupt: '%.500s' is no %s here", text.c_str(), what);
+  }
+  return nullptr;
+}
+
+PyObject* refuse(const char* what) {
+  PyErr_Format(error_types().pickle_refused,
+               "The message holds %s, and allow_pickle is False; allow_pickle=True loads it, if its origin is trusted",
+               what);
+  return nullptr;
+}
+
+}  // namespace
+
+PyObject* decode_namedtuple(Decoder& decoder) {
+  const ClassInfo* info = class_of(decoder, ClassShape::kNamedTuple, "namedtuple");
+  if (!info) return nullptr;
+  const std::uint64_t count = decoder.in.next_count();
+  if (count != static_cast<std::uint64_t>(info->field_count)) {
+    return decoder.in.fail("a namedtuple has another number of fields here"), nullptr;
+  }
+  Ref items(PyTuple_New(info->field_count));
+  for (Py_ssize_t i = 0; items && i < info->field_count; ++i) {
+    PyObject* item = decoder.node();
+    if (!item) return nullptr;
+    PyTuple_SET_ITEM(items.get(), i, item);
+  }
+  Ref arguments(items ? PyTuple_Pack(1, items.get()) : nullptr);
+  // What namedtuple's _make() does: the class's own __new__ need not take the fields in order.
+  return arguments ? PyTuple_Type.tp_new(info->type, arguments.get(), nullptr) : nullptr;
+}
+
+PyObject* decode_dataclass(Decoder& decoder) {
+  const ClassInfo* info = class_of(decoder, ClassShape::kDataclass, "dataclass");
+  if (!info) return nullptr;
+  const std::uint64_t count = decoder.in.next_count();
+  Ref nothing(PyTuple_New(0));
+  Ref made(nothing ? decoder.corrupt_unless(PyBaseObject_Type.tp_new(info->type, nothing.get(), nullptr),
+                                            "a dataclass cannot have instances")
+                   : nullptr);
+  for (std::uint64_t i = 0; made && i < count; ++i) {
+    Ref field = Ref::borrow(decoder.next_key());
+    if (!field || decoder.in.failed()) return nullptr;
+    const int known = PyDict_Contains(info->fields.get(), field.get());
+    if (known < 0) return nullptr;
+    if (known == 0) return decoder.in.fail("a dataclass has no such field here"), nullptr;
+    Ref value(decoder.node());
+    // Past any __setattr__ of the class: frozen ones have one that refuses.
+    if (!value || PyObject_GenericSetAttr(made.get(), field.get(), value.get()) != 0) return nullptr;
+  }
+  return made.release();
+}
+
+PyObject* decode_enum(Decoder& decoder, bool by_value) {
+  const ClassInfo* info = class_of(decoder, ClassShape::kEnum, "Enum");
+  if (!info) return nullptr;
+  if (by_value) {
+    Ref value(decoder.node());
+    return value ? decoder.corrupt_unless(call_python(type_object(info->type), value.get()),
+                                          "an Enum has no member of that value here")
+                 : nullptr;
+  }
+  Ref name = Ref::borrow(decoder.next_key());
+  Ref members(name ? PyObject_GetAttrString(type_object(info->type), "_member_map_") : nullptr);
+  if (!members || decoder.in.failed()) return nullptr;
+  Ref member = PyDict_Check(members.get()) ? item_of(members.get(), name.get()) : Ref();
+  if (!member && !PyErr_Occurred()) decoder.in.fail("an Enum has no member of that name here");
+  return member.release();
+}
+
+PyObject* decode_global(Decoder& decoder) {
+  PyObject* found = decoder.global(decoder.in.next_name());
+  if (!found) return nullptr;
+  if (!decoder.allow_pickle() && !is_harmless_factory(found)) return refuse("a class or function by name");
+  return Py_NewRef(found);
+}
+
+PyObject* decode_registered(Decoder& decoder) {
+  const format::Name name = decoder.in.next_name();
+  if (decoder.in.failed()) return nullptr;
+  const ClassInfo* info = registered_class(name.text);
+  if (!info && decoder.allow_pickle()) {
+    // Its module may register it when it is imported.
+    if (!decoder.global(name)) {
+      if (!PyErr_ExceptionMatches(PyExc_ImportError) && !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
+      PyErr_Clear();
+    }
+    info = registered_class(name.text);
+  }
+  if (!info) {
+    const std::string text(name.text);
+    PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here",
+                 text.c_str());
+    return nullptr;
+  }
+  // Held: a registration may be replaced meanwhile.
+  Ref unflatten = Ref::borrow(info->unflatten.get());
+  Ref flat(decoder.node());
+  return flat ? call_python(unflatten.get(), flat.get()) : nullptr;
+}
+
+PyObject* decode_pickle(Decoder& decoder, bool is_long) {
+  if (!decoder.allow_pickle()) return refuse("a pickle");
+  Ref data(is_long ? decode_long_bytes(decoder) : nullptr);
+  if (!is_long) {
+    const std::string_view bytes = decoder.in.next_string();
+    data = Ref(PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size())));
+  }
+  const std::uint64_t count = decoder.in.next_count();
+  if (!data || decoder.in.failed()) return nullptr;
+  Ref buffers(PyList_New(0));
+  for (std::uint64_t i = 0; buffers && i < count; ++i) {
+    if (decoder.in.next_kind() != Kind::kArray) return decoder.in.fail("a pickle's buffer is no array"), nullptr;
+    Ref buffer(decoder.array());
+    if (!buffer || PyList_Append(buffers.get(), buffer.get()) != 0) return nullptr;
+  }
+  return buffers ? load_pickle(data.get(), buffers.get()).release() : nullptr;
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,241 @@
+// Arrays, NumPy scalars and dtypes, masked arrays, torch tensors.
+#include <algorithm>
+
+#include "bindings/codec/decoder.h"
+#include "bindings/codec/dtypes.h"
+#include "bindings/codec/leaves.h"
+#include "bindings/cpython/gil.h"
+#include "bindings/cpython/large_copy.h"
+#include "bindings/objects/lease.h"
+
+namespace shmtree::python {
+namespace {
+
+static_assert(sizeof(npy_intp) == sizeof(std::int64_t), "shapes and strides are handed on as they are");
+
+const npy_intp* as_intp(const std::int64_t* values) noexcept {
+  return reinterpret_cast<const npy_intp*>(values);
+}
+
+PyArrayObject* as_array(PyObject* object) noexcept {
+  return reinterpret_cast<PyArrayObject*>(object);
+}
+
+// The alignment that no element type exceeds; buffers have it unless the frame itself lies badly.
+constexpr std::uintptr_t kEnoughAlignment = 16;
+
+// The dtype of a number or a text. Null on failure.
+Ref descr_for(Decoder& decoder, DType code, const format::Name& description) {
+  if (decoder.in.failed()) return Ref();
+  if (code == DType::kOther) return parse_dtype(description.text);
+  PyArray_Descr* descr = descr_of(code);
+  if (!descr) return decoder.in.fail("NumPy has no such dtype"), Ref();
+  return Ref::borrow(reinterpret_cast<PyObject*>(descr));
+}
+
+// Whether elements of this dtype are nothing but `bytes` bytes.
+bool is_plain(const PyArray_Descr* descr, std::uint64_t bytes) noexcept {
+  return !PyDataType_REFCHK(descr) && !PyDataType_HASSUBARRAY(descr) &&
+         static_cast<std::uint64_t>(PyDataType_ELSIZE(descr)) == bytes;
+}
+
+}  // namespace
+
+PyObject* Decoder::array() {
+  format::ArrayInfo info;
+  if (!in.next_array(info)) return nullptr;
+  if (info.dtype != DType::kOther) {
+    PyArray_Descr* plain = descr_of(info.dtype);
+    if (!plain) return in.fail("NumPy has no such dtype"), nullptr;
+    return make(info, plain);
+  }
+  Ref parsed = parse_dtype(info.description.text);
+  if (!parsed) return nullptr;
+  auto* descr = reinterpret_cast<PyArray_Descr*>(parsed.get());
+  if (!is_plain(descr, info.item_bytes)) return in.fail("a dtype has another size than its elements"), nullptr;
+  return make(info, descr);
+}
+
+PyObject* Decoder::make(const format::ArrayInfo& info, PyArray_Descr* descr) {
+  if (info.nbytes == 0) return empty(info, descr);
+  Place place;
+  std::uint32_t block = kOwnFrame;
+  if (info.external()) {
+    const format::External range = in.external(info.buffer);
+    block = range.reference;
+    if (block >= context_.externals.size()) return in.fail("it refers to a block that it has not"), nullptr;
+    const ExternalBlock& known = context_.externals[block];
+    if (range.offset > known.bytes.size() || range.bytes > known.bytes.size() - range.offset) {
+      return in.fail("it refers to bytes outside of a block"), nullptr;
+    }
+    place.buffer = known.bytes.data() + range.offset;
+    place.writable = known.writable;
+  } else {
+    place.buffer = const_cast<std::byte*>(info.data) - info.offset;
+    place.writable = context_.writable;
+  }
+  if (is_copied(info, place.buffer)) return copy(info, descr, place.buffer);
+  place.base = owner_of(block);
+  return place.base ? view(info, descr, place) : nullptr;
+}
+
+bool Decoder::is_copied(const format::ArrayInfo& info, const std::byte* buffer) const noexcept {
+  switch (context_.copy) {
+    case CopyPolicy::kAll: return true;
+    case CopyPolicy::kNone: return false;
+    case CopyPolicy::kAuto: break;
+  }
+  // By buffer, not by array: all arrays on one buffer share memory, or none does.
+  if (info.buffer_bytes < kSmallArrayBytes) return true;
+  if (!info.external() && in.total_bytes() <= kSmallMessageBytes) return true;
+  return reinterpret_cast<std::uintptr_t>(buffer) % kEnoughAlignment != 0;
+}
+
+PyObject* Decoder::empty(const format::ArrayInfo& info, PyArray_Descr* descr) {
+  const int order = info.flags & format::kFortran ? NPY_ARRAY_F_CONTIGUOUS : 0;
+  Py_INCREF(reinterpret_cast<PyObject*>(descr));
+  PyObject* made =
+      PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape), nullptr, nullptr, order, nullptr);
+  if (!made) return corrupt_unless(nullptr, "an array cannot have such a shape");
+  if (info.read_only()) PyArray_CLEARFLAGS(as_array(made), NPY_ARRAY_WRITEABLE);
+  return made;
+}
+
+PyObject* Decoder::view(const format::ArrayInfo& info, PyArray_Descr* descr, const Place& place) {
+  const int flags = place.writable && !info.read_only() ? NPY_ARRAY_WRITEABLE : 0;
+  Py_INCREF(reinterpret_cast<PyObject*>(descr));
+  Ref made(PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape), as_intp(info.strides),
+                                place.buffer + info.offset, flags, nullptr));
+  if (!made) return corrupt_unless(nullptr, "an array cannot have such a shape");
+  // Others read the block of such an array, too, so nobody may make it writable again.
+  if (info.external() && info.read_only() && is_lease(place.base)) as_lease(place.base)->writable = false;
+  Py_INCREF(place.base);
+  if (PyArray_SetBaseObject(as_array(made.get()), place.base) != 0) return nullptr;
+  return made.release();
+}
+
+PyObject* Decoder::copy(const format::ArrayInfo& info, PyArray_Descr* descr, const std::byte* buffer) {
+  PyObject* first = copied_slot(info);
+  if (!first && info.contiguous() && info.nbytes == info.buffer_bytes) {
+    PyObject* made = empty(info, descr);
+    if (!made) return nullptr;
+    copy_large(PyArray_DATA(as_array(made)), buffer, info.nbytes);
+    copied_slot(info) = Py_NewRef(made);
+    return made;
+  }
+  if (!first) {
+    const auto bytes = static_cast<npy_intp>(info.buffer_bytes);
+    first = PyArray_SimpleNew(1, &bytes, NPY_UINT8);
+    if (!first) return nullptr;
+    copy_large(PyArray_DATA(as_array(first)), buffer, info.buffer_bytes);
+    copied_slot(info) = first;
+  }
+  return view(info, descr, {static_cast<std::byte*>(PyArray_DATA(as_array(first))), first, true});
+}
+
+std::pair<std::int64_t, std::int64_t> Decoder::extent_of(const format::ArrayInfo& info) noexcept {
+  std::int64_t low = info.offset;
+  std::int64_t high = info.offset + static_cast<std::int64_t>(info.item_bytes);
+  for (std::size_t i = 0; i < info.ndim; ++i) {
+    const std::int64_t reach = (info.shape[i] - 1) * info.strides[i];
+    (reach < 0 ? low : high) += reach;
+  }
+  return {low, high};
+}
+
+PyObject* Decoder::memory(const format::ArrayInfo& info, std::int64_t from, std::int64_t bytes) {
+  format::ArrayInfo plain;
+  plain.dtype = DType::kUInt8;
+  plain.flags = static_cast<std::uint8_t>(info.flags & (format::kReadOnly | format::kExternal));
+  plain.ndim = 1;
+  plain.item_bytes = 1;
+  plain.elements = plain.nbytes = static_cast<std::uint64_t>(bytes);
+  plain.data = info.data ? info.data - info.offset + from : nullptr;
+  plain.buffer = info.buffer;
+  plain.buffer_bytes = info.buffer_bytes;
+  plain.offset = from;
+  plain.shape[0] = bytes;
+  plain.strides[0] = 1;
+  return make(plain, descr_of(DType::kUInt8));
+}
+
+PyObject* decode_numpy_scalar(Decoder& decoder) {
+  format::Name description;
+  const DType code = decoder.in.next_dtype(description);
+  Ref parsed = descr_for(decoder, code, description);
+  if (!parsed) return nullptr;
+  auto* descr = reinterpret_cast<PyArray_Descr*>(parsed.get());
+  const std::uint64_t bytes = code == DType::kOther ? decoder.in.next_length() : item_bytes(code);
+  const std::string_view data = decoder.in.next_text(bytes);
+  if (!is_plain(descr, bytes)) decoder.in.fail("a dtype has another size than its elements");
+  if (decoder.in.failed()) return nullptr;
+  if (code != DType::kOther) {
+    alignas(16) char value[16];
+    std::memcpy(value, data.data(), data.size());
+    return PyArray_Scalar(value, descr, nullptr);
+  }
+  // What has fields is a view of an array of its own.
+  Ref box(PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(parsed.release()), 0, nullptr, nullptr,
+                               nullptr, 0, nullptr));
+  if (!box) return nullptr;
+  if (!data.empty()) std::memcpy(PyArray_DATA(as_array(box.get())), data.data(), data.size());
+  return decoder.corrupt_unless(PyArray_ToScalar(PyArray_DATA(as_array(box.get())), as_array(box.get())),
+                                "a NumPy scalar has impossible contents");
+}
+
+PyObject* decode_dtype(Decoder& decoder) {
+  format::Name description;
+  const DType code = decoder.in.next_dtype(description);
+  return descr_for(decoder, code, description).release();
+}
+
+PyObject* decode_masked_array(Decoder& decoder) {
+  if (decoder.in.peek_kind() != Kind::kArray) return decoder.in.fail("a masked array has no array"), nullptr;
+  Ref data(decoder.node());
+  Ref mask(data ? decoder.node() : nullptr);
+  Ref fill(mask ? decoder.node() : nullptr);
+  const std::uint64_t hard = decoder.in.next_length();
+  if (hard > 1) decoder.in.fail("a masked array has an unknown flag");
+  if (!fill || decoder.in.failed()) return nullptr;
+  return decoder.corrupt_unless(
+      call_python(leaf_functions().masked_build, data.get(), mask.get(), fill.get(), hard ? Py_True : Py_False),
+      "a masked array's parts do not fit together");
+}
+
+namespace {
+
+Ref tuple_of(const std::int64_t* values, std::size_t count) {
+  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (std::size_t i = 0; tuple && i < count; ++i) {
+    PyObject* value = PyLong_FromLongLong(values[i]);
+    if (!value) return Ref();
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), value);
+  }
+  return tuple;
+}
+
+}  // namespace
+
+PyObject* decode_tensor(Decoder& decoder) {
+  const std::uint64_t flags = decoder.in.next_length();
+  format::ArrayInfo info;
+  if (flags > 3) decoder.in.fail("a tensor has unknown flags");
+  if (!decoder.in.next_array(info)) return nullptr;
+  const bool is_strided = !info.contiguous();
+  const bool is_backward = std::any_of(info.strides, info.strides + info.ndim, [](std::int64_t s) { return s < 0; });
+  if (info.dtype == DType::kOther || info.flags & format::kFortran || (is_strided && is_backward)) {
+    return decoder.in.fail("a tensor cannot lie in memory like that"), nullptr;
+  }
+  const auto [low, high] = info.nbytes == 0 ? std::pair<std::int64_t, std::int64_t>{} : Decoder::extent_of(info);
+  Ref memory(decoder.memory(info, low, high - low));
+  Ref shape = tuple_of(info.shape, info.ndim);
+  Ref strides = is_strided ? tuple_of(info.strides, info.ndim) : Ref::borrow(Py_None);
+  if (!memory || !shape || !strides) return nullptr;
+  return decoder.corrupt_unless(
+      PyObject_CallFunction(leaf_functions().tensor_build, "OiiOOL", memory.get(), static_cast<int>(info.dtype),
+                            static_cast<int>(flags), shape.get(), strides.get(),
+                            static_cast<long long>(info.nbytes == 0 ? 0 : info.offset - low)),
+      "a tensor cannot be made of it");
+}
+
+}  // namespace shmtree::python

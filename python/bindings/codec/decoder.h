@@ -1,0 +1,146 @@
+// The walk over one frame. Internal to the decode_*.cpp files.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "bindings/codec/class_registry.h"
+#include "bindings/codec/decode.h"
+#include "bindings/codec/key_cache.h"
+#include "format/frame_reader.h"
+
+namespace shmtree::python {
+
+// What a walk remembers by number; reused, since most messages need as much of it as the one before.
+struct DecoderTables {
+  // The str of a name, kept over messages, since the next one mostly has the same keys in the same order.
+  struct Key {
+    PyObject* str = nullptr;    // null for what was not used as a key
+    std::uint64_t message = 0;  // the last one in which it was that name
+  };
+  DecoderTables() = default;
+  DecoderTables(const DecoderTables&) = delete;
+  DecoderTables& operator=(const DecoderTables&) = delete;
+  ~DecoderTables() { drop_keys(); }
+  void drop_keys() noexcept;
+
+  KeyCache known;
+  std::uint64_t message = 0;
+  bool large_keys = false;         // not to be kept
+  std::vector<Key> keys;           // by number of the name
+  std::vector<PyObject*> globals;  // likewise
+  std::vector<PyObject*> copied;   // by number of the buffer: an array on its copy
+  std::vector<PyObject*> copied_externals;
+  std::vector<PyObject*> owners;  // by external block
+};
+
+// Functions that return a new reference, or null. Then either a Python error is set, or the reader has failed and its
+// error becomes the exception at the end of the walk.
+class Decoder {
+ public:
+  Decoder(format::FrameReader& reader, DecodeContext& context);
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+  ~Decoder();
+
+  PyObject* node();
+  // For what must not be a Python error of its own: unhashable keys, dates out of range.
+  PyObject* corrupt_unless(PyObject* made, const char* what);
+
+  // The str of the next name, kept so that its repeats cost nothing. Owned by the decoder; null on failure.
+  PyObject* next_key() {
+    if (const std::size_t index = in.names(); index < tables_.keys.size()) [[likely]] {
+      DecoderTables::Key& known = tables_.keys[index];
+      if (known.str && KeyCache::is_kept(known.str) && in.next_name_is(KeyCache::text_of(known.str))) [[likely]] {
+        known.message = tables_.message;
+        return known.str;
+      }
+    }
+    return other_key(in.next_name());
+  }
+  // The class or function of a name, likewise.
+  PyObject* global(const format::Name& name);
+
+  // What stands in the frame as one array.
+  PyObject* array();
+  // The bytes of a described array as a one-dimensional array of uint8, viewed or copied as any array.
+  PyObject* memory(const format::ArrayInfo& info, std::int64_t from, std::int64_t bytes);
+
+  DecodeContext& context() noexcept { return context_; }
+  bool allow_pickle() const noexcept { return context_.allow_pickle; }
+  // Where extent of the elements starts and ends, from the start of their buffer.
+  static std::pair<std::int64_t, std::int64_t> extent_of(const format::ArrayInfo& info) noexcept;
+
+  format::FrameReader& in;
+
+ private:
+  // What a view is made on.
+  struct Place {
+    std::byte* buffer = nullptr;  // where its buffer, or external range, begins
+    PyObject* base = nullptr;     // borrowed
+    bool writable = false;
+  };
+
+  PyObject* other_key(const format::Name& name);
+  PyObject* container(Kind kind);
+  PyObject* other(Kind kind);
+  PyObject* list();
+  PyObject* tuple();
+  PyObject* int_list();
+  PyObject* float_list();
+
+  bool is_copied(const format::ArrayInfo& info, const std::byte* buffer) const noexcept;
+  PyObject* owner_of(std::uint32_t block);
+  PyObject*& copied_slot(const format::ArrayInfo& info);
+  PyObject* make(const format::ArrayInfo& info, PyArray_Descr* descr);
+  PyObject* empty(const format::ArrayInfo& info, PyArray_Descr* descr);
+  PyObject* view(const format::ArrayInfo& info, PyArray_Descr* descr, const Place& place);
+  PyObject* copy(const format::ArrayInfo& info, PyArray_Descr* descr, const std::byte* buffer);
+
+  DecodeContext& context_;
+  DecoderTables& tables_;
+  PyObject* frame_owner_ = nullptr;
+};
+
+// By file.
+PyObject* decode_str(Decoder& decoder, std::string_view text);  // decode_scalars.cpp
+PyObject* decode_long_str(Decoder& decoder);
+PyObject* decode_big_int(Decoder& decoder);
+PyObject* decode_long_bytes(Decoder& decoder);
+PyObject* decode_bytearray(Decoder& decoder, bool is_long);
+PyObject* decode_memoryview(Decoder& decoder);
+PyObject* decode_range(Decoder& decoder);
+PyObject* decode_slice(Decoder& decoder);
+
+PyObject* decode_set(Decoder& decoder, bool frozen);  // decode_containers.cpp
+PyObject* decode_deque(Decoder& decoder);
+PyObject* decode_default_dict(Decoder& decoder);
+PyObject* decode_counter(Decoder& decoder);
+PyObject* decode_ordered_dict(Decoder& decoder, bool str_keys);
+bool decode_pairs(Decoder& decoder, PyObject* dict, bool str_keys);
+
+PyObject* decode_date(Decoder& decoder);  // decode_stdlib.cpp
+PyObject* decode_time(Decoder& decoder);
+PyObject* decode_datetime(Decoder& decoder);
+PyObject* decode_timedelta(Decoder& decoder);
+PyObject* decode_timezone(Decoder& decoder);
+PyObject* decode_timezone_utc(Decoder& decoder);
+PyObject* decode_zoneinfo(Decoder& decoder);
+PyObject* decode_decimal(Decoder& decoder);
+PyObject* decode_fraction(Decoder& decoder);
+PyObject* decode_uuid(Decoder& decoder);
+PyObject* decode_path(Decoder& decoder);
+
+PyObject* decode_numpy_scalar(Decoder& decoder);  // decode_numpy.cpp
+PyObject* decode_dtype(Decoder& decoder);
+PyObject* decode_masked_array(Decoder& decoder);
+PyObject* decode_tensor(Decoder& decoder);
+
+PyObject* decode_namedtuple(Decoder& decoder);  // decode_classes.cpp
+PyObject* decode_dataclass(Decoder& decoder);
+PyObject* decode_enum(Decoder& decoder, bool by_value);
+PyObject* decode_global(Decoder& decoder);
+PyObject* decode_registered(Decoder& decoder);
+PyObject* decode_pickle(Decoder& decoder, bool is_long);
+
+}  // namespace shmtree::python

@@ -1,0 +1,217 @@
+#include "bindings/codec/describe.h"
+
+#include <charconv>
+
+#include "format/frame_reader.h"
+#include "format/grammar.h"
+
+namespace shmtree::python {
+namespace {
+
+constexpr std::uint64_t kShownItems = 100;
+constexpr std::size_t kShownText = 60;
+constexpr std::size_t kIndent = 2;
+
+// Not operator+: gcc 12 sees overlapping copies in `"..." + std::string()` (its bug 105651).
+template <class... Parts>
+std::string join(const Parts&... parts) {
+  std::string out;
+  (out.append(std::string_view(parts)), ...);
+  return out;
+}
+
+std::string number(double value) {
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  return std::string(buffer, end);
+}
+
+// Printable and on one line; what is not UTF-8 is not met here.
+std::string quoted(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text.substr(0, kShownText)) out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+  while (text.size() > kShownText && (static_cast<unsigned char>(out.back()) & 0xc0) == 0x80) out.pop_back();
+  return join(out, text.size() > kShownText ? "'..." : "'");
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  return join(std::to_string(bytes), bytes == 1 ? " byte" : " bytes");
+}
+
+class Describer {
+ public:
+  explicit Describer(format::FrameReader& reader) : in_(reader) {}
+
+  std::string text() { return std::move(out_); }
+
+  // Writes the lines of the next node, the first one after `label`. False after a failure.
+  bool node(std::size_t indent, const std::string& label) {
+    if (!in_.enter()) return false;
+    const Kind kind = in_.next_kind();
+    const char* rule = format::grammar_of(kind);
+    if (!rule) return in_.fail_kind(kind), false;
+    Line line{indent, join(label, name_of(kind)), false};
+    for (; *rule != '\0' && *rule != '*'; ++rule) {
+      if (*rule == 'V') {
+        emit(line);
+        if (!node(indent + kIndent, "")) return false;
+      } else {
+        line.text += detail(*rule, line, indent);
+      }
+    }
+    if (*rule == '*' && !items(rule + 1, line)) return false;
+    emit(line);
+    in_.leave();
+    return !in_.failed();
+  }
+
+ private:
+  struct Line {
+    std::size_t indent;
+    std::string text;
+    bool is_out;
+  };
+
+  void emit(Line& line) {
+    if (line.is_out) return;
+    line.is_out = true;
+    add(line.indent, line.text);
+  }
+
+  void add(std::size_t indent, const std::string& text) {
+    if (muted_ == 0) out_.append(indent, ' ').append(text).append("\n");
+  }
+
+  // What one letter of the grammar takes, as text. V and * are not among them.
+  std::string detail(char letter, Line& line, std::size_t indent) {
+    switch (letter) {
+      case 'I': return join(" ", std::to_string(in_.next_int()));
+      case 'F': return join(" ", number(in_.next_float()));
+      case 'L': return join(" ", std::to_string(in_.next_length()));
+      case 'N': return join(" ", in_.next_name().text);
+      case 'S': return join(" ", quoted(in_.next_string()));
+      case 'B': return join(" of ", bytes_text(in_.next_string().size()));
+      case 'U': return in_.next_text(16).empty() ? "" : " of 16 bytes";
+      case 'A': return array();
+      case 'D': return join(" ", dtype(nullptr));
+      case 'E': return scalar();
+      case 'Q': return deque(line);
+      case 'Y': return in_.next_length() != 0 ? join(" ", quoted(in_.next_string())) : "";
+      case 'Z':
+        if (in_.next_length() & 2) {
+          emit(line);
+          node(indent + kIndent, "");
+        }
+        return "";
+      default: in_.fail("its kind has an unknown part"); return "";
+    }
+  }
+
+  std::string dtype(std::size_t* item) {
+    format::Name description;
+    const DType code = in_.next_dtype(description);
+    if (item) *item = item_bytes(code);
+    if (code != DType::kOther) return std::string(name_of(code));
+    if (item) *item = in_.next_length();
+    return std::string(description.text.substr(0, kShownText));
+  }
+
+  std::string scalar() {
+    std::size_t item = 0;
+    std::string name = dtype(&item);
+    in_.next_text(item);
+    return join(" ", name);
+  }
+
+  std::string array() {
+    format::ArrayInfo info;
+    if (!in_.next_array(info)) return "";
+    std::string text = " ";
+    text += info.dtype == DType::kOther ? info.description.text.substr(0, kShownText) : name_of(info.dtype);
+    text += " (";
+    for (std::size_t i = 0; i < info.ndim; ++i) text += join(i ? ", " : "", std::to_string(info.shape[i]));
+    text += info.ndim == 1 ? ",) " : ") ";
+    text += bytes_text(info.nbytes);
+    if (info.buffer != format::kNoIndex)
+      text += join(info.external() ? ", range " : ", buffer ", std::to_string(info.buffer));
+    if (info.flags & format::kFortran) text += ", Fortran order";
+    if (info.flags & format::kStrided) text += ", strided";
+    if (info.read_only()) text += ", read-only";
+    return text;
+  }
+
+  std::string deque(Line& line) {
+    const std::uint64_t count = in_.next_count();
+    const std::uint64_t bound = in_.next_length();
+    line.text += join(" of ", std::to_string(count));
+    if (bound) line.text += join(", at most ", std::to_string(bound - 1));
+    emit(line);
+    repeat("V", count, line.indent);
+    return "";
+  }
+
+  bool items(const char* rule, Line& line) {
+    if (*rule == 'I' || *rule == 'F') {
+      const std::size_t count = *rule == 'I' ? in_.next_ints().size() : in_.next_floats().size();
+      line.text += join(" of ", std::to_string(count));
+      return !in_.failed();
+    }
+    const bool pairs = rule[0] == 'V' && rule[1] == 'V';
+    const std::uint64_t count = in_.next_count(pairs ? 2 : 1);
+    if (line.is_out) {
+      add(line.indent + kIndent, join(std::to_string(count), " entries"));
+    } else {
+      line.text += join(" of ", std::to_string(count));
+    }
+    emit(line);
+    return repeat(rule, count, line.indent);
+  }
+
+  bool repeat(std::string_view rule, std::uint64_t count, std::size_t indent) {
+    for (std::uint64_t i = 0; i < count && !in_.failed(); ++i) {
+      if (i == kShownItems) {
+        add(indent + kIndent, join("... and ", std::to_string(count - kShownItems), " more"));
+        ++muted_;
+      }
+      const std::string label = rule == "NV"   ? join(quoted(in_.next_name().text), ": ")
+                                : rule == "VV" ? join(key(), ": ")
+                                               : std::string();
+      if (!node(indent + kIndent, label)) return false;
+    }
+    if (count > kShownItems) --muted_;
+    return !in_.failed();
+  }
+
+  // A key in one line.
+  std::string key() {
+    std::string lines;
+    lines.swap(out_);
+    node(0, "");
+    lines.swap(out_);
+    for (char& c : lines) {
+      if (c == '\n') c = ' ';
+    }
+    if (!lines.empty()) lines.pop_back();
+    return lines;
+  }
+
+  format::FrameReader& in_;
+  std::string out_;
+  std::size_t muted_ = 0;
+};
+
+}  // namespace
+
+Result<std::string> describe_frame(std::span<const std::byte> frame) {
+  Result<format::FrameReader> opened = format::FrameReader::open(frame);
+  if (!opened.ok()) return opened.error();
+  format::FrameReader& reader = *opened;
+  Describer describer(reader);
+  if (!describer.node(0, "")) return reader.error();
+  const Status finished = reader.finish();
+  if (!finished.ok()) return finished.error();
+  return join("frame of ", bytes_text(reader.total_bytes()), ", ", std::to_string(reader.metadata_bytes()),
+              " of them metadata\n", describer.text());
+}
+
+}  // namespace shmtree::python

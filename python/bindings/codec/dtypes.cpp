@@ -1,0 +1,167 @@
+#include "bindings/codec/dtypes.h"
+
+#include <array>
+#include <string>
+#include <unordered_map>
+
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/exclusive.h"
+#include "bindings/cpython/gil.h"
+
+namespace shmtree::python {
+namespace {
+
+constexpr int kPlainTypes = 24;  // NPY_BOOL to NPY_HALF
+
+std::array<PyArray_Descr*, kMaxDType + 1> descr_by_code{};
+std::array<PyArray_Descr*, kPlainTypes> descr_by_number{};
+std::array<DType, kPlainTypes> code_by_number{};
+
+PyObject* describe_function = nullptr;
+PyObject* parse_function = nullptr;
+
+DType integer_code(int bytes, bool is_signed) noexcept {
+  switch (bytes) {
+    case 1: return is_signed ? DType::kInt8 : DType::kUInt8;
+    case 2: return is_signed ? DType::kInt16 : DType::kUInt16;
+    case 4: return is_signed ? DType::kInt32 : DType::kUInt32;
+    default: return is_signed ? DType::kInt64 : DType::kUInt64;
+  }
+}
+
+void enter(int number, DType code) {
+  PyArray_Descr* descr = PyArray_DescrFromType(number);
+  const auto index = static_cast<std::size_t>(number);
+  descr_by_number[index] = descr;
+  code_by_number[index] = code;
+  // The first of several C types of one size is the one that NumPy prefers.
+  PyArray_Descr*& preferred = descr_by_code[static_cast<std::size_t>(code)];
+  if (!preferred) preferred = descr;
+}
+
+// The text of the dtypes described last, by address; holds both, so that an address means one dtype.
+struct Described {
+  PyArray_Descr* descr = nullptr;
+  PyObject* text = nullptr;
+  bool with_objects = false;
+};
+std::array<Described, 64> described;
+Mutex described_mutex;
+
+Described& described_slot(PyArray_Descr* descr) noexcept {
+  return described[(reinterpret_cast<std::uintptr_t>(descr) >> 4) * 0x9e3779b97f4a7c15u >> 58];
+}
+
+Mutex parsed_mutex;
+std::unordered_map<std::string, PyObject*>& parsed() {
+  static auto* dtypes = new std::unordered_map<std::string, PyObject*>();
+  return *dtypes;
+}
+
+Ref described_before(PyArray_Descr* descr, bool with_objects) {
+  const std::lock_guard guard(described_mutex);
+  const Described& slot = described_slot(descr);
+  return slot.descr == descr && slot.with_objects == with_objects ? Ref::borrow(slot.text) : Ref();
+}
+
+void remember(PyArray_Descr* descr, bool with_objects, PyObject* text) {
+  Ref old_descr, old_text;  // dropped after the lock
+  const std::lock_guard guard(described_mutex);
+  Described& slot = described_slot(descr);
+  old_descr = Ref(reinterpret_cast<PyObject*>(std::exchange(slot.descr, descr)));
+  old_text = Ref(std::exchange(slot.text, Py_NewRef(text)));
+  Py_INCREF(reinterpret_cast<PyObject*>(descr));
+  slot.with_objects = with_objects;
+}
+
+Ref parsed_before(const std::string& text) {
+  const std::lock_guard guard(parsed_mutex);
+  const auto found = parsed().find(text);
+  return found == parsed().end() ? Ref() : Ref::borrow(found->second);
+}
+
+void remember(std::string text, PyObject* dtype) {
+  constexpr std::size_t kMostKept = 1024;
+  std::unordered_map<std::string, PyObject*> old;
+  {
+    const std::lock_guard guard(parsed_mutex);
+    if (parsed().size() >= kMostKept) old.swap(parsed());
+    if (parsed().emplace(std::move(text), dtype).second) Py_INCREF(dtype);
+  }
+  for (const auto& [name, each] : old) Py_DECREF(each);
+}
+
+std::string_view view_of(PyObject* text) {
+  if (text == Py_None) return {};
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text, &size);
+  return data ? std::string_view(data, static_cast<std::size_t>(size)) : std::string_view();
+}
+
+}  // namespace
+
+bool init_dtypes() {
+  enter(NPY_BOOL, DType::kBool);
+  // long before long long, int before long: the names np.int64 and np.int32 stand for.
+  enter(NPY_LONG, integer_code(sizeof(long), true));
+  enter(NPY_ULONG, integer_code(sizeof(long), false));
+  enter(NPY_BYTE, DType::kInt8);
+  enter(NPY_UBYTE, DType::kUInt8);
+  enter(NPY_SHORT, DType::kInt16);
+  enter(NPY_USHORT, DType::kUInt16);
+  enter(NPY_INT, DType::kInt32);
+  enter(NPY_UINT, DType::kUInt32);
+  enter(NPY_LONGLONG, DType::kInt64);
+  enter(NPY_ULONGLONG, DType::kUInt64);
+  enter(NPY_HALF, DType::kFloat16);
+  enter(NPY_FLOAT, DType::kFloat32);
+  enter(NPY_DOUBLE, DType::kFloat64);
+  enter(NPY_CFLOAT, DType::kComplex64);
+  enter(NPY_CDOUBLE, DType::kComplex128);
+  Ref module(PyImport_ImportModule("shmtree._dtypes"));
+  if (!module) return false;
+  describe_function = PyObject_GetAttrString(module.get(), "describe");
+  parse_function = PyObject_GetAttrString(module.get(), "parse");
+  return describe_function && parse_function;
+}
+
+DType dtype_code(PyArray_Descr* descr) noexcept {
+  const int number = descr->type_num;
+  if (number < 0 || number >= kPlainTypes) return DType::kOther;
+  const auto index = static_cast<std::size_t>(number);
+  // NumPy keeps one object for each; others of the same number have another byte order or metadata.
+  if (descr_by_number[index] == descr) [[likely]]
+    return code_by_number[index];
+  return DType::kOther;
+}
+
+PyArray_Descr* descr_of(DType code) noexcept {
+  const auto index = static_cast<std::size_t>(code);
+  return index <= kMaxDType ? descr_by_code[index] : nullptr;
+}
+
+bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::string_view* text) {
+  *owner = described_before(descr, with_objects);
+  if (!*owner) {
+    *owner = Ref(call_python(describe_function, reinterpret_cast<PyObject*>(descr), with_objects ? Py_True : Py_False));
+    if (!*owner) return false;
+    remember(descr, with_objects, owner->get());
+  }
+  *text = view_of(owner->get());
+  return !PyErr_Occurred();
+}
+
+Ref parse_dtype(std::string_view text) {
+  std::string key(text);
+  if (Ref known = parsed_before(key)) return known;
+  Ref argument(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "strict"));
+  Ref descr(argument ? call_python(parse_function, argument.get()) : nullptr);
+  if (!descr) {
+    raise_corrupt_from_current("The frame is corrupt: it describes a dtype that NumPy does not know");
+    return Ref();
+  }
+  remember(std::move(key), descr.get());
+  return descr;
+}
+
+}  // namespace shmtree::python

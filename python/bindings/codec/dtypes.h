@@ -1,0 +1,29 @@
+// NumPy's dtypes as the frame's: a number for the plain ones, a text for all others (docs/frame.md).
+//
+// All calls need the GIL.
+#pragma once
+
+#include <string_view>
+
+#include "bindings/cpython/python_api.h"
+#include "shmtree/kind.h"
+
+namespace shmtree::python {
+
+// False with a Python error set.
+bool init_dtypes();
+
+// kOther for everything that is not a plain little-endian number.
+DType dtype_code(PyArray_Descr* descr) noexcept;
+
+// Borrowed; null for kOther and for what NumPy does not have.
+PyArray_Descr* descr_of(DType code) noexcept;
+
+// The text of a dtype with code kOther, valid for as long as `owner` is kept. False with a Python error set; an empty
+// text for what only pickle can send: objects inside (unless `with_objects`), metadata, classes of their own.
+bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::string_view* text);
+
+// The dtype of such a text, from anywhere: checked. Null with CorruptMessage set.
+Ref parse_dtype(std::string_view text);
+
+}  // namespace shmtree::python

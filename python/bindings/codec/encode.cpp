@@ -1,0 +1,326 @@
+#include "bindings/codec/encode.h"
+
+#include "bindings/codec/encoder.h"
+#include "bindings/codec/pickle_support.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/exclusive.h"
+#include "bindings/objects/loan.h"
+
+namespace shmtree::python {
+namespace {
+
+Pool<EncodeSession> pool;
+
+}  // namespace
+
+BorrowedSession::BorrowedSession() : session_(pool.take()) {}
+
+BorrowedSession::~BorrowedSession() {
+  session_->clear();
+  pool.give_back(session_);
+}
+
+void EncodeSession::clear() {
+  builder_.clear();
+  met_.clear();
+  names_.clear();
+  // Destructors may run anything, also something that makes this vector grow again.
+  while (!kept_.empty()) {
+    PyObject* object = kept_.back();
+    kept_.pop_back();
+    Py_DECREF(object);
+  }
+}
+
+bool EncodeSession::walk(PyObject* object, const EncodeOptions& options) {
+  for (const bool careful : {false, true}) {
+    Encoder encoder(*this, options, careful);
+    if (encoder.child(object)) return true;
+    if (!encoder.wants_care() && !encoder.wants_pickle()) return false;
+    start_over(options);
+    if (encoder.wants_pickle()) break;
+  }
+  return encode_pickle(*this, object, options);
+}
+
+void EncodeSession::start_over(const EncodeOptions& options) {
+  clear();
+  if (options.loans) options.loans->start_over();
+}
+
+bool EncodeSession::encode(PyObject* object, const EncodeOptions& options) {
+  if (!walk(object, options)) return false;
+  const Status finished = builder_.finish();
+  if (!finished.ok()) {
+    raise(finished.error());
+    return false;
+  }
+  return true;
+}
+
+// --- the walk --------------------------------------------------------------------------------------------------------
+
+bool Encoder::node(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (type == &PyUnicode_Type) return text(object);
+  if (type == &PyFloat_Type) return out.add_float_node(PyFloat_AS_DOUBLE(object)), true;
+  if (type == &PyLong_Type) return integer(object);
+  if (type == &PyArray_Type) return array(reinterpret_cast<PyArrayObject*>(object));
+  if (type == &PyDict_Type) return dict(object);
+  if (type == &PyBool_Type) return out.add_bool_node(object == Py_True), true;
+  if (object == Py_None) return out.add_none_node(), true;
+  if (type == &PyList_Type) return list(object);
+  if (type == &PyTuple_Type) return tuple(object);
+  if (type == &PyBytes_Type) {
+    if (out.is_long(static_cast<std::size_t>(PyBytes_GET_SIZE(object)))) keep(object);
+    out.add_bytes_node(PyBytes_AS_STRING(object), static_cast<std::size_t>(PyBytes_GET_SIZE(object)));
+    return true;
+  }
+  if (type == &PyByteArray_Type) return bytearray(object);
+  return by_class(object);
+}
+
+bool Encoder::by_class(PyObject* value) {
+  const ClassInfo* info = class_info(Py_TYPE(value));
+  return info && info->encode(*this, value, *info);
+}
+
+bool Encoder::integer(PyObject* value) {
+  int overflow = 0;
+  const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+  if (overflow) [[unlikely]]
+    return encode_big_int(*this, value);
+  out.add_int_node(number);
+  return true;
+}
+
+bool Encoder::text(PyObject* str) {
+  if (!make_ready(str)) return false;
+  if (PyUnicode_IS_ASCII(str)) [[likely]] {
+    const auto length = static_cast<std::size_t>(PyUnicode_GET_LENGTH(str));
+    if (out.is_long(length)) [[unlikely]]
+      keep(str);
+    out.add_str_node(static_cast<const char*>(PyUnicode_DATA(str)), length);
+    return true;
+  }
+  Ref bytes(PyUnicode_AsEncodedString(str, "utf-8", "surrogatepass"));
+  if (!bytes) return false;
+  const auto length = static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.get()));
+  const bool referred_to = out.is_long(length);
+  out.add_str_node(PyBytes_AS_STRING(bytes.get()), length);
+  if (referred_to) keep(std::move(bytes));
+  return true;
+}
+
+bool Encoder::bytearray(PyObject* value) {
+  if (!enter(value)) return false;
+  const CriticalSection alone(value);
+  const auto size = static_cast<std::size_t>(PyByteArray_GET_SIZE(value));
+  if (out.is_long(size)) {
+    Ref pinned(PyMemoryView_FromObject(value));  // keeps it from being resized
+    if (!pinned) return false;
+    keep(std::move(pinned));
+  }
+  out.add_text_node(Kind::kByteArray, Kind::kLongByteArray, PyByteArray_AS_STRING(value), size);
+  return leave();
+}
+
+bool Encoder::try_name(PyObject* str) {
+  if (const std::uint32_t* known = session_.names().find(str)) {
+    out.add_known_name(*known);
+    return true;
+  }
+  return new_name(str);
+}
+
+bool Encoder::new_name(PyObject* str) {
+  // Four bytes a character at most.
+  constexpr Py_ssize_t kSurelyShort = kMaxNameBytes / 4;
+  if (Py_TYPE(str) != &PyUnicode_Type || !make_ready(str) || PyUnicode_GET_LENGTH(str) > kSurelyShort) {
+    return false;
+  }
+  std::uint32_t number = 0;
+  if (PyUnicode_IS_ASCII(str)) [[likely]] {
+    number = out.add_name(
+        {static_cast<const char*>(PyUnicode_DATA(str)), static_cast<std::size_t>(PyUnicode_GET_LENGTH(str))});
+  } else {
+    Ref bytes(PyUnicode_AsEncodedString(str, "utf-8", "surrogatepass"));
+    if (!bytes) return false;
+    number = out.add_name({PyBytes_AS_STRING(bytes.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.get()))});
+  }
+  session_.names().enter(str, number);
+  return true;
+}
+
+// --- containers ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+bool may_be_name(PyObject* key) noexcept {
+  return Py_TYPE(key) == &PyUnicode_Type && PyUnicode_GET_LENGTH(key) <= Py_ssize_t{kMaxNameBytes / 4};
+}
+
+bool has_only_names(PyObject* dict) {
+  PyObject *key = nullptr, *value = nullptr;
+  Py_ssize_t position = 0;
+  while (PyDict_Next(dict, &position, &key, &value)) {
+    if (!may_be_name(key)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool Encoder::dict(PyObject* value) {
+  if (!enter(value)) return false;
+  const CriticalSection alone(value);
+  PyObject *key = nullptr, *item = nullptr;
+  Py_ssize_t position = 0, sent = 0;
+  int more = PyDict_Next(value, &position, &key, &item);
+  // Nearly always all keys are like the first.
+  if (more != 0 && !(careful_ ? has_only_names(value) : may_be_name(key))) {
+    out.add_kind(Kind::kDict);
+    return pairs(value) && leave();
+  }
+  const Py_ssize_t count = PyDict_GET_SIZE(value);
+  out.add_kind(Kind::kStrDict);
+  out.add_length(static_cast<std::size_t>(count));
+  for (; more != 0; more = PyDict_Next(value, &position, &key, &item)) {
+    if (sent == count) return changed_while_sent(value);
+    if (!try_name(key)) return unfit_key(value);
+    if (!child(item)) return false;
+    ++sent;
+  }
+  if (sent != count || PyDict_GET_SIZE(value) != count) return changed_while_sent(value);
+  return leave();
+}
+
+bool Encoder::unfit_key(PyObject* dict) {
+  if (PyErr_Occurred()) return false;
+  if (careful_) return changed_while_sent(dict);
+  wants_care_ = true;
+  return false;
+}
+
+bool Encoder::pairs(PyObject* dict) {
+  const CriticalSection alone(dict);
+  const Py_ssize_t count = PyDict_GET_SIZE(dict);
+  out.add_length(static_cast<std::size_t>(count));
+  PyObject *key = nullptr, *item = nullptr;
+  Py_ssize_t position = 0, sent = 0;
+  while (PyDict_Next(dict, &position, &key, &item)) {
+    if (sent == count) return changed_while_sent(dict);
+    Ref held_item = Ref::borrow(item);
+    if (!child(key) || !node(item)) return false;
+    ++sent;
+  }
+  if (sent != count || PyDict_GET_SIZE(dict) != count) return changed_while_sent(dict);
+  return true;
+}
+
+bool Encoder::list(PyObject* value) {
+  if (!enter(value)) return false;
+  const CriticalSection alone(value);
+  if (number_list(value)) return leave();
+  const Py_ssize_t count = PyList_GET_SIZE(value);
+  out.add_kind(Kind::kList);
+  out.add_length(static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (PyList_GET_SIZE(value) != count) return changed_while_sent(value);
+    if (!child(PyList_GET_ITEM(value, i))) return false;
+  }
+  if (PyList_GET_SIZE(value) != count) return changed_while_sent(value);
+  return leave();
+}
+
+bool Encoder::number_list(PyObject* value) {
+  constexpr Py_ssize_t kWorthTrying = 4;
+  const Py_ssize_t count = PyList_GET_SIZE(value);
+  if (count < kWorthTrying) return false;
+  const PyTypeObject* type = Py_TYPE(PyList_GET_ITEM(value, 0));
+  if (type != &PyFloat_Type && type != &PyLong_Type) return false;
+  for (Py_ssize_t i = 1; i < count; ++i) {
+    if (Py_TYPE(PyList_GET_ITEM(value, i)) != type) return false;
+  }
+  if (type == &PyFloat_Type) {
+    out.add_kind(Kind::kFloatList);
+    out.add_length(static_cast<std::size_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i) out.add_float(PyFloat_AS_DOUBLE(PyList_GET_ITEM(value, i)));
+    return true;
+  }
+  const format::FrameBuilder::Mark mark = out.mark();
+  out.add_kind(Kind::kIntList);
+  out.add_length(static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(PyList_GET_ITEM(value, i), &overflow);
+    if (overflow) {
+      out.rewind(mark);
+      return false;
+    }
+    out.add_int(number);
+  }
+  return true;
+}
+
+bool Encoder::tuple(PyObject* value) {
+  if (!enter(value)) return false;
+  const Py_ssize_t count = PyTuple_GET_SIZE(value);
+  out.add_kind(Kind::kTuple);
+  out.add_length(static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!child(PyTuple_GET_ITEM(value, i))) return false;
+  }
+  return leave();
+}
+
+// --- giving up -------------------------------------------------------------------------------------------------------
+
+bool Encoder::too_deep() {
+  PyErr_Format(PyExc_ValueError, "The object is nested deeper than %zu levels, the most that can be sent", kMaxDepth);
+  return false;
+}
+
+bool Encoder::met_again(PyObject* container) {
+  if (PyTuple_CheckExact(container) && is_plain_tuple(container)) return true;
+  if (options_.allow_pickle) {
+    wants_pickle_ = true;
+    return false;
+  }
+  PyErr_Format(
+      error_types().pickle_refused,
+      "The same %.200s is in the message twice, or in itself; only pickle keeps that, and allow_pickle is False",
+      Py_TYPE(container)->tp_name);
+  return false;
+}
+
+bool Encoder::needs_pickle(PyObject* object) {
+  if (options_.allow_pickle) {
+    wants_pickle_ = true;
+    return false;
+  }
+  Ref name(PyObject_GetAttrString(type_object(Py_TYPE(object)), "__qualname__"));
+  if (!name) return false;
+  PyErr_Format(error_types().pickle_refused,
+               "An object of type %U has no native kind and would have to be pickled, but allow_pickle is False",
+               name.get());
+  return false;
+}
+
+bool changed_while_sent(PyObject* container) {
+  PyErr_Format(PyExc_RuntimeError, "A %.200s changed while it was being sent", Py_TYPE(container)->tp_name);
+  return false;
+}
+
+bool is_plain_tuple(PyObject* tuple) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(tuple, i);
+    PyTypeObject* type = Py_TYPE(item);
+    const bool plain = item == Py_None || type == &PyLong_Type || type == &PyUnicode_Type || type == &PyFloat_Type ||
+                       type == &PyBool_Type || type == &PyBytes_Type || type == &PyComplex_Type;
+    if (!plain) return false;
+  }
+  return true;
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,134 @@
+// Python objects as frames.
+//
+//   BorrowedSession session;
+//   if (!session->encode(object, options)) return nullptr;              // a Python error is set, nothing was written
+//   format::FrameBuilder& builder = session->builder();                 // builder.total_bytes() is known now
+//   builder.write_metadata(out);
+//   builder.copy_buffers(out);                                          // may run without the GIL
+//
+// All calls need the GIL, except copy_buffers(). The session keeps alive, unchanged in place, all memory that the
+// builder refers to, until it is given back; so the copy may run without the GIL while other threads empty the
+// containers that were sent.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "bindings/codec/pointer_set.h"
+#include "bindings/cpython/python_api.h"
+#include "format/frame_builder.h"
+
+namespace shmtree::endpoint {
+class GivenEnds;
+}
+namespace shmtree::python {
+
+class LoanBook;
+
+struct EncodeOptions {
+  bool allow_pickle = true;
+  bool for_channel = false;  // reduce as multiprocessing's queues do: descriptors, connections, locks
+  // Every array arrives as the receiver's own: writable, on memory that no other has, and as one object if it was one.
+  // (Tensors of one storage stay so, as torch has it.)
+  bool independent = false;
+  LoanBook* loans = nullptr;             // decides for each array on a lease whether it goes by reference
+  endpoint::GivenEnds* given = nullptr;  // is told of ends that are pickled
+};
+
+// The number that a str has as a name of this message, by the address of the str: dicts of one shape share their keys.
+// An entry keeps its str, so that an address means one, and does so over messages, which mostly have the same keys.
+class NameCache {
+ public:
+  NameCache() = default;
+  NameCache(const NameCache&) = delete;
+  NameCache& operator=(const NameCache&) = delete;
+  ~NameCache() {
+    for (Entry& entry : entries_) Py_XDECREF(entry.str);
+  }
+  const std::uint32_t* find(const PyObject* str) const noexcept {
+    const Entry& entry = entries_[slot_of(str)];
+    return entry.str == str && entry.message == message_ ? &entry.number : nullptr;
+  }
+  // `str` is of no subclass. Those that are long are not entered, since they would be kept.
+  void enter(PyObject* str, std::uint32_t number) noexcept {
+    Entry& entry = entries_[slot_of(str)];
+    if (entry.str != str) [[unlikely]] {
+      if (PyUnicode_GET_LENGTH(str) > kLongestKept) return;
+      Py_INCREF(str);
+      Py_XDECREF(std::exchange(entry.str, str));
+    }
+    entry.message = message_;
+    entry.number = number;
+  }
+  void clear() noexcept { ++message_; }
+
+ private:
+  static constexpr Py_ssize_t kLongestKept = 256;
+  struct Entry {
+    PyObject* str = nullptr;
+    std::uint64_t message = 0;
+    std::uint32_t number = 0;
+  };
+  static std::size_t slot_of(const PyObject* str) noexcept {
+    return (reinterpret_cast<std::uintptr_t>(str) >> 4) * 0x9e3779b97f4a7c15u >> 57;
+  }
+  std::uint64_t message_ = 1;
+  Entry entries_[128];
+};
+
+class EncodeSession {
+ public:
+  EncodeSession() = default;
+  EncodeSession(const EncodeSession&) = delete;
+  EncodeSession& operator=(const EncodeSession&) = delete;
+  ~EncodeSession() { clear(); }
+
+  // Once, unless clear() was called since. False with a Python error set: ValueError for a tree deeper than 1,000,
+  // PickleRefused, or what the object's own code raised. May run Python code, which may encode again with another
+  // session.
+  bool encode(PyObject* object, const EncodeOptions& options);
+
+  format::FrameBuilder& builder() noexcept { return builder_; }
+
+  // --- for the walk -----------------------------------------------------------------------------------------------
+  void keep(PyObject* object) {
+    kept_.push_back(object);
+    Py_INCREF(object);
+  }
+  void keep(Ref owned) {
+    kept_.push_back(owned.get());
+    owned.release();
+  }
+  PointerSet& met() noexcept { return met_; }
+  NameCache& names() noexcept { return names_; }
+
+  // Drops everything of the last message. May run destructors, and so Python code.
+  void clear();
+
+ private:
+  bool walk(PyObject* object, const EncodeOptions& options);
+  void start_over(const EncodeOptions& options);
+
+  format::FrameBuilder builder_;
+  std::vector<PyObject*> kept_;
+  PointerSet met_;
+  NameCache names_;
+};
+
+// A session out of a small pool, given back at the end of the scope. To be made and destroyed with the GIL held.
+class BorrowedSession {
+ public:
+  BorrowedSession();
+  ~BorrowedSession();
+  BorrowedSession(const BorrowedSession&) = delete;
+  BorrowedSession& operator=(const BorrowedSession&) = delete;
+  EncodeSession* operator->() noexcept { return session_; }
+  EncodeSession& operator*() noexcept { return *session_; }
+
+ private:
+  EncodeSession* session_;
+};
+
+}  // namespace shmtree::python

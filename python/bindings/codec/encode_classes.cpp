@@ -1,0 +1,115 @@
+// Instances of classes that travel by name: namedtuples, dataclasses, Enum members, registered classes.
+#include "bindings/codec/encoder.h"
+#include "bindings/cpython/exclusive.h"
+#include "bindings/cpython/gil.h"
+
+namespace shmtree::python {
+namespace {
+
+// When not, pickle says why.
+bool can_be_named(const ClassInfo& info) {
+  return info.found_by_name || is_found_by_name(type_object(info.type), info.name);
+}
+
+struct Field {
+  Ref name;
+  Ref value;
+};
+
+// The fields that are set. False: an error, or (`foreign`) something that is no field.
+bool collect_fields(PyObject* object, const ClassInfo& info, std::vector<Field>& out, bool& foreign) {
+  for (const Ref& slot : info.slots) {
+    Ref value(PyObject_GenericGetAttr(object, slot.get()));
+    if (value) {
+      out.push_back({Ref::borrow(slot.get()), std::move(value)});
+    } else if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
+      PyErr_Clear();
+    } else {
+      return false;
+    }
+  }
+  if (!info.has_dict) return true;
+  Ref attributes(PyObject_GenericGetDict(object, nullptr));
+  if (!attributes) return false;
+  const CriticalSection alone(attributes.get());
+  PyObject *name = nullptr, *value = nullptr;
+  Py_ssize_t position = 0;
+  while (PyDict_Next(attributes.get(), &position, &name, &value)) {
+    const bool is_str = PyUnicode_CheckExact(name);
+    const int known = is_str ? PyDict_Contains(info.fields.get(), name) : 0;
+    if (known <= 0) {
+      foreign = known == 0;
+      return false;
+    }
+    out.push_back({Ref::borrow(name), Ref::borrow(value)});
+  }
+  return true;
+}
+
+}  // namespace
+
+bool encode_namedtuple(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(value);
+  if (count != info.field_count || !can_be_named(info)) return encoder.needs_pickle(value);
+  if (!encoder.enter(value)) return false;
+  encoder.out.add_kind(Kind::kNamedTuple);
+  encoder.out.add_name(info.name);
+  encoder.out.add_length(static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!encoder.child(PyTuple_GET_ITEM(value, i))) return false;
+  }
+  return encoder.leave();
+}
+
+bool encode_dataclass(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  if (!can_be_named(info)) return encoder.needs_pickle(value);
+  if (!encoder.enter(value)) return false;
+  std::vector<Field> fields;
+  bool foreign = false;
+  if (!collect_fields(value, info, fields, foreign)) return foreign && encoder.needs_pickle(value);
+  encoder.out.add_kind(Kind::kDataclass);
+  encoder.out.add_name(info.name);
+  encoder.out.add_length(fields.size());
+  for (const Field& field : fields) {
+    if (!encoder.try_name(field.name.get())) return !PyErr_Occurred() && encoder.needs_pickle(value);
+    if (!encoder.node(field.value.get())) return false;
+  }
+  return encoder.leave();
+}
+
+bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  if (!can_be_named(info)) return encoder.needs_pickle(value);
+  Ref name(PyObject_GetAttrString(value, "_name_"));
+  Ref members(name ? PyObject_GetAttrString(type_object(info.type), "_member_map_") : nullptr);
+  if (!members) return false;
+  encoder.out.add_kind(Kind::kEnum);
+  if (PyUnicode_CheckExact(name.get()) && PyDict_Check(members.get())) {
+    const Ref found = item_of(members.get(), name.get());
+    if (!found && PyErr_Occurred()) return false;
+    if (found.get() == value) {
+      encoder.out.add_name(info.name);
+      return encoder.try_name(name.get()) || (!PyErr_Occurred() && encoder.needs_pickle(value));
+    }
+  }
+  encoder.out.set_kind(encoder.out.kinds() - 1, Kind::kEnumValue);
+  encoder.out.add_name(info.name);
+  Ref raw(PyObject_GetAttrString(value, "_value_"));
+  return raw && encoder.deeper() && encoder.child(raw.get()) && encoder.leave();
+}
+
+bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  if (!encoder.enter(value)) return false;
+  Ref flat(call_python(info.flatten.get(), value));
+  if (!flat) return false;
+  encoder.out.add_kind(Kind::kRegistered);
+  encoder.out.add_name(info.name);
+  // Kept, so that no later object of this message can come to lie where something of it was.
+  encoder.keep(Ref::borrow(flat.get()));
+  return encoder.node(flat.get()) && encoder.leave();
+}
+
+bool encode_unknown(Encoder& encoder, PyObject* value, const ClassInfo&) {
+  return encoder.needs_pickle(value);
+}
+
+}  // namespace shmtree::python

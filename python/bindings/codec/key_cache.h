@@ -1,0 +1,86 @@
+// The strings that were dict keys lately, so that a key met in every message is made once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "bindings/cpython/python_api.h"
+
+namespace shmtree::python {
+
+// Direct-mapped by a hash of the bytes. A key is interned when it comes for the second time: then it is most likely one
+// that the program also spells out, and a lookup with that literal compares one pointer. Keys that come once (ids) are
+// not, since some versions of Python keep interned strings for ever. Belongs to one walk at a time.
+class KeyCache {
+ public:
+  KeyCache() = default;
+  KeyCache(const KeyCache&) = delete;
+  KeyCache& operator=(const KeyCache&) = delete;
+  ~KeyCache() {
+    for (PyObject* slot : slots_) Py_XDECREF(slot);
+  }
+
+  // The str of UTF-8 bytes: a new reference, null with a Python error set.
+  PyObject* get(std::string_view text) {
+    if (text.size() > kLongest) return decode(text);
+    PyObject*& slot = slots_[hash(text) % kSlots];
+    if (slot && text_of(slot) == text) [[likely]] {
+      if (!PyUnicode_CHECK_INTERNED(slot)) PyUnicode_InternInPlace(&slot);
+      Py_INCREF(slot);
+      return slot;
+    }
+    PyObject* made = decode(text);
+    if (made && PyUnicode_IS_ASCII(made)) {
+      Py_INCREF(made);
+      Py_XDECREF(std::exchange(slot, made));
+    }
+    return made;
+  }
+
+  // Whether get() would give this very str, which it gave before, for the same bytes: those of text_of().
+  static bool is_kept(PyObject* str) noexcept { return PyUnicode_CHECK_INTERNED(str) && PyUnicode_IS_ASCII(str); }
+  static std::string_view text_of(PyObject* ascii) noexcept {
+    return {static_cast<const char*>(PyUnicode_DATA(ascii)), static_cast<std::size_t>(PyUnicode_GET_LENGTH(ascii))};
+  }
+
+  static constexpr std::size_t kLongest = 64;
+
+ private:
+  static constexpr std::size_t kSlots = 1024;
+
+  static PyObject* decode(std::string_view text) {
+    return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass");
+  }
+
+  // Of all bytes, by loads of fixed size that may overlap.
+  static std::uint64_t hash(std::string_view text) noexcept {
+    constexpr std::uint64_t kMix = 0x9e3779b97f4a7c15;
+    const char* p = text.data();
+    const std::size_t size = text.size();
+    std::uint64_t h = size;
+    if (size >= 8) {
+      for (std::size_t at = 0; at + 8 <= size; at += 8) h = (h ^ load<std::uint64_t>(p + at)) * kMix;
+      h ^= load<std::uint64_t>(p + size - 8);
+    } else if (size >= 4) {
+      h ^= std::uint64_t{load<std::uint32_t>(p)} << 32 | load<std::uint32_t>(p + size - 4);
+    } else if (size > 0) {
+      const auto byte = [p](std::size_t i) { return std::uint64_t{static_cast<unsigned char>(p[i])}; };
+      h ^= byte(0) << 8 | byte(size / 2) << 16 | byte(size - 1) << 24;
+    }
+    h *= kMix;
+    return (h ^ h >> 32) * kMix >> 40;
+  }
+
+  template <class T>
+  static T load(const char* p) noexcept {
+    T value;
+    std::memcpy(&value, p, sizeof value);
+    return value;
+  }
+
+  PyObject* slots_[kSlots] = {};
+};
+
+}  // namespace shmtree::python

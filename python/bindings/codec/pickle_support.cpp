@@ -1,0 +1,139 @@
+#include "bindings/codec/pickle_support.h"
+
+#include "bindings/codec/class_registry.h"
+#include "bindings/codec/encoder.h"
+#include "bindings/cpython/gil.h"
+#include "bindings/cpython/guarded.h"
+#include "bindings/objects/lease.h"
+#include "bindings/objects/loan.h"
+#include "endpoint/given_ends.h"
+
+namespace shmtree::python {
+namespace {
+
+PyObject* pickler_type = nullptr;
+PyObject* loads_function = nullptr;
+PyObject* bytes_io_type = nullptr;
+PyObject* standard_reducers = nullptr;  // copyreg.dispatch_table
+PyObject* own_reducers = nullptr;       // shmtree._reducers.table
+
+// Receives the pickler's buffers.
+PyObject* take_buffer(PyObject* list, PyObject* buffer) {
+  if (PyList_Append(list, buffer) != 0) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef take_buffer_method = {"take_buffer", as_method<take_buffer>(), METH_O, nullptr};
+
+// What multiprocessing's own queues add: connections, sockets, bound methods.
+Ref channel_reducers() {
+  Ref module(PyImport_ImportModule("multiprocessing.reduction"));
+  Ref pickler(module ? PyObject_GetAttrString(module.get(), "ForkingPickler") : nullptr);
+  return Ref(pickler ? PyObject_GetAttrString(pickler.get(), "_extra_reducers") : nullptr);
+}
+
+// A plain dict, which the pickler asks without running Python code. Ours come last: they are for native kinds that
+// pickle refuses, or would send in band or by descriptor.
+Ref reducers(const EncodeOptions& options) {
+  Ref home(options.loans ? options.loans->home() : Ref::borrow(Py_None));
+  if (!home) return Ref();
+  Ref own(call_python(own_reducers, options.independent ? Py_True : Py_False, home.get()));
+  Ref table(own ? PyDict_Copy(standard_reducers) : nullptr);
+  if (!table) return Ref();
+  if (options.for_channel) {
+    Ref extra = channel_reducers();
+    if (!extra || PyDict_Update(table.get(), extra.get()) != 0) return Ref();
+  }
+  return PyDict_Update(table.get(), own.get()) == 0 ? std::move(table) : Ref();
+}
+
+Ref dump(PyObject* object, const EncodeOptions& options, PyObject* buffers) {
+  Ref file(PyObject_CallNoArgs(bytes_io_type));
+  Ref callback(PyCFunction_New(&take_buffer_method, buffers));
+  Ref table = reducers(options);
+  if (!file || !callback || !table) return Ref();
+  Ref pickler(PyObject_CallFunction(pickler_type, "OiOO", file.get(), 5, Py_False, callback.get()));
+  if (!pickler || PyObject_SetAttrString(pickler.get(), "dispatch_table", table.get()) != 0) return Ref();
+  Ref method(PyObject_GetAttrString(pickler.get(), "dump"));
+  Ref done(method ? call_python(method.get(), object) : nullptr);
+  return Ref(done ? PyObject_CallMethod(file.get(), "getvalue", nullptr) : nullptr);
+}
+
+// Whether this is the array that our reducer of tensors makes of their memory.
+bool is_tensor_memory(PyObject* exporter) {
+  if (!exporter || !PyArray_Check(exporter)) return false;
+  PyObject* base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(exporter));
+  const ClassInfo* info = base ? class_info(Py_TYPE(base)) : nullptr;
+  return info && info->encode == encode_tensor;
+}
+
+// The bytes of one buffer as an array node.
+bool add_buffer(EncodeSession& session, PyObject* pickle_buffer, const EncodeOptions& options) {
+  // raw() is contiguous in C or Fortran order, as one run of bytes, and keeps the memory in place.
+  Ref raw(PyObject_CallMethod(pickle_buffer, "raw", nullptr));
+  if (!raw) return false;
+  const Py_buffer* view = PyMemoryView_GET_BUFFER(raw.get());
+  const auto size = static_cast<std::int64_t>(view->len);
+  format::ArraySource source;
+  source.data = view->buf;
+  source.shape = &size;
+  source.ndim = 1;
+  source.dtype = DType::kUInt8;
+  source.read_only = view->readonly != 0;
+  const Py_buffer* whole = PyPickleBuffer_GetBuffer(pickle_buffer);
+  if (!whole) return false;
+  source.may_share = !options.independent || is_tensor_memory(whole->obj);
+  if (options.loans && size > 0 && whole->obj && PyArray_Check(whole->obj)) {
+    auto* array = reinterpret_cast<PyArrayObject*>(whole->obj);
+    Loan loan;
+    if (lease_of(array) && options.loans->resolve(array, view->buf, static_cast<std::size_t>(size), &loan)) {
+      source.external = session.builder().add_external({loan.reference, loan.offset, static_cast<std::uint64_t>(size)});
+    }
+  }
+  session.builder().add_kind(Kind::kArray);
+  session.builder().add_array(source);
+  session.keep(std::move(raw));
+  return true;
+}
+
+}  // namespace
+
+bool init_pickle() {
+  Ref pickle(PyImport_ImportModule("pickle"));
+  Ref io(PyImport_ImportModule("io"));
+  Ref copyreg(PyImport_ImportModule("copyreg"));
+  Ref own(PyImport_ImportModule("shmtree._reducers"));
+  if (!pickle || !io || !copyreg || !own) return false;
+  pickler_type = PyObject_GetAttrString(pickle.get(), "Pickler");
+  loads_function = PyObject_GetAttrString(pickle.get(), "loads");
+  bytes_io_type = PyObject_GetAttrString(io.get(), "BytesIO");
+  standard_reducers = PyObject_GetAttrString(copyreg.get(), "dispatch_table");
+  own_reducers = PyObject_GetAttrString(own.get(), "table");
+  return pickler_type && loads_function && bytes_io_type && standard_reducers && own_reducers;
+}
+
+bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions& options) {
+  const endpoint::GivenEnds::Pickling pickling(options.given);
+  Ref buffers(PyList_New(0));
+  Ref data(buffers ? dump(object, options, buffers.get()) : Ref());
+  if (!data) return false;
+  format::FrameBuilder& out = session.builder();
+  const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(data.get()));
+  out.add_text_node(Kind::kPickle, Kind::kLongPickle, PyBytes_AS_STRING(data.get()), size);
+  session.keep(std::move(data));
+  const Py_ssize_t count = PyList_GET_SIZE(buffers.get());
+  out.add_length(static_cast<std::uint64_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!add_buffer(session, PyList_GET_ITEM(buffers.get(), i), options)) return false;
+  }
+  return true;
+}
+
+Ref load_pickle(PyObject* data, PyObject* buffers) {
+  Ref arguments(PyTuple_Pack(1, data));
+  Ref names(PyDict_New());
+  if (!arguments || !names || PyDict_SetItemString(names.get(), "buffers", buffers) != 0) return Ref();
+  return Ref(staying([&] { return PyObject_Call(loads_function, arguments.get(), names.get()); }));
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,130 @@
+#include "bindings/cpython/errors.h"
+
+#include <cstddef>
+
+namespace shmtree::python {
+namespace {
+
+ErrorTypes types{};
+
+struct Wanted {
+  PyObject** slot;
+  const char* module;
+  const char* name;
+};
+
+PyObject* class_of(Code code) noexcept {
+  switch (code) {
+    case Code::kFull: return types.queue_full;
+    case Code::kEmpty: return types.queue_empty;
+    case Code::kTimeout: return PyExc_TimeoutError;
+    case Code::kClosed: return types.channel_closed;
+    case Code::kShutDown: return types.shut_down;
+    case Code::kPeerDied: return types.peer_died;
+    case Code::kMessageTooLarge: return types.message_too_large;
+    case Code::kOutOfSharedMemory: return types.out_of_shared_memory;
+    case Code::kCorrupt: return types.corrupt_message;
+    case Code::kPickleRefused: return types.pickle_refused;
+    case Code::kIncompatible: return types.incompatible_arena;
+    case Code::kNotFound: return PyExc_FileNotFoundError;
+    case Code::kExists: return PyExc_FileExistsError;
+    case Code::kInvalid: return PyExc_ValueError;
+    case Code::kInterrupted: return PyExc_KeyboardInterrupt;
+    case Code::kUnavailable: return types.error;
+    case Code::kOs: return PyExc_OSError;
+  }
+  return PyExc_SystemError;
+}
+
+Ref tuple_of(const std::vector<int>& pids) {
+  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(pids.size())));
+  if (!tuple) return tuple;
+  for (std::size_t i = 0; i < pids.size(); ++i) {
+    PyObject* pid = PyLong_FromLong(pids[i]);
+    if (!pid) return Ref();
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), pid);
+  }
+  return tuple;
+}
+
+bool set_attribute(PyObject* exception, const char* name, Ref value) {
+  return value && PyObject_SetAttrString(exception, name, value.get()) == 0;
+}
+
+bool add_attributes(PyObject* exception, const Error& error) {
+  switch (error.code) {
+    case Code::kFull: return set_attribute(exception, "sent", Ref(PyLong_FromUnsignedLongLong(error.completed)));
+    case Code::kPeerDied: return set_attribute(exception, "pids", tuple_of(error.pids));
+    case Code::kCorrupt: return set_attribute(exception, "ticket", Ref(PyLong_FromUnsignedLongLong(error.ticket)));
+    default: return true;
+  }
+}
+
+}  // namespace
+
+Ref take_exception() {
+#if PY_VERSION_HEX >= 0x030c0000
+  return Ref(PyErr_GetRaisedException());
+#else
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  return Ref(value);
+#endif
+}
+
+bool init_errors() {
+  const Wanted wanted[] = {
+      {&types.error, "shmtree.errors", "Error"},
+      {&types.channel_closed, "shmtree.errors", "ChannelClosed"},
+      {&types.shut_down, "shmtree.errors", "ShutDown"},
+      {&types.unused_end_warning, "shmtree.errors", "UnusedEndWarning"},
+      {&types.peer_died, "shmtree.errors", "PeerDied"},
+      {&types.message_too_large, "shmtree.errors", "MessageTooLarge"},
+      {&types.out_of_shared_memory, "shmtree.errors", "OutOfSharedMemory"},
+      {&types.corrupt_message, "shmtree.errors", "CorruptMessage"},
+      {&types.pickle_refused, "shmtree.errors", "PickleRefused"},
+      {&types.incompatible_arena, "shmtree.errors", "IncompatibleArena"},
+      {&types.queue_full, "queue", "Full"},
+      {&types.queue_empty, "queue", "Empty"},
+  };
+  for (const Wanted& want : wanted) {
+    Ref module(PyImport_ImportModule(want.module));
+    if (!module) return false;
+    PyObject* found = PyObject_GetAttrString(module.get(), want.name);
+    if (!found) return false;
+    Py_XDECREF(std::exchange(*want.slot, found));
+  }
+  return true;
+}
+
+const ErrorTypes& error_types() noexcept {
+  return types;
+}
+
+PyObject* raise(const Error& error) {
+  if (PyErr_Occurred()) return nullptr;
+  Ref message(PyUnicode_DecodeUTF8(error.message.data(), static_cast<Py_ssize_t>(error.message.size()), "replace"));
+  if (!message) return nullptr;
+  PyObject* cls = class_of(error.code);
+  Ref exception(error.os_errno != 0 && PyObject_IsSubclass(cls, PyExc_OSError) == 1
+                    ? PyObject_CallFunction(cls, "iO", error.os_errno, message.get())
+                    : PyObject_CallFunctionObjArgs(cls, message.get(), nullptr));
+  if (!exception || !add_attributes(exception.get(), error)) return nullptr;
+  PyErr_SetObject(type_object(Py_TYPE(exception.get())), exception.get());
+  return nullptr;
+}
+
+void raise_corrupt_from_current(const char* what) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return;
+  Ref cause = take_exception();
+  Ref exception(PyObject_CallFunction(types.corrupt_message, "s", what));
+  if (!exception) return;
+  PyException_SetCause(exception.get(), cause.release());
+  PyErr_SetObject(types.corrupt_message, exception.get());
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,44 @@
+// What CPython calls. No exception may pass through its frames, and the one that our own code lets out is
+// std::bad_alloc: a MemoryError.
+#pragma once
+
+#include <cxxabi.h>
+
+#include <new>
+#include <type_traits>
+
+#include "bindings/cpython/gil.h"
+
+namespace shmtree::python {
+
+template <auto function, class = decltype(function)>
+struct Guarded;
+template <auto function, class Return, class... Arguments>
+struct Guarded<function, Return (*)(Arguments...)> {
+  static Return call(Arguments... arguments) noexcept {
+    try {
+      return function(arguments...);
+    } catch (const std::bad_alloc&) {
+      if (!PyErr_Occurred()) PyErr_NoMemory();
+    } catch (const abi::__forced_unwind&) {  // see gil.h: the last place where it can be stopped
+      stay_until_the_end();
+    }
+    if constexpr (std::is_integral_v<Return>) {
+      return -1;
+    } else {
+      return nullptr;
+    }
+  }
+};
+
+// For the tables of types: a function of any signature.
+template <auto function>
+inline constexpr auto guarded = &Guarded<function>::call;
+
+// For tables of methods.
+template <auto function>
+PyCFunction as_method() noexcept {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(guarded<function>));
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,85 @@
+#include "bindings/cpython/wait_hooks.h"
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "bindings/cpython/gil.h"
+
+namespace shmtree::python {
+namespace {
+
+PyObject* idle_callback = nullptr;  // set as the package is imported
+std::atomic<unsigned long> exiting_thread{0};
+
+}  // namespace
+
+void stay_until_the_end() noexcept {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+void restore_thread(PyThreadState* state) noexcept {
+  staying([state] { PyEval_RestoreThread(state); });
+}
+
+void set_exiting(bool exiting) {
+  exiting_thread = exiting ? PyThread_get_thread_ident() : 0;
+}
+
+void stay_if_left_behind() {
+  const unsigned long exiting = exiting_thread.load(std::memory_order_relaxed);
+  if (exiting == 0 || exiting == PyThread_get_thread_ident()) return;
+  PyEval_SaveThread();
+  stay_until_the_end();
+}
+
+void GilHooks::after_block() noexcept {
+  restore_thread(state_);
+}
+
+bool GilHooks::interrupted() noexcept {
+  if (idle_wanted.load(std::memory_order_relaxed)) [[unlikely]]
+    call_idle_callback();
+  return PyErr_Occurred() || PyErr_CheckSignals() != 0;
+}
+
+void set_idle_callback(PyObject* callback) {
+  Py_INCREF(callback);
+  Py_XDECREF(std::exchange(idle_callback, callback));
+}
+
+void call_idle_callback() {
+  if (!idle_callback) return;
+  Ref result(call_python(idle_callback));
+  if (!result) PyErr_WriteUnraisable(idle_callback);
+}
+
+bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out) {
+  const int blocks = block ? PyObject_IsTrue(block) : 1;
+  if (blocks < 0) return false;
+  if (blocks == 0) {
+    *out = platform::Deadline::immediate();
+    return true;
+  }
+  if (!timeout || timeout == Py_None) {
+    *out = platform::Deadline::never();
+    return true;
+  }
+  const double seconds = PyFloat_AsDouble(timeout);
+  if (seconds == -1.0 && PyErr_Occurred()) return false;
+  if (std::isnan(seconds)) {
+    PyErr_SetString(PyExc_ValueError, "timeout is not a number");
+    return false;
+  }
+  constexpr double kCenturies = 9e9;
+  if (seconds <= 0.0) {
+    *out = platform::Deadline::immediate();
+  } else if (seconds < kCenturies) {
+    *out = platform::Deadline::after_ns(static_cast<std::int64_t>(seconds * 1e9));
+  } else {
+    *out = platform::Deadline::never();
+  }
+  return true;
+}
+
+}  // namespace shmtree::python

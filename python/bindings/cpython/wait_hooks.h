@@ -1,0 +1,38 @@
+// How Python threads wait: without the GIL, and with signal handlers run in between.
+#pragma once
+
+#include <atomic>
+
+#include "bindings/cpython/python_api.h"
+#include "platform/waiting.h"
+
+namespace shmtree::python {
+
+class GilHooks : public platform::WaitHooks {
+ public:
+  void before_block() noexcept override { state_ = PyEval_SaveThread(); }
+  void after_block() noexcept override;
+  // Also when a signal handler has raised: that exception is then set.
+  bool interrupted() noexcept override;
+
+ private:
+  PyThreadState* state_ = nullptr;
+};
+
+// This thread is about to end the process (false: not after all, as in a forked child). What other threads wait for
+// then ends only because the process leaves its channels, and they are not to hear of it: they are left waiting.
+void set_exiting(bool exiting);
+// Does not return to a thread that is left behind.
+void stay_if_left_behind();
+
+// Called with the GIL held now and then, while the thread waits; for what has to be looked after lazily. A Python
+// callable or null. At most one.
+void set_idle_callback(PyObject* callback);
+void call_idle_callback();
+inline std::atomic<bool> idle_wanted{false};
+
+// The deadline of `block` and `timeout` as queues have them: None waits for ever, 0 and less not at all. False with
+// TypeError or ValueError set.
+bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out);
+
+}  // namespace shmtree::python

@@ -1,0 +1,130 @@
+// _core.Channel: a channel apart from its ends, and what is set up once for all.
+#include "bindings/bind.h"
+#include "bindings/cpython/gil.h"
+#include "bindings/cpython/unwrap.h"
+#include "bindings/cpython/wait_hooks.h"
+#include "bindings/endpoint/endpoint.h"
+#include "bindings/endpoint/spans.h"
+#include "bindings/objects/deaths.h"
+#include "channel/channel.h"
+#include "endpoint/given_ends.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using channel::Channel;
+using channel::End;
+using memory::Arena;
+
+namespace {
+
+std::shared_ptr<Channel> create(const std::shared_ptr<Arena>& arena, std::uint64_t capacity, std::uint64_t max_bytes,
+                                const std::string& ending, bool allow_pickle, std::uint64_t max_unsettled,
+                                std::uint64_t max_attempts) {
+  channel::ChannelOptions options;
+  options.capacity = capacity;
+  options.max_bytes = max_bytes;
+  options.allow_pickle = allow_pickle;
+  options.max_unsettled = max_unsettled;
+  options.max_attempts = max_attempts;
+  if (ending == "raise") {
+    options.ending = channel::Ending::kRaise;
+  } else if (ending == "wait") {
+    options.ending = channel::Ending::kWait;
+  } else if (ending == "never") {
+    options.ending = channel::Ending::kNever;
+  } else {
+    throw py::value_error("on_peer_death is '" + ending + "'; it must be 'raise' or 'wait'");
+  }
+  auto made = [&] {
+    const WithoutGil unlocked;
+    return Channel::create(arena, options);
+  }();
+  return unwrap(std::move(made));
+}
+
+std::shared_ptr<Channel> open(const std::shared_ptr<Arena>& arena, std::uint64_t block) {
+  GilHooks hooks;
+  return unwrap(Channel::open(arena, memory::unpack(block), {platform::Deadline::never(), &hooks}));
+}
+
+py::dict stats(Channel& channel) {
+  notice_deaths(*channel.arena(), 0);
+  const channel::ChannelStats stats = channel.stats();
+  py::dict out;
+  out["put"] = stats.put;
+  out["received"] = stats.received;
+  out["queued"] = stats.queued;
+  out["queued_bytes"] = stats.queued_bytes;
+  out["taken"] = stats.taken;
+  out["returned"] = stats.returned;
+  out["rejected"] = stats.rejected;
+  out["unfinished"] = stats.unfinished;
+  out["capacity"] = stats.capacity;
+  out["max_bytes"] = stats.max_bytes;
+  out["max_unsettled"] = stats.max_unsettled;
+  out["max_attempts"] = stats.max_attempts;
+  out["senders"] = stats.senders;
+  out["receivers"] = stats.receivers;
+  out["senders_on_their_way"] = stats.senders_on_their_way;
+  out["receivers_on_their_way"] = stats.receivers_on_their_way;
+  return out;
+}
+
+End end_of(bool receiving) noexcept {
+  return receiving ? End::kReceiving : End::kSending;
+}
+
+}  // namespace
+
+void bind_channel(py::module_& module) {
+  py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
+                                                plain_class())
+      .def_static("create", &create, py::arg("arena"), py::arg("capacity"), py::arg("max_bytes"), py::arg("ending"),
+                  py::arg("allow_pickle"), py::arg("max_unsettled") = 0, py::arg("max_attempts") = 0)
+      .def_static("open", &open, py::arg("arena"), py::arg("block"))
+      .def_property_readonly("arena", &Channel::arena)
+      .def_property_readonly("block", [](const Channel& channel) { return memory::pack(channel.block()); })
+      .def_property_readonly("capacity", &Channel::capacity)
+      .def_property_readonly("allows_pickle", &Channel::allows_pickle)
+      .def("stats", &stats)
+      .def(
+          "grant",
+          [](const std::shared_ptr<Channel>& channel, bool receiving) {
+            return unwrap(endpoint::GivenEnds::grant(channel, end_of(receiving)));
+          },
+          py::arg("receiving"))
+      .def(
+          "check_grant",
+          [](Channel& channel, std::uint64_t grant, bool receiving, int giver_pid) {
+            unwrap(channel.check_grant(grant, end_of(receiving), giver_pid));
+          },
+          py::arg("grant"), py::arg("receiving"), py::arg("giver_pid"))
+      .def(
+          "claim",
+          [](Channel& channel, std::uint64_t grant, bool receiving) { channel.claim(grant, end_of(receiving)); },
+          py::arg("grant"), py::arg("receiving"))
+      .def(
+          "join_for",
+          [](Channel& channel, memory::Identity child, bool receiving) { channel.join_for(child, end_of(receiving)); },
+          py::arg("identity"), py::arg("receiving"));
+  module.def("set_unloaded_after", &set_unloaded_after, py::arg("seconds"));
+  module.def("leave_all", [] {
+    set_exiting(true);
+    const WithoutGil unlocked;
+    Channel::leave_all();
+  });
+  module.def("forget_exit", [] { set_exiting(false); });
+  module.def(
+      "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, py::arg("callback"));
+  module.def(
+      "want_idle", [](bool wanted) { idle_wanted.store(wanted, std::memory_order_relaxed); }, py::arg("wanted"));
+  module.def(
+      "set_spans",
+      [](const py::dict& flags, const py::str& key, const py::function& begin) {
+        set_spans(flags.ptr(), key.ptr(), begin.ptr());
+      },
+      py::arg("flags"), py::arg("key"), py::arg("begin"));
+}
+
+}  // namespace shmtree::python

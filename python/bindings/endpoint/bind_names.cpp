@@ -1,0 +1,74 @@
+// Names of arenas and of what is in them.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/bind.h"
+#include "bindings/cpython/gil.h"
+#include "bindings/cpython/unwrap.h"
+#include "endpoint/names.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using discovery::NamedKind;
+using discovery::NamedThing;
+using endpoint::Name;
+using memory::Arena;
+
+namespace {
+
+template <class Call>
+auto without_gil(Call call) {
+  const WithoutGil unlocked;
+  return call();
+}
+
+// Programs in other languages may have names that are no UTF-8; this is how Python has such names of files.
+py::object text(const std::string& name) {
+  return own(PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
+}
+
+std::shared_ptr<Name> create(const std::string& name, int kind, std::shared_ptr<Arena> arena, std::uint64_t block,
+                             std::string note) {
+  const NamedThing thing{static_cast<NamedKind>(kind), std::move(arena), block, std::move(note)};
+  return unwrap(without_gil([&] { return endpoint::create_name(name, thing); }));
+}
+
+}  // namespace
+
+void bind_names(py::module_& module) {
+  py::class_<Name, std::shared_ptr<Name>>(
+      module, "Name", "This process's part in a name; the name goes with its last process.", plain_class())
+      .def_static("create", &create, py::arg("name"), py::arg("kind"), py::arg("arena"), py::arg("block"),
+                  py::arg("note"))
+      .def_static(
+          "open",
+          [](const std::string& name) { return unwrap(without_gil([&] { return endpoint::open_name(name); })); },
+          py::arg("name"))
+      .def_static(
+          "join",
+          [](const std::string& path, const std::shared_ptr<Arena>& arena) {
+            return without_gil([&] { return endpoint::join_name(path, arena); });
+          },
+          py::arg("path"), py::arg("arena"))
+      .def_property_readonly("path", &Name::path)
+      .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.thing().kind); })
+      .def_property_readonly("arena", [](const Name& name) { return name.thing().arena; })
+      .def_property_readonly("block", [](const Name& name) { return name.thing().block; })
+      .def_property_readonly("note", [](const Name& name) { return py::bytes(name.thing().note); });
+  module.def("leave_names", [] { without_gil([] { endpoint::leave_names(); }); });
+  module.def("list_names", [] {
+    py::list out;
+    for (const discovery::NameInfo& info : without_gil([] { return discovery::list_names(); })) {
+      out.append(py::make_tuple(text(info.name), text(info.path), static_cast<int>(info.kind), info.pids));
+    }
+    return out;
+  });
+  module.def("clean_names", [] {
+    py::list out;
+    for (const std::string& name : without_gil([] { return discovery::clean_names(); })) out.append(text(name));
+    return out;
+  });
+}
+
+}  // namespace shmtree::python

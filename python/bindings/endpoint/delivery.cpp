@@ -1,0 +1,215 @@
+// _core.Delivery: a message taken and not yet acknowledged.
+#include <new>
+#include <utility>
+
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/exclusive.h"
+#include "bindings/cpython/guarded.h"
+#include "bindings/endpoint/end_hooks.h"
+#include "bindings/endpoint/endpoint.h"
+#include "bindings/endpoint/incoming.h"
+#include "endpoint/receive.h"
+
+namespace shmtree::python {
+namespace {
+
+using platform::Deadline;
+
+struct Delivery {
+  PyObject_HEAD channel::Delivery delivery;
+  PyObject* item;      // null until it was decoded
+  PyObject* receiver;  // that decodes it; null when it was
+  std::uint64_t ticket;
+  std::uint32_t attempts;
+};
+
+PyTypeObject* delivery_type = nullptr;
+
+Delivery* as_delivery(PyObject* object) noexcept {
+  return reinterpret_cast<Delivery*>(object);
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(as_delivery(self)->item);
+  Py_VISIT(as_delivery(self)->receiver);
+  return 0;
+}
+
+int clear(PyObject* self) {
+  Py_CLEAR(as_delivery(self)->item);
+  Py_CLEAR(as_delivery(self)->receiver);
+  return 0;
+}
+
+void dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  as_delivery(self)->delivery.~Delivery();  // returns the message, if that is still to be decided
+  Py_XDECREF(as_delivery(self)->item);
+  Py_XDECREF(as_delivery(self)->receiver);
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* settle(PyObject* self, Status (channel::Delivery::*how)(const platform::WaitContext&)) {
+  const CriticalSection alone(self);
+  EndHooks hooks;
+  const Status settled = (as_delivery(self)->delivery.*how)({Deadline::never(), &hooks});
+  if (!settled.ok()) return raise_waited(nullptr, hooks, settled.error());
+  Py_RETURN_NONE;
+}
+
+PyObject* ack(PyObject* self, PyObject*) {
+  return settle(self, &channel::Delivery::ack);
+}
+
+PyObject* nack(PyObject* self, PyObject*) {
+  return settle(self, &channel::Delivery::nack);
+}
+
+PyObject* requeue(PyObject* self, PyObject*) {
+  return settle(self, &channel::Delivery::requeue);
+}
+
+PyObject* enter(PyObject* self, PyObject*) {
+  return Py_NewRef(self);
+}
+
+PyObject* leave(PyObject* self, PyObject* args) {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  if (!PyArg_ParseTuple(args, "OOO:__exit__", &type, &value, &traceback)) return nullptr;
+  if (as_delivery(self)->delivery.settled()) Py_RETURN_NONE;
+  return type == Py_None ? ack(self, nullptr) : nack(self, nullptr);
+}
+
+// Copied out, so that it can be done by several threads at once.
+PyObject* decode_now(Delivery* self) {
+  if (!self->delivery.is_of_this_process()) {
+    PyErr_SetString(PyExc_ValueError, "this delivery belongs to the process that took it, not to a forked child");
+    return nullptr;
+  }
+  Ref receiver(Py_NewRef(self->receiver));
+  const auto channel = any_channel(as_endpoint(receiver.get()));  // the receiver may be closed
+  if (!channel) return nullptr;
+  bool innocent = false;  // or not: the message stays where it is
+  return decode_incoming(as_endpoint(receiver.get()), *channel, self->delivery.message(), CopyPolicy::kAll, &innocent);
+}
+
+PyObject* get_item(PyObject* object, void*) {
+  const CriticalSection alone(object);
+  Delivery* self = as_delivery(object);
+  if (!self->item && self->receiver) {
+    Ref item(decode_now(self));
+    if (!item) return nullptr;
+    if (!self->item) self->item = item.release();  // else another thread was faster
+    Py_CLEAR(self->receiver);
+  }
+  return Py_NewRef(self->item ? self->item : Py_None);
+}
+
+PyObject* get_ticket(PyObject* self, void*) {
+  return PyLong_FromUnsignedLongLong(as_delivery(self)->ticket);
+}
+
+PyObject* get_attempts(PyObject* self, void*) {
+  return PyLong_FromUnsignedLong(as_delivery(self)->attempts);
+}
+
+PyObject* get_redelivered(PyObject* self, void*) {
+  return PyBool_FromLong(as_delivery(self)->attempts > 1);
+}
+
+PyObject* get_settled(PyObject* self, void*) {
+  return PyBool_FromLong(as_delivery(self)->delivery.settled());
+}
+
+PyObject* repr(PyObject* self) {
+  const auto* it = as_delivery(self);
+  return PyUnicode_FromFormat("<Delivery of message %llu%s%s>", static_cast<unsigned long long>(it->ticket),
+                              it->attempts > 1 ? ", redelivered" : "", it->delivery.settled() ? ", settled" : "");
+}
+
+PyObject* make_delivery(channel::Delivery delivery) {
+  PyObject* made = delivery_type->tp_alloc(delivery_type, 0);
+  if (!made) return nullptr;
+  as_delivery(made)->ticket = delivery.message().ticket();
+  as_delivery(made)->attempts = delivery.message().attempts();
+  new (&as_delivery(made)->delivery) channel::Delivery(std::move(delivery));
+  return made;
+}
+
+PyMethodDef methods[] = {
+    {"ack", as_method<ack>(), METH_NOARGS,
+     "ack($self)\n--\n\nThe message counts as received. ValueError when it was acknowledged or returned before."},
+    {"nack", as_method<nack>(), METH_NOARGS,
+     "nack($self)\n--\n\n"
+     "Returns the message: a receiver gets it again, or Receiver.rejected() has it if it was taken `max_attempts` "
+     "times.\n"
+     "ValueError when it was acknowledged or returned before."},
+    {"requeue", as_method<requeue>(), METH_NOARGS,
+     "requeue($self)\n--\n\n"
+     "Returns the message as if it had never been taken: a receiver gets it, and its attempts are counted anew.\n"
+     "ValueError when it was acknowledged or returned before."},
+    {"__enter__", as_method<enter>(), METH_NOARGS, "__enter__($self)\n--\n\n"},
+    {"__exit__", as_method<leave>(), METH_VARARGS,
+     "__exit__($self, exc_type, exc_value, traceback, /)\n--\n\n"
+     "Acknowledges; after an exception, returns the message. Nothing when that was decided before."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyGetSetDef getset[] = {
+    {"item", guarded<get_item>, nullptr, "The object that was sent.", nullptr},
+    {"ticket", guarded<get_ticket>, nullptr, "The number that put() gave the message.", nullptr},
+    {"attempts", guarded<get_attempts>, nullptr,
+     "How often the message was taken, this time included: 1 the first time, one more after each nack() or kill.",
+     nullptr},
+    {"redelivered", guarded<get_redelivered>, nullptr,
+     "Whether another receiver had it before and did not acknowledge it.", nullptr},
+    {"settled", guarded<get_settled>, nullptr, "Whether it was acknowledged or returned.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+constexpr const char* kDoc =
+    "A message taken with Receiver.take(): acknowledge it with ack(), or return it with nack().\n\n"
+    "As a context manager it is acknowledged at the end of the block, and returned after an exception. One that is\n"
+    "dropped, or whose process dies, is returned as well. Those of Receiver.rejected() are gone when acknowledged, "
+    "and\n"
+    "stay rejected when returned.";
+
+}  // namespace
+
+PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy) {
+  Objects objects(self, copy, nullptr);
+  Ref item = endpoint::decode_taken(objects, *self->channel, delivery);
+  if (!item) return nullptr;
+  PyObject* made = make_delivery(std::move(delivery));
+  if (made) as_delivery(made)->item = item.release();
+  return made;
+}
+
+PyObject* new_rejected(Endpoint* self, channel::Delivery delivery) {
+  PyObject* made = make_delivery(std::move(delivery));
+  if (made) as_delivery(made)->receiver = Py_NewRef(reinterpret_cast<PyObject*>(self));
+  return made;
+}
+
+bool init_delivery(PyObject* module) {
+  static PyType_Slot slots[] = {
+      {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+      {Py_tp_clear, reinterpret_cast<void*>(clear)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+      {Py_tp_repr, reinterpret_cast<void*>(guarded<repr>)},
+      {Py_tp_methods, methods},
+      {Py_tp_getset, getset},
+      {Py_tp_doc, const_cast<char*>(kDoc)},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {
+      "shmtree._core.Delivery", sizeof(Delivery), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE, slots};
+  delivery_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  return delivery_type && PyModule_AddObjectRef(module, "Delivery", type_object(delivery_type)) == 0;
+}
+
+}  // namespace shmtree::python

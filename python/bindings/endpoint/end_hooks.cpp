@@ -1,0 +1,26 @@
+#include "bindings/endpoint/end_hooks.h"
+
+#include "bindings/cpython/errors.h"
+
+namespace shmtree::python {
+
+bool EndHooks::interrupted() noexcept {
+  if (self_ && closed_flag(self_, which_).load(std::memory_order_relaxed)) [[unlikely]] {
+    was_closed_ = until_ == Until::kClosed || !self_->channel->is_used_here();
+    if (was_closed_) return true;
+  }
+  return GilHooks::interrupted() || !look_for_unloaded();
+}
+
+PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error& error) {
+  if (error.code == Code::kClosed || error.code == Code::kPeerDied) stay_if_left_behind();
+  if (error.code == Code::kInterrupted && hooks.was_closed()) {
+    set_closed_here(self);
+    return nullptr;
+  }
+  const bool in_vain = error.code == Code::kEmpty || error.code == Code::kFull || error.code == Code::kTimeout;
+  if (in_vain && !hooks.look_for_unloaded()) return nullptr;
+  return raise(error);
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,38 @@
+// How Python threads wait at an end: as everywhere, and until it is closed.
+#pragma once
+
+#include "bindings/cpython/wait_hooks.h"
+#include "bindings/endpoint/endpoint.h"
+#include "channel/channel.h"
+
+namespace shmtree::python {
+
+class EndHooks final : public GilHooks {
+ public:
+  // For waits that no end of an object ends.
+  EndHooks() noexcept = default;
+  // For waits at that end of an object, within an InCall of it.
+  // The wait ends when another thread closes the end; kLeft: not as long as the process has any end of the channel.
+  enum class Until { kClosed, kLeft };
+  EndHooks(Endpoint* self, channel::End which, Until until = Until::kClosed) noexcept
+      : self_(self), which_(which), until_(until) {}
+
+  bool interrupted() noexcept override;
+
+  bool was_closed() const noexcept { return was_closed_; }
+  // Has the user warned of what is waited for in vain; false when that became an exception, which is set.
+  bool look_for_unloaded() const { return !self_ || warn_of_unloaded(self_, which_); }
+
+ private:
+  Endpoint* self_ = nullptr;
+  channel::End which_ = channel::End::kSending;
+  Until until_ = Until::kClosed;
+  bool was_closed_ = false;
+};
+
+// Sets the exception for a call of `self` that waited with these hooks: what a signal handler raised, ChannelClosed
+// when the end was closed meanwhile, else what stands for `error`. Returns null. `self` may be null where no hooks
+// watch it.
+PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error& error);
+
+}  // namespace shmtree::python

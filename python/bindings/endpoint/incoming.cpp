@@ -1,0 +1,105 @@
+#include "bindings/endpoint/incoming.h"
+
+#include <new>
+#include <vector>
+
+#include "bindings/cpython/errors.h"
+#include "bindings/objects/loan.h"
+#include "endpoint/transfer.h"
+
+namespace shmtree::python {
+namespace {
+
+using channel::Incoming;
+using memory::Arena;
+using memory::BlockRef;
+
+// Where decode() gets the owners of views from.
+struct Source {
+  Incoming* message;
+  Arena* arena;
+  std::vector<BlockRef> referred{};
+  bool no_hold = false;  // of a block that is there
+};
+
+PyObject* make_owner(void* state, std::uint32_t block) {
+  auto& source = *static_cast<Source*>(state);
+  if (block == kOwnFrame) {
+    auto lease = source.message->adopt();
+    return lease ? new_block_lease(std::move(*lease), true, 0) : raise(lease.error());
+  }
+  // The frame is held, and so keeps the block that it refers to until we hold that ourselves.
+  EndHooks hooks;
+  auto lease = source.arena->hold_existing(source.referred[block], {platform::Deadline::never(), &hooks});
+  source.no_hold = !lease && lease.code() != Code::kNotFound;
+  return lease ? new_block_lease(std::move(*lease), true, 0) : raise(lease.error());
+}
+
+// The ticket on a CorruptMessage that is set.
+void add_ticket(std::uint64_t ticket) {
+  if (!PyErr_ExceptionMatches(error_types().corrupt_message)) return;
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  Ref number(PyLong_FromUnsignedLongLong(ticket));
+  if (!number || PyObject_SetAttrString(value, "ticket", number.get()) != 0) PyErr_Clear();
+  PyErr_Restore(type, value, traceback);
+}
+
+}  // namespace
+
+bool parse_copy_policy(PyObject* value, CopyPolicy* policy) {
+  *policy = CopyPolicy::kAuto;
+  if (!value || value == Py_None) return true;
+  const int copy = PyObject_IsTrue(value);
+  *policy = copy ? CopyPolicy::kAll : CopyPolicy::kNone;
+  return copy >= 0;
+}
+
+namespace {
+
+PyObject* decode_inline(Incoming& message, DecodeContext& context) {
+  context.copy = CopyPolicy::kAll;  // there is nothing to be viewed
+  return decode(message.frame(), context);
+}
+
+PyObject* decode_block(Source& source, DecodeContext& context) {
+  Incoming& message = *source.message;
+  source.referred = source.arena->blocks().referred_to_by(message.block());
+  const auto blocks = endpoint::referred_blocks(*source.arena, source.referred);
+  if (context.copy == CopyPolicy::kAuto && endpoint::is_hoarding(*source.arena, message, blocks)) {
+    context.copy = CopyPolicy::kAll;
+  }
+  std::vector<ExternalBlock> externals;
+  externals.reserve(blocks.size());
+  for (const std::span<const std::byte> block : blocks) {
+    externals.push_back({{const_cast<std::byte*>(block.data()), block.size()}, true});
+  }
+  context.externals = externals;
+  context.make_owner = make_owner;
+  context.state = &source;
+  return decode(message.frame(), context);
+}
+
+}  // namespace
+
+PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& message, CopyPolicy copy,
+                          bool* innocent) {
+  DecodeContext context;
+  context.copy = copy;
+  context.allow_pickle = self->allow_pickle && channel.allows_pickle();
+  Source source{&message, channel.arena().get()};
+  PyObject* object = nullptr;
+  try {
+    object = message.in_block() ? decode_block(source, context) : decode_inline(message, context);
+  } catch (const std::bad_alloc&) {
+    if (!PyErr_Occurred()) PyErr_NoMemory();
+  }
+  if (object) [[likely]]
+    return object;
+  add_ticket(message.ticket());
+  *innocent = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
+  return nullptr;
+}
+
+}  // namespace shmtree::python

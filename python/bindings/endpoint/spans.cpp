@@ -1,0 +1,55 @@
+#include "bindings/endpoint/spans.h"
+
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/gil.h"
+
+namespace shmtree::python {
+namespace {
+
+// Written before spans_wanted, and never again.
+PyObject* running_flags = nullptr;
+PyObject* running_key = nullptr;
+PyObject* begin_span = nullptr;
+
+int raise_now(void* exception) {
+  const Ref owned(static_cast<PyObject*>(exception));
+  PyErr_SetObject(type_object(Py_TYPE(owned.get())), owned.get());
+  return -1;
+}
+
+// A profiler that fails does not keep a message from going. What a signal handler raised in it, such as
+// KeyboardInterrupt, is the program's, and comes a moment later.
+void settle_exception() noexcept {
+  if (PyErr_ExceptionMatches(PyExc_Exception)) return PyErr_WriteUnraisable(begin_span);
+  Ref exception = take_exception();
+  PyException_SetTraceback(exception.get(), Py_None);  // of the profiler's code
+  if (Py_AddPendingCall(raise_now, exception.get()) != 0) return PyErr_SetInterrupt();
+  exception.release();  // raise_now() has it
+}
+
+}  // namespace
+
+void set_spans(PyObject* flags, PyObject* key, PyObject* begin) {
+  if (running_flags) return;
+  running_flags = Py_NewRef(flags);
+  running_key = Py_NewRef(key);
+  begin_span = Py_NewRef(begin);
+  spans_wanted.store(true, std::memory_order_release);
+}
+
+void Span::begin(const char* name) {
+  if (PyDict_GetItemWithError(running_flags, running_key) != Py_True) return;  // a str and a module's names: no errors
+  span_ = staying([name] { return PyObject_CallFunction(begin_span, "s", name); });
+  if (!span_) settle_exception();
+}
+
+void Span::end() noexcept {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  const Ref ended(staying([this] { return PyObject_CallMethod(span_, "__exit__", "OOO", Py_None, Py_None, Py_None); }));
+  if (!ended) settle_exception();
+  Py_CLEAR(span_);
+  PyErr_Restore(type, value, traceback);
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,140 @@
+// _core.Arena: memory that channels share.
+#include <pybind11/pybind11.h>
+
+#include "bindings/bind.h"
+#include "bindings/cpython/gil.h"
+#include "bindings/cpython/unwrap.h"
+#include "bindings/cpython/wait_hooks.h"
+#include "bindings/objects/deaths.h"
+#include "bindings/objects/loan.h"
+#include "memory/arena.h"
+#include "platform/machine.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using memory::Arena;
+
+namespace {
+
+std::shared_ptr<Arena> create(std::uint64_t max_bytes, std::uint64_t prefault, bool huge_pages) {
+  auto made = [&] {
+    const WithoutGil unlocked;
+    return Arena::create({max_bytes, prefault, huge_pages});
+  }();
+  return unwrap(std::move(made));
+}
+
+py::dict stats(Arena& arena) {
+  notice_deaths(arena, 0);
+  const memory::ArenaStats stats = arena.stats();
+  py::dict out;
+  out["max_bytes"] = stats.max_bytes;
+  out["committed_bytes"] = stats.committed_bytes;
+  out["used_bytes"] = stats.used_bytes;
+  out["held_bytes"] = stats.held_bytes;
+  out["blocks"] = stats.blocks;
+  out["participants"] = stats.participants;
+  out["reconciles"] = stats.reconciles;
+  return out;
+}
+
+py::list holders(Arena& arena) {
+  notice_deaths(arena, 0);
+  py::list out;
+  for (const memory::HolderInfo& info : arena.inspector().holders()) {
+    out.append(py::make_tuple(memory::pack(info.block), info.bytes, info.pid, static_cast<double>(info.held_ns) / 1e9));
+  }
+  return out;
+}
+
+py::object new_array_in(const std::shared_ptr<Arena>& arena, py::handle shape, py::handle dtype,
+                        const std::string& order, bool zeroed, bool gift) {
+  return own(new_array(arena, shape.ptr(), dtype.ptr(), order, zeroed, gift));
+}
+
+py::object open_array(const std::shared_ptr<Arena>& arena, std::uint64_t block, py::handle shape, py::handle dtype,
+                      const std::string& order) {
+  GilHooks hooks;
+  auto lease = arena->hold_existing(memory::unpack(block), {platform::Deadline::never(), &hooks});
+  return own(array_on(unwrap(std::move(lease)), shape.ptr(), dtype.ptr(), order));
+}
+
+std::uint64_t block_of(py::handle array) {
+  if (PyArray_Check(array.ptr())) {
+    const Lease* lease = lease_of(reinterpret_cast<PyArrayObject*>(array.ptr()));
+    const HeldBlock* held = lease ? held_block(*lease) : nullptr;
+    if (held) return memory::pack(held->block.ref());
+  }
+  throw py::value_error("this array is not in an arena");
+}
+
+py::tuple reserve_slot(Arena& arena) {
+  auto slot = unwrap(arena.reconciler().reserve_slot());
+  return py::make_tuple(slot.identity, slot.lock.release());
+}
+
+// Of a process whose start was given up, unless it has taken the slot over after all.
+void abandon_slot(Arena& arena, memory::Identity identity, int lock) {
+  memory::ReservedSlot slot{identity, platform::UniqueFd(lock)};
+  const memory::Participant& theirs = arena.participants().slot(memory::slot_of(identity));
+  if (theirs.pid.load(std::memory_order_relaxed) == platform::process_id())
+    arena.participants().abandon(std::move(slot));
+}
+
+void hold_for(Arena& arena, memory::Identity child, std::uint64_t block) {
+  arena.holders().hold_for(memory::unpack(block), child);
+}
+
+bool is_shared(Arena& arena, std::uint64_t block) {
+  notice_deaths(arena, kLookedLatelyNs);
+  GilHooks hooks;
+  return unwrap(arena.holders().is_shared(memory::unpack(block), {platform::Deadline::never(), &hooks}));
+}
+
+void set_pinned(Arena& arena, bool pinned) {
+  GilHooks hooks;
+  const Status done = arena.allocator().set_pinned(pinned, {platform::Deadline::never(), &hooks});
+  if (done) return;
+  raise(done.error());
+  throw py::error_already_set();
+}
+
+}  // namespace
+
+void bind_arena(py::module_& module) {
+  py::class_<Arena, std::shared_ptr<Arena>>(module, "Arena", "One arena, as this process has it.", plain_class())
+      .def_static("create", &create, py::arg("max_bytes"), py::arg("prefault"), py::arg("huge_pages"))
+      .def_property_readonly(
+          "uuid", [](const Arena& arena) { return py::bytes(reinterpret_cast<const char*>(arena.uuid()), 16); })
+      .def_property_readonly("fd", &Arena::fd)
+      .def_property_readonly("max_bytes", &Arena::max_bytes)
+      .def_property_readonly("held_bytes", [](const Arena& arena) { return arena.pool().held_bytes(); })
+      .def("stats", &stats)
+      .def("holders", &holders)
+      .def("trim", &Arena::trim, py::call_guard<WithoutGil>())
+      .def_property_readonly("identity", [](Arena& arena) { return unwrap(arena.identity()); })
+      .def(
+          "is_alive", [](const Arena& arena, memory::Identity who) { return arena.participants().is_alive(who); },
+          py::arg("identity"))
+      .def("is_shared", &is_shared, py::arg("block"))
+      .def("set_pinned", &set_pinned, py::arg("pinned"))
+      .def_property_readonly("is_pinned_here", [](const Arena& arena) { return arena.participants().is_pinned_here(); })
+      .def("lease_count", [](Arena& arena) { return arena.holders().lease_count(); })
+      .def("check", &Arena::check, py::call_guard<WithoutGil>())
+      .def("new_array", &new_array_in, py::arg("shape"), py::arg("dtype"), py::arg("order"), py::arg("zeroed"),
+           py::arg("gift") = false)
+      .def("open_array", &open_array, py::arg("block"), py::arg("shape"), py::arg("dtype"), py::arg("order"))
+      .def("reserve_slot", &reserve_slot)
+      .def("abandon_slot", &abandon_slot, py::arg("identity"), py::arg("lock"))
+      .def(
+          "note_started",
+          [](Arena& arena, memory::Identity who, int pid) { arena.participants().note_started(who, pid); },
+          py::arg("identity"), py::arg("pid"))
+      .def("hold_for", &hold_for, py::arg("identity"), py::arg("block"));
+  module.def("block_of", &block_of, py::arg("array"));
+  module.def(
+      "set_pin_callback", [](py::handle callback) { set_pin_callback(callback.ptr()); }, py::arg("callback"));
+}
+
+}  // namespace shmtree::python

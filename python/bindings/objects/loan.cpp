@@ -1,0 +1,271 @@
+#include "bindings/objects/loan.h"
+
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/exclusive.h"
+#include "bindings/cpython/gil.h"
+#include "bindings/cpython/large_copy.h"
+#include "bindings/cpython/wait_hooks.h"
+
+namespace shmtree::python {
+namespace {
+
+// By this deleter the holds of this file are told from all others.
+struct DeleteHeld {
+  void operator()(HeldBlock* held) const noexcept { delete held; }
+};
+
+std::atomic<PyObject*> pin_callback{nullptr};
+
+// False with a Python error set.
+bool note_pinned(const memory::Lease& block) {
+  memory::Arena& arena = *block.arena();
+  PyObject* callback = pin_callback.load(std::memory_order_acquire);
+  if (!callback || !arena.participants().is_pinned_here()) return true;
+  const auto* uuid = reinterpret_cast<const char*>(arena.uuid());
+  const auto address = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(block.data()));
+  const auto room = static_cast<unsigned long long>(arena.blocks().room_of(block.ref().id));
+  Ref done(staying([=] { return PyObject_CallFunction(callback, "y#KK", uuid, Py_ssize_t{16}, address, room); }));
+  return static_cast<bool>(done);
+}
+
+// The blocks of new_empty(), by address; never destroyed, since arrays outlive everything.
+Mutex own_blocks_mutex;
+std::map<const std::byte*, Lease*>& own_blocks() {
+  static auto* blocks = new std::map<const std::byte*, Lease*>();
+  return *blocks;
+}
+
+PyArrayObject* as_array(PyObject* object) noexcept {
+  return reinterpret_cast<PyArrayObject*>(object);
+}
+
+// Visits the array and the arrays that it is a view of, up to the lease.
+template <class Visit>
+void for_each_base(PyArrayObject* array, Visit visit) {
+  for (PyObject* at = reinterpret_cast<PyObject*>(array); at && PyArray_Check(at); at = PyArray_BASE(as_array(at))) {
+    visit(as_array(at));
+  }
+}
+
+struct Plan {
+  Ref descr{};
+  int ndim = 0;
+  npy_intp shape[NPY_MAXDIMS]{};
+  std::size_t bytes = 0;
+  bool fortran = false;
+};
+
+bool plan_array(PyObject* shape, PyObject* dtype, std::string_view order, Plan& plan) {
+  PyArray_Descr* descr = nullptr;
+  if (PyArray_DescrConverter(dtype, &descr) != NPY_SUCCEED) return false;
+  plan.descr = Ref(reinterpret_cast<PyObject*>(descr));
+  if (PyDataType_REFCHK(descr)) {
+    PyErr_Format(PyExc_TypeError, "dtype %R has Python objects in it, which no other process could read",
+                 plan.descr.get());
+    return false;
+  }
+  if (order != "C" && order != "F") {
+    Ref text(PyUnicode_FromStringAndSize(order.data(), static_cast<Py_ssize_t>(order.size())));
+    if (text) PyErr_Format(PyExc_ValueError, "order is %R; it must be 'C' or 'F'", text.get());
+    return false;
+  }
+  plan.fortran = order == "F";
+  PyArray_Dims dims{nullptr, 0};
+  if (PyArray_IntpConverter(shape, &dims) != NPY_SUCCEED) return false;
+  plan.ndim = dims.len;
+  std::copy_n(dims.ptr, dims.len, plan.shape);
+  PyDimMem_FREE(dims.ptr);
+  std::size_t bytes = static_cast<std::size_t>(PyDataType_ELSIZE(descr));
+  bool too_many = false, empty = false;
+  for (int i = 0; i < plan.ndim; ++i) {
+    if (plan.shape[i] < 0) {
+      PyErr_SetString(PyExc_ValueError, "negative dimensions are not allowed");
+      return false;
+    }
+    empty = empty || plan.shape[i] == 0;
+    too_many = __builtin_mul_overflow(bytes, static_cast<std::size_t>(plan.shape[i]), &bytes) || too_many;
+  }
+  if (too_many && !empty) bytes = SIZE_MAX / 2;  // over every budget
+  plan.bytes = empty ? 0 : bytes;
+  return true;
+}
+
+PyObject* make_array(Plan& plan, void* data) {
+  const int flags = data ? NPY_ARRAY_WRITEABLE | (plan.fortran ? NPY_ARRAY_F_CONTIGUOUS : 0)
+                         : (plan.fortran ? NPY_ARRAY_F_CONTIGUOUS : 0);
+  return PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(plan.descr.release()), plan.ndim,
+                              plan.shape, nullptr, data, flags, nullptr);
+}
+
+PyObject* array_on_lease(Plan& plan, memory::Lease block, bool shared, bool gift) {
+  const std::size_t bytes = plan.bytes;
+  std::byte* data = block.data();
+  Ref lease(new_block_lease(std::move(block), false, bytes, shared));
+  if (!lease) return nullptr;
+  held_block(*as_lease(lease.get()))->gift = gift;
+  Ref array(make_array(plan, data));
+  if (!array || PyArray_SetBaseObject(as_array(array.get()), lease.release()) != 0) return nullptr;
+  return array.release();
+}
+
+}  // namespace
+
+HeldBlock::~HeldBlock() {
+  if (!known_at) return;
+  const std::lock_guard guard(own_blocks_mutex);
+  own_blocks().erase(known_at);
+}
+
+void set_pin_callback(PyObject* callback) {
+  pin_callback = Py_XNewRef(callback);
+}
+
+PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_bytes, bool shared) {
+  if (!note_pinned(block)) return nullptr;
+  std::byte* data = block.data();
+  const std::size_t bytes = block.bytes();
+  auto held = std::unique_ptr<HeldBlock>(new HeldBlock{std::move(block), received, shared, array_bytes});
+  HeldBlock* raw = held.get();
+  Ref lease(new_lease(std::shared_ptr<void>(held.release(), DeleteHeld{}), data, bytes, true));
+  if (lease && !received && !shared) {
+    const std::lock_guard guard(own_blocks_mutex);
+    own_blocks()[data] = as_lease(lease.get());
+    raw->known_at = data;
+  }
+  return lease.release();
+}
+
+HeldBlock* held_block(const Lease& lease) noexcept {
+  // Its type is what tells it: only this file has that deleter.
+  const auto* mine = lease.hold ? std::get_deleter<DeleteHeld>(lease.hold) : nullptr;
+  return mine ? static_cast<HeldBlock*>(lease.hold.get()) : nullptr;
+}
+
+// Whoever has memory on a block keeps its lease, so what is found for that memory lives.
+Lease* find_lease(const void* address) noexcept {
+  const std::lock_guard guard(own_blocks_mutex);
+  const auto& blocks = own_blocks();
+  auto next = blocks.upper_bound(static_cast<const std::byte*>(address));
+  if (next == blocks.begin()) return nullptr;
+  Lease* lease = std::prev(next)->second;
+  return static_cast<const std::byte*>(address) < lease->data + lease->size_bytes ? lease : nullptr;
+}
+
+PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
+                    std::string_view order, bool zeroed, bool gift) {
+  Plan plan;
+  if (!plan_array(shape, dtype, order, plan)) return nullptr;
+  if (plan.bytes == 0) return make_array(plan, nullptr);
+  GilHooks hooks;
+  auto block = arena->allocate(plan.bytes, memory::BlockKind::kArray, {platform::Deadline::never(), &hooks});
+  if (!block) return raise(block.error());
+  auto lease = arena->hold_new(std::move(*block));
+  if (!lease) return raise(lease.error());
+  if (zeroed && plan.bytes > kReleaseGilBytes) {
+    const WithoutGil unlocked;
+    std::memset(lease->data(), 0, plan.bytes);
+  } else if (zeroed) {
+    std::memset(lease->data(), 0, plan.bytes);
+  }
+  return array_on_lease(plan, std::move(*lease), false, gift);
+}
+
+PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, std::string_view order) {
+  Plan plan;
+  if (!plan_array(shape, dtype, order, plan)) return nullptr;
+  if (plan.bytes > block.bytes()) {
+    PyErr_Format(PyExc_ValueError, "an array of %zu bytes is not what the block of %llu bytes has", plan.bytes,
+                 static_cast<unsigned long long>(block.bytes()));
+    return nullptr;
+  }
+  return array_on_lease(plan, std::move(block), true, false);
+}
+
+LoanBook::~LoanBook() {
+  start_over();
+}
+
+void LoanBook::start_over() {
+  blocks_.clear();
+  if (lent_.empty()) return;
+  for (const Lent& lent : lent_) {
+    const CriticalSection alone(reinterpret_cast<PyObject*>(lent.lease));
+    held_block(*lent.lease)->claims.withdraw(this);
+  }
+  // The last reference to an array may run anything.
+  const std::vector<Lent> ended = std::exchange(lent_, {});
+  for (const Lent& lent : ended) Py_DECREF(lent.array);
+}
+
+Ref LoanBook::home() {
+  return Ref(pybind11::cast(arena_.shared_from_this()).release().ptr());
+}
+
+std::uint32_t LoanBook::reference_to(memory::BlockRef block) {
+  const auto known = std::find(blocks_.begin(), blocks_.end(), block);
+  const auto index = static_cast<std::uint32_t>(known - blocks_.begin());
+  if (known == blocks_.end()) blocks_.push_back(block);
+  return index;
+}
+
+bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out) {
+  Lease* lease = array ? lease_of(array) : find_lease(data);
+  HeldBlock* held = lease ? held_block(*lease) : nullptr;
+  if (!held) return false;
+  const CriticalSection alone(reinterpret_cast<PyObject*>(lease));
+  if (held->shared || held->block.arena().get() != &arena_) return false;
+  if (!held->claims.are_ours()) return false;
+  const auto* begin = static_cast<const std::byte*>(data);
+  if (begin < lease->data || size_bytes > lease->size_bytes) return false;
+  const endpoint::ByteRange range{static_cast<std::size_t>(begin - lease->data),
+                                  static_cast<std::size_t>(begin - lease->data) + size_bytes};
+  if (range.end > lease->size_bytes) return false;
+  const bool writable = !array || PyArray_ISWRITEABLE(array);
+  if (!held->claims.are_free(range, this, writable)) return false;
+  const bool whole = !held->received && range.begin == 0 && size_bytes == held->array_bytes &&
+                     (!array || static_cast<std::size_t>(PyArray_NBYTES(array)) == held->array_bytes);
+  if (lending_ == Lending::kGifts && !(held->gift && whole && writable)) return false;
+  if (held->received) {
+    if (lending_ != Lending::kMove) return false;
+  } else if (writable) {
+    if (!whole && lending_ != Lending::kMove) return false;
+  } else {
+    bool frozen = true;
+    for_each_base(array, [&](PyArrayObject* at) { frozen = frozen && !PyArray_ISWRITEABLE(at); });
+    if (!frozen) return false;
+  }
+  out->reference = reference_to(held->block.ref());
+  out->offset = range.begin;
+  PyObject* kept = array ? reinterpret_cast<PyObject*>(array) : reinterpret_cast<PyObject*>(lease);
+  lent_.push_back(Lent{kept, lease, writable, whole});
+  Py_INCREF(kept);
+  held->claims.promise(range, this, writable);
+  return true;
+}
+
+void LoanBook::settle() noexcept {
+  for (const Lent& lent : lent_) {
+    const CriticalSection alone(reinterpret_cast<PyObject*>(lent.lease));
+    if (!lent.given) {
+      lent.lease->writable = false;  // its owner cannot make it writable again while others read it
+      continue;
+    }
+    lent.lease->given = true;
+    held_block(*lent.lease)->claims.settle(this);
+    if (!PyArray_Check(lent.array)) continue;
+    PyArray_CLEARFLAGS(as_array(lent.array), NPY_ARRAY_WRITEABLE);
+    if (lent.whole) {
+      for_each_base(as_array(lent.array), [](PyArrayObject* at) { PyArray_CLEARFLAGS(at, NPY_ARRAY_WRITEABLE); });
+    }
+  }
+}
+
+}  // namespace shmtree::python

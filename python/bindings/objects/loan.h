@@ -1,0 +1,106 @@
+// Blocks of an arena as the memory of arrays, and the giving of such arrays to others without a copy.
+//
+// An array of new_empty() is given away when it is put whole: it and the arrays it is a view of become read-only here.
+// A part of one is copied, since what is left of the block stays the sender's; unless the caller moves it, and then
+// answers for it. An array that its owner made read-only before is not given but shown: any number of times. What came
+// out of a channel goes on by reference when it is moved. Each byte of a block is given once: a second time it is
+// copied, also by a put that begins while the first still waits for room.
+//
+// All calls need the GIL.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "bindings/cpython/python_api.h"
+#include "bindings/objects/lease.h"
+#include "endpoint/loan.h"
+#include "memory/arena.h"
+#include "platform/waiting.h"
+
+namespace shmtree::python {
+
+struct HeldBlock {
+  memory::Lease block;
+  bool received = false;        // came out of a channel
+  bool shared = false;          // several processes write it: it is copied like any other memory
+  std::size_t array_bytes = 0;  // of the one array on it, for what new_empty() made
+  bool gift = false;            // made to be put: a queue, which copies what it is not told to move, gives it away too
+  endpoint::Claims claims{};
+  const std::byte* known_at = nullptr;  // where find_lease() knows it by
+
+  ~HeldBlock();
+};
+
+// The Lease object of a block. Null with a Python error set.
+PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_bytes, bool shared = false);
+
+// Called with (uuid, address, bytes that have pages) for every block that is taken hold of in an arena which this
+// process pinned. A Python callable or null; kept for good.
+void set_pin_callback(PyObject* callback);
+
+// What holds a lease's memory, null when that is no block of an arena.
+HeldBlock* held_block(const Lease& lease) noexcept;
+
+// The lease of new_empty() whose memory has this address in it, or null. For memory that tensors have.
+Lease* find_lease(const void* address) noexcept;
+
+// A new array in the arena. `shape` is an int or a sequence of them, `dtype` what NumPy takes for one, `order` "C" or
+// "F". `gift`: see HeldBlock. Null with a Python error set, TypeError for dtypes with objects among them.
+PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
+                    std::string_view order, bool zeroed, bool gift);
+
+// An array that several processes share, on a block that new_array() made. Null with a Python error set; ValueError
+// when the block is too small for it.
+PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, std::string_view order);
+
+// What a message takes without a copy.
+enum class Lending {
+  kGifts,  // whole arrays that were made as gifts: a queue's put()
+  kOwn,    // whole arrays of new_empty(), and parts of those that nobody can write any more: a sender's
+  kMove,   // whatever lies in the arena: either's with move=True
+};
+
+// Where an array that is sent by reference lies.
+struct Loan {
+  std::uint32_t reference = 0;  // which of the blocks that the message refers to
+  std::uint64_t offset = 0;     // of the first byte asked about, in that block
+};
+
+// The loans of one message.
+class LoanBook {
+ public:
+  LoanBook(memory::Arena& arena, Lending lending) noexcept : arena_(arena), lending_(lending) {}
+  ~LoanBook();
+
+  // Whether [data, data + size_bytes), the memory that the array's elements lie in, goes by reference; else it is to be
+  // copied. `array` is null for a tensor, whose memory only its address tells. Runs no Python code. The message may
+  // still fail: what follows from a loan is for settle().
+  bool resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out);
+  // The arena that the message is going to lie in, as Python has it. Null with a Python error set.
+  Ref home();
+  // The message is encoded from its beginning again: none of the loans so far is in it.
+  void start_over();
+
+  std::span<const memory::BlockRef> blocks() const noexcept { return blocks_; }
+  // The message was put: what was given away is only read here from now on.
+  void settle() noexcept;
+
+ private:
+  struct Lent {
+    PyObject* array;
+    Lease* lease;
+    bool given;
+    bool whole;
+  };
+  std::uint32_t reference_to(memory::BlockRef block);
+
+  memory::Arena& arena_;
+  Lending lending_;
+  std::vector<memory::BlockRef> blocks_;
+  std::vector<Lent> lent_;
+};
+
+}  // namespace shmtree::python

@@ -1,0 +1,129 @@
+#include "discovery/handle.h"
+
+#include <cstring>
+#include <utility>
+
+#include "platform/file.h"
+#include "platform/machine.h"
+#include "platform/other_process.h"
+
+namespace shmtree::discovery {
+
+using memory::Arena;
+
+namespace {
+
+// magic, then the fields of Handle in order, then the length of the name and the name.
+constexpr char kMagic[8] = {'s', 'm', 't', 'h', 'a', 'n', 'd', '1'};
+constexpr std::size_t kFixedBytes = sizeof kMagic + 16 + 4 + 4 + 8 + 8 + 4;
+constexpr std::size_t kMostName = 4096;
+
+template <class T>
+void append(std::string& out, const T& value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+class Cursor {
+ public:
+  explicit Cursor(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
+  void take(void* out, std::size_t count) noexcept {
+    std::memcpy(out, bytes_.data(), count);
+    bytes_ = bytes_.subspan(count);
+  }
+  std::span<const std::byte> rest() const noexcept { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace
+
+Handle handle_of(const Arena& arena) {
+  Handle handle;
+  std::memcpy(handle.uuid, arena.uuid(), sizeof handle.uuid);
+  handle.pid = platform::process_id();
+  handle.fd = arena.fd();
+  return handle;
+}
+
+std::string encode(const Handle& handle) {
+  std::string out(kMagic, sizeof kMagic);
+  append(out, handle.uuid);
+  append(out, handle.pid);
+  append(out, handle.fd);
+  append(out, handle.block);
+  append(out, handle.grant);
+  append(out, static_cast<std::uint32_t>(handle.name.size()));
+  return out + handle.name;
+}
+
+Result<Handle> decode(std::span<const std::byte> bytes) {
+  const Error broken{Code::kInvalid, "these bytes are no handle of this version of shmtree"};
+  if (bytes.size() < kFixedBytes) return broken;
+  Cursor cursor(bytes);
+  char magic[sizeof kMagic];
+  cursor.take(magic, sizeof magic);
+  if (std::memcmp(magic, kMagic, sizeof kMagic) != 0) return broken;
+  Handle handle;
+  std::uint32_t name_bytes = 0;
+  cursor.take(handle.uuid, sizeof handle.uuid);
+  cursor.take(&handle.pid, sizeof handle.pid);
+  cursor.take(&handle.fd, sizeof handle.fd);
+  cursor.take(&handle.block, sizeof handle.block);
+  cursor.take(&handle.grant, sizeof handle.grant);
+  cursor.take(&name_bytes, sizeof name_bytes);
+  if (name_bytes > kMostName || cursor.rest().size() != name_bytes) return broken;
+  handle.name.assign(reinterpret_cast<const char*>(cursor.rest().data()), name_bytes);
+  return handle;
+}
+
+bool is_arena(int fd, const unsigned char uuid[16]) noexcept {
+  unsigned char found[16];
+  std::uint64_t magic = 0;
+  return platform::read_at(fd, offsetof(memory::ArenaHeader, magic), &magic, sizeof magic) && magic == memory::kMagic &&
+         platform::read_at(fd, offsetof(memory::ArenaHeader, uuid), found, sizeof found) &&
+         std::memcmp(found, uuid, sizeof found) == 0;
+}
+
+Result<std::shared_ptr<Arena>> open_arena_of(int pid, int fd, const unsigned char uuid[16]) {
+  auto opened = platform::open_from_process(pid, fd);
+  if (!opened) return std::move(opened).error();
+  if (!is_arena(opened->get(), uuid)) {
+    return Error{Code::kNotFound, "process " + std::to_string(pid) + " has let go of the arena, or has ended"};
+  }
+  return Arena::attach(std::move(*opened));
+}
+
+namespace {
+
+// Whoever made the handle need not have the arena any more, as long as somebody has. Returns `error` if nobody does.
+Result<std::shared_ptr<Arena>> open_arena_of_anyone(const unsigned char uuid[16], Error error) {
+  Result<std::shared_ptr<Arena>> found = std::move(error);
+  platform::find_memory_file(memory::kFileName, [&](int pid, int fd) {
+    auto opened = open_arena_of(pid, fd, uuid);
+    if (opened) found = std::move(opened);
+    return found.ok();
+  });
+  if (!found && found.code() == Code::kNotFound) {
+    return Error{Code::kNotFound, found.error().message + "; no other process of this user has it"};
+  }
+  return found;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Arena>> open_arena(const Handle& handle, Inheritance inheritance) {
+  if (auto known = Arena::find(handle.uuid)) {
+    known->participants().abandon(std::move(inheritance.slot));
+    return known;
+  }
+  if (!inheritance.arena.valid()) {
+    auto opened = open_arena_of(handle.pid, handle.fd, handle.uuid);
+    if (opened || opened.code() == Code::kIncompatible) return opened;
+    return open_arena_of_anyone(handle.uuid, std::move(opened).error());
+  }
+  platform::set_close_on_exec(inheritance.arena.get());
+  return Arena::attach(std::move(inheritance.arena), inheritance.slot.lock.valid() ? &inheritance.slot : nullptr);
+}
+
+}  // namespace shmtree::discovery

@@ -1,0 +1,395 @@
+#include "discovery/names.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "discovery/handle.h"
+#include "platform/clock.h"
+#include "platform/machine.h"
+#include "platform/other_process.h"
+#include "platform/private_directory.h"
+
+namespace shmtree::discovery {
+
+using memory::Arena;
+using platform::LockedFile;
+using platform::UniqueFd;
+
+namespace {
+
+constexpr char kMagic[8] = {'s', 'm', 't', 'n', 'a', 'm', 'e', '1'};
+constexpr const char* kFolder = "shmtree";
+constexpr const char* kOutOfSight = "a process that cannot be seen from here, such as one in another PID namespace";
+constexpr std::int64_t kLockTimeoutNs = 5'000'000'000;
+
+struct Header {
+  char magic[8];
+  unsigned char uuid[16];
+  std::uint64_t block;
+  std::uint32_t kind;
+  std::uint32_t note_bytes;
+  char note[472];
+};
+static_assert(sizeof(Header) == 512);
+struct Entry {
+  std::int32_t pid;
+  std::int32_t fd;
+};
+static_assert(sizeof(Entry) == 8);
+
+struct Record {
+  Header header{};
+  std::vector<Entry> entries{};
+};
+
+Error with_name(Error error, const std::string& name) {
+  error.message = "the name \"" + name + "\": " + error.message;
+  return error;
+}
+
+Status check_name(const std::string& name) {
+  const bool bad = name.empty() || name.size() > 200 || name[0] == '.' || name.find('/') != std::string::npos ||
+                   name.find('\0') != std::string::npos;
+  if (!bad) return success();
+  return Error{Code::kInvalid, "a name has 1 to 200 bytes, no '/', and no '.' at its beginning"};
+}
+
+Result<Record> parse(const std::vector<std::byte>& bytes) {
+  Record record;
+  if (bytes.size() >= sizeof(Header)) std::memcpy(&record.header, bytes.data(), sizeof(Header));
+  if (std::memcmp(record.header.magic, kMagic, sizeof kMagic) != 0 ||
+      record.header.note_bytes > sizeof record.header.note) {
+    return Error{Code::kIncompatible, "its file is not one of this version of shmtree"};
+  }
+  record.entries.resize((bytes.size() - sizeof(Header)) / sizeof(Entry));
+  if (!record.entries.empty()) {
+    std::memcpy(record.entries.data(), bytes.data() + sizeof(Header), record.entries.size() * sizeof(Entry));
+  }
+  return record;
+}
+
+Result<Record> read_record(const LockedFile& file) {
+  auto bytes = file.read();
+  if (!bytes) return std::move(bytes).error();
+  return parse(*bytes);
+}
+
+// Anything but a clear no counts as alive: taking a name from the living is the mistake that cannot be mended.
+bool is_alive(const Entry& entry, const unsigned char uuid[16]) {
+  if (entry.pid <= 0) return false;
+  auto opened = platform::open_from_process(entry.pid, entry.fd);
+  if (opened) return is_arena(opened->get(), uuid);
+  if (opened.code() == Code::kNotFound) return false;
+  return platform::is_own_process(entry.pid);
+}
+
+// Those who are known to live; 0 for all that this process cannot see.
+std::vector<int> living(const LockedFile& file, const Record& record) {
+  std::vector<int> pids;
+  for (const Entry& entry : record.entries) {
+    if (is_alive(entry, record.header.uuid)) pids.push_back(entry.pid);
+  }
+  std::sort(pids.begin(), pids.end());
+  pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
+  if (pids.empty() && file.has_parts()) pids.push_back(0);
+  return pids;
+}
+
+struct Place {
+  UniqueFd directory;
+  std::string path;
+};
+
+// Directories of ours that are there. Others, or such as are not ours alone, have no names that we would believe.
+std::vector<Place> places() {
+  std::vector<Place> found;
+  for (const std::string& path : platform::private_directories(kFolder)) {
+    auto directory = platform::open_private_directory(path, false);
+    if (directory) found.push_back(Place{std::move(*directory), path});
+  }
+  return found;
+}
+
+struct MadeFile {
+  std::string path;
+  UniqueFd part;
+};
+
+// Makes the file in the first directory that takes it: others may be read-only, full or somebody else's. Returns where.
+// Code::kExists when there is one by now.
+Result<MadeFile> make_file(const std::string& name, const std::byte* bytes, std::size_t count) {
+  std::optional<Error> failure;
+  for (const std::string& folder : platform::private_directories(kFolder)) {
+    auto directory = platform::open_private_directory(folder, true);
+    std::string path = folder + "/" + name;
+    auto made = directory ? platform::create_private_file(directory->get(), name, bytes, count) : std::move(directory);
+    if (made) return MadeFile{std::move(path), std::move(*made)};
+    if (made.code() == Code::kExists) return std::move(made).error();
+    if (!failure) {
+      failure = std::move(made).error();
+    } else {
+      failure->message += "; " + made.error().message;
+    }
+  }
+  return *std::move(failure);
+}
+
+// Removes the file of a name that nobody alive has. Code::kExists when somebody does.
+Status take_over(const Place& place, const std::string& name) {
+  auto file = LockedFile::open(place.directory.get(), name, kLockTimeoutNs);
+  if (!file) return file.code() == Code::kNotFound ? success() : Status(std::move(file).error());
+  auto record = read_record(*file);
+  if (!record) return std::move(record).error();
+  const std::vector<int> pids = living(*file, *record);
+  if (pids.empty()) return file->remove();
+  if (pids[0] == 0) return Error{Code::kExists, "it is in use by " + std::string(kOutOfSight)};
+  std::string who;
+  for (const int pid : pids) who += (who.empty() ? "" : ", ") + std::to_string(pid);
+  return Error{Code::kExists, "it is in use by process " + who};
+}
+
+std::pair<std::string, std::string> split(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return {path.substr(0, slash == std::string::npos ? 0 : slash), path.substr(slash + 1)};
+}
+
+// What lies at a path, locked. The file refers to the directory.
+struct OpenName {
+  platform::UniqueFd directory;
+  LockedFile file;
+  Record record;
+
+  bool is(const NamedThing& thing) const noexcept {
+    return std::memcmp(record.header.uuid, thing.arena->uuid(), sizeof record.header.uuid) == 0 &&
+           record.header.block == thing.block;
+  }
+};
+
+Result<OpenName> open_path(const std::string& path) {
+  const auto [folder, name] = split(path);
+  auto directory = platform::open_private_directory(folder, false);
+  if (!directory) return std::move(directory).error();
+  auto file = LockedFile::open(directory->get(), name, kLockTimeoutNs);
+  if (!file) return std::move(file).error();
+  auto record = read_record(*file);
+  if (!record) return std::move(record).error();
+  return OpenName{std::move(*directory), std::move(*file), std::move(*record)};
+}
+
+// Removes a file that nobody alive has. False when somebody does, or another process is at it. Of the names of the
+// living it costs one look at a lock, and none is ever waited for.
+bool sweep(const Place& place, const std::string& name) {
+  if (platform::has_parts(place.directory.get(), name)) return false;
+  auto file = LockedFile::open(place.directory.get(), name, 0);
+  if (!file) return false;
+  auto record = read_record(*file);
+  return record && living(*file, *record).empty() && file->remove();
+}
+
+// What kills have left goes whenever a name is made or opened: each time a few files are looked at, others the next
+// time.
+void sweep_some() noexcept {
+  constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
+  static std::atomic<std::size_t> looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
+  try {
+    for (const Place& place : places()) {
+      const std::vector<std::string> names = platform::list_directory(place.directory.get(), kMostListed);
+      const std::size_t first = looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
+      for (std::size_t i = 0; i < std::min(names.size(), kMostLookedAt); ++i) {
+        sweep(place, names[(first + i) % names.size()]);
+      }
+    }
+  } catch (const std::bad_alloc&) {  // the next one does it
+  }
+}
+
+struct SweepAtTheEnd {
+  ~SweepAtTheEnd() { sweep_some(); }
+};
+
+NamedThing thing_of(const Header& header, std::shared_ptr<Arena> arena) {
+  return NamedThing{static_cast<NamedKind>(header.kind), std::move(arena), header.block,
+                    std::string(header.note, header.note_bytes)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedThing& thing) {
+  Status valid = check_name(name);
+  if (!valid) return with_name(std::move(valid).error(), name);
+  const SweepAtTheEnd sweeping;
+  Header header{};
+  if (thing.note.size() > sizeof header.note) return Error{Code::kInvalid, "the note of a name is over 472 bytes"};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  std::memcpy(header.uuid, thing.arena->uuid(), sizeof header.uuid);
+  header.block = thing.block;
+  header.kind = static_cast<std::uint32_t>(thing.kind);
+  header.note_bytes = static_cast<std::uint32_t>(thing.note.size());
+  std::memcpy(header.note, thing.note.data(), thing.note.size());
+  const Entry entry{platform::process_id(), thing.arena->fd()};
+  std::byte bytes[sizeof header + sizeof entry];
+  std::memcpy(bytes, &header, sizeof header);
+  std::memcpy(bytes + sizeof header, &entry, sizeof entry);
+
+  // Made before the file: that must not be left behind for want of memory.
+  std::unique_ptr<Name> made(new Name("", thing));
+  for (;;) {
+    // In whichever directory: programs of one user may differ in their environment.
+    for (const Place& known : places()) {
+      Status taken = take_over(known, name);
+      if (!taken) return with_name(std::move(taken).error(), name);
+    }
+    auto file = make_file(name, bytes, sizeof bytes);
+    if (file) {
+      made->path_ = std::move(file->path);
+      made->pid_ = entry.pid;
+      made->part_ = std::move(file->part);
+      return made;
+    }
+    if (file.code() != Code::kExists) return with_name(std::move(file).error(), name);
+  }
+}
+
+Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
+  Status valid = check_name(name);
+  if (!valid) return with_name(std::move(valid).error(), name);
+  const SweepAtTheEnd sweeping;
+  Error error{Code::kNotFound, "nothing is known by it"};
+  for (const Place& place : places()) {
+    auto file = LockedFile::open(place.directory.get(), name, kLockTimeoutNs);
+    if (!file) {
+      if (file.code() != Code::kNotFound) error = std::move(file).error();
+      continue;
+    }
+    auto record = read_record(*file);
+    if (!record) return with_name(std::move(record).error(), name);
+    std::shared_ptr<Arena> arena = Arena::find(record->header.uuid);
+    error = Error{Code::kNotFound, "every process that had it has ended"};
+    for (const Entry& entry : record->entries) {
+      if (arena != nullptr) break;
+      if (entry.pid <= 0) continue;
+      auto opened = open_arena_of(entry.pid, entry.fd, record->header.uuid);
+      if (opened) {
+        arena = std::move(*opened);
+      } else if (opened.code() != Code::kNotFound) {
+        error = std::move(opened).error();
+      }
+    }
+    if (arena == nullptr && error.code == Code::kNotFound && file->has_parts()) {
+      error = Error{Code::kUnavailable, "only " + std::string(kOutOfSight) + ", has it"};
+    }
+    if (arena == nullptr) continue;
+    std::unique_ptr<Name> made(new Name(place.path + "/" + name, thing_of(record->header, std::move(arena))));
+    file = Error{};  // unlocks
+    Status added = made->add_entry();
+    if (!added) return with_name(std::move(added).error(), name);
+    return made;
+  }
+  return with_name(std::move(error), name);
+}
+
+Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_ptr<Arena> arena) {
+  Header header;
+  {
+    auto open = open_path(path);
+    if (!open) return std::move(open).error();
+    header = open->record.header;
+  }
+  std::unique_ptr<Name> made(new Name(path, thing_of(header, std::move(arena))));
+  Status added = made->add_entry();
+  if (!added) return std::move(added).error();
+  return made;
+}
+
+Status Name::join_again() {
+  if (pid_ == platform::process_id()) return success();
+  return add_entry();
+}
+
+Status Name::add_entry() {
+  auto open = open_path(path_);
+  if (!open) return std::move(open).error();
+  if (!open->is(thing_)) {
+    return Error{Code::kNotFound, "another process has made something else of it meanwhile"};
+  }
+  const std::vector<Entry>& entries = open->record.entries;
+  // A place that is free, or whose process is gone; the living keep theirs.
+  const auto is_free = [&](const Entry& entry) { return entry.pid <= 0 || !is_alive(entry, open->record.header.uuid); };
+  const auto place = std::find_if(entries.begin(), entries.end(), is_free);
+  const Entry mine{platform::process_id(), thing_.arena->fd()};
+  const auto index = static_cast<std::uint64_t>(place - entries.begin());
+  Status written = open->file.write(sizeof(Header) + index * sizeof(Entry), &mine, sizeof mine);
+  if (!written) return written;
+  pid_ = mine.pid;
+  auto part = open->file.take_part();
+  if (!part) return std::move(part).error();
+  part_ = std::move(*part);
+  return success();
+}
+
+Status Name::remove_entry() {
+  auto open = open_path(path_);
+  if (!open) return std::move(open).error();
+  if (!open->is(thing_)) return success();
+  std::vector<Entry>& entries = open->record.entries;
+  const auto mine = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+    return entry.pid == pid_ && entry.fd == thing_.arena->fd();
+  });
+  if (mine != entries.end()) {
+    *mine = Entry{0, 0};
+    const auto index = static_cast<std::uint64_t>(mine - entries.begin());
+    Status written = open->file.write(sizeof(Header) + index * sizeof(Entry), &*mine, sizeof *mine);
+    if (!written) return written;
+  }
+  platform::end_part(part_);
+  return living(open->file, open->record).empty() ? open->file.remove() : success();
+}
+
+void Name::leave() noexcept {
+  // In a forked child that did not join by itself the entry is still the parent's. What cannot be removed is left to
+  // clean_names().
+  try {
+    if (pid_ == platform::process_id()) remove_entry().ok();
+  } catch (const std::bad_alloc&) {
+  }
+  if (pid_ == platform::process_id()) platform::end_part(part_);
+  pid_ = 0;
+  part_.reset();
+}
+
+Name::~Name() {
+  leave();
+}
+
+std::vector<NameInfo> list_names() {
+  std::vector<NameInfo> found;
+  for (const Place& place : places()) {
+    for (const std::string& name : platform::list_directory(place.directory.get())) {
+      auto file = LockedFile::open(place.directory.get(), name, kLockTimeoutNs);
+      if (!file) continue;
+      auto record = read_record(*file);
+      if (!record) continue;
+      std::vector<int> pids = living(*file, *record);
+      if (pids.empty()) file->remove().ok();  // it is shown once more
+      found.push_back(
+          NameInfo{name, place.path + "/" + name, static_cast<NamedKind>(record->header.kind), std::move(pids)});
+    }
+  }
+  return found;
+}
+
+std::vector<std::string> clean_names() {
+  std::vector<std::string> removed;
+  for (const Place& place : places()) {
+    for (const std::string& name : platform::list_directory(place.directory.get())) {
+      if (sweep(place, name)) removed.push_back(name);
+    }
+  }
+  return removed;
+}
+
+}  // namespace shmtree::discovery

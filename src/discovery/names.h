@@ -1,0 +1,83 @@
+// Names for arenas and what is in them: a small file of the user's own that says which arena it is and which processes
+// have it. The arena itself has no name anywhere, so nothing but that file can be left over after a kill.
+//
+//   offset 0   8   magic "smtname1"
+//          8  16   uuid of the arena
+//         24   8   block of the channel or array, 0 for an arena
+//         32   4   what it is (NamedKind)
+//         36   4   bytes of the note
+//         40 472   the note
+//        512   8   per participant: pid (4), descriptor of the arena there (4); pid 0 for a free place
+//
+// The file is created whole. Everything else happens under the lock of its first byte. Whoever takes part keeps a part
+// in the file (LockedFile::take_part) besides its entry: entries tell where the arena is, parts whether anybody lives,
+// also in another PID namespace. It is taken over, or swept, only when there are neither: when that name is made anew,
+// when any name is made or opened (a few files each time), and when the names are listed.
+//
+// Thread safety: every function may be called from any thread; a Name is used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memory/arena.h"
+
+namespace shmtree::discovery {
+
+enum class NamedKind : std::uint32_t { kArena = 1, kChannel = 2, kArray = 3, kQueue = 4 };
+
+struct NamedThing {
+  NamedKind kind = NamedKind::kArena;
+  std::shared_ptr<memory::Arena> arena{};
+  std::uint64_t block = 0;  // packed
+  std::string note{};       // at most 472 bytes, for whoever made it
+};
+
+// This process's part in a name. When the last process's part is gone, so is the name.
+class Name {
+ public:
+  // Code::kExists when a living process has a thing of that name, Code::kInvalid for a text that cannot be a name.
+  static Result<std::unique_ptr<Name>> create(const std::string& name, const NamedThing& thing);
+  // Code::kNotFound when there is none, or nobody lives who has it; Code::kUnavailable when the system keeps us from
+  // it.
+  static Result<std::unique_ptr<Name>> open(const std::string& name);
+  // Takes part in a name by way of an arena that came with a handle; `path` as path() gave it. An error when the name
+  // means something else by now.
+  static Result<std::unique_ptr<Name>> join(const std::string& path, std::shared_ptr<memory::Arena> arena);
+  ~Name();
+  Name(const Name&) = delete;
+  Name& operator=(const Name&) = delete;
+
+  const NamedThing& thing() const noexcept { return thing_; }
+  const std::string& path() const noexcept { return path_; }
+  // Ends this process's part early, as before an exit that runs no destructors.
+  void leave() noexcept;
+  // For a forked child, which has the arena as well.
+  Status join_again();
+
+ private:
+  Name(std::string path, NamedThing thing) : path_(std::move(path)), thing_(std::move(thing)) {}
+  Status add_entry();
+  Status remove_entry();
+
+  std::string path_;
+  NamedThing thing_;
+  int pid_ = 0;                // of the process that the entry in the file stands for
+  platform::UniqueFd part_{};  // in the file
+};
+
+struct NameInfo {
+  std::string name{};
+  std::string path{};
+  NamedKind kind = NamedKind::kArena;
+  std::vector<int> pids{};  // of the living, 0 for those out of sight; empty for what a kill left over
+};
+
+// Removes what nobody alive has, after it was listed.
+std::vector<NameInfo> list_names();
+// Removes what nobody alive has; returns the names.
+std::vector<std::string> clean_names();
+
+}  // namespace shmtree::discovery

@@ -1,0 +1,239 @@
+// decode(): a frame to the tree that Items look into.
+#include <cstring>
+#include <memory_resource>
+#include <new>
+
+#include "format/grammar.h"
+#include "value/codec.h"
+#include "value/tree.h"
+
+namespace shmtree::value {
+
+namespace {
+
+Error corrupt(const std::string& reason) {
+  return Error{.code = Code::kCorrupt, .message = "The frame is corrupt: " + reason + "."};
+}
+
+// One pass over the columns, by the rules of format/grammar.h. Recursion is bounded by the reader's depth.
+class Decoder {
+ public:
+  Decoder(Tree& tree, std::span<const std::span<const std::byte>> blocks)
+      : tree_(tree), reader_(tree.reader), blocks_(blocks) {
+    pending_.reserve(kFewNodes);
+    names_.reserve(kFewNodes);
+  }
+
+  std::uint32_t node(std::uint32_t key) {
+    const auto index = static_cast<std::uint32_t>(tree_.nodes.size());
+    const Kind kind = reader_.next_kind();
+    const char* rule = format::grammar_of(kind);
+    if (rule == nullptr) {
+      reader_.fail_kind(kind);
+      return index;
+    }
+    Node fresh;
+    fresh.kind = kind;
+    fresh.key = key;
+    fresh.text = static_cast<std::uint32_t>(tree_.texts.size());
+    tree_.nodes.push_back(fresh);
+    const std::size_t base = pending_.size();
+    follow(rule, index);
+    tree_.nodes[index].child = static_cast<std::uint32_t>(tree_.children.size());
+    tree_.nodes[index].child_count = static_cast<std::uint32_t>(pending_.size() - base);
+    tree_.children.insert(tree_.children.end(), pending_.begin() + static_cast<std::ptrdiff_t>(base), pending_.end());
+    pending_.resize(base);
+    return index;
+  }
+
+ private:
+  void follow(const char* rule, std::uint32_t index) {
+    for (; *rule != 0 && !reader_.failed(); ++rule) {
+      switch (*rule) {
+        case 'I': add_int(index, reader_.next_int()); break;
+        case 'L': add_int(index, static_cast<std::int64_t>(reader_.next_length())); break;
+        case 'F': add_float(index, reader_.next_float()); break;
+        case 'N': add_text(index, reader_.next_name().text); break;
+        case 'S':
+        case 'B': add_text(index, reader_.next_string()); break;
+        case 'U': add_text(index, reader_.next_text(16)); break;
+        case 'A': add_array(index); break;
+        case 'V': child(kNone); break;
+        case 'D':
+        case 'E': add_dtype(index, *rule == 'E'); break;
+        case 'Q': {
+          const std::uint64_t count = reader_.next_count();
+          add_int(index, static_cast<std::int64_t>(reader_.next_length()));
+          for (std::uint64_t i = 0; i < count && !reader_.failed(); ++i) child(kNone);
+          break;
+        }
+        case 'Z':
+          add_int(index, static_cast<std::int64_t>(reader_.next_length()));
+          if ((tree_.ints.back() & 2) != 0) child(kNone);
+          break;
+        case 'Y':
+          if (reader_.next_length() != 0) add_text(index, reader_.next_string());
+          break;
+        case '*': return repeat(rule + 1, index);
+      }
+    }
+  }
+
+  void repeat(const char* rule, std::uint32_t index) {
+    if (*rule == 'I') return add_ints(index, reader_.next_ints());
+    if (*rule == 'F') return add_floats(index, reader_.next_floats());
+    const bool pairs = rule[0] == 'V' && rule[1] == 'V';
+    const std::uint64_t count = reader_.next_count(pairs ? 2 : 1);
+    tree_.nodes[index].lead = static_cast<std::uint16_t>(tree_.nodes[index].kind == Kind::kDefaultDict ? 1 : 0);
+    for (std::uint64_t i = 0; i < count && !reader_.failed(); ++i) {
+      if (*rule == 'N') {
+        child(intern(reader_.next_name()));
+      } else {
+        child(kNone);
+        if (pairs) child(kNone);
+      }
+    }
+  }
+
+  void child(std::uint32_t key) {
+    if (!reader_.enter()) return;
+    const std::uint32_t index = node(key);
+    reader_.leave();
+    if (!reader_.failed()) pending_.push_back(index);
+  }
+
+  // Keys are names, and repeated ones share their place in `texts`.
+  std::uint32_t intern(const format::Name& name) {
+    if (reader_.failed()) return kNone;
+    if (name.index >= names_.size()) names_.resize(name.index + 1, kNone);
+    if (names_[name.index] == kNone) {
+      names_[name.index] = static_cast<std::uint32_t>(tree_.texts.size());
+      tree_.texts.push_back(name.text);
+    }
+    return names_[name.index];
+  }
+
+  // A node's own values come before its children's, so each run is contiguous.
+  void add_int(std::uint32_t index, std::int64_t value) {
+    Node& node = tree_.nodes[index];
+    if (node.number_count++ == 0) node.number = static_cast<std::uint32_t>(tree_.ints.size());
+    tree_.ints.push_back(value);
+  }
+  void add_float(std::uint32_t index, double value) {
+    Node& node = tree_.nodes[index];
+    if (node.number_count++ == 0) node.number = static_cast<std::uint32_t>(tree_.floats.size());
+    tree_.floats.push_back(value);
+  }
+  void add_text(std::uint32_t index, std::string_view text) {
+    Node& node = tree_.nodes[index];
+    if (node.text_count++ == 0) node.text = static_cast<std::uint32_t>(tree_.texts.size());
+    tree_.texts.push_back(text);
+  }
+
+  // The items of a list of numbers become nodes as well, so that it looks like any other list.
+  void add_ints(std::uint32_t index, std::span<const std::int64_t> values) {
+    for (const std::int64_t value : values) add_int(index, value);
+    add_number_nodes(index, Kind::kInt);
+  }
+  void add_floats(std::uint32_t index, std::span<const double> values) {
+    for (const double value : values) add_float(index, value);
+    add_number_nodes(index, Kind::kFloat);
+  }
+  void add_number_nodes(std::uint32_t index, Kind kind) {
+    const Node list = tree_.nodes[index];
+    for (std::uint32_t i = 0; i < list.number_count; ++i) {
+      pending_.push_back(static_cast<std::uint32_t>(tree_.nodes.size()));
+      Node item;
+      item.kind = kind;
+      item.number = list.number + i;
+      item.number_count = 1;
+      tree_.nodes.push_back(item);
+    }
+  }
+
+  void add_dtype(std::uint32_t index, bool with_element) {
+    format::Name description;
+    const DType dtype = reader_.next_dtype(description);
+    tree_.nodes[index].dtype = dtype;
+    if (dtype == DType::kOther) add_text(index, description.text);
+    if (with_element) {
+      const std::uint64_t bytes = dtype == DType::kOther ? reader_.next_length() : item_bytes(dtype);
+      add_text(index, reader_.next_text(bytes));
+    }
+  }
+
+  void add_array(std::uint32_t index) {
+    format::ArrayInfo info;
+    if (!reader_.next_array(info)) return;
+    const Kind kind = tree_.nodes[index].kind;
+    const bool blob = kind != Kind::kArray && kind != Kind::kTensor;
+    if (blob && (info.dtype != DType::kUInt8 || info.ndim != 1 || !info.contiguous() || info.external())) {
+      return reader_.fail("long text or bytes are not a plain run of bytes");
+    }
+    const std::byte* data = info.data;
+    if (info.external()) {
+      const format::External range = reader_.external(info.buffer);
+      if (range.reference >= blocks_.size()) return reader_.fail("it refers to a block that the message does not have");
+      const std::span<const std::byte> block = blocks_[range.reference];
+      if (range.offset > block.size() || range.bytes > block.size() - range.offset) {
+        return reader_.fail("it refers to bytes beyond the end of a block");
+      }
+      data = block.data() + range.offset + info.offset;
+    }
+    tree_.nodes[index].array = static_cast<std::uint32_t>(tree_.arrays.size());
+    // Who received the message may write into it: whether the array may be written, it says itself.
+    tree_.arrays.push_back({.data = const_cast<std::byte*>(data),
+                            .item_bytes = info.item_bytes,
+                            .elements = info.elements,
+                            .description = info.description.text,
+                            .dims = static_cast<std::uint32_t>(tree_.dims.size()),
+                            .dtype = info.dtype,
+                            .ndim = info.ndim,
+                            .read_only = info.read_only()});
+    tree_.dims.insert(tree_.dims.end(), info.shape, info.shape + info.ndim);
+    tree_.dims.insert(tree_.dims.end(), info.strides, info.strides + info.ndim);
+  }
+
+  Tree& tree_;
+  format::FrameReader& reader_;
+  std::span<const std::span<const std::byte>> blocks_;
+
+  // What is needed during the pass only: of a small message it stays on the stack.
+  static constexpr std::size_t kFewNodes = 64;
+  std::byte on_stack_[2 * kFewNodes * sizeof(std::uint32_t)];
+  std::pmr::monotonic_buffer_resource memory_{on_stack_, sizeof(on_stack_)};
+  std::pmr::vector<std::uint32_t> pending_{&memory_};
+  std::pmr::vector<std::uint32_t> names_{&memory_};
+};
+
+// A copy of a frame that nobody keeps for us, aligned as it was.
+std::shared_ptr<const void> copy_of(std::span<const std::byte> frame) {
+  constexpr std::align_val_t kAlignment{format::kBufferAlignment};
+  void* copy = ::operator new(frame.size(), kAlignment);
+  std::memcpy(copy, frame.data(), frame.size());
+  return {copy, [](const void* memory) { ::operator delete(const_cast<void*>(memory), kAlignment); }};
+}
+
+}  // namespace
+
+Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void> owner,
+                    std::span<const std::span<const std::byte>> blocks) try {
+  if (owner == nullptr && !frame.empty()) {
+    owner = copy_of(frame);
+    frame = {static_cast<const std::byte*>(owner.get()), frame.size()};
+  }
+  Result<format::FrameReader> reader = format::FrameReader::open(frame);
+  if (!reader.ok()) return std::move(reader).error();
+  // Every index into the tree has 32 bits.
+  if (reader->metadata_bytes() >= UINT32_MAX / 4) return corrupt("its tree is too large for one Item");
+  auto tree = std::make_shared<Tree>(std::move(*reader));
+  tree->owner = std::move(owner);
+  Decoder(*tree, blocks).node(kNone);
+  Status status = tree->reader.finish();
+  if (!status.ok()) return std::move(status).error();
+  return Tree::root(std::move(tree));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+}  // namespace shmtree::value

@@ -1,0 +1,252 @@
+// encode(): Value to columns.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "value/codec.h"
+#include "value/text.h"
+
+namespace shmtree::value {
+
+namespace {
+
+Error invalid(std::string message) {
+  return Error{.code = Code::kInvalid, .message = std::move(message)};
+}
+
+// What an array needs besides what its owner says: how its elements lie, and between which addresses.
+struct Layout {
+  format::Order order = format::Order::kC;
+  std::int64_t low = 0;   // bytes from the first element to the lowest address
+  std::int64_t high = 0;  // and to the end of the highest element
+  bool empty = false;
+};
+
+bool follows(const ArrayRef& array, std::int64_t item, bool fortran) {
+  std::int64_t stride = item;
+  for (std::size_t n = 0; n < array.shape.size(); ++n) {
+    const std::size_t i = fortran ? n : array.shape.size() - 1 - n;
+    if (array.shape[i] > 1 && array.strides[i] != stride) return false;
+    stride *= array.shape[i];
+  }
+  return true;
+}
+
+Result<Layout> layout_of(const ArrayRef& array) {
+  const std::size_t item = item_bytes(array.dtype);
+  if (item == 0) return invalid("An array to send has no element type of C++.");
+  if (array.shape.size() > kMaxDims) {
+    return invalid("An array to send has " + std::to_string(array.shape.size()) + " dimensions; 64 are possible.");
+  }
+  if (!array.strides.empty() && array.strides.size() != array.shape.size()) {
+    return invalid("An array to send has " + std::to_string(array.shape.size()) + " dimensions and " +
+                   std::to_string(array.strides.size()) + " strides.");
+  }
+  Layout layout;
+  auto bytes = static_cast<std::int64_t>(item);
+  for (const std::int64_t count : array.shape) {
+    if (count < 0) return invalid("An array to send has a dimension of " + std::to_string(count) + ".");
+    layout.empty = layout.empty || count == 0;
+    if (count != 0 && __builtin_mul_overflow(bytes, count, &bytes)) {
+      return invalid("The shape of an array to send overflows 64 bits.");
+    }
+  }
+  if (layout.empty) return layout;
+  if (array.data == nullptr) return invalid("An array to send has elements and no address.");
+  if (array.strides.empty() || follows(array, static_cast<std::int64_t>(item), false)) {
+    layout.high = bytes;
+    return layout;
+  }
+  if (follows(array, static_cast<std::int64_t>(item), true)) {
+    layout.order = format::Order::kFortran;
+    layout.high = bytes;
+    return layout;
+  }
+  layout.order = format::Order::kStrided;
+  layout.high = static_cast<std::int64_t>(item);
+  for (std::size_t i = 0; i < array.shape.size(); ++i) {
+    std::int64_t reach = 0;
+    if (__builtin_mul_overflow(array.shape[i] - 1, array.strides[i], &reach) ||
+        __builtin_add_overflow(reach < 0 ? layout.low : layout.high, reach, reach < 0 ? &layout.low : &layout.high)) {
+      return invalid("The strides of an array to send overflow 64 bits.");
+    }
+  }
+  return layout;
+}
+
+// The beginning of `text`, as a string literal of C++ has it.
+std::string escaped(std::string_view text) {
+  constexpr std::size_t kMost = 40;
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string shown;
+  for (const char each : text.substr(0, kMost)) {
+    const auto byte = static_cast<unsigned char>(each);
+    if (byte >= 0x20 && byte < 0x7f) {
+      shown += each;
+    } else {
+      shown += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return text.size() > kMost ? shown + "..." : shown;
+}
+
+// Receivers in Python could not read it.
+Error no_text(const char* what, std::string_view text) {
+  return invalid(std::string(what) + " is not UTF-8 from byte " + std::to_string(utf8_prefix(text)) + " of its " +
+                 std::to_string(text.size()) + " on: \"" + escaped(text) + "\". Bytes go as shmtree::Bytes.");
+}
+
+// Looks for a text that is none, in a tree that is not too deep.
+class TextCheck {
+ public:
+  Status check(const Value& value) {
+    return std::visit([this](const auto& held) { return check(held); }, value.variant());
+  }
+
+ private:
+  template <class Other>
+  Status check(const Other&) {
+    return success();
+  }
+  Status check(const std::string& text) { return is_text(text) ? success() : no_text("A text to send", text); }
+  Status check(const List& list) { return check(list.items()); }
+  Status check(const Tuple& tuple) { return check(tuple.items()); }
+  Status check(const std::vector<Value>& items) {
+    for (const Value& item : items) {
+      if (Status checked = check(item); !checked) return checked;
+    }
+    return success();
+  }
+  Status check(const Dict& dict) {
+    for (const Entry& entry : dict.entries()) {
+      if (!is_text(entry.key)) return no_text("A key to send", entry.key);
+      if (Status checked = check(entry.value); !checked) return checked;
+    }
+    return success();
+  }
+};
+
+class Encoder {
+ public:
+  Encoder(format::FrameBuilder& builder, ExternalArrays* externals) : builder_(builder), externals_(externals) {}
+
+  // False when the error is set.
+  bool add(const Value& value) {
+    return std::visit([this](const auto& held) { return add(held); }, value.variant());
+  }
+
+  Error error;
+  bool has_bytes = false;  // which may lie where texts do
+
+ private:
+  bool add(std::monostate) { return builder_.add_none_node(), true; }
+  bool add(bool value) { return builder_.add_bool_node(value), true; }
+  bool add(std::int64_t value) { return builder_.add_int_node(value), true; }
+  bool add(double value) { return builder_.add_float_node(value), true; }
+  bool add(std::uint64_t value) {
+    if (value <= INT64_MAX) return add(static_cast<std::int64_t>(value));
+    // Nine bytes: the highest says that it is not negative.
+    std::array<char, 9> bytes{};
+    std::memcpy(bytes.data(), &value, sizeof(value));
+    builder_.add_kind(Kind::kBigInt);
+    builder_.add_string(bytes.data(), bytes.size());
+    return true;
+  }
+  bool add(std::complex<double> value) {
+    builder_.add_kind(Kind::kComplex);
+    builder_.add_float(value.real());
+    builder_.add_float(value.imag());
+    return true;
+  }
+  bool add(const std::string& text) {
+    if (builder_.is_long(text.size()) && !is_text(text)) return error = no_text("A text to send", text), false;
+    return builder_.add_str_node(text.data(), text.size()), true;
+  }
+  bool add(const Bytes& bytes) {
+    has_bytes = true;
+    return builder_.add_bytes_node(bytes.data.data(), bytes.data.size()), true;
+  }
+  bool add(const List& list) { return add_items(Kind::kList, list.items()); }
+  bool add(const Tuple& tuple) { return add_items(Kind::kTuple, tuple.items()); }
+
+  bool add_items(Kind kind, const std::vector<Value>& items) {
+    if (!enter()) return false;
+    builder_.add_kind(kind);
+    builder_.add_length(items.size());
+    for (const Value& item : items) {
+      if (!add(item)) return false;
+    }
+    builder_.leave();
+    return true;
+  }
+
+  bool add(const Dict& dict) {
+    if (!enter()) return false;
+    const auto& entries = dict.entries();
+    const bool names =
+        std::all_of(entries.begin(), entries.end(), [](const Entry& e) { return e.key.size() <= kMaxNameBytes; });
+    builder_.add_kind(names ? Kind::kStrDict : Kind::kDict);
+    builder_.add_length(entries.size());
+    for (const Entry& entry : entries) {
+      if (names) {
+        builder_.add_name(entry.key);
+      } else if (!add(entry.key)) {
+        return false;
+      }
+      if (!add(entry.value)) return false;
+    }
+    builder_.leave();
+    return true;
+  }
+
+  bool add(const ArrayRef& array) {
+    Result<Layout> layout = layout_of(array);
+    if (!layout.ok()) return error = std::move(layout).error(), false;
+    format::ArraySource source{.data = array.data,
+                               .shape = array.shape.data(),
+                               .strides = array.strides.data(),
+                               .ndim = static_cast<std::uint8_t>(array.shape.size()),
+                               .order = layout->order,
+                               .dtype = array.dtype,
+                               .read_only = array.read_only,
+                               .may_share = true};
+    if (externals_ != nullptr && !layout->empty) {
+      format::External range;
+      std::int64_t at = 0;
+      const auto* begin = static_cast<const std::byte*>(array.data) + layout->low;
+      if (externals_->find(begin, static_cast<std::uint64_t>(layout->high - layout->low), range, at)) {
+        source.external = builder_.add_external(range);
+        source.external_offset = at - layout->low;
+      }
+    }
+    builder_.add_kind(Kind::kArray);
+    builder_.add_array(source);
+    return true;
+  }
+
+  bool enter() {
+    if (builder_.enter()) return true;
+    error = invalid("A value to send is nested deeper than " + std::to_string(kMaxDepth) + ".");
+    return false;
+  }
+
+  format::FrameBuilder& builder_;
+  ExternalArrays* externals_;
+};
+
+}  // namespace
+
+Status encode(const Value& value, format::FrameBuilder& builder, ExternalArrays* externals) {
+  builder.clear();
+  Encoder encoder(builder, externals);
+  if (!encoder.add(value)) return std::move(encoder.error);
+  if (encoder.has_bytes || !is_ascii(builder.text())) [[unlikely]] {
+    if (Status texts = TextCheck().check(value); !texts) return texts;
+  }
+  return builder.finish();
+}
+
+}  // namespace shmtree::value

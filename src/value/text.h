@@ -1,0 +1,36 @@
+// Whether bytes are text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace shmtree::value {
+
+// How many bytes of `text` from its beginning are UTF-8, as Python writes a str: a lone surrogate is three bytes, like
+// any other code point. All of them when it is a text.
+std::size_t utf8_prefix(std::string_view text) noexcept;
+
+// The same question for most texts, in a few instructions.
+inline bool is_ascii(std::string_view text) noexcept {
+  constexpr std::uint64_t kHighBits = 0x8080808080808080;
+  const auto word_at = [&text](std::size_t at) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data() + at, sizeof(word));
+    return word;
+  };
+  std::uint64_t bits = 0;
+  if (text.size() < sizeof(bits)) {
+    for (const char each : text) bits |= static_cast<unsigned char>(each);
+    return (bits & kHighBits) == 0;
+  }
+  for (std::size_t at = 0; at + sizeof(bits) <= text.size(); at += sizeof(bits)) bits |= word_at(at);
+  return ((bits | word_at(text.size() - sizeof(bits))) & kHighBits) == 0;
+}
+
+inline bool is_text(std::string_view text) noexcept {
+  return is_ascii(text) || utf8_prefix(text) == text.size();
+}
+
+}  // namespace shmtree::value

@@ -1,0 +1,98 @@
+// What the Items of one message share: its nodes in preorder, found by number.
+//
+// Never changes once decode() has made it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <string_view>
+#include <vector>
+
+#include "format/frame_reader.h"
+#include "shmtree/item.h"
+
+namespace shmtree::value {
+
+inline constexpr std::uint32_t kNone = UINT32_MAX;
+
+// Everything is a place in one of the tree's vectors: about forty bytes a node, whatever it holds.
+struct Node {
+  Kind kind = Kind::kNone;
+  DType dtype = DType::kOther;  // of a NumPy scalar
+  std::uint16_t lead = 0;       // child nodes before the entries (the factory of a defaultdict)
+  std::uint32_t key = kNone;    // of `texts`: the name under which it stands in its parent
+  std::uint32_t text = 0;       // first of its `text_count` in `texts`: names, then strings
+  std::uint32_t text_count = 0;
+  std::uint32_t number = 0;  // first of its `number_count` in `ints`, or in `floats` for kinds made of floats
+  std::uint32_t number_count = 0;
+  std::uint32_t child = 0;  // first of its `child_count` in `children`
+  std::uint32_t child_count = 0;
+  std::uint32_t array = kNone;  // of `arrays`
+};
+
+struct Array {
+  std::byte* data = nullptr;
+  std::uint64_t item_bytes = 0;
+  std::uint64_t elements = 0;
+  std::string_view description{};
+  std::uint32_t dims = 0;  // shape, then strides, in `dims`
+  DType dtype = DType::kOther;
+  std::uint8_t ndim = 0;
+  bool read_only = false;
+};
+
+struct Tree {
+  // `from` has read no node yet.
+  explicit Tree(format::FrameReader&& from)
+      : reader(std::move(from)),
+        expected(std::make_unique_for_overwrite<std::byte[]>(expected_bytes(reader))),
+        memory(expected.get(), expected_bytes(reader)) {
+    nodes.reserve(reader.nodes());
+    children.reserve(reader.nodes());
+    texts.reserve(reader.lengths_left());
+    ints.reserve(reader.ints_left());
+    floats.reserve(reader.floats_left());
+    arrays.reserve(reader.arrays_left());
+    dims.reserve(kExpectedDims * reader.arrays_left());
+  }
+
+  const Node& at(std::uint32_t node) const noexcept { return nodes[node]; }
+  static Item root(std::shared_ptr<const Tree> tree) { return Item(std::move(tree), 0); }
+
+  // Short texts and names lie in its private copy of the metadata.
+  format::FrameReader reader;
+  // Keeps the frame, and the blocks that it refers to, in place.
+  std::shared_ptr<const void> owner;
+
+  // One allocation for all below. There are more where the columns do not tell what is needed: a list of numbers
+  // becomes nodes too, and arrays may have many dimensions.
+  std::unique_ptr<std::byte[]> expected;
+  std::pmr::monotonic_buffer_resource memory;
+  std::pmr::vector<Node> nodes{&memory};
+  std::pmr::vector<std::uint32_t> children{&memory};
+  std::pmr::vector<std::string_view> texts{&memory};
+  std::pmr::vector<std::int64_t> ints{&memory};
+  std::pmr::vector<double> floats{&memory};
+  std::pmr::vector<Array> arrays{&memory};
+  std::pmr::vector<std::int64_t> dims{&memory};
+
+ private:
+  static constexpr std::size_t kExpectedDims = 4;  // shape and strides of an array
+  static std::size_t expected_bytes(const format::FrameReader& from) noexcept {
+    return from.nodes() * (sizeof(Node) + sizeof(std::uint32_t)) + from.lengths_left() * sizeof(std::string_view) +
+           (from.ints_left() + from.floats_left() + from.arrays_left() * kExpectedDims) * 8 +
+           from.arrays_left() * sizeof(Array) + 64;  // and what aligning takes
+  }
+};
+
+// Entries with a key and a value: two nodes each in `children`, unless the keys are names.
+constexpr bool has_key_nodes(Kind kind) noexcept {
+  return kind == Kind::kDict || kind == Kind::kOrderedDict || kind == Kind::kDefaultDict || kind == Kind::kCounter;
+}
+constexpr bool has_named_entries(Kind kind) noexcept {
+  return kind == Kind::kStrDict || kind == Kind::kStrOrderedDict || kind == Kind::kDataclass;
+}
+
+}  // namespace shmtree::value

@@ -1,0 +1,167 @@
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "discovery/handle.h"
+#include "discovery/names.h"
+#include "platform/machine.h"
+#include "platform/private_directory.h"
+#include "support/catch2.h"
+#include "support/process.h"
+
+using namespace shmtree;
+using discovery::Handle;
+using discovery::Name;
+using discovery::NamedKind;
+using memory::Arena;
+
+namespace {
+
+std::shared_ptr<Arena> new_arena() {
+  return Arena::create({.max_bytes = 8 << 20}).value();
+}
+
+// Names of this test alone.
+struct OwnDirectory {
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("shmtree-names-" + std::to_string(platform::process_id()));
+  OwnDirectory() {
+    std::filesystem::create_directories(path);
+    ::setenv("XDG_RUNTIME_DIR", path.c_str(), 1);
+  }
+  ~OwnDirectory() {
+    ::unsetenv("XDG_RUNTIME_DIR");
+    std::filesystem::remove_all(path);
+  }
+};
+
+std::string unique_name() {
+  return "discovery-test-" + std::to_string(platform::process_id());  // other directories are looked into as well
+}
+
+}  // namespace
+
+TEST_CASE("a handle comes back from its bytes as it was") {
+  const auto arena = new_arena();
+  Handle handle = discovery::handle_of(*arena);
+  handle.block = 0x1234567890abcdef;
+  handle.grant = 77;
+  handle.name = "/run/user/0/shmtree/replay";
+  const std::string bytes = discovery::encode(handle);
+  const Handle again = discovery::decode(std::as_bytes(std::span(bytes.data(), bytes.size()))).value();
+  CHECK(std::equal(std::begin(again.uuid), std::end(again.uuid), arena->uuid()));
+  CHECK(again.pid == handle.pid);
+  CHECK(again.fd == arena->fd());
+  CHECK(again.block == handle.block);
+  CHECK(again.grant == 77);
+  CHECK(again.name == handle.name);
+}
+
+TEST_CASE("bytes of another length or beginning are no handle") {
+  const auto arena = new_arena();
+  const std::string bytes = discovery::encode(discovery::handle_of(*arena));
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    CHECK(discovery::decode(std::as_bytes(std::span(bytes.data(), length))).code() == Code::kInvalid);
+  }
+  std::string longer = bytes + "x", other = bytes;
+  other[0] = 'x';
+  for (const std::string& wrong : {longer, other}) {
+    CHECK(discovery::decode(std::as_bytes(std::span(wrong.data(), wrong.size()))).code() == Code::kInvalid);
+  }
+}
+
+TEST_CASE("a handle opens the arena that the process has already") {
+  const auto arena = new_arena();
+  CHECK(discovery::open_arena(discovery::handle_of(*arena)).value() == arena);
+}
+
+TEST_CASE("a handle of an arena that its process let go of is not found") {
+  Handle handle = discovery::handle_of(*new_arena());
+  CHECK(discovery::open_arena(handle).code() == Code::kNotFound);
+}
+
+TEST_CASE("a lock that is handed on is held all the time, and by the new owner alone in the end") {
+  auto file = platform::create_memory_file("lock", 4096).value();
+  auto first = platform::reopen(file.get()).value(), second = platform::reopen(file.get()).value();
+  REQUIRE(platform::try_lock_byte(first.get(), 7).value());
+  REQUIRE(platform::move_byte_lock(first.get(), second.get(), 7).ok());
+  CHECK(platform::byte_is_locked(file.get(), 7));
+  first.reset();
+  CHECK(platform::byte_is_locked(file.get(), 7));
+  auto third = platform::reopen(file.get()).value();
+  CHECK_FALSE(platform::try_lock_byte(third.get(), 7).value());
+  second.reset();
+  CHECK(platform::try_lock_byte(third.get(), 7).value());
+}
+
+TEST_CASE("a name finds its arena, and is refused to others while somebody has it") {
+  const OwnDirectory directory;
+  const std::string name = unique_name();
+  const auto arena = new_arena();
+  auto made = Name::create(name, {NamedKind::kChannel, arena, 42, "a note"});
+  REQUIRE(made.ok());
+  auto opened = Name::open(name).value();
+  CHECK(opened->thing().arena == arena);
+  CHECK(opened->thing().block == 42);
+  CHECK(opened->thing().note == "a note");
+  CHECK(opened->thing().kind == NamedKind::kChannel);
+  CHECK(Name::create(name, {NamedKind::kArena, arena, 0, ""}).code() == Code::kExists);
+}
+
+TEST_CASE("a name goes with the last that has it") {
+  const OwnDirectory directory;
+  const std::string name = unique_name();
+  const auto arena = new_arena();
+  auto made = Name::create(name, {NamedKind::kArena, arena, 0, ""}).value();
+  auto opened = Name::open(name).value();
+  made.reset();
+  CHECK(std::filesystem::exists(opened->path()));
+  const std::string path = opened->path();
+  opened.reset();
+  CHECK_FALSE(std::filesystem::exists(path));
+  CHECK(Name::open(name).code() == Code::kNotFound);
+}
+
+TEST_CASE("the lock of a file is free when its holder is done, also if a process was forked meanwhile") {
+  const OwnDirectory directory;
+  auto opened = platform::open_private_directory((directory.path / "own").string(), true).value();
+  REQUIRE(platform::create_private_file(opened.get(), "x", "first", 5).ok());
+  const test::Gate done;
+  std::optional<platform::LockedFile> file(platform::LockedFile::open(opened.get(), "x", 0).value());
+  test::Child child([&] { return done.wait() == 0; });
+  file.reset();
+  CHECK(platform::LockedFile::open(opened.get(), "x", 0).ok());
+  done.open();
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("a name is in use while anybody has a part in its file, whatever can be seen of him") {
+  const OwnDirectory directory;
+  const std::string name = unique_name();
+  const auto arena = new_arena();
+  const discovery::NamedThing thing{NamedKind::kArena, arena, 0, ""};
+  const std::string path = Name::create(name, thing).value()->path();
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  auto opened = platform::open_private_directory(folder.string(), false).value();
+  char header[512] = "smtname1";  // and nobody's entry
+  auto part = platform::create_private_file(opened.get(), name, header, sizeof header);
+  REQUIRE(part.ok());
+  CHECK(Name::create(name, thing).code() == Code::kExists);
+  CHECK(Name::open(name).code() == Code::kUnavailable);
+  CHECK(discovery::list_names().at(0).pids == std::vector<int>{0});
+  CHECK(discovery::clean_names().empty());
+  part->reset();
+  CHECK(Name::create(name, thing).ok());
+}
+
+TEST_CASE("a file appears whole or not at all, and never in place of another") {
+  const OwnDirectory directory;
+  auto opened = platform::open_private_directory((directory.path / "own").string(), true).value();
+  CHECK(platform::create_private_file(opened.get(), "x", "first", 5).ok());
+  CHECK(platform::create_private_file(opened.get(), "x", "other", 5).code() == Code::kExists);
+  auto file = platform::LockedFile::open(opened.get(), "x", 0).value();
+  CHECK(file.read().value().size() == 5);
+  CHECK(platform::LockedFile::open(opened.get(), "x", 1'000'000).code() == Code::kTimeout);
+  CHECK(platform::list_directory(opened.get()) == std::vector<std::string>{"x"});
+}
