@@ -164,6 +164,7 @@ Incoming& Incoming::operator=(Incoming&& other) noexcept {
   bytes_ = other.bytes_;
   block_ = other.block_;
   sender_ = other.sender_;
+  receiver_ = other.receiver_;
   attempts_ = other.attempts_;
   data_ = other.data_;
   if (other.data_ == other.inline_data_) {

@@ -126,9 +126,9 @@ bool Channel::serve_returned(Identity me, Incoming& out, Receipt& receipt) noexc
 
 Result<Delivery> Channel::take(const WaitContext& wait) {
   ChannelHeader& shared = header();
-  auto me = arena_->identity();
-  if (!me) return std::move(me).error();
   for (;;) {
+    auto me = arena_->identity();  // each time, as in get_some()
+    if (!me) return std::move(me).error();
     const bool shut_down = is_shut_down();  // before the look: what was put before it is still found
     if (kept_here() != 0 && !return_kept()) return no_record();
     if (can_receive()) {

@@ -31,6 +31,7 @@ constexpr int kMostTries = 64;
 }  // namespace
 
 void Channel::give_back(std::unique_ptr<Received> received) noexcept {
+  if (!received->message.was_received_by(arena_->current_identity())) return;  // a copy, of a child that was forked
   if (return_to_channel(received->message)) return;
   keep(std::move(received));
   settle_wake_fd(End::kReceiving);

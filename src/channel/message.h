@@ -44,6 +44,8 @@ class Incoming {
   // How often it was taken or received, this time included.
   std::uint32_t attempts() const noexcept { return attempts_; }
   bool redelivered() const noexcept { return attempts_ > 1; }
+  // Whether `who` received it: in a forked child what its parent received is the parent's.
+  bool was_received_by(Identity who) const noexcept { return receiver_ == who; }
   bool in_block() const noexcept { return block_.id.value != 0; }
   BlockRef block() const noexcept { return block_; }
   // The frame: a private copy when it came inline, else shared memory that is held. Empty when the channel's memory was
@@ -61,6 +63,7 @@ class Incoming {
   std::uint64_t bytes_ = 0;
   BlockRef block_{};
   Identity sender_ = memory::kNobody;
+  Identity receiver_ = memory::kNobody;
   std::uint32_t attempts_ = 0;
   std::byte inline_data_[kMostInlineBytes];
 };

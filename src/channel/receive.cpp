@@ -79,6 +79,7 @@ bool Channel::receive_slot(const Slot& slot, Identity me, Incoming& out, Receipt
   const std::uint64_t bytes = load_once(slot.bytes);
   out.bytes_ = bytes;
   out.sender_ = load_once(slot.sender);
+  out.receiver_ = me;
   out.attempts_ = 1;
   out.block_ = BlockRef{};
   out.data_ = nullptr;
@@ -203,9 +204,9 @@ Result<std::size_t> Channel::get_now(Incoming* out, std::size_t most, Identity m
 
 // Waits for a message, then receives up to `most` that are there under one lock.
 Result<std::size_t> Channel::get_some(Incoming* out, std::size_t most, const WaitContext& wait) {
-  auto me = arena_->identity();
-  if (!me) return std::move(me).error();
   for (;;) {
+    auto me = arena_->identity();  // each time: the wait may run code that forks, and then goes on in the child
+    if (!me) return std::move(me).error();
     const bool shut_down = is_shut_down();  // before the look: what was put before it is still found
     auto got = get_now(out, most, *me, wait);
     if (!got) leave_messages_to_others();  // another process may have what this one lacks

@@ -134,6 +134,21 @@ TEST_CASE("Who leaves the channel gives such a message back as soon as there is 
   CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0, 1, 2});
 }
 
+TEST_CASE("A forked child does not give back what its parent received") {
+  const std::size_t words = GENERATE(kInline, kBlock);
+  auto channel = new_channel(new_arena());
+  put(*channel, 7, words).value();
+  auto message = received(*channel);
+  Child child([&] {
+    channel->give_back(std::move(message));
+    return channel->size() == 0;
+  });
+  REQUIRE(child.succeeded());
+  CHECK(channel->size() == 0);
+  channel->give_back(std::move(message));
+  CHECK(drain(*channel) == std::vector<std::uint64_t>{7});
+}
+
 TEST_CASE("A forked child has no part in what its parent could not give back") {
   Kept kept(kBlock);
   Child child([&] { return kept.channel->size() == 2 && drain(*kept.channel) == std::vector<std::uint64_t>{1, 2}; });

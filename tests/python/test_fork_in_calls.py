@@ -1,0 +1,136 @@
+"""Children that code of the user's forks in the middle of a get() or a put(), which then ends in both processes."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from forks import wait_until_all_sleep
+
+import shmtree
+
+main = os.getpid()
+
+
+def in_child() -> bool:
+    return os.getpid() != main
+
+
+@pytest.fixture(autouse=True)
+def _main(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "main", os.getpid())
+
+
+def fork_here() -> bool:
+    """Whether this is the child; its parent goes on when the child has ended."""
+    if in_child():
+        return True
+    child = os.fork()
+    if child != 0:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return child == 0
+
+
+def ends_child(call: Callable[[], Any], error: type[BaseException] | None) -> Any:
+    """The call, in which the process forks; its child has ended after it, well if the call raised just that there."""
+    raised: type[BaseException] | None = None
+    try:
+        return call()
+    except BaseException as exception:
+        if not in_child():
+            raise
+        raised = type(exception)
+    finally:
+        if in_child():
+            os._exit(0 if raised is error else 1)
+
+
+class Forks:
+    """What forks as it is loaded; the child raises."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load, (self.error,)
+
+
+def _load(error: type[BaseException]) -> str:
+    if fork_here():
+        raise error
+    return "loaded"
+
+
+def taken(receiver: Any) -> Any:
+    with receiver.take(timeout=30) as delivery:
+        return delivery.item
+
+
+RECEIVING: dict[str, Callable[[Any], Any]] = {
+    "get": lambda receiver: receiver.get(timeout=30),
+    "get_many": lambda receiver: receiver.get_many(1, timeout=30)[0],
+    "take": taken,
+}
+
+
+@pytest.mark.parametrize("error", [SystemExit, MemoryError])
+@pytest.mark.parametrize("size", [10, 100_000], ids=["in the ring", "in a block"])
+@pytest.mark.parametrize("call", RECEIVING)
+def test_a_child_that_is_forked_as_a_message_is_loaded_gives_nothing_back(
+    arena: shmtree.Arena, call: str, size: int, error: type[BaseException]
+) -> None:
+    sender, receiver = arena.create_pair()
+    sender.put([Forks(error), bytes(size)])
+    assert ends_child(lambda: RECEIVING[call](receiver), error) == ["loaded", bytes(size)]
+    assert receiver.qsize() == 0
+    with pytest.raises(queue.Empty):
+        receiver.get_nowait()
+    sender.wait_for_all_ack(timeout=30)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("call", ["get", "take"])
+def test_a_child_that_a_signal_handler_forks_in_a_wait_holds_what_it_receives(arena: shmtree.Arena, call: str) -> None:
+    sender, receiver = arena.create_pair()
+    from_child, to_parent = os.pipe()
+    from_parent, to_child = os.pipe()
+    children: list[int] = []
+
+    def handler(*_: object) -> None:
+        children.append(os.fork())
+        if children[0] != 0:
+            sender.put_many([np.ones(100_000)] * 2)
+
+    def interrupt() -> None:
+        wait_until_all_sleep(1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    threading.Thread(target=interrupt).start()
+    try:
+        got = getattr(receiver, call)(timeout=30)
+        if in_child():
+            os.close(to_child)
+            os.write(to_parent, b"x")
+            os.read(from_parent, 1)
+    finally:
+        if in_child():
+            os._exit(0)
+        signal.signal(signal.SIGUSR1, before)
+    os.close(to_parent)
+    assert os.read(from_child, 1) == b"x"
+    assert {holder.pid for holder in arena.holders()} == {os.getpid(), children[0]}
+    os.close(to_child)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+    if call == "take":
+        got.ack()
+    del got
+    assert arena.holders() == []
+    os.close(from_child)
+    os.close(from_parent)
