@@ -37,6 +37,8 @@ class LoanedArrays final : public value::ExternalArrays {
     return true;
   }
   const std::vector<memory::BlockRef>& blocks() const noexcept { return blocks_; }
+  // All were when they were lent.
+  bool are_ours() const noexcept { return loans_.empty() || loans_.front()->claims.are_ours(); }
   // The message was put.
   void settle() noexcept {
     if (loans_.empty()) return;
@@ -61,6 +63,7 @@ class Message {
   Status encode(const Value& value) { return value::encode(value, builder_, &loans_); }
   format::FrameBuilder& builder() noexcept { return builder_; }
   const std::vector<memory::BlockRef>& blocks() const noexcept { return loans_.blocks(); }
+  bool is_ours() const noexcept { return loans_.are_ours(); }
   void settle() noexcept { loans_.settle(); }
 
  private:

@@ -197,7 +197,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   };
   Result<Put> put_first(std::span<Outgoing> messages, const platform::WaitContext& wait);
   Status refuse_at_once(std::uint64_t bytes) const;
-  Status check_outgoing(const Outgoing& message) const;
+  Status check_outgoing(const Outgoing& message, Identity me) const;
   bool is_refused(const Outgoing& message) const noexcept;
   bool has_memory_for_ring(std::uint64_t slots) const noexcept;
   bool may_grow_ring(const Segment& last, std::uint64_t queued) noexcept;

@@ -111,8 +111,11 @@ bool Channel::is_refused(const Outgoing& message) const noexcept {
   return (most != 0 && message.size() > most) || message.size() > arena_->max_bytes();
 }
 
-Status Channel::check_outgoing(const Outgoing& message) const {
-  if (!message.block.valid() && message.inline_frame.size() > inline_bytes()) {
+Status Channel::check_outgoing(const Outgoing& message, Identity me) const {
+  if (message.block.valid()) {
+    if (message.block.writer() != me)
+      return Error{Code::kInvalid, "this message is for the process to put that wrote it"};
+  } else if (message.inline_frame.size() > inline_bytes()) {
     return Error{Code::kInvalid,
                  "a frame of " + number(message.inline_frame.size()) + " bytes is too large to go inline"};
   }
@@ -283,7 +286,7 @@ Result<Channel::Put> Channel::put_some(std::span<Outgoing> messages, const WaitC
   ChannelHeader& shared = header();
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
-  Status fits = check_outgoing(messages[0]);
+  Status fits = check_outgoing(messages[0], *me);
   if (!fits) return std::move(fits).error();
   OwnedBlock spare;
   for (;;) {

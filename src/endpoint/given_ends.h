@@ -1,4 +1,5 @@
-// Ends that are given away with a message, by pickling them: taken back unless the message is put.
+// Ends that are given away with a message, by pickling them: taken back unless the message is put. A child that is
+// forked meanwhile takes back nothing: they are on their way with its parent's message.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ class GivenEnds {
   GivenEnds(const GivenEnds&) = delete;
   GivenEnds& operator=(const GivenEnds&) = delete;
   ~GivenEnds() {
-    for (const Given& each : given_) each.channel->claim(each.grant, each.end);
+    for (const Given& each : given_) each.take_back();
   }
 
   bool empty() const noexcept { return given_.empty(); }
@@ -42,6 +43,10 @@ class GivenEnds {
     std::shared_ptr<channel::Channel> channel;
     std::uint64_t grant;
     channel::End end;
+    memory::Identity giver;
+    void take_back() const noexcept {
+      if (channel->arena()->current_identity() == giver) channel->claim(grant, end);
+    }
   };
   std::vector<Given> given_;
 };

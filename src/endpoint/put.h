@@ -1,8 +1,13 @@
 // Putting, as it is in every language. What a language adds is its messages. A message has
 //   builder()   the frame, finished
 //   blocks()    the blocks that it refers to, in the order of the references; it holds them
+//   is_ours()   whether what it gives away is this process's to give: not in a child that was forked since it began
 //   settle()    it was put: what it gives away is given
 // and takes back what it would have given when it goes without that.
+//
+// A child may be forked at any time before a message was put: in code of the user's that encoding runs, in a signal
+// handler while the call waits. Then parent and child go on with it, and what it gives away only the parent has to
+// give. So is_ours() is asked once the message is in a block: that has a writer, and goes into a channel only by it.
 //
 // Thread safety: none for a message or a batch; channels are anybody's.
 #pragma once
@@ -15,10 +20,19 @@
 
 namespace shmtree::endpoint {
 
+// Of a message that is not ours.
+inline Error not_ours() {
+  return Error{Code::kInvalid,
+               "this message gives away arrays of the process that forked while it was put: it is the "
+               "parent's, and nothing was put by the child"};
+}
+
 template <class Message>
 [[gnu::always_inline]] inline Result<std::uint64_t> put_staged(channel::Channel& channel, Message& message,
                                                                channel::Outgoing& outgoing,
                                                                const platform::WaitContext& wait) {
+  if (outgoing.block.valid() && !message.is_ours()) [[unlikely]]
+    return not_ours();
   auto ticket = channel.put(outgoing, wait);
   if (ticket) message.settle();
   return ticket;
@@ -52,6 +66,7 @@ class Batch {
     }
     Status staged = stage(message.builder(), message.blocks(), channel_, scratch_[waiting_], out_[waiting_], wait_);
     if (!staged) return staged;
+    if (!small && !message.is_ours()) return not_ours();
     ++waiting_;
     if (small) return waiting_ < kMost ? success() : flush();
     Status went = flush();

@@ -32,6 +32,8 @@ class OwnedBlock {
 
   bool valid() const noexcept { return reclaimer_ != nullptr; }
   BlockRef ref() const noexcept { return ref_; }
+  // A forked child has it as well, and is not.
+  Identity writer() const noexcept { return writer_; }
   std::byte* data() const noexcept { return data_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
   // Pages newly committed for it: they have never been touched, so a copy into them is cheaper after populate().

@@ -165,6 +165,19 @@ TEST_CASE("A receiver that waits gets what a killed taker had") {
   REQUIRE(message->redelivered());
 }
 
+TEST_CASE("A message that a process has written into a block is not for its forked child to put") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena);
+  Outgoing message;
+  message.block = new_block(*arena, 8192);
+  message.bytes = 32;
+  fill(message.block.data(), 7, 4);
+  Child child([&] { return code_of(channel->put(message, patience())) == Code::kInvalid; });
+  REQUIRE(child.succeeded());
+  channel->put(message, patience()).value();
+  REQUIRE(drain(*channel) == std::vector<std::uint64_t>{7});
+}
+
 TEST_CASE("A forked child has no part in its parent's deliveries") {
   auto channel = channel_of(1);
   Delivery delivery = take(*channel).value();

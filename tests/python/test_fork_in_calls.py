@@ -67,6 +67,30 @@ def _load(error: type[BaseException]) -> str:
     return "loaded"
 
 
+class Flat:
+    """What is flattened by a function that forks."""
+
+    def __init__(self, error: type[BaseException] | None = None) -> None:
+        self.error = error
+
+
+def _flatten(flat: Flat) -> int:
+    if fork_here() and flat.error is not None:
+        raise flat.error
+    return 0
+
+
+shmtree.register(Flat, _flatten, lambda _: Flat())
+
+
+class Pickled:
+    """What forks as it is pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fork_here()
+        return Pickled, ()
+
+
 def taken(receiver: Any) -> Any:
     with receiver.take(timeout=30) as delivery:
         return delivery.item
@@ -134,3 +158,49 @@ def test_a_child_that_a_signal_handler_forks_in_a_wait_holds_what_it_receives(ar
     assert arena.holders() == []
     os.close(from_child)
     os.close(from_parent)
+
+
+PUTTING: dict[str, Callable[[Any, Any], Any]] = {
+    "put": lambda sender, item: sender.put(item),
+    "put_many": lambda sender, item: sender.put_many([item]),
+    "move": lambda sender, item: sender.put(item, move=True),
+}
+
+
+@pytest.mark.parametrize("call", PUTTING)
+def test_a_child_that_is_forked_as_a_message_is_put_does_not_give_its_parents_array(
+    arena: shmtree.Arena, call: str
+) -> None:
+    sender, receiver = arena.create_pair()
+    array = sender.new_empty(100_000, dtype="uint8")
+    array[:] = 7
+    ends_child(lambda: PUTTING[call](sender, [array, Flat()]), ValueError)
+    assert not array.flags.writeable
+    got, _ = receiver.get(timeout=30)
+    assert got.flags.writeable and (got == 7).all()
+    assert receiver.empty()
+
+
+@pytest.mark.parametrize("item", [Flat, Pickled])
+def test_a_child_that_is_forked_as_a_message_is_put_may_put_a_copy(
+    arena: shmtree.Arena, item: Callable[[], Any]
+) -> None:
+    sender, receiver = arena.create_pair()
+    array = sender.new_empty(100_000, dtype="uint8")
+    array[:] = 7
+    ends_child(lambda: sender.put([item(), array]), None)
+    copied, given = (receiver.get(timeout=30)[1] for _ in range(2))
+    given[0] = copied[1] = 99
+    assert (copied[0], given[1]) == (7, 7)
+
+
+def test_a_child_whose_put_fails_does_not_take_back_the_ends_that_its_parent_gives(arena: shmtree.Arena) -> None:
+    sender, receiver = arena.create_pair()
+    given, at_end = arena.create_pair()
+    ends_child(lambda: sender.put([given, Flat(RuntimeError)]), RuntimeError)
+    given.close()
+    with pytest.raises(queue.Empty):
+        at_end.get_nowait()
+    again = receiver.get(timeout=30)[0]
+    again.put("there")
+    assert at_end.get(timeout=30) == "there"

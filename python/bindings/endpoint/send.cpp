@@ -43,6 +43,7 @@ class Message {
   }
   format::FrameBuilder& builder() noexcept { return session_->builder(); }
   std::span<const memory::BlockRef> blocks() const noexcept { return loans_.blocks(); }
+  bool is_ours() const noexcept { return loans_.are_ours(); }
   bool gives_ends() const noexcept { return !given_.empty(); }
 
   // It was put.

@@ -251,6 +251,11 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   return true;
 }
 
+// All were when they were lent.
+bool LoanBook::are_ours() const noexcept {
+  return lent_.empty() || held_block(*lent_.front().lease)->claims.are_ours();
+}
+
 void LoanBook::settle() noexcept {
   for (const Lent& lent : lent_) {
     const CriticalSection alone(reinterpret_cast<PyObject*>(lent.lease));

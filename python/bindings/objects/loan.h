@@ -85,6 +85,8 @@ class LoanBook {
   void start_over();
 
   std::span<const memory::BlockRef> blocks() const noexcept { return blocks_; }
+  // Whether they are this process's to give: not in a child that was forked since.
+  bool are_ours() const noexcept;
   // The message was put: what was given away is only read here from now on.
   void settle() noexcept;
 
