@@ -7,15 +7,18 @@ so no wait is longer than a slice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import queue
 import selectors
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, TypeVar
+
+from . import _core
 
 T = TypeVar("T")
 
@@ -120,7 +123,7 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
                 left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
                 if left <= 0 or line[0] is not turn:
                     raise
-            await _readable(receiver.fileno(), left)
+            await _readable(receiver, receiver.fileno, left)
     finally:
         line.remove(turn)
         if not line:
@@ -155,20 +158,27 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
             await asyncio.sleep(min(left, look))
             look = min(2 * look, _MOST_LOOK_S)
         else:
-            await _readable(end._fileno_to_put(), left)
+            await _readable(end, end._fileno_to_put, left)
 
 
-async def _readable(number: int, seconds: float) -> None:
-    """Until a descriptor can be read, or so many seconds have passed."""
+#: Those who wait for a descriptor, with the end that it is of.
+_waiting: set[tuple[int, asyncio.Future[None]]] = set()
+
+
+async def _readable(end: Any, fileno: Callable[[], int], seconds: float) -> None:
+    """Until the descriptor of an end can be read, the end is closed, or so many seconds have passed."""
     loop = asyncio.get_running_loop()
-    # A descriptor of its own, since a loop knows one reader for each and several coroutines may wait.
+    woken = loop.create_future()
+    entry = (id(end), woken)
+    _waiting.add(entry)  # first: who closes the end later finds it there, and fileno() tells of who did before
     try:
-        descriptor = os.dup(number)
-    except OSError as error:
-        if error.errno == errno.EBADF:  # another thread has closed the end, as the next call finds
+        # A descriptor of its own, since a loop knows one reader for each and several coroutines may wait.
+        descriptor = os.dup(fileno())
+    except BaseException as error:
+        _waiting.discard(entry)
+        if isinstance(error, OSError) and error.errno == errno.EBADF:  # another thread has closed the end meanwhile
             return
         raise
-    woken = loop.create_future()
     loop.add_reader(descriptor, _wake, woken)
     timer = loop.call_later(seconds, _wake, woken)
     try:
@@ -177,6 +187,19 @@ async def _readable(number: int, seconds: float) -> None:
         timer.cancel()
         loop.remove_reader(descriptor)
         os.close(descriptor)
+        _waiting.discard(entry)
+
+
+def _wake_waiting(end: object) -> None:
+    """Called by whoever closes an end, in any thread."""
+    for waited_for, woken in tuple(_waiting):
+        if waited_for == id(end):
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                woken.get_loop().call_soon_threadsafe(_wake, woken)
+
+
+_core.set_close_callback(_wake_waiting)
+os.register_at_fork(after_in_child=_waiting.clear)  # their loops are the parent's
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

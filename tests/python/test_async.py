@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing as mp
 import os
+import pickle
 import queue
 import select
 import signal
@@ -15,6 +16,7 @@ import peers
 import pytest
 
 import shmtree
+from shmtree import _async
 
 
 def test_a_coroutine_gets_what_is_there(pair):
@@ -139,6 +141,30 @@ def test_a_coroutine_is_told_of_a_killed_sender(arena, start):
             await receiver.get_async(timeout=60)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("kind", ["pair", "queue"])
+@pytest.mark.parametrize("call", ["get", "put"])
+def test_coroutines_are_told_that_their_end_was_closed_without_a_look_of_their_own(monkeypatch, call, kind, copies):
+    monkeypatch.setattr(_async, "_SLICE_S", 3600.0)
+    sender, receiver = shmtree.create_pair(1) if kind == "pair" else (shmtree.Queue(1),) * 2
+    end = receiver if call == "get" else sender
+    others = [pickle.loads(pickle.dumps(end)) for _ in range(copies - 1)]
+    if call == "put":
+        sender.put("full")
+
+    async def main() -> None:
+        waiting = [asyncio.ensure_future(end.get_async() if call == "get" else end.put_async(1)) for _ in range(2)]
+        await asyncio.sleep(0)
+        threading.Thread(target=end.close).start()
+        for each in waiting:
+            with pytest.raises(shmtree.ChannelClosed):
+                await asyncio.wait_for(each, 30)
+
+    asyncio.run(main())
+    assert not any(other.closed for other in others)
+    assert not _async._waiting
 
 
 def test_async_iteration_ends_with_the_stream(pair):

@@ -118,6 +118,8 @@ void bind_channel(py::module_& module) {
   module.def(
       "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, py::arg("callback"));
   module.def(
+      "set_close_callback", [](py::handle callback) { set_close_callback(callback.ptr()); }, py::arg("callback"));
+  module.def(
       "want_idle", [](bool wanted) { idle_wanted.store(wanted, std::memory_order_relaxed); }, py::arg("wanted"));
   module.def(
       "set_spans",

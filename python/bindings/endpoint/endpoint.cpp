@@ -9,6 +9,7 @@
 
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
+#include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "platform/clock.h"
@@ -136,6 +137,17 @@ void release_channel(Endpoint* self) {
   }
 }
 
+namespace {
+
+PyObject* close_callback = nullptr;  // set as the package is imported
+
+}  // namespace
+
+void set_close_callback(PyObject* callback) {
+  Py_INCREF(callback);
+  Py_XDECREF(std::exchange(close_callback, callback));
+}
+
 void close_end(Endpoint* self, End which) {
   const InCall call(self);
   if (!self->has[static_cast<std::size_t>(which)] || closed_flag(self, which).exchange(true)) return;
@@ -144,9 +156,13 @@ void close_end(Endpoint* self, End which) {
   self->channel->wake_all();  // threads that wait at this object
 }
 
+PyObject* tell_of_close(PyObject* self) {
+  return close_callback ? call_python(close_callback, self) : Py_NewRef(Py_None);
+}
+
 PyObject* close_endpoint(PyObject* self, PyObject*) {
   for (const End which : {End::kSending, End::kReceiving}) close_end(as_endpoint(self), which);
-  Py_RETURN_NONE;
+  return tell_of_close(self);
 }
 
 void set_closed_here(const Endpoint* self) {

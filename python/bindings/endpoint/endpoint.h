@@ -73,6 +73,11 @@ bool attach_endpoint(Endpoint* self, PyObject* channel, bool allow_pickle);
 void dealloc_endpoint(PyObject* self);
 void close_end(Endpoint* self, channel::End which);
 PyObject* close_endpoint(PyObject* self, PyObject*);
+// Called with an object of which an end was closed, for those who wait elsewhere than in its calls. A Python callable
+// that returns None; at most one.
+void set_close_callback(PyObject* callback);
+// After close_end(): calls it. None, or null with a Python error set.
+PyObject* tell_of_close(PyObject* self);
 extern PyGetSetDef endpoint_getset[];
 
 // The channel, within an InCall, or null with ChannelClosed set. Also looks after what has to be looked after lazily.

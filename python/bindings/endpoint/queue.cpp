@@ -70,7 +70,7 @@ PyObject* close_one(PyObject* self, PyObject* receiving) {
   const int which = PyObject_IsTrue(receiving);
   if (which < 0) return nullptr;
   if (as_endpoint(self)->attached) close_end(as_endpoint(self), end_of(which == 1));
-  Py_RETURN_NONE;
+  return tell_of_close(self);
 }
 
 PyObject* is_closed(PyObject* self, PyObject* receiving) {
