@@ -187,6 +187,8 @@ class JoinableQueue(Queue[_T]):
         """Waits until every object put was dealt with; TimeoutError after `timeout` seconds (None: never).
 
         A process that is killed between `get` and `task_done` leaves its object undone, as with the standard queue.
+        After `close` it goes on waiting while other processes have the queue; ChannelClosed when none has, and when it
+        begins after the last `close` of this process.
         """
         self._join_tasks(timeout)
 

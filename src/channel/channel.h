@@ -134,6 +134,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void leave(End end) noexcept;
   // Whether it has any object of either end.
   bool is_used_here() noexcept;
+  // Whether any process takes part in either.
+  bool is_used() noexcept { return anyone_at(End::kSending) || anyone_at(End::kReceiving); }
   // (grants.cpp) An end on its way to another process, which takes part from now on until it is claimed: as long as
   // this process lives, and 60 s longer. kOutOfSharedMemory when there is no memory to note it.
   Result<std::uint64_t> grant(End end);

@@ -4,9 +4,16 @@
 
 namespace shmtree::python {
 
+// Of a wait at an end that was closed.
+bool EndHooks::is_over() const {
+  const auto channel = self_->known.lock();  // there to the end of the call
+  if (until_ == Until::kClosed || !channel) return true;
+  return !channel->is_used_here() && (until_ == Until::kLeft || !channel->is_used());
+}
+
 bool EndHooks::interrupted() noexcept {
   if (self_ && closed_flag(self_, which_).load(std::memory_order_relaxed)) [[unlikely]] {
-    was_closed_ = until_ == Until::kClosed || !self_->channel->is_used_here();
+    was_closed_ = is_over();
     if (was_closed_) return true;
   }
   return GilHooks::interrupted() || !look_for_unloaded();

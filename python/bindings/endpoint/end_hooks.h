@@ -11,9 +11,12 @@ class EndHooks final : public GilHooks {
  public:
   // For waits that no end of an object ends.
   EndHooks() noexcept = default;
-  // For waits at that end of an object, within an InCall of it.
-  // The wait ends when another thread closes the end; kLeft: not as long as the process has any end of the channel.
-  enum class Until { kClosed, kLeft };
+  // For waits at that end of an object, within an InCall of it; for kLeft and kAlone it may be closed already.
+  enum class Until {
+    kClosed,  // another thread closes the end
+    kLeft,    // and this process has no end of the channel any more
+    kAlone,   // and nobody else has
+  };
   EndHooks(Endpoint* self, channel::End which, Until until = Until::kClosed) noexcept
       : self_(self), which_(which), until_(until) {}
 
@@ -21,9 +24,12 @@ class EndHooks final : public GilHooks {
 
   bool was_closed() const noexcept { return was_closed_; }
   // Has the user warned of what is waited for in vain; false when that became an exception, which is set.
-  bool look_for_unloaded() const { return !self_ || warn_of_unloaded(self_, which_); }
+  bool look_for_unloaded() const {
+    return !self_ || closed_flag(self_, which_).load(std::memory_order_relaxed) || warn_of_unloaded(self_, which_);
+  }
 
  private:
+  bool is_over() const;
   Endpoint* self_ = nullptr;
   channel::End which_ = channel::End::kSending;
   Until until_ = Until::kClosed;

@@ -92,7 +92,7 @@ PyObject* join_tasks(PyObject* self, PyObject* timeout) {
   const auto channel = any_channel_in_call(as_endpoint(self));
   Deadline deadline;
   if (!channel || !parse_deadline(nullptr, timeout, &deadline)) return nullptr;
-  EndHooks hooks;
+  EndHooks hooks(as_endpoint(self), End::kReceiving, EndHooks::Until::kAlone);  // others may deal with them
   const Status joined = channel->join_tasks({deadline, &hooks});
   if (!joined.ok()) return raise_waited(as_endpoint(self), hooks, joined.error());
   Py_RETURN_NONE;

@@ -128,15 +128,14 @@ PyObject* has_space(PyObject* self, PyObject*) {
   return PyBool_FromLong(room);
 }
 
-// Acks may be waited for after close(), while this process has the channel by another object.
+// Acks may be waited for after close(), as long as this process has an end of the channel by another object.
 PyObject* wait_for(Endpoint* self, std::optional<std::uint64_t> ticket, PyObject* timeout) {
   Deadline deadline;
   if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
   const InCall call(self);
   const auto channel = any_channel_in_call(self);
   if (!channel) return nullptr;
-  EndHooks hooks;
-  if (!closed_flag(self, End::kSending)) hooks = EndHooks(self, End::kSending, EndHooks::Until::kLeft);
+  EndHooks hooks(self, End::kSending, EndHooks::Until::kLeft);
   const Status acked = channel->wait_for_ack(ticket, {deadline, &hooks});
   if (!acked.ok()) return raise_waited(self, hooks, acked.error());
   Py_RETURN_NONE;
@@ -195,10 +194,16 @@ PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
                                  zeroed ? Py_True : Py_False);
     });
   }
-  const InCall call(as_endpoint(self));
-  const auto channel = any_channel_in_call(as_endpoint(self));
+  Endpoint* const end = as_endpoint(self);
+  const InCall call(end);
+  const auto channel = any_channel_in_call(end);
   if (!channel) return nullptr;
-  return new_array(channel->arena(), given[0], dtype, {order, static_cast<std::size_t>(order_bytes)}, zeroed, false);
+  using Until = EndHooks::Until;
+  EndHooks hooks(end, End::kSending, closed_flag(end, End::kSending) ? Until::kLeft : Until::kClosed);
+  PyObject* array = new_array(channel->arena(), given[0], dtype, {order, static_cast<std::size_t>(order_bytes)}, zeroed,
+                              false, hooks);
+  if (!array && hooks.was_closed()) set_closed_here(end);
+  return array;
 }
 
 PyObject* make_sender(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -234,7 +239,7 @@ PyMethodDef methods[] = {
      "Waits until every message that this process has put was received (and, if taken, acknowledged).\n\n"
      "TimeoutError after `timeout` seconds; PeerDied or ChannelClosed when no receiver is left that could; "
      "ChannelClosed\n"
-     "after close(), unless this process has another object of the channel."},
+     "when this process has closed all of its objects of the channel."},
     {"wait_for_ack", as_method<wait_for_ack>(), METH_FASTCALL | METH_KEYWORDS,
      "wait_for_ack($self, ticket, timeout=None)\n--\n\n"
      "Waits until the message with that ticket was received. Errors as of wait_for_all_ack(); ValueError for a ticket\n"
@@ -246,7 +251,7 @@ PyMethodDef methods[] = {
      "they must not be used any more, since what they write appears in what receivers have.\n\n"
      "`shape` is an int or a sequence of ints, `order` \"C\" or \"F\". For a dtype of torch it is a tensor. TypeError\n"
      "for dtypes with Python objects in them, MessageTooLarge over the arena's budget, OutOfSharedMemory when what is\n"
-     "held leaves no room for it; waits while undelivered messages do."},
+     "held leaves no room for it; waits while undelivered messages do, and until close()."},
     {"new_zeros", as_method<make_in_place<true>>(), METH_FASTCALL | METH_KEYWORDS,
      "new_zeros($self, shape, dtype='float64', order='C')\n--\n\nnew_empty() filled with zeros."},
     {"_ready_to_put", as_method<endpoint_can_put>(), METH_NOARGS,

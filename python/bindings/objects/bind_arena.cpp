@@ -50,7 +50,8 @@ py::list holders(Arena& arena) {
 
 py::object new_array_in(const std::shared_ptr<Arena>& arena, py::handle shape, py::handle dtype,
                         const std::string& order, bool zeroed, bool gift) {
-  return own(new_array(arena, shape.ptr(), dtype.ptr(), order, zeroed, gift));
+  GilHooks hooks;
+  return own(new_array(arena, shape.ptr(), dtype.ptr(), order, zeroed, gift, hooks));
 }
 
 py::object open_array(const std::shared_ptr<Arena>& arena, std::uint64_t block, py::handle shape, py::handle dtype,

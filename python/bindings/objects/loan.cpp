@@ -160,11 +160,10 @@ Lease* find_lease(const void* address) noexcept {
 }
 
 PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
-                    std::string_view order, bool zeroed, bool gift) {
+                    std::string_view order, bool zeroed, bool gift, platform::WaitHooks& hooks) {
   Plan plan;
   if (!plan_array(shape, dtype, order, plan)) return nullptr;
   if (plan.bytes == 0) return make_array(plan, nullptr);
-  GilHooks hooks;
   auto block = arena->allocate(plan.bytes, memory::BlockKind::kArray, {platform::Deadline::never(), &hooks});
   if (!block) return raise(block.error());
   auto lease = arena->hold_new(std::move(*block));

@@ -48,9 +48,10 @@ HeldBlock* held_block(const Lease& lease) noexcept;
 Lease* find_lease(const void* address) noexcept;
 
 // A new array in the arena. `shape` is an int or a sequence of them, `dtype` what NumPy takes for one, `order` "C" or
-// "F". `gift`: see HeldBlock. Null with a Python error set, TypeError for dtypes with objects among them.
+// "F". `gift`: see HeldBlock. Waits for memory with `hooks`. Null with a Python error set, TypeError for dtypes with
+// objects among them.
 PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
-                    std::string_view order, bool zeroed, bool gift);
+                    std::string_view order, bool zeroed, bool gift, platform::WaitHooks& hooks);
 
 // An array that several processes share, on a block that new_array() made. Null with a Python error set; ValueError
 // when the block is too small for it.

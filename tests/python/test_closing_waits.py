@@ -1,0 +1,121 @@
+"""Waits that go on after close(), and how they end when nothing else can end them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from forks import fork, wait_until_all_sleep
+
+import shmtree
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+@contextlib.contextmanager
+def waiting(call: Callable[[], Any]) -> Iterator[list[Any]]:
+    """What a thread that waits in the call returns, or the class of what it raises; it has ended after the block."""
+    ended: list[Any] = []
+
+    def wait() -> None:
+        try:
+            ended.append(call())
+        except Exception as error:
+            ended.append(type(error))
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    wait_until_all_sleep(1)
+    yield ended
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def other_process(act: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
+    """A child that has all that this process has, and acts when it is told to."""
+    reading, writing = os.pipe()
+
+    def wait() -> None:
+        os.close(writing)
+        if os.read(reading, 1):
+            act()
+
+    child = fork(wait)
+    os.close(reading)
+    yield lambda: os.write(writing, b"x")
+    os.close(writing)
+    os.waitpid(child, 0)
+
+
+def test_a_thread_that_waits_for_memory_is_told_that_its_end_was_closed():
+    arena = shmtree.Arena(4 << 20)
+    sender, receiver = arena.create_pair(capacity=0)
+    with contextlib.suppress(queue.Full, shmtree.OutOfSharedMemory):
+        while True:
+            sender.put_nowait(np.zeros(400_000, "uint8"))
+    with waiting(lambda: sender.new_empty(3 << 20, "uint8")) as ended:
+        sender.close()
+    assert ended == [shmtree.ChannelClosed]
+    assert receiver.get().size == 400_000
+
+
+def test_a_wait_for_memory_that_begins_after_close_ends_with_the_last_end():
+    arena = shmtree.Arena(4 << 20)
+    sender, receiver = arena.create_pair(capacity=0)
+    with contextlib.suppress(queue.Full, shmtree.OutOfSharedMemory):
+        while True:
+            sender.put_nowait(np.zeros(400_000, "uint8"))
+    sender.close()
+    with waiting(lambda: sender.new_empty(3 << 20, "uint8")) as ended:
+        assert not ended
+        receiver.close()
+    assert ended == [shmtree.ChannelClosed]
+
+
+def test_a_wait_for_acks_that_begins_after_close_ends_with_the_last_end(arena):
+    sender, receiver = arena.create_pair()
+    sender.put(1)
+    with other_process(lambda: None):  # it could receive, and does not
+        sender.close()
+        with waiting(sender.wait_for_all_ack) as ended:
+            assert not ended
+            receiver.close()
+        assert ended == [shmtree.ChannelClosed]
+
+
+def test_a_join_ends_at_close_when_nobody_else_has_the_queue():
+    q = shmtree.JoinableQueue()
+    q.put(1)
+    with waiting(q.join) as ended:
+        q.close()
+    assert ended == [shmtree.ChannelClosed]
+
+
+def test_a_join_goes_on_after_close_while_another_process_may_be_at_work():
+    q = shmtree.JoinableQueue()
+    q.put(1)
+    with other_process(lambda: (q.get(), q.task_done())) as go:
+        with waiting(q.join) as ended:
+            q.close()
+            assert not ended
+            go()
+        assert ended == [None]
+
+
+def test_a_join_after_close_ends_when_the_last_process_at_work_is_killed():
+    q = shmtree.JoinableQueue()
+    q.put(1)
+    with other_process(lambda: os.kill(os.getpid(), signal.SIGKILL)) as go:
+        with waiting(q.join) as ended:
+            q.close()
+            assert not ended
+            go()
+        assert ended == [shmtree.ChannelClosed]
