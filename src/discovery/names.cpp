@@ -4,14 +4,12 @@
 #include <atomic>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "discovery/handle.h"
+#include "discovery/name_file.h"
 #include "platform/clock.h"
 #include "platform/machine.h"
-#include "platform/other_process.h"
-#include "platform/private_directory.h"
 
 namespace shmtree::discovery {
 
@@ -21,30 +19,7 @@ using platform::UniqueFd;
 
 namespace {
 
-constexpr char kMagic[8] = {'s', 'm', 't', 'n', 'a', 'm', 'e', '1'};
-constexpr const char* kFolder = "shmtree";
 constexpr const char* kOutOfSight = "a process that cannot be seen from here, such as one in another PID namespace";
-constexpr std::int64_t kLockTimeoutNs = 5'000'000'000;
-
-struct Header {
-  char magic[8];
-  unsigned char uuid[16];
-  std::uint64_t block;
-  std::uint32_t kind;
-  std::uint32_t note_bytes;
-  char note[472];
-};
-static_assert(sizeof(Header) == 512);
-struct Entry {
-  std::int32_t pid;
-  std::int32_t fd;
-};
-static_assert(sizeof(Entry) == 8);
-
-struct Record {
-  Header header{};
-  std::vector<Entry> entries{};
-};
 
 Error with_name(Error error, const std::string& name) {
   error.message = "the name \"" + name + "\": " + error.message;
@@ -58,89 +33,9 @@ Status check_name(const std::string& name) {
   return Error{Code::kInvalid, "a name has 1 to 200 bytes, no '/', and no '.' at its beginning"};
 }
 
-Result<Record> parse(const std::vector<std::byte>& bytes) {
-  Record record;
-  if (bytes.size() >= sizeof(Header)) std::memcpy(&record.header, bytes.data(), sizeof(Header));
-  if (std::memcmp(record.header.magic, kMagic, sizeof kMagic) != 0 ||
-      record.header.note_bytes > sizeof record.header.note) {
-    return Error{Code::kIncompatible, "its file is not one of this version of shmtree"};
-  }
-  record.entries.resize((bytes.size() - sizeof(Header)) / sizeof(Entry));
-  if (!record.entries.empty()) {
-    std::memcpy(record.entries.data(), bytes.data() + sizeof(Header), record.entries.size() * sizeof(Entry));
-  }
-  return record;
-}
-
-Result<Record> read_record(const LockedFile& file) {
-  auto bytes = file.read();
-  if (!bytes) return std::move(bytes).error();
-  return parse(*bytes);
-}
-
-// Anything but a clear no counts as alive: taking a name from the living is the mistake that cannot be mended.
-bool is_alive(const Entry& entry, const unsigned char uuid[16]) {
-  if (entry.pid <= 0) return false;
-  auto opened = platform::open_from_process(entry.pid, entry.fd);
-  if (opened) return is_arena(opened->get(), uuid);
-  if (opened.code() == Code::kNotFound) return false;
-  return platform::is_own_process(entry.pid);
-}
-
-// Those who are known to live; 0 for all that this process cannot see.
-std::vector<int> living(const LockedFile& file, const Record& record) {
-  std::vector<int> pids;
-  for (const Entry& entry : record.entries) {
-    if (is_alive(entry, record.header.uuid)) pids.push_back(entry.pid);
-  }
-  std::sort(pids.begin(), pids.end());
-  pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
-  if (pids.empty() && file.has_parts()) pids.push_back(0);
-  return pids;
-}
-
-struct Place {
-  UniqueFd directory;
-  std::string path;
-};
-
-// Directories of ours that are there. Others, or such as are not ours alone, have no names that we would believe.
-std::vector<Place> places() {
-  std::vector<Place> found;
-  for (const std::string& path : platform::private_directories(kFolder)) {
-    auto directory = platform::open_private_directory(path, false);
-    if (directory) found.push_back(Place{std::move(*directory), path});
-  }
-  return found;
-}
-
-struct MadeFile {
-  std::string path;
-  UniqueFd part;
-};
-
-// Makes the file in the first directory that takes it: others may be read-only, full or somebody else's. Returns where.
-// Code::kExists when there is one by now.
-Result<MadeFile> make_file(const std::string& name, const std::byte* bytes, std::size_t count) {
-  std::optional<Error> failure;
-  for (const std::string& folder : platform::private_directories(kFolder)) {
-    auto directory = platform::open_private_directory(folder, true);
-    std::string path = folder + "/" + name;
-    auto made = directory ? platform::create_private_file(directory->get(), name, bytes, count) : std::move(directory);
-    if (made) return MadeFile{std::move(path), std::move(*made)};
-    if (made.code() == Code::kExists) return std::move(made).error();
-    if (!failure) {
-      failure = std::move(made).error();
-    } else {
-      failure->message += "; " + made.error().message;
-    }
-  }
-  return *std::move(failure);
-}
-
 // Removes the file of a name that nobody alive has. Code::kExists when somebody does.
 Status take_over(const Place& place, const std::string& name) {
-  auto file = LockedFile::open(place.directory.get(), name, kLockTimeoutNs);
+  auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
   if (!file) return file.code() == Code::kNotFound ? success() : Status(std::move(file).error());
   auto record = read_record(*file);
   if (!record) return std::move(record).error();
@@ -150,44 +45,6 @@ Status take_over(const Place& place, const std::string& name) {
   std::string who;
   for (const int pid : pids) who += (who.empty() ? "" : ", ") + std::to_string(pid);
   return Error{Code::kExists, "it is in use by process " + who};
-}
-
-std::pair<std::string, std::string> split(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return {path.substr(0, slash == std::string::npos ? 0 : slash), path.substr(slash + 1)};
-}
-
-// What lies at a path, locked. The file refers to the directory.
-struct OpenName {
-  platform::UniqueFd directory;
-  LockedFile file;
-  Record record;
-
-  bool is(const NamedThing& thing) const noexcept {
-    return std::memcmp(record.header.uuid, thing.arena->uuid(), sizeof record.header.uuid) == 0 &&
-           record.header.block == thing.block;
-  }
-};
-
-Result<OpenName> open_path(const std::string& path) {
-  const auto [folder, name] = split(path);
-  auto directory = platform::open_private_directory(folder, false);
-  if (!directory) return std::move(directory).error();
-  auto file = LockedFile::open(directory->get(), name, kLockTimeoutNs);
-  if (!file) return std::move(file).error();
-  auto record = read_record(*file);
-  if (!record) return std::move(record).error();
-  return OpenName{std::move(*directory), std::move(*file), std::move(*record)};
-}
-
-// Removes a file that nobody alive has. False when somebody does, or another process is at it. Of the names of the
-// living it costs one look at a lock, and none is ever waited for.
-bool sweep(const Place& place, const std::string& name) {
-  if (platform::has_parts(place.directory.get(), name)) return false;
-  auto file = LockedFile::open(place.directory.get(), name, 0);
-  if (!file) return false;
-  auto record = read_record(*file);
-  return record && living(*file, *record).empty() && file->remove();
 }
 
 // What kills have left goes whenever a name is made or opened: each time a few files are looked at, others the next
@@ -211,7 +68,7 @@ struct SweepAtTheEnd {
   ~SweepAtTheEnd() { sweep_some(); }
 };
 
-NamedThing thing_of(const Header& header, std::shared_ptr<Arena> arena) {
+NamedThing thing_of(const NameHeader& header, std::shared_ptr<Arena> arena) {
   return NamedThing{static_cast<NamedKind>(header.kind), std::move(arena), header.block,
                     std::string(header.note, header.note_bytes)};
 }
@@ -222,15 +79,15 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
   Status valid = check_name(name);
   if (!valid) return with_name(std::move(valid).error(), name);
   const SweepAtTheEnd sweeping;
-  Header header{};
+  NameHeader header{};
   if (thing.note.size() > sizeof header.note) return Error{Code::kInvalid, "the note of a name is over 472 bytes"};
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  std::memcpy(header.magic, kNameMagic, sizeof kNameMagic);
   std::memcpy(header.uuid, thing.arena->uuid(), sizeof header.uuid);
   header.block = thing.block;
   header.kind = static_cast<std::uint32_t>(thing.kind);
   header.note_bytes = static_cast<std::uint32_t>(thing.note.size());
   std::memcpy(header.note, thing.note.data(), thing.note.size());
-  const Entry entry{platform::process_id(), thing.arena->fd()};
+  const NameEntry entry{platform::process_id(), thing.arena->fd()};
   std::byte bytes[sizeof header + sizeof entry];
   std::memcpy(bytes, &header, sizeof header);
   std::memcpy(bytes + sizeof header, &entry, sizeof entry);
@@ -260,7 +117,7 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
   const SweepAtTheEnd sweeping;
   Error error{Code::kNotFound, "nothing is known by it"};
   for (const Place& place : places()) {
-    auto file = LockedFile::open(place.directory.get(), name, kLockTimeoutNs);
+    auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
     if (!file) {
       if (file.code() != Code::kNotFound) error = std::move(file).error();
       continue;
@@ -269,7 +126,7 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
     if (!record) return with_name(std::move(record).error(), name);
     std::shared_ptr<Arena> arena = Arena::find(record->header.uuid);
     error = Error{Code::kNotFound, "every process that had it has ended"};
-    for (const Entry& entry : record->entries) {
+    for (const NameEntry& entry : record->entries) {
       if (arena != nullptr) break;
       if (entry.pid <= 0) continue;
       auto opened = open_arena_of(entry.pid, entry.fd, record->header.uuid);
@@ -293,7 +150,7 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
 }
 
 Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_ptr<Arena> arena) {
-  Header header;
+  NameHeader header;
   {
     auto open = open_path(path);
     if (!open) return std::move(open).error();
@@ -313,16 +170,18 @@ Status Name::join_again() {
 Status Name::add_entry() {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
-  if (!open->is(thing_)) {
+  if (!open->is(thing_.arena->uuid(), thing_.block)) {
     return Error{Code::kNotFound, "another process has made something else of it meanwhile"};
   }
-  const std::vector<Entry>& entries = open->record.entries;
+  const std::vector<NameEntry>& entries = open->record.entries;
   // A place that is free, or whose process is gone; the living keep theirs.
-  const auto is_free = [&](const Entry& entry) { return entry.pid <= 0 || !is_alive(entry, open->record.header.uuid); };
+  const auto is_free = [&](const NameEntry& entry) {
+    return entry.pid <= 0 || !is_alive(entry, open->record.header.uuid);
+  };
   const auto place = std::find_if(entries.begin(), entries.end(), is_free);
-  const Entry mine{platform::process_id(), thing_.arena->fd()};
+  const NameEntry mine{platform::process_id(), thing_.arena->fd()};
   const auto index = static_cast<std::uint64_t>(place - entries.begin());
-  Status written = open->file.write(sizeof(Header) + index * sizeof(Entry), &mine, sizeof mine);
+  Status written = open->file.write(sizeof(NameHeader) + index * sizeof(NameEntry), &mine, sizeof mine);
   if (!written) return written;
   pid_ = mine.pid;
   auto part = open->file.take_part();
@@ -334,15 +193,15 @@ Status Name::add_entry() {
 Status Name::remove_entry() {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
-  if (!open->is(thing_)) return success();
-  std::vector<Entry>& entries = open->record.entries;
-  const auto mine = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+  if (!open->is(thing_.arena->uuid(), thing_.block)) return success();
+  std::vector<NameEntry>& entries = open->record.entries;
+  const auto mine = std::find_if(entries.begin(), entries.end(), [&](const NameEntry& entry) {
     return entry.pid == pid_ && entry.fd == thing_.arena->fd();
   });
   if (mine != entries.end()) {
-    *mine = Entry{0, 0};
+    *mine = NameEntry{0, 0};
     const auto index = static_cast<std::uint64_t>(mine - entries.begin());
-    Status written = open->file.write(sizeof(Header) + index * sizeof(Entry), &*mine, sizeof *mine);
+    Status written = open->file.write(sizeof(NameHeader) + index * sizeof(NameEntry), &*mine, sizeof *mine);
     if (!written) return written;
   }
   platform::end_part(part_);
@@ -369,7 +228,7 @@ std::vector<NameInfo> list_names() {
   std::vector<NameInfo> found;
   for (const Place& place : places()) {
     for (const std::string& name : platform::list_directory(place.directory.get())) {
-      auto file = LockedFile::open(place.directory.get(), name, kLockTimeoutNs);
+      auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
       if (!file) continue;
       auto record = read_record(*file);
       if (!record) continue;

@@ -1,13 +1,5 @@
 // Names for arenas and what is in them: a small file of the user's own that says which arena it is and which processes
-// have it. The arena itself has no name anywhere, so nothing but that file can be left over after a kill.
-//
-//   offset 0   8   magic "smtname1"
-//          8  16   uuid of the arena
-//         24   8   block of the channel or array, 0 for an arena
-//         32   4   what it is (NamedKind)
-//         36   4   bytes of the note
-//         40 472   the note
-//        512   8   per participant: pid (4), descriptor of the arena there (4); pid 0 for a free place
+// have it (name_file.h). The arena itself has no name anywhere, so nothing but that file can be left over after a kill.
 //
 // The file is created whole. Everything else happens under the lock of its first byte. Whoever takes part keeps a part
 // in the file (LockedFile::take_part) besides its entry: entries tell where the arena is, parts whether anybody lives,

@@ -1,0 +1,115 @@
+#include "discovery/name_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "discovery/handle.h"
+#include "platform/other_process.h"
+
+namespace shmtree::discovery {
+
+using platform::LockedFile;
+using platform::UniqueFd;
+
+namespace {
+
+constexpr const char* kFolder = "shmtree";
+
+Result<NameRecord> parse(const std::vector<std::byte>& bytes) {
+  NameRecord record;
+  if (bytes.size() >= sizeof(NameHeader)) std::memcpy(&record.header, bytes.data(), sizeof(NameHeader));
+  if (std::memcmp(record.header.magic, kNameMagic, sizeof kNameMagic) != 0 ||
+      record.header.note_bytes > sizeof record.header.note) {
+    return Error{Code::kIncompatible, "its file is not one of this version of shmtree"};
+  }
+  record.entries.resize((bytes.size() - sizeof(NameHeader)) / sizeof(NameEntry));
+  if (!record.entries.empty()) {
+    std::memcpy(record.entries.data(), bytes.data() + sizeof(NameHeader), record.entries.size() * sizeof(NameEntry));
+  }
+  return record;
+}
+
+std::pair<std::string, std::string> split(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return {path.substr(0, slash == std::string::npos ? 0 : slash), path.substr(slash + 1)};
+}
+
+}  // namespace
+
+Result<NameRecord> read_record(const LockedFile& file) {
+  auto bytes = file.read();
+  if (!bytes) return std::move(bytes).error();
+  return parse(*bytes);
+}
+
+bool is_alive(const NameEntry& entry, const unsigned char uuid[16]) {
+  if (entry.pid <= 0) return false;
+  auto opened = platform::open_from_process(entry.pid, entry.fd);
+  if (opened) return is_arena(opened->get(), uuid);
+  if (opened.code() == Code::kNotFound) return false;
+  return platform::is_own_process(entry.pid);
+}
+
+std::vector<int> living(const LockedFile& file, const NameRecord& record) {
+  std::vector<int> pids;
+  for (const NameEntry& entry : record.entries) {
+    if (is_alive(entry, record.header.uuid)) pids.push_back(entry.pid);
+  }
+  std::sort(pids.begin(), pids.end());
+  pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
+  if (pids.empty() && file.has_parts()) pids.push_back(0);
+  return pids;
+}
+
+std::vector<Place> places() {
+  std::vector<Place> found;
+  for (const std::string& path : platform::private_directories(kFolder)) {
+    auto directory = platform::open_private_directory(path, false);
+    if (directory) found.push_back(Place{std::move(*directory), path});
+  }
+  return found;
+}
+
+Result<MadeFile> make_file(const std::string& name, const std::byte* bytes, std::size_t count) {
+  std::optional<Error> failure;
+  for (const std::string& folder : platform::private_directories(kFolder)) {
+    auto directory = platform::open_private_directory(folder, true);
+    std::string path = folder + "/" + name;
+    auto made = directory ? platform::create_private_file(directory->get(), name, bytes, count) : std::move(directory);
+    if (made) return MadeFile{std::move(path), std::move(*made)};
+    if (made.code() == Code::kExists) return std::move(made).error();
+    if (!failure) {
+      failure = std::move(made).error();
+    } else {
+      failure->message += "; " + made.error().message;
+    }
+  }
+  return *std::move(failure);
+}
+
+bool OpenName::is(const unsigned char uuid[16], std::uint64_t block) const noexcept {
+  return std::memcmp(record.header.uuid, uuid, sizeof record.header.uuid) == 0 && record.header.block == block;
+}
+
+Result<OpenName> open_path(const std::string& path) {
+  const auto [folder, name] = split(path);
+  auto directory = platform::open_private_directory(folder, false);
+  if (!directory) return std::move(directory).error();
+  auto file = LockedFile::open(directory->get(), name, kNameLockTimeoutNs);
+  if (!file) return std::move(file).error();
+  auto record = read_record(*file);
+  if (!record) return std::move(record).error();
+  return OpenName{std::move(*directory), std::move(*file), std::move(*record)};
+}
+
+bool sweep(const Place& place, const std::string& name) {
+  if (platform::has_parts(place.directory.get(), name)) return false;
+  auto file = LockedFile::open(place.directory.get(), name, 0);
+  if (!file) return false;
+  auto record = read_record(*file);
+  return record && living(*file, *record).empty() && file->remove();
+}
+
+}  // namespace shmtree::discovery

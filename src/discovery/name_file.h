@@ -1,0 +1,85 @@
+// The file of a name: its bytes, where it lies, and whether anybody lives who has the name.
+//
+//   offset 0   8   magic "smtname1"
+//          8  16   uuid of the arena
+//         24   8   block of the channel or array, 0 for an arena
+//         32   4   what it is (NamedKind)
+//         36   4   bytes of the note
+//         40 472   the note
+//        512   8   per participant: pid (4), descriptor of the arena there (4); pid 0 for a free place
+//
+// The file is created whole. Everything else happens under the lock of its first byte.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "platform/private_directory.h"
+
+namespace shmtree::discovery {
+
+constexpr char kNameMagic[8] = {'s', 'm', 't', 'n', 'a', 'm', 'e', '1'};
+constexpr std::int64_t kNameLockTimeoutNs = 5'000'000'000;
+
+struct NameHeader {
+  char magic[8];
+  unsigned char uuid[16];
+  std::uint64_t block;
+  std::uint32_t kind;
+  std::uint32_t note_bytes;
+  char note[472];
+};
+static_assert(sizeof(NameHeader) == 512);
+struct NameEntry {
+  std::int32_t pid;
+  std::int32_t fd;
+};
+static_assert(sizeof(NameEntry) == 8);
+
+struct NameRecord {
+  NameHeader header{};
+  std::vector<NameEntry> entries{};
+};
+
+// Code::kIncompatible when it is not one of this version.
+Result<NameRecord> read_record(const platform::LockedFile& file);
+
+// Anything but a clear no counts as alive: taking a name from the living is the mistake that cannot be mended.
+bool is_alive(const NameEntry& entry, const unsigned char uuid[16]);
+
+// Those who are known to live; 0 for all that have a part and no entry that this process can look behind.
+std::vector<int> living(const platform::LockedFile& file, const NameRecord& record);
+
+struct Place {
+  platform::UniqueFd directory;
+  std::string path;
+};
+
+// Directories of ours that are there. Others, or such as are not ours alone, have no names that we would believe.
+std::vector<Place> places();
+
+struct MadeFile {
+  std::string path;
+  platform::UniqueFd part;
+};
+
+// Makes the file in the first directory that takes it: others may be read-only, full or somebody else's. Returns where.
+// Code::kExists when there is one by now.
+Result<MadeFile> make_file(const std::string& name, const std::byte* bytes, std::size_t count);
+
+// What lies at a path, locked. The file refers to the directory.
+struct OpenName {
+  platform::UniqueFd directory;
+  platform::LockedFile file;
+  NameRecord record;
+
+  bool is(const unsigned char uuid[16], std::uint64_t block) const noexcept;
+};
+Result<OpenName> open_path(const std::string& path);
+
+// Removes a file that nobody alive has. False when somebody does, or another process is at it. Of the names of the
+// living it costs one look at a lock, and none is ever waited for.
+bool sweep(const Place& place, const std::string& name);
+
+}  // namespace shmtree::discovery
