@@ -94,11 +94,8 @@ Result<std::shared_ptr<Arena>> open_arena_of(int pid, int fd, const unsigned cha
   return Arena::attach(std::move(*opened));
 }
 
-namespace {
-
-// Whoever made the handle need not have the arena any more, as long as somebody has. Returns `error` if nobody does.
-Result<std::shared_ptr<Arena>> open_arena_of_anyone(const unsigned char uuid[16], Error error) {
-  Result<std::shared_ptr<Arena>> found = std::move(error);
+Result<std::shared_ptr<Arena>> open_arena_of_anyone(const unsigned char uuid[16], Error otherwise) {
+  Result<std::shared_ptr<Arena>> found = std::move(otherwise);
   platform::find_memory_file(memory::kFileName, [&](int pid, int fd) {
     auto opened = open_arena_of(pid, fd, uuid);
     if (opened) found = std::move(opened);
@@ -110,8 +107,7 @@ Result<std::shared_ptr<Arena>> open_arena_of_anyone(const unsigned char uuid[16]
   return found;
 }
 
-}  // namespace
-
+// Whoever made the handle need not have the arena any more, as long as somebody has.
 Result<std::shared_ptr<Arena>> open_arena(const Handle& handle, Inheritance inheritance) {
   if (auto known = Arena::find(handle.uuid)) {
     known->participants().abandon(std::move(inheritance.slot));

@@ -46,6 +46,9 @@ Result<std::shared_ptr<memory::Arena>> open_arena(const Handle& handle, Inherita
 // errors as above.
 Result<std::shared_ptr<memory::Arena>> open_arena_of(int pid, int fd, const unsigned char uuid[16]);
 
+// The arena by way of any process of this user that has it: looks at all of them. `otherwise` if there is none.
+Result<std::shared_ptr<memory::Arena>> open_arena_of_anyone(const unsigned char uuid[16], Error otherwise);
+
 // Whether the descriptor is an arena with that uuid. Does not take part in it.
 bool is_arena(int fd, const unsigned char uuid[16]) noexcept;
 

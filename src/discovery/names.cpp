@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -136,12 +137,21 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
         error = std::move(opened).error();
       }
     }
-    if (arena == nullptr && error.code == Code::kNotFound && file->has_parts()) {
-      error = Error{Code::kUnavailable, "only " + std::string(kOutOfSight) + ", has it"};
+    const bool has_parts = file->has_parts();
+    file = Error{};  // unlocks
+    if (arena == nullptr && has_parts) {
+      if (error.code == Code::kNotFound) {
+        error = Error{Code::kUnavailable, "only " + std::string(kOutOfSight) + ", has it"};
+      }
+      auto found = open_arena_of_anyone(record->header.uuid, std::move(error));
+      if (found) {
+        arena = std::move(*found);
+      } else {
+        error = std::move(found).error();
+      }
     }
     if (arena == nullptr) continue;
     std::unique_ptr<Name> made(new Name(place.path + "/" + name, thing_of(record->header, std::move(arena))));
-    file = Error{};  // unlocks
     Status added = made->add_entry();
     if (!added) return with_name(std::move(added).error(), name);
     return made;
@@ -162,11 +172,6 @@ Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_pt
   return made;
 }
 
-Status Name::join_again() {
-  if (pid_ == platform::process_id()) return success();
-  return add_entry();
-}
-
 Status Name::add_entry() {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
@@ -184,6 +189,7 @@ Status Name::add_entry() {
   Status written = open->file.write(sizeof(NameHeader) + index * sizeof(NameEntry), &mine, sizeof mine);
   if (!written) return written;
   pid_ = mine.pid;
+  if (part_.valid()) return success();
   auto part = open->file.take_part();
   if (!part) return std::move(part).error();
   part_ = std::move(*part);
@@ -204,20 +210,44 @@ Status Name::remove_entry() {
     Status written = open->file.write(sizeof(NameHeader) + index * sizeof(NameEntry), &*mine, sizeof *mine);
     if (!written) return written;
   }
-  platform::end_part(part_);
+  end_part();
   return living(open->file, open->record).empty() ? open->file.remove() : success();
 }
 
+// In a child that has no part of its own what is here is still the parent's. Within the mutex, so that no child is
+// forked between the part's leaving the object and its end.
+void Name::end_part() noexcept {
+  const std::lock_guard guard(mutex_);
+  if (pid_ == platform::process_id()) platform::end_part(part_);
+  part_.reset();
+}
+
 void Name::leave() noexcept {
-  // In a forked child that did not join by itself the entry is still the parent's. What cannot be removed is left to
-  // clean_names().
   try {
     if (pid_ == platform::process_id()) remove_entry().ok();
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // what cannot be removed is left to clean_names()
   }
-  if (pid_ == platform::process_id()) platform::end_part(part_);
+  end_part();
   pid_ = 0;
-  part_.reset();
+}
+
+// The parent's own part keeps the file until the child's is there, so the file's lock is not needed.
+void Name::before_fork() noexcept {
+  if (!part_.valid()) return;
+  try {
+    auto part = platform::another_part(part_);
+    if (part) childs_ = std::move(*part);
+  } catch (const std::bad_alloc&) {  // the child enters itself, and counts from then on
+  }
+}
+
+void Name::after_fork_in_parent() noexcept {
+  childs_.reset();
+}
+
+void Name::after_fork_in_child() noexcept {
+  part_ = std::move(childs_);  // closes ours of the parent's, which would outlive it
+  pid_ = part_.valid() ? platform::process_id() : 0;
 }
 
 Name::~Name() {

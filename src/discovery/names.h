@@ -1,12 +1,19 @@
 // Names for arenas and what is in them: a small file of the user's own that says which arena it is and which processes
 // have it (name_file.h). The arena itself has no name anywhere, so nothing but that file can be left over after a kill.
 //
-// The file is created whole. Everything else happens under the lock of its first byte. Whoever takes part keeps a part
-// in the file (LockedFile::take_part) besides its entry: entries tell where the arena is, parts whether anybody lives,
-// also in another PID namespace. It is taken over, or swept, only when there are neither: when that name is made anew,
-// when any name is made or opened (a few files each time), and when the names are listed.
+// Whoever takes part keeps a part in the file (LockedFile::take_part) besides its entry: entries tell where the arena
+// is, parts whether anybody lives, also in another PID namespace. It is taken over, or swept, only when there are
+// neither: when that name is made anew, when any name is made or opened (a few files each time), and when the names are
+// listed.
 //
-// Thread safety: every function may be called from any thread; a Name is used by one thread at a time.
+// What holds around a fork: the child has a part before it exists, which its parent took for it and both have the
+// descriptor of until fork() returns. So there is no moment in which the name could be taken from the child. A fork
+// that fails, a child that is killed and one that runs another program close it. The child enters itself later, when it
+// may wait for the file's lock; whoever finds a part and no entry that leads anywhere looks for the arena in all
+// processes of this user.
+//
+// Thread safety: every function may be called from any thread; a Name is used by one thread at a time, but for the fork
+// handlers.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +22,7 @@
 #include <vector>
 
 #include "memory/arena.h"
+#include "platform/fork.h"
 
 namespace shmtree::discovery {
 
@@ -46,18 +54,25 @@ class Name {
   const std::string& path() const noexcept { return path_; }
   // Ends this process's part early, as before an exit that runs no destructors.
   void leave() noexcept;
-  // For a forked child, which has the arena as well.
-  Status join_again();
+  // The fork handlers, run while every LeafMutex is held.
+  void before_fork() noexcept;
+  void after_fork_in_parent() noexcept;
+  void after_fork_in_child() noexcept;
+  // Later, in the child: enters it in the file.
+  Status join_again() { return add_entry(); }
 
  private:
   Name(std::string path, NamedThing thing) : path_(std::move(path)), thing_(std::move(thing)) {}
   Status add_entry();
   Status remove_entry();
+  void end_part() noexcept;
 
   std::string path_;
   NamedThing thing_;
-  int pid_ = 0;                // of the process that the entry in the file stands for
-  platform::UniqueFd part_{};  // in the file
+  platform::LeafMutex mutex_{};  // who ends the part; others set it while nobody else knows of the object
+  int pid_ = 0;                  // of the process that has the part
+  platform::UniqueFd part_{};    // in the file
+  platform::UniqueFd childs_{};  // between the fork handlers: the part of the child
 };
 
 struct NameInfo {

@@ -1,5 +1,5 @@
-// The names that this process takes part in: one part in each, however many of its objects keep it, and joined again by
-// each forked child, which has them all.
+// The names that this process takes part in: one part in each, however many of its objects keep it, and one for each
+// forked child, which has them all.
 //
 // Thread safety: every function may be called from any thread.
 #pragma once

@@ -55,7 +55,7 @@ std::vector<std::shared_ptr<Arena>> Registry::all() noexcept {
 }
 
 void Registry::install_fork_handlers() noexcept {
-  set_fork_handlers({
+  static constinit ForkHandlers handlers{
       .first =
           [] {
             for (const auto& arena : all()) {
@@ -66,7 +66,8 @@ void Registry::install_fork_handlers() noexcept {
       .parent = [] { for_each_unlocked([](Arena& arena, bool) { arena.participants_.after_fork_in_parent(); }); },
       .child = [] { for_each_unlocked([](Arena& arena, bool leaving) { arena.after_fork_in_child(leaving); }); },
       .orphan = [] { for_each_unlocked([](Arena& arena, bool) { arena.forget_parent(); }); },
-  });
+  };
+  add_fork_handlers(handlers);
 }
 
 }  // namespace shmtree::memory

@@ -35,14 +35,12 @@ void spin_lock(std::atomic<std::uint32_t>& word) noexcept {
   }
 }
 
-std::atomic<ForkHandler> g_first{nullptr};
-std::atomic<ForkHandler> g_prepare{nullptr};
-std::atomic<ForkHandler> g_parent{nullptr};
-std::atomic<ForkHandler> g_child{nullptr};
-std::atomic<ForkHandler> g_orphan{nullptr};
+std::atomic<const ForkHandlers*> g_handlers{nullptr};
 
-void call(const std::atomic<ForkHandler>& handler) {
-  if (const ForkHandler function = handler.load()) function();
+void call_all(ForkHandler ForkHandlers::*which) {
+  for (const ForkHandlers* each = g_handlers.load(); each != nullptr; each = each->next) {
+    if (each->*which != nullptr) (each->*which)();
+  }
 }
 
 }  // namespace
@@ -83,6 +81,17 @@ class LeafMutexes {
     for (LeafMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->unlock();
     word_.store(0, std::memory_order_release);
   }
+  // A child of a fork finds the list of handlers whole, as that of the mutexes.
+  static void add(ForkHandlers& handlers) noexcept {
+    spin_lock(word_);
+    const ForkHandlers* each = g_handlers.load();
+    while (each != nullptr && each != &handlers) each = each->next;
+    if (each == nullptr) {
+      handlers.next = g_handlers.load();
+      g_handlers = &handlers;
+    }
+    word_.store(0, std::memory_order_release);
+  }
 
  private:
   static inline std::atomic<std::uint32_t> word_{0};
@@ -105,33 +114,29 @@ void forget_parent() noexcept {
   spin_lock(once);
   if (process_stamp() == 0) {
     LeafMutexes::unlock_all();
-    call(g_orphan);
+    call_all(&ForkHandlers::orphan);
     store_relaxed(*g_process_stamp, kStamp);
   }
   once.store(0, std::memory_order_release);
 }
 
-void set_fork_handlers(const ForkHandlers& handlers) noexcept {
-  g_first = handlers.first;
-  g_prepare = handlers.prepare;
-  g_parent = handlers.parent;
-  g_child = handlers.child;
-  g_orphan = handlers.orphan;
+void add_fork_handlers(ForkHandlers& handlers) noexcept {
+  LeafMutexes::add(handlers);
   static const int registered = [] {
     return pthread_atfork(
         [] {
-          call(g_first);
+          call_all(&ForkHandlers::first);
           LeafMutexes::lock_all();
-          call(g_prepare);
+          call_all(&ForkHandlers::prepare);
         },
         [] {
-          call(g_parent);
+          call_all(&ForkHandlers::parent);
           LeafMutexes::unlock_all();
         },
         [] {
           store_relaxed(*g_process_stamp, kStamp);
           forget_uses_of_other_threads();
-          call(g_child);
+          call_all(&ForkHandlers::child);
           LeafMutexes::unlock_all();
         });
   }();

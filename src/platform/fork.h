@@ -15,12 +15,15 @@ inline std::uint64_t process_stamp() noexcept {
 
 // What runs around every fork() of the process: `first` and `prepare` before it, `parent` and `child` after it in
 // either process, and `orphan` later, in a child of a fork that ran no handlers; all but `first` while every LeafMutex
-// is held (so they take none). They are called once they were set, for good.
+// is held (so they take none), by one fork of the process at a time.
 using ForkHandler = void (*)();
 struct ForkHandlers {
   ForkHandler first = nullptr, prepare = nullptr, parent = nullptr, child = nullptr, orphan = nullptr;
+  const ForkHandlers* next = nullptr;  // those that were added before
 };
-void set_fork_handlers(const ForkHandlers& handlers) noexcept;
+// They are called from then on, for good; `handlers` stays where it is. Once is enough; more do nothing. A fork that
+// has begun already may call `parent` or `child` without `prepare`.
+void add_fork_handlers(ForkHandlers& handlers) noexcept;
 
 // In a child of a fork that ran no handlers: lets go of every LeafMutex, whose owners do not exist here, runs `orphan`
 // and sets the stamp again. Elsewhere, and the second time, it does nothing.

@@ -138,12 +138,16 @@ Status LockedFile::write(std::uint64_t offset, const void* data, std::uint64_t b
   return write_all(fd_.get(), offset, data, bytes);
 }
 
-Result<UniqueFd> LockedFile::take_part() const {
-  auto part = reopen(fd_.get());
-  if (!part) return part;
-  Status shared = share_byte_lock(part->get(), kPartByte);
+Result<UniqueFd> another_part(const UniqueFd& part) {
+  auto another = reopen(part.get());
+  if (!another) return another;
+  Status shared = share_byte_lock(another->get(), kPartByte);
   if (!shared) return std::move(shared).error();
-  return part;
+  return another;
+}
+
+Result<UniqueFd> LockedFile::take_part() const {
+  return another_part(fd_);
 }
 
 void end_part(UniqueFd& part) noexcept {

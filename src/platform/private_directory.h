@@ -49,6 +49,8 @@ class LockedFile {
   UniqueFd fd_;
 };
 
+// A part for somebody else, such as a child, in the file of this one.
+Result<UniqueFd> another_part(const UniqueFd& part);
 // Ends a part of this process, in the copies of its descriptor that processes forked meanwhile have as well.
 void end_part(UniqueFd& part) noexcept;
 

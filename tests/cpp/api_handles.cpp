@@ -1,9 +1,14 @@
+#include <pthread.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "shmtree/shmtree.h"
 #include "support/catch2.h"
@@ -48,6 +53,43 @@ struct Stranger {
     close(to_child[1]);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
+};
+
+// A child that stands still before the library's fork handlers run in it: those of pthread_atfork do in their order.
+int g_go_on[2] = {-1, -1};
+[[maybe_unused]] const int g_registered = pthread_atfork(nullptr, nullptr, [] {
+  char byte;
+  if (g_go_on[0] >= 0) static_cast<void>(!read(g_go_on[0], &byte, 1));
+});
+
+class HeldChild {
+ public:
+  template <class Body>
+  explicit HeldChild(Body body) {
+    REQUIRE(pipe(g_go_on) == 0);
+    pid_ = fork();
+    if (pid_ != 0) return;
+    alarm(120);
+    _exit(body());
+  }
+  ~HeldChild() {
+    kill();
+    for (int& end : g_go_on) close(std::exchange(end, -1));
+  }
+  void let_go() { REQUIRE(write(g_go_on[1], "", 1) == 1); }
+  int exit_status() {
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  void kill() {
+    if (pid_ < 0) return;
+    ::kill(pid_, SIGKILL);
+    exit_status();
+  }
+
+ private:
+  pid_t pid_ = -1;
 };
 
 std::string unique_name(const char* what) {
@@ -108,6 +150,52 @@ TEST_CASE("a name stays as long as a forked child has the pair") {
   child.tell("go on");
   CHECK(again->get(30s).value()["from"].as<std::string>() == "a stranger");
   CHECK(child.exit_status() == 0);
+}
+
+TEST_CASE("a name is a forked child's before fork returns, whatever its parent does next") {
+  const std::string name = unique_name("at-once");
+  auto [sender, receiver] = shmtree::make_pair({.name = name});
+  HeldChild child([to = sender] { return send_one(to); });
+  sender.close();
+  receiver.close();
+  CHECK_THROWS_AS(shmtree::make_pair({.name = name}), shmtree::BadResult);
+  auto again = shmtree::open_receiver(name);
+  child.let_go();
+  REQUIRE(again.ok());
+  CHECK(again->get(30s).value()["from"].as<std::string>() == "a stranger");
+  CHECK(child.exit_status() == 0);
+}
+
+TEST_CASE("a name is free when the child that had it was killed before it ran") {
+  const std::string name = unique_name("killed-at-once");
+  {
+    auto [sender, receiver] = shmtree::make_pair({.name = name});
+    HeldChild child([] { return 0; });
+    sender.close();
+    receiver.close();
+    child.kill();
+  }
+  CHECK(shmtree::open_sender(name).code() == Code::kNotFound);
+  CHECK(shmtree::make_pair({.name = name}).first.has_space());
+}
+
+TEST_CASE("children that threads fork at once leave nothing of a name") {
+  const std::string name = unique_name("many");
+  {
+    auto [sender, receiver] = shmtree::make_pair({.name = name});
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([] {
+        for (int round = 0; round < 10; ++round) {
+          const pid_t pid = fork();
+          if (pid == 0) _exit(0);
+          waitpid(pid, nullptr, 0);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  CHECK(shmtree::open_sender(name).code() == Code::kNotFound);
 }
 
 TEST_CASE("a name stays as long as a process has an end of the pair that came as a handle") {

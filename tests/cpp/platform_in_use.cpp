@@ -71,7 +71,8 @@ TEST_CASE("What is taken away when nobody is in a call of it is never met by a c
 TEST_CASE("In a forked child those objects are in use that its own thread is in calls of, however many there are") {
   const int objects[10]{}, others[10]{};
   const shmtree::test::Gate inside, leave;
-  shmtree::platform::set_fork_handlers({});
+  static shmtree::platform::ForkHandlers none;
+  shmtree::platform::add_fork_handlers(none);
   std::thread thread([&] {
     std::vector<std::unique_ptr<InUse>> uses;
     for (const int& object : others) uses.push_back(std::make_unique<InUse>(&object));
