@@ -70,7 +70,8 @@ struct ArenaUsage {
 };
 
 // Memory that several channels share, so that data passes from one to the next without a copy. Anonymous: it goes with
-// the last process that has it, however that ends.
+// the last process that has it, however that ends. One that was moved from has no memory: its usage() and trim() are 0,
+// new_array() is kInvalid, and a pair in it a BadResult.
 class Arena {
  public:
   // kInvalid for a budget under 1 MiB or over 2 TiB; kOs when the system refuses.

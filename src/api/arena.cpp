@@ -94,23 +94,28 @@ Result<Arena> Arena::shared() try {
 }
 
 Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
-  return or_out_of_memory([&] { return state_->new_array(dtype, std::move(shape), waiting(timeout)); });
+  return or_out_of_memory([&]() -> Result<ArrayRef> {
+    if (state_ == nullptr) return api::no_arena();
+    return state_->new_array(dtype, std::move(shape), waiting(timeout));
+  });
 }
 Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                                   const std::stop_token& stop) const {
-  return or_out_of_memory([&] {
+  return or_out_of_memory([&]() -> Result<ArrayRef> {
+    if (state_ == nullptr) return api::no_arena();
     endpoint::OrStopped<endpoint::UntilDone> until(stop, nullptr);
     return state_->new_array(dtype, std::move(shape), waiting(timeout, &until));
   });
 }
 
 ArenaUsage Arena::usage() const {
+  if (state_ == nullptr) return {};
   const memory::ArenaStats stats = state_->arena->stats();
   return {stats.max_bytes, stats.committed_bytes, stats.used_bytes, stats.held_bytes};
 }
 
 std::uint64_t Arena::trim() const {
-  return state_->arena->trim();
+  return state_ == nullptr ? 0 : state_->arena->trim();
 }
 
 }  // namespace shmtree

@@ -117,7 +117,10 @@ namespace {
 
 // Who opens a name gets at all of its arena: it has no other channels in it, unless it was given.
 Arena arena_for(const PairOptions& options) {
-  if (options.arena) return *options.arena;
+  if (options.arena) {
+    if (api::ArenaState::of(*options.arena) == nullptr) throw BadResult(api::no_arena());
+    return *options.arena;
+  }
   return (options.name.empty() ? Arena::shared() : Arena::create()).value();
 }
 

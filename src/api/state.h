@@ -34,6 +34,10 @@ using channel::Channel;
 using channel::End;
 using memory::Lease;
 
+inline Error no_arena() {
+  return Error{Code::kInvalid, "this Arena was moved from"};
+}
+
 // Memory handed out by new_array.
 struct Loan {
   Lease lease;
@@ -47,6 +51,7 @@ struct ArenaState {
   static Arena wrap(std::shared_ptr<memory::Arena> made) {
     return Arena(std::make_shared<ArenaState>(std::move(made)));
   }
+  // Null for one that was moved from.
   static const std::shared_ptr<ArenaState>& of(const Arena& arena) noexcept { return arena.state_; }
 
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, const platform::WaitContext& wait);

@@ -48,6 +48,22 @@ TEST_CASE("every call of a receiver that was moved from says that it is closed")
   CHECK(first.get(0s).value().as<int>() == 1);
 }
 
+TEST_CASE("an arena that was moved from has nothing, gives nothing and carries no pair") {
+  shmtree::Arena first = shmtree::Arena::create({.max_bytes = 4 << 20}).value();
+  const shmtree::Arena second = std::move(first);
+  CHECK(first.usage().max_bytes == 0);  // NOLINT(bugprone-use-after-move)
+  CHECK(first.usage().used_bytes == 0);
+  CHECK(first.trim() == 0);
+  CHECK(first.new_array(shmtree::DType::kInt8, {4}, 0s).code() == Code::kInvalid);
+  CHECK(first.new_array(shmtree::DType::kInt8, {4}, 0s, std::stop_token()).code() == Code::kInvalid);
+  CHECK_THROWS_AS(shmtree::make_pair({.arena = first}), shmtree::BadResult);
+  const shmtree::Arena copy = first;
+  CHECK(copy.trim() == 0);
+  first = second;
+  CHECK(first.usage().max_bytes == 4 << 20);
+  CHECK(first.new_array(shmtree::DType::kInt8, {4}, 0s).ok());
+}
+
 TEST_CASE("a taken message that was moved from is settled by nobody and read as nothing") {
   auto [sender, receiver] = shmtree::make_pair();
   sender.put(1, 0s).value();
