@@ -3,6 +3,7 @@
 
 #include "api/state.h"
 #include "discovery/handle.h"
+#include "endpoint/given_ends.h"
 
 namespace shmtree {
 
@@ -56,7 +57,9 @@ ChannelStats ChannelState::stats() const {
 // A handle's bytes in hexadecimal.
 Result<std::string> ChannelState::handle() const {
   discovery::Handle handle = discovery::handle_of(*arena->arena);
-  auto grant = channel->grant(end);
+  endpoint::GivenEnds given;  // taken back unless the text is made
+  const endpoint::GivenEnds::Pickling pickling(&given);
+  auto grant = endpoint::GivenEnds::grant(channel, end);
   if (!grant) return std::move(grant).error();
   handle.block = memory::pack(channel->block());
   handle.grant = *grant;
@@ -68,6 +71,7 @@ Result<std::string> ChannelState::handle() const {
     text += kDigits[byte >> 4];
     text += kDigits[byte & 15];
   }
+  given.keep();
   return text;
 }
 

@@ -79,10 +79,12 @@ struct ChannelState {
   // Joins the end; the state leaves it again.
   static Result<std::shared_ptr<ChannelState>> join(std::shared_ptr<ArenaState> arena, std::shared_ptr<Channel> channel,
                                                     End end, std::shared_ptr<endpoint::Name> name = nullptr) {
-    Status joined = channel->join(end);
-    if (!joined) return std::move(joined).error();
     auto state = std::make_shared<ChannelState>(std::move(arena), std::move(channel), end);
     state->name = std::move(name);
+    state->closed = true;  // what can fail comes first, and what was not joined is not left
+    Status joined = state->channel->join(end);
+    if (!joined) return std::move(joined).error();
+    state->closed = false;
     return state;
   }
   Result<std::string> handle() const;

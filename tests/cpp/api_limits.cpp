@@ -1,8 +1,12 @@
 // Out of memory in this process: every allocation of every call fails in turn. No call that returns a Result throws,
 // and no message is lost.
+#include <unistd.h>
+
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "shmtree/shmtree.h"
 #include "support/failing_memory.h"
@@ -159,6 +163,65 @@ TEST_CASE("no call that returns a result throws where there is no memory, and a 
                          REQUIRE_FALSE(state.threw);
                          REQUIRE(state.receiver.size() == 2 + state.got.size());
                          REQUIRE(is_right(state.receiver.get(0s).value()));
+                       });
+}
+
+namespace {
+
+// Of a process that has used both ends, and so takes part in each that it has.
+std::pair<shmtree::Sender, shmtree::Receiver> used_pair(const std::string& name = "") {
+  auto pair = shmtree::make_pair({.name = name, .arena = new_arena()});
+  pair.first.put(1, 0s).value();
+  pair.second.get(0s).value();
+  return pair;
+}
+
+struct Handing {
+  std::pair<shmtree::Sender, shmtree::Receiver> pair = used_pair();
+  std::string handle{};
+  bool done = false;
+
+  Code after_closing() {
+    pair.first.close();
+    return pair.second.get(0s).code();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a handle that there is no memory for leaves no end on its way") {
+  fail_each_allocation([] { return Handing{}; }, [](Handing& state) { state.done = state.pair.first.handle().ok(); },
+                       [](Handing& state, bool) {
+                         REQUIRE(state.pair.second.stats().value().senders_on_their_way == (state.done ? 1 : 0));
+                         if (!state.done) REQUIRE(state.after_closing() == Code::kClosed);
+                       });
+}
+
+TEST_CASE("an end that there is no memory to open is not taken part in, and opens by the same handle later") {
+  fail_each_allocation(
+      [] {
+        Handing state;
+        state.handle = state.pair.first.handle().value();
+        return state;
+      },
+      [](Handing& state) { state.done = shmtree::Sender::open(state.handle).ok(); },
+      [](Handing& state, bool) {
+        REQUIRE(state.pair.second.stats().value().senders_on_their_way == (state.done ? 0 : 1));
+        if (!state.done) REQUIRE(shmtree::Sender::open(state.handle).ok());
+        REQUIRE(state.after_closing() == Code::kClosed);
+      });
+}
+
+TEST_CASE("a named end that there is no memory to open is not taken part in") {
+  const std::string name = "cpp-limits-" + std::to_string(getpid());
+  struct State {
+    std::pair<shmtree::Sender, shmtree::Receiver> pair;
+  };
+  fail_each_allocation([&] { return State{used_pair(name)}; },
+                       [&](State&) { static_cast<void>(shmtree::open_sender(name).ok()); },
+                       [](State& state, bool) {
+                         state.pair.first.close();
+                         REQUIRE(state.pair.second.get(0s).code() == Code::kClosed);
                        });
 }
 
