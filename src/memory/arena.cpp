@@ -16,6 +16,8 @@ using namespace platform;
 namespace {
 
 constexpr std::uint64_t kMinBudget = 1u << 20;
+constexpr std::uint32_t kFewParticipants = 64;
+static_assert(std::has_single_bit(kMaxParticipants));
 
 Arena::ForkHook g_fork_hook = nullptr;
 
@@ -171,9 +173,12 @@ void Arena::set_fork_hook(ForkHook hook) noexcept {
 }
 
 // Before the leaf mutexes are taken. Children that came and went leave their slots to the next reconcile, which a fork
-// that needs one cannot run.
+// that needs one cannot run. The dead are looked for whenever twice as many slots would be in use, so that who forks
+// again and again does not use, and touch, all that there are.
 void Arena::make_room_for_child() noexcept {
-  for (std::uint32_t slot = 0; slot < kMaxParticipants; ++slot) {
+  const std::uint32_t used = participants_.used_slots();
+  if (used < kFewParticipants || !std::has_single_bit(used)) return;
+  for (std::uint32_t slot = 0; slot < used; ++slot) {
     if (participants_.is_status(slot, ParticipantStatus::kFree)) return;
   }
   if (participants_.check(0)) reconciler_.reconcile_quietly(WaitContext{Deadline::after_ns(1'000'000'000)});

@@ -12,6 +12,15 @@ using namespace shmtree::platform;
 using namespace shmtree::test;
 using memory::Arena;
 
+TEST_CASE("Children that come and go use each other's slots, also in an arena that nobody does anything in") {
+  const auto arena = new_arena(kMiB);
+  for (int i = 0; i < 300; ++i) {
+    Child child([] { return true; });
+    REQUIRE(child.succeeded());
+  }
+  CHECK(arena->participants().used_slots() <= 64);
+}
+
 TEST_CASE("A child that is forked while its parent joins an arena does not keep the parent alive in it") {
   std::vector<std::pair<UniqueFd, std::uint32_t>> joined;  // each arena's file, and our slot in it
   std::atomic<bool> stop{false};
