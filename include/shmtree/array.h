@@ -65,6 +65,28 @@ requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::val
   static Value make(E&& expression) { return keep(xt::xarray<Element>(std::move(expression))); }
 };
 
+// A container of xtensor as a copy of an array: xarray, or xtensor of as many dimensions. kInvalid for elements of
+// another type and another number of dimensions.
+template <class E>
+requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::value_type>&& requires(
+    E array, typename E::shape_type shape) { array.resize(shape); }) struct ItemAs<E> {
+  using Element = typename E::value_type;
+
+  static Result<E> make(const Item& item) {
+    const Result<ArrayView> view = item.try_view();
+    if (!view.ok()) return view.error();
+    if (view->dtype != dtype_of<Element>()) return detail::other_elements(view->dtype, dtype_of<Element>());
+    if constexpr (requires { std::tuple_size<typename E::shape_type>::value; }) {
+      constexpr std::size_t kDimensions = std::tuple_size_v<typename E::shape_type>;
+      if (view->shape.size() != kDimensions) return detail::other_dimensions(view->shape.size(), kDimensions);
+    }
+    xt::xarray<Element, xt::layout_type::row_major> array(
+        std::vector<std::size_t>(view->shape.begin(), view->shape.end()));
+    view->copy_to(array.data());
+    return E(std::move(array));
+  }
+};
+
 // A view of the elements in place: a dynamic-layout xtensor adaptor that may be read, written and sliced, and that
 // keeps the message by itself. T as the sender had it, `const T` for a read-only array. BadResult (kInvalid) when the
 // elements are of another type, are read-only and T is not const, or cannot be addressed as T (unaligned, or strides

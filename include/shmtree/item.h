@@ -17,6 +17,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -34,9 +35,17 @@
 
 namespace shmtree {
 
+class Item;
+
 namespace value {
 struct Tree;
 }
+
+namespace detail {
+// kInvalid: the array is another one than was asked for.
+Error other_elements(DType found, DType wanted);
+Error other_dimensions(std::size_t found, std::size_t wanted);
+}  // namespace detail
 
 // An array in a message: where it is and how it is laid out. Valid as long as an Item of its message lives.
 struct ArrayView {
@@ -49,11 +58,26 @@ struct ArrayView {
   std::size_t elements = 0;
   bool read_only = false;
   bool c_order = false;  // elements lie in C order without gaps
+
+  // Copies the elements to `out`, which has room for elements * item_bytes, in C order without gaps. Any array: strides
+  // may be negative, elements unaligned.
+  void copy_to(void* out) const noexcept;
+};
+
+// How an Item becomes another type: specialise it with `static Result<T> make(const Item&)`. containers.h does so for
+// those of the standard library, array.h for xtensor, fields.h for aggregates. It may throw std::bad_alloc.
+template <class T>
+struct ItemAs;
+
+template <class T>
+concept ConvertibleFromItem = requires(const Item& item) {
+  ItemAs<T>::make(item);
 };
 
 class Item {
  public:
   class Iterator;
+  class Entries;
 
   // An Item of nothing: kNone, no message.
   Item() noexcept = default;
@@ -88,6 +112,15 @@ class Item {
   std::string_view key() const noexcept;
   // The key at a position of a dict whose keys are not all str.
   Item key_at(std::size_t position) const;
+  // The entries of a dict as pairs, in order: `for (auto [key, value] : item.entries())`. Keys are string_views, as of
+  // keys(). kInvalid for what is no dict.
+  Entries entries() const;
+
+  // What stands under a key, as T; `fallback` when there is no such key. A value that is there and is no T throws, as
+  // as<T>() does, and so does an item that is no dict (kInvalid).
+  template <class T>
+  T get_or(std::string_view key, T fallback) const;
+  std::string get_or(std::string_view key, const char* fallback) const;
 
   // The class of a namedtuple, dataclass, enum or registered object, or the object that a global names:
   // "module:qualname". Empty elsewhere.
@@ -120,6 +153,9 @@ class Item {
   template <class T>
   auto array() const;
 
+  // For an ItemAs: kInvalid, "The item is a str, which is no `wanted`."
+  Error mismatch(std::string_view wanted) const;
+
  private:
   friend struct value::Tree;
   Item(std::shared_ptr<const value::Tree> tree, std::uint32_t node) noexcept;
@@ -138,6 +174,7 @@ class Item {
   Result<ArrayView> typed_view(DType dtype, std::size_t alignment, bool writable) const;
   static Error out_of_range(std::string number, std::size_t bytes);
   static Error not_in_c_order();
+  std::string_view key_text(std::size_t position) const noexcept;
 
   std::shared_ptr<const value::Tree> tree_;
   std::uint32_t node_ = 0;
@@ -168,6 +205,60 @@ class Item::Iterator {
   Item parent_;
   std::size_t position_ = 0;
 };
+
+// The entries of a dict. Keys are empty where they are no str (Item::key_at() has them), and valid as long as an Item
+// of the message lives.
+class Item::Entries {
+ public:
+  class Iterator {
+   public:
+    using value_type = std::pair<std::string_view, Item>;
+    using difference_type = std::ptrdiff_t;
+    using iterator_category = std::input_iterator_tag;
+    using pointer = const value_type*;
+    using reference = value_type;
+
+    Iterator() noexcept = default;
+    value_type operator*() const { return {dict_.key_text(position_), dict_.at(position_)}; }
+    Iterator& operator++() noexcept { return ++position_, *this; }
+    Iterator operator++(int) noexcept {
+      Iterator before = *this;
+      ++position_;
+      return before;
+    }
+    bool operator==(const Iterator& other) const noexcept { return position_ == other.position_; }
+
+   private:
+    friend class Entries;
+    Iterator(Item dict, std::size_t position) noexcept : dict_(std::move(dict)), position_(position) {}
+    Item dict_;
+    std::size_t position_ = 0;
+  };
+
+  Iterator begin() const noexcept { return {dict_, 0}; }
+  Iterator end() const noexcept { return {dict_, dict_.size()}; }
+  std::size_t size() const noexcept { return dict_.size(); }
+
+ private:
+  friend class Item;
+  explicit Entries(Item dict) noexcept : dict_(std::move(dict)) {}
+  Item dict_;
+};
+
+inline Item::Entries Item::entries() const {
+  if (!is_dict()) throw BadResult(mismatch("dict"));
+  return Entries(*this);
+}
+
+template <class T>
+T Item::get_or(std::string_view key, T fallback) const {
+  if (!is_dict()) throw BadResult(mismatch("dict"));
+  const std::optional<Item> found = find(key);
+  return found ? found->as<T>() : std::move(fallback);
+}
+inline std::string Item::get_or(std::string_view key, const char* fallback) const {
+  return get_or(key, std::string(fallback));
+}
 
 template <class T>
 Result<T> Item::try_as() const {
@@ -204,6 +295,10 @@ Result<T> Item::convert() const {
     Result<std::string_view> text = to_text();
     if (!text.ok()) return std::move(text).error();
     return std::string(*text);
+  } else if constexpr (std::is_same_v<T, Item>) {
+    return *this;
+  } else if constexpr (ConvertibleFromItem<T>) {
+    return ItemAs<T>::make(*this);
   } else {
     static_assert(std::is_same_v<T, std::span<const std::byte>>, "an Item has no conversion to this type");
     return to_bytes();

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "shmtree/containers.h"
 #include "shmtree/item.h"
 #include "shmtree/result.h"
 #include "shmtree/value.h"

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <memory_resource>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -86,6 +87,22 @@ struct Tree {
            from.arrays_left() * sizeof(Array) + 64;  // and what aligning takes
   }
 };
+
+inline const Node kNoNode{};
+// That of an Item; one of kind none for an Item of nothing.
+inline const Node& node_of(const std::shared_ptr<const Tree>& tree, std::uint32_t node) noexcept {
+  return tree == nullptr ? kNoNode : tree->at(node);
+}
+
+// Of a long str, or long bytes.
+inline std::string_view text_of(const Array& array) noexcept {
+  return {reinterpret_cast<const char*>(array.data), static_cast<std::size_t>(array.elements)};
+}
+
+inline Error mismatch(Kind kind, std::string_view wanted) {
+  return Error{.code = Code::kInvalid,
+               .message = "The item is a " + std::string(name_of(kind)) + ", which is no " + std::string(wanted) + "."};
+}
 
 // Entries with a key and a value: two nodes each in `children`, unless the keys are names.
 constexpr bool has_key_nodes(Kind kind) noexcept {

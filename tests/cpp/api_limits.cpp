@@ -95,6 +95,19 @@ void take_and_ack(Receiving& state) {
   if (taken && taken->ack().ok()) state.got.push_back(taken->item());
 }
 
+struct Step {
+  std::vector<double> obs{};
+  std::string episode{};
+  std::optional<std::tuple<int, std::string>> note{};
+  std::map<std::string, std::vector<std::string>> tags{};
+};
+SHMTREE_FIELDS(Step, obs, episode, note, tags)
+
+Step some_step() {
+  const std::string long_text(100, 'x');
+  return {.obs = {1, 2}, .episode = long_text, .note = {{1, long_text}}, .tags = {{long_text, {"a", long_text}}}};
+}
+
 }  // namespace
 
 TEST_CASE("what a receiving call has no memory for is what the next one returns") {
@@ -288,4 +301,43 @@ TEST_CASE("a damaged message that is taken is consumed") {
   CHECK(receiver.take(0s).value().ack().ok());
   CHECK(receiver.take(0s).code() == Code::kCorrupt);
   CHECK(receiver.take(0s).value().item().span<double>()[0] == 3);
+}
+
+TEST_CASE("an aggregate that there is no memory for is an error, and the item stays what it was") {
+  auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
+  sender.put(some_step()).value();
+  const Item item = receiver.get().value();
+  struct State {
+    shmtree::Result<Step> step = shmtree::Error{};
+    bool threw = false;
+  };
+  fail_each_allocation([] { return State{}; },
+                       [&](State& state) { state.threw = !throws_nothing([&] { state.step = item.try_as<Step>(); }); },
+                       [&](State& state, bool reached) {
+                         REQUIRE_FALSE(state.threw);
+                         REQUIRE(state.step.ok() == !reached);
+                         if (reached) REQUIRE(state.step.code() == Code::kOutOfSharedMemory);
+                       });
+  CHECK(std::get<1>(*item.as<Step>().note) == std::string(100, 'x'));
+}
+
+TEST_CASE("an error deep in an item that there is no memory to tell is one for want of memory") {
+  auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
+  sender.put(shmtree::Dict{{"obs", shmtree::List{1, std::string(100, 'x')}}, {"episode", 1}, {"tags", 1}}).value();
+  const Item item = receiver.get().value();
+  fail_each_allocation([] { return shmtree::Code::kOs; }, [&](Code& code) { code = item.try_as<Step>().code(); },
+                       [&](Code code, bool reached) {
+                         REQUIRE((code == Code::kInvalid || (reached && code == Code::kOutOfSharedMemory)));
+                       });
+}
+
+TEST_CASE("a value that there is no memory to build is not put, and what it was made of stays") {
+  auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
+  const Step step = some_step();
+  fail_each_allocation([] { return false; }, [&](bool& put) { put = sender.put(step, 0s).ok(); },
+                       [&](bool put, bool reached) {
+                         REQUIRE((put || reached));
+                         REQUIRE(receiver.size() == (put ? 1 : 0));
+                         if (put) CHECK(receiver.get(0s).value().as<Step>().tags == step.tags);
+                       });
 }

@@ -1,0 +1,367 @@
+/// Containers of the standard library as Values to send, and Items as such containers.
+///
+///     sender.put(std::map<std::string, std::vector<double>>{{"a", {1, 2}}, {"b", {}}});
+///     auto back = item.as<std::map<std::string, std::vector<double>>>();
+///
+/// | C++                                                      | goes, and comes from                                |
+/// |----------------------------------------------------------|-----------------------------------------------------|
+/// | std::optional<T>, std::nullopt                           | None, or what a T is                                |
+/// | std::vector<T>, std::array<T, n>, T an element of arrays | numpy.ndarray of one dimension; comes from lists and |
+/// |                                                          | tuples of numbers, too, and bytes where T is a byte |
+/// | std::vector<T>, std::array<T, n> of all else             | list; comes from any sequence                       |
+/// | std::pair, std::tuple                                    | tuple; comes from a sequence of as many             |
+/// | std::map, std::unordered_map with std::string keys       | dict with str keys                                  |
+///
+/// Ownership: as of all Values, arrays inside of lvalues are *referred to* until put() returns, those of temporaries
+/// are kept. What comes out are copies, but for string_views, spans and Items, which are valid as long as the message.
+/// Errors: kInvalid with the way to what does not fit, kOutOfSharedMemory without memory.
+/// Thread safety: that of the containers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "shmtree/item.h"
+#include "shmtree/value.h"
+
+namespace shmtree {
+
+/// What a Value can be made of. A vector of Values is given to List or Tuple, which say what it is.
+template <class T>
+concept Sendable = std::is_constructible_v<Value, T>;
+
+namespace detail {
+
+template <class T>
+concept Element = ArrayElement<T> && std::is_same_v<T, std::remove_cv_t<T>>;
+template <class T>
+concept ByteElement = std::is_same_v<T, std::byte> || std::is_same_v<T, unsigned char>;
+template <class T>
+concept SendableItem = Sendable<const T&> && !std::is_same_v<T, Value>;
+
+/// `from` as it was given to whom: moved if that was.
+template <class Whole, class Part>
+constexpr decltype(auto) forward_part(Part& part) noexcept {
+  if constexpr (std::is_lvalue_reference_v<Whole>) {
+    return static_cast<const Part&>(part);
+  } else {
+    return std::move(part);
+  }
+}
+
+template <class Container>
+List list_of(Container&& items) {
+  List list;
+  list.reserve(items.size());
+  for (auto& item : items) list.push_back(Value(forward_part<Container>(item)));
+  return list;
+}
+
+template <class Map>
+Dict dict_of(Map&& map) {
+  Dict dict;
+  dict.reserve(map.size());
+  for (auto& [key, value] : map) dict.add(key, Value(forward_part<Map>(value)));
+  return dict;
+}
+
+/// The error with the way to it: where + what. Ways are joined: `["info"][3]: ...`.
+Error error_at(std::string_view way, Error error);
+Error error_at(std::size_t position, Error error);
+Error error_at_key(std::string_view key, Error error);
+
+/// Checks that `item` has as many items, or kInvalid.
+Status check_size(const Item& item, std::size_t wanted);
+
+/// The one-dimensional array of such elements in `item`, or why it is none.
+Result<ArrayView> one_dimensional(const Item& item, DType dtype);
+
+/// The key at a position of a dict; kInvalid for one that is no str.
+Result<std::string> text_key(const Item& item, std::size_t position);
+
+/// The items of a sequence, each given to add(T).
+template <class T, class Add>
+Status each_of(const Item& item, Add add) {
+  if (!item.is_sequence()) return item.mismatch("sequence");
+  for (std::size_t i = 0; i < item.size(); ++i) {
+    Result<T> part = item.at(i).template try_as<T>();
+    if (!part.ok()) return error_at(i, std::move(part).error());
+    add(std::move(*part));
+  }
+  return success();
+}
+
+/// Elements from an array, or bytes, or a sequence of numbers: `make_room(count)` returns where they go.
+template <class T, class MakeRoom>
+Status elements_of(const Item& item, MakeRoom make_room) {
+  if (item.is_array()) {
+    const Result<ArrayView> array = one_dimensional(item, dtype_of<T>());
+    if (!array.ok()) return array.error();
+    Result<T*> room = make_room(array->elements);
+    if (!room.ok()) return std::move(room).error();
+    array->copy_to(*room);
+    return success();
+  }
+  if constexpr (ByteElement<T>) {
+    if (const auto bytes = item.try_as<std::span<const std::byte>>(); bytes.ok()) {
+      Result<T*> room = make_room(bytes->size());
+      if (!room.ok()) return std::move(room).error();
+      if (!bytes->empty()) std::memcpy(*room, bytes->data(), bytes->size());
+      return success();
+    }
+  }
+  if (!item.is_sequence()) return item.mismatch("array or sequence");
+  Result<T*> room = make_room(item.size());
+  if (!room.ok()) return std::move(room).error();
+  T* to = *room;
+  if constexpr (std::is_same_v<T, std::byte>) {
+    return each_of<std::uint8_t>(item, [&](std::uint8_t number) { *to++ = std::byte{number}; });
+  } else if constexpr (std::is_same_v<T, std::complex<float>>) {
+    return each_of<std::complex<double>>(item, [&](std::complex<double> number) { *to++ = T(number); });
+  } else {
+    return each_of<T>(item, [&](T number) { *to++ = number; });
+  }
+}
+
+template <class Map>
+Result<Map> map_of(const Item& item) {
+  if (!item.is_dict()) return item.mismatch("dict");
+  Map map;
+  for (std::size_t i = 0; i < item.size(); ++i) {
+    Result<std::string> key = text_key(item, i);
+    if (!key.ok()) return std::move(key).error();
+    auto value = item.at(i).template try_as<typename Map::mapped_type>();
+    if (!value.ok()) return error_at_key(*key, std::move(value).error());
+    map.insert_or_assign(std::move(*key), std::move(*value));
+  }
+  return map;
+}
+
+template <class Tuple, std::size_t... i>
+Result<Tuple> tuple_of(const Item& item, std::index_sequence<i...>) {
+  if (Status size = check_size(item, sizeof...(i)); !size) return std::move(size).error();
+  std::optional<Error> error;
+  const auto part = [&]<std::size_t n>(std::integral_constant<std::size_t, n>) {
+    using Part = std::tuple_element_t<n, Tuple>;
+    std::optional<Part> found;
+    if (error) return found;
+    Result<Part> result = item.at(n).template try_as<Part>();
+    if (result.ok()) {
+      found.emplace(std::move(*result));
+    } else {
+      error = error_at(n, std::move(result).error());
+    }
+    return found;
+  };
+  std::tuple<std::optional<std::tuple_element_t<i, Tuple>>...> parts{part(std::integral_constant<std::size_t, i>())...};
+  if (error) return *std::move(error);
+  return Tuple(*std::move(std::get<i>(parts))...);
+}
+
+}  // namespace detail
+
+// --- to Values -------------------------------------------------------------------------------------------------------
+
+template <>
+struct ValueOf<std::nullopt_t> {
+  static Value make(std::nullopt_t) noexcept { return {}; }
+};
+
+template <class T>
+requires detail::SendableItem<T>
+struct ValueOf<std::optional<T>> {
+  static Value make(const std::optional<T>& value) { return value ? Value(*value) : Value(); }
+  static Value make(std::optional<T>&& value) { return value ? Value(*std::move(value)) : Value(); }
+};
+
+template <class T, class Allocator>
+requires(detail::SendableItem<T> &&
+         (!detail::Element<T> || std::is_same_v<T, bool>)) struct ValueOf<std::vector<T, Allocator>> {
+  using Vector = std::vector<T, Allocator>;
+  static Value make(const Vector& items) {
+    if constexpr (std::is_same_v<T, bool>) {
+      List list;
+      list.reserve(items.size());
+      for (const bool item : items) list.push_back(item);
+      return list;
+    } else {
+      return detail::list_of(items);
+    }
+  }
+  static Value make(Vector&& items) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return make(static_cast<const Vector&>(items));
+    } else {
+      return detail::list_of(std::move(items));
+    }
+  }
+};
+
+template <class T, std::size_t count>
+requires(detail::SendableItem<T> && !detail::Element<T>) struct ValueOf<std::array<T, count>> {
+  static Value make(const std::array<T, count>& items) { return detail::list_of(items); }
+  static Value make(std::array<T, count>&& items) { return detail::list_of(std::move(items)); }
+};
+
+template <detail::Element T, std::size_t count>
+struct ValueOf<std::array<T, count>> {
+  static ArrayRef refer(const std::array<T, count>& values) {
+    return array_ref(values.data(), {static_cast<std::int64_t>(count)});
+  }
+  static Value make(const std::array<T, count>& values) { return refer(values); }
+  static Value make(std::array<T, count>&& values) {
+    auto kept = std::make_shared<const std::array<T, count>>(values);
+    ArrayRef array = refer(*kept);
+    array.owner = std::move(kept);
+    return array;
+  }
+};
+
+template <class... T>
+requires(detail::SendableItem<T>&&...) struct ValueOf<std::tuple<T...>> {
+  template <class Whole>
+  static Value of(Whole&& parts) {
+    return std::apply(
+        [](auto&... part) {
+          std::vector<Value> values;
+          values.reserve(sizeof...(part));
+          (values.push_back(Value(detail::forward_part<Whole>(part))), ...);
+          return Tuple(std::move(values));
+        },
+        parts);
+  }
+  static Value make(const std::tuple<T...>& parts) { return of(parts); }
+  static Value make(std::tuple<T...>&& parts) { return of(std::move(parts)); }
+};
+
+template <class A, class B>
+requires(detail::SendableItem<A>&& detail::SendableItem<B>) struct ValueOf<std::pair<A, B>> {
+  static Value make(const std::pair<A, B>& pair) { return Tuple{Value(pair.first), Value(pair.second)}; }
+  static Value make(std::pair<A, B>&& pair) {
+    return ValueOf<std::tuple<A, B>>::make(std::tuple<A, B>(std::move(pair)));
+  }
+};
+
+template <class T, class Compare, class Allocator>
+requires detail::SendableItem<T>
+struct ValueOf<std::map<std::string, T, Compare, Allocator>> {
+  using Map = std::map<std::string, T, Compare, Allocator>;
+  static Value make(const Map& map) { return detail::dict_of(map); }
+  static Value make(Map&& map) { return detail::dict_of(std::move(map)); }
+};
+
+template <class T, class Hash, class Equal, class Allocator>
+requires detail::SendableItem<T>
+struct ValueOf<std::unordered_map<std::string, T, Hash, Equal, Allocator>> {
+  using Map = std::unordered_map<std::string, T, Hash, Equal, Allocator>;
+  static Value make(const Map& map) { return detail::dict_of(map); }
+  static Value make(Map&& map) { return detail::dict_of(std::move(map)); }
+};
+
+// --- from Items ------------------------------------------------------------------------------------------------------
+
+template <>
+struct ItemAs<Bytes> {
+  static Result<Bytes> make(const Item& item);
+};
+
+template <class T>
+struct ItemAs<std::optional<T>> {
+  static Result<std::optional<T>> make(const Item& item) {
+    if (item.is_none()) return std::optional<T>();
+    Result<T> value = item.template try_as<T>();
+    if (!value.ok()) return std::move(value).error();
+    return std::optional<T>(std::move(*value));
+  }
+};
+
+template <class T, class Allocator>
+struct ItemAs<std::vector<T, Allocator>> {
+  using Vector = std::vector<T, Allocator>;
+  static Result<Vector> make(const Item& item) {
+    Vector items;
+    Status filled = success();
+    if constexpr (detail::Element<T> && !std::is_same_v<T, bool>) {
+      filled = detail::elements_of<T>(item, [&](std::size_t count) -> Result<T*> {
+        items.resize(count);
+        return items.data();
+      });
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (item.is_array()) {
+        std::vector<unsigned char> bytes;
+        const Result<ArrayView> array = detail::one_dimensional(item, DType::kBool);
+        if (!array.ok()) return array.error();
+        bytes.resize(array->elements);
+        array->copy_to(bytes.data());
+        return Vector(bytes.begin(), bytes.end());
+      }
+      filled = detail::each_of<bool>(item, [&](bool part) { items.push_back(part); });
+    } else {
+      items.reserve(item.size());
+      filled = detail::each_of<T>(item, [&](T part) { items.push_back(std::move(part)); });
+    }
+    if (!filled) return std::move(filled).error();
+    return items;
+  }
+};
+
+template <class T, std::size_t count>
+struct ItemAs<std::array<T, count>> {
+  static Result<std::array<T, count>> make(const Item& item) {
+    if constexpr (detail::Element<T>) {
+      std::array<T, count> items{};
+      Status filled = detail::elements_of<T>(item, [&](std::size_t found) -> Result<T*> {
+        if (found != count) return detail::check_size(item, count).error();
+        return items.data();
+      });
+      if (!filled) return std::move(filled).error();
+      return items;
+    } else {
+      if (Status size = detail::check_size(item, count); !size) return std::move(size).error();
+      std::array<T, count> items{};
+      auto* to = items.data();
+      Status filled = detail::each_of<T>(item, [&](T part) { *to++ = std::move(part); });
+      if (!filled) return std::move(filled).error();
+      return items;
+    }
+  }
+};
+
+template <class... T>
+struct ItemAs<std::tuple<T...>> {
+  static Result<std::tuple<T...>> make(const Item& item) {
+    return detail::tuple_of<std::tuple<T...>>(item, std::index_sequence_for<T...>());
+  }
+};
+
+template <class A, class B>
+struct ItemAs<std::pair<A, B>> {
+  static Result<std::pair<A, B>> make(const Item& item) {
+    return detail::tuple_of<std::pair<A, B>>(item, std::index_sequence_for<A, B>());
+  }
+};
+
+template <class T, class Compare, class Allocator>
+struct ItemAs<std::map<std::string, T, Compare, Allocator>> {
+  static auto make(const Item& item) { return detail::map_of<std::map<std::string, T, Compare, Allocator>>(item); }
+};
+
+template <class T, class Hash, class Equal, class Allocator>
+struct ItemAs<std::unordered_map<std::string, T, Hash, Equal, Allocator>> {
+  static auto make(const Item& item) {
+    return detail::map_of<std::unordered_map<std::string, T, Hash, Equal, Allocator>>(item);
+  }
+};
+
+}  // namespace shmtree

@@ -1,0 +1,142 @@
+/// Aggregates as messages: dicts with the members as keys.
+///
+///     struct Sample {
+///       xt::xtensor<float, 3> obs;
+///       double reward = 0;
+///       std::optional<std::string> episode;
+///     };
+///     SHMTREE_FIELDS(Sample, obs, reward, episode)
+///
+///     sender.put(sample);                            // Python receives {"obs": array, "reward": 1.0, "episode": None}
+///     Sample back = receiver.get().value().as<Sample>();
+///
+/// A member is of any type that goes into a Value and comes out of an Item (value.h, containers.h, array.h), another
+/// aggregate with fields among them; an Item, a string_view or a span of what was received is not copied. The aggregate
+/// has a constructor without arguments. It comes from a dict, or a dataclass of Python, that has all keys; those of
+/// std::optional may be missing, and others may be there besides.
+/// Ownership: as of containers. Arrays of an lvalue are referred to until put() returns; those of a temporary are kept.
+/// Errors: kNotFound for a key that is not there, kInvalid for what is no such type; the message names the aggregate,
+/// the key, and the way to it: `Episode::steps[3]: Sample::reward: The item is a str, which is no real number.`
+/// Thread safety: that of the aggregate.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "shmtree/containers.h"
+#include "shmtree/item.h"
+#include "shmtree/value.h"
+
+/// Says which members of an aggregate are sent, and received. Stands in the namespace of the aggregate, after it; at
+/// most 256 members, all public.
+#define SHMTREE_FIELDS(Type, ...)                                                                      \
+  [[maybe_unused]] constexpr auto shmtree_fields(const Type*) noexcept {                               \
+    static_assert(std::is_default_constructible_v<Type>, "a constructor without arguments is needed"); \
+    return ::shmtree::detail::fields_of(#Type SHMTREE_EACH_FIELD(Type, __VA_ARGS__));                  \
+  }
+
+#define SHMTREE_EACH_FIELD(Type, ...) __VA_OPT__(SHMTREE_EXPAND(SHMTREE_NEXT_FIELD(Type, __VA_ARGS__)))
+#define SHMTREE_NEXT_FIELD(Type, member, ...)           \
+  , ::shmtree::detail::field_of(#member, &Type::member) \
+        __VA_OPT__(SHMTREE_NEXT_FIELD_AGAIN SHMTREE_PARENS(Type, __VA_ARGS__))
+#define SHMTREE_NEXT_FIELD_AGAIN() SHMTREE_NEXT_FIELD
+#define SHMTREE_PARENS ()
+#define SHMTREE_EXPAND(...) SHMTREE_EXPAND64(SHMTREE_EXPAND64(SHMTREE_EXPAND64(SHMTREE_EXPAND64(__VA_ARGS__))))
+#define SHMTREE_EXPAND64(...) SHMTREE_EXPAND16(SHMTREE_EXPAND16(SHMTREE_EXPAND16(SHMTREE_EXPAND16(__VA_ARGS__))))
+#define SHMTREE_EXPAND16(...) SHMTREE_EXPAND4(SHMTREE_EXPAND4(SHMTREE_EXPAND4(SHMTREE_EXPAND4(__VA_ARGS__))))
+#define SHMTREE_EXPAND4(...) SHMTREE_EXPAND1(SHMTREE_EXPAND1(SHMTREE_EXPAND1(SHMTREE_EXPAND1(__VA_ARGS__))))
+#define SHMTREE_EXPAND1(...) __VA_ARGS__
+
+namespace shmtree {
+
+/// An aggregate of which SHMTREE_FIELDS says the members.
+template <class T>
+concept HasFields = requires(const T* aggregate) {
+  shmtree_fields(aggregate).members;
+};
+
+namespace detail {
+
+template <class T, class Member>
+struct Field {
+  using Type = Member;
+  const char* name;
+  Member T::*member;
+};
+template <class T, class Member>
+constexpr Field<T, Member> field_of(const char* name, Member T::*member) noexcept {
+  return {name, member};
+}
+
+template <class... Members>
+struct Fields {
+  const char* name;
+  std::tuple<Members...> members;
+};
+template <class... Members>
+constexpr Fields<Members...> fields_of(const char* name, Members... members) noexcept {
+  return {name, {members...}};
+}
+
+template <class T>
+inline constexpr bool is_optional = false;
+template <class T>
+inline constexpr bool is_optional<std::optional<T>> = true;
+
+Error missing_field(const Item& item, std::string_view type, std::string_view name);
+Error error_at_field(std::string_view type, std::string_view name, Error error);
+
+/// False with `error` set.
+template <class T, class Member>
+bool read_field(const Item& item, T& aggregate, const char* type, const Field<T, Member>& field, Error& error) {
+  const std::optional<Item> found = item.find(field.name);
+  if (!found) {
+    if constexpr (is_optional<Member>) return true;
+    return error = missing_field(item, type, field.name), false;
+  }
+  Result<Member> value = found->template try_as<Member>();
+  if (!value.ok()) return error = error_at_field(type, field.name, std::move(value).error()), false;
+  aggregate.*field.member = std::move(*value);
+  return true;
+}
+
+}  // namespace detail
+
+template <HasFields T>
+struct ValueOf<T> {
+  template <class Whole>
+  static Value of(Whole&& aggregate) {
+    const auto fields = shmtree_fields(static_cast<const T*>(nullptr));
+    Dict dict;
+    dict.reserve(std::tuple_size_v<decltype(fields.members)>);
+    std::apply(
+        [&](const auto&... field) {
+          (dict.add(field.name, Value(detail::forward_part<Whole>(aggregate.*field.member))), ...);
+        },
+        fields.members);
+    return dict;
+  }
+  static Value make(const T& aggregate) { return of(aggregate); }
+  static Value make(T&& aggregate) { return of(std::move(aggregate)); }
+};
+
+template <HasFields T>
+struct ItemAs<T> {
+  static Result<T> make(const Item& item) {
+    if (!item.is_dict()) return item.mismatch("dict");
+    const auto fields = shmtree_fields(static_cast<const T*>(nullptr));
+    T aggregate{};
+    Error error;
+    const bool complete = std::apply(
+        [&](const auto&... field) { return (detail::read_field(item, aggregate, fields.name, field, error) && ...); },
+        fields.members);
+    if (!complete) return error;
+    return aggregate;
+  }
+};
+
+}  // namespace shmtree

@@ -1,0 +1,91 @@
+// Item: the arrays of a message.
+#include <bit>
+#include <cstring>
+
+#include "shmtree/item.h"
+#include "value/tree.h"
+
+namespace shmtree {
+
+using value::Node;
+using value::node_of;
+
+Result<ArrayView> Item::try_view() const {
+  return or_out_of_memory([this] { return array_view(); });
+}
+
+Result<ArrayView> Item::array_view() const {
+  const Node& node = node_of(tree_, node_);
+  if (node.kind == Kind::kMemoryView) return at(0).try_view();
+  if (node.kind != Kind::kArray && node.kind != Kind::kTensor) return mismatch("array");
+  const value::Array& array = tree_->arrays[node.array];
+  const std::int64_t* dims = tree_->dims.data() + array.dims;
+  ArrayView view{.dtype = array.dtype,
+                 .description = array.description,
+                 .shape = {dims, array.ndim},
+                 .strides = {dims + array.ndim, array.ndim},
+                 .data = array.data,
+                 .item_bytes = array.item_bytes,
+                 .elements = array.elements,
+                 .read_only = array.read_only,
+                 .c_order = true};
+  auto stride = static_cast<std::int64_t>(array.item_bytes);
+  for (std::size_t i = array.ndim; i-- > 0 && array.elements != 0;) {
+    if (view.shape[i] != 1 && view.strides[i] != stride) view.c_order = false;
+    stride *= view.shape[i];
+  }
+  return view;
+}
+
+Result<ArrayView> Item::typed_view(DType dtype, std::size_t alignment, bool writable) const {
+  Result<ArrayView> view = try_view();
+  if (!view.ok()) return view;
+  const auto refused = [](std::string message) { return Error{.code = Code::kInvalid, .message = std::move(message)}; };
+  if (view->dtype != dtype) return detail::other_elements(view->dtype, dtype);
+  if (writable && view->read_only) return refused("The array is read-only: ask for elements that are const.");
+  bool aligned = std::bit_cast<std::uintptr_t>(view->data) % alignment == 0;
+  for (const std::int64_t stride : view->strides) {
+    if (stride < 0) return refused("The array runs backwards (negative strides): read it through view().");
+    aligned = aligned && stride % static_cast<std::int64_t>(view->item_bytes) == 0;
+  }
+  if (!aligned) return refused("The elements of the array are not aligned: read them through view().");
+  return view;
+}
+
+Error Item::out_of_range(std::string number, std::size_t bytes) {
+  return Error{.code = Code::kInvalid,
+               .message = "The number " + number + " does not fit into the integer of " + std::to_string(bytes) +
+                          " bytes that was asked for."};
+}
+
+Error Item::not_in_c_order() {
+  return Error{.code = Code::kInvalid, .message = "The elements of the array are not one run in C order: use view()."};
+}
+
+// C order: rows of the last dimension, the others counted like an odometer.
+void ArrayView::copy_to(void* out) const noexcept {
+  if (elements == 0) return;
+  if (c_order) {
+    std::memcpy(out, data, elements * item_bytes);
+    return;
+  }
+  auto* to = static_cast<std::byte*>(out);
+  const std::byte* row = data;
+  const std::size_t last = shape.size() - 1;
+  std::int64_t at[kMaxDims] = {};
+  for (;;) {
+    for (std::int64_t i = 0; i < shape[last]; ++i, to += item_bytes)
+      std::memcpy(to, row + i * strides[last], item_bytes);
+    std::size_t dim = last;
+    for (;;) {
+      if (dim == 0) return;
+      --dim;
+      row += strides[dim];
+      if (++at[dim] < shape[dim]) break;
+      row -= strides[dim] * shape[dim];
+      at[dim] = 0;
+    }
+  }
+}
+
+}  // namespace shmtree

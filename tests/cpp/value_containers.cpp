@@ -1,0 +1,188 @@
+// Containers of the standard library go into Values and come out of Items.
+#include <list>
+
+#include "shmtree/containers.h"
+#include "support/catch2.h"
+#include "support/frames.h"
+#include "value/codec.h"
+
+using namespace shmtree;
+using format::FrameBuilder;
+
+namespace {
+
+Item sent(const Value& value) {
+  FrameBuilder builder;
+  value::encode(value, builder).value();
+  test::Bytes frame(builder.total_bytes());
+  builder.write(frame.data());
+  return value::decode(frame, nullptr).value();
+}
+
+template <class T>
+std::string refused(const Item& item) {
+  const Result<T> result = item.try_as<T>();
+  REQUIRE_FALSE(result.ok());
+  CHECK(result.code() == Code::kInvalid);
+  return result.error().message;
+}
+
+template <class T>
+const void* address_in(const Value& value) {
+  return std::get<T>(value.variant()).data;
+}
+
+}  // namespace
+
+TEST_CASE("an optional goes as its value or None, and comes back") {
+  CHECK(sent(std::optional<int>(3)).as<int>() == 3);
+  CHECK(sent(std::optional<int>()).is_none());
+  CHECK(sent(std::nullopt).is_none());
+  CHECK(sent(3).as<std::optional<int>>() == 3);
+  CHECK(sent(nullptr).as<std::optional<int>>() == std::nullopt);
+  CHECK(refused<std::optional<int>>(sent("three")) == "The item is a str, which is no integer.");
+}
+
+TEST_CASE("a vector of numbers is an array; it comes from arrays and sequences of numbers") {
+  const std::vector<double> numbers{1.5, 2.5};
+  const Item item = sent(numbers);
+  CHECK(item.kind() == Kind::kArray);
+  CHECK(item.as<std::vector<double>>() == numbers);
+  CHECK(item.as<std::array<double, 2>>() == std::array{1.5, 2.5});
+  CHECK(sent(List{1.5, 2.5}).as<std::vector<double>>() == numbers);
+  CHECK(sent(Tuple{1, 2}).as<std::vector<int>>() == std::vector<int>{1, 2});
+  CHECK(sent(std::vector<double>{}).as<std::vector<double>>().empty());
+  CHECK(refused<std::vector<float>>(item) == "The array has elements of float64 and not of float32.");
+  CHECK(refused<std::array<double, 3>>(sent(List{1.5})) == "The list has 1 items and not 3.");
+  CHECK(refused<std::vector<std::int8_t>>(sent(List{1, 300})).starts_with("[1]: The number 300 does not fit"));
+  CHECK(refused<std::vector<int>>(sent(1)) == "The item is a int, which is no array or sequence.");
+}
+
+TEST_CASE("an array of other dimensions, or as many elements, is not taken for another") {
+  const std::vector<float> six(6);
+  CHECK(refused<std::vector<float>>(sent(array_ref(six.data(), {2, 3}))) == "The array has 2 dimensions and not 1.");
+  CHECK(refused<std::vector<float>>(sent(array_ref(six.data(), {}))) == "The array has 0 dimensions and not 1.");
+  CHECK_FALSE(sent(six).try_as<std::array<float, 5>>().ok());
+}
+
+TEST_CASE("elements of an array with strides come out in order") {
+  const std::vector<std::int32_t> numbers{0, 1, 2, 3, 4, 5};
+  ArrayRef backwards = array_ref(numbers.data() + 5, {3});
+  backwards.strides = {-8};
+  CHECK(sent(backwards).as<std::vector<std::int32_t>>() == std::vector<std::int32_t>{5, 3, 1});
+  ArrayRef transposed = array_ref(numbers.data(), {3, 2});
+  transposed.strides = {4, 12};
+  std::vector<std::int32_t> out(6);
+  sent(transposed).view().copy_to(out.data());
+  CHECK(out == std::vector<std::int32_t>{0, 3, 1, 4, 2, 5});
+}
+
+TEST_CASE("bytes are bytes, and come out as vectors of them, too") {
+  const Item item = sent(Bytes{"abc"});
+  CHECK(item.as<Bytes>().data == "abc");
+  CHECK(item.as<std::vector<unsigned char>>() == std::vector<unsigned char>{'a', 'b', 'c'});
+  CHECK(item.as<std::vector<std::byte>>().size() == 3);
+  CHECK(sent(std::vector<std::byte>{std::byte{7}}).as<std::vector<std::byte>>().at(0) == std::byte{7});
+  CHECK(sent(List{7, 255}).as<std::vector<std::byte>>().at(1) == std::byte{255});
+  CHECK(refused<Bytes>(sent("text")) == "The item is a str, which is no run of bytes.");
+}
+
+TEST_CASE("bools are a list, in a vector, and an array, in a std::array") {
+  const std::vector<bool> bools{true, false};
+  CHECK(sent(bools).kind() == Kind::kList);
+  CHECK(sent(bools).as<std::vector<bool>>() == bools);
+  CHECK(sent(std::array{true, false}).kind() == Kind::kArray);
+  CHECK(sent(std::array{true, false}).as<std::vector<bool>>() == bools);
+  CHECK(sent(bools).as<std::array<bool, 2>>() == std::array{true, false});
+}
+
+TEST_CASE("vectors and arrays of anything else are lists, nested ones too") {
+  const std::vector<std::string> names{"a", "b"};
+  CHECK(sent(names).kind() == Kind::kList);
+  CHECK(sent(names).as<std::vector<std::string>>() == names);
+  CHECK(sent(std::array<std::string, 2>{"a", "b"}).as<std::array<std::string, 2>>()[1] == "b");
+  const std::vector<std::vector<std::optional<int>>> nested{{1, std::nullopt}, {}};
+  CHECK(sent(nested).as<std::vector<std::vector<std::optional<int>>>>() == nested);
+  CHECK(refused<std::vector<std::vector<int>>>(sent(nested)) == "[0][1]: The item is a none, which is no integer.");
+  CHECK(sent(std::array<std::string, 0>{}).size() == 0);
+}
+
+TEST_CASE("pairs and tuples are tuples; they come from as many items") {
+  const std::tuple<int, std::string, std::vector<double>> three{1, "two", {3.0}};
+  CHECK(sent(three).kind() == Kind::kTuple);
+  CHECK(sent(three).as<std::tuple<int, std::string, std::vector<double>>>() == three);
+  CHECK(sent(std::pair(1, "two")).as<std::pair<int, std::string>>() == std::pair<int, std::string>(1, "two"));
+  CHECK(sent(List{1, 2}).as<std::pair<int, int>>().second == 2);
+  CHECK(refused<std::pair<int, int>>(sent(three)) == "The tuple has 3 items and not 2.");
+  CHECK(refused<std::tuple<int, int, int>>(sent(three)) == "[1]: The item is a str, which is no integer.");
+}
+
+TEST_CASE("maps with strings for keys are dicts") {
+  const std::map<std::string, std::vector<int>> map{{"a", {1}}, {"b", {}}};
+  const Item item = sent(map);
+  CHECK(item.kind() == Kind::kStrDict);
+  CHECK(item.keys() == std::vector<std::string_view>{"a", "b"});
+  CHECK(item.as<std::map<std::string, std::vector<int>>>() == map);
+  CHECK(item.as<std::unordered_map<std::string, std::vector<int>>>().at("a") == std::vector<int>{1});
+  CHECK(sent(std::unordered_map<std::string, int>{{"one", 1}})["one"].as<int>() == 1);
+  CHECK(refused<std::map<std::string, int>>(sent(Dict{{"x", 1}, {"y", "2"}})) ==
+        "[\"y\"]: The item is a str, which is no integer.");
+  CHECK(refused<std::map<std::string, int>>(sent(1)) == "The item is a int, which is no dict.");
+}
+
+TEST_CASE("a dict of other keys is no map of strings") {
+  FrameBuilder builder;
+  builder.add_kind(Kind::kDict);
+  builder.add_length(1);
+  builder.add_int_node(1);
+  builder.add_int_node(2);
+  const Item item = value::decode(test::bytes_of(builder), nullptr).value();
+  CHECK(refused<std::map<std::string, int>>(item) == "The key 0 of the dict is a int, which is no str.");
+  for (const auto& [key, value] : item.entries()) CHECK((key.empty() && value.as<int>() == 2));
+}
+
+TEST_CASE("arrays of lvalues are referred to where they are, those of temporaries are kept") {
+  const std::vector<double> numbers{1, 2};
+  const std::array<double, 2> few{1, 2};
+  const std::map<std::string, std::vector<double>> map{{"a", numbers}};
+  CHECK(address_in<ArrayRef>(Value(few)) == few.data());
+  CHECK(address_in<ArrayRef>(std::get<Dict>(Value(map).variant()).entries()[0].value) == map.at("a").data());
+  std::vector<std::vector<double>> moved{numbers};
+  const void* place = moved[0].data();
+  const Value value(std::move(moved));
+  const Value& first = std::get<List>(value.variant()).items()[0];
+  CHECK(address_in<ArrayRef>(first) == place);
+  CHECK(std::get<ArrayRef>(first.variant()).owner != nullptr);
+  CHECK(std::get<ArrayRef>(Value(std::array{1.0}).variant()).owner != nullptr);
+}
+
+TEST_CASE("a list of Values is still what a vector of them makes") {
+  std::vector<Value> values{1, 2};
+  CHECK(sent(List{std::move(values)}).size() == 2);
+  STATIC_REQUIRE_FALSE(std::is_constructible_v<Value, std::vector<Value>>);
+  STATIC_REQUIRE_FALSE(std::is_constructible_v<Value, std::list<int>>);
+  STATIC_REQUIRE_FALSE(std::is_constructible_v<Value, std::map<int, int>>);
+}
+
+TEST_CASE("entries() gives a dict's items as pairs, in order") {
+  const Item item = sent(Dict{{"b", 1}, {"a", 2}, {std::string(5000, 'k'), 3}});
+  std::vector<std::pair<std::string, int>> found;
+  for (auto [key, value] : item.entries()) found.emplace_back(key, value.as<int>());
+  REQUIRE(found.size() == 3);
+  CHECK(found[0] == std::pair<std::string, int>("b", 1));
+  CHECK(found[1] == std::pair<std::string, int>("a", 2));
+  CHECK(found[2] == std::pair<std::string, int>(std::string(5000, 'k'), 3));
+  CHECK(item.entries().size() == 3);
+  CHECK_THROWS_WITH(sent(List{1}).entries(), "The item is a list, which is no dict.");
+}
+
+TEST_CASE("get_or() gives what is there, else the other; what is there and does not fit is an error") {
+  const Item item = sent(Dict{{"seed", 7}, {"name", "x"}, {"none", nullptr}});
+  CHECK(item.get_or("seed", 1) == 7);
+  CHECK(item.get_or("steps", 1) == 1);
+  CHECK(item.get_or("name", "nobody") == "x");
+  CHECK(item.get_or("label", "nobody") == "nobody");
+  CHECK(item.get_or("none", std::optional<int>(3)) == std::nullopt);
+  CHECK_THROWS_WITH(item.get_or("name", 1), "The item is a str, which is no integer.");
+  CHECK_THROWS_WITH(item["seed"].get_or("a", 1), "The item is a int, which is no dict.");
+}

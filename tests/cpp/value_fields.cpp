@@ -1,0 +1,159 @@
+// Aggregates go as dicts of their members, and come back.
+#include <xtensor/xtensor.hpp>
+
+#include "shmtree/array.h"
+#include "shmtree/fields.h"
+#include "support/catch2.h"
+#include "support/frames.h"
+#include "value/codec.h"
+
+namespace lab {
+
+struct Sample {
+  xt::xtensor<float, 2> obs;
+  double reward = 0;
+  std::string episode;
+};
+SHMTREE_FIELDS(Sample, obs, reward, episode)
+
+struct Episode {
+  std::vector<Sample> steps;
+  std::optional<std::string> note;
+  std::map<std::string, int> counts;
+};
+SHMTREE_FIELDS(Episode, steps, note, counts)
+
+struct Empty {};
+SHMTREE_FIELDS(Empty)
+
+struct Raw {
+  shmtree::Item first;
+  std::string_view second;
+};
+SHMTREE_FIELDS(Raw, first, second)
+
+struct Wide {
+  int a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, b0, b1, b2, b3, b4, b5, b6, b7, b8, b9;
+};
+SHMTREE_FIELDS(Wide, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, b0, b1, b2, b3, b4, b5, b6, b7, b8, b9)
+
+}  // namespace lab
+
+struct InNoNamespace {
+  int number = 0;
+};
+SHMTREE_FIELDS(InNoNamespace, number)
+
+using namespace shmtree;
+
+namespace {
+
+Item sent(const Value& value) {
+  format::FrameBuilder builder;
+  value::encode(value, builder).value();
+  test::Bytes frame(builder.total_bytes());
+  builder.write(frame.data());
+  return value::decode(frame, nullptr).value();
+}
+
+template <class T>
+Error refused(const Item& item) {
+  const Result<T> result = item.try_as<T>();
+  REQUIRE_FALSE(result.ok());
+  return result.error();
+}
+
+lab::Sample some_sample() {
+  return {.obs = xt::xtensor<float, 2>{{1, 2, 3}, {4, 5, 6}}, .reward = 1.5, .episode = "ep-12"};
+}
+
+}  // namespace
+
+TEST_CASE("an aggregate goes as a dict of its members, in their order, and comes back") {
+  const lab::Sample sample = some_sample();
+  const Item item = sent(sample);
+  CHECK(item.kind() == Kind::kStrDict);
+  CHECK(item.keys() == std::vector<std::string_view>{"obs", "reward", "episode"});
+  CHECK(item["obs"].view().shape.size() == 2);
+  const auto back = item.as<lab::Sample>();
+  CHECK((back.obs == sample.obs));
+  CHECK(back.reward == 1.5);
+  CHECK(back.episode == "ep-12");
+}
+
+TEST_CASE("aggregates nest, in containers too") {
+  lab::Episode episode{.steps = {some_sample(), some_sample()}, .note = "good", .counts = {{"falls", 2}}};
+  episode.steps[1].reward = -1;
+  const auto back = sent(episode).as<lab::Episode>();
+  REQUIRE(back.steps.size() == 2);
+  CHECK(back.steps[1].reward == -1);
+  CHECK((back.steps[0].obs == episode.steps[0].obs));
+  CHECK(back.note == "good");
+  CHECK(back.counts == episode.counts);
+  CHECK(sent(InNoNamespace{7}).as<InNoNamespace>().number == 7);
+  CHECK(sent(lab::Empty{}).size() == 0);
+  CHECK(sent(Dict{{"other", 1}}).try_as<lab::Empty>().ok());
+}
+
+TEST_CASE("an optional member may be missing, or None; keys that no member has are passed over") {
+  const auto whole = Dict{{"steps", List{}}, {"note", nullptr}, {"counts", Dict{}}, {"extra", 1}};
+  CHECK(sent(whole).as<lab::Episode>().note == std::nullopt);
+  CHECK(sent(Dict{{"steps", List{}}, {"counts", Dict{}}}).as<lab::Episode>().note == std::nullopt);
+  CHECK(sent(lab::Episode{})["note"].is_none());
+}
+
+TEST_CASE("a key that is not there is an error with its name and the aggregate's") {
+  const Error error = refused<lab::Sample>(sent(Dict{{"reward", 1.0}, {"episode", "x"}}));
+  CHECK(error.code == Code::kNotFound);
+  CHECK(error.message == "There is no key \"obs\" in a str_dict of 2, which Sample needs.");
+}
+
+TEST_CASE("a value that does not fit is an error with the way to it") {
+  Dict sample{{"obs", xt::xtensor<float, 2>(some_sample().obs)}, {"reward", "much"}, {"episode", "x"}};
+  const Error error = refused<lab::Episode>(sent(Dict{{"steps", List{sample}}, {"counts", Dict{}}}));
+  CHECK(error.code == Code::kInvalid);
+  CHECK(error.message == "Episode::steps[0]: Sample::reward: The item is a str, which is no real number.");
+  CHECK(refused<lab::Sample>(sent(1)).message == "The item is a int, which is no dict.");
+}
+
+TEST_CASE("an array of other dimensions or elements is no xtensor of these") {
+  const std::vector<float> six(6);
+  const std::vector<double> doubles(6);
+  const Item line = sent(six), wide = sent(array_ref(doubles.data(), {2, 3}));
+  CHECK(refused<xt::xtensor<float, 2>>(line).message == "The array has 1 dimension and not 2.");
+  CHECK(refused<xt::xtensor<float, 2>>(wide).message == "The array has elements of float64 and not of float32.");
+  CHECK(line.as<xt::xarray<float>>().size() == 6);
+  CHECK((wide.as<xt::xtensor<double, 2, xt::layout_type::column_major>>().shape(1) == 3));
+}
+
+TEST_CASE("an xtensor of another order has the same elements") {
+  xt::xtensor<std::int32_t, 2, xt::layout_type::column_major> columns{{1, 2, 3}, {4, 5, 6}};
+  const Item item = sent(columns);
+  CHECK((item.as<xt::xtensor<std::int32_t, 2>>() == columns));
+  CHECK((item.as<xt::xtensor<std::int32_t, 2, xt::layout_type::column_major>>() == columns));
+}
+
+TEST_CASE("members that are Items and views refer to the message") {
+  const Item item = sent(Dict{{"first", List{1, 2}}, {"second", "text"}});
+  const auto raw = item.as<lab::Raw>();
+  CHECK(raw.first[1].as<int>() == 2);
+  CHECK(raw.second == "text");
+}
+
+TEST_CASE("arrays of an aggregate are referred to, those of a temporary are kept") {
+  const lab::Sample sample = some_sample();
+  const Value referring(sample), keeping(some_sample());
+  const auto array_in = [](const Value& value) {
+    return std::get<ArrayRef>(std::get<Dict>(value.variant()).entries()[0].value.variant());
+  };
+  CHECK(array_in(referring).data == sample.obs.data());
+  CHECK(array_in(keeping).owner != nullptr);
+}
+
+TEST_CASE("an aggregate has as many members as it likes") {
+  lab::Wide wide{};
+  wide.b9 = 9;
+  const Item item = sent(wide);
+  CHECK(item.size() == 20);
+  CHECK(item.as<lab::Wide>().b9 == 9);
+}
