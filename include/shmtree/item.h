@@ -180,6 +180,15 @@ class Item {
   std::uint32_t node_ = 0;
 };
 
+// An Item in a message to send is forwarded as it is, whatever kind it has: `Dict{{"obs", item["obs"]}}`. It is copied,
+// but for arrays in a message whose arrays are all read-only, and for arrays of an Item that was moved into the Value
+// and is the last of its message when it is put: those go by reference, where they lie in the arena of the channel.
+template <>
+struct ValueOf<Item> {
+  static Value make(const Item& item) { return Forward{std::make_shared<const Item>(item), false}; }
+  static Value make(Item&& item) { return Forward{std::make_shared<const Item>(std::move(item)), true}; }
+};
+
 // Goes over the items of a container, or the values of a dict (their keys: Item::key()).
 class Item::Iterator {
  public:

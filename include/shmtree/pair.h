@@ -15,6 +15,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -137,6 +138,20 @@ class Sender {
   //   memory. kClosed: closed here, or full with no receivers left; kPeerDied the same if one was killed.
   Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt) const;
   Result<std::uint64_t> put(const Value& value, Timeout timeout, const std::stop_token& stop) const;
+  // Sends a received Item on: `put(std::move(item))`. Its arrays are not copied where they lie in this channel's arena,
+  // when it is the last Item of its message (views of xtensor count): the receiver gets them at the same place, and
+  // other views of them here are not to be used any more. As a part of a Value the same: `Dict{{"obs",
+  // std::move(item)}}`. Otherwise a copy is put. The item is gone when it was put, and is there still after an error;
+  // put(item) leaves it. kPickleRefused: the item has something in it that Python pickled, and this channel takes no
+  // pickles.
+  template <std::same_as<Item> Moved>
+  Result<std::uint64_t> put(Moved&& item, Timeout timeout = std::nullopt) const {
+    return put_moved(item, timeout);
+  }
+  template <std::same_as<Item> Moved>
+  Result<std::uint64_t> put(Moved&& item, Timeout timeout, const std::stop_token& stop) const {
+    return put_moved(item, timeout, stop);
+  }
   // Whether a small message would be taken at once.
   bool has_space() const;
 
@@ -170,6 +185,10 @@ class Sender {
  private:
   friend struct api::ChannelState;
   explicit Sender(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
+  Result<std::uint64_t> put_moved(Item& item, Timeout timeout) const;
+  Result<std::uint64_t> put_moved(Item& item, Timeout timeout, const std::stop_token& stop) const;
+  template <class Put>
+  Result<std::uint64_t> forward(Item& item, Put put) const;
   api::EndPointer state_;
 };
 

@@ -30,6 +30,7 @@
 namespace shmtree {
 
 class Value;
+class Item;
 struct Entry;
 
 // The DType of a C++ type; kOther for types that no array can have.
@@ -85,6 +86,12 @@ ArrayRef array_ref(const T* data, std::vector<std::int64_t> shape) {
 // Bytes that arrive as Python's `bytes`, as opposed to an array of uint8.
 struct Bytes {
   std::string data{};
+};
+
+// A received Item to be sent on; what a Value of an Item holds (item.h).
+struct Forward {
+  std::shared_ptr<const Item> item{};  // never null
+  bool moved = false;                  // it was moved here
 };
 
 // How other types become Values: specialise it with `static Value make(const T&)` or `make(T&&)`. array.h does so for
@@ -156,7 +163,7 @@ class Dict {
 class Value {
  public:
   using Variant = std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::complex<double>,
-                               std::string, Bytes, ArrayRef, List, Tuple, Dict>;
+                               std::string, Bytes, ArrayRef, List, Tuple, Dict, Forward>;
 
   // None.
   Value() noexcept = default;
@@ -180,6 +187,7 @@ class Value {
   Value(List list) noexcept : variant_(std::move(list)) {}
   Value(Tuple tuple) noexcept : variant_(std::move(tuple)) {}
   Value(Dict dict) noexcept : variant_(std::move(dict)) {}
+  Value(Forward forward) noexcept : variant_(std::move(forward)) {}
 
   template <class T>
   requires(!std::same_as<std::remove_cvref_t<T>, Value> && ConvertibleToValue<T>) Value(T&& other)

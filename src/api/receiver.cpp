@@ -13,7 +13,6 @@ namespace {
 
 using api::ChannelState;
 using channel::End;
-using memory::Lease;
 using platform::WaitContext;
 
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
@@ -29,7 +28,9 @@ Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   } else {
     auto lease = message.adopt();
     if (!lease) return std::move(lease).error();
-    item = value::decode(frame, std::make_shared<Lease>(std::move(*lease)), blocks);
+    auto received = std::make_shared<api::Received>(std::move(*lease));
+    const void* home = received.get();
+    item = value::decode(frame, std::move(received), blocks, home);
   }
   if (item) return item;
   Error error = std::move(item).error();

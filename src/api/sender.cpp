@@ -1,7 +1,7 @@
 // Sending.
-#include <algorithm>
 #include <new>
 
+#include "api/lent_arrays.h"
 #include "api/state.h"
 #include "endpoint/put.h"
 #include "value/codec.h"
@@ -10,65 +10,22 @@ namespace shmtree {
 
 namespace {
 
-using api::Loan;
 using channel::End;
 using platform::WaitContext;
-
-// The arrays of one message that lie in its arena: they go by reference, the first time.
-class LoanedArrays final : public value::ExternalArrays {
- public:
-  explicit LoanedArrays(api::ArenaState& arena) : arena_(arena) {}
-  ~LoanedArrays() override {
-    if (!loans_.empty()) [[unlikely]]
-      withdraw();
-  }
-
-  bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) override {
-    std::shared_ptr<Loan> loan = arena_.loan_at(static_cast<const std::byte*>(begin), bytes);
-    if (loan == nullptr) return false;
-    const auto known = std::find(loans_.begin(), loans_.end(), loan);
-    range = format::External{static_cast<std::uint32_t>(known - loans_.begin()), 0, loan->lease.bytes()};
-    at = 0;
-    if (known != loans_.end()) return true;
-    loans_.reserve(loans_.size() + 1);  // what can fail comes before what is promised
-    blocks_.push_back(loan->lease.ref());
-    if (!arena_.lend(*loan, this)) return blocks_.pop_back(), false;
-    loans_.push_back(std::move(loan));
-    return true;
-  }
-  const std::vector<memory::BlockRef>& blocks() const noexcept { return blocks_; }
-  // All were when they were lent.
-  bool are_ours() const noexcept { return loans_.empty() || loans_.front()->claims.are_ours(); }
-  // The message was put.
-  void settle() noexcept {
-    if (loans_.empty()) return;
-    const std::lock_guard guard(arena_.mutex);
-    for (const auto& loan : loans_) loan->claims.settle(this);
-  }
-
- private:
-  void withdraw() noexcept {
-    const std::lock_guard guard(arena_.mutex);
-    for (const auto& loan : loans_) loan->claims.withdraw(this);
-  }
-  api::ArenaState& arena_;
-  std::vector<std::shared_ptr<Loan>> loans_;
-  std::vector<memory::BlockRef> blocks_;
-};
 
 // What endpoint::put() puts.
 class Message {
  public:
-  Message(api::ArenaState& arena, format::FrameBuilder& builder) : builder_(builder), loans_(arena) {}
-  Status encode(const Value& value) { return value::encode(value, builder_, &loans_); }
+  Message(api::ChannelState& state, format::FrameBuilder& builder) : builder_(builder), arrays_(state) {}
+  Status encode(const Value& value) { return value::encode(value, builder_, &arrays_); }
   format::FrameBuilder& builder() noexcept { return builder_; }
-  const std::vector<memory::BlockRef>& blocks() const noexcept { return loans_.blocks(); }
-  bool is_ours() const noexcept { return loans_.are_ours(); }
-  void settle() noexcept { loans_.settle(); }
+  const std::vector<memory::BlockRef>& blocks() const noexcept { return arrays_.blocks(); }
+  bool is_ours() const noexcept { return arrays_.are_ours(); }
+  void settle() noexcept { arrays_.settle(); }
 
  private:
   format::FrameBuilder& builder_;
-  LoanedArrays loans_;
+  api::LentArrays arrays_;
 };
 
 // The two callers of put() differ in what ends the wait; the one without a stop_token is where programs spend time.
@@ -83,7 +40,7 @@ class Message {
                                                         const WaitContext& wait) {
   thread_local format::FrameBuilder builder;  // a message needs about as much memory as the one before
   builder.clear();
-  Message message(*state.arena, builder);
+  Message message(state, builder);
   Status encoded = message.encode(value);
   if (!encoded) return std::move(encoded).error();
   return put_encoded(state, message, wait);
@@ -101,6 +58,23 @@ Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout, const std::stop_token& stop) const {
   return api::until_stopped(*state_, "sender", timeout, stop,
                             [&](const WaitContext& wait) { return shmtree::put(*state_, value, wait); });
+}
+
+// The item is in the value as long as that may need it, and back unless it went.
+template <class Put>
+Result<std::uint64_t> Sender::forward(Item& item, Put put) const {
+  return or_out_of_memory([&]() -> Result<std::uint64_t> {
+    const Value value(std::move(item));
+    auto ticket = put(value);
+    if (!ticket) item = *std::get<Forward>(value.variant()).item;
+    return ticket;
+  });
+}
+Result<std::uint64_t> Sender::put_moved(Item& item, Timeout timeout) const {
+  return forward(item, [&](const Value& value) { return put(value, timeout); });
+}
+Result<std::uint64_t> Sender::put_moved(Item& item, Timeout timeout, const std::stop_token& stop) const {
+  return forward(item, [&](const Value& value) { return put(value, timeout, stop); });
 }
 
 bool Sender::has_space() const {

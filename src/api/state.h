@@ -45,6 +45,14 @@ struct Loan {
   endpoint::Claims claims{};  // under the arena's mutex
 };
 
+// Memory that a received message lies in, and that its Items keep.
+struct Received {
+  explicit Received(Lease of) noexcept : lease(std::move(of)) {}
+  Lease lease;
+  endpoint::Claims claims{};  // on addresses, in this block and those it refers to; under received_mutex()
+};
+platform::LeafMutex& received_mutex() noexcept;
+
 struct ArenaState {
   explicit ArenaState(std::shared_ptr<memory::Arena> made) : arena(std::move(made)) {}
 

@@ -20,6 +20,29 @@ struct ByteRange {
   bool overlaps(const ByteRange& other) const noexcept { return begin < other.end && other.begin < end; }
 };
 
+// What a message takes without a copy.
+enum class Lending {
+  kGifts,  // whole arrays that were made as gifts: a queue's put()
+  kOwn,    // whole arrays that were made to be put, and what nobody can write any more: a sender's
+  kMove,   // whatever lies in the arena: what its owner moves
+};
+
+// An array, or a part of one, in a block of the message's arena.
+struct Lendable {
+  bool received = false;  // with a message; else it was made here
+  bool gift = false;      // made to be put
+  bool whole = false;     // all of what was made
+  bool writable = false;  // here, by whoever has it: it would be given away, and is only shown otherwise
+  bool frozen = false;    // nobody here can write it, by whatever other view
+};
+
+// Whether it goes without a copy, as far as its owner is concerned: Claims say whether it still can.
+constexpr bool is_lent(Lending lending, const Lendable& what) noexcept {
+  if (lending == Lending::kGifts && !(what.gift && what.whole && what.writable)) return false;
+  if (!what.writable) return what.frozen || (what.received && lending == Lending::kMove);
+  return lending == Lending::kMove || (!what.received && what.whole);
+}
+
 class Claims {
  public:
   // Not in a forked child, which has the memory as well: what it would give, its parent gives.

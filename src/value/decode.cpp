@@ -217,7 +217,7 @@ std::shared_ptr<const void> copy_of(std::span<const std::byte> frame) {
 }  // namespace
 
 Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void> owner,
-                    std::span<const std::span<const std::byte>> blocks) try {
+                    std::span<const std::span<const std::byte>> blocks, const void* home) try {
   if (owner == nullptr && !frame.empty()) {
     owner = copy_of(frame);
     frame = {static_cast<const std::byte*>(owner.get()), frame.size()};
@@ -228,6 +228,7 @@ Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void
   if (reader->metadata_bytes() >= UINT32_MAX / 4) return corrupt("its tree is too large for one Item");
   auto tree = std::make_shared<Tree>(std::move(*reader));
   tree->owner = std::move(owner);
+  tree->home = home;
   Decoder(*tree, blocks).node(kNone);
   Status status = tree->reader.finish();
   if (!status.ok()) return std::move(status).error();

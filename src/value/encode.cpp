@@ -6,7 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "value/array_layout.h"
 #include "value/codec.h"
+#include "value/forward.h"
 #include "value/text.h"
 
 namespace shmtree::value {
@@ -15,66 +17,6 @@ namespace {
 
 Error invalid(std::string message) {
   return Error{.code = Code::kInvalid, .message = std::move(message)};
-}
-
-// What an array needs besides what its owner says: how its elements lie, and between which addresses.
-struct Layout {
-  format::Order order = format::Order::kC;
-  std::int64_t low = 0;   // bytes from the first element to the lowest address
-  std::int64_t high = 0;  // and to the end of the highest element
-  bool empty = false;
-};
-
-bool follows(const ArrayRef& array, std::int64_t item, bool fortran) {
-  std::int64_t stride = item;
-  for (std::size_t n = 0; n < array.shape.size(); ++n) {
-    const std::size_t i = fortran ? n : array.shape.size() - 1 - n;
-    if (array.shape[i] > 1 && array.strides[i] != stride) return false;
-    stride *= array.shape[i];
-  }
-  return true;
-}
-
-Result<Layout> layout_of(const ArrayRef& array) {
-  const std::size_t item = item_bytes(array.dtype);
-  if (item == 0) return invalid("An array to send has no element type of C++.");
-  if (array.shape.size() > kMaxDims) {
-    return invalid("An array to send has " + std::to_string(array.shape.size()) + " dimensions; 64 are possible.");
-  }
-  if (!array.strides.empty() && array.strides.size() != array.shape.size()) {
-    return invalid("An array to send has " + std::to_string(array.shape.size()) + " dimensions and " +
-                   std::to_string(array.strides.size()) + " strides.");
-  }
-  Layout layout;
-  auto bytes = static_cast<std::int64_t>(item);
-  for (const std::int64_t count : array.shape) {
-    if (count < 0) return invalid("An array to send has a dimension of " + std::to_string(count) + ".");
-    layout.empty = layout.empty || count == 0;
-    if (count != 0 && __builtin_mul_overflow(bytes, count, &bytes)) {
-      return invalid("The shape of an array to send overflows 64 bits.");
-    }
-  }
-  if (layout.empty) return layout;
-  if (array.data == nullptr) return invalid("An array to send has elements and no address.");
-  if (array.strides.empty() || follows(array, static_cast<std::int64_t>(item), false)) {
-    layout.high = bytes;
-    return layout;
-  }
-  if (follows(array, static_cast<std::int64_t>(item), true)) {
-    layout.order = format::Order::kFortran;
-    layout.high = bytes;
-    return layout;
-  }
-  layout.order = format::Order::kStrided;
-  layout.high = static_cast<std::int64_t>(item);
-  for (std::size_t i = 0; i < array.shape.size(); ++i) {
-    std::int64_t reach = 0;
-    if (__builtin_mul_overflow(array.shape[i] - 1, array.strides[i], &reach) ||
-        __builtin_add_overflow(reach < 0 ? layout.low : layout.high, reach, reach < 0 ? &layout.low : &layout.high)) {
-      return invalid("The strides of an array to send overflow 64 bits.");
-    }
-  }
-  return layout;
 }
 
 // The beginning of `text`, as a string literal of C++ has it.
@@ -200,6 +142,13 @@ class Encoder {
     }
     builder_.leave();
     return true;
+  }
+
+  bool add(const Forward& forward) {
+    has_bytes = true;
+    Status added = add_forwarded(forward, builder_, externals_);
+    if (!added) error = std::move(added).error();
+    return added.ok();
   }
 
   bool add(const ArrayRef& array) {

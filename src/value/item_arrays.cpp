@@ -80,9 +80,11 @@ void ArrayView::copy_to(void* out) const noexcept {
     for (;;) {
       if (dim == 0) return;
       --dim;
-      row += strides[dim];
-      if (++at[dim] < shape[dim]) break;
-      row -= strides[dim] * shape[dim];
+      if (++at[dim] < shape[dim]) {
+        row += strides[dim];
+        break;
+      }
+      row -= strides[dim] * (shape[dim] - 1);
       at[dim] = 0;
     }
   }

@@ -61,11 +61,14 @@ struct Tree {
 
   const Node& at(std::uint32_t node) const noexcept { return nodes[node]; }
   static Item root(std::shared_ptr<const Tree> tree) { return Item(std::move(tree), 0); }
+  static const std::shared_ptr<const Tree>& of(const Item& item) noexcept { return item.tree_; }
+  static std::uint32_t node_of(const Item& item) noexcept { return item.node_; }
 
   // Short texts and names lie in its private copy of the metadata.
   format::FrameReader reader;
   // Keeps the frame, and the blocks that it refers to, in place.
   std::shared_ptr<const void> owner;
+  const void* home = nullptr;  // what decode() was told
 
   // One allocation for all below. There are more where the columns do not tell what is needed: a list of numbers
   // becomes nodes too, and arrays may have many dimensions.

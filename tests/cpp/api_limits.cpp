@@ -341,3 +341,27 @@ TEST_CASE("a value that there is no memory to build is not put, and what it was 
                          if (put) CHECK(receiver.get(0s).value().as<Step>().tags == step.tags);
                        });
 }
+
+TEST_CASE("an item that there is no memory to send on stays, and its arrays are given once") {
+  const shmtree::Arena arena = new_arena();
+  auto [sender, receiver] = shmtree::make_pair({.arena = arena});
+  const std::uint64_t used = arena.usage().used_bytes;
+  fail_each_allocation(
+      [&] {
+        put_viewed(sender);
+        return receiver.get().value();
+      },
+      [&](Item& item) { sender.put(std::move(item), 0s).ok(); },
+      [&](Item& item, bool reached) {
+        const bool went = item.is_none();
+        REQUIRE((went || reached));
+        REQUIRE(receiver.size() == (went ? 1 : 0));
+        if (went) item = receiver.get(0s).value();
+        REQUIRE(is_right(item));
+        const void* place = item["a"].view().data;
+        sender.put(std::move(item), 0s).value();
+        const Item got = receiver.get(0s).value();
+        REQUIRE(got["a"].view().data == place);
+      });
+  CHECK(arena.usage().used_bytes == used);
+}

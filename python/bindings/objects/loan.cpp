@@ -231,16 +231,10 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   if (!held->claims.are_free(range, this, writable)) return false;
   const bool whole = !held->received && range.begin == 0 && size_bytes == held->array_bytes &&
                      (!array || static_cast<std::size_t>(PyArray_NBYTES(array)) == held->array_bytes);
-  if (lending_ == Lending::kGifts && !(held->gift && whole && writable)) return false;
-  if (held->received) {
-    if (lending_ != Lending::kMove) return false;
-  } else if (writable) {
-    if (!whole && lending_ != Lending::kMove) return false;
-  } else {
-    bool frozen = true;
-    for_each_base(array, [&](PyArrayObject* at) { frozen = frozen && !PyArray_ISWRITEABLE(at); });
-    if (!frozen) return false;
-  }
+  // What was received may be made writable again by whoever has another view of it.
+  bool frozen = !held->received && !writable;
+  if (frozen) for_each_base(array, [&](PyArrayObject* at) { frozen = frozen && !PyArray_ISWRITEABLE(at); });
+  if (!endpoint::is_lent(lending_, {held->received, held->gift, whole, writable, frozen})) return false;
   out->reference = reference_to(held->block.ref());
   out->offset = range.begin;
   PyObject* kept = array ? reinterpret_cast<PyObject*>(array) : reinterpret_cast<PyObject*>(lease);

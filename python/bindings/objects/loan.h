@@ -57,12 +57,7 @@ PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape
 // when the block is too small for it.
 PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, std::string_view order);
 
-// What a message takes without a copy.
-enum class Lending {
-  kGifts,  // whole arrays that were made as gifts: a queue's put()
-  kOwn,    // whole arrays of new_empty(), and parts of those that nobody can write any more: a sender's
-  kMove,   // whatever lies in the arena: either's with move=True
-};
+using endpoint::Lending;
 
 // Where an array that is sent by reference lies.
 struct Loan {

@@ -1,0 +1,107 @@
+#include "api/lent_arrays.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "endpoint/transfer.h"
+
+namespace shmtree::api {
+
+using endpoint::ByteRange;
+using endpoint::Lending;
+using memory::BlockRef;
+
+platform::LeafMutex& received_mutex() noexcept {
+  static platform::LeafMutex mutex;
+  return mutex;
+}
+
+namespace {
+
+// The block of a message, or of those that it refers to, in which [begin, begin + bytes) lies.
+struct Place {
+  BlockRef block{};
+  std::uint64_t block_bytes = 0;
+  std::int64_t at = -1;
+};
+
+bool lies_in(const std::byte* block, std::uint64_t block_bytes, const std::byte* begin, std::uint64_t bytes) noexcept {
+  const auto at = std::bit_cast<std::uintptr_t>(begin) - std::bit_cast<std::uintptr_t>(block);
+  return block != nullptr && at <= block_bytes && bytes <= block_bytes - at;
+}
+
+Place place_of(const Received& received, const std::byte* begin, std::uint64_t bytes) {
+  const memory::Lease& lease = received.lease;
+  if (lies_in(lease.data(), lease.bytes(), begin, bytes)) return {lease.ref(), lease.bytes(), begin - lease.data()};
+  memory::Arena& arena = *lease.arena();
+  const auto referred = arena.blocks().referred_to_by(lease.ref());
+  const auto blocks = endpoint::referred_blocks(arena, referred);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (lies_in(blocks[i].data(), blocks[i].size(), begin, bytes)) {
+      return {referred[i], blocks[i].size(), begin - blocks[i].data()};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::uint32_t LentArrays::reference_to(BlockRef block) {
+  const auto known = std::find(blocks_.begin(), blocks_.end(), block);
+  const auto index = static_cast<std::uint32_t>(known - blocks_.begin());
+  if (known == blocks_.end()) blocks_.push_back(block);
+  return index;
+}
+
+bool LentArrays::find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) {
+  std::shared_ptr<Loan> loan = arena_.loan_at(static_cast<const std::byte*>(begin), bytes);
+  if (loan == nullptr) return false;
+  at = 0;
+  const bool known = std::find(loans_.begin(), loans_.end(), loan) != loans_.end();
+  if (!known) {
+    loans_.reserve(loans_.size() + 1);  // what can fail comes before what is promised
+    blocks_.reserve(blocks_.size() + 1);
+    if (!arena_.lend(*loan, this)) return false;
+  }
+  range = format::External{reference_to(loan->lease.ref()), 0, loan->lease.bytes()};
+  if (!known) loans_.push_back(std::move(loan));
+  return true;
+}
+
+bool LentArrays::find_received(const value::Origin& origin, const std::byte* begin, std::uint64_t bytes, bool writable,
+                               format::External& range, std::int64_t& at) {
+  auto& received = *static_cast<Received*>(const_cast<void*>(origin.home));
+  if (received.lease.arena() != arena_.arena) return false;
+  const Lending lending = origin.to_give ? Lending::kMove : Lending::kOwn;
+  if (!endpoint::is_lent(lending, {.received = true, .writable = writable, .frozen = origin.to_show})) return false;
+  const Place place = place_of(received, begin, bytes);
+  if (place.at < 0) return false;
+  received_.reserve(received_.size() + 1);
+  blocks_.reserve(blocks_.size() + 1);
+  {
+    // By address, since a message may have arrays in several blocks.
+    const auto first = std::bit_cast<std::uintptr_t>(begin);
+    const ByteRange addresses{first, first + bytes};
+    const std::lock_guard guard(received_mutex());
+    endpoint::Claims& claims = received.claims;
+    if (!claims.are_ours() || !claims.are_free(addresses, this, writable)) return false;
+    claims.promise(addresses, this, writable);
+  }
+  if (std::find(received_.begin(), received_.end(), &received) == received_.end()) received_.push_back(&received);
+  range = format::External{reference_to(place.block), 0, place.block_bytes};
+  at = place.at;
+  return true;
+}
+
+void LentArrays::end(void (endpoint::Claims::*how)(const void*) noexcept) noexcept {
+  if (!loans_.empty()) {
+    const std::lock_guard guard(arena_.mutex);
+    for (const auto& loan : loans_) (loan->claims.*how)(this);
+  }
+  if (!received_.empty()) {
+    const std::lock_guard guard(received_mutex());
+    for (Received* each : received_) (each->claims.*how)(this);
+  }
+}
+
+}  // namespace shmtree::api

@@ -1,0 +1,52 @@
+// The arrays of one message that lie in its arena already: those of new_array() go by reference the first time, those
+// of received messages when they are forwarded.
+//
+// Thread safety: none; what it claims is guarded.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "api/state.h"
+#include "value/codec.h"
+
+namespace shmtree::api {
+
+class LentArrays final : public value::ExternalArrays {
+ public:
+  explicit LentArrays(ChannelState& state) : arena_(*state.arena), channel_(*state.channel) {}
+  ~LentArrays() override {
+    if (!blocks_.empty()) [[unlikely]]
+      withdraw();
+  }
+
+  bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) override;
+  bool find_received(const value::Origin& origin, const std::byte* begin, std::uint64_t bytes, bool writable,
+                     format::External& range, std::int64_t& at) override;
+  bool allows_pickle() const noexcept override { return channel_.allows_pickle(); }
+
+  // What the message refers to, by the numbers of its references.
+  const std::vector<memory::BlockRef>& blocks() const noexcept { return blocks_; }
+  // All were when they were lent.
+  bool are_ours() const noexcept {
+    return (loans_.empty() || loans_.front()->claims.are_ours()) &&
+           (received_.empty() || received_.front()->claims.are_ours());
+  }
+  // The message was put.
+  void settle() noexcept {
+    if (!blocks_.empty()) end(&endpoint::Claims::settle);
+  }
+
+ private:
+  void withdraw() noexcept { end(&endpoint::Claims::withdraw); }
+  void end(void (endpoint::Claims::*how)(const void*) noexcept) noexcept;
+  std::uint32_t reference_to(memory::BlockRef block);
+
+  ArenaState& arena_;
+  Channel& channel_;
+  std::vector<memory::BlockRef> blocks_;
+  std::vector<std::shared_ptr<Loan>> loans_;
+  std::vector<Received*> received_;  // kept by the value
+};
+
+}  // namespace shmtree::api

@@ -1,0 +1,87 @@
+#include "value/array_layout.h"
+
+#include <string>
+#include <utility>
+
+namespace shmtree::value {
+
+namespace {
+
+using Numbers = std::span<const std::int64_t>;
+
+Error invalid(std::string message) {
+  return Error{.code = Code::kInvalid, .message = std::move(message)};
+}
+
+bool follows(Numbers shape, Numbers strides, std::int64_t item, bool fortran) {
+  std::int64_t stride = item;
+  for (std::size_t n = 0; n < shape.size(); ++n) {
+    const std::size_t i = fortran ? n : shape.size() - 1 - n;
+    if (shape[i] > 1 && strides[i] != stride) return false;
+    stride *= shape[i];
+  }
+  return true;
+}
+
+// False when the strides overflow 64 bits. `bytes` are those of all elements.
+bool place(Numbers shape, Numbers strides, std::int64_t item, std::int64_t bytes, Layout& layout) {
+  if (strides.empty() || follows(shape, strides, item, false)) {
+    layout.high = bytes;
+    return true;
+  }
+  if (follows(shape, strides, item, true)) {
+    layout.order = format::Order::kFortran;
+    layout.high = bytes;
+    return true;
+  }
+  layout.order = format::Order::kStrided;
+  layout.high = item;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    std::int64_t reach = 0;
+    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) ||
+        __builtin_add_overflow(reach < 0 ? layout.low : layout.high, reach, reach < 0 ? &layout.low : &layout.high)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<Layout> layout_of(const ArrayRef& array) {
+  const std::size_t item = item_bytes(array.dtype);
+  if (item == 0) return invalid("An array to send has no element type of C++.");
+  if (array.shape.size() > kMaxDims) {
+    return invalid("An array to send has " + std::to_string(array.shape.size()) + " dimensions; 64 are possible.");
+  }
+  if (!array.strides.empty() && array.strides.size() != array.shape.size()) {
+    return invalid("An array to send has " + std::to_string(array.shape.size()) + " dimensions and " +
+                   std::to_string(array.strides.size()) + " strides.");
+  }
+  Layout layout;
+  auto bytes = static_cast<std::int64_t>(item);
+  for (const std::int64_t count : array.shape) {
+    if (count < 0) return invalid("An array to send has a dimension of " + std::to_string(count) + ".");
+    layout.empty = layout.empty || count == 0;
+    if (count != 0 && __builtin_mul_overflow(bytes, count, &bytes)) {
+      return invalid("The shape of an array to send overflows 64 bits.");
+    }
+  }
+  if (layout.empty) return layout;
+  if (array.data == nullptr) return invalid("An array to send has elements and no address.");
+  if (!place(array.shape, array.strides, static_cast<std::int64_t>(item), bytes, layout)) {
+    return invalid("The strides of an array to send overflow 64 bits.");
+  }
+  return layout;
+}
+
+Layout checked_layout(Numbers shape, Numbers strides, std::int64_t item) {
+  Layout layout;
+  std::int64_t bytes = item;
+  for (const std::int64_t count : shape) bytes *= count;
+  layout.empty = bytes == 0;
+  if (!layout.empty) place(shape, strides, item, bytes, layout);
+  return layout;
+}
+
+}  // namespace shmtree::value

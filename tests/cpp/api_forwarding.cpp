@@ -1,0 +1,194 @@
+// Items that are sent on: copied, or given on without a copy when nobody here has them any more.
+#include <chrono>
+
+#include "shmtree/shmtree.h"
+#include "support/caller.h"
+#include "support/catch2.h"
+#include "support/process.h"
+
+using namespace std::chrono_literals;
+using namespace shmtree;
+using shmtree::test::Caller;
+using shmtree::test::Child;
+
+namespace {
+
+constexpr std::size_t kCount = 20'000;  // over what is copied out
+
+std::vector<double> some_numbers() {
+  std::vector<double> numbers(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) numbers[i] = static_cast<double>(i);
+  return numbers;
+}
+bool has_numbers(const Item& item) {
+  const std::vector<double> numbers = some_numbers();
+  return std::ranges::equal(item.span<const double>(), numbers);
+}
+const void* place_of(const Item& item) {
+  return item.view().data;
+}
+Item received(const Sender& sender, const Receiver& receiver, bool read_only = false) {
+  const std::vector<double> numbers = some_numbers();
+  ArrayRef array = array_ref(numbers.data(), {kCount});
+  array.read_only = read_only;
+  sender.put(Dict{{"a", array}, {"n", 7}}).value();
+  return receiver.get().value();
+}
+
+struct Stages {
+  Arena arena = Arena::create({.max_bytes = 64 << 20}).value();
+  std::pair<Sender, Receiver> first = make_pair({.arena = arena});
+  std::pair<Sender, Receiver> second = make_pair({.capacity = 1, .arena = arena});
+  Item get() { return received(first.first, first.second); }
+  void fill_second() {
+    second.first.put(0).value();  // a first use: what is unused here does not count
+    second.second.get().value();
+    second.first.put("full").value();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an item that is put stays, and a copy goes on") {
+  Stages stages;
+  const Item item = stages.get();
+  stages.second.first.put(Dict{{"b", item["a"]}, {"n", item["n"]}}).value();
+  const Item got = stages.second.second.get().value();
+  CHECK(has_numbers(got["b"]));
+  CHECK(got["n"].as<int>() == 7);
+  CHECK(place_of(got["b"]) != place_of(item["a"]));
+  item["a"].span<double>()[0] = -1;
+  CHECK(got["b"].span<double>()[0] == 0);
+}
+
+TEST_CASE("an item that is moved and the last of its message goes on without a copy, through any number of channels") {
+  Stages stages;
+  Item item = stages.get();
+  const void* place = place_of(item["a"]);
+  stages.second.first.put(std::move(item)).value();
+  CHECK(item.is_none());  // NOLINT(bugprone-use-after-move)
+  Item got = stages.second.second.get().value();
+  CHECK(place_of(got["a"]) == place);
+  got["a"].span<double>()[0] = 0;  // it is the receiver's
+  stages.first.first.put(Dict{{"again", std::move(got)}}).value();
+  const Item back = stages.first.second.get().value();
+  CHECK(place_of(back["again"]["a"]) == place);
+  CHECK(has_numbers(back["again"]["a"]));
+}
+
+TEST_CASE("what another Item, or a view, still keeps is copied, though it was moved") {
+  Stages stages;
+  Item item = stages.get();
+  const Item other = item["n"];
+  const void* place = place_of(item["a"]);
+  stages.second.first.put(std::move(item)).value();
+  CHECK(place_of(stages.second.second.get().value()["a"]) != place);
+  item = stages.get();
+  const auto view = item["a"].array<double>();
+  stages.second.first.put(std::move(item)).value();
+  const Item got = stages.second.second.get().value();
+  CHECK(static_cast<const void*>(view.data()) != place_of(got["a"]));
+}
+
+TEST_CASE("an item of a message whose arrays are read-only is referred to, however often it is put") {
+  Stages stages;
+  const Item item = received(stages.first.first, stages.first.second, true);
+  for (int i = 0; i < 2; ++i) {
+    stages.second.first.put(item["a"]).value();
+    const Item got = stages.second.second.get().value();
+    CHECK(place_of(got) == place_of(item["a"]));
+    CHECK(got.view().read_only);
+  }
+}
+
+TEST_CASE("an item whose put fails is still there, and can be given by the next") {
+  Stages stages;
+  stages.fill_second();
+  Item item = stages.get();
+  const void* place = place_of(item["a"]);
+  CHECK(stages.second.first.put(std::move(item), 0s).code() == Code::kFull);
+  CHECK(has_numbers(item["a"]));  // NOLINT(bugprone-use-after-move)
+  stages.second.second.get().value();
+  stages.second.first.put(std::move(item), 0s).value();
+  CHECK(place_of(stages.second.second.get().value()["a"]) == place);
+}
+
+TEST_CASE("a value with a moved item gives it once, and copies it from then on") {
+  Stages stages;
+  Item item = stages.get();
+  const void* place = place_of(item["a"]);
+  const Value value = Dict{{"a", std::move(item)}};
+  stages.second.first.put(value).value();
+  const Item given = stages.second.second.get().value();
+  stages.second.first.put(value).value();
+  const Item copied = stages.second.second.get().value();
+  CHECK(place_of(given["a"]["a"]) == place);
+  CHECK(place_of(copied["a"]["a"]) != place);
+  CHECK(has_numbers(copied["a"]["a"]));
+}
+
+TEST_CASE("what one thread waits to give is copied by another's put meanwhile") {
+  Stages stages;
+  stages.fill_second();
+  Item item = stages.get();
+  const void* place = place_of(item["a"]);
+  const Value value(std::move(item));
+  Result<std::uint64_t> put{0};
+  Caller waiting([&, to = stages.second.first](const std::stop_token&) { put = to.put(value); });
+  stages.first.first.put(value).value();
+  const Item copied = stages.first.second.get().value();
+  stages.second.second.get().value();
+  waiting.join();
+  put.value();
+  CHECK(place_of(stages.second.second.get().value()["a"]) == place);
+  CHECK(place_of(copied["a"]) != place);
+}
+
+TEST_CASE("what a forked child puts on is copied") {
+  Stages stages;
+  Item item = stages.get();
+  const void* place = place_of(item["a"]);
+  Child child([&, to = stages.second.first] { return to.put(std::move(item), 30s).ok(); });
+  REQUIRE(child.succeeded());
+  const Item from_child = stages.second.second.get(30s).value();
+  stages.second.first.put(std::move(item)).value();
+  const Item from_parent = stages.second.second.get(30s).value();
+  CHECK(place_of(from_child["a"]) != place);
+  CHECK(place_of(from_parent["a"]) == place);
+  CHECK(has_numbers(from_child["a"]));
+}
+
+TEST_CASE("an item from another arena, or a small one, is copied when it is moved") {
+  Stages stages;
+  auto [sender, receiver] = make_pair({.arena = Arena::create({.max_bytes = 64 << 20}).value()});
+  Item item = stages.get();
+  sender.put(std::move(item)).value();
+  CHECK(has_numbers(receiver.get().value()["a"]));
+  sender.put(Dict{{"small", std::vector<int>{1, 2}}}).value();
+  sender.put(receiver.get().value()).value();
+  CHECK(receiver.get().value()["small"].as<std::vector<int>>() == std::vector<int>{1, 2});
+}
+
+TEST_CASE("the memory of what went on goes back when its last receiver lets go") {
+  Stages stages;
+  const std::uint64_t before = stages.arena.usage().used_bytes;
+  Item item = stages.get();
+  for (int i = 0; i < 10; ++i) {
+    stages.second.first.put(std::move(item)).value();
+    item = stages.second.second.get().value();
+  }
+  CHECK(has_numbers(item["a"]));
+  item = Item();
+  CHECK(stages.arena.usage().used_bytes == before);
+}
+
+TEST_CASE("an array of new_array() and a received one go in one message, each where it is") {
+  Stages stages;
+  Item item = stages.get();
+  const void* place = place_of(item["a"]);
+  const ArrayRef array = stages.arena.new_array(DType::kInt64, {5'000}).value();
+  stages.second.first.put(Dict{{"new", array}, {"old", std::move(item)}}).value();
+  const Item got = stages.second.second.get().value();
+  CHECK(place_of(got["new"]) == array.data);
+  CHECK(place_of(got["old"]["a"]) == place);
+}
