@@ -18,6 +18,7 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "shmtree/containers.h"
+#include "shmtree/flat.h"
 #include "shmtree/item.h"
 #include "shmtree/result.h"
 #include "shmtree/value.h"
@@ -152,6 +154,44 @@ class Sender {
   Result<std::uint64_t> put(Moved&& item, Timeout timeout, const std::stop_token& stop) const {
     return put_moved(item, timeout, stop);
   }
+  // --- messages without a tree around them (flat.h)
+
+  // Puts a copy of the bytes, which Python receives as `bytes`. (A span that is put as a Value is an array.) Errors as
+  // of put(); so it is with the others, and with `stop`.
+  Result<std::uint64_t> put_bytes(std::span<const std::byte> bytes, Timeout timeout = std::nullopt,
+                                  const std::stop_token& stop = {}) const;
+  // The bytes of a struct.
+  template <FlatStruct T>
+  Result<std::uint64_t> put_struct(const T& value, Timeout timeout = std::nullopt,
+                                   const std::stop_token& stop = {}) const {
+    return put_bytes(std::as_bytes(std::span<const T, 1>(&value, 1)), timeout, stop);
+  }
+  // A struct in shared memory, as T() makes it, to be written there and then put. Waits as new_array() does.
+  template <FlatStruct T>
+  requires std::is_default_constructible_v<T> Result<Loaned<T>> loan(Timeout timeout = std::nullopt,
+                                                                     const std::stop_token& stop = {})
+  const {
+    auto lent = lend(sizeof(T), timeout, stop);
+    if (!lent) return std::move(lent).error();
+    T* value = new (lent->second) T();
+    return Loaned<T>(std::move(lent->first), value);
+  }
+  // The same of `count` bytes, at least one, which are not initialised.
+  Result<LoanedBytes> loan_bytes(std::size_t count, Timeout timeout = std::nullopt,
+                                 const std::stop_token& stop = {}) const {
+    auto lent = lend(count, timeout, stop);
+    if (!lent) return std::move(lent).error();
+    return LoanedBytes(std::move(lent->first), {lent->second, count});
+  }
+  // Puts what was lent, without a copy: `put(std::move(loan))`. It is empty afterwards, and untouched after an error.
+  // kInvalid: it is empty, is of another arena, or is put by a forked child.
+  template <class T>
+  Result<std::uint64_t> put(Loaned<T>&& loan, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
+    auto ticket = put_lent(loan.block_.get(), timeout, stop);
+    if (ticket) loan.end();
+    return ticket;
+  }
+
   // Whether a small message would be taken at once.
   bool has_space() const;
 
@@ -187,6 +227,9 @@ class Sender {
   explicit Sender(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
   Result<std::uint64_t> put_moved(Item& item, Timeout timeout) const;
   Result<std::uint64_t> put_moved(Item& item, Timeout timeout, const std::stop_token& stop) const;
+  Result<std::pair<detail::LoanPointer, std::byte*>> lend(std::size_t bytes, Timeout timeout,
+                                                          const std::stop_token& stop) const;
+  Result<std::uint64_t> put_lent(detail::LoanedBlock* block, Timeout timeout, const std::stop_token& stop) const;
   template <class Put>
   Result<std::uint64_t> forward(Item& item, Put put) const;
   api::EndPointer state_;
@@ -233,6 +276,18 @@ class Receiver {
   // call.
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const;
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const;
+  // The next message as bytes (flat.h): of C++'s put_bytes(), put_struct() and loans, and bytes, bytearrays and arrays
+  // of uint8 that are put otherwise. Errors as of get(). kInvalid: the message is none of these, or (of get_struct) has
+  // another size than the struct; it is consumed, and the error has its ticket.
+  Result<FlatItem> get_bytes(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
+  // The same as a struct, copied out.
+  template <FlatStruct T>
+  Result<T> get_struct(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
+    T value;
+    Status got = get_into(std::as_writable_bytes(std::span<T, 1>(&value, 1)), timeout, stop);
+    if (!got) return std::move(got).error();
+    return value;
+  }
   // As get(); waits also while `max_unsettled` messages are taken and not settled.
   Result<TakenItem> take(Timeout timeout = std::nullopt) const;
   Result<TakenItem> take(Timeout timeout, const std::stop_token& stop) const;
@@ -258,6 +313,7 @@ class Receiver {
  private:
   friend struct api::ChannelState;
   explicit Receiver(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
+  Status get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const;
   api::EndPointer state_;
 };
 

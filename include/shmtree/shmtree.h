@@ -1,6 +1,6 @@
 // All of shmtree: channels, values to send, items received, and xtensor views where xtensor is installed.
 //
-// Reading order: result.h, value.h, item.h, containers.h, fields.h, array.h, pair.h.
+// Reading order: result.h, value.h, item.h, containers.h, fields.h, array.h, flat.h, pair.h.
 #pragma once
 
 #if __has_include(<xtensor/xarray.hpp>) || __has_include(<xtensor/containers/xarray.hpp>)
@@ -8,6 +8,7 @@
 #endif
 #include "shmtree/containers.h"
 #include "shmtree/fields.h"
+#include "shmtree/flat.h"
 #include "shmtree/item.h"
 #include "shmtree/pair.h"
 #include "shmtree/result.h"

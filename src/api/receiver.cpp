@@ -2,18 +2,13 @@
 #include <algorithm>
 #include <new>
 
-#include "api/state.h"
-#include "endpoint/receive.h"
+#include "api/receiving.h"
 #include "endpoint/transfer.h"
 #include "value/codec.h"
 
 namespace shmtree {
 
-namespace {
-
-using api::ChannelState;
-using channel::End;
-using platform::WaitContext;
+namespace api {
 
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   std::vector<std::span<const std::byte>> blocks;
@@ -39,10 +34,21 @@ Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   return error;
 }
 
-// Want of memory says nothing of the message: another try, here or elsewhere, may do. All else is its own fault.
-bool is_innocent(const Error& error) noexcept {
-  return error.code == Code::kOutOfSharedMemory;
+std::unique_ptr<channel::Received>& spare_of_thread() {
+  thread_local std::unique_ptr<channel::Received> spare;
+  if (spare == nullptr) spare = std::make_unique<channel::Received>();
+  return spare;
 }
+
+}  // namespace api
+
+namespace {
+
+using api::ChannelState;
+using api::receiving;
+using api::spare_of_thread;
+using channel::End;
+using platform::WaitContext;
 
 // What endpoint::receive() makes of messages.
 class Items {
@@ -51,8 +57,8 @@ class Items {
   explicit Items(ChannelState& state) noexcept : state_(state) {}
 
   Object decode(channel::Channel& channel, channel::Incoming& message, bool* innocent) {
-    Result<Item> item = or_out_of_memory([&] { return to_item(*channel.arena(), message); });
-    *innocent = !item && is_innocent(item.error());
+    Result<Item> item = or_out_of_memory([&] { return api::to_item(*channel.arena(), message); });
+    *innocent = !item && api::is_innocent(item.error());
     return item;
   }
   Object failed(Error error) { return state_.told(std::move(error)); }
@@ -60,13 +66,6 @@ class Items {
  protected:
   ChannelState& state_;
 };
-
-// What a thread that has no memory gives a message back in.
-std::unique_ptr<channel::Received>& spare_of_thread() {
-  thread_local std::unique_ptr<channel::Received> spare;
-  if (spare == nullptr) spare = std::make_unique<channel::Received>();
-  return spare;
-}
 
 Result<Item> receive(ChannelState& state, const WaitContext& wait) {
   Items items(state);
@@ -107,24 +106,6 @@ Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, co
   items.add(std::move(first));
   endpoint::receive_rest(items, *state.channel, spare);
   return items.take();
-}
-
-// `act` on the channel of a receiver that is open and has no error to tell first.
-template <class Act>
-auto unless_deferred(ChannelState& state, Act act) -> decltype(act()) {
-  if (auto error = state.take_deferred()) return *std::move(error);
-  return act();
-}
-template <class Act>
-auto receiving(ChannelState& state, const Timeout& timeout, Act act) -> decltype(act(WaitContext{})) {
-  return api::with_open(state, "receiver",
-                        [&] { return unless_deferred(state, [&] { return act(state.wait(timeout)); }); });
-}
-template <class Act>
-auto receiving(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Act act)
-    -> decltype(act(WaitContext{})) {
-  return api::until_stopped(state, "receiver", timeout, stop,
-                            [&](const WaitContext& wait) { return unless_deferred(state, [&] { return act(wait); }); });
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "format/flat.h"
+#include "platform/copy.h"
 #include "platform/file.h"
 
 namespace shmtree::endpoint {
@@ -27,6 +29,38 @@ Error in_time(Error error) {
 
 }  // namespace
 
+Result<memory::OwnedBlock> message_block(channel::Channel& channel, std::uint64_t bytes, const WaitContext& wait) {
+  Status room = channel.wait_for_room(bytes, wait);
+  if (!room) return std::move(room).error();
+  auto block = channel.arena()->allocate(bytes, memory::BlockKind::kMessage, wait);
+  if (!block) return in_time(std::move(block).error());
+  return block;
+}
+
+Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, InlineFrame& scratch, Outgoing& out,
+                  const WaitContext& wait) {
+  if (const std::uint64_t bytes = format::flat_text_bytes(run.size()); bytes <= channel.inline_bytes()) {
+    format::write_flat_text(scratch.bytes, run);
+    out.block.abandon();
+    out.inline_frame = {scratch.bytes, static_cast<std::size_t>(bytes)};
+    return success();
+  }
+  if (run.size() > format::kMaxFrameBytes - format::kFlatBuffer) {
+    return Error{.code = Code::kMessageTooLarge, .message = "The message has more than 256 TiB."};
+  }
+  const std::uint64_t bytes = format::flat_buffer_bytes(run.size());
+  auto block = message_block(channel, bytes, wait);
+  if (!block) return std::move(block).error();
+  if (block->cold() && bytes >= kColdCopy) {
+    platform::populate(block->data(), memory::round_up(bytes, memory::kPageBytes));
+  }
+  format::write_flat_prefix(block->data(), run.size());
+  platform::copy_bytes(block->data() + format::kFlatBuffer, run.data(), run.size());
+  out.block = std::move(*block);
+  out.bytes = bytes;
+  return success();
+}
+
 Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred, channel::Channel& channel,
              InlineFrame& scratch, Outgoing& out, const WaitContext& wait) {
   const std::uint64_t frame_bytes = builder.total_bytes();
@@ -38,10 +72,8 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
     return success();
   }
   const std::uint64_t bytes = block_bytes(frame_bytes, referred.size());
-  Status room = channel.wait_for_room(bytes, wait);
-  if (!room) return std::move(room).error();
-  auto block = channel.arena()->allocate(bytes, memory::BlockKind::kMessage, wait);
-  if (!block) return in_time(std::move(block).error());
+  auto block = message_block(channel, bytes, wait);
+  if (!block) return std::move(block).error();
   {
     const platform::BlockingScope released(builder.buffer_bytes() > kLongCopy ? wait.hooks : nullptr);
     if (block->cold() && frame_bytes >= kColdCopy) {

@@ -24,6 +24,14 @@ struct InlineFrame {
 Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred, channel::Channel& channel,
              InlineFrame& scratch, channel::Outgoing& out, const platform::WaitContext& wait);
 
+// A block for a message of `bytes`, for which room is waited first. Errors as of stage().
+Result<memory::OwnedBlock> message_block(channel::Channel& channel, std::uint64_t bytes,
+                                         const platform::WaitContext& wait);
+
+// Stages a frame of nothing but bytes (format/flat.h), as stage() does the builder's.
+Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, InlineFrame& scratch,
+                  channel::Outgoing& out, const platform::WaitContext& wait);
+
 // The bytes of the blocks that a received frame's external references stand for, `referred` being what
 // BlockTable::referred_to_by() says of the frame's block; valid as long as that is held. Empty for one that is gone.
 std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,

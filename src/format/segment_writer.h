@@ -63,6 +63,11 @@ class SegmentWriter {
     std::memcpy(begin, data, count);
   }
 
+  // As bytes(), for the last column, whose bytes are written elsewhere.
+  void text_pointer(std::size_t field, std::size_t count) noexcept {
+    if (count != 0) list(field, Segment::kBytes, count, (count + 7) / 8);
+  }
+
   void words(std::size_t field, const void* data, std::size_t count) noexcept {
     if (count == 0) return;
     std::memcpy(list(field, Segment::kWords, count, count), data, 8 * count);

@@ -14,10 +14,10 @@ Error error_at(std::string_view way, Error error) {
   return error;
 }
 Error error_at(std::size_t position, Error error) {
-  return error_at("[" + std::to_string(position) + "]", std::move(error));
+  return error_at(std::string("[") + std::to_string(position) + "]", std::move(error));
 }
 Error error_at_key(std::string_view key, Error error) {
-  return error_at("[\"" + std::string(key.substr(0, 100)) + "\"]", std::move(error));
+  return error_at(std::string("[\"") + std::string(key.substr(0, 100)) + "\"]", std::move(error));
 }
 
 Status check_size(const Item& item, std::size_t wanted) {

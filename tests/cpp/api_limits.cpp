@@ -365,3 +365,58 @@ TEST_CASE("an item that there is no memory to send on stays, and its arrays are 
       });
   CHECK(arena.usage().used_bytes == used);
 }
+
+namespace {
+
+struct Large {
+  int first = 7;
+  char rest[40'000] = {};
+};
+void get_flat(Receiving& state) {
+  const auto bytes = state.receiver.get_bytes(0s);
+  if (bytes) state.got.resize(bytes->size() == sizeof(Large) && bytes->as<Large>().first == 7 ? 1 : 0);
+}
+void get_copied(Receiving& state) {
+  const auto large = state.receiver.get_struct<Large>(0s);
+  if (large) state.got.resize(large->first == 7 ? 1 : 0);
+}
+
+}  // namespace
+
+TEST_CASE("bytes that a receiving call has no memory for are what the next one returns") {
+  const Receive receive = GENERATE(as<Receive>{}, &get_flat, &get_copied);
+  fail_each_allocation(
+      [&] { return with_two([](const shmtree::Sender& sender) { sender.put_struct(Large{}).value(); }); },
+      [&](Receiving& state) { state.threw = !throws_nothing([&] { receive(state); }); },
+      [&](Receiving& state, bool reached) {
+        REQUIRE_FALSE(state.threw);
+        REQUIRE((reached || !state.got.empty()));
+        REQUIRE(state.receiver.size() == 2 - state.got.size());
+        if (state.got.empty()) receive(state);
+        REQUIRE(state.got.size() == 1);
+      });
+}
+
+TEST_CASE("a loan that there is no memory for is none, and what cannot be put stays") {
+  const shmtree::Arena arena = new_arena();
+  auto [sender, receiver] = shmtree::make_pair({.arena = arena});
+  sender.put(0).value();
+  receiver.get().value();
+  const std::uint64_t used = arena.usage().used_bytes;
+  fail_each_allocation([] { return false; },
+                       [&](bool& put) {
+                         auto loan = sender.loan<Large>(0s);
+                         if (loan) put = sender.put(std::move(*loan), 0s).ok();
+                       },
+                       [&](bool put, bool reached) {
+                         REQUIRE((put || reached));
+                         REQUIRE(receiver.size() == (put ? 1 : 0));
+                         if (put) REQUIRE(receiver.get_struct<Large>(0s).value().first == 7);
+                         REQUIRE(arena.usage().used_bytes == used);
+                       });
+  fail_each_allocation([] { return false; }, [&](bool& put) { put = sender.put_struct(Large{}, 0s).ok(); },
+                       [&](bool put, bool) {
+                         REQUIRE(receiver.size() == (put ? 1 : 0));
+                         if (put) receiver.get_bytes(0s).value();
+                       });
+}

@@ -1,0 +1,126 @@
+/// Messages without a tree around them: runs of bytes, and structs that can be copied as bytes.
+///
+///     sender.put_struct(Pose{1, 2, 3}).value();              // copied
+///     auto loan = sender.loan<Image>().value();              // written where it stays
+///     loan->width = 640;
+///     sender.put(std::move(loan)).value();                   // gone: it cannot be given twice
+///
+///     Pose pose = receiver.get_struct<Pose>().value();       // copied out
+///     shmtree::FlatItem bytes = receiver.get_bytes().value();
+///     const Image& image = bytes.as<Image>();                // where it lies
+///
+/// In Python such a message is `bytes`, and `bytes` that Python puts are such a message; get() of C++ makes an Item of
+/// it. A struct goes as its bytes, padding included: sender and receiver must mean the same struct, and pointers in it
+/// are nobody's. The size is checked, nothing else can be.
+/// Ownership: a FlatItem keeps its message, a Loaned its memory. Thread safety: values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "shmtree/result.h"
+
+namespace shmtree {
+
+class Receiver;
+class Sender;
+
+/// What put_struct(), get_struct() and loan() take.
+template <class T>
+concept FlatStruct = std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T> && !std::is_pointer_v<T> &&
+                     !std::is_array_v<T> && std::is_same_v<T, std::remove_cv_t<T>> && alignof(T) <= 64;
+
+namespace detail {
+Error other_size(std::size_t found, std::size_t wanted);
+struct LoanedBlock;
+struct EndLoan {
+  void operator()(LoanedBlock* block) const noexcept;
+};
+using LoanPointer = std::unique_ptr<LoanedBlock, EndLoan>;
+}  // namespace detail
+
+/// The bytes of a received message, where they lie: aligned to 64.
+class FlatItem {
+ public:
+  FlatItem() noexcept = default;
+
+  /// Valid as long as this, or a copy of it, lives.
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  std::size_t size() const noexcept { return bytes_.size(); }
+
+  /// The struct in place. Throws BadResult (kInvalid) when the message has another number of bytes.
+  template <FlatStruct T>
+  const T& as() const& {
+    if (bytes_.size() != sizeof(T)) throw BadResult(detail::other_size(bytes_.size(), sizeof(T)));
+    return *std::launder(reinterpret_cast<const T*>(bytes_.data()));
+  }
+  template <FlatStruct T>
+  T as() const&& {
+    return static_cast<const FlatItem&>(*this).as<T>();
+  }
+
+ private:
+  friend class Receiver;
+  FlatItem(std::shared_ptr<const void> hold, std::span<const std::byte> bytes) noexcept
+      : hold_(std::move(hold)), bytes_(bytes) {}
+  std::shared_ptr<const void> hold_{};
+  std::span<const std::byte> bytes_{};
+};
+
+/// A struct in shared memory, to be written and then put: Sender::loan(). Empty once it was put, or moved from. The
+/// memory counts as used, and goes back with the loan unless it was put. In a forked child it cannot be put, and is not
+/// to be written.
+template <class T>
+class Loaned {
+ public:
+  Loaned(Loaned&& other) noexcept : value_(std::exchange(other.value_, nullptr)), block_(std::move(other.block_)) {}
+  Loaned& operator=(Loaned&& other) noexcept {
+    value_ = std::exchange(other.value_, nullptr);
+    block_ = std::move(other.block_);
+    return *this;
+  }
+
+  explicit operator bool() const noexcept { return value_ != nullptr; }
+  /// Undefined when it is empty.
+  T* operator->() const noexcept { return value_; }
+  T& operator*() const noexcept { return *value_; }
+
+ private:
+  friend class Sender;
+  Loaned(detail::LoanPointer block, T* value) noexcept : value_(value), block_(std::move(block)) {}
+  void end() noexcept { *this = Loaned(nullptr, nullptr); }
+  T* value_;
+  detail::LoanPointer block_;
+};
+
+/// The same of a run of bytes, aligned to 64 and not initialised: Sender::loan_bytes().
+template <>
+class Loaned<std::byte[]> {
+ public:
+  Loaned(Loaned&& other) noexcept : value_(std::exchange(other.value_, {})), block_(std::move(other.block_)) {}
+  Loaned& operator=(Loaned&& other) noexcept {
+    value_ = std::exchange(other.value_, {});
+    block_ = std::move(other.block_);
+    return *this;
+  }
+
+  explicit operator bool() const noexcept { return value_.data() != nullptr; }
+  /// No bytes when it is empty.
+  std::span<std::byte> bytes() const noexcept { return value_; }
+
+ private:
+  friend class Sender;
+  Loaned(detail::LoanPointer block, std::span<std::byte> value) noexcept : value_(value), block_(std::move(block)) {}
+  void end() noexcept { *this = Loaned(nullptr, {}); }
+  std::span<std::byte> value_;
+  detail::LoanPointer block_;
+};
+using LoanedBytes = Loaned<std::byte[]>;
+
+}  // namespace shmtree

@@ -1,0 +1,200 @@
+// Messages of nothing but bytes.
+#include "shmtree/flat.h"
+
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "api/receiving.h"
+#include "endpoint/transfer.h"
+#include "format/flat.h"
+#include "platform/machine.h"
+
+namespace shmtree {
+
+using api::ChannelState;
+using channel::Incoming;
+using platform::WaitContext;
+using ByteRun = std::span<const std::byte>;
+
+namespace detail {
+
+// Written, and then put, by one process: in a forked child it is the parent's.
+struct LoanedBlock {
+  std::shared_ptr<memory::Arena> arena;
+  memory::OwnedBlock block;
+  std::uint64_t frame_bytes;
+  int process = platform::process_id();
+};
+
+void EndLoan::operator()(LoanedBlock* block) const noexcept {
+  delete block;
+}
+
+Error other_size(std::size_t found, std::size_t wanted) {
+  return Error{.code = Code::kInvalid,
+               .message = "The message has " + std::to_string(found) + " bytes, and the struct that was asked for " +
+                          std::to_string(wanted) + "."};
+}
+
+}  // namespace detail
+
+namespace {
+
+// `act` of an open end; without a stop_token that could stop anything it costs nothing.
+template <class Act>
+auto sending(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Act act)
+    -> decltype(act(WaitContext{})) {
+  if (stop.stop_possible()) return api::until_stopped(state, "sender", timeout, stop, act);
+  return api::with_open(state, "sender", [&] { return act(state.wait(timeout)); });
+}
+
+Result<std::uint64_t> told(ChannelState& state, Result<std::uint64_t> ticket) {
+  if (!ticket) return state.told(std::move(ticket).error());
+  return ticket;
+}
+
+}  // namespace
+
+// --- sending ---------------------------------------------------------------------------------------------------------
+
+Result<std::uint64_t> Sender::put_bytes(ByteRun bytes, Timeout timeout, const std::stop_token& stop) const {
+  return sending(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
+    endpoint::InlineFrame scratch;
+    channel::Outgoing outgoing;
+    Status staged = endpoint::stage_flat(bytes, *state_->channel, scratch, outgoing, wait);
+    if (!staged) return state_->told(std::move(staged).error());
+    return told(*state_, state_->channel->put(outgoing, wait));
+  });
+}
+
+Result<std::pair<detail::LoanPointer, std::byte*>> Sender::lend(std::size_t bytes, Timeout timeout,
+                                                                const std::stop_token& stop) const {
+  using Lent = std::pair<detail::LoanPointer, std::byte*>;
+  return sending(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<Lent> {
+    if (bytes == 0) return Error{Code::kInvalid, "a loan of no bytes"};
+    if (bytes > format::kMaxFrameBytes - format::kFlatBuffer) {
+      return Error{Code::kMessageTooLarge, "a loan of more than 256 TiB"};
+    }
+    const auto& arena = state_->channel->arena();
+    const std::uint64_t frame_bytes = format::flat_buffer_bytes(bytes);
+    detail::LoanPointer lent(new detail::LoanedBlock{.arena = arena, .block = {}, .frame_bytes = frame_bytes});
+    auto block = arena->allocate(frame_bytes, memory::BlockKind::kMessage, wait);
+    if (!block) return state_->told(std::move(block).error());
+    std::byte* begin = block->data();
+    format::write_flat_prefix(begin, bytes);
+    lent->block = std::move(*block);
+    return Lent(std::move(lent), begin + format::kFlatBuffer);
+  });
+}
+
+Result<std::uint64_t> Sender::put_lent(detail::LoanedBlock* lent, Timeout timeout, const std::stop_token& stop) const {
+  return sending(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
+    if (lent == nullptr || !lent->block.valid())
+      return Error{Code::kInvalid, "an empty loan: it was put, or moved from"};
+    if (lent->process != platform::process_id())
+      return Error{Code::kInvalid, "the loan of the process that forked this one"};
+    if (lent->arena != state_->channel->arena()) return Error{Code::kInvalid, "a loan of another arena"};
+    channel::Outgoing outgoing{.block = std::move(lent->block), .bytes = lent->frame_bytes};
+    auto ticket = state_->channel->put(outgoing, wait);
+    if (!ticket) lent->block = std::move(outgoing.block);
+    return told(*state_, std::move(ticket));
+  });
+}
+
+// --- receiving -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Error no_bytes(const Incoming& message, std::string reason) {
+  return Error{.code = Code::kInvalid,
+               .message = "message " + std::to_string(message.ticket()) + ": " + std::move(reason),
+               .ticket = message.ticket()};
+}
+
+// The bytes in any other message that is made of bytes.
+Result<ByteRun> bytes_in(const Item& item) {
+  if (item.kind() == Kind::kBytes || item.kind() == Kind::kLongBytes || item.kind() == Kind::kByteArray ||
+      item.kind() == Kind::kLongByteArray) {
+    return item.try_as<ByteRun>();
+  }
+  const auto array = item.try_view();
+  if (array && array->dtype == DType::kUInt8 && array->c_order) return ByteRun(array->data, array->elements);
+  return item.mismatch("run of bytes");
+}
+
+// What endpoint::receive() makes of a message: `Made` of its bytes. `make` is given these, and the Item that they are
+// in if they are in one.
+template <class Made, class Make>
+class FlatCodec {
+ public:
+  using Object = Result<Made>;
+  FlatCodec(ChannelState& state, Make make) : state_(state), make_(std::move(make)) {}
+
+  Object decode(channel::Channel& channel, Incoming& message, bool* innocent) {
+    Object made = or_out_of_memory([&] { return of(*channel.arena(), message); });
+    *innocent = !made && api::is_innocent(made.error());
+    return made;
+  }
+  Object failed(Error error) { return state_.told(std::move(error)); }
+
+ private:
+  Object of(memory::Arena& arena, Incoming& message) {
+    if (const auto run = format::flat_run(message.frame())) return make_(arena, message, *run, nullptr);
+    Result<Item> item = api::to_item(arena, message);
+    if (!item) return std::move(item).error();
+    const Result<ByteRun> bytes = bytes_in(*item);
+    if (!bytes) return no_bytes(message, bytes.error().message);
+    return make_(arena, message, *bytes, &*item);
+  }
+  ChannelState& state_;
+  Make make_;
+};
+
+template <class Made, class Make>
+Result<Made> receive(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Make make) {
+  return api::receiving(state, timeout, stop, [&](const WaitContext& wait) {
+    FlatCodec<Made, Make> codec(state, make);
+    return endpoint::receive(codec, *state.channel, api::spare_of_thread(), wait);
+  });
+}
+
+// Aligned as a buffer is.
+std::pair<std::shared_ptr<const void>, ByteRun> copy_of(ByteRun run) {
+  struct alignas(format::kBufferAlignment) Line {
+    std::byte bytes[format::kBufferAlignment];
+  };
+  auto lines = std::make_shared_for_overwrite<Line[]>(run.size() / sizeof(Line) + 1);
+  auto* begin = reinterpret_cast<std::byte*>(lines.get());
+  if (!run.empty()) std::memcpy(begin, run.data(), run.size());
+  return {std::move(lines), {begin, run.size()}};
+}
+
+}  // namespace
+
+Result<FlatItem> Receiver::get_bytes(Timeout timeout, const std::stop_token& stop) const {
+  const auto make = [](memory::Arena& arena, Incoming& message, ByteRun run, const Item* item) -> Result<FlatItem> {
+    const bool aligned = std::bit_cast<std::uintptr_t>(run.data()) % format::kBufferAlignment == 0;
+    if (!message.in_block() || !aligned || run.size() <= endpoint::kCopiedMessageBytes ||
+        endpoint::is_hoarding(arena, message, {})) {
+      auto copy = copy_of(run);
+      return FlatItem(std::move(copy.first), copy.second);
+    }
+    if (item != nullptr) return FlatItem(std::make_shared<const Item>(*item), run);
+    auto lease = message.adopt();
+    if (!lease) return std::move(lease).error();
+    return FlatItem(std::make_shared<memory::Lease>(std::move(*lease)), run);
+  };
+  return receive<FlatItem>(*state_, timeout, stop, make);
+}
+
+Status Receiver::get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const {
+  const auto make = [out](memory::Arena&, Incoming& message, ByteRun run, const Item*) -> Status {
+    if (run.size() != out.size()) return no_bytes(message, detail::other_size(run.size(), out.size()).message);
+    std::memcpy(out.data(), run.data(), out.size());
+    return success();
+  };
+  return receive<Unit>(*state_, timeout, stop, make);
+}
+
+}  // namespace shmtree

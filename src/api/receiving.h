@@ -1,0 +1,42 @@
+// What all calls of a Receiver have in common.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "api/state.h"
+#include "endpoint/receive.h"
+
+namespace shmtree::api {
+
+// The Item of a message; its error has the ticket.
+Result<Item> to_item(memory::Arena& arena, channel::Incoming& message);
+
+// Want of memory says nothing of the message: another try, here or elsewhere, may do. All else is its own fault.
+inline bool is_innocent(const Error& error) noexcept {
+  return error.code == Code::kOutOfSharedMemory;
+}
+
+// What a thread that has no memory gives a message back in.
+std::unique_ptr<channel::Received>& spare_of_thread();
+
+// `act` on the channel of a receiver that is open and has no error to tell first.
+template <class Act>
+auto unless_deferred(ChannelState& state, Act act) -> decltype(act()) {
+  if (auto error = state.take_deferred()) return *std::move(error);
+  return act();
+}
+template <class Act>
+auto receiving(ChannelState& state, const Timeout& timeout, Act act) -> decltype(act(platform::WaitContext{})) {
+  return with_open(state, "receiver", [&] { return unless_deferred(state, [&] { return act(state.wait(timeout)); }); });
+}
+template <class Act>
+auto receiving(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Act act)
+    -> decltype(act(platform::WaitContext{})) {
+  if (!stop.stop_possible()) return receiving(state, timeout, std::move(act));
+  return until_stopped(state, "receiver", timeout, stop, [&](const platform::WaitContext& wait) {
+    return unless_deferred(state, [&] { return act(wait); });
+  });
+}
+
+}  // namespace shmtree::api

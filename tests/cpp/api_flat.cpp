@@ -1,0 +1,183 @@
+// Runs of bytes and structs as messages, copied or lent.
+#include <chrono>
+#include <cstring>
+
+#include "shmtree/shmtree.h"
+#include "support/catch2.h"
+#include "support/process.h"
+
+using namespace std::chrono_literals;
+using namespace shmtree;
+using shmtree::test::Child;
+
+namespace {
+
+struct Pose {
+  double x = 0, y = 0;
+  std::int32_t id = -1;
+};
+struct alignas(64) Image {
+  std::uint32_t width = 0, height = 0;
+  std::uint8_t pixels[100'000];
+};
+
+std::vector<std::byte> some_bytes(std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i * 7 + 1);
+  return bytes;
+}
+
+Arena new_arena() {
+  return Arena::create({.max_bytes = 16 << 20}).value();
+}
+
+}  // namespace
+
+TEST_CASE("bytes of every size arrive as they are, aligned") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  for (const std::size_t count : {0, 1, 8, 255, 1'000, 1'100, 1'200, 5'000, 16'384, 16'385, 1'000'000}) {
+    INFO(count << " bytes");
+    const auto bytes = some_bytes(count);
+    sender.put_bytes(bytes).value();
+    const FlatItem got = receiver.get_bytes().value();
+    CHECK(std::ranges::equal(got.bytes(), bytes));
+    CHECK(std::bit_cast<std::uintptr_t>(got.bytes().data()) % 64 == 0);
+  }
+}
+
+TEST_CASE("bytes are an Item of bytes for who gets one, and come from such messages") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  for (const std::size_t count : {0, 10, 1'000, 50'000}) {
+    const auto bytes = some_bytes(count);
+    sender.put_bytes(bytes).value();
+    CHECK(std::ranges::equal(receiver.get().value().as<std::span<const std::byte>>(), bytes));
+    sender.put(Bytes{std::string(count, 'x')}).value();
+    CHECK(receiver.get_bytes().value().size() == count);
+    sender.put(std::span<const std::byte>(bytes)).value();  // an array of uint8
+    CHECK(std::ranges::equal(receiver.get_bytes().value().bytes(), bytes));
+  }
+}
+
+TEST_CASE("a struct arrives as it is, copied or in place") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  sender.put_struct(Pose{1, 2, 3}).value();
+  const Pose pose = receiver.get_struct<Pose>().value();
+  CHECK((pose.x == 1 && pose.y == 2 && pose.id == 3));
+  const auto image = std::make_unique<Image>();
+  image->width = 640;
+  image->pixels[99'999] = 7;
+  sender.put_struct(*image).value();
+  const FlatItem got = receiver.get_bytes().value();
+  CHECK(got.as<Image>().width == 640);
+  CHECK(got.as<Image>().pixels[99'999] == 7);
+}
+
+TEST_CASE("a message of another size, or kind, is an error that names both and has its ticket") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  sender.put_struct(std::int32_t{5}).value();
+  const auto smaller = receiver.get_struct<Pose>();
+  REQUIRE(smaller.code() == Code::kInvalid);
+  CHECK(smaller.error().message == "message 0: The message has 4 bytes, and the struct that was asked for 24.");
+  sender.put(Dict{{"a", 1}}).value();
+  const auto other = receiver.get_bytes();
+  REQUIRE(other.code() == Code::kInvalid);
+  CHECK(other.error().message == "message 1: The item is a str_dict, which is no run of bytes.");
+  CHECK(other.error().ticket == 1);
+  CHECK(receiver.empty());
+  sender.put_struct(std::int32_t{5}).value();
+  const FlatItem item = receiver.get_bytes().value();
+  CHECK_THROWS_AS(item.as<Pose>(), BadResult);
+}
+
+TEST_CASE("a loan is written where it is received, and is gone once it was put") {
+  const Arena arena = new_arena();
+  auto [sender, receiver] = make_pair({.arena = arena});
+  const std::uint64_t before = arena.usage().used_bytes;
+  {
+    Loaned<Image> loan = sender.loan<Image>().value();
+    CHECK(loan->width == 0);  // as Image() makes it
+    loan->width = 320;
+    const Image* place = &*loan;
+    sender.put(std::move(loan)).value();
+    CHECK_FALSE(loan);  // NOLINT(bugprone-use-after-move)
+    CHECK(sender.put(std::move(loan)).code() == Code::kInvalid);
+    const FlatItem got = receiver.get_bytes().value();
+    CHECK(&got.as<Image>() == place);
+    CHECK(got.as<Image>().width == 320);
+  }
+  CHECK(arena.usage().used_bytes == before);
+}
+
+TEST_CASE("a loan of bytes is theirs, and goes back when it is not put") {
+  const Arena arena = new_arena();
+  auto [sender, receiver] = make_pair({.arena = arena});
+  const std::uint64_t before = arena.usage().used_bytes;
+  LoanedBytes loan = sender.loan_bytes(100'000).value();
+  CHECK(loan.bytes().size() == 100'000);
+  std::memset(loan.bytes().data(), 3, 100'000);
+  sender.put(std::move(loan)).value();
+  CHECK(receiver.get().value().as<std::vector<unsigned char>>()[99'999] == 3);
+  CHECK(sender.loan_bytes(0).code() == Code::kInvalid);
+  CHECK(sender.loan_bytes(SIZE_MAX).code() == Code::kMessageTooLarge);
+  CHECK(sender.loan_bytes(64 << 20).code() == Code::kMessageTooLarge);
+  {
+    const LoanedBytes unused = sender.loan_bytes(1'000).value();
+    CHECK(arena.usage().used_bytes > before);
+  }
+  CHECK(arena.usage().used_bytes == before);
+}
+
+TEST_CASE("a loan whose put fails stays, and is put by the next") {
+  auto [sender, receiver] = make_pair({.capacity = 1, .arena = new_arena()});
+  sender.put(0).value();
+  receiver.get().value();
+  sender.put("full").value();
+  Loaned<Pose> loan = sender.loan<Pose>().value();
+  loan->id = 9;
+  CHECK(sender.put(std::move(loan), 0s).code() == Code::kFull);
+  REQUIRE(loan);  // NOLINT(bugprone-use-after-move)
+  receiver.get().value();
+  sender.put(std::move(loan), 0s).value();
+  CHECK(receiver.get_struct<Pose>().value().id == 9);
+}
+
+TEST_CASE("a loan of another arena, or of the parent process, is not put") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  auto [other_sender, other_receiver] = make_pair({.arena = new_arena()});
+  Loaned<Pose> loan = sender.loan<Pose>().value();
+  CHECK(other_sender.put(std::move(loan)).code() == Code::kInvalid);
+  Child child([&, to = sender] { return to.put(std::move(loan), 0s).code() == Code::kInvalid; });
+  CHECK(child.succeeded());
+  sender.put(std::move(loan)).value();
+  CHECK(receiver.get_struct<Pose>().value().id == -1);
+}
+
+TEST_CASE("a loan outlives its sender") {
+  const Arena arena = new_arena();
+  auto [sender, receiver] = make_pair({.arena = arena});
+  const std::uint64_t before = arena.usage().used_bytes;
+  {
+    Loaned<Pose> loan = sender.loan<Pose>().value();
+    sender.close();
+    loan->x = 1;
+    CHECK(sender.put(std::move(loan)).code() == Code::kClosed);
+  }
+  CHECK(arena.usage().used_bytes <= before);
+}
+
+TEST_CASE("a full channel, an empty one, a closed end and a stop are results of these calls, too") {
+  auto [sender, receiver] = make_pair({.capacity = 1, .arena = new_arena()});
+  CHECK(receiver.get_bytes(0s).code() == Code::kEmpty);
+  CHECK(receiver.get_struct<Pose>(0s).code() == Code::kEmpty);
+  sender.put_bytes({}).value();
+  CHECK(sender.put_struct(Pose{}, 0s).code() == Code::kFull);
+  CHECK(sender.put_bytes(some_bytes(5'000), 0s).code() == Code::kFull);
+  std::stop_source stop;
+  stop.request_stop();
+  CHECK(sender.put_struct(Pose{}, std::nullopt, stop.get_token()).code() == Code::kInterrupted);
+  CHECK(receiver.get_bytes().value().size() == 0);
+  CHECK(receiver.get_bytes(std::nullopt, stop.get_token()).code() == Code::kInterrupted);
+  sender.close();
+  CHECK(receiver.get_struct<Pose>().code() == Code::kClosed);
+  CHECK(sender.put_bytes({}).code() == Code::kClosed);
+}
