@@ -16,10 +16,13 @@
 
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -140,6 +143,22 @@ class Sender {
   //   memory. kClosed: closed here, or full with no receivers left; kPeerDied the same if one was killed.
   Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt) const;
   Result<std::uint64_t> put(const Value& value, Timeout timeout, const std::stop_token& stop) const;
+  // Puts all of them, in order; small ones go together, which costs less than each alone. `timeout` is for all. After
+  // an error `completed` says how many went; the others did not. Errors as of put().
+  Status put_many(std::span<const Value> values, Timeout timeout = std::nullopt,
+                  const std::stop_token& stop = {}) const;
+  // The same of a range of anything that becomes a Value.
+  template <std::ranges::input_range Range>
+  requires(Sendable<std::ranges::range_reference_t<Range>> &&
+           !std::same_as<std::ranges::range_value_t<Range>, Value>) Status
+      put_many(Range&& range, Timeout timeout = std::nullopt, const std::stop_token& stop = {})
+  const {
+    return or_out_of_memory([&] {
+      std::vector<Value> values;
+      for (auto&& each : range) values.push_back(Value(std::forward<decltype(each)>(each)));
+      return put_many(std::span<const Value>(values), timeout, stop);
+    });
+  }
   // Sends a received Item on: `put(std::move(item))`. Its arrays are not copied where they lie in this channel's arena,
   // when it is the last Item of its message (views of xtensor count): the receiver gets them at the same place, and
   // other views of them here are not to be used any more. As a part of a Value the same: `Dict{{"obs",
@@ -296,6 +315,13 @@ class Receiver {
   // kCorrupt: one was damaged; it is consumed. kOutOfSharedMemory: for one of them there is no memory; all stay.
   Result<std::vector<TakenItem>> rejected() const;
 
+  // All messages to the end of the stream: `for (const Item& item : receiver)`. Waits for each; the one before is let
+  // go of first, unless it was copied. Ends when get() would say kClosed, also because this end was closed. Throws
+  // BadResult for every other error; begin() goes on after it. One at a time.
+  class Iterator;
+  Iterator begin() const;
+  std::default_sentinel_t end() const noexcept { return {}; }
+
   std::uint64_t size() const;
   bool empty() const { return size() == 0; }
   // Readable while a call of get() would return at once; owned by the channel, and closed with the process's last
@@ -312,10 +338,51 @@ class Receiver {
 
  private:
   friend struct api::ChannelState;
+  friend Result<std::vector<std::size_t>> wait(std::span<const Receiver>, Timeout, const std::stop_token&);
   explicit Receiver(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
   Status get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const;
   api::EndPointer state_;
 };
+
+class Receiver::Iterator {
+ public:
+  using value_type = Item;
+  using difference_type = std::ptrdiff_t;
+  using iterator_category = std::input_iterator_tag;
+  using pointer = const Item*;
+  using reference = const Item&;
+
+  const Item& operator*() const noexcept { return *item_; }
+  const Item* operator->() const noexcept { return &*item_; }
+  Iterator& operator++() {
+    item_.reset();
+    Result<Item> next = receiver_.get();
+    if (next) {
+      item_ = std::move(*next);
+    } else if (next.code() != Code::kClosed) {
+      throw BadResult(std::move(next).error());
+    }
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  bool operator==(std::default_sentinel_t) const noexcept { return !item_; }
+
+ private:
+  friend class Receiver;
+  explicit Iterator(const Receiver& receiver) : receiver_(receiver) { ++*this; }
+  Receiver receiver_;
+  std::optional<Item> item_{};
+};
+
+inline Receiver::Iterator Receiver::begin() const {
+  return Iterator(*this);
+}
+
+// The positions of those whose next get() returns, or fails, at once, be it since their stream has ended. Waits until
+// there is one; none after the timeout, and where there are no receivers. Another process may be quicker: get with a
+// timeout of zero. Notices a stop (kInterrupted), and an end that was closed meanwhile, within 250 ms.
+Result<std::vector<std::size_t>> wait(std::span<const Receiver> receivers, Timeout timeout = std::nullopt,
+                                      const std::stop_token& stop = {});
 
 // Both ends of a new channel. Throws BadResult when the arena cannot be made (kOs, kInvalid), the name is in use
 // (kExists), max_attempts is 2^32 or more (kInvalid), or there is no memory (kOutOfSharedMemory).

@@ -46,6 +46,31 @@ class Message {
   return put_encoded(state, message, wait);
 }
 
+// `sent` is also right when there is no memory for more.
+Status put_many(api::ChannelState& state, std::span<const Value> values, const WaitContext& wait, std::uint64_t& sent) {
+  format::FrameBuilder builder;
+  endpoint::Batch batch(*state.channel, wait);
+  const auto add = [&](const Value& value) -> Status {
+    Message message(state, builder);
+    Status encoded = message.encode(value);
+    return encoded ? batch.add(message, false) : encoded;
+  };
+  const auto add_all = [&]() -> Status {
+    for (const Value& value : values) {
+      Status added = add(value);
+      if (!added) return added;
+    }
+    return success();
+  };
+  Status added = or_out_of_memory(add_all);
+  // Those before one that cannot go do.
+  Status went = or_out_of_memory([&] { return batch.flush(); });
+  sent = batch.sent();
+  if (added && !went) added = std::move(went);
+  if (!added) return state.told(std::move(added).error());
+  return added;
+}
+
 }  // namespace
 
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try {
@@ -58,6 +83,17 @@ Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout, const std::stop_token& stop) const {
   return api::until_stopped(*state_, "sender", timeout, stop,
                             [&](const WaitContext& wait) { return shmtree::put(*state_, value, wait); });
+}
+
+Status Sender::put_many(std::span<const Value> values, Timeout timeout, const std::stop_token& stop) const {
+  std::uint64_t sent = 0;
+  const auto act = [&](const WaitContext& wait) { return shmtree::put_many(*state_, values, wait, sent); };
+  Status went = stop.stop_possible() ? api::until_stopped(*state_, "sender", timeout, stop, act)
+                                     : api::with_open(*state_, "sender", [&] { return act(state_->wait(timeout)); });
+  if (went) return went;
+  Error error = std::move(went).error();
+  error.completed = sent;
+  return error;
 }
 
 // The item is in the value as long as that may need it, and back unless it went.

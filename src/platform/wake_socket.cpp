@@ -1,12 +1,14 @@
 #include "platform/wake_socket.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
 namespace shmtree::platform {
 namespace {
@@ -54,6 +56,16 @@ void drain_wakes(int fd) noexcept {
   char bytes[16];
   while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) >= 0 || errno == EINTR) {
   }
+  errno = saved;
+}
+
+void wait_readable(std::span<const int> descriptors, std::int64_t most_ns) {
+  std::vector<pollfd> watched;
+  watched.reserve(descriptors.size());
+  for (const int fd : descriptors) watched.push_back({.fd = fd, .events = POLLIN, .revents = 0});
+  const int saved = errno;
+  const timespec most{.tv_sec = most_ns / 1'000'000'000, .tv_nsec = most_ns % 1'000'000'000};
+  ppoll(watched.data(), watched.size(), &most, nullptr);
   errno = saved;
 }
 

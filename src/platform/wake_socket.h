@@ -2,6 +2,8 @@
 // is left in the file system. Bytes carry no meaning; anyone may send one, and the listener only looks again.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "platform/file.h"
@@ -17,5 +19,8 @@ bool send_wake(std::string_view address) noexcept;
 
 // Takes every waiting byte; the socket is not readable afterwards until the next send.
 void drain_wakes(int fd) noexcept;
+
+// Returns when one of the descriptors can be read, after `most_ns`, or because of a signal. May throw std::bad_alloc.
+void wait_readable(std::span<const int> descriptors, std::int64_t most_ns);
 
 }  // namespace shmtree::platform

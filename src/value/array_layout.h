@@ -1,9 +1,11 @@
-// How the elements of an array lie, whoever has it.
+// How the elements of an array lie, whoever has it. Inline: every array that is sent is looked at.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "format/frame_builder.h"
 #include "shmtree/result.h"
@@ -19,9 +21,85 @@ struct Layout {
   bool empty = false;
 };
 
+using Numbers = std::span<const std::int64_t>;
+
+inline Error invalid(std::string message) {
+  return Error{.code = Code::kInvalid, .message = std::move(message)};
+}
+
+inline bool follows(Numbers shape, Numbers strides, std::int64_t item, bool fortran) {
+  std::int64_t stride = item;
+  for (std::size_t n = 0; n < shape.size(); ++n) {
+    const std::size_t i = fortran ? n : shape.size() - 1 - n;
+    if (shape[i] > 1 && strides[i] != stride) return false;
+    stride *= shape[i];
+  }
+  return true;
+}
+
+// False when the strides overflow 64 bits. `bytes` are those of all elements.
+inline bool place(Numbers shape, Numbers strides, std::int64_t item, std::int64_t bytes, Layout& layout) {
+  if (follows(shape, strides, item, false)) {
+    layout.high = bytes;
+    return true;
+  }
+  if (follows(shape, strides, item, true)) {
+    layout.order = format::Order::kFortran;
+    layout.high = bytes;
+    return true;
+  }
+  layout.order = format::Order::kStrided;
+  layout.high = item;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    std::int64_t reach = 0;
+    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) ||
+        __builtin_add_overflow(reach < 0 ? layout.low : layout.high, reach, reach < 0 ? &layout.low : &layout.high)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // kInvalid for an array that cannot be; the message says which rule.
-Result<Layout> layout_of(const ArrayRef& array);
+inline Result<Layout> layout_of(const ArrayRef& array) {
+  const std::size_t item = item_bytes(array.dtype);
+  if (item == 0) return invalid("An array to send has no element type of C++.");
+  if (array.shape.size() > kMaxDims) {
+    return invalid("An array to send has " + std::to_string(array.shape.size()) + " dimensions; 64 are possible.");
+  }
+  if (!array.strides.empty() && array.strides.size() != array.shape.size()) {
+    return invalid("An array to send has " + std::to_string(array.shape.size()) + " dimensions and " +
+                   std::to_string(array.strides.size()) + " strides.");
+  }
+  Layout layout;
+  auto bytes = static_cast<std::int64_t>(item);
+  for (const std::int64_t count : array.shape) {
+    if (count < 0) return invalid("An array to send has a dimension of " + std::to_string(count) + ".");
+    layout.empty = layout.empty || count == 0;
+    if (count != 0 && __builtin_mul_overflow(bytes, count, &bytes)) {
+      return invalid("The shape of an array to send overflows 64 bits.");
+    }
+  }
+  if (layout.empty) return layout;
+  if (array.data == nullptr) return invalid("An array to send has elements and no address.");
+  if (array.strides.empty()) {
+    layout.high = bytes;
+    return layout;
+  }
+  if (!place(array.shape, array.strides, static_cast<std::int64_t>(item), bytes, layout)) {
+    return invalid("The strides of an array to send overflow 64 bits.");
+  }
+  return layout;
+}
+
 // Of one that was checked, with elements of `item` bytes and one stride per dimension.
-Layout checked_layout(std::span<const std::int64_t> shape, std::span<const std::int64_t> strides, std::int64_t item);
+inline Layout checked_layout(Numbers shape, Numbers strides, std::int64_t item) {
+  Layout layout;
+  std::int64_t bytes = item;
+  for (const std::int64_t count : shape) bytes *= count;
+  layout.empty = bytes == 0;
+  if (!layout.empty) place(shape, strides, item, bytes, layout);
+  return layout;
+}
 
 }  // namespace shmtree::value

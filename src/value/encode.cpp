@@ -15,10 +15,6 @@ namespace shmtree::value {
 
 namespace {
 
-Error invalid(std::string message) {
-  return Error{.code = Code::kInvalid, .message = std::move(message)};
-}
-
 // The beginning of `text`, as a string literal of C++ has it.
 std::string escaped(std::string_view text) {
   constexpr std::size_t kMost = 40;
@@ -144,7 +140,8 @@ class Encoder {
     return true;
   }
 
-  bool add(const Forward& forward) {
+  // Apart, for the sake of the others.
+  [[gnu::noinline, gnu::cold]] bool add(const Forward& forward) {
     has_bytes = true;
     Status added = add_forwarded(forward, builder_, externals_);
     if (!added) error = std::move(added).error();

@@ -1,0 +1,163 @@
+// Whole streams: range-for, several at once, several receivers.
+#include <chrono>
+#include <map>
+
+#include "shmtree/shmtree.h"
+#include "support/caller.h"
+#include "support/catch2.h"
+#include "support/process.h"
+
+using namespace std::chrono_literals;
+using namespace shmtree;
+using shmtree::test::Caller;
+using shmtree::test::Child;
+
+namespace {
+
+Arena new_arena() {
+  return Arena::create({.max_bytes = 16 << 20}).value();
+}
+
+std::vector<int> rest_of(const Receiver& receiver) {
+  std::vector<int> got;
+  for (const Item& item : receiver) got.push_back(item.as<int>());
+  return got;
+}
+
+}  // namespace
+
+TEST_CASE("range-for over a receiver gives every message, and ends with the stream") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  for (const int i : {1, 2, 3}) sender.put(i).value();
+  sender.close();
+  CHECK(rest_of(receiver) == std::vector<int>{1, 2, 3});
+  CHECK(rest_of(receiver).empty());
+}
+
+TEST_CASE("range-for waits for the next message, and ends when its receiver is closed") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  std::vector<int> got;
+  Caller reading([&, from = receiver](const std::stop_token&) { got = rest_of(from); });
+  sender.put(1).value();
+  sender.wait_for_all_ack(60s).value();
+  receiver.close();
+  reading.join();
+  CHECK(got == std::vector<int>{1});
+}
+
+TEST_CASE("range-for throws what is neither a message nor the end, and can go on") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  Child child([&, to = sender, from = receiver]() mutable {
+    from.close();
+    to.put(1).value();
+    raise(SIGKILL);
+    return true;
+  });
+  sender.close();
+  CHECK_FALSE(child.succeeded());
+  std::vector<int> got;
+  const auto read = [&] {
+    for (const Item& item : receiver) got.push_back(item.as<int>());
+  };
+  CHECK_THROWS_AS(read(), BadResult);
+  CHECK(got == std::vector<int>{1});
+  CHECK_NOTHROW(read());
+}
+
+TEST_CASE("put_many puts all of a range, in order") {
+  auto [sender, receiver] = make_pair({.capacity = 0, .arena = new_arena()});
+  std::vector<Value> values;
+  for (int i = 0; i < 100; ++i) values.push_back(i == 50 ? Value(std::string(5'000, 'x')) : Value(i));
+  sender.put_many(values).value();
+  sender.put_many(std::vector<std::string>{"a", "b"}).value();
+  sender.put_many(std::vector<Value>{}).value();
+  for (int i = 0; i < 100; ++i) {
+    const Item item = receiver.get(0s).value();
+    CHECK((i == 50 ? item.kind() == Kind::kLongStr : item.as<int>() == i));
+  }
+  CHECK(receiver.get(0s).value().as<std::string>() == "a");
+  CHECK(receiver.get(0s).value().as<std::string>() == "b");
+  CHECK(receiver.empty());
+}
+
+TEST_CASE("put_many says how many went, and puts what comes before a value that cannot go") {
+  auto [sender, receiver] = make_pair({.capacity = 3, .arena = new_arena()});
+  const std::vector<Value> five{1, 2, 3, 4, 5};
+  const Status full = sender.put_many(five, 0s);
+  REQUIRE(full.code() == Code::kFull);
+  CHECK(full.error().completed == 3);
+  for (const int i : {1, 2, 3}) CHECK(receiver.get(0s).value().as<int>() == i);
+  const std::vector<Value> bad{6, "\xff", 7};
+  const Status refused = sender.put_many(bad, 0s);
+  REQUIRE(refused.code() == Code::kInvalid);
+  CHECK(refused.error().completed == 1);
+  CHECK(receiver.get(0s).value().as<int>() == 6);
+  CHECK(receiver.empty());
+  sender.close();
+  CHECK(sender.put_many(five).code() == Code::kClosed);
+}
+
+TEST_CASE("put_many gives arrays of the arena, and moved items, where they are") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  const ArrayRef array = sender.new_array(DType::kFloat32, {10'000}).value();
+  const std::vector<Value> values{1, array, 2};
+  sender.put_many(values).value();
+  CHECK(receiver.get(0s).value().as<int>() == 1);
+  CHECK(receiver.get(0s).value().view().data == array.data);
+  CHECK(receiver.get(0s).value().as<int>() == 2);
+}
+
+TEST_CASE("wait() returns the receivers that have something, or have ended") {
+  auto [a, from_a] = make_pair({.arena = new_arena()});
+  auto [b, from_b] = make_pair({.arena = new_arena()});
+  auto [c, from_c] = make_pair({.arena = new_arena()});
+  const std::vector<Receiver> all{from_a, from_b, from_c};
+  CHECK(wait(all, 0s).value().empty());
+  CHECK(wait({}, std::nullopt).value().empty());
+  b.put(1).value();
+  CHECK(wait(all).value() == std::vector<std::size_t>{1});
+  c.close();
+  CHECK(wait(all, 0s).value() == std::vector<std::size_t>{1, 2});
+  from_b.get(0s).value();
+  CHECK(wait(all).value() == std::vector<std::size_t>{2});
+  from_c.close();
+  CHECK(wait(all, 0s).value() == std::vector<std::size_t>{2});
+}
+
+TEST_CASE("wait() is woken by a message, by another process too, and by a stop") {
+  auto [a, from_a] = make_pair({.arena = new_arena()});
+  auto [b, from_b] = make_pair({.arena = new_arena()});
+  const std::vector<Receiver> both{from_a, from_b};
+  b.put(0).value();  // so that this process counts as a sender
+  from_b.get().value();
+  Child child([&, to = b] {
+    usleep(20'000);
+    return to.put(1).ok();
+  });
+  CHECK(wait(both, 60s).value() == std::vector<std::size_t>{1});
+  CHECK(child.succeeded());
+  from_b.get(0s).value();
+  std::stop_source stop;
+  Result<std::vector<std::size_t>> stopped{std::vector<std::size_t>{}};
+  Caller waiting([&](const std::stop_token&) { stopped = wait(both, std::nullopt, stop.get_token()); });
+  stop.request_stop();
+  waiting.join();
+  CHECK(stopped.code() == Code::kInterrupted);
+}
+
+TEST_CASE("wait() tells of a receiver whose senders were all killed") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  Child child([&, to = sender, from = receiver]() mutable {
+    from.close();
+    to.put(1).value();
+    pause();
+    return true;
+  });
+  sender.close();
+  receiver.get(60s).value();
+  const Receiver one[] = {receiver};
+  kill(child.pid(), SIGKILL);
+  CHECK(wait(one, 60s).value() == std::vector<std::size_t>{0});
+  CHECK(receiver.get(0s).code() == Code::kPeerDied);
+  CHECK_FALSE(child.succeeded());
+}
