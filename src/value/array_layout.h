@@ -61,7 +61,7 @@ inline bool place(Numbers shape, Numbers strides, std::int64_t item, std::int64_
 }
 
 // kInvalid for an array that cannot be; the message says which rule.
-inline Result<Layout> layout_of(const ArrayRef& array) {
+[[gnu::always_inline]] inline Result<Layout> layout_of(const ArrayRef& array) {
   const std::size_t item = item_bytes(array.dtype);
   if (item == 0) return invalid("An array to send has no element type of C++.");
   if (array.shape.size() > kMaxDims) {
