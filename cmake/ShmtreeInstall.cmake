@@ -1,4 +1,4 @@
-# cmake --install: headers, the library and a package that find_package(shmtree) finds.
+# cmake --install: headers, the library, and what find_package(shmtree) and pkg-config find.
 
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shmtree)
@@ -13,3 +13,8 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/shmtreeConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/shmtreeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/shmtreeConfig.cmake ${PROJECT_BINARY_DIR}/shmtreeConfigVersion.cmake
         DESTINATION ${package_dir} COMPONENT cpp)
+
+# By where it lies itself: an installed copy may be moved.
+file(RELATIVE_PATH SHMTREE_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/shmtree.pc.in ${PROJECT_BINARY_DIR}/shmtree.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/shmtree.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT cpp)

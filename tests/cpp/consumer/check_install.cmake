@@ -1,5 +1,5 @@
-# Installs the build into a fresh prefix, builds the consumer and the C++ programs of the pages against that prefix alone,
-# and runs them: each prints what stands below it on its page.
+# Installs the build into a fresh prefix, builds the consumer, the C++ programs of the pages and the examples against that
+# prefix alone, and runs them: each program of a page prints what stands below it there.
 
 set(root ${BUILD_DIR}/consumer_check)
 file(REMOVE_RECURSE ${root})
@@ -72,3 +72,24 @@ run(${root}/build/consumer)
 foreach(name IN LISTS programs)
   run_program(${name})
 endforeach()
+
+file(GLOB examples ${PAGES}/examples/cpp/*.cpp)
+run(${CMAKE_COMMAND} -S ${PAGES}/examples/cpp -B ${root}/examples -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}
+    -DCMAKE_PREFIX_PATH=${root}/prefix -DCMAKE_CXX_FLAGS=${flags})
+run(${CMAKE_COMMAND} --build ${root}/examples)
+foreach(example IN LISTS examples)
+  get_filename_component(name ${example} NAME_WE)
+  run(${root}/examples/${name})
+endforeach()
+
+# By pkg-config, where there is one.
+find_program(PKG_CONFIG NAMES pkg-config pkgconf)
+if(PKG_CONFIG)
+  file(GLOB_RECURSE found ${root}/prefix/*/shmtree.pc)
+  get_filename_component(folder ${found} DIRECTORY)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${folder} ${PKG_CONFIG} --cflags --libs "shmtree >= 0.1"
+    OUTPUT_VARIABLE flags_of_package OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags_of_package)
+  run(${CXX} -std=c++20 ${flags} ${CONSUMER_DIR}/main.cpp ${flags_of_package} -o ${root}/by_pkg_config)
+  run(${root}/by_pkg_config)
+endif()
