@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "format/frame_reader.h"
+#include "schema/shmtree.columns.h"
 
 namespace shmtree::format {
 
@@ -62,11 +63,12 @@ bool FrameReader::next_array(ArrayInfo& out) noexcept {
   if (array_ == arrays_end_) [[unlikely]]
     return fail("an array descriptor is missing"), false;
   const std::uint64_t word = *array_++;
-  const auto code = static_cast<std::uint8_t>(word);
-  out.flags = static_cast<std::uint8_t>(word >> 8);
-  out.ndim = static_cast<std::uint8_t>(word >> 16);
+  const auto code = static_cast<std::uint8_t>(word >> schema::Array::dtype);
+  out.flags = static_cast<std::uint8_t>(word >> schema::Array::flags);
+  out.ndim = static_cast<std::uint8_t>(word >> schema::Array::ndim);
   if (code > kMaxDType) return fail("an array has an unknown element type"), false;
-  if ((out.flags & ~kAllArrayFlags) != 0 || (word >> 24 & 255) != 0) return fail("an array has unknown flags"), false;
+  if ((out.flags & ~kAllArrayFlags) != 0 || (word >> schema::Array::spare & 255) != 0)
+    return fail("an array has unknown flags"), false;
   if (out.ndim > kMaxDims) return fail("an array has more than 64 dimensions"), false;
   out.dtype = static_cast<DType>(code);
   out.item_bytes = shmtree::item_bytes(out.dtype);
@@ -84,7 +86,7 @@ bool FrameReader::next_array(ArrayInfo& out) noexcept {
     if ((out.flags & (kExternal | kOffset | kStrided)) != 0) return fail("an array without bytes has a place"), false;
     return true;
   }
-  return locate(out, static_cast<std::uint32_t>(word >> 32));
+  return locate(out, static_cast<std::uint32_t>(word >> schema::Array::buffer));
 }
 
 // Shape, number of elements and bytes. The bytes that the dimensions other than 0 would make must fit in 63 bits, as

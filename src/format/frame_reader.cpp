@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "format/segment.h"
+#include "schema/shmtree.columns.h"
 
 namespace shmtree::format {
 
@@ -125,18 +125,17 @@ Status FrameReader::load(std::span<const std::byte> frame) {
 Status FrameReader::load_columns() {
   Segment segment(std::span(scratch_->words).first(metadata_bytes_ / 8));
   if (!segment.read_root()) return corrupt("its metadata does not begin with a struct");
-  if (segment.pointers() > 9) return corrupt("it has columns that this version does not know");
+  if (segment.pointers() > schema::Frame::kPointers) return corrupt("it has columns that this version does not know");
   const std::uint64_t* buffers_end = nullptr;
   const External* externals_end = nullptr;
-  const bool fits = segment.read_list<Segment::kBytes>(0, kind_, kinds_end_) &&
-                    segment.read_list<Segment::kBytes>(1, length_, lengths_end_) &&
-                    segment.read_list<Segment::kWords>(2, int_, ints_end_) &&
-                    segment.read_list<Segment::kWords>(3, float_, floats_end_) &&
-                    segment.read_list<Segment::kBytes>(4, text_, text_end_) &&
-                    segment.read_list<Segment::kStructs>(5, array_, arrays_end_) &&
-                    segment.read_list<Segment::kWords>(6, buffer_sizes_, buffers_end) &&
-                    segment.read_list<Segment::kWords>(7, view_, views_end_) &&
-                    segment.read_list<Segment::kStructs, External, sizeof(External) / 8>(8, externals_, externals_end);
+  const bool fits =
+      segment.read_list<schema::kinds>(kind_, kinds_end_) &&
+      segment.read_list<schema::lengths>(length_, lengths_end_) && segment.read_list<schema::ints>(int_, ints_end_) &&
+      segment.read_list<schema::floats>(float_, floats_end_) && segment.read_list<schema::text>(text_, text_end_) &&
+      segment.read_list<schema::arrays>(array_, arrays_end_) &&
+      segment.read_list<schema::buffers>(buffer_sizes_, buffers_end) &&
+      segment.read_list<schema::views>(view_, views_end_) &&
+      segment.read_list<schema::externals>(externals_, externals_end);
   if (!fits) return corrupt("a column is not a list of the right element size inside the metadata");
   if (kind_ == kinds_end_) return corrupt("it has no node");
   kinds_begin_ = kind_;

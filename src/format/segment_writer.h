@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "format/segment.h"
 
@@ -23,15 +24,14 @@ class SegmentSize {
  public:
   explicit SegmentSize(std::size_t fields) noexcept : words_(1 + fields) {}
 
-  void bytes(std::size_t, const void*, std::size_t count) noexcept { add(count, (count + 7) / 8); }
-  void words(std::size_t, const void*, std::size_t count) noexcept { add(count, count); }
-  template <class Word>
-  void each_word(std::size_t, std::size_t count, Word) noexcept {
-    add(count, count);
+  template <Segment::Column column, class Values>
+  void copy(const Values& values) noexcept {
+    add(values.size(), column.size == Segment::kBytes ? (values.size() + 7) / 8 : values.size());
   }
-  template <std::size_t words_each, class Element>
-  void structs(std::size_t, std::size_t count, Element) noexcept {
-    if (count != 0) add(count * words_each, 1 + count * words_each);
+  template <Segment::Column column, class Element>
+  void each(std::size_t count, Element) noexcept {
+    const std::size_t words = count * column.words_each;
+    if (count != 0) add(words, words + (column.size == Segment::kStructs));
   }
 
   std::uint64_t words() const noexcept { return words_; }
@@ -56,36 +56,29 @@ class SegmentWriter {
     std::memset(pointers_, 0, 8 * fields);
   }
 
-  void bytes(std::size_t field, const void* data, std::size_t count) noexcept {
+  // Bytes or words that lie one after the other.
+  template <Segment::Column column, class Values>
+  void copy(const Values& values) noexcept {
+    constexpr bool kBytes = column.size == Segment::kBytes;
+    static_assert(column.size != Segment::kStructs && sizeof(*values.data()) == (kBytes ? 1 : 8));
+    const std::size_t count = values.size();
     if (count == 0) return;
-    std::byte* begin = list(field, Segment::kBytes, count, (count + 7) / 8);
-    store(end_ - 8, 0);  // what the last word has beyond the bytes
-    std::memcpy(begin, data, count);
+    std::byte* begin = list<column>(count, kBytes ? (count + 7) / 8 : count);
+    if (kBytes) store(end_ - 8, 0);  // what the last word has beyond the bytes
+    std::memcpy(begin, values.data(), values.bytes());
   }
 
-  void words(std::size_t field, const void* data, std::size_t count) noexcept {
+  // `element(i)` is the i-th word or struct: a std::array of its words.
+  template <Segment::Column column, class Element>
+  void each(std::size_t count, Element element) noexcept {
     if (count == 0) return;
-    std::memcpy(list(field, Segment::kWords, count, count), data, 8 * count);
-  }
-
-  // `word(i)` is the i-th of them.
-  template <class Word>
-  void each_word(std::size_t field, std::size_t count, Word word) noexcept {
-    if (count == 0) return;
-    std::byte* at = list(field, Segment::kWords, count, count);
-    for (std::size_t i = 0; i < count; ++i, at += 8) store(at, word(i));
-  }
-
-  // `element(i)` is the i-th struct: a std::array of its words.
-  template <std::size_t words_each, class Element>
-  void structs(std::size_t field, std::size_t count, Element element) noexcept {
-    if (count == 0) return;
-    std::byte* at = list(field, Segment::kStructs, count * words_each, 1 + count * words_each);
-    store(at, std::uint64_t{count} << 2 | std::uint64_t{words_each} << 32);
-    at += 8;
-    for (std::size_t i = 0; i < count; ++i, at += 8 * words_each) {
-      const std::array<std::uint64_t, words_each> words = element(i);
-      std::memcpy(at, words.data(), sizeof(words));
+    const std::size_t words = count * column.words_each;
+    constexpr bool kTagged = column.size == Segment::kStructs;
+    std::byte* at = list<column>(words, words + kTagged);
+    if (kTagged) store(std::exchange(at, at + 8), std::uint64_t{count} << 2 | std::uint64_t{column.words_each} << 32);
+    for (std::size_t i = 0; i < count; ++i, at += 8 * column.words_each) {
+      const std::array<std::uint64_t, column.words_each> each = element(i);
+      std::memcpy(at, each.data(), sizeof(each));
     }
   }
 
@@ -93,11 +86,12 @@ class SegmentWriter {
   static void store(std::byte* at, std::uint64_t word) noexcept { std::memcpy(at, &word, 8); }
 
   // Points the field at the end of what is written so far, where its list begins.
-  std::byte* list(std::size_t field, Segment::Size size, std::uint64_t elements, std::size_t words) noexcept {
-    std::byte* pointer = pointers_ + 8 * field;
+  template <Segment::Column column>
+  std::byte* list(std::uint64_t elements, std::size_t words) noexcept {
+    std::byte* pointer = pointers_ + 8 * column.field;
     std::byte* begin = end_;
     const auto distance = static_cast<std::uint64_t>(begin - (pointer + 8)) / 8;
-    store(pointer, 1 | distance << 2 | std::uint64_t{size} << 32 | elements << 35);
+    store(pointer, 1 | distance << 2 | std::uint64_t{column.size} << 32 | elements << 35);
     end_ += 8 * words;
     return begin;
   }
