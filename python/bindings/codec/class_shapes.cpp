@@ -22,7 +22,7 @@ PyObject* dataclass_setstate = nullptr;
 
 struct Standard {
   std::string_view name;
-  EncodeHandler encode;
+  EncodeHandler* encode;
 };
 
 constexpr Standard kStandard[] = {
@@ -45,10 +45,10 @@ constexpr Standard kStandard[] = {
     {"torch.nn.parameter:Parameter", encode_parameter},
 };
 
-EncodeHandler builtin_handler(PyTypeObject* type) {
+EncodeHandler* builtin_handler(PyTypeObject* type) {
   struct Builtin {
     const PyTypeObject* type;
-    EncodeHandler encode;
+    EncodeHandler* encode;
   };
   const Builtin builtins[] = {
       {&PySet_Type, encode_set},

@@ -255,6 +255,14 @@ void raise_from_frame(const Error& error) {
 
 }  // namespace
 
+bool parse_copy_policy(PyObject* value, CopyPolicy* policy) {
+  *policy = CopyPolicy::kAuto;
+  if (!value || value == Py_None) return true;
+  const int copy = PyObject_IsTrue(value);
+  *policy = copy ? CopyPolicy::kAll : CopyPolicy::kNone;
+  return copy >= 0;
+}
+
 PyObject* decode(std::span<const std::byte> frame, DecodeContext& context) {
   Result<format::FrameReader> opened = format::FrameReader::open(frame);
   if (!opened.ok()) {

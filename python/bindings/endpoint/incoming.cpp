@@ -46,18 +46,6 @@ void add_ticket(std::uint64_t ticket) {
   PyErr_Restore(type, value, traceback);
 }
 
-}  // namespace
-
-bool parse_copy_policy(PyObject* value, CopyPolicy* policy) {
-  *policy = CopyPolicy::kAuto;
-  if (!value || value == Py_None) return true;
-  const int copy = PyObject_IsTrue(value);
-  *policy = copy ? CopyPolicy::kAll : CopyPolicy::kNone;
-  return copy >= 0;
-}
-
-namespace {
-
 PyObject* decode_inline(Incoming& message, DecodeContext& context) {
   context.copy = CopyPolicy::kAll;  // there is nothing to be viewed
   return decode(message.frame(), context);
