@@ -40,7 +40,7 @@ PARTS = """
 
 # Who may see what from outside: pattern of the header, and the only files that may include it.
 FOREIGN = [
-    ("Cap'n Proto", re.compile(r"(capnp|kj)/|.*\.capnp\.h$"), re.compile(r"src/format/")),
+    ("Cap'n Proto", re.compile(r"(capnp|kj)/|schema/.*\.h$"), re.compile(r"src/format/")),
     ("xtensor", re.compile(r"(xtensor|xtl|xsimd)/"), re.compile(r"include/shmtree/array\.h$")),
     (
         "Python",

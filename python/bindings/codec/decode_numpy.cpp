@@ -3,9 +3,9 @@
 
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/dtypes.h"
-#include "bindings/codec/leaves.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/large_copy.h"
+#include "bindings/cpython/package.h"
 #include "bindings/objects/lease.h"
 
 namespace shmtree::python {
@@ -198,7 +198,7 @@ PyObject* decode_masked_array(Decoder& decoder) {
   if (hard > 1) decoder.in.fail("a masked array has an unknown flag");
   if (!fill || decoder.in.failed()) return nullptr;
   return decoder.corrupt_unless(
-      call_python(leaf_functions().masked_build, data.get(), mask.get(), fill.get(), hard ? Py_True : Py_False),
+      call_python(package().masked_build, data.get(), mask.get(), fill.get(), hard ? Py_True : Py_False),
       "a masked array's parts do not fit together");
 }
 
@@ -232,7 +232,7 @@ PyObject* decode_tensor(Decoder& decoder) {
   Ref strides = is_strided ? tuple_of(info.strides, info.ndim) : Ref::borrow(Py_None);
   if (!memory || !shape || !strides) return nullptr;
   return decoder.corrupt_unless(
-      PyObject_CallFunction(leaf_functions().tensor_build, "OiiOOL", memory.get(), static_cast<int>(info.dtype),
+      PyObject_CallFunction(package().tensor_build, "OiiOOL", memory.get(), static_cast<int>(info.dtype),
                             static_cast<int>(flags), shape.get(), strides.get(),
                             static_cast<long long>(info.nbytes == 0 ? 0 : info.offset - low)),
       "a tensor cannot be made of it");

@@ -3,8 +3,8 @@
 
 #include "bindings/codec/dtypes.h"
 #include "bindings/codec/encoder.h"
-#include "bindings/codec/leaves.h"
 #include "bindings/cpython/gil.h"
+#include "bindings/cpython/package.h"
 #include "bindings/objects/lease.h"
 #include "bindings/objects/loan.h"
 
@@ -122,7 +122,7 @@ bool encode_dtype(Encoder& encoder, PyObject* value, const ClassInfo&) {
 }
 
 bool encode_masked_array(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  Ref parts(call_python(leaf_functions().masked_parts, value));
+  Ref parts(call_python(package().masked_parts, value));
   if (!parts) return false;
   if (parts.get() == Py_None) return encoder.needs_pickle(value);
   PyObject *data = nullptr, *mask = nullptr, *fill = nullptr;
@@ -156,7 +156,7 @@ void lend_tensor(Encoder& encoder, format::ArraySource& source) {
 // What leaves.device_leaf() says is to be sent in place of memory of a device.
 bool device_leaf(Encoder& encoder, PyObject* value) {
   Ref home(encoder.options().loans ? encoder.options().loans->home() : Ref::borrow(Py_None));
-  Ref leaf(home ? call_python(leaf_functions().device_leaf, value, home.get()) : nullptr);
+  Ref leaf(home ? call_python(package().device_leaf, value, home.get()) : nullptr);
   if (!leaf) return false;
   if (leaf.get() == Py_None) return encoder.needs_pickle(value);
   encoder.keep(Ref::borrow(leaf.get()));
@@ -166,7 +166,7 @@ bool device_leaf(Encoder& encoder, PyObject* value) {
 // A tensor as leaves.tensor_parts() takes it apart.
 bool tensor(Encoder& encoder, PyObject* value, std::uint64_t flags) {
   if (encoder.is_again(value)) return encoder.met_again(value);
-  Ref parts(call_python(leaf_functions().tensor_parts, value));
+  Ref parts(call_python(package().tensor_parts, value));
   if (!parts) return false;
   if (parts.get() == Py_None) return device_leaf(encoder, value);
   PyObject *owner = nullptr, *shape = nullptr, *strides = nullptr;

@@ -4,6 +4,7 @@
 #include "bindings/codec/encoder.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
+#include "bindings/cpython/package.h"
 #include "bindings/objects/lease.h"
 #include "bindings/objects/loan.h"
 #include "endpoint/given_ends.h"
@@ -15,7 +16,6 @@ PyObject* pickler_type = nullptr;
 PyObject* loads_function = nullptr;
 PyObject* bytes_io_type = nullptr;
 PyObject* standard_reducers = nullptr;  // copyreg.dispatch_table
-PyObject* own_reducers = nullptr;       // shmtree._reducers.table
 
 // Receives the pickler's buffers.
 PyObject* take_buffer(PyObject* list, PyObject* buffer) {
@@ -37,7 +37,7 @@ Ref channel_reducers() {
 Ref reducers(const EncodeOptions& options) {
   Ref home(options.loans ? options.loans->home() : Ref::borrow(Py_None));
   if (!home) return Ref();
-  Ref own(call_python(own_reducers, options.independent ? Py_True : Py_False, home.get()));
+  Ref own(call_python(package().reducers, options.independent ? Py_True : Py_False, home.get()));
   Ref table(own ? PyDict_Copy(standard_reducers) : nullptr);
   if (!table) return Ref();
   if (options.for_channel) {
@@ -102,14 +102,12 @@ bool init_pickle() {
   Ref pickle(PyImport_ImportModule("pickle"));
   Ref io(PyImport_ImportModule("io"));
   Ref copyreg(PyImport_ImportModule("copyreg"));
-  Ref own(PyImport_ImportModule("shmtree._reducers"));
-  if (!pickle || !io || !copyreg || !own) return false;
+  if (!pickle || !io || !copyreg) return false;
   pickler_type = PyObject_GetAttrString(pickle.get(), "Pickler");
   loads_function = PyObject_GetAttrString(pickle.get(), "loads");
   bytes_io_type = PyObject_GetAttrString(io.get(), "BytesIO");
   standard_reducers = PyObject_GetAttrString(copyreg.get(), "dispatch_table");
-  own_reducers = PyObject_GetAttrString(own.get(), "table");
-  return pickler_type && loads_function && bytes_io_type && standard_reducers && own_reducers;
+  return pickler_type && loads_function && bytes_io_type && standard_reducers;
 }
 
 bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions& options) {
