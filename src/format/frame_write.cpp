@@ -1,5 +1,4 @@
 // FrameBuilder's output: the size of the metadata, the metadata, and the copies of the buffers.
-#include <array>
 #include <cstring>
 
 #include "format/frame_builder.h"
@@ -57,15 +56,10 @@ void FrameBuilder::describe(Segment& segment) const noexcept {
   segment.template copy<schema::ints>(ints_);
   segment.template copy<schema::floats>(floats_);
   segment.template copy<schema::text>(text_);
-  segment.template each<schema::arrays>(descriptors_.size(),
-                                        [this](std::size_t i) { return std::array{descriptors_[i]}; });
-  segment.template each<schema::buffers>(layout_.size(),
-                                         [this](std::size_t i) { return std::array{layout_[i].bytes}; });
+  segment.template copy<schema::arrays>(descriptors_);
+  segment.template each<schema::buffers>(layout_.size(), [this](std::size_t i) { return layout_[i].bytes; });
   segment.template copy<schema::views>(views_);
-  segment.template each<schema::externals>(externals_.size(), [this](std::size_t i) {
-    const External& range = externals_[i];
-    return std::array{std::uint64_t{range.reference}, range.offset, range.bytes};
-  });
+  segment.template copy<schema::externals>(externals_);
 }
 
 Status FrameBuilder::measure() noexcept {

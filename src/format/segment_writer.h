@@ -10,11 +10,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include "format/segment.h"
 
@@ -26,12 +24,18 @@ class SegmentSize {
 
   template <Segment::Column column, class Values>
   void copy(const Values& values) noexcept {
-    add(values.size(), column.size == Segment::kBytes ? (values.size() + 7) / 8 : values.size());
+    const std::size_t count = values.size();
+    if constexpr (column.size == Segment::kBytes) {
+      add(count, (count + 7) / 8);
+    } else if (const std::size_t words = count * column.words_each; column.size == Segment::kWords) {
+      add(words, words);
+    } else if (count != 0) {
+      add(words, 1 + words);
+    }
   }
-  template <Segment::Column column, class Element>
-  void each(std::size_t count, Element) noexcept {
-    const std::size_t words = count * column.words_each;
-    if (count != 0) add(words, words + (column.size == Segment::kStructs));
+  template <Segment::Column, class Word>
+  void each(std::size_t count, Word) noexcept {
+    add(count, count);
   }
 
   std::uint64_t words() const noexcept { return words_; }
@@ -56,43 +60,43 @@ class SegmentWriter {
     std::memset(pointers_, 0, 8 * fields);
   }
 
-  // Bytes or words that lie one after the other.
+  // What lies in memory as it does in the message.
   template <Segment::Column column, class Values>
   void copy(const Values& values) noexcept {
     constexpr bool kBytes = column.size == Segment::kBytes;
-    static_assert(column.size != Segment::kStructs && sizeof(*values.data()) == (kBytes ? 1 : 8));
+    static_assert(sizeof(*values.data()) == (kBytes ? 1 : 8 * column.words_each));
     const std::size_t count = values.size();
     if (count == 0) return;
-    std::byte* begin = list<column>(count, kBytes ? (count + 7) / 8 : count);
-    if (kBytes) store(end_ - 8, 0);  // what the last word has beyond the bytes
-    std::memcpy(begin, values.data(), values.bytes());
+    const std::size_t words = kBytes ? (count + 7) / 8 : count * column.words_each;
+    std::byte* begin = list<column>(kBytes ? count : words, words);
+    if constexpr (kBytes) store(begin + 8 * words - 8, 0);  // what the last word has beyond the bytes
+    std::memcpy(begin, values.data(), kBytes ? count : 8 * words);
   }
 
-  // `element(i)` is the i-th word or struct: a std::array of its words.
-  template <Segment::Column column, class Element>
-  void each(std::size_t count, Element element) noexcept {
+  // `word(i)` is the i-th of them.
+  template <Segment::Column column, class Word>
+  void each(std::size_t count, Word word) noexcept {
+    static_assert(column.size == Segment::kWords);
     if (count == 0) return;
-    const std::size_t words = count * column.words_each;
-    constexpr bool kTagged = column.size == Segment::kStructs;
-    std::byte* at = list<column>(words, words + kTagged);
-    if (kTagged) store(std::exchange(at, at + 8), std::uint64_t{count} << 2 | std::uint64_t{column.words_each} << 32);
-    for (std::size_t i = 0; i < count; ++i, at += 8 * column.words_each) {
-      const std::array<std::uint64_t, column.words_each> each = element(i);
-      std::memcpy(at, each.data(), sizeof(each));
-    }
+    std::byte* at = list<column>(count, count);
+    for (std::size_t i = 0; i < count; ++i, at += 8) store(at, word(i));
   }
 
  private:
   static void store(std::byte* at, std::uint64_t word) noexcept { std::memcpy(at, &word, 8); }
 
-  // Points the field at the end of what is written so far, where its list begins.
+  // Points the field at the end of what is written so far, where its list begins; where its first element goes.
   template <Segment::Column column>
   std::byte* list(std::uint64_t elements, std::size_t words) noexcept {
     std::byte* pointer = pointers_ + 8 * column.field;
     std::byte* begin = end_;
     const auto distance = static_cast<std::uint64_t>(begin - (pointer + 8)) / 8;
     store(pointer, 1 | distance << 2 | std::uint64_t{column.size} << 32 | elements << 35);
-    end_ += 8 * words;
+    if constexpr (column.size == Segment::kStructs) {
+      store(begin, elements / column.words_each << 2 | std::uint64_t{column.words_each} << 32);
+      begin += 8;
+    }
+    end_ += 8 * words + (column.size == Segment::kStructs ? 8 : 0);
     return begin;
   }
 
