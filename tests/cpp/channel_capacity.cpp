@@ -1,6 +1,6 @@
 // What counts against a channel's capacity: the messages that can be received, be they in the ring or given back.
-#include "channel/check.h"
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 #include "support/survivors.h"
 

@@ -1,9 +1,9 @@
 // Ends on their way to other processes: how long they count, and for whom.
 #include <csignal>
 
-#include "channel/check.h"
 #include "channel/grants.h"
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 
 using namespace shmtree;

@@ -4,8 +4,8 @@
 #include <random>
 #include <thread>
 
-#include "channel/check.h"
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 
 using namespace shmtree;

@@ -1,8 +1,8 @@
 // How often a message was taken, and what becomes of one that was taken too often.
 #include <functional>
 
-#include "channel/check.h"
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 #include "support/survivors.h"
 

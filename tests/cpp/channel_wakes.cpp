@@ -3,8 +3,8 @@
 #include <atomic>
 #include <thread>
 
-#include "channel/check.h"
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 
 using namespace shmtree;

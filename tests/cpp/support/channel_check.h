@@ -1,7 +1,9 @@
-#include "channel/check.h"
+// The invariants of an arena and of all channels in it, as a function.
+#pragma once
 
 #include <algorithm>
 #include <set>
+#include <string>
 
 #include "channel/channel.h"
 #include "channel/grants.h"
@@ -15,8 +17,6 @@ using memory::BlockId;
 using memory::BlockKind;
 using memory::BlockState;
 
-namespace {
-
 class Check {
  public:
   explicit Check(Arena& arena) : arena_(arena) {}
@@ -29,7 +29,7 @@ class Check {
       wrong = channel(*reinterpret_cast<const ChannelHeader*>(arena_.blocks().address(ref.id)));
       if (!wrong.empty()) wrong = "the channel in block " + std::to_string(memory::pack(ref)) + ": " + wrong;
     });
-    // Letters and dropped channels wait for somebody who has the arena's lock.
+    // Deferred frees and dropped channels wait for somebody who has the arena's lock.
     const memory::ArenaHeader& header = arena_.header();
     if (load_acquire(header.garbage) != 0 || load_acquire(header.deferred_hint) != 0) return wrong;
     for_each_live([&](BlockRef ref, const BlockEntry& entry) {
@@ -164,9 +164,10 @@ class Check {
   std::uint64_t bytes_ = 0;  // that can be received
 };
 
-}  // namespace
-
-std::string check(Arena& arena) {
+// Walks the whole arena and names the first invariant that does not hold; empty when all do: those of Arena::check(),
+// and that each channel's messages, records and counts agree, and that every block in use is kept by somebody. Nobody
+// else may be working in the arena, and what the dead had must have been reconciled.
+inline std::string check(Arena& arena) {
   return Check(arena).run();
 }
 
