@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <iterator>
 
+#include "bindings/codec/datetime_api.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/cpython/gil.h"
-// After python_api.h, which sets Python.h up.
-#include <datetime.h>
 
 namespace shmtree::python {
 namespace {
@@ -185,10 +184,9 @@ PyObject* optional_attribute(PyObject* module, const char* name) {
 }  // namespace
 
 bool init_class_shapes() {
-  PyDateTime_IMPORT;
   Ref enums(PyImport_ImportModule("enum"));
   Ref dataclasses(PyImport_ImportModule("dataclasses"));
-  if (!PyDateTimeAPI || !enums || !dataclasses) return false;
+  if (!have_datetime() || !enums || !dataclasses) return false;
   enum_type = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(enums.get(), "Enum"));
   dataclass_fields = PyObject_GetAttrString(dataclasses.get(), "fields");
   if (!enum_type || !dataclass_fields) return false;

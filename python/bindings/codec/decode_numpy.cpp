@@ -17,10 +17,6 @@ const npy_intp* as_intp(const std::int64_t* values) noexcept {
   return reinterpret_cast<const npy_intp*>(values);
 }
 
-PyArrayObject* as_array(PyObject* object) noexcept {
-  return reinterpret_cast<PyArrayObject*>(object);
-}
-
 // The alignment that no element type exceeds; buffers have it unless the frame itself lies badly.
 constexpr std::uintptr_t kEnoughAlignment = 16;
 
@@ -202,20 +198,6 @@ PyObject* decode_masked_array(Decoder& decoder) {
       "a masked array's parts do not fit together");
 }
 
-namespace {
-
-Ref tuple_of(const std::int64_t* values, std::size_t count) {
-  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(count)));
-  for (std::size_t i = 0; tuple && i < count; ++i) {
-    PyObject* value = PyLong_FromLongLong(values[i]);
-    if (!value) return Ref();
-    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), value);
-  }
-  return tuple;
-}
-
-}  // namespace
-
 PyObject* decode_tensor(Decoder& decoder) {
   const std::uint64_t flags = decoder.in.next_length();
   format::ArrayInfo info;
@@ -228,8 +210,8 @@ PyObject* decode_tensor(Decoder& decoder) {
   }
   const auto [low, high] = info.nbytes == 0 ? std::pair<std::int64_t, std::int64_t>{} : Decoder::extent_of(info);
   Ref memory(decoder.memory(info, low, high - low));
-  Ref shape = tuple_of(info.shape, info.ndim);
-  Ref strides = is_strided ? tuple_of(info.strides, info.ndim) : Ref::borrow(Py_None);
+  Ref shape = tuple_of(std::span<const std::int64_t>(info.shape, info.ndim));
+  Ref strides = is_strided ? tuple_of(std::span<const std::int64_t>(info.strides, info.ndim)) : Ref::borrow(Py_None);
   if (!memory || !shape || !strides) return nullptr;
   return decoder.corrupt_unless(
       PyObject_CallFunction(package().tensor_build, "OiiOOL", memory.get(), static_cast<int>(info.dtype),

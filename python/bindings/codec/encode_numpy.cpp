@@ -93,15 +93,14 @@ bool Encoder::array(PyArrayObject* array) {
 bool encode_numpy_scalar(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   Ref boxed(PyArray_FromScalar(value, nullptr));
   if (!boxed) return false;
-  auto* array = reinterpret_cast<PyArrayObject*>(boxed.get());
+  auto* array = as_array(boxed.get());
   PyArray_Descr* descr = PyArray_DESCR(array);
   if (descr->typeobj != info.type) return encoder.needs_pickle(value);
   const DType code = dtype_code(descr);
   std::string_view description;
   if (code == DType::kOther && !describe(encoder, value, descr, false, &description)) return false;
   const auto bytes = static_cast<std::size_t>(PyArray_ITEMSIZE(array));
-  encoder.out.add_kind(Kind::kNumpyScalar);
-  encoder.out.add_length(static_cast<std::uint64_t>(code));
+  encoder.out.begin_node(Kind::kNumpyScalar, code);
   if (code == DType::kOther) {
     encoder.out.add_name(description);
     encoder.out.add_length(bytes);
@@ -115,8 +114,7 @@ bool encode_dtype(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const DType code = dtype_code(descr);
   std::string_view description;
   if (code == DType::kOther && !describe(encoder, value, descr, true, &description)) return false;
-  encoder.out.add_kind(Kind::kDType);
-  encoder.out.add_length(static_cast<std::uint64_t>(code));
+  encoder.out.begin_node(Kind::kDType, code);
   if (code == DType::kOther) encoder.out.add_name(description);
   return true;
 }
@@ -193,8 +191,7 @@ bool tensor(Encoder& encoder, PyObject* value, std::uint64_t flags) {
   source.order = strides == Py_None ? format::Order::kC : format::Order::kStrided;
   source.may_share = true;
   if (encoder.options().loans) lend_tensor(encoder, source);
-  encoder.out.add_kind(Kind::kTensor);
-  encoder.out.add_length(flags | static_cast<std::uint64_t>(requires_grad));
+  encoder.out.begin_node(Kind::kTensor, flags | static_cast<std::uint64_t>(requires_grad));
   encoder.out.add_array(source);
   encoder.keep(Ref::borrow(owner));
   return true;

@@ -34,15 +34,10 @@ PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* nam
   format::FrameBuilder& builder = session->builder();
   Frame* frame = new_frame(builder.total_bytes());
   if (!frame) return nullptr;
-  Ref result(reinterpret_cast<PyObject*>(frame));
   builder.write_metadata(frame->data);
-  if (builder.buffer_bytes() > kReleaseGilBytes) {
-    const WithoutGil unlocked;
-    builder.copy_buffers(frame->data);
-  } else {
-    builder.copy_buffers(frame->data);
-  }
-  return result.release();
+  const WithoutGil unlocked(builder.buffer_bytes() > kReleaseGilBytes);
+  builder.copy_buffers(frame->data);
+  return reinterpret_cast<PyObject*>(frame);
 }
 
 // The buffer given to unpack, until the first view needs it for longer.
@@ -80,9 +75,7 @@ PyObject* describe(PyObject*, PyObject* source) {
   if (PyObject_GetBuffer(source, &input.buffer, PyBUF_SIMPLE) != 0) return nullptr;
   Result<std::string> text = describe_frame(input.bytes());
   if (text.ok()) return PyUnicode_DecodeUTF8(text->data(), static_cast<Py_ssize_t>(text->size()), "backslashreplace");
-  if (text.code() != Code::kCorrupt) return raise(text.error());
-  PyErr_SetString(error_types().corrupt_message, text.error().message.c_str());
-  return nullptr;
+  return raise_from_frame(text.error());
 }
 
 PyObject* register_kind(PyObject*, PyObject* args) {
@@ -100,8 +93,7 @@ PyObject* unflatten(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "s#O", &name, &size, &flat)) return nullptr;
   const ClassInfo* info = registered_class({name, static_cast<std::size_t>(size)});
   if (!info) {
-    PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", name);
-    return nullptr;
+    return PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", name);
   }
   Ref function = Ref::borrow(info->unflatten.get());
   return call_python(function.get(), flat);

@@ -62,7 +62,7 @@ Ref dump(PyObject* object, const EncodeOptions& options, PyObject* buffers) {
 // Whether this is the array that our reducer of tensors makes of their memory.
 bool is_tensor_memory(PyObject* exporter) {
   if (!exporter || !PyArray_Check(exporter)) return false;
-  PyObject* base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(exporter));
+  PyObject* base = PyArray_BASE(as_array(exporter));
   const ClassInfo* info = base ? class_info(Py_TYPE(base)) : nullptr;
   return info && info->encode == encode_tensor;
 }
@@ -84,7 +84,7 @@ bool add_buffer(EncodeSession& session, PyObject* pickle_buffer, const EncodeOpt
   if (!whole) return false;
   source.may_share = !options.independent || is_tensor_memory(whole->obj);
   if (options.loans && size > 0 && whole->obj && PyArray_Check(whole->obj)) {
-    auto* array = reinterpret_cast<PyArrayObject*>(whole->obj);
+    auto* array = as_array(whole->obj);
     Loan loan;
     if (lease_of(array) && options.loans->resolve(array, view->buf, static_cast<std::size_t>(size), &loan)) {
       source.external = session.builder().add_external({loan.reference, loan.offset, static_cast<std::uint64_t>(size)});

@@ -29,26 +29,19 @@ PyObject* class_of(Code code) noexcept {
   return PyExc_SystemError;
 }
 
-Ref tuple_of(const std::vector<int>& pids) {
-  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(pids.size())));
-  if (!tuple) return tuple;
-  for (std::size_t i = 0; i < pids.size(); ++i) {
-    PyObject* pid = PyLong_FromLong(pids[i]);
-    if (!pid) return Ref();
-    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), pid);
-  }
-  return tuple;
-}
-
 bool set_attribute(PyObject* exception, const char* name, Ref value) {
   return value && PyObject_SetAttrString(exception, name, value.get()) == 0;
 }
 
+bool set_attribute(PyObject* exception, const char* name, std::uint64_t number) {
+  return set_attribute(exception, name, Ref(PyLong_FromUnsignedLongLong(number)));
+}
+
 bool add_attributes(PyObject* exception, const Error& error) {
   switch (error.code) {
-    case Code::kFull: return set_attribute(exception, "sent", Ref(PyLong_FromUnsignedLongLong(error.completed)));
-    case Code::kPeerDied: return set_attribute(exception, "pids", tuple_of(error.pids));
-    case Code::kCorrupt: return set_attribute(exception, "ticket", Ref(PyLong_FromUnsignedLongLong(error.ticket)));
+    case Code::kFull: return set_attribute(exception, "sent", error.completed);
+    case Code::kPeerDied: return set_attribute(exception, "pids", tuple_of(std::span<const int>(error.pids)));
+    case Code::kCorrupt: return set_attribute(exception, "ticket", error.ticket);
     default: return true;
   }
 }
@@ -80,6 +73,12 @@ void set_exception(Ref exception) {
 #endif
 }
 
+void add_to_exception(const char* name, std::uint64_t number) {
+  Ref exception = take_exception();
+  if (!set_attribute(exception.get(), name, number)) PyErr_Clear();
+  set_exception(std::move(exception));
+}
+
 PyObject* raise(const Error& error) {
   if (PyErr_Occurred()) return nullptr;
   Ref message(PyUnicode_DecodeUTF8(error.message.data(), static_cast<Py_ssize_t>(error.message.size()), "replace"));
@@ -91,6 +90,11 @@ PyObject* raise(const Error& error) {
   if (!exception || !add_attributes(exception.get(), error)) return nullptr;
   PyErr_SetObject(type_object(Py_TYPE(exception.get())), exception.get());
   return nullptr;
+}
+
+PyObject* raise_from_frame(const Error& error) {
+  if (error.code != Code::kCorrupt) return raise(error);
+  return PyErr_Occurred() ? nullptr : PyErr_Format(package().corrupt_message, "%s", error.message.c_str());
 }
 
 void raise_corrupt_from_current(const char* what) {

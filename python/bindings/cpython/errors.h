@@ -13,11 +13,17 @@ namespace shmtree::python {
 // null, so that a caller can `return raise(error)`.
 PyObject* raise(const Error& error);
 
+// The same of a frame by itself: a CorruptMessage without a ticket, which whoever moves frames knows.
+PyObject* raise_from_frame(const Error& error);
+
 // The exception that is set, with its traceback; it is not set any more then. Null when there is none.
 Ref take_exception();
 
 // Sets it again, in place of any other.
 void set_exception(Ref exception);
+
+// Gives the exception that is set a number as an attribute.
+void add_to_exception(const char* name, std::uint64_t number);
 
 // Turns whatever exception is set into CorruptMessage(`what`) with the original as its cause, except MemoryError and
 // what is no Exception (KeyboardInterrupt), which stay.
