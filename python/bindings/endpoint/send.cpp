@@ -104,16 +104,6 @@ class Batch {
   endpoint::Batch batch_;
 };
 
-// Puts the number of messages that went on the exception that is set.
-void note_sent(std::uint64_t sent) {
-  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  Ref count(PyLong_FromUnsignedLongLong(sent));
-  if (!count || PyObject_SetAttrString(value, "sent", count.get()) != 0) PyErr_Clear();
-  PyErr_Restore(type, value, traceback);
-}
-
 // Whether going on to the next item takes no time and runs no code of the user's.
 bool is_at_hand(PyObject* iterator) {
   const PyTypeObject* type = Py_TYPE(iterator);
@@ -329,14 +319,13 @@ PyObject* endpoint_put_many(PyObject* self, PyObject* const* args, Py_ssize_t na
   }
   if (PyErr_Occurred()) {
     // What came before the one that failed was put in order, and goes.
-    PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-    PyErr_Fetch(&type, &value, &traceback);
+    Ref exception = take_exception();
     if (!batch.flush()) PyErr_Clear();
-    PyErr_Restore(type, value, traceback);
+    set_exception(std::move(exception));
   } else if (batch.flush()) {
     return PyLong_FromUnsignedLongLong(batch.sent());
   }
-  note_sent(batch.sent());
+  add_to_exception("sent", batch.sent());
   return nullptr;
 }
 
