@@ -88,6 +88,16 @@ bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
   return true;
 }
 
+Ref alloc_endpoint(PyTypeObject* type) {
+  Ref self(type->tp_alloc(type, 0));
+  if (!self) return self;
+  Endpoint* endpoint = as_endpoint(self.get());
+  new (&endpoint->channel) std::shared_ptr<Channel>();
+  new (&endpoint->known) std::weak_ptr<Channel>();
+  endpoint->released = true;  // there is nothing yet
+  return self;
+}
+
 PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, End end) {
   static const char* const names[] = {"channel", "allow_pickle", nullptr};
   PyObject* given = nullptr;
@@ -95,12 +105,9 @@ PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, End
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p", const_cast<char**>(names), &given, &allow_pickle)) {
     return nullptr;
   }
-  Ref self(type->tp_alloc(type, 0));
+  Ref self = alloc_endpoint(type);
   if (!self) return nullptr;
   Endpoint* endpoint = as_endpoint(self.get());
-  new (&endpoint->channel) std::shared_ptr<Channel>();
-  new (&endpoint->known) std::weak_ptr<Channel>();
-  endpoint->released = true;
   endpoint->has[static_cast<std::size_t>(end)] = true;
   return attach_endpoint(endpoint, given, allow_pickle != 0) ? self.release() : nullptr;
 }

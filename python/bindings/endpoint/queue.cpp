@@ -1,6 +1,4 @@
 // _core.QueueBase: both ends of a channel that has no end, in one object, with what multiprocessing's queues have.
-#include <new>
-
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"
@@ -15,23 +13,16 @@ using channel::Channel;
 using channel::End;
 using platform::Deadline;
 
-End end_of(bool receiving) noexcept {
-  return receiving ? End::kReceiving : End::kSending;
-}
-
 PyObject* make_queue(PyTypeObject* type, PyObject*, PyObject*) {
-  PyObject* self = type->tp_alloc(type, 0);
+  Ref self = alloc_endpoint(type);
   if (!self) return nullptr;
-  Endpoint* endpoint = as_endpoint(self);
-  new (&endpoint->channel) std::shared_ptr<Channel>();
-  new (&endpoint->known) std::weak_ptr<Channel>();
-  endpoint->released = true;  // there is nothing yet
+  Endpoint* endpoint = as_endpoint(self.get());
   endpoint->is_queue = true;
   for (const End which : {End::kSending, End::kReceiving}) {
     endpoint->has[static_cast<std::size_t>(which)] = true;
     closed_flag(endpoint, which) = true;  // until it is attached
   }
-  return self;
+  return self.release();
 }
 
 PyObject* attach(PyObject* self, PyObject* args) {

@@ -98,15 +98,19 @@ class ManyObjects final : public Objects {
   Py_ssize_t most_;
 };
 
-PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<3> kSignature{"take", {"block", "timeout", "copy"}, 2, 0};
+// The arguments of get() and take(). False with a Python error set.
+bool parse_get(const char* function, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords, Deadline* deadline,
+               CopyPolicy* copy) {
+  const Signature<3> signature{function, {"block", "timeout", "copy"}, 2, 0};
   PyObject* given[3];
+  return take_arguments(signature, args, nargs, keywords, given) && parse_deadline(given[0], given[1], deadline) &&
+         parse_copy_policy(given[2], copy);
+}
+
+PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   Deadline deadline;
   CopyPolicy copy = CopyPolicy::kAuto;
-  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(given[0], given[1], &deadline) ||
-      !parse_copy_policy(given[2], &copy)) {
-    return nullptr;
-  }
+  if (!parse_get("take", args, nargs, keywords, &deadline, &copy)) return nullptr;
   const Span span("shmtree.take");
   Endpoint* self = as_endpoint(object);
   const InCall call(self);
@@ -209,14 +213,9 @@ PyMethodDef methods[] = {
 }  // namespace
 
 PyObject* endpoint_get(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<3> kSignature{"get", {"block", "timeout", "copy"}, 2, 0};
-  PyObject* given[3];
   Deadline deadline;
   CopyPolicy copy = CopyPolicy::kAuto;
-  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(given[0], given[1], &deadline) ||
-      !parse_copy_policy(given[2], &copy)) {
-    return nullptr;
-  }
+  if (!parse_get("get", args, nargs, keywords, &deadline, &copy)) return nullptr;
   return get_object(as_endpoint(self), deadline, copy);
 }
 
