@@ -88,8 +88,6 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Result<Incoming> get(const WaitContext& wait);
   // The same into `out`, which holds nothing: an inline frame is not moved once more.
   Status get(Incoming& out, const WaitContext& wait);
-  // Waits for the first as get() does, then takes what is there, up to `most`.
-  Result<std::vector<Incoming>> get_many(std::size_t most, const WaitContext& wait);
   // Gives back what get() received and this process had no memory to make anything of: the channel has it again, as one
   // that was returned. Should there be no memory for that either, the next call that receives here begins with it; it
   // is in this process then, and goes with it. (kept.cpp)
@@ -216,7 +214,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void published(std::size_t count, bool watched) noexcept;
 
   // Receiving, under the receivers' lock.
-  static constexpr std::size_t kMostAtOnce = 64;  // messages put or received under one lock
+  static constexpr std::size_t kMostAtOnce = 64;  // messages put, or looked at, under one lock
   struct Receipt {                                // what a look under the lock leaves to do without it
     BlockRef spent[4];
     std::size_t spent_count = 0;
@@ -237,10 +235,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Access receiving_access() const noexcept;
   Slot* first_slot(Receipt& receipt) noexcept;
   bool receive_slot(const Slot& slot, Identity me, Incoming& out, Receipt& receipt) noexcept;
-  Result<std::size_t> get_some(Incoming* out, std::size_t most, const WaitContext& wait);
-  Result<std::size_t> get_now(Incoming* out, std::size_t most, Identity me, const WaitContext& wait);
+  Result<bool> get_now(Incoming& out, Identity me, const WaitContext& wait);
   void fetch_next(std::uint64_t bytes) const noexcept;
-  std::size_t receive_some(Incoming* out, std::size_t most, Identity me, Receipt& receipt) noexcept;
+  bool receive_next(Incoming& out, Identity me, Receipt& receipt) noexcept;
   bool serve_returned(Identity me, Incoming& out, Receipt& receipt) noexcept;
   template <class Ready>
   Status wait_at(Event& event, End peers, const char* waited_for, const Ready& ready, const WaitContext& wait);

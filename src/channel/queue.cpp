@@ -86,12 +86,12 @@ Status Channel::discard_queued(const WaitContext& wait) {
   while (has_messages()) {
     Status locked = arena_->lock(shared.receivers_lock, wait);
     if (!locked) return locked;
-    Incoming dropped[8];
+    Incoming dropped;
     Receipt receipt;
-    const std::size_t count = receive_some(dropped, std::size(dropped), *me, receipt);
+    const bool received = receive_next(dropped, *me, receipt);
     arena_->unlock(shared.receivers_lock);
     settle_receipt(receipt);
-    if (count == 0 && (receipt.damaged || receipt.starved)) break;  // left to whoever looks next
+    if (!received && (receipt.damaged || receipt.starved)) break;  // left to whoever looks next
   }
   return success();
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <new>
 
 #include "channel/channel.h"
 #include "channel/waiting.h"
@@ -117,23 +116,19 @@ void Channel::fetch_next(std::uint64_t bytes) const noexcept {
   prefetch(&known_first_.segment.at(head), sizeof(Slot) + (bytes <= inline_bytes() ? bytes : 0));
 }
 
-// Under the receivers' lock: up to `most` messages, those returned first, then those of the ring with one store of
-// `head` each, so that none is held that was not received.
-std::size_t Channel::receive_some(Incoming* out, std::size_t most, Identity me, Receipt& receipt) noexcept {
+// Under the receivers' lock: the oldest message that was returned, else the first of the ring, with one store of
+// `head`.
+bool Channel::receive_next(Incoming& out, Identity me, Receipt& receipt) noexcept {
   ChannelHeader& shared = header();
-  std::size_t count = 0;
-  while (count < most && load_relaxed(shared.returned) != 0 && serve_returned(me, out[count], receipt)) ++count;
-  if (receipt.starved) return count;
-  while (count < most) {
+  if (load_relaxed(shared.returned) == 0 || !serve_returned(me, out, receipt)) {
+    if (receipt.starved) return false;
     const Slot* slot = first_slot(receipt);
-    if (slot == nullptr) break;
-    if (!receive_slot(*slot, me, out[count], receipt)) break;
-    store_relaxed(shared.bytes_out, load_relaxed(shared.bytes_out) + out[count].bytes_);
+    if (slot == nullptr || !receive_slot(*slot, me, out, receipt)) return false;
+    store_relaxed(shared.bytes_out, load_relaxed(shared.bytes_out) + out.bytes_);
     store_release(shared.head, load_relaxed(shared.head) + 1);  // the slot may be written again
-    ++count;
   }
-  if (count != 0) fetch_next(out[count - 1].bytes_);
-  return count;
+  fetch_next(out.bytes_);
+  return true;
 }
 
 // Why the first message was not received, though there is one.
@@ -173,52 +168,31 @@ void Channel::received() noexcept {
   if (load_relaxed(shared.space.waiters) != 0) notify(shared.space);
 }
 
-// Up to `most` messages that are there, under one lock; none when there are none.
-Result<std::size_t> Channel::get_now(Incoming* out, std::size_t most, Identity me, const WaitContext& wait) {
+// Whether a message was there.
+Result<bool> Channel::get_now(Incoming& out, Identity me, const WaitContext& wait) {
   ChannelHeader& shared = header();
-  if (kept_here() != 0 && serve_kept(*out)) [[unlikely]]
-    return std::size_t{1};
+  if (kept_here() != 0 && serve_kept(out)) [[unlikely]]
+    return true;
   // The sender's line is read only when those it is known to have put are used up.
-  if (load_relaxed(shared.head) == load_relaxed(shared.cached_tail) && !has_messages()) return std::size_t{0};
+  if (load_relaxed(shared.head) == load_relaxed(shared.cached_tail) && !has_messages()) return false;
   Status locked = arena_->lock(shared.receivers_lock, wait);
   if (!locked) return in_time(std::move(locked).error());
-  most = std::min(most, kMostAtOnce);
-  Receipt receipt;
-  std::size_t got = 0;
   if (const Access access = receiving_access(); access != Access::kFree) {
     arena_->unlock(shared.receivers_lock);
     if (access == Access::kShutDown) return discarded(wait);
-    return got;
+    return false;
   }
-  got = receive_some(out, most, me, receipt);
+  Receipt receipt;
+  const bool got = receive_next(out, me, receipt);
   arena_->unlock(shared.receivers_lock);
   settle_receipt(receipt);
   mark_used(End::kReceiving, me);
-  if (got != 0) {
+  if (got) {
     received();
   } else if (receipt.damaged || receipt.starved) {
     return unreceived(receipt);
   }
   return got;
-}
-
-// Waits for a message, then receives up to `most` that are there under one lock.
-Result<std::size_t> Channel::get_some(Incoming* out, std::size_t most, const WaitContext& wait) {
-  for (;;) {
-    auto me = arena_->identity();  // each time: the wait may run code that forks, and then goes on in the child
-    if (!me) return std::move(me).error();
-    const bool shut_down = is_shut_down();  // before the look: what was put before it is still found
-    auto got = get_now(out, most, *me, wait);
-    if (!got) leave_messages_to_others();  // another process may have what this one lacks
-    if (!got || *got != 0) return got;
-    mark_used(End::kReceiving, *me);
-    if (shut_down) return shut_down_error();
-    Status waited = wait_until_ready(wait);
-    if (!waited) {
-      settle_wake_fd(End::kReceiving);  // the descriptor may be readable for a message that another received
-      return in_time(std::move(waited).error());
-    }
-  }
 }
 
 Result<Incoming> Channel::get(const WaitContext& wait) {
@@ -229,33 +203,24 @@ Result<Incoming> Channel::get(const WaitContext& wait) {
 }
 
 Status Channel::get(Incoming& out, const WaitContext& wait) {
-  auto got = get_some(&out, 1, wait);
-  if (!got) return std::move(got).error();
-  return success();
-}
-
-Result<std::vector<Incoming>> Channel::get_many(std::size_t most, const WaitContext& wait) {
-  std::vector<Incoming> messages;
-  if (most == 0) return messages;
-  std::size_t count = 0;
-  do {
-    // As many places as there are messages now; at least one, to wait for.
-    const std::uint64_t queued = std::clamp<std::uint64_t>(size(), 1, kMostAtOnce);
-    try {
-      messages.resize(count + std::min<std::uint64_t>(queued, most - count));
-    } catch (const std::bad_alloc&) {
-      if (count == 0) throw;
-      break;  // what was received is the caller's
+  for (;;) {
+    auto me = arena_->identity();  // each time: the wait may run code that forks, and then goes on in the child
+    if (!me) return std::move(me).error();
+    const bool shut_down = is_shut_down();  // before the look: what was put before it is still found
+    auto got = get_now(out, *me, wait);
+    if (!got) {
+      leave_messages_to_others();  // another process may have what this one lacks
+      return std::move(got).error();
     }
-    Incoming* out = messages.data() + count;
-    auto got = count == 0 ? get_some(out, messages.size(), wait)
-                          : get_now(out, messages.size() - count, arena_->current_identity(), wait);
-    if (!got && count == 0) return std::move(got).error();
-    if (!got || *got == 0) break;
-    count += *got;
-  } while (count < most && has_messages());
-  messages.resize(count);
-  return messages;
+    if (*got) return success();
+    mark_used(End::kReceiving, *me);
+    if (shut_down) return shut_down_error();
+    Status waited = wait_until_ready(wait);
+    if (!waited) {
+      settle_wake_fd(End::kReceiving);  // the descriptor may be readable for a message that another received
+      return in_time(std::move(waited).error());
+    }
+  }
 }
 
 Status Channel::wait_until_ready(const WaitContext& wait) {

@@ -48,7 +48,6 @@ TEST_CASE("When the last sender leaves, what is queued is delivered and then the
   REQUIRE(get(*channel).value() == 1);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
   REQUIRE(code_of(take(*channel)) == Code::kClosed);
-  REQUIRE(code_of(channel->get_many(3, patience())) == Code::kClosed);
 }
 
 TEST_CASE("When no receivers are left, a sender is told once the channel is full") {

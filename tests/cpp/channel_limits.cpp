@@ -290,7 +290,7 @@ TEST_CASE("Several messages at once that run out of memory go, and come, in orde
         }
         const Status went = state.ready.channel->put_many(out, no_wait());
         state.put = went.ok() ? 20 : went.error().completed;
-        auto got = state.ready.channel->get_many(15, no_wait());
+        auto got = get_several(*state.ready.channel, 15, no_wait());
         if (!got) return;
         for (const Incoming& message : *got) state.got.push_back(number_in(message.frame()));
       },

@@ -222,21 +222,6 @@ TEST_CASE("put_many stops before a message that can never go") {
   REQUIRE(went.error().completed == 1);
 }
 
-TEST_CASE("get_many gives what is there, up to as many as asked for") {
-  auto channel = new_channel(new_arena(), with_capacity(0));
-  REQUIRE(code_of(channel->get_many(5, no_wait())) == Code::kEmpty);
-  REQUIRE(channel->get_many(0, no_wait())->empty());
-  for (std::uint64_t i = 0; i < 200; ++i) put(*channel, i, i % 9 == 0 ? 70 : 1).value();
-  std::uint64_t next = 0;
-  for (const std::size_t ask : {1, 64, 65, 1'000'000}) {
-    auto messages = channel->get_many(ask, no_wait());
-    REQUIRE(messages->size() == std::min<std::size_t>(ask, 200 - next));
-    for (Incoming& message : *messages) REQUIRE(number_in(message.frame()) == next++);
-    if (next == 200) break;
-  }
-  REQUIRE(next == 200);
-}
-
 TEST_CASE("Calls with an immediate deadline return without a wait") {
   auto channel = new_channel(new_arena(), with_capacity(1));
   CountedWaits waits;

@@ -55,7 +55,6 @@ TEST_CASE("A queue that was shut down gives out what it has, takes no more, and 
   REQUIRE(get(*queue).value() == 2);  // it came back
   REQUIRE(code_of(get(*queue)) == Code::kShutDown);
   REQUIRE(code_of(take(*queue)) == Code::kShutDown);
-  REQUIRE(code_of(queue->get_many(3, patience())) == Code::kShutDown);
 }
 
 TEST_CASE("An immediate shutdown drops what is queued, counts it as done and gives its memory back") {

@@ -238,15 +238,19 @@ class Scene {
     channel.join(End::kSending).ok();
   }
   void many(Channel& channel) {
-    auto messages = channel.get_many(5, no_wait());
-    if (messages) {
-      for (auto& message : *messages) look(message);
-    }
+    get_several(channel, 5);
     channel::Outgoing out[20];
     const std::byte frame[8]{};
     for (auto& message : out) message.inline_frame = frame;
     channel.put_many(out, no_wait()).ok();
-    messages = channel.get_many(100, no_wait());
+    get_several(channel, 100);
+  }
+  void get_several(Channel& channel, int most) {
+    for (int i = 0; i < most; ++i) {
+      auto message = channel.get(no_wait());
+      if (!message) return;
+      look(*message);
+    }
   }
   void shut_down(Channel& channel) {
     channel.shut_down(false, no_wait()).ok();

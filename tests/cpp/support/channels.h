@@ -111,6 +111,19 @@ inline Result<std::uint64_t> get(Channel& channel, const WaitContext& wait = pat
   if (!message) return std::move(message).error();
   return number_in(message->frame());
 }
+// Waits for the first, then receives what else is there, up to `most`.
+inline Result<std::vector<Incoming>> get_several(Channel& channel, std::size_t most,
+                                                 const WaitContext& wait = patience()) {
+  std::vector<Incoming> messages;
+  messages.reserve(most);  // none is received that there is no place for
+  while (messages.size() < most) {
+    auto message = channel.get(messages.empty() ? wait : no_wait());
+    if (!message && messages.empty()) return std::move(message).error();
+    if (!message) break;
+    messages.push_back(std::move(*message));
+  }
+  return messages;
+}
 inline Result<Delivery> take(Channel& channel, const WaitContext& wait = patience()) {
   return channel.take(wait);
 }
