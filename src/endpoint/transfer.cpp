@@ -38,7 +38,7 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
     return success();
   }
   const std::uint64_t bytes = block_bytes(frame_bytes, referred.size());
-  Status room = channel.wait_for_room(bytes, wait);
+  Status room = channel.sending().wait_for_room(bytes, wait);
   if (!room) return std::move(room).error();
   auto block = channel.arena()->allocate(bytes, memory::BlockKind::kMessage, wait);
   if (!block) return in_time(std::move(block).error());

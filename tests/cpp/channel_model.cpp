@@ -82,7 +82,7 @@ struct Run {
       messages.push_back(std::make_unique<Message>(*channel, number + 1 + i, words()));
       batch.push_back(std::move(messages.back()->out));
     }
-    auto went = channel->put_many(batch, no_wait());
+    auto went = channel->sending().put_many(batch, no_wait());
     const std::uint64_t count = went ? batch.size() : went.error().completed;
     for (std::uint64_t i = 0; i < count; ++i) {
       REQUIRE_FALSE(model.full());
@@ -154,28 +154,28 @@ struct Run {
   }
   void finish_task() {
     const bool any = model.tasks_done < model.next_ticket;
-    REQUIRE(channel->task_done().ok() == any);
+    REQUIRE(channel->tasks().done().ok() == any);
     model.tasks_done += any;
-    REQUIRE(channel->join_tasks(no_wait()).ok() == (model.tasks_done == model.next_ticket));
+    REQUIRE(channel->tasks().join(no_wait()).ok() == (model.tasks_done == model.next_ticket));
   }
   // By this process, which may go on using the end; nobody reserves it twice.
   void reserve_or_release() {
     const std::uint64_t which = below(2);
     const End end = which == 0 ? End::kSending : End::kReceiving;
     if (below(2) == 0) {
-      REQUIRE(channel->reserve(end, no_wait()).ok() == !model.reserved[which]);
+      REQUIRE(channel->tasks().reserve(end, no_wait()).ok() == !model.reserved[which]);
       model.reserved[which] = true;
     } else {
-      REQUIRE(channel->release(end) == model.reserved[which]);
+      REQUIRE(channel->tasks().release(end) == model.reserved[which]);
       model.reserved[which] = false;
     }
   }
   void shut_down(bool discard) {
-    REQUIRE(channel->shut_down(discard, patience()).ok());
+    REQUIRE(channel->tasks().shut_down(discard, patience()).ok());
     REQUIRE(code_of(put(*channel, 1, 1, no_wait())) == Code::kShutDown);
     if (discard) {
       const std::uint64_t received = model.next_ticket - model.ring.size();
-      REQUIRE(channel->unfinished_tasks() == received - std::min(received, model.tasks_done));
+      REQUIRE(channel->tasks().unfinished() == received - std::min(received, model.tasks_done));
       REQUIRE(channel->size() == 0);
       model.ring.clear();
       model.returned.clear();
@@ -202,11 +202,11 @@ struct Run {
   }
   void check() {
     REQUIRE(channel->size() == model.ring.size() + model.returned.size());
-    REQUIRE(channel->has_room() == !model.full());
+    REQUIRE(channel->sending().has_room() == !model.full());
     REQUIRE(channel->stats().taken == taken.size());
     REQUIRE(channel->stats().rejected == model.rejected.size());
-    REQUIRE(channel->unfinished_tasks() == model.next_ticket - model.tasks_done);
-    REQUIRE(channel->pending_acks(patience()) == model.ring.size() + model.returned.size() + taken.size());
+    REQUIRE(channel->tasks().unfinished() == model.next_ticket - model.tasks_done);
+    REQUIRE(channel->acks().pending() == model.ring.size() + model.returned.size() + taken.size());
   }
 };
 
@@ -250,7 +250,7 @@ TEST_CASE("Four threads that put and four that get lose nothing and keep each ot
         for (std::uint64_t i = 1; i <= each; ++i) {
           if (!put(*channel, who << 32 | i, i % 5 == 0 ? 200 : 3).ok()) ++refused;
         }
-        if (!channel->wait_for_ack({}, patience()).ok()) ++unacked;
+        if (!channel->acks().wait({}, patience()).ok()) ++unacked;
       });
       threads.emplace_back([&, who] {
         std::map<std::uint64_t, std::uint64_t> last;

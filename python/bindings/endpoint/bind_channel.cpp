@@ -83,16 +83,20 @@ void bind_channel(py::module_& module) {
       .def(
           "check_grant",
           [](Channel& channel, std::uint64_t grant, bool receiving, int giver_pid) {
-            unwrap(channel.check_grant(grant, end_of(receiving), giver_pid));
+            unwrap(channel.ends().check_grant(grant, end_of(receiving), giver_pid));
           },
           "grant"_a, "receiving"_a, "giver_pid"_a)
       .def(
           "claim",
-          [](Channel& channel, std::uint64_t grant, bool receiving) { channel.claim(grant, end_of(receiving)); },
+          [](Channel& channel, std::uint64_t grant, bool receiving) {
+            channel.membership().claim(grant, end_of(receiving));
+          },
           "grant"_a, "receiving"_a)
       .def(
           "join_for",
-          [](Channel& channel, memory::Identity child, bool receiving) { channel.join_for(child, end_of(receiving)); },
+          [](Channel& channel, memory::Identity child, bool receiving) {
+            channel.membership().join_for(child, end_of(receiving));
+          },
           "identity"_a, "receiving"_a);
   module.def("set_unloaded_after", &set_unloaded_after, "seconds"_a);
   module.def("leave_all", [] {

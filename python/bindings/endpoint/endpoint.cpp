@@ -160,7 +160,7 @@ void close_end(Endpoint* self, End which) {
   if (!self->has[static_cast<std::size_t>(which)] || closed_flag(self, which).exchange(true)) return;
   if (all_closed(self)) self->ended = true;
   leave(self, which);
-  self->channel->wake_all();  // threads that wait at this object
+  self->channel->watchers().wake_all();  // threads that wait at this object
 }
 
 PyObject* tell_of_close(PyObject* self) {
@@ -226,7 +226,7 @@ bool warn_of_unloaded(Endpoint* self, End waiting) {
   if (begun == kTold) return true;
   const End peers = waiting == End::kReceiving ? End::kSending : End::kReceiving;
   Channel& channel = *self->channel;
-  if (channel.ending() == channel::Ending::kNever || !channel.is_only_on_its_way(peers)) {
+  if (channel.ending() == channel::Ending::kNever || !channel.ends().is_only_on_its_way(peers)) {
     since.store(0, std::memory_order_relaxed);
     return true;
   }
@@ -238,7 +238,7 @@ bool warn_of_unloaded(Endpoint* self, End waiting) {
   if (now - begun < unloaded_after_ns.load(std::memory_order_relaxed) || !since.compare_exchange_strong(begun, kTold)) {
     return true;
   }
-  return warn(peers, channel.on_their_way(peers));
+  return warn(peers, channel.ends().on_their_way(peers));
 }
 
 void set_unloaded_after(double seconds) {

@@ -148,7 +148,7 @@ PyObject* qsize(PyObject* self, PyObject*) {
 PyObject* full(PyObject* self, PyObject*) {
   const InCall call(as_endpoint(self));
   Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
-  return channel ? PyBool_FromLong(channel->full()) : nullptr;
+  return channel ? PyBool_FromLong(!channel->sending().has_room()) : nullptr;
 }
 
 PyObject* make_receiver(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -301,7 +301,7 @@ PyObject* wake_descriptor(Endpoint* self, End which) {
   const InCall call(self);
   Channel* channel = open_channel(self, which);
   if (!channel) return nullptr;
-  auto fd = channel->wake_fd(which);
+  auto fd = channel->watchers().wake_fd(which);
   return fd ? PyLong_FromLong(*fd) : raise(fd.error());
 }
 
