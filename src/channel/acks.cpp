@@ -34,21 +34,10 @@ void Acks::note_sent(std::uint64_t first, std::uint64_t count) noexcept {
   }
 }
 
-// How many records there are that somebody waits for and that counts(slot) is true of.
-template <class Unacked>
-std::uint64_t Acks::count_records(const Unacked& counts) const noexcept {
-  std::uint64_t count = 0;
-  records_.for_each([&](Record& record) {
-    if (awaits_ack(state_of_record(load_acquire(record.state))) && counts(record.slot())) ++count;
-    return true;
-  });
-  return count;
-}
-
 bool Acks::is_acked(std::uint64_t ticket) noexcept {
   if (ticket >= load_acquire(control_.shared.head)) return false;
   if (load_acquire(control_.shared.taken) == 0) return true;
-  return count_records([&](const RingSlot& slot) { return load_once(slot.ticket) == ticket; }) == 0;
+  return records_.count_unacked([&](const RingSlot& slot) { return load_once(slot.ticket) == ticket; }) == 0;
 }
 
 bool Acks::all_acked(Identity me) noexcept {
@@ -58,7 +47,7 @@ bool Acks::all_acked(Identity me) noexcept {
     if (sent_by_ == me && sent_end_ > head) return false;
   }
   if (load_acquire(control_.shared.taken) == 0) return true;
-  return count_records([&](const RingSlot& slot) { return load_once(slot.sender) == me; }) == 0;
+  return records_.count_unacked([&](const RingSlot& slot) { return load_once(slot.sender) == me; }) == 0;
 }
 
 std::uint64_t Acks::not_received(Identity me, std::uint64_t head) noexcept {
@@ -77,7 +66,7 @@ std::uint64_t Acks::pending() {
   constexpr int kMostLooks = 16;
   for (int attempt = 0;; ++attempt) {
     const std::uint64_t head = load_acquire(control_.shared.head);
-    const std::uint64_t taken = count_records(
+    const std::uint64_t taken = records_.count_unacked(
         [&](const RingSlot& slot) { return load_once(slot.sender) == *me && load_once(slot.ticket) < head; });
     const std::uint64_t pending = taken + not_received(*me, head);
     if (attempt == kMostLooks || load_acquire(control_.shared.head) == head) return pending;

@@ -30,8 +30,6 @@ class Acks {
   bool is_acked(std::uint64_t ticket) noexcept;
   bool all_acked(Identity me) noexcept;
   std::uint64_t not_received(Identity me, std::uint64_t head) noexcept;
-  template <class Unacked>
-  std::uint64_t count_records(const Unacked& counts) const noexcept;
 
   const Control control_;
   const Records& records_;

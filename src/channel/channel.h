@@ -3,8 +3,8 @@
 // each of which looks only at those before it:
 //
 //   Control     the control block, and the arena that it lies in        control.h
-//   RingTail    where messages are put: room, slots, segments           ring_tail.h
-//   RingHead    where they are received                                 ring_head.h
+//   RingTail    where messages are put: room, slots, segments           ring.h
+//   RingHead    where they are received                                 ring.h
 //   Records     of messages taken and not yet acknowledged              records.h
 //   KeptHere    what this process could not give back                   message.h
 //   Grants      ends on their way to other processes                    grants.h

@@ -43,7 +43,32 @@ class Ends {
   //   kTimeout: the deadline has passed; kInterrupted; or what end_error() says. ready() was false after each of them.
   template <class Ready>
   Status wait_at(memory::Event& event, End peers, const char* waited_for, const Ready& ready,
-                 const WaitContext& wait) const;
+                 const WaitContext& wait) const {
+    using platform::wait_policy::alive_within_ns;
+    memory::EventWait waiting(event, wait);
+    for (bool looked = false;; looked = true) {
+      if (looked) waiting.arm();
+      if (ready()) return success();
+      if (control_.arena.participants().check(alive_within_ns(looked))) {
+        Status repaired = control_.arena.reconcile(wait);
+        if (!repaired) return repaired;
+        if (ready()) return success();
+      }
+      if (is_over(peers)) {
+        if (ready()) return success();  // by the doing of the last of them, before it left
+        return end_error(peers);
+      }
+      if (!looked && !wait.deadline.is_immediate()) continue;
+      switch (waiting.sleep()) {
+        case memory::EventWait::Wake::kLookAgain: break;
+        case memory::EventWait::Wake::kInterrupted:
+          return Error{Code::kInterrupted, std::string("interrupted while waiting for ") + waited_for};
+        case memory::EventWait::Wake::kTimedOut:
+          if (ready()) return success();
+          return Error{Code::kTimeout, std::string(waited_for) + " did not come in time"};
+      }
+    }
+  }
 
  private:
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
@@ -52,34 +77,5 @@ class Ends {
   const Records& records_;
   const Grants& grants_;
 };
-
-template <class Ready>
-Status Ends::wait_at(memory::Event& event, End peers, const char* waited_for, const Ready& ready,
-                     const WaitContext& wait) const {
-  using platform::wait_policy::alive_within_ns;
-  memory::EventWait waiting(event, wait);
-  for (bool looked = false;; looked = true) {
-    if (looked) waiting.arm();
-    if (ready()) return success();
-    if (control_.arena.participants().check(alive_within_ns(looked))) {
-      Status repaired = control_.arena.reconcile(wait);
-      if (!repaired) return repaired;
-      if (ready()) return success();
-    }
-    if (is_over(peers)) {
-      if (ready()) return success();  // by the doing of the last of them, before it left
-      return end_error(peers);
-    }
-    if (!looked && !wait.deadline.is_immediate()) continue;
-    switch (waiting.sleep()) {
-      case memory::EventWait::Wake::kLookAgain: break;
-      case memory::EventWait::Wake::kInterrupted:
-        return Error{Code::kInterrupted, std::string("interrupted while waiting for ") + waited_for};
-      case memory::EventWait::Wake::kTimedOut:
-        if (ready()) return success();
-        return Error{Code::kTimeout, std::string(waited_for) + " did not come in time"};
-    }
-  }
-}
 
 }  // namespace shmtree::channel

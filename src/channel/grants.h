@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <span>
 
-#include "channel/chains.h"
+#include "channel/control.h"
 #include "platform/clock.h"
 
 namespace shmtree::channel {

@@ -22,7 +22,23 @@ class Receiving {
   // Looks for a message by look(me), which says whether it received one, until it did; waits in between. Errors as
   // get().
   template <class Look>
-  Status receive_by(const Look& look, const WaitContext& wait);
+  Status receive_by(const Look& look, const WaitContext& wait) {
+    for (;;) {
+      auto me = parts_.control.arena.identity();  // each time: the wait may run code that forks, and go on in the child
+      if (!me) return std::move(me).error();
+      const bool shut_down = parts_.control.is_shut_down();  // before the look: what was put before it is still found
+      auto got = look(*me);
+      if (!got) {
+        parts_.watchers.leave_messages_to_others();  // another process may have what this one lacks
+        return std::move(got).error();
+      }
+      if (*got) return success();
+      parts_.membership.mark_used(End::kReceiving, *me);
+      if (shut_down) return shut_down_error();
+      Status waited = wait_until_ready(wait);
+      if (!waited) return waited;
+    }
+  }
   // Under the receivers' lock: whether this process may receive what is there.
   enum class Access { kFree, kReserved, kShutDown };
   Access access() const noexcept;
@@ -40,24 +56,5 @@ class Receiving {
   Parts& parts_;
   Spinner spinner_;
 };
-
-template <class Look>
-Status Receiving::receive_by(const Look& look, const WaitContext& wait) {
-  for (;;) {
-    auto me = parts_.control.arena.identity();  // each time: the wait may run code that forks, and go on in the child
-    if (!me) return std::move(me).error();
-    const bool shut_down = parts_.control.is_shut_down();  // before the look: what was put before it is still found
-    auto got = look(*me);
-    if (!got) {
-      parts_.watchers.leave_messages_to_others();  // another process may have what this one lacks
-      return std::move(got).error();
-    }
-    if (*got) return success();
-    parts_.membership.mark_used(End::kReceiving, *me);
-    if (shut_down) return shut_down_error();
-    Status waited = wait_until_ready(wait);
-    if (!waited) return waited;
-  }
-}
 
 }  // namespace shmtree::channel

@@ -11,7 +11,7 @@
 // Thread safety: any thread; what says so, under the receivers' lock.
 #pragma once
 
-#include "channel/chains.h"
+#include "channel/control.h"
 
 namespace shmtree::channel {
 
@@ -37,6 +37,16 @@ class Records {
     return for_each(visit, [](BlockRef) { return true; });
   }
 
+  // How many there are that somebody waits for and that counts(slot) is true of.
+  template <class Counts>
+  std::uint64_t count_unacked(const Counts& counts) const noexcept {
+    std::uint64_t count = 0;
+    for_each([&](Record& record) {
+      if (awaits_ack(state_of_record(platform::load_acquire(record.state))) && counts(record.slot())) ++count;
+      return true;
+    });
+    return count;
+  }
   // Messages taken and not settled.
   std::uint64_t unsettled() const noexcept;
   bool has_too_many_taken() const noexcept {

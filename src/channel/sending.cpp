@@ -44,7 +44,7 @@ std::size_t Sending::count_sound(std::span<Outgoing> messages, Identity me) cons
 Status Sending::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
   Status fits = refuse_at_once(bytes);
   if (!fits) return fits;
-  Status room = wait_until_room(Blocked{bytes, bytes > parts_.control.inline_bytes() ? bytes : 0, true}, wait);
+  Status room = wait_until_room(bytes, bytes > parts_.control.inline_bytes() ? bytes : 0, true, wait);
   parts_.watchers.leave_room_to_others();                // the message is yet to be written, which may take long
   if (!room) parts_.watchers.refresh_fd(End::kSending);  // the descriptor may be readable for room that another used
   return room ? std::move(room) : in_time(std::move(room).error(), Code::kFull);
@@ -66,13 +66,13 @@ Error Sending::still_full() const {
   return Error{Code::kFull, std::move(text)};
 }
 
-Status Sending::wait_until_room(const Blocked& blocked, const WaitContext& wait) {
+Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t unallocated, bool may_grow,
+                                const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
   Room room = Room::kFull;
   const auto has_room_now = [&] {
     using Look = RingTail::Look;
-    room =
-        parts_.tail.room_for(blocked.bytes, blocked.unallocated, blocked.may_grow ? Look::kAtCounts : Look::kAtSlots);
+    room = parts_.tail.room_for(bytes, unallocated, may_grow ? Look::kAtCounts : Look::kAtSlots);
     return room == Room::kYes || room == Room::kRelieved || room == Room::kDamaged || room == Room::kShutDown;
   };
   const auto places = [&]() -> std::uint64_t {
@@ -104,7 +104,7 @@ Status Sending::wait_until_room(const Blocked& blocked, const WaitContext& wait)
     if (!looked && !wait.deadline.is_immediate()) continue;
     switch (waiting.sleep()) {
       case EventWait::Wake::kLookAgain:
-        if (!blocked.may_grow) return success();  // there may be memory now
+        if (!may_grow) return success();  // there may be memory now
         break;
       case EventWait::Wake::kInterrupted:
         parts_.watchers.leave_room_to_others();
@@ -167,7 +167,7 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
     }
     if (put->count != 0) return put;
     if (late) return still_full();
-    Status room = wait_until_room(Blocked{messages[0].size(), 0, put->grow_to == 0}, wait);
+    Status room = wait_until_room(messages[0].size(), 0, put->grow_to == 0, wait);
     if (!room) return in_time(std::move(room).error(), Code::kFull);
   }
 }

@@ -27,14 +27,12 @@ class Sending {
 
  private:
   using Room = RingTail::Room;
-  struct Blocked {
-    std::uint64_t bytes, unallocated;
-    bool may_grow;  // false: there was no memory for another segment
-  };
   using Put = RingTail::Put;  // of none: there was no room
   Result<Put> put_first(std::span<Outgoing> messages, const WaitContext& wait);
   Result<Put> put_some(std::span<Outgoing> messages, const WaitContext& wait);
-  Status wait_until_room(const Blocked& blocked, const WaitContext& wait);
+  // For a message of `bytes`, of which `unallocated` have no block yet. With `may_grow` false there was no memory for
+  // another segment.
+  Status wait_until_room(std::uint64_t bytes, std::uint64_t unallocated, bool may_grow, const WaitContext& wait);
   Status check(const Outgoing& message, Identity me) const;
   Status refuse_at_once(std::uint64_t bytes) const;
   std::size_t count_sound(std::span<Outgoing> messages, Identity me) const;

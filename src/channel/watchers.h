@@ -13,8 +13,7 @@
 #pragma once
 
 #include "channel/ends.h"
-#include "channel/ring_head.h"
-#include "channel/ring_tail.h"
+#include "channel/ring.h"
 #include "platform/file.h"
 
 namespace shmtree::channel {
@@ -46,10 +45,32 @@ class Watchers {
   void leave_messages_to_others() noexcept {
     if (head_.has_messages()) memory::notify(control_.shared.items);
   }
-  void announce_put(std::size_t count, bool watched) noexcept;
+  void announce_put(std::size_t count, bool watched) noexcept {
+    ChannelHeader& shared = control_.shared;
+    if (watched) send_announced_wakes();
+    refresh_fd(End::kSending);
+    // Of those who wait, one may have the messages for itself.
+    if (count > 1 || platform::load_relaxed(shared.reserved[End::kReceiving]) != memory::kNobody) {
+      memory::notify_all(shared.items);
+    } else {
+      memory::notify(shared.items);
+    }
+  }
   // Wakes those who wait for the room, for the messages to be received, or for what is left. Of those who wait for a
   // place one wakes, and the next when that one has left some (Sending).
-  void announce_received() noexcept;
+  void announce_received() noexcept {
+    ChannelHeader& shared = control_.shared;
+    platform::full_fence();  // what was received is visible before the flags are read
+    wake_sockets(control_, End::kSending);
+    refresh_fd(End::kReceiving);
+    if (platform::load_relaxed(shared.freed_bytes.waiters) != 0) {
+      memory::notify_all(shared.freed_bytes);
+      memory::notify_all(control_.arena.header().space);
+    }
+    if (platform::load_relaxed(shared.acked.waiters) != 0) memory::notify_all(shared.acked);
+    if (platform::load_relaxed(shared.items.waiters) != 0) leave_messages_to_others();
+    if (platform::load_relaxed(shared.space.waiters) != 0) memory::notify(shared.space);
+  }
   // Wakes those for whom it makes a difference what became of a message.
   void announce_settled(RecordState became) noexcept;
 
@@ -88,31 +109,5 @@ class Watchers {
   platform::LeafMutex mutex_;
   PerEnd<Descriptor> descriptors_;  // under mutex_
 };
-
-inline void Watchers::announce_put(std::size_t count, bool watched) noexcept {
-  ChannelHeader& shared = control_.shared;
-  if (watched) send_announced_wakes();
-  refresh_fd(End::kSending);
-  // Of those who wait, one may have the messages for itself.
-  if (count > 1 || platform::load_relaxed(shared.reserved[End::kReceiving]) != memory::kNobody) {
-    memory::notify_all(shared.items);
-  } else {
-    memory::notify(shared.items);
-  }
-}
-
-inline void Watchers::announce_received() noexcept {
-  ChannelHeader& shared = control_.shared;
-  platform::full_fence();  // what was received is visible before the flags are read
-  wake_sockets(control_, End::kSending);
-  refresh_fd(End::kReceiving);
-  if (platform::load_relaxed(shared.freed_bytes.waiters) != 0) {
-    memory::notify_all(shared.freed_bytes);
-    memory::notify_all(control_.arena.header().space);
-  }
-  if (platform::load_relaxed(shared.acked.waiters) != 0) memory::notify_all(shared.acked);
-  if (platform::load_relaxed(shared.items.waiters) != 0) leave_messages_to_others();
-  if (platform::load_relaxed(shared.space.waiters) != 0) memory::notify(shared.space);
-}
 
 }  // namespace shmtree::channel

@@ -39,7 +39,7 @@ PARTS = {
         reclaimer reconcile_pass reconciler holder_table inspector allocator lease arena registry
         """.split(),
     "channel": """
-        layout control chains message records grants ends ring_tail ring_head watchers returns membership acks parts
+        layout control message ring records grants ends watchers returns membership acks parts
         spinner sending receiving deliveries tasks channel recovery
         """.split(),
 }
