@@ -29,16 +29,13 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
 endif()
 
-# The C++ that capnp generates from one schema: its own library, free of our warnings. What we build is checked against it
-# when it is compiled and when it is tested; the library itself does without Cap'n Proto's.
+# What is made of one schema. `<target>_columns`: where fields stand in a message, as constants (cmake/SchemaColumns.cmake),
+# which the library is built with; it does without Cap'n Proto's. `<target>`: the C++ that capnp generates, a library of its
+# own, free of our warnings, which the library is tested against.
 function(shmtree_schema target schema)
   set(source ${PROJECT_SOURCE_DIR}/${schema})
   get_filename_component(folder ${source} DIRECTORY)
   get_filename_component(name ${source} NAME)
-  if(NOT EXISTS ${source})
-    add_library(${target} INTERFACE)
-    return()
-  endif()
   set(out ${PROJECT_BINARY_DIR}/generated/schema)
   file(MAKE_DIRECTORY ${out})
   add_custom_command(
@@ -52,16 +49,24 @@ function(shmtree_schema target schema)
   target_compile_options(${target} PRIVATE -w)
   target_include_directories(${target} SYSTEM PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
   target_link_libraries(${target} PUBLIC CapnpCore::capnp)
+
+  set(columns ${PROJECT_SOURCE_DIR}/cmake/SchemaColumns.cmake)
+  string(REGEX REPLACE "\\.capnp$" ".columns.h" header ${out}/${name})
+  add_custom_command(
+    OUTPUT ${header}
+    COMMAND ${CMAKE_COMMAND} -D CAPNP=${CapnpCore_COMPILER} -D PLUGIN=${CapnpCore_TEXT_PLUGIN} -D SCHEMA=${source}
+      -D OUT=${header} -P ${columns}
+    DEPENDS ${source} ${columns}
+    COMMENT "Generating the columns of ${schema}"
+    VERBATIM)
+  add_library(${target}_columns INTERFACE ${header})
+  target_include_directories(${target}_columns INTERFACE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
 endfunction()
 
 # shmtree_layer(<name> [LINK ...] [PRIVATE_LINK ...]): all of src/<name> as the static library shmtree_<name>.
 function(shmtree_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LINK;PRIVATE_LINK")
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp ${PROJECT_SOURCE_DIR}/src/${name}/*.h)
-  if(NOT sources MATCHES "\\.cpp")
-    file(WRITE ${PROJECT_BINARY_DIR}/generated/${name}_empty.cpp "")
-    list(APPEND sources ${PROJECT_BINARY_DIR}/generated/${name}_empty.cpp)
-  endif()
   set(target shmtree_${name})
   add_library(${target} STATIC ${sources})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)

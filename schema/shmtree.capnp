@@ -39,7 +39,13 @@ struct Array {
   # A DType. 0: described by a name.
 
   flags @1 :UInt8;
-  # 1 read-only, 2 Fortran order, 4 strided, 8 has an offset, 16 external, 32 without bytes.
+  # The sum of these:
+  const readOnly :UInt8 = 1;   # the sender's array was not writable
+  const fortran :UInt8 = 2;    # the first index varies fastest; without it and without `strided` the last one does
+  const strided :UInt8 = 4;    # one stride per dimension stands in `views`
+  const offset :UInt8 = 8;     # the first element is so many bytes into the buffer: in `views`, before the strides
+  const external :UInt8 = 16;  # `buffer` is an index of `externals`
+  const noBuffer :UInt8 = 32;  # an array without bytes
 
   ndim @2 :UInt8;
   # At most 64. The shape stands in `lengths`.

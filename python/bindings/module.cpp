@@ -3,9 +3,8 @@
 #include "bindings/bind.h"
 #include "bindings/codec/class_registry.h"
 #include "bindings/codec/dtypes.h"
-#include "bindings/codec/leaves.h"
 #include "bindings/codec/pickle_support.h"
-#include "bindings/cpython/errors.h"
+#include "bindings/cpython/package.h"
 #include "bindings/endpoint/calls.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/objects/frame_object.h"
@@ -15,9 +14,10 @@ namespace shmtree::python {
 namespace {
 
 bool init(PyObject* module) {
-  return PyArray_ImportNumPyAPI() == 0 && init_errors() && init_lease(module) && init_frame(module) && init_dtypes() &&
-         init_leaves() && init_class_registry() && init_pickle() && init_calls() && init_sender(module) &&
-         init_receiver(module) && init_queue(module) && init_delivery(module);
+  if (PyArray_ImportNumPyAPI() != 0) return false;
+  init_dtypes();
+  return init_lease(module) && init_frame(module) && init_class_registry() && init_pickle() && init_calls() &&
+         init_sender(module) && init_receiver(module) && init_queue(module) && init_delivery(module);
 }
 
 }  // namespace
@@ -27,6 +27,12 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "The compiled part of shmtree.";
   module.attr("VERSION") = SHMTREE_VERSION;
   if (!shmtree::python::init(module.ptr())) throw pybind11::error_already_set();
+  module.def("set_package", [](pybind11::dict given) {
+    if (!shmtree::python::set_package(given.ptr())) throw pybind11::error_already_set();
+  });
+  pybind11::tuple dtypes(shmtree::kMaxDType + 1);
+  for (std::size_t i = 0; i < dtypes.size(); ++i) dtypes[i] = pybind11::str(name_of(static_cast<shmtree::DType>(i)));
+  module.attr("DTYPES") = dtypes;
   shmtree::python::bind_arena(module);
   shmtree::python::bind_copy(module);
   shmtree::python::bind_pack(module);

@@ -11,13 +11,14 @@ Time running out is ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; everyth
 
 import numpy as _numpy  # noqa: F401  # first: an interrupt while the core loads it would become an ImportError
 
-from . import _cuda_sent as _cuda_sent  # what is received may be on a device
+from . import _given as _given  # to the core, which cannot do without
 from . import _process as _process  # ends this process's part in everything at its exit
-from ._arena import (
-    Arena,
-    Holder,
+from ._arena import Arena, Holder
+from ._async import wait
+from ._channel import Receiver, Sender
+from ._core import VERSION, Delivery
+from ._pairs import (
     Known,
-    SharedArray,
     clean_names,
     create_pair,
     create_shared_memory_pair,
@@ -25,11 +26,9 @@ from ._arena import (
     open_receiver,
     open_sender,
 )
-from ._async import wait
-from ._channel import Receiver, Sender
-from ._core import VERSION, Delivery
 from ._queue import JoinableQueue, Queue, SimpleQueue
 from ._serialize import Frame, describe, dump, load, pack, register, unpack
+from ._shared_array import SharedArray
 from ._subprocess import SubprocessIterator, iterate_in_subprocess
 from .errors import (
     ChannelClosed,

@@ -1,20 +1,15 @@
-"""Arenas, what lies in them, and the making of channels."""
+"""Arenas: shared memory that several channels have in common."""
 
 from __future__ import annotations
 
-import json
-from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from . import _arrays, _core, _handles, _pinned, _process
-from ._arguments import limit, whole
-from ._channel import ARENA, ARRAY, CHANNEL, KINDS, Limits, Receiver, Sender, new_channel, open_known
+from . import _arrays, _core, _handles, _process
+from ._arguments import whole
+from ._channel import ARENA, OnPeerDeath, Receiver, Sender, make_pair, pair_limits
 from ._queue import JoinableQueue, Queue, SimpleQueue
+from ._shared_array import SharedArray
 from .errors import ChannelClosed
-
-OnPeerDeath = Literal["raise", "wait"]
 
 
 class Holder(NamedTuple):
@@ -137,16 +132,7 @@ class Arena:
 
         With a name, `SharedArray.open` finds it from any process of this user; FileExistsError when that is in use.
         """
-        core = self._open()
-        memory = core.new_array(shape, dtype, "C", True)
-        if memory.nbytes == 0:
-            raise ValueError(f"an array of shape {shape} has no memory to share")
-        memory = core.open_array(_core.block_of(memory), memory.shape, memory.dtype, "C")
-        known = None
-        if name is not None:
-            note = json.dumps({"shape": memory.shape, "dtype": _dtype_text(memory.dtype)})
-            known = _process.create_name(name, ARRAY, core, _core.block_of(memory), note)
-        return SharedArray._of(core, memory, known)
+        return SharedArray._make(self._open(), shape, dtype, name)
 
     @property
     def max_bytes(self) -> int:
@@ -180,17 +166,23 @@ class Arena:
 
         DeviceError where there is no CUDA. What the driver cannot register, it copies as ever.
         """
+        from . import _pinned
+
         _pinned.pin(self._open())
         self._pins = True
 
     def unpin(self) -> None:
         """Ends `pin`, after the copies that `Receiver.get_to` has begun."""
+        from . import _pinned
+
         self._pins = False
         _pinned.unpin(self._open())
 
     @property
     def pinned_bytes(self) -> int:
         """Of the memory that is registered."""
+        from . import _pinned
+
         return _pinned.pinned_bytes(self._open())
 
     @property
@@ -210,9 +202,7 @@ class Arena:
     def __enter__(self) -> Arena:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -223,192 +213,6 @@ class Arena:
         return f"<Arena of {core.max_bytes} bytes>" if core is not None else "<Arena, closed>"
 
 
-class SharedArray:
-    """One array in several processes: what one writes the others see. Made by `Arena.array`.
-
-    It pickles as a reference, and its memory lives as long as any process has it, or a view of it. A process that is
-    sent it through a pipe or queue has to get it before the last one that has it lets go. There is no locking.
-    """
-
-    _home: _core.Arena
-    _name: _core.Name | None
-    _array: np.ndarray[Any, Any]
-
-    def __init__(self) -> None:
-        raise TypeError("shared arrays are made by Arena.array()")
-
-    @classmethod
-    def _of(cls, core: _core.Arena, array: Any, name: _core.Name | None) -> SharedArray:
-        self = cls.__new__(cls)
-        self._home = core
-        self._name = name
-        self._array = array
-        return self
-
-    @property
-    def array(self) -> np.ndarray[Any, Any]:
-        """The memory as a writable ndarray, the same one each time."""
-        return self._array
-
-    @array.setter
-    def array(self, array: np.ndarray[Any, Any]) -> None:
-        # ``shared.array += 1`` ends by assigning what is there already.
-        if array is not self._array:
-            raise AttributeError("the memory of a shared array stays; write into it with array[...] = values")
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        wanted = self._array.dtype if dtype is None else np.dtype(dtype)
-        if copy is False and wanted != self._array.dtype:
-            raise ValueError(f"a shared array of {self._array.dtype} cannot be had as {wanted} without a copy")
-        return self._array.astype(wanted, copy=bool(copy))
-
-    @classmethod
-    def open(cls, name: str) -> SharedArray:
-        """The array of that name; FileNotFoundError when there is none."""
-        known = open_known(name, ARRAY)
-        note = json.loads(known.note)
-        dtype = _dtype_of(note["dtype"])
-        return cls._of(known.arena, known.arena.open_array(known.block, tuple(note["shape"]), dtype, "C"), known)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        handle = _handles.reduce_memory(self._home, _core.block_of(self.array), self._name)
-        return _open_array, (type(self), *handle, self.array.shape, self.array.dtype)
-
-    def __repr__(self) -> str:
-        return f"<SharedArray of {self.array.dtype}, shape {self.array.shape}>"
-
-
-def _dtype_text(dtype: np.dtype[Any]) -> Any:
-    return np.lib.format.dtype_to_descr(dtype)
-
-
-def _dtype_of(text: Any) -> np.dtype[Any]:
-    def rebuilt(part: Any) -> Any:
-        if isinstance(part, list):
-            return [tuple(tuple(item) if i == 2 else rebuilt(item) for i, item in enumerate(field)) for field in part]
-        return part
-
-    dtype: np.dtype[Any] = np.dtype(rebuilt(text))
-    return dtype
-
-
 def _open_arena(cls: type[Arena], handle: bytes, inheritance: Any) -> Arena:
     arena, _, name = _handles.open_memory(handle, inheritance)
     return cls._of(arena, name)
-
-
-def _open_array(cls: type[SharedArray], handle: bytes, inheritance: Any, shape: Any, dtype: Any) -> SharedArray:
-    arena, block, name = _handles.open_memory(handle, inheritance)
-    return cls._of(arena, arena.open_array(block, shape, dtype, "C"), name)
-
-
-def pair_limits(
-    capacity: int | None, max_bytes: int | None, max_unsettled: int | None, max_attempts: int | None
-) -> Limits:
-    return Limits(
-        limit("capacity", capacity),
-        limit("max_bytes", max_bytes),
-        limit("max_unsettled", max_unsettled),
-        limit("max_attempts", max_attempts),
-    )
-
-
-def make_pair(
-    arena: _core.Arena | None,
-    limits: Limits,
-    name: str | None,
-    allow_pickle: bool | None,
-    ending: str,
-) -> tuple[Sender, Receiver]:
-    """`arena` None: one of its own for a named pair, else the process's."""
-    if ending not in ("raise", "wait"):
-        raise ValueError(f"on_peer_death is {ending!r}; it must be 'raise' or 'wait'")
-    channel, allow = new_channel(arena, limits, name, allow_pickle, ending)
-    sender, receiver = Sender(channel, allow), Receiver(channel, allow)
-    if name is not None:
-        sender._name = receiver._name = _process.create_name(name, CHANNEL, channel.arena, channel.block)
-    return sender, receiver
-
-
-def create_pair(
-    capacity: int | None = 8,
-    *,
-    max_bytes: int | None = None,
-    name: str | None = None,
-    arena: Arena | None = None,
-    allow_pickle: bool | None = None,
-    on_peer_death: OnPeerDeath = "raise",
-    max_unsettled: int | None = None,
-    max_attempts: int | None = None,
-) -> tuple[Sender, Receiver]:
-    """A new channel: the end to put into, and the end to get from.
-
-    Args:
-        capacity: messages put and not yet received before `put` waits; None or 0 is unlimited. One that was taken and
-            given back counts again, which may exceed it: `put` waits until there is less.
-        max_bytes: bytes queued before `put` waits; a larger message is refused with MessageTooLarge.
-        name: makes the channel known to the user's other processes, for `open_sender` and `open_receiver`. It gets an
-            arena of its own unless one is given. FileExistsError when the name is in use.
-        arena: where messages lie; None is the arena that this process makes for all such channels.
-        allow_pickle: whether objects without a native kind may be pickled; None is yes for unnamed and no for named
-            channels, where both sides have to say yes.
-        on_peer_death: "raise" reports killed senders to receivers, and killed receivers to senders, as PeerDied when
-            nobody else is left; "wait" waits for others to come.
-        max_unsettled: messages taken and not settled, by all takers together, before `take` waits; None or 0 is
-            unlimited.
-        max_attempts: how often a message is taken before it is given up, when nobody acknowledges it. It comes to
-            nobody then and is among `Receiver.rejected`. None or 0 is no limit.
-    """
-    if arena is not None and not isinstance(arena, Arena):
-        raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
-    limits = pair_limits(capacity, max_bytes, max_unsettled, max_attempts)
-    return make_pair(arena._open() if arena is not None else None, limits, name, allow_pickle, on_peer_death)
-
-
-def create_shared_memory_pair(capacity: int | None = 0) -> tuple[Sender, Receiver]:
-    """`create_pair`, for those who come from py-sharedmemory."""
-    return create_pair(capacity)
-
-
-def _open_channel(name: str, allow_pickle: bool | None) -> tuple[_core.Name, _core.Channel, bool]:
-    known = open_known(name, CHANNEL)
-    return known, _core.Channel.open(known.arena, known.block), bool(allow_pickle)
-
-
-def open_sender(name: str, *, allow_pickle: bool | None = None) -> Sender:
-    """The sending end of a named channel.
-
-    FileNotFoundError when nobody has one of that name, ValueError when it is that of something else. Pickles are sent
-    only if both this call and the maker of the channel say allow_pickle=True.
-    """
-    known, channel, allow = _open_channel(name, allow_pickle)
-    sender = Sender(channel, allow)
-    sender._name = known
-    return sender
-
-
-def open_receiver(name: str, *, allow_pickle: bool | None = None) -> Receiver:
-    """The receiving end of a named channel. Errors as of `open_sender`; pickles are loaded on the same condition."""
-    known, channel, allow = _open_channel(name, allow_pickle)
-    receiver = Receiver(channel, allow)
-    receiver._name = known
-    return receiver
-
-
-class Known(NamedTuple):
-    """A name, and who has it."""
-
-    name: str  #: as it was given
-    kind: str  #: what it is the name of
-    #: Of the processes that have it; 0 for those out of sight (in another PID namespace), none for what a kill left.
-    pids: tuple[int, ...]
-
-
-def list_names() -> list[Known]:
-    """The names of this user's arenas, channels and arrays. Those that a kill left over are shown once, and removed."""
-    return [Known(name, KINDS.get(kind, "something"), tuple(pids)) for name, _, kind, pids in _core.list_names()]
-
-
-def clean_names() -> list[str]:
-    """Removes the names that nobody alive has; returns them. Never needed: `list_names` or using any name does it."""
-    return _core.clean_names()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from . import _arrays, _async, _core, _handles, _process
+from ._arguments import limit
 from .errors import ChannelClosed
 
 # What a name can be that of.
 ARENA, CHANNEL, ARRAY, QUEUE = 1, 2, 3, 4
 KINDS = {ARENA: "an arena", CHANNEL: "a channel", ARRAY: "an array", QUEUE: "a queue"}
+
+OnPeerDeath = Literal["raise", "wait"]
 
 _E = TypeVar("_E", bound="End")
 
@@ -98,9 +100,7 @@ class End:
     def __enter__(self: _E) -> _E:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -190,3 +190,31 @@ class Receiver(_core.ReceiverBase, End):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _handles.reduce_end(self, True)
+
+
+def pair_limits(
+    capacity: int | None, max_bytes: int | None, max_unsettled: int | None, max_attempts: int | None
+) -> Limits:
+    return Limits(
+        limit("capacity", capacity),
+        limit("max_bytes", max_bytes),
+        limit("max_unsettled", max_unsettled),
+        limit("max_attempts", max_attempts),
+    )
+
+
+def make_pair(
+    arena: _core.Arena | None,
+    limits: Limits,
+    name: str | None,
+    allow_pickle: bool | None,
+    ending: str,
+) -> tuple[Sender, Receiver]:
+    """`arena` None: one of its own for a named pair, else the process's."""
+    if ending not in ("raise", "wait"):
+        raise ValueError(f"on_peer_death is {ending!r}; it must be 'raise' or 'wait'")
+    channel, allow = new_channel(arena, limits, name, allow_pickle, ending)
+    sender, receiver = Sender(channel, allow), Receiver(channel, allow)
+    if name is not None:
+        sender._name = receiver._name = _process.create_name(name, CHANNEL, channel.arena, channel.block)
+    return sender, receiver

@@ -57,6 +57,10 @@ _alive: weakref.WeakSet[Memory] = weakref.WeakSet()
 _lock = threading.Lock()  # a destructor may run while it is held, and only tries to take it
 
 
+def find_own(uuid: bytes, block: int) -> Any:
+    """What this process has lent with that token; _cuda_sent puts its own function here."""
+
+
 def has_opened(device: int, base: int) -> bool:
     with _lock:
         return any(known.base == base and known.device == device for known in _opened.values())
@@ -190,7 +194,7 @@ def _torch_with_cuda() -> Any:
 
 
 def receive(flat: Any) -> Any:
-    """The tensor, or array, of a `_cuda_sent.Leaf`.
+    """The tensor, or array, of a `DeviceLeaf`.
 
     PeerDied when the process that has the memory is gone, DeviceError when it cannot be used here.
     """
@@ -254,9 +258,7 @@ def _check_alive(arena: _core.Arena, who: _Who) -> None:
 
 
 def _receive_own(about: Any, who: _Who) -> Any:
-    from . import _cuda_sent
-
-    lent = _cuda_sent.own(who.uuid, who.block)
+    lent = find_own(who.uuid, who.block)
     if lent is None:
         raise CorruptMessage("device memory that this process is said to have sent was not")
     driver = _cuda_driver.driver()

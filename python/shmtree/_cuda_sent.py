@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core, _cuda_driver, _cuda_received, _process, _serialize
+from . import _core, _cuda_driver, _cuda_received, _process
+from ._leaves import DeviceLeaf
 from .errors import DeviceError
 
 #: Seconds that a process which exits waits for others to let go of its memory.
@@ -40,15 +41,6 @@ class Source(NamedTuple):
     nbytes: int
     stream: int  #: in which it is being written
     about: tuple[Any, ...]  #: what the receiver makes of it, see _cuda_received.build
-
-
-class Leaf:
-    """What stands in a message for memory of a device."""
-
-    __slots__ = ("flat",)
-
-    def __init__(self, flat: tuple[Any, ...]) -> None:
-        self.flat = flat
 
 
 class Lent:
@@ -81,7 +73,7 @@ _of_parent: list[Any] = []
 _lock = threading.RLock()  # of `_lent`, never while something is waited for; what is freed under it may come here again
 
 
-def leaf_of(thing: Any, arena: _core.Arena) -> Leaf | None:
+def leaf_of(thing: Any, arena: _core.Arena) -> DeviceLeaf | None:
     """What to send in place of a CUDA tensor or an array with ``__cuda_array_interface__``; None for other things.
 
     DeviceError when its memory cannot be handed to another process.
@@ -135,10 +127,10 @@ def _source_of_array(array: Any) -> Source | None:
     return Source(array, pointer + low, high - low, known.get("stream") or 0, about)
 
 
-def _lend(source: Source, arena: _core.Arena) -> Leaf:
+def _lend(source: Source, arena: _core.Arena) -> DeviceLeaf:
     look(_LOOKS)
     if source.nbytes == 0:
-        return Leaf((source.about,))
+        return DeviceLeaf((source.about,))
     driver = _cuda_driver.driver()
     device = driver.device_of(source.pointer)
     token = arena.new_array(_TOKEN_BYTES, np.uint8, "C", True, True)
@@ -157,7 +149,7 @@ def _lend(source: Source, arena: _core.Arena) -> Leaf:
         event_handle = driver.event_handle(event)
     who = (arena.uuid, block, arena.identity, os.getpid())
     where = (driver.uuid(device), handle, source.pointer - base, source.nbytes, event_handle)
-    return Leaf((source.about, who, where, token))
+    return DeviceLeaf((source.about, who, where, token))
 
 
 def _handle_of(driver: _cuda_driver.Driver, base: int) -> bytes:
@@ -240,6 +232,6 @@ def _after_fork_in_child() -> None:
     _lock.release()
 
 
-_serialize.register(Leaf, lambda leaf: leaf.flat, _cuda_received.receive)
+_cuda_received.find_own = own
 _process.wait_at_end(_at_exit)
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

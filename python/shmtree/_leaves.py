@@ -1,6 +1,6 @@
-"""Leaves that are taken apart and put together in Python: masked arrays and torch tensors.
+"""Leaves that are taken apart and put together in Python: masked arrays, torch tensors, memory of devices.
 
-Torch is never imported to send; to receive a tensor it is.
+Torch is never imported to send; to receive a tensor it is. What CUDA needs is imported with the first such leaf.
 """
 
 from __future__ import annotations
@@ -11,33 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import _core
+
 Bytes = npt.NDArray[np.uint8]
 
-# The numbers of the frame's dtypes (include/shmtree/kind.h) by torch's names.
-_TENSOR_DTYPES = {
-    "bool": 1,
-    "int8": 2,
-    "uint8": 3,
-    "int16": 4,
-    "uint16": 5,
-    "int32": 6,
-    "uint32": 7,
-    "int64": 8,
-    "uint64": 9,
-    "float16": 10,
-    "float32": 11,
-    "float64": 12,
-    "complex64": 13,
-    "complex128": 14,
-    "bfloat16": 15,
-    "float8_e4m3fn": 16,
-    "float8_e5m2": 17,
-    "float8_e4m3fnuz": 18,
-    "float8_e5m2fnuz": 19,
-    "float8_e8m0fnu": 20,
-    "complex32": 21,
-}
-_TENSOR_DTYPE_NAMES = {number: name for name, number in _TENSOR_DTYPES.items()}
+# The numbers of the frame's dtypes, which torch has under the same names.
+_TENSOR_DTYPES = {name: number for number, name in enumerate(_core.DTYPES) if number}
 
 REQUIRES_GRAD = 1
 IS_PARAMETER = 2
@@ -113,7 +92,7 @@ def tensor_build(
     """
     import torch
 
-    dtype = getattr(torch, _TENSOR_DTYPE_NAMES[number])
+    dtype = getattr(torch, _core.DTYPES[number])
     size = dtype.itemsize
     if not memory.size:
         made = torch.empty(0, dtype=torch.uint8).view(dtype).reshape(shape)
@@ -129,6 +108,22 @@ def tensor_build(
     if flags & IS_PARAMETER:
         return torch.nn.Parameter(made, requires_grad=bool(flags & REQUIRES_GRAD))
     return made.requires_grad_() if flags & REQUIRES_GRAD else made
+
+
+class DeviceLeaf:
+    """What stands in a message for memory of a device, see _cuda_sent and _cuda_received."""
+
+    __slots__ = ("flat",)
+
+    def __init__(self, flat: tuple[Any, ...]) -> None:
+        self.flat = flat
+
+
+def receive_device(flat: Any) -> Any:
+    """The tensor, or array, of a `DeviceLeaf`."""
+    from . import _cuda_received
+
+    return _cuda_received.receive(flat)
 
 
 def device_leaf(thing: Any, home: Any) -> Any:

@@ -6,14 +6,11 @@ import functools
 import pickle
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from . import _leaves
-
-if TYPE_CHECKING:
-    from . import _core  # which imports this
+from . import _core, _leaves
 
 Reducer = Callable[[Any], Any]
 
@@ -122,8 +119,6 @@ def add_registered(cls: type, flatten: Reducer, name: str) -> None:
 
 
 def _unflatten(name: str, flat: Any) -> Any:
-    from . import _core
-
     return _core._unflatten(name, flat)
 
 

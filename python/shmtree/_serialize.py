@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
-from . import _core, _reducers
+from . import _core, _leaves, _reducers
 from ._core import Frame, pack, unpack
 from .errors import CorruptMessage
 
@@ -95,6 +95,8 @@ def _umask() -> int:
                 return int(line.split()[1], 8)
     return 0o077
 
+
+register(_leaves.DeviceLeaf, lambda leaf: leaf.flat, _leaves.receive_device)
 
 if sys.byteorder != "little":
     raise ImportError("shmtree needs a little-endian machine")

@@ -15,11 +15,12 @@ from functools import partial
 from multiprocessing import connection, util
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from ._arena import Arena, create_pair
+from ._arena import Arena
 from ._channel import Receiver, Sender
+from ._pairs import create_pair
 from .errors import ChannelClosed, PeerDied
 
 T = TypeVar("T")
@@ -125,9 +126,7 @@ class SubprocessIterator(Generic[T]):
     def __enter__(self) -> SubprocessIterator[T]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

@@ -30,7 +30,7 @@ from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from . import _arena, _arrays, _core, _pinned, _process
+from . import _arena, _arrays, _core, _pinned, _process, _shared_array
 from .errors import DeviceError
 
 __all__ = ["SharedParameter", "SharedTensor", "collate", "move_to", "share_"]
@@ -216,7 +216,7 @@ class _Storages:
 
     def __init__(self) -> None:
         self._arena = _arena.Arena._of(_process.default_arena(), None)
-        self._moved: dict[int, tuple[Any, _arena.SharedArray]] = {}  # with the old one, which keeps its address
+        self._moved: dict[int, tuple[Any, _shared_array.SharedArray]] = {}  # with the old one, which keeps its address
 
     def share(self, tensor: torch.Tensor) -> None:
         if tensor.numel() == 0:
@@ -227,7 +227,7 @@ class _Storages:
             tensor.data = _on(memory, source.dtype, source.storage_offset(), tuple(source.shape), source.stride())
         _become_shared(tensor, memory)
 
-    def _memory(self, storage: Any) -> _arena.SharedArray:
+    def _memory(self, storage: Any) -> _shared_array.SharedArray:
         if storage.data_ptr() not in self._moved:
             memory = self._arena.array(storage.nbytes(), np.uint8)
             torch.from_numpy(memory.array).copy_(torch.empty(0, dtype=torch.uint8).set_(storage))
@@ -236,14 +236,14 @@ class _Storages:
 
 
 def _on(
-    memory: _arena.SharedArray, dtype: torch.dtype, first: Any, shape: tuple[int, ...], strides: tuple[int, ...]
+    memory: _shared_array.SharedArray, dtype: torch.dtype, first: Any, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> Any:
     """A tensor on it; `first` and `strides` count elements."""
     storage = torch.from_numpy(memory.array).untyped_storage()
     return torch.empty(0, dtype=dtype).set_(storage, first, shape, strides)  # type: ignore[call-overload]
 
 
-def _become_shared(tensor: Any, memory: _arena.SharedArray | None) -> Any:
+def _become_shared(tensor: Any, memory: _shared_array.SharedArray | None) -> Any:
     tensor.__class__ = SharedParameter if isinstance(tensor, torch.nn.Parameter) else SharedTensor
     tensor._shmtree = memory
     return tensor
@@ -258,7 +258,7 @@ def _reduce(tensor: Any) -> Any:
     return _open_shared, (isinstance(tensor, torch.nn.Parameter), tensor.requires_grad, memory, *place)
 
 
-def _open_shared(is_parameter: bool, requires_grad: bool, memory: _arena.SharedArray, *place: Any) -> Any:
+def _open_shared(is_parameter: bool, requires_grad: bool, memory: _shared_array.SharedArray, *place: Any) -> Any:
     tensor = _on(memory, *place)
     if is_parameter:
         tensor = torch.nn.Parameter(tensor, requires_grad)

@@ -27,7 +27,7 @@ void ChannelState::close() noexcept {
   const Call call(*this);
   if (closed.exchange(true)) return;
   channel->leave(end);
-  channel->wake_all();  // threads that wait at it
+  channel->watchers().wake_all();  // threads that wait at it
 }
 
 void ChannelState::release() noexcept {
@@ -95,11 +95,11 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
   if (!opened) return std::move(opened).error();
   auto channel = Channel::open(*opened, memory::unpack(handle->block), WaitContext{});
   if (!channel) return std::move(channel).error();
-  Status in_time = (*channel)->check_grant(handle->grant, end, handle->pid);
+  Status in_time = (*channel)->ends().check_grant(handle->grant, end, handle->pid);
   if (!in_time) return std::move(in_time).error();
   auto name = endpoint::join_name(handle->name, *opened);
   auto state = join(std::make_shared<ArenaState>(std::move(*opened)), *channel, end, std::move(name));
-  if (state) (*channel)->claim(handle->grant, end);
+  if (state) (*channel)->membership().claim(handle->grant, end);
   return state;
 }
 

@@ -115,7 +115,7 @@ Result<std::uint64_t> Sender::put_moved(Item& item, Timeout timeout, const std::
 
 bool Sender::has_space() const {
   const api::Call call(*state_);
-  return !call.closed() && state_->channel->has_room();
+  return !call.closed() && state_->channel->sending().has_room();
 }
 
 namespace {
@@ -128,8 +128,9 @@ Status wait_for(api::ChannelState& state, std::optional<std::uint64_t> ticket, c
     const auto channel = call.any_channel();
     if (channel == nullptr) return closed_here("sender");
     endpoint::OrStopped<endpoint::UntilLeft> until(stop, channel.get(), *channel);
-    Status acked = channel->wait_for_ack(ticket, waiting(timeout, &until));
-    if (!acked && acked.code() == Code::kInterrupted && !channel->is_used_here()) return closed_here("sender");
+    Status acked = channel->acks().wait(ticket, waiting(timeout, &until));
+    if (!acked && acked.code() == Code::kInterrupted && !channel->membership().is_used_here())
+      return closed_here("sender");
     return acked;
   });
 }
@@ -151,7 +152,7 @@ Status Sender::wait_for_all_ack(Timeout timeout, const std::stop_token& stop) co
 std::uint64_t Sender::pending_acks() const {
   const api::Call call(*state_);
   const auto channel = call.any_channel();
-  return channel == nullptr ? 0 : channel->pending_acks(waiting(Timeout{}));
+  return channel == nullptr ? 0 : channel->acks().pending();
 }
 
 namespace {

@@ -46,7 +46,7 @@ Result<std::vector<std::size_t>> wait_for(std::span<ChannelState* const> states,
     descriptors.clear();
     // Again each time: that makes them unreadable where another receiver was quicker.
     for (ChannelState* state : states) {
-      auto fd = state->channel->wake_fd(End::kReceiving);
+      auto fd = state->channel->watchers().wake_fd(End::kReceiving);
       if (!fd) return std::move(fd).error();
       descriptors.push_back(*fd);
     }

@@ -2,12 +2,9 @@
 
 #include <bit>
 #include <cstring>
-#include <mutex>
 #include <new>
 
-#include "channel/grants.h"
 #include "channel/recovery.h"
-#include "platform/atomics.h"
 
 namespace shmtree::channel {
 
@@ -92,99 +89,52 @@ Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, Blo
   return Channels::insert(channel);
 }
 
+Channel::Channel(std::shared_ptr<Arena> arena, Lease lease, std::uint64_t slot_bytes)
+    : arena_(std::move(arena)),
+      lease_(std::move(lease)),
+      parts_(arena_, Control{*arena_, *reinterpret_cast<ChannelHeader*>(lease_.data()), lease_.ref(), slot_bytes}) {}
+
 Channel::~Channel() {
   Channels::erase(this);
-  for (const End which : {End::kSending, End::kReceiving}) {
-    // None when this object lost the race to be the process's one for the channel.
-    if (local_ends_[static_cast<std::uint32_t>(which)] == 0) continue;
-    local_ends_[static_cast<std::uint32_t>(which)] = 1;
-    leave(which);
-  }
-  for (const End which : {End::kSending, End::kReceiving}) unwatch(which);  // also asked for without an end
-  if (has_given_.load(std::memory_order_relaxed)) KeptForGrants::add(std::move(lease_));
+  parts_.membership.leave_all();
+  if (parts_.membership.has_given()) KeptForGrants::add(std::move(lease_));
   KeptForGrants::sweep();
 }
 
-// The segment that a word of shared memory names; none when there cannot be one.
-Segment Channel::segment(std::uint64_t packed) const noexcept {
-  const BlockRef ref = memory::unpack(packed);
-  if (packed == 0 || !arena_->blocks().is_current(ref)) return {};
-  return checked_segment(arena_->blocks().address(ref.id), arena_->blocks().room_of(ref.id), slot_bytes_);
-}
-
-std::uint64_t Channel::size() const noexcept {
-  const ChannelHeader& shared = header();
-  if (static_cast<Shutdown>(load_acquire(shared.shutdown)) == Shutdown::kDiscarded) return 0;
-  for (;;) {  // exact: head did not move while tail was read
-    const std::uint64_t head = load_full(shared.head);
-    const std::uint64_t tail = load_full(shared.tail);
-    const std::uint32_t returned = load_full(shared.returned);
-    if (load_full(shared.head) == head) return std::max(tail, head) - head + returned + kept_here();
-  }
+Result<Incoming> Channel::get(const WaitContext& wait) {
+  Incoming message;
+  Status got = get(message, wait);
+  if (!got) return std::move(got).error();
+  return message;
 }
 
 ChannelStats Channel::stats() noexcept {
-  const ChannelHeader& shared = header();
-  ChannelStats stats{};
-  stats.put = load_acquire(shared.tail);
-  stats.received = load_acquire(shared.head);
-  stats.queued = size();
-  stats.queued_bytes = load_acquire(shared.bytes_in) - load_acquire(shared.bytes_out);
-  stats.taken = unsettled();
-  stats.returned = load_acquire(shared.returned);
-  stats.rejected = load_acquire(shared.rejected);
-  stats.unfinished = unfinished_tasks();
-  stats.capacity = shared.capacity;
-  stats.max_bytes = shared.max_bytes;
-  stats.max_unsettled = shared.max_unsettled;
-  stats.max_attempts = shared.max_attempts;
-  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    stats.senders += static_cast<std::uint64_t>(std::popcount(load_relaxed(shared.ends[0].members.words[i])));
-    stats.receivers += static_cast<std::uint64_t>(std::popcount(load_relaxed(shared.ends[1].members.words[i])));
+  const ChannelHeader& shared = parts_.control.shared;
+  return {
+      .put = load_acquire(shared.tail),
+      .received = load_acquire(shared.head),
+      .queued = size(),
+      .queued_bytes = parts_.control.queued_bytes(),
+      .taken = parts_.records.unsettled(),
+      .returned = load_acquire(shared.returned),
+      .rejected = load_acquire(shared.rejected),
+      .unfinished = tasks_.unfinished(),
+      .capacity = shared.capacity,
+      .max_bytes = shared.max_bytes,
+      .max_unsettled = shared.max_unsettled,
+      .max_attempts = shared.max_attempts,
+      .senders = parts_.ends.member_count(End::kSending),
+      .receivers = parts_.ends.member_count(End::kReceiving),
+      .senders_on_their_way = parts_.grants.on_their_way(End::kSending).count,
+      .receivers_on_their_way = parts_.grants.on_their_way(End::kReceiving).count,
+  };
+}
+
+void Channel::leave_all() noexcept {
+  for (const auto& channel : Channels::all()) {
+    channel->parts_.membership.leave_at_exit();
+    channel->arena_->participants().detach();
   }
-  stats.senders_on_their_way = on_their_way(End::kSending).count;
-  stats.receivers_on_their_way = on_their_way(End::kReceiving).count;
-  return stats;
-}
-
-void Channel::wake_all() noexcept {
-  notify_all(header().items);
-  notify_all(header().space);
-  notify_all(header().freed_bytes);
-  notify_all(header().acked);
-  if (can_put()) wake_watchers(End::kSending);
-  if (ready()) wake_watchers(End::kReceiving);  // who is told of nothing may wait for it
-}
-
-Incoming& Incoming::operator=(Incoming&& other) noexcept {
-  if (this == &other) return *this;
-  drop();
-  arena_ = std::exchange(other.arena_, nullptr);
-  ticket_ = other.ticket_;
-  bytes_ = other.bytes_;
-  block_ = other.block_;
-  sender_ = other.sender_;
-  receiver_ = other.receiver_;
-  attempts_ = other.attempts_;
-  data_ = other.data_;
-  if (other.data_ == other.inline_data_) {
-    std::memcpy(inline_data_, other.inline_data_, bytes_);
-    data_ = inline_data_;
-  }
-  return *this;
-}
-
-std::span<const std::byte> Incoming::frame() const noexcept {
-  return {data_, data_ == nullptr ? 0 : static_cast<std::size_t>(bytes_)};
-}
-
-Result<Lease> Incoming::adopt() {
-  if (arena_ == nullptr) return Error{Code::kInvalid, "this message holds no block"};
-  return arena_->share_hold(block_);
-}
-
-void Incoming::drop() noexcept {
-  if (const std::shared_ptr<Arena> arena = std::exchange(arena_, nullptr)) arena->holders().drop(block_);
 }
 
 }  // namespace shmtree::channel

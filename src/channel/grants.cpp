@@ -4,7 +4,6 @@
 #include <mutex>
 #include <new>
 
-#include "channel/recovery.h"
 #include "platform/machine.h"
 
 namespace shmtree::channel {
@@ -13,15 +12,10 @@ using namespace platform;
 
 namespace {
 
-bool has_given(Arena& arena, ChannelHeader& shared, Identity me) noexcept {
-  return for_each_grant(arena, shared, [&](Grant& grant) {
-           const std::uint64_t state = load_acquire(grant.state);
-           return state == 0 || giver_is_gone(state) || giver_of(state) != me;
-         }) == Walked::kStopped;
-}
-
-ChannelHeader& header_in(const Lease& control) noexcept {
-  return *reinterpret_cast<ChannelHeader*>(control.data());
+// Whether a grant of this process is open in the channel.
+bool has_given(const Lease& control) noexcept {
+  Arena& arena = *control.arena();
+  return Grants(arena, *reinterpret_cast<ChannelHeader*>(control.data())).has_one_of(arena.current_identity());
 }
 
 struct Kept {
@@ -34,15 +28,10 @@ Kept& kept() noexcept {  // never destroyed
   return *kept;
 }
 
-std::string seconds(std::uint64_t count) {
-  return std::to_string(count) + " s";
-}
-
 }  // namespace
 
 void KeptForGrants::add(Lease control) noexcept {
-  const Identity me = control.arena()->current_identity();
-  if (me == memory::kNobody || !has_given(*control.arena(), header_in(control), me)) return;
+  if (control.arena()->current_identity() == memory::kNobody || !has_given(control)) return;
   try {
     auto lease = std::make_shared<Lease>(std::move(control));
     const std::lock_guard guard(kept().mutex);
@@ -59,8 +48,7 @@ void KeptForGrants::sweep() noexcept {
       controls = kept().controls;
     }
     for (const auto& control : controls) {
-      Arena& arena = *control->arena();
-      if (has_given(arena, header_in(*control), arena.current_identity())) continue;
+      if (has_given(*control)) continue;
       const std::lock_guard guard(kept().mutex);
       std::erase(kept().controls, control);
     }
@@ -69,15 +57,15 @@ void KeptForGrants::sweep() noexcept {
 }
 
 // A free place, else that of one that does not count any more.
-Grant* Channel::free_grant() noexcept {
+Grant* Grants::find_free() const noexcept {
   Grant* found = nullptr;
-  for_each_grant(*arena_, header(), [&](Grant& grant) {
+  for_each([&](Grant& grant) {
     if (load_acquire(grant.state) == 0) found = &grant;
     return found == nullptr;
   });
   if (found != nullptr) return found;
-  Givers givers(*arena_);
-  for_each_grant(*arena_, header(), [&](Grant& grant) {
+  Givers givers(arena_);
+  for_each([&](Grant& grant) {
     if (!givers.is_pending(grant)) found = &grant;
     return found == nullptr;
   });
@@ -85,11 +73,11 @@ Grant* Channel::free_grant() noexcept {
 }
 
 // Nobody is waited for: those whom the memory is full of may be waiting for just this end.
-Status Channel::add_grants() {
+Status Grants::add() {
   std::uint64_t count = 0;
-  walk_grants(*arena_, header(), [&](std::span<Grant> grants, BlockRef) { return (count += grants.size()) != 0; });
-  auto block =
-      arena_->allocate(grants_bytes(count), memory::BlockKind::kDeliveries, WaitContext{Deadline::immediate()});
+  walk([&](BlockRef, std::span<Grant> grants) { return (count += grants.size()) != 0; });
+  const std::uint64_t bytes = chain_bytes(count, sizeof(Grant));
+  auto block = arena_.allocate(bytes, memory::BlockKind::kDeliveries, WaitContext{Deadline::immediate()});
   if (!block) {
     Error error = std::move(block).error();
     error.message = "there is no memory to note that one more end is on its way, besides " + std::to_string(count) +
@@ -97,88 +85,60 @@ Status Channel::add_grants() {
     if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
     return error;
   }
-  std::memset(block->data(), 0, grants_bytes(count));
-  auto* added = new (block->data()) GrantsHeader{count, {0}, {}};
-  std::uint64_t first = load_acquire(header().more_grants);
+  std::memset(block->data(), 0, bytes);
+  auto* added = new (block->data()) ChainHeader{count, {0}, {}};
+  std::uint64_t first = load_acquire(shared_.more_grants);
   do {
     store_relaxed(added->next, first);
-  } while (!compare_swap(header().more_grants, first, memory::pack(block->ref())));
+  } while (!compare_swap(shared_.more_grants, first, memory::pack(block->ref())));
   block->publish();
   return success();
 }
 
-Result<std::uint64_t> Channel::grant(End which) {
-  auto me = arena_->identity();
-  if (!me) return std::move(me).error();
-  KeptForGrants::sweep();
+Result<std::uint64_t> Grants::give(End end, Identity me) {
   std::uint32_t random = 0;
   while (random == 0) random_bytes(reinterpret_cast<unsigned char*>(&random), sizeof random);
-  const std::uint64_t state = grant_state(random, *me, which);
-  store_full(end(which).begun, 1u);
-  has_given_.store(true, std::memory_order_relaxed);
+  const std::uint64_t state = grant_state(random, me, end);
+  store_full(shared_.ends[end].begun, 1u);
   for (;;) {
-    Grant* place = free_grant();
+    Grant* place = find_free();
     if (place == nullptr) {
-      Status added = add_grants();
+      Status added = add();
       if (!added) return std::move(added).error();
       continue;
     }
     std::uint64_t old = load_acquire(place->state);
-    if (old != 0 && Givers(*arena_).is_pending(*place)) continue;
+    if (old != 0 && Givers(arena_).is_pending(*place)) continue;
     store_relaxed(place->made_ns, monotonic_ns());
     if (compare_swap(place->state, old, state)) return state;
   }
 }
 
-Grant* Channel::find_grant(std::uint64_t state) noexcept {
+Grant* Grants::find(std::uint64_t state) const noexcept {
   Grant* found = nullptr;
   if (state == 0) return found;
-  for_each_grant(*arena_, header(), [&](Grant& grant) {
+  for_each([&](Grant& grant) {
     if (is_same_grant(load_acquire(grant.state), state)) found = &grant;
     return found == nullptr;
   });
   return found;
 }
 
-void Channel::claim(std::uint64_t granted, End which) noexcept {
-  if (Grant* grant = find_grant(granted)) {
-    std::uint64_t state = load_acquire(grant->state);
-    while (is_same_grant(state, granted) && !compare_swap(grant->state, state, std::uint64_t{0})) {
-    }
+void Grants::claim(std::uint64_t granted) noexcept {
+  Grant* grant = find(granted);
+  if (grant == nullptr) return;
+  std::uint64_t state = load_acquire(grant->state);
+  while (is_same_grant(state, granted) && !compare_swap(grant->state, state, std::uint64_t{0})) {
   }
-  if (granted != 0 && !anyone_at(which)) wake_all();
 }
 
-Status Channel::check_grant(std::uint64_t granted, End which, int giver_pid) {
-  if (granted == 0 || ending() == Ending::kNever) return success();
-  if (end_of_grant(granted) != which) {
-    return Error{Code::kInvalid, which == End::kSending
-                                     ? "this is the handle of a receiving end, not of a sending one"
-                                     : "this is the handle of a sending end, not of a receiving one"};
-  }
-  Givers givers(*arena_);
-  Grant* grant = find_grant(granted);
-  if (grant != nullptr && givers.is_pending(*grant)) return success();
-  // Loaded before, or late: nobody is misled while its giver lives, or others keep the stream open.
-  if (arena_->participants().is_alive(giver_of(granted)) || !is_over(which)) return success();
-  std::string when, ended = "has ended";
-  if (grant != nullptr) {
-    const std::uint64_t state = load_acquire(grant->state);
-    when.append(" ").append(seconds(givers.now_s() - second_of(load_relaxed(grant->made_ns)))).append(" ago");
-    if (giver_is_gone(state)) ended = "was found to have ended " + seconds(gone_for(state, givers.now_s())) + " ago";
-  }
-  return Error{Code::kClosed, "this end was pickled" + when + " by process " + std::to_string(giver_pid) + ", which " +
-                                  ended + ": it has counted for " + seconds(kGrantLifeS) +
-                                  " after that, and the stream is over"};
-}
-
-OnTheirWay Channel::on_their_way(End which) noexcept {
+OnTheirWay Grants::on_their_way(End end) const noexcept {
   OnTheirWay found{};
   const std::int64_t now = monotonic_ns();
-  Givers givers(*arena_);
-  for_each_grant(*arena_, header(), [&](Grant& grant) {
+  Givers givers(arena_);
+  for_each([&](Grant& grant) {
     const std::uint64_t state = load_acquire(grant.state);
-    if (state == 0 || end_of_grant(state) != which || !givers.is_pending(grant)) return true;
+    if (state == 0 || end_of_grant(state) != end || !givers.is_pending(grant)) return true;
     ++found.count;
     // Unsigned: the time lies in memory that everyone can write.
     const auto age_ns = static_cast<std::int64_t>(static_cast<std::uint64_t>(now) -
@@ -186,26 +146,25 @@ OnTheirWay Channel::on_their_way(End which) noexcept {
     if (found.count != 1 && age_ns <= found.age_ns) return true;
     found.age_ns = age_ns;
     const bool gone = giver_is_gone(load_acquire(grant.state));
-    found.pid = gone ? 0 : load_relaxed(arena_->participants().slot(memory::slot_of(giver_of(state))).pid);
+    found.pid = gone ? 0 : load_relaxed(arena_.participants().slot(memory::slot_of(giver_of(state))).pid);
     return true;
   });
   return found;
 }
 
-bool Channel::is_on_its_way(End which) noexcept {
-  Givers givers(*arena_);
-  return for_each_grant(*arena_, header(), [&](Grant& grant) {
+bool Grants::is_on_its_way(End end) const noexcept {
+  Givers givers(arena_);
+  return for_each([&](Grant& grant) {
            const std::uint64_t state = load_acquire(grant.state);
-           return state == 0 || end_of_grant(state) != which || !givers.is_pending(grant);
+           return state == 0 || end_of_grant(state) != end || !givers.is_pending(grant);
          }) == Walked::kStopped;
 }
 
-bool Recovery::has_grants(Arena& arena, BlockRef channel) {
-  auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(channel.id));
-  if (shared == nullptr) return true;  // not to be called abandoned before it was looked at
-  if (shared->magic != kChannelMagic) return false;
-  Givers givers(arena);
-  return for_each_grant(arena, *shared, [&](Grant& grant) { return !givers.is_pending(grant); }) != Walked::kAll;
+bool Grants::has_one_of(Identity me) const noexcept {
+  return for_each([&](Grant& grant) {
+           const std::uint64_t state = load_acquire(grant.state);
+           return state == 0 || giver_is_gone(state) || giver_of(state) != me;
+         }) == Walked::kStopped;
 }
 
 }  // namespace shmtree::channel

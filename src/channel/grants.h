@@ -8,10 +8,11 @@
 // compare-and-swap and stays in it, so walks need no lock.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
-#include "channel/channel.h"
-#include "platform/atomics.h"
+#include "channel/control.h"
+#include "platform/clock.h"
 
 namespace shmtree::channel {
 
@@ -76,43 +77,52 @@ class Givers {
   bool lives_ = false;
 };
 
-// Each block has as many as all before it together, so a longer chain than this is a damaged one.
-constexpr int kMostGrantBlocks = 32;
-constexpr std::uint64_t grants_bytes(std::uint64_t count) noexcept {
-  return sizeof(GrantsHeader) + count * sizeof(Grant);
-}
+// Ends that were given away and not yet claimed.
+struct OnTheirWay {
+  std::uint64_t count;
+  int pid;              // of the process that gave the oldest; 0 when it has ended
+  std::int64_t age_ns;  // of the oldest
+};
 
-enum class Walked { kAll, kStopped, kUnmapped };  // kUnmapped: this process has no address space for some
+// Those of a channel. Thread safety: any thread, without locks.
+class Grants {
+ public:
+  Grants(Arena& arena, ChannelHeader& shared) noexcept : arena_(arena), shared_(shared) {}
 
-// Calls visit(grants, block they are in) for each block, that of the channel first with none, until it returns false.
-template <class Visit>
-Walked walk_grants(Arena& arena, ChannelHeader& shared, Visit visit) noexcept {
-  if (!visit(std::span<Grant>(shared.grants), BlockRef{})) return Walked::kStopped;
-  std::uint64_t packed = platform::load_acquire(shared.more_grants);
-  for (int links = 0; packed != 0 && links < kMostGrantBlocks; ++links) {
-    const BlockRef ref = memory::unpack(packed);
-    if (!arena.blocks().is_current(ref)) return arena.blocks().is_unmapped(ref) ? Walked::kUnmapped : Walked::kAll;
-    auto* header = reinterpret_cast<GrantsHeader*>(arena.blocks().address(ref.id));
-    if (header == nullptr) return Walked::kUnmapped;
-    const std::uint64_t room = arena.blocks().room_of(ref.id);
-    const std::uint64_t count = platform::load_once(header->count);
-    if (room < sizeof(GrantsHeader) || count > (room - sizeof(GrantsHeader)) / sizeof(Grant)) return Walked::kAll;
-    if (!visit(std::span<Grant>(reinterpret_cast<Grant*>(header + 1), count), ref)) return Walked::kStopped;
-    packed = platform::load_acquire(header->next);
+  // Calls visit(block, grants) for each block, that of the channel first with none, until it returns false.
+  template <class Visit>
+  Walked walk(Visit visit) const noexcept {
+    if (!visit(BlockRef{}, std::span<Grant>(shared_.grants))) return Walked::kStopped;
+    return walk_chain(arena_, platform::load_acquire(shared_.more_grants), sizeof(Grant),
+                      [&](BlockRef block, std::byte* grants, std::uint64_t count) {
+                        return visit(block, std::span<Grant>(reinterpret_cast<Grant*>(grants), count));
+                      });
   }
-  return Walked::kAll;
-}
+  // Calls visit(grant) for each until it returns false.
+  template <class Visit>
+  Walked for_each(Visit visit) const noexcept {
+    return walk([&](BlockRef, std::span<Grant> grants) {
+      return std::all_of(grants.begin(), grants.end(), [&](Grant& grant) { return visit(grant); });
+    });
+  }
 
-// Calls visit(grant) for each until it returns false.
-template <class Visit>
-Walked for_each_grant(Arena& arena, ChannelHeader& shared, Visit visit) noexcept {
-  return walk_grants(arena, shared, [&](std::span<Grant> grants, BlockRef) {
-    for (Grant& grant : grants) {
-      if (!visit(grant)) return false;
-    }
-    return true;
-  });
-}
+  // Takes a place for an end on its way, and says so. kOutOfSharedMemory when there is no memory for one.
+  Result<std::uint64_t> give(End end, Identity me);
+  // The place of that grant; null when it has none any more.
+  Grant* find(std::uint64_t state) const noexcept;
+  void claim(std::uint64_t state) noexcept;
+  OnTheirWay on_their_way(End end) const noexcept;
+  bool is_on_its_way(End end) const noexcept;
+  // Whether a grant of `me` is open.
+  bool has_one_of(Identity me) const noexcept;
+
+ private:
+  Grant* find_free() const noexcept;
+  Status add();
+
+  Arena& arena_;
+  ChannelHeader& shared_;
+};
 
 // Arenas that this process has left but for ends that are on their way: who loads those finds the arena here.
 struct KeptForGrants {

@@ -27,11 +27,26 @@ using memory::Identity;
 using memory::kParticipantWords;
 using memory::ParticipantSet;
 
+enum class End : std::uint32_t { kSending = 0, kReceiving = 1 };
+constexpr End kEnds[] = {End::kSending, End::kReceiving};
+constexpr End other(End end) noexcept {
+  return end == End::kSending ? End::kReceiving : End::kSending;
+}
+// One of the two that a channel has of it.
+template <class T>
+struct PerEnd {
+  T of[2];
+  T& operator[](End end) noexcept { return of[static_cast<std::uint32_t>(end)]; }
+  const T& operator[](End end) const noexcept { return of[static_cast<std::uint32_t>(end)]; }
+  T* begin() noexcept { return of; }
+  T* end() noexcept { return of + 2; }
+};
+
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
 constexpr std::uint32_t kChannelVersion = 3;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
-struct Slot {
+struct RingSlot {
   std::uint64_t ticket;
   std::uint64_t block;
   std::uint64_t bytes;  // of the frame
@@ -41,7 +56,7 @@ struct Slot {
   std::byte* inline_data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
   const std::byte* inline_data() const noexcept { return reinterpret_cast<const std::byte*>(this + 1); }
 };
-static_assert(sizeof(Slot) == 32);
+static_assert(sizeof(RingSlot) == 32);
 
 // Slots are of two sizes. In the wide ones a message of 1 KB needs no block, which halves its cost; deep channels have
 // narrow ones, since a slot is taken whole by the smallest message.
@@ -54,7 +69,7 @@ constexpr bool is_slot_size(std::uint64_t bytes) noexcept {
   return bytes == kNarrowSlotBytes || bytes == kWideSlotBytes;
 }
 constexpr std::uint64_t inline_bytes(std::uint64_t slot_bytes) noexcept {
-  return slot_bytes - sizeof(Slot);
+  return slot_bytes - sizeof(RingSlot);
 }
 constexpr std::uint64_t kMostInlineBytes = inline_bytes(kWideSlotBytes);
 
@@ -82,9 +97,9 @@ struct Segment {
   std::uint64_t slot_bytes = 0;
 
   explicit operator bool() const noexcept { return header != nullptr; }
-  Slot& at(std::uint64_t ticket) const noexcept {
+  RingSlot& at(std::uint64_t ticket) const noexcept {
     auto* first = reinterpret_cast<std::byte*>(header + 1);
-    return *reinterpret_cast<Slot*>(first + ((ticket - base) & (slots - 1)) * slot_bytes);
+    return *reinterpret_cast<RingSlot*>(first + ((ticket - base) & (slots - 1)) * slot_bytes);
   }
 };
 
@@ -141,43 +156,13 @@ struct alignas(64) Record {
   std::atomic<std::uint64_t> state;  // record_word()
   std::uint64_t unused[7];
 
-  Slot& slot() noexcept { return *reinterpret_cast<Slot*>(this + 1); }
-  const Slot& slot() const noexcept { return *reinterpret_cast<const Slot*>(this + 1); }
+  RingSlot& slot() noexcept { return *reinterpret_cast<RingSlot*>(this + 1); }
+  const RingSlot& slot() const noexcept { return *reinterpret_cast<const RingSlot*>(this + 1); }
 };
 static_assert(sizeof(Record) == 64);
-struct alignas(64) RecordsHeader {
-  std::uint64_t count;
-  std::atomic<std::uint64_t> next;  // packed BlockRef of more records, 0 when there are none
-  std::uint64_t unused[6];
-};
-static_assert(sizeof(RecordsHeader) == 64);
 constexpr std::uint64_t kFirstRecords = 7;
 constexpr std::uint64_t record_bytes(std::uint64_t slot_bytes) noexcept {
   return sizeof(Record) + slot_bytes;
-}
-constexpr std::uint64_t records_bytes(std::uint64_t count, std::uint64_t slot_bytes) noexcept {
-  return sizeof(RecordsHeader) + count * record_bytes(slot_bytes);
-}
-
-// Records with their number as it was checked.
-struct Records {
-  RecordsHeader* header = nullptr;
-  std::uint64_t count = 0;
-  std::uint64_t slot_bytes = 0;
-
-  explicit operator bool() const noexcept { return header != nullptr; }
-  Record& at(std::uint64_t i) const noexcept {
-    return *reinterpret_cast<Record*>(reinterpret_cast<std::byte*>(header + 1) + i * record_bytes(slot_bytes));
-  }
-};
-
-// The records in a block of `room` bytes; none when there cannot be any.
-inline Records checked_records(std::byte* block, std::uint64_t room, std::uint64_t slot_bytes) noexcept {
-  if (block == nullptr || room < sizeof(RecordsHeader)) return {};
-  auto* header = reinterpret_cast<RecordsHeader*>(block);
-  const std::uint64_t count = platform::load_once(header->count);
-  if (!is_slot_size(slot_bytes) || count > (room - sizeof(RecordsHeader)) / record_bytes(slot_bytes)) return {};
-  return {header, count, slot_bytes};
 }
 
 // What happens at the end of a stream.
@@ -218,13 +203,17 @@ struct Grant {
   std::atomic<std::int64_t> made_ns;  // for messages only
 };
 static_assert(sizeof(Grant) == 16);
-// More of them follow it.
-struct alignas(64) GrantsHeader {
+
+// Begins a block of records, or of grants, which follow it.
+struct alignas(64) ChainHeader {
   std::uint64_t count;
-  std::atomic<std::uint64_t> next;  // packed BlockRef of more grants, 0 when there are none
+  std::atomic<std::uint64_t> next;  // packed BlockRef of a block of more, 0 when there is none
   std::uint64_t unused[6];
 };
-static_assert(sizeof(GrantsHeader) == 64);
+static_assert(sizeof(ChainHeader) == 64);
+constexpr std::uint64_t chain_bytes(std::uint64_t count, std::uint64_t element_bytes) noexcept {
+  return sizeof(ChainHeader) + count * element_bytes;
+}
 
 struct ChannelHeader {
   std::uint64_t magic;
@@ -235,8 +224,8 @@ struct ChannelHeader {
   std::uint32_t allow_pickle;
   std::atomic<std::uint32_t> shutdown;  // Shutdown; 1 is written under senders_lock, 2 under receivers_lock
   std::atomic<std::uint64_t> discarded_from;
-  std::atomic<Identity> reserved[2];  // by end: the one participant that may use it now, 0 for all
-  std::uint64_t slot_bytes;           // of every slot of the channel
+  PerEnd<std::atomic<Identity>> reserved;  // the one participant that may use it now, 0 for all
+  std::uint64_t slot_bytes;                // of every slot of the channel
 
   // Senders, under senders_lock.
   alignas(64) std::atomic<std::uint32_t> senders_lock;
@@ -268,11 +257,11 @@ struct ChannelHeader {
   std::uint64_t max_unsettled;  // messages taken, 0: no limit
   std::uint32_t max_attempts;   // to have a message taken and acknowledged, 0: no limit
 
-  alignas(64) std::atomic<std::uint32_t> watched[2];  // by end: some bit of its `watchers` is set
-  std::atomic<std::uint32_t> wakes_on_their_way;      // senders that have stored `tail` and not yet sent their bytes
-  ParticipantSet watchers[2];                         // of messages want a datagram for each; of room, for each receipt
+  alignas(64) PerEnd<std::atomic<std::uint32_t>> watched;  // some bit of its `watchers` is set
+  std::atomic<std::uint32_t> wakes_on_their_way;  // senders that have stored `tail` and not yet sent their bytes
+  PerEnd<ParticipantSet> watchers;                // of messages want a datagram for each; of room, for each receipt
 
-  EndState ends[2];
+  PerEnd<EndState> ends;
   Grant grants[kGrants];
   std::atomic<std::uint64_t> more_grants;  // truth: packed BlockRef of the first block of more, 0 when there is none
 };

@@ -1,26 +1,17 @@
 // Messages on their way into a channel and out of it.
 //
-// Thread safety: none of these may be used by two threads at once.
+// Thread safety: none of these may be used by two threads at once, but KeptHere.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
 
-#include "channel/layout.h"
-#include "memory/arena.h"
-#include "platform/waiting.h"
+#include "channel/control.h"
+#include "platform/fork.h"
 #include "shmtree/result.h"
 
 namespace shmtree::channel {
-
-using memory::Arena;
-using memory::BlockRef;
-using memory::Lease;
-using memory::OwnedBlock;
-using platform::WaitContext;
 
 // A message to put: a frame of at most Channel::inline_bytes(), or one written to the beginning of a block.
 struct Outgoing {
@@ -50,13 +41,22 @@ class Incoming {
   BlockRef block() const noexcept { return block_; }
   // The frame: a private copy when it came inline, else shared memory that is held. Empty when the channel's memory was
   // damaged: a frame of no bytes is never valid.
-  std::span<const std::byte> frame() const noexcept;
+  std::span<const std::byte> frame() const noexcept {
+    return {data_, data_ == nullptr ? 0 : static_cast<std::size_t>(bytes_)};
+  }
+  // The arena that its block is held in; null when it holds none.
+  const Arena* held_in() const noexcept { return arena_.get(); }
   Result<Lease> adopt();
-  void drop() noexcept;
+  void drop() noexcept {
+    if (const std::shared_ptr<Arena> arena = std::exchange(arena_, nullptr)) arena->holders().drop(block_);
+  }
+  // It is received once more, in the same place.
+  void count_attempt() noexcept { ++attempts_; }
+  // As it was in the ring.
+  void write_to(RingSlot& slot) const noexcept;
 
  private:
-  friend class Channel;
-  friend class Delivery;
+  friend class RingHead;
   std::shared_ptr<Arena> arena_;  // set while the hold is ours
   const std::byte* data_ = nullptr;
   std::uint64_t ticket_ = 0;
@@ -68,43 +68,34 @@ class Incoming {
   std::byte inline_data_[kMostInlineBytes];
 };
 
-// What those receive into who may have to give it back: Channel::give_back() needs no memory then.
+// What those receive into who may have to give it back: Returns::give_back() needs no memory then.
 struct Received {
   Incoming message;
-  std::unique_ptr<Received> next{};  // of those that the channel keeps here
+  std::unique_ptr<Received> next{};  // of those that the process keeps
 };
 
-class Channel;
-
-// A message taken. Goes back to the channel unless it is acknowledged: at nack(), at the end of the object, or when the
-// process dies. It is rejected then if its attempts are used up, or if it was rejected before. requeue() gives it back
-// as if it had never been taken. Code::kInvalid when it was settled already, or by a forked child, which has no part in
-// it.
-class Delivery {
+// Messages that this process has received and could neither make anything of nor give back (Returns). They are in no
+// shared memory: a forked child, which inherits the list, has no part in them.
+//
+// Thread safety: any thread.
+class KeptHere {
  public:
-  Delivery() noexcept = default;
-  Delivery(Delivery&& other) noexcept { *this = std::move(other); }
-  Delivery& operator=(Delivery&& other) noexcept;
-  ~Delivery();
+  explicit KeptHere(const Control& control) noexcept : control_(control) {}
 
-  Incoming& message() noexcept { return message_; }
-  bool settled() const noexcept { return channel_ == nullptr; }
-  // Not in a forked child, which does not hold the message, settled or not.
-  bool is_of_this_process() const noexcept;
-  Status ack(const WaitContext& wait) { return settle(Settling::kAck, wait); }
-  Status nack(const WaitContext& wait) { return settle(Settling::kNack, wait); }
-  Status requeue(const WaitContext& wait) { return settle(Settling::kRequeue, wait); }
+  std::uint64_t count() const noexcept {
+    const std::uint64_t count = count_.load(std::memory_order_relaxed);
+    return count == 0 || owner_.load(std::memory_order_relaxed) != control_.arena.current_identity() ? 0 : count;
+  }
+  void add(std::unique_ptr<Received> received) noexcept;
+  // The one of the lowest ticket; null when there is none.
+  std::unique_ptr<Received> take_first() noexcept;
 
  private:
-  friend class Channel;
-  enum class Settling { kAck, kNack, kRequeue };
-  Status settle(Settling how, const WaitContext& wait);
-  std::uint64_t word_after(Settling how) const noexcept;
-  void give_up() noexcept;
-  std::shared_ptr<Channel> channel_;
-  Record* record_ = nullptr;
-  std::uint64_t word_ = 0;  // the record's, while the message is ours
-  Incoming message_;
+  const Control control_;
+  platform::LeafMutex mutex_;
+  std::unique_ptr<Received> first_;  // under mutex_; by ticket
+  std::atomic<Identity> owner_{memory::kNobody};
+  std::atomic<std::uint64_t> count_{0};
 };
 
 }  // namespace shmtree::channel

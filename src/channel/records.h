@@ -1,29 +1,76 @@
-// The walk over a channel's delivery records, for the files that implement Channel.
+// The delivery records of a channel: messages taken and not yet acknowledged. A record is what keeps such a message; it
+// outlives its taker.
+//
+// Invariants:
+//   - A record's state is the truth, and `taken`, `returned`, `rejected` and `also_queued` count them: a kill in
+//     between leaves counts that are off until a reconcile. Of them `also_queued` is never too low, lest a put find
+//     room that is not there.
+//   - A block of records stays in its chain, so walks need no lock. States change under the receivers' lock, but that
+//     of a delivery that is given up while the lock is not to be had (deliveries.h).
+//
+// Thread safety: any thread; what says so, under the receivers' lock.
 #pragma once
 
-#include "channel/channel.h"
-#include "platform/atomics.h"
+#include "channel/control.h"
 
 namespace shmtree::channel {
 
-// Each element of the chain holds more than all before it together, so a longer chain than this is a damaged one.
-constexpr int kMostRecordBlocks = 40;
+class Records {
+ public:
+  explicit Records(const Control& control) noexcept : control_(control) {}
 
-// Calls `visit` with each record until it returns false.
-template <class Visit>
-void Channel::for_each_record(Visit visit) const noexcept {
-  std::uint64_t packed = platform::load_acquire(header().records);
-  for (int links = 0; packed != 0 && links < kMostRecordBlocks; ++links) {
-    const BlockRef ref = memory::unpack(packed);
-    if (!arena_->blocks().is_current(ref)) return;
-    const Records records =
-        checked_records(arena_->blocks().address(ref.id), arena_->blocks().room_of(ref.id), slot_bytes_);
-    if (!records) return;
-    for (std::uint64_t i = 0; i < records.count; ++i) {
-      if (!visit(records.at(i))) return;
-    }
-    packed = platform::load_acquire(records.header->next);
+  // Calls visit(record) for each, and before those of a block enter(block), until one returns false.
+  template <class Visit, class Enter>
+  Walked for_each(Visit visit, Enter enter) const noexcept {
+    if (!is_slot_size(control_.slot_bytes)) return Walked::kDamaged;
+    return walk_chain(control_.arena, platform::load_acquire(control_.shared.records), each_bytes(),
+                      [&](BlockRef block, std::byte* records, std::uint64_t count) {
+                        if (!enter(block)) return false;
+                        for (; count != 0; --count, records += each_bytes()) {
+                          if (!visit(*reinterpret_cast<Record*>(records))) return false;
+                        }
+                        return true;
+                      });
   }
-}
+  template <class Visit>
+  Walked for_each(Visit visit) const noexcept {
+    return for_each(visit, [](BlockRef) { return true; });
+  }
+
+  // How many there are that somebody waits for and that counts(slot) is true of.
+  template <class Counts>
+  std::uint64_t count_unacked(const Counts& counts) const noexcept {
+    std::uint64_t count = 0;
+    for_each([&](Record& record) {
+      if (awaits_ack(state_of_record(platform::load_acquire(record.state))) && counts(record.slot())) ++count;
+      return true;
+    });
+    return count;
+  }
+  // Messages taken and not settled.
+  std::uint64_t unsettled() const noexcept;
+  bool has_too_many_taken() const noexcept {
+    const std::uint64_t most = control_.shared.max_unsettled;
+    return most != 0 && unsettled() >= most;
+  }
+  // Whether another process has messages that it may yet give back: then the stream is not over.
+  bool others_may_return() const noexcept;
+  // More of them, one more than there are, so that the chain stays short. Called without locks; nothing is added when
+  // another thread or process has done so meanwhile.
+  Status add(const WaitContext& wait);
+
+  // Under the receivers' lock. find_free() also without, as a hint; null when there is none.
+  Record* find_free() const noexcept;
+  Record* oldest_returned() const noexcept;
+  // Stores the record's state, and counts it.
+  void set(Record& record, std::uint64_t word) noexcept;
+  // What was said to be returned is not.
+  void forget_returned() noexcept;
+
+ private:
+  std::uint64_t each_bytes() const noexcept { return record_bytes(control_.slot_bytes); }
+
+  const Control control_;
+};
 
 }  // namespace shmtree::channel

@@ -1,13 +1,8 @@
 #include "channel/recovery.h"
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <new>
-
-#include "channel/grants.h"
-#include "channel/records.h"
-#include "platform/atomics.h"
 
 namespace shmtree::channel {
 
@@ -20,8 +15,8 @@ Channels::State& Channels::state() noexcept {
   return *state;
 }
 
-// Only the one that matches is locked: a last reference let go of in here would want the mutex again.
-std::shared_ptr<Channel> Channels::find_unlocked(const Arena& arena, BlockRef block) {
+// With the mutex. Only the one that matches is locked: a last reference let go of in here would want the mutex again.
+std::shared_ptr<Channel> Channels::find_locked(const Arena& arena, BlockRef block) {
   for (const Entry& entry : state().channels) {
     if (entry.raw->arena().get() != &arena || entry.raw->block() != block) continue;
     if (auto channel = entry.channel.lock()) return channel;
@@ -31,12 +26,12 @@ std::shared_ptr<Channel> Channels::find_unlocked(const Arena& arena, BlockRef bl
 
 std::shared_ptr<Channel> Channels::find(const Arena& arena, BlockRef block) {
   const std::lock_guard guard(state().mutex);
-  return find_unlocked(arena, block);
+  return find_locked(arena, block);
 }
 
 std::shared_ptr<Channel> Channels::insert(const std::shared_ptr<Channel>& channel) {
   const std::lock_guard guard(state().mutex);
-  if (auto known = find_unlocked(*channel->arena(), channel->block())) return known;
+  if (auto known = find_locked(*channel->arena(), channel->block())) return known;
   state().channels.push_back(Entry{channel.get(), channel});
   return channel;
 }
@@ -60,24 +55,18 @@ std::vector<std::shared_ptr<Channel>> Channels::all() noexcept {
   return channels;
 }
 
-// A forked child has what its parent has, from before it exists; uses are its own.
-struct ForkMembership {
-  static void hand_down(Arena& arena, Identity, Identity child) {
-    Channels::for_each_unlocked([&](Channel& channel) {
-      if (channel.arena_.get() != &arena) return;
-      for (const End which : {End::kSending, End::kReceiving}) {
-        if (channel.local_ends_[static_cast<std::uint32_t>(which)] != 0) channel.join_for(child, which);
-      }
-    });
-  }
-};
-
 namespace {
+
+void hand_down(Arena& arena, Identity, Identity child) {
+  Channels::for_each_unlocked([&](Channel& channel) {
+    if (channel.arena().get() == &arena) channel.membership().hand_down(child);
+  });
+}
 
 // Before any arena can exist: a process that has an arena and none of its channels has to recover those as well.
 [[maybe_unused]] const bool g_installed = [] {
   memory::ReconcilePass::set_channel_walker(&Recovery::repair, &Recovery::has_grants);
-  Arena::set_fork_hook(&ForkMembership::hand_down);
+  Arena::set_fork_hook(&hand_down);
   // The list is made here: the hook runs with every leaf mutex held, when none can be made.
   Channels::all();
   return true;
@@ -101,17 +90,28 @@ class Held {
   bool taken_;
 };
 
+void add_killed(KilledList& killed, std::int32_t pid) noexcept {
+  std::uint32_t count = load_acquire(killed.count);
+  do {
+    for (std::uint32_t i = 0; i < std::min(count, kMostKilled); ++i) {
+      if (load_relaxed(killed.pids[i]) == pid) return;  // noted by a reconcile that did not get to its end
+    }
+    if (count >= kMostKilled) return;
+    store_relaxed(killed.pids[count], pid);
+  } while (!compare_swap(killed.count, count, count + 1));
+}
+
 // One channel as recovery sees it: by its block alone, since this process need not have it open.
 class Repair {
  public:
-  Repair(Arena& arena, ChannelHeader& shared, ReconcilePass& pass)
-      : arena_(arena), shared_(shared), slot_bytes_(load_once(shared.slot_bytes)), pass_(pass) {}
+  Repair(const Control& control, ReconcilePass& pass)
+      : control_(control), arena_(control.arena), shared_(control.shared), pass_(pass) {}
 
   void ring() noexcept {
     const std::uint64_t head = load_relaxed(shared_.head), tail = load_relaxed(shared_.tail);
     std::uint64_t packed = load_relaxed(shared_.head_segment), queued = 0, ticket = head;
     for (int links = 0; packed != 0 && links < 1 << 20; ++links) {
-      const Segment segment = checked_segment(block(packed), room(packed), slot_bytes_);
+      const Segment segment = checked_segment(block(packed), room(packed), control_.slot_bytes);
       if (!segment) break;
       pass_.mark(memory::unpack(packed));
       store_relaxed(shared_.tail_segment, packed);
@@ -123,7 +123,7 @@ class Repair {
       // No more tickets than slots can be waiting in a segment.
       ticket = std::max(ticket, end > slots ? end - slots : 0);
       for (; ticket < end; ++ticket) {
-        const Slot& slot = segment.at(ticket);
+        const RingSlot& slot = segment.at(ticket);
         queued += load_once(slot.bytes);
         keep(load_once(slot.block), false);
       }
@@ -139,14 +139,10 @@ class Repair {
   void records() noexcept {
     const std::uint64_t head = load_relaxed(shared_.head);
     Counts counts;
-    std::uint64_t packed = load_relaxed(shared_.records);
-    for (int links = 0; packed != 0 && links < kMostRecordBlocks; ++links) {
-      const Records records = checked_records(block(packed), room(packed), slot_bytes_);
-      if (!records) break;
-      pass_.mark(memory::unpack(packed));
-      for (std::uint64_t i = 0; i < records.count; ++i) repair_record(records.at(i), head, counts);
-      packed = load_acquire(records.header->next);
-    }
+    const auto mark = [&](BlockRef block) { return pass_.mark(block), true; };
+    const auto repair = [&](Record& record) { return repair_record(record, head, counts), true; };
+    const Walked walked = Records(control_).for_each(repair, mark);
+    if (walked == Walked::kUnmapped) pass_.give_up();
     store_relaxed(shared_.taken, counts.taken);
     store_relaxed(shared_.rejected, counts.rejected);
     store_relaxed(shared_.returned, counts.returned);
@@ -157,7 +153,7 @@ class Repair {
   // The minute of those whose giver is gone begins.
   void grants() noexcept {
     Givers givers(arena_);
-    const Walked walked = walk_grants(arena_, shared_, [&](std::span<Grant> grants, BlockRef block) {
+    const Walked walked = Grants(arena_, shared_).walk([&](BlockRef block, std::span<Grant> grants) {
       if (block.id.value != 0) pass_.mark(block);
       for (Grant& grant : grants) givers.is_pending(grant);
       return true;
@@ -168,15 +164,12 @@ class Repair {
   void members() noexcept {
     for (std::uint32_t slot = 0; slot < memory::kMaxParticipants; ++slot) {
       if (!pass_.is_dead(slot)) continue;
-      for (int which = 0; which < 2; ++which) {
-        EndState& mine = shared_.ends[which];
-        const bool used_this = mine.users.contains(slot);
-        const bool used_other = shared_.ends[1 - which].users.contains(slot);
-        if (mine.members.contains(slot) && (used_this || !used_other)) {
-          store_full(mine.begun, 1u);
-          if (pass_.was_killed(slot))
-            Recovery::add_killed(mine.killed, load_relaxed(arena_.participants().slot(slot).pid));
-        }
+      for (const End end : kEnds) {
+        EndState& mine = shared_.ends[end];
+        const bool used_only_the_other = !mine.users.contains(slot) && shared_.ends[other(end)].users.contains(slot);
+        if (!mine.members.contains(slot) || used_only_the_other) continue;
+        store_full(mine.begun, 1u);
+        if (pass_.was_killed(slot)) add_killed(mine.killed, load_relaxed(arena_.participants().slot(slot).pid));
       }
       // All of the first before any of the second: what is left of a kill in between still says which end was used.
       for (EndState& end : shared_.ends) end.members.remove(slot);
@@ -231,9 +224,9 @@ class Repair {
     keep(load_once(record.slot().block), true);
   }
 
+  const Control control_;
   Arena& arena_;
   ChannelHeader& shared_;
-  const std::uint64_t slot_bytes_;
   ReconcilePass& pass_;
   std::uint64_t queued_bytes_ = 0;  // of the ring, then of what was returned as well
 };
@@ -244,12 +237,13 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
   auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(channel.id));
   if (shared == nullptr) pass.give_up();
   if (shared == nullptr || shared->magic != kChannelMagic) return;
+  const Control control{arena, *shared, channel, load_once(shared->slot_bytes)};
   {
     const Held senders(arena, pass, shared->senders_lock);
     if (!senders.is_taken()) return;
     const Held receivers(arena, pass, shared->receivers_lock);
     if (!receivers.is_taken()) return;
-    Repair repair(arena, *shared, pass);
+    Repair repair(control, pass);
     repair.members();
     repair.ring();
     repair.records();
@@ -259,11 +253,20 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
   notify_all(shared->space);
   notify_all(shared->freed_bytes);
   notify_all(shared->acked);
-  Channel::wake_watchers_of(arena, channel, *shared, End::kSending);
+  Watchers::wake_sockets(control, End::kSending);
   const bool may_be_over = static_cast<Ending>(shared->ending) != Ending::kNever;
   if (may_be_over || load_full(shared->tail) != load_full(shared->head) || load_full(shared->returned) != 0) {
-    Channel::wake_watchers_of(arena, channel, *shared, End::kReceiving);
+    Watchers::wake_sockets(control, End::kReceiving);
   }
+}
+
+bool Recovery::has_grants(Arena& arena, BlockRef channel) {
+  auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(channel.id));
+  if (shared == nullptr) return true;  // not to be called abandoned before it was looked at
+  if (shared->magic != kChannelMagic) return false;
+  Givers givers(arena);
+  const Walked walked = Grants(arena, *shared).for_each([&](Grant& grant) { return !givers.is_pending(grant); });
+  return walked == Walked::kStopped || walked == Walked::kUnmapped;
 }
 
 }  // namespace shmtree::channel

@@ -34,14 +34,13 @@ class Channels {
     platform::LeafMutex mutex;
     std::vector<Entry> channels;
   };
-  static std::shared_ptr<Channel> find_unlocked(const Arena& arena, BlockRef block);
+  static std::shared_ptr<Channel> find_locked(const Arena& arena, BlockRef block);
   static State& state() noexcept;  // never destroyed
 };
 
 // Repair of one channel, under both of its locks.
 struct Recovery {
   static void repair(Arena& arena, BlockRef channel, memory::ReconcilePass& pass);
-  static void add_killed(KilledList& killed, std::int32_t pid) noexcept;
   // Whether an end of a channel that nobody holds is on its way to somebody.
   static bool has_grants(Arena& arena, BlockRef channel);
 };

@@ -6,17 +6,20 @@
 
 #include "platform/atomics.h"
 #include "platform/machine.h"
+#include "platform/wait_policy.h"
 #include "platform/waiting.h"
 
 namespace shmtree::channel {
+
+namespace policy = platform::wait_policy;
 
 // Spins for up to as long as being woken takes, while that pays: while the condition comes true meanwhile more often
 // than not. Once it does not, only every 32nd wait tries again, then every 64th and so on. A spin is never shorter: one
 // late message would otherwise make every later spin end too early.
 //
 // A side that has caught up with the other one takes from it, message by message, the lines of memory that it looks at,
-// which slows both down to half. So a wait that was over at once is followed by some that begin with a lull, in which
-// nothing is looked at until about `enough` messages, or places for them, have gathered.
+// which slows both down to half. So a wait that was over at once is followed by some that begin with a backoff, in
+// which nothing is looked at until about `enough` messages, or places for them, have gathered.
 //
 // Thread safe; a race costs one adjustment.
 class Spinner {
@@ -27,20 +30,13 @@ class Spinner {
   bool until(const Ready& ready, std::uint64_t enough, const platform::WaitContext& wait) noexcept {
     if (wait.deadline.is_immediate() || !may_spin() || !is_due()) return false;
     const platform::BlockingScope blocking(wait.hooks);
-    const bool paid = spins(ready, std::min(enough, kEnough), wait.deadline.remaining_ns(kSpinNs));
-    adjust(paid);
+    const bool paid =
+        spins(ready, std::min(enough, policy::kEnoughMessages), wait.deadline.remaining_ns(policy::kSpinNs));
+    limit_tries(paid);
     return paid;
   }
 
  private:
-  static constexpr std::int64_t kSpinNs = 50'000;  // about what it takes to be woken
-  static constexpr std::int32_t kFirstCredit = 3, kMostCredit = 8;
-  static constexpr std::int32_t kFirstRest = 32;
-  static constexpr std::int32_t kMostRest = 1024;
-  static constexpr int kLooks = 8;  // before the core is offered to others
-  static constexpr std::uint64_t kEnough = 32;
-  static constexpr std::int64_t kAtOnceNs = 700, kFirstLullNs = 250, kMostLullNs = 10'000;
-
   static bool may_spin() noexcept {
     static const bool several = platform::usable_cores() > 1;
     return several;
@@ -49,16 +45,18 @@ class Spinner {
   template <class Ready>
   bool spins(const Ready& ready, std::uint64_t enough, std::int64_t spin_ns) noexcept {
     const std::int64_t begin = platform::monotonic_ns();
-    if (const std::int64_t lull = lull_ns_.load(std::memory_order_relaxed); lull != 0 && lull < spin_ns) {
-      while (platform::monotonic_ns() - begin < lull) relax();
+    if (const std::int64_t backoff = backoff_ns_.load(std::memory_order_relaxed); backoff != 0 && backoff < spin_ns) {
+      while (platform::monotonic_ns() - begin < backoff) relax();
       const std::uint64_t gathered = ready();
-      adjust_lull(gathered == 0 ? 0 : lull * static_cast<std::int64_t>(enough) / static_cast<std::int64_t>(gathered));
+      limit_backoff(gathered == 0 ? 0
+                                  : backoff * static_cast<std::int64_t>(enough) / static_cast<std::int64_t>(gathered));
       if (gathered != 0) return true;
     }
     do {
-      for (int i = 0; i < kLooks; ++i) {
+      for (int i = 0; i < policy::kLooksPerYield; ++i) {
         if (ready() != 0) {
-          if (enough > 1 && platform::monotonic_ns() - begin < kAtOnceNs) adjust_lull(kFirstLullNs);
+          if (enough > 1 && platform::monotonic_ns() - begin < policy::kAtOnceNs)
+            limit_backoff(policy::kFirstBackoffNs);
           return true;
         }
         relax();
@@ -74,34 +72,37 @@ class Spinner {
   }
 
   // None where it would be too long for what it saves.
-  void adjust_lull(std::int64_t lull) noexcept {
-    lull_ns_.store(lull <= kMostLullNs ? static_cast<std::int32_t>(lull) : 0, std::memory_order_relaxed);
+  void limit_backoff(std::int64_t backoff) noexcept {
+    backoff_ns_.store(backoff <= policy::kMostBackoffNs ? static_cast<std::int32_t>(backoff) : 0,
+                      std::memory_order_relaxed);
   }
 
   bool is_due() noexcept {
-    if (credit_.load(std::memory_order_relaxed) != 0) return true;
-    const std::int32_t waits = waits_.load(std::memory_order_relaxed) + 1;
-    waits_.store(waits, std::memory_order_relaxed);
-    return waits >= rest_.load(std::memory_order_relaxed);
+    if (failures_left_.load(std::memory_order_relaxed) != 0) return true;
+    const std::int32_t skipped = skipped_.load(std::memory_order_relaxed) + 1;
+    skipped_.store(skipped, std::memory_order_relaxed);
+    return skipped >= skips_.load(std::memory_order_relaxed);
   }
 
-  void adjust(bool paid) noexcept {
-    const std::int32_t credit = credit_.load(std::memory_order_relaxed);
+  void limit_tries(bool paid) noexcept {
+    const std::int32_t left = failures_left_.load(std::memory_order_relaxed);
     if (paid) {
-      credit_.store(credit == 0 ? kFirstCredit : std::min(credit + 1, kMostCredit), std::memory_order_relaxed);
-      rest_.store(kFirstRest, std::memory_order_relaxed);
+      failures_left_.store(left == 0 ? policy::kFirstFailures : std::min(left + 1, policy::kMostFailures),
+                           std::memory_order_relaxed);
+      skips_.store(policy::kFirstSkips, std::memory_order_relaxed);
       return;
     }
-    credit_.store(std::max(credit - 1, 0), std::memory_order_relaxed);
-    waits_.store(0, std::memory_order_relaxed);
-    if (credit != 0) return;
-    rest_.store(std::min(rest_.load(std::memory_order_relaxed) * 2, kMostRest), std::memory_order_relaxed);
+    failures_left_.store(std::max(left - 1, 0), std::memory_order_relaxed);
+    skipped_.store(0, std::memory_order_relaxed);
+    if (left != 0) return;
+    skips_.store(std::min(skips_.load(std::memory_order_relaxed) * 2, policy::kMostSkips), std::memory_order_relaxed);
   }
 
-  std::atomic<std::int32_t> credit_{kFirstCredit};  // spins that may fail before there are none; 0: it does not pay
-  std::atomic<std::int32_t> waits_{0};              // without a spin
-  std::atomic<std::int32_t> rest_{kFirstRest};
-  std::atomic<std::int32_t> lull_ns_{0};
+  std::atomic<std::int32_t> failures_left_{
+      policy::kFirstFailures};            // spins that may fail before there are none; 0: it does not pay
+  std::atomic<std::int32_t> skipped_{0};  // waits without a spin since the last try
+  std::atomic<std::int32_t> skips_{policy::kFirstSkips};
+  std::atomic<std::int32_t> backoff_ns_{0};
 };
 
 }  // namespace shmtree::channel

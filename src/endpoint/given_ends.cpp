@@ -17,9 +17,9 @@ GivenEnds::Pickling::~Pickling() {
 
 Result<std::uint64_t> GivenEnds::grant(const std::shared_ptr<channel::Channel>& channel, channel::End end) {
   GivenEnds* const ends = t_pickled;
-  if (ends == nullptr) return channel->grant(end);
+  if (ends == nullptr) return channel->membership().grant(end);
   ends->given_.push_back(Given{channel, 0, end, memory::kNobody});  // what can fail comes first; a grant of 0 is none
-  auto granted = channel->grant(end);
+  auto granted = channel->membership().grant(end);
   if (!granted) return granted;
   ends->given_.back().grant = *granted;
   ends->given_.back().giver = channel->arena()->current_identity();

@@ -45,7 +45,7 @@ class GivenEnds {
     channel::End end;
     memory::Identity giver;
     void take_back() const noexcept {
-      if (channel->arena()->current_identity() == giver) channel->claim(grant, end);
+      if (channel->arena()->current_identity() == giver) channel->membership().claim(grant, end);
     }
   };
   std::vector<Given> given_;

@@ -76,7 +76,7 @@ class Batch {
   // From the return on nothing waits any more: what did not go never does.
   Status flush() {
     if (waiting_ == 0) return success();
-    Status went = channel_.put_many({out_, waiting_}, wait_);
+    Status went = channel_.sending().put_many({out_, waiting_}, wait_);
     sent_ += went ? waiting_ : went.error().completed;
     waiting_ = 0;
     return went;

@@ -30,7 +30,7 @@ class Place {
   channel::Incoming& message() noexcept { return message_; }
   void give_back(channel::Channel& channel) noexcept {
     spare_->message = std::move(message_);
-    channel.give_back(std::move(spare_));
+    channel.returns().give_back(std::move(spare_));
   }
 
  private:

@@ -30,7 +30,7 @@ Error in_time(Error error) {
 }  // namespace
 
 Result<memory::OwnedBlock> message_block(channel::Channel& channel, std::uint64_t bytes, const WaitContext& wait) {
-  Status room = channel.wait_for_room(bytes, wait);
+  Status room = channel.sending().wait_for_room(bytes, wait);
   if (!room) return std::move(room).error();
   auto block = channel.arena()->allocate(bytes, memory::BlockKind::kMessage, wait);
   if (!block) return in_time(std::move(block).error());

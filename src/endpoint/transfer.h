@@ -19,7 +19,7 @@ struct InlineFrame {
 // Writes the builder's frame (finish() was called) to where `channel` will take it from, and makes `out` that: in
 // `scratch`, which must live until it was put, or in a new block, for which room is waited for first. `referred` are
 // the blocks that the frame's external references stand for, in their order; the caller holds them. Errors: those of
-// Channel::wait_for_room and Arena::allocate; kFull also when a stopped process keeps the arena's lock. Nothing is put
+// Sending::wait_for_room and Arena::allocate; kFull also when a stopped process keeps the arena's lock. Nothing is put
 // yet. The hooks of `wait` are told of copies above 64 KiB, which touch nothing but the memory added to the builder.
 Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred, channel::Channel& channel,
              InlineFrame& scratch, channel::Outgoing& out, const platform::WaitContext& wait);

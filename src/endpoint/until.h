@@ -35,7 +35,7 @@ class UntilClosed : public UntilDone {
 class UntilLeft : public UntilDone {
  public:
   explicit UntilLeft(channel::Channel& channel) noexcept : channel_(channel) {}
-  bool ended() const noexcept override { return !channel_.is_used_here(); }
+  bool ended() const noexcept override { return !channel_.membership().is_used_here(); }
 
  private:
   channel::Channel& channel_;
@@ -54,7 +54,7 @@ class OrStopped final : public Until {
   struct Wake {
     channel::Channel* channel;
     void operator()() const noexcept {
-      if (channel != nullptr) channel->wake_all();
+      if (channel != nullptr) channel->watchers().wake_all();
     }
   };
   const std::stop_token& stop_;

@@ -1,17 +1,18 @@
 #include "format/flat.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <span>
 
 #include "format/segment_writer.h"
+#include "schema/shmtree.columns.h"
 #include "shmtree/kind.h"
 
 namespace shmtree::format {
 
 namespace {
 
-constexpr std::size_t kColumns = 9;
+constexpr std::size_t kColumns = schema::Frame::kPointers;
 constexpr std::size_t kKindsAt = sizeof(FrameHeader) + 8 * (1 + kColumns), kLengthsAt = kKindsAt + 8;
 constexpr std::size_t kIntsAt = kLengthsAt + 8;
 constexpr bool is_escaped(std::uint64_t count) noexcept {
@@ -36,9 +37,9 @@ void write_header(std::byte* out, std::uint64_t metadata_bytes, std::uint64_t to
 
 void write_kind(SegmentWriter& segment, Kind kind, std::uint64_t count) noexcept {
   const auto length = static_cast<std::uint8_t>(std::min<std::uint64_t>(count, kLengthEscape));
-  segment.bytes(0, &kind, 1);
-  segment.bytes(1, &length, 1);
-  if (is_escaped(count)) segment.words(2, &count, 1);
+  segment.copy<schema::kinds>(std::span(&kind, 1));
+  segment.copy<schema::lengths>(std::span(&length, 1));
+  if (is_escaped(count)) segment.copy<schema::ints>(std::span(&count, 1));
 }
 
 // What a frame begins with, up to its run: private.
@@ -70,17 +71,17 @@ void write_flat_text(std::byte* out, std::span<const std::byte> run) noexcept {
   write_header(out, total - sizeof(FrameHeader), total);
   SegmentWriter segment(out + sizeof(FrameHeader), kColumns);
   write_kind(segment, Kind::kBytes, run.size());
-  segment.bytes(4, run.data(), run.size());
+  segment.copy<schema::text>(run);
 }
 
 void write_flat_prefix(std::byte* out, std::uint64_t count) noexcept {
   write_header(out, metadata_end(count) - sizeof(FrameHeader), flat_buffer_bytes(count));
   SegmentWriter segment(out + sizeof(FrameHeader), kColumns);
   write_kind(segment, Kind::kLongBytes, count);
-  constexpr std::uint64_t kDescriptor =
+  static constexpr std::uint64_t kDescriptor =
       static_cast<std::uint64_t>(DType::kUInt8) | std::uint64_t{kReadOnly} << 8 | std::uint64_t{1} << 16;
-  segment.structs<1>(5, 1, [](std::size_t) { return std::array{kDescriptor}; });
-  segment.each_word(6, 1, [count](std::size_t) { return count; });
+  segment.copy<schema::arrays>(std::span(&kDescriptor, 1));
+  segment.copy<schema::buffers>(std::span(&count, 1));
   std::memset(out + metadata_end(count), 0, kFlatBuffer - metadata_end(count));
 }
 
@@ -105,7 +106,7 @@ std::optional<std::span<const std::byte>> flat_run(std::span<const std::byte> fr
   write_header(expected, total - sizeof(FrameHeader), total);
   SegmentWriter segment(expected + sizeof(FrameHeader), kColumns);
   write_kind(segment, Kind::kBytes, count);
-  segment.text_pointer(4, count);
+  segment.point_to_bytes<schema::text>(count);
   if (!prefix.begins_with(expected, text_at(count))) return std::nullopt;
   return frame.subspan(static_cast<std::size_t>(text_at(count)), static_cast<std::size_t>(count));
 }

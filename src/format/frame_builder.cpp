@@ -35,21 +35,8 @@ std::size_t hash_range(const std::byte* begin, std::uint64_t bytes) noexcept {
 
 }  // namespace
 
-FrameBuilder::FrameBuilder() = default;
-FrameBuilder::~FrameBuilder() = default;
-FrameBuilder::FrameBuilder(FrameBuilder&&) noexcept = default;
-FrameBuilder& FrameBuilder::operator=(FrameBuilder&&) noexcept = default;
-
 void FrameBuilder::clear() noexcept {
-  kinds_.clear();
-  lengths_.clear();
-  ints_.clear();
-  floats_.clear();
-  text_.clear();
-  names_.clear();
-  arrays_.clear();
-  sides_.clear();
-  externals_.clear();
+  with_columns(*this, [](auto&... column) { (column.clear(), ...); });
   if (!sources_.empty()) {
     sources_.clear();
     rebuild_index(kFirstSlots);
@@ -220,22 +207,13 @@ void FrameBuilder::rebuild_index(std::size_t slots) noexcept {
 }
 
 FrameBuilder::Mark FrameBuilder::mark() const noexcept {
-  return {kinds_.size(),  lengths_.size(), ints_.size(),    floats_.size(),    text_.size(), names_.size(),
-          arrays_.size(), sides_.size(),   sources_.size(), externals_.size(), depth_};
+  return {with_columns(*this, [](auto&... column) { return std::array{column.size()...}; }), sources_.size(), depth_};
 }
 
 void FrameBuilder::rewind(const Mark& mark) noexcept {
   // After a failure columns may be shorter than the mark; the message is lost anyway.
   if (any_failed()) return;
-  kinds_.truncate(mark.kinds);
-  lengths_.truncate(mark.lengths);
-  ints_.truncate(mark.ints);
-  floats_.truncate(mark.floats);
-  text_.truncate(mark.text);
-  names_.truncate(mark.names);
-  arrays_.truncate(mark.arrays);
-  sides_.truncate(mark.sides);
-  externals_.truncate(mark.externals);
+  with_columns(*this, [size = mark.sizes.begin()](auto&... column) mutable { (column.truncate(*size++), ...); });
   if (sources_.size() != mark.sources) {
     sources_.truncate(mark.sources);
     rebuild_index(source_index_.size());
@@ -244,13 +222,9 @@ void FrameBuilder::rewind(const Mark& mark) noexcept {
 }
 
 bool FrameBuilder::any_failed() const noexcept {
-  bool any = false;
-  for (const bool failed :
-       {kinds_.failed(), lengths_.failed(), ints_.failed(), floats_.failed(), text_.failed(), names_.failed(),
-        arrays_.failed(), sides_.failed(), sources_.failed(), externals_.failed(), source_index_.failed()}) {
-    any |= failed;  // no branch for each: nearly always none has
-  }
-  return any;
+  // No branch for each: nearly always none has.
+  const int failed = with_columns(*this, [](auto&... column) { return (int{column.failed()} | ...); });
+  return (failed | sources_.failed() | source_index_.failed()) != 0;
 }
 
 }  // namespace shmtree::format

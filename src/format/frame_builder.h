@@ -14,6 +14,7 @@
 // Thread safety: none. Reuse one builder for many messages: the columns keep their memory.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -57,11 +58,6 @@ struct External {
 
 class FrameBuilder {
  public:
-  FrameBuilder();
-  ~FrameBuilder();
-  FrameBuilder(FrameBuilder&&) noexcept;
-  FrameBuilder& operator=(FrameBuilder&&) noexcept;
-
   // Forgets the message, keeps the memory. Cheap.
   void clear() noexcept;
 
@@ -104,6 +100,12 @@ class FrameBuilder {
   // Bytes in another block, for ArraySource::external. A range added again soon gets the same number.
   std::uint32_t add_external(const External& range) noexcept;
 
+  // The beginning of a node that takes a number first, mostly of items.
+  template <class Number>
+  void begin_node(Kind kind, Number number) noexcept {
+    add_kind(kind);
+    add_length(static_cast<std::uint64_t>(number));
+  }
   // One node, whole.
   void add_int_node(std::int64_t value) noexcept { add_kind(Kind::kInt), add_int(value); }
   void add_float_node(double value) noexcept { add_kind(Kind::kFloat), add_float(value); }
@@ -135,7 +137,8 @@ class FrameBuilder {
   // A place in the message. rewind() drops everything added since, for instance when part of a container turns out to
   // need pickle.
   struct Mark {
-    std::size_t kinds, lengths, ints, floats, text, names, arrays, sides, sources, externals, depth;
+    std::array<std::size_t, 9> sizes;  // as with_columns() has them
+    std::size_t sources, depth;
   };
   Mark mark() const noexcept;
   void rewind(const Mark& mark) noexcept;
@@ -161,9 +164,6 @@ class FrameBuilder {
   // Writes the rest, padding included. Touches neither the columns nor anything but the memory added and `out`.
   void copy_buffers(std::byte* out) const noexcept;
   void write(std::byte* out) const noexcept;
-
-  // --- for tests and statistics -----------------------------------------------------------------------------------
-  std::size_t array_count() const noexcept { return arrays_.size(); }
 
  private:
   // Text stays far under Cap'n Proto's limit of 512 MiB: beyond this, every string becomes a raw buffer.
@@ -225,6 +225,13 @@ class FrameBuilder {
   template <class Segment>
   void describe(Segment& segment) const noexcept;
   void gather(const Source& source, std::byte* out) const noexcept;
+
+  // What nodes are appended to, in no order; sources_ apart, which have an index.
+  template <class Self, class Use>
+  static auto with_columns(Self& self, Use use) noexcept {
+    return use(self.kinds_, self.lengths_, self.ints_, self.floats_, self.text_, self.names_, self.arrays_, self.sides_,
+               self.externals_);
+  }
 
   Column<std::uint8_t> kinds_;
   Column<std::uint8_t> lengths_;

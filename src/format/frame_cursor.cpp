@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "format/frame_reader.h"
+#include "schema/shmtree.columns.h"
 
 namespace shmtree::format {
 
@@ -32,24 +33,6 @@ Name FrameReader::new_name() noexcept {
   return {static_cast<std::uint32_t>(names_->size() - 1), true, text};
 }
 
-std::span<const std::int64_t> FrameReader::next_ints() noexcept {
-  const std::uint64_t count = next_length();
-  if (count > static_cast<std::uint64_t>(ints_end_ - int_))
-    return fail("a list has more ints than there are"), std::span<const std::int64_t>();
-  const std::int64_t* begin = int_;
-  int_ += count;
-  return {begin, static_cast<std::size_t>(count)};
-}
-
-std::span<const double> FrameReader::next_floats() noexcept {
-  const std::uint64_t count = next_length();
-  if (count > static_cast<std::uint64_t>(floats_end_ - float_))
-    return fail("a list has more floats than there are"), std::span<const double>();
-  const double* begin = float_;
-  float_ += count;
-  return {begin, static_cast<std::size_t>(count)};
-}
-
 DType FrameReader::next_dtype(Name& description) noexcept {
   const std::uint64_t code = next_length();
   if (code > kMaxDType) return fail("an element type is unknown"), DType::kOther;
@@ -59,14 +42,15 @@ DType FrameReader::next_dtype(Name& description) noexcept {
 }
 
 bool FrameReader::next_array(ArrayInfo& out) noexcept {
-  if (array_ == arrays_end_) [[unlikely]]
+  if (arrays_.is_over()) [[unlikely]]
     return fail("an array descriptor is missing"), false;
-  const std::uint64_t word = *array_++;
-  const auto code = static_cast<std::uint8_t>(word);
-  out.flags = static_cast<std::uint8_t>(word >> 8);
-  out.ndim = static_cast<std::uint8_t>(word >> 16);
+  const std::uint64_t word = *arrays_.at++;
+  const auto code = static_cast<std::uint8_t>(word >> schema::Array::dtype);
+  out.flags = static_cast<std::uint8_t>(word >> schema::Array::flags);
+  out.ndim = static_cast<std::uint8_t>(word >> schema::Array::ndim);
   if (code > kMaxDType) return fail("an array has an unknown element type"), false;
-  if ((out.flags & ~kAllArrayFlags) != 0 || (word >> 24 & 255) != 0) return fail("an array has unknown flags"), false;
+  if ((out.flags & ~kAllArrayFlags) != 0 || (word >> schema::Array::spare & 255) != 0)
+    return fail("an array has unknown flags"), false;
   if (out.ndim > kMaxDims) return fail("an array has more than 64 dimensions"), false;
   out.dtype = static_cast<DType>(code);
   out.item_bytes = shmtree::item_bytes(out.dtype);
@@ -84,7 +68,7 @@ bool FrameReader::next_array(ArrayInfo& out) noexcept {
     if ((out.flags & (kExternal | kOffset | kStrided)) != 0) return fail("an array without bytes has a place"), false;
     return true;
   }
-  return locate(out, static_cast<std::uint32_t>(word >> 32));
+  return locate(out, static_cast<std::uint32_t>(word >> schema::Array::buffer));
 }
 
 // Shape, number of elements and bytes. The bytes that the dimensions other than 0 would make must fit in 63 bits, as
@@ -115,10 +99,10 @@ bool FrameReader::read_view(ArrayInfo& out) noexcept {
   const bool offset = (out.flags & kOffset) != 0;
   const bool strided = (out.flags & kStrided) != 0;
   const std::size_t wanted = (offset ? 1u : 0u) + (strided ? out.ndim : 0u);
-  if (wanted > static_cast<std::size_t>(views_end_ - view_)) return fail("an offset or stride is missing"), false;
-  out.offset = offset ? *view_++ : 0;
+  if (wanted > views_.left()) return fail("an offset or stride is missing"), false;
+  out.offset = offset ? *views_.at++ : 0;
   if (strided) {
-    for (std::size_t i = 0; i < out.ndim; ++i) out.strides[i] = *view_++;
+    for (std::size_t i = 0; i < out.ndim; ++i) out.strides[i] = *views_.at++;
     return true;
   }
   // Multiplied without checks: read_shape() has seen that the product of all fits, zeros aside.

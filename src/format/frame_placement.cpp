@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "format/frame_builder.h"
+#include "schema/shmtree.columns.h"
 
 namespace shmtree::format {
 
@@ -144,8 +145,9 @@ void FrameBuilder::place_views() noexcept {
       flags |= kStrided;
       views_.append(&sides_[record.side] + record.ndim, record.ndim);
     }
-    descriptors_.push(std::uint64_t{record.dtype} | std::uint64_t{flags} << 8 | std::uint64_t{record.ndim} << 16 |
-                      std::uint64_t{buffer} << 32);
+    using At = schema::Array;
+    descriptors_.push(std::uint64_t{record.dtype} << At::dtype | std::uint64_t{flags} << At::flags |
+                      std::uint64_t{record.ndim} << At::ndim | std::uint64_t{buffer} << At::buffer);
   }
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "format/segment.h"
+#include "schema/shmtree.columns.h"
 
 namespace shmtree::format {
 
@@ -125,21 +125,21 @@ Status FrameReader::load(std::span<const std::byte> frame) {
 Status FrameReader::load_columns() {
   Segment segment(std::span(scratch_->words).first(metadata_bytes_ / 8));
   if (!segment.read_root()) return corrupt("its metadata does not begin with a struct");
-  if (segment.pointers() > 9) return corrupt("it has columns that this version does not know");
+  if (segment.pointers() > schema::Frame::kPointers) return corrupt("it has columns that this version does not know");
   const std::uint64_t* buffers_end = nullptr;
   const External* externals_end = nullptr;
-  const bool fits = segment.read_list<Segment::kBytes>(0, kind_, kinds_end_) &&
-                    segment.read_list<Segment::kBytes>(1, length_, lengths_end_) &&
-                    segment.read_list<Segment::kWords>(2, int_, ints_end_) &&
-                    segment.read_list<Segment::kWords>(3, float_, floats_end_) &&
-                    segment.read_list<Segment::kBytes>(4, text_, text_end_) &&
-                    segment.read_list<Segment::kStructs>(5, array_, arrays_end_) &&
-                    segment.read_list<Segment::kWords>(6, buffer_sizes_, buffers_end) &&
-                    segment.read_list<Segment::kWords>(7, view_, views_end_) &&
-                    segment.read_list<Segment::kStructs, External, sizeof(External) / 8>(8, externals_, externals_end);
+  const bool fits = segment.read_list<schema::kinds>(kinds_.at, kinds_.end) &&
+                    segment.read_list<schema::lengths>(lengths_.at, lengths_.end) &&
+                    segment.read_list<schema::ints>(ints_.at, ints_.end) &&
+                    segment.read_list<schema::floats>(floats_.at, floats_.end) &&
+                    segment.read_list<schema::text>(text_.at, text_.end) &&
+                    segment.read_list<schema::arrays>(arrays_.at, arrays_.end) &&
+                    segment.read_list<schema::buffers>(buffer_sizes_, buffers_end) &&
+                    segment.read_list<schema::views>(views_.at, views_.end) &&
+                    segment.read_list<schema::externals>(externals_, externals_end);
   if (!fits) return corrupt("a column is not a list of the right element size inside the metadata");
-  if (kind_ == kinds_end_) return corrupt("it has no node");
-  kinds_begin_ = kind_;
+  if (kinds_.is_over()) return corrupt("it has no node");
+  kinds_begin_ = kinds_.at;
   buffer_count_ = static_cast<std::size_t>(buffers_end - buffer_sizes_);
   external_count_ = static_cast<std::size_t>(externals_end - externals_);
   return success();
@@ -176,15 +176,9 @@ Status FrameReader::place_buffers() {
 void FrameReader::fail(const char* reason) noexcept {
   if (reason_ != nullptr) return;
   reason_ = reason;
-  failed_at_ = kind_ == nullptr ? 0 : static_cast<std::size_t>(kind_ - kinds_begin_);
-  failed_kind_ = failed_at_ == 0 ? std::uint8_t{0} : kind_[-1];
-  kind_ = kinds_end_;
-  length_ = lengths_end_;
-  int_ = ints_end_;
-  float_ = floats_end_;
-  text_ = text_end_;
-  array_ = arrays_end_;
-  view_ = views_end_;
+  failed_at_ = static_cast<std::size_t>(kinds_.at - kinds_begin_);
+  failed_kind_ = failed_at_ == 0 ? std::uint8_t{0} : kinds_.at[-1];
+  with_columns([](auto&... column) { ((column.at = column.end), ...); });
 }
 
 void FrameReader::fail_kind(Kind kind) noexcept {
@@ -206,12 +200,10 @@ Error FrameReader::error() const {
 }
 
 Status FrameReader::finish() {
+  with_columns([this](auto&... column) {
+    if (!(column.is_over() && ...)) fail("values are left over after the last node");
+  });
   if (reason_ != nullptr) return error();
-  if (kind_ != kinds_end_ || length_ != lengths_end_ || int_ != ints_end_ || float_ != floats_end_ ||
-      text_ != text_end_ || array_ != arrays_end_ || view_ != views_end_) {
-    fail("values are left over after the last node");
-    return error();
-  }
   return success();
 }
 

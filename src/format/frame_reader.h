@@ -73,45 +73,45 @@ class FrameReader {
   // The next node's kind; kInvalid at the end (a failure) and after a failure. Unknown numbers are returned as they
   // are: let the default of your switch call fail_kind().
   Kind next_kind() noexcept {
-    if (kind_ == kinds_end_) [[unlikely]]
+    if (kinds_.is_over()) [[unlikely]]
       return fail("a node is missing"), Kind::kInvalid;
-    return static_cast<Kind>(*kind_++);
+    return static_cast<Kind>(*kinds_.at++);
   }
   // The kind that next_kind() will give; kInvalid at the end. Not a failure.
-  Kind peek_kind() const noexcept { return kind_ == kinds_end_ ? Kind::kInvalid : static_cast<Kind>(*kind_); }
+  Kind peek_kind() const noexcept { return kinds_.is_over() ? Kind::kInvalid : static_cast<Kind>(*kinds_.at); }
   std::int64_t next_int() noexcept {
-    if (int_ == ints_end_) [[unlikely]]
+    if (ints_.is_over()) [[unlikely]]
       return fail("an int is missing"), 0;
-    return *int_++;
+    return *ints_.at++;
   }
   double next_float() noexcept {
-    if (float_ == floats_end_) [[unlikely]]
+    if (floats_.is_over()) [[unlikely]]
       return fail("a float is missing"), 0.0;
-    return *float_++;
+    return *floats_.at++;
   }
   // A length that counts nothing in this frame (maxlen, flags).
   std::uint64_t next_length() noexcept {
-    if (length_ == lengths_end_) [[unlikely]]
+    if (lengths_.is_over()) [[unlikely]]
       return fail("a length is missing"), 0;
-    const std::uint8_t value = *length_++;
+    const std::uint8_t value = *lengths_.at++;
     return value != kLengthEscape ? value : next_long_length();
   }
   // A number of items with `nodes` child nodes each: no more than the nodes that are left.
   std::uint64_t next_count(std::uint64_t nodes_each = 1) noexcept {
     const std::uint64_t count = next_length();
-    if (count > nodes_left() / nodes_each) [[unlikely]]
+    if (count > kinds_.left() / nodes_each) [[unlikely]]
       return fail("a container has more items than there are nodes"), 0;
     return count;
   }
   // The numbers of a kIntList or kFloatList, as one run; valid as long as the reader.
-  std::span<const std::int64_t> next_ints() noexcept;
-  std::span<const double> next_floats() noexcept;
+  std::span<const std::int64_t> next_ints() noexcept { return next_run(ints_); }
+  std::span<const double> next_floats() noexcept { return next_run(floats_); }
   // Bytes of known number (T); in private memory, valid as long as the reader.
   std::string_view next_text(std::uint64_t bytes) noexcept {
-    if (bytes > static_cast<std::uint64_t>(text_end_ - text_)) [[unlikely]]
+    if (bytes > text_.left()) [[unlikely]]
       return fail("text is missing"), std::string_view();
-    const char* begin = text_;
-    text_ += bytes;
+    const char* begin = text_.at;
+    text_.at += bytes;
     return {begin, static_cast<std::size_t>(bytes)};
   }
   std::string_view next_string() noexcept { return next_text(next_length()); }
@@ -128,13 +128,14 @@ class FrameReader {
   // for some that are.
   bool next_name_is(std::string_view expected) noexcept {
     const std::size_t bytes = expected.size();
-    if (lengths_left() < 2 || length_[0] != 0 || length_[1] != bytes || bytes == kLengthEscape) return false;
-    if (bytes > static_cast<std::size_t>(text_end_ - text_)) return false;
-    if (bytes != 0 && std::memcmp(text_, expected.data(), bytes) != 0) return false;  // of no text there is no address
+    if (lengths_.left() < 2 || lengths_.at[0] != 0 || lengths_.at[1] != bytes || bytes == kLengthEscape) return false;
+    if (bytes > text_.left()) return false;
+    if (bytes != 0 && std::memcmp(text_.at, expected.data(), bytes) != 0)
+      return false;  // of no text there is no address
     if (names_->size() == names_->capacity()) return false;
-    names_->emplace_back(text_, bytes);
-    length_ += 2;
-    text_ += bytes;
+    names_->emplace_back(text_.at, bytes);
+    lengths_.at += 2;
+    text_.at += bytes;
     return true;
   }
   // False after a failure; `out` is then undefined.
@@ -150,12 +151,11 @@ class FrameReader {
 
   // --- state ------------------------------------------------------------------------------------------------------
 
-  std::size_t nodes_left() const noexcept { return static_cast<std::size_t>(kinds_end_ - kind_); }
-  std::size_t lengths_left() const noexcept { return static_cast<std::size_t>(lengths_end_ - length_); }
-  std::size_t ints_left() const noexcept { return static_cast<std::size_t>(ints_end_ - int_); }
-  std::size_t floats_left() const noexcept { return static_cast<std::size_t>(floats_end_ - float_); }
-  std::size_t arrays_left() const noexcept { return static_cast<std::size_t>(arrays_end_ - array_); }
-  std::size_t nodes() const noexcept { return static_cast<std::size_t>(kinds_end_ - kinds_begin_); }
+  std::size_t lengths_left() const noexcept { return lengths_.left(); }
+  std::size_t ints_left() const noexcept { return ints_.left(); }
+  std::size_t floats_left() const noexcept { return floats_.left(); }
+  std::size_t arrays_left() const noexcept { return arrays_.left(); }
+  std::size_t nodes() const noexcept { return static_cast<std::size_t>(kinds_.end - kinds_begin_); }
   std::size_t external_count() const noexcept { return external_count_; }
   // `index` as in ArrayInfo::buffer of an external array. The caller checks it against the block it refers to.
   External external(std::size_t index) const noexcept { return externals_[index]; }
@@ -189,20 +189,35 @@ class FrameReader {
   bool locate(ArrayInfo& out, std::uint32_t buffer) noexcept;
   bool check_extent(const ArrayInfo& out) noexcept;
 
-  const std::uint8_t* kind_ = nullptr;
-  const std::uint8_t* kinds_end_ = nullptr;
-  const std::uint8_t* length_ = nullptr;
-  const std::uint8_t* lengths_end_ = nullptr;
-  const std::int64_t* int_ = nullptr;
-  const std::int64_t* ints_end_ = nullptr;
-  const double* float_ = nullptr;
-  const double* floats_end_ = nullptr;
-  const char* text_ = nullptr;
-  const char* text_end_ = nullptr;
-  const std::uint64_t* array_ = nullptr;  // descriptors, as words
-  const std::uint64_t* arrays_end_ = nullptr;
-  const std::int64_t* view_ = nullptr;
-  const std::int64_t* views_end_ = nullptr;
+  // What is left of one column.
+  template <class T>
+  struct Rest {
+    const T* at = nullptr;
+    const T* end = nullptr;
+    bool is_over() const noexcept { return at == end; }
+    std::size_t left() const noexcept { return static_cast<std::size_t>(end - at); }
+  };
+  template <class Use>
+  void with_columns(Use use) noexcept {
+    use(kinds_, lengths_, ints_, floats_, text_, arrays_, views_);
+  }
+  // A length, and so many values.
+  template <class T>
+  std::span<const T> next_run(Rest<T>& column) noexcept {
+    const std::uint64_t count = next_length();
+    if (count > column.left()) return fail("a list has more numbers than there are"), std::span<const T>();
+    const T* begin = column.at;
+    column.at += count;
+    return {begin, static_cast<std::size_t>(count)};
+  }
+
+  Rest<std::uint8_t> kinds_;
+  Rest<std::uint8_t> lengths_;
+  Rest<std::int64_t> ints_;
+  Rest<double> floats_;
+  Rest<char> text_;
+  Rest<std::uint64_t> arrays_;  // descriptors, as words
+  Rest<std::int64_t> views_;
   const std::uint64_t* buffer_sizes_ = nullptr;
   const std::uint64_t* buffer_offsets_ = nullptr;
   std::size_t buffer_count_ = 0;

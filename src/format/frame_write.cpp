@@ -1,26 +1,23 @@
 // FrameBuilder's output: the size of the metadata, the metadata, and the copies of the buffers.
-#include <array>
 #include <cstring>
 
 #include "format/frame_builder.h"
 #include "format/segment_writer.h"
 #include "platform/copy.h"
-#include "schema/shmtree.capnp.h"
+#include "schema/shmtree.columns.h"
 
 namespace shmtree::format {
 
 namespace {
 
-// What the schema says, and segment_writer.h relies on.
-template <class Struct>
-constexpr bool has_size(unsigned words, unsigned pointers) {
-  const ::capnp::_::StructSize size = ::capnp::_::structSize<Struct>();
-  return size.data == words * ::capnp::WORDS && size.pointers == pointers * ::capnp::POINTERS;
-}
-constexpr std::size_t kColumns = 9;
-static_assert(has_size<schema::Frame>(0, kColumns));
-static_assert(has_size<schema::Array>(1, 0));
-static_assert(has_size<schema::External>(3, 0));
+// What the schema says, and segment_writer.h and the readers' structs rely on.
+static_assert(schema::Frame::kWords == 0 && schema::Array::kPointers == 0 && schema::External::kPointers == 0);
+static_assert(8 * offsetof(External, reference) == schema::External::reference);
+static_assert(8 * offsetof(External, offset) == schema::External::offset);
+static_assert(8 * offsetof(External, bytes) == schema::External::bytes);
+static_assert(kReadOnly == +schema::Array::readOnly && kFortran == +schema::Array::fortran);
+static_assert(kStrided == +schema::Array::strided && kOffset == +schema::Array::offset);
+static_assert(kExternal == +schema::Array::external && kNoBuffer == +schema::Array::noBuffer);
 
 // `count` items of `item` bytes, one after the other every `stride` bytes, to a place without gaps.
 template <std::size_t item>
@@ -54,22 +51,19 @@ std::byte* pick_row(const std::byte* from, std::int64_t count, std::int64_t stri
 // The columns in the order of the schema's fields.
 template <class Segment>
 void FrameBuilder::describe(Segment& segment) const noexcept {
-  segment.bytes(0, kinds_.data(), kinds_.size());
-  segment.bytes(1, lengths_.data(), lengths_.size());
-  segment.words(2, ints_.data(), ints_.size());
-  segment.words(3, floats_.data(), floats_.size());
-  segment.bytes(4, text_.data(), text_.size());
-  segment.template structs<1>(5, descriptors_.size(), [this](std::size_t i) { return std::array{descriptors_[i]}; });
-  segment.each_word(6, layout_.size(), [this](std::size_t i) { return layout_[i].bytes; });
-  segment.words(7, views_.data(), views_.size());
-  segment.template structs<3>(8, externals_.size(), [this](std::size_t i) {
-    const External& range = externals_[i];
-    return std::array{std::uint64_t{range.reference}, range.offset, range.bytes};
-  });
+  segment.template copy<schema::kinds>(kinds_);
+  segment.template copy<schema::lengths>(lengths_);
+  segment.template copy<schema::ints>(ints_);
+  segment.template copy<schema::floats>(floats_);
+  segment.template copy<schema::text>(text_);
+  segment.template copy<schema::arrays>(descriptors_);
+  segment.template each<schema::buffers>(layout_.size(), [this](std::size_t i) { return layout_[i].bytes; });
+  segment.template copy<schema::views>(views_);
+  segment.template copy<schema::externals>(externals_);
 }
 
 Status FrameBuilder::measure() noexcept {
-  SegmentSize size(kColumns);
+  SegmentSize size(schema::Frame::kPointers);
   describe(size);
   if (size.longest() > kMaxColumnCount || size.words() * 8 > kMaxMetadataBytes) {
     return Error{.code = Code::kMessageTooLarge,
@@ -96,7 +90,7 @@ void FrameBuilder::write_metadata(std::byte* out) const noexcept {
                            .metadata_bytes = static_cast<std::uint32_t>(metadata_bytes_),
                            .size_version_flags = total_bytes_ | std::uint64_t{kFrameVersion} << 48};
   std::memcpy(out, &header, sizeof(header));
-  SegmentWriter segment(out + sizeof(header), kColumns);
+  SegmentWriter segment(out + sizeof(header), schema::Frame::kPointers);
   describe(segment);
 }
 

@@ -2,13 +2,20 @@
 // descriptions, tests). Code on the hot path has a switch of its own and does the same.
 #pragma once
 
-#include <string_view>
+#include <array>
+#include <cstdint>
 
 #include "shmtree/kind.h"
 
 namespace shmtree::format {
 
-// The letters of shmtree/kind.h, with these in addition:
+struct KindRow {
+  Kind kind;
+  const char* name;
+  const char* rule;
+};
+
+// The letters of a rule are those of shmtree/kind.h, with these in addition:
 //   *x  L = n, then n times what x stands for, up to the end of the rule
 //   B   L = n, n bytes of `text` (an S whose bytes are not text)
 //   U   T of 16 bytes
@@ -17,67 +24,73 @@ namespace shmtree::format {
 //   Y   L flag, S if it is not 0
 //   D   L dtype, N description if it is 0
 //   E   D, L bytes if the dtype is 0, T of one element
+inline constexpr KindRow kKinds[] = {
+    {Kind::kNone, "none", ""},
+    {Kind::kFalse, "false", ""},
+    {Kind::kTrue, "true", ""},
+    {Kind::kInt, "int", "I"},
+    {Kind::kBigInt, "bigint", "B"},
+    {Kind::kFloat, "float", "F"},
+    {Kind::kComplex, "complex", "FF"},
+    {Kind::kStr, "str", "S"},
+    {Kind::kLongStr, "long_str", "A"},
+    {Kind::kBytes, "bytes", "B"},
+    {Kind::kLongBytes, "long_bytes", "A"},
+    {Kind::kByteArray, "bytearray", "B"},
+    {Kind::kLongByteArray, "long_bytearray", "A"},
+    {Kind::kMemoryView, "memoryview", "V"},
+    {Kind::kEllipsis, "ellipsis", ""},
+    {Kind::kNotImplemented, "not_implemented", ""},
+    {Kind::kList, "list", "*V"},
+    {Kind::kTuple, "tuple", "*V"},
+    {Kind::kIntList, "int_list", "*I"},
+    {Kind::kFloatList, "float_list", "*F"},
+    {Kind::kSet, "set", "*V"},
+    {Kind::kFrozenSet, "frozenset", "*V"},
+    {Kind::kDeque, "deque", "Q"},
+    {Kind::kDict, "dict", "*VV"},
+    {Kind::kStrDict, "str_dict", "*NV"},
+    {Kind::kOrderedDict, "ordered_dict", "*VV"},
+    {Kind::kStrOrderedDict, "str_ordered_dict", "*NV"},
+    {Kind::kDefaultDict, "defaultdict", "V*VV"},
+    {Kind::kCounter, "counter", "*VV"},
+    {Kind::kNamedTuple, "namedtuple", "N*V"},
+    {Kind::kDataclass, "dataclass", "N*NV"},
+    {Kind::kEnum, "enum", "NN"},
+    {Kind::kEnumValue, "enum_value", "NV"},
+    {Kind::kGlobal, "global", "N"},
+    {Kind::kRegistered, "registered", "NV"},
+    {Kind::kPickle, "pickle", "B*V"},
+    {Kind::kLongPickle, "long_pickle", "A*V"},
+    {Kind::kDate, "date", "I"},
+    {Kind::kTime, "time", "IZ"},
+    {Kind::kDateTime, "datetime", "IIZ"},
+    {Kind::kTimeDelta, "timedelta", "II"},
+    {Kind::kTimezoneUtc, "timezone_utc", ""},
+    {Kind::kTimezone, "timezone", "IY"},
+    {Kind::kZoneInfo, "zoneinfo", "N"},
+    {Kind::kDecimal, "decimal", "S"},
+    {Kind::kFraction, "fraction", "VV"},
+    {Kind::kUuid, "uuid", "U"},
+    {Kind::kPath, "path", "LS"},
+    {Kind::kRange, "range", "III"},
+    {Kind::kSlice, "slice", "VVV"},
+    {Kind::kArray, "array", "A"},
+    {Kind::kNumpyScalar, "numpy_scalar", "E"},
+    {Kind::kDType, "dtype", "D"},
+    {Kind::kMaskedArray, "masked_array", "VVVL"},
+    {Kind::kTensor, "tensor", "LA"},
+};
+
+inline constexpr auto kKindsByNumber = [] {
+  std::array<KindRow, 256> rows{};
+  for (const KindRow& row : kKinds) rows[static_cast<std::uint8_t>(row.kind)] = row;
+  return rows;
+}();
+
 // nullptr for numbers without a kind.
 constexpr const char* grammar_of(Kind kind) noexcept {
-  switch (kind) {
-    case Kind::kInvalid: return nullptr;
-    case Kind::kNone:
-    case Kind::kFalse:
-    case Kind::kTrue:
-    case Kind::kEllipsis:
-    case Kind::kNotImplemented:
-    case Kind::kTimezoneUtc: return "";
-    case Kind::kInt:
-    case Kind::kDate: return "I";
-    case Kind::kFloat: return "F";
-    case Kind::kComplex: return "FF";
-    case Kind::kStr:
-    case Kind::kDecimal: return "S";
-    case Kind::kBigInt:
-    case Kind::kBytes:
-    case Kind::kByteArray: return "B";
-    case Kind::kLongStr:
-    case Kind::kLongBytes:
-    case Kind::kLongByteArray:
-    case Kind::kArray: return "A";
-    case Kind::kMemoryView: return "V";
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kSet:
-    case Kind::kFrozenSet: return "*V";
-    case Kind::kIntList: return "*I";
-    case Kind::kFloatList: return "*F";
-    case Kind::kDeque: return "Q";
-    case Kind::kDict:
-    case Kind::kOrderedDict:
-    case Kind::kCounter: return "*VV";
-    case Kind::kStrDict:
-    case Kind::kStrOrderedDict: return "*NV";
-    case Kind::kDefaultDict: return "V*VV";
-    case Kind::kNamedTuple: return "N*V";
-    case Kind::kDataclass: return "N*NV";
-    case Kind::kEnum: return "NN";
-    case Kind::kEnumValue:
-    case Kind::kRegistered: return "NV";
-    case Kind::kGlobal:
-    case Kind::kZoneInfo: return "N";
-    case Kind::kPickle: return "B*V";
-    case Kind::kLongPickle: return "A*V";
-    case Kind::kTime: return "IZ";
-    case Kind::kDateTime: return "IIZ";
-    case Kind::kTimeDelta: return "II";
-    case Kind::kTimezone: return "IY";
-    case Kind::kFraction: return "VV";
-    case Kind::kUuid: return "U";
-    case Kind::kPath: return "LS";
-    case Kind::kRange: return "III";
-    case Kind::kSlice: return "VVV";
-    case Kind::kNumpyScalar: return "E";
-    case Kind::kDType: return "D";
-    case Kind::kMaskedArray: return "VVVL";
-    case Kind::kTensor: return "LA";
-  }
-  return nullptr;
+  return kKindsByNumber[static_cast<std::uint8_t>(kind)].rule;
 }
 
 }  // namespace shmtree::format

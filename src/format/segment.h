@@ -17,6 +17,12 @@ class Segment {
  public:
   // Element sizes of lists, as Cap'n Proto numbers them.
   enum Size : std::uint8_t { kBytes = 2, kWords = 5, kStructs = 7 };
+  // A list under a pointer of the root; the schema's are in its generated header.
+  struct Column {
+    std::uint8_t field;
+    Size size;
+    std::uint8_t words_each;
+  };
 
   explicit Segment(std::span<const std::uint64_t> words) noexcept : words_(words) {}
 
@@ -34,29 +40,29 @@ class Segment {
 
   std::size_t pointers() const noexcept { return count_; }
 
-  // The list of T under a pointer of the root; structs have `words_each` words. False for anything that is not such a
-  // list within the segment.
-  template <Size size, class T, std::size_t words_each = 1>
-  [[gnu::always_inline]] bool read_list(std::size_t field, const T*& begin, const T*& end) const noexcept {
-    constexpr std::uint64_t kTypeBits = std::uint64_t{7} << 32 | 3, kType = std::uint64_t{size} << 32 | 1;
+  // Where the values of a column are. False for anything that is not such a list within the segment.
+  template <Column column, class T>
+  [[gnu::always_inline]] bool read_list(const T*& begin, const T*& end) const noexcept {
+    static_assert(sizeof(T) == (column.size == kBytes ? 1 : 8 * column.words_each));
+    constexpr std::uint64_t kTypeBits = std::uint64_t{7} << 32 | 3, kType = std::uint64_t{column.size} << 32 | 1;
     begin = end = nullptr;
-    if (field >= count_) return true;
-    const std::size_t at = first_ + field;
+    if (column.field >= count_) return true;
+    const std::size_t at = first_ + column.field;
     const std::uint64_t pointer = words_[at];
     if (pointer == 0) return true;
     if ((pointer & kTypeBits) != kType) return false;
     std::uint64_t elements = pointer >> 35;
     std::size_t target = 0;
-    if constexpr (size == kBytes) {
+    if constexpr (column.size == kBytes) {
       if (!target_of(at, (elements + 7) / 8, target)) return false;
-    } else if constexpr (size == kWords) {
+    } else if constexpr (column.size == kWords) {
       if (!target_of(at, elements, target)) return false;
     } else {
       if (!target_of(at, elements + 1, target)) return false;
       // The elements are counted and described by a word before them.
       const std::uint64_t tag = words_[target++], words = elements;
       elements = tag >> 2 & 0x3fffffff;
-      if ((tag & 3) != 0 || tag >> 32 != words_each || elements * words_each != words) return false;
+      if ((tag & 3) != 0 || tag >> 32 != column.words_each || elements * column.words_each != words) return false;
     }
     begin = reinterpret_cast<const T*>(words_.data() + target);
     end = begin + elements;

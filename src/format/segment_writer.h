@@ -10,7 +10,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -23,15 +22,20 @@ class SegmentSize {
  public:
   explicit SegmentSize(std::size_t fields) noexcept : words_(1 + fields) {}
 
-  void bytes(std::size_t, const void*, std::size_t count) noexcept { add(count, (count + 7) / 8); }
-  void words(std::size_t, const void*, std::size_t count) noexcept { add(count, count); }
-  template <class Word>
-  void each_word(std::size_t, std::size_t count, Word) noexcept {
-    add(count, count);
+  template <Segment::Column column, class Values>
+  void copy(const Values& values) noexcept {
+    const std::size_t count = values.size();
+    if constexpr (column.size == Segment::kBytes) {
+      add(count, (count + 7) / 8);
+    } else if (const std::size_t words = count * column.words_each; column.size == Segment::kWords) {
+      add(words, words);
+    } else if (count != 0) {
+      add(words, 1 + words);
+    }
   }
-  template <std::size_t words_each, class Element>
-  void structs(std::size_t, std::size_t count, Element) noexcept {
-    if (count != 0) add(count * words_each, 1 + count * words_each);
+  template <Segment::Column, class Word>
+  void each(std::size_t count, Word) noexcept {
+    add(count, count);
   }
 
   std::uint64_t words() const noexcept { return words_; }
@@ -56,54 +60,50 @@ class SegmentWriter {
     std::memset(pointers_, 0, 8 * fields);
   }
 
-  void bytes(std::size_t field, const void* data, std::size_t count) noexcept {
+  // What lies in memory as it does in the message.
+  template <Segment::Column column, class Values>
+  void copy(const Values& values) noexcept {
+    constexpr bool kBytes = column.size == Segment::kBytes;
+    static_assert(sizeof(*values.data()) == (kBytes ? 1 : 8 * column.words_each));
+    const std::size_t count = values.size();
     if (count == 0) return;
-    std::byte* begin = list(field, Segment::kBytes, count, (count + 7) / 8);
-    store(end_ - 8, 0);  // what the last word has beyond the bytes
-    std::memcpy(begin, data, count);
+    const std::size_t words = kBytes ? (count + 7) / 8 : count * column.words_each;
+    std::byte* begin = list<column>(kBytes ? count : words, words);
+    if constexpr (kBytes) store(begin + 8 * words - 8, 0);  // what the last word has beyond the bytes
+    std::memcpy(begin, values.data(), kBytes ? count : 8 * words);
   }
 
-  // As bytes(), for the last column, whose bytes are written elsewhere.
-  void text_pointer(std::size_t field, std::size_t count) noexcept {
-    if (count != 0) list(field, Segment::kBytes, count, (count + 7) / 8);
-  }
-
-  void words(std::size_t field, const void* data, std::size_t count) noexcept {
-    if (count == 0) return;
-    std::memcpy(list(field, Segment::kWords, count, count), data, 8 * count);
+  // Only the pointer of a list of bytes: those of the last column may be written elsewhere.
+  template <Segment::Column column>
+  void point_to_bytes(std::size_t count) noexcept {
+    static_assert(column.size == Segment::kBytes);
+    if (count != 0) list<column>(count, (count + 7) / 8);
   }
 
   // `word(i)` is the i-th of them.
-  template <class Word>
-  void each_word(std::size_t field, std::size_t count, Word word) noexcept {
+  template <Segment::Column column, class Word>
+  void each(std::size_t count, Word word) noexcept {
+    static_assert(column.size == Segment::kWords);
     if (count == 0) return;
-    std::byte* at = list(field, Segment::kWords, count, count);
+    std::byte* at = list<column>(count, count);
     for (std::size_t i = 0; i < count; ++i, at += 8) store(at, word(i));
-  }
-
-  // `element(i)` is the i-th struct: a std::array of its words.
-  template <std::size_t words_each, class Element>
-  void structs(std::size_t field, std::size_t count, Element element) noexcept {
-    if (count == 0) return;
-    std::byte* at = list(field, Segment::kStructs, count * words_each, 1 + count * words_each);
-    store(at, std::uint64_t{count} << 2 | std::uint64_t{words_each} << 32);
-    at += 8;
-    for (std::size_t i = 0; i < count; ++i, at += 8 * words_each) {
-      const std::array<std::uint64_t, words_each> words = element(i);
-      std::memcpy(at, words.data(), sizeof(words));
-    }
   }
 
  private:
   static void store(std::byte* at, std::uint64_t word) noexcept { std::memcpy(at, &word, 8); }
 
-  // Points the field at the end of what is written so far, where its list begins.
-  std::byte* list(std::size_t field, Segment::Size size, std::uint64_t elements, std::size_t words) noexcept {
-    std::byte* pointer = pointers_ + 8 * field;
+  // Points the field at the end of what is written so far, where its list begins; where its first element goes.
+  template <Segment::Column column>
+  std::byte* list(std::uint64_t elements, std::size_t words) noexcept {
+    std::byte* pointer = pointers_ + 8 * column.field;
     std::byte* begin = end_;
     const auto distance = static_cast<std::uint64_t>(begin - (pointer + 8)) / 8;
-    store(pointer, 1 | distance << 2 | std::uint64_t{size} << 32 | elements << 35);
-    end_ += 8 * words;
+    store(pointer, 1 | distance << 2 | std::uint64_t{column.size} << 32 | elements << 35);
+    if constexpr (column.size == Segment::kStructs) {
+      store(begin, elements / column.words_each << 2 | std::uint64_t{column.words_each} << 32);
+      begin += 8;
+    }
+    end_ += 8 * words + (column.size == Segment::kStructs ? 8 : 0);
     return begin;
   }
 

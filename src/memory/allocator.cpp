@@ -7,6 +7,7 @@
 #include "platform/clock.h"
 #include "platform/file.h"
 #include "platform/machine.h"
+#include "platform/wait_policy.h"
 
 namespace shmtree::memory {
 
@@ -15,7 +16,6 @@ using namespace platform;
 namespace {
 
 constexpr std::uint64_t kUnasked = 1u << 20;  // commits up to this size do not ask the machine first
-constexpr std::int64_t kHoardPatienceNs = 1'000'000'000;
 
 // True when the machine and its control groups can give `bytes` and keep a twentieth of what they have left.
 bool machine_has(std::uint64_t bytes) {
@@ -99,7 +99,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
     auto block = try_allocate(request, wait, &short_of_machine);
     if (!block || block->valid()) return block;
     if (!looked && !pool.counts_are_possible()) mark_dirty(header_);
-    if (!repaired_now && parts_.participants.check(looked ? 250'000'000 : 5'000'000)) {
+    if (!repaired_now && parts_.participants.check(wait_policy::alive_within_ns(looked))) {
       Status repaired = reconciler_.reconcile(wait);
       if (!repaired) return std::move(repaired).error();
       repaired_now = true;
@@ -110,7 +110,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
     const std::int64_t now = monotonic_ns();
     if (!stuck) hoarded_since = 0;
     if (stuck && hoarded_since == 0) hoarded_since = now;
-    const bool impatient = wait.deadline.is_immediate() || now - hoarded_since >= kHoardPatienceNs;
+    const bool impatient = wait.deadline.is_immediate() || now - hoarded_since >= wait_policy::kHoardPatienceNs;
     if (stuck && impatient) return no_room(bytes, short_of_machine);
     if (!looked) continue;
     switch (waiting.sleep()) {

@@ -7,32 +7,28 @@
 #include "platform/atomics.h"
 #include "platform/futex.h"
 #include "platform/machine.h"
+#include "platform/wait_policy.h"
 
 namespace shmtree::memory {
 
 using namespace platform;
+using namespace platform::wait_policy;
 
 namespace {
-
-constexpr std::int64_t kFirstSliceNs = 50'000'000;
-constexpr std::int64_t kLaterSliceNs = 250'000'000;
-constexpr std::int64_t kFirstStretchNs = 1'000'000'000;
-constexpr std::int64_t kKeptNs = 500'000;
-constexpr std::int32_t kFirstBackoff = 16, kMostBackoff = 4096;  // wake-ups that do not offer the core
 
 // Lets the woken go first. Kernels like to place it on the core of whoever woke it, where it would wait until that one
 // sleeps or has used up its time: half of the time from a put to the get of a sleeping receiver. On a core of its own,
 // this costs a system call. Where somebody else takes the core and keeps it, it backs off: that is left for more and
 // more wake-ups.
 void hand_over() noexcept {
-  static std::atomic<std::int32_t> left{0}, backoff{kFirstBackoff};
+  static std::atomic<std::int32_t> left{0}, backoff{kFirstUnoffered};
   if (const std::int32_t more = load_relaxed(left); more > 0) return left.store(more - 1, std::memory_order_relaxed);
   const std::int64_t begin = monotonic_ns();
   yield_core();
-  const bool was_kept = monotonic_ns() - begin > kKeptNs;
+  const bool was_kept = monotonic_ns() - begin > kCoreWasKeptNs;
   const std::int32_t next = load_relaxed(backoff);
   left.store(was_kept ? next : 0, std::memory_order_relaxed);
-  backoff.store(was_kept ? std::min(4 * next, kMostBackoff) : std::max(next / 2, kFirstBackoff),
+  backoff.store(was_kept ? std::min(4 * next, kMostUnoffered) : std::max(next / 2, kFirstUnoffered),
                 std::memory_order_relaxed);
 }
 

@@ -5,24 +5,17 @@
 #include "platform/atomics.h"
 #include "platform/machine.h"
 #include "platform/other_process.h"
+#include "platform/wait_policy.h"
 
 namespace shmtree::memory {
 
 using namespace platform;
+using namespace platform::wait_policy;
 
 namespace {
 
-// An owner that is not stopped lacks a processor: it is waited for that long, whatever the deadline, since what is in
-// the channel is there all the same.
-constexpr std::int64_t kBusyGraceNs = 2'000'000'000;
-constexpr std::int64_t kLeastSliceNs = 4'000'000;
-
-constexpr std::int64_t kSliceNs = 20'000'000;  // how long a sleeper may miss a wake-up, or a death
-constexpr std::int64_t kGraceNs = 40'000'000;  // a lock is waited for at least this long, whatever the deadline
-constexpr int kSpins = 200;                    // about 5 us: longer than any critical section
-
 int spins_before_sleep() noexcept {
-  static const int spins = usable_cores() > 1 ? kSpins : 1;
+  static const int spins = usable_cores() > 1 ? kLockSpins : 1;
   return spins;
 }
 
@@ -57,15 +50,15 @@ Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants&
     {
       // Only the sleep: hooks are called neither with the lock taken nor, below, between before_block and after_block.
       const BlockingScope blocking(wait.hooks);
-      futex_wait(word, seen | kContended, std::max(wait.deadline.remaining_ns(kSliceNs), kLeastSliceNs));
+      futex_wait(word, seen | kContended, std::max(wait.deadline.remaining_ns(kLockSliceNs), kLeastLockSliceNs));
     }
     if (wait.interrupted()) return Error{Code::kInterrupted, "interrupted while waiting for a lock"};
     if (!wait.deadline.passed()) continue;
     const std::int64_t waited = monotonic_ns() - began;
     const std::uint32_t still = load_acquire(word);
-    if (waited < kGraceNs || (still & kHeld) == 0) continue;
+    if (waited < kLockGraceNs || (still & kHeld) == 0) continue;
     const int owner = load_relaxed(participants.slot_of_identity(owner_in(still)).pid);
-    if (waited > kBusyGraceNs || is_stopped(owner)) {
+    if (waited > kBusyOwnerNs || is_stopped(owner)) {
       return Error{Code::kTimeout, "timed out while process " + std::to_string(owner) +
                                        " kept the channel's lock; it is alive, perhaps stopped"};
     }

@@ -1,6 +1,6 @@
 // What counts against a channel's capacity: the messages that can be received, be they in the ring or given back.
-#include "channel/check.h"
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 #include "support/survivors.h"
 
@@ -37,18 +37,18 @@ TEST_CASE("What was given back may exceed the capacity, and then put waits until
   give_back(std::move(taken));
   REQUIRE(channel->size() == 16);
   REQUIRE(channel->stats().queued_bytes == 16 * 8);
-  REQUIRE_FALSE(channel->has_room());
+  REQUIRE_FALSE(channel->sending().has_room());
   auto refused = put(*channel, 99, 1, no_wait());
   REQUIRE(code_of(refused) == Code::kFull);
   REQUIRE(refused.error().message.find("16 of at most 8 messages") != std::string::npos);
   REQUIRE(refused.error().message.find("8 of them messages that were taken and given back") != std::string::npos);
   for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(get(*channel, no_wait()).value() == i);
-  REQUIRE_FALSE(channel->has_room());
+  REQUIRE_FALSE(channel->sending().has_room());
   REQUIRE(code_of(put(*channel, 99, 1, no_wait())) == Code::kFull);
   REQUIRE(get(*channel, no_wait()).value() == 8);
-  REQUIRE(channel->has_room());
+  REQUIRE(channel->sending().has_room());
   REQUIRE(put(*channel, 16, 1, no_wait()).ok());
-  REQUIRE_FALSE(channel->has_room());
+  REQUIRE_FALSE(channel->sending().has_room());
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
@@ -69,7 +69,7 @@ TEST_CASE("Of several messages put at once as many go as those given back leave 
                       {*channel, 9}, {*channel, 10}, {*channel, 11}, {*channel, 12}};
   std::vector<Outgoing> batch;
   for (Message& message : messages) batch.push_back(std::move(message.out));
-  auto went = channel->put_many(batch, no_wait());
+  auto went = channel->sending().put_many(batch, no_wait());
   REQUIRE(code_of(went) == Code::kFull);
   REQUIRE(went.error().completed == 3);
   REQUIRE(channel->size() == 8);

@@ -1,5 +1,6 @@
 // The walk over a whole arena that other tests end with: it has to see what is wrong.
-#include "channel/check.h"
+#include "support/channel_check.h"
+
 #include "support/catch2.h"
 #include "support/channels.h"
 

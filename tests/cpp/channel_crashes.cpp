@@ -1,5 +1,5 @@
-// A participant killed between any two changes of shared memory, in every operation of a channel; and states that such
-// a death leaves, written by hand. Whoever survives puts and gets as if nothing had been.
+// A participant killed between any two changes of shared memory, in every operation of a channel, and at random.
+// Whoever survives puts and gets as if nothing had been.
 #include <unistd.h>
 
 #include <csignal>
@@ -62,7 +62,7 @@ TEST_CASE("A sender killed anywhere in put_many leaves the first of its messages
       [](Channel& channel) {
         Message a(channel, 6), b(channel, 7), c(channel, 8, 100), d(channel, 9);
         Outgoing batch[4]{std::move(a.out), std::move(b.out), std::move(c.out), std::move(d.out)};
-        channel.put_many(batch, patience()).value();
+        channel.sending().put_many(batch, patience()).value();
       },
       run_of(0, 6, 10));
 }
@@ -81,7 +81,7 @@ TEST_CASE("A receiver killed anywhere in giving a message back loses at most tha
         [](Channel& channel) {
           auto place = std::make_unique<channel::Received>();
           channel.get(place->message, patience()).value();
-          channel.give_back(std::move(place));
+          channel.returns().give_back(std::move(place));
         },
         tail_of(5, 4));
   }
@@ -181,14 +181,14 @@ TEST_CASE("A process killed anywhere in a grant, a claim or a leave leaves the e
     channel->join(End::kReceiving).value();
     const bool killed = killed_at_change(n, [&] {
       channel->join(End::kSending).value();
-      const std::uint64_t grant = channel->grant(End::kSending).value();
-      channel->claim(grant, End::kSending);
+      const std::uint64_t grant = channel->membership().grant(End::kSending).value();
+      channel->membership().claim(grant, End::kSending);
       channel->leave(End::kSending);
     });
     INFO("killed before change " << n);
     // An unclaimed grant may yet be claimed by whoever it is on its way to: here it is, by this process.
     for (auto& grant : header_of(*channel).grants) {
-      channel->claim(grant.state.load(), End::kSending);
+      channel->membership().claim(grant.state.load(), End::kSending);
     }
     const auto after = code_of(get(*channel, patience(n < 4 ? 30 : n < 6 ? 2'000 : 20'000)));
     // Before its first change as a sender it had no part in this end.
@@ -291,82 +291,6 @@ TEST_CASE("A reconcile killed anywhere is finished by the next") {
 }
 
 #endif
-
-namespace {
-
-// A participant that is dead, with a lock or two of the channel in its name.
-memory::Identity dead_one(Arena& arena) {
-  auto slot = arena.reconciler().reserve_slot().value();
-  return slot.identity;
-}
-std::uint32_t held_by(memory::Identity who) {
-  return memory::kHeld | who;
-}
-
-}  // namespace
-
-TEST_CASE("A slot written by a dead sender that did not move the tail is no message") {
-  auto channel = new_channel(new_arena());
-  put(*channel, 1).value();
-  ChannelHeader& header = header_of(*channel);
-  header.senders_lock.store(held_by(dead_one(*channel->arena())));
-  Slot& slot = slot_of(*channel, header.tail_segment.load(), 1);
-  slot.ticket = 1;
-  slot.bytes = 480;
-  header.bytes_in.fetch_add(480);
-  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
-}
-
-TEST_CASE("A message whose sender died between the tail and the lock is delivered") {
-  auto channel = new_channel(new_arena());
-  put(*channel, 1).value();
-  header_of(*channel).senders_lock.store(held_by(dead_one(*channel->arena())));
-  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
-}
-
-TEST_CASE("A block that is in the window is live although its dead sender still writes it") {
-  auto channel = new_channel(new_arena());
-  put(*channel, 1, 700).value();
-  ChannelHeader& header = header_of(*channel);
-  const BlockRef ref = memory::unpack(slot_of(*channel, header.tail_segment.load(), 0).block);
-  const memory::Identity dead = dead_one(*channel->arena());
-  channel->arena()->blocks().entry(ref.id)->word.store(memory::block_word(BlockState::kWriting, dead, ref.generation));
-  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
-}
-
-TEST_CASE("A segment that a dead sender linked without saying so is found") {
-  auto channel = new_channel(new_arena(), with_capacity(0));
-  for (std::uint64_t i = 0; i < 9; ++i) put(*channel, i).value();
-  ChannelHeader& header = header_of(*channel);
-  header.tail_segment.store(header.head_segment.load());
-  header.senders_lock.store(held_by(dead_one(*channel->arena())));
-  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 1'000'000}); });
-}
-
-TEST_CASE("A record that a dead taker wrote without moving the head does not count") {
-  auto channel = new_channel(new_arena());
-  put(*channel, 1).value();
-  { REQUIRE(take(*channel).value().nack(patience()).ok()); }
-  REQUIRE(get(*channel).value() == 1);
-  put(*channel, 2).value();
-  ChannelHeader& header = header_of(*channel);
-  const memory::Identity dead = dead_one(*channel->arena());
-  Record& record = record_of(*channel, 0);
-  record.slot().ticket = header.head.load();
-  record.state.store(channel::record_word(RecordState::kTaken, dead, 1));
-  header.taken.store(1);
-  header.receivers_lock.store(held_by(dead));
-  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{2, 1'000'000}); });
-}
-
-TEST_CASE("Both locks in the names of the dead, and of nobody who ever lived, are taken over") {
-  auto channel = new_channel(new_arena());
-  put(*channel, 1).value();
-  ChannelHeader& header = header_of(*channel);
-  header.senders_lock.store(held_by(dead_one(*channel->arena())));
-  header.receivers_lock.store(0x8badf00d);
-  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
-}
 
 TEST_CASE("Senders and receivers killed at random instants lose nothing of the others, and no memory") {
   const std::uint64_t seed = 20260101;

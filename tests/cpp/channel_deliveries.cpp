@@ -228,41 +228,41 @@ TEST_CASE("The stream is not over while another process may give messages back")
 
 TEST_CASE("A ticket is acknowledged when its message was received, or taken and acknowledged") {
   auto channel = channel_of(3);
-  REQUIRE(code_of(channel->wait_for_ack(0, no_wait())) == Code::kTimeout);
-  REQUIRE(code_of(channel->wait_for_ack(3, no_wait())) == Code::kInvalid);
+  REQUIRE(code_of(channel->acks().wait(0, no_wait())) == Code::kTimeout);
+  REQUIRE(code_of(channel->acks().wait(3, no_wait())) == Code::kInvalid);
   get(*channel).value();
-  REQUIRE(channel->wait_for_ack(0, no_wait()).ok());
+  REQUIRE(channel->acks().wait(0, no_wait()).ok());
   Delivery delivery = take(*channel).value();
-  REQUIRE(code_of(channel->wait_for_ack(1, no_wait())) == Code::kTimeout);
-  REQUIRE(channel->pending_acks(patience()) == 2);
+  REQUIRE(code_of(channel->acks().wait(1, no_wait())) == Code::kTimeout);
+  REQUIRE(channel->acks().pending() == 2);
   REQUIRE(delivery.ack(patience()).ok());
-  REQUIRE(channel->wait_for_ack(1, no_wait()).ok());
-  REQUIRE(channel->pending_acks(patience()) == 1);
-  REQUIRE(code_of(channel->wait_for_ack({}, no_wait())) == Code::kTimeout);
+  REQUIRE(channel->acks().wait(1, no_wait()).ok());
+  REQUIRE(channel->acks().pending() == 1);
+  REQUIRE(code_of(channel->acks().wait({}, no_wait())) == Code::kTimeout);
   get(*channel).value();
-  REQUIRE(channel->wait_for_ack({}, no_wait()).ok());
+  REQUIRE(channel->acks().wait({}, no_wait()).ok());
 }
 
 TEST_CASE("A message given back is not acknowledged until it was received again") {
   auto channel = channel_of(1);
   take(*channel).value().nack(patience()).value();
-  REQUIRE(code_of(channel->wait_for_ack({}, no_wait())) == Code::kTimeout);
-  REQUIRE(channel->pending_acks(patience()) == 1);
+  REQUIRE(code_of(channel->acks().wait({}, no_wait())) == Code::kTimeout);
+  REQUIRE(channel->acks().pending() == 1);
   get(*channel).value();
-  REQUIRE(channel->wait_for_ack({}, no_wait()).ok());
-  REQUIRE(channel->pending_acks(patience()) == 0);
+  REQUIRE(channel->acks().wait({}, no_wait()).ok());
+  REQUIRE(channel->acks().pending() == 0);
 }
 
 TEST_CASE("The messages of a child are not its parent's to wait for, nor the other way round") {
   auto channel = channel_of(1);
   Child child([&] {
-    const bool none_yet = channel->pending_acks(patience()) == 0 && channel->wait_for_ack({}, no_wait()).ok();
-    return put(*channel, 5).ok() && none_yet && channel->pending_acks(patience()) == 1;
+    const bool none_yet = channel->acks().pending() == 0 && channel->acks().wait({}, no_wait()).ok();
+    return put(*channel, 5).ok() && none_yet && channel->acks().pending() == 1;
   });
   REQUIRE(child.succeeded());
-  REQUIRE(channel->pending_acks(patience()) == 1);
+  REQUIRE(channel->acks().pending() == 1);
   get(*channel).value();
-  REQUIRE(channel->wait_for_ack({}, no_wait()).ok());
+  REQUIRE(channel->acks().wait({}, no_wait()).ok());
   REQUIRE(channel->size() == 1);
 }
 
@@ -279,7 +279,7 @@ TEST_CASE("Whoever waits for acknowledgements wakes when the last comes, and tak
   });
   Child acks([&] {
     for (int i = 0; i < kAcks; ++i) {
-      if (!put(*small, 2).ok() || !small->wait_for_ack({}, patience()).ok()) return false;
+      if (!put(*small, 2).ok() || !small->acks().wait({}, patience()).ok()) return false;
     }
     return true;
   });

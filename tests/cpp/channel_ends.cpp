@@ -42,13 +42,12 @@ TEST_CASE("When the last sender leaves, what is queued is delivered and then the
   put(*channel, 1).value();
   channel->join(End::kSending).value();
   channel->leave(End::kSending);
-  REQUIRE_FALSE(channel->has_ended());
+  REQUIRE_FALSE(channel->ends().is_over(End::kSending));
   channel->leave(End::kSending);
-  REQUIRE(channel->has_ended());
+  REQUIRE(channel->ends().is_over(End::kSending));
   REQUIRE(get(*channel).value() == 1);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
   REQUIRE(code_of(take(*channel)) == Code::kClosed);
-  REQUIRE(code_of(channel->get_many(3, patience())) == Code::kClosed);
 }
 
 TEST_CASE("When no receivers are left, a sender is told once the channel is full") {
@@ -57,8 +56,8 @@ TEST_CASE("When no receivers are left, a sender is told once the channel is full
   put(*channel, 1).value();
   put(*channel, 2).value();
   REQUIRE(code_of(put(*channel, 3)) == Code::kClosed);
-  REQUIRE(code_of(channel->wait_for_room(8, patience())) == Code::kClosed);
-  REQUIRE(code_of(channel->wait_for_ack({}, patience())) == Code::kClosed);
+  REQUIRE(code_of(channel->sending().wait_for_room(8, patience())) == Code::kClosed);
+  REQUIRE(code_of(channel->acks().wait({}, patience())) == Code::kClosed);
 }
 
 TEST_CASE("A newcomer makes the channel whole again") {
@@ -136,7 +135,7 @@ TEST_CASE("A sender that waits for room learns that its receivers were killed") 
   auto died = put(*channel, 3);
   REQUIRE(code_of(died) == Code::kPeerDied);
   REQUIRE(died.error().pids == std::vector<int>{receiver.pid()});
-  REQUIRE(code_of(channel->wait_for_ack({}, patience())) == Code::kClosed);
+  REQUIRE(code_of(channel->acks().wait({}, patience())) == Code::kClosed);
 }
 
 TEST_CASE("A killed process is dead before it is reaped") {
@@ -200,7 +199,7 @@ TEST_CASE("A process whose first thread has ended is alive") {
 TEST_CASE("A process that does not run yet takes part from the moment it is given an end") {
   auto channel = receiving_channel();
   memory::ReservedSlot slot = channel->arena()->reconciler().reserve_slot().value();
-  channel->join_for(slot.identity, End::kSending);
+  channel->membership().join_for(slot.identity, End::kSending);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
   slot.lock.reset();  // it never came to life
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
@@ -213,7 +212,7 @@ TEST_CASE("A queue has no end and waits") {
   channel->leave(End::kSending);
   REQUIRE(get(*channel).value() == 1);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
-  REQUIRE_FALSE(channel->has_ended());
+  REQUIRE_FALSE(channel->ends().is_over(End::kSending));
 }
 
 TEST_CASE("A channel that waits for killed senders waits until each has a successor, then ends as others do") {
@@ -254,15 +253,15 @@ TEST_CASE("A receiver that waits learns of the end as soon as the last sender le
     return get(*channel).value() == 1 && code_of(get(*channel)) == Code::kClosed;
   });
   put(*channel, 1).value();
-  channel->wait_for_ack({}, patience()).value();
+  channel->acks().wait({}, patience()).value();
   channel->leave(End::kSending);
   REQUIRE(receiver.succeeded());
 }
 
 TEST_CASE("The descriptor is readable exactly while there is something to get") {
   auto channel = new_channel(new_arena());
-  const int fd = channel->wake_fd(End::kReceiving).value();
-  REQUIRE(channel->wake_fd(End::kReceiving).value() == fd);
+  const int fd = channel->watchers().wake_fd(End::kReceiving).value();
+  REQUIRE(channel->watchers().wake_fd(End::kReceiving).value() == fd);
   REQUIRE_FALSE(readable(fd));
   put(*channel, 1).value();
   put(*channel, 2).value();
@@ -286,12 +285,12 @@ TEST_CASE("The descriptor is readable exactly while there is something to get") 
 TEST_CASE("The descriptor is readable at once when it is asked for late") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
-  REQUIRE(readable(channel->wake_fd(End::kReceiving).value()));
+  REQUIRE(readable(channel->watchers().wake_fd(End::kReceiving).value()));
 }
 
 TEST_CASE("A descriptor that is readable for what another process received falls silent at the first look") {
   auto channel = new_channel(new_arena());
-  const int fd = channel->wake_fd(End::kReceiving).value();
+  const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   put(*channel, 0).value();
   get(*channel).value();
   Child other([&] { return put(*channel, 1).ok() && get(*channel).ok(); });
@@ -302,7 +301,7 @@ TEST_CASE("A descriptor that is readable for what another process received falls
 
 TEST_CASE("The descriptor is readable at the end of the stream, and stays so") {
   auto channel = new_channel(new_arena());
-  const int fd = channel->wake_fd(End::kReceiving).value();
+  const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   channel->leave(End::kSending);
   REQUIRE(readable(fd));
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
@@ -315,7 +314,7 @@ TEST_CASE("The descriptor is readable at the end of the stream, and stays so") {
 
 TEST_CASE("The descriptor becomes readable when somebody notices that the last sender was killed") {
   auto channel = receiving_channel();
-  const int fd = channel->wake_fd(End::kReceiving).value();
+  const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   channel->join(End::kSending).value();
   Gate up;
   Child sender([&] {
@@ -340,10 +339,10 @@ TEST_CASE("The descriptor becomes readable when somebody notices that the last s
 
 TEST_CASE("A forked child has a descriptor of its own") {
   auto channel = new_channel(new_arena());
-  const int fd = channel->wake_fd(End::kReceiving).value();
+  const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   Gate up;
   Child child([&] {
-    const int mine = channel->wake_fd(End::kReceiving).value();
+    const int mine = channel->watchers().wake_fd(End::kReceiving).value();
     up.open();
     pollfd entry{mine, POLLIN, 0};
     return poll(&entry, 1, 20'000) == 1 && get(*channel).value() == 1;

@@ -30,8 +30,8 @@ bool use(Channel& channel) {
       if (!is_within(rejected->front().message())) return false;
       rejected->front().requeue(no_wait()).ok();
     }
-    channel.pending_acks(no_wait());
-    channel.wait_for_ack({}, no_wait()).ok();
+    channel.acks().pending();
+    channel.acks().wait({}, no_wait()).ok();
     channel.stats();
     if (i % 50 == 0) channel.arena()->participants().mark_dirty();
     if (i % 50 == 0) channel.arena()->reconcile(no_wait()).ok();
@@ -58,7 +58,7 @@ SegmentHeader& first_segment(Channel& channel) {
 SegmentHeader& last_segment(Channel& channel) {
   return segment_of(channel, header_of(channel).tail_segment.load());
 }
-Slot& first_slot(Channel& channel) {
+RingSlot& first_slot(Channel& channel) {
   const ChannelHeader& header = header_of(channel);
   return slot_of(channel, header.head_segment.load(), header.head.load() % 8);
 }

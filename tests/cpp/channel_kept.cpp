@@ -38,7 +38,7 @@ struct Kept {
   explicit Kept(std::size_t words) {
     for (std::uint64_t i = 0; i < 3; ++i) put(*channel, i, words).value();
     full = all_of(*arena);
-    channel->give_back(received(*channel));
+    channel->returns().give_back(received(*channel));
     REQUIRE(channel->stats().returned == 0);
   }
   std::shared_ptr<Arena> arena = new_arena(kMiB);
@@ -73,10 +73,10 @@ TEST_CASE("A message that was given back is the next that is received, by anyone
   auto channel = new_channel(new_arena());
   for (std::uint64_t i = 0; i < 3; ++i) put(*channel, i, words).value();
   auto first = received(*channel), second = received(*channel);
-  channel->give_back(std::move(second));
-  channel->give_back(std::move(first));
+  channel->returns().give_back(std::move(second));
+  channel->returns().give_back(std::move(first));
   CHECK(channel->size() == 3);
-  CHECK(code_of(channel->wait_for_ack(0, no_wait())) == Code::kTimeout);
+  CHECK(code_of(channel->acks().wait(0, no_wait())) == Code::kTimeout);
   Child other([&] { return get(*channel, no_wait()).value() == 0; });
   REQUIRE(other.succeeded());
   Incoming again = channel->get(no_wait()).value();
@@ -85,7 +85,7 @@ TEST_CASE("A message that was given back is the next that is received, by anyone
   again.drop();
   CHECK(drain(*channel) == std::vector<std::uint64_t>{2});
   CHECK(channel->stats().taken == 0);
-  CHECK(channel->wait_for_ack({}, no_wait()).ok());
+  CHECK(channel->acks().wait({}, no_wait()).ok());
   CHECK(channel->arena()->check() == "");
 }
 
@@ -93,7 +93,7 @@ TEST_CASE("A message that there is no memory to give back is what this process r
   const std::size_t words = GENERATE(kInline, kBlock);
   Kept kept(words);
   Channel& channel = *kept.channel;
-  pollfd entry{channel.wake_fd(End::kReceiving).value(), POLLIN, 0};
+  pollfd entry{channel.watchers().wake_fd(End::kReceiving).value(), POLLIN, 0};
   CHECK(channel.size() == 3);
   CHECK(channel.ready());
   CHECK(code_of(take(channel, no_wait())) == Code::kOutOfSharedMemory);
@@ -110,11 +110,10 @@ TEST_CASE("Several such messages come in their order") {
   for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i).value();
   const auto full = all_of(*arena);
   auto first = received(*channel), second = received(*channel), third = received(*channel);
-  channel->give_back(std::move(second));
-  channel->give_back(std::move(third));
-  channel->give_back(std::move(first));
-  CHECK(number_in(channel->get_many(2, no_wait()).value().front().frame()) == 0);
-  CHECK(drain(*channel) == std::vector<std::uint64_t>{2, 3});
+  channel->returns().give_back(std::move(second));
+  channel->returns().give_back(std::move(third));
+  channel->returns().give_back(std::move(first));
+  CHECK(drain(*channel) == std::vector<std::uint64_t>{0, 1, 2, 3});
 }
 
 TEST_CASE("A take gives such a message back first, and takes it") {
@@ -140,12 +139,12 @@ TEST_CASE("A forked child does not give back what its parent received") {
   put(*channel, 7, words).value();
   auto message = received(*channel);
   Child child([&] {
-    channel->give_back(std::move(message));
+    channel->returns().give_back(std::move(message));
     return channel->size() == 0;
   });
   REQUIRE(child.succeeded());
   CHECK(channel->size() == 0);
-  channel->give_back(std::move(message));
+  channel->returns().give_back(std::move(message));
   CHECK(drain(*channel) == std::vector<std::uint64_t>{7});
 }
 
@@ -158,7 +157,7 @@ TEST_CASE("A forked child has no part in what its parent could not give back") {
 
 TEST_CASE("What could not be given back to a queue goes with it when that is shut down at once") {
   Kept kept(kBlock);
-  kept.channel->shut_down(true, patience()).value();
+  kept.channel->tasks().shut_down(true, patience()).value();
   CHECK(code_of(get(*kept.channel, no_wait())) == Code::kShutDown);
   CHECK(kept.arena->holders().lease_count() == kept.full.size() + 1);  // the channel's own
 }
@@ -178,8 +177,7 @@ TEST_CASE("A message whose array this process has no addresses for stays in the 
     setrlimit(RLIMIT_AS, &limit);
     limit.rlim_cur = kTiB - *addresses_left() + kLarge / 2;
     setrlimit(RLIMIT_AS, &limit);
-    for (const Error& error :
-         {channel->get(no_wait()).error(), channel->get_many(5, no_wait()).error(), channel->take(no_wait()).error()}) {
+    for (const Error& error : {channel->get(no_wait()).error(), channel->take(no_wait()).error()}) {
       if (error.code != Code::kOutOfSharedMemory || error.ticket != 0) return false;
       if (error.message.find("cannot map " + std::to_string(kLarge) + " bytes") == std::string::npos) return false;
     }

@@ -6,7 +6,6 @@
 
 #include "platform/other_process.h"
 #include "support/channels.h"
-#include "support/failing_calls.h"
 #include "support/failing_memory.h"
 
 using namespace shmtree;
@@ -146,7 +145,7 @@ TEST_CASE("A put that runs out of memory has put its message, or left everything
                          REQUIRE(put(channel, 2, words).ok());
                          REQUIRE(drain(channel) == (state.was_put ? std::vector<std::uint64_t>{0, 1, 2}
                                                                   : std::vector<std::uint64_t>{0, 2}));
-                         REQUIRE(channel.wait_for_ack({}, no_wait()).ok());
+                         REQUIRE(channel.acks().wait({}, no_wait()).ok());
                        });
 }
 
@@ -248,7 +247,7 @@ TEST_CASE("A take, an acknowledgement or a return that runs out of memory loses 
         REQUIRE(left == (state.acked.empty() ? std::vector<std::uint64_t>{0, 1, 2} : std::vector<std::uint64_t>{1, 2}));
         REQUIRE(channel.stats().taken == 0);
         check_arena(*state.ready.arena);
-        REQUIRE(channel.wait_for_ack({}, no_wait()).ok());
+        REQUIRE(channel.acks().wait({}, no_wait()).ok());
       });
 }
 
@@ -288,9 +287,9 @@ TEST_CASE("Several messages at once that run out of memory go, and come, in orde
           if (messages[i]->out.size() == 0) return;
           out[i] = std::move(messages[i]->out);
         }
-        const Status went = state.ready.channel->put_many(out, no_wait());
+        const Status went = state.ready.channel->sending().put_many(out, no_wait());
         state.put = went.ok() ? 20 : went.error().completed;
-        auto got = state.ready.channel->get_many(15, no_wait());
+        auto got = get_several(*state.ready.channel, 15, no_wait());
         if (!got) return;
         for (const Incoming& message : *got) state.got.push_back(number_in(message.frame()));
       },
@@ -335,10 +334,10 @@ TEST_CASE("What meets a death and runs out of memory in it neither ends the proc
       [](Ready& ready) { static_cast<void>(get(*ready.channel, no_wait()).ok()); },
       [](Ready& ready) { static_cast<void>(take(*ready.channel, no_wait()).ok()); },
       [](Ready& ready) { static_cast<void>(ready.arena->trim()); },
-      [](Ready& ready) { static_cast<void>(ready.channel->shut_down(true, no_wait()).ok()); },
+      [](Ready& ready) { static_cast<void>(ready.channel->tasks().shut_down(true, no_wait()).ok()); },
       [](Ready& ready) { ready.channel->leave(End::kSending); }, [](Ready&) { Channel::leave_all(); },
       [](Ready& ready) { static_cast<void>(ready.channel->join(End::kSending).ok()); },
-      [](Ready& ready) { static_cast<void>(ready.channel->grant(End::kSending).ok()); });
+      [](Ready& ready) { static_cast<void>(ready.channel->membership().grant(End::kSending).ok()); });
   fail_each_allocation(
       [] {
         Ready ready = with_a_death(kBlock);
@@ -381,84 +380,16 @@ TEST_CASE("A wake-up descriptor that there is no memory for can be had later, an
   };
   fail_each_allocation([] { return State{with_messages(0, kInline)}; },
                        [](State& state) {
-                         auto fd = state.ready.channel->wake_fd(End::kReceiving);
+                         auto fd = state.ready.channel->watchers().wake_fd(End::kReceiving);
                          if (!fd) return;
                          static_cast<void>(put(*state.ready.channel, 0, kInline, no_wait()).ok());
-                         state.ready.channel->wake_all();
+                         state.ready.channel->watchers().wake_all();
                        },
                        [](State& state, bool) {
                          drain(*state.ready.channel);
-                         const int fd = state.ready.channel->wake_fd(End::kReceiving).value();
+                         const int fd = state.ready.channel->watchers().wake_fd(End::kReceiving).value();
                          put(*state.ready.channel, 1).value();
                          pollfd entry{fd, POLLIN, 0};
                          REQUIRE(poll(&entry, 1, 5'000) == 1);
                        });
-}
-
-namespace {
-
-struct FailingCall {
-  const char* name;
-  long number;
-  int error;
-};
-std::ostream& operator<<(std::ostream& out, const FailingCall& call) {
-  return out << call.name << " fails with errno " << call.error;
-}
-
-// A bit of everything. What fails is an error, so that whatever comes back is fine, as long as it comes back.
-void use_everything(const std::shared_ptr<Arena>& arena, Channel& channel) {
-  auto made = Arena::create({.max_bytes = 8 * kMiB, .prefault = 0, .huge_pages = false});
-  if (made) static_cast<void>(Channel::create(*made, with_capacity(2)).ok());
-  static_cast<void>(channel.wake_fd(End::kReceiving).ok());
-  for (std::uint64_t i = 0; i < 3; ++i) {
-    static_cast<void>(put(channel, i, kInline, no_wait()).ok());
-    static_cast<void>(put(channel, i, 200'000 * (i + 1), no_wait()).ok());
-    auto message = channel.get(no_wait());
-    if (message && message->in_block()) static_cast<void>(message->adopt().ok());
-    auto taken = take(channel, no_wait());
-    if (taken) static_cast<void>(taken->ack(no_wait()).ok());
-  }
-  if (auto slot = arena->reconciler().reserve_slot()) arena->participants().abandon(std::move(*slot));
-  static_cast<void>(arena->trim());
-  const int pid = fork();
-  if (pid == 0) {
-    static_cast<void>(get(channel, no_wait()).ok());
-    _exit(0);
-  }
-  if (pid > 0) waitpid(pid, nullptr, 0);
-  static_cast<void>(get(channel, WaitContext{Deadline::after_ns(1'000'000)}).ok());
-}
-
-}  // namespace
-
-TEST_CASE("A process whose system calls fail gets errors and leaves all in order for the others") {
-  if (kAddressSanitizer || kThreadSanitizer || under_valgrind()) return;  // their own calls would fail as well
-  const FailingCall call = GENERATE(
-      FailingCall{"fallocate", SYS_fallocate, ENOSPC}, FailingCall{"fallocate", SYS_fallocate, ENOMEM},
-      FailingCall{"fallocate", SYS_fallocate, EOPNOTSUPP}, FailingCall{"mmap", SYS_mmap, ENOMEM},
-      FailingCall{"madvise", SYS_madvise, EINVAL}, FailingCall{"ftruncate", SYS_ftruncate, ENOSPC},
-      FailingCall{"memfd_create", SYS_memfd_create, EMFILE}, FailingCall{"memfd_create", SYS_memfd_create, ENOSYS},
-      FailingCall{"fcntl", SYS_fcntl, ENOLCK}, FailingCall{"openat", SYS_openat, EMFILE},
-      FailingCall{"openat", SYS_openat, EACCES}, FailingCall{"futex", SYS_futex, EINTR},
-      FailingCall{"futex", SYS_futex, ENOSYS}, FailingCall{"sendto", SYS_sendto, ENOBUFS},
-      FailingCall{"sendto", SYS_sendto, EPERM}, FailingCall{"recvfrom", SYS_recvfrom, ENOMEM},
-      FailingCall{"socket", SYS_socket, EMFILE}, FailingCall{"bind", SYS_bind, ENOMEM},
-      FailingCall{"clone", SYS_clone, EAGAIN}, FailingCall{"getrandom", SYS_getrandom, ENOSYS},
-      FailingCall{"lseek", SYS_lseek, EINVAL}, FailingCall{"munmap", SYS_munmap, ENOMEM});
-  INFO(call);
-  Ready ready = with_messages(1, kBlock);
-  Child child([&] {
-    if (!fail_call(call.number, call.error)) return true;
-    use_everything(ready.arena, *ready.channel);
-    return true;
-  });
-  REQUIRE(child.succeeded());
-  check_arena(*ready.arena);
-  drain(*ready.channel);
-  REQUIRE(put(*ready.channel, 9, kBlock).ok());
-  REQUIRE(get(*ready.channel).value() == 9);
-  REQUIRE(ready.arena->trim() + file_pages_bytes(*ready.arena) > 0);
-  check_arena(*ready.arena);
-  REQUIRE(new_arena()->check() == "");
 }

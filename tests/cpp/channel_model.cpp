@@ -4,8 +4,8 @@
 #include <random>
 #include <thread>
 
-#include "channel/check.h"
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 
 using namespace shmtree;
@@ -82,7 +82,7 @@ struct Run {
       messages.push_back(std::make_unique<Message>(*channel, number + 1 + i, words()));
       batch.push_back(std::move(messages.back()->out));
     }
-    auto went = channel->put_many(batch, no_wait());
+    auto went = channel->sending().put_many(batch, no_wait());
     const std::uint64_t count = went ? batch.size() : went.error().completed;
     for (std::uint64_t i = 0; i < count; ++i) {
       REQUIRE_FALSE(model.full());
@@ -96,9 +96,9 @@ struct Run {
     REQUIRE(message.ok() == !model.empty());
     if (message) expect(*message, model.pop());
   }
-  void get_several() {
+  void get_some() {
     const std::size_t most = 1 + below(100);
-    auto messages = channel->get_many(most, no_wait());
+    auto messages = get_several(*channel, most, no_wait());
     REQUIRE(messages.ok() == !model.empty());
     if (!messages) return;
     REQUIRE(messages->size() == std::min<std::size_t>(most, model.ring.size() + model.returned.size()));
@@ -154,28 +154,28 @@ struct Run {
   }
   void finish_task() {
     const bool any = model.tasks_done < model.next_ticket;
-    REQUIRE(channel->task_done().ok() == any);
+    REQUIRE(channel->tasks().done().ok() == any);
     model.tasks_done += any;
-    REQUIRE(channel->join_tasks(no_wait()).ok() == (model.tasks_done == model.next_ticket));
+    REQUIRE(channel->tasks().join(no_wait()).ok() == (model.tasks_done == model.next_ticket));
   }
   // By this process, which may go on using the end; nobody reserves it twice.
   void reserve_or_release() {
     const std::uint64_t which = below(2);
     const End end = which == 0 ? End::kSending : End::kReceiving;
     if (below(2) == 0) {
-      REQUIRE(channel->reserve(end, no_wait()).ok() == !model.reserved[which]);
+      REQUIRE(channel->tasks().reserve(end, no_wait()).ok() == !model.reserved[which]);
       model.reserved[which] = true;
     } else {
-      REQUIRE(channel->release(end) == model.reserved[which]);
+      REQUIRE(channel->tasks().release(end) == model.reserved[which]);
       model.reserved[which] = false;
     }
   }
   void shut_down(bool discard) {
-    REQUIRE(channel->shut_down(discard, patience()).ok());
+    REQUIRE(channel->tasks().shut_down(discard, patience()).ok());
     REQUIRE(code_of(put(*channel, 1, 1, no_wait())) == Code::kShutDown);
     if (discard) {
       const std::uint64_t received = model.next_ticket - model.ring.size();
-      REQUIRE(channel->unfinished_tasks() == received - std::min(received, model.tasks_done));
+      REQUIRE(channel->tasks().unfinished() == received - std::min(received, model.tasks_done));
       REQUIRE(channel->size() == 0);
       model.ring.clear();
       model.returned.clear();
@@ -189,7 +189,7 @@ struct Run {
       case 12: return finish_task();
       case 13: return reserve_or_release();
       case 0: return put_several();
-      case 1: return get_several();
+      case 1: return get_some();
       case 2:
       case 3: return take_one();
       case 4:
@@ -202,11 +202,11 @@ struct Run {
   }
   void check() {
     REQUIRE(channel->size() == model.ring.size() + model.returned.size());
-    REQUIRE(channel->has_room() == !model.full());
+    REQUIRE(channel->sending().has_room() == !model.full());
     REQUIRE(channel->stats().taken == taken.size());
     REQUIRE(channel->stats().rejected == model.rejected.size());
-    REQUIRE(channel->unfinished_tasks() == model.next_ticket - model.tasks_done);
-    REQUIRE(channel->pending_acks(patience()) == model.ring.size() + model.returned.size() + taken.size());
+    REQUIRE(channel->tasks().unfinished() == model.next_ticket - model.tasks_done);
+    REQUIRE(channel->acks().pending() == model.ring.size() + model.returned.size() + taken.size());
   }
 };
 
@@ -250,7 +250,7 @@ TEST_CASE("Four threads that put and four that get lose nothing and keep each ot
         for (std::uint64_t i = 1; i <= each; ++i) {
           if (!put(*channel, who << 32 | i, i % 5 == 0 ? 200 : 3).ok()) ++refused;
         }
-        if (!channel->wait_for_ack({}, patience()).ok()) ++unacked;
+        if (!channel->acks().wait({}, patience()).ok()) ++unacked;
       });
       threads.emplace_back([&, who] {
         std::map<std::uint64_t, std::uint64_t> last;
@@ -266,10 +266,6 @@ TEST_CASE("Four threads that put and four that get lose nothing and keep each ot
             auto delivery = channel->take(patience(20));
             if (delivery) expect(delivery->message());
             if (delivery && !delivery->ack(patience()).ok()) ++unsettled;
-          } else if (who == 1) {
-            auto messages = channel->get_many(10, patience(20));
-            if (messages)
-              for (Incoming& message : *messages) expect(message);
           } else {
             auto message = channel->get(patience(20));
             if (message) expect(*message);
@@ -368,6 +364,6 @@ TEST_CASE("Room that several messages left wakes every sender that waits for it"
   std::vector<std::unique_ptr<Child>> senders;
   for (int i = 0; i < 8; ++i) senders.push_back(std::make_unique<Child>([&] { return put(*channel, 100).ok(); }));
   // Each time all of them may be asleep, or not yet: either way all get through.
-  for (int i = 0; i < 2; ++i) REQUIRE(channel->get_many(8, patience())->size() > 0);
+  for (int i = 0; i < 2; ++i) REQUIRE(get_several(*channel, 8)->size() > 0);
   for (auto& sender : senders) REQUIRE(sender->succeeded());
 }

@@ -99,9 +99,9 @@ TEST_CASE("A channel of capacity n holds n messages, whatever n is") {
     auto channel = new_channel(new_arena(), with_capacity(capacity));
     REQUIRE(fill_up(*channel) == capacity);
     REQUIRE(channel->size() == capacity);
-    REQUIRE_FALSE(channel->has_room());
+    REQUIRE_FALSE(channel->sending().has_room());
     REQUIRE(get(*channel).value() == 1);
-    REQUIRE(channel->has_room());
+    REQUIRE(channel->sending().has_room());
     REQUIRE(put(*channel, 9, 1, no_wait()).ok());
     REQUIRE(code_of(put(*channel, 10, 1, no_wait())) == Code::kFull);
   }
@@ -182,61 +182,6 @@ TEST_CASE("A received message stays valid while it is moved, and after its chann
   REQUIRE(code_of(block_one.adopt()) == Code::kInvalid);
 }
 
-TEST_CASE("put_many puts all when there is room, in order") {
-  auto channel = new_channel(new_arena(), with_capacity(0));
-  std::vector<Outgoing> batch;
-  std::vector<std::unique_ptr<Message>> messages;
-  for (std::uint64_t i = 0; i < 300; ++i) {
-    messages.push_back(std::make_unique<Message>(*channel, i, i % 7 == 0 ? 80 : 4));
-    batch.push_back(std::move(messages.back()->out));
-  }
-  REQUIRE(channel->put_many(batch, no_wait()).ok());
-  for (std::uint64_t i = 0; i < 300; ++i) REQUIRE(get(*channel, no_wait()).value() == i);
-}
-
-TEST_CASE("put_many says how many went when the channel fills up, and consumes only those") {
-  auto channel = new_channel(new_arena(), with_capacity(5));
-  put(*channel, 100).value();
-  std::vector<Outgoing> batch;
-  std::vector<std::unique_ptr<Message>> messages;
-  for (std::uint64_t i = 0; i < 9; ++i) {
-    messages.push_back(std::make_unique<Message>(*channel, i, 300));
-    batch.push_back(std::move(messages.back()->out));
-  }
-  auto went = channel->put_many(batch, patience(5));
-  REQUIRE(code_of(went) == Code::kFull);
-  REQUIRE(went.error().completed == 4);
-  for (std::size_t i = 0; i < 9; ++i) REQUIRE(batch[i].block.valid() == (i >= 4));
-  REQUIRE(drain(*channel) == std::vector<std::uint64_t>{100, 0, 1, 2, 3});
-}
-
-TEST_CASE("put_many stops before a message that can never go") {
-  ChannelOptions options;
-  options.capacity = 0;
-  options.max_bytes = 100;
-  auto channel = new_channel(new_arena(), options);
-  Message small(*channel, 1, 2), large(*channel, 2, 20), last(*channel, 3, 2);
-  Outgoing batch[3]{std::move(small.out), std::move(large.out), std::move(last.out)};
-  auto went = channel->put_many(batch, patience(5));
-  REQUIRE(code_of(went) == Code::kMessageTooLarge);
-  REQUIRE(went.error().completed == 1);
-}
-
-TEST_CASE("get_many gives what is there, up to as many as asked for") {
-  auto channel = new_channel(new_arena(), with_capacity(0));
-  REQUIRE(code_of(channel->get_many(5, no_wait())) == Code::kEmpty);
-  REQUIRE(channel->get_many(0, no_wait())->empty());
-  for (std::uint64_t i = 0; i < 200; ++i) put(*channel, i, i % 9 == 0 ? 70 : 1).value();
-  std::uint64_t next = 0;
-  for (const std::size_t ask : {1, 64, 65, 1'000'000}) {
-    auto messages = channel->get_many(ask, no_wait());
-    REQUIRE(messages->size() == std::min<std::size_t>(ask, 200 - next));
-    for (Incoming& message : *messages) REQUIRE(number_in(message.frame()) == next++);
-    if (next == 200) break;
-  }
-  REQUIRE(next == 200);
-}
-
 TEST_CASE("Calls with an immediate deadline return without a wait") {
   auto channel = new_channel(new_arena(), with_capacity(1));
   CountedWaits waits;
@@ -245,7 +190,7 @@ TEST_CASE("Calls with an immediate deadline return without a wait") {
   REQUIRE(code_of(take(*channel, at_once)) == Code::kEmpty);
   put(*channel, 1).value();
   REQUIRE(code_of(put(*channel, 2, 1, at_once)) == Code::kFull);
-  REQUIRE(code_of(channel->wait_for_ack(0, at_once)) == Code::kTimeout);
+  REQUIRE(code_of(channel->acks().wait(0, at_once)) == Code::kTimeout);
   REQUIRE(waits.blocks == 0);
 }
 
@@ -259,7 +204,7 @@ TEST_CASE("Calls with a deadline wait until it, and not 50 ms longer") {
   REQUIRE(in_time([&] { REQUIRE(code_of(take(*channel, patience(30))) == Code::kEmpty); }));
   put(*channel, 1).value();
   REQUIRE(in_time([&] { REQUIRE(code_of(put(*channel, 2, 1, patience(30))) == Code::kFull); }));
-  REQUIRE(in_time([&] { REQUIRE(code_of(channel->wait_for_ack({}, patience(30))) == Code::kTimeout); }));
+  REQUIRE(in_time([&] { REQUIRE(code_of(channel->acks().wait({}, patience(30))) == Code::kTimeout); }));
 }
 
 TEST_CASE("The interrupt hook ends every kind of waiting") {
@@ -270,8 +215,8 @@ TEST_CASE("The interrupt hook ends every kind of waiting") {
   REQUIRE(code_of(channel->take(wait)) == Code::kInterrupted);
   put(*channel, 1).value();
   REQUIRE(code_of(put(*channel, 2, 1, wait)) == Code::kInterrupted);
-  REQUIRE(code_of(channel->wait_for_room(1, wait)) == Code::kInterrupted);
-  REQUIRE(code_of(channel->wait_for_ack({}, wait)) == Code::kInterrupted);
+  REQUIRE(code_of(channel->sending().wait_for_room(1, wait)) == Code::kInterrupted);
+  REQUIRE(code_of(channel->acks().wait({}, wait)) == Code::kInterrupted);
   REQUIRE(get(*channel).value() == 1);
 }
 
@@ -281,9 +226,9 @@ TEST_CASE("max_bytes bounds the bytes that are queued") {
   options.max_bytes = 1'000;
   auto channel = new_channel(new_arena(), options);
   REQUIRE(fill_up(*channel, 40) == 3);
-  REQUIRE(channel->has_room());  // for a message of 40 bytes
+  REQUIRE(channel->sending().has_room());  // for a message of 40 bytes
   REQUIRE(put(*channel, 4, 5, no_wait()).ok());
-  REQUIRE_FALSE(channel->has_room());
+  REQUIRE_FALSE(channel->sending().has_room());
   REQUIRE(get(*channel).value() == 1);
   REQUIRE(put(*channel, 5, 40, no_wait()).ok());
 }
@@ -297,9 +242,9 @@ TEST_CASE("A message over max_bytes, or over the arena, is refused at once even 
   auto plain = new_channel(arena, with_capacity(1));
   put(*channel, 1).value();
   put(*plain, 1).value();
-  REQUIRE(code_of(channel->wait_for_room(1'001, patience())) == Code::kMessageTooLarge);
+  REQUIRE(code_of(channel->sending().wait_for_room(1'001, patience())) == Code::kMessageTooLarge);
   REQUIRE(code_of(put(*channel, 2, 126)) == Code::kMessageTooLarge);
-  REQUIRE(code_of(plain->wait_for_room(arena->max_bytes() + 1, patience())) == Code::kMessageTooLarge);
+  REQUIRE(code_of(plain->sending().wait_for_room(arena->max_bytes() + 1, patience())) == Code::kMessageTooLarge);
 }
 
 TEST_CASE("A channel queues no more bytes than it leaves free for others") {
@@ -308,7 +253,7 @@ TEST_CASE("A channel queues no more bytes than it leaves free for others") {
   const std::size_t words = kMiB / 8;
   std::uint64_t queued = 0;
   for (;; ++queued) {
-    if (!channel->wait_for_room(words * 8, no_wait()).ok()) break;
+    if (!channel->sending().wait_for_room(words * 8, no_wait()).ok()) break;
     REQUIRE(put(*channel, queued, words, no_wait()).ok());
     REQUIRE((queued + 1) * kMiB <= arena->pool().free_bytes());
   }
@@ -322,7 +267,7 @@ TEST_CASE("An empty channel admits one message of almost the whole arena") {
   auto arena = new_arena(8 * kMiB);
   auto channel = new_channel(arena);
   const std::size_t words = 7 * kMiB / 8;
-  REQUIRE(channel->wait_for_room(words * 8, no_wait()).ok());
+  REQUIRE(channel->sending().wait_for_room(words * 8, no_wait()).ok());
   REQUIRE(put(*channel, 1, words, no_wait()).ok());
   REQUIRE(get(*channel).value() == 1);
 }

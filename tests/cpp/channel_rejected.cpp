@@ -1,8 +1,8 @@
 // How often a message was taken, and what becomes of one that was taken too often.
 #include <functional>
 
-#include "channel/check.h"
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 #include "support/survivors.h"
 
@@ -83,7 +83,7 @@ TEST_CASE("A message that those who get it have no memory for is given up as wel
     auto place = std::make_unique<channel::Received>();
     REQUIRE(channel->get(place->message, no_wait()).ok());
     REQUIRE(place->message.attempts() == attempt);
-    channel->give_back(std::move(place));
+    channel->returns().give_back(std::move(place));
   }
   REQUIRE(get(*channel, no_wait()).value() == 1);
   REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
@@ -187,13 +187,13 @@ TEST_CASE("A sender does not wait for the acknowledgement of a rejected message,
     return delivery.nack(patience()).ok();
   });
   taken.wait();
-  REQUIRE(channel->wait_for_ack({}, patience()).ok());
-  REQUIRE(channel->wait_for_ack(1, patience()).ok());
+  REQUIRE(channel->acks().wait({}, patience()).ok());
+  REQUIRE(channel->acks().wait(1, patience()).ok());
   REQUIRE(taker.succeeded());
-  REQUIRE(channel->pending_acks(patience()) == 0);
+  REQUIRE(channel->acks().pending() == 0);
   { rejected(*channel)[0].requeue(patience()).value(); }
-  REQUIRE(channel->pending_acks(patience()) == 1);
-  REQUIRE(code_of(channel->wait_for_ack(1, no_wait())) == Code::kTimeout);
+  REQUIRE(channel->acks().pending() == 1);
+  REQUIRE(code_of(channel->acks().wait(1, no_wait())) == Code::kTimeout);
 }
 
 TEST_CASE("A stream of which only rejected messages are left is over") {

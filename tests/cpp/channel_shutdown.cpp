@@ -25,17 +25,17 @@ bool readable(int fd) {
 
 TEST_CASE("Tasks are done when each message that was put has been reported") {
   auto queue = new_queue();
-  REQUIRE(queue->join_tasks(no_wait()).ok());
+  REQUIRE(queue->tasks().join(no_wait()).ok());
   for (std::uint64_t i = 0; i < 3; ++i) put(*queue, i).value();
   drain(*queue);
-  REQUIRE(queue->unfinished_tasks() == 3);
-  queue->task_done().value();
-  queue->task_done().value();
-  REQUIRE(code_of(queue->join_tasks(no_wait())) == Code::kTimeout);
-  Child last([&] { return queue->task_done().ok(); });
-  REQUIRE(queue->join_tasks(patience()).ok());
+  REQUIRE(queue->tasks().unfinished() == 3);
+  queue->tasks().done().value();
+  queue->tasks().done().value();
+  REQUIRE(code_of(queue->tasks().join(no_wait())) == Code::kTimeout);
+  Child last([&] { return queue->tasks().done().ok(); });
+  REQUIRE(queue->tasks().join(patience()).ok());
   REQUIRE(last.succeeded());
-  REQUIRE(code_of(queue->task_done()) == Code::kInvalid);
+  REQUIRE(code_of(queue->tasks().done()) == Code::kInvalid);
   REQUIRE(queue->stats().unfinished == 0);
 }
 
@@ -43,10 +43,10 @@ TEST_CASE("A queue that was shut down gives out what it has, takes no more, and 
   auto queue = new_queue(2);
   put(*queue, 1).value();
   put(*queue, 2, 200).value();
-  queue->shut_down(false, patience()).value();
+  queue->tasks().shut_down(false, patience()).value();
   REQUIRE(code_of(put(*queue, 3)) == Code::kShutDown);
-  REQUIRE_FALSE(queue->has_room());
-  REQUIRE(queue->can_put());  // it would not wait
+  REQUIRE_FALSE(queue->sending().has_room());
+  REQUIRE(queue->watchers().can_put());  // it would not wait
   REQUIRE(get(*queue).value() == 1);
   {
     Delivery delivery = take(*queue).value();
@@ -55,7 +55,6 @@ TEST_CASE("A queue that was shut down gives out what it has, takes no more, and 
   REQUIRE(get(*queue).value() == 2);  // it came back
   REQUIRE(code_of(get(*queue)) == Code::kShutDown);
   REQUIRE(code_of(take(*queue)) == Code::kShutDown);
-  REQUIRE(code_of(queue->get_many(3, patience())) == Code::kShutDown);
 }
 
 TEST_CASE("An immediate shutdown drops what is queued, counts it as done and gives its memory back") {
@@ -65,17 +64,17 @@ TEST_CASE("An immediate shutdown drops what is queued, counts it as done and giv
   Delivery returned = take(*queue).value();
   returned.nack(patience()).value();
   const std::uint64_t before = used_bytes(*queue->arena());
-  queue->shut_down(true, patience()).value();
+  queue->tasks().shut_down(true, patience()).value();
   REQUIRE(queue->size() == 0);
   REQUIRE(used_bytes(*queue->arena()) < before);
   REQUIRE(queue->stats().queued_bytes == 0);
   REQUIRE(code_of(get(*queue, no_wait())) == Code::kShutDown);
   REQUIRE(code_of(take(*queue, no_wait())) == Code::kShutDown);
-  REQUIRE(queue->unfinished_tasks() == 2);  // those that were received
-  queue->task_done().value();
-  queue->task_done().value();
-  REQUIRE(code_of(queue->task_done()) == Code::kInvalid);
-  REQUIRE(queue->join_tasks(no_wait()).ok());
+  REQUIRE(queue->tasks().unfinished() == 2);  // those that were received
+  queue->tasks().done().value();
+  queue->tasks().done().value();
+  REQUIRE(code_of(queue->tasks().done()) == Code::kInvalid);
+  REQUIRE(queue->tasks().join(no_wait()).ok());
   REQUIRE(queue->arena()->check() == "");
 }
 
@@ -86,8 +85,8 @@ TEST_CASE("A shutdown ends the waits of other processes") {
     Child getting([&] { return code_of(get(*empty, patience(60'000))) == Code::kShutDown; });
     Child putting([&] { return code_of(put(*full, 2, 1, patience(60'000))) == Code::kShutDown; });
     Child taking([&] { return code_of(take(*empty, patience(60'000))) == Code::kShutDown; });
-    empty->shut_down(discard, patience()).value();
-    full->shut_down(discard, patience()).value();
+    empty->tasks().shut_down(discard, patience()).value();
+    full->tasks().shut_down(discard, patience()).value();
     REQUIRE(getting.succeeded());
     REQUIRE(putting.succeeded());
     REQUIRE(taking.succeeded());
@@ -122,7 +121,7 @@ TEST_CASE("What was put before a shutdown is received exactly once, by however m
     });
   }
   while (received < 200) std::this_thread::yield();
-  queue->shut_down(false, patience()).value();
+  queue->tasks().shut_down(false, patience()).value();
   for (std::thread& thread : threads) thread.join();
   REQUIRE(wrong == 0);
   REQUIRE(received == sent);
@@ -130,8 +129,8 @@ TEST_CASE("What was put before a shutdown is received exactly once, by however m
 
 TEST_CASE("An end that one process has reserved is the others' again when it is released") {
   auto queue = new_queue(1);
-  queue->reserve(End::kReceiving, no_wait()).value();
-  REQUIRE(code_of(queue->reserve(End::kReceiving, no_wait())) == Code::kTimeout);
+  queue->tasks().reserve(End::kReceiving, no_wait()).value();
+  REQUIRE(code_of(queue->tasks().reserve(End::kReceiving, no_wait())) == Code::kTimeout);
   put(*queue, 1).value();
   Child other([&] {
     return code_of(get(*queue, no_wait())) == Code::kEmpty && code_of(take(*queue, no_wait())) == Code::kEmpty &&
@@ -141,15 +140,15 @@ TEST_CASE("An end that one process has reserved is the others' again when it is 
   REQUIRE(get(*queue, no_wait()).value() == 1);
   Child waiting([&] { return get(*queue, patience(60'000)).value() == 2; });
   put(*queue, 2).value();
-  REQUIRE(queue->release(End::kReceiving));
-  REQUIRE_FALSE(queue->release(End::kReceiving));
+  REQUIRE(queue->tasks().release(End::kReceiving));
+  REQUIRE_FALSE(queue->tasks().release(End::kReceiving));
   REQUIRE(waiting.succeeded());
 
-  queue->reserve(End::kSending, no_wait()).value();
+  queue->tasks().reserve(End::kSending, no_wait()).value();
   Child sender([&] { return code_of(put(*queue, 3, 1, no_wait())) == Code::kFull; });
   REQUIRE(sender.succeeded());
   put(*queue, 3).value();
-  REQUIRE(queue->release(End::kSending));
+  REQUIRE(queue->tasks().release(End::kSending));
 }
 
 TEST_CASE("A reservation ends with the process that made it") {
@@ -157,7 +156,7 @@ TEST_CASE("A reservation ends with the process that made it") {
   put(*queue, 1).value();
   Gate up;
   Child holder([&] {
-    queue->reserve(End::kReceiving, no_wait()).value();
+    queue->tasks().reserve(End::kReceiving, no_wait()).value();
     up.open();
     pause();
     return true;
@@ -166,13 +165,13 @@ TEST_CASE("A reservation ends with the process that made it") {
   REQUIRE(code_of(get(*queue, no_wait())) == Code::kEmpty);
   holder.kill_and_wait();
   REQUIRE(get(*queue, patience(60'000)).value() == 1);
-  queue->reserve(End::kReceiving, patience(60'000)).value();
+  queue->tasks().reserve(End::kReceiving, patience(60'000)).value();
 }
 
 TEST_CASE("The descriptor of the sending end is readable exactly while there is room") {
   auto queue = new_queue(2);
-  const int fd = queue->wake_fd(End::kSending).value();
-  REQUIRE(fd != queue->wake_fd(End::kReceiving).value());
+  const int fd = queue->watchers().wake_fd(End::kSending).value();
+  REQUIRE(fd != queue->watchers().wake_fd(End::kReceiving).value());
   REQUIRE(readable(fd));
   put(*queue, 1).value();
   REQUIRE(readable(fd));
@@ -183,7 +182,7 @@ TEST_CASE("The descriptor of the sending end is readable exactly while there is 
   REQUIRE(readable(fd));
   put(*queue, 3).value();
   REQUIRE_FALSE(readable(fd));
-  queue->shut_down(false, patience()).value();
+  queue->tasks().shut_down(false, patience()).value();
   REQUIRE(readable(fd));
 }
 
@@ -195,7 +194,7 @@ TEST_CASE("A queue is shut down although a sender and a receiver died with its l
       const memory::Identity dead = queue->arena()->reconciler().reserve_slot().value().identity;
       ChannelHeader& header = header_of(*queue);
       (which == End::kSending ? header.senders_lock : header.receivers_lock) = memory::kHeld | dead;
-      REQUIRE(queue->shut_down(discard, patience()).ok());
+      REQUIRE(queue->tasks().shut_down(discard, patience()).ok());
       REQUIRE(get(*queue, no_wait()).ok() == !discard);
       REQUIRE(code_of(get(*queue, no_wait())) == Code::kShutDown);
     }
@@ -204,7 +203,7 @@ TEST_CASE("A queue is shut down although a sender and a receiver died with its l
 
 TEST_CASE("A descriptor does not tell of a message that was received before its sender came to tell") {
   auto queue = new_queue(), answers = new_channel(queue->arena(), with_capacity(0, Ending::kNever));
-  const int fd = queue->wake_fd(End::kReceiving).value();
+  const int fd = queue->watchers().wake_fd(End::kReceiving).value();
   const std::uint64_t rounds = under_valgrind() ? 10 : 300;
   int told_late = 0;  // by a sender that had no processor for longer than it is waited for
   Child sender([&] {
@@ -231,25 +230,25 @@ TEST_CASE("A process killed anywhere in a shutdown leaves a queue that is open o
     auto queue = new_queue();
     for (std::uint64_t i = 0; i < 10; ++i) put(*queue, i, i % 2 == 0 ? 200 : 1).value();
     get(*queue).value();
-    queue->task_done().value();
-    killed = killed_at_change(n, [&] { queue->shut_down(true, patience()).value(); }) ? 1 : 0;
+    queue->tasks().done().value();
+    killed = killed_at_change(n, [&] { queue->tasks().shut_down(true, patience()).value(); }) ? 1 : 0;
     INFO("killed before change " << n);
     queue->arena()->participants().check(0);
     REQUIRE(queue->arena()->reconcile(patience()).ok());
-    if (!queue->is_shut_down()) {
+    if (!header_of(*queue).shutdown.load() != 0) {
       REQUIRE(queue->size() == 9);
       REQUIRE(put(*queue, 1).ok());
       continue;
     }
-    if (queue->unfinished_tasks() != 0) {  // so far only puts are refused
-      REQUIRE(queue->unfinished_tasks() == 9);
+    if (queue->tasks().unfinished() != 0) {  // so far only puts are refused
+      REQUIRE(queue->tasks().unfinished() == 9);
       REQUIRE(queue->size() == 9);
       REQUIRE(code_of(put(*queue, 1)) == Code::kShutDown);
-      queue->shut_down(true, patience()).value();
+      queue->tasks().shut_down(true, patience()).value();
     }
     REQUIRE(code_of(get(*queue, no_wait())) == Code::kShutDown);
     REQUIRE(queue->stats().queued_bytes == 0);
-    REQUIRE(queue->join_tasks(no_wait()).ok());
+    REQUIRE(queue->tasks().join(no_wait()).ok());
     REQUIRE(queue->arena()->check() == "");
   }
 }
@@ -262,8 +261,8 @@ TEST_CASE("A process killed anywhere in a reservation, or in ending it, leaves t
     put(*queue, 1).value();
     killed = killed_at_change(n, [&] {
       for (const End which : {End::kReceiving, End::kSending}) {
-        queue->reserve(which, patience()).value();
-        queue->release(which);
+        queue->tasks().reserve(which, patience()).value();
+        queue->tasks().release(which);
       }
     });
     INFO("killed before change " << n);
@@ -282,11 +281,11 @@ TEST_CASE("A process killed anywhere in reporting a task leaves it done or not")
     auto queue = new_queue();
     put(*queue, 1).value();
     put(*queue, 2).value();
-    killed = killed_at_change(n, [&] { queue->task_done().value(); }) ? 1 : 0;
-    const std::uint64_t unfinished = queue->unfinished_tasks();
+    killed = killed_at_change(n, [&] { queue->tasks().done().value(); }) ? 1 : 0;
+    const std::uint64_t unfinished = queue->tasks().unfinished();
     REQUIRE((unfinished == 1 || unfinished == 2));
-    for (std::uint64_t i = 0; i < unfinished; ++i) queue->task_done().value();
-    REQUIRE(queue->join_tasks(no_wait()).ok());
+    for (std::uint64_t i = 0; i < unfinished; ++i) queue->tasks().done().value();
+    REQUIRE(queue->tasks().join(no_wait()).ok());
   }
 }
 

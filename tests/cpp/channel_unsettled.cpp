@@ -1,6 +1,6 @@
 // A bound on what is taken and not settled, in all processes together.
-#include "channel/check.h"
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 
 using namespace shmtree;

@@ -6,6 +6,7 @@
 
 #include "format/segment.h"
 #include "schema/shmtree.capnp.h"
+#include "schema/shmtree.columns.h"
 #include "support/catch2.h"
 #include "support/frame_walk.h"
 #include "support/frames.h"
@@ -14,6 +15,7 @@ using namespace shmtree;
 using format::FrameReader;
 using format::Segment;
 using test::Bytes;
+namespace columns = format::schema;
 
 namespace {
 
@@ -58,10 +60,10 @@ struct List {
   std::size_t count = 0;
 };
 
-template <Segment::Size size, class T, std::size_t words_each = 1>
+template <Segment::Column column, class T>
 bool read_list(const Segment& segment, std::vector<List>& lists) {
   const T *begin = nullptr, *end = nullptr;
-  if (!segment.read_list<size, T, words_each>(lists.size(), begin, end)) return false;
+  if (!segment.read_list<column>(begin, end)) return false;
   lists.push_back({begin, static_cast<std::size_t>(end - begin)});
   return true;
 }
@@ -72,12 +74,12 @@ std::vector<List> with_segment(const Words& words) {
   if (!segment.read_root()) return {};
   std::vector<List> lists;
   const bool fits =
-      read_list<Segment::kBytes, char>(segment, lists) && read_list<Segment::kBytes, char>(segment, lists) &&
-      read_list<Segment::kWords, std::int64_t>(segment, lists) && read_list<Segment::kWords, double>(segment, lists) &&
-      read_list<Segment::kBytes, char>(segment, lists) && read_list<Segment::kStructs, std::uint64_t>(segment, lists) &&
-      read_list<Segment::kWords, std::uint64_t>(segment, lists) &&
-      read_list<Segment::kWords, std::int64_t>(segment, lists) &&
-      read_list<Segment::kStructs, format::External, 3>(segment, lists);
+      read_list<columns::kinds, char>(segment, lists) && read_list<columns::lengths, char>(segment, lists) &&
+      read_list<columns::ints, std::int64_t>(segment, lists) && read_list<columns::floats, double>(segment, lists) &&
+      read_list<columns::text, char>(segment, lists) && read_list<columns::arrays, std::uint64_t>(segment, lists) &&
+      read_list<columns::buffers, std::uint64_t>(segment, lists) &&
+      read_list<columns::views, std::int64_t>(segment, lists) &&
+      read_list<columns::externals, format::External>(segment, lists);
   return fits ? lists : std::vector<List>();
 }
 

@@ -71,7 +71,7 @@ class Scene {
       array_ = arena_->hold_new(arena_->allocate(9000, BlockKind::kArray, no_wait()).value()).value();
       for (int i = 0; i < 12; ++i) expect(put(*channel, i % 3 == 2));
       channel->take(no_wait())->nack(no_wait()).value();
-      channel->grant(End::kSending).value();
+      channel->membership().grant(End::kSending).value();
     }
     living_ = arena_->reconciler().reserve_slot().value();
     static_cast<void>(arena_->reconciler().reserve_slot().value());  // closed at once: one that was killed
@@ -212,45 +212,49 @@ class Scene {
   }
   void ask(Channel& channel) {
     channel.size();
-    channel.has_room();
-    channel.can_put();
+    channel.sending().has_room();
+    channel.watchers().can_put();
     channel.ready();
-    channel.has_ended();
+    channel.ends().is_over(End::kSending);
     channel.stats();
-    channel.pending_acks(no_wait());
-    channel.wait_for_ack({}, no_wait()).ok();
-    channel.wait_for_ack(0, no_wait()).ok();
-    channel.wait_for_room(5000, no_wait()).ok();
+    channel.acks().pending();
+    channel.acks().wait({}, no_wait()).ok();
+    channel.acks().wait(0, no_wait()).ok();
+    channel.sending().wait_for_room(5000, no_wait()).ok();
   }
   void queue(Channel& channel) {
-    channel.task_done().ok();
-    channel.join_tasks(no_wait()).ok();
-    channel.unfinished_tasks();
-    if (channel.reserve(End::kReceiving, no_wait())) channel.release(End::kReceiving);
-    if (channel.reserve(End::kSending, no_wait())) channel.release(End::kSending);
+    channel.tasks().done().ok();
+    channel.tasks().join(no_wait()).ok();
+    channel.tasks().unfinished();
+    if (channel.tasks().reserve(End::kReceiving, no_wait())) channel.tasks().release(End::kReceiving);
+    if (channel.tasks().reserve(End::kSending, no_wait())) channel.tasks().release(End::kSending);
   }
   void ends(Channel& channel) {
-    auto grant = channel.grant(End::kReceiving);
-    channel.join_for(living_.identity, End::kReceiving);
-    channel.wake_all();
-    if (grant) channel.claim(*grant, End::kReceiving);
+    auto grant = channel.membership().grant(End::kReceiving);
+    channel.membership().join_for(living_.identity, End::kReceiving);
+    channel.watchers().wake_all();
+    if (grant) channel.membership().claim(*grant, End::kReceiving);
     channel.leave(End::kSending);
     channel.join(End::kSending).ok();
   }
   void many(Channel& channel) {
-    auto messages = channel.get_many(5, no_wait());
-    if (messages) {
-      for (auto& message : *messages) look(message);
-    }
+    get_several(channel, 5);
     channel::Outgoing out[20];
     const std::byte frame[8]{};
     for (auto& message : out) message.inline_frame = frame;
-    channel.put_many(out, no_wait()).ok();
-    messages = channel.get_many(100, no_wait());
+    channel.sending().put_many(out, no_wait()).ok();
+    get_several(channel, 100);
+  }
+  void get_several(Channel& channel, int most) {
+    for (int i = 0; i < most; ++i) {
+      auto message = channel.get(no_wait());
+      if (!message) return;
+      look(*message);
+    }
   }
   void shut_down(Channel& channel) {
-    channel.shut_down(false, no_wait()).ok();
-    channel.shut_down(true, no_wait()).ok();
+    channel.tasks().shut_down(false, no_wait()).ok();
+    channel.tasks().shut_down(true, no_wait()).ok();
     channel.get(no_wait()).ok();
   }
   void attach() {

@@ -16,7 +16,7 @@ class Encoder;
 struct ClassInfo;
 
 // Encodes one object of exactly the class of `info`. See Encoder for what false means.
-using EncodeHandler = bool (*)(Encoder& encoder, PyObject* object, const ClassInfo& info);
+using EncodeHandler = bool(Encoder& encoder, PyObject* object, const ClassInfo& info);
 
 enum class ClassShape : std::uint8_t {
   kOther,
@@ -30,7 +30,7 @@ enum class ClassShape : std::uint8_t {
 struct ClassInfo {
   PyTypeObject* type = nullptr;  // borrowed; `guard` tells whether it still lives
   PyObject* guard = nullptr;     // a weak reference to it
-  EncodeHandler encode = nullptr;
+  EncodeHandler* encode = nullptr;
   ClassShape shape = ClassShape::kOther;
   bool found_by_name = false;  // its module has it under its name, or it is registered
   std::string name{};          // "module:qualname"

@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <iterator>
 
+#include "bindings/codec/datetime_api.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/cpython/gil.h"
-// After python_api.h, which sets Python.h up.
-#include <datetime.h>
 
 namespace shmtree::python {
 namespace {
@@ -22,7 +21,7 @@ PyObject* dataclass_setstate = nullptr;
 
 struct Standard {
   std::string_view name;
-  EncodeHandler encode;
+  EncodeHandler* encode;
 };
 
 constexpr Standard kStandard[] = {
@@ -45,10 +44,10 @@ constexpr Standard kStandard[] = {
     {"torch.nn.parameter:Parameter", encode_parameter},
 };
 
-EncodeHandler builtin_handler(PyTypeObject* type) {
+EncodeHandler* builtin_handler(PyTypeObject* type) {
   struct Builtin {
     const PyTypeObject* type;
-    EncodeHandler encode;
+    EncodeHandler* encode;
   };
   const Builtin builtins[] = {
       {&PySet_Type, encode_set},
@@ -185,10 +184,9 @@ PyObject* optional_attribute(PyObject* module, const char* name) {
 }  // namespace
 
 bool init_class_shapes() {
-  PyDateTime_IMPORT;
   Ref enums(PyImport_ImportModule("enum"));
   Ref dataclasses(PyImport_ImportModule("dataclasses"));
-  if (!PyDateTimeAPI || !enums || !dataclasses) return false;
+  if (!have_datetime() || !enums || !dataclasses) return false;
   enum_type = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(enums.get(), "Enum"));
   dataclass_fields = PyObject_GetAttrString(dataclasses.get(), "fields");
   if (!enum_type || !dataclass_fields) return false;

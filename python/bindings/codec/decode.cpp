@@ -243,37 +243,25 @@ PyObject* Decoder::float_list() {
 
 // --- the whole -------------------------------------------------------------------------------------------------------
 
-namespace {
+namespace {}  // namespace
 
-void raise_from_frame(const Error& error) {
-  if (error.code != Code::kCorrupt) {
-    raise(error);
-  } else if (!PyErr_Occurred()) {
-    PyErr_SetString(error_types().corrupt_message, error.message.c_str());  // which ticket, whoever moves frames knows
-  }
+bool parse_copy_policy(PyObject* value, CopyPolicy* policy) {
+  *policy = CopyPolicy::kAuto;
+  if (!value || value == Py_None) return true;
+  const int copy = PyObject_IsTrue(value);
+  *policy = copy ? CopyPolicy::kAll : CopyPolicy::kNone;
+  return copy >= 0;
 }
-
-}  // namespace
 
 PyObject* decode(std::span<const std::byte> frame, DecodeContext& context) {
   Result<format::FrameReader> opened = format::FrameReader::open(frame);
-  if (!opened.ok()) {
-    raise_from_frame(opened.error());
-    return nullptr;
-  }
+  if (!opened.ok()) return raise_from_frame(opened.error());
   format::FrameReader& reader = *opened;
   Decoder decoder(reader, context);
   Ref made(decoder.node());
-  if (!made) {
-    raise_from_frame(reader.error());
-    return nullptr;
-  }
+  if (!made) return raise_from_frame(reader.error());
   const Status finished = reader.finish();
-  if (!finished.ok()) {
-    raise_from_frame(finished.error());
-    return nullptr;
-  }
-  return made.release();
+  return finished.ok() ? made.release() : raise_from_frame(finished.error());
 }
 
 }  // namespace shmtree::python

@@ -17,6 +17,9 @@ enum class CopyPolicy : std::uint8_t {
   kNone,  // every array is a view
 };
 
+// What a call's argument `copy` says; null and None: kAuto. False with a Python error set.
+bool parse_copy_policy(PyObject* value, CopyPolicy* policy);
+
 inline constexpr std::uint64_t kSmallMessageBytes = 16 << 10;
 inline constexpr std::uint64_t kSmallArrayBytes = 4 << 10;
 

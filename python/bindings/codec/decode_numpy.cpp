@@ -3,9 +3,9 @@
 
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/dtypes.h"
-#include "bindings/codec/leaves.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/large_copy.h"
+#include "bindings/cpython/package.h"
 #include "bindings/objects/lease.h"
 
 namespace shmtree::python {
@@ -15,10 +15,6 @@ static_assert(sizeof(npy_intp) == sizeof(std::int64_t), "shapes and strides are 
 
 const npy_intp* as_intp(const std::int64_t* values) noexcept {
   return reinterpret_cast<const npy_intp*>(values);
-}
-
-PyArrayObject* as_array(PyObject* object) noexcept {
-  return reinterpret_cast<PyArrayObject*>(object);
 }
 
 // The alignment that no element type exceeds; buffers have it unless the frame itself lies badly.
@@ -198,23 +194,9 @@ PyObject* decode_masked_array(Decoder& decoder) {
   if (hard > 1) decoder.in.fail("a masked array has an unknown flag");
   if (!fill || decoder.in.failed()) return nullptr;
   return decoder.corrupt_unless(
-      call_python(leaf_functions().masked_build, data.get(), mask.get(), fill.get(), hard ? Py_True : Py_False),
+      call_python(package().masked_build, data.get(), mask.get(), fill.get(), hard ? Py_True : Py_False),
       "a masked array's parts do not fit together");
 }
-
-namespace {
-
-Ref tuple_of(const std::int64_t* values, std::size_t count) {
-  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(count)));
-  for (std::size_t i = 0; tuple && i < count; ++i) {
-    PyObject* value = PyLong_FromLongLong(values[i]);
-    if (!value) return Ref();
-    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), value);
-  }
-  return tuple;
-}
-
-}  // namespace
 
 PyObject* decode_tensor(Decoder& decoder) {
   const std::uint64_t flags = decoder.in.next_length();
@@ -228,11 +210,11 @@ PyObject* decode_tensor(Decoder& decoder) {
   }
   const auto [low, high] = info.nbytes == 0 ? std::pair<std::int64_t, std::int64_t>{} : Decoder::extent_of(info);
   Ref memory(decoder.memory(info, low, high - low));
-  Ref shape = tuple_of(info.shape, info.ndim);
-  Ref strides = is_strided ? tuple_of(info.strides, info.ndim) : Ref::borrow(Py_None);
+  Ref shape = tuple_of(std::span<const std::int64_t>(info.shape, info.ndim));
+  Ref strides = is_strided ? tuple_of(std::span<const std::int64_t>(info.strides, info.ndim)) : Ref::borrow(Py_None);
   if (!memory || !shape || !strides) return nullptr;
   return decoder.corrupt_unless(
-      PyObject_CallFunction(leaf_functions().tensor_build, "OiiOOL", memory.get(), static_cast<int>(info.dtype),
+      PyObject_CallFunction(package().tensor_build, "OiiOOL", memory.get(), static_cast<int>(info.dtype),
                             static_cast<int>(flags), shape.get(), strides.get(),
                             static_cast<long long>(info.nbytes == 0 ? 0 : info.offset - low)),
       "a tensor cannot be made of it");

@@ -1,10 +1,9 @@
 #include <climits>
 
+#include "bindings/codec/datetime_api.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/standard_classes.h"
 #include "bindings/cpython/gil.h"
-// After python_api.h, which sets Python.h up.
-#include <datetime.h>
 
 namespace shmtree::python {
 namespace {
@@ -18,12 +17,6 @@ struct Day {
 struct TimeOfDay {
   int hour, minute, second, microsecond;
 };
-
-// Fills in the static pointer of this file on first use.
-bool have_datetime() {
-  if (!PyDateTimeAPI) PyDateTime_IMPORT;
-  return PyDateTimeAPI != nullptr;
-}
 
 // Whether such a day exists, datetime decides.
 Day next_day(Decoder& decoder) {

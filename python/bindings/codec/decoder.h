@@ -103,44 +103,24 @@ class Decoder {
 };
 
 // By file.
+using DecodeHandler = PyObject*(Decoder& decoder);
+
 PyObject* decode_str(Decoder& decoder, std::string_view text);  // decode_scalars.cpp
-PyObject* decode_long_str(Decoder& decoder);
-PyObject* decode_big_int(Decoder& decoder);
-PyObject* decode_long_bytes(Decoder& decoder);
 PyObject* decode_bytearray(Decoder& decoder, bool is_long);
-PyObject* decode_memoryview(Decoder& decoder);
-PyObject* decode_range(Decoder& decoder);
-PyObject* decode_slice(Decoder& decoder);
+DecodeHandler decode_long_str, decode_big_int, decode_long_bytes, decode_memoryview, decode_range, decode_slice;
 
 PyObject* decode_set(Decoder& decoder, bool frozen);  // decode_containers.cpp
-PyObject* decode_deque(Decoder& decoder);
-PyObject* decode_default_dict(Decoder& decoder);
-PyObject* decode_counter(Decoder& decoder);
 PyObject* decode_ordered_dict(Decoder& decoder, bool str_keys);
 bool decode_pairs(Decoder& decoder, PyObject* dict, bool str_keys);
+DecodeHandler decode_deque, decode_default_dict, decode_counter;
 
-PyObject* decode_date(Decoder& decoder);  // decode_stdlib.cpp
-PyObject* decode_time(Decoder& decoder);
-PyObject* decode_datetime(Decoder& decoder);
-PyObject* decode_timedelta(Decoder& decoder);
-PyObject* decode_timezone(Decoder& decoder);
-PyObject* decode_timezone_utc(Decoder& decoder);
-PyObject* decode_zoneinfo(Decoder& decoder);
-PyObject* decode_decimal(Decoder& decoder);
-PyObject* decode_fraction(Decoder& decoder);
-PyObject* decode_uuid(Decoder& decoder);
-PyObject* decode_path(Decoder& decoder);
+DecodeHandler decode_date, decode_time, decode_datetime, decode_timedelta, decode_timezone;  // decode_stdlib.cpp
+DecodeHandler decode_timezone_utc, decode_zoneinfo, decode_decimal, decode_fraction, decode_uuid, decode_path;
 
-PyObject* decode_numpy_scalar(Decoder& decoder);  // decode_numpy.cpp
-PyObject* decode_dtype(Decoder& decoder);
-PyObject* decode_masked_array(Decoder& decoder);
-PyObject* decode_tensor(Decoder& decoder);
+DecodeHandler decode_numpy_scalar, decode_dtype, decode_masked_array, decode_tensor;  // decode_numpy.cpp
 
-PyObject* decode_namedtuple(Decoder& decoder);  // decode_classes.cpp
-PyObject* decode_dataclass(Decoder& decoder);
-PyObject* decode_enum(Decoder& decoder, bool by_value);
-PyObject* decode_global(Decoder& decoder);
-PyObject* decode_registered(Decoder& decoder);
+PyObject* decode_enum(Decoder& decoder, bool by_value);  // decode_classes.cpp
 PyObject* decode_pickle(Decoder& decoder, bool is_long);
+DecodeHandler decode_namedtuple, decode_dataclass, decode_global, decode_registered;
 
 }  // namespace shmtree::python

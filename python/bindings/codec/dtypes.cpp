@@ -17,9 +17,6 @@ std::array<PyArray_Descr*, kMaxDType + 1> descr_by_code{};
 std::array<PyArray_Descr*, kPlainTypes> descr_by_number{};
 std::array<DType, kPlainTypes> code_by_number{};
 
-PyObject* describe_function = nullptr;
-PyObject* parse_function = nullptr;
-
 DType integer_code(int bytes, bool is_signed) noexcept {
   switch (bytes) {
     case 1: return is_signed ? DType::kInt8 : DType::kUInt8;
@@ -100,7 +97,7 @@ std::string_view view_of(PyObject* text) {
 
 }  // namespace
 
-bool init_dtypes() {
+void init_dtypes() {
   enter(NPY_BOOL, DType::kBool);
   // long before long long, int before long: the names np.int64 and np.int32 stand for.
   enter(NPY_LONG, integer_code(sizeof(long), true));
@@ -118,11 +115,6 @@ bool init_dtypes() {
   enter(NPY_DOUBLE, DType::kFloat64);
   enter(NPY_CFLOAT, DType::kComplex64);
   enter(NPY_CDOUBLE, DType::kComplex128);
-  Ref module(PyImport_ImportModule("shmtree._dtypes"));
-  if (!module) return false;
-  describe_function = PyObject_GetAttrString(module.get(), "describe");
-  parse_function = PyObject_GetAttrString(module.get(), "parse");
-  return describe_function && parse_function;
 }
 
 DType dtype_code(PyArray_Descr* descr) noexcept {
@@ -143,7 +135,8 @@ PyArray_Descr* descr_of(DType code) noexcept {
 bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::string_view* text) {
   *owner = described_before(descr, with_objects);
   if (!*owner) {
-    *owner = Ref(call_python(describe_function, reinterpret_cast<PyObject*>(descr), with_objects ? Py_True : Py_False));
+    *owner = Ref(
+        call_python(package().describe_dtype, reinterpret_cast<PyObject*>(descr), with_objects ? Py_True : Py_False));
     if (!*owner) return false;
     remember(descr, with_objects, owner->get());
   }
@@ -155,7 +148,7 @@ Ref parse_dtype(std::string_view text) {
   std::string key(text);
   if (Ref known = parsed_before(key)) return known;
   Ref argument(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "strict"));
-  Ref descr(argument ? call_python(parse_function, argument.get()) : nullptr);
+  Ref descr(argument ? call_python(package().parse_dtype, argument.get()) : nullptr);
   if (!descr) {
     raise_corrupt_from_current("The frame is corrupt: it describes a dtype that NumPy does not know");
     return Ref();

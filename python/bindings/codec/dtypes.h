@@ -10,8 +10,8 @@
 
 namespace shmtree::python {
 
-// False with a Python error set.
-bool init_dtypes();
+// Once, before the rest.
+void init_dtypes();
 
 // kOther for everything that is not a plain little-endian number.
 DType dtype_code(PyArray_Descr* descr) noexcept;

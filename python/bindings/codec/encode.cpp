@@ -51,11 +51,8 @@ void EncodeSession::start_over(const EncodeOptions& options) {
 bool EncodeSession::encode(PyObject* object, const EncodeOptions& options) {
   if (!walk(object, options)) return false;
   const Status finished = builder_.finish();
-  if (!finished.ok()) {
-    raise(finished.error());
-    return false;
-  }
-  return true;
+  if (!finished.ok()) raise(finished.error());
+  return finished.ok();
 }
 
 // --- the walk --------------------------------------------------------------------------------------------------------
@@ -65,7 +62,7 @@ bool Encoder::node(PyObject* object) {
   if (type == &PyUnicode_Type) return text(object);
   if (type == &PyFloat_Type) return out.add_float_node(PyFloat_AS_DOUBLE(object)), true;
   if (type == &PyLong_Type) return integer(object);
-  if (type == &PyArray_Type) return array(reinterpret_cast<PyArrayObject*>(object));
+  if (type == &PyArray_Type) return array(as_array(object));
   if (type == &PyDict_Type) return dict(object);
   if (type == &PyBool_Type) return out.add_bool_node(object == Py_True), true;
   if (object == Py_None) return out.add_none_node(), true;
@@ -183,8 +180,7 @@ bool Encoder::dict(PyObject* value) {
     return pairs(value) && leave();
   }
   const Py_ssize_t count = PyDict_GET_SIZE(value);
-  out.add_kind(Kind::kStrDict);
-  out.add_length(static_cast<std::size_t>(count));
+  out.begin_node(Kind::kStrDict, count);
   for (; more != 0; more = PyDict_Next(value, &position, &key, &item)) {
     if (sent == count) return changed_while_sent(value);
     if (!try_name(key)) return unfit_key(value);
@@ -223,8 +219,7 @@ bool Encoder::list(PyObject* value) {
   const CriticalSection alone(value);
   if (number_list(value)) return leave();
   const Py_ssize_t count = PyList_GET_SIZE(value);
-  out.add_kind(Kind::kList);
-  out.add_length(static_cast<std::size_t>(count));
+  out.begin_node(Kind::kList, count);
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (PyList_GET_SIZE(value) != count) return changed_while_sent(value);
     if (!child(PyList_GET_ITEM(value, i))) return false;
@@ -243,14 +238,12 @@ bool Encoder::number_list(PyObject* value) {
     if (Py_TYPE(PyList_GET_ITEM(value, i)) != type) return false;
   }
   if (type == &PyFloat_Type) {
-    out.add_kind(Kind::kFloatList);
-    out.add_length(static_cast<std::size_t>(count));
+    out.begin_node(Kind::kFloatList, count);
     for (Py_ssize_t i = 0; i < count; ++i) out.add_float(PyFloat_AS_DOUBLE(PyList_GET_ITEM(value, i)));
     return true;
   }
   const format::FrameBuilder::Mark mark = out.mark();
-  out.add_kind(Kind::kIntList);
-  out.add_length(static_cast<std::size_t>(count));
+  out.begin_node(Kind::kIntList, count);
   for (Py_ssize_t i = 0; i < count; ++i) {
     int overflow = 0;
     const long long number = PyLong_AsLongLongAndOverflow(PyList_GET_ITEM(value, i), &overflow);
@@ -266,8 +259,7 @@ bool Encoder::number_list(PyObject* value) {
 bool Encoder::tuple(PyObject* value) {
   if (!enter(value)) return false;
   const Py_ssize_t count = PyTuple_GET_SIZE(value);
-  out.add_kind(Kind::kTuple);
-  out.add_length(static_cast<std::size_t>(count));
+  out.begin_node(Kind::kTuple, count);
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (!child(PyTuple_GET_ITEM(value, i))) return false;
   }

@@ -24,8 +24,7 @@ bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
 bool set_of(Encoder& encoder, PyObject* value, Kind kind) {
   if (!encoder.enter(value)) return false;
   const Py_ssize_t count = PySet_GET_SIZE(value);
-  encoder.out.add_kind(kind);
-  encoder.out.add_length(static_cast<std::size_t>(count));
+  encoder.out.begin_node(kind, count);
   return items(encoder, value, count) && encoder.leave();
 }
 
@@ -57,8 +56,7 @@ bool encode_deque(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const Py_ssize_t count = PyObject_Size(value);
   if (count < 0 || PyErr_Occurred()) return false;
   if (!encoder.enter(value)) return false;
-  encoder.out.add_kind(Kind::kDeque);
-  encoder.out.add_length(static_cast<std::size_t>(count));
+  encoder.out.begin_node(Kind::kDeque, count);
   encoder.out.add_length(static_cast<std::size_t>(maxlen) + 1);
   return items(encoder, value, count) && encoder.leave();
 }
@@ -68,8 +66,7 @@ bool encode_ordered_dict(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (plain <= 0) return plain == 0 && encoder.needs_pickle(value);
   if (!encoder.enter(value)) return false;
   const Py_ssize_t count = PyDict_GET_SIZE(value);
-  encoder.out.add_kind(Kind::kOrderedDict);
-  encoder.out.add_length(static_cast<std::size_t>(count));
+  encoder.out.begin_node(Kind::kOrderedDict, count);
   // Its own order: that of the dict inside is another one after move_to_end().
   Ref iterator(PyObject_GetIter(value));
   if (!iterator) return false;

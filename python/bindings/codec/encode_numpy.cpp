@@ -3,8 +3,8 @@
 
 #include "bindings/codec/dtypes.h"
 #include "bindings/codec/encoder.h"
-#include "bindings/codec/leaves.h"
 #include "bindings/cpython/gil.h"
+#include "bindings/cpython/package.h"
 #include "bindings/objects/lease.h"
 #include "bindings/objects/loan.h"
 
@@ -93,15 +93,14 @@ bool Encoder::array(PyArrayObject* array) {
 bool encode_numpy_scalar(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   Ref boxed(PyArray_FromScalar(value, nullptr));
   if (!boxed) return false;
-  auto* array = reinterpret_cast<PyArrayObject*>(boxed.get());
+  auto* array = as_array(boxed.get());
   PyArray_Descr* descr = PyArray_DESCR(array);
   if (descr->typeobj != info.type) return encoder.needs_pickle(value);
   const DType code = dtype_code(descr);
   std::string_view description;
   if (code == DType::kOther && !describe(encoder, value, descr, false, &description)) return false;
   const auto bytes = static_cast<std::size_t>(PyArray_ITEMSIZE(array));
-  encoder.out.add_kind(Kind::kNumpyScalar);
-  encoder.out.add_length(static_cast<std::uint64_t>(code));
+  encoder.out.begin_node(Kind::kNumpyScalar, code);
   if (code == DType::kOther) {
     encoder.out.add_name(description);
     encoder.out.add_length(bytes);
@@ -115,14 +114,13 @@ bool encode_dtype(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const DType code = dtype_code(descr);
   std::string_view description;
   if (code == DType::kOther && !describe(encoder, value, descr, true, &description)) return false;
-  encoder.out.add_kind(Kind::kDType);
-  encoder.out.add_length(static_cast<std::uint64_t>(code));
+  encoder.out.begin_node(Kind::kDType, code);
   if (code == DType::kOther) encoder.out.add_name(description);
   return true;
 }
 
 bool encode_masked_array(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  Ref parts(call_python(leaf_functions().masked_parts, value));
+  Ref parts(call_python(package().masked_parts, value));
   if (!parts) return false;
   if (parts.get() == Py_None) return encoder.needs_pickle(value);
   PyObject *data = nullptr, *mask = nullptr, *fill = nullptr;
@@ -156,7 +154,7 @@ void lend_tensor(Encoder& encoder, format::ArraySource& source) {
 // What leaves.device_leaf() says is to be sent in place of memory of a device.
 bool device_leaf(Encoder& encoder, PyObject* value) {
   Ref home(encoder.options().loans ? encoder.options().loans->home() : Ref::borrow(Py_None));
-  Ref leaf(home ? call_python(leaf_functions().device_leaf, value, home.get()) : nullptr);
+  Ref leaf(home ? call_python(package().device_leaf, value, home.get()) : nullptr);
   if (!leaf) return false;
   if (leaf.get() == Py_None) return encoder.needs_pickle(value);
   encoder.keep(Ref::borrow(leaf.get()));
@@ -166,7 +164,7 @@ bool device_leaf(Encoder& encoder, PyObject* value) {
 // A tensor as leaves.tensor_parts() takes it apart.
 bool tensor(Encoder& encoder, PyObject* value, std::uint64_t flags) {
   if (encoder.is_again(value)) return encoder.met_again(value);
-  Ref parts(call_python(leaf_functions().tensor_parts, value));
+  Ref parts(call_python(package().tensor_parts, value));
   if (!parts) return false;
   if (parts.get() == Py_None) return device_leaf(encoder, value);
   PyObject *owner = nullptr, *shape = nullptr, *strides = nullptr;
@@ -193,8 +191,7 @@ bool tensor(Encoder& encoder, PyObject* value, std::uint64_t flags) {
   source.order = strides == Py_None ? format::Order::kC : format::Order::kStrided;
   source.may_share = true;
   if (encoder.options().loans) lend_tensor(encoder, source);
-  encoder.out.add_kind(Kind::kTensor);
-  encoder.out.add_length(flags | static_cast<std::uint64_t>(requires_grad));
+  encoder.out.begin_node(Kind::kTensor, flags | static_cast<std::uint64_t>(requires_grad));
   encoder.out.add_array(source);
   encoder.keep(Ref::borrow(owner));
   return true;

@@ -32,13 +32,13 @@ bool encode_memoryview(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const std::string_view got = PyMemoryView_GET_BUFFER(round_trip.get())->format;
   // An array knows no difference between the C types of the same size.
   const bool same = format == got || (format == "q" && got == "l") || (format == "Q" && got == "L");
-  if (!same || PyArray_DESCR(reinterpret_cast<PyArrayObject*>(array.get()))->type_num == NPY_OBJECT) {
+  if (!same || PyArray_DESCR(as_array(array.get()))->type_num == NPY_OBJECT) {
     PyErr_Format(PyExc_TypeError, "A memoryview of format '%s' cannot be sent", want->format);
     return false;
   }
   encoder.out.add_kind(Kind::kMemoryView);
   encoder.keep(Ref::borrow(array.get()));
-  return encoder.array(reinterpret_cast<PyArrayObject*>(array.get()));
+  return encoder.array(as_array(array.get()));
 }
 
 bool encode_ellipsis(Encoder& encoder, PyObject*, const ClassInfo&) {

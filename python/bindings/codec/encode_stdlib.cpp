@@ -1,17 +1,10 @@
 // datetime, decimal, fractions, uuid, pathlib, zoneinfo.
+#include "bindings/codec/datetime_api.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/cpython/gil.h"
-// After python_api.h, which sets Python.h up.
-#include <datetime.h>
 
 namespace shmtree::python {
 namespace {
-
-// Fills in the static pointer of this file on first use.
-bool have_datetime() {
-  if (!PyDateTimeAPI) PyDateTime_IMPORT;
-  return PyDateTimeAPI != nullptr;
-}
 
 std::int64_t day_number(PyObject* date) {
   return std::int64_t{PyDateTime_GET_YEAR(date)} << 9 | std::int64_t{PyDateTime_GET_MONTH(date)} << 5 |
@@ -43,8 +36,7 @@ bool string(Encoder& encoder, PyObject* str) {
 bool path_of(Encoder& encoder, PyObject* value, std::uint64_t flavour) {
   Ref text(staying([=] { return PyObject_Str(value); }));
   if (!text) return false;
-  encoder.out.add_kind(Kind::kPath);
-  encoder.out.add_length(flavour);
+  encoder.out.begin_node(Kind::kPath, flavour);
   return string(encoder, text.get());
 }
 

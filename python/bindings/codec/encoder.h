@@ -95,44 +95,19 @@ bool is_plain_tuple(PyObject* tuple);
 
 // Handlers, by file.
 bool encode_big_int(Encoder& encoder, PyObject* value);  // encode_scalars.cpp
-bool encode_complex(Encoder&, PyObject*, const ClassInfo&);
-bool encode_memoryview(Encoder&, PyObject*, const ClassInfo&);
-bool encode_ellipsis(Encoder&, PyObject*, const ClassInfo&);
-bool encode_not_implemented(Encoder&, PyObject*, const ClassInfo&);
-bool encode_range(Encoder&, PyObject*, const ClassInfo&);
-bool encode_slice(Encoder&, PyObject*, const ClassInfo&);
+EncodeHandler encode_complex, encode_memoryview, encode_ellipsis, encode_not_implemented, encode_range, encode_slice;
 
-bool encode_set(Encoder&, PyObject*, const ClassInfo&);  // encode_containers.cpp
-bool encode_frozenset(Encoder&, PyObject*, const ClassInfo&);
-bool encode_deque(Encoder&, PyObject*, const ClassInfo&);
-bool encode_ordered_dict(Encoder&, PyObject*, const ClassInfo&);
-bool encode_default_dict(Encoder&, PyObject*, const ClassInfo&);
-bool encode_counter(Encoder&, PyObject*, const ClassInfo&);
+EncodeHandler encode_set, encode_frozenset, encode_deque;  // encode_containers.cpp
+EncodeHandler encode_ordered_dict, encode_default_dict, encode_counter;
 
-bool encode_date(Encoder&, PyObject*, const ClassInfo&);  // encode_stdlib.cpp
-bool encode_time(Encoder&, PyObject*, const ClassInfo&);
-bool encode_datetime(Encoder&, PyObject*, const ClassInfo&);
-bool encode_timedelta(Encoder&, PyObject*, const ClassInfo&);
-bool encode_timezone(Encoder&, PyObject*, const ClassInfo&);
-bool encode_zoneinfo(Encoder&, PyObject*, const ClassInfo&);
-bool encode_decimal(Encoder&, PyObject*, const ClassInfo&);
-bool encode_fraction(Encoder&, PyObject*, const ClassInfo&);
-bool encode_uuid(Encoder&, PyObject*, const ClassInfo&);
-bool encode_path(Encoder&, PyObject*, const ClassInfo&);
-bool encode_pure_posix_path(Encoder&, PyObject*, const ClassInfo&);
-bool encode_pure_windows_path(Encoder&, PyObject*, const ClassInfo&);
+EncodeHandler encode_date, encode_time, encode_datetime, encode_timedelta, encode_timezone;  // encode_stdlib.cpp
+EncodeHandler encode_zoneinfo, encode_decimal, encode_fraction, encode_uuid;
+EncodeHandler encode_path, encode_pure_posix_path, encode_pure_windows_path;
 
-bool encode_numpy_scalar(Encoder&, PyObject*, const ClassInfo&);  // encode_numpy.cpp
-bool encode_dtype(Encoder&, PyObject*, const ClassInfo&);
-bool encode_masked_array(Encoder&, PyObject*, const ClassInfo&);
-bool encode_tensor(Encoder&, PyObject*, const ClassInfo&);
-bool encode_parameter(Encoder&, PyObject*, const ClassInfo&);
-bool encode_device_array(Encoder&, PyObject*, const ClassInfo&);
+EncodeHandler encode_numpy_scalar, encode_dtype, encode_masked_array;  // encode_numpy.cpp
+EncodeHandler encode_tensor, encode_parameter, encode_device_array;
 
-bool encode_namedtuple(Encoder&, PyObject*, const ClassInfo&);  // encode_classes.cpp
-bool encode_dataclass(Encoder&, PyObject*, const ClassInfo&);
-bool encode_enum(Encoder&, PyObject*, const ClassInfo&);
-bool encode_registered(Encoder&, PyObject*, const ClassInfo&);
-bool encode_unknown(Encoder&, PyObject*, const ClassInfo&);
+EncodeHandler encode_namedtuple, encode_dataclass, encode_enum, encode_registered,
+    encode_unknown;  // encode_classes.cpp
 
 }  // namespace shmtree::python

@@ -9,6 +9,7 @@
 #include "bindings/codec/describe.h"
 #include "bindings/codec/encode.h"
 #include "bindings/codec/pickle_support.h"
+#include "bindings/cpython/arguments.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
@@ -20,63 +21,23 @@
 namespace shmtree::python {
 namespace {
 
-// The values of a call's keyword arguments. False with TypeError set.
-struct Keyword {
-  const char* name;
-  PyObject** value;  // borrowed
-};
-
-template <std::size_t N>
-bool take_keywords(const char* function, PyObject* const* values, PyObject* names, const Keyword (&known)[N]) {
-  const Py_ssize_t count = names ? PyTuple_GET_SIZE(names) : 0;
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject* name = PyTuple_GET_ITEM(names, i);
-    const Keyword* match = nullptr;
-    for (const Keyword& keyword : known) {
-      if (PyUnicode_CompareWithASCIIString(name, keyword.name) == 0) match = &keyword;
-    }
-    if (!match || *match->value) {
-      PyErr_Format(PyExc_TypeError, match ? "%s() got '%U' twice" : "%s() got an unexpected argument '%U'", function,
-                   name);
-      return false;
-    }
-    *match->value = values[i];
-  }
-  return true;
-}
-
-// 1, 0, or -1 with an error.
-int truth(PyObject* value, int otherwise) {
-  return value ? PyObject_IsTrue(value) : otherwise;
-}
-
 PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
-  PyObject* object = nargs > 0 ? args[0] : nullptr;
-  PyObject* allow = nargs > 1 ? args[1] : nullptr;
-  if (names && !take_keywords("pack", args + nargs, names, {{"obj", &object}, {"allow_pickle", &allow}}))
-    return nullptr;
-  if (!object || nargs > 2) {
-    PyErr_SetString(PyExc_TypeError, "pack() takes an object and allow_pickle");
-    return nullptr;
-  }
-  const int allow_pickle = truth(allow, 1);
+  static constexpr Signature<2> kSignature{"pack", {"obj", "allow_pickle"}, 2, 1};
+  PyObject* given[2];
+  if (!take_arguments(kSignature, args, nargs, names, given)) return nullptr;
+  const int allow_pickle = truth_of(given[1], 1);
   if (allow_pickle < 0) return nullptr;
   EncodeOptions options;
   options.allow_pickle = allow_pickle == 1;
   BorrowedSession session;
-  if (!session->encode(object, options)) return nullptr;
+  if (!session->encode(given[0], options)) return nullptr;
   format::FrameBuilder& builder = session->builder();
   Frame* frame = new_frame(builder.total_bytes());
   if (!frame) return nullptr;
-  Ref result(reinterpret_cast<PyObject*>(frame));
   builder.write_metadata(frame->data);
-  if (builder.buffer_bytes() > kReleaseGilBytes) {
-    const WithoutGil unlocked;
-    builder.copy_buffers(frame->data);
-  } else {
-    builder.copy_buffers(frame->data);
-  }
-  return result.release();
+  const WithoutGil unlocked(builder.buffer_bytes() > kReleaseGilBytes);
+  builder.copy_buffers(frame->data);
+  return reinterpret_cast<PyObject*>(frame);
 }
 
 // The buffer given to unpack, until the first view needs it for longer.
@@ -93,31 +54,16 @@ struct Input {
   }
 };
 
-// False with a Python error set.
-bool parse_copy(PyObject* value, CopyPolicy* policy) {
-  *policy = CopyPolicy::kAuto;
-  if (!value || value == Py_None) return true;
-  const int copy = PyObject_IsTrue(value);
-  *policy = copy ? CopyPolicy::kAll : CopyPolicy::kNone;
-  return copy >= 0;
-}
-
 PyObject* unpack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
-  PyObject *source = nargs > 0 ? args[0] : nullptr, *copy = nullptr, *allow = nullptr;
-  if (names &&
-      !take_keywords("unpack", args + nargs, names, {{"buffer", &source}, {"copy", &copy}, {"allow_pickle", &allow}})) {
-    return nullptr;
-  }
-  if (!source || nargs > 1) {
-    PyErr_SetString(PyExc_TypeError, "unpack() takes one buffer, and copy and allow_pickle by name");
-    return nullptr;
-  }
-  const int allow_pickle = truth(allow, 0);
+  static constexpr Signature<3> kSignature{"unpack", {"buffer", "copy", "allow_pickle"}, 1, 1};
+  PyObject* given[3];
+  if (!take_arguments(kSignature, args, nargs, names, given)) return nullptr;
+  const int allow_pickle = truth_of(given[2], 0);
   DecodeContext context;
-  if (allow_pickle < 0 || !parse_copy(copy, &context.copy)) return nullptr;
+  if (allow_pickle < 0 || !parse_copy_policy(given[1], &context.copy)) return nullptr;
   Input input;
-  if (PyObject_GetBuffer(source, &input.buffer, PyBUF_SIMPLE) != 0) return nullptr;
-  context.allow_pickle = allow_pickle == 1 || is_frame(source);
+  if (PyObject_GetBuffer(given[0], &input.buffer, PyBUF_SIMPLE) != 0) return nullptr;
+  context.allow_pickle = allow_pickle == 1 || is_frame(given[0]);
   context.writable = !input.buffer.readonly;
   context.make_owner = Input::make_owner;
   context.state = &input;
@@ -129,9 +75,7 @@ PyObject* describe(PyObject*, PyObject* source) {
   if (PyObject_GetBuffer(source, &input.buffer, PyBUF_SIMPLE) != 0) return nullptr;
   Result<std::string> text = describe_frame(input.bytes());
   if (text.ok()) return PyUnicode_DecodeUTF8(text->data(), static_cast<Py_ssize_t>(text->size()), "backslashreplace");
-  if (text.code() != Code::kCorrupt) return raise(text.error());
-  PyErr_SetString(error_types().corrupt_message, text.error().message.c_str());
-  return nullptr;
+  return raise_from_frame(text.error());
 }
 
 PyObject* register_kind(PyObject*, PyObject* args) {
@@ -149,8 +93,7 @@ PyObject* unflatten(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "s#O", &name, &size, &flat)) return nullptr;
   const ClassInfo* info = registered_class({name, static_cast<std::size_t>(size)});
   if (!info) {
-    PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", name);
-    return nullptr;
+    return PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", name);
   }
   Ref function = Ref::borrow(info->unflatten.get());
   return call_python(function.get(), flat);

@@ -4,6 +4,7 @@
 #include "bindings/codec/encoder.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
+#include "bindings/cpython/package.h"
 #include "bindings/objects/lease.h"
 #include "bindings/objects/loan.h"
 #include "endpoint/given_ends.h"
@@ -15,7 +16,6 @@ PyObject* pickler_type = nullptr;
 PyObject* loads_function = nullptr;
 PyObject* bytes_io_type = nullptr;
 PyObject* standard_reducers = nullptr;  // copyreg.dispatch_table
-PyObject* own_reducers = nullptr;       // shmtree._reducers.table
 
 // Receives the pickler's buffers.
 PyObject* take_buffer(PyObject* list, PyObject* buffer) {
@@ -37,7 +37,7 @@ Ref channel_reducers() {
 Ref reducers(const EncodeOptions& options) {
   Ref home(options.loans ? options.loans->home() : Ref::borrow(Py_None));
   if (!home) return Ref();
-  Ref own(call_python(own_reducers, options.independent ? Py_True : Py_False, home.get()));
+  Ref own(call_python(package().reducers, options.independent ? Py_True : Py_False, home.get()));
   Ref table(own ? PyDict_Copy(standard_reducers) : nullptr);
   if (!table) return Ref();
   if (options.for_channel) {
@@ -62,7 +62,7 @@ Ref dump(PyObject* object, const EncodeOptions& options, PyObject* buffers) {
 // Whether this is the array that our reducer of tensors makes of their memory.
 bool is_tensor_memory(PyObject* exporter) {
   if (!exporter || !PyArray_Check(exporter)) return false;
-  PyObject* base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(exporter));
+  PyObject* base = PyArray_BASE(as_array(exporter));
   const ClassInfo* info = base ? class_info(Py_TYPE(base)) : nullptr;
   return info && info->encode == encode_tensor;
 }
@@ -84,7 +84,7 @@ bool add_buffer(EncodeSession& session, PyObject* pickle_buffer, const EncodeOpt
   if (!whole) return false;
   source.may_share = !options.independent || is_tensor_memory(whole->obj);
   if (options.loans && size > 0 && whole->obj && PyArray_Check(whole->obj)) {
-    auto* array = reinterpret_cast<PyArrayObject*>(whole->obj);
+    auto* array = as_array(whole->obj);
     Loan loan;
     if (lease_of(array) && options.loans->resolve(array, view->buf, static_cast<std::size_t>(size), &loan)) {
       source.external = session.builder().add_external({loan.reference, loan.offset, static_cast<std::uint64_t>(size)});
@@ -102,14 +102,12 @@ bool init_pickle() {
   Ref pickle(PyImport_ImportModule("pickle"));
   Ref io(PyImport_ImportModule("io"));
   Ref copyreg(PyImport_ImportModule("copyreg"));
-  Ref own(PyImport_ImportModule("shmtree._reducers"));
-  if (!pickle || !io || !copyreg || !own) return false;
+  if (!pickle || !io || !copyreg) return false;
   pickler_type = PyObject_GetAttrString(pickle.get(), "Pickler");
   loads_function = PyObject_GetAttrString(pickle.get(), "loads");
   bytes_io_type = PyObject_GetAttrString(io.get(), "BytesIO");
   standard_reducers = PyObject_GetAttrString(copyreg.get(), "dispatch_table");
-  own_reducers = PyObject_GetAttrString(own.get(), "table");
-  return pickler_type && loads_function && bytes_io_type && standard_reducers && own_reducers;
+  return pickler_type && loads_function && bytes_io_type && standard_reducers;
 }
 
 bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions& options) {

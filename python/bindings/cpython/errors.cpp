@@ -5,15 +5,8 @@
 namespace shmtree::python {
 namespace {
 
-ErrorTypes types{};
-
-struct Wanted {
-  PyObject** slot;
-  const char* module;
-  const char* name;
-};
-
 PyObject* class_of(Code code) noexcept {
+  const Package& types = package();
   switch (code) {
     case Code::kFull: return types.queue_full;
     case Code::kEmpty: return types.queue_empty;
@@ -36,26 +29,19 @@ PyObject* class_of(Code code) noexcept {
   return PyExc_SystemError;
 }
 
-Ref tuple_of(const std::vector<int>& pids) {
-  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(pids.size())));
-  if (!tuple) return tuple;
-  for (std::size_t i = 0; i < pids.size(); ++i) {
-    PyObject* pid = PyLong_FromLong(pids[i]);
-    if (!pid) return Ref();
-    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), pid);
-  }
-  return tuple;
-}
-
 bool set_attribute(PyObject* exception, const char* name, Ref value) {
   return value && PyObject_SetAttrString(exception, name, value.get()) == 0;
 }
 
+bool set_attribute(PyObject* exception, const char* name, std::uint64_t number) {
+  return set_attribute(exception, name, Ref(PyLong_FromUnsignedLongLong(number)));
+}
+
 bool add_attributes(PyObject* exception, const Error& error) {
   switch (error.code) {
-    case Code::kFull: return set_attribute(exception, "sent", Ref(PyLong_FromUnsignedLongLong(error.completed)));
-    case Code::kPeerDied: return set_attribute(exception, "pids", tuple_of(error.pids));
-    case Code::kCorrupt: return set_attribute(exception, "ticket", Ref(PyLong_FromUnsignedLongLong(error.ticket)));
+    case Code::kFull: return set_attribute(exception, "sent", error.completed);
+    case Code::kPeerDied: return set_attribute(exception, "pids", tuple_of(std::span<const int>(error.pids)));
+    case Code::kCorrupt: return set_attribute(exception, "ticket", error.ticket);
     default: return true;
   }
 }
@@ -68,6 +54,7 @@ Ref take_exception() {
 #else
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);
+  if (!type) return Ref();
   PyErr_NormalizeException(&type, &value, &traceback);
   if (traceback) PyException_SetTraceback(value, traceback);
   Py_XDECREF(type);
@@ -76,33 +63,20 @@ Ref take_exception() {
 #endif
 }
 
-bool init_errors() {
-  const Wanted wanted[] = {
-      {&types.error, "shmtree.errors", "Error"},
-      {&types.channel_closed, "shmtree.errors", "ChannelClosed"},
-      {&types.shut_down, "shmtree.errors", "ShutDown"},
-      {&types.unused_end_warning, "shmtree.errors", "UnusedEndWarning"},
-      {&types.peer_died, "shmtree.errors", "PeerDied"},
-      {&types.message_too_large, "shmtree.errors", "MessageTooLarge"},
-      {&types.out_of_shared_memory, "shmtree.errors", "OutOfSharedMemory"},
-      {&types.corrupt_message, "shmtree.errors", "CorruptMessage"},
-      {&types.pickle_refused, "shmtree.errors", "PickleRefused"},
-      {&types.incompatible_arena, "shmtree.errors", "IncompatibleArena"},
-      {&types.queue_full, "queue", "Full"},
-      {&types.queue_empty, "queue", "Empty"},
-  };
-  for (const Wanted& want : wanted) {
-    Ref module(PyImport_ImportModule(want.module));
-    if (!module) return false;
-    PyObject* found = PyObject_GetAttrString(module.get(), want.name);
-    if (!found) return false;
-    Py_XDECREF(std::exchange(*want.slot, found));
-  }
-  return true;
+void set_exception(Ref exception) {
+#if PY_VERSION_HEX >= 0x030c0000
+  PyErr_SetRaisedException(exception.release());
+#else
+  PyObject* type = exception ? Py_NewRef(type_object(Py_TYPE(exception.get()))) : nullptr;
+  PyObject* traceback = exception ? PyException_GetTraceback(exception.get()) : nullptr;
+  PyErr_Restore(type, exception.release(), traceback);
+#endif
 }
 
-const ErrorTypes& error_types() noexcept {
-  return types;
+void add_to_exception(const char* name, std::uint64_t number) {
+  Ref exception = take_exception();
+  if (!set_attribute(exception.get(), name, number)) PyErr_Clear();
+  set_exception(std::move(exception));
 }
 
 PyObject* raise(const Error& error) {
@@ -118,13 +92,18 @@ PyObject* raise(const Error& error) {
   return nullptr;
 }
 
+PyObject* raise_from_frame(const Error& error) {
+  if (error.code != Code::kCorrupt) return raise(error);
+  return PyErr_Occurred() ? nullptr : PyErr_Format(package().corrupt_message, "%s", error.message.c_str());
+}
+
 void raise_corrupt_from_current(const char* what) {
   if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return;
   Ref cause = take_exception();
-  Ref exception(PyObject_CallFunction(types.corrupt_message, "s", what));
+  Ref exception(PyObject_CallFunction(package().corrupt_message, "s", what));
   if (!exception) return;
   PyException_SetCause(exception.get(), cause.release());
-  PyErr_SetObject(types.corrupt_message, exception.get());
+  PyErr_SetObject(package().corrupt_message, exception.get());
 }
 
 }  // namespace shmtree::python

@@ -1,41 +1,29 @@
 // shmtree's results as Python exceptions.
 //
-// All calls need the GIL. The classes come from shmtree/errors.py and `queue`, and are looked up once.
+// All calls need the GIL.
 #pragma once
 
-#include "bindings/cpython/python_api.h"
+#include "bindings/cpython/package.h"
 #include "shmtree/result.h"
 
 namespace shmtree::python {
-
-struct ErrorTypes {
-  PyObject* error;
-  PyObject* channel_closed;
-  PyObject* shut_down;
-  PyObject* peer_died;
-  PyObject* message_too_large;
-  PyObject* out_of_shared_memory;
-  PyObject* corrupt_message;
-  PyObject* pickle_refused;
-  PyObject* incompatible_arena;
-  PyObject* unused_end_warning;
-  PyObject* queue_full;
-  PyObject* queue_empty;
-};
-
-// Finds the classes. False, with a Python error set, when one is missing.
-bool init_errors();
-
-// Valid after init_errors().
-const ErrorTypes& error_types() noexcept;
 
 // Sets the exception that stands for `error`, with its attributes (`sent` for Full, `pids` for PeerDied, `ticket` for
 // CorruptMessage). An exception that is already set, as by a signal handler during a wait, is left as it is. Returns
 // null, so that a caller can `return raise(error)`.
 PyObject* raise(const Error& error);
 
-// The exception that is set, with its traceback; it is not set any more then.
+// The same of a frame by itself: a CorruptMessage without a ticket, which whoever moves frames knows.
+PyObject* raise_from_frame(const Error& error);
+
+// The exception that is set, with its traceback; it is not set any more then. Null when there is none.
 Ref take_exception();
+
+// Sets it again, in place of any other.
+void set_exception(Ref exception);
+
+// Gives the exception that is set a number as an attribute.
+void add_to_exception(const char* name, std::uint64_t number);
 
 // Turns whatever exception is set into CorruptMessage(`what`) with the original as its cause, except MemoryError and
 // what is no Exception (KeyboardInterrupt), which stay.

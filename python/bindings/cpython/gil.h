@@ -33,10 +33,13 @@ PyObject* call_python(PyObject* callable, Arguments*... arguments) noexcept {
   });
 }
 
+// Nothing, unless it is `worth` it.
 class WithoutGil {
  public:
-  WithoutGil() noexcept : state_(PyEval_SaveThread()) {}
-  ~WithoutGil() { restore_thread(state_); }
+  explicit WithoutGil(bool worth = true) noexcept : state_(worth ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutGil() {
+    if (state_) restore_thread(state_);
+  }
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 

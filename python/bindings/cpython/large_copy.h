@@ -15,11 +15,7 @@ inline constexpr std::size_t kReleaseGilBytes = 64 << 10;
 
 // Needs the GIL; neither side may be reachable by other threads in a way that lets it go away.
 inline void copy_large(void* out, const void* in, std::size_t bytes) {
-  if (bytes <= kReleaseGilBytes) {
-    platform::copy_bytes(out, in, bytes);
-    return;
-  }
-  const WithoutGil unlocked;
+  const WithoutGil unlocked(bytes > kReleaseGilBytes);
   platform::copy_bytes(out, in, bytes);
 }
 

@@ -20,6 +20,7 @@
 #include <numpy/arrayscalars.h>
 #pragma GCC diagnostic pop
 
+#include <span>
 #include <utility>
 
 namespace shmtree::python {
@@ -83,6 +84,22 @@ inline Ref class_member(PyTypeObject* type, PyObject* name) {
 #else
   return Ref::borrow(_PyType_Lookup(type, name));
 #endif
+}
+
+inline PyArrayObject* as_array(PyObject* object) noexcept {
+  return reinterpret_cast<PyArrayObject*>(object);
+}
+
+// A tuple of numbers. Null with a Python error set.
+template <class Number>
+Ref tuple_of(std::span<const Number> numbers) {
+  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(numbers.size())));
+  for (std::size_t i = 0; tuple && i < numbers.size(); ++i) {
+    PyObject* number = PyLong_FromLongLong(numbers[i]);
+    if (!number) return Ref();
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), number);
+  }
+  return tuple;
 }
 
 inline PyObject* type_object(PyTypeObject* type) noexcept {

@@ -12,6 +12,7 @@
 namespace shmtree::python {
 
 namespace py = pybind11;
+using namespace py::literals;
 using channel::Channel;
 using channel::End;
 using memory::Arena;
@@ -51,28 +52,13 @@ std::shared_ptr<Channel> open(const std::shared_ptr<Arena>& arena, std::uint64_t
 py::dict stats(Channel& channel) {
   notice_deaths(*channel.arena(), 0);
   const channel::ChannelStats stats = channel.stats();
-  py::dict out;
-  out["put"] = stats.put;
-  out["received"] = stats.received;
-  out["queued"] = stats.queued;
-  out["queued_bytes"] = stats.queued_bytes;
-  out["taken"] = stats.taken;
-  out["returned"] = stats.returned;
-  out["rejected"] = stats.rejected;
-  out["unfinished"] = stats.unfinished;
-  out["capacity"] = stats.capacity;
-  out["max_bytes"] = stats.max_bytes;
-  out["max_unsettled"] = stats.max_unsettled;
-  out["max_attempts"] = stats.max_attempts;
-  out["senders"] = stats.senders;
-  out["receivers"] = stats.receivers;
-  out["senders_on_their_way"] = stats.senders_on_their_way;
-  out["receivers_on_their_way"] = stats.receivers_on_their_way;
-  return out;
-}
-
-End end_of(bool receiving) noexcept {
-  return receiving ? End::kReceiving : End::kSending;
+  return py::dict("put"_a = stats.put, "received"_a = stats.received, "queued"_a = stats.queued,
+                  "queued_bytes"_a = stats.queued_bytes, "taken"_a = stats.taken, "returned"_a = stats.returned,
+                  "rejected"_a = stats.rejected, "unfinished"_a = stats.unfinished, "capacity"_a = stats.capacity,
+                  "max_bytes"_a = stats.max_bytes, "max_unsettled"_a = stats.max_unsettled,
+                  "max_attempts"_a = stats.max_attempts, "senders"_a = stats.senders, "receivers"_a = stats.receivers,
+                  "senders_on_their_way"_a = stats.senders_on_their_way,
+                  "receivers_on_their_way"_a = stats.receivers_on_their_way);
 }
 
 }  // namespace
@@ -80,9 +66,9 @@ End end_of(bool receiving) noexcept {
 void bind_channel(py::module_& module) {
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
                                                 plain_class())
-      .def_static("create", &create, py::arg("arena"), py::arg("capacity"), py::arg("max_bytes"), py::arg("ending"),
-                  py::arg("allow_pickle"), py::arg("max_unsettled") = 0, py::arg("max_attempts") = 0)
-      .def_static("open", &open, py::arg("arena"), py::arg("block"))
+      .def_static("create", &create, "arena"_a, "capacity"_a, "max_bytes"_a, "ending"_a, "allow_pickle"_a,
+                  "max_unsettled"_a = 0, "max_attempts"_a = 0)
+      .def_static("open", &open, "arena"_a, "block"_a)
       .def_property_readonly("arena", &Channel::arena)
       .def_property_readonly("block", [](const Channel& channel) { return memory::pack(channel.block()); })
       .def_property_readonly("capacity", &Channel::capacity)
@@ -93,22 +79,26 @@ void bind_channel(py::module_& module) {
           [](const std::shared_ptr<Channel>& channel, bool receiving) {
             return unwrap(endpoint::GivenEnds::grant(channel, end_of(receiving)));
           },
-          py::arg("receiving"))
+          "receiving"_a)
       .def(
           "check_grant",
           [](Channel& channel, std::uint64_t grant, bool receiving, int giver_pid) {
-            unwrap(channel.check_grant(grant, end_of(receiving), giver_pid));
+            unwrap(channel.ends().check_grant(grant, end_of(receiving), giver_pid));
           },
-          py::arg("grant"), py::arg("receiving"), py::arg("giver_pid"))
+          "grant"_a, "receiving"_a, "giver_pid"_a)
       .def(
           "claim",
-          [](Channel& channel, std::uint64_t grant, bool receiving) { channel.claim(grant, end_of(receiving)); },
-          py::arg("grant"), py::arg("receiving"))
+          [](Channel& channel, std::uint64_t grant, bool receiving) {
+            channel.membership().claim(grant, end_of(receiving));
+          },
+          "grant"_a, "receiving"_a)
       .def(
           "join_for",
-          [](Channel& channel, memory::Identity child, bool receiving) { channel.join_for(child, end_of(receiving)); },
-          py::arg("identity"), py::arg("receiving"));
-  module.def("set_unloaded_after", &set_unloaded_after, py::arg("seconds"));
+          [](Channel& channel, memory::Identity child, bool receiving) {
+            channel.membership().join_for(child, end_of(receiving));
+          },
+          "identity"_a, "receiving"_a);
+  module.def("set_unloaded_after", &set_unloaded_after, "seconds"_a);
   module.def("leave_all", [] {
     set_exiting(true);
     const WithoutGil unlocked;
@@ -116,17 +106,17 @@ void bind_channel(py::module_& module) {
   });
   module.def("forget_exit", [] { set_exiting(false); });
   module.def(
-      "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, py::arg("callback"));
+      "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, "callback"_a);
   module.def(
-      "set_close_callback", [](py::handle callback) { set_close_callback(callback.ptr()); }, py::arg("callback"));
+      "set_close_callback", [](py::handle callback) { set_close_callback(callback.ptr()); }, "callback"_a);
   module.def(
-      "want_idle", [](bool wanted) { idle_wanted.store(wanted, std::memory_order_relaxed); }, py::arg("wanted"));
+      "want_idle", [](bool wanted) { idle_wanted.store(wanted, std::memory_order_relaxed); }, "wanted"_a);
   module.def(
       "set_spans",
       [](const py::dict& flags, const py::str& key, const py::function& begin) {
         set_spans(flags.ptr(), key.ptr(), begin.ptr());
       },
-      py::arg("flags"), py::arg("key"), py::arg("begin"));
+      "flags"_a, "key"_a, "begin"_a);
 }
 
 }  // namespace shmtree::python

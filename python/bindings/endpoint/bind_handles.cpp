@@ -1,9 +1,6 @@
 // Handles: what an end, an arena or a shared array is pickled as.
 #include <pybind11/pybind11.h>
 
-#include <cstring>
-#include <optional>
-
 #include "bindings/bind.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
@@ -12,6 +9,7 @@
 namespace shmtree::python {
 
 namespace py = pybind11;
+using namespace py::literals;
 using discovery::Handle;
 using memory::Arena;
 
@@ -38,33 +36,16 @@ py::tuple open_handle(const std::string& bytes, int arena_fd, int lock_fd, memor
 }
 
 // The arena that this process has already, else None.
-std::optional<std::shared_ptr<Arena>> find_arena(const std::string& uuid) {
-  if (uuid.size() != 16) return std::nullopt;
-  unsigned char bytes[16];
-  std::memcpy(bytes, uuid.data(), sizeof bytes);
-  auto arena = Arena::find(bytes);
-  if (arena == nullptr) return std::nullopt;
-  return arena;
+std::shared_ptr<Arena> find_arena(const std::string& uuid) {
+  return uuid.size() == 16 ? Arena::find(reinterpret_cast<const unsigned char*>(uuid.data())) : nullptr;
 }
 
 }  // namespace
 
 void bind_handles(py::module_& module) {
-  module.def("make_handle", &make_handle, py::arg("arena"), py::arg("block") = 0, py::arg("grant") = 0,
-             py::arg("name") = "");
-  module.def(
-      "open_handle",
-      [](const py::bytes& handle, int arena_fd, int lock_fd, memory::Identity identity) {
-        return open_handle(std::string(handle), arena_fd, lock_fd, identity);
-      },
-      py::arg("handle"), py::arg("arena_fd") = -1, py::arg("lock_fd") = -1, py::arg("identity") = 0);
-  module.def(
-      "find_arena",
-      [](const py::bytes& uuid) -> py::object {
-        auto arena = find_arena(std::string(uuid));
-        return arena ? py::cast(*arena) : py::none();
-      },
-      py::arg("uuid"));
+  module.def("make_handle", &make_handle, "arena"_a, "block"_a = 0, "grant"_a = 0, "name"_a = "");
+  module.def("open_handle", &open_handle, "handle"_a, "arena_fd"_a = -1, "lock_fd"_a = -1, "identity"_a = 0);
+  module.def("find_arena", &find_arena, "uuid"_a);
 }
 
 }  // namespace shmtree::python

@@ -10,6 +10,7 @@
 namespace shmtree::python {
 
 namespace py = pybind11;
+using namespace py::literals;
 using discovery::NamedKind;
 using discovery::NamedThing;
 using endpoint::Name;
@@ -39,18 +40,17 @@ std::shared_ptr<Name> create(const std::string& name, int kind, std::shared_ptr<
 void bind_names(py::module_& module) {
   py::class_<Name, std::shared_ptr<Name>>(
       module, "Name", "This process's part in a name; the name goes with its last process.", plain_class())
-      .def_static("create", &create, py::arg("name"), py::arg("kind"), py::arg("arena"), py::arg("block"),
-                  py::arg("note"))
+      .def_static("create", &create, "name"_a, "kind"_a, "arena"_a, "block"_a, "note"_a)
       .def_static(
           "open",
           [](const std::string& name) { return unwrap(without_gil([&] { return endpoint::open_name(name); })); },
-          py::arg("name"))
+          "name"_a)
       .def_static(
           "join",
           [](const std::string& path, const std::shared_ptr<Arena>& arena) {
             return without_gil([&] { return endpoint::join_name(path, arena); });
           },
-          py::arg("path"), py::arg("arena"))
+          "path"_a, "arena"_a)
       .def_property_readonly("path", &Name::path)
       .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.thing().kind); })
       .def_property_readonly("arena", [](const Name& name) { return name.thing().arena; })

@@ -86,8 +86,7 @@ PyObject* leave(PyObject* self, PyObject* args) {
 // Copied out, so that it can be done by several threads at once.
 PyObject* decode_now(Delivery* self) {
   if (!self->delivery.is_of_this_process()) {
-    PyErr_SetString(PyExc_ValueError, "this delivery belongs to the process that took it, not to a forked child");
-    return nullptr;
+    return PyErr_Format(PyExc_ValueError, "this delivery belongs to the process that took it, not to a forked child");
   }
   Ref receiver(Py_NewRef(self->receiver));
   const auto channel = any_channel(as_endpoint(receiver.get()));  // the receiver may be closed

@@ -8,7 +8,7 @@ namespace shmtree::python {
 bool EndHooks::is_over() const {
   const auto channel = self_->known.lock();  // there to the end of the call
   if (until_ == Until::kClosed || !channel) return true;
-  return !channel->is_used_here() && (until_ == Until::kLeft || !channel->is_used());
+  return !channel->membership().is_used_here() && (until_ == Until::kLeft || !channel->ends().anyone_at_either());
 }
 
 bool EndHooks::interrupted() noexcept {

@@ -88,6 +88,16 @@ bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
   return true;
 }
 
+Ref alloc_endpoint(PyTypeObject* type) {
+  Ref self(type->tp_alloc(type, 0));
+  if (!self) return self;
+  Endpoint* endpoint = as_endpoint(self.get());
+  new (&endpoint->channel) std::shared_ptr<Channel>();
+  new (&endpoint->known) std::weak_ptr<Channel>();
+  endpoint->released = true;  // there is nothing yet
+  return self;
+}
+
 PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, End end) {
   static const char* const names[] = {"channel", "allow_pickle", nullptr};
   PyObject* given = nullptr;
@@ -95,12 +105,9 @@ PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, End
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p", const_cast<char**>(names), &given, &allow_pickle)) {
     return nullptr;
   }
-  Ref self(type->tp_alloc(type, 0));
+  Ref self = alloc_endpoint(type);
   if (!self) return nullptr;
   Endpoint* endpoint = as_endpoint(self.get());
-  new (&endpoint->channel) std::shared_ptr<Channel>();
-  new (&endpoint->known) std::weak_ptr<Channel>();
-  endpoint->released = true;
   endpoint->has[static_cast<std::size_t>(end)] = true;
   return attach_endpoint(endpoint, given, allow_pickle != 0) ? self.release() : nullptr;
 }
@@ -153,7 +160,7 @@ void close_end(Endpoint* self, End which) {
   if (!self->has[static_cast<std::size_t>(which)] || closed_flag(self, which).exchange(true)) return;
   if (all_closed(self)) self->ended = true;
   leave(self, which);
-  self->channel->wake_all();  // threads that wait at this object
+  self->channel->watchers().wake_all();  // threads that wait at this object
 }
 
 PyObject* tell_of_close(PyObject* self) {
@@ -219,7 +226,7 @@ bool warn_of_unloaded(Endpoint* self, End waiting) {
   if (begun == kTold) return true;
   const End peers = waiting == End::kReceiving ? End::kSending : End::kReceiving;
   Channel& channel = *self->channel;
-  if (channel.ending() == channel::Ending::kNever || !channel.is_only_on_its_way(peers)) {
+  if (channel.ending() == channel::Ending::kNever || !channel.ends().is_only_on_its_way(peers)) {
     since.store(0, std::memory_order_relaxed);
     return true;
   }
@@ -231,7 +238,7 @@ bool warn_of_unloaded(Endpoint* self, End waiting) {
   if (now - begun < unloaded_after_ns.load(std::memory_order_relaxed) || !since.compare_exchange_strong(begun, kTold)) {
     return true;
   }
-  return warn(peers, channel.on_their_way(peers));
+  return warn(peers, channel.ends().on_their_way(peers));
 }
 
 void set_unloaded_after(double seconds) {

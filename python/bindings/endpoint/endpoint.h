@@ -36,6 +36,11 @@ struct Endpoint {
   PyObject* name;         // this object's share of the process's part in a name; owned, null for none
 };
 
+// As Python names them.
+constexpr channel::End end_of(bool receiving) noexcept {
+  return receiving ? channel::End::kReceiving : channel::End::kSending;
+}
+
 inline Endpoint* as_endpoint(PyObject* object) noexcept {
   return reinterpret_cast<Endpoint*>(object);
 }
@@ -67,6 +72,7 @@ class InCall {
 };
 
 // tp_new, tp_dealloc and the members that all have: close(), closed, allow_pickle, channel.
+Ref alloc_endpoint(PyTypeObject* type);  // without any end
 PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, channel::End end);
 // Takes part in the ends that `self` has. False with a Python error set.
 bool attach_endpoint(Endpoint* self, PyObject* channel, bool allow_pickle);

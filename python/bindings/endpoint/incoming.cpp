@@ -35,29 +35,6 @@ PyObject* make_owner(void* state, std::uint32_t block) {
   return lease ? new_block_lease(std::move(*lease), true, 0) : raise(lease.error());
 }
 
-// The ticket on a CorruptMessage that is set.
-void add_ticket(std::uint64_t ticket) {
-  if (!PyErr_ExceptionMatches(error_types().corrupt_message)) return;
-  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  Ref number(PyLong_FromUnsignedLongLong(ticket));
-  if (!number || PyObject_SetAttrString(value, "ticket", number.get()) != 0) PyErr_Clear();
-  PyErr_Restore(type, value, traceback);
-}
-
-}  // namespace
-
-bool parse_copy_policy(PyObject* value, CopyPolicy* policy) {
-  *policy = CopyPolicy::kAuto;
-  if (!value || value == Py_None) return true;
-  const int copy = PyObject_IsTrue(value);
-  *policy = copy ? CopyPolicy::kAll : CopyPolicy::kNone;
-  return copy >= 0;
-}
-
-namespace {
-
 PyObject* decode_inline(Incoming& message, DecodeContext& context) {
   context.copy = CopyPolicy::kAll;  // there is nothing to be viewed
   return decode(message.frame(), context);
@@ -97,7 +74,7 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   }
   if (object) [[likely]]
     return object;
-  add_ticket(message.ticket());
+  if (PyErr_ExceptionMatches(error_types().corrupt_message)) add_to_exception("ticket", message.ticket());
   *innocent = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
   return nullptr;
 }

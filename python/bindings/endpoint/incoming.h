@@ -31,9 +31,6 @@ class Objects {
   EndHooks* hooks_;
 };
 
-// From the argument `copy` (null or None: automatic). False with a Python error set.
-bool parse_copy_policy(PyObject* value, CopyPolicy* policy);
-
 // A new Delivery object. Null with a Python error set; the message is then returned if it is innocent of that, and
 // acknowledged if not.
 PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);

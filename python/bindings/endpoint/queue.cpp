@@ -1,6 +1,4 @@
 // _core.QueueBase: both ends of a channel that has no end, in one object, with what multiprocessing's queues have.
-#include <new>
-
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"
@@ -15,23 +13,16 @@ using channel::Channel;
 using channel::End;
 using platform::Deadline;
 
-End end_of(bool receiving) noexcept {
-  return receiving ? End::kReceiving : End::kSending;
-}
-
 PyObject* make_queue(PyTypeObject* type, PyObject*, PyObject*) {
-  PyObject* self = type->tp_alloc(type, 0);
+  Ref self = alloc_endpoint(type);
   if (!self) return nullptr;
-  Endpoint* endpoint = as_endpoint(self);
-  new (&endpoint->channel) std::shared_ptr<Channel>();
-  new (&endpoint->known) std::weak_ptr<Channel>();
-  endpoint->released = true;  // there is nothing yet
+  Endpoint* endpoint = as_endpoint(self.get());
   endpoint->is_queue = true;
   for (const End which : {End::kSending, End::kReceiving}) {
     endpoint->has[static_cast<std::size_t>(which)] = true;
     closed_flag(endpoint, which) = true;  // until it is attached
   }
-  return self;
+  return self.release();
 }
 
 PyObject* attach(PyObject* self, PyObject* args) {
@@ -82,7 +73,7 @@ PyObject* task_done(PyObject* self, PyObject*) {
   const InCall call(as_endpoint(self));
   const auto channel = any_channel_in_call(as_endpoint(self));
   if (!channel) return nullptr;
-  const Status done = channel->task_done();
+  const Status done = channel->tasks().done();
   if (!done.ok()) return raise(done.error());
   Py_RETURN_NONE;
 }
@@ -93,7 +84,7 @@ PyObject* join_tasks(PyObject* self, PyObject* timeout) {
   Deadline deadline;
   if (!channel || !parse_deadline(nullptr, timeout, &deadline)) return nullptr;
   EndHooks hooks(as_endpoint(self), End::kReceiving, EndHooks::Until::kAlone);  // others may deal with them
-  const Status joined = channel->join_tasks({deadline, &hooks});
+  const Status joined = channel->tasks().join({deadline, &hooks});
   if (!joined.ok()) return raise_waited(as_endpoint(self), hooks, joined.error());
   Py_RETURN_NONE;
 }
@@ -107,7 +98,7 @@ PyObject* shut_down(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyO
   const auto channel = any_channel_in_call(as_endpoint(self));
   if (immediate < 0 || !channel) return nullptr;
   EndHooks hooks;
-  const Status done = channel->shut_down(immediate == 1, {Deadline::never(), &hooks});
+  const Status done = channel->tasks().shut_down(immediate == 1, {Deadline::never(), &hooks});
   if (!done.ok()) return raise_waited(as_endpoint(self), hooks, done.error());
   Py_RETURN_NONE;
 }
@@ -121,7 +112,7 @@ PyObject* reserve(PyObject* self, PyObject* args) {
   const auto channel = any_channel_in_call(as_endpoint(self));
   if (!channel || !parse_deadline(block, timeout, &deadline)) return nullptr;
   EndHooks hooks;
-  const Status reserved = channel->reserve(end_of(receiving != 0), {deadline, &hooks});
+  const Status reserved = channel->tasks().reserve(end_of(receiving != 0), {deadline, &hooks});
   if (reserved.ok()) Py_RETURN_TRUE;
   if (reserved.code() == Code::kTimeout) Py_RETURN_FALSE;
   return raise_waited(as_endpoint(self), hooks, reserved.error());
@@ -131,7 +122,7 @@ PyObject* release(PyObject* self, PyObject* receiving) {
   const int which = PyObject_IsTrue(receiving);
   const InCall call(as_endpoint(self));
   const auto channel = any_channel_in_call(as_endpoint(self));
-  return which < 0 || !channel ? nullptr : PyBool_FromLong(channel->release(end_of(which == 1)));
+  return which < 0 || !channel ? nullptr : PyBool_FromLong(channel->tasks().release(end_of(which == 1)));
 }
 
 constexpr const char* kPutDoc =

@@ -98,15 +98,19 @@ class ManyObjects final : public Objects {
   Py_ssize_t most_;
 };
 
-PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<3> kSignature{"take", {"block", "timeout", "copy"}, 2, 0};
+// The arguments of get() and take(). False with a Python error set.
+bool parse_get(const char* function, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords, Deadline* deadline,
+               CopyPolicy* copy) {
+  const Signature<3> signature{function, {"block", "timeout", "copy"}, 2, 0};
   PyObject* given[3];
+  return take_arguments(signature, args, nargs, keywords, given) && parse_deadline(given[0], given[1], deadline) &&
+         parse_copy_policy(given[2], copy);
+}
+
+PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   Deadline deadline;
   CopyPolicy copy = CopyPolicy::kAuto;
-  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(given[0], given[1], &deadline) ||
-      !parse_copy_policy(given[2], &copy)) {
-    return nullptr;
-  }
+  if (!parse_get("take", args, nargs, keywords, &deadline, &copy)) return nullptr;
   const Span span("shmtree.take");
   Endpoint* self = as_endpoint(object);
   const InCall call(self);
@@ -144,7 +148,7 @@ PyObject* qsize(PyObject* self, PyObject*) {
 PyObject* full(PyObject* self, PyObject*) {
   const InCall call(as_endpoint(self));
   Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
-  return channel ? PyBool_FromLong(channel->full()) : nullptr;
+  return channel ? PyBool_FromLong(!channel->sending().has_room()) : nullptr;
 }
 
 PyObject* make_receiver(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -209,14 +213,9 @@ PyMethodDef methods[] = {
 }  // namespace
 
 PyObject* endpoint_get(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<3> kSignature{"get", {"block", "timeout", "copy"}, 2, 0};
-  PyObject* given[3];
   Deadline deadline;
   CopyPolicy copy = CopyPolicy::kAuto;
-  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(given[0], given[1], &deadline) ||
-      !parse_copy_policy(given[2], &copy)) {
-    return nullptr;
-  }
+  if (!parse_get("get", args, nargs, keywords, &deadline, &copy)) return nullptr;
   return get_object(as_endpoint(self), deadline, copy);
 }
 
@@ -302,7 +301,7 @@ PyObject* wake_descriptor(Endpoint* self, End which) {
   const InCall call(self);
   Channel* channel = open_channel(self, which);
   if (!channel) return nullptr;
-  auto fd = channel->wake_fd(which);
+  auto fd = channel->watchers().wake_fd(which);
   return fd ? PyLong_FromLong(*fd) : raise(fd.error());
 }
 

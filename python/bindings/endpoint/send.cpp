@@ -104,16 +104,6 @@ class Batch {
   endpoint::Batch batch_;
 };
 
-// Puts the number of messages that went on the exception that is set.
-void note_sent(std::uint64_t sent) {
-  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  Ref count(PyLong_FromUnsignedLongLong(sent));
-  if (!count || PyObject_SetAttrString(value, "sent", count.get()) != 0) PyErr_Clear();
-  PyErr_Restore(type, value, traceback);
-}
-
 // Whether going on to the next item takes no time and runs no code of the user's.
 bool is_at_hand(PyObject* iterator) {
   const PyTypeObject* type = Py_TYPE(iterator);
@@ -124,7 +114,8 @@ PyObject* has_space(PyObject* self, PyObject*) {
   const InCall call(as_endpoint(self));
   Channel* channel = open_channel(as_endpoint(self), End::kSending);
   if (!channel) return nullptr;
-  const bool room = channel->has_room() || (notice_deaths(*channel->arena(), kLookedLatelyNs) && channel->has_room());
+  const bool room = channel->sending().has_room() ||
+                    (notice_deaths(*channel->arena(), kLookedLatelyNs) && channel->sending().has_room());
   return PyBool_FromLong(room);
 }
 
@@ -136,7 +127,7 @@ PyObject* wait_for(Endpoint* self, std::optional<std::uint64_t> ticket, PyObject
   const auto channel = any_channel_in_call(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kSending, EndHooks::Until::kLeft);
-  const Status acked = channel->wait_for_ack(ticket, {deadline, &hooks});
+  const Status acked = channel->acks().wait(ticket, {deadline, &hooks});
   if (!acked.ok()) return raise_waited(self, hooks, acked.error());
   Py_RETURN_NONE;
 }
@@ -165,10 +156,7 @@ PyObject* wait_for_ack(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
 PyObject* get_pending_acks(PyObject* self, void*) {
   const InCall call(as_endpoint(self));
   const auto channel = any_channel_in_call(as_endpoint(self));
-  if (!channel) return nullptr;
-  EndHooks hooks;
-  const std::uint64_t pending = channel->pending_acks({Deadline::after_ns(10'000'000'000), &hooks});
-  return PyErr_Occurred() ? nullptr : PyLong_FromUnsignedLongLong(pending);
+  return channel ? PyLong_FromUnsignedLongLong(channel->acks().pending()) : nullptr;
 }
 
 // What only torch knows how to make: Sender._new_tensor() does.
@@ -329,14 +317,13 @@ PyObject* endpoint_put_many(PyObject* self, PyObject* const* args, Py_ssize_t na
   }
   if (PyErr_Occurred()) {
     // What came before the one that failed was put in order, and goes.
-    PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-    PyErr_Fetch(&type, &value, &traceback);
+    Ref exception = take_exception();
     if (!batch.flush()) PyErr_Clear();
-    PyErr_Restore(type, value, traceback);
+    set_exception(std::move(exception));
   } else if (batch.flush()) {
     return PyLong_FromUnsignedLongLong(batch.sent());
   }
-  note_sent(batch.sent());
+  add_to_exception("sent", batch.sent());
   return nullptr;
 }
 
@@ -344,7 +331,7 @@ PyObject* endpoint_put_many(PyObject* self, PyObject* const* args, Py_ssize_t na
 PyObject* endpoint_can_put(PyObject* self, PyObject*) {
   Endpoint* endpoint = as_endpoint(self);
   const InCall call(endpoint);
-  return PyBool_FromLong(closed_flag(endpoint, End::kSending) || endpoint->channel->can_put());
+  return PyBool_FromLong(closed_flag(endpoint, End::kSending) || endpoint->channel->watchers().can_put());
 }
 
 PyObject* endpoint_fileno_to_put(PyObject* self, PyObject*) {

@@ -44,12 +44,11 @@ void Span::begin(const char* name) {
 }
 
 void Span::end() noexcept {
-  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &value, &traceback);
+  Ref exception = take_exception();
   const Ref ended(staying([this] { return PyObject_CallMethod(span_, "__exit__", "OOO", Py_None, Py_None, Py_None); }));
   if (!ended) settle_exception();
   Py_CLEAR(span_);
-  PyErr_Restore(type, value, traceback);
+  set_exception(std::move(exception));
 }
 
 }  // namespace shmtree::python

@@ -13,6 +13,7 @@
 namespace shmtree::python {
 
 namespace py = pybind11;
+using namespace py::literals;
 using memory::Arena;
 
 namespace {
@@ -28,15 +29,9 @@ std::shared_ptr<Arena> create(std::uint64_t max_bytes, std::uint64_t prefault, b
 py::dict stats(Arena& arena) {
   notice_deaths(arena, 0);
   const memory::ArenaStats stats = arena.stats();
-  py::dict out;
-  out["max_bytes"] = stats.max_bytes;
-  out["committed_bytes"] = stats.committed_bytes;
-  out["used_bytes"] = stats.used_bytes;
-  out["held_bytes"] = stats.held_bytes;
-  out["blocks"] = stats.blocks;
-  out["participants"] = stats.participants;
-  out["reconciles"] = stats.reconciles;
-  return out;
+  return py::dict("max_bytes"_a = stats.max_bytes, "committed_bytes"_a = stats.committed_bytes,
+                  "used_bytes"_a = stats.used_bytes, "held_bytes"_a = stats.held_bytes, "blocks"_a = stats.blocks,
+                  "participants"_a = stats.participants, "reconciles"_a = stats.reconciles);
 }
 
 py::list holders(Arena& arena) {
@@ -63,7 +58,7 @@ py::object open_array(const std::shared_ptr<Arena>& arena, std::uint64_t block, 
 
 std::uint64_t block_of(py::handle array) {
   if (PyArray_Check(array.ptr())) {
-    const Lease* lease = lease_of(reinterpret_cast<PyArrayObject*>(array.ptr()));
+    const Lease* lease = lease_of(as_array(array.ptr()));
     const HeldBlock* held = lease ? held_block(*lease) : nullptr;
     if (held) return memory::pack(held->block.ref());
   }
@@ -105,7 +100,7 @@ void set_pinned(Arena& arena, bool pinned) {
 
 void bind_arena(py::module_& module) {
   py::class_<Arena, std::shared_ptr<Arena>>(module, "Arena", "One arena, as this process has it.", plain_class())
-      .def_static("create", &create, py::arg("max_bytes"), py::arg("prefault"), py::arg("huge_pages"))
+      .def_static("create", &create, "max_bytes"_a, "prefault"_a, "huge_pages"_a)
       .def_property_readonly(
           "uuid", [](const Arena& arena) { return py::bytes(reinterpret_cast<const char*>(arena.uuid()), 16); })
       .def_property_readonly("fd", &Arena::fd)
@@ -117,25 +112,24 @@ void bind_arena(py::module_& module) {
       .def_property_readonly("identity", [](Arena& arena) { return unwrap(arena.identity()); })
       .def(
           "is_alive", [](const Arena& arena, memory::Identity who) { return arena.participants().is_alive(who); },
-          py::arg("identity"))
-      .def("is_shared", &is_shared, py::arg("block"))
-      .def("set_pinned", &set_pinned, py::arg("pinned"))
+          "identity"_a)
+      .def("is_shared", &is_shared, "block"_a)
+      .def("set_pinned", &set_pinned, "pinned"_a)
       .def_property_readonly("is_pinned_here", [](const Arena& arena) { return arena.participants().is_pinned_here(); })
       .def("lease_count", [](Arena& arena) { return arena.holders().lease_count(); })
       .def("check", &Arena::check, py::call_guard<WithoutGil>())
-      .def("new_array", &new_array_in, py::arg("shape"), py::arg("dtype"), py::arg("order"), py::arg("zeroed"),
-           py::arg("gift") = false)
-      .def("open_array", &open_array, py::arg("block"), py::arg("shape"), py::arg("dtype"), py::arg("order"))
+      .def("new_array", &new_array_in, "shape"_a, "dtype"_a, "order"_a, "zeroed"_a, "gift"_a = false)
+      .def("open_array", &open_array, "block"_a, "shape"_a, "dtype"_a, "order"_a)
       .def("reserve_slot", &reserve_slot)
-      .def("abandon_slot", &abandon_slot, py::arg("identity"), py::arg("lock"))
+      .def("abandon_slot", &abandon_slot, "identity"_a, "lock"_a)
       .def(
           "note_started",
           [](Arena& arena, memory::Identity who, int pid) { arena.participants().note_started(who, pid); },
-          py::arg("identity"), py::arg("pid"))
-      .def("hold_for", &hold_for, py::arg("identity"), py::arg("block"));
-  module.def("block_of", &block_of, py::arg("array"));
+          "identity"_a, "pid"_a)
+      .def("hold_for", &hold_for, "identity"_a, "block"_a);
+  module.def("block_of", &block_of, "array"_a);
   module.def(
-      "set_pin_callback", [](py::handle callback) { set_pin_callback(callback.ptr()); }, py::arg("callback"));
+      "set_pin_callback", [](py::handle callback) { set_pin_callback(callback.ptr()); }, "callback"_a);
 }
 
 }  // namespace shmtree::python

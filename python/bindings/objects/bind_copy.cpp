@@ -13,6 +13,7 @@
 namespace shmtree::python {
 
 namespace py = pybind11;
+using namespace py::literals;
 using memory::Arena;
 
 namespace {
@@ -51,7 +52,7 @@ py::object copy_in(const std::shared_ptr<Arena>& arena, py::handle bytes, py::ha
   copy_large(data, source.data(), source.bytes());
   py::object lease = own(new_block_lease(std::move(block), false, source.bytes()));
   py::object array = own(PyArray_SimpleNewFromData(1, &shape, NPY_UINT8, data));
-  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array.ptr()), lease.release().ptr()) != 0) {
+  if (PyArray_SetBaseObject(as_array(array.ptr()), lease.release().ptr()) != 0) {
     throw py::error_already_set();
   }
   return array;
@@ -60,7 +61,7 @@ py::object copy_in(const std::shared_ptr<Arena>& arena, py::handle bytes, py::ha
 }  // namespace
 
 void bind_copy(py::module_& module) {
-  module.def("copy_in", &copy_in, py::arg("arena"), py::arg("bytes"), py::arg("timeout") = py::none());
+  module.def("copy_in", &copy_in, "arena"_a, "bytes"_a, "timeout"_a = py::none());
 }
 
 }  // namespace shmtree::python

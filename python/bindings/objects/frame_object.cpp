@@ -40,8 +40,7 @@ PyObject* repr(PyObject* self) {
 }
 
 PyObject* refuse_pickle(PyObject*, PyObject*) {
-  PyErr_SetString(PyExc_TypeError, "A Frame is not pickled: send the object itself, or bytes(frame)");
-  return nullptr;
+  return PyErr_Format(PyExc_TypeError, "A Frame is not pickled: send the object itself, or bytes(frame)");
 }
 
 PyMemberDef members[] = {

@@ -97,7 +97,7 @@ PyObject* new_buffer_lease(Py_buffer&& buffer) {
 
 Lease* lease_of(PyArrayObject* array) noexcept {
   PyObject* base = PyArray_BASE(array);
-  while (base && PyArray_Check(base)) base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(base));
+  while (base && PyArray_Check(base)) base = PyArray_BASE(as_array(base));
   return base && is_lease(base) ? as_lease(base) : nullptr;
 }
 

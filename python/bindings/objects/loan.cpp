@@ -43,10 +43,6 @@ std::map<const std::byte*, Lease*>& own_blocks() {
   return *blocks;
 }
 
-PyArrayObject* as_array(PyObject* object) noexcept {
-  return reinterpret_cast<PyArrayObject*>(object);
-}
-
 // Visits the array and the arrays that it is a view of, up to the lease.
 template <class Visit>
 void for_each_base(PyArrayObject* array, Visit visit) {
@@ -168,10 +164,8 @@ PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape
   if (!block) return raise(block.error());
   auto lease = arena->hold_new(std::move(*block));
   if (!lease) return raise(lease.error());
-  if (zeroed && plan.bytes > kReleaseGilBytes) {
-    const WithoutGil unlocked;
-    std::memset(lease->data(), 0, plan.bytes);
-  } else if (zeroed) {
+  if (zeroed) {
+    const WithoutGil unlocked(plan.bytes > kReleaseGilBytes);
     std::memset(lease->data(), 0, plan.bytes);
   }
   return array_on_lease(plan, std::move(*lease), false, gift);

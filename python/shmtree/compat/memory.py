@@ -9,7 +9,7 @@ from __future__ import annotations
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from .. import _arena
+from .. import _pairs
 from .._channel import Receiver, Sender
 
 __all__ = ["SharedMemoryReceiver", "SharedMemorySender", "create_shared_memory_pair"]
@@ -42,7 +42,7 @@ def create_shared_memory_pair(
 
     `ctx` is not needed and has no effect: the ends go to processes of any context.
     """
-    sender, receiver = _arena.create_pair(capacity)
+    sender, receiver = _pairs.create_pair(capacity)
     return (
         SharedMemorySender(sender._channel, sender.allow_pickle),
         SharedMemoryReceiver(receiver._channel, receiver.allow_pickle),

@@ -22,8 +22,8 @@ using channel::Incoming;
 using channel::Outgoing;
 using channel::Record;
 using channel::RecordState;
+using channel::RingSlot;
 using channel::SegmentHeader;
-using channel::Slot;
 
 inline ChannelOptions with_capacity(std::uint64_t capacity, Ending ending = Ending::kRaise) {
   ChannelOptions options;
@@ -45,13 +45,13 @@ inline SegmentHeader& segment_of(Channel& channel, std::uint64_t packed) {
   return *reinterpret_cast<SegmentHeader*>(channel.arena()->blocks().address(memory::unpack(packed).id));
 }
 // Of the slots of a segment, and of the records of a block, by their place in it.
-inline Slot& slot_of(Channel& channel, std::uint64_t packed, std::uint64_t place) {
+inline RingSlot& slot_of(Channel& channel, std::uint64_t packed, std::uint64_t place) {
   auto* slots = reinterpret_cast<std::byte*>(&segment_of(channel, packed) + 1);
-  return *reinterpret_cast<Slot*>(slots + place * header_of(channel).slot_bytes);
+  return *reinterpret_cast<RingSlot*>(slots + place * header_of(channel).slot_bytes);
 }
-inline channel::RecordsHeader& records_of(Channel& channel) {
+inline channel::ChainHeader& records_of(Channel& channel) {
   const std::uint64_t packed = header_of(channel).records.load();
-  return *reinterpret_cast<channel::RecordsHeader*>(channel.arena()->blocks().address(memory::unpack(packed).id));
+  return *reinterpret_cast<channel::ChainHeader*>(channel.arena()->blocks().address(memory::unpack(packed).id));
 }
 inline Record& record_of(Channel& channel, std::uint64_t place) {
   auto* records = reinterpret_cast<std::byte*>(&records_of(channel) + 1);
@@ -110,6 +110,19 @@ inline Result<std::uint64_t> get(Channel& channel, const WaitContext& wait = pat
   auto message = channel.get(wait);
   if (!message) return std::move(message).error();
   return number_in(message->frame());
+}
+// Waits for the first, then receives what else is there, up to `most`.
+inline Result<std::vector<Incoming>> get_several(Channel& channel, std::size_t most,
+                                                 const WaitContext& wait = patience()) {
+  std::vector<Incoming> messages;
+  messages.reserve(most);  // none is received that there is no place for
+  while (messages.size() < most) {
+    auto message = channel.get(messages.empty() ? wait : no_wait());
+    if (!message && messages.empty()) return std::move(message).error();
+    if (!message) break;
+    messages.push_back(std::move(*message));
+  }
+  return messages;
 }
 inline Result<Delivery> take(Channel& channel, const WaitContext& wait = patience()) {
   return channel.take(wait);

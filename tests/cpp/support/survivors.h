@@ -4,8 +4,8 @@
 #include <functional>
 #include <vector>
 
-#include "channel/check.h"
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 #include "support/waits.h"
 

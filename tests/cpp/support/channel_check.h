@@ -1,22 +1,24 @@
-#include "channel/check.h"
+// The invariants of an arena and of all channels in it, as a function.
+#pragma once
 
 #include <algorithm>
 #include <set>
+#include <string>
 
 #include "channel/channel.h"
-#include "channel/grants.h"
-#include "platform/atomics.h"
 
 namespace shmtree::channel {
 
-using namespace platform;
 using memory::BlockEntry;
 using memory::BlockId;
 using memory::BlockKind;
 using memory::BlockState;
+using platform::load_acquire;
+using platform::load_relaxed;
 
-namespace {
-
+// Walks the whole arena and names the first invariant that does not hold; empty when all do: those of Arena::check(),
+// and that each channel's messages, records and counts agree, and that every block in use is kept by somebody. Nobody
+// else may be working in the arena, and what the dead had must have been reconciled.
 class Check {
  public:
   explicit Check(Arena& arena) : arena_(arena) {}
@@ -26,7 +28,8 @@ class Check {
     for_each_live([&](BlockRef ref, const BlockEntry& entry) {
       if (!wrong.empty() || kind_of(entry) != BlockKind::kChannel || !is_held(entry)) return;
       kept_.insert(memory::pack(ref));
-      wrong = channel(*reinterpret_cast<const ChannelHeader*>(arena_.blocks().address(ref.id)));
+      auto& shared = *reinterpret_cast<ChannelHeader*>(arena_.blocks().address(ref.id));
+      wrong = channel(Control{arena_, shared, ref, shared.slot_bytes});
       if (!wrong.empty()) wrong = "the channel in block " + std::to_string(memory::pack(ref)) + ": " + wrong;
     });
     // Letters and dropped channels wait for somebody who has the arena's lock.
@@ -68,7 +71,7 @@ class Check {
     const bool live = memory::state_of(load_acquire(entry.word)) == BlockState::kLive;
     return kept_.insert(packed).second && live && kind_of(entry) == kind;
   }
-  std::string message(const Slot& slot, std::uint64_t slot_bytes) {
+  std::string message(const RingSlot& slot, std::uint64_t slot_bytes) {
     if (slot.block == 0) return slot.bytes > inline_bytes(slot_bytes) ? "an inline message is too long" : "";
     if (!keep(slot.block, BlockKind::kMessage)) return "a message's block is free, twice there, or something else";
     const BlockRef ref = memory::unpack(slot.block);
@@ -76,38 +79,34 @@ class Check {
                                                                                : "";
   }
 
-  std::string channel(const ChannelHeader& shared) {
+  std::string channel(const Control& control) {
+    const ChannelHeader& shared = control.shared;
     if (load_acquire(shared.senders_lock) != 0 || load_acquire(shared.receivers_lock) != 0) return "a lock is taken";
     const std::uint64_t head = load_acquire(shared.head), tail = load_acquire(shared.tail);
     if (head > tail) return "its head is past its tail";
     if (shared.capacity != 0 && tail - head > shared.capacity) return "there are more messages than it takes";
     bytes_ = 0;
-    std::string wrong = ring(shared, head, tail);
-    if (wrong.empty()) wrong = records(shared, head);
-    if (wrong.empty()) wrong = grants(shared);
+    std::string wrong = ring(control, head, tail);
+    if (wrong.empty()) wrong = records(control, head);
+    if (wrong.empty()) wrong = grants(control);
     if (!wrong.empty()) return wrong;
-    const std::uint64_t said = load_acquire(shared.bytes_in) - load_acquire(shared.bytes_out);
+    const std::uint64_t said = control.queued_bytes();
     return said == bytes_
                ? ""
                : std::to_string(said) + " bytes are said to be queued, and " + std::to_string(bytes_) + " are";
   }
-  std::string grants(const ChannelHeader& shared) {
-    std::string wrong;
-    walk_grants(arena_, const_cast<ChannelHeader&>(shared), [&](std::span<Grant>, BlockRef block) {
-      const bool is_first = block.id.value == 0;
-      if (!is_first && !keep(memory::pack(block), BlockKind::kDeliveries))
-        wrong = "a block of grants is something else";
-      return wrong.empty();
+  std::string grants(const Control& control) {
+    const Walked walked = Grants(arena_, control.shared).walk([&](BlockRef block, std::span<Grant>) {
+      return block.id.value == 0 || keep(memory::pack(block), BlockKind::kDeliveries);
     });
-    return wrong;
+    return walked == Walked::kAll ? "" : "a block of grants is damaged, free, twice there, or something else";
   }
-  std::string ring(const ChannelHeader& shared, std::uint64_t head, std::uint64_t tail) {
+  std::string ring(const Control& control, std::uint64_t head, std::uint64_t tail) {
+    const ChannelHeader& shared = control.shared;
     std::uint64_t packed = load_acquire(shared.head_segment), last = 0, ticket = head;
     while (packed != 0) {
       if (!keep(packed, BlockKind::kSegment)) return "a segment's block is free, twice there, or something else";
-      const BlockRef ref = memory::unpack(packed);
-      const Segment segment =
-          checked_segment(arena_.blocks().address(ref.id), arena_.blocks().room_of(ref.id), shared.slot_bytes);
+      const Segment segment = segment_at(control, packed);
       if (!segment) return "a segment is damaged";
       const std::uint64_t next = load_acquire(segment.header->next);
       std::uint64_t end = tail;
@@ -119,7 +118,7 @@ class Check {
       }
       if (end > ticket && end - ticket > segment.slots) return "a segment has more messages than slots";
       for (; ticket < end; ++ticket) {
-        const Slot& slot = segment.at(ticket);
+        const RingSlot& slot = segment.at(ticket);
         if (slot.ticket != ticket) return "a slot has another ticket";
         bytes_ += slot.bytes;
         if (std::string wrong = message(slot, shared.slot_bytes); !wrong.empty()) return wrong;
@@ -130,29 +129,27 @@ class Check {
     if (ticket != tail) return "messages are in no segment";
     return last == load_acquire(shared.tail_segment) ? "" : "the last segment is another";
   }
-  std::string records(const ChannelHeader& shared, std::uint64_t head) {
+  std::string records(const Control& control, std::uint64_t head) {
+    const ChannelHeader& shared = control.shared;
     std::uint32_t taken = 0, returned = 0, rejected = 0;
-    for (std::uint64_t packed = load_acquire(shared.records); packed != 0;) {
-      if (!keep(packed, BlockKind::kDeliveries)) return "a block of records is free, twice there, or something else";
-      const BlockRef ref = memory::unpack(packed);
-      const Records block =
-          checked_records(arena_.blocks().address(ref.id), arena_.blocks().room_of(ref.id), shared.slot_bytes);
-      if (!block) return "a block of records is damaged";
-      for (std::uint64_t i = 0; i < block.count; ++i) {
-        const Record& record = block.at(i);
-        const RecordState state = state_of_record(load_acquire(record.state));
-        if (state == RecordState::kFree) continue;
-        if (awaits_ack(state)) ++taken;
-        if (state == RecordState::kRejected) ++rejected;
-        if (state == RecordState::kReturned) {
-          ++returned;
-          bytes_ += record.slot().bytes;
-        }
-        if (record.slot().ticket >= head) return "a message is taken and in the ring";
-        if (std::string wrong = message(record.slot(), shared.slot_bytes); !wrong.empty()) return wrong;
+    std::string wrong;
+    const auto enter = [&](BlockRef block) { return keep(memory::pack(block), BlockKind::kDeliveries); };
+    const auto visit = [&](const Record& record) {
+      const RecordState state = state_of_record(load_acquire(record.state));
+      if (state == RecordState::kFree) return true;
+      if (awaits_ack(state)) ++taken;
+      if (state == RecordState::kRejected) ++rejected;
+      if (state == RecordState::kReturned) {
+        ++returned;
+        bytes_ += record.slot().bytes;
       }
-      packed = load_acquire(block.header->next);
-    }
+      wrong = record.slot().ticket >= head ? "a message is taken and in the ring"
+                                           : message(record.slot(), shared.slot_bytes);
+      return wrong.empty();
+    };
+    const Walked walked = Records(control).for_each(visit, enter);
+    if (!wrong.empty()) return wrong;
+    if (walked != Walked::kAll) return "a block of records is damaged, free, twice there, or something else";
     if (taken != load_acquire(shared.taken)) return "what is taken is miscounted";
     if (rejected != load_acquire(shared.rejected)) return "what is rejected is miscounted";
     const bool counted = returned == load_acquire(shared.returned) && returned == load_acquire(shared.also_queued);
@@ -164,9 +161,7 @@ class Check {
   std::uint64_t bytes_ = 0;  // that can be received
 };
 
-}  // namespace
-
-std::string check(Arena& arena) {
+inline std::string check(Arena& arena) {
   return Check(arena).run();
 }
 

@@ -1,0 +1,48 @@
+#include "bindings/cpython/package.h"
+
+namespace shmtree::python {
+namespace {
+
+Package members{};
+
+}  // namespace
+
+const Package& package() noexcept {
+  return members;
+}
+
+bool set_package(PyObject* given) {
+  const struct {
+    PyObject** slot;
+    const char* name;
+  } wanted[] = {
+      {&members.error, "Error"},
+      {&members.channel_closed, "ChannelClosed"},
+      {&members.shut_down, "ShutDown"},
+      {&members.peer_died, "PeerDied"},
+      {&members.message_too_large, "MessageTooLarge"},
+      {&members.out_of_shared_memory, "OutOfSharedMemory"},
+      {&members.corrupt_message, "CorruptMessage"},
+      {&members.pickle_refused, "PickleRefused"},
+      {&members.incompatible_arena, "IncompatibleArena"},
+      {&members.unused_end_warning, "UnusedEndWarning"},
+      {&members.queue_full, "Full"},
+      {&members.queue_empty, "Empty"},
+      {&members.describe_dtype, "describe_dtype"},
+      {&members.parse_dtype, "parse_dtype"},
+      {&members.masked_parts, "masked_parts"},
+      {&members.masked_build, "masked_build"},
+      {&members.tensor_parts, "tensor_parts"},
+      {&members.tensor_build, "tensor_build"},
+      {&members.device_leaf, "device_leaf"},
+      {&members.reducers, "reducers"},
+  };
+  for (const auto& [slot, name] : wanted) {
+    PyObject* found = PyMapping_GetItemString(given, name);
+    if (!found) return false;
+    Py_XDECREF(std::exchange(*slot, found));
+  }
+  return true;
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,27 @@
+// What the package shmtree hands to this module, which imports nothing of it (shmtree/_given.py).
+#pragma once
+
+#include "bindings/cpython/python_api.h"
+
+namespace shmtree::python {
+
+struct Package {
+  PyObject *error, *channel_closed, *shut_down, *peer_died, *message_too_large, *out_of_shared_memory, *corrupt_message,
+      *pickle_refused, *incompatible_arena, *unused_end_warning, *queue_full, *queue_empty;
+  PyObject *describe_dtype, *parse_dtype;
+  PyObject *masked_parts, *masked_build, *tensor_parts, *tensor_build, *device_leaf;
+  PyObject* reducers;
+};
+
+// Nulls before set_package(), which comes before all use of the module.
+const Package& package() noexcept;
+
+// The errors among them.
+inline const Package& error_types() noexcept {
+  return package();
+}
+
+// From a dict by name. False with a Python error set.
+bool set_package(PyObject* given);
+
+}  // namespace shmtree::python

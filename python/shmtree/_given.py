@@ -1,0 +1,17 @@
+"""What the core is given of this package, of which it imports nothing: its errors, and what it does in Python."""
+
+import queue
+
+from . import _core, _dtypes, _leaves, _reducers, errors
+
+_core.set_package(
+    {
+        **vars(errors),
+        "Full": queue.Full,
+        "Empty": queue.Empty,
+        "describe_dtype": _dtypes.describe,
+        "parse_dtype": _dtypes.parse,
+        "reducers": _reducers.table,
+        **vars(_leaves),
+    }
+)

@@ -1,0 +1,93 @@
+"""The making and opening of channels, and the names that this user's processes have."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import _core
+from ._arena import Arena
+from ._channel import CHANNEL, KINDS, OnPeerDeath, Receiver, Sender, make_pair, open_known, pair_limits
+
+
+def create_pair(
+    capacity: int | None = 8,
+    *,
+    max_bytes: int | None = None,
+    name: str | None = None,
+    arena: Arena | None = None,
+    allow_pickle: bool | None = None,
+    on_peer_death: OnPeerDeath = "raise",
+    max_unsettled: int | None = None,
+    max_attempts: int | None = None,
+) -> tuple[Sender, Receiver]:
+    """A new channel: the end to put into, and the end to get from.
+
+    Args:
+        capacity: messages put and not yet received before `put` waits; None or 0 is unlimited. One that was taken and
+            given back counts again, which may exceed it: `put` waits until there is less.
+        max_bytes: bytes queued before `put` waits; a larger message is refused with MessageTooLarge.
+        name: makes the channel known to the user's other processes, for `open_sender` and `open_receiver`. It gets an
+            arena of its own unless one is given. FileExistsError when the name is in use.
+        arena: where messages lie; None is the arena that this process makes for all such channels.
+        allow_pickle: whether objects without a native kind may be pickled; None is yes for unnamed and no for named
+            channels, where both sides have to say yes.
+        on_peer_death: "raise" reports killed senders to receivers, and killed receivers to senders, as PeerDied when
+            nobody else is left; "wait" waits for others to come.
+        max_unsettled: messages taken and not settled, by all takers together, before `take` waits; None or 0 is
+            unlimited.
+        max_attempts: how often a message is taken before it is given up, when nobody acknowledges it. It comes to
+            nobody then and is among `Receiver.rejected`. None or 0 is no limit.
+    """
+    if arena is not None and not isinstance(arena, Arena):
+        raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
+    limits = pair_limits(capacity, max_bytes, max_unsettled, max_attempts)
+    return make_pair(arena._open() if arena is not None else None, limits, name, allow_pickle, on_peer_death)
+
+
+def create_shared_memory_pair(capacity: int | None = 0) -> tuple[Sender, Receiver]:
+    """`create_pair`, for those who come from py-sharedmemory."""
+    return create_pair(capacity)
+
+
+def _open_channel(name: str, allow_pickle: bool | None) -> tuple[_core.Name, _core.Channel, bool]:
+    known = open_known(name, CHANNEL)
+    return known, _core.Channel.open(known.arena, known.block), bool(allow_pickle)
+
+
+def open_sender(name: str, *, allow_pickle: bool | None = None) -> Sender:
+    """The sending end of a named channel.
+
+    FileNotFoundError when nobody has one of that name, ValueError when it is that of something else. Pickles are sent
+    only if both this call and the maker of the channel say allow_pickle=True.
+    """
+    known, channel, allow = _open_channel(name, allow_pickle)
+    sender = Sender(channel, allow)
+    sender._name = known
+    return sender
+
+
+def open_receiver(name: str, *, allow_pickle: bool | None = None) -> Receiver:
+    """The receiving end of a named channel. Errors as of `open_sender`; pickles are loaded on the same condition."""
+    known, channel, allow = _open_channel(name, allow_pickle)
+    receiver = Receiver(channel, allow)
+    receiver._name = known
+    return receiver
+
+
+class Known(NamedTuple):
+    """A name, and who has it."""
+
+    name: str  #: as it was given
+    kind: str  #: what it is the name of
+    #: Of the processes that have it; 0 for those out of sight (in another PID namespace), none for what a kill left.
+    pids: tuple[int, ...]
+
+
+def list_names() -> list[Known]:
+    """The names of this user's arenas, channels and arrays. Those that a kill left over are shown once, and removed."""
+    return [Known(name, KINDS.get(kind, "something"), tuple(pids)) for name, _, kind, pids in _core.list_names()]
+
+
+def clean_names() -> list[str]:
+    """Removes the names that nobody alive has; returns them. Never needed: `list_names` or using any name does it."""
+    return _core.clean_names()

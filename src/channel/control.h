@@ -1,0 +1,98 @@
+// What all parts of a channel work on: its control block, in the arena that it lies in, and the blocks that it leads to
+// by the words that name them: chains of records and of grants, and segments.
+#pragma once
+
+#include "channel/layout.h"
+#include "memory/arena.h"
+#include "platform/atomics.h"
+#include "platform/waiting.h"
+
+namespace shmtree::channel {
+
+using memory::Arena;
+using memory::BlockRef;
+using memory::Lease;
+using memory::OwnedBlock;
+using platform::WaitContext;
+
+struct Control {
+  Arena& arena;
+  ChannelHeader& shared;
+  const BlockRef block;
+  const std::uint64_t slot_bytes;  // as it was checked
+
+  // The longest frame that needs no block.
+  std::uint64_t inline_bytes() const noexcept { return channel::inline_bytes(slot_bytes); }
+  Ending ending() const noexcept { return static_cast<Ending>(shared.ending); }
+  Shutdown shutdown() const noexcept { return static_cast<Shutdown>(platform::load_acquire(shared.shutdown)); }
+  bool is_shut_down() const noexcept { return shutdown() != Shutdown::kNot; }
+  // For another participant than this process.
+  bool is_reserved(End end) const noexcept {
+    const Identity by = platform::load_relaxed(shared.reserved[end]);
+    return by != memory::kNobody && by != arena.current_identity();
+  }
+  // The bytes that can be received, as the counts have them.
+  std::uint64_t queued_bytes() const noexcept {
+    return platform::load_acquire(shared.bytes_in) - platform::load_acquire(shared.bytes_out);
+  }
+};
+
+inline Error shut_down_error() {
+  return Error{Code::kShutDown, "the queue was shut down"};
+}
+// A lock, or memory, that was not to be had in time is a channel that stayed full, or that gave nothing.
+inline Error in_time(Error error, Code late) {
+  if (error.code == Code::kTimeout || error.code == Code::kFull) error.code = late;
+  return error;
+}
+
+// Each has as many elements as all after it together, so a longer chain than this is a damaged one.
+constexpr int kMostChained = 40;
+
+enum class Walked { kAll, kStopped, kDamaged, kUnmapped };  // kUnmapped: this process has no address space for some
+
+// Calls visit(block, elements, count) for each block of the chain until it returns false.
+template <class Visit>
+Walked walk_chain(Arena& arena, std::uint64_t packed, std::uint64_t element_bytes, Visit visit) noexcept {
+  for (int links = 0; packed != 0; ++links) {
+    const BlockRef ref = memory::unpack(packed);
+    if (links == kMostChained) return Walked::kDamaged;
+    if (!arena.blocks().is_current(ref)) return arena.blocks().is_unmapped(ref) ? Walked::kUnmapped : Walked::kDamaged;
+    auto* header = reinterpret_cast<ChainHeader*>(arena.blocks().address(ref.id));
+    if (header == nullptr) return Walked::kUnmapped;
+    const std::uint64_t room = arena.blocks().room_of(ref.id), count = platform::load_once(header->count);
+    if (room < sizeof(ChainHeader) || count > (room - sizeof(ChainHeader)) / element_bytes) return Walked::kDamaged;
+    if (!visit(ref, reinterpret_cast<std::byte*>(header + 1), count)) return Walked::kStopped;
+    packed = platform::load_acquire(header->next);
+  }
+  return Walked::kAll;
+}
+
+// The segment that a word of shared memory names; none when there cannot be one.
+inline Segment segment_at(const Control& control, std::uint64_t packed) noexcept {
+  const memory::BlockTable& blocks = control.arena.blocks();
+  const BlockRef ref = memory::unpack(packed);
+  if (packed == 0 || !blocks.is_current(ref)) return {};
+  return checked_segment(blocks.address(ref.id), blocks.room_of(ref.id), control.slot_bytes);
+}
+
+// The segment last asked for, since it seldom changes. Used only under the lock of one side.
+class KnownSegment {
+ public:
+  const Segment& at(const Control& control, std::uint64_t packed) noexcept {
+    if (packed != packed_ || packed == 0) [[unlikely]] {
+      packed_ = packed;
+      segment_ = segment_at(control, packed);
+    }
+    if (!segment_) packed_ = 0;  // it may be mapped by the next time
+    return segment_;
+  }
+  const Segment& last() const noexcept { return segment_; }
+  void forget() noexcept { packed_ = 0; }
+
+ private:
+  std::uint64_t packed_ = 0;
+  Segment segment_{};
+};
+
+}  // namespace shmtree::channel

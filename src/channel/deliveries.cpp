@@ -1,0 +1,230 @@
+#include "channel/deliveries.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+Result<Delivery> Deliveries::take(std::shared_ptr<Deliveries> self, const WaitContext& wait) {
+  Delivery delivery;
+  Status taken = receiving_.receive_by([&](Identity me) { return take_now(me, delivery, wait); }, wait);
+  if (!taken) return std::move(taken).error();
+  delivery.of_ = std::move(self);
+  parts_.watchers.announce_received();
+  return delivery;
+}
+
+// Whether a message was there to be taken.
+Result<bool> Deliveries::take_now(Identity me, Delivery& delivery, const WaitContext& wait) {
+  while (delivery.record_ == nullptr) {
+    if (parts_.kept.count() != 0 && !parts_.returns.give_back_kept()) {
+      return Error{Code::kOutOfSharedMemory, "there is no memory for a record of the message that is to be taken"};
+    }
+    if (!parts_.watchers.can_receive()) return false;
+    Status tried = try_take(me, delivery, wait);
+    if (!tried) return std::move(tried).error();
+  }
+  return true;
+}
+
+// Takes the message that there seems to be. If it does not, there may be one by now: what was in the way was waited
+// for, or made.
+Status Deliveries::try_take(Identity me, Delivery& delivery, const WaitContext& wait) {
+  Status done = parts_.control.arena.lock(parts_.control.shared.receivers_lock, wait);
+  if (!done) return in_time(std::move(done).error(), Code::kEmpty);
+  Receipt receipt;
+  const Receiving::Access access = receiving_.access();
+  const Took took = access == Receiving::Access::kFree ? take_locked(me, delivery, receipt) : Took::kNone;
+  parts_.control.arena.unlock(parts_.control.shared.receivers_lock);
+  if (access == Receiving::Access::kShutDown) return receiving_.discarded(wait);
+  receipt.release_spent(parts_.control.arena);
+  if (took == Took::kOne || took == Took::kTooMany) parts_.membership.mark_used(End::kReceiving, me);
+  if (took == Took::kTooMany) done = wait_until_settled(wait);
+  if (took == Took::kNeedsRecord) done = parts_.records.add(wait);
+  if (took == Took::kLeft) done = receipt.error();
+  return done ? std::move(done) : in_time(std::move(done).error(), Code::kEmpty);
+}
+
+// Until one of those taken is settled. It is for the receivers to do, so no end of the stream is told of here: there
+// are messages.
+Status Deliveries::wait_until_settled(const WaitContext& wait) {
+  parts_.watchers.leave_messages_to_others();  // what woke this one may be of use to one who gets
+  const auto is_ready = [this] {
+    return !parts_.records.has_too_many_taken() || !parts_.watchers.can_receive() ||
+           receiving_.access() == Receiving::Access::kShutDown;
+  };
+  Status waited =
+      parts_.ends.wait_at(parts_.control.shared.acked, End::kReceiving, "an acknowledgement", is_ready, wait);
+  if (waited || waited.code() != Code::kTimeout) return waited;
+  return Error{Code::kEmpty, "no message in time: " + std::to_string(parts_.records.unsettled()) + " of at most " +
+                                 std::to_string(parts_.control.shared.max_unsettled) +
+                                 " are taken and not settled (max_unsettled), and " +
+                                 std::to_string(parts_.watchers.size()) + " more can be received"};
+}
+
+// A slot may be written while it is read: what is copied with it goes by one look at its size. The words go one by one,
+// for who looks for acknowledgements reads those of a record without the lock.
+void Deliveries::copy_slot(RingSlot& to, const RingSlot& from) const noexcept {
+  const std::uint64_t block = load_once(from.block), bytes = load_once(from.bytes);
+  store_once(to.ticket, load_once(from.ticket));
+  store_once(to.block, block);
+  store_once(to.bytes, bytes);
+  store_once(to.sender, load_once(from.sender));
+  if (block == 0) std::memcpy(to.inline_data(), from.inline_data(), std::min(bytes, parts_.control.inline_bytes()));
+}
+
+// The record, whose message is held, is the delivery's from now on.
+void Deliveries::hand_out(Record& record, std::uint64_t word, Delivery& delivery) noexcept {
+  delivery.record_ = &record;
+  delivery.word_ = word;
+  parts_.records.set(record, word);
+}
+
+Deliveries::Took Deliveries::take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
+  if (parts_.records.has_too_many_taken()) return parts_.head.has_messages() ? Took::kTooMany : Took::kNone;
+  if (load_relaxed(parts_.control.shared.returned) == 0) return take_from_ring(me, delivery, receipt);
+  Record* record = parts_.records.oldest_returned();
+  if (record == nullptr) {
+    parts_.records.forget_returned();
+    return take_from_ring(me, delivery, receipt);
+  }
+  const std::uint32_t attempts = attempts_with_this(load_relaxed(record->state));
+  if (!parts_.head.hold(record->slot(), me, attempts, delivery.message_, receipt)) return Took::kLeft;
+  hand_out(*record, record_word(RecordState::kTaken, me, attempts), delivery);
+  return Took::kOne;
+}
+
+Deliveries::Took Deliveries::take_from_ring(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
+  const RingSlot* slot = parts_.head.first(receipt);
+  if (slot == nullptr) return receipt.damaged ? Took::kLeft : Took::kNone;
+  Record* record = parts_.records.find_free();
+  if (record == nullptr) return Took::kNeedsRecord;
+  copy_slot(record->slot(), *slot);
+  Incoming& message = delivery.message_;
+  if (!parts_.head.hold(record->slot(), me, 1, message, receipt)) return Took::kLeft;
+  if (message.in_block()) parts_.control.arena.reclaimer().set_delivered(message.block(), true);
+  hand_out(*record, record_word(RecordState::kTaken, me, 1), delivery);
+  parts_.head.advance(record->slot().bytes);
+  return Took::kOne;
+}
+
+// Under the receivers' lock: some of those that are with nobody, as many as `found` has memory for. Whether there may
+// be more.
+bool Deliveries::collect_rejected(std::vector<Delivery>& found, Identity me, Receipt& receipt) noexcept {
+  std::size_t left = std::min(found.capacity() - found.size(), kMostAtOnce);
+  parts_.records.for_each([&](Record& record) {
+    const std::uint64_t word = load_acquire(record.state);
+    if (state_of_record(word) != RecordState::kRejected || taker_of_record(word) != memory::kNobody) return true;
+    if (left == 0) return false;
+    Delivery& delivery = found.emplace_back();
+    const std::uint32_t attempts = attempts_of_record(word);
+    if (!parts_.head.hold(record.slot(), me, attempts, delivery.message_, receipt)) {
+      found.pop_back();
+      return false;
+    }
+    hand_out(record, record_word(RecordState::kRejected, me, attempts), delivery);
+    --left;
+    return true;
+  });
+  return left == 0 && found.size() != found.capacity();
+}
+
+Result<std::vector<Delivery>> Deliveries::rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait) {
+  auto me = parts_.control.arena.identity();
+  if (!me) return std::move(me).error();
+  if (parts_.control.arena.participants().check(0)) {  // one that has just died may have had the last attempt
+    Status repaired = parts_.control.arena.reconcile(wait);
+    if (!repaired) return std::move(repaired).error();
+  }
+  std::size_t count = 0;
+  parts_.records.for_each([&](Record& record) {
+    count += state_of_record(load_acquire(record.state)) == RecordState::kRejected;
+    return true;
+  });
+  std::vector<Delivery> found;
+  found.reserve(count);
+  for (bool more = count != 0; more;) {
+    Status locked = parts_.control.arena.lock(parts_.control.shared.receivers_lock, wait);
+    if (!locked) return std::move(locked).error();
+    Receipt receipt;
+    const std::size_t before = found.size();
+    more = collect_rejected(found, *me, receipt);
+    parts_.control.arena.unlock(parts_.control.shared.receivers_lock);
+    for (std::size_t i = before; i < found.size(); ++i) found[i].of_ = self;
+    if (receipt.starved) return receipt.error();
+  }
+  std::sort(found.begin(), found.end(),
+            [](Delivery& a, Delivery& b) { return a.message().ticket() < b.message().ticket(); });
+  return found;
+}
+
+Delivery& Delivery::operator=(Delivery&& other) noexcept {
+  if (this != &other) {
+    give_up();
+    of_ = std::exchange(other.of_, nullptr);
+    record_ = other.record_;
+    word_ = other.word_;
+    message_ = std::move(other.message_);
+  }
+  return *this;
+}
+
+// Without the lock, should it not be had: the store is the truth, and the counts are left to a reconcile.
+void Delivery::give_up() noexcept {
+  if (settled()) return;
+  try {
+    if (nack(WaitContext{Deadline::immediate()}).ok() || settled()) return;
+  } catch (const std::bad_alloc&) {
+    if (settled()) return;
+  }
+  std::uint64_t word = word_;
+  if (compare_swap(record_->state, word, word_after(Settling::kNack))) {
+    of_->parts_.control.arena.participants().mark_dirty();
+  }
+  of_.reset();
+}
+
+std::uint64_t Delivery::word_after(Settling how) const noexcept {
+  switch (how) {
+    case Settling::kAck: return kFreeRecord;
+    case Settling::kRequeue: return record_word(RecordState::kReturned, memory::kNobody, 0);
+    case Settling::kNack: break;
+  }
+  return given_back(word_, load_once(of_->parts_.control.shared.max_attempts));
+}
+
+bool Delivery::is_of_this_process() const noexcept {
+  const Arena* arena = settled() ? message_.held_in() : &of_->parts_.control.arena;
+  return arena == nullptr || arena->current_identity() == taker_of_record(word_);
+}
+
+Status Delivery::settle(Settling how, const WaitContext& wait) {
+  if (settled()) return Error{Code::kInvalid, "this delivery was acknowledged or returned before"};
+  Arena& arena = of_->parts_.control.arena;
+  ChannelHeader& shared = of_->parts_.control.shared;
+  if (!is_of_this_process()) {
+    of_.reset();
+    return Error{Code::kInvalid, "this delivery belongs to the process that took it, not to a forked child"};
+  }
+  Status locked = arena.lock(shared.receivers_lock, wait);
+  if (!locked) return locked;
+  const bool ours = load_acquire(record_->state) == word_ && record_->slot().ticket == message_.ticket();
+  const bool is_acked_block = how == Settling::kAck && message_.in_block();
+  const std::uint64_t word = word_after(how);
+  if (ours) {
+    of_->parts_.records.set(*record_, word);
+    if (is_acked_block) arena.reclaimer().set_delivered(message_.block(), false);
+  }
+  arena.unlock(shared.receivers_lock);
+  const std::shared_ptr<Deliveries> of = std::exchange(of_, nullptr);
+  if (!ours) return Error{Code::kInvalid, "this delivery is no longer this process's"};
+  if (is_acked_block) arena.reclaimer().collect(message_.block());  // its views hold it themselves
+  of->parts_.watchers.announce_settled(state_of_record(word));
+  return success();
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,81 @@
+// Who takes part in an end, and when a stream has ended.
+//
+// A process takes part from the moment it has the end (made, inherited, or on its way to it) until it leaves, exits,
+// dies, or uses the other end without ever having used this one. An end that nobody takes part in any more, though
+// somebody did, is over: for receivers that is the end of the stream.
+//
+// All of this is in shared memory; what this process has of an end is membership.h's.
+//
+// Thread safety: any thread, without locks.
+#pragma once
+
+#include <string>
+
+#include "channel/grants.h"
+#include "channel/records.h"
+#include "memory/event.h"
+#include "platform/wait_policy.h"
+
+namespace shmtree::channel {
+
+class Ends {
+ public:
+  Ends(const Control& control, const Records& records, const Grants& grants) noexcept
+      : control_(control), records_(records), grants_(grants) {}
+
+  bool anyone_has(End end) const noexcept;
+  bool anyone_at(End end) const noexcept { return anyone_has(end) || grants_.is_on_its_way(end); }
+  bool anyone_at_either() const noexcept { return anyone_at(End::kSending) || anyone_at(End::kReceiving); }
+  // Whether nobody takes part in that end but those whom it is on its way to.
+  bool is_only_on_its_way(End end) const noexcept { return !anyone_has(end) && grants_.is_on_its_way(end); }
+  OnTheirWay on_their_way(End end) const noexcept { return grants_.on_their_way(end); }
+  // How many processes have it.
+  std::uint64_t member_count(End end) const noexcept;
+  // Whether nobody takes part in it any more, and those at the other end are to be told.
+  bool is_over(End end) const noexcept;
+  // What they are told: that peers were killed, to whoever takes the list back, and that it is over to the others.
+  Error end_error(End end) const;
+  // Before the join of whoever was given an end: kClosed when it comes too late, so that the stream is over; kInvalid
+  // when it is of the other end.
+  Status check_grant(std::uint64_t grant, End end, int giver_pid) const;
+
+  // Sleeps at `event` until ready(), for as long as somebody takes part in `peers`.
+  //   kTimeout: the deadline has passed; kInterrupted; or what end_error() says. ready() was false after each of them.
+  template <class Ready>
+  Status wait_at(memory::Event& event, End peers, const char* waited_for, const Ready& ready,
+                 const WaitContext& wait) const {
+    using platform::wait_policy::alive_within_ns;
+    memory::EventWait waiting(event, wait);
+    for (bool looked = false;; looked = true) {
+      if (looked) waiting.arm();
+      if (ready()) return success();
+      if (control_.arena.participants().check(alive_within_ns(looked))) {
+        Status repaired = control_.arena.reconcile(wait);
+        if (!repaired) return repaired;
+        if (ready()) return success();
+      }
+      if (is_over(peers)) {
+        if (ready()) return success();  // by the doing of the last of them, before it left
+        return end_error(peers);
+      }
+      if (!looked && !wait.deadline.is_immediate()) continue;
+      switch (waiting.sleep()) {
+        case memory::EventWait::Wake::kLookAgain: break;
+        case memory::EventWait::Wake::kInterrupted:
+          return Error{Code::kInterrupted, std::string("interrupted while waiting for ") + waited_for};
+        case memory::EventWait::Wake::kTimedOut:
+          if (ready()) return success();
+          return Error{Code::kTimeout, std::string(waited_for) + " did not come in time"};
+      }
+    }
+  }
+
+ private:
+  EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
+
+  const Control control_;
+  const Records& records_;
+  const Grants& grants_;
+};
+
+}  // namespace shmtree::channel

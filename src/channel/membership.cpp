@@ -1,0 +1,118 @@
+#include "channel/membership.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+Status Membership::join(End end) {
+  auto me = control_.arena.identity();
+  if (!me) return std::move(me).error();
+  // A death that was not noticed yet has to be, before its successor is seated.
+  if (control_.ending() == Ending::kWait && control_.arena.participants().check(0)) {
+    control_.arena.reconcile(WaitContext{}).ok();
+  }
+  {
+    const std::lock_guard guard(mutex_);
+    ++objects_[end];
+  }
+  seat(end, *me);
+  return success();
+}
+
+void Membership::seat(End end, Identity who) noexcept {
+  if (!state(end).members.add(memory::slot_of(who))) return;
+  if (control_.ending() != Ending::kWait) return;
+  // One that was killed and waited for has its successor.
+  std::atomic<std::uint32_t>& killed = state(end).killed.count;
+  std::uint32_t count = load_acquire(killed);
+  while (count != 0 && !compare_swap(killed, count, std::min(count, kMostKilled) - 1)) {
+  }
+}
+
+void Membership::leave(End end) noexcept {
+  {
+    const std::lock_guard guard(mutex_);
+    if (objects_[end] == 0 || --objects_[end] != 0) return;
+  }
+  if (end == End::kReceiving) returns_.give_back_kept();
+  watchers_.close_fd(end);
+  depart(end);
+}
+
+void Membership::leave_all() noexcept {
+  for (const End end : kEnds) {
+    // None when the channel's object lost the race to be the process's one.
+    if (objects_[end] != 0) {
+      objects_[end] = 1;
+      leave(end);
+    }
+  }
+  for (const End end : kEnds) watchers_.close_fd(end);  // also asked for without an end
+}
+
+void Membership::leave_at_exit() noexcept {
+  for (const End end : kEnds) {
+    {
+      const std::lock_guard guard(mutex_);
+      if (std::exchange(objects_[end], 0) == 0) continue;
+    }
+    depart(end);
+  }
+}
+
+bool Membership::is_used_here() noexcept {
+  const std::lock_guard guard(mutex_);
+  return objects_[End::kSending] != 0 || objects_[End::kReceiving] != 0;
+}
+
+// The process takes no part in the end any more.
+void Membership::depart(End end) noexcept {
+  const Identity me = control_.arena.current_identity();
+  if (me == memory::kNobody) return;
+  if (!state(end).members.contains(memory::slot_of(me))) return;
+  store_full(state(end).begun, 1u);
+  state(end).members.remove(memory::slot_of(me));
+  state(end).users.remove(memory::slot_of(me));
+  used_as_[end].store(memory::kNobody, std::memory_order_relaxed);
+  if (!ends_.anyone_at(end)) watchers_.wake_all();
+}
+
+void Membership::note_use(End end, Identity me) noexcept {
+  used_as_[end].store(me, std::memory_order_relaxed);
+  state(end).users.add(memory::slot_of(me));
+  if (state(end).members.contains(memory::slot_of(me))) store_full(state(end).begun, 1u);
+  // This may have been the use that tells it takes no part in the other end.
+  if (!ends_.anyone_at(other(end))) watchers_.wake_all();
+}
+
+Result<std::uint64_t> Membership::grant(End end) {
+  auto me = control_.arena.identity();
+  if (!me) return std::move(me).error();
+  KeptForGrants::sweep();
+  has_given_.store(true, std::memory_order_relaxed);
+  return grants_.give(end, *me);
+}
+
+void Membership::claim(std::uint64_t grant, End end) noexcept {
+  grants_.claim(grant);
+  if (grant != 0 && !ends_.anyone_at(end)) watchers_.wake_all();
+}
+
+void Membership::join_for(Identity child, End end) noexcept {
+  if (memory::BlockEntry* block = control_.arena.blocks().entry(control_.block.id)) {
+    block->holders.add(memory::slot_of(child));
+  }
+  store_full(state(end).begun, 1u);
+  seat(end, child);
+}
+
+void Membership::hand_down(Identity child) noexcept {
+  for (const End end : kEnds) {
+    if (objects_[end] != 0) join_for(child, end);
+  }
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,62 @@
+// What this process has of a channel's ends: objects of them, which make it a member, and uses.
+//
+// Invariants:
+//   - The process is a member of an end while it has an object of it; a forked child is from before it exists.
+//   - `begun` is set before a member's bit goes: a kill in between leaves the member to a reconcile.
+//   - Whoever may have been the last to take part in an end wakes all who wait.
+//
+// Thread safety: any thread; hand_down() in the fork handlers, with every leaf mutex held.
+#pragma once
+
+#include "channel/returns.h"
+
+namespace shmtree::channel {
+
+class Membership {
+ public:
+  Membership(const Control& control, Ends& ends, Grants& grants, Watchers& watchers, Returns& returns) noexcept
+      : control_(control), ends_(ends), grants_(grants), watchers_(watchers), returns_(returns) {}
+
+  // This process has one more, or one fewer, object of that end.
+  Status join(End end);
+  void leave(End end) noexcept;
+  // It has none of either any more: the channel goes with this, or the process is about to exit. Then descriptors stay,
+  // since other threads may still poll them.
+  void leave_all() noexcept;
+  void leave_at_exit() noexcept;
+  // Whether it has any object of either end.
+  bool is_used_here() noexcept;
+  void mark_used(End end, Identity me) noexcept {
+    if (used_as_[end].load(std::memory_order_relaxed) != me) [[unlikely]]
+      note_use(end, me);
+  }
+
+  // An end on its way to another process, which takes part from now on until it is claimed: as long as this process
+  // lives, and 60 s longer. kOutOfSharedMemory when there is no memory to note it.
+  Result<std::uint64_t> grant(End end);
+  // After the join of whoever was given it. Twice is harmless.
+  void claim(std::uint64_t grant, End end) noexcept;
+  bool has_given() const noexcept { return has_given_.load(std::memory_order_relaxed); }
+  // A participant that does not run yet (reserve_slot) is given that end, and holds the channel.
+  void join_for(Identity child, End end) noexcept;
+  // A forked child has what its parent has; uses are its own.
+  void hand_down(Identity child) noexcept;
+
+ private:
+  void seat(End end, Identity who) noexcept;
+  void depart(End end) noexcept;
+  void note_use(End end, Identity me) noexcept;
+  EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
+
+  const Control control_;
+  Ends& ends_;
+  Grants& grants_;
+  Watchers& watchers_;
+  Returns& returns_;
+  platform::LeafMutex mutex_;
+  PerEnd<std::uint32_t> objects_{};          // under mutex_
+  PerEnd<std::atomic<Identity>> used_as_{};  // identity that mark_used() has seen
+  std::atomic<bool> has_given_{false};       // this process has made a grant
+};
+
+}  // namespace shmtree::channel

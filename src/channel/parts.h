@@ -1,0 +1,25 @@
+// What all ways to use a channel stand on. Each part looks only at those before it.
+#pragma once
+
+#include "channel/acks.h"
+#include "channel/membership.h"
+
+namespace shmtree::channel {
+
+struct Parts {
+  Parts(std::shared_ptr<Arena> arena, const Control& of) : control(of), head(of, std::move(arena)) {}
+
+  const Control control;
+  RingTail tail{control};
+  RingHead head;
+  Records records{control};
+  KeptHere kept{control};
+  Grants grants{control.arena, control.shared};
+  Ends ends{control, records, grants};
+  Watchers watchers{control, tail, head, kept, ends};
+  Returns returns{control, records, kept, watchers};
+  Membership membership{control, ends, grants, watchers, returns};
+  Acks acks{control, records, ends};  // last: every put writes it, and the others are read by all
+};
+
+}  // namespace shmtree::channel

@@ -1,0 +1,103 @@
+#include "channel/receiving.h"
+
+#include <algorithm>
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+bool Receiving::receive_returned(Incoming& out, Identity me, Receipt& receipt) noexcept {
+  Record* record = parts_.records.oldest_returned();
+  if (record == nullptr) {
+    parts_.records.forget_returned();
+    return false;
+  }
+  const std::uint32_t attempts = attempts_with_this(load_relaxed(record->state));
+  if (!parts_.head.hold(record->slot(), me, attempts, out, receipt)) return false;
+  parts_.records.set(*record, kFreeRecord);
+  if (out.in_block()) parts_.control.arena.reclaimer().set_delivered(out.block(), false);
+  return true;
+}
+
+// Under the receivers' lock.
+bool Receiving::receive_next(Incoming& out, Identity me, Receipt& receipt) noexcept {
+  if (load_relaxed(parts_.control.shared.returned) != 0) [[unlikely]] {
+    if (receive_returned(out, me, receipt)) return true;
+    if (receipt.starved) return false;
+  }
+  return parts_.head.receive(out, me, receipt);
+}
+
+// Whether a message was there.
+Result<bool> Receiving::get_now(Incoming& out, Identity me, const WaitContext& wait) {
+  ChannelHeader& shared = parts_.control.shared;
+  if (parts_.kept.count() != 0 && parts_.returns.receive_kept(out)) [[unlikely]]
+    return true;
+  // The sender's line is read only when those it is known to have put are used up.
+  if (load_relaxed(shared.head) == load_relaxed(shared.cached_tail) && !parts_.head.has_messages()) return false;
+  Status locked = parts_.control.arena.lock(shared.receivers_lock, wait);
+  if (!locked) return in_time(std::move(locked).error(), Code::kEmpty);
+  Receipt receipt;
+  const Access access = this->access();
+  const bool got = access == Access::kFree && receive_next(out, me, receipt);
+  parts_.control.arena.unlock(shared.receivers_lock);
+  if (access != Access::kFree) [[unlikely]] {
+    if (access == Access::kShutDown) return discarded(wait);
+    return false;
+  }
+  receipt.release_spent(parts_.control.arena);
+  parts_.membership.mark_used(End::kReceiving, me);
+  if (got) {
+    parts_.watchers.announce_received();
+  } else if (receipt.is_left()) {
+    return receipt.error();
+  }
+  return got;
+}
+
+Status Receiving::get(Incoming& out, const WaitContext& wait) {
+  return receive_by([&](Identity me) { return get_now(out, me, wait); }, wait);
+}
+
+Status Receiving::wait_until_ready(const WaitContext& wait) {
+  ChannelHeader& shared = parts_.control.shared;
+  const auto is_ready = [this] { return parts_.watchers.can_receive() || parts_.control.is_shut_down(); };
+  const auto messages = [&] { return is_ready() ? std::max<std::uint64_t>(parts_.watchers.size(), 1) : 0; };
+  if (spinner_.until(messages, shared.capacity == 0 ? ~std::uint64_t{0} : shared.capacity / 2, wait)) {
+    return success();
+  }
+  Status waited = parts_.ends.wait_at(shared.items, End::kSending, "a message", is_ready, wait);
+  if (waited) return waited;
+  // An interrupted call may have been woken for a message that it leaves.
+  if (waited.code() == Code::kInterrupted) parts_.watchers.leave_messages_to_others();
+  parts_.watchers.refresh_fd(End::kReceiving);  // the descriptor may be readable for a message that another received
+  return in_time(std::move(waited).error(), Code::kEmpty);
+}
+
+Receiving::Access Receiving::access() const noexcept {
+  if (parts_.control.shutdown() == Shutdown::kDiscarded) return Access::kShutDown;
+  return parts_.control.is_reserved(End::kReceiving) ? Access::kReserved : Access::kFree;
+}
+
+Status Receiving::discard_queued(const WaitContext& wait) {
+  auto me = parts_.control.arena.identity();
+  if (!me) return std::move(me).error();
+  while (parts_.head.has_messages()) {
+    Status locked = parts_.control.arena.lock(parts_.control.shared.receivers_lock, wait);
+    if (!locked) return locked;
+    Incoming dropped;
+    Receipt receipt;
+    const bool received = receive_next(dropped, *me, receipt);
+    parts_.control.arena.unlock(parts_.control.shared.receivers_lock);
+    receipt.release_spent(parts_.control.arena);
+    if (!received && receipt.is_left()) break;  // left to whoever looks next
+  }
+  return success();
+}
+
+Error Receiving::discarded(const WaitContext& wait) {
+  Status dropped = discard_queued(wait);
+  return dropped ? shut_down_error() : std::move(dropped).error();
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,60 @@
+// Getting messages: those that were returned, oldest first, then those of the ring.
+//
+// Invariants:
+//   - A message is received by the store of `head`, or of its record's state, with its block held before.
+//   - A call that was woken for messages and leaves them wakes the next who waits.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include "channel/parts.h"
+#include "channel/spinner.h"
+
+namespace shmtree::channel {
+
+class Receiving {
+ public:
+  explicit Receiving(Parts& parts) noexcept : parts_(parts) {}
+
+  // Into `out`, which holds nothing: an inline frame is not moved once more. kEmpty: nothing in time; kClosed or
+  // kPeerDied: the stream has ended.
+  Status get(Incoming& out, const WaitContext& wait);
+  // Looks for a message by look(me), which says whether it received one, until it did; waits in between. Errors as
+  // get().
+  template <class Look>
+  Status receive_by(const Look& look, const WaitContext& wait) {
+    for (;;) {
+      auto me = parts_.control.arena.identity();  // each time: the wait may run code that forks, and go on in the child
+      if (!me) return std::move(me).error();
+      const bool shut_down = parts_.control.is_shut_down();  // before the look: what was put before it is still found
+      auto got = look(*me);
+      if (!got) {
+        parts_.watchers.leave_messages_to_others();  // another process may have what this one lacks
+        return std::move(got).error();
+      }
+      if (*got) return success();
+      parts_.membership.mark_used(End::kReceiving, *me);
+      if (shut_down) return shut_down_error();
+      Status waited = wait_until_ready(wait);
+      if (!waited) return waited;
+    }
+  }
+  // Under the receivers' lock: whether this process may receive what is there.
+  enum class Access { kFree, kReserved, kShutDown };
+  Access access() const noexcept;
+  // Drops what a shutdown discarded. Whoever finds some does, since the one who shut down may have died.
+  Status discard_queued(const WaitContext& wait);
+  // For a call that found the queue emptied by its shutdown.
+  Error discarded(const WaitContext& wait);
+
+ private:
+  Status wait_until_ready(const WaitContext& wait);
+  Result<bool> get_now(Incoming& out, Identity me, const WaitContext& wait);
+  bool receive_next(Incoming& out, Identity me, Receipt& receipt) noexcept;
+  bool receive_returned(Incoming& out, Identity me, Receipt& receipt) noexcept;
+
+  Parts& parts_;
+  Spinner spinner_;
+};
+
+}  // namespace shmtree::channel

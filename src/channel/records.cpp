@@ -1,0 +1,87 @@
+#include "channel/records.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+std::uint64_t Records::unsettled() const noexcept {
+  const std::uint32_t taken = load_full(control_.shared.taken), returned = load_full(control_.shared.returned);
+  return std::max(taken, returned) - returned;
+}
+
+bool Records::others_may_return() const noexcept {
+  if (load_acquire(control_.shared.taken) == 0) return false;
+  return for_each([me = control_.arena.current_identity()](Record& record) {
+           const std::uint64_t word = load_acquire(record.state);
+           return state_of_record(word) != RecordState::kTaken || taker_of_record(word) == me;
+         }) == Walked::kStopped;
+}
+
+Status Records::add(const WaitContext& wait) {
+  std::uint64_t total = 0;
+  for_each([&](Record&) { return ++total != 0; });
+  const std::uint64_t count = total == 0 ? kFirstRecords : total + 1, bytes = chain_bytes(count, each_bytes());
+  auto block = control_.arena.allocate(bytes, memory::BlockKind::kDeliveries, wait);
+  if (!block) return std::move(block).error();
+  std::memset(block->data(), 0, bytes);
+  auto* added = new (block->data()) ChainHeader{count, {0}, {}};
+  Status locked = control_.arena.lock(control_.shared.receivers_lock, wait);
+  if (!locked) return locked;
+  const bool is_needed = find_free() == nullptr;
+  if (is_needed) {
+    store_relaxed(added->next, load_relaxed(control_.shared.records));
+    store_release(control_.shared.records, memory::pack(block->ref()));
+  }
+  control_.arena.unlock(control_.shared.receivers_lock);
+  if (is_needed) block->publish();
+  return success();
+}
+
+Record* Records::find_free() const noexcept {
+  Record* found = nullptr;
+  for_each([&](Record& record) {
+    if (state_of_record(load_acquire(record.state)) == RecordState::kFree) found = &record;
+    return found == nullptr;
+  });
+  return found;
+}
+
+Record* Records::oldest_returned() const noexcept {
+  Record* oldest = nullptr;
+  for_each([&](Record& record) {
+    const bool is_returned = state_of_record(load_acquire(record.state)) == RecordState::kReturned;
+    if (is_returned && (oldest == nullptr || record.slot().ticket < oldest->slot().ticket)) oldest = &record;
+    return true;
+  });
+  return oldest;
+}
+
+void Records::set(Record& record, std::uint64_t word) noexcept {
+  ChannelHeader& shared = control_.shared;
+  const RecordState from = state_of_record(load_relaxed(record.state)), to = state_of_record(word);
+  const auto count = [](std::atomic<std::uint32_t>& number, int more) {
+    if (more != 0) store_relaxed(number, load_relaxed(number) + static_cast<std::uint32_t>(more));
+  };
+  const int more_returned = (to == RecordState::kReturned) - (from == RecordState::kReturned);
+  const std::uint32_t returned = load_relaxed(shared.returned) + static_cast<std::uint32_t>(more_returned);
+  if (more_returned > 0) store_relaxed(shared.also_queued, returned);
+  store_release(record.state, word);
+  count(shared.taken, awaits_ack(to) - awaits_ack(from));
+  count(shared.rejected, (to == RecordState::kRejected) - (from == RecordState::kRejected));
+  if (more_returned == 0) return;
+  const std::uint64_t bytes = load_once(record.slot().bytes), out = load_relaxed(shared.bytes_out);
+  store_relaxed(shared.bytes_out, more_returned > 0 ? out - bytes : out + bytes);
+  store_relaxed(shared.returned, returned);
+  store_relaxed(shared.also_queued, returned);
+}
+
+void Records::forget_returned() noexcept {
+  store_relaxed(control_.shared.returned, 0u);
+  store_relaxed(control_.shared.also_queued, 0u);
+}
+
+}  // namespace shmtree::channel

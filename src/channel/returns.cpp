@@ -1,0 +1,74 @@
+#include "channel/returns.h"
+
+#include <new>
+#include <utility>
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+void Returns::give_back(std::unique_ptr<Received> received) noexcept {
+  if (!received->message.was_received_by(control_.arena.current_identity())) return;  // a copy, of a forked child's
+  if (try_give_back(received->message)) return;
+  kept_.add(std::move(received));
+  watchers_.refresh_fd(End::kReceiving);
+  notify_all(control_.shared.items);  // other threads of this process may wait
+}
+
+// Under the receivers' lock: a free record becomes that of a message that was taken and given back. What it became;
+// nothing when the arena's lock is taken.
+std::optional<RecordState> Returns::write_returned(Record& record, const Incoming& message) noexcept {
+  if (message.in_block() && !control_.arena.reclaimer().try_set_delivered(message.block())) return std::nullopt;
+  message.write_to(record.slot());
+  const std::uint64_t taken = record_word(RecordState::kTaken, memory::kNobody, message.attempts());
+  const std::uint64_t word = given_back(taken, load_once(control_.shared.max_attempts));
+  records_.set(record, word);
+  return state_of_record(word);
+}
+
+// False, with the message as it was, when there is no memory for a record or a lock is not to be had.
+bool Returns::try_give_back(Incoming& message) noexcept try {
+  constexpr int kMostTries = 64;
+  const WaitContext at_once{Deadline::immediate()};
+  Arena& arena = control_.arena;
+  std::optional<RecordState> became;
+  for (int tries = 0; !became; ++tries) {
+    if (tries == kMostTries || !arena.reconciler().lock_quietly(control_.shared.receivers_lock, at_once)) return false;
+    Record* record = records_.find_free();
+    if (record != nullptr) became = write_returned(*record, message);
+    arena.unlock(control_.shared.receivers_lock);
+    if (record == nullptr) {
+      if (!records_.add(at_once)) return false;
+    } else if (!became) {  // until the arena's lock has been free
+      if (!arena.reconciler().lock_arena_quietly(at_once)) return false;
+      arena.reclaimer().unlock();
+    }
+  }
+  message.drop();
+  watchers_.announce_settled(*became);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+bool Returns::give_back_kept() noexcept {
+  while (auto first = kept_.take_first()) {
+    if (try_give_back(first->message)) continue;
+    kept_.add(std::move(first));
+    return false;
+  }
+  return true;
+}
+
+bool Returns::receive_kept(Incoming& out) noexcept {
+  while (auto first = kept_.take_first()) {
+    if (control_.shutdown() == Shutdown::kDiscarded) continue;
+    out = std::move(first->message);
+    out.count_attempt();
+    watchers_.refresh_fd(End::kReceiving);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace shmtree::channel

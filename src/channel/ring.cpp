@@ -1,0 +1,298 @@
+#include "channel/ring.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "platform/machine.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+namespace {
+
+void write_slot(RingSlot& slot, std::uint64_t ticket, const Outgoing& message, Identity me) noexcept {
+  slot.ticket = ticket;
+  slot.bytes = message.size();
+  slot.sender = me;
+  slot.block = message.block.valid() ? memory::pack(message.block.ref()) : 0;
+  const auto& frame = message.inline_frame;
+  if (slot.block == 0 && !frame.empty()) std::memcpy(slot.inline_data(), frame.data(), frame.size());
+}
+
+std::uint64_t bytes_of_class(std::uint64_t packed) noexcept {
+  return std::uint64_t{1} << memory::unpack(packed).id.size_class();
+}
+
+}  // namespace
+
+RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t unallocated, Look look, Segment* ring) noexcept {
+  ChannelHeader& shared = control_.shared;
+  if (control_.is_shut_down()) return Room::kShutDown;
+  if (control_.is_reserved(End::kSending)) return Room::kFull;
+  const std::uint64_t tail = load_acquire(shared.tail);
+  const bool locked = look == Look::kLocked;
+  Segment last;
+  if (look != Look::kAtCounts) {
+    const std::uint64_t packed = load_acquire(shared.tail_segment);
+    last = locked ? known_last_.at(control_, packed) : segment_at(control_, packed);
+    if (!last) return Room::kDamaged;
+    if (ring != nullptr) *ring = last;
+  }
+  const std::uint64_t also_queued = load_relaxed(shared.also_queued);
+  std::uint64_t head = load_relaxed(shared.cached_head);
+  // Without the lock `head` may have overtaken the `tail` that was read.
+  const auto queued = [&] { return (tail > head ? tail - head : 0) + also_queued; };
+  const std::uint64_t limit = load_relaxed(shared.limit);
+  const auto over_count = [&] { return limit != 0 && queued() >= limit; };
+  const auto over_slots = [&] {
+    if (!last) return false;
+    const std::uint64_t from = std::max(head, last.base);
+    return tail > from && tail - from >= last.slots;
+  };
+  const bool counts_bytes = shared.max_bytes != 0 || bytes > control_.inline_bytes();
+  if (!locked || over_count() || over_slots() || counts_bytes) {
+    head = load_acquire(shared.head);  // receivers are done with the slots below
+    if (locked) store_relaxed(shared.cached_head, head);
+    if (over_count()) {
+      if (limit == shared.capacity || (shared.capacity != 0 && queued() >= shared.capacity)) return Room::kFull;
+      if (!last) last = segment_at(control_, load_acquire(shared.tail_segment));
+      return has_memory_for_ring(last.slots) ? Room::kRelieved : Room::kFullOfMemory;
+    }
+  }
+  if (counts_bytes && queued() != 0) {
+    const std::uint64_t in = load_relaxed(shared.bytes_in), out = load_acquire(shared.bytes_out);
+    const std::uint64_t total = (in > out ? in - out : 0) + bytes;
+    if (shared.max_bytes != 0 && total > shared.max_bytes) return Room::kFullOfBytes;
+    // One channel may not queue up what the others need: as much stays free as it has queued.
+    if (bytes > control_.inline_bytes() && total + unallocated > control_.arena.pool().free_bytes()) {
+      return Room::kFullOfMemory;
+    }
+  }
+  if (!over_slots()) return Room::kYes;
+  if (locked) {  // what is remembered of the segment may not be what those who wait see of it
+    known_last_.forget();
+    last = last_segment();
+    if (!last) return Room::kDamaged;
+    if (ring != nullptr) *ring = last;
+  }
+  return over_slots() ? Room::kNeedsSegment : Room::kYes;
+}
+
+RingTail::Put RingTail::put(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept {
+  ChannelHeader& shared = control_.shared;
+  const std::uint64_t tail = load_relaxed(shared.tail);
+  Segment last;
+  Put put{.room = room_for(messages[0].size(), 0, Look::kLocked, &last), .first = tail};
+  if (put.room == Room::kNeedsSegment && spare.valid()) {
+    link(last, std::move(spare), tail);
+    last = last_segment();
+    if (!last) return Put{.room = Room::kDamaged};
+  } else if (put.room != Room::kYes) {
+    if (put.room == Room::kRelieved) store_relaxed(shared.limit, shared.capacity);
+    if (put.room == Room::kNeedsSegment && may_grow(last, tail - load_relaxed(shared.cached_head)))
+      put.grow_to = last.slots * 2;
+    return put;
+  }
+  put.room = Room::kYes;
+  put.watched = load_relaxed(shared.watched[End::kReceiving]) != 0;
+  put.count = write(last, messages, me, put.watched);
+  const std::uint64_t limit = load_relaxed(shared.limit);
+  put.room_left = limit != 0 && tail + put.count - load_relaxed(shared.cached_head) < limit;
+  return put;
+}
+
+// With room for the first: writes as many as there is room for, then `tail`.
+std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages, Identity me, bool watched) noexcept {
+  ChannelHeader& shared = control_.shared;
+  const std::uint64_t tail = load_relaxed(shared.tail);
+  const std::uint64_t head = load_relaxed(shared.cached_head);
+  std::uint64_t most = messages.size();
+  if (const std::uint64_t limit = load_relaxed(shared.limit); limit != 0 && most > 1) {
+    const std::uint64_t queued = tail - head + load_relaxed(shared.also_queued);
+    most = std::min(most, limit - std::min(queued, limit));  // 0 if more was returned since; the first has its room
+  }
+  most = std::min(most, segment.slots - (tail - std::max(head, segment.base)));
+  std::size_t count = 0;
+  std::uint64_t bytes = 0;
+  do {
+    write_slot(segment.at(tail + count), tail + count, messages[count], me);
+    bytes += messages[count].size();
+    ++count;
+    // Room by bytes is judged as if those before were in already, which `bytes_in` says for the first only.
+  } while (count < most && shared.max_bytes == 0 && !messages[count].block.valid());
+  store_relaxed(shared.bytes_in, load_relaxed(shared.bytes_in) + bytes);
+  if (watched) add(shared.wakes_on_their_way, 1u);
+  store_release(shared.tail, tail + count);
+  const std::uint64_t next = tail + count;
+  if (next - std::max(head, segment.base) < segment.slots) {  // free, so that no receiver is about to read it
+    const std::uint64_t frame = messages[0].block.valid() ? 0 : messages[0].size();
+    prefetch_for_write(&segment.at(next), sizeof(RingSlot) + frame);
+  }
+  return count;
+}
+
+// What the ring grows by next, and what it goes on with when there is no more for that: as much again.
+bool RingTail::has_memory_for_ring(std::uint64_t slots) const noexcept {
+  const std::uint64_t bytes = segment_bytes(std::clamp(slots, kFirstSlots, kMostSlots), control_.slot_bytes);
+  return control_.arena.pool().free_bytes() >= 2 * bytes;
+}
+
+// With no slot left in the last segment.
+bool RingTail::may_grow(const Segment& last, std::uint64_t queued) noexcept {
+  ChannelHeader& shared = control_.shared;
+  if (load_relaxed(shared.limit) != shared.capacity || has_memory_for_ring(last.slots)) return true;
+  store_relaxed(shared.limit, queued);
+  return false;
+}
+
+// The store of `next` makes the successor part of the ring; tickets from `tail` on are its own.
+void RingTail::link(const Segment& last, OwnedBlock block, std::uint64_t tail) noexcept {
+  reinterpret_cast<SegmentHeader*>(block.data())->base = tail;
+  const std::uint64_t packed = memory::pack(block.ref());
+  store_release(last.header->next, packed);
+  store_release(control_.shared.tail_segment, packed);
+  block.publish();
+}
+
+Result<OwnedBlock> RingTail::new_segment(std::uint64_t slots, const WaitContext& wait) const {
+  const std::uint64_t share = std::bit_floor(control_.arena.max_bytes() / 16 / control_.slot_bytes);
+  slots = std::clamp(slots, kFirstSlots, std::clamp(share, kFirstSlots, kMostSlots));
+  for (;; slots /= 2) {
+    auto block = control_.arena.allocate(segment_bytes(slots, control_.slot_bytes), memory::BlockKind::kSegment,
+                                         WaitContext{Deadline::immediate(), wait.hooks});
+    if (block) {
+      new (block->data()) SegmentHeader{0, slots, {0}, {}};
+      return block;
+    }
+    const bool is_no_memory = block.code() == Code::kFull || block.code() == Code::kOutOfSharedMemory;
+    if (!is_no_memory || slots == kFirstSlots) return block;
+  }
+}
+
+Error RingTail::no_ring() const {
+  if (!control_.arena.blocks().is_unmapped(memory::unpack(load_acquire(control_.shared.tail_segment)))) {
+    return Error{Code::kCorrupt, "the channel's ring is damaged"};
+  }
+  return Error{Code::kOutOfSharedMemory, "no address space left to map the channel's ring"};
+}
+
+Error Receipt::error() const {
+  if (!starved) return Error{Code::kCorrupt, "the channel's ring is damaged"};
+  Error error{Code::kOutOfSharedMemory, "message " + std::to_string(ticket) + " stays in the channel: "};
+  error.ticket = ticket;
+  if (wanted == 0) {
+    error.message += "this process has no memory to note that it holds it";
+    return error;
+  }
+  error.message += "this process cannot map " + std::to_string(wanted) + " bytes for it";
+  if (const auto left = addresses_left()) {
+    error.message += ", its limit (RLIMIT_AS) leaves it " + std::to_string(*left);
+  }
+  return error;
+}
+
+std::uint64_t RingHead::size() const noexcept {
+  const ChannelHeader& shared = control_.shared;
+  for (;;) {  // exact: head did not move while tail was read
+    const std::uint64_t head = load_full(shared.head);
+    const std::uint64_t tail = load_full(shared.tail);
+    const std::uint32_t returned = load_full(shared.returned);
+    if (load_full(shared.head) == head) return std::max(tail, head) - head + returned;
+  }
+}
+
+bool RingHead::receive(Incoming& out, Identity me, Receipt& receipt) noexcept {
+  const RingSlot* slot = first(receipt);
+  if (slot == nullptr || !hold(*slot, me, 1, out, receipt)) return false;
+  advance(out.bytes_);
+  fetch_next(out.bytes_);
+  return true;
+}
+
+const RingSlot* RingHead::first(Receipt& receipt) noexcept {
+  ChannelHeader& shared = control_.shared;
+  const std::uint64_t head = load_relaxed(shared.head);
+  if (head == load_relaxed(shared.cached_tail)) {
+    const std::uint64_t tail = load_acquire(shared.tail);  // sees the slots below
+    store_relaxed(shared.cached_tail, tail);
+    if (head == tail) return nullptr;
+  }
+  std::uint64_t packed = load_relaxed(shared.head_segment);
+  Segment first = known_first_.at(control_, packed);
+  while (first) {
+    const std::uint64_t next = load_acquire(first.header->next);
+    if (next == 0) break;
+    const Segment successor = segment_at(control_, next);
+    if (!successor || successor.base <= first.base) {
+      first = Segment{};
+      packed = next;
+      break;
+    }
+    if (head < successor.base) break;
+    if (receipt.spent_count == std::size(receipt.spent)) return nullptr;  // the next call goes on from here
+    store_release(shared.head_segment, next);
+    receipt.spent[receipt.spent_count++] = memory::unpack(packed);
+    packed = next;
+    first = successor;
+  }
+  if (first) {
+    const RingSlot& slot = first.at(head);
+    if (load_once(slot.ticket) == head) return &slot;
+  }
+  const std::uint64_t tail = load_acquire(shared.tail);
+  receipt.damaged = tail != head;  // else `cached_tail` said too much
+  if (!first && arena_->blocks().is_unmapped(memory::unpack(packed))) receipt.starve(head, bytes_of_class(packed));
+  store_relaxed(shared.cached_tail, tail);
+  return nullptr;
+}
+
+bool RingHead::hold(const RingSlot& slot, Identity me, std::uint32_t attempts, Incoming& out,
+                    Receipt& receipt) noexcept {
+  out.ticket_ = load_once(slot.ticket);
+  const std::uint64_t bytes = load_once(slot.bytes);
+  out.bytes_ = bytes;
+  out.sender_ = load_once(slot.sender);
+  out.receiver_ = me;
+  out.attempts_ = attempts;
+  out.block_ = BlockRef{};
+  out.data_ = nullptr;
+  const std::uint64_t packed = load_once(slot.block);
+  if (packed == 0) {
+    if (bytes > control_.inline_bytes()) return true;
+    std::memcpy(out.inline_data_, slot.inline_data(), bytes);
+    out.data_ = out.inline_data_;
+    return true;
+  }
+  const BlockRef ref = memory::unpack(packed);
+  if (!arena_->blocks().is_current(ref)) {
+    return !arena_->blocks().is_unmapped(ref) || receipt.starve(out.ticket_, bytes_of_class(packed));
+  }
+  const std::byte* data = arena_->blocks().address(ref.id);
+  if (data == nullptr) return receipt.starve(out.ticket_, bytes_of_class(packed));
+  // It stays where it is meanwhile, and so does its list.
+  if (const std::uint64_t wanted = arena_->blocks().unmappable_reference(ref.id); wanted != 0) {
+    return receipt.starve(out.ticket_, wanted);
+  }
+  const std::uint64_t room = arena_->blocks().room_of(ref.id);
+  if (!arena_->holders().begin(ref, me)) return receipt.starve(out.ticket_, 0);
+  arena_->blocks().make_live(ref);
+  out.block_ = ref;
+  out.arena_ = arena_;
+  if (bytes <= room) out.data_ = data;  // else damaged: an empty frame
+  return true;
+}
+
+// The next message, if there is one, comes from the sender's core while this one is decoded. It is most likely of the
+// same size.
+void RingHead::fetch_next(std::uint64_t bytes) const noexcept {
+  const std::uint64_t head = load_relaxed(control_.shared.head);
+  const Segment& known = known_first_.last();
+  if (head == load_relaxed(control_.shared.cached_tail) || !known) return;
+  prefetch(&known.at(head), sizeof(RingSlot) + (bytes <= control_.inline_bytes() ? bytes : 0));
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,195 @@
+#include "channel/sending.h"
+
+#include <algorithm>
+#include <string>
+
+namespace shmtree::channel {
+
+using namespace platform;
+using memory::EventWait;
+using std::to_string;
+
+// A message that would never fit.
+Status Sending::refuse_at_once(std::uint64_t bytes) const {
+  const std::uint64_t most = parts_.control.shared.max_bytes, budget = parts_.control.arena.max_bytes();
+  if (most != 0 && bytes > most) {
+    return Error{Code::kMessageTooLarge,
+                 "a message of " + to_string(bytes) + " bytes is over the channel's max_bytes of " + to_string(most)};
+  }
+  if (bytes > budget) {
+    return Error{Code::kMessageTooLarge, "a message of " + to_string(bytes) + " bytes is over the arena's budget of " +
+                                             to_string(budget) + " bytes (max_bytes)"};
+  }
+  return success();
+}
+
+Status Sending::check(const Outgoing& message, Identity me) const {
+  const std::uint64_t bytes = message.size();
+  if (message.block.valid()) {
+    if (message.block.writer() != me)
+      return Error{Code::kInvalid, "this message is for the process to put that wrote it"};
+  } else if (bytes > parts_.control.inline_bytes()) {
+    return Error{Code::kInvalid, "a frame of " + to_string(bytes) + " bytes is too large to go inline"};
+  }
+  return refuse_at_once(bytes);
+}
+
+// The later ones of a batch stop it where they would be refused, to be refused when they come first.
+std::size_t Sending::count_sound(std::span<Outgoing> messages, Identity me) const {
+  std::size_t sound = 1;
+  while (sound < std::min(messages.size(), kMostAtOnce) && check(messages[sound], me)) ++sound;
+  return sound;
+}
+
+Status Sending::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
+  Status fits = refuse_at_once(bytes);
+  if (!fits) return fits;
+  Status room = wait_until_room(bytes, bytes > parts_.control.inline_bytes() ? bytes : 0, true, wait);
+  parts_.watchers.leave_room_to_others();                // the message is yet to be written, which may take long
+  if (!room) parts_.watchers.refresh_fd(End::kSending);  // the descriptor may be readable for room that another used
+  return room ? std::move(room) : in_time(std::move(room).error(), Code::kFull);
+}
+
+Error Sending::still_full() const {
+  const ChannelHeader& shared = parts_.control.shared;
+  const std::uint64_t queued = parts_.watchers.size(), most = shared.capacity, most_bytes = shared.max_bytes;
+  const std::uint32_t returned = load_acquire(shared.returned);
+  std::string text = "no room in time: " + to_string(queued) + (most == 0 ? "" : " of at most " + to_string(most)) +
+                     " messages and " + to_string(parts_.control.queued_bytes()) +
+                     (most_bytes == 0 ? "" : " of at most " + to_string(most_bytes)) + " bytes are queued";
+  if (returned != 0) text += ", " + to_string(returned) + " of them messages that were taken and given back";
+  if (most == 0 || queued < most) {
+    text += "; one channel may queue no more bytes than its arena has left, " +
+            to_string(parts_.control.arena.pool().free_bytes()) + " of a budget of " +
+            to_string(parts_.control.arena.max_bytes());
+  }
+  return Error{Code::kFull, std::move(text)};
+}
+
+Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t unallocated, bool may_grow,
+                                const WaitContext& wait) {
+  ChannelHeader& shared = parts_.control.shared;
+  Room room = Room::kFull;
+  const auto has_room_now = [&] {
+    using Look = RingTail::Look;
+    room = parts_.tail.room_for(bytes, unallocated, may_grow ? Look::kAtCounts : Look::kAtSlots);
+    return room == Room::kYes || room == Room::kRelieved || room == Room::kDamaged || room == Room::kShutDown;
+  };
+  const auto places = [&]() -> std::uint64_t {
+    if (!has_room_now()) return 0;
+    const std::uint64_t most = shared.capacity;
+    return most == 0 ? 1 : std::max<std::uint64_t>(most - std::min(parts_.watchers.size(), most), 1);
+  };
+  if (spinner_.until(places, shared.capacity / 2, wait)) return success();
+  EventWait for_place(shared.space, wait), for_bytes(shared.freed_bytes, wait);
+  EventWait for_memory(parts_.control.arena.header().space, wait);
+  for (bool looked = false;; looked = true) {
+    const Room missing = room;
+    EventWait& waiting = missing == Room::kFull ? for_place : missing == Room::kFullOfBytes ? for_bytes : for_memory;
+    if (looked) {
+      if (&waiting == &for_memory) for_bytes.arm();  // receivers leave memory to this channel as well
+      waiting.arm();
+    }
+    if (has_room_now()) return success();
+    if (looked && room != missing && !wait.deadline.passed()) {
+      if (missing == Room::kFull) parts_.watchers.leave_room_to_others();
+      continue;
+    }
+    if (parts_.control.arena.participants().check(wait_policy::alive_within_ns(looked))) {
+      Status repaired = parts_.control.arena.reconcile(wait);
+      if (!repaired) return repaired;
+      if (has_room_now()) return success();
+    }
+    if (parts_.ends.is_over(End::kReceiving)) return parts_.ends.end_error(End::kReceiving);
+    if (!looked && !wait.deadline.is_immediate()) continue;
+    switch (waiting.sleep()) {
+      case EventWait::Wake::kLookAgain:
+        if (!may_grow) return success();  // there may be memory now
+        break;
+      case EventWait::Wake::kInterrupted:
+        parts_.watchers.leave_room_to_others();
+        return Error{Code::kInterrupted, "interrupted while waiting to put"};
+      case EventWait::Wake::kTimedOut:
+        if (has_room_now()) return success();
+        return still_full();
+    }
+  }
+}
+
+// Puts the first few of `messages` that there is room for under one lock. None: wait_until_room() is next.
+Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, const WaitContext& wait) {
+  ChannelHeader& shared = parts_.control.shared;
+  auto me = parts_.control.arena.identity();
+  if (!me) return std::move(me).error();
+  Status fits = check(messages[0], *me);
+  if (!fits) return std::move(fits).error();
+  const std::span<Outgoing> sound = messages.first(count_sound(messages, *me));
+  OwnedBlock spare;
+  for (;;) {
+    Status locked = parts_.control.arena.lock(shared.senders_lock, wait);
+    if (!locked) return std::move(locked).error();
+    const RingTail::Put put = parts_.tail.put(sound, *me, spare);
+    parts_.control.arena.unlock(shared.senders_lock);
+    if (put.room == Room::kYes) {
+      for (Outgoing& message : sound.first(put.count)) {
+        if (message.block.valid()) message.block.publish();
+      }
+      parts_.membership.mark_used(End::kSending, *me);
+      parts_.acks.note_sent(put.first, put.count);
+      parts_.watchers.announce_put(put.count, put.watched);
+      // One of those who wait was woken for several places: the next is for it to wake.
+      if (put.room_left && load_relaxed(shared.space.waiters) != 0) notify(shared.space);
+      return put;
+    }
+    if (put.room == Room::kShutDown) return shut_down_error();
+    if (put.room == Room::kDamaged) return parts_.tail.no_ring();
+    if (put.grow_to == 0) return put;
+    auto grown = parts_.tail.new_segment(put.grow_to, wait);
+    if (!grown) {
+      // kTimeout: the arena's lock was not to be had at once, which the caller's deadline is not about.
+      const Code code = grown.code();
+      const bool later = code == Code::kFull || code == Code::kOutOfSharedMemory || code == Code::kTimeout;
+      if (later) return put;
+      return std::move(grown).error();
+    }
+    spare = std::move(*grown);
+  }
+}
+
+// Puts the first few of `messages`, once there is room. Room that was seen and is not to be had is taken for another's
+// until the deadline, and not once more: words that contradict each other must not keep the call for ever.
+Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const WaitContext& wait) {
+  for (bool late = false;; late = wait.deadline.passed()) {
+    auto put = put_some(messages, wait);
+    if (!put) {
+      parts_.watchers.leave_room_to_others();
+      return in_time(std::move(put).error(), Code::kFull);
+    }
+    if (put->count != 0) return put;
+    if (late) return still_full();
+    Status room = wait_until_room(messages[0].size(), 0, put->grow_to == 0, wait);
+    if (!room) return in_time(std::move(room).error(), Code::kFull);
+  }
+}
+
+Result<std::uint64_t> Sending::put(Outgoing& message, const WaitContext& wait) {
+  auto put = put_first({&message, 1}, wait);
+  if (!put) return std::move(put).error();
+  return put->first;
+}
+
+Status Sending::put_many(std::span<Outgoing> messages, const WaitContext& wait) {
+  std::size_t done = 0;
+  while (done < messages.size()) {
+    auto put = put_first(messages.subspan(done), wait);
+    if (!put) {
+      Error error = std::move(put).error();
+      error.completed = done;
+      return error;
+    }
+    done += put->count;
+  }
+  return success();
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,45 @@
+// Putting messages: room for them, waited for, and then the store of `tail`.
+//
+// Invariants:
+//   - A put that was woken for room and fails, or goes without it, wakes the next who waits.
+//   - The arena's lock is never taken under the senders' one: a segment that is to follow is made before.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include "channel/parts.h"
+#include "channel/spinner.h"
+
+namespace shmtree::channel {
+
+class Sending {
+ public:
+  explicit Sending(Parts& parts) noexcept : parts_(parts) {}
+
+  bool has_room() noexcept { return parts_.tail.has_room(); }
+  // Waits until a message of `bytes` could be put now; it may be gone again by the time of put(). Same errors as put().
+  Status wait_for_room(std::uint64_t bytes, const WaitContext& wait);
+  // The ticket. kFull: no room in time; kMessageTooLarge: over max_bytes; kClosed, kPeerDied: full and nobody is left
+  // to receive. `message` is consumed on success only.
+  Result<std::uint64_t> put(Outgoing& message, const WaitContext& wait);
+  // Puts all, in order, with as few stores of `tail` as room allows. On an error `completed` says how many went.
+  Status put_many(std::span<Outgoing> messages, const WaitContext& wait);
+
+ private:
+  using Room = RingTail::Room;
+  using Put = RingTail::Put;  // of none: there was no room
+  Result<Put> put_first(std::span<Outgoing> messages, const WaitContext& wait);
+  Result<Put> put_some(std::span<Outgoing> messages, const WaitContext& wait);
+  // For a message of `bytes`, of which `unallocated` have no block yet. With `may_grow` false there was no memory for
+  // another segment.
+  Status wait_until_room(std::uint64_t bytes, std::uint64_t unallocated, bool may_grow, const WaitContext& wait);
+  Status check(const Outgoing& message, Identity me) const;
+  Status refuse_at_once(std::uint64_t bytes) const;
+  std::size_t count_sound(std::span<Outgoing> messages, Identity me) const;
+  Error still_full() const;
+
+  Parts& parts_;
+  Spinner spinner_;
+};
+
+}  // namespace shmtree::channel

@@ -1,0 +1,81 @@
+#include "channel/tasks.h"
+
+#include <algorithm>
+#include <string>
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+// How many there are in all.
+std::uint64_t Tasks::last() const noexcept {
+  const ChannelHeader& shared = parts_.control.shared;
+  return parts_.control.shutdown() == Shutdown::kDiscarded ? load_relaxed(shared.discarded_from)
+                                                           : load_full(shared.tail);
+}
+
+std::uint64_t Tasks::unfinished() const noexcept {
+  const std::uint64_t done = load_full(parts_.control.shared.tasks_done);  // first: it never overtakes the tasks
+  return std::max(last(), done) - done;
+}
+
+Status Tasks::done() {
+  std::atomic<std::uint64_t>& tasks_done = parts_.control.shared.tasks_done;
+  std::uint64_t done = load_acquire(tasks_done);
+  do {
+    if (done >= last()) {
+      return Error{Code::kInvalid, "task_done() called too many times: all " + std::to_string(done) +
+                                       " messages that were put are done already"};
+    }
+  } while (!compare_swap(tasks_done, done, done + 1));
+  if (done + 1 == last()) notify_all(parts_.control.shared.acked);
+  return success();
+}
+
+Status Tasks::join(const WaitContext& wait) {
+  const auto all_done = [this] { return unfinished() == 0; };
+  Status waited = parts_.ends.wait_at(parts_.control.shared.acked, End::kReceiving, "tasks", all_done, wait);
+  if (waited || waited.code() != Code::kTimeout) return waited;
+  return Error{Code::kTimeout, std::to_string(unfinished()) + " tasks were not done in time"};
+}
+
+// One lock after the other: whoever finds the second one's owner dead has the channel repaired, which takes both.
+Status Tasks::shut_down(bool discard, const WaitContext& wait) {
+  ChannelHeader& shared = parts_.control.shared;
+  Arena& arena = parts_.control.arena;
+  Status locked = arena.lock(shared.senders_lock, wait);
+  if (!locked) return locked;
+  if (parts_.control.shutdown() == Shutdown::kNot) {
+    store_release(shared.shutdown, static_cast<std::uint32_t>(Shutdown::kNoMorePuts));
+  }
+  arena.unlock(shared.senders_lock);
+  if (discard && (locked = arena.lock(shared.receivers_lock, wait)).ok()) {
+    if (parts_.control.shutdown() != Shutdown::kDiscarded) {
+      store_relaxed(shared.discarded_from, load_relaxed(shared.head));
+      store_release(shared.shutdown, static_cast<std::uint32_t>(Shutdown::kDiscarded));
+    }
+    arena.unlock(shared.receivers_lock);
+  }
+  parts_.watchers.wake_all();
+  if (!locked) return locked;
+  return discard ? receiving_.discard_queued(wait) : success();
+}
+
+Status Tasks::reserve(End end, const WaitContext& wait) {
+  auto me = parts_.control.arena.identity();
+  if (!me) return std::move(me).error();
+  const auto take_it = [&] {
+    Identity nobody = memory::kNobody;
+    return compare_swap(parts_.control.shared.reserved[end], nobody, *me);
+  };
+  // An event at which everyone looks when it is signalled: no message's one wake-up ends here.
+  return parts_.ends.wait_at(parts_.control.shared.acked, other(end), "a reservation", take_it, wait);
+}
+
+bool Tasks::release(End end) noexcept {
+  const bool was = exchange_full(parts_.control.shared.reserved[end], Identity{memory::kNobody}) != memory::kNobody;
+  if (was) parts_.watchers.wake_all();
+  return was;
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,140 @@
+#include "channel/watchers.h"
+
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+#include "platform/wake_socket.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+namespace {
+
+struct Address {
+  char text[100];
+  operator std::string_view() const noexcept { return text; }
+};
+
+Address address_of(const Control& control, End end, Identity who) noexcept {
+  Address address;
+  char* text = address.text;
+  constexpr std::size_t kRoom = sizeof address.text;
+  int at = std::snprintf(text, kRoom, "shmtree/");
+  for (int i = 0; i < 16; ++i) {
+    at += std::snprintf(text + at, kRoom - static_cast<std::size_t>(at), "%02x", control.arena.uuid()[i]);
+  }
+  std::snprintf(text + at, kRoom - static_cast<std::size_t>(at), "/%llx/%u/%x",
+                static_cast<unsigned long long>(memory::pack(control.block)), static_cast<unsigned>(end), who);
+  return address;
+}
+
+}  // namespace
+
+void Watchers::send_bytes(const Control& control, End end) noexcept {
+  if (load_full(control.shared.watched[end]) == 0) return;
+  ParticipantSet& watchers = control.shared.watchers[end];
+  watchers.for_each([&](std::uint32_t slot) noexcept {
+    const std::uint32_t generation = load_acquire(control.arena.participants().slot(slot).generation);
+    const Identity who = memory::make_identity(slot, generation);
+    if (!send_wake(address_of(control, end, who))) watchers.remove(slot);  // it closed its socket
+  });
+}
+
+void Watchers::wake_all() noexcept {
+  notify_all(control_.shared.items);
+  notify_all(control_.shared.space);
+  notify_all(control_.shared.freed_bytes);
+  notify_all(control_.shared.acked);
+  for (const End end : kEnds) {
+    if (is_usable(end)) wake_sockets(control_, end);  // who is told of nothing may wait for it
+  }
+}
+
+void Watchers::announce_settled(RecordState became) noexcept {
+  notify_all(control_.shared.acked);
+  if (became == RecordState::kReturned) {
+    refresh_fd(End::kSending);  // there may be no room any more
+    wake_sockets(control_, End::kReceiving);
+    notify(control_.shared.items);
+  } else if (load_relaxed(control_.shared.taken) == 0 && !ends_.anyone_at(End::kSending)) {
+    wake_all();  // it is over now
+  }
+}
+
+Result<int> Watchers::wake_fd(End end) {
+  auto me = control_.arena.identity();
+  if (!me) return std::move(me).error();
+  Descriptor& mine = descriptors_[end];
+  int fd = -1;
+  {
+    const std::lock_guard guard(mutex_);
+    if (mine.owner.load(std::memory_order_relaxed) != *me) {  // a forked child must not take its parent's bytes
+      mine.fd.reset();
+      auto opened = open_wake_socket(address_of(control_, end, *me));
+      if (!opened) return std::move(opened).error();
+      mine.fd = std::move(*opened);
+      mine.owner.store(*me, std::memory_order_release);
+    }
+    fd = mine.fd.get();
+  }
+  control_.shared.watchers[end].add(memory::slot_of(*me));
+  store_full(control_.shared.watched[end], 1u);
+  full_fence();  // the bit is visible before the ring is looked at: what is put later sends a byte
+  // A sender that looked before has stored its message when it lets go of the lock; it sends no byte.
+  if (end == End::kReceiving && !mine.active.load(std::memory_order_relaxed)) {
+    Status passed = control_.arena.lock(control_.shared.senders_lock, WaitContext{});
+    if (!passed) return std::move(passed).error();
+    control_.arena.unlock(control_.shared.senders_lock);
+  }
+  mine.active.store(true, std::memory_order_release);
+  refresh_fd(end);
+  return fd;
+}
+
+void Watchers::close_fd(End end) noexcept {
+  Descriptor& mine = descriptors_[end];
+  const std::lock_guard guard(mutex_);
+  if (!mine.fd.valid()) return;
+  mine.active.store(false, std::memory_order_release);
+  const Identity owner = mine.owner.exchange(memory::kNobody, std::memory_order_acq_rel);
+  mine.fd.reset();
+  if (owner == memory::kNobody || owner != control_.arena.current_identity()) return;  // a child has its parent's
+  control_.shared.watchers[end].remove(memory::slot_of(owner));
+}
+
+// After the store of `tail` that announced it.
+void Watchers::send_announced_wakes() noexcept {
+  wake_sockets(control_, End::kReceiving);
+  std::atomic<std::uint32_t>& announced = control_.shared.wakes_on_their_way;
+  std::uint32_t count = load_acquire(announced);
+  while (count != 0 && !compare_swap(announced, count, count - 1)) {  // 0: a recovery has taken it for a dead one's
+  }
+}
+
+// A message may be received before its byte is sent, which would then tell of nothing: whoever believes it waits for
+// what does not come. So that byte is waited for, as long as its sender can be expected to need.
+void Watchers::await_announced_wakes() noexcept {
+  const std::atomic<std::uint32_t>& announced = control_.shared.wakes_on_their_way;
+  if (load_acquire(announced) == 0) return;
+  const std::int64_t end = monotonic_ns() + wait_policy::kAnnouncedWakeNs;
+  while (load_acquire(announced) != 0 && !ready() && monotonic_ns() < end) std::this_thread::yield();
+}
+
+void Watchers::refresh_active_fd(End end) noexcept {
+  const Descriptor& mine = descriptors_[end];
+  const Identity me = control_.arena.current_identity();
+  if (me == memory::kNobody || mine.owner.load(std::memory_order_acquire) != me) return;
+  // The first look is without the mutex, which is not to be held while memory is mapped.
+  if (!is_usable(end) && end == End::kReceiving) await_announced_wakes();
+  const std::lock_guard guard(mutex_);  // of two threads, none sends a byte for what the other has received
+  if (!mine.fd.valid()) return;         // closed meanwhile
+  if (!is_usable(end)) {
+    drain_wakes(mine.fd.get());
+    full_fence();  // what happens after the bytes were taken sends its own
+  }
+  if (is_usable(end)) send_wake(address_of(control_, end, me));
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,113 @@
+// Who waits at a channel: what it can be used for now, and how those who wait are told.
+//
+// In events, everybody who sleeps in a call (memory/event.h). By a byte on a socket, poll loops: a process that asked
+// gets one for every message, or for all that is received when it wants to send. A byte too many may keep a program
+// waiting that believes it: see await_announced_wakes().
+//
+// Invariants:
+//   - Whoever was woken, and does not use what it was woken for, wakes another.
+//   - The process's descriptor of an end is readable exactly while the end can be used, or has an end to be told of.
+//   - What was put, received or settled is announced after unlocking. Nothing is paid when nobody asked.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include "channel/ends.h"
+#include "channel/ring.h"
+#include "platform/file.h"
+
+namespace shmtree::channel {
+
+class Watchers {
+ public:
+  Watchers(const Control& control, RingTail& tail, const RingHead& head, const KeptHere& kept,
+           const Ends& ends) noexcept
+      : control_(control), tail_(tail), head_(head), kept_(kept), ends_(ends) {}
+
+  // How many messages this process could receive.
+  std::uint64_t size() const noexcept {
+    return control_.shutdown() == Shutdown::kDiscarded ? 0 : head_.size() + kept_.count();
+  }
+  bool can_receive() const noexcept {
+    return (head_.has_messages() && !control_.is_reserved(End::kReceiving)) || kept_.count() != 0;
+  }
+  // Whether get() would return, or report the end of the stream, at once.
+  bool ready() const noexcept { return can_receive() || control_.is_shut_down() || ends_.is_over(End::kSending); }
+  // Whether put() would put a small message, or fail for good, at once.
+  bool can_put() const noexcept {
+    return tail_.has_room() || control_.is_shut_down() || ends_.is_over(End::kReceiving);
+  }
+
+  // Wakes whoever waits at either end, in every process, to look again.
+  void wake_all() noexcept;
+  // What woke this call is of use to another: it does not put now, or not receive.
+  void leave_room_to_others() noexcept { memory::notify(control_.shared.space); }
+  void leave_messages_to_others() noexcept {
+    if (head_.has_messages()) memory::notify(control_.shared.items);
+  }
+  void announce_put(std::size_t count, bool watched) noexcept {
+    ChannelHeader& shared = control_.shared;
+    if (watched) send_announced_wakes();
+    refresh_fd(End::kSending);
+    // Of those who wait, one may have the messages for itself.
+    if (count > 1 || platform::load_relaxed(shared.reserved[End::kReceiving]) != memory::kNobody) {
+      memory::notify_all(shared.items);
+    } else {
+      memory::notify(shared.items);
+    }
+  }
+  // Wakes those who wait for the room, for the messages to be received, or for what is left. Of those who wait for a
+  // place one wakes, and the next when that one has left some (Sending).
+  void announce_received() noexcept {
+    ChannelHeader& shared = control_.shared;
+    platform::full_fence();  // what was received is visible before the flags are read
+    wake_sockets(control_, End::kSending);
+    refresh_fd(End::kReceiving);
+    if (platform::load_relaxed(shared.freed_bytes.waiters) != 0) {
+      memory::notify_all(shared.freed_bytes);
+      memory::notify_all(control_.arena.header().space);
+    }
+    if (platform::load_relaxed(shared.acked.waiters) != 0) memory::notify_all(shared.acked);
+    if (platform::load_relaxed(shared.items.waiters) != 0) leave_messages_to_others();
+    if (platform::load_relaxed(shared.space.waiters) != 0) memory::notify(shared.space);
+  }
+  // Wakes those for whom it makes a difference what became of a message.
+  void announce_settled(RecordState became) noexcept;
+
+  // A descriptor that is readable while ready() or, for the sending end, can_put(); also at once. Owned by the channel;
+  // one per process and end. It is closed when the process leaves that end.
+  Result<int> wake_fd(End end);
+  // Senders that still have its bit in hand find no socket.
+  void close_fd(End end) noexcept;
+  void refresh_fd(End end) noexcept {
+    if (descriptors_[end].active.load(std::memory_order_acquire)) [[unlikely]]
+      refresh_active_fd(end);
+  }
+  // Sends a byte to all who asked.
+  static void wake_sockets(const Control& control, End end) noexcept {
+    if (platform::load_relaxed(control.shared.watched[end]) != 0) [[unlikely]]
+      send_bytes(control, end);
+  }
+
+ private:
+  struct Descriptor {
+    platform::UniqueFd fd;
+    std::atomic<Identity> owner{memory::kNobody};
+    std::atomic<bool> active{false};
+  };
+  bool is_usable(End end) const noexcept { return end == End::kReceiving ? ready() : can_put(); }
+  void refresh_active_fd(End end) noexcept;
+  static void send_bytes(const Control& control, End end) noexcept;
+  void send_announced_wakes() noexcept;
+  void await_announced_wakes() noexcept;
+
+  const Control control_;
+  RingTail& tail_;
+  const RingHead& head_;
+  const KeptHere& kept_;
+  const Ends& ends_;
+  platform::LeafMutex mutex_;
+  PerEnd<Descriptor> descriptors_;  // under mutex_
+};
+
+}  // namespace shmtree::channel

@@ -1,0 +1,68 @@
+// How long the library waits on its own account, each with its reason. What its users wait for has their deadlines.
+#pragma once
+
+#include <cstdint>
+
+namespace shmtree::platform::wait_policy {
+
+// --- Looking who is alive
+
+// How long ago somebody may have done that, for a call that is about to refuse or to wait (a look costs a system call
+// for each participant, which a burst of refusals would repeat), and for one that is waiting: as long as its later
+// slices.
+constexpr std::int64_t kLookedJustNowNs = 5'000'000, kLookedLatelyNs = 250'000'000;
+constexpr std::int64_t alive_within_ns(bool waiting) noexcept {
+  return waiting ? kLookedLatelyNs : kLookedJustNowNs;
+}
+// For a recovery on the way of a call that does not wait: a stopped process may stand in the way.
+constexpr std::int64_t kRecoverInPassingNs = 100'000'000;
+
+// --- Sleeping at an event (memory/event.h)
+
+// Whoever should wake a sleeper may die before, so it looks again after a slice: short ones in the first stretch, when
+// most waits end; longer ones later, when a look costs more than it finds.
+constexpr std::int64_t kFirstSliceNs = 50'000'000, kFirstStretchNs = 1'000'000'000, kLaterSliceNs = 250'000'000;
+// A core that is offered to the woken, and comes back no sooner than this, went to somebody else, who keeps it.
+constexpr std::int64_t kCoreWasKeptNs = 500'000;
+// Wake-ups that do not offer it then: at first, and at most.
+constexpr std::int32_t kFirstUnoffered = 16, kMostUnoffered = 4096;
+
+// --- Waiting for a lock (memory/robust_lock.h)
+
+// About 5 us: longer than any critical section.
+constexpr int kLockSpins = 200;
+// How long a sleeper may miss a wake-up, or a death; and the least, lest a deadline that is over make it spin.
+constexpr std::int64_t kLockSliceNs = 20'000'000, kLeastLockSliceNs = 4'000'000;
+// A lock is waited for at least this long, whatever the deadline: what is in the channel is there all the same.
+constexpr std::int64_t kLockGraceNs = 40'000'000;
+// An owner that is not stopped lacks a processor: it is waited for that long.
+constexpr std::int64_t kBusyOwnerNs = 2'000'000'000;
+
+// --- Waiting for memory (memory/allocator.h)
+
+// For memory that only held blocks keep, whose holders may be about to let go of them.
+constexpr std::int64_t kHoardPatienceNs = 1'000'000'000;
+
+// --- Spinning before a sleep (channel/spinner.h)
+
+// About what it takes to be woken: a longer spin costs more than it saves.
+constexpr std::int64_t kSpinNs = 50'000;
+// Looks at the condition before the core is offered to others.
+constexpr int kLooksPerYield = 8;
+// Spins that may fail before there are none: at first, and at most. One late message must not end spinning.
+constexpr std::int32_t kFirstFailures = 3, kMostFailures = 8;
+// Where spins do not pay: waits without one before the next try, doubled with every one that fails.
+constexpr std::int32_t kFirstSkips = 32, kMostSkips = 1024;
+// A wait that was over so soon has caught up with the other side.
+constexpr std::int64_t kAtOnceNs = 700;
+// How long nothing is looked at then: at first, and at most. Longer, it would be too long for what it saves.
+constexpr std::int64_t kFirstBackoffNs = 250, kMostBackoffNs = 10'000;
+// As many messages, or places, as are worth being waited for in that way.
+constexpr std::uint64_t kEnoughMessages = 32;
+
+// --- Wake-ups of poll loops (channel/watchers.h)
+
+// For a byte that was announced: its sender has only to send it, unless it is stopped or has died.
+constexpr std::int64_t kAnnouncedWakeNs = 50'000'000;
+
+}  // namespace shmtree::platform::wait_policy

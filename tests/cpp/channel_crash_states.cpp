@@ -1,0 +1,81 @@
+// States that a death leaves, written by hand. Whoever survives puts and gets as if nothing had been.
+#include "support/survivors.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+// A participant that is dead, with a lock or two of the channel in its name.
+memory::Identity dead_one(Arena& arena) {
+  auto slot = arena.reconciler().reserve_slot().value();
+  return slot.identity;
+}
+std::uint32_t held_by(memory::Identity who) {
+  return memory::kHeld | who;
+}
+
+}  // namespace
+
+TEST_CASE("A slot written by a dead sender that did not move the tail is no message") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  ChannelHeader& header = header_of(*channel);
+  header.senders_lock.store(held_by(dead_one(*channel->arena())));
+  RingSlot& slot = slot_of(*channel, header.tail_segment.load(), 1);
+  slot.ticket = 1;
+  slot.bytes = 480;
+  header.bytes_in.fetch_add(480);
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
+}
+
+TEST_CASE("A message whose sender died between the tail and the lock is delivered") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  header_of(*channel).senders_lock.store(held_by(dead_one(*channel->arena())));
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
+}
+
+TEST_CASE("A block that is in the window is live although its dead sender still writes it") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1, 700).value();
+  ChannelHeader& header = header_of(*channel);
+  const BlockRef ref = memory::unpack(slot_of(*channel, header.tail_segment.load(), 0).block);
+  const memory::Identity dead = dead_one(*channel->arena());
+  channel->arena()->blocks().entry(ref.id)->word.store(memory::block_word(BlockState::kWriting, dead, ref.generation));
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
+}
+
+TEST_CASE("A segment that a dead sender linked without saying so is found") {
+  auto channel = new_channel(new_arena(), with_capacity(0));
+  for (std::uint64_t i = 0; i < 9; ++i) put(*channel, i).value();
+  ChannelHeader& header = header_of(*channel);
+  header.tail_segment.store(header.head_segment.load());
+  header.senders_lock.store(held_by(dead_one(*channel->arena())));
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 1'000'000}); });
+}
+
+TEST_CASE("A record that a dead taker wrote without moving the head does not count") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  { REQUIRE(take(*channel).value().nack(patience()).ok()); }
+  REQUIRE(get(*channel).value() == 1);
+  put(*channel, 2).value();
+  ChannelHeader& header = header_of(*channel);
+  const memory::Identity dead = dead_one(*channel->arena());
+  Record& record = record_of(*channel, 0);
+  record.slot().ticket = header.head.load();
+  record.state.store(channel::record_word(RecordState::kTaken, dead, 1));
+  header.taken.store(1);
+  header.receivers_lock.store(held_by(dead));
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{2, 1'000'000}); });
+}
+
+TEST_CASE("Both locks in the names of the dead, and of nobody who ever lived, are taken over") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  ChannelHeader& header = header_of(*channel);
+  header.senders_lock.store(held_by(dead_one(*channel->arena())));
+  header.receivers_lock.store(0x8badf00d);
+  survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
+}

@@ -1,0 +1,82 @@
+// System calls that fail in this process. What is promised: an Error, nothing locked, and all in order for the others.
+#include "support/catch2.h"
+#include "support/channels.h"
+#include "support/failing_calls.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+constexpr std::size_t kInline = 3;
+constexpr std::size_t kBlock = 5'000;
+
+struct FailingCall {
+  const char* name;
+  long number;
+  int error;
+};
+std::ostream& operator<<(std::ostream& out, const FailingCall& call) {
+  return out << call.name << " fails with errno " << call.error;
+}
+
+// A bit of everything. What fails is an error, so that whatever comes back is fine, as long as it comes back.
+void use_everything(const std::shared_ptr<Arena>& arena, Channel& channel) {
+  auto made = Arena::create({.max_bytes = 8 * kMiB, .prefault = 0, .huge_pages = false});
+  if (made) static_cast<void>(Channel::create(*made, with_capacity(2)).ok());
+  static_cast<void>(channel.watchers().wake_fd(End::kReceiving).ok());
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    static_cast<void>(put(channel, i, kInline, no_wait()).ok());
+    static_cast<void>(put(channel, i, 200'000 * (i + 1), no_wait()).ok());
+    auto message = channel.get(no_wait());
+    if (message && message->in_block()) static_cast<void>(message->adopt().ok());
+    auto taken = take(channel, no_wait());
+    if (taken) static_cast<void>(taken->ack(no_wait()).ok());
+  }
+  if (auto slot = arena->reconciler().reserve_slot()) arena->participants().abandon(std::move(*slot));
+  static_cast<void>(arena->trim());
+  const int pid = fork();
+  if (pid == 0) {
+    static_cast<void>(get(channel, no_wait()).ok());
+    _exit(0);
+  }
+  if (pid > 0) waitpid(pid, nullptr, 0);
+  static_cast<void>(get(channel, WaitContext{Deadline::after_ns(1'000'000)}).ok());
+}
+
+}  // namespace
+
+TEST_CASE("A process whose system calls fail gets errors and leaves all in order for the others") {
+  if (kAddressSanitizer || kThreadSanitizer || under_valgrind()) return;  // their own calls would fail as well
+  const FailingCall call = GENERATE(
+      FailingCall{"fallocate", SYS_fallocate, ENOSPC}, FailingCall{"fallocate", SYS_fallocate, ENOMEM},
+      FailingCall{"fallocate", SYS_fallocate, EOPNOTSUPP}, FailingCall{"mmap", SYS_mmap, ENOMEM},
+      FailingCall{"madvise", SYS_madvise, EINVAL}, FailingCall{"ftruncate", SYS_ftruncate, ENOSPC},
+      FailingCall{"memfd_create", SYS_memfd_create, EMFILE}, FailingCall{"memfd_create", SYS_memfd_create, ENOSYS},
+      FailingCall{"fcntl", SYS_fcntl, ENOLCK}, FailingCall{"openat", SYS_openat, EMFILE},
+      FailingCall{"openat", SYS_openat, EACCES}, FailingCall{"futex", SYS_futex, EINTR},
+      FailingCall{"futex", SYS_futex, ENOSYS}, FailingCall{"sendto", SYS_sendto, ENOBUFS},
+      FailingCall{"sendto", SYS_sendto, EPERM}, FailingCall{"recvfrom", SYS_recvfrom, ENOMEM},
+      FailingCall{"socket", SYS_socket, EMFILE}, FailingCall{"bind", SYS_bind, ENOMEM},
+      FailingCall{"clone", SYS_clone, EAGAIN}, FailingCall{"getrandom", SYS_getrandom, ENOSYS},
+      FailingCall{"lseek", SYS_lseek, EINVAL}, FailingCall{"munmap", SYS_munmap, ENOMEM});
+  INFO(call);
+  auto arena = new_arena();
+  auto channel = new_channel(arena);
+  put(*channel, 0, kBlock).value();
+  Child child([&] {
+    if (!fail_call(call.number, call.error)) return true;
+    use_everything(arena, *channel);
+    return true;
+  });
+  REQUIRE(child.succeeded());
+  arena->participants().check(0);
+  REQUIRE(arena->reconcile(patience()).ok());
+  REQUIRE(arena->check() == "");
+  drain(*channel);
+  REQUIRE(put(*channel, 9, kBlock).ok());
+  REQUIRE(get(*channel).value() == 9);
+  REQUIRE(arena->trim() + file_pages_bytes(*arena) > 0);
+  REQUIRE(arena->check() == "");
+  REQUIRE(new_arena()->check() == "");
+}
