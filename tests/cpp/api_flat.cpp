@@ -1,4 +1,5 @@
 // Runs of bytes and structs as messages, copied or lent.
+#include <bit>
 #include <chrono>
 #include <cstring>
 

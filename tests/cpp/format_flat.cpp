@@ -1,4 +1,5 @@
 // Frames of nothing but bytes are those that a builder makes, and are recognised as what they are.
+#include <algorithm>
 #include <random>
 
 #include "format/flat.h"

@@ -209,9 +209,11 @@ def test_a_message_whose_array_this_process_has_no_addresses_for_stays_in_the_ch
             sender.put("small")
             os._exit(0)
         assert os.wait()[1] == 0
-        if {kind == "pair"} and os.fork() == 0:
-            receiver.take().nack()
-            os._exit(0)
+        if {kind == "pair"}:
+            if os.fork() == 0:
+                receiver.take().nack()
+                os._exit(0)
+            assert os.wait()[1] == 0
         pages = int(open("/proc/self/statm").read().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + 30 * MIB, -1))
         calls = [receiver.get, lambda: receiver.get_many(2), lambda: asyncio.run(receiver.get_async())]

@@ -20,6 +20,7 @@
 #include <numpy/arrayscalars.h>
 #pragma GCC diagnostic pop
 
+#include <cstddef>
 #include <span>
 #include <utility>
 
