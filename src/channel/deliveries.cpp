@@ -5,17 +5,30 @@
 #include <new>
 #include <string>
 
+#include "platform/wait_policy.h"
+
 namespace shmtree::channel {
 
 using namespace platform;
 
 Result<Delivery> Deliveries::take(std::shared_ptr<Deliveries> self, const WaitContext& wait) {
+  look_for_dead_takers(wait);
   Delivery delivery;
   Status taken = receiving_.receive_by([&](Identity me) { return take_now(me, delivery, wait); }, wait);
   if (!taken) return std::move(taken).error();
   delivery.of_ = std::move(self);
   parts_.watchers.announce_received();
   return delivery;
+}
+
+// Whoever waits looks for the dead. Where the channel is never empty nobody waits, and what they had taken is to come
+// back all the same.
+void Deliveries::look_for_dead_takers(const WaitContext& wait) const noexcept {
+  if (load_relaxed(parts_.control.shared.taken) == 0) return;
+  memory::Arena& arena = parts_.control.arena;
+  if (!arena.participants().check(wait_policy::kLookedLatelyNs)) return;
+  arena.reconcile({Deadline::after_ns(wait_policy::kRecoverInPassingNs), wait.hooks})
+      .ok();  // the next take looks again
 }
 
 // Whether a message was there to be taken.

@@ -66,6 +66,7 @@ class Deliveries {
   Result<bool> take_now(Identity me, Delivery& delivery, const WaitContext& wait);
   Status try_take(Identity me, Delivery& delivery, const WaitContext& wait);
   Status wait_until_settled(const WaitContext& wait);
+  void look_for_dead_takers(const WaitContext& wait) const noexcept;
   void copy_slot(RingSlot& to, const RingSlot& from) const noexcept;
   bool collect_rejected(std::vector<Delivery>& found, Identity me, Receipt& receipt) noexcept;
   void hand_out(Record& record, std::uint64_t word, Delivery& delivery) noexcept;

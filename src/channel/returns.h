@@ -1,4 +1,5 @@
-// Messages that were received and that this process then had no memory to make anything of.
+// Messages that were received and that this process then had no memory to make anything of. (What a dead process had
+// taken comes back in recovery.cpp.)
 //
 // They become records, as if they had been taken and returned: whoever receives next, in any process, has them. A
 // record may need memory of the arena. While there is none the message stays here, in the place that it was received

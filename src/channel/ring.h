@@ -31,8 +31,8 @@ class RingTail {
   //   kFull          no place       kFullOfBytes   over max_bytes       kNeedsSegment  no slot
   //   kFullOfMemory  more would take from the arena what others need
   enum class Room { kYes, kRelieved, kFull, kFullOfBytes, kFullOfMemory, kNeedsSegment, kDamaged, kShutDown };
-  // What is looked at. Without the lock the last segment is only by those who need it: it may become another block
-  // meanwhile.
+  // How far a look goes. Without the lock only those who need to look at the last segment, which may become another
+  // block meanwhile.
   enum class Look { kLocked, kAtCounts, kAtSlots };
   // Whether a message of `bytes`, of which `unallocated` have no block yet, can be stored at `tail` now. Without the
   // lock it is true for some instant of the call. `ring` is given the last segment.

@@ -21,8 +21,8 @@ class Allocator {
 
   // A block of at least `bytes`, its pages committed. Waits while undelivered messages hold the budget; then
   //   kMessageTooLarge    bytes over the budget, at once
-  //   kOutOfSharedMemory  only held blocks, or the machine, are in the way, for 1 s (at once when the wait may not
-  //   block) kFull               the deadline passed
+  //   kOutOfSharedMemory  only held blocks, or the machine, are in the way, for 1 s (at once when it may not block)
+  //   kFull               the deadline passed
   Result<OwnedBlock> allocate(std::uint64_t bytes, BlockKind kind, const platform::WaitContext& wait);
   // Gives the pages of free blocks back to the system; returns how many bytes.
   std::uint64_t trim() noexcept;

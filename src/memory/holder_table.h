@@ -2,8 +2,8 @@
 //
 // Invariants:
 //   - This process's bit of a block is set while it has a lease of the block, or a hold begun: it is set before
-//   whatever
-//     else keeps the block lets go (the window moves on, the arena lock is released), and cleared with the last one.
+//     whatever else keeps the block lets go (the window moves on, the arena lock is released), and cleared with the
+//     last one.
 //   - The last one clears the bit under `mutex_`, so that a thread that begins to hold the block then sets it after.
 //   - Counts of leases are private to the process. In a forked child they are its parent's, of which it has the bits;
 //     when it has not, it begins with none, and the fork epoch tells the leases that it inherited from its own.

@@ -169,7 +169,7 @@ struct BlockEntry {
   std::atomic<std::uint64_t> size;         // bytes asked for
   std::atomic<std::uint64_t> list_offset;  // where in the block its list of referred-to blocks begins
   std::atomic<std::uint32_t> list_length;  // written after the list
-  std::atomic<std::uint32_t> refcount;     // derived: lists and delivery records that name this block
+  std::atomic<std::uint32_t> refcount;     // derived: lists of other blocks that name this one
   std::atomic<std::uint32_t> kind;
   std::atomic<std::uint32_t> flags;      // derived: BlockFlag
   std::atomic<std::uint64_t> next_free;  // derived: index + 1 of the next block in its free list; while references

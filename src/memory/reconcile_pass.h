@@ -1,9 +1,8 @@
 // One pass of recovery: docs/recovery.md has the argument, arena.h the order of stores that it relies on.
 //
 // Invariants:
-//   - The pass never stops the arena as a whole. It first notes every block's word, then visits channel by channel
-//   under
-//     that channel's locks, where windows and records say what they keep, and only then takes the arena lock.
+//   - The pass never stops the arena as a whole. It first notes every block's word, then visits channel by channel,
+//     under that channel's locks, where windows and records say what they keep, and only then takes the arena lock.
 //   - A block is given up only if it was in use and unchanged from the note to the end, and no channel named it: it
 //     cannot have entered a window in between, since a block enters one only once, while its word says writing, and a
 //     dead writer's is given up only if the writer was dead before the note.

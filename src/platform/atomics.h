@@ -1,4 +1,5 @@
-// Named memory orderings. Shared memory is only ever changed through these, so that each call says what it publishes.
+// Named memory orderings. What others may look at in shared memory is only ever changed through these, so that each
+// call says what it publishes; what nobody can see yet is written as any memory.
 //
 // All types used are lock-free on x86-64 and aarch64, hence valid between processes.
 #pragma once

@@ -15,7 +15,7 @@ inline std::uint64_t process_stamp() noexcept {
 
 // What runs around every fork() of the process: `first` and `prepare` before it, `parent` and `child` after it in
 // either process, and `orphan` later, in a child of a fork that ran no handlers; all but `first` while every LeafMutex
-// is held (so they take none), by one fork of the process at a time.
+// is held (so they take none, and make and destroy none), by one fork of the process at a time. They throw nothing.
 using ForkHandler = void (*)();
 struct ForkHandlers {
   ForkHandler first = nullptr, prepare = nullptr, parent = nullptr, child = nullptr, orphan = nullptr;

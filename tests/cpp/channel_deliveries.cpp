@@ -165,6 +165,28 @@ TEST_CASE("A receiver that waits gets what a killed taker had") {
   REQUIRE(message->redelivered());
 }
 
+TEST_CASE("What a killed taker had comes back where the channel is never empty and nobody waits") {
+  auto channel = channel_of(2);
+  Gate ready;
+  Child taker([&] {
+    Delivery delivery = take(*channel).value();
+    ready.open();
+    pause();
+    return true;
+  });
+  ready.wait();
+  taker.kill_and_wait();
+  const auto give_up_at = Deadline::after_ns(30'000'000'000);
+  bool came_back = false;
+  while (!came_back && !give_up_at.passed()) {
+    put(*channel, 7).value();
+    Delivery delivery = take(*channel).value();
+    came_back = delivery.message().redelivered();
+    delivery.ack(patience()).value();
+  }
+  REQUIRE(came_back);
+}
+
 TEST_CASE("A message that a process has written into a block is not for its forked child to put") {
   auto arena = new_arena();
   auto channel = new_channel(arena);

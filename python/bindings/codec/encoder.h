@@ -1,4 +1,8 @@
 // The walk over one Python object. Internal to the encode_*.cpp files.
+//
+// All of it needs the GIL. What the builder is given the memory of is kept by EncodeSession::keep() until the buffers
+// were copied. Calls that may run Python code go through call_python() (gil.h). std::bad_alloc may leave, no other
+// exception.
 #pragma once
 
 #include "bindings/codec/class_registry.h"

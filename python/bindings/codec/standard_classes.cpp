@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <iterator>
 
 namespace shmtree::python {
 namespace {
@@ -13,20 +14,15 @@ struct Place {
 };
 
 // In the order of StandardClass.
-constexpr std::array<Place, 10> kPlaces = {{
-    {"collections", "defaultdict"},
-    {"collections", "Counter"},
-    {"collections", "deque"},
-    {"decimal", "Decimal"},
-    {"fractions", "Fraction"},
-    {"uuid", "UUID"},
-    {"pathlib", "Path"},
-    {"pathlib", "PurePosixPath"},
-    {"pathlib", "PureWindowsPath"},
-    {"zoneinfo", "ZoneInfo"},
-}};
+constexpr Place kPlaces[] = {
+    {"collections", "defaultdict"}, {"collections", "Counter"}, {"collections", "deque"}, {"decimal", "Decimal"},
+    {"fractions", "Fraction"},      {"uuid", "UUID"},           {"pathlib", "Path"},      {"pathlib", "PurePosixPath"},
+    {"pathlib", "PureWindowsPath"}, {"zoneinfo", "ZoneInfo"},
+};
+constexpr auto kCount = static_cast<std::size_t>(StandardClass::kCount);
+static_assert(std::size(kPlaces) == kCount);
 
-std::array<std::atomic<PyObject*>, kPlaces.size()> classes{};
+std::array<std::atomic<PyObject*>, kCount> classes{};
 
 }  // namespace
 

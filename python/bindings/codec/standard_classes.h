@@ -18,6 +18,7 @@ enum class StandardClass : std::uint8_t {
   kPurePosixPath,
   kPureWindowsPath,
   kZoneInfo,
+  kCount
 };
 
 // Borrowed; null with a Python error set.
