@@ -49,6 +49,15 @@ using LoanPointer = std::unique_ptr<LoanedBlock, EndLoan>;
 class FlatItem {
  public:
   FlatItem() noexcept = default;
+  FlatItem(const FlatItem&) = default;
+  FlatItem& operator=(const FlatItem&) = default;
+  /// What was moved from has no bytes.
+  FlatItem(FlatItem&& other) noexcept : hold_(std::move(other.hold_)), bytes_(std::exchange(other.bytes_, {})) {}
+  FlatItem& operator=(FlatItem&& other) noexcept {
+    bytes_ = std::exchange(other.bytes_, {});
+    hold_ = std::move(other.hold_);
+    return *this;
+  }
 
   /// Valid as long as this, or a copy of it, lives.
   std::span<const std::byte> bytes() const noexcept { return bytes_; }

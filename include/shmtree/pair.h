@@ -147,10 +147,13 @@ class Sender {
   // an error `completed` says how many went; the others did not. Errors as of put().
   Status put_many(std::span<const Value> values, Timeout timeout = std::nullopt,
                   const std::stop_token& stop = {}) const;
-  // The same of a range of anything that becomes a Value.
+  // The same of a range of anything that becomes a Value; of one that can be gone over once only when it gives its
+  // elements away, since what it refers to would be gone when they are put.
   template <std::ranges::input_range Range>
   requires(Sendable<std::ranges::range_reference_t<Range>> &&
-           !std::same_as<std::ranges::range_value_t<Range>, Value>) Status
+           (std::ranges::forward_range<Range> ||
+            !std::is_lvalue_reference_v<
+                std::ranges::range_reference_t<Range>>)&&!std::same_as<std::ranges::range_value_t<Range>, Value>) Status
       put_many(Range&& range, Timeout timeout = std::nullopt, const std::stop_token& stop = {})
   const {
     return or_out_of_memory([&] {

@@ -72,6 +72,7 @@ bool LentArrays::find_received(const value::Origin& origin, const std::byte* beg
                                format::External& range, std::int64_t& at) {
   auto& received = *static_cast<Received*>(const_cast<void*>(origin.home));
   if (received.lease.arena() != arena_.arena) return false;
+  if (writable && received.may_go_back.load(std::memory_order_acquire)) return false;
   const Lending lending = origin.to_give ? Lending::kMove : Lending::kOwn;
   if (!endpoint::is_lent(lending, {.received = true, .writable = writable, .frozen = origin.to_show})) return false;
   const Place place = place_of(received, begin, bytes);

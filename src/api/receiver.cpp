@@ -5,6 +5,7 @@
 #include "api/receiving.h"
 #include "endpoint/transfer.h"
 #include "value/codec.h"
+#include "value/tree.h"
 
 namespace shmtree {
 
@@ -135,6 +136,13 @@ struct TakenItem::State {
     });
   }
 
+  // Until it is acknowledged it may go back to the channel, so it is not to be given away with another message.
+  void set_may_go_back(bool may) noexcept {
+    const auto& tree = value::Tree::of(item);
+    if (tree == nullptr || tree->home == nullptr) return;
+    static_cast<api::Received*>(const_cast<void*>(tree->home))->may_go_back.store(may, std::memory_order_release);
+  }
+
   channel::Delivery delivery;
   Item item;
   std::uint64_t ticket;
@@ -147,7 +155,9 @@ Result<std::unique_ptr<TakenItem::State>> TakenItem::State::of(ChannelState& end
   Items items(end);
   auto item = endpoint::decode_taken(items, *end.channel, delivery);
   if (!item) return std::move(item).error();
-  return std::unique_ptr<State>(new State{std::move(delivery), std::move(*item), ticket, attempts});
+  std::unique_ptr<State> state(new State{std::move(delivery), std::move(*item), ticket, attempts});
+  state->set_may_go_back(true);
+  return state;
 }
 
 TakenItem::TakenItem(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
@@ -165,7 +175,9 @@ std::uint32_t TakenItem::attempts() const noexcept {
   return state_ == nullptr ? 0 : state_->attempts;
 }
 Status TakenItem::ack() {
-  return State::settle(state_.get(), &channel::Delivery::ack);
+  Status done = State::settle(state_.get(), &channel::Delivery::ack);
+  if (done) state_->set_may_go_back(false);
+  return done;
 }
 Status TakenItem::nack() {
   return State::settle(state_.get(), &channel::Delivery::nack);

@@ -66,7 +66,7 @@ Status put_many(api::ChannelState& state, std::span<const Value> values, const W
   // Those before one that cannot go do.
   Status went = or_out_of_memory([&] { return batch.flush(); });
   sent = batch.sent();
-  if (added && !went) added = std::move(went);
+  if (!went) added = std::move(went);
   if (!added) return state.told(std::move(added).error());
   return added;
 }

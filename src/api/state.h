@@ -16,12 +16,20 @@
 #include "endpoint/until.h"
 #include "platform/fork.h"
 #include "platform/in_use.h"
+#include "platform/wait_policy.h"
 #include "shmtree/pair.h"
 
 namespace shmtree {
 
 inline platform::WaitContext waiting(const Timeout& timeout, platform::WaitHooks* hooks = nullptr) {
   return platform::WaitContext{platform::Deadline::after(timeout), hooks};
+}
+
+// Whoever waits looks who died; for calls that say how things are. A stopped process may stand in the way: then they
+// are as they were.
+inline void notice_deaths(memory::Arena& arena, std::int64_t interval_ns) {
+  const platform::WaitContext soon{platform::Deadline::after_ns(platform::wait_policy::kRecoverInPassingNs)};
+  if (arena.participants().check(interval_ns)) arena.reconcile(soon).ok();
 }
 
 inline Error closed_here(const char* end) {
@@ -49,7 +57,8 @@ struct Loan {
 struct Received {
   explicit Received(Lease of) noexcept : lease(std::move(of)) {}
   Lease lease;
-  endpoint::Claims claims{};  // on addresses, in this block and those it refers to; under received_mutex()
+  std::atomic<bool> may_go_back{false};  // taken and not acknowledged: it is not this process's to give away
+  endpoint::Claims claims{};             // on addresses, in this block and those it refers to; under received_mutex()
 };
 platform::LeafMutex& received_mutex() noexcept;
 

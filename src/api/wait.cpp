@@ -1,6 +1,4 @@
 // Waiting for several receivers.
-#include <algorithm>
-#include <list>
 #include <vector>
 
 #include "api/state.h"
@@ -13,45 +11,43 @@ namespace {
 using api::ChannelState;
 using channel::End;
 
-// Deaths are seen by looking only, which is done between slices.
+// Deaths, and a request to stop, are seen by looking only, which is done between slices.
 constexpr std::int64_t kSliceNs = 100'000'000;
 
-// What a call would say at once is worth waking up for, too.
-bool is_ready(ChannelState& state) noexcept {
-  return state.closed.load(std::memory_order_acquire) || state.has_deferred.load(std::memory_order_relaxed) ||
-         state.channel->ready();
-}
-
-std::vector<std::size_t> ready_among(std::span<ChannelState* const> states) {
+struct Look {
   std::vector<std::size_t> ready;
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    if (is_ready(*states[i])) ready.push_back(i);
-  }
-  return ready;
-}
+  std::vector<int> descriptors;  // of the others
+};
 
-void notice_deaths(ChannelState& state) {
-  memory::Arena& arena = *state.channel->arena();
-  const platform::WaitContext soon{platform::Deadline::after_ns(kSliceNs)};
-  if (arena.participants().check(kSliceNs)) arena.reconcile(soon).ok();  // the next look is as good
+// A receiver is in a call only as long as it is looked at, so that one that is closed meanwhile is let go of. What a
+// get would say at once is worth waking up for, too.
+Result<Look> look_at(std::span<ChannelState* const> states) {
+  Look look;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    ChannelState& state = *states[i];
+    const api::Call call(state);
+    if (!call.closed()) notice_deaths(*state.channel->arena(), kSliceNs);
+    if (call.closed() || state.has_deferred.load(std::memory_order_relaxed) || state.channel->ready()) {
+      look.ready.push_back(i);
+      continue;
+    }
+    // Again each time: that makes it unreadable where another receiver was quicker.
+    auto fd = state.channel->watchers().wake_fd(End::kReceiving);
+    if (!fd) return std::move(fd).error();
+    look.descriptors.push_back(*fd);
+  }
+  return look;
 }
 
 Result<std::vector<std::size_t>> wait_for(std::span<ChannelState* const> states, platform::Deadline deadline,
                                           const std::stop_token& stop) {
-  std::vector<int> descriptors;
   for (;;) {
-    std::vector<std::size_t> ready = ready_among(states);
-    if (!ready.empty() || states.empty() || deadline.passed()) return ready;
+    auto look = look_at(states);
+    if (!look) return std::move(look).error();
+    if (!look->ready.empty() || states.empty() || deadline.passed()) return std::move(look->ready);
     if (stop.stop_requested()) return Error{.code = Code::kInterrupted, .message = "wait() was asked to stop"};
-    descriptors.clear();
-    // Again each time: that makes them unreadable where another receiver was quicker.
-    for (ChannelState* state : states) {
-      auto fd = state->channel->watchers().wake_fd(End::kReceiving);
-      if (!fd) return std::move(fd).error();
-      descriptors.push_back(*fd);
-    }
-    platform::wait_readable(descriptors, deadline.remaining_ns(kSliceNs));
-    for (ChannelState* state : states) notice_deaths(*state);
+    Status waited = platform::wait_readable(look->descriptors, deadline.remaining_ns(kSliceNs));
+    if (!waited) return std::move(waited).error();
   }
 }
 
@@ -59,16 +55,9 @@ Result<std::vector<std::size_t>> wait_for(std::span<ChannelState* const> states,
 
 Result<std::vector<std::size_t>> wait(std::span<const Receiver> receivers, Timeout timeout,
                                       const std::stop_token& stop) {
-  return or_out_of_memory([&]() -> Result<std::vector<std::size_t>> {
-    std::list<api::Call> calls;
+  return or_out_of_memory([&] {
     std::vector<ChannelState*> states;
-    std::vector<std::size_t> closed;
-    for (std::size_t i = 0; i < receivers.size(); ++i) {
-      calls.emplace_back(*receivers[i].state_);
-      states.push_back(&*receivers[i].state_);
-      if (calls.back().closed()) closed.push_back(i);
-    }
-    if (!closed.empty()) return closed;
+    for (const Receiver& receiver : receivers) states.push_back(&*receiver.state_);
     return wait_for(states, platform::Deadline::after(timeout), stop);
   });
 }

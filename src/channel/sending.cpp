@@ -181,7 +181,8 @@ Result<std::uint64_t> Sending::put(Outgoing& message, const WaitContext& wait) {
 Status Sending::put_many(std::span<Outgoing> messages, const WaitContext& wait) {
   std::size_t done = 0;
   while (done < messages.size()) {
-    auto put = put_first(messages.subspan(done), wait);
+    // What went is counted also where there is no memory for an error.
+    auto put = or_out_of_memory([&] { return put_first(messages.subspan(done), wait); });
     if (!put) {
       Error error = std::move(put).error();
       error.completed = done;

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "channel/channel.h"
 #include "endpoint/transfer.h"
@@ -76,9 +77,9 @@ class Batch {
   // From the return on nothing waits any more: what did not go never does.
   Status flush() {
     if (waiting_ == 0) return success();
-    Status went = channel_.sending().put_many({out_, waiting_}, wait_);
-    sent_ += went ? waiting_ : went.error().completed;
-    waiting_ = 0;
+    const std::size_t count = std::exchange(waiting_, 0);
+    Status went = channel_.sending().put_many({out_, count}, wait_);
+    sent_ += went ? count : went.error().completed;
     return went;
   }
   std::uint64_t sent() const noexcept { return sent_; }

@@ -59,14 +59,16 @@ void drain_wakes(int fd) noexcept {
   errno = saved;
 }
 
-void wait_readable(std::span<const int> descriptors, std::int64_t most_ns) {
+Status wait_readable(std::span<const int> descriptors, std::int64_t most_ns) {
   std::vector<pollfd> watched;
   watched.reserve(descriptors.size());
   for (const int fd : descriptors) watched.push_back({.fd = fd, .events = POLLIN, .revents = 0});
   const int saved = errno;
   const timespec most{.tv_sec = most_ns / 1'000'000'000, .tv_nsec = most_ns % 1'000'000'000};
-  ppoll(watched.data(), watched.size(), &most, nullptr);
+  const int failed = ppoll(watched.data(), watched.size(), &most, nullptr) < 0 ? errno : 0;
   errno = saved;
+  if (failed == 0 || failed == EINTR) return success();
+  return os_error("ppoll of " + std::to_string(watched.size()) + " descriptors", failed);
 }
 
 }  // namespace shmtree::platform

@@ -20,7 +20,8 @@ bool send_wake(std::string_view address) noexcept;
 // Takes every waiting byte; the socket is not readable afterwards until the next send.
 void drain_wakes(int fd) noexcept;
 
-// Returns when one of the descriptors can be read, after `most_ns`, or because of a signal. May throw std::bad_alloc.
-void wait_readable(std::span<const int> descriptors, std::int64_t most_ns);
+// Returns when one of the descriptors can be read, after `most_ns`, or because of a signal. kOs: more descriptors than
+// this process may have. May throw std::bad_alloc.
+Status wait_readable(std::span<const int> descriptors, std::int64_t most_ns);
 
 }  // namespace shmtree::platform

@@ -90,6 +90,29 @@ TEST_CASE("what another Item, or a view, still keeps is copied, though it was mo
   CHECK(static_cast<const void*>(view.data()) != place_of(got["a"]));
 }
 
+TEST_CASE("an item that was taken is given on when it was acknowledged, and copied where it may go back") {
+  Stages stages;
+  const std::vector<double> numbers = some_numbers();
+  stages.first.first.put(array_ref(numbers.data(), {kCount})).value();
+  Item item;
+  {
+    TakenItem taken = stages.first.second.take().value();
+    item = taken.item();
+    taken.nack().value();
+  }
+  const void* const place = place_of(item);
+  stages.second.first.put(std::move(item)).value();
+  CHECK(place_of(stages.second.second.get().value()) != place);
+  {
+    TakenItem again = stages.first.second.take().value();
+    CHECK(place_of(again.item()) == place);
+    item = again.item();
+    again.ack().value();
+  }
+  stages.second.first.put(std::move(item)).value();
+  CHECK(place_of(stages.second.second.get().value()) == place);
+}
+
 TEST_CASE("an item of a message whose arrays are read-only is referred to, however often it is put") {
   Stages stages;
   const Item item = received(stages.first.first, stages.first.second, true);

@@ -1,6 +1,11 @@
 // Whole streams: range-for, several at once, several receivers.
+#include <signal.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <map>
+#include <string>
+#include <thread>
 
 #include "shmtree/shmtree.h"
 #include "support/caller.h"
@@ -93,6 +98,10 @@ TEST_CASE("put_many says how many went, and puts what comes before a value that 
   CHECK(refused.error().completed == 1);
   CHECK(receiver.get(0s).value().as<int>() == 6);
   CHECK(receiver.empty());
+  const std::vector<Value> many{1, 2, 3, 4, "\xff"};
+  const Status first_error = sender.put_many(many, 0s);
+  CHECK(first_error.code() == Code::kFull);
+  CHECK(first_error.error().completed == 3);
   sender.close();
   CHECK(sender.put_many(five).code() == Code::kClosed);
 }
@@ -122,6 +131,42 @@ TEST_CASE("wait() returns the receivers that have something, or have ended") {
   CHECK(wait(all).value() == std::vector<std::size_t>{2});
   from_c.close();
   CHECK(wait(all, 0s).value() == std::vector<std::size_t>{2});
+  a.put(1).value();
+  CHECK(wait(all, 0s).value() == std::vector<std::size_t>{0, 2});
+}
+
+TEST_CASE("what is closed while others wait for it, and what is closed elsewhere, is let go of at once") {
+  const std::string name = "wait-closed-" + std::to_string(getpid());
+  std::vector<std::pair<Sender, Receiver>> pairs;
+  std::vector<Receiver> receivers;
+  for (int i = 0; i < 6; ++i) {
+    pairs.push_back(i == 0 ? make_pair({.name = name}) : make_pair({.arena = new_arena()}));
+    receivers.push_back(pairs.back().second);
+  }
+  std::vector<std::size_t> ready;
+  std::thread waiting([&] { ready = wait(receivers, 60s).value(); });
+  auto [sender, receiver] = make_pair({.name = name + "-2"});
+  sender.close();
+  receiver.close();
+  CHECK(open_sender(name + "-2").code() == Code::kNotFound);
+  pairs[0].first.close();
+  pairs[0].second.close();
+  waiting.join();
+  CHECK(ready == std::vector<std::size_t>{0});
+  CHECK(open_sender(name).code() == Code::kNotFound);
+}
+
+TEST_CASE("statistics count nobody who was killed") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  sender.put(1).value();
+  Child child([&, from = receiver] {
+    const TakenItem taken = from.take().value();
+    kill(getpid(), SIGKILL);
+    return true;
+  });
+  CHECK_FALSE(child.succeeded());
+  CHECK(sender.stats().value().taken == 0);
+  CHECK(receiver.get(0s).value().as<int>() == 1);
 }
 
 TEST_CASE("wait() is woken by a message, by another process too, and by a stop") {
