@@ -13,6 +13,7 @@ import os
 import queue
 import selectors
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from numbers import Real
@@ -93,8 +94,12 @@ def _is_ready(item: Any) -> bool:
     return ready is not None and bool(ready())
 
 
+# What waits is held weakly here, for a future holds its task and its loop. So coroutines whose loop was closed under
+# them are collected, and as that ends them they take their entries away.
+_Woken = weakref.ref["asyncio.Future[None]"]
+
 #: Those who wait in get_async, in the order they came, for each loop and receiver. No entry is empty.
-_lines: dict[tuple[int, int], deque[asyncio.Future[None]]] = {}
+_lines: dict[tuple[int, int], deque[_Woken]] = {}
 
 
 async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> Any:
@@ -111,9 +116,10 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
                 raise
     line = _lines.setdefault(key, deque())
     turn = loop.create_future()
-    line.append(turn)
+    place = weakref.ref(turn)
+    line.append(place)
     try:
-        if line[0] is not turn:
+        if line[0] is not place:
             await _woken(turn, None if deadline is None else deadline - time.monotonic())
         # Whoever is not first after that has no time left, and looks once.
         while True:
@@ -121,15 +127,15 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
                 return receiver.get_nowait(**options)
             except queue.Empty:
                 left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
-                if left <= 0 or line[0] is not turn:
+                if left <= 0 or line[0] is not place:
                     raise
             await _readable(receiver, receiver.fileno, left)
     finally:
-        line.remove(turn)
+        line.remove(place)
         if not line:
             del _lines[key]
-        elif not loop.is_closed():
-            _wake(line[0])
+        elif not loop.is_closed() and (first := line[0]()) is not None:
+            _wake(first)
 
 
 async def _woken(turn: asyncio.Future[None], seconds: float | None) -> None:
@@ -162,14 +168,14 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
 
 
 #: Those who wait for a descriptor, with the end that it is of.
-_waiting: set[tuple[int, asyncio.Future[None]]] = set()
+_waiting: set[tuple[int, _Woken]] = set()
 
 
 async def _readable(end: Any, fileno: Callable[[], int], seconds: float) -> None:
     """Until the descriptor of an end can be read, the end is closed, or so many seconds have passed."""
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
-    entry = (id(end), woken)
+    entry = (id(end), weakref.ref(woken))
     _waiting.add(entry)  # first: who closes the end later finds it there, and fileno() tells of who did before
     try:
         # A descriptor of its own, since a loop knows one reader for each and several coroutines may wait.
@@ -192,8 +198,8 @@ async def _readable(end: Any, fileno: Callable[[], int], seconds: float) -> None
 
 def _wake_waiting(end: object) -> None:
     """Called by whoever closes an end, in any thread."""
-    for waited_for, woken in tuple(_waiting):
-        if waited_for == id(end):
+    for waited_for, place in _waiting.copy():  # at once, whatever is collected meanwhile
+        if waited_for == id(end) and (woken := place()) is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 woken.get_loop().call_soon_threadsafe(_wake, woken)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing as mp
 import os
 import pickle
@@ -11,6 +12,7 @@ import select
 import signal
 import threading
 import time
+import weakref
 
 import peers
 import pytest
@@ -165,6 +167,35 @@ def test_coroutines_are_told_that_their_end_was_closed_without_a_look_of_their_o
     asyncio.run(main())
     assert not any(other.closed for other in others)
     assert not _async._waiting
+
+
+@pytest.mark.parametrize("end_closed", [False, True])
+@pytest.mark.parametrize("call", ["get", "put"])
+def test_nothing_stays_of_coroutines_whose_loop_was_closed_while_they_waited(call, end_closed):
+    def leave_waiting() -> list[weakref.ref[object]]:
+        sender, receiver = shmtree.create_pair(1)
+        end = receiver if call == "get" else sender
+        if call == "put":
+            sender.put("full")
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # which is told of tasks that were pending
+        tasks = [loop.create_task(end.get_async() if call == "get" else end.put_async(1)) for _ in range(3)]
+        loop.run_until_complete(asyncio.sleep(0))
+        assert _async._waiting
+        loop.close()
+        if end_closed:
+            end.close()
+        return [weakref.ref(each) for each in (sender, receiver, loop, *tasks)]
+
+    leave_waiting()  # what a process opens once is open
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    left = leave_waiting()
+    gc.collect()
+    assert [each() for each in left] == [None] * len(left)
+    assert not _async._waiting
+    assert not _async._lines
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_async_iteration_ends_with_the_stream(pair):
