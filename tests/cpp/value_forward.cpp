@@ -114,7 +114,9 @@ TEST_CASE("an item as deep as can be is forwarded, and no deeper") {
   Value value = List{};
   for (std::size_t i = 1; i < kMaxDepth; ++i) value = List{std::move(value)};
   const Item item = item_in(frame_of(value));
-  check_same(item_in(frame_of(item)), item);
+  std::size_t levels = 1;
+  for (Item at = item_in(frame_of(item)); at.size() == 1; at = at[0]) ++levels;
+  CHECK(levels == kMaxDepth);
   FrameBuilder builder;
   const Status refused = value::encode(List{List{item}}, builder);
   REQUIRE_FALSE(refused.ok());
