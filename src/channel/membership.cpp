@@ -14,10 +14,8 @@ Status Membership::join(End end) {
   if (control_.ending() == Ending::kWait && control_.arena.participants().check(0)) {
     control_.arena.reconcile(WaitContext{}).ok();
   }
-  {
-    const std::lock_guard guard(mutex_);
-    ++objects_[end];
-  }
+  const std::lock_guard guard(mutex_);
+  ++objects_[end];
   seat(end, *me);
   return success();
 }
@@ -39,7 +37,7 @@ void Membership::leave(End end) noexcept {
   }
   if (end == End::kReceiving) returns_.give_back_kept();
   watchers_.close_fd(end);
-  depart(end);
+  depart_unless_used(end);
 }
 
 void Membership::leave_all() noexcept {
@@ -59,7 +57,7 @@ void Membership::leave_at_exit() noexcept {
       const std::lock_guard guard(mutex_);
       if (std::exchange(objects_[end], 0) == 0) continue;
     }
-    depart(end);
+    depart_unless_used(end);
   }
 }
 
@@ -68,15 +66,18 @@ bool Membership::is_used_here() noexcept {
   return objects_[End::kSending] != 0 || objects_[End::kReceiving] != 0;
 }
 
-// The process takes no part in the end any more.
-void Membership::depart(End end) noexcept {
+// The process takes no part in the end any more, unless another thread has joined it since the last object went.
+void Membership::depart_unless_used(End end) noexcept {
   const Identity me = control_.arena.current_identity();
   if (me == memory::kNobody) return;
-  if (!state(end).members.contains(memory::slot_of(me))) return;
-  store_full(state(end).begun, 1u);
-  state(end).members.remove(memory::slot_of(me));
-  state(end).users.remove(memory::slot_of(me));
-  used_as_[end].store(memory::kNobody, std::memory_order_relaxed);
+  {
+    const std::lock_guard guard(mutex_);
+    if (objects_[end] != 0 || !state(end).members.contains(memory::slot_of(me))) return;
+    store_full(state(end).begun, 1u);
+    state(end).members.remove(memory::slot_of(me));
+    state(end).users.remove(memory::slot_of(me));
+    used_as_[end].store(memory::kNobody, std::memory_order_relaxed);
+  }
   if (!ends_.anyone_at(end)) watchers_.wake_all();
 }
 

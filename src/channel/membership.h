@@ -1,7 +1,8 @@
 // What this process has of a channel's ends: objects of them, which make it a member, and uses.
 //
 // Invariants:
-//   - The process is a member of an end while it has an object of it; a forked child is from before it exists.
+//   - The process is a member of an end while it has an object of it; a forked child is from before it exists. Its
+//     bit is set with the first object, and cleared only where there is none, both under the mutex.
 //   - `begun` is set before a member's bit goes: a kill in between leaves the member to a reconcile.
 //   - Whoever may have been the last to take part in an end wakes all who wait.
 //
@@ -44,7 +45,7 @@ class Membership {
 
  private:
   void seat(End end, Identity who) noexcept;
-  void depart(End end) noexcept;
+  void depart_unless_used(End end) noexcept;
   void note_use(End end, Identity me) noexcept;
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 
@@ -54,7 +55,7 @@ class Membership {
   Watchers& watchers_;
   Returns& returns_;
   platform::LeafMutex mutex_;
-  PerEnd<std::uint32_t> objects_{};          // under mutex_
+  PerEnd<std::uint32_t> objects_{};          // under mutex_, as the process's member bits
   PerEnd<std::atomic<Identity>> used_as_{};  // identity that mark_used() has seen
   std::atomic<bool> has_given_{false};       // this process has made a grant
 };

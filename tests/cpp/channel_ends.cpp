@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <set>
 #include <thread>
@@ -68,6 +69,30 @@ TEST_CASE("A newcomer makes the channel whole again") {
   put(*channel, 4).value();
   REQUIRE(get(*channel).value() == 4);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+}
+
+TEST_CASE("A process in which one thread leaves an end as another joins it is a member of it") {
+  constexpr int kRounds = 100'000;
+  auto channel = new_channel(new_arena());
+  std::atomic<int> round{0}, left{0};
+  std::thread leaver([&] {
+    for (int i = 1; i <= kRounds; ++i) {
+      while (round != i) std::this_thread::yield();
+      channel->leave(End::kReceiving);
+      left = i;
+    }
+  });
+  int not_a_member = 0;
+  for (int i = 1; i <= kRounds; ++i) {
+    round = i;
+    channel->join(End::kReceiving).value();
+    while (left != i) std::this_thread::yield();
+    not_a_member += channel->stats().receivers == 0;
+  }
+  leaver.join();
+  CHECK(not_a_member == 0);
+  channel->leave(End::kReceiving);
+  CHECK(channel->stats().receivers == 0);
 }
 
 TEST_CASE("A process that uses the other end only takes no part in this one") {
