@@ -14,7 +14,7 @@ using namespace platform;
 Result<Delivery> Deliveries::take(std::shared_ptr<Deliveries> self, const WaitContext& wait) {
   look_for_dead_takers(wait);
   Delivery delivery;
-  Status taken = receiving_.receive_by([&](Identity me) { return take_now(me, delivery, wait); }, wait);
+  Status taken = receiving_.receive_by([&](Identity) { return take_now(delivery, wait); }, wait);
   if (!taken) return std::move(taken).error();
   delivery.of_ = std::move(self);
   parts_.watchers.announce_received();
@@ -32,13 +32,13 @@ void Deliveries::look_for_dead_takers(const WaitContext& wait) const noexcept {
 }
 
 // Whether a message was there to be taken.
-Result<bool> Deliveries::take_now(Identity me, Delivery& delivery, const WaitContext& wait) {
+Result<bool> Deliveries::take_now(Delivery& delivery, const WaitContext& wait) {
   while (delivery.record_ == nullptr) {
     if (parts_.kept.count() != 0 && !parts_.returns.give_back_kept()) {
       return Error{Code::kOutOfSharedMemory, "there is no memory for a record of the message that is to be taken"};
     }
     if (!parts_.watchers.can_receive()) return false;
-    Status tried = try_take(me, delivery, wait);
+    Status tried = try_take(delivery, wait);
     if (!tried) return std::move(tried).error();
   }
   return true;
@@ -46,12 +46,15 @@ Result<bool> Deliveries::take_now(Identity me, Delivery& delivery, const WaitCon
 
 // Takes the message that there seems to be. If it does not, there may be one by now: what was in the way was waited
 // for, or made.
-Status Deliveries::try_take(Identity me, Delivery& delivery, const WaitContext& wait) {
+Status Deliveries::try_take(Delivery& delivery, const WaitContext& wait) {
   Status done = parts_.control.arena.lock(parts_.control.shared.receivers_lock, wait);
   if (!done) return in_time(std::move(done).error(), Code::kEmpty);
+  // Not before: a wait may run code that forks, and go on in the child.
+  const Identity me = parts_.control.arena.current_identity();
   Receipt receipt;
   const Receiving::Access access = receiving_.access();
-  const Took took = access == Receiving::Access::kFree ? take_locked(me, delivery, receipt) : Took::kNone;
+  const bool may_take = access == Receiving::Access::kFree && me != memory::kNobody;
+  const Took took = may_take ? take_locked(me, delivery, receipt) : Took::kNone;
   parts_.control.arena.unlock(parts_.control.shared.receivers_lock);
   if (access == Receiving::Access::kShutDown) return receiving_.discarded(wait);
   receipt.release_spent(parts_.control.arena);

@@ -30,7 +30,8 @@ std::string in_words(std::uint64_t bytes) {
 }  // namespace
 
 // Makes the pages that `committed` already counts. On failure the count is taken back with the block.
-Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, const Request& request, const WaitContext& wait) {
+Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me, const Request& request,
+                                     const WaitContext& wait) {
   const std::uint64_t need = request.pages, had = std::min(taken.had, need);
   int failure = 0;
   if (need > had) {
@@ -38,7 +39,7 @@ Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, const Reques
     const std::uint64_t from = parts_.table.geometry().data_offset(taken.ref.id) + had;
     failure = try_commit_pages(parts_.mapping.fd(), from, need - had);
   }
-  if (failure == 0) return OwnedBlock(parts_.reclaimer, taken, request.me, request.bytes, need > had);
+  if (failure == 0) return OwnedBlock(parts_.reclaimer, taken, me, request.bytes, need > had);
   parts_.reclaimer.give_back(taken.ref, had,
                              need - had);  // first of all: there may be no memory for the message either
   Error error = os_error("the system has no memory for a block of " + in_words(need), failure);
@@ -66,13 +67,16 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
     }
     Status locked = reconciler_.lock_arena(wait);
     if (!locked) return std::move(locked).error();
-    const BlockPool::Taken taken = parts_.pool.take(size_class, need, request.bytes, request.kind, request.me);
+    // Not before: a wait may run code that forks, and go on in the child.
+    const Identity me = parts_.participants.current();
+    BlockPool::Taken taken;
+    if (me != kNobody) taken = parts_.pool.take(size_class, need, request.bytes, request.kind, me);
     const std::uint64_t committed = load_relaxed(header_.committed_bytes);
     parts_.reclaimer.unlock();
     if (taken.unmapped) {
       return Error{Code::kOutOfSharedMemory, "no address space left to map a block of " + in_words(need)};
     }
-    if (taken.data != nullptr) return commit(taken, request, wait);
+    if (taken.data != nullptr) return commit(taken, me, request, wait);
     const std::uint64_t most = parts_.pool.max_bytes();
     const std::uint64_t over = committed + need > most ? committed + need - most : 0;
     if (over == 0) continue;  // the table was not long enough
@@ -82,14 +86,13 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
 }
 
 Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, const WaitContext& wait) {
-  auto me = reconciler_.identity();
-  if (!me) return std::move(me).error();
+  if (auto me = reconciler_.identity(); !me) return std::move(me).error();
   const BlockPool& pool = parts_.pool;
   if (bytes > pool.max_bytes()) {
     return Error{Code::kMessageTooLarge, "a message of " + in_words(bytes) + " is over the arena's budget of " +
                                              in_words(pool.max_bytes()) + " (max_bytes)"};
   }
-  const Request request{bytes, parts_.table.geometry().round_to_pages(std::max<std::uint64_t>(bytes, 1)), kind, *me};
+  const Request request{bytes, parts_.table.geometry().round_to_pages(std::max<std::uint64_t>(bytes, 1)), kind};
   EventWait waiting(header_.space, wait);
   std::int64_t hoarded_since = 0;
   bool repaired_now = false;  // since the last sleep: what is marked again at once must not keep the call from ending

@@ -4,6 +4,7 @@
 // Invariants:
 //   - A block's `committed` is raised, under the arena lock, before its pages are made, and lowered with what could not
 //     be. So the budget is never exceeded, in the counts or in the file.
+//   - A block is the process's that takes it, also when that is a child which was forked in the call.
 //   - Nobody waits for memory that only held blocks, or pins, keep: after a second that is an error with the numbers.
 //
 // Thread safety: any thread.
@@ -34,11 +35,11 @@ class Allocator {
   struct Request {
     std::uint64_t bytes, pages;  // asked for, and what that takes
     BlockKind kind;
-    Identity me;
   };
   Result<OwnedBlock> try_allocate(const Request& request, const platform::WaitContext& wait, bool* short_of_machine);
   bool make_room_in_machine(std::uint64_t need, const platform::WaitContext& wait);
-  Result<OwnedBlock> commit(const BlockPool::Taken& taken, const Request& request, const platform::WaitContext& wait);
+  Result<OwnedBlock> commit(const BlockPool::Taken& taken, Identity me, const Request& request,
+                            const platform::WaitContext& wait);
   std::uint64_t evict(std::uint64_t want, const platform::WaitContext& wait) noexcept;
   bool is_kept_by_pins(std::uint64_t bytes) const noexcept;
   Error no_room(std::uint64_t bytes, bool short_of_machine) const;

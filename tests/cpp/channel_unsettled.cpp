@@ -2,6 +2,7 @@
 #include "support/catch2.h"
 #include "support/channel_check.h"
 #include "support/channels.h"
+#include "support/waits.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -77,6 +78,19 @@ TEST_CASE("A taker that waits goes on when another process settles, or dies") {
     REQUIRE(number_in(delivery) == (doing == Doing::kAck ? 1 : 0));
     REQUIRE((doing == Doing::kDie ? other.was_killed() : other.succeeded()));
   }
+}
+
+TEST_CASE("A child that is forked while its parent waits to take has what it takes") {
+  auto channel = channel_of(2, 1);
+  Delivery first = take(*channel).value();
+  ForkingWaits waits;
+  auto second = take(*channel, waits.until(patience().deadline));
+  if (waits.in_child()) _exit(second && second->ack(patience()).ok() ? 0 : 1);
+  REQUIRE(code_of(second) == Code::kInterrupted);
+  REQUIRE(first.ack(patience()).ok());
+  CHECK(waits.child_succeeded());
+  CHECK(channel->stats().taken == 0);
+  CHECK(channel->size() == 0);
 }
 
 TEST_CASE("Who waits to take is not told of the end of the stream while there are messages") {

@@ -1,4 +1,4 @@
-// Forks that come at any moment of another thread.
+// Forks that come at any moment of another thread, or in the middle of a call.
 #include <thread>
 #include <utility>
 #include <vector>
@@ -6,6 +6,7 @@
 #include "support/arenas.h"
 #include "support/catch2.h"
 #include "support/process.h"
+#include "support/waits.h"
 
 using namespace shmtree;
 using namespace shmtree::platform;
@@ -44,4 +45,20 @@ TEST_CASE("A child that is forked while its parent joins an arena does not keep 
   std::size_t locked = 0;
   for (const auto& [fd, slot] : joined) locked += byte_is_locked(fd.get(), slot) ? 1 : 0;
   CHECK(locked == 0);
+}
+
+TEST_CASE("A child that is forked while memory is waited for has a block of its own") {
+  const auto arena = new_arena(kMiB);
+  OwnedBlock queued = new_block(*arena, 600'000);
+  ForkingWaits waits;
+  auto block = arena->allocate(600'000, BlockKind::kMessage, waits.until(patience().deadline));
+  if (waits.in_child()) {
+    const bool is_its_own = block && block->writer() == arena->current_identity();
+    if (block) block->abandon();
+    _exit(is_its_own ? 0 : 1);
+  }
+  REQUIRE(block.code() == Code::kInterrupted);
+  queued.abandon();
+  CHECK(waits.child_succeeded());
+  CHECK(used_bytes(*arena) == 0);
 }

@@ -1,6 +1,9 @@
 // What a call waited for, in ways that a loaded machine does not change.
 #pragma once
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -18,6 +21,31 @@ struct CountedWaits final : platform::WaitHooks {
   bool interrupted() noexcept override { return false; }
 
   platform::WaitContext until(platform::Deadline deadline) noexcept { return {deadline, this}; }
+};
+
+// Forks at the first interruption of a call, as a signal's handler may. The call goes on in the child; the parent's
+// ends.
+class ForkingWaits final : public platform::WaitHooks {
+ public:
+  void before_block() noexcept override {}
+  void after_block() noexcept override {}
+  bool interrupted() noexcept override {
+    if (pid_ != -1) return false;
+    pid_ = fork();
+    if (pid_ == 0) alarm(280);
+    return pid_ != 0;
+  }
+
+  platform::WaitContext until(platform::Deadline deadline) noexcept { return {deadline, this}; }
+  bool in_child() const { return pid_ == 0; }
+  // Whether the child has ended with _exit(0).
+  bool child_succeeded() const {
+    int status = 0;
+    return waitpid(pid_, &status, 0) == pid_ && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+
+ private:
+  int pid_ = -1;
 };
 
 // How long `act` takes when the machine does not keep it: the shortest of a few tries, of which one that took less than
