@@ -38,6 +38,8 @@ Result<bool> Deliveries::take_now(Delivery& delivery, const WaitContext& wait) {
       return Error{Code::kOutOfSharedMemory, "there is no memory for a record of the message that is to be taken"};
     }
     if (!parts_.watchers.can_receive()) return false;
+    auto me = parts_.control.arena.identity();  // a child that was forked meanwhile may have none
+    if (!me) return std::move(me).error();
     Status tried = try_take(delivery, wait);
     if (!tried) return std::move(tried).error();
   }
