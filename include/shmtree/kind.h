@@ -10,7 +10,8 @@
 
 namespace shmtree {
 
-// The kind of a node; docs/frame.md lists what a new one needs. The letters say what the node takes from the columns of its frame, in this order (docs/frame.md):
+// The kind of a node; docs/frame.md lists what a new one needs. The letters say what the node takes from the columns of
+// its frame, in this order:
 //   I  a value of `ints`                  F  a value of `floats`
 //   L  a value of `lengths`               N  a name (class, field or key; see docs/frame.md)
 //   S  L = n, then n bytes of `text`      T  bytes of `text` whose number is known
