@@ -15,6 +15,21 @@ std::shared_ptr<Channel> channel_of(std::uint64_t count, std::size_t words = 1) 
   return channel;
 }
 
+// A process that has taken a message, and does nothing with it.
+struct StandingTaker {
+  explicit StandingTaker(Channel& channel)
+      : child([&] {
+          Delivery delivery = take(channel).value();
+          taken.open();
+          pause();
+          return true;
+        }) {
+    taken.wait();
+  }
+  Gate taken;
+  Child child;
+};
+
 }  // namespace
 
 TEST_CASE("A message taken and acknowledged is gone, with its memory") {
@@ -151,15 +166,8 @@ TEST_CASE("What a killed taker had is delivered again, exactly once, before the 
 
 TEST_CASE("A receiver that waits gets what a killed taker had") {
   auto channel = channel_of(1);
-  Gate ready;
-  Child taker([&] {
-    Delivery delivery = take(*channel).value();
-    ready.open();
-    pause();
-    return true;
-  });
-  ready.wait();
-  taker.signal(SIGKILL);
+  StandingTaker taker(*channel);
+  taker.child.signal(SIGKILL);
   auto message = channel->get(patience());
   REQUIRE(message.ok());
   REQUIRE(message->redelivered());
@@ -167,15 +175,8 @@ TEST_CASE("A receiver that waits gets what a killed taker had") {
 
 TEST_CASE("What a killed taker had comes back where the channel is never empty and nobody waits") {
   auto channel = channel_of(2);
-  Gate ready;
-  Child taker([&] {
-    Delivery delivery = take(*channel).value();
-    ready.open();
-    pause();
-    return true;
-  });
-  ready.wait();
-  taker.kill_and_wait();
+  StandingTaker taker(*channel);
+  taker.child.kill_and_wait();
   const auto give_up_at = Deadline::after_ns(30'000'000'000);
   bool came_back = false;
   while (!came_back && !give_up_at.passed()) {
