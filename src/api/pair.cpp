@@ -42,7 +42,7 @@ void ChannelState::release() noexcept {
 }
 
 ChannelStats ChannelState::stats() const {
-  notice_deaths(*channel->arena(), 0);
+  memory::look_for_dead(*channel->arena(), 0);
   const channel::ChannelStats now = channel->stats();
   return {now.put,
           now.received,

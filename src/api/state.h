@@ -14,22 +14,15 @@
 #include "endpoint/loan.h"
 #include "endpoint/names.h"
 #include "endpoint/until.h"
+#include "memory/deaths.h"
 #include "platform/fork.h"
 #include "platform/in_use.h"
-#include "platform/wait_policy.h"
 #include "shmtree/pair.h"
 
 namespace shmtree {
 
 inline platform::WaitContext waiting(const Timeout& timeout, platform::WaitHooks* hooks = nullptr) {
   return platform::WaitContext{platform::Deadline::after(timeout), hooks};
-}
-
-// Whoever waits looks who died; for calls that say how things are. A stopped process may stand in the way: then they
-// are as they were.
-inline void notice_deaths(memory::Arena& arena, std::int64_t interval_ns) {
-  const platform::WaitContext soon{platform::Deadline::after_ns(platform::wait_policy::kRecoverInPassingNs)};
-  if (arena.participants().check(interval_ns)) arena.reconcile(soon).ok();
 }
 
 inline Error closed_here(const char* end) {

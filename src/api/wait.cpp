@@ -26,7 +26,7 @@ Result<Look> look_at(std::span<ChannelState* const> states) {
   for (std::size_t i = 0; i < states.size(); ++i) {
     ChannelState& state = *states[i];
     const api::Call call(state);
-    if (!call.closed()) notice_deaths(*state.channel->arena(), kSliceNs);
+    if (!call.closed()) memory::look_for_dead(*state.channel->arena(), kSliceNs);
     if (call.closed() || state.has_deferred.load(std::memory_order_relaxed) || state.channel->ready()) {
       look.ready.push_back(i);
       continue;

@@ -5,7 +5,7 @@
 #include <new>
 #include <string>
 
-#include "platform/wait_policy.h"
+#include "memory/deaths.h"
 
 namespace shmtree::channel {
 
@@ -25,10 +25,7 @@ Result<Delivery> Deliveries::take(std::shared_ptr<Deliveries> self, const WaitCo
 // back all the same.
 void Deliveries::look_for_dead_takers(const WaitContext& wait) const noexcept {
   if (load_relaxed(parts_.control.shared.taken) == 0) return;
-  memory::Arena& arena = parts_.control.arena;
-  if (!arena.participants().check(wait_policy::kLookedLatelyNs)) return;
-  arena.reconcile({Deadline::after_ns(wait_policy::kRecoverInPassingNs), wait.hooks})
-      .ok();  // the next take looks again
+  memory::look_for_dead(parts_.control.arena, wait_policy::kLookedLatelyNs, wait.hooks);  // the next take looks again
 }
 
 // Whether a message was there to be taken.

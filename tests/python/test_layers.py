@@ -36,7 +36,7 @@ BASE_HEADERS = {"result.h", "kind.h", "export.h"}
 PARTS = {
     "memory": """
         layout mapping event hold_counts block_table participants robust_lock held_bytes block_pool owned_block
-        reclaimer reconcile_pass reconciler holder_table inspector allocator lease arena registry
+        reclaimer reconcile_pass reconciler holder_table inspector allocator lease arena deaths registry
         """.split(),
     "channel": """
         layout control message ring records grants ends watchers returns membership acks parts
