@@ -185,3 +185,26 @@ def test_a_delivery_shows_its_ticket_and_its_state(pair):
     second = receiver.take(timeout=5)
     second.ack()
     assert repr(second) == f"<Delivery of message {ticket}, redelivered, settled>"
+
+
+@pytest.mark.parametrize("part", ["message", "block of its own"])
+def test_what_may_come_again_is_copied_when_it_is_moved_on(arena, part):
+    first, second = arena.create_pair(), arena.create_pair()
+    array = np.zeros(100_000) if part == "message" else first[0].new_zeros(100_000)
+    first[0].put({"x": array})
+    delivery = first[1].take()
+    second[0].put(delivery.item, move=True)
+    delivery.nack()
+    passed, again = second[1].get()["x"], first[1].get()["x"]
+    passed[:] = 7
+    assert not again.any()
+
+
+def test_what_was_acknowledged_is_moved_on_without_a_copy(arena):
+    first, second = arena.create_pair(), arena.create_pair()
+    first[0].put(np.arange(100_000))
+    with first[1].take() as delivery:
+        pass
+    where = delivery.item.ctypes.data
+    second[0].put(delivery.item, move=True)
+    assert second[1].get().ctypes.data == where

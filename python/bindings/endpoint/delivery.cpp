@@ -19,6 +19,7 @@ struct Delivery {
   PyObject_HEAD channel::Delivery delivery;
   PyObject* item;      // null until it was decoded
   PyObject* receiver;  // that decodes it; null when it was
+  MayGoBack may_go_back;
   std::uint64_t ticket;
   std::uint32_t attempts;
 };
@@ -45,6 +46,7 @@ int clear(PyObject* self) {
 void dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
   as_delivery(self)->delivery.~Delivery();  // returns the message, if that is still to be decided
+  as_delivery(self)->may_go_back.~MayGoBack();
   Py_XDECREF(as_delivery(self)->item);
   Py_XDECREF(as_delivery(self)->receiver);
   PyTypeObject* type = Py_TYPE(self);
@@ -61,7 +63,10 @@ PyObject* settle(PyObject* self, Status (channel::Delivery::*how)(const platform
 }
 
 PyObject* ack(PyObject* self, PyObject*) {
-  return settle(self, &channel::Delivery::ack);
+  PyObject* done = settle(self, &channel::Delivery::ack);
+  const MayGoBack& may_go_back = as_delivery(self)->may_go_back;
+  if (done && may_go_back) may_go_back->store(false, std::memory_order_release);
+  return done;
 }
 
 PyObject* nack(PyObject* self, PyObject*) {
@@ -129,12 +134,23 @@ PyObject* repr(PyObject* self) {
                               it->attempts > 1 ? ", redelivered" : "", it->delivery.settled() ? ", settled" : "");
 }
 
+// The item of a message that was taken, and may go back.
+class TakenObjects : public Objects {
+ public:
+  TakenObjects(Endpoint* self, CopyPolicy copy) noexcept : Objects(self, copy, nullptr) {}
+  Ref decode(channel::Channel& channel, channel::Incoming& message, bool* innocent) {
+    return Ref(decode_incoming(self_, channel, message, copy_, innocent, &may_go_back));
+  }
+  MayGoBack may_go_back{};
+};
+
 PyObject* make_delivery(channel::Delivery delivery) {
   PyObject* made = delivery_type->tp_alloc(delivery_type, 0);
   if (!made) return nullptr;
   as_delivery(made)->ticket = delivery.message().ticket();
   as_delivery(made)->attempts = delivery.message().attempts();
   new (&as_delivery(made)->delivery) channel::Delivery(std::move(delivery));
+  new (&as_delivery(made)->may_go_back) MayGoBack();
   return made;
 }
 
@@ -179,11 +195,13 @@ constexpr const char* kDoc =
 }  // namespace
 
 PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy) {
-  Objects objects(self, copy, nullptr);
+  TakenObjects objects(self, copy);
   Ref item = endpoint::decode_taken(objects, *self->channel, delivery);
   if (!item) return nullptr;
   PyObject* made = make_delivery(std::move(delivery));
-  if (made) as_delivery(made)->item = item.release();
+  if (!made) return nullptr;
+  as_delivery(made)->item = item.release();
+  as_delivery(made)->may_go_back = std::move(objects.may_go_back);
   return made;
 }
 

@@ -19,20 +19,27 @@ struct Source {
   Incoming* message;
   Arena* arena;
   std::vector<BlockRef> referred{};
-  bool no_hold = false;  // of a block that is there
+  MayGoBack* taken = nullptr;  // made with the first view; null for a message that was received for good
+  bool no_hold = false;        // of a block that is there
 };
+
+PyObject* new_owner(Source& source, memory::Lease block) {
+  if (source.taken == nullptr) return new_received_lease(std::move(block), nullptr);
+  if (*source.taken == nullptr) *source.taken = std::make_shared<std::atomic<bool>>(true);
+  return new_received_lease(std::move(block), *source.taken);
+}
 
 PyObject* make_owner(void* state, std::uint32_t block) {
   auto& source = *static_cast<Source*>(state);
   if (block == kOwnFrame) {
     auto lease = source.message->adopt();
-    return lease ? new_block_lease(std::move(*lease), true, 0) : raise(lease.error());
+    return lease ? new_owner(source, std::move(*lease)) : raise(lease.error());
   }
   // The frame is held, and so keeps the block that it refers to until we hold that ourselves.
   EndHooks hooks;
   auto lease = source.arena->hold_existing(source.referred[block], {platform::Deadline::never(), &hooks});
   source.no_hold = !lease && lease.code() != Code::kNotFound;
-  return lease ? new_block_lease(std::move(*lease), true, 0) : raise(lease.error());
+  return lease ? new_owner(source, std::move(*lease)) : raise(lease.error());
 }
 
 PyObject* decode_inline(Incoming& message, DecodeContext& context) {
@@ -60,12 +67,12 @@ PyObject* decode_block(Source& source, DecodeContext& context) {
 
 }  // namespace
 
-PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& message, CopyPolicy copy,
-                          bool* innocent) {
+PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& message, CopyPolicy copy, bool* innocent,
+                          MayGoBack* taken) {
   DecodeContext context;
   context.copy = copy;
   context.allow_pickle = self->allow_pickle && channel.allows_pickle();
-  Source source{&message, channel.arena().get()};
+  Source source{.message = &message, .arena = channel.arena().get(), .taken = taken};
   PyObject* object = nullptr;
   try {
     object = message.in_block() ? decode_block(source, context) : decode_inline(message, context);

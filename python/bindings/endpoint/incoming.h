@@ -4,6 +4,7 @@
 #include "bindings/codec/decode.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
+#include "bindings/objects/loan.h"
 
 namespace shmtree::python {
 
@@ -11,9 +12,10 @@ namespace shmtree::python {
 // arrays, and everything while the arena's budget is more than half held, are copied out; views hold their block by
 // themselves. Null with a Python error set: CorruptMessage with the ticket for what cannot be decoded. Then `*innocent`
 // says whether it may be decoded another time, here or elsewhere: there was no memory for it, or somebody wanted to
-// stop.
+// stop. With `taken`, the message may go back; what is set there says whether it still may, null when nothing of it is
+// a view.
 PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, channel::Incoming& message, CopyPolicy copy,
-                          bool* innocent);
+                          bool* innocent, MayGoBack* taken = nullptr);
 
 // What endpoint::receive() makes of messages, for `self`; `hooks` are those of the call that waits.
 class Objects {

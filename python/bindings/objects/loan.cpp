@@ -139,6 +139,12 @@ PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_
   return lease.release();
 }
 
+PyObject* new_received_lease(memory::Lease block, MayGoBack may_go_back) {
+  Ref lease(new_block_lease(std::move(block), true, 0));
+  if (lease) held_block(*as_lease(lease.get()))->may_go_back = std::move(may_go_back);
+  return lease.release();
+}
+
 HeldBlock* held_block(const Lease& lease) noexcept {
   // Its type is what tells it: only this file has that deleter.
   const auto* mine = lease.hold ? std::get_deleter<DeleteHeld>(lease.hold) : nullptr;
@@ -222,6 +228,7 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
                                   static_cast<std::size_t>(begin - lease->data) + size_bytes};
   if (range.end > lease->size_bytes) return false;
   const bool writable = !array || PyArray_ISWRITEABLE(array);
+  if (writable && held->may_go_back && held->may_go_back->load(std::memory_order_acquire)) return false;
   if (!held->claims.are_free(range, this, writable)) return false;
   const bool whole = !held->received && range.begin == 0 && size_bytes == held->array_bytes &&
                      (!array || static_cast<std::size_t>(PyArray_NBYTES(array)) == held->array_bytes);

@@ -5,10 +5,12 @@
 // answers for it. An array that its owner made read-only before is not given but shown: any number of times. What came
 // out of a channel goes on by reference when it is moved. Each byte of a block is given once: a second time it is
 // copied, also by a put that begins while the first still waits for room.
+// What was taken and may yet be delivered again is copied.
 //
 // All calls need the GIL.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -22,6 +24,9 @@
 
 namespace shmtree::python {
 
+// Whether a message may yet be delivered again: one that was taken and is not acknowledged. Null for all others.
+using MayGoBack = std::shared_ptr<std::atomic<bool>>;
+
 struct HeldBlock {
   memory::Lease block;
   bool received = false;        // came out of a channel
@@ -29,6 +34,7 @@ struct HeldBlock {
   std::size_t array_bytes = 0;  // of the one array on it, for what new_empty() made
   bool gift = false;            // made to be put: a queue, which copies what it is not told to move, gives it away too
   endpoint::Claims claims{};
+  MayGoBack may_go_back{};              // and then its memory is not this process's to give away
   const std::byte* known_at = nullptr;  // where find_lease() knows it by
 
   ~HeldBlock();
@@ -36,6 +42,8 @@ struct HeldBlock {
 
 // The Lease object of a block. Null with a Python error set.
 PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_bytes, bool shared = false);
+// The same for what came out of a channel.
+PyObject* new_received_lease(memory::Lease block, MayGoBack may_go_back);
 
 // Called with (uuid, address, bytes that have pages) for every block that is taken hold of in an arena which this
 // process pinned. A Python callable or null; kept for good.
