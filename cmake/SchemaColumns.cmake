@@ -2,6 +2,8 @@
 #
 #   cmake -D CAPNP=<capnp> -D PLUGIN=<capnpc-capnp> -D SCHEMA=<x.capnp> -D OUT=<x.columns.h> -P SchemaColumns.cmake
 
+cmake_minimum_required(VERSION 3.25)
+
 get_filename_component(folder ${SCHEMA} DIRECTORY)
 execute_process(
   COMMAND ${CAPNP} compile -o${PLUGIN} --src-prefix=${folder} ${SCHEMA}

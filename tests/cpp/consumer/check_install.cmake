@@ -1,6 +1,8 @@
 # Installs the build into a fresh prefix, builds the consumer, the C++ programs of the pages and the examples against that
 # prefix alone, and runs them: each program of a page prints what stands below it there.
 
+cmake_minimum_required(VERSION 3.25)
+
 set(root ${BUILD_DIR}/consumer_check)
 file(REMOVE_RECURSE ${root})
 
