@@ -28,13 +28,6 @@ constexpr std::uint64_t metadata_end(std::uint64_t count) noexcept {
 }
 static_assert(align_buffer(metadata_end(0)) == kFlatBuffer && align_buffer(metadata_end(UINT32_MAX)) == kFlatBuffer);
 
-void write_header(std::byte* out, std::uint64_t metadata_bytes, std::uint64_t total_bytes) noexcept {
-  const FrameHeader header{.magic = kFrameMagic,
-                           .metadata_bytes = static_cast<std::uint32_t>(metadata_bytes),
-                           .size_version_flags = total_bytes | std::uint64_t{kFrameVersion} << 48};
-  std::memcpy(out, &header, sizeof(header));
-}
-
 void write_kind(SegmentWriter& segment, Kind kind, std::uint64_t count) noexcept {
   const auto length = static_cast<std::uint8_t>(std::min<std::uint64_t>(count, kLengthEscape));
   segment.copy<schema::kinds>(std::span(&kind, 1));

@@ -1,72 +1,32 @@
 #include "format/frame_builder.h"
 
-#include <bit>
 #include <cstring>
+
+#include "format/segment_writer.h"
+#include "schema/shmtree.columns.h"
 
 namespace shmtree::format {
 
 namespace {
 
-constexpr std::size_t kFirstSlots = 64;
 constexpr std::size_t kLookBack = 64;
 
-// Not a good hash, but a quick one that tells keys of one program apart: length, first and last bytes.
-std::size_t hash_name(const char* text, std::size_t bytes) noexcept {
-  std::uint64_t head = 0;
-  std::uint64_t tail = 0;
-  if (bytes >= 8) {
-    std::memcpy(&head, text, 8);
-    std::memcpy(&tail, text + bytes - 8, 8);
-  } else if (bytes >= 4) {
-    std::memcpy(&head, text, 4);
-    std::memcpy(&tail, text + bytes - 4, 4);
-  } else if (bytes != 0) {
-    head = static_cast<std::uint8_t>(text[0]);
-    tail = static_cast<std::uint64_t>(static_cast<std::uint8_t>(text[bytes / 2])) << 8 |
-           static_cast<std::uint8_t>(text[bytes - 1]);
-  }
-  return ((head ^ std::rotl(tail, 29) ^ bytes) * 0x9e3779b97f4a7c15) >> 56;
-}
-
-std::size_t hash_range(const std::byte* begin, std::uint64_t bytes) noexcept {
-  // The highest bits are the best ones: they come first.
-  return std::rotr((std::bit_cast<std::uintptr_t>(begin) + bytes) * 0x9e3779b97f4a7c15, 44);
-}
+// What the schema says, and segment_writer.h and the readers' structs rely on.
+static_assert(schema::Frame::kWords == 0 && schema::Array::kPointers == 0 && schema::External::kPointers == 0);
+static_assert(8 * offsetof(External, reference) == schema::External::reference);
+static_assert(8 * offsetof(External, offset) == schema::External::offset);
+static_assert(8 * offsetof(External, bytes) == schema::External::bytes);
+static_assert(kReadOnly == +schema::Array::readOnly && kFortran == +schema::Array::fortran);
+static_assert(kStrided == +schema::Array::strided && kOffset == +schema::Array::offset);
+static_assert(kExternal == +schema::Array::external && kNoBuffer == +schema::Array::noBuffer);
 
 }  // namespace
 
 void FrameBuilder::clear() noexcept {
-  with_columns(*this, [](auto&... column) { (column.clear(), ...); });
-  if (!sources_.empty()) {
-    sources_.clear();
-    rebuild_index(kFirstSlots);
-  }
-  depth_ = 0;
-  any_share_ = false;
-}
-
-std::uint32_t FrameBuilder::add_name(std::string_view name) noexcept {
-  std::uint32_t& slot = name_slots_[hash_name(name.data(), name.size())];
-  if (slot < names_.size() && !text_.failed()) {
-    const NameRef known = names_[slot];
-    if (known.bytes == name.size() && std::memcmp(text_.data() + known.offset, name.data(), name.size()) == 0) {
-      add_known_name(slot);
-      return slot;
-    }
-  }
-  slot = static_cast<std::uint32_t>(names_.size());
-  if (name.size() < kLengthEscape) [[likely]] {
-    if (std::uint8_t* lengths = lengths_.extend(2)) {
-      lengths[0] = 0;
-      lengths[1] = static_cast<std::uint8_t>(name.size());
-    }
-  } else {
-    add_length(0);
-    add_length(name.size());
-  }
-  names_.push({static_cast<std::uint32_t>(text_.size()), static_cast<std::uint32_t>(name.size())});
-  text_.append(name.data(), name.size());
-  return slot;
+  NodeColumns::clear();
+  arrays_.clear();
+  externals_.clear();
+  sources_.clear();
 }
 
 void FrameBuilder::add_array(const ArraySource& source) noexcept {
@@ -87,7 +47,7 @@ void FrameBuilder::add_array(const ArraySource& source) noexcept {
                      .ndim = source.ndim,
                      .source = 0,
                      .offset = 0,
-                     .side = kNoIndex};
+                     .geometry = kNoIndex};
   if (source.order == Order::kFortran && source.ndim > 1) record.flags |= kFortran;
   if (bytes == 0) {
     record.flags |= kNoBuffer;
@@ -95,23 +55,23 @@ void FrameBuilder::add_array(const ArraySource& source) noexcept {
     record.flags |= kExternal;
     record.source = source.external;
     record.offset = source.external_offset;
-    if (source.order == Order::kStrided) record.side = side_of(source);
+    if (source.order == Order::kStrided) record.geometry = sources_.add_geometry(source);
   } else if (source.order == Order::kStrided) {
-    add_source_array(source, item, record);
+    add_strided(source, item, record);
   } else {
-    record.source = source_of({.begin = static_cast<const std::byte*>(source.data),
-                               .bytes = bytes,
-                               .element_bytes = bytes,
-                               .item_bytes = item,
-                               .side = kNoIndex,
-                               .may_share = source.may_share});
+    record.source = sources_.intern({.begin = static_cast<const std::byte*>(source.data),
+                                     .bytes = bytes,
+                                     .element_bytes = bytes,
+                                     .item_bytes = item,
+                                     .geometry = kNoIndex,
+                                     .may_share = source.may_share});
   }
   arrays_.push(record);
 }
 
 // A strided array becomes one of three things: a plain range whose elements are permuted (a transposed array), a range
 // with gaps that others may share, or elements that are gathered in any case.
-void FrameBuilder::add_source_array(const ArraySource& source, std::uint64_t item, ArrayRecord& record) noexcept {
+void FrameBuilder::add_strided(const ArraySource& source, std::uint64_t item, ArrayRecord& record) noexcept {
   std::int64_t low = 0;
   std::int64_t high = static_cast<std::int64_t>(item);
   std::uint64_t element_bytes = item;
@@ -121,24 +81,17 @@ void FrameBuilder::add_source_array(const ArraySource& source, std::uint64_t ite
     element_bytes *= static_cast<std::uint64_t>(source.shape[i]);
   }
   const auto bytes = static_cast<std::uint64_t>(high - low);
-  record.side = side_of(source);
+  record.geometry = sources_.add_geometry(source);
   record.offset = -low;
-  record.source = source_of({.begin = static_cast<const std::byte*>(source.data) + low,
-                             .bytes = bytes,
-                             .element_bytes = element_bytes,
-                             .item_bytes = item,
-                             .first = -low,
-                             .side = bytes == element_bytes ? kNoIndex : record.side,
-                             .ndim = source.ndim,
-                             .may_share = source.may_share,
-                             .alone = element_bytes > bytes || (bytes > element_bytes && !source.may_share)});
-}
-
-std::uint32_t FrameBuilder::side_of(const ArraySource& source) noexcept {
-  const auto side = static_cast<std::uint32_t>(sides_.size());
-  sides_.append(source.shape, source.ndim);
-  sides_.append(source.strides, source.ndim);
-  return side;
+  record.source = sources_.intern({.begin = static_cast<const std::byte*>(source.data) + low,
+                                   .bytes = bytes,
+                                   .element_bytes = element_bytes,
+                                   .item_bytes = item,
+                                   .first = -low,
+                                   .geometry = bytes == element_bytes ? kNoIndex : record.geometry,
+                                   .ndim = source.ndim,
+                                   .may_share = source.may_share,
+                                   .unshared = element_bytes > bytes || (bytes > element_bytes && !source.may_share)});
 }
 
 void FrameBuilder::add_blob(const void* bytes, std::size_t count, bool read_only) noexcept {
@@ -163,68 +116,113 @@ std::uint32_t FrameBuilder::add_external(const External& range) noexcept {
   return static_cast<std::uint32_t>(count);
 }
 
-bool FrameBuilder::same_side(const Source& a, const Source& b) const noexcept {
-  if (a.side == kNoIndex || b.side == kNoIndex) return a.side == b.side;
-  return a.ndim == b.ndim && a.item_bytes == b.item_bytes && a.first == b.first &&
-         std::memcmp(&sides_[a.side], &sides_[b.side], 2 * std::size_t{a.ndim} * sizeof(std::int64_t)) == 0;
-}
-
-// The source for a range: the one that is there already, or a new one.
-std::uint32_t FrameBuilder::source_of(const Source& wanted) noexcept {
-  const std::size_t count = sources_.size();
-  if (2 * (count + 1) > source_index_.size()) rebuild_index(count < 16 ? kFirstSlots : 4 * count);
-  const std::size_t mask = source_index_.size() - 1;
-  any_share_ |= wanted.may_share;
-  if (source_index_.empty() || sources_.failed() || sides_.failed()) [[unlikely]]
-    return 0;
-  std::size_t slot = hash_range(wanted.begin, wanted.bytes) & mask;
-  for (; source_index_[slot] != 0; slot = (slot + 1) & mask) {
-    Source& known = sources_[source_index_[slot] - 1];
-    if (known.begin == wanted.begin && known.bytes == wanted.bytes && same_side(known, wanted)) {
-      known.may_share |= wanted.may_share;
-      known.alone &= wanted.alone;
-      return source_index_[slot] - 1;
-    }
-  }
-  sources_.push(wanted);
-  if (sources_.size() > count) source_index_[slot] = static_cast<std::uint32_t>(count + 1);
-  return static_cast<std::uint32_t>(count);
-}
-
-// Empty when memory ran out, which any_failed() reports.
-void FrameBuilder::rebuild_index(std::size_t slots) noexcept {
-  slots = std::bit_ceil(slots);
-  if (source_index_.size() != slots) {
-    source_index_.clear();
-    if (source_index_.extend(slots) == nullptr) return;
-  }
-  std::memset(source_index_.data(), 0, source_index_.bytes());
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    std::size_t slot = hash_range(sources_[i].begin, sources_[i].bytes) & (slots - 1);
-    while (source_index_[slot] != 0) slot = (slot + 1) & (slots - 1);
-    source_index_[slot] = static_cast<std::uint32_t>(i + 1);
-  }
-}
-
-FrameBuilder::Mark FrameBuilder::mark() const noexcept {
-  return {with_columns(*this, [](auto&... column) { return std::array{column.size()...}; }), sources_.size(), depth_};
-}
-
 void FrameBuilder::rewind(const Mark& mark) noexcept {
   // After a failure columns may be shorter than the mark; the message is lost anyway.
-  if (any_failed()) return;
-  with_columns(*this, [size = mark.sizes.begin()](auto&... column) mutable { (column.truncate(*size++), ...); });
-  if (sources_.size() != mark.sources) {
-    sources_.truncate(mark.sources);
-    rebuild_index(source_index_.size());
-  }
-  depth_ = mark.depth;
+  if (failed() != 0) return;
+  NodeColumns::rewind(mark.nodes);
+  sources_.rewind(mark.sources);
+  arrays_.truncate(mark.arrays);
+  externals_.truncate(mark.externals);
 }
 
-bool FrameBuilder::any_failed() const noexcept {
-  // No branch for each: nearly always none has.
-  const int failed = with_columns(*this, [](auto&... column) { return (int{column.failed()} | ...); });
-  return (failed | sources_.failed() | source_index_.failed()) != 0;
+// Not zero when memory ran out.
+int FrameBuilder::failed() const noexcept {
+  return NodeColumns::failed() | sources_.failed() | int{arrays_.failed()} | int{externals_.failed()};
+}
+
+Status FrameBuilder::finish() noexcept {
+  total_bytes_ = 0;
+  metadata_bytes_ = 0;
+  buffers_.clear();
+  views_.clear();
+  descriptors_.clear();
+  int lost = failed();
+  if (lost == 0 && !arrays_.empty()) {
+    buffers_.place(sources_);
+    describe_arrays();
+    lost = buffers_.failed() | int{views_.failed()} | int{descriptors_.failed()};
+  }
+  if (lost != 0) {
+    return Error{.code = Code::kOutOfSharedMemory, .message = "There is no memory left to describe the message."};
+  }
+  return measure();
+}
+
+// The final descriptors: flags, buffer, and in `views_` the offsets and strides that are needed after placement.
+void FrameBuilder::describe_arrays() noexcept {
+  for (const ArrayRecord& record : arrays_) {
+    std::uint8_t flags = record.flags;
+    std::uint32_t buffer = record.source;
+    std::int64_t offset = record.offset;
+    bool strided = record.geometry != kNoIndex;
+    if ((flags & kNoBuffer) != 0) {
+      buffer = 0;
+    } else if ((flags & kExternal) == 0) {
+      const SourceRange& source = sources_[record.source];
+      buffer = source.buffer;
+      offset = source.gathered ? 0 : offset + source.buffer_offset;
+      strided = strided && !source.gathered;
+    }
+    if (offset != 0) {
+      flags |= kOffset;
+      views_.push(offset);
+    }
+    if (strided) {
+      flags |= kStrided;
+      views_.append(sources_.geometry(record.geometry) + record.ndim, record.ndim);
+    }
+    using At = schema::Array;
+    descriptors_.push(std::uint64_t{record.dtype} << At::dtype | std::uint64_t{flags} << At::flags |
+                      std::uint64_t{record.ndim} << At::ndim | std::uint64_t{buffer} << At::buffer);
+  }
+}
+
+// The columns in the order of the schema's fields.
+template <class Segment>
+void FrameBuilder::describe(Segment& segment) const noexcept {
+  with_columns(*this, [&](auto& kinds, auto& lengths, auto& ints, auto& floats, auto& text, auto&) {
+    segment.template copy<schema::kinds>(kinds);
+    segment.template copy<schema::lengths>(lengths);
+    segment.template copy<schema::ints>(ints);
+    segment.template copy<schema::floats>(floats);
+    segment.template copy<schema::text>(text);
+  });
+  segment.template copy<schema::arrays>(descriptors_);
+  segment.template each<schema::buffers>(buffers_.size(), [this](std::size_t i) { return buffers_.bytes_of(i); });
+  segment.template copy<schema::views>(views_);
+  segment.template copy<schema::externals>(externals_);
+}
+
+Status FrameBuilder::measure() noexcept {
+  SegmentSize size(schema::Frame::kPointers);
+  describe(size);
+  if (size.longest() > kMaxColumnCount || size.words() * 8 > kMaxMetadataBytes) {
+    return Error{.code = Code::kMessageTooLarge,
+                 .message = "The message has " + std::to_string(kinds()) + " nodes and " +
+                            std::to_string(text().size()) +
+                            " bytes of short strings; a frame can describe 536,870,911 of each and 4 GiB in all."};
+  }
+  metadata_bytes_ = size.words() * 8;
+  total_bytes_ = buffers_.assign_offsets(sizeof(FrameHeader) + metadata_bytes_);
+  if (total_bytes_ > kMaxFrameBytes) {
+    return Error{.code = Code::kMessageTooLarge, .message = "The message has more than 256 TiB."};
+  }
+  return success();
+}
+
+void FrameBuilder::write_metadata(std::byte* out) const noexcept {
+  write_header(out, metadata_bytes_, total_bytes_);
+  SegmentWriter segment(out + sizeof(FrameHeader), schema::Frame::kPointers);
+  describe(segment);
+}
+
+void FrameBuilder::copy_buffers(std::byte* out) const noexcept {
+  buffers_.copy(sources_, out, sizeof(FrameHeader) + metadata_bytes_);
+}
+
+void FrameBuilder::write(std::byte* out) const noexcept {
+  write_metadata(out);
+  copy_buffers(out);
 }
 
 }  // namespace shmtree::format

@@ -1,4 +1,3 @@
-// FrameReader::open(): the private copy and everything that is checked before the first node is read.
 #include "format/frame_reader.h"
 
 #include <atomic>
@@ -7,11 +6,12 @@
 #include <string>
 #include <utility>
 
+#include "format/segment.h"
 #include "schema/shmtree.columns.h"
 
 namespace shmtree::format {
 
-// What a reader needs besides itself; kept by its thread for the next one.
+// What a reader needs besides itself; its thread has it ready for the next one.
 struct FrameReader::Scratch {
   std::vector<std::uint64_t> words;           // the private copy of the metadata
   std::vector<std::string_view> names;        // as far as they were read
@@ -19,12 +19,12 @@ struct FrameReader::Scratch {
 };
 
 // A few scratches per thread, since unpickling may read another frame in the middle of one. What is unusually large is
-// not kept.
+// freed.
 struct ScratchPool {
-  static constexpr std::size_t kKept = 4;
-  static constexpr std::size_t kKeptWords = std::size_t{1} << 17;
+  static constexpr std::size_t kMostIdle = 4;
+  static constexpr std::size_t kMostWords = std::size_t{1} << 17;
 
-  FrameReader::Scratch* kept[kKept] = {};
+  FrameReader::Scratch* idle[kMostIdle] = {};
   std::size_t count = 0;
 
   // Trivially destructible, so that readers destroyed after their thread's pool still find it.
@@ -36,15 +36,15 @@ struct ScratchPool {
   }
   ~ScratchPool() {
     gone = true;
-    while (count > 0) delete kept[--count];
+    while (count > 0) delete idle[--count];
   }
-  FrameReader::Scratch* take() { return count > 0 ? kept[--count] : new FrameReader::Scratch; }
+  FrameReader::Scratch* take() { return count > 0 ? idle[--count] : new FrameReader::Scratch; }
   bool put(FrameReader::Scratch* scratch) {
-    if (count == kKept || scratch->words.capacity() > kKeptWords || scratch->names.capacity() > kKeptWords ||
-        scratch->buffer_offsets.capacity() > kKeptWords) {
+    if (count == kMostIdle || scratch->words.capacity() > kMostWords || scratch->names.capacity() > kMostWords ||
+        scratch->buffer_offsets.capacity() > kMostWords) {
       return false;
     }
-    kept[count++] = scratch;
+    idle[count++] = scratch;
     return true;
   }
 };
@@ -59,19 +59,33 @@ FrameReader::~FrameReader() = default;
 
 namespace {
 
-Error corrupt(std::string reason) {
-  return Error{.code = Code::kCorrupt, .message = "The frame is corrupt: " + std::move(reason) + "."};
-}
-
-Error no_memory() {
-  return Error{.code = Code::kOutOfSharedMemory, .message = "There is no memory left to read the message."};
-}
-
 // A copy that later changes of the source cannot reach: the compiler must not read the source a second time.
 void copy_private(void* to, const void* from, std::size_t bytes) noexcept {
   std::memcpy(to, from, bytes);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   asm volatile("" : : "r"(to) : "memory");
+}
+
+bool add(std::int64_t& sum, std::int64_t value) noexcept {
+  return !__builtin_add_overflow(sum, value, &sum);
+}
+
+// Every element in the buffer; and never more element bytes than the buffer has, so that zero strides cannot make a
+// small frame into a large copy.
+bool fits(const ArrayInfo& out) noexcept {
+  if (out.nbytes > out.buffer_bytes || out.offset < 0) return false;
+  std::int64_t low = out.offset;
+  std::int64_t high = out.offset;
+  if (out.contiguous()) {
+    return add(high, static_cast<std::int64_t>(out.nbytes)) && static_cast<std::uint64_t>(high) <= out.buffer_bytes;
+  }
+  for (std::size_t i = 0; i < out.ndim; ++i) {
+    std::int64_t reach = 0;
+    if (__builtin_mul_overflow(out.shape[i] - 1, out.strides[i], &reach)) return false;
+    if (!add(reach < 0 ? low : high, reach)) return false;
+  }
+  return low >= 0 && add(high, static_cast<std::int64_t>(out.item_bytes)) &&
+         static_cast<std::uint64_t>(high) <= out.buffer_bytes;
 }
 
 }  // namespace
@@ -116,7 +130,6 @@ Status FrameReader::load(std::span<const std::byte> frame) {
   scratch_.reset(ScratchPool::of_thread().take());
   if (scratch_->words.size() < metadata_bytes_ / 8) scratch_->words.resize(metadata_bytes_ / 8);
   scratch_->names.clear();
-  names_ = &scratch_->names;
   copy_private(scratch_->words.data(), frame.data() + sizeof(header), metadata_bytes_);
   Status status = load_columns();
   return status.ok() ? place_buffers() : status;
@@ -126,85 +139,149 @@ Status FrameReader::load_columns() {
   Segment segment(std::span(scratch_->words).first(metadata_bytes_ / 8));
   if (!segment.read_root()) return corrupt("its metadata does not begin with a struct");
   if (segment.pointers() > schema::Frame::kPointers) return corrupt("it has columns that this version does not know");
-  const std::uint64_t* buffers_end = nullptr;
-  const External* externals_end = nullptr;
-  const bool fits = segment.read_list<schema::kinds>(kinds_.at, kinds_.end) &&
-                    segment.read_list<schema::lengths>(lengths_.at, lengths_.end) &&
-                    segment.read_list<schema::ints>(ints_.at, ints_.end) &&
-                    segment.read_list<schema::floats>(floats_.at, floats_.end) &&
-                    segment.read_list<schema::text>(text_.at, text_.end) &&
-                    segment.read_list<schema::arrays>(arrays_.at, arrays_.end) &&
-                    segment.read_list<schema::buffers>(buffer_sizes_, buffers_end) &&
-                    segment.read_list<schema::views>(views_.at, views_.end) &&
-                    segment.read_list<schema::externals>(externals_, externals_end);
+  ColumnCursors& columns = this->columns();
+  const bool fits = segment.read_list<schema::kinds>(columns.kinds.at, columns.kinds.end) &&
+                    segment.read_list<schema::lengths>(columns.lengths.at, columns.lengths.end) &&
+                    segment.read_list<schema::ints>(columns.ints.at, columns.ints.end) &&
+                    segment.read_list<schema::floats>(columns.floats.at, columns.floats.end) &&
+                    segment.read_list<schema::text>(columns.text.at, columns.text.end) &&
+                    segment.read_list<schema::arrays>(columns.arrays.at, columns.arrays.end) &&
+                    segment.read_list<schema::buffers>(buffers_.at, buffers_.end) &&
+                    segment.read_list<schema::views>(columns.views.at, columns.views.end) &&
+                    segment.read_list<schema::externals>(externals_.at, externals_.end);
   if (!fits) return corrupt("a column is not a list of the right element size inside the metadata");
-  if (kinds_.is_over()) return corrupt("it has no node");
-  kinds_begin_ = kinds_.at;
-  buffer_count_ = static_cast<std::size_t>(buffers_end - buffer_sizes_);
-  external_count_ = static_cast<std::size_t>(externals_end - externals_);
+  if (columns.kinds.is_over()) return corrupt("it has no node");
+  begin(scratch_->names);
   return success();
 }
 
 // Buffers follow the metadata in order, each at the next multiple of 64; the last one ends the frame.
 Status FrameReader::place_buffers() {
   std::vector<std::uint64_t>& offsets = scratch_->buffer_offsets;
-  offsets.resize(buffer_count_);
   std::uint64_t end = sizeof(FrameHeader) + metadata_bytes_;
-  for (std::size_t i = 0; i < buffer_count_; ++i) {
+  const std::size_t count = buffers_.left();
+  offsets.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t begin = align_buffer(end);
-    if (begin > total_bytes_ || buffer_sizes_[i] > total_bytes_ - begin) {
-      return corrupt("buffer " + std::to_string(i) + " of " + std::to_string(buffer_count_) + " with " +
-                     std::to_string(buffer_sizes_[i]) + " bytes goes beyond its end");
+    if (begin > total_bytes_ || buffers_.at[i] > total_bytes_ - begin) {
+      return corrupt("buffer " + std::to_string(i) + " of " + std::to_string(count) + " with " +
+                     std::to_string(buffers_.at[i]) + " bytes goes beyond its end");
     }
     offsets[i] = begin;
-    end = begin + buffer_sizes_[i];
+    end = begin + buffers_.at[i];
   }
   if (end != total_bytes_) {
     return corrupt("its parts end at byte " + std::to_string(end) + " and the frame at " +
                    std::to_string(total_bytes_));
   }
   buffer_offsets_ = offsets.data();
-  for (std::size_t i = 0; i < external_count_; ++i) {
-    const External& range = externals_[i];
-    if (range.offset > INT64_MAX || range.bytes > INT64_MAX - range.offset) {
-      return corrupt("the place of external range " + std::to_string(i) + " overflows");
+  for (const External* range = externals_.at; range != externals_.end; ++range) {
+    if (range->offset > INT64_MAX || range->bytes > INT64_MAX - range->offset) {
+      return corrupt("the place of external range " + std::to_string(range - externals_.at) + " overflows");
     }
   }
   return success();
 }
 
-void FrameReader::fail(const char* reason) noexcept {
-  if (reason_ != nullptr) return;
-  reason_ = reason;
-  failed_at_ = static_cast<std::size_t>(kinds_.at - kinds_begin_);
-  failed_kind_ = failed_at_ == 0 ? std::uint8_t{0} : kinds_.at[-1];
-  with_columns([](auto&... column) { ((column.at = column.end), ...); });
+bool FrameReader::next_array(ArrayInfo& out) noexcept {
+  const std::uint64_t* descriptor = next_descriptor();
+  if (descriptor == nullptr) return false;
+  const std::uint64_t word = *descriptor;
+  const auto code = static_cast<std::uint8_t>(word >> schema::Array::dtype);
+  out.flags = static_cast<std::uint8_t>(word >> schema::Array::flags);
+  out.ndim = static_cast<std::uint8_t>(word >> schema::Array::ndim);
+  if (code > kMaxDType) return fail("an array has an unknown element type"), false;
+  if ((out.flags & ~kAllArrayFlags) != 0 || (word >> schema::Array::spare & 255) != 0)
+    return fail("an array has unknown flags"), false;
+  if (out.ndim > kMaxDims) return fail("an array has more than 64 dimensions"), false;
+  out.dtype = static_cast<DType>(code);
+  out.item_bytes = shmtree::item_bytes(out.dtype);
+  out.description = {};
+  if (out.dtype == DType::kOther) {
+    out.description = next_name();
+    out.item_bytes = next_length();
+  }
+  if (!read_shape(out) || !read_view(out)) return false;
+  if ((out.flags & kNoBuffer) != 0) {
+    out.data = nullptr;
+    out.buffer = kNoIndex;
+    out.buffer_bytes = 0;
+    if (out.nbytes != 0) return fail("an array with elements has no buffer"), false;
+    if ((out.flags & (kExternal | kOffset | kStrided)) != 0) return fail("an array without bytes has a place"), false;
+    return true;
+  }
+  return locate(out, static_cast<std::uint32_t>(word >> schema::Array::buffer));
 }
 
-void FrameReader::fail_kind(Kind kind) noexcept {
-  fail("a node has a kind that is unknown or not expected here");
-  failed_kind_ = static_cast<std::uint8_t>(kind);
+// Shape, number of elements and bytes. The bytes that the dimensions other than 0 would make must fit in 63 bits, as
+// NumPy demands even of an empty array.
+bool FrameReader::read_shape(ArrayInfo& out) noexcept {
+  std::uint64_t bytes = out.item_bytes;
+  std::uint64_t elements = 1;
+  bool empty = false;
+  bool fits = bytes <= INT64_MAX;
+  for (std::size_t i = 0; i < out.ndim; ++i) {
+    const std::uint64_t count = next_length();
+    out.shape[i] = static_cast<std::int64_t>(count);
+    if (count == 0) {
+      empty = true;
+    } else {
+      fits = fits && !__builtin_mul_overflow(elements, count, &elements) &&
+             !__builtin_mul_overflow(bytes, count, &bytes) && elements <= INT64_MAX && bytes <= INT64_MAX;
+    }
+  }
+  if (failed()) return false;
+  if (!fits) return fail("the shape of an array overflows"), false;
+  out.elements = empty ? 0 : elements;
+  out.nbytes = empty ? 0 : bytes;
+  return true;
 }
 
-void FrameReader::fail_for_memory() noexcept {
-  no_memory_ = reason_ == nullptr;
-  fail("there is no memory left for its names");
+bool FrameReader::read_view(ArrayInfo& out) noexcept {
+  const bool offset = (out.flags & kOffset) != 0;
+  const bool strided = (out.flags & kStrided) != 0;
+  const std::size_t wanted = (offset ? 1u : 0u) + (strided ? out.ndim : 0u);
+  const std::int64_t* views = nullptr;
+  if (wanted != 0 && (views = next_views(wanted)) == nullptr) return false;
+  out.offset = offset ? *views++ : 0;
+  if (strided) {
+    for (std::size_t i = 0; i < out.ndim; ++i) out.strides[i] = *views++;
+    return true;
+  }
+  // Multiplied without checks: read_shape() has seen that the product of all fits, zeros aside.
+  auto stride = static_cast<std::int64_t>(out.item_bytes);
+  for (std::size_t n = 0; n < out.ndim; ++n) {
+    const std::size_t i = (out.flags & kFortran) != 0 ? n : out.ndim - 1 - n;
+    out.strides[i] = stride;
+    if (out.shape[i] > 1) stride *= out.shape[i];
+  }
+  return true;
 }
 
-Error FrameReader::error() const {
-  if (no_memory_) return no_memory();
-  const std::string reason = reason_ == nullptr ? "nothing is wrong with it" : reason_;
-  return corrupt(reason + " (after node " + std::to_string(failed_at_) + " of " + std::to_string(nodes()) +
-                 ", of kind " + std::to_string(failed_kind_) + " " +
-                 std::string(name_of(static_cast<Kind>(failed_kind_))) + ")");
+bool FrameReader::locate(ArrayInfo& out, std::uint32_t buffer) noexcept {
+  out.buffer = buffer;
+  if (out.nbytes == 0) return fail("an array without bytes has a buffer"), false;
+  if (out.external()) {
+    if (buffer >= externals_.left()) return fail("an array refers to an external range that is not there"), false;
+    out.buffer_bytes = externals_.at[buffer].bytes;
+    out.data = nullptr;
+  } else {
+    if (buffer >= buffers_.left()) return fail("an array refers to a buffer that is not there"), false;
+    out.buffer_bytes = buffers_.at[buffer];
+    out.data = frame_ + buffer_offsets_[buffer];
+  }
+  if (!fits(out)) return fail("an array goes beyond its buffer"), false;
+  if (out.data != nullptr) out.data += out.offset;
+  return true;
 }
 
-Status FrameReader::finish() {
-  with_columns([this](auto&... column) {
-    if (!(column.is_over() && ...)) fail("values are left over after the last node");
-  });
-  if (reason_ != nullptr) return error();
-  return success();
+std::span<const std::byte> FrameReader::next_blob() noexcept {
+  ArrayInfo info;
+  if (!next_array(info)) return {};
+  if (info.dtype != DType::kUInt8 || info.ndim != 1 || !info.contiguous() || info.external()) {
+    return fail("long text or bytes are not a plain run of bytes"), std::span<const std::byte>();
+  }
+  return {info.data, static_cast<std::size_t>(info.nbytes)};
 }
 
 }  // namespace shmtree::format

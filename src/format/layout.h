@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace shmtree::format {
 
@@ -48,6 +49,23 @@ enum ArrayFlag : std::uint8_t {
   kNoBuffer = 32,  // an array without bytes
 };
 inline constexpr std::uint8_t kAllArrayFlags = 63;
+
+inline constexpr std::uint32_t kNoIndex = UINT32_MAX;
+
+// A range of bytes in another block. `reference` numbers the blocks that a message refers to; which block it is, is
+// kept by whoever moves the frame.
+struct External {
+  std::uint32_t reference = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+inline void write_header(std::byte* out, std::uint64_t metadata_bytes, std::uint64_t total_bytes) noexcept {
+  const FrameHeader header{.magic = kFrameMagic,
+                           .metadata_bytes = static_cast<std::uint32_t>(metadata_bytes),
+                           .size_version_flags = total_bytes | std::uint64_t{kFrameVersion} << 48};
+  std::memcpy(out, &header, sizeof(header));
+}
 
 constexpr std::uint64_t align_buffer(std::uint64_t offset) noexcept {
   return (offset + (kBufferAlignment - 1)) & ~std::uint64_t{kBufferAlignment - 1};

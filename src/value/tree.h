@@ -52,11 +52,11 @@ struct Tree {
         memory(expected.get(), expected_bytes(reader)) {
     nodes.reserve(reader.nodes());
     children.reserve(reader.nodes());
-    texts.reserve(reader.lengths_left());
-    ints.reserve(reader.ints_left());
-    floats.reserve(reader.floats_left());
-    arrays.reserve(reader.arrays_left());
-    dims.reserve(kExpectedDims * reader.arrays_left());
+    texts.reserve(reader.left().lengths.left());
+    ints.reserve(reader.left().ints.left());
+    floats.reserve(reader.left().floats.left());
+    arrays.reserve(reader.left().arrays.left());
+    dims.reserve(kExpectedDims * reader.left().arrays.left());
   }
 
   const Node& at(std::uint32_t node) const noexcept { return nodes[node]; }
@@ -85,9 +85,10 @@ struct Tree {
  private:
   static constexpr std::size_t kExpectedDims = 4;  // shape and strides of an array
   static std::size_t expected_bytes(const format::FrameReader& from) noexcept {
-    return from.nodes() * (sizeof(Node) + sizeof(std::uint32_t)) + from.lengths_left() * sizeof(std::string_view) +
-           (from.ints_left() + from.floats_left() + from.arrays_left() * kExpectedDims) * 8 +
-           from.arrays_left() * sizeof(Array) + 64;  // and what aligning takes
+    return from.nodes() * (sizeof(Node) + sizeof(std::uint32_t)) +
+           from.left().lengths.left() * sizeof(std::string_view) +
+           (from.left().ints.left() + from.left().floats.left() + from.left().arrays.left() * kExpectedDims) * 8 +
+           from.left().arrays.left() * sizeof(Array) + 64;  // and what aligning takes
   }
 };
 

@@ -1,0 +1,114 @@
+// The nodes of a message that is being built: the columns of plain values to which they are appended, in preorder.
+//
+// Which node takes what from which column stands with the kinds in shmtree/kind.h. The caller appends in exactly that
+// order; nothing is checked here, but a reader refuses a frame whose columns do not fit.
+// Thread safety: none.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "format/column.h"
+#include "format/layout.h"
+#include "shmtree/kind.h"
+
+namespace shmtree::format {
+
+class NodeColumns {
+ public:
+  void add_kind(Kind kind) noexcept { kinds_.push(static_cast<std::uint8_t>(kind)); }
+  void add_int(std::int64_t value) noexcept { ints_.push(value); }
+  void add_float(double value) noexcept { floats_.push(value); }
+  void add_length(std::uint64_t value) noexcept {
+    if (value < kLengthEscape) [[likely]] {
+      lengths_.push(static_cast<std::uint8_t>(value));
+    } else {
+      lengths_.push(kLengthEscape);
+      ints_.push(static_cast<std::int64_t>(value));
+    }
+  }
+  // Bytes whose number the reader knows from elsewhere (T).
+  void add_text(const void* bytes, std::size_t count) noexcept { text_.append(bytes, count); }
+  // Their number, then the bytes (S).
+  void add_string(const void* bytes, std::size_t count) noexcept {
+    add_length(count);
+    text_.append(bytes, count);
+  }
+  void add_string(std::string_view text) noexcept { add_string(text.data(), text.size()); }
+  // A key, field, class or dtype description (N): at most kMaxNameBytes. Repeats of one message cost one byte.
+  // Returns its number among the names of this message.
+  std::uint32_t add_name(std::string_view name) noexcept;
+  // Such a name again, by what add_name() returned for it in this message.
+  void add_known_name(std::uint32_t number) noexcept { add_length(std::uint64_t{number} + 1); }
+  // All that was added to the text so far, names and bytes among it; until the next call.
+  std::string_view text() const noexcept { return {text_.data(), text_.size()}; }
+  // Whether so many bytes belong into a raw buffer (kLongStr...) instead of text.
+  bool is_long(std::size_t count) const noexcept { return count > kMaxInlineText || text_.size() + count > kMostText; }
+
+  // The beginning of a node that takes a number first, mostly of items.
+  template <class Number>
+  void begin_node(Kind kind, Number number) noexcept {
+    add_kind(kind);
+    add_length(static_cast<std::uint64_t>(number));
+  }
+  // One node, whole.
+  void add_int_node(std::int64_t value) noexcept { add_kind(Kind::kInt), add_int(value); }
+  void add_float_node(double value) noexcept { add_kind(Kind::kFloat), add_float(value); }
+  void add_bool_node(bool value) noexcept { add_kind(value ? Kind::kTrue : Kind::kFalse); }
+  void add_none_node() noexcept { add_kind(Kind::kNone); }
+
+  // Puts another kind on an earlier node: the position is kinds() before its add_kind().
+  std::size_t kinds() const noexcept { return kinds_.size(); }
+  void set_kind(std::size_t position, Kind kind) noexcept { kinds_[position] = static_cast<std::uint8_t>(kind); }
+
+  // Depth, for whoever walks: false when the tree would be deeper than kMaxDepth. Each true needs one leave().
+  bool enter() noexcept { return depth_ < kMaxDepth ? (++depth_, true) : false; }
+  void leave() noexcept { --depth_; }
+
+ protected:
+  template <class Self, class Use>
+  static auto with_columns(Self& self, Use use) noexcept {
+    return use(self.kinds_, self.lengths_, self.ints_, self.floats_, self.text_, self.names_);
+  }
+  struct Mark {
+    std::array<std::size_t, 6> sizes;  // as with_columns() has them
+    std::size_t depth;
+  };
+  Mark mark() const noexcept {
+    return {with_columns(*this, [](auto&... column) { return std::array{column.size()...}; }), depth_};
+  }
+  void rewind(const Mark& mark) noexcept {
+    with_columns(*this, [size = mark.sizes.begin()](auto&... column) mutable { (column.truncate(*size++), ...); });
+    depth_ = mark.depth;
+  }
+  void clear() noexcept {
+    with_columns(*this, [](auto&... column) { (column.clear(), ...); });
+    depth_ = 0;
+  }
+  // Not zero when memory ran out. No branch for each: nearly always it has not.
+  int failed() const noexcept {
+    return with_columns(*this, [](auto&... column) { return (int{column.failed()} | ...); });
+  }
+
+ private:
+  // Text stays far under Cap'n Proto's limit of 512 MiB: beyond this, every string becomes a raw buffer.
+  static constexpr std::size_t kMostText = std::size_t{1} << 28;
+  struct NameRef {
+    std::uint32_t offset;  // in text_
+    std::uint32_t bytes;
+  };
+
+  Column<std::uint8_t> kinds_;
+  Column<std::uint8_t> lengths_;
+  Column<std::int64_t> ints_;
+  Column<double> floats_;
+  Column<char> text_;
+  Column<NameRef> names_;
+  std::size_t depth_ = 0;
+  // The latest name with each hash. Entries are hints, checked against the names of this message, so never cleared.
+  std::uint32_t name_cache_[256] = {};
+};
+
+}  // namespace shmtree::format

@@ -1,0 +1,192 @@
+// Reads the nodes of a frame from its columns, which are in private memory and may say anything.
+//
+// Every failure is sticky: from then on failed() is true, calls return zeros and empty views, and error() says what was
+// wrong first. So a walk may check at each container instead of at each value, but nothing may be allocated by a length
+// before failed() was looked at: lengths come checked against what is left in the frame.
+// Thread safety: none. Nested readers in one thread are fine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "format/layout.h"
+#include "shmtree/kind.h"
+#include "shmtree/result.h"
+
+namespace shmtree::format {
+
+struct Name {
+  std::uint32_t index = 0;  // names are numbered by first appearance: a table of objects can be kept by this
+  bool fresh = false;       // its first appearance in this frame
+  std::string_view text{};  // in private memory, valid as long as the reader
+};
+
+// What is left of one column.
+template <class T>
+struct ColumnCursor {
+  const T* at = nullptr;
+  const T* end = nullptr;
+  bool is_over() const noexcept { return at == end; }
+  std::size_t left() const noexcept { return static_cast<std::size_t>(end - at); }
+};
+
+struct ColumnCursors {
+  ColumnCursor<std::uint8_t> kinds;
+  ColumnCursor<std::uint8_t> lengths;
+  ColumnCursor<std::int64_t> ints;
+  ColumnCursor<double> floats;
+  ColumnCursor<char> text;
+  ColumnCursor<std::uint64_t> arrays;  // descriptors, as words
+  ColumnCursor<std::int64_t> views;
+  template <class Use>
+  void visit(Use use) noexcept {
+    use(kinds, lengths, ints, floats, text, arrays, views);
+  }
+};
+
+class NodeCursor {
+ public:
+  // The next node's kind; kInvalid at the end (a failure) and after a failure. Unknown numbers are returned as they
+  // are: let the default of your switch call fail_kind().
+  Kind next_kind() noexcept {
+    if (columns_.kinds.is_over()) [[unlikely]]
+      return fail("a node is missing"), Kind::kInvalid;
+    return static_cast<Kind>(*columns_.kinds.at++);
+  }
+  // The kind that next_kind() will give; kInvalid at the end. Not a failure.
+  Kind peek_kind() const noexcept {
+    return columns_.kinds.is_over() ? Kind::kInvalid : static_cast<Kind>(*columns_.kinds.at);
+  }
+  std::int64_t next_int() noexcept {
+    if (columns_.ints.is_over()) [[unlikely]]
+      return fail("an int is missing"), 0;
+    return *columns_.ints.at++;
+  }
+  double next_float() noexcept {
+    if (columns_.floats.is_over()) [[unlikely]]
+      return fail("a float is missing"), 0.0;
+    return *columns_.floats.at++;
+  }
+  // A length that counts nothing in this frame (maxlen, flags).
+  std::uint64_t next_length() noexcept {
+    if (columns_.lengths.is_over()) [[unlikely]]
+      return fail("a length is missing"), 0;
+    const std::uint8_t value = *columns_.lengths.at++;
+    return value != kLengthEscape ? value : next_long_length();
+  }
+  // A number of items with `nodes` child nodes each: no more than the nodes that are left.
+  std::uint64_t next_count(std::uint64_t nodes_each = 1) noexcept {
+    const std::uint64_t count = next_length();
+    if (count > columns_.kinds.left() / nodes_each) [[unlikely]]
+      return fail("a container has more items than there are nodes"), 0;
+    return count;
+  }
+  // The numbers of a kIntList or kFloatList, as one run; valid as long as the reader.
+  std::span<const std::int64_t> next_ints() noexcept { return next_run(columns_.ints); }
+  std::span<const double> next_floats() noexcept { return next_run(columns_.floats); }
+  // Bytes of known number (T); in private memory, valid as long as the reader.
+  std::string_view next_text(std::uint64_t bytes) noexcept {
+    if (bytes > columns_.text.left()) [[unlikely]]
+      return fail("text is missing"), std::string_view();
+    const char* begin = columns_.text.at;
+    columns_.text.at += bytes;
+    return {begin, static_cast<std::size_t>(bytes)};
+  }
+  std::string_view next_string() noexcept { return next_text(next_length()); }
+  Name next_name() noexcept {
+    const std::uint64_t value = next_length();
+    if (value == 0) return new_name();
+    if (value > names_->size()) [[unlikely]]
+      return fail("a name refers to one that was not there before"), Name();
+    return {static_cast<std::uint32_t>(value - 1), false, (*names_)[value - 1]};
+  }
+  // Number of names so far.
+  std::size_t names() const noexcept { return names_->size(); }
+  // Whether the next name is a new one that reads `expected`; then it is passed over. A guess that costs little: false
+  // for some that are.
+  bool next_name_is(std::string_view expected) noexcept {
+    const std::size_t bytes = expected.size();
+    ColumnCursor<std::uint8_t>& lengths = columns_.lengths;
+    if (lengths.left() < 2 || lengths.at[0] != 0 || lengths.at[1] != bytes || bytes == kLengthEscape) return false;
+    if (bytes > columns_.text.left()) return false;
+    if (bytes != 0 && std::memcmp(columns_.text.at, expected.data(), bytes) != 0)
+      return false;  // of no text there is no address
+    if (names_->size() == names_->capacity()) return false;
+    names_->emplace_back(columns_.text.at, bytes);
+    lengths.at += 2;
+    columns_.text.at += bytes;
+    return true;
+  }
+  // A dtype on its own (kNumpyScalar, kDType), with the description of one that has no number.
+  DType next_dtype(Name& description) noexcept;
+
+  // Depth, for whoever walks: false (and failed) when deeper than kMaxDepth. Each true needs one leave().
+  bool enter() noexcept { return depth_ < kMaxDepth ? (++depth_, true) : (fail("it is nested too deep"), false); }
+  void leave() noexcept { --depth_; }
+
+  std::size_t nodes() const noexcept { return static_cast<std::size_t>(columns_.kinds.end - kinds_begin_); }
+  // What is left to be read, for whoever makes room for it.
+  const ColumnCursors& left() const noexcept { return columns_; }
+
+  bool failed() const noexcept { return reason_ != nullptr; }
+  // `reason` is a literal that completes "The frame is corrupt: ...". Ends all columns, so that later calls fail too.
+  [[gnu::noinline, gnu::cold]] void fail(const char* reason) noexcept;
+  void fail_kind(Kind kind) noexcept;
+  // There was no memory: the frame is not corrupt.
+  void fail_for_memory() noexcept;
+  // Meaningful when failed(): a kCorrupt that says what is wrong and where, or kOutOfSharedMemory.
+  Error error() const;
+  // After the last node: a failure, or kCorrupt if something is left over.
+  Status finish();
+
+ protected:
+  // For whoever fills them, then begins; `names` is empty, and stays with the reader.
+  ColumnCursors& columns() noexcept { return columns_; }
+  void begin(std::vector<std::string_view>& names) noexcept {
+    kinds_begin_ = columns_.kinds.at;
+    names_ = &names;
+  }
+  // For arrays: a failure when the column has no more.
+  const std::uint64_t* next_descriptor() noexcept {
+    if (columns_.arrays.is_over()) [[unlikely]]
+      return fail("an array descriptor is missing"), nullptr;
+    return columns_.arrays.at++;
+  }
+  const std::int64_t* next_views(std::size_t count) noexcept {
+    if (count > columns_.views.left()) return fail("an offset or stride is missing"), nullptr;
+    return std::exchange(columns_.views.at, columns_.views.at + count);
+  }
+
+ private:
+  std::uint64_t next_long_length() noexcept;
+  Name new_name() noexcept;
+  // A length, and so many values.
+  template <class T>
+  std::span<const T> next_run(ColumnCursor<T>& column) noexcept {
+    const std::uint64_t count = next_length();
+    if (count > column.left()) return fail("a list has more numbers than there are"), std::span<const T>();
+    const T* begin = column.at;
+    column.at += count;
+    return {begin, static_cast<std::size_t>(count)};
+  }
+
+  ColumnCursors columns_;
+  const std::uint8_t* kinds_begin_ = nullptr;
+  std::vector<std::string_view>* names_ = nullptr;
+  std::size_t depth_ = 0;
+  const char* reason_ = nullptr;
+  bool no_memory_ = false;  // is the reason
+  std::size_t failed_at_ = 0;
+  std::uint8_t failed_kind_ = 0;
+};
+
+Error corrupt(std::string reason);
+Error no_memory();
+
+}  // namespace shmtree::format
