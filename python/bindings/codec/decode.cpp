@@ -195,55 +195,44 @@ PyObject* Decoder::other(Kind kind) {
   return made;
 }
 
-PyObject* Decoder::list() {
-  const std::uint64_t count = in.next_count();
-  Ref list(PyList_New(static_cast<Py_ssize_t>(count)));
-  if (!list) return nullptr;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    PyObject* item = node();
+namespace {
+
+// A list or tuple of what make(i) gives; null when that is.
+template <bool is_tuple = false, class Make>
+PyObject* sequence(std::uint64_t count, Make make) {
+  const auto size = static_cast<Py_ssize_t>(count);
+  Ref made(is_tuple ? PyTuple_New(size) : PyList_New(size));
+  for (Py_ssize_t i = 0; made && i < size; ++i) {
+    PyObject* item = make(static_cast<std::size_t>(i));
     if (!item) return nullptr;
-    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), item);
+    if constexpr (is_tuple) {
+      PyTuple_SET_ITEM(made.get(), i, item);
+    } else {
+      PyList_SET_ITEM(made.get(), i, item);
+    }
   }
-  return list.release();
+  return made.release();
+}
+
+}  // namespace
+
+PyObject* Decoder::list() {
+  return sequence(in.next_count(), [this](std::size_t) { return node(); });
 }
 
 PyObject* Decoder::tuple() {
-  const std::uint64_t count = in.next_count();
-  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(count)));
-  if (!tuple) return nullptr;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    PyObject* item = node();
-    if (!item) return nullptr;
-    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), item);
-  }
-  return tuple.release();
+  return sequence<true>(in.next_count(), [this](std::size_t) { return node(); });
 }
 
 PyObject* Decoder::int_list() {
   const std::span<const std::int64_t> numbers = in.next_ints();
-  Ref list(PyList_New(static_cast<Py_ssize_t>(numbers.size())));
-  for (std::size_t i = 0; list && i < numbers.size(); ++i) {
-    PyObject* number = PyLong_FromLongLong(numbers[i]);
-    if (!number) return nullptr;
-    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), number);
-  }
-  return list.release();
+  return sequence(numbers.size(), [numbers](std::size_t i) { return PyLong_FromLongLong(numbers[i]); });
 }
 
 PyObject* Decoder::float_list() {
   const std::span<const double> numbers = in.next_floats();
-  Ref list(PyList_New(static_cast<Py_ssize_t>(numbers.size())));
-  for (std::size_t i = 0; list && i < numbers.size(); ++i) {
-    PyObject* number = PyFloat_FromDouble(numbers[i]);
-    if (!number) return nullptr;
-    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), number);
-  }
-  return list.release();
+  return sequence(numbers.size(), [numbers](std::size_t i) { return PyFloat_FromDouble(numbers[i]); });
 }
-
-// --- the whole -------------------------------------------------------------------------------------------------------
-
-namespace {}  // namespace
 
 bool parse_copy_policy(PyObject* value, CopyPolicy* policy) {
   *policy = CopyPolicy::kAuto;

@@ -5,15 +5,15 @@ namespace shmtree::python {
 
 namespace {
 
-bool decode_named_pairs(Decoder& decoder, PyObject* dict) {
-  const std::uint64_t count = decoder.in.next_count(1);
+template <int (*set)(PyObject*, PyObject*, PyObject*), bool str_keys>
+bool pairs(Decoder& decoder, PyObject* dict) {
+  const std::uint64_t count = decoder.in.next_count(str_keys ? 1 : 2);
   for (std::uint64_t i = 0; i < count; ++i) {
-    PyObject* key = decoder.next_key();  // the decoder's own, so it stays
-    PyObject* value = key ? decoder.node() : nullptr;
+    Ref other_key(str_keys ? nullptr : decoder.node());
+    PyObject* key = str_keys ? decoder.next_key() : other_key.get();  // the decoder's own, so it stays
+    Ref value(key ? decoder.node() : nullptr);
     if (!value) return false;
-    const int failed = PyDict_SetItem(dict, key, value);
-    Py_DECREF(value);
-    if (failed) return false;
+    if (set(dict, key, value.get()) != 0) return decoder.corrupt_unless(nullptr, "a key cannot be hashed"), false;
   }
   return true;
 }
@@ -21,31 +21,13 @@ bool decode_named_pairs(Decoder& decoder, PyObject* dict) {
 }  // namespace
 
 bool decode_pairs(Decoder& decoder, PyObject* dict, bool str_keys) {
-  if (str_keys) return decode_named_pairs(decoder, dict);
-  const std::uint64_t count = decoder.in.next_count(2);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    Ref key(decoder.node());
-    Ref value(key ? decoder.node() : nullptr);
-    if (!value) return false;
-    if (PyDict_SetItem(dict, key.get(), value.get()) != 0) {
-      return decoder.corrupt_unless(nullptr, "a key cannot be hashed"), false;
-    }
-  }
-  return true;
+  return str_keys ? pairs<PyDict_SetItem, true>(decoder, dict) : pairs<PyDict_SetItem, false>(decoder, dict);
 }
 
 PyObject* decode_ordered_dict(Decoder& decoder, bool str_keys) {
   Ref dict(PyODict_New());
-  const std::uint64_t count = decoder.in.next_count(str_keys ? 1 : 2);
-  for (std::uint64_t i = 0; dict && i < count; ++i) {
-    Ref key(str_keys ? Py_XNewRef(decoder.next_key()) : decoder.node());
-    Ref value(key ? decoder.node() : nullptr);
-    if (!value) return nullptr;
-    if (PyODict_SetItem(dict.get(), key.get(), value.get()) != 0) {
-      return decoder.corrupt_unless(nullptr, "a key cannot be hashed");
-    }
-  }
-  return dict.release();
+  const auto fill = str_keys ? pairs<PyODict_SetItem, true> : pairs<PyODict_SetItem, false>;
+  return dict && fill(decoder, dict.get()) ? dict.release() : nullptr;
 }
 
 PyObject* decode_default_dict(Decoder& decoder) {
