@@ -72,7 +72,7 @@ Result<Arena> Arena::create(const ArenaOptions& options) {
 }
 
 Result<Arena> Arena::shared() try {
-  static platform::LeafMutex mutex;
+  static platform::ForkSafeMutex mutex;
   static std::optional<Arena>* const kept = new std::optional<Arena>;  // outlives static objects that send at exit
   static std::uint64_t owner = 0;
   const auto pid = static_cast<std::uint64_t>(platform::process_id());
@@ -111,12 +111,12 @@ Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, 
 ArenaUsage Arena::usage() const {
   if (state_ == nullptr) return {};
   memory::look_for_dead(*state_->arena, 0);
-  const memory::ArenaStats stats = state_->arena->stats();
+  const memory::ArenaStats stats = state_->arena->inspector().stats();
   return {stats.max_bytes, stats.committed_bytes, stats.used_bytes, stats.held_bytes};
 }
 
 std::uint64_t Arena::trim() const {
-  return state_ == nullptr ? 0 : state_->arena->trim();
+  return state_ == nullptr ? 0 : state_->arena->allocator().trim();
 }
 
 }  // namespace shmtree

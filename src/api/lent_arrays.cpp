@@ -11,8 +11,8 @@ using endpoint::ByteRange;
 using endpoint::Lending;
 using memory::BlockRef;
 
-platform::LeafMutex& received_mutex() noexcept {
-  static platform::LeafMutex mutex;
+platform::ForkSafeMutex& received_mutex() noexcept {
+  static platform::ForkSafeMutex mutex;
   return mutex;
 }
 

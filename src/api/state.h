@@ -53,7 +53,7 @@ struct Received {
   std::atomic<bool> may_go_back{false};  // taken and not acknowledged: it is not this process's to give away
   endpoint::Claims claims{};             // on addresses, in this block and those it refers to; under received_mutex()
 };
-platform::LeafMutex& received_mutex() noexcept;
+platform::ForkSafeMutex& received_mutex() noexcept;
 
 struct ArenaState {
   explicit ArenaState(std::shared_ptr<memory::Arena> made) : arena(std::move(made)) {}
@@ -71,7 +71,7 @@ struct ArenaState {
   bool lend(Loan& loan, const void* message);
 
   std::shared_ptr<memory::Arena> arena;
-  platform::LeafMutex mutex;
+  platform::ForkSafeMutex mutex;
   std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // by first byte
 };
 
@@ -134,9 +134,9 @@ struct ChannelState {
   std::weak_ptr<Channel> known;            // the channel, for as long as this process has it
   std::atomic<bool> closed{false};
   endpoint::UntilClosed until_closed{closed};
-  platform::LeafMutex releasing;
+  platform::ForkSafeMutex releasing;
   std::atomic<bool> has_deferred{false};
-  platform::LeafMutex mutex;
+  platform::ForkSafeMutex mutex;
   std::optional<Error> deferred{};  // under mutex
 };
 

@@ -34,7 +34,7 @@ class Acks {
   const Control control_;
   const Records& records_;
   const Ends& ends_;
-  platform::LeafMutex mutex_;  // all below
+  platform::ForkSafeMutex mutex_;  // all below
   struct Range {
     std::uint64_t first, end;
   };

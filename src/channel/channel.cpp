@@ -33,7 +33,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   }
   KeptForGrants::sweep();
   // Where nobody ever waits, nothing else has those reclaimed that were dropped.
-  if (load_relaxed(arena->header().garbage) >= kMostDropped && arena->participants().check(0)) {
+  if (load_relaxed(arena->header().abandoned_channels) >= kMostDropped && arena->participants().check(0)) {
     Status repaired = arena->reconcile(wait);
     if (!repaired) return std::move(repaired).error();
   }
@@ -63,12 +63,14 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   if (!lease) return std::move(lease).error();
   ring->publish();
   std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease), slot_bytes));
-  Channels::insert(channel);
-  return channel;
+  return channels().insert(channel, [](const Channel&) { return false; });  // nobody knows its block yet
 }
 
 Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, BlockRef block, const WaitContext& wait) {
-  if (auto known = Channels::find(*arena, block)) return known;
+  const auto is_it = [&arena = *arena, block](const Channel& channel) {
+    return channel.arena_.get() == &arena && channel.lease_.ref() == block;
+  };
+  if (auto known = channels().find(is_it)) return known;
   if (!arena->blocks().geometry().contains(block.id)) return no_channel("there is no such block");
   auto lease = arena->hold_existing(block, wait);
   if (!lease) return std::move(lease).error();
@@ -86,7 +88,7 @@ Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, Blo
   const std::uint64_t slot_bytes = load_once(header.slot_bytes);
   if (!is_slot_size(slot_bytes)) return no_channel("its slots are of " + std::to_string(slot_bytes) + " bytes");
   std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease), slot_bytes));
-  return Channels::insert(channel);
+  return channels().insert(channel, is_it);
 }
 
 Channel::Channel(std::shared_ptr<Arena> arena, Lease lease, std::uint64_t slot_bytes)
@@ -95,7 +97,7 @@ Channel::Channel(std::shared_ptr<Arena> arena, Lease lease, std::uint64_t slot_b
       parts_(arena_, Control{*arena_, *reinterpret_cast<ChannelHeader*>(lease_.data()), lease_.ref(), slot_bytes}) {}
 
 Channel::~Channel() {
-  Channels::erase(this);
+  channels().erase(this);
   parts_.membership.leave_all();
   if (parts_.membership.has_given()) KeptForGrants::add(std::move(lease_));
   KeptForGrants::sweep();
@@ -131,7 +133,7 @@ ChannelStats Channel::stats() noexcept {
 }
 
 void Channel::leave_all() noexcept {
-  for (const auto& channel : Channels::all()) {
+  for (const auto& channel : channels().all()) {
     channel->parts_.membership.leave_at_exit();
     channel->arena_->participants().detach();
   }

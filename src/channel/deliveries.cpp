@@ -31,7 +31,7 @@ void Deliveries::look_for_dead_takers(const WaitContext& wait) const noexcept {
 // Whether a message was there to be taken.
 Result<bool> Deliveries::take_now(Delivery& delivery, const WaitContext& wait) {
   while (delivery.record_ == nullptr) {
-    if (parts_.kept.count() != 0 && !parts_.returns.give_back_kept()) {
+    if (parts_.unreturned.count() != 0 && !parts_.returns.give_back_unreturned()) {
       return Error{Code::kOutOfSharedMemory, "there is no memory for a record of the message that is to be taken"};
     }
     if (!parts_.watchers.can_receive()) return false;
@@ -198,7 +198,7 @@ void Delivery::give_up() noexcept {
   }
   std::uint64_t word = word_;
   if (compare_swap(record_->state, word, word_after(Settling::kNack))) {
-    of_->parts_.control.arena.participants().mark_dirty();
+    memory::request_recovery(of_->parts_.control.arena.header());
   }
   of_.reset();
 }

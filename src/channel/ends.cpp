@@ -19,7 +19,7 @@ bool Ends::anyone_has(End end) const noexcept {
   const EndState &mine = state(end), &others = state(other(end));
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
     const std::uint64_t uses_only_the_other = load_acquire(others.users.words[i]) & ~load_acquire(mine.users.words[i]);
-    if ((load_full(mine.members.words[i]) & ~uses_only_the_other) != 0) return true;
+    if ((load_seq_cst(mine.members.words[i]) & ~uses_only_the_other) != 0) return true;
   }
   return false;
 }

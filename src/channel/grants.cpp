@@ -5,6 +5,7 @@
 #include <new>
 
 #include "platform/machine.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree::channel {
 
@@ -19,13 +20,11 @@ bool has_given(const Lease& control) noexcept {
 }
 
 struct Kept {
-  LeafMutex mutex;
+  ForkSafeMutex mutex;
   std::vector<std::shared_ptr<Lease>> controls;
 };
-Kept& kept() noexcept {  // never destroyed
-  alignas(Kept) static unsigned char place[sizeof(Kept)];
-  static Kept* const kept = new (place) Kept;
-  return *kept;
+Kept& kept() noexcept {
+  return never_destroyed<Kept>();
 }
 
 }  // namespace
@@ -99,7 +98,7 @@ Result<std::uint64_t> Grants::give(End end, Identity me) {
   std::uint32_t random = 0;
   while (random == 0) random_bytes(reinterpret_cast<unsigned char*>(&random), sizeof random);
   const std::uint64_t state = grant_state(random, me, end);
-  store_full(shared_.ends[end].begun, 1u);
+  store_seq_cst(shared_.ends[end].begun, 1u);
   for (;;) {
     Grant* place = find_free();
     if (place == nullptr) {

@@ -35,7 +35,7 @@ void Membership::leave(End end) noexcept {
     const std::lock_guard guard(mutex_);
     if (objects_[end] == 0 || --objects_[end] != 0) return;
   }
-  if (end == End::kReceiving) returns_.give_back_kept();
+  if (end == End::kReceiving) returns_.give_back_unreturned();
   watchers_.close_fd(end);
   depart_unless_used(end);
 }
@@ -73,7 +73,7 @@ void Membership::depart_unless_used(End end) noexcept {
   {
     const std::lock_guard guard(mutex_);
     if (objects_[end] != 0 || !state(end).members.contains(memory::slot_of(me))) return;
-    store_full(state(end).begun, 1u);
+    store_seq_cst(state(end).begun, 1u);
     state(end).members.remove(memory::slot_of(me));
     state(end).users.remove(memory::slot_of(me));
     used_as_[end].store(memory::kNobody, std::memory_order_relaxed);
@@ -84,7 +84,7 @@ void Membership::depart_unless_used(End end) noexcept {
 void Membership::note_use(End end, Identity me) noexcept {
   used_as_[end].store(me, std::memory_order_relaxed);
   state(end).users.add(memory::slot_of(me));
-  if (state(end).members.contains(memory::slot_of(me))) store_full(state(end).begun, 1u);
+  if (state(end).members.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
   // This may have been the use that tells it takes no part in the other end.
   if (!ends_.anyone_at(other(end))) watchers_.wake_all();
 }
@@ -106,7 +106,7 @@ void Membership::join_for(Identity child, End end) noexcept {
   if (memory::BlockEntry* block = control_.arena.blocks().entry(control_.block.id)) {
     block->holders.add(memory::slot_of(child));
   }
-  store_full(state(end).begun, 1u);
+  store_seq_cst(state(end).begun, 1u);
   seat(end, child);
 }
 

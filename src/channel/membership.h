@@ -6,7 +6,7 @@
 //   - `begun` is set before a member's bit goes: a kill in between leaves the member to a reconcile.
 //   - Whoever may have been the last to take part in an end wakes all who wait.
 //
-// Thread safety: any thread; hand_down() in the fork handlers, with every leaf mutex held.
+// Thread safety: any thread; hand_down() in the fork handlers, with every fork-safe mutex held.
 #pragma once
 
 #include "channel/returns.h"
@@ -54,7 +54,7 @@ class Membership {
   Grants& grants_;
   Watchers& watchers_;
   Returns& returns_;
-  platform::LeafMutex mutex_;
+  platform::ForkSafeMutex mutex_;
   PerEnd<std::uint32_t> objects_{};          // under mutex_, as the process's member bits
   PerEnd<std::atomic<Identity>> used_as_{};  // identity that mark_used() has seen
   std::atomic<bool> has_given_{false};       // this process has made a grant

@@ -36,7 +36,7 @@ void Incoming::write_to(RingSlot& slot) const noexcept {
   if (!in_block()) std::memcpy(slot.inline_data(), inline_data_, frame().size());
 }
 
-void KeptHere::add(std::unique_ptr<Received> received) noexcept {
+void Unreturned::add(std::unique_ptr<Received> received) noexcept {
   std::unique_ptr<Received> inherited;  // from a parent: let go of outside the mutex
   const Identity me = control_.arena.current_identity();
   const std::lock_guard guard(mutex_);
@@ -52,7 +52,7 @@ void KeptHere::add(std::unique_ptr<Received> received) noexcept {
   count_.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::unique_ptr<Received> KeptHere::take_first() noexcept {
+std::unique_ptr<Received> Unreturned::take_first() noexcept {
   const std::lock_guard guard(mutex_);
   if (count() == 0) return nullptr;
   std::unique_ptr<Received> first = std::move(first_);

@@ -1,6 +1,6 @@
 // Messages on their way into a channel and out of it.
 //
-// Thread safety: none of these may be used by two threads at once, but KeptHere.
+// Thread safety: none of these may be used by two threads at once, but Unreturned.
 #pragma once
 
 #include <memory>
@@ -78,9 +78,9 @@ struct Received {
 // shared memory: a forked child, which inherits the list, has no part in them.
 //
 // Thread safety: any thread.
-class KeptHere {
+class Unreturned {
  public:
-  explicit KeptHere(const Control& control) noexcept : control_(control) {}
+  explicit Unreturned(const Control& control) noexcept : control_(control) {}
 
   std::uint64_t count() const noexcept {
     const std::uint64_t count = count_.load(std::memory_order_relaxed);
@@ -92,7 +92,7 @@ class KeptHere {
 
  private:
   const Control control_;
-  platform::LeafMutex mutex_;
+  platform::ForkSafeMutex mutex_;
   std::unique_ptr<Received> first_;  // under mutex_; by ticket
   std::atomic<Identity> owner_{memory::kNobody};
   std::atomic<std::uint64_t> count_{0};

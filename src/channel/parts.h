@@ -13,11 +13,11 @@ struct Parts {
   RingTail tail{control};
   RingHead head;
   Records records{control};
-  KeptHere kept{control};
+  Unreturned unreturned{control};
   Grants grants{control.arena, control.shared};
   Ends ends{control, records, grants};
-  Watchers watchers{control, tail, head, kept, ends};
-  Returns returns{control, records, kept, watchers};
+  Watchers watchers{control, tail, head, unreturned, ends};
+  Returns returns{control, records, unreturned, watchers};
   Membership membership{control, ends, grants, watchers, returns};
   Acks acks{control, records, ends};  // last: every put writes it, and the others are read by all
 };

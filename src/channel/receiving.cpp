@@ -31,7 +31,7 @@ bool Receiving::receive_next(Incoming& out, Identity me, Receipt& receipt) noexc
 // Whether a message was there.
 Result<bool> Receiving::get_now(Incoming& out, Identity me, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
-  if (parts_.kept.count() != 0 && parts_.returns.receive_kept(out)) [[unlikely]]
+  if (parts_.unreturned.count() != 0 && parts_.returns.receive_unreturned(out)) [[unlikely]]
     return true;
   // The sender's line is read only when those it is known to have put are used up.
   if (load_relaxed(shared.head) == load_relaxed(shared.cached_tail) && !parts_.head.has_messages()) return false;

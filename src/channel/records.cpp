@@ -9,7 +9,7 @@ namespace shmtree::channel {
 using namespace platform;
 
 std::uint64_t Records::unsettled() const noexcept {
-  const std::uint32_t taken = load_full(control_.shared.taken), returned = load_full(control_.shared.returned);
+  const std::uint32_t taken = load_seq_cst(control_.shared.taken), returned = load_seq_cst(control_.shared.returned);
   return std::max(taken, returned) - returned;
 }
 

@@ -1,64 +1,22 @@
 #include "channel/recovery.h"
 
 #include <algorithm>
-#include <mutex>
-#include <new>
+
+#include "platform/never_destroyed.h"
 
 namespace shmtree::channel {
 
 using namespace platform;
 using memory::ReconcilePass;
 
-Channels::State& Channels::state() noexcept {
-  alignas(State) static unsigned char place[sizeof(State)];
-  static State* const state = new (place) State;
-  return *state;
-}
-
-// With the mutex. Only the one that matches is locked: a last reference let go of in here would want the mutex again.
-std::shared_ptr<Channel> Channels::find_locked(const Arena& arena, BlockRef block) {
-  for (const Entry& entry : state().channels) {
-    if (entry.raw->arena().get() != &arena || entry.raw->block() != block) continue;
-    if (auto channel = entry.channel.lock()) return channel;
-  }
-  return nullptr;
-}
-
-std::shared_ptr<Channel> Channels::find(const Arena& arena, BlockRef block) {
-  const std::lock_guard guard(state().mutex);
-  return find_locked(arena, block);
-}
-
-std::shared_ptr<Channel> Channels::insert(const std::shared_ptr<Channel>& channel) {
-  const std::lock_guard guard(state().mutex);
-  if (auto known = find_locked(*channel->arena(), channel->block())) return known;
-  state().channels.push_back(Entry{channel.get(), channel});
-  return channel;
-}
-
-void Channels::erase(const Channel* channel) noexcept {
-  const std::lock_guard guard(state().mutex);
-  std::erase_if(state().channels, [channel](const Entry& entry) { return entry.raw == channel; });
-}
-
-std::vector<std::shared_ptr<Channel>> Channels::all() noexcept {
-  std::vector<std::shared_ptr<Channel>> channels;
-  const std::lock_guard guard(state().mutex);
-  try {
-    channels.reserve(state().channels.size());
-  } catch (const std::bad_alloc&) {
-    return channels;
-  }
-  for (const Entry& entry : state().channels) {
-    if (auto channel = entry.channel.lock()) channels.push_back(std::move(channel));
-  }
-  return channels;
+memory::WeakRegistry<Channel>& channels() noexcept {
+  return never_destroyed<memory::WeakRegistry<Channel>>();
 }
 
 namespace {
 
 void hand_down(Arena& arena, Identity, Identity child) {
-  Channels::for_each_unlocked([&](Channel& channel) {
+  channels().for_each_unlocked([&](Channel& channel, bool) {
     if (channel.arena().get() == &arena) channel.membership().hand_down(child);
   });
 }
@@ -67,8 +25,7 @@ void hand_down(Arena& arena, Identity, Identity child) {
 [[maybe_unused]] const bool g_installed = [] {
   memory::ReconcilePass::set_channel_walker(&Recovery::repair, &Recovery::has_grants);
   Arena::set_fork_hook(&hand_down);
-  // The list is made here: the hook runs with every leaf mutex held, when none can be made.
-  Channels::all();
+  channels();  // made here: the hook runs with every fork-safe mutex held, when none can be made
   return true;
 }();
 
@@ -163,13 +120,13 @@ class Repair {
 
   void members() noexcept {
     for (std::uint32_t slot = 0; slot < memory::kMaxParticipants; ++slot) {
-      if (!pass_.is_dead(slot)) continue;
+      if (!pass_.dead().contains(slot)) continue;
       for (const End end : kEnds) {
         EndState& mine = shared_.ends[end];
         const bool used_only_the_other = !mine.users.contains(slot) && shared_.ends[other(end)].users.contains(slot);
         if (!mine.members.contains(slot) || used_only_the_other) continue;
-        store_full(mine.begun, 1u);
-        if (pass_.was_killed(slot)) add_killed(mine.killed, load_relaxed(arena_.participants().slot(slot).pid));
+        store_seq_cst(mine.begun, 1u);
+        if (pass_.dead().was_killed(slot)) add_killed(mine.killed, load_relaxed(arena_.participants().slot(slot).pid));
       }
       // All of the first before any of the second: what is left of a kill in between still says which end was used.
       for (EndState& end : shared_.ends) end.members.remove(slot);
@@ -210,7 +167,7 @@ class Repair {
     }
     const Identity taker = taker_of_record(word);
     const bool in_hand = state == RecordState::kTaken || (state == RecordState::kRejected && taker != memory::kNobody);
-    if (in_hand && (pass_.is_dead(memory::slot_of(taker)) || !arena_.participants().is_alive(taker))) {
+    if (in_hand && (pass_.dead().contains(memory::slot_of(taker)) || !arena_.participants().is_alive(taker))) {
       const std::uint64_t back = given_back(word, load_once(shared_.max_attempts));
       store_release(record.state, back);
       state = state_of_record(back);
@@ -255,7 +212,7 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
   notify_all(shared->acked);
   Watchers::wake_sockets(control, End::kSending);
   const bool may_be_over = static_cast<Ending>(shared->ending) != Ending::kNever;
-  if (may_be_over || load_full(shared->tail) != load_full(shared->head) || load_full(shared->returned) != 0) {
+  if (may_be_over || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
     Watchers::wake_sockets(control, End::kReceiving);
   }
 }

@@ -10,7 +10,7 @@ using namespace platform;
 void Returns::give_back(std::unique_ptr<Received> received) noexcept {
   if (!received->message.was_received_by(control_.arena.current_identity())) return;  // a copy, of a forked child's
   if (try_give_back(received->message)) return;
-  kept_.add(std::move(received));
+  unreturned_.add(std::move(received));
   watchers_.refresh_fd(End::kReceiving);
   notify_all(control_.shared.items);  // other threads of this process may wait
 }
@@ -51,17 +51,17 @@ bool Returns::try_give_back(Incoming& message) noexcept try {
   return false;
 }
 
-bool Returns::give_back_kept() noexcept {
-  while (auto first = kept_.take_first()) {
+bool Returns::give_back_unreturned() noexcept {
+  while (auto first = unreturned_.take_first()) {
     if (try_give_back(first->message)) continue;
-    kept_.add(std::move(first));
+    unreturned_.add(std::move(first));
     return false;
   }
   return true;
 }
 
-bool Returns::receive_kept(Incoming& out) noexcept {
-  while (auto first = kept_.take_first()) {
+bool Returns::receive_unreturned(Incoming& out) noexcept {
+  while (auto first = unreturned_.take_first()) {
     if (control_.shutdown() == Shutdown::kDiscarded) continue;
     out = std::move(first->message);
     out.count_attempt();

@@ -7,8 +7,10 @@
 //
 // Until a record's state says "returned" the message is a received one, which goes with its receiver. Two things must
 // not take its block for one that nothing keeps, as its hold ends and its record begins:
-//   a recovery   it looks at the channel under the receivers' lock, and what it saw counts until it clears `dirty`. Who
-//                has that lock by Arena::lock() found `dirty` at 0: a recovery looks later, and sees the record.
+//   a recovery   it looks at the channel under the receivers' lock, and what it saw counts until it clears
+//   `recovery_requests`. Who
+//                has that lock by Arena::lock() found `recovery_requests` at 0: a recovery looks later, and sees the
+//                record.
 //   a releaser   it looks under the arena's lock, at the delivered flag first and the holders next. The flag is set
 //                under that lock, too, and the hold ends after it.
 //
@@ -23,16 +25,16 @@ namespace shmtree::channel {
 
 class Returns {
  public:
-  Returns(const Control& control, Records& records, KeptHere& kept, Watchers& watchers) noexcept
-      : control_(control), records_(records), kept_(kept), watchers_(watchers) {}
+  Returns(const Control& control, Records& records, Unreturned& unreturned, Watchers& watchers) noexcept
+      : control_(control), records_(records), unreturned_(unreturned), watchers_(watchers) {}
 
   // The channel has the message again, as one that was returned. Should there be no memory for that either, the next
   // call that receives here begins with it; it is in this process then, and goes with it.
   void give_back(std::unique_ptr<Received> received) noexcept;
-  // Whether nothing is kept any more.
-  bool give_back_kept() noexcept;
-  // The first of what is kept, unless the queue was shut down with all that was in it.
-  bool receive_kept(Incoming& out) noexcept;
+  // Tries it once more with those; whether none is left.
+  bool give_back_unreturned() noexcept;
+  // The first of those, unless the queue was shut down with all that was in it.
+  bool receive_unreturned(Incoming& out) noexcept;
 
  private:
   bool try_give_back(Incoming& message) noexcept;
@@ -40,7 +42,7 @@ class Returns {
 
   const Control control_;
   Records& records_;
-  KeptHere& kept_;
+  Unreturned& unreturned_;
   Watchers& watchers_;
 };
 

@@ -159,7 +159,7 @@ void RingTail::link(const Segment& last, OwnedBlock block, std::uint64_t tail) n
 }
 
 Result<OwnedBlock> RingTail::new_segment(std::uint64_t slots, const WaitContext& wait) const {
-  const std::uint64_t share = std::bit_floor(control_.arena.max_bytes() / 16 / control_.slot_bytes);
+  const std::uint64_t share = std::bit_floor(control_.arena.pool().max_bytes() / 16 / control_.slot_bytes);
   slots = std::clamp(slots, kFirstSlots, std::clamp(share, kFirstSlots, kMostSlots));
   for (;; slots /= 2) {
     auto block = control_.arena.allocate(segment_bytes(slots, control_.slot_bytes), memory::BlockKind::kSegment,
@@ -198,10 +198,10 @@ Error Receipt::error() const {
 std::uint64_t RingHead::size() const noexcept {
   const ChannelHeader& shared = control_.shared;
   for (;;) {  // exact: head did not move while tail was read
-    const std::uint64_t head = load_full(shared.head);
-    const std::uint64_t tail = load_full(shared.tail);
-    const std::uint32_t returned = load_full(shared.returned);
-    if (load_full(shared.head) == head) return std::max(tail, head) - head + returned;
+    const std::uint64_t head = load_seq_cst(shared.head);
+    const std::uint64_t tail = load_seq_cst(shared.tail);
+    const std::uint32_t returned = load_seq_cst(shared.returned);
+    if (load_seq_cst(shared.head) == head) return std::max(tail, head) - head + returned;
   }
 }
 

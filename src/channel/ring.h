@@ -110,8 +110,8 @@ class RingHead {
   // Whether there is a message in the ring, or one that was returned, and how many there are.
   bool has_messages() const noexcept {
     const ChannelHeader& shared = control_.shared;
-    return platform::load_full(shared.tail) != platform::load_full(shared.head) ||
-           platform::load_full(shared.returned) != 0;
+    return platform::load_seq_cst(shared.tail) != platform::load_seq_cst(shared.head) ||
+           platform::load_seq_cst(shared.returned) != 0;
   }
   std::uint64_t size() const noexcept;
 

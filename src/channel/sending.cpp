@@ -11,7 +11,7 @@ using std::to_string;
 
 // A message that would never fit.
 Status Sending::refuse_at_once(std::uint64_t bytes) const {
-  const std::uint64_t most = parts_.control.shared.max_bytes, budget = parts_.control.arena.max_bytes();
+  const std::uint64_t most = parts_.control.shared.max_bytes, budget = parts_.control.arena.pool().max_bytes();
   if (most != 0 && bytes > most) {
     return Error{Code::kMessageTooLarge,
                  "a message of " + to_string(bytes) + " bytes is over the channel's max_bytes of " + to_string(most)};
@@ -61,7 +61,7 @@ Error Sending::still_full() const {
   if (most == 0 || queued < most) {
     text += "; one channel may queue no more bytes than its arena has left, " +
             to_string(parts_.control.arena.pool().free_bytes()) + " of a budget of " +
-            to_string(parts_.control.arena.max_bytes());
+            to_string(parts_.control.arena.pool().max_bytes());
   }
   return Error{Code::kFull, std::move(text)};
 }

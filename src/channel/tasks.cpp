@@ -11,11 +11,11 @@ using namespace platform;
 std::uint64_t Tasks::last() const noexcept {
   const ChannelHeader& shared = parts_.control.shared;
   return parts_.control.shutdown() == Shutdown::kDiscarded ? load_relaxed(shared.discarded_from)
-                                                           : load_full(shared.tail);
+                                                           : load_seq_cst(shared.tail);
 }
 
 std::uint64_t Tasks::unfinished() const noexcept {
-  const std::uint64_t done = load_full(parts_.control.shared.tasks_done);  // first: it never overtakes the tasks
+  const std::uint64_t done = load_seq_cst(parts_.control.shared.tasks_done);  // first: it never overtakes the tasks
   return std::max(last(), done) - done;
 }
 
@@ -73,7 +73,7 @@ Status Tasks::reserve(End end, const WaitContext& wait) {
 }
 
 bool Tasks::release(End end) noexcept {
-  const bool was = exchange_full(parts_.control.shared.reserved[end], Identity{memory::kNobody}) != memory::kNobody;
+  const bool was = exchange_seq_cst(parts_.control.shared.reserved[end], Identity{memory::kNobody}) != memory::kNobody;
   if (was) parts_.watchers.wake_all();
   return was;
 }

@@ -33,7 +33,7 @@ Address address_of(const Control& control, End end, Identity who) noexcept {
 }  // namespace
 
 void Watchers::send_bytes(const Control& control, End end) noexcept {
-  if (load_full(control.shared.watched[end]) == 0) return;
+  if (load_seq_cst(control.shared.watched[end]) == 0) return;
   ParticipantSet& watchers = control.shared.watchers[end];
   watchers.for_each([&](std::uint32_t slot) noexcept {
     const std::uint32_t generation = load_acquire(control.arena.participants().slot(slot).generation);
@@ -80,8 +80,8 @@ Result<int> Watchers::wake_fd(End end) {
     fd = mine.fd.get();
   }
   control_.shared.watchers[end].add(memory::slot_of(*me));
-  store_full(control_.shared.watched[end], 1u);
-  full_fence();  // the bit is visible before the ring is looked at: what is put later sends a byte
+  store_seq_cst(control_.shared.watched[end], 1u);
+  fence_seq_cst();  // the bit is visible before the ring is looked at: what is put later sends a byte
   // A sender that looked before has stored its message when it lets go of the lock; it sends no byte.
   if (end == End::kReceiving && !mine.active.load(std::memory_order_relaxed)) {
     Status passed = control_.arena.lock(control_.shared.senders_lock, WaitContext{});
@@ -132,7 +132,7 @@ void Watchers::refresh_active_fd(End end) noexcept {
   if (!mine.fd.valid()) return;         // closed meanwhile
   if (!is_usable(end)) {
     drain_wakes(mine.fd.get());
-    full_fence();  // what happens after the bytes were taken sends its own
+    fence_seq_cst();  // what happens after the bytes were taken sends its own
   }
   if (is_usable(end)) send_wake(address_of(control_, end, me));
 }

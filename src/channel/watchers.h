@@ -20,16 +20,16 @@ namespace shmtree::channel {
 
 class Watchers {
  public:
-  Watchers(const Control& control, RingTail& tail, const RingHead& head, const KeptHere& kept,
+  Watchers(const Control& control, RingTail& tail, const RingHead& head, const Unreturned& unreturned,
            const Ends& ends) noexcept
-      : control_(control), tail_(tail), head_(head), kept_(kept), ends_(ends) {}
+      : control_(control), tail_(tail), head_(head), unreturned_(unreturned), ends_(ends) {}
 
   // How many messages this process could receive.
   std::uint64_t size() const noexcept {
-    return control_.shutdown() == Shutdown::kDiscarded ? 0 : head_.size() + kept_.count();
+    return control_.shutdown() == Shutdown::kDiscarded ? 0 : head_.size() + unreturned_.count();
   }
   bool can_receive() const noexcept {
-    return (head_.has_messages() && !control_.is_reserved(End::kReceiving)) || kept_.count() != 0;
+    return (head_.has_messages() && !control_.is_reserved(End::kReceiving)) || unreturned_.count() != 0;
   }
   // Whether get() would return, or report the end of the stream, at once.
   bool ready() const noexcept { return can_receive() || control_.is_shut_down() || ends_.is_over(End::kSending); }
@@ -60,7 +60,7 @@ class Watchers {
   // place one wakes, and the next when that one has left some (Sending).
   void announce_received() noexcept {
     ChannelHeader& shared = control_.shared;
-    platform::full_fence();  // what was received is visible before the flags are read
+    platform::fence_seq_cst();  // what was received is visible before the flags are read
     wake_sockets(control_, End::kSending);
     refresh_fd(End::kReceiving);
     if (platform::load_relaxed(shared.freed_bytes.waiters) != 0) {
@@ -104,9 +104,9 @@ class Watchers {
   const Control control_;
   RingTail& tail_;
   const RingHead& head_;
-  const KeptHere& kept_;
+  const Unreturned& unreturned_;
   const Ends& ends_;
-  platform::LeafMutex mutex_;
+  platform::ForkSafeMutex mutex_;
   PerEnd<Descriptor> descriptors_;  // under mutex_
 };
 

@@ -54,7 +54,7 @@ class Name {
   const std::string& path() const noexcept { return path_; }
   // Ends this process's part early, as before an exit that runs no destructors.
   void leave() noexcept;
-  // The fork handlers, run while every LeafMutex is held.
+  // The fork handlers, run while every ForkSafeMutex is held.
   void before_fork() noexcept;
   void after_fork_in_parent() noexcept;
   void after_fork_in_child() noexcept;
@@ -69,10 +69,10 @@ class Name {
 
   std::string path_;
   NamedThing thing_;
-  platform::LeafMutex mutex_{};  // who ends the part; others set it while nobody else knows of the object
-  int pid_ = 0;                  // of the process that has the part
-  platform::UniqueFd part_{};    // in the file
-  platform::UniqueFd childs_{};  // between the fork handlers: the part of the child
+  platform::ForkSafeMutex mutex_{};  // who ends the part; others set it while nobody else knows of the object
+  int pid_ = 0;                      // of the process that has the part
+  platform::UniqueFd part_{};        // in the file
+  platform::UniqueFd childs_{};      // between the fork handlers: the part of the child
 };
 
 struct NameInfo {

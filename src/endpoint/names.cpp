@@ -28,7 +28,7 @@ class Names {
     static Names* const names = [] {
       auto made = std::make_unique<Names>();
       platform::add_fork_handlers(handlers_);
-      // After those, so that no LeafMutex is held.
+      // After those, so that no ForkSafeMutex is held.
       if (!platform::call_in_children([] {
             if (Names* known = of_process_) known->join_again();
           }))
@@ -77,7 +77,7 @@ class Names {
     const std::lock_guard guard(mutex_);
     std::erase_if(names_, [name](const Entry& each) { return each.raw == name; });
   }
-  // Every LeafMutex is held. A name that another thread is letting go of is nothing that a child will have.
+  // Every ForkSafeMutex is held. A name that another thread is letting go of is nothing that a child will have.
   template <class Visit>
   static void for_each_unlocked(Visit visit) noexcept {
     if (of_process_ == nullptr) return;
@@ -105,7 +105,7 @@ class Names {
   }
 
   static inline std::atomic<Names*> of_process_{nullptr};  // for the handlers, which cannot wait for the making of it
-  platform::LeafMutex mutex_;
+  platform::ForkSafeMutex mutex_;
   std::vector<Entry> names_;
 };
 

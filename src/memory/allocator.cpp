@@ -101,7 +101,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
     bool short_of_machine = false;
     auto block = try_allocate(request, wait, &short_of_machine);
     if (!block || block->valid()) return block;
-    if (!looked && !pool.counts_are_possible()) mark_dirty(header_);
+    if (!looked && !pool.counts_are_possible()) request_recovery(header_);
     if (!repaired_now && parts_.participants.check(wait_policy::alive_within_ns(looked))) {
       Status repaired = reconciler_.reconcile(wait);
       if (!repaired) return std::move(repaired).error();

@@ -58,7 +58,7 @@ Arena::Arena(std::unique_ptr<Mapping> mapping) noexcept
 // Fork handlers see the arena until it has let go of its lock: a child that inherited that would keep us alive in it.
 Arena::~Arena() {
   participants_.leave();
-  Registry::erase(this);
+  Registry::arenas().erase(this);
 }
 
 Result<std::shared_ptr<Arena>> Arena::create(const ArenaOptions& options) {
@@ -125,7 +125,9 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, ReservedSlot* reserved
 
 Result<std::shared_ptr<Arena>> Arena::enroll(std::unique_ptr<Mapping> mapping, ReservedSlot* reserved) {
   Registry::install_fork_handlers();
-  std::shared_ptr<Arena> arena = Registry::insert(std::shared_ptr<Arena>(new Arena(std::move(mapping))));
+  const std::shared_ptr<Arena> made(new Arena(std::move(mapping)));
+  auto arena = Registry::arenas().insert(
+      made, [&](const Arena& other) { return std::memcmp(other.uuid(), made->uuid(), 16) == 0; });
   if (reserved != nullptr) arena->participants_.adopt(reserved->identity, std::move(reserved->lock));
   auto me = arena->identity();
   if (!me) return std::move(me).error();
@@ -133,20 +135,20 @@ Result<std::shared_ptr<Arena>> Arena::enroll(std::unique_ptr<Mapping> mapping, R
 }
 
 std::shared_ptr<Arena> Arena::find(const unsigned char uuid[16]) {
-  return Registry::find(uuid);
+  return Registry::arenas().find([uuid](const Arena& arena) { return std::memcmp(arena.uuid(), uuid, 16) == 0; });
 }
 
 Result<Lease> Arena::hold_new(OwnedBlock block) {
   const BlockRef ref = block.ref();
   Status begun = holders_.begin_new(block);
   if (!begun) return std::move(begun).error();
-  return adopt_hold(ref);
+  return make_lease(ref, holders_.adopt(ref));
 }
 
 Result<Lease> Arena::hold_existing(BlockRef ref, const WaitContext& wait) {
   Status begun = holders_.begin_existing(ref, wait);
   if (!begun) return std::move(begun).error();
-  return adopt_hold(ref);
+  return make_lease(ref, holders_.adopt(ref));
 }
 
 // For a hold that counts as a lease already.
@@ -172,9 +174,9 @@ void Arena::set_fork_hook(ForkHook hook) noexcept {
   g_fork_hook = hook;
 }
 
-// Before the leaf mutexes are taken. Children that came and went leave their slots to the next reconcile, which a fork
-// that needs one cannot run. The dead are looked for whenever twice as many slots would be in use, so that who forks
-// again and again does not use, and touch, all that there are.
+// Before the fork-safe mutexes are taken. Children that came and went leave their slots to the next reconcile, which a
+// fork that needs one cannot run. The dead are looked for whenever twice as many slots would be in use, so that who
+// forks again and again does not use, and touch, all that there are.
 void Arena::make_room_for_child() noexcept {
   const std::uint32_t used = participants_.used_slots();
   if (used < kFewParticipants || !std::has_single_bit(used)) return;

@@ -60,7 +60,6 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   BlockTable& blocks() noexcept { return blocks_; }
   Participants& participants() noexcept { return participants_; }
-  const Participants& participants() const noexcept { return participants_; }
   const BlockPool& pool() const noexcept { return pool_; }
   Reclaimer& reclaimer() noexcept { return reclaimer_; }
   Reconciler& reconciler() noexcept { return reconciler_; }
@@ -79,25 +78,20 @@ class Arena : public std::enable_shared_from_this<Arena> {
   Result<OwnedBlock> allocate(std::uint64_t bytes, BlockKind kind, const platform::WaitContext& wait) {
     return allocator_.allocate(bytes, kind, wait);
   }
-  std::uint64_t trim() noexcept { return allocator_.trim(); }
-  std::uint64_t max_bytes() const noexcept { return pool_.max_bytes(); }
-  ArenaStats stats() const { return inspector_.stats(); }
-  std::string check() const { return inspector_.check(); }
 
   // Turns a written block into one that this process holds and nobody else knows.
   Result<Lease> hold_new(OwnedBlock block);
   // Holds a block that must still be in use: Code::kNotFound when it is not.
   Result<Lease> hold_existing(BlockRef ref, const platform::WaitContext& wait);
-  // The lease of a hold that was begun; share_hold() leaves it begun.
-  Result<Lease> adopt_hold(BlockRef ref) { return make_lease(ref, holders_.adopt(ref)); }
+  // A lease besides a hold that was begun.
   Result<Lease> share_hold(BlockRef ref) { return make_lease(ref, holders_.share(ref)); }
 
-  // Adds a child to channels and the like, around fork; called with every leaf mutex held.
+  // Adds a child to channels and the like, around fork; called with every fork-safe mutex held.
   using ForkHook = void (*)(Arena&, Identity parent, Identity child);
   static void set_fork_hook(ForkHook hook) noexcept;
 
  private:
-  friend class Registry;
+  friend struct Registry;
 
   explicit Arena(std::unique_ptr<Mapping> mapping) noexcept;
   static Result<std::shared_ptr<Arena>> enroll(std::unique_ptr<Mapping> mapping, ReservedSlot* reserved);

@@ -11,7 +11,7 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kKeptFree = 64u << 20;  // free pages that are always worth keeping
+constexpr std::uint64_t kMinIdleBytes = 64u << 20;  // free pages that are always worth keeping
 constexpr std::int64_t kPeakWindowNs = 10'000'000'000;
 
 }  // namespace
@@ -23,9 +23,9 @@ std::uint64_t BlockPool::idle_bytes() const noexcept {
 
 std::uint64_t BlockPool::excess_bytes() const noexcept {
   const std::uint64_t idle = idle_bytes();
-  if (idle <= kKeptFree) return 0;
+  if (idle <= kMinIdleBytes) return 0;
   const std::uint64_t keep =
-      std::max({kKeptFree, load_relaxed(header_.peak_used[0]), load_relaxed(header_.peak_used[1])});
+      std::max({kMinIdleBytes, load_relaxed(header_.peak_used[0]), load_relaxed(header_.peak_used[1])});
   return idle - std::min(idle, keep);
 }
 
@@ -58,8 +58,8 @@ void BlockPool::note_usage(std::uint64_t used) noexcept {
   }
 }
 
-// The entry that a free list names by index + 1. Null, with `dirty` set, when no free list that is in order names it:
-// then it has to be rebuilt. Null without it for want of address space.
+// The entry that a free list names by index + 1. Null, with `recovery_requests` set, when no free list that is in order
+// names it: then it has to be rebuilt. Null without it for want of address space.
 BlockEntry* BlockPool::free_entry(unsigned size_class, std::uint64_t place) noexcept {
   if (place - 1 < table_.used_entries(size_class)) {  // 0 is what a list that was emptied meanwhile says
     BlockEntry* block = mapping_.entry(BlockId::make(size_class, place - 1));
@@ -69,7 +69,7 @@ BlockEntry* BlockPool::free_entry(unsigned size_class, std::uint64_t place) noex
       return block;
     }
   }
-  mark_dirty(header_);
+  request_recovery(header_);
   return nullptr;
 }
 
@@ -80,7 +80,7 @@ BlockEntry* BlockPool::next_entry(unsigned size_class, std::uint64_t place) noex
     block = mapping_.entry(BlockId::make(size_class, place - 1));
     if (block == nullptr || load_relaxed(block->word) == 0) return block;  // otherwise it was used, says who knows
   }
-  mark_dirty(header_);
+  request_recovery(header_);
   return nullptr;
 }
 
@@ -98,7 +98,7 @@ BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::u
   }
   const BlockId id = BlockId::make(size_class, place - 1);
   BlockEntry* block = fresh ? next_entry(size_class, place) : free_entry(size_class, place);
-  if (block == nullptr && is_dirty(header_)) return taken;  // the next lock repairs it
+  if (block == nullptr && needs_recovery(header_)) return taken;  // the next lock repairs it
   std::byte* data = block == nullptr ? nullptr : mapping_.address(id);
   if (data == nullptr) {
     taken.unmapped = true;

@@ -7,7 +7,8 @@
 //     never over the budget.
 //   - A block's word is the truth, the lists are derived: it says writing before anything else of a block taken is
 //     stored, and free after everything else of a block put back. What a kill leaves in between is rebuilt.
-//   - A list is followed only to blocks that are free: where it leads anywhere else, derived state is marked dirty.
+//   - A list is followed only to blocks that are free: where it leads anywhere else, derived state is marked for
+//   recovery.
 //
 // Thread safety: any thread; with the arena lock held where it is not said otherwise.
 #pragma once

@@ -57,7 +57,7 @@ std::span<const ListEntry> BlockTable::references_of(BlockId id, const BlockEntr
   if (offset % 8 != 0 || offset > room || length > (room - offset) / sizeof(ListEntry)) return {};
   const std::byte* data = address(id);
   if (data == nullptr) {  // no address space: what the list keeps is counted by a process that has some
-    mark_dirty(mapping_.header());
+    request_recovery(mapping_.header());
     return {};
   }
   return {reinterpret_cast<const ListEntry*>(data + offset), length};

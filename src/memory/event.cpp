@@ -34,8 +34,8 @@ void hand_over() noexcept {
 
 // Whether somebody was waiting.
 bool wake(Event& event, int count) noexcept {
-  full_fence();  // what was published is visible before the flag is read
-  if (load_relaxed(event.waiters) == 0 || exchange_full(event.waiters, 0u) == 0) return false;
+  fence_seq_cst();  // what was published is visible before the flag is read
+  if (load_relaxed(event.waiters) == 0 || exchange_seq_cst(event.waiters, 0u) == 0) return false;
   add(event.sequence, 1u);
   futex_wake(event.sequence, count);
   return true;
@@ -52,8 +52,8 @@ void notify_all(Event& event) noexcept {
 
 void EventWait::arm() noexcept {
   armed_ = load_acquire(event_.sequence);
-  store_full(event_.waiters, 1u);
-  full_fence();  // the flag is visible before the condition is read
+  store_seq_cst(event_.waiters, 1u);
+  fence_seq_cst();  // the flag is visible before the condition is read
 }
 
 EventWait::Wake EventWait::sleep() noexcept {

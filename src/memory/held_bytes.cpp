@@ -37,7 +37,7 @@ void HeldBytes::uncount(const BlockEntry& block, std::uint64_t committed) noexce
 
 std::uint32_t HeldBytes::begin_recount() noexcept {
   const std::uint32_t epoch = (held_epoch(load_acquire(sum_)) + 1) & 0xffff;
-  exchange_full(sum_, std::uint64_t{epoch} << 48);
+  exchange_seq_cst(sum_, std::uint64_t{epoch} << 48);
   return epoch;
 }
 

@@ -7,7 +7,7 @@ namespace shmtree::memory {
 
 HoldCounts::Hold* HoldCounts::find(BlockId id) noexcept {
   if (capacity_ == 0) return nullptr;
-  for (std::size_t at = home_of(id.value); places_[at].id != 0; at = (at + 1) & (capacity_ - 1)) {
+  for (std::size_t at = bucket_of(id.value); places_[at].id != 0; at = (at + 1) & (capacity_ - 1)) {
     if (places_[at].id == id.value) return &places_[at];
   }
   return nullptr;
@@ -16,7 +16,7 @@ HoldCounts::Hold* HoldCounts::find(BlockId id) noexcept {
 HoldCounts::Hold* HoldCounts::add(BlockId id) noexcept {
   if (Hold* known = find(id)) return known;
   if ((count_ + 1) * 2 > capacity_ && !grow()) return nullptr;
-  std::size_t at = home_of(id.value);
+  std::size_t at = bucket_of(id.value);
   while (places_[at].id != 0) at = (at + 1) & (capacity_ - 1);
   places_[at] = Hold{id.value};
   ++count_;
@@ -24,10 +24,10 @@ HoldCounts::Hold* HoldCounts::add(BlockId id) noexcept {
 }
 
 void HoldCounts::erase(Hold* hold) noexcept {
-  // Closes the gap: whoever was pushed past its home by what is erased moves up.
+  // Closes the gap: whoever was pushed past its bucket by what is erased moves up.
   std::size_t gap = static_cast<std::size_t>(hold - places_.get());
   for (std::size_t at = (gap + 1) & (capacity_ - 1); places_[at].id != 0; at = (at + 1) & (capacity_ - 1)) {
-    const std::size_t distance = (at - home_of(places_[at].id)) & (capacity_ - 1);
+    const std::size_t distance = (at - bucket_of(places_[at].id)) & (capacity_ - 1);
     if (distance >= ((at - gap) & (capacity_ - 1))) {
       places_[gap] = places_[at];
       gap = at;
@@ -50,7 +50,7 @@ bool HoldCounts::grow() noexcept {
   const std::size_t old = std::exchange(capacity_, capacity);
   for (std::size_t i = 0; i < old; ++i) {
     if (places[i].id == 0) continue;
-    std::size_t at = home_of(places[i].id);
+    std::size_t at = bucket_of(places[i].id);
     while (places_[at].id != 0) at = (at + 1) & (capacity_ - 1);
     places_[at] = places[i];
   }

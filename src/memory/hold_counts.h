@@ -1,5 +1,5 @@
-// What one process holds: how many leases of each block it has. A hash table with open addressing, so that taking and
-// dropping a hold neither allocates nor frees. Not thread safe.
+// What one process holds: how many leases of each block it has. A hash table with open addressing and linear probing,
+// so that taking and dropping a hold neither allocates nor frees. Not thread safe.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class HoldCounts {
   }
 
  private:
-  std::size_t home_of(std::uint64_t id) const noexcept { return (id * 0x9e3779b97f4a7c15u >> 32) & (capacity_ - 1); }
+  std::size_t bucket_of(std::uint64_t id) const noexcept { return (id * 0x9e3779b97f4a7c15u >> 32) & (capacity_ - 1); }
   bool grow() noexcept;
 
   std::unique_ptr<Hold[]> places_;

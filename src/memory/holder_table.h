@@ -8,7 +8,8 @@
 //   - Counts of leases are private to the process. In a forked child they are its parent's, of which it has the bits;
 //     when it has not, it begins with none, and the fork epoch tells the leases that it inherited from its own.
 //
-// Thread safety: any thread; those that the fork handlers call, with every leaf mutex held. Letting go never blocks.
+// Thread safety: any thread; those that the fork handlers call, with every fork-safe mutex held. Letting go never
+// blocks.
 #pragma once
 
 #include <span>
@@ -64,7 +65,7 @@ class HolderTable {
   const ArenaParts parts_;
   HeldBytes& held_;
   Reconciler& reconciler_;
-  platform::LeafMutex mutex_;
+  platform::ForkSafeMutex mutex_;
   HoldCounts counts_;                         // under mutex_
   std::atomic<std::uint32_t> fork_epoch_{0};  // changes when a child is left without the holds of its parent
 };

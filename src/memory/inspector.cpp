@@ -156,7 +156,7 @@ std::string Inspector::check_counts(const Sums& sums) const {
   if (pool.held_bytes() != sums.held) return differs("held_bytes", pool.held_bytes(), sums.held);
   if (sums.committed > pool.max_bytes()) return differs("max_bytes", pool.max_bytes(), sums.committed);
   if (load_acquire(header_.arena_lock) != 0) return "the arena lock is taken";
-  if (is_dirty(header_)) return "derived state is marked dirty";
+  if (needs_recovery(header_)) return "derived state is marked for recovery";
   return "";
 }
 

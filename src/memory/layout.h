@@ -65,7 +65,7 @@ struct alignas(64) ParticipantSet {
   }
   void remove(std::uint32_t slot) noexcept { platform::clear_bits(words[slot / 64], bit_of(slot)); }
   bool contains(std::uint32_t slot) const noexcept {
-    return (platform::load_full(words[slot / 64]) & bit_of(slot)) != 0;
+    return (platform::load_seq_cst(words[slot / 64]) & bit_of(slot)) != 0;
   }
   template <class Visit>
   void for_each(Visit visit) const noexcept(noexcept(visit(0u))) {
@@ -251,12 +251,12 @@ struct alignas(64) ArenaHeader {
   alignas(64) std::atomic<std::uint32_t> arena_lock;
   std::atomic<std::uint32_t> participants_high;  // slots at and above were never used
 
-  alignas(64) std::atomic<std::uint32_t> dirty;  // counts deaths found; 0 when derived state is right
+  alignas(64) std::atomic<std::uint32_t> recovery_requests;  // since the last recovery; 0: derived state is right
   std::atomic<std::uint32_t> reconcile_lock;
-  std::atomic<std::uint32_t> deferred_hint;  // some list of deferred frees is not empty
-  std::atomic<std::uint32_t> garbage;        // channels nobody holds any more, left for the next reconcile
-  std::atomic<std::int64_t> last_check_ns;   // when somebody last looked who is alive
-  std::atomic<std::uint64_t> reconciles;     // how many there have been, for stats
+  std::atomic<std::uint32_t> deferred_hint;       // some list of deferred frees is not empty
+  std::atomic<std::uint32_t> abandoned_channels;  // that nobody holds any more, left for the next recovery
+  std::atomic<std::int64_t> last_check_ns;        // when somebody last looked who is alive
+  std::atomic<std::uint64_t> reconciles;          // how many there have been, for stats
 
   // Under the arena lock; derived.
   alignas(64) std::atomic<std::uint64_t> committed_bytes;  // pages of all blocks
@@ -274,14 +274,14 @@ struct alignas(64) ArenaHeader {
 };
 constexpr std::uint64_t kHeaderBytes = 16384;
 static_assert(sizeof(ArenaHeader) <= kHeaderBytes);
-static_assert(offsetof(ArenaHeader, arena_lock) == 64 && offsetof(ArenaHeader, dirty) == 128);
+static_assert(offsetof(ArenaHeader, arena_lock) == 64 && offsetof(ArenaHeader, recovery_requests) == 128);
 
 // Derived state is wrong from now on, until a reconcile.
-inline void mark_dirty(ArenaHeader& header) noexcept {
-  platform::add(header.dirty, 1u);
+inline void request_recovery(ArenaHeader& header) noexcept {
+  platform::add(header.recovery_requests, 1u);
 }
-inline bool is_dirty(const ArenaHeader& header) noexcept {
-  return platform::load_acquire(header.dirty) != 0;
+inline bool needs_recovery(const ArenaHeader& header) noexcept {
+  return platform::load_acquire(header.recovery_requests) != 0;
 }
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexcept {

@@ -88,7 +88,7 @@ class Mapping {
   std::byte* control_ = nullptr;
   Pieces tables_[kClasses];
   Pieces data_[kClasses];
-  platform::LeafMutex mutex_;
+  platform::ForkSafeMutex mutex_;
   std::vector<std::pair<std::byte*, std::uint64_t>> mapped_;  // under mutex_
 };
 

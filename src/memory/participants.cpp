@@ -21,19 +21,19 @@ bool Participants::check(std::int64_t interval_ns) noexcept {
   ArenaHeader& header = mapping_.header();
   const std::int64_t now = monotonic_ns();
   std::int64_t last = load_acquire(header.last_check_ns);
-  if (last >= 0 && last <= now && now - last < interval_ns) return is_dirty();
-  if (!compare_swap(header.last_check_ns, last, now)) return is_dirty();  // somebody else is looking
+  if (last >= 0 && last <= now && now - last < interval_ns) return needs_recovery(header);
+  if (!compare_swap(header.last_check_ns, last, now)) return needs_recovery(header);  // somebody else is looking
   const std::uint32_t high = used_slots();
   for (std::uint32_t number = 0; number < high; ++number) {
     if (is_status(number, ParticipantStatus::kFree)) continue;
     if (!is_owner_alive(number)) {
       // A slot freed, or taken anew, between the two looks is no death; the reconcile looks again anyway.
-      mark_dirty();
+      request_recovery(header);
       break;
     }
   }
-  if (load_acquire(header.garbage) != 0) mark_dirty();
-  return is_dirty();
+  if (load_acquire(header.abandoned_channels) != 0) request_recovery(header);
+  return needs_recovery(header);
 }
 
 // Takes a byte lock and with it the slot. Slots that their last owner gave back are preferred.

@@ -9,7 +9,7 @@
 //     Nothing of the parent's keeps the parent alive from then on.
 //   - Identity kNobody releases nothing.
 //
-// Thread safety: any thread; those that the fork handlers call, with every leaf mutex held.
+// Thread safety: any thread; those that the fork handlers call, with every fork-safe mutex held.
 #pragma once
 
 #include <algorithm>
@@ -47,10 +47,8 @@ class Participants {
   bool is_status(std::uint32_t number, ParticipantStatus status) const noexcept {
     return platform::load_acquire(slot(number).status) == static_cast<std::uint32_t>(status);
   }
-  // Derived state is wrong from now on, until a reconcile.
-  void mark_dirty() noexcept { memory::mark_dirty(mapping_.header()); }
-  bool is_dirty() const noexcept { return memory::is_dirty(mapping_.header()); }
-  // Looks at everybody when nobody has for `interval_ns`; true when derived state is marked dirty, as it is when
+  ArenaHeader& header() const noexcept { return mapping_.header(); }
+  // Looks at everybody when nobody has for `interval_ns`; true when a recovery is asked for, as it is when
   // somebody was found dead.
   bool check(std::int64_t interval_ns) noexcept;
 
@@ -97,7 +95,7 @@ class Participants {
 
   Mapping& mapping_;
   std::atomic<Identity> identity_{kNobody};
-  platform::LeafMutex mutex_;       // who changes the identity
+  platform::ForkSafeMutex mutex_;   // who changes the identity
   platform::UniqueFd liveness_fd_;  // under mutex_
   ReservedSlot child_;              // between the fork handlers
   std::atomic<std::uint32_t> forks_{0};

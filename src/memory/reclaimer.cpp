@@ -39,20 +39,20 @@ void OwnedBlock::give_back() noexcept {
 bool Reclaimer::try_lock_as(Identity me) noexcept {
   RobustLock lock = arena_lock();
   if (!lock.try_lock_as(me)) return false;
-  if (!is_dirty(header_)) return true;
+  if (!needs_recovery(header_)) return true;
   lock.unlock();
   return false;
 }
 
 void Reclaimer::unlock() noexcept {
   for (;;) {
-    if (load_full(header_.deferred_hint) != 0) run_deferred_frees();
+    if (load_seq_cst(header_.deferred_hint) != 0) run_deferred_frees();
     const bool freed = load_relaxed(header_.freed) != 0;
     if (freed) store_relaxed(header_.freed, 0u);
     arena_lock().unlock();
     // Only if there is something to see: a waiter that looks in vain must not wake itself.
     if (freed) notify_all(header_.space);
-    if (load_full(header_.deferred_hint) == 0 || !try_lock()) return;
+    if (load_seq_cst(header_.deferred_hint) == 0 || !try_lock()) return;
   }
 }
 
@@ -82,23 +82,23 @@ bool Reclaimer::defer_free(BlockRef ref, Identity me) noexcept {
     std::atomic<std::uint64_t>& place = mine.deferred_frees[(ref.id.index() + i) % kDeferredFrees];
     std::uint64_t empty = 0;
     if (load_relaxed(place) == 0 && compare_swap(place, empty, packed)) {
-      store_full(header_.deferred_hint, 1u);
-      full_fence();
+      store_seq_cst(header_.deferred_hint, 1u);
+      fence_seq_cst();
       return true;
     }
   }
   store_relaxed(mine.deferred_overflow, 1u);
-  mark_dirty(header_);
+  request_recovery(header_);
   return false;
 }
 
 void Reclaimer::run_deferred_frees() noexcept {
-  exchange_full(header_.deferred_hint, 0u);  // sees what was deferred before any hint that it takes back
+  exchange_seq_cst(header_.deferred_hint, 0u);  // sees what was deferred before any hint that it takes back
   const std::uint32_t high = participants_.used_slots();
   for (std::uint32_t number = 0; number < high; ++number) {
     for (auto& place : participants_.slot(number).deferred_frees) {
       if (load_relaxed(place) == 0) continue;
-      const std::uint64_t packed = exchange_full(place, std::uint64_t{0});
+      const std::uint64_t packed = exchange_seq_cst(place, std::uint64_t{0});
       if (packed != 0) free_if_unreferenced(unpack(packed));
     }
   }
@@ -108,7 +108,7 @@ bool Reclaimer::is_referenced(const BlockEntry& block) const noexcept {
   if (load_acquire(block.refcount) != 0 || (load_acquire(block.flags) & kDelivered) != 0) return true;
   const std::uint32_t words = (participants_.used_slots() + 63) / 64;
   for (std::uint32_t i = 0; i < words; ++i) {
-    if (load_full(block.holders.words[i]) != 0) return true;
+    if (load_seq_cst(block.holders.words[i]) != 0) return true;
   }
   return false;
 }
@@ -118,7 +118,7 @@ bool Reclaimer::is_shared(const BlockEntry& block, Identity me) noexcept {
   if (load_acquire(block.refcount) != 0 || (load_acquire(block.flags) & kDelivered) != 0) return true;
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
     const std::uint64_t mine = i == slot_of(me) / 64 ? ParticipantSet::bit_of(slot_of(me)) : 0;
-    if ((load_full(block.holders.words[i]) & ~mine) != 0) return true;
+    if ((load_seq_cst(block.holders.words[i]) & ~mine) != 0) return true;
   }
   return false;
 }
@@ -145,7 +145,8 @@ void Reclaimer::free_if_unreferenced(BlockRef ref) noexcept {
   if (block == nullptr || load_acquire(block->word) != live_word(ref.generation)) return;
   if (is_referenced(*block)) return;
   if (is_kind(*block, BlockKind::kChannel)) {
-    add(header_.garbage, 1u);  // what the channel keeps is found by reconcile, in one walk for all such channels
+    add(header_.abandoned_channels,
+        1u);  // what the channel keeps is found by reconcile, in one walk for all such channels
     return;
   }
   // Blocks to look at next are chained through `next_free`, since nothing may be allocated here. `count` ends the walk

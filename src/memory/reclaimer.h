@@ -6,7 +6,7 @@
 //   - If the lock is taken then, the free is deferred: the block goes on this participant's deferred-free list, in its
 //     slot. That is a Dekker handshake with the lock's owner: the one stores the block, then the hint, and looks at the
 //     lock; the other stores the lock, and looks at the hint. With a full barrier between store and look, on both
-//     sides, one of them sees the other. A list that is full marks derived state dirty: a reconcile finds the block.
+//     sides, one of them sees the other. A list that is full asks for a recovery: a reconcile finds the block.
 //   - Pages go only out of blocks that this process is writing, having taken them off the free lists. So nobody holds
 //     them, and while anybody has pages of the arena pinned, none are taken.
 //

@@ -1,9 +1,5 @@
 #include "memory/reconcile_pass.h"
 
-#include <algorithm>
-
-#include "platform/file.h"
-
 namespace shmtree::memory {
 
 using namespace platform;
@@ -27,20 +23,18 @@ void ReconcilePass::set_channel_walker(ChannelWalker walker, GrantCheck grants) 
 void ReconcilePass::mark(BlockRef ref) noexcept {
   const BlockEntry* block = parts_.table.entry(ref.id);
   if (block == nullptr) return;
-  auto& marks = marked_[ref.id.size_class() - kMinClass];
-  if (ref.id.index() >= marks.size()) return;
-  if (generation_of_block(load_acquire(block->word)) == ref.generation) marks[ref.id.index()] = 1;
+  if (generation_of_block(load_acquire(block->word)) == ref.generation) snapshot_.mark(ref.id);
 }
 
 Result<bool> ReconcilePass::run() {
   Status marks = restore_marks();
   if (!marks) return std::move(marks).error();
-  find_dead();
+  if (!dead_.find(parts_.mapping.fd())) request_recovery(parts_.mapping.header());
   if (!map_tables()) return no_address_space();
-  note_words();
+  take_snapshot();
   Status walked = walk_channels();
   if (!walked) return std::move(walked).error();
-  Status locked = lock(header_.arena_lock);
+  Status locked = lock(parts_.mapping.header().arena_lock);
   if (!locked) return std::move(locked).error();
   const bool done = rebuild();
   parts_.reclaimer.unlock();
@@ -62,85 +56,34 @@ bool ReconcilePass::map_tables() noexcept {
 
 // The high-water marks bound every walk, so they come first.
 Status ReconcilePass::restore_marks() {
-  Status locked = lock(header_.arena_lock);
+  Status locked = lock(parts_.mapping.header().arena_lock);
   if (!locked) return locked;
   parts_.pool.restore_marks();
   parts_.reclaimer.arena_lock().unlock();
   return success();
 }
 
-// A slot counts as dead only if nobody has its lock while neither generation nor status move: a newcomer takes the lock
-// first, and one that takes a dead participant's slot says so in the status and holds nothing yet.
-void ReconcilePass::find_dead() noexcept {
-  const std::uint32_t high = parts_.participants.used_slots();
-  for (std::uint32_t slot = 0; slot < high; ++slot) {
-    const Participant& other = parts_.participants.slot(slot);
-    const std::uint32_t status = load_acquire(other.status);
-    const std::uint32_t generation = load_acquire(other.generation);
-    const bool locked = byte_is_locked(parts_.mapping.fd(), slot);
-    generations_[slot] = generation;
-    if (load_acquire(other.generation) != generation || load_acquire(other.status) != status) {
-      mark_dirty(header_);  // it changes hands: the next pass sees who has it
-      continue;
-    }
-    written_by_nobody_[slot] = !locked;
-    const bool stale = status == static_cast<std::uint32_t>(ParticipantStatus::kStale);
-    if (status == static_cast<std::uint32_t>(ParticipantStatus::kFree) || (locked && !stale)) continue;
-    dead_[slot] = true;
-    status_[slot] = status;
-    dead_mask_[slot / 64] |= ParticipantSet::bit_of(slot);
-  }
-}
-
-// Whether the writer was dead when the pass began. One that died since may have published the block after its channel
-// was walked; its own death brings the next pass.
-bool ReconcilePass::is_dead_writer(Identity writer) const noexcept {
-  const std::uint32_t slot = slot_of(writer);
-  const std::uint32_t newer = (generation_of(writer) - generations_[slot]) & 0xfffffu;
-  if (newer == 0) return written_by_nobody_[slot];
-  // An owner of the slot that came after the look; or one before, or bits that no participant wrote.
-  return newer > kMaxParticipants;
-}
-
-bool ReconcilePass::is_held_by_living(const BlockEntry& block) const noexcept {
-  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    if ((load_full(block.holders.words[i]) & ~dead_mask_[i]) != 0) return true;
-  }
-  return false;
-}
-
-void ReconcilePass::note_words() {
-  for (unsigned k = kMinClass; k <= parts_.table.geometry().max_class(); ++k) {
-    const std::uint64_t high = parts_.table.walked_entries(k);
-    words_[k - kMinClass].resize(high);
-    marked_[k - kMinClass].assign(high, 0);
-  }
+void ReconcilePass::take_snapshot() {
   std::size_t unfinished = 0;
-  parts_.table.for_each([&](BlockId id, BlockEntry& block) {
-    auto& words = words_[id.size_class() - kMinClass];
-    if (id.index() >= words.size()) return;
-    const std::uint64_t word = words[id.index()] = load_acquire(block.word);
-    if (state_of(word) == BlockState::kWriting && is_dead_writer(writer_of(word))) ++unfinished;
+  snapshot_.take(parts_.table, [&](std::uint64_t word) {
+    unfinished += state_of(word) == BlockState::kWriting && dead_.is_dead_writer(writer_of(word));
   });
   unfinished_.reserve(unfinished_.size() + unfinished);  // rebuild() may not allocate
 }
 
 Status ReconcilePass::walk_channels() {
-  for (unsigned k = kMinClass; k <= parts_.table.geometry().max_class(); ++k) {
-    for (std::uint64_t index = 0; index < words_[k - kMinClass].size(); ++index) {
-      const std::uint64_t word = words_[k - kMinClass][index];
-      const BlockId id = BlockId::make(k, index);
-      const BlockEntry* block = parts_.table.entry(id);
-      if (state_of(word) != BlockState::kLive || block == nullptr || !is_kind(*block, BlockKind::kChannel)) continue;
-      Status walked = walk_channel(BlockRef{id, generation_of_block(word)}, *block);
-      if (!walked) return walked;
-    }
-  }
-  return success();
+  Status walked = success();
+  snapshot_.for_each([&](BlockId id, std::uint64_t word) {
+    const BlockEntry* block = state_of(word) == BlockState::kLive ? parts_.table.entry(id) : nullptr;
+    if (block == nullptr || !is_kind(*block, BlockKind::kChannel)) return true;
+    walked = walk_channel(BlockRef{id, generation_of_block(word)}, *block);
+    return walked.ok();
+  });
+  return walked;
 }
 
 Status ReconcilePass::walk_channel(BlockRef channel, const BlockEntry& block) {
-  if (!is_held_by_living(block) && (g_grants == nullptr || !g_grants(arena_, channel))) {
+  if (dead_.hold_all_of(block.holders) && (g_grants == nullptr || !g_grants(arena_, channel))) {
     abandoned_channels_.push_back(channel);
     return success();
   }
@@ -157,7 +100,7 @@ Status ReconcilePass::walk_channel(BlockRef channel, const BlockEntry& block) {
 // next pass computes the same.
 bool ReconcilePass::rebuild() noexcept {
   for (const BlockRef& channel : abandoned_channels_) {
-    if (is_held_by_living(*parts_.table.entry(channel.id))) return false;  // it was opened meanwhile
+    if (!dead_.hold_all_of(parts_.table.entry(channel.id)->holders)) return false;  // it was opened meanwhile
   }
   if (!map_tables()) {  // there may be more than when they were noted
     unmapped_ = true;
@@ -172,21 +115,22 @@ bool ReconcilePass::rebuild() noexcept {
   count_refs();
   if (unmapped_) return false;
   parts_.pool.rebuild();
-  free_candidates();
-  store_release(header_.garbage, 0u);
-  free_slots();
+  free_unreferenced();
+  store_release(parts_.mapping.header().abandoned_channels, 0u);
+  dead_.free_slots();
   parts_.reclaimer.run_deferred_frees();
   return true;
 }
 
 void ReconcilePass::forget_dead_in(BlockId id, BlockEntry& block) noexcept {
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    const std::uint64_t mask = dead_mask_[i];
+    const std::uint64_t mask = dead_.mask(i);
     if (mask != 0 && (load_relaxed(block.holders.words[i]) & mask) != 0) clear_bits(block.holders.words[i], mask);
   }
   std::uint64_t word = load_acquire(block.word);
-  if (state_of(word) != BlockState::kWriting || !was_noted(id, word) || !is_dead_writer(writer_of(word))) return;
-  if (is_marked(id)) {  // a message like any other
+  if (state_of(word) != BlockState::kWriting || !snapshot_.is_unchanged(id, word)) return;
+  if (!dead_.is_dead_writer(writer_of(word))) return;
+  if (snapshot_.is_marked(id)) {  // a message like any other
     compare_swap(block.word, word, live_word(generation_of_block(word)));
     return;
   }
@@ -209,14 +153,11 @@ void ReconcilePass::count_refs() noexcept {
   });
 }
 
-bool ReconcilePass::is_candidate(BlockId id, std::uint64_t word) const noexcept {
-  return was_noted(id, word) && state_of(word) == BlockState::kLive && !is_marked(id);
-}
-
-void ReconcilePass::free_candidates() noexcept {
+void ReconcilePass::free_unreferenced() noexcept {
   parts_.table.for_each([this](BlockId id, BlockEntry& block) {
     const std::uint64_t word = load_acquire(block.word);
-    if (!is_candidate(id, word)) return;
+    const bool unmarked = snapshot_.is_unchanged(id, word) && !snapshot_.is_marked(id);
+    if (!unmarked || state_of(word) != BlockState::kLive) return;
     clear_bits(block.flags, std::uint32_t{kDelivered});  // no record names it
     if (is_kind(block, BlockKind::kChannel) && !parts_.reclaimer.is_referenced(block)) {
       parts_.pool.put(id, block);
@@ -224,20 +165,6 @@ void ReconcilePass::free_candidates() noexcept {
       parts_.reclaimer.free_if_unreferenced(BlockRef{id, generation_of_block(word)});
     }
   });
-}
-
-// Those of the dead become free, last; a stale one is swept now, and its new owner's.
-void ReconcilePass::free_slots() noexcept {
-  const std::uint32_t slots = parts_.participants.used_slots();
-  for (std::uint32_t slot = 0; slot < slots; ++slot) {
-    Participant& other = parts_.participants.slot(slot);
-    if (load_relaxed(other.deferred_overflow) != 0) store_relaxed(other.deferred_overflow, 0u);
-    if (!dead_[slot]) continue;
-    std::uint32_t status = status_[slot];
-    const bool stale = status == static_cast<std::uint32_t>(ParticipantStatus::kStale);
-    const auto next = stale ? ParticipantStatus::kAttached : ParticipantStatus::kFree;
-    compare_swap(other.status, status, static_cast<std::uint32_t>(next));
-  }
 }
 
 }  // namespace shmtree::memory

@@ -1,10 +1,11 @@
-// One pass of recovery: docs/recovery.md has the argument, arena.h the order of stores that it relies on.
+// One pass of recovery: docs/recovery.md has the argument, arena.h the order of stores that it relies on. It is a mark
+// and sweep over the blocks: the roots are what channels keep and the living hold.
 //
 // Invariants:
-//   - The pass never stops the arena as a whole. It first notes every block's word, then visits channel by channel,
-//     under that channel's locks, where windows and records say what they keep, and only then takes the arena lock.
-//   - A block is given up only if it was in use and unchanged from the note to the end, and no channel named it: it
-//     cannot have entered a window in between, since a block enters one only once, while its word says writing, and a
+//   - The pass never stops the arena as a whole. It first takes a snapshot of every block's word, then marks channel by
+//     channel, under that channel's locks, what windows and records keep, and only then takes the arena lock.
+//   - A block is given up only if it was in use and unchanged since the snapshot, and no channel marked it: it cannot
+//   have entered a window in between, since a block enters one only once, while its word says writing, and a
 //     dead writer's is given up only if the writer was dead before the note.
 //   - What cannot be looked at, for want of a lock, memory or addresses, is not taken for absent: the pass then gives
 //     nothing up.
@@ -13,6 +14,8 @@
 
 #include <vector>
 
+#include "memory/block_snapshot.h"
+#include "memory/dead_participants.h"
 #include "memory/reclaimer.h"
 
 namespace shmtree::memory {
@@ -39,23 +42,18 @@ class ReconcilePass {
   using Unfinished = std::vector<BlockRef>;
   ReconcilePass(Arena& arena, const ArenaParts& parts, Identity me, const platform::WaitContext& wait,
                 Unfinished& unfinished)
-      : arena_(arena), parts_(parts), header_(parts.mapping.header()), me_(me), wait_(wait), unfinished_(unfinished) {}
+      : arena_(arena), parts_(parts), me_(me), wait_(wait), unfinished_(unfinished), dead_(parts.participants) {}
 
   static void set_channel_walker(ChannelWalker walker, GrantCheck grants) noexcept;
   // True when the pass went through; false when something moved and it has to be repeated.
   Result<bool> run();
 
   // For the walker.
-  // A participant that has died or exited, or whose slot has a new owner that holds nothing yet.
-  bool is_dead(std::uint32_t slot) const noexcept { return dead_[slot]; }
-  // Dead, and it had not detached.
-  bool was_killed(std::uint32_t slot) const noexcept {
-    return dead_[slot] && status_[slot] != static_cast<std::uint32_t>(ParticipantStatus::kDetached);
-  }
+  const DeadParticipants& dead() const noexcept { return dead_; }
   // The channel keeps this block: it is in its window, in a record, or part of the channel itself.
   void mark(BlockRef ref) noexcept;
-  // Takes a channel's lock, also from a dead owner, without looking at `dirty`. A channel whose lock cannot be had may
-  // keep anything: after one failure the pass gives nothing up.
+  // Takes a channel's lock, also from a dead owner, without looking at `recovery_requests`. A channel whose lock cannot
+  // be had may keep anything: after one failure the pass gives nothing up.
   Status lock(std::atomic<std::uint32_t>& word) {
     Status locked = RobustLock(word, parts_.participants).lock(me_, wait_);
     if (!locked && failed_.ok()) failed_ = locked;
@@ -66,11 +64,8 @@ class ReconcilePass {
 
  private:
   Status restore_marks();
-  void find_dead() noexcept;
-  bool is_dead_writer(Identity writer) const noexcept;
-  bool is_held_by_living(const BlockEntry& block) const noexcept;
   bool map_tables() noexcept;
-  void note_words();
+  void take_snapshot();
   Status walk_channels();
   Status walk_channel(BlockRef channel, const BlockEntry& block);
 
@@ -78,32 +73,17 @@ class ReconcilePass {
   bool rebuild() noexcept;
   void forget_dead_in(BlockId id, BlockEntry& block) noexcept;
   void count_refs() noexcept;
-  void free_candidates() noexcept;
-  bool is_candidate(BlockId id, std::uint64_t word) const noexcept;
-  void free_slots() noexcept;
-
-  // What was noted of a block, by its class and index.
-  bool was_noted(BlockId id, std::uint64_t word) const noexcept {
-    const auto& words = words_[id.size_class() - kMinClass];
-    return id.index() < words.size() && words[id.index()] == word;
-  }
-  bool is_marked(BlockId id) const noexcept { return marked_[id.size_class() - kMinClass][id.index()] != 0; }
+  void free_unreferenced() noexcept;
 
   Arena& arena_;
   const ArenaParts parts_;
-  ArenaHeader& header_;
   const Identity me_;
   const platform::WaitContext& wait_;
   Unfinished& unfinished_;
   Status failed_ = success();
   bool unmapped_ = false;
-  bool dead_[kMaxParticipants]{};
-  std::uint64_t dead_mask_[kParticipantWords]{};
-  bool written_by_nobody_[kMaxParticipants]{};  // no living process writes as generations_[slot]
-  std::uint32_t generations_[kMaxParticipants]{};
-  std::uint32_t status_[kMaxParticipants]{};  // of the dead
-  std::vector<std::uint64_t> words_[kClasses];
-  std::vector<std::uint8_t> marked_[kClasses];
+  DeadParticipants dead_;
+  BlockSnapshot snapshot_;
   std::vector<BlockRef> abandoned_channels_;
 };
 

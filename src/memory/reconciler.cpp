@@ -37,7 +37,7 @@ Result<Identity> Reconciler::take_identity() {
 Result<ReservedSlot> Reconciler::reserve_slot() {
   auto claimed = parts_.participants.claim(true);
   if (!claimed || !parts_.participants.is_status(slot_of(claimed->identity), ParticipantStatus::kStale)) return claimed;
-  mark_dirty(header_);
+  request_recovery(header_);
   Status swept = reconcile_as(claimed->identity, WaitContext{});
   if (!swept) return std::move(swept).error();
   return claimed;
@@ -56,7 +56,7 @@ Status Reconciler::lock(std::atomic<std::uint32_t>& word, const WaitContext& wai
       Status taken = lock.wait_and_lock(me, wait);
       if (!taken) return taken;
     }
-    if (!is_dirty(header_)) [[likely]]
+    if (!needs_recovery(header_)) [[likely]]
       return success();
     lock.unlock();
     if (repairs >= kMostRepairs && wait.deadline.passed()) {
@@ -97,8 +97,8 @@ Status Reconciler::reconcile_as(Identity me, const WaitContext& wait) {
   lock.unlock();
   // Killed from here on, this process leaves blocks that it was writing, like any other.
   for (const BlockRef& ref : unfinished) parts_.reclaimer.give_up_unfinished(ref);
-  // What was released while `dirty` kept its releasers from looking is deferred.
-  if (load_full(header_.deferred_hint) != 0 && parts_.reclaimer.try_lock()) parts_.reclaimer.unlock();
+  // What was released while `recovery_requests` kept its releasers from looking is deferred.
+  if (load_seq_cst(header_.deferred_hint) != 0 && parts_.reclaimer.try_lock()) parts_.reclaimer.unlock();
   notify_all(header_.space);
   if (starved) throw std::bad_alloc();
   return result;
@@ -106,11 +106,12 @@ Status Reconciler::reconcile_as(Identity me, const WaitContext& wait) {
 
 Status Reconciler::repeat_passes(Identity me, const WaitContext& wait, ReconcilePass::Unfinished& unfinished) {
   for (int pass = 0; pass < kMostPasses; ++pass) {
-    std::uint32_t epoch = load_acquire(header_.dirty);
+    std::uint32_t epoch = load_acquire(header_.recovery_requests);
     if (epoch == 0) break;
     auto done = ReconcilePass(arena_, parts_, me, wait, unfinished).run();
     if (!done) return std::move(done).error();
-    if (*done) compare_swap(header_.dirty, epoch, 0u);  // cleared last; a death found meanwhile leaves it set
+    if (*done)
+      compare_swap(header_.recovery_requests, epoch, 0u);  // cleared last; a death found meanwhile leaves it set
   }
   return success();
 }

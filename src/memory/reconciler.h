@@ -2,10 +2,11 @@
 // clean.
 //
 // Invariants:
-//   - Whoever takes a lock through here has seen `dirty` at 0 since, or has repaired derived state and looked again.
+//   - Whoever takes a lock through here has seen `recovery_requests` at 0 since, or has repaired derived state and
+//   looked again.
 //   - reconcile() is called holding no lock, and holds at most one channel's two and the arena's at a time. Lock order:
 //     reconcile_lock < a channel's senders < its receivers < the arena's.
-//   - `dirty` is cleared last, and only if nobody was found dead since the pass began.
+//   - `recovery_requests` is cleared last, and only if nobody was found dead since the pass began.
 //
 // Thread safety: any thread.
 #pragma once

@@ -43,7 +43,7 @@ Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants&
     // Looked at before every slice: a dead owner, or a word that no owner can have written, costs no wait.
     if ((seen & kHeld) == 0 || !participants.is_alive(owner_in(seen))) {
       if (!compare_swap(word, seen, mine)) continue;
-      participants.mark_dirty();
+      request_recovery(participants.header());
       return success();
     }
     if ((seen & kContended) == 0 && !compare_swap(word, seen, seen | kContended)) continue;

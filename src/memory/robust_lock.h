@@ -4,7 +4,7 @@
 // Invariants:
 //   - The word is 0 or names the one owner; kContended besides, when somebody may sleep on it.
 //   - Only its owner lets go of it, but a dead or impossible owner's is taken over by compare-and-swap. Whoever does
-//     that marks derived state dirty: what the lock guards may be half changed.
+//     that asks for a recovery: what the lock guards may be half changed.
 //   - Letting go is a full barrier, its half of a Dekker handshake: what was published, with such a barrier, before the
 //     word was seen taken is seen by whoever lets go of it and looks afterwards.
 //
@@ -28,8 +28,8 @@ class RobustLock {
     std::uint32_t expected = 0;
     return me != kNobody && platform::compare_swap(word_, expected, kHeld | me);
   }
-  // Takes it, also from a dead owner, without looking at `dirty`. kTimeout when a living owner keeps it for 40 ms, or
-  // 2 s if it is not stopped, whatever the deadline; kInterrupted.
+  // Takes it, also from a dead owner, without looking at `recovery_requests`. kTimeout when a living owner keeps it for
+  // 40 ms, or 2 s if it is not stopped, whatever the deadline; kInterrupted.
   Status lock(Identity me, const platform::WaitContext& wait) {
     return try_lock_as(me) ? success() : wait_and_lock(me, wait);
   }
@@ -38,7 +38,7 @@ class RobustLock {
     return wait_and_lock(word_, participants_, me, wait);
   }
   void unlock() noexcept {
-    if ((platform::exchange_full(word_, 0u) & kContended) != 0) platform::futex_wake(word_, 1);
+    if ((platform::exchange_seq_cst(word_, 0u) & kContended) != 0) platform::futex_wake(word_, 1);
   }
 
  private:

@@ -68,19 +68,19 @@ inline bool compare_swap(std::atomic<T>& a, T& expected, T desired) noexcept {
   return a.compare_exchange_strong(expected, desired, std::memory_order_acq_rel, std::memory_order_acquire);
 }
 
-// Sequentially consistent: ordered against every other full operation and full_fence of all processes. Used where two
-// sides each store one word and then read the other's (waiter flags, holder sets, the hint of pending releases).
+// Sequentially consistent: ordered against every other full operation and fence_seq_cst of all processes. Used where
+// two sides each store one word and then read the other's (waiter flags, holder sets, the hint of pending releases).
 template <class T>
-inline T exchange_full(std::atomic<T>& a, T value) noexcept {
+inline T exchange_seq_cst(std::atomic<T>& a, T value) noexcept {
   crash_point();
   return a.exchange(value, std::memory_order_seq_cst);
 }
 template <class T>
-inline T load_full(const std::atomic<T>& a) noexcept {
+inline T load_seq_cst(const std::atomic<T>& a) noexcept {
   return a.load(std::memory_order_seq_cst);
 }
 template <class T>
-inline void store_full(std::atomic<T>& a, T value) noexcept {
+inline void store_seq_cst(std::atomic<T>& a, T value) noexcept {
   crash_point();
   a.store(value, std::memory_order_seq_cst);
 }
@@ -105,7 +105,7 @@ inline T subtract(std::atomic<T>& a, T amount) noexcept {
   return a.fetch_sub(amount, std::memory_order_acq_rel);
 }
 
-inline void full_fence() noexcept {
+inline void fence_seq_cst() noexcept {
 #if defined(__SANITIZE_THREAD__)
   // ThreadSanitizer does not model fences; a read-modify-write of a shared word orders the same accesses.
   static std::atomic<std::uint32_t> word{0};

@@ -57,17 +57,17 @@ namespace {
 
 }  // namespace
 
-// Every LeafMutex of the process.
-class LeafMutexes {
+// Every ForkSafeMutex of the process.
+class ForkSafeMutexes {
  public:
-  static void insert(LeafMutex* mutex) noexcept {
+  static void insert(ForkSafeMutex* mutex) noexcept {
     spin_lock(word_);
     mutex->next_ = first_;
     if (first_ != nullptr) first_->previous_ = mutex;
     first_ = mutex;
     word_.store(0, std::memory_order_release);
   }
-  static void erase(LeafMutex* mutex) noexcept {
+  static void erase(ForkSafeMutex* mutex) noexcept {
     spin_lock(word_);
     (mutex->previous_ != nullptr ? mutex->previous_->next_ : first_) = mutex->next_;
     if (mutex->next_ != nullptr) mutex->next_->previous_ = mutex->previous_;
@@ -75,10 +75,10 @@ class LeafMutexes {
   }
   static void lock_all() noexcept {
     spin_lock(word_);
-    for (LeafMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->lock();
+    for (ForkSafeMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->lock();
   }
   static void unlock_all() noexcept {
-    for (LeafMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->unlock();
+    for (ForkSafeMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->unlock();
     word_.store(0, std::memory_order_release);
   }
   // A child of a fork finds the list of handlers whole, as that of the mutexes.
@@ -95,16 +95,16 @@ class LeafMutexes {
 
  private:
   static inline std::atomic<std::uint32_t> word_{0};
-  static inline LeafMutex* first_ = nullptr;
+  static inline ForkSafeMutex* first_ = nullptr;
 };
 
-LeafMutex::LeafMutex() {
-  LeafMutexes::insert(this);
+ForkSafeMutex::ForkSafeMutex() {
+  ForkSafeMutexes::insert(this);
 }
-LeafMutex::~LeafMutex() {
-  LeafMutexes::erase(this);
+ForkSafeMutex::~ForkSafeMutex() {
+  ForkSafeMutexes::erase(this);
 }
-void LeafMutex::lock() noexcept {
+void ForkSafeMutex::lock() noexcept {
   spin_lock(word_);
 }
 
@@ -113,7 +113,7 @@ void forget_parent() noexcept {
   if (process_stamp() != 0) return;
   spin_lock(once);
   if (process_stamp() == 0) {
-    LeafMutexes::unlock_all();
+    ForkSafeMutexes::unlock_all();
     call_all(&ForkHandlers::orphan);
     store_relaxed(*g_process_stamp, kStamp);
   }
@@ -121,23 +121,23 @@ void forget_parent() noexcept {
 }
 
 void add_fork_handlers(ForkHandlers& handlers) noexcept {
-  LeafMutexes::add(handlers);
+  ForkSafeMutexes::add(handlers);
   static const int registered = [] {
     return pthread_atfork(
         [] {
           call_all(&ForkHandlers::first);
-          LeafMutexes::lock_all();
+          ForkSafeMutexes::lock_all();
           call_all(&ForkHandlers::prepare);
         },
         [] {
           call_all(&ForkHandlers::parent);
-          LeafMutexes::unlock_all();
+          ForkSafeMutexes::unlock_all();
         },
         [] {
           store_relaxed(*g_process_stamp, kStamp);
           forget_uses_of_other_threads();
           call_all(&ForkHandlers::child);
-          LeafMutexes::unlock_all();
+          ForkSafeMutexes::unlock_all();
         });
   }();
   static_cast<void>(registered);

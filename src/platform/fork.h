@@ -14,8 +14,9 @@ inline std::uint64_t process_stamp() noexcept {
 }
 
 // What runs around every fork() of the process: `first` and `prepare` before it, `parent` and `child` after it in
-// either process, and `orphan` later, in a child of a fork that ran no handlers; all but `first` while every LeafMutex
-// is held (so they take none, and make and destroy none), by one fork of the process at a time. They throw nothing.
+// either process, and `orphan` later, in a child of a fork that ran no handlers; all but `first` while every
+// ForkSafeMutex is held (so they take none, and make and destroy none), by one fork of the process at a time. They
+// throw nothing.
 using ForkHandler = void (*)();
 struct ForkHandlers {
   ForkHandler first = nullptr, prepare = nullptr, parent = nullptr, child = nullptr, orphan = nullptr;
@@ -25,31 +26,31 @@ struct ForkHandlers {
 // has begun already may call `parent` or `child` without `prepare`.
 void add_fork_handlers(ForkHandlers& handlers) noexcept;
 
-// In a child of a fork that ran no handlers: lets go of every LeafMutex, whose owners do not exist here, runs `orphan`
-// and sets the stamp again. Elsewhere, and the second time, it does nothing.
+// In a child of a fork that ran no handlers: lets go of every ForkSafeMutex, whose owners do not exist here, runs
+// `orphan` and sets the stamp again. Elsewhere, and the second time, it does nothing.
 void forget_parent() noexcept;
 
-// Runs in every forked child, also while every LeafMutex is held. The handlers stay. False: no memory.
+// Runs in every forked child, also while every ForkSafeMutex is held. The handlers stay. False: no memory.
 bool call_in_children(ForkHandler handler) noexcept;
 
-// A lock for a few instructions of process-private state. Never nested, so that fork can take all of them in any order
-// and hand the child consistent state.
-class LeafMutex {
+// A spinlock for a few instructions of process-private state. A leaf: nothing else is locked while it is held, so fork
+// can take all of them in any order and hand the child consistent state.
+class ForkSafeMutex {
  public:
-  LeafMutex();
-  ~LeafMutex();
-  LeafMutex(const LeafMutex&) = delete;
-  LeafMutex& operator=(const LeafMutex&) = delete;
+  ForkSafeMutex();
+  ~ForkSafeMutex();
+  ForkSafeMutex(const ForkSafeMutex&) = delete;
+  ForkSafeMutex& operator=(const ForkSafeMutex&) = delete;
 
   void lock() noexcept;
   bool try_lock() noexcept { return word_.exchange(1, std::memory_order_acquire) == 0; }
   void unlock() noexcept { word_.store(0, std::memory_order_release); }
 
  private:
-  friend class LeafMutexes;
+  friend class ForkSafeMutexes;
   std::atomic<std::uint32_t> word_{0};
-  LeafMutex* previous_ = nullptr;
-  LeafMutex* next_ = nullptr;
+  ForkSafeMutex* previous_ = nullptr;
+  ForkSafeMutex* next_ = nullptr;
 };
 
 }  // namespace shmtree::platform

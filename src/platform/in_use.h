@@ -1,8 +1,8 @@
-// Which objects threads are in calls of, told without an atomic operation in the calls: each thread writes them into a
-// place of its own, and whoever asks makes all threads of the process pass a barrier first.
+// Which objects threads are in calls of: hazard pointers, without an atomic operation in the calls. Each thread writes
+// them into a place of its own, and whoever asks makes all threads of the process pass a barrier first (membarrier).
 //
-// The order that makes it safe: a caller writes its place, then looks whether the object is closed; whoever closes it
-// says so, then asks. One of them sees the other. The same at the end: a caller clears its place, then looks.
+// That is an asymmetric Dekker handshake: a caller writes its place, then looks whether the object is closed; whoever
+// closes it says so, then asks. One of them sees the other. At the end as well: a caller clears its place, then looks.
 #pragma once
 
 #include <atomic>

@@ -170,7 +170,7 @@ TEST_CASE("A process killed anywhere in making a channel leaves no memory behind
     arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
     REQUIRE(used_bytes(*arena) == 0);
-    REQUIRE(arena->check() == "");
+    REQUIRE(arena->inspector().check() == "");
     if (!killed) break;
   }
 }
@@ -219,9 +219,9 @@ TEST_CASE("A process killed anywhere in opening a channel, joining and leaving i
     INFO("killed before change " << n);
     arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
-    REQUIRE(arena->check() == "");
+    REQUIRE(arena->inspector().check() == "");
     REQUIRE(used_bytes(*arena) == used);
-    REQUIRE(arena->stats().participants == 2);
+    REQUIRE(arena->inspector().stats().participants == 2);
   }
   REQUIRE(n > 5);
   put(*Channel::open(arena, block, patience()).value(), 1).value();
@@ -260,7 +260,7 @@ TEST_CASE("A process killed anywhere in a fork, or its child in what it does fir
     do {  // what ends lets go of its end of the pipe first, and of its lock a moment later
       arena->participants().check(0);
       REQUIRE(arena->reconcile(patience()).ok());
-    } while (arena->stats().participants > 1 && usleep(1'000) == 0);
+    } while (arena->inspector().stats().participants > 1 && usleep(1'000) == 0);
     REQUIRE(used_bytes(*arena) == 0);
   }
   REQUIRE(n > 20);
@@ -363,13 +363,13 @@ TEST_CASE("Senders and receivers killed at random instants lose nothing of the o
   REQUIRE(receiver.succeeded());
   arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
-  REQUIRE(arena->check() == "");
+  REQUIRE(arena->inspector().check() == "");
   drain(*channel);
   REQUIRE(channel->size() == 0);
   channel.reset();
   results.reset();
   arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
-  REQUIRE(arena->check() == "");
+  REQUIRE(arena->inspector().check() == "");
   REQUIRE(used_bytes(*arena) == 0);
 }

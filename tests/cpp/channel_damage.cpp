@@ -35,7 +35,7 @@ void use_damaged(const std::function<void(Channel&)>& damage) {
       if (auto rejected = channel->rejected(no_wait()); rejected && !rejected->empty()) {
         rejected->front().requeue(no_wait()).ok();
       }
-      arena->participants().mark_dirty();
+      memory::request_recovery(arena->header());
       arena->reconcile(patience()).ok();
     }
     return true;
@@ -189,6 +189,6 @@ TEST_CASE("Calls return in time while a stopped process keeps a lock") {
     REQUIRE(get(*channel).value() == 1);
     REQUIRE(put(*channel, 2).ok());
     REQUIRE(get(*channel).value() == 2);
-    REQUIRE(channel->arena()->check() == "");
+    REQUIRE(channel->arena()->inspector().check() == "");
   }
 }

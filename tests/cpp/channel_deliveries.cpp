@@ -77,7 +77,7 @@ TEST_CASE("Messages given back in any order are served in theirs") {
       REQUIRE(again.ack(patience()).ok());
     }
     deliveries.clear();
-    REQUIRE(channel->arena()->check() == "");
+    REQUIRE(channel->arena()->inspector().check() == "");
   }
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("Any number of deliveries may be outstanding") {
     for (std::uint64_t i = 0; i < kCount; ++i) deliveries.push_back(take(*channel).value());
     for (std::uint64_t i = 0; i < kCount; ++i) REQUIRE(number_in(deliveries[i]) == i);
     REQUIRE(channel->stats().taken == kCount);
-    REQUIRE(channel->arena()->check() == "");
+    REQUIRE(channel->arena()->inspector().check() == "");
     for (std::uint64_t i = 0; i < kCount; i += 2) REQUIRE(deliveries[i].ack(patience()).ok());
   }
   for (std::uint64_t i = 1; i < kCount; i += 2) REQUIRE(get(*channel, no_wait()).value() == i);
@@ -160,7 +160,7 @@ TEST_CASE("What a killed taker had is delivered again, exactly once, before the 
       REQUIRE(message->redelivered() == (i < 9));
     }
     REQUIRE(code_of(get(*channel, no_wait())) == Code::kEmpty);
-    REQUIRE(channel->arena()->check() == "");
+    REQUIRE(channel->arena()->inspector().check() == "");
   }
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("A delivery dropped while the lock is kept by a stopped process is giv
   auto message = channel->get(patience());
   REQUIRE(message.ok());
   REQUIRE(message->redelivered());
-  REQUIRE(channel->arena()->check() == "");
+  REQUIRE(channel->arena()->inspector().check() == "");
 }
 
 TEST_CASE("The stream is not over while another process may give messages back") {

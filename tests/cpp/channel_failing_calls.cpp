@@ -34,7 +34,7 @@ void use_everything(const std::shared_ptr<Arena>& arena, Channel& channel) {
     if (taken) static_cast<void>(taken->ack(no_wait()).ok());
   }
   if (auto slot = arena->reconciler().reserve_slot()) arena->participants().abandon(std::move(*slot));
-  static_cast<void>(arena->trim());
+  static_cast<void>(arena->allocator().trim());
   const int pid = fork();
   if (pid == 0) {
     static_cast<void>(get(channel, no_wait()).ok());
@@ -72,11 +72,11 @@ TEST_CASE("A process whose system calls fail gets errors and leaves all in order
   REQUIRE(child.succeeded());
   arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
-  REQUIRE(arena->check() == "");
+  REQUIRE(arena->inspector().check() == "");
   drain(*channel);
   REQUIRE(put(*channel, 9, kBlock).ok());
   REQUIRE(get(*channel).value() == 9);
-  REQUIRE(arena->trim() + file_pages_bytes(*arena) > 0);
-  REQUIRE(arena->check() == "");
-  REQUIRE(new_arena()->check() == "");
+  REQUIRE(arena->allocator().trim() + file_pages_bytes(*arena) > 0);
+  REQUIRE(arena->inspector().check() == "");
+  REQUIRE(new_arena()->inspector().check() == "");
 }

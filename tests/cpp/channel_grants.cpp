@@ -143,7 +143,7 @@ TEST_CASE("A giver that has closed its own ends, and lives, still counts for wha
   notice_deaths(*channel);
   REQUIRE(waits(*channel));
   REQUIRE(let_a_minute_pass(*channel) == 0);
-  REQUIRE(channel->arena()->stats().participants == 2);
+  REQUIRE(channel->arena()->inspector().stats().participants == 2);
 }
 
 TEST_CASE("A process stays in an arena that it has closed until what it gave has arrived") {
@@ -179,10 +179,10 @@ TEST_CASE("Of thousands of ends on their way each one counts, and being claimed 
   REQUIRE(waits(*channel));
   channel->membership().claim(last, End::kSending);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
-  const std::uint64_t blocks = channel->arena()->stats().blocks;
+  const std::uint64_t blocks = channel->arena()->inspector().stats().blocks;
   for (int i = 0; i < 3'000; ++i)
     channel->membership().claim(channel->membership().grant(End::kSending).value(), End::kSending);
-  REQUIRE(channel->arena()->stats().blocks == blocks);  // places are used again
+  REQUIRE(channel->arena()->inspector().stats().blocks == blocks);  // places are used again
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 

@@ -33,7 +33,7 @@ bool use(Channel& channel) {
     channel.acks().pending();
     channel.acks().wait({}, no_wait()).ok();
     channel.stats();
-    if (i % 50 == 0) channel.arena()->participants().mark_dirty();
+    if (i % 50 == 0) memory::request_recovery(channel.arena()->header());
     if (i % 50 == 0) channel.arena()->reconcile(no_wait()).ok();
   }
   return true;

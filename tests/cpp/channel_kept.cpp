@@ -86,7 +86,7 @@ TEST_CASE("A message that was given back is the next that is received, by anyone
   CHECK(drain(*channel) == std::vector<std::uint64_t>{2});
   CHECK(channel->stats().taken == 0);
   CHECK(channel->acks().wait({}, no_wait()).ok());
-  CHECK(channel->arena()->check() == "");
+  CHECK(channel->arena()->inspector().check() == "");
 }
 
 TEST_CASE("A message that there is no memory to give back is what this process receives next") {
@@ -101,7 +101,7 @@ TEST_CASE("A message that there is no memory to give back is what this process r
   CHECK(drain(channel) == std::vector<std::uint64_t>{1, 2});
   CHECK(poll(&entry, 1, 0) == 0);
   kept.full.clear();
-  CHECK(kept.arena->check() == "");
+  CHECK(kept.arena->inspector().check() == "");
 }
 
 TEST_CASE("Several such messages come in their order") {
@@ -186,7 +186,7 @@ TEST_CASE("A message whose array this process has no addresses for stays in the 
   CHECK(poor.succeeded());
   CHECK(channel->size() == 2);
   CHECK(drain(*channel) == std::vector<std::uint64_t>{0, 1});
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A list of references that leads nowhere keeps no message from being received") {

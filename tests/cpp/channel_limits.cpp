@@ -53,7 +53,7 @@ Ready with_a_death(std::size_t words) {
 
 void check_arena(Arena& arena) {
   if (arena.participants().check(0)) REQUIRE(arena.reconcile(patience()).ok());
-  REQUIRE(arena.check() == "");
+  REQUIRE(arena.inspector().check() == "");
 }
 
 constexpr std::size_t kInline = 3;
@@ -75,7 +75,7 @@ TEST_CASE("An arena that there is no memory for leaves no descriptor, and the ne
                          if (!reached) REQUIRE(state.made != nullptr);
                          state.made.reset();
                          REQUIRE(open_descriptors() == state.descriptors);
-                         REQUIRE(new_arena()->check() == "");
+                         REQUIRE(new_arena()->inspector().check() == "");
                        });
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("An arena of another process that there is no memory to attach to can 
     auto arena = new_arena();
     made.open(static_cast<std::uint64_t>(arena->fd()));
     done.wait();
-    return arena->check().empty();
+    return arena->inspector().check().empty();
   });
   const int fd = static_cast<int>(made.wait());
   std::size_t descriptors = open_descriptors();
@@ -314,16 +314,17 @@ TEST_CASE("A recovery that runs out of memory keeps nobody from the next one") {
         return state;
       },
       [](State& state) {
-        if (state.ready.arena->reconcile(patience()).ok()) static_cast<void>(state.ready.arena->trim());
+        if (state.ready.arena->reconcile(patience()).ok()) static_cast<void>(state.ready.arena->allocator().trim());
       },
       [](State& state, bool) {
         Child other([&] {  // finds every lock free
-          return get(*state.ready.channel, patience()).value() == 0 && !state.ready.arena->participants().is_dirty();
+          return get(*state.ready.channel, patience()).value() == 0 &&
+                 !memory::needs_recovery(state.ready.arena->header());
         });
         REQUIRE(other.succeeded());
         REQUIRE(drain(*state.ready.channel) == std::vector<std::uint64_t>{1, 2});
         check_arena(*state.ready.arena);
-        REQUIRE(state.ready.arena->stats().participants == 1);
+        REQUIRE(state.ready.arena->inspector().stats().participants == 1);
       });
 }
 
@@ -333,7 +334,7 @@ TEST_CASE("What meets a death and runs out of memory in it neither ends the proc
       as<Act>{}, [](Ready& ready) { static_cast<void>(put(*ready.channel, 3, kBlock, no_wait()).ok()); },
       [](Ready& ready) { static_cast<void>(get(*ready.channel, no_wait()).ok()); },
       [](Ready& ready) { static_cast<void>(take(*ready.channel, no_wait()).ok()); },
-      [](Ready& ready) { static_cast<void>(ready.arena->trim()); },
+      [](Ready& ready) { static_cast<void>(ready.arena->allocator().trim()); },
       [](Ready& ready) { static_cast<void>(ready.channel->tasks().shut_down(true, no_wait()).ok()); },
       [](Ready& ready) { ready.channel->leave(End::kSending); }, [](Ready&) { Channel::leave_all(); },
       [](Ready& ready) { static_cast<void>(ready.channel->join(End::kSending).ok()); },
@@ -341,7 +342,7 @@ TEST_CASE("What meets a death and runs out of memory in it neither ends the proc
   fail_each_allocation(
       [] {
         Ready ready = with_a_death(kBlock);
-        ready.arena->participants().mark_dirty();
+        memory::request_recovery(ready.arena->header());
         return ready;
       },
       [&](Ready& ready) { act(ready); },

@@ -126,8 +126,8 @@ TEST_CASE("An unlimited channel takes memory for what is in it and gives it back
   REQUIRE(used_bytes(*arena) > 2 * kMiB);
   REQUIRE(drain(*channel).size() == 4'000);
   // The last of the segments, which are no larger than a sixteenth of the budget, stays for the messages to come.
-  REQUIRE(used_bytes(*arena) <= before + arena->max_bytes() / 16 + 8192);
-  REQUIRE(arena->check() == "");
+  REQUIRE(used_bytes(*arena) <= before + arena->pool().max_bytes() / 16 + 8192);
+  REQUIRE(arena->inspector().check() == "");
 }
 
 TEST_CASE("Frames of any size travel, inline up to what a slot of their channel takes and in blocks beyond") {
@@ -149,7 +149,7 @@ TEST_CASE("Frames of any size travel, inline up to what a slot of their channel 
     auto message = channel->get(no_wait()).value();
     REQUIRE(is_whole(message, words));
   }
-  REQUIRE(arena->check() == "");
+  REQUIRE(arena->inspector().check() == "");
 }
 
 TEST_CASE("A frame of no bytes travels, and one too long to be inline is refused") {
@@ -244,7 +244,7 @@ TEST_CASE("A message over max_bytes, or over the arena, is refused at once even 
   put(*plain, 1).value();
   REQUIRE(code_of(channel->sending().wait_for_room(1'001, patience())) == Code::kMessageTooLarge);
   REQUIRE(code_of(put(*channel, 2, 126)) == Code::kMessageTooLarge);
-  REQUIRE(code_of(plain->sending().wait_for_room(arena->max_bytes() + 1, patience())) == Code::kMessageTooLarge);
+  REQUIRE(code_of(plain->sending().wait_for_room(arena->pool().max_bytes() + 1, patience())) == Code::kMessageTooLarge);
 }
 
 TEST_CASE("A channel queues no more bytes than it leaves free for others") {
@@ -285,7 +285,7 @@ TEST_CASE("A thousand channels in one arena give all of their memory back") {
   arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
   REQUIRE(used_bytes(*arena) == 0);
-  REQUIRE(arena->check() == "");
+  REQUIRE(arena->inspector().check() == "");
 }
 
 TEST_CASE("A channel that nobody has any more is reclaimed with what is queued in it") {
@@ -298,7 +298,7 @@ TEST_CASE("A channel that nobody has any more is reclaimed with what is queued i
   arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
   REQUIRE(used_bytes(*arena) == 0);
-  REQUIRE(arena->check() == "");
+  REQUIRE(arena->inspector().check() == "");
 }
 
 TEST_CASE("A channel can be opened by its block, once per process, and by nothing else") {

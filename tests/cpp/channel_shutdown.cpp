@@ -75,7 +75,7 @@ TEST_CASE("An immediate shutdown drops what is queued, counts it as done and giv
   queue->tasks().done().value();
   REQUIRE(code_of(queue->tasks().done()) == Code::kInvalid);
   REQUIRE(queue->tasks().join(no_wait()).ok());
-  REQUIRE(queue->arena()->check() == "");
+  REQUIRE(queue->arena()->inspector().check() == "");
 }
 
 TEST_CASE("A shutdown ends the waits of other processes") {
@@ -249,7 +249,7 @@ TEST_CASE("A process killed anywhere in a shutdown leaves a queue that is open o
     REQUIRE(code_of(get(*queue, no_wait())) == Code::kShutDown);
     REQUIRE(queue->stats().queued_bytes == 0);
     REQUIRE(queue->tasks().join(no_wait()).ok());
-    REQUIRE(queue->arena()->check() == "");
+    REQUIRE(queue->arena()->inspector().check() == "");
   }
 }
 
@@ -270,7 +270,7 @@ TEST_CASE("A process killed anywhere in a reservation, or in ending it, leaves t
     REQUIRE(queue->arena()->reconcile(patience()).ok());
     REQUIRE(get(*queue, no_wait()).value() == 1);
     REQUIRE(put(*queue, 2, 1, no_wait()).ok());
-    REQUIRE(queue->arena()->check() == "");
+    REQUIRE(queue->arena()->inspector().check() == "");
   }
   REQUIRE(n > 4);
 }

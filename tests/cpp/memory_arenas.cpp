@@ -61,15 +61,15 @@ ArenaOptions budget(std::uint64_t bytes) {
 TEST_CASE("A new arena is sealed, empty and in order") {
   auto arena = new_arena();
   CHECK(size_is_sealed(arena->fd()));
-  CHECK(arena->stats().used_bytes == 0);
-  CHECK(arena->stats().participants == 1);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().stats().used_bytes == 0);
+  CHECK(arena->inspector().stats().participants == 1);
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A new arena without a budget takes half of what is left") {
   auto arena = Arena::create({}).value();
-  CHECK(arena->max_bytes() >= kMiB);
-  CHECK(arena->max_bytes() <= available_memory_bytes());
+  CHECK(arena->pool().max_bytes() >= kMiB);
+  CHECK(arena->pool().max_bytes() <= available_memory_bytes());
 }
 
 TEST_CASE("A budget under 1 MiB or over 2 TiB is refused with the numbers") {
@@ -86,7 +86,7 @@ TEST_CASE("The smallest and the largest budget work") {
     auto arena = Arena::create(budget(bytes)).value();
     const Lease lease = new_lease(*arena, kMiB);
     lease.data()[kMiB - 1] = std::byte{1};
-    CHECK(arena->check() == "");
+    CHECK(arena->inspector().check() == "");
   }
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("Another process attaches by the descriptor and sees the same bytes") 
     arena.reset();
     auto mine = Arena::attach(UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC))).value();
     const Lease held = mine->hold_existing(ref, patience()).value();
-    return held.data()[17] == std::byte{42} && mine->stats().participants == 2;
+    return held.data()[17] == std::byte{42} && mine->inspector().stats().participants == 2;
   });
   CHECK(child.succeeded());
 }
@@ -118,9 +118,9 @@ TEST_CASE("An arena that was let go is gone, and its slot is free again") {
   const UniqueFd fd = duplicate(arena->fd()).value();
   arena.reset();
   auto again = Arena::attach(duplicate(fd.get()).value()).value();
-  CHECK(again->stats().participants == 1);
+  CHECK(again->inspector().stats().participants == 1);
   CHECK(memory::slot_of(again->identity().value()) == 0);
-  CHECK_FALSE(again->participants().is_dirty());
+  CHECK_FALSE(memory::needs_recovery(again->header()));
 }
 
 TEST_CASE("Threads find, attach to and drop arenas at once") {
@@ -229,7 +229,7 @@ TEST_CASE("A block that does not fit the address space is refused, and smaller o
     auto arena = Arena::create(budget(std::uint64_t{4} << 30)).value();
     auto large = arena->allocate(std::uint64_t{1} << 30, BlockKind::kMessage, no_wait());
     const bool refused = !large && large.code() == Code::kOutOfSharedMemory;
-    return refused && arena->allocate(kMiB, BlockKind::kMessage, no_wait()).ok() && arena->check() == "";
+    return refused && arena->allocate(kMiB, BlockKind::kMessage, no_wait()).ok() && arena->inspector().check() == "";
   }));
 }
 

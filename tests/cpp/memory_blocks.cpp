@@ -65,7 +65,7 @@ TEST_CASE("A block has pages for what was asked and no more") {
   auto arena = new_arena();
   const std::uint64_t before = file_pages_bytes(*arena);
   const OwnedBlock block = new_block(*arena, kMiB + 1);  // of the 2 MiB class
-  CHECK(arena->stats().committed_bytes == kMiB + 4096);
+  CHECK(arena->inspector().stats().committed_bytes == kMiB + 4096);
   CHECK(file_pages_bytes(*arena) - before <= kMiB + 4096 + 512 * 1024);  // and its entry's part of the table
 }
 
@@ -81,7 +81,7 @@ TEST_CASE("Pages that a block has already are not committed again, and it grows 
   new_block(*arena, 300'000).abandon();
   const OwnedBlock smaller = new_block(*arena, 270'000);
   CHECK_FALSE(smaller.cold());
-  CHECK(arena->stats().committed_bytes == 303'104);
+  CHECK(arena->inspector().stats().committed_bytes == 303'104);
   new_block(*arena, 4000).abandon();
 }
 
@@ -89,10 +89,10 @@ TEST_CASE("A thousand blocks of a class extend its table") {
   auto arena = new_arena(64 * kMiB);
   std::vector<OwnedBlock> blocks;
   for (int i = 0; i < 5000; ++i) blocks.push_back(new_block(*arena, 100));
-  CHECK(arena->stats().blocks == 5000);
+  CHECK(arena->inspector().stats().blocks == 5000);
   blocks.clear();
-  CHECK(arena->stats().blocks == 0);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().stats().blocks == 0);
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("Every size from a byte to the whole budget fits") {
@@ -102,7 +102,7 @@ TEST_CASE("Every size from a byte to the whole budget fits") {
     block.data()[bytes - 1] = std::byte{1};
   }
   new_block(*arena, 8 * kMiB);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A request over the budget is refused at once with both numbers") {
@@ -122,10 +122,10 @@ TEST_CASE("A request for more bytes than there are numbers is refused") {
 TEST_CASE("Free pages make room for a block of another size") {
   auto arena = new_arena(8 * kMiB);
   { const OwnedBlock a = new_block(*arena, 5 * kMiB), b = new_block(*arena, 3 * kMiB); }
-  CHECK(arena->stats().committed_bytes == 8 * kMiB);
+  CHECK(arena->inspector().stats().committed_bytes == 8 * kMiB);
   const OwnedBlock block = new_block(*arena, 6 * kMiB);
-  CHECK(arena->stats().committed_bytes <= 8 * kMiB);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().stats().committed_bytes <= 8 * kMiB);
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("Pages of the class that went unused for longest make room, whatever its size") {
@@ -153,10 +153,10 @@ TEST_CASE("The budget is never exceeded, in the counts or in the file") {
     } else {
       blocks.push_back(std::move(*block));
     }
-    REQUIRE(arena->stats().committed_bytes <= arena->max_bytes());
-    REQUIRE(file_pages_bytes(*arena) <= arena->max_bytes() + control);
+    REQUIRE(arena->inspector().stats().committed_bytes <= arena->pool().max_bytes());
+    REQUIRE(file_pages_bytes(*arena) <= arena->pool().max_bytes() + control);
   }
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("Trim gives the pages of every free block back to the system") {
@@ -164,16 +164,16 @@ TEST_CASE("Trim gives the pages of every free block back to the system") {
   const Lease kept = new_lease(*arena, 100'000);
   { const OwnedBlock a = new_block(*arena, 20 * kMiB), b = new_block(*arena, 3 * kMiB); }
   const std::uint64_t before = file_pages_bytes(*arena);
-  CHECK(arena->trim() == 23 * kMiB);
+  CHECK(arena->allocator().trim() == 23 * kMiB);
   CHECK(before - file_pages_bytes(*arena) == 23 * kMiB);
-  CHECK(arena->stats().committed_bytes == used_bytes(*arena));
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().stats().committed_bytes == used_bytes(*arena));
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A trimmed block is used again with new pages") {
   auto arena = new_arena();
   const BlockId id = new_block(*arena, kMiB).ref().id;
-  arena->trim();
+  arena->allocator().trim();
   const OwnedBlock block = new_block(*arena, kMiB);
   CHECK(block.ref().id == id);
   CHECK(block.cold());
@@ -189,9 +189,9 @@ TEST_CASE("Free pages beyond what was needed lately are given back by whoever fr
   arena->header().peak_used[1] = 0;
   arena->header().peak_window = arena->header().peak_window + 0;
   blocks.clear();
-  CHECK(arena->stats().committed_bytes < 200 * kMiB);
-  CHECK(arena->stats().committed_bytes >= 64 * kMiB);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().stats().committed_bytes < 200 * kMiB);
+  CHECK(arena->inspector().stats().committed_bytes >= 64 * kMiB);
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("One release gives back 64 MiB of pages at most, also of the smallest blocks") {
@@ -203,8 +203,8 @@ TEST_CASE("One release gives back 64 MiB of pages at most, also of the smallest 
   arena->header().peak_used[0] = 0;
   arena->header().peak_used[1] = 0;
   last.abandon();
-  CHECK(arena->stats().committed_bytes == (160 - 64) * kMiB);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().stats().committed_bytes == (160 - 64) * kMiB);
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("When only held blocks are in the way the error names who holds how much, after a second") {
@@ -268,7 +268,7 @@ TEST_CASE("A waiter gets the memory of a process that is killed") {
   taken.wait();
   child.kill_and_wait();
   CHECK(arena->allocate(8 * kMiB, BlockKind::kMessage, patience()).ok());
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("Waiting for memory sleeps instead of spinning") {

@@ -25,11 +25,11 @@ void kill_at_every_change(Prepare prepare, Act act, Keep kept_bytes) {
     const bool found = arena->participants().check(0);
     if (killed) REQUIRE(found);
     REQUIRE(arena->reconcile(patience()).ok());
-    REQUIRE(arena->check() == "");
+    REQUIRE(arena->inspector().check() == "");
     REQUIRE(used_bytes(*arena) == kept_bytes(*arena, state));
     // And it all works still.
     { const Lease lease = new_lease(*arena, 3 * kMiB); }
-    REQUIRE(arena->check() == "");
+    REQUIRE(arena->inspector().check() == "");
   }
   REQUIRE(n > 3);
 }
@@ -93,7 +93,7 @@ TEST_CASE("A process killed anywhere in trim leaves counts and pages right") {
         new_lease(arena, 5 * kMiB);
         return Nothing{};
       },
-      [](Arena& arena, Nothing) { arena.trim(); }, none);
+      [](Arena& arena, Nothing) { arena.allocator().trim(); }, none);
 }
 
 TEST_CASE("A process killed anywhere in holding and letting go holds nothing") {
@@ -138,7 +138,7 @@ TEST_CASE("A receiver killed anywhere while it has views takes at most its messa
   kill_at_every_change(
       window_of_two,
       [](Arena& arena, WindowState& state) {
-        const Lease lease = arena.adopt_hold(Window::of(arena, state.channel.ref()).get(arena)).value();
+        const Lease lease = adopt_hold(arena, Window::of(arena, state.channel.ref()).get(arena)).value();
       },
       window_bytes);
 }
@@ -169,7 +169,7 @@ TEST_CASE("A channel whose last holder is killed anywhere goes with all that it 
       [](Arena& arena, Nothing) {
         WindowState state = window_of_two(arena);
         state.channel.reset();
-        arena.trim();
+        arena.allocator().trim();
       },
       none);
 }
@@ -186,8 +186,8 @@ TEST_CASE("A process killed anywhere in attaching leaves a slot that others can 
     INFO("killed before change " << n);
     arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
-    REQUIRE(arena->check() == "");
-    REQUIRE(arena->stats().participants == 1);
+    REQUIRE(arena->inspector().check() == "");
+    REQUIRE(arena->inspector().stats().participants == 1);
     REQUIRE(arena->reconciler().reserve_slot().ok());
   }
   REQUIRE(n > 3);
@@ -214,7 +214,7 @@ TEST_CASE("A reconcile killed anywhere is finished by the next one") {
         });
         ready.wait();
         dead.kill_and_wait();
-        arena.participants().mark_dirty();
+        memory::request_recovery(arena.header());
         return state;
       },
       [](Arena& arena, WindowState&) {
@@ -227,14 +227,14 @@ TEST_CASE("A reconcile killed while another process lets go of blocks loses none
   for (std::int64_t n = 1;; n += 3) {
     auto arena = new_arena();
     Lease first = new_lease(*arena, 9000), second = new_lease(*arena, 9000);
-    arena->participants().mark_dirty();
+    memory::request_recovery(arena->header());
     const bool killed = killed_at_change(n, [&] { static_cast<void>(arena->reconcile(patience()).ok()); });
     INFO("killed before change " << n);
     first.reset();  // derived state may be half rebuilt now
     arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
     second.reset();
-    REQUIRE(arena->check() == "");
+    REQUIRE(arena->inspector().check() == "");
     REQUIRE(used_bytes(*arena) == 0);
     if (!killed) break;
   }

@@ -24,12 +24,12 @@ void use(Arena& arena, const Lease& channel) {
     }
     const BlockRef ref = window.get(arena);
     if (arena.blocks().is_current(ref)) arena.holders().drop(ref);
-    static_cast<void>(arena.stats());
+    static_cast<void>(arena.inspector().stats());
     static_cast<void>(arena.inspector().holders());
-    static_cast<void>(arena.check());
-    arena.trim();
+    static_cast<void>(arena.inspector().check());
+    arena.allocator().trim();
     arena.participants().check(0);
-    arena.participants().mark_dirty();
+    memory::request_recovery(arena.header());
     static_cast<void>(arena.reconcile(patience(200)).ok());
   }
 }
@@ -102,8 +102,8 @@ TEST_CASE("Pages are taken from no block but one of the class whose list names i
   REQUIRE(warm.load() == 1);
   Child child([&] {
     warm = (std::uint64_t{0xff79ffff} << 32) + 1;  // its lower half names a free block
-    arena->trim();
-    return arena->reconcile(patience()).ok() && arena->check().empty();
+    arena->allocator().trim();
+    return arena->reconcile(patience()).ok() && arena->inspector().check().empty();
   });
   CHECK(child.succeeded());
 }
@@ -134,6 +134,6 @@ TEST_CASE("Blocks that refer to each other in a circle are not walked for ever")
   }
   one.reset();
   two.reset();
-  arena->participants().mark_dirty();
+  memory::request_recovery(arena->header());
   CHECK(arena->reconcile(patience()).ok());
 }

@@ -1,4 +1,7 @@
-// Forks that come at any moment of another thread, or in the middle of a call.
+// Forks: what a child inherits of the holds of its parent, and forks that come at any moment of another thread, or in
+// the middle of a call.
+#include <sys/syscall.h>
+
 #include <thread>
 #include <utility>
 #include <vector>
@@ -61,4 +64,142 @@ TEST_CASE("A child that is forked while memory is waited for has a block of its 
   queued.abandon();
   CHECK(waits.child_succeeded());
   CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("A lease inherited over fork keeps its bytes while the parent drops its own and fills the arena") {
+  auto arena = new_arena();
+  Lease lease = filled_lease(*arena, 2 * kMiB, 5);
+  Gate dropped;
+  Child child([&] {
+    dropped.wait();
+    return is_filled(lease, 5);
+  });
+  lease.reset();
+  overfill(*arena);
+  dropped.open();
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A grandchild's inherited lease keeps its bytes too") {
+  auto arena = new_arena();
+  Lease lease = filled_lease(*arena, kMiB, 6);
+  Gate dropped, gone;
+  Child child([&] {
+    Child grandchild([&] {
+      gone.open();
+      dropped.wait();
+      return is_filled(lease, 6);
+    });
+    gone.wait();
+    lease.reset();
+    return grandchild.succeeded();
+  });
+  lease.reset();
+  // Only when the child has dropped its own as well is the grandchild the last.
+  while (arena->inspector().holders().size() > 1) std::this_thread::yield();
+  overfill(*arena);
+  dropped.open();
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("What a child lets go of is still held by its parent") {
+  auto arena = new_arena();
+  Lease lease = filled_lease(*arena, kMiB, 4);
+  Child child([&] {
+    lease.reset();
+    return arena->holders().lease_count() == 0;
+  });
+  REQUIRE(child.succeeded());
+  overfill(*arena);
+  CHECK(is_filled(lease, 4));
+}
+
+TEST_CASE("A forked child's bytes are free when it exits") {
+  auto arena = new_arena();
+  Lease lease = new_lease(*arena, kMiB);
+  Child child([] { return true; });
+  REQUIRE(child.succeeded());
+  lease.reset();
+  CHECK(used_bytes(*arena) == kMiB);
+  CHECK(arena->participants().check(0));
+  REQUIRE(arena->reconcile(patience()).ok());
+  CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("A block being written at a fork stays the parent's") {
+  auto arena = new_arena();
+  OwnedBlock block = new_block(*arena);
+  Child child([&] {
+    block.abandon();
+    return true;
+  });
+  REQUIRE(child.succeeded());
+  CHECK(arena->blocks().is_current(block.ref()));
+  CHECK(used_bytes(*arena) == 4096);
+}
+
+TEST_CASE("A receive under way in another thread at a fork is not inherited") {
+  auto arena = new_arena();
+  OwnedBlock block = new_block(*arena);
+  const BlockRef ref = block.ref();
+  arena->holders().begin(ref, arena->identity().value());
+  block.publish();
+  Gate forked, go;
+  Child child([&] {
+    forked.open();
+    go.wait();
+    return true;
+  });
+  forked.wait();
+  arena->holders().drop(ref);
+  CHECK(used_bytes(*arena) == 0);
+  go.open();
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("A child without fork handlers releases nothing") {
+  if (kThreadSanitizer) {
+    WARN("ThreadSanitizer does not survive a clone that it does not see");
+    return;
+  }
+  auto arena = new_arena();
+  Lease lease = filled_lease(*arena, 5000, 8);
+  OwnedBlock block = new_block(*arena);
+  const long cloned = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (cloned == 0) {
+    lease.reset();
+    block.abandon();
+    syscall(SYS_exit_group, 0);
+  }
+  int status = -1;
+  REQUIRE(waitpid(static_cast<pid_t>(cloned), &status, 0) == cloned);
+  REQUIRE(status == 0);
+  CHECK(arena->blocks().is_current(block.ref()));
+  CHECK(used_bytes(*arena) == 8192 + 4096);
+  CHECK(arena->inspector().holders().size() == 1);
+  CHECK(is_filled(lease, 8));
+}
+
+TEST_CASE("A child without fork handlers that takes part later does so as itself") {
+  if (kThreadSanitizer) {
+    WARN("ThreadSanitizer does not survive a clone that it does not see");
+    return;
+  }
+  auto arena = new_arena();
+  Lease lease = new_lease(*arena, 5000);
+  const memory::Identity parent = arena->identity().value();
+  const long cloned = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (cloned == 0) {
+    auto me = arena->identity();
+    bool good = me.ok() && *me != parent;
+    Lease own = arena->hold_existing(lease.ref(), patience()).value();
+    lease.reset();  // inherited: it counts for nothing here, so `own` is not ended by it
+    good = good && arena->holders().lease_count() == 1;
+    own.reset();
+    syscall(SYS_exit_group, good && arena->holders().lease_count() == 0 ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(static_cast<pid_t>(cloned), &status, 0) == cloned);
+  CHECK(status == 0);
+  CHECK(used_bytes(*arena) == 8192);
 }

@@ -20,32 +20,6 @@ extern "C" __attribute__((visibility("default"), used)) const char* __tsan_defau
 
 namespace {
 
-// Writes over every free byte of the arena.
-void overfill(Arena& arena) {
-  std::vector<OwnedBlock> blocks;
-  for (std::uint64_t bytes = arena.max_bytes(); bytes >= 4096; bytes /= 2) {
-    while (true) {
-      auto block = arena.allocate(bytes, BlockKind::kArray, no_wait());
-      if (!block) break;
-      std::memset(block->data(), 0xee, bytes);
-      blocks.push_back(std::move(*block));
-    }
-  }
-}
-
-bool is_filled(const Lease& lease, int value) {
-  for (std::uint64_t i = 0; i < lease.bytes(); ++i) {
-    if (lease.data()[i] != static_cast<std::byte>(value)) return false;
-  }
-  return true;
-}
-
-Lease filled_lease(Arena& arena, std::uint64_t bytes, int value) {
-  Lease lease = new_lease(arena, bytes);
-  std::memset(lease.data(), value, bytes);
-  return lease;
-}
-
 // A block that only its list's owner keeps.
 Lease message_with(Arena& arena, const std::vector<BlockRef>& referred) {
   OwnedBlock message = new_block(arena, 4096);
@@ -126,146 +100,8 @@ TEST_CASE("Two processes hold one block, and either may go first") {
     arena->participants().check(0);
     REQUIRE(arena->reconcile(patience()).ok());
     CHECK(used_bytes(*arena) == 0);
-    CHECK(arena->check() == "");
+    CHECK(arena->inspector().check() == "");
   }
-}
-
-TEST_CASE("A lease inherited over fork keeps its bytes while the parent drops its own and fills the arena") {
-  auto arena = new_arena();
-  Lease lease = filled_lease(*arena, 2 * kMiB, 5);
-  Gate dropped;
-  Child child([&] {
-    dropped.wait();
-    return is_filled(lease, 5);
-  });
-  lease.reset();
-  overfill(*arena);
-  dropped.open();
-  CHECK(child.succeeded());
-}
-
-TEST_CASE("A grandchild's inherited lease keeps its bytes too") {
-  auto arena = new_arena();
-  Lease lease = filled_lease(*arena, kMiB, 6);
-  Gate dropped, gone;
-  Child child([&] {
-    Child grandchild([&] {
-      gone.open();
-      dropped.wait();
-      return is_filled(lease, 6);
-    });
-    gone.wait();
-    lease.reset();
-    return grandchild.succeeded();
-  });
-  lease.reset();
-  // Only when the child has dropped its own as well is the grandchild the last.
-  while (arena->inspector().holders().size() > 1) std::this_thread::yield();
-  overfill(*arena);
-  dropped.open();
-  CHECK(child.succeeded());
-}
-
-TEST_CASE("What a child lets go of is still held by its parent") {
-  auto arena = new_arena();
-  Lease lease = filled_lease(*arena, kMiB, 4);
-  Child child([&] {
-    lease.reset();
-    return arena->holders().lease_count() == 0;
-  });
-  REQUIRE(child.succeeded());
-  overfill(*arena);
-  CHECK(is_filled(lease, 4));
-}
-
-TEST_CASE("A forked child's bytes are free when it exits") {
-  auto arena = new_arena();
-  Lease lease = new_lease(*arena, kMiB);
-  Child child([] { return true; });
-  REQUIRE(child.succeeded());
-  lease.reset();
-  CHECK(used_bytes(*arena) == kMiB);
-  CHECK(arena->participants().check(0));
-  REQUIRE(arena->reconcile(patience()).ok());
-  CHECK(used_bytes(*arena) == 0);
-}
-
-TEST_CASE("A block being written at a fork stays the parent's") {
-  auto arena = new_arena();
-  OwnedBlock block = new_block(*arena);
-  Child child([&] {
-    block.abandon();
-    return true;
-  });
-  REQUIRE(child.succeeded());
-  CHECK(arena->blocks().is_current(block.ref()));
-  CHECK(used_bytes(*arena) == 4096);
-}
-
-TEST_CASE("A receive under way in another thread at a fork is not inherited") {
-  auto arena = new_arena();
-  OwnedBlock block = new_block(*arena);
-  const BlockRef ref = block.ref();
-  arena->holders().begin(ref, arena->identity().value());
-  block.publish();
-  Gate forked, go;
-  Child child([&] {
-    forked.open();
-    go.wait();
-    return true;
-  });
-  forked.wait();
-  arena->holders().drop(ref);
-  CHECK(used_bytes(*arena) == 0);
-  go.open();
-  CHECK(child.succeeded());
-}
-
-TEST_CASE("A child without fork handlers releases nothing") {
-  if (kThreadSanitizer) {
-    WARN("ThreadSanitizer does not survive a clone that it does not see");
-    return;
-  }
-  auto arena = new_arena();
-  Lease lease = filled_lease(*arena, 5000, 8);
-  OwnedBlock block = new_block(*arena);
-  const long cloned = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
-  if (cloned == 0) {
-    lease.reset();
-    block.abandon();
-    syscall(SYS_exit_group, 0);
-  }
-  int status = -1;
-  REQUIRE(waitpid(static_cast<pid_t>(cloned), &status, 0) == cloned);
-  REQUIRE(status == 0);
-  CHECK(arena->blocks().is_current(block.ref()));
-  CHECK(used_bytes(*arena) == 8192 + 4096);
-  CHECK(arena->inspector().holders().size() == 1);
-  CHECK(is_filled(lease, 8));
-}
-
-TEST_CASE("A child without fork handlers that takes part later does so as itself") {
-  if (kThreadSanitizer) {
-    WARN("ThreadSanitizer does not survive a clone that it does not see");
-    return;
-  }
-  auto arena = new_arena();
-  Lease lease = new_lease(*arena, 5000);
-  const memory::Identity parent = arena->identity().value();
-  const long cloned = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
-  if (cloned == 0) {
-    auto me = arena->identity();
-    bool good = me.ok() && *me != parent;
-    Lease own = arena->hold_existing(lease.ref(), patience()).value();
-    lease.reset();  // inherited: it counts for nothing here, so `own` is not ended by it
-    good = good && arena->holders().lease_count() == 1;
-    own.reset();
-    syscall(SYS_exit_group, good && arena->holders().lease_count() == 0 ? 0 : 1);
-  }
-  int status = -1;
-  REQUIRE(waitpid(static_cast<pid_t>(cloned), &status, 0) == cloned);
-  CHECK(status == 0);
-  CHECK(used_bytes(*arena) == 8192);
 }
 
 TEST_CASE("A block received again while an earlier view lives stays held when that view goes") {
@@ -275,7 +111,7 @@ TEST_CASE("A block received again while an earlier view lives stays held when th
   const BlockRef ref = view.ref();
   view.reset();
   CHECK(arena->blocks().is_current(ref));
-  const Lease again = arena->adopt_hold(ref).value();
+  const Lease again = adopt_hold(*arena, ref).value();
   CHECK(used_bytes(*arena) == 4096);
 }
 
@@ -310,7 +146,7 @@ TEST_CASE("Letting go while another process has the arena lock does not block, a
   CHECK(used_bytes(*arena) == 0);
   end.open();
   CHECK(child.succeeded());
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("What is let go while the owner of the arena lock dies is collected by recovery") {
@@ -329,7 +165,7 @@ TEST_CASE("What is let go while the owner of the arena lock dies is collected by
   child.kill_and_wait();
   const OwnedBlock block = new_block(*arena);
   CHECK(used_bytes(*arena) == 4096);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("More frees than the deferred-free list takes are all done") {
@@ -347,12 +183,12 @@ TEST_CASE("More frees than the deferred-free list takes are all done") {
   });
   locked.wait();
   leases.clear();
-  CHECK(arena->participants().is_dirty());  // the list overflowed: the next to lock looks at everything
+  CHECK(memory::needs_recovery(arena->header()));  // the list overflowed: the next to lock looks at everything
   go.open();
   REQUIRE(child.succeeded());
   new_block(*arena).abandon();
   CHECK(used_bytes(*arena) == 0);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("Blocks that a message refers to live as long as it does") {
@@ -365,10 +201,10 @@ TEST_CASE("Blocks that a message refers to live as long as it does") {
   CHECK(arena->blocks().is_current(one));
   CHECK(arena->blocks().is_current(two));
   CHECK(arena->blocks().referred_to_by(message.ref()).size() == 2);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
   message.reset();
   CHECK(used_bytes(*arena) == 0);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A block referred to twice in one message is free when the message is") {
@@ -376,7 +212,7 @@ TEST_CASE("A block referred to twice in one message is free when the message is"
   Lease array = new_lease(*arena);
   Lease message = message_with(*arena, {array.ref(), array.ref()});
   array.reset();
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
   message.reset();
   CHECK(used_bytes(*arena) == 0);
 }
@@ -396,10 +232,10 @@ TEST_CASE("A chain of references is freed to its end") {
   auto arena = new_arena();
   Lease last = new_lease(*arena);
   for (int i = 0; i < 500; ++i) last = message_with(*arena, {last.ref()});
-  CHECK(arena->stats().blocks == 501);
+  CHECK(arena->inspector().stats().blocks == 501);
   last.reset();
-  CHECK(arena->stats().blocks == 0);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().stats().blocks == 0);
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A block still held when its message goes is kept by the holder") {
@@ -459,7 +295,7 @@ TEST_CASE("Threads allocate, hold, hand over and let go while others fork") {
   arena->participants().check(0);
   REQUIRE(arena->reconcile(patience()).ok());
   CHECK(used_bytes(*arena) == 0);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("The table of holds finds, grows and closes gaps like a map") {

@@ -23,7 +23,7 @@ TEST_CASE("A trim ends when more bytes are said to be there than can be") {
   for (const std::uint64_t value : {kMinusOne, kMinusOne - 4000, kMinusOne << 12}) {
     arena->header().committed_bytes = value;
     Child child([&] {
-      arena->trim();
+      arena->allocator().trim();
       return true;
     });
     CHECK(child.succeeded());
@@ -38,13 +38,13 @@ TEST_CASE("Looking into an arena whose marks are damaged commits nothing") {
     class_of(*arena, k).high = kMinusOne;
     class_of(*arena, k).table_committed = kMinusOne;
   }
-  CHECK(arena->stats().blocks == 1);
+  CHECK(arena->inspector().stats().blocks == 1);
   CHECK(arena->inspector().holders().size() == 1);
-  CHECK_FALSE(arena->check().empty());
+  CHECK_FALSE(arena->inspector().check().empty());
   CHECK(file_pages_bytes(*arena) < before + kMiB);
-  arena->participants().mark_dirty();
+  memory::request_recovery(arena->header());
   REQUIRE(arena->reconcile(patience()).ok());
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("Counts that cannot be are counted anew before a block is refused") {
@@ -96,7 +96,7 @@ TEST_CASE("Pages are punched out of no other block, whatever the entry says mean
   REQUIRE(neighbour.ref().id == BlockId::make(13, 1));
   const Flips flips(victim.committed, {8192, 16384, kMinusOne});
   for (int i = 0; i < 2000; ++i) {
-    arena->trim();
+    arena->allocator().trim();
     auto block = arena->allocate(5000, BlockKind::kMessage, no_wait());
   }
   CHECK(neighbour.data()[4999] == std::byte{7});
@@ -111,7 +111,7 @@ TEST_CASE("Free lists that are emptied and filled by somebody else are no way ou
     const Flips cold(state.cold, {0, kMinusOne, 1, std::uint64_t{13} << 32});
     for (int i = 0; i < 2000; ++i) {
       arena->allocate(5000, BlockKind::kMessage, no_wait()).ok();
-      arena->trim();
+      arena->allocator().trim();
     }
     return true;
   });
@@ -134,8 +134,8 @@ TEST_CASE("A list of references that changes while it is read leads nowhere") {
       for (const BlockRef& ref : arena->blocks().referred_to_by(reader.ref())) {
         if (!arena->blocks().geometry().contains(ref.id)) return false;
       }
-      if (i % 100 == 0) static_cast<void>(arena->check());
-      if (i % 100 == 0) arena->participants().mark_dirty();
+      if (i % 100 == 0) static_cast<void>(arena->inspector().check());
+      if (i % 100 == 0) memory::request_recovery(arena->header());
       if (i % 100 == 0) arena->reconcile(patience()).ok();
     }
     return true;

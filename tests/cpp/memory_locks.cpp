@@ -90,14 +90,14 @@ TEST_CASE("The lock of a killed owner goes to the next at once, and what it left
   Child owner(owner_of(*arena, guarded.lock, taken));
   REQUIRE(taken.wait() == 1);
   owner.kill_and_wait();
-  const std::uint64_t reconciles = arena->stats().reconciles;
+  const std::uint64_t reconciles = arena->inspector().stats().reconciles;
   CountedWaits waits;
   REQUIRE(arena->lock(guarded.lock, waits.until(Deadline::immediate())).ok());
   CHECK(waits.blocks == 0);
-  CHECK(arena->stats().reconciles > reconciles);
-  CHECK(arena->stats().participants == 1);
+  CHECK(arena->inspector().stats().reconciles > reconciles);
+  CHECK(arena->inspector().stats().participants == 1);
   arena->unlock(guarded.lock);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A waiter that sleeps when the owner is killed gets the lock") {
@@ -124,7 +124,7 @@ TEST_CASE("The arena lock of a killed owner is taken over by an allocation") {
   REQUIRE(taken.wait() == 1);
   owner.kill_and_wait();
   CHECK(arena->allocate(4096, BlockKind::kMessage, no_wait()).ok());
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("The lock of a killed recovery is taken over by the next recovery") {
@@ -133,9 +133,9 @@ TEST_CASE("The lock of a killed recovery is taken over by the next recovery") {
   Child owner(owner_of(*arena, arena->header().reconcile_lock, taken));
   REQUIRE(taken.wait() == 1);
   owner.kill_and_wait();
-  arena->participants().mark_dirty();
+  memory::request_recovery(arena->header());
   CHECK(arena->reconcile(patience()).ok());
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A stopped owner is not dead: its lock is waited for, and the error names it") {
@@ -151,7 +151,7 @@ TEST_CASE("A stopped owner is not dead: its lock is waited for, and the error na
   REQUIRE_FALSE(locked.ok());
   CHECK(locked.code() == Code::kTimeout);
   CHECK(locked.error().message.find(std::to_string(owner.pid())) != std::string::npos);
-  CHECK_FALSE(arena->participants().is_dirty());
+  CHECK_FALSE(memory::needs_recovery(arena->header()));
 }
 
 TEST_CASE("Recovery behind a stopped owner gives up in time and frees nothing that a channel may keep") {
@@ -166,10 +166,10 @@ TEST_CASE("Recovery behind a stopped owner gives up in time and frees nothing th
   REQUIRE(taken.wait() == 1);
   owner.signal(SIGSTOP);
   owner.wait_until_stopped();
-  arena->participants().mark_dirty();
+  memory::request_recovery(arena->header());
   CHECK(arena->reconcile(patience(50)).code() == Code::kTimeout);
   CHECK(arena->blocks().is_current(queued));
-  CHECK(arena->participants().is_dirty());
+  CHECK(memory::needs_recovery(arena->header()));
   owner.kill_and_wait();
   REQUIRE(arena->reconcile(patience()).ok());
   CHECK(arena->blocks().is_current(queued));
@@ -187,7 +187,7 @@ TEST_CASE("A lock word that no owner wrote is replaced") {
     REQUIRE(arena->lock(guarded.lock, no_wait()).ok());
     arena->unlock(guarded.lock);
     CHECK(guarded.lock == 0);
-    CHECK_FALSE(arena->participants().is_dirty());
+    CHECK_FALSE(memory::needs_recovery(arena->header()));
   }
 }
 
@@ -196,7 +196,7 @@ TEST_CASE("Damaged words of the arena's own locks are replaced") {
   arena->header().arena_lock = 0xdeadbeef;
   arena->header().reconcile_lock = 0xfeedface;
   CHECK(arena->allocate(4096, BlockKind::kMessage, no_wait()).ok());
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("An interrupt ends the wait for a lock") {

@@ -28,17 +28,17 @@ class Model {
       case 5: send(); break;
       case 6: receive(); break;
       case 7: inherit_and_kill(); break;
-      case 8: arena_->trim(); break;
-      default: arena_->participants().mark_dirty(); REQUIRE(arena_->reconcile(patience()).ok());
+      case 8: arena_->allocator().trim(); break;
+      default: memory::request_recovery(arena_->header()); REQUIRE(arena_->reconcile(patience()).ok());
     }
   }
 
   void compare() {
-    REQUIRE(arena_->check() == "");
+    REQUIRE(arena_->inspector().check() == "");
     std::set<std::uint64_t> kept{memory::pack(channel_.ref())};
     for (const Held& held : held_) keep(memory::pack(held.lease.ref()), kept);
     for (const std::uint64_t block : queued_) keep(block, kept);
-    REQUIRE(arena_->stats().blocks == kept.size());
+    REQUIRE(arena_->inspector().stats().blocks == kept.size());
     for (const std::uint64_t block : kept) REQUIRE(arena_->blocks().is_current(memory::unpack(block)));
     for (const Held& held : held_) REQUIRE(std::to_integer<int>(held.lease.data()[0]) == held.mark);
     REQUIRE(arena_->holders().lease_count() == held_.size() + 1);
@@ -107,7 +107,7 @@ class Model {
     if (random_() % 2 == 0) {
       arena_->holders().drop(ref);
     } else {
-      held_.push_back({arena_->adopt_hold(ref).value(), marks_[name]});
+      held_.push_back({adopt_hold(*arena_, ref).value(), marks_[name]});
     }
   }
   // A child with all of our holds does something of its own and is killed.
@@ -168,7 +168,7 @@ bool work(Arena& arena, const Lease& channel, Progress& progress, std::uint64_t 
     if (random() % 4 != 0) {
       const BlockRef ref = window.get(arena);
       if (ref.id.value != 0) {
-        auto lease = arena.adopt_hold(ref);
+        auto lease = adopt_hold(arena, ref);
         if (lease) held.push_back(std::move(*lease));
       }
     }
@@ -176,7 +176,7 @@ bool work(Arena& arena, const Lease& channel, Progress& progress, std::uint64_t 
       if (!is_whole(lease)) progress.damaged.fetch_add(1);
     }
     while (held.size() > random() % 8) held.erase(held.begin() + static_cast<std::ptrdiff_t>(random() % held.size()));
-    if (random() % 50 == 0) arena.trim();
+    if (random() % 50 == 0) arena.allocator().trim();
     progress.rounds.fetch_add(1);
   }
 }
@@ -226,6 +226,6 @@ TEST_CASE("Workers killed at random lose nothing, damage nothing and stop nobody
   REQUIRE(arena->reconcile(patience()).ok());
   Window& window = Window::of(*arena, channel.ref());
   while (window.queued() != 0) arena->holders().drop(window.get(*arena));
-  CHECK(arena->check() == "");
-  CHECK(arena->stats().blocks == 2);
+  CHECK(arena->inspector().check() == "");
+  CHECK(arena->inspector().stats().blocks == 2);
 }

@@ -27,7 +27,7 @@ TEST_CASE("No two blocks share a page, and what is counted is whole pages") {
     CHECK(arena->blocks().room_of(one.ref().id) >= bytes);
     CHECK(used_bytes(*arena) == before + 2 * arena->blocks().room_of(one.ref().id));
   }
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("With large pages the budget bounds what the file has, and a trim gives all of it back") {
@@ -41,17 +41,17 @@ TEST_CASE("With large pages the budget bounds what the file has, and a trim give
   }
   CHECK(blocks.size() == 16 * kMiB / kPage);
   blocks.clear();
-  CHECK(arena->trim() == 16 * kMiB);
+  CHECK(arena->allocator().trim() == 16 * kMiB);
   CHECK(file_pages_bytes(*arena) <= before + kMiB);  // and tables
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("Part of a free block that is given back is whole pages") {
   auto arena = arena_with_pages(kPage);
   new_block(*arena, 10 * kMiB).abandon();
   const OwnedBlock other = new_block(*arena, 6 * kMiB + 1);
-  CHECK(arena->stats().committed_bytes == 16 * kMiB);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().stats().committed_bytes == 16 * kMiB);
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("Pages that an arena does not work with are refused with their size") {

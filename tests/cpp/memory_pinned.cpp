@@ -39,16 +39,17 @@ TEST_CASE("While a process pins the arena, nobody gives pages back") {
   REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
   CHECK(arena->participants().is_pinned());
   CHECK(arena->participants().is_pinned_here());
-  CHECK(arena->trim() == 0);
+  CHECK(arena->allocator().trim() == 0);
   CHECK(Child([&] {
-          return arena->participants().is_pinned() && !arena->participants().is_pinned_here() && arena->trim() == 0;
+          return arena->participants().is_pinned() && !arena->participants().is_pinned_here() &&
+                 arena->allocator().trim() == 0;
         }).succeeded());
   CHECK(file_pages_bytes(*arena) >= pages);
 
   REQUIRE(arena->allocator().set_pinned(false, patience()).ok());
   CHECK_FALSE(arena->participants().is_pinned());
-  CHECK(arena->trim() == 3 * kMiB);
-  CHECK(arena->check() == "");
+  CHECK(arena->allocator().trim() == 3 * kMiB);
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("Another process's pin holds until it unpins") {
@@ -57,10 +58,10 @@ TEST_CASE("Another process's pin holds until it unpins") {
   Pinner other(*arena);
   CHECK(arena->participants().is_pinned());
   CHECK_FALSE(arena->participants().is_pinned_here());
-  CHECK(arena->trim() == 0);
+  CHECK(arena->allocator().trim() == 0);
   other.told.open(1);
   REQUIRE(other.child.succeeded());
-  CHECK(arena->trim() == kMiB);
+  CHECK(arena->allocator().trim() == kMiB);
 }
 
 TEST_CASE("The pin of a process that died ends with the next look at who lives") {
@@ -74,9 +75,9 @@ TEST_CASE("The pin of a process that died ends with the next look at who lives")
       REQUIRE(other.child.succeeded());
     }
   }
-  CHECK(arena->trim() == kMiB);
+  CHECK(arena->allocator().trim() == kMiB);
   CHECK_FALSE(arena->participants().is_pinned());
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("Whoever gets the slot of a process that had pinned does not pin") {
@@ -112,7 +113,7 @@ TEST_CASE("A block whose writer died keeps its pages while the arena is pinned")
   CHECK(data[5000] == std::byte{77});
   CHECK(arena->blocks().entry(ref.id)->committed.load() == kMiB);
   CHECK(used_bytes(*arena) == 0);
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
   const OwnedBlock again = new_block(*arena, kMiB);
   CHECK(again.ref().id == ref.id);
   CHECK_FALSE(again.cold());

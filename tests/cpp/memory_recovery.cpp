@@ -1,11 +1,8 @@
-// Crash states built by hand, slots of the dead, and what recovery may not touch.
-#include <sys/resource.h>
-
+// Crash states built by hand, and what recovery may not touch.
 #include <thread>
 #include <vector>
 
-#include "support/arenas.h"
-#include "support/catch2.h"
+#include "support/crash_states.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -13,48 +10,11 @@ using memory::Identity;
 
 namespace {
 
-// A participant that was killed: its slot is not swept yet.
-Identity dead_identity(Arena& arena) {
-  Gate attached;
-  Child child([&] {
-    attached.open(arena.current_identity());
-    pause();
-    return true;
-  });
-  return static_cast<Identity>(attached.wait());
-}
-
-void recover(Arena& arena) {
-  arena.participants().check(0);
-  arena.participants().mark_dirty();
-  REQUIRE(arena.reconcile(patience()).ok());
-  REQUIRE(arena.check() == "");
-}
-
-std::uint64_t holder_bit(Identity who) {
-  return std::uint64_t{1} << (memory::slot_of(who) % 64);
-}
-
 // The block as its writer left it when it was killed.
 BlockRef left_in_writing(Arena& arena, Identity writer, std::uint64_t bytes = 4096) {
   OwnedBlock block = new_block(arena, bytes);
   arena.blocks().entry(block.ref().id)->word = memory::block_word(BlockState::kWriting, writer, block.ref().generation);
   return block.ref();
-}
-
-// The same with the block live and nobody keeping it.
-BlockRef left_live(Arena& arena) {
-  OwnedBlock block = new_block(arena);
-  block.publish();
-  return block.ref();
-}
-
-bool raise_descriptor_limit(rlim_t count) {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_max < count) return false;
-  limit.rlim_cur = std::max(limit.rlim_cur, count);
-  return setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
 }  // namespace
@@ -64,10 +24,10 @@ TEST_CASE("Recovery of an arena in order changes nothing") {
   const Lease lease = new_lease(*arena, 5000);
   const OwnedBlock block = new_block(*arena, 9000);
   new_block(*arena, 70'000).abandon();
-  const memory::ArenaStats before = arena->stats();
+  const memory::ArenaStats before = arena->inspector().stats();
   for (int i = 0; i < 3; ++i) {
     recover(*arena);
-    const memory::ArenaStats after = arena->stats();
+    const memory::ArenaStats after = arena->inspector().stats();
     CHECK(after.committed_bytes == before.committed_bytes);
     CHECK(after.used_bytes == before.used_bytes);
     CHECK(after.held_bytes == before.held_bytes);
@@ -111,7 +71,7 @@ TEST_CASE("A block killed between its count and its pages gives back what it has
   // As if only a part had been allocated when its writer was killed.
   REQUIRE(release_pages(arena->fd(), arena->blocks().geometry().data_offset(ref.id) + kMiB / 2, kMiB / 2));
   recover(*arena);
-  CHECK(arena->stats().committed_bytes == 0);
+  CHECK(arena->inspector().stats().committed_bytes == 0);
   CHECK(file_pages_bytes(*arena) < before + kMiB / 2);
   CHECK(new_block(*arena, kMiB).cold());
 }
@@ -232,7 +192,7 @@ TEST_CASE("A free list that goes in a circle gives each block once") {
     blocks.push_back(new_block(*arena));
     for (std::size_t j = 0; j + 1 < blocks.size(); ++j) CHECK_FALSE(blocks[j].ref().id == blocks.back().ref().id);
   }
-  CHECK(arena->check() == "");
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A sender that dies while recovery walks its channel has sent its message") {
@@ -261,7 +221,7 @@ TEST_CASE("A sender that dies while recovery walks its channel has sent its mess
         static_cast<void>(sender->was_killed());
       },
       nullptr);
-  arena->participants().mark_dirty();
+  memory::request_recovery(arena->header());
   REQUIRE(arena->reconcile(patience()).ok());
   Window::walk_windows();
   CHECK(arena->blocks().is_current(ref));
@@ -274,7 +234,7 @@ TEST_CASE("Without a walker recovery gives nothing up and says so") {
   const Lease channel = Window::create(*arena);
   const BlockRef ref = left_live(*arena);
   memory::ReconcilePass::set_channel_walker(nullptr, nullptr);
-  arena->participants().mark_dirty();
+  memory::request_recovery(arena->header());
   CHECK(arena->reconcile(patience()).code() == Code::kInvalid);
   CHECK(arena->blocks().is_current(ref));
   Window::walk_windows();
@@ -295,7 +255,7 @@ TEST_CASE("Recovery while threads hold and let go leaves the counts right") {
     });
   }
   for (int i = 0; i < 200; ++i) {
-    arena->participants().mark_dirty();
+    memory::request_recovery(arena->header());
     REQUIRE(arena->reconcile(patience()).ok());
   }
   stop = true;
@@ -303,96 +263,7 @@ TEST_CASE("Recovery while threads hold and let go leaves the counts right") {
   REQUIRE(arena->allocate(1, BlockKind::kMessage, patience()).ok());
   CHECK(arena->pool().held_bytes() == 0);
   CHECK(used_bytes(*arena) == 0);
-  CHECK(arena->check() == "");
-}
-
-TEST_CASE("The slot of a killed process is swept and used again") {
-  auto arena = new_arena();
-  const Identity dead = dead_identity(*arena);
-  CHECK_FALSE(arena->participants().is_alive(dead));
-  recover(*arena);
-  const memory::ReservedSlot slot = arena->reconciler().reserve_slot().value();
-  CHECK(memory::slot_of(slot.identity) == memory::slot_of(dead));
-  CHECK_FALSE(slot.identity == dead);
-  CHECK(arena->participants().is_alive(slot.identity));
-  CHECK_FALSE(arena->participants().is_alive(dead));
-}
-
-TEST_CASE("A process that has detached is told from one that was killed") {
-  auto arena = new_arena();
-  Gate gone, end;
-  Child child([&] {
-    arena->participants().detach();
-    gone.open(arena->current_identity());
-    end.wait();
-    return true;
-  });
-  const auto identity = static_cast<Identity>(gone.wait());
-  CHECK(arena->participants().is_status(memory::slot_of(identity), memory::ParticipantStatus::kDetached));
-  CHECK(arena->participants().is_alive(identity));  // what it holds ends with it
-  end.open();
-  CHECK(child.succeeded());
-}
-
-TEST_CASE("With every slot taken by the living there is an error, and the dead make room") {
-  Child child([] {
-    if (!raise_descriptor_limit(1200)) return true;  // too few descriptors to try it here
-    auto arena = new_arena();
-    std::vector<memory::ReservedSlot> slots;
-    for (std::uint32_t i = 1; i < memory::kMaxParticipants; ++i) {
-      auto slot = arena->reconciler().reserve_slot();
-      if (!slot) return false;
-      slots.push_back(std::move(*slot));
-    }
-    auto full = arena->reconciler().reserve_slot();
-    if (full || full.code() != Code::kUnavailable) return false;
-    if (full.error().message.find("1024") == std::string::npos) return false;
-    // One of them dies holding a block: whoever gets its slot holds nothing.
-    Lease lease = new_lease(*arena);
-    const std::uint32_t slot = memory::slot_of(slots[500].identity);
-    arena->blocks().entry(lease.ref().id)->holders.add(slot);
-    slots[500].lock.reset();
-    auto again = arena->reconciler().reserve_slot();
-    if (!again || memory::slot_of(again->identity) != slot) return false;
-    if (arena->inspector().holders().size() != 1) return false;
-    lease.reset();
-    return used_bytes(*arena) == 0 && arena->check() == "";
-  });
-  CHECK(child.succeeded());
-}
-
-TEST_CASE("A fork when all slots are left by the dead protects what the child inherits") {
-  Child child([] {
-    if (!raise_descriptor_limit(1200)) return true;  // too few descriptors to try it here
-    auto arena = new_arena();
-    {
-      std::vector<memory::ReservedSlot> slots;
-      for (std::uint32_t i = 1; i < memory::kMaxParticipants; ++i)
-        slots.push_back(arena->reconciler().reserve_slot().value());
-    }
-    Lease lease = new_lease(*arena);
-    Child grandchild(
-        [&] { return arena->current_identity() != memory::kNobody && arena->holders().lease_count() == 1; });
-    return grandchild.succeeded();
-  });
-  CHECK(child.succeeded());
-}
-
-TEST_CASE("A slot taken over from the dead holds nothing before it was swept") {
-  auto arena = new_arena();
-  const Identity dead = dead_identity(*arena);
-  const BlockRef ref = left_live(*arena);
-  arena->blocks().entry(ref.id)->holders.words[memory::slot_of(dead) / 64] = holder_bit(dead);
-  // As the newcomer leaves it between taking the slot and the sweep.
-  memory::Participant& slot = arena->participants().slot(memory::slot_of(dead));
-  slot.generation = memory::generation_of(dead) + 1;
-  slot.status = static_cast<std::uint32_t>(memory::ParticipantStatus::kStale);
-  const UniqueFd lock = reopen(arena->fd()).value();
-  REQUIRE(try_lock_byte(lock.get(), memory::slot_of(dead)).value());
-  recover(*arena);
-  CHECK_FALSE(arena->blocks().is_current(ref));
-  CHECK(slot.status == static_cast<std::uint32_t>(memory::ParticipantStatus::kAttached));
-  CHECK(arena->participants().is_alive(memory::make_identity(memory::slot_of(dead), memory::generation_of(dead) + 1)));
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A block whose entry lies across two pages, the second untouched, outlives a reconcile") {
@@ -403,7 +274,7 @@ TEST_CASE("A block whose entry lies across two pages, the second untouched, outl
   while (blocks.size() <= kAcross) blocks.push_back(new_block(*arena));
   const BlockRef across = blocks.back().ref();
   REQUIRE(across.id.index() == kAcross);
-  arena->participants().mark_dirty();
+  memory::request_recovery(arena->header());
   arena->reconcile({}).value();
   CHECK(arena->blocks().is_current(across));
   CHECK(new_block(*arena).ref().id.index() == kAcross + 1);

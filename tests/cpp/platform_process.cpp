@@ -46,10 +46,10 @@ TEST_CASE("A fork runs the handlers on both sides") {
   CHECK(g_calls == 6);
 }
 
-TEST_CASE("A fork leaves the child with every leaf mutex free, whichever thread had it") {
+TEST_CASE("A fork leaves the child with every fork-safe mutex free, whichever thread had it") {
   static ForkHandlers none;
   add_fork_handlers(none);
-  LeafMutex mutex;
+  ForkSafeMutex mutex;
   std::atomic<bool> stop{false};
   std::thread busy([&] {
     while (!stop) {

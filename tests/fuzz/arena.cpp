@@ -117,10 +117,10 @@ class Scene {
     }
     if (wanted(9)) attach();
     if (wanted(10)) blocks();
-    if (wanted(11)) arena_->trim();
+    if (wanted(11)) arena_->allocator().trim();
     if (wanted(12)) inspect();
     if (wanted(13)) {
-      arena_->participants().mark_dirty();
+      memory::request_recovery(arena_->header());
       arena_->reconcile(no_wait()).ok();
     }
     if (wanted(14)) {
@@ -261,7 +261,7 @@ class Scene {
     platform::UniqueFd fd(dup(arena_->fd()));
     auto attached = Arena::attach(std::move(fd));
     if (!attached || *attached == arena_) return;
-    (*attached)->stats();
+    (*attached)->inspector().stats();
     Channel::open(*attached, keeps_channel_.ref(), no_wait()).ok();
   }
   void blocks() {
@@ -276,10 +276,10 @@ class Scene {
     if (again) within(again->ref().id, {again->data(), again->bytes()});
   }
   void inspect() {
-    arena_->stats();
+    arena_->inspector().stats();
     arena_->inspector().holders();
     arena_->inspector().describe_holders(4);
-    arena_->check();
+    arena_->inspector().check();
     arena_->pool().free_bytes();
     arena_->participants().is_alive(living_.identity);
   }

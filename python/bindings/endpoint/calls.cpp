@@ -10,7 +10,7 @@ constinit thread_local std::uint32_t t_calls = 0;
 
 namespace {
 
-platform::LeafMutex list_mutex;  // whole in children
+platform::ForkSafeMutex list_mutex;  // whole in children
 Calls* first = nullptr;
 
 }  // namespace

@@ -28,7 +28,7 @@ std::shared_ptr<Arena> create(std::uint64_t max_bytes, std::uint64_t prefault, b
 
 py::dict stats(Arena& arena) {
   notice_deaths(arena, 0);
-  const memory::ArenaStats stats = arena.stats();
+  const memory::ArenaStats stats = arena.inspector().stats();
   return py::dict("max_bytes"_a = stats.max_bytes, "committed_bytes"_a = stats.committed_bytes,
                   "used_bytes"_a = stats.used_bytes, "held_bytes"_a = stats.held_bytes, "blocks"_a = stats.blocks,
                   "participants"_a = stats.participants, "reconciles"_a = stats.reconciles);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "memory/arena.h"
 #include "memory/reconcile_pass.h"
@@ -48,8 +49,41 @@ inline Lease new_lease(Arena& arena, std::uint64_t bytes = 4096) {
   return arena.hold_new(new_block(arena, bytes, BlockKind::kArray)).value();
 }
 
+// Writes over every free byte of the arena.
+inline void overfill(Arena& arena) {
+  std::vector<OwnedBlock> blocks;
+  for (std::uint64_t bytes = arena.pool().max_bytes(); bytes >= 4096; bytes /= 2) {
+    while (true) {
+      auto block = arena.allocate(bytes, BlockKind::kArray, no_wait());
+      if (!block) break;
+      std::memset(block->data(), 0xee, bytes);
+      blocks.push_back(std::move(*block));
+    }
+  }
+}
+
+inline bool is_filled(const Lease& lease, int value) {
+  for (std::uint64_t i = 0; i < lease.bytes(); ++i) {
+    if (lease.data()[i] != static_cast<std::byte>(value)) return false;
+  }
+  return true;
+}
+
+inline Lease filled_lease(Arena& arena, std::uint64_t bytes, int value) {
+  Lease lease = new_lease(arena, bytes);
+  std::memset(lease.data(), value, bytes);
+  return lease;
+}
+
+// The lease of a hold that was begun.
+inline Result<Lease> adopt_hold(Arena& arena, BlockRef ref) {
+  auto lease = arena.share_hold(ref);
+  arena.holders().drop(ref);
+  return lease;
+}
+
 inline std::uint64_t used_bytes(Arena& arena) {
-  return arena.stats().used_bytes;
+  return arena.inspector().stats().used_bytes;
 }
 // Bytes that the system has allocated for the arena's file.
 inline std::uint64_t file_pages_bytes(const Arena& arena) {

@@ -24,7 +24,7 @@ class Check {
   explicit Check(Arena& arena) : arena_(arena) {}
 
   std::string run() {
-    std::string wrong = arena_.check();
+    std::string wrong = arena_.inspector().check();
     for_each_live([&](BlockRef ref, const BlockEntry& entry) {
       if (!wrong.empty() || kind_of(entry) != BlockKind::kChannel || !is_held(entry)) return;
       kept_.insert(memory::pack(ref));
@@ -34,7 +34,7 @@ class Check {
     });
     // Letters and dropped channels wait for somebody who has the arena's lock.
     const memory::ArenaHeader& header = arena_.header();
-    if (load_acquire(header.garbage) != 0 || load_acquire(header.deferred_hint) != 0) return wrong;
+    if (load_acquire(header.abandoned_channels) != 0 || load_acquire(header.deferred_hint) != 0) return wrong;
     for_each_live([&](BlockRef ref, const BlockEntry& entry) {
       const bool kept = is_held(entry) || load_acquire(entry.refcount) != 0 || kept_.count(memory::pack(ref)) != 0;
       if (wrong.empty() && !kept) wrong = "nobody keeps block " + std::to_string(memory::pack(ref));
