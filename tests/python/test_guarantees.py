@@ -1,4 +1,4 @@
-"""Every test that docs/guarantees.md names is there, and every row names some."""
+"""Every test that docs/guarantees.md names is there, every row names some, and docs/recovery.md names what is there."""
 
 from __future__ import annotations
 
@@ -31,3 +31,14 @@ def test_what_shows_a_promise_is_there(row: list[str]) -> None:
         else:
             text = (ROOT / "tests/python" / module).read_text()
             assert re.search(rf"^(async def|def|class) {function}\b", text, re.MULTILINE), part
+
+
+def test_the_functions_that_the_page_of_recovery_names_are_there() -> None:
+    sources = "".join(
+        path.read_text() for layer in ("memory", "channel") for path in sorted((ROOT / "src" / layer).glob("*.[hc]*"))
+    )
+    named = re.findall(r"`(\w+)::((?!k[A-Z])[a-z]\w*)`", (ROOT / "docs/recovery.md").read_text())
+    assert len(named) > 30
+    for owner, function in named:
+        assert re.search(rf"(class|struct) {owner}\b", sources), owner
+        assert re.search(rf"\b{function}\(", sources), f"{owner}::{function}"
