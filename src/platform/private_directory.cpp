@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,8 +37,7 @@ Status check_private(int fd, const std::string& what) {
 
 Status write_all(int fd, std::uint64_t offset, const void* data, std::uint64_t bytes) {
   const auto* from = static_cast<const std::byte*>(data);
-  rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < offset + bytes) {  // past it comes SIGXFSZ
+  if (largest_file_bytes() < offset + bytes) {  // past it comes SIGXFSZ
     return os_error("a file of " + std::to_string(offset + bytes) + " bytes is over RLIMIT_FSIZE (ulimit -f)", EFBIG);
   }
   while (bytes != 0) {
@@ -50,6 +48,16 @@ Status write_all(int fd, std::uint64_t offset, const void* data, std::uint64_t b
     bytes -= static_cast<std::uint64_t>(put);
   }
   return success();
+}
+
+Error open_error(const std::string& path) {
+  Error error = os_error("open " + path, errno);
+  if (error.os_errno == ENOENT) error.code = Code::kNotFound;
+  return error;
+}
+
+UniqueFd open_in(int directory, const std::string& name) noexcept {
+  return UniqueFd(retry([&] { return openat(directory, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
 }
 
 std::string random_name() {
@@ -75,11 +83,7 @@ std::vector<std::string> private_directories(const std::string& name) {
 Result<UniqueFd> open_private_directory(const std::string& path, bool create) {
   if (create && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return os_error("mkdir " + path, errno);
   UniqueFd fd(retry([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
-  if (!fd.valid()) {
-    Error error = os_error("open " + path, errno);
-    if (error.os_errno == ENOENT) error.code = Code::kNotFound;
-    return error;
-  }
+  if (!fd.valid()) return open_error(path);
   Status checked = check_private(fd.get(), path);
   if (!checked) return std::move(checked).error();
   return fd;
@@ -88,12 +92,8 @@ Result<UniqueFd> open_private_directory(const std::string& path, bool create) {
 Result<LockedFile> LockedFile::open(int directory, const std::string& name, std::int64_t timeout_ns) {
   const Deadline deadline = Deadline::after_ns(timeout_ns);
   for (;;) {
-    UniqueFd fd(retry([&] { return openat(directory, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
-    if (!fd.valid()) {
-      Error error = os_error("open " + name, errno);
-      if (error.os_errno == ENOENT) error.code = Code::kNotFound;
-      return error;
-    }
+    UniqueFd fd = open_in(directory, name);
+    if (!fd.valid()) return open_error(name);
     Status checked = check_private(fd.get(), name);
     if (!checked) return std::move(checked).error();
     auto locked = try_lock_byte(fd.get(), kLockByte);
@@ -193,8 +193,7 @@ Result<UniqueFd> create_private_file(int directory, const std::string& name, con
 }
 
 bool has_parts(int directory, const std::string& name) noexcept {
-  const UniqueFd fd(
-      retry([&] { return openat(directory, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
+  const UniqueFd fd = open_in(directory, name);
   return !fd.valid() || byte_is_locked(fd.get(), kPartByte);
 }
 
