@@ -1,3 +1,4 @@
+/// @file
 /// Containers of the standard library as Values to send, and Items as such containers.
 ///
 ///     sender.put(std::map<std::string, std::vector<double>>{{"a", {1, 2}}, {"b", {}}});
@@ -76,11 +77,6 @@ Dict dict_of(Map&& map) {
   return dict;
 }
 
-/// The error with the way to it: where + what. Ways are joined: `["info"][3]: ...`.
-Error error_at(std::string_view way, Error error);
-Error error_at(std::size_t position, Error error);
-Error error_at_key(std::string_view key, Error error);
-
 /// Checks that `item` has as many items, or kInvalid.
 Status check_size(const Item& item, std::size_t wanted);
 
@@ -96,7 +92,7 @@ Status each_of(const Item& item, Add add) {
   if (!item.is_sequence()) return item.mismatch("sequence");
   for (std::size_t i = 0; i < item.size(); ++i) {
     Result<T> part = item.at(i).template try_as<T>();
-    if (!part.ok()) return error_at(i, std::move(part).error());
+    if (!part.ok()) return std::move(part).error();
     add(std::move(*part));
   }
   return success();
@@ -142,7 +138,7 @@ Result<Map> map_of(const Item& item) {
     Result<std::string> key = text_key(item, i);
     if (!key.ok()) return std::move(key).error();
     auto value = item.at(i).template try_as<typename Map::mapped_type>();
-    if (!value.ok()) return error_at_key(*key, std::move(value).error());
+    if (!value.ok()) return std::move(value).error();
     map.insert_or_assign(std::move(*key), std::move(*value));
   }
   return map;
@@ -160,7 +156,7 @@ Result<Tuple> tuple_of(const Item& item, std::index_sequence<i...>) {
     if (result.ok()) {
       found.emplace(std::move(*result));
     } else {
-      error = error_at(n, std::move(result).error());
+      error = std::move(result).error();
     }
     return found;
   };

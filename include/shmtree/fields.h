@@ -1,3 +1,4 @@
+/// @file
 /// Aggregates as messages: dicts with the members as keys.
 ///
 ///     struct Sample {
@@ -15,8 +16,8 @@
 /// has a constructor without arguments. It comes from a dict, or a dataclass of Python, that has all keys; those of
 /// std::optional may be missing, and others may be there besides.
 /// Ownership: as of containers. Arrays of an lvalue are referred to until put() returns; those of a temporary are kept.
-/// Errors: kNotFound for a key that is not there, kInvalid for what is no such type; the message names the aggregate,
-/// the key, and the way to it: `Episode::steps[3]: Sample::reward: The item is a str, which is no real number.`
+/// Errors: kNotFound for a key that is not there, kInvalid for what is no such type; the message names the way to it:
+/// `["steps"][3]["reward"]: expected float, found string`.
 /// Thread safety: that of the aggregate.
 #pragma once
 
@@ -39,6 +40,7 @@
     return ::shmtree::detail::fields_of(#Type SHMTREE_EACH_FIELD(Type, __VA_ARGS__));                  \
   }
 
+/// @cond
 #define SHMTREE_EACH_FIELD(Type, ...) __VA_OPT__(SHMTREE_EXPAND(SHMTREE_NEXT_FIELD(Type, __VA_ARGS__)))
 #define SHMTREE_NEXT_FIELD(Type, member, ...)           \
   , ::shmtree::detail::field_of(#member, &Type::member) \
@@ -50,6 +52,7 @@
 #define SHMTREE_EXPAND16(...) SHMTREE_EXPAND4(SHMTREE_EXPAND4(SHMTREE_EXPAND4(SHMTREE_EXPAND4(__VA_ARGS__))))
 #define SHMTREE_EXPAND4(...) SHMTREE_EXPAND1(SHMTREE_EXPAND1(SHMTREE_EXPAND1(SHMTREE_EXPAND1(__VA_ARGS__))))
 #define SHMTREE_EXPAND1(...) __VA_ARGS__
+/// @endcond
 
 namespace shmtree {
 
@@ -88,7 +91,6 @@ template <class T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
 Error missing_field(const Item& item, std::string_view type, std::string_view name);
-Error error_at_field(std::string_view type, std::string_view name, Error error);
 
 /// False with `error` set.
 template <class T, class Member>
@@ -99,7 +101,7 @@ bool read_field(const Item& item, T& aggregate, const char* type, const Field<T,
     return error = missing_field(item, type, field.name), false;
   }
   Result<Member> value = found->template try_as<Member>();
-  if (!value.ok()) return error = error_at_field(type, field.name, std::move(value).error()), false;
+  if (!value.ok()) return error = std::move(value).error(), false;
   aggregate.*field.member = std::move(*value);
   return true;
 }

@@ -1,16 +1,17 @@
-// What C++ receives: a tree that refers to shared memory and keeps it.
-//
-//   shmtree::Item item = receiver.get(3s).value();
-//   double reward = item["reward"].as<double>();
-//   for (const shmtree::Item& step : item["steps"]) use(step["obs"].view());
-//
-// Ownership: an Item, and every Item got from it, shares one hold on its message. Views of arrays, strings and bytes
-// are valid as long as any of them lives; the memory goes back to the sender's arena with the last. (The xtensor views
-// of array.h share the hold; `view()`, `span()` and string_views do not.) Arrays are writable (nobody else sees the
-// changes) unless their sender had made them read-only. Thread safety: values over a tree that never changes; several
-// threads may read copies of one Item. Errors: the calls that return plain values throw BadResult (result.h) with
-// Code::kInvalid for a node of another kind or a number that does not fit, kNotFound for a key or index that is not
-// there; the `try_` calls return them instead.
+/// @file
+/// What C++ receives: a tree that refers to shared memory and keeps it.
+///
+///   shmtree::Item item = receiver.get(3s).value();
+///   double reward = item["reward"].as<double>();
+///   for (const shmtree::Item& step : item["steps"]) use(step["obs"].view());
+///
+/// Ownership: an Item, and every Item got from it, shares one hold on its message. Views of arrays, strings and bytes
+/// are valid as long as any of them lives; the memory goes back to the sender's arena with the last. (The xtensor views
+/// of array.h share the hold; `view()`, `span()` and string_views do not.) Arrays are writable (nobody else sees the
+/// changes) unless their sender had made them read-only. Thread safety: values over a tree that never changes; several
+/// threads may read copies of one Item. Errors: the calls that return plain values throw BadResult (result.h) with
+/// Code::kInvalid for a node of another kind or a number that does not fit, kNotFound for a key or index that is not
+/// there; the `try_` calls return them instead.
 #pragma once
 
 #include <complex>
@@ -42,30 +43,30 @@ struct Tree;
 }
 
 namespace detail {
-// kInvalid: the array is another one than was asked for.
+/// kInvalid: the array is another one than was asked for.
 Error other_elements(DType found, DType wanted);
 Error other_dimensions(std::size_t found, std::size_t wanted);
 }  // namespace detail
 
-// An array in a message: where it is and how it is laid out. Valid as long as an Item of its message lives.
+/// An array in a message: where it is and how it is laid out. Valid as long as an Item of its message lives.
 struct ArrayView {
-  DType dtype = DType::kOther;
-  std::string_view description{};           // NumPy's description of the elements, with DType::kOther
-  std::span<const std::int64_t> shape{};    // empty: one element, no dimension
-  std::span<const std::int64_t> strides{};  // bytes per step of each index; may be negative
-  std::byte* data = nullptr;                // the first element, maybe unaligned; do not write if `read_only`
-  std::size_t item_bytes = 0;               // of one element
-  std::size_t elements = 0;
-  bool read_only = false;
-  bool c_order = false;  // elements lie in C order without gaps
+  DType dtype = DType::kOther;              ///< of its elements
+  std::string_view description{};           ///< NumPy's description of the elements, with DType::kOther
+  std::span<const std::int64_t> shape{};    ///< empty: one element, no dimension
+  std::span<const std::int64_t> strides{};  ///< bytes per step of each index; may be negative
+  std::byte* data = nullptr;                ///< the first element, maybe unaligned; do not write if `read_only`
+  std::size_t item_bytes = 0;               ///< of one element
+  std::size_t elements = 0;                 ///< how many
+  bool read_only = false;                   ///< its sender had made it so
+  bool c_order = false;                     ///< elements lie in C order without gaps
 
-  // Copies the elements to `out`, which has room for elements * item_bytes, in C order without gaps. Any array: strides
-  // may be negative, elements unaligned.
+  /// Copies the elements to `out`, which has room for elements * item_bytes, in C order without gaps. Any array:
+  /// strides may be negative, elements unaligned.
   void copy_to(void* out) const noexcept;
 };
 
-// How an Item becomes another type: specialise it with `static Result<T> make(const Item&)`. containers.h does so for
-// those of the standard library, array.h for xtensor, fields.h for aggregates. It may throw std::bad_alloc.
+/// How an Item becomes another type: specialise it with `static Result<T> make(const Item&)`. containers.h does so for
+/// those of the standard library, array.h for xtensor, fields.h for aggregates. It may throw std::bad_alloc.
 template <class T>
 struct ItemAs;
 
@@ -74,86 +75,103 @@ concept ConvertibleFromItem = requires(const Item& item) {
   ItemAs<T>::make(item);
 };
 
+/// A node of a received message, and a hold on all of it.
 class Item {
  public:
+  /// Goes over items; see begin().
   class Iterator;
+  /// Those of a dict; see entries().
   class Entries;
 
-  // An Item of nothing: kNone, no message.
+  /// An Item of nothing: kNone, no message.
   Item() noexcept = default;
 
-  // What the node is. Python's types that C++ has none for are containers of their parts (shmtree/kind.h says which).
+  /// What the node is. Python's types that C++ has none for are containers of their parts (shmtree/kind.h says which).
   Kind kind() const noexcept;
+  /// Whether it is None, or nothing.
   bool is_none() const noexcept { return kind() == Kind::kNone; }
-  // True for every kind of dict, dataclass fields included: items are found by key.
+  /// True for every kind of dict, dataclass fields included: items are found by key.
   bool is_dict() const noexcept;
-  // True for list, tuple, namedtuple, deque, set and frozenset.
+  /// True for list, tuple, namedtuple, deque, set and frozenset.
   bool is_sequence() const noexcept;
-  // True for arrays, tensors and memoryviews: view() works, and array<T>() of array.h.
+  /// True for arrays, tensors and memoryviews: view() works, and array<T>() of array.h.
   bool is_array() const noexcept;
 
-  // Items of a container, entries of a dict; 0 for everything else.
+  /// Items of a container, entries of a dict; 0 for everything else.
   std::size_t size() const noexcept;
 
-  // The value under a str key. Time proportional to size().
+  /// The value under a str key. Time proportional to size().
   Item operator[](std::string_view key) const;
+  /// Whether there is that str key; false for what is no dict.
   bool contains(std::string_view key) const noexcept { return find(key).has_value(); }
+  /// The value under a str key, if there is one.
   std::optional<Item> find(std::string_view key) const noexcept;
 
-  // The item at a position: of a sequence, the values of a dict in order, the parts of anything else.
+  /// The item at a position: of a sequence, the values of a dict in order, the parts of anything else.
   Item at(std::size_t position) const;
+  /// The same as at().
   Item operator[](std::size_t position) const { return at(position); }
+  /// Over the items of a container, the values of a dict.
   Iterator begin() const noexcept;
+  /// The end of these.
   Iterator end() const noexcept;
 
-  // The str keys of a dict, in order; a key of another type is an empty string here.
+  /// The str keys of a dict, in order; a key of another type is an empty string here.
   std::vector<std::string_view> keys() const;
-  // The str key under which this Item stands in the dict it was got from; empty elsewhere.
+  /// The str key under which this Item stands in the dict it was got from; empty elsewhere.
   std::string_view key() const noexcept;
-  // The key at a position of a dict whose keys are not all str.
+  /// The key at a position of a dict whose keys are not all str.
   Item key_at(std::size_t position) const;
-  // The entries of a dict as pairs, in order: `for (auto [key, value] : item.entries())`. Keys are string_views, as of
-  // keys(). kInvalid for what is no dict.
+  /// The entries of a dict as pairs, in order: `for (auto [key, value] : item.entries())`. Keys are string_views, as of
+  /// keys(). kInvalid for what is no dict.
   Entries entries() const;
 
-  // What stands under a key, as T; `fallback` when there is no such key. A value that is there and is no T throws, as
-  // as<T>() does, and so does an item that is no dict (kInvalid).
+  /// What stands under a key, as T; `fallback` when there is no such key. A value that is there and is no T throws, as
+  /// as<T>() does, and so does an item that is no dict (kInvalid).
   template <class T>
   T get_or(std::string_view key, T fallback) const;
+  /// The same of a text.
   std::string get_or(std::string_view key, const char* fallback) const;
 
-  // The class of a namedtuple, dataclass, enum or registered object, or the object that a global names:
-  // "module:qualname". Empty elsewhere.
+  /// The class of a namedtuple, dataclass, enum or registered object, or the object that a global names:
+  /// "module:qualname". Empty elsewhere.
   std::string_view class_name() const noexcept;
-  // The member of an enum.
+  /// The member of an enum.
   std::string_view member() const;
 
-  // bool; integers (from int, checked for range); floating point (from float and int); std::complex<double>;
-  // std::string_view, std::string (from str: UTF-8, in which a lone surrogate is three bytes); std::span<const
-  // std::byte> (from bytes and bytearray). NumPy scalars and arrays without dimensions count as their element.
+  /// bool; integers (from int, checked for range); floating point (from float and int); std::complex<double>;
+  /// std::string_view, std::string (from str: UTF-8, in which a lone surrogate is three bytes); `std::span<const
+  /// std::byte>` (from bytes and bytearray). NumPy scalars and arrays without dimensions count as their element.
   template <class T>
   T as() const {
     return try_as<T>().value();
   }
+  /// The same without exceptions: kInvalid, and kOutOfSharedMemory without memory.
   template <class T>
   Result<T> try_as() const;
 
-  // The plain numbers that a node is made of: a date, a time, a range, a list of nothing but ints or floats
-  // (shmtree/kind.h). Empty for other nodes.
+  /// The plain numbers that a node is made of: a date, a time, a range, a list of nothing but ints or floats
+  /// (shmtree/kind.h). Empty for other nodes.
   std::span<const std::int64_t> ints() const noexcept;
+  /// The same of floats.
   std::span<const double> floats() const noexcept;
 
-  // The array of a kArray or kTensor, or of the array inside a memoryview.
+  /// The array of a kArray or kTensor, or of the array inside a memoryview.
   ArrayView view() const { return try_view().value(); }
+  /// The same without exceptions: kInvalid.
   Result<ArrayView> try_view() const;
-  // The elements as one run: for arrays in C order whose elements are T.
+  /// The elements as one run: for arrays in C order whose elements are T.
   template <ArrayElement T>
   std::span<T> span() const;
-  // An xtensor view: defined in array.h.
+  /// An xtensor view: defined in array.h.
   template <class T>
   auto array() const;
 
-  // For an ItemAs: kInvalid, "The item is a str, which is no `wanted`."
+  /// The way from the message's root to here, as it is written to get here: `["obs"]["steps"][3]`. Empty at the root. A
+  /// key that is no str and no int is shown by its place: `[key 2]`. Throws std::bad_alloc only.
+  std::string way() const;
+  /// For an ItemAs: kInvalid, `["obs"]["reward"]: expected float, found string`, `wanted` being "float". What else an
+  /// ItemAs returns gets the way from as() and try_as().
   Error mismatch(std::string_view wanted) const;
 
  private:
@@ -162,6 +180,8 @@ class Item {
 
   template <class T>
   Result<T> convert() const;
+  /// The error with the way before it, unless it has one.
+  Error on_the_way(Error error) const;
   Result<ArrayView> array_view() const;
   Result<bool> to_bool() const;
   Result<std::int64_t> to_int() const;
@@ -170,26 +190,27 @@ class Item {
   Result<std::complex<double>> to_complex() const;
   Result<std::string_view> to_text() const;
   Result<std::span<const std::byte>> to_bytes() const;
-  // `array` with elements of type `dtype`, aligned for it, and writable if that is asked for.
+  /// `array` with elements of type `dtype`, aligned for it, and writable if that is asked for.
   Result<ArrayView> typed_view(DType dtype, std::size_t alignment, bool writable) const;
   static Error out_of_range(std::string number, std::size_t bytes);
-  static Error not_in_c_order();
+  Error not_in_c_order() const;
   std::string_view key_text(std::size_t position) const noexcept;
 
   std::shared_ptr<const value::Tree> tree_;
   std::uint32_t node_ = 0;
 };
 
-// An Item in a message to send is forwarded as it is, whatever kind it has: `Dict{{"obs", item["obs"]}}`. It is copied,
-// but for arrays in a message whose arrays are all read-only, and for arrays of an Item that was moved into the Value
-// and is the last of its message when it is put: those go by reference, where they lie in the arena of the channel.
+/// An Item in a message to send is forwarded as it is, whatever kind it has: `Dict{{"obs", item["obs"]}}`. It is
+/// copied, but for arrays in a message whose arrays are all read-only, and for arrays of an Item that was moved into
+/// the Value and is the last of its message when it is put: those go by reference, where they lie in the arena of the
+/// channel.
 template <>
 struct ValueOf<Item> {
   static Value make(const Item& item) { return Forward{std::make_shared<const Item>(item), false}; }
   static Value make(Item&& item) { return Forward{std::make_shared<const Item>(std::move(item)), true}; }
 };
 
-// Goes over the items of a container, or the values of a dict (their keys: Item::key()).
+/// Goes over the items of a container, or the values of a dict (their keys: Item::key()).
 class Item::Iterator {
  public:
   using value_type = Item;
@@ -215,8 +236,8 @@ class Item::Iterator {
   std::size_t position_ = 0;
 };
 
-// The entries of a dict. Keys are empty where they are no str (Item::key_at() has them), and valid as long as an Item
-// of the message lives.
+/// The entries of a dict. Keys are empty where they are no str (Item::key_at() has them), and valid as long as an Item
+/// of the message lives.
 class Item::Entries {
  public:
   class Iterator {
@@ -244,8 +265,11 @@ class Item::Entries {
     std::size_t position_ = 0;
   };
 
+  /// Pairs of key and value.
   Iterator begin() const noexcept { return {dict_, 0}; }
+  /// The end of these.
   Iterator end() const noexcept { return {dict_, dict_.size()}; }
+  /// How many.
   std::size_t size() const noexcept { return dict_.size(); }
 
  private:
@@ -271,7 +295,11 @@ inline std::string Item::get_or(std::string_view key, const char* fallback) cons
 
 template <class T>
 Result<T> Item::try_as() const {
-  return or_out_of_memory([this] { return convert<T>(); });
+  return or_out_of_memory([this]() -> Result<T> {
+    Result<T> converted = convert<T>();
+    if (!converted.ok()) return on_the_way(std::move(converted).error());
+    return converted;
+  });
 }
 
 template <class T>

@@ -120,7 +120,7 @@ Result<ByteRun> bytes_in(const Item& item) {
   }
   const auto array = item.try_view();
   if (array && array->dtype == DType::kUInt8 && array->c_order) return ByteRun(array->data, array->elements);
-  return item.mismatch("run of bytes");
+  return item.mismatch("bytes");
 }
 
 // What endpoint::receive() makes of a message: `Made` of its bytes. `make` is given these, and the Item that they are

@@ -8,24 +8,20 @@ namespace shmtree {
 
 namespace detail {
 
-Error error_at(std::string_view way, Error error) {
-  const bool goes_on = error.message.starts_with('[');
-  error.message = std::string(way) + (goes_on ? "" : ": ") + error.message;
-  return error;
+namespace {
+
+std::string counted(std::size_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
-Error error_at(std::size_t position, Error error) {
-  return error_at(std::string("[") + std::to_string(position) + "]", std::move(error));
-}
-Error error_at_key(std::string_view key, Error error) {
-  return error_at(std::string("[\"") + std::string(key.substr(0, 100)) + "\"]", std::move(error));
-}
+
+}  // namespace
 
 Status check_size(const Item& item, std::size_t wanted) {
   if (!item.is_sequence()) return item.mismatch("sequence");
   if (item.size() == wanted) return success();
   return Error{.code = Code::kInvalid,
-               .message = "The " + std::string(name_of(item.kind())) + " has " + std::to_string(item.size()) +
-                          " items and not " + std::to_string(wanted) + "."};
+               .message = "expected " + counted(wanted, "item") + ", found " + value::with_article(item.kind()) +
+                          " of " + std::to_string(item.size())};
 }
 
 Result<ArrayView> one_dimensional(const Item& item, DType dtype) {
@@ -41,28 +37,25 @@ Result<std::string> text_key(const Item& item, std::size_t position) {
   const Item key = item.key_at(position);
   if (key.kind() == Kind::kStr || key.kind() == Kind::kLongStr) return key.try_as<std::string>();
   return Error{.code = Code::kInvalid,
-               .message = "The key " + std::to_string(position) + " of the dict is a " +
-                          std::string(name_of(key.kind())) + ", which is no str."};
+               .message = "key " + std::to_string(position) + " of the dict: expected string, found " +
+                          std::string(value::word_of(key.kind()))};
 }
 
 Error other_elements(DType found, DType wanted) {
   return Error{.code = Code::kInvalid,
-               .message = "The array has elements of " + std::string(name_of(found)) + " and not of " +
-                          std::string(name_of(wanted)) + "."};
+               .message = "expected an array of " + std::string(name_of(wanted)) + ", found one of " +
+                          std::string(name_of(found))};
 }
 Error other_dimensions(std::size_t found, std::size_t wanted) {
-  return Error{.code = Code::kInvalid,
-               .message = "The array has " + std::to_string(found) + (found == 1 ? " dimension" : " dimensions") +
-                          " and not " + std::to_string(wanted) + "."};
+  return Error{
+      .code = Code::kInvalid,
+      .message = "expected an array of " + counted(wanted, "dimension") + ", found one of " + std::to_string(found)};
 }
 
 Error missing_field(const Item& item, std::string_view type, std::string_view name) {
   return Error{.code = Code::kNotFound,
-               .message = "There is no key \"" + std::string(name) + "\" in a " + std::string(name_of(item.kind())) +
-                          " of " + std::to_string(item.size()) + ", which " + std::string(type) + " needs."};
-}
-Error error_at_field(std::string_view type, std::string_view name, Error error) {
-  return error_at(std::string(type) + "::" + std::string(name), std::move(error));
+               .message = "there is no key \"" + std::string(name) + "\", which " + std::string(type) + " needs, in " +
+                          value::with_article(item.kind()) + " of " + std::to_string(item.size())};
 }
 
 }  // namespace detail

@@ -9,6 +9,16 @@ using value::Node;
 using value::node_of;
 using value::text_of;
 
+namespace {
+
+Error not_there(const std::string& what, const Item& in) {
+  return Error{.code = Code::kNotFound,
+               .message = "there is no " + what + " in " + value::with_article(in.kind()) +
+                          (in.is_dict() || in.is_sequence() ? " of " + std::to_string(in.size()) : "")};
+}
+
+}  // namespace
+
 Item::Item(std::shared_ptr<const value::Tree> tree, std::uint32_t node) noexcept
     : tree_(std::move(tree)), node_(node) {}
 
@@ -35,7 +45,9 @@ bool Item::is_sequence() const noexcept {
 }
 
 bool Item::is_array() const noexcept {
-  return try_view().ok();
+  const Node& node = node_of(tree_, node_);
+  if (node.kind != Kind::kMemoryView) return node.kind == Kind::kArray || node.kind == Kind::kTensor;
+  return node.child_count != 0 && Item(tree_, tree_->children[node.child]).is_array();
 }
 
 std::size_t Item::size() const noexcept {
@@ -45,9 +57,7 @@ std::size_t Item::size() const noexcept {
 
 Item Item::at(std::size_t position) const {
   if (position >= size()) {
-    throw BadResult({.code = Code::kNotFound,
-                     .message = "There is no item " + std::to_string(position) + " in a " +
-                                std::string(name_of(kind())) + " of " + std::to_string(size()) + "."});
+    throw BadResult(on_the_way(not_there("item " + std::to_string(position), *this)));
   }
   const Node& node = tree_->at(node_);
   const std::size_t child = value::has_key_nodes(node.kind) ? node.lead + 2 * position + 1 : position;
@@ -56,9 +66,7 @@ Item Item::at(std::size_t position) const {
 
 Item Item::key_at(std::size_t position) const {
   if (position >= size() || !value::has_key_nodes(kind())) {
-    throw BadResult({.code = Code::kNotFound,
-                     .message = "There is no key node " + std::to_string(position) + " in a " +
-                                std::string(name_of(kind())) + " of " + std::to_string(size()) + "."});
+    throw BadResult(on_the_way(not_there("key node " + std::to_string(position), *this)));
   }
   const Node& node = tree_->at(node_);
   return Item(tree_, tree_->children[node.child + node.lead + 2 * position]);
@@ -88,9 +96,7 @@ std::optional<Item> Item::find(std::string_view key) const noexcept {
 Item Item::operator[](std::string_view key) const {
   std::optional<Item> found = find(key);
   if (found) return *std::move(found);
-  std::string message = "There is no key \"" + std::string(key.substr(0, 100)) + "\" in a " +
-                        std::string(name_of(kind())) + " of " + std::to_string(size()) + ".";
-  throw BadResult({.code = Code::kNotFound, .message = std::move(message)});
+  throw BadResult(on_the_way(not_there("key " + value::quoted(key), *this)));
 }
 
 // The text of a key node: empty for a key that is no str.
@@ -125,7 +131,8 @@ std::string_view Item::key() const noexcept {
 }
 
 Error Item::mismatch(std::string_view wanted) const {
-  return value::mismatch(kind(), wanted);
+  return on_the_way({.code = Code::kInvalid,
+                     .message = "expected " + std::string(wanted) + ", found " + std::string(value::word_of(kind()))});
 }
 
 std::string_view Item::class_name() const noexcept {
@@ -142,7 +149,7 @@ std::string_view Item::class_name() const noexcept {
 }
 
 std::string_view Item::member() const {
-  if (kind() != Kind::kEnum) throw BadResult(mismatch("enum"));
+  if (kind() != Kind::kEnum) throw BadResult(mismatch("enum member"));
   return tree_->texts[tree_->at(node_).text + 1];
 }
 
@@ -168,7 +175,7 @@ Result<std::string_view> Item::to_text() const {
     case Kind::kPath:
     case Kind::kZoneInfo: return tree_->texts[node.text];
     case Kind::kLongStr: return text_of(tree_->arrays[node.array]);
-    default: return mismatch("text");
+    default: return mismatch("string");
   }
 }
 
@@ -183,7 +190,7 @@ Result<std::span<const std::byte>> Item::to_bytes() const {
     case Kind::kLongBytes:
     case Kind::kLongByteArray:
     case Kind::kLongPickle: return std::as_bytes(std::span(text_of(tree_->arrays[node.array])));
-    default: return mismatch("run of bytes");
+    default: return mismatch("bytes");
   }
 }
 

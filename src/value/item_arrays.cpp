@@ -11,7 +11,11 @@ using value::Node;
 using value::node_of;
 
 Result<ArrayView> Item::try_view() const {
-  return or_out_of_memory([this] { return array_view(); });
+  return or_out_of_memory([this]() -> Result<ArrayView> {
+    Result<ArrayView> view = array_view();
+    if (!view.ok()) return on_the_way(std::move(view).error());
+    return view;
+  });
 }
 
 Result<ArrayView> Item::array_view() const {
@@ -40,26 +44,27 @@ Result<ArrayView> Item::array_view() const {
 Result<ArrayView> Item::typed_view(DType dtype, std::size_t alignment, bool writable) const {
   Result<ArrayView> view = try_view();
   if (!view.ok()) return view;
-  const auto refused = [](std::string message) { return Error{.code = Code::kInvalid, .message = std::move(message)}; };
-  if (view->dtype != dtype) return detail::other_elements(view->dtype, dtype);
-  if (writable && view->read_only) return refused("The array is read-only: ask for elements that are const.");
+  const auto refused = [this](const char* why) { return on_the_way({.code = Code::kInvalid, .message = why}); };
+  if (view->dtype != dtype) return on_the_way(detail::other_elements(view->dtype, dtype));
+  if (writable && view->read_only) return refused("the array is read-only: ask for elements that are const");
   bool aligned = std::bit_cast<std::uintptr_t>(view->data) % alignment == 0;
   for (const std::int64_t stride : view->strides) {
-    if (stride < 0) return refused("The array runs backwards (negative strides): read it through view().");
+    if (stride < 0) return refused("the array runs backwards (negative strides): read it through view()");
     aligned = aligned && stride % static_cast<std::int64_t>(view->item_bytes) == 0;
   }
-  if (!aligned) return refused("The elements of the array are not aligned: read them through view().");
+  if (!aligned) return refused("the elements of the array are not aligned: read them through view()");
   return view;
 }
 
 Error Item::out_of_range(std::string number, std::size_t bytes) {
-  return Error{.code = Code::kInvalid,
-               .message = "The number " + number + " does not fit into the integer of " + std::to_string(bytes) +
-                          " bytes that was asked for."};
+  return Error{
+      .code = Code::kInvalid,
+      .message = "expected int of " + std::to_string(8 * bytes) + " bits, found " + number + ", which does not fit"};
 }
 
-Error Item::not_in_c_order() {
-  return Error{.code = Code::kInvalid, .message = "The elements of the array are not one run in C order: use view()."};
+Error Item::not_in_c_order() const {
+  return on_the_way(
+      {.code = Code::kInvalid, .message = "the elements of the array are not one run in C order: use view()"});
 }
 
 // C order: rows of the last dimension, the others counted like an odometer.

@@ -131,7 +131,7 @@ Result<std::int64_t> Item::to_int() const {
     if (number.u > INT64_MAX) return out_of_range(std::to_string(number.u), 8);
     return static_cast<std::int64_t>(number.u);
   }
-  return mismatch(node.kind == Kind::kBigInt ? "integer of 64 bits" : "integer");
+  return mismatch(node.kind == Kind::kBigInt ? "int of 64 bits" : "int");
 }
 
 Result<std::uint64_t> Item::to_uint() const {
@@ -142,7 +142,7 @@ Result<std::uint64_t> Item::to_uint() const {
     if (number.i < 0) return out_of_range(std::to_string(number.i), 8);
     return static_cast<std::uint64_t>(number.i);
   }
-  return mismatch(node.kind == Kind::kBigInt ? "integer of 64 bits" : "integer");
+  return mismatch(node.kind == Kind::kBigInt ? "int of 64 bits" : "int");
 }
 
 Result<double> Item::to_double() const {
@@ -151,7 +151,7 @@ Result<double> Item::to_double() const {
   if (number.sort == Number::Sort::kFloat) return number.f;
   if (number.sort == Number::Sort::kInt) return static_cast<double>(number.i);
   if (number.sort == Number::Sort::kUInt) return static_cast<double>(number.u);
-  return mismatch("real number");
+  return mismatch("float");
 }
 
 Result<std::complex<double>> Item::to_complex() const {
@@ -160,7 +160,7 @@ Result<std::complex<double>> Item::to_complex() const {
   if (number.sort == Number::Sort::kComplex) return std::complex<double>(number.f, number.imaginary);
   Result<double> real = to_double();
   if (real.ok()) return std::complex<double>(*real);
-  return mismatch("number");
+  return mismatch("complex");
 }
 
 }  // namespace shmtree

@@ -103,10 +103,12 @@ inline std::string_view text_of(const Array& array) noexcept {
   return {reinterpret_cast<const char*>(array.data), static_cast<std::size_t>(array.elements)};
 }
 
-inline Error mismatch(Kind kind, std::string_view wanted) {
-  return Error{.code = Code::kInvalid,
-               .message = "The item is a " + std::string(name_of(kind)) + ", which is no " + std::string(wanted) + "."};
-}
+// What a kind is called in errors, as users of Python and C++ know it: "None", "int", "string", "dict".
+std::string_view word_of(Kind kind) noexcept;
+// The same with its article: "None", "an int".
+std::string with_article(Kind kind);
+// The beginning of a key, in quotes.
+std::string quoted(std::string_view key);
 
 // Entries with a key and a value: two nodes each in `children`, unless the keys are names.
 constexpr bool has_key_nodes(Kind kind) noexcept {

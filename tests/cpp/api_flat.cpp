@@ -82,7 +82,7 @@ TEST_CASE("a message of another size, or kind, is an error that names both and h
   sender.put(Dict{{"a", 1}}).value();
   const auto other = receiver.get_bytes();
   REQUIRE(other.code() == Code::kInvalid);
-  CHECK(other.error().message == "message 1: The item is a str_dict, which is no run of bytes.");
+  CHECK(other.error().message == "message 1: expected bytes, found dict");
   CHECK(other.error().ticket == 1);
   CHECK(receiver.empty());
   sender.put_struct(std::int32_t{5}).value();

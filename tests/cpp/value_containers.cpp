@@ -40,7 +40,7 @@ TEST_CASE("an optional goes as its value or None, and comes back") {
   CHECK(sent(std::nullopt).is_none());
   CHECK(sent(3).as<std::optional<int>>() == 3);
   CHECK(sent(nullptr).as<std::optional<int>>() == std::nullopt);
-  CHECK(refused<std::optional<int>>(sent("three")) == "The item is a str, which is no integer.");
+  CHECK(refused<std::optional<int>>(sent("three")) == "expected int, found string");
 }
 
 TEST_CASE("a vector of numbers is an array; it comes from arrays and sequences of numbers") {
@@ -52,16 +52,18 @@ TEST_CASE("a vector of numbers is an array; it comes from arrays and sequences o
   CHECK(sent(List{1.5, 2.5}).as<std::vector<double>>() == numbers);
   CHECK(sent(Tuple{1, 2}).as<std::vector<int>>() == std::vector<int>{1, 2});
   CHECK(sent(std::vector<double>{}).as<std::vector<double>>().empty());
-  CHECK(refused<std::vector<float>>(item) == "The array has elements of float64 and not of float32.");
-  CHECK(refused<std::array<double, 3>>(sent(List{1.5})) == "The list has 1 items and not 3.");
-  CHECK(refused<std::vector<std::int8_t>>(sent(List{1, 300})).starts_with("[1]: The number 300 does not fit"));
-  CHECK(refused<std::vector<int>>(sent(1)) == "The item is a int, which is no array or sequence.");
+  CHECK(refused<std::vector<float>>(item) == "expected an array of float32, found one of float64");
+  CHECK(refused<std::array<double, 3>>(sent(List{1.5})) == "expected 3 items, found a list of 1");
+  CHECK(refused<std::vector<std::int8_t>>(sent(List{1, 300})).starts_with("[1]: expected int of 8 bits, found 300"));
+  CHECK(refused<std::vector<int>>(sent(1)) == "expected array or sequence, found int");
 }
 
 TEST_CASE("an array of other dimensions, or as many elements, is not taken for another") {
   const std::vector<float> six(6);
-  CHECK(refused<std::vector<float>>(sent(array_ref(six.data(), {2, 3}))) == "The array has 2 dimensions and not 1.");
-  CHECK(refused<std::vector<float>>(sent(array_ref(six.data(), {}))) == "The array has 0 dimensions and not 1.");
+  CHECK(refused<std::vector<float>>(sent(array_ref(six.data(), {2, 3}))) ==
+        "expected an array of 1 dimension, found one of 2");
+  CHECK(refused<std::vector<float>>(sent(array_ref(six.data(), {}))) ==
+        "expected an array of 1 dimension, found one of 0");
   CHECK_FALSE(sent(six).try_as<std::array<float, 5>>().ok());
 }
 
@@ -84,7 +86,7 @@ TEST_CASE("bytes are bytes, and come out as vectors of them, too") {
   CHECK(item.as<std::vector<std::byte>>().size() == 3);
   CHECK(sent(std::vector<std::byte>{std::byte{7}}).as<std::vector<std::byte>>().at(0) == std::byte{7});
   CHECK(sent(List{7, 255}).as<std::vector<std::byte>>().at(1) == std::byte{255});
-  CHECK(refused<Bytes>(sent("text")) == "The item is a str, which is no run of bytes.");
+  CHECK(refused<Bytes>(sent("text")) == "expected bytes, found string");
 }
 
 TEST_CASE("bools are a list, in a vector, and an array, in a std::array") {
@@ -103,7 +105,7 @@ TEST_CASE("vectors and arrays of anything else are lists, nested ones too") {
   CHECK(sent(std::array<std::string, 2>{"a", "b"}).as<std::array<std::string, 2>>()[1] == "b");
   const std::vector<std::vector<std::optional<int>>> nested{{1, std::nullopt}, {}};
   CHECK(sent(nested).as<std::vector<std::vector<std::optional<int>>>>() == nested);
-  CHECK(refused<std::vector<std::vector<int>>>(sent(nested)) == "[0][1]: The item is a none, which is no integer.");
+  CHECK(refused<std::vector<std::vector<int>>>(sent(nested)) == "[0][1]: expected int, found None");
   CHECK(sent(std::array<std::string, 0>{}).size() == 0);
 }
 
@@ -113,8 +115,8 @@ TEST_CASE("pairs and tuples are tuples; they come from as many items") {
   CHECK(sent(three).as<std::tuple<int, std::string, std::vector<double>>>() == three);
   CHECK(sent(std::pair(1, "two")).as<std::pair<int, std::string>>() == std::pair<int, std::string>(1, "two"));
   CHECK(sent(List{1, 2}).as<std::pair<int, int>>().second == 2);
-  CHECK(refused<std::pair<int, int>>(sent(three)) == "The tuple has 3 items and not 2.");
-  CHECK(refused<std::tuple<int, int, int>>(sent(three)) == "[1]: The item is a str, which is no integer.");
+  CHECK(refused<std::pair<int, int>>(sent(three)) == "expected 2 items, found a tuple of 3");
+  CHECK(refused<std::tuple<int, int, int>>(sent(three)) == "[1]: expected int, found string");
 }
 
 TEST_CASE("maps with strings for keys are dicts") {
@@ -125,9 +127,8 @@ TEST_CASE("maps with strings for keys are dicts") {
   CHECK(item.as<std::map<std::string, std::vector<int>>>() == map);
   CHECK(item.as<std::unordered_map<std::string, std::vector<int>>>().at("a") == std::vector<int>{1});
   CHECK(sent(std::unordered_map<std::string, int>{{"one", 1}})["one"].as<int>() == 1);
-  CHECK(refused<std::map<std::string, int>>(sent(Dict{{"x", 1}, {"y", "2"}})) ==
-        "[\"y\"]: The item is a str, which is no integer.");
-  CHECK(refused<std::map<std::string, int>>(sent(1)) == "The item is a int, which is no dict.");
+  CHECK(refused<std::map<std::string, int>>(sent(Dict{{"x", 1}, {"y", "2"}})) == "[\"y\"]: expected int, found string");
+  CHECK(refused<std::map<std::string, int>>(sent(1)) == "expected dict, found int");
 }
 
 TEST_CASE("a dict of other keys is no map of strings") {
@@ -137,7 +138,7 @@ TEST_CASE("a dict of other keys is no map of strings") {
   builder.add_int_node(1);
   builder.add_int_node(2);
   const Item item = value::decode(test::bytes_of(builder), nullptr).value();
-  CHECK(refused<std::map<std::string, int>>(item) == "The key 0 of the dict is a int, which is no str.");
+  CHECK(refused<std::map<std::string, int>>(item) == "key 0 of the dict: expected string, found int");
   for (const auto& [key, value] : item.entries()) CHECK((key.empty() && value.as<int>() == 2));
 }
 
@@ -173,7 +174,7 @@ TEST_CASE("entries() gives a dict's items as pairs, in order") {
   CHECK(found[1] == std::pair<std::string, int>("a", 2));
   CHECK(found[2] == std::pair<std::string, int>(std::string(5000, 'k'), 3));
   CHECK(item.entries().size() == 3);
-  CHECK_THROWS_WITH(sent(List{1}).entries(), "The item is a list, which is no dict.");
+  CHECK_THROWS_WITH(sent(List{1}).entries(), "expected dict, found list");
 }
 
 TEST_CASE("get_or() gives what is there, else the other; what is there and does not fit is an error") {
@@ -183,6 +184,26 @@ TEST_CASE("get_or() gives what is there, else the other; what is there and does 
   CHECK(item.get_or("name", "nobody") == "x");
   CHECK(item.get_or("label", "nobody") == "nobody");
   CHECK(item.get_or("none", std::optional<int>(3)) == std::nullopt);
-  CHECK_THROWS_WITH(item.get_or("name", 1), "The item is a str, which is no integer.");
-  CHECK_THROWS_WITH(item["seed"].get_or("a", 1), "The item is a int, which is no dict.");
+  CHECK_THROWS_WITH(item.get_or("name", 1), "[\"name\"]: expected int, found string");
+  CHECK_THROWS_WITH(item["seed"].get_or("a", 1), "[\"seed\"]: expected dict, found int");
+}
+
+TEST_CASE("an error names the way from the message's root, however the item was got, and kinds as users know them") {
+  const std::vector<double> numbers{1, 2};
+  const Item item =
+      sent(Dict{{"obs", Dict{{"reward", "much"}, {"none", nullptr}, {"shape", std::tuple(1, List{2, 3.5})}}},
+                {std::string(5000, 'k'), List{List{}, Dict{{"a", numbers}}}}});
+  CHECK(item.way().empty());
+  CHECK_THROWS_WITH(item["obs"]["reward"].as<float>(), "[\"obs\"][\"reward\"]: expected float, found string");
+  CHECK_THROWS_WITH(item["obs"].get_or("none", 1), "[\"obs\"][\"none\"]: expected int, found None");
+  CHECK_THROWS_WITH(item["obs"]["nothing"], "[\"obs\"]: there is no key \"nothing\" in a dict of 3");
+  CHECK_THROWS_WITH(item["obs"]["none"]["x"], "[\"obs\"][\"none\"]: there is no key \"x\" in None");
+  CHECK_THROWS_WITH(item["obs"]["shape"][2], "[\"obs\"][\"shape\"]: there is no item 2 in a tuple of 2");
+  CHECK_THROWS_WITH(item["obs"]["shape"][1].as<std::vector<int>>(),
+                    "[\"obs\"][\"shape\"][1][1]: expected int, found float");
+  const std::string deep = "[\"" + std::string(100, 'k') + "...\"][1][\"a\"]";
+  CHECK(item.at(1)[1]["a"].way() == deep);
+  CHECK_THROWS_WITH(item.at(1)[1]["a"].as<std::vector<float>>(),
+                    deep + ": expected an array of float32, found one of float64");
+  CHECK_THROWS_WITH(item.at(1)[1]["a"].span<float>(), deep + ": expected an array of float32, found one of float64");
 }
