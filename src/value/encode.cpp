@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <string>
 #include <string_view>
@@ -69,7 +70,8 @@ class TextCheck {
 
 class Encoder {
  public:
-  Encoder(format::FrameBuilder& builder, ExternalArrays* externals) : builder_(builder), externals_(externals) {}
+  Encoder(const Value& whole, format::FrameBuilder& builder, ExternalArrays* externals)
+      : whole_(whole), builder_(builder), externals_(externals) {}
 
   // False when the error is set.
   bool add(const Value& value) {
@@ -143,7 +145,7 @@ class Encoder {
   // Apart, for the sake of the others.
   [[gnu::noinline, gnu::cold]] bool add(const Forward& forward) {
     has_bytes = true;
-    Status added = add_forwarded(forward, builder_, externals_);
+    Status added = add_forwarded(forward, whole_, moved_, builder_, externals_);
     if (!added) error = std::move(added).error();
     return added.ok();
   }
@@ -179,15 +181,17 @@ class Encoder {
     return false;
   }
 
+  const Value& whole_;
   format::FrameBuilder& builder_;
   ExternalArrays* externals_;
+  std::unique_ptr<MovedItems> moved_;  // into `whole_`, once they were asked for
 };
 
 }  // namespace
 
 Status encode(const Value& value, format::FrameBuilder& builder, ExternalArrays* externals) {
   builder.clear();
-  Encoder encoder(builder, externals);
+  Encoder encoder(value, builder, externals);
   if (!encoder.add(value)) return std::move(encoder.error);
   if (encoder.has_bytes || !is_ascii(builder.text())) [[unlikely]] {
     if (Status texts = TextCheck().check(value); !texts) return texts;

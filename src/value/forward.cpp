@@ -5,6 +5,7 @@
 #include <atomic>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "format/grammar.h"
 #include "shmtree/item.h"
@@ -15,16 +16,27 @@ namespace shmtree::value {
 
 namespace {
 
-// The origin of a message's arrays. One that was moved here with all Items of its message is nobody else's: who let go
-// of another one before may have written into the arrays, which is why that is to be seen.
-Origin origin_of(const Forward& forward, const std::shared_ptr<const Tree>& tree) {
+// The origin of a message's arrays. When all Items that there are of the message were moved into one value, that gives
+// them: nobody else has any. Who let go of another one before may have written into the arrays, which is why that is to
+// be seen.
+Origin origin_of(const Forward& forward, const std::shared_ptr<const Tree>& tree, const Value& value,
+                 std::unique_ptr<MovedItems>& moved) {
   Origin origin{.home = tree->home};
   if (origin.home == nullptr) return origin;
-  origin.to_give = forward.moved && tree.use_count() == 1;
+  const long items = tree.use_count();
+  origin.to_give = forward.moved && items == 1;
+  if (forward.moved && items > 1) {
+    if (moved == nullptr) moved = std::make_unique<MovedItems>(value);
+    origin.to_give = moved->of(*tree) == items;
+  }
   std::atomic_thread_fence(std::memory_order_acquire);
   const auto& arrays = tree->arrays;
   origin.to_show = std::all_of(arrays.begin(), arrays.end(), [](const Array& array) { return array.read_only; });
   return origin;
+}
+
+const Tree* message_of(const Item* item) noexcept {
+  return Tree::of(*item).get();
 }
 
 class Forwarder {
@@ -194,10 +206,43 @@ class Forwarder {
 
 }  // namespace
 
-Status add_forwarded(const Forward& forward, format::FrameBuilder& builder, ExternalArrays* externals) {
+// Copies of a Value share the Items that were moved into it.
+void MovedItems::find(const Value& value) {
+  std::vector<const Value*> left{&value};
+  while (!left.empty()) {
+    const Value::Variant& held = left.back()->variant();
+    left.pop_back();
+    const auto go_into = [&](const std::vector<Value>& items) {
+      for (const Value& item : items) left.push_back(&item);
+    };
+    if (const auto* forward = std::get_if<Forward>(&held); forward != nullptr && forward->moved) {
+      items_.push_back(forward->item.get());
+    } else if (const auto* list = std::get_if<List>(&held)) {
+      go_into(list->items());
+    } else if (const auto* tuple = std::get_if<Tuple>(&held)) {
+      go_into(tuple->items());
+    } else if (const auto* dict = std::get_if<Dict>(&held)) {
+      for (const Entry& entry : dict->entries()) left.push_back(&entry.value);
+    }
+  }
+  std::sort(items_.begin(), items_.end(),
+            [](const Item* a, const Item* b) { return std::pair(message_of(a), a) < std::pair(message_of(b), b); });
+  items_.erase(std::unique(items_.begin(), items_.end()), items_.end());
+}
+
+long MovedItems::of(const Tree& tree) const noexcept {
+  const auto before = [](const Item* item, const Tree* message) { return message_of(item) < message; };
+  const auto begin = std::lower_bound(items_.begin(), items_.end(), &tree, before);
+  const auto end = std::find_if(begin, items_.end(), [&](const Item* item) { return message_of(item) != &tree; });
+  return end - begin;
+}
+
+Status add_forwarded(const Forward& forward, const Value& value, std::unique_ptr<MovedItems>& moved,
+                     format::FrameBuilder& builder, ExternalArrays* externals) {
   const std::shared_ptr<const Tree>& tree = Tree::of(*forward.item);
   if (tree == nullptr) return builder.add_none_node(), success();
-  return Forwarder(*tree, origin_of(forward, tree), builder, externals).add(Tree::node_of(*forward.item));
+  const Origin origin = origin_of(forward, tree, value, moved);
+  return Forwarder(*tree, origin, builder, externals).add(Tree::node_of(*forward.item));
 }
 
 }  // namespace shmtree::value

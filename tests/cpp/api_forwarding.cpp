@@ -90,6 +90,70 @@ TEST_CASE("what another Item, or a view, still keeps is copied, though it was mo
   CHECK(static_cast<const void*>(view.data()) != place_of(got["a"]));
 }
 
+TEST_CASE("Items of one message that are moved into one value give its arrays when there are no others") {
+  Stages stages;
+  const std::vector<double> numbers = some_numbers();
+  const auto get_two = [&] {
+    stages.first.first.put(Dict{{"a", numbers}, {"b", numbers}}).value();
+    Item item = stages.first.second.get().value();
+    return std::pair(item["a"], item["b"]);
+  };
+  auto [a, b] = get_two();
+  const void *place_a = place_of(a), *place_b = place_of(b);
+  stages.second.first.put(Dict{{"a", std::move(a)}, {"deep", List{std::tuple(1, std::move(b))}}}).value();
+  const Item got = stages.second.second.get().value();
+  CHECK((place_of(got["a"]) == place_a && place_of(got["deep"][0][1]) == place_b));
+  CHECK((has_numbers(got["a"]) && has_numbers(got["deep"][0][1])));
+
+  auto [c, d] = get_two();
+  place_a = place_of(c);
+  const Item another = d;
+  stages.second.first.put(Dict{{"a", std::move(c)}, {"b", std::move(d)}}).value();
+  const Item copied = stages.second.second.get().value();
+  CHECK((place_of(copied["a"]) != place_a && place_of(copied["b"]) != place_of(another)));
+
+  auto [e, f] = get_two();
+  place_a = place_of(e);
+  stages.second.first.put(Dict{{"a", std::move(e)}, {"b", f}}).value();
+  CHECK(place_of(stages.second.second.get().value()["a"]) != place_a);
+}
+
+TEST_CASE("a value whose copy another thread puts gives the Items that were moved into it once") {
+  Stages stages;
+  stages.fill_second();
+  const std::vector<double> numbers = some_numbers();
+  stages.first.first.put(List{numbers, numbers}).value();
+  Item first = stages.first.second.get().value(), second = first[1];
+  first = first[0];
+  const void* place = place_of(first);
+  const Value value = List{std::move(first), std::move(second)}, copy = value;
+  Result<std::uint64_t> put{0};
+  Caller waiting([&, to = stages.second.first](const std::stop_token&) { put = to.put(value); });
+  stages.first.first.put(copy).value();
+  const Item copied = stages.first.second.get().value();
+  stages.second.second.get().value();
+  waiting.join();
+  put.value();
+  CHECK(place_of(stages.second.second.get().value()[0]) == place);
+  CHECK((place_of(copied[0]) != place && has_numbers(copied[1])));
+}
+
+TEST_CASE("of thousands of Items of one message that are moved into one value each is given") {
+  Stages stages;
+  constexpr std::size_t kItems = 5'000;
+  const std::vector<double> numbers(16);
+  stages.first.first.put(std::vector<std::vector<double>>(kItems, numbers)).value();
+  std::vector<Item> items;
+  {
+    const Item all = stages.first.second.get().value();
+    for (const Item& each : all) items.push_back(each);
+  }
+  const void *first = place_of(items.front()), *last = place_of(items.back());
+  stages.second.first.put(std::move(items)).value();
+  const Item got = stages.second.second.get().value();
+  CHECK((place_of(got[0]) == first && place_of(got[kItems - 1]) == last));
+}
+
 TEST_CASE("an item that was taken is given on when it was acknowledged, and copied where it may go back") {
   Stages stages;
   const std::vector<double> numbers = some_numbers();
