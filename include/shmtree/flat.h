@@ -1,3 +1,4 @@
+/// @file
 /// Messages without a tree around them: runs of bytes, and structs that can be copied as bytes.
 ///
 ///     sender.put_struct(Pose{1, 2, 3}).value();              // copied
@@ -8,6 +9,10 @@
 ///     Pose pose = receiver.get_struct<Pose>().value();       // copied out
 ///     shmtree::FlatItem bytes = receiver.get_bytes().value();
 ///     const Image& image = bytes.as<Image>();                // where it lies
+///
+///     shmtree::TakenBytes job = receiver.take_bytes().value();   // comes back unless it is acknowledged (pair.h)
+///     job.ack().value();
+///     other.put(std::move(bytes)).value();                       // sent on, without a copy where nobody else has it
 ///
 /// In Python such a message is `bytes`, and `bytes` that Python puts are such a message; get() of C++ makes an Item of
 /// it. A struct goes as its bytes, padding included: sender and receiver must mean the same struct, and pointers in it
@@ -39,6 +44,7 @@ concept FlatStruct = std::is_trivially_copyable_v<T> && std::is_standard_layout_
 namespace detail {
 Error other_size(std::size_t found, std::size_t wanted);
 struct LoanedBlock;
+struct FlatAccess;
 struct EndLoan {
   void operator()(LoanedBlock* block) const noexcept;
 };
@@ -48,19 +54,28 @@ using LoanPointer = std::unique_ptr<LoanedBlock, EndLoan>;
 /// The bytes of a received message, where they lie: aligned to 64.
 class FlatItem {
  public:
+  /// No message, and no bytes.
   FlatItem() noexcept = default;
+  /// A copy refers to the same message.
   FlatItem(const FlatItem&) = default;
+  /// The same.
   FlatItem& operator=(const FlatItem&) = default;
   /// What was moved from has no bytes.
-  FlatItem(FlatItem&& other) noexcept : hold_(std::move(other.hold_)), bytes_(std::exchange(other.bytes_, {})) {}
+  FlatItem(FlatItem&& other) noexcept
+      : hold_(std::move(other.hold_)),
+        home_(std::exchange(other.home_, nullptr)),
+        bytes_(std::exchange(other.bytes_, {})) {}
+  /// The same.
   FlatItem& operator=(FlatItem&& other) noexcept {
     bytes_ = std::exchange(other.bytes_, {});
+    home_ = std::exchange(other.home_, nullptr);
     hold_ = std::move(other.hold_);
     return *this;
   }
 
   /// Valid as long as this, or a copy of it, lives.
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  /// How many bytes.
   std::size_t size() const noexcept { return bytes_.size(); }
 
   /// The struct in place. Throws BadResult (kInvalid) when the message has another number of bytes.
@@ -69,16 +84,18 @@ class FlatItem {
     if (bytes_.size() != sizeof(T)) throw BadResult(detail::other_size(bytes_.size(), sizeof(T)));
     return *std::launder(reinterpret_cast<const T*>(bytes_.data()));
   }
+  /// A copy of the struct, of an item that is a temporary.
   template <FlatStruct T>
   T as() const&& {
     return static_cast<const FlatItem&>(*this).as<T>();
   }
 
  private:
-  friend class Receiver;
-  FlatItem(std::shared_ptr<const void> hold, std::span<const std::byte> bytes) noexcept
-      : hold_(std::move(hold)), bytes_(bytes) {}
-  std::shared_ptr<const void> hold_{};
+  friend struct detail::FlatAccess;
+  FlatItem(std::shared_ptr<const void> hold, const void* home, std::span<const std::byte> bytes) noexcept
+      : hold_(std::move(hold)), home_(home), bytes_(bytes) {}
+  std::shared_ptr<const void> hold_{};  ///< shared by all that refer to the message
+  const void* home_ = nullptr;          ///< what it lies in and could be sent on from; null: a copy
   std::span<const std::byte> bytes_{};
 };
 
@@ -88,16 +105,20 @@ class FlatItem {
 template <class T>
 class Loaned {
  public:
+  /// What was moved from is empty.
   Loaned(Loaned&& other) noexcept : value_(std::exchange(other.value_, nullptr)), block_(std::move(other.block_)) {}
+  /// The same; the memory that it had goes back.
   Loaned& operator=(Loaned&& other) noexcept {
     value_ = std::exchange(other.value_, nullptr);
     block_ = std::move(other.block_);
     return *this;
   }
 
+  /// Whether it has memory.
   explicit operator bool() const noexcept { return value_ != nullptr; }
   /// Undefined when it is empty.
   T* operator->() const noexcept { return value_; }
+  /// The same.
   T& operator*() const noexcept { return *value_; }
 
  private:
@@ -112,13 +133,16 @@ class Loaned {
 template <>
 class Loaned<std::byte[]> {
  public:
+  /// What was moved from is empty.
   Loaned(Loaned&& other) noexcept : value_(std::exchange(other.value_, {})), block_(std::move(other.block_)) {}
+  /// The same; the memory that it had goes back.
   Loaned& operator=(Loaned&& other) noexcept {
     value_ = std::exchange(other.value_, {});
     block_ = std::move(other.block_);
     return *this;
   }
 
+  /// Whether it has memory.
   explicit operator bool() const noexcept { return value_.data() != nullptr; }
   /// No bytes when it is empty.
   std::span<std::byte> bytes() const noexcept { return value_; }
@@ -130,6 +154,7 @@ class Loaned<std::byte[]> {
   std::span<std::byte> value_;
   detail::LoanPointer block_;
 };
+/// What Sender::loan_bytes() returns.
 using LoanedBytes = Loaned<std::byte[]>;
 
 }  // namespace shmtree

@@ -1,20 +1,20 @@
-// Channels between processes, and the arenas that they live in.
-//
-//   auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
-//   sender.put(shmtree::Dict{{"obs", obs}, {"reward", 1.0}}, 3s).value();
-//   shmtree::Item item = receiver.get(3s).value();
-//
-// Ownership: Sender, Receiver and Arena are handles; copies name the same thing and are cheap. A process takes part in
-// an end from the moment it has it until its last handle of that end is closed or gone, it exits, or it uses the other
-// end without ever having used this one. Forked children inherit both. Timeouts: std::nullopt waits for ever, zero does
-// not wait; never more than 50 ms late. Waits also end when their end is closed, by any thread (kClosed), and those
-// that are given a stop_token when that is asked to stop (kInterrupted); what waits for memory notices within 250 ms.
-// Errors: full, empty, timed out, closed, the death of peers and want of memory are results (result.h), not exceptions.
-// Thread safety: every call may be made from any thread, on any copy of a handle. An end that was moved from is a
-// closed one.
+/// @file
+/// Channels between processes, and the arenas that they live in.
+///
+///   auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
+///   sender.put(shmtree::Dict{{"obs", obs}, {"reward", 1.0}}, 3s).value();
+///   shmtree::Item item = receiver.get(3s).value();
+///
+/// Ownership: Sender, Receiver and Arena are handles; copies name the same thing and are cheap. A process takes part in
+/// an end from the moment it has it until its last handle of that end is closed or gone, it exits, or it uses the other
+/// end without ever having used this one. Forked children inherit both. Timeouts: std::nullopt waits for ever, zero
+/// does not wait; never more than 50 ms late. Waits also end when their end is closed, by any thread (kClosed), and
+/// those that are given a stop_token when that is asked to stop (kInterrupted); what waits for memory notices within
+/// 250 ms. Errors: full, empty, timed out, closed, the death of peers and want of memory are results (result.h), not
+/// exceptions. Thread safety: every call may be made from any thread, on any copy of a handle. An end that was moved
+/// from is a closed one.
 #pragma once
 
-#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -29,22 +29,20 @@
 #include <utility>
 #include <vector>
 
+#include "shmtree/arena.h"
 #include "shmtree/containers.h"
 #include "shmtree/flat.h"
 #include "shmtree/item.h"
 #include "shmtree/result.h"
+#include "shmtree/taken.h"
 #include "shmtree/value.h"
 
 namespace shmtree {
 
-using Timeout = std::optional<std::chrono::nanoseconds>;
-
 namespace api {
-struct ArenaState;
-struct ChannelState;
 std::shared_ptr<ChannelState> closed_end() noexcept;
 
-// What the handles of an end have in common. One that was moved from has a closed end.
+/// What the handles of an end have in common. One that was moved from has a closed end.
 class EndPointer {
  public:
   explicit EndPointer(std::shared_ptr<ChannelState> state) noexcept : state_(std::move(state)) {}
@@ -63,92 +61,53 @@ class EndPointer {
 };
 }  // namespace api
 
-struct ArenaOptions {
-  std::uint64_t max_bytes = 0;  // budget of all channels and arrays; 0: half of what the machine has left
-  std::uint64_t prefault = 0;   // bytes to commit at once
-  bool huge_pages = false;
-};
-
-struct ArenaUsage {
-  std::uint64_t max_bytes = 0;
-  std::uint64_t committed_bytes = 0;  // pages of shared memory
-  std::uint64_t used_bytes = 0;       // of those, in messages and arrays
-  std::uint64_t held_bytes = 0;       // of those, in views
-};
-
-// Memory that several channels share, so that data passes from one to the next without a copy. Anonymous: it goes with
-// the last process that has it, however that ends. One that was moved from has no memory: its usage() and trim() are 0,
-// new_array() is kInvalid, and a pair in it a BadResult.
-class Arena {
- public:
-  // kInvalid for a budget under 1 MiB or over 2 TiB; kOs when the system refuses.
-  static Result<Arena> create(const ArenaOptions& options = {});
-  // The one that make_pair() uses in this process when it is given none; made on the first call.
-  static Result<Arena> shared();
-
-  // Uninitialised memory of the arena to write in place: `data` may be written (the owner inside keeps it) until it is
-  // put; put() refers to it instead of copying and gives it away, so that it must not be written afterwards. It is
-  // given once: a put of a part of it, one that finds it with another message on its way, a second one, and one by a
-  // forked child, copy. Waits as put() does while undelivered messages hold the budget. kMessageTooLarge,
-  // kOutOfSharedMemory.
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
-                             const std::stop_token& stop) const;
-
-  ArenaUsage usage() const;
-  // Gives the pages of free memory back to the system; returns how many bytes.
-  std::uint64_t trim() const;
-
- private:
-  friend struct api::ArenaState;
-  friend struct api::ChannelState;
-  explicit Arena(std::shared_ptr<api::ArenaState> state) noexcept : state_(std::move(state)) {}
-  std::shared_ptr<api::ArenaState> state_;
-};
-
+/// Whether who finds nobody left at the other end is told that one of them was killed (kPeerDied), or waits for others.
 enum class OnPeerDeath { kRaise, kWait };
 
+/// What make_pair() makes.
 struct PairOptions {
-  std::uint64_t capacity = 8;   // messages that can be received, those given back included; 0 is unlimited
-  std::uint64_t max_bytes = 0;  // bytes of them; 0 is no limit but the arena's
-  std::string name{};           // under which other processes of this user open it; empty for none. It gets an arena of
-                                // its own unless one is given
-  std::optional<Arena> arena{};
-  OnPeerDeath on_peer_death = OnPeerDeath::kRaise;
-  std::uint64_t max_unsettled = 0;  // messages taken and not settled, by all takers together; 0 is unlimited
-  std::uint64_t max_attempts = 0;   // times that a message is taken before it is given up; 0 is no limit
-  // Whether Python programs that have the ends, and agree, may send pickles and load them, which runs any code of their
-  // sender's; without a value those of a channel without a name may.
+  std::uint64_t capacity = 8;   ///< messages that can be received, those given back included; 0 is unlimited
+  std::uint64_t max_bytes = 0;  ///< bytes of them; 0 is no limit but the arena's
+  std::string name{};  ///< under which other processes of this user open it; empty for none. It gets an arena of
+                       ///< its own unless one is given
+  std::optional<Arena> arena{};  ///< where messages lie; without one that of the process, or of the name
+  OnPeerDeath on_peer_death = OnPeerDeath::kRaise;  ///< whether kills are told
+  std::uint64_t max_unsettled = 0;  ///< messages taken and not settled, by all takers together; 0 is unlimited
+  std::uint64_t max_attempts = 0;   ///< times that a message is taken before it is given up; 0 is no limit
+  /// Whether Python programs that have the ends, and agree, may send pickles and load them, which runs any code of
+  /// their sender's; without a value those of a channel without a name may.
   std::optional<bool> allow_pickle{};
 };
 
-// Of a channel, at some moment.
+/// Of a channel, at some moment.
 struct ChannelStats {
-  std::uint64_t put = 0;
-  std::uint64_t received = 0;
-  std::uint64_t queued = 0;
-  std::uint64_t queued_bytes = 0;
-  std::uint64_t taken = 0;    // and not acknowledged
-  std::uint64_t senders = 0;  // processes that have the end
-  std::uint64_t receivers = 0;
-  std::uint64_t senders_on_their_way = 0;  // given away by handle(), or pickled, and not yet opened
-  std::uint64_t receivers_on_their_way = 0;
+  std::uint64_t put = 0;                     ///< messages in all
+  std::uint64_t received = 0;                ///< messages in all
+  std::uint64_t queued = 0;                  ///< messages to be received
+  std::uint64_t queued_bytes = 0;            ///< bytes of these
+  std::uint64_t taken = 0;                   ///< and not acknowledged
+  std::uint64_t senders = 0;                 ///< processes that have the end
+  std::uint64_t receivers = 0;               ///< processes that have the end
+  std::uint64_t senders_on_their_way = 0;    ///< given away by handle(), or pickled, and not yet opened
+  std::uint64_t receivers_on_their_way = 0;  ///< the same
 };
 
+/// The end of a channel that messages are put into.
 class Sender {
  public:
-  // Puts a message and returns its ticket. The value, and the memory that its arrays refer to, may be changed as soon
-  // as this returns, arrays from new_array() excepted.
-  //   kFull: no room in time.  kMessageTooLarge: over a budget, at once.  kOutOfSharedMemory: only views hold the
-  //   memory. kClosed: closed here, or full with no receivers left; kPeerDied the same if one was killed.
+  /// Puts a message and returns its ticket. The value, and the memory that its arrays refer to, may be changed as soon
+  /// as this returns, arrays from new_array() excepted.
+  ///   kFull: no room in time.  kMessageTooLarge: over a budget, at once.  kOutOfSharedMemory: only views hold the
+  ///   memory. kClosed: closed here, or full with no receivers left; kPeerDied the same if one was killed.
   Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt) const;
+  /// The same, ended by `stop` too (kInterrupted).
   Result<std::uint64_t> put(const Value& value, Timeout timeout, const std::stop_token& stop) const;
-  // Puts all of them, in order; small ones go together, which costs less than each alone. `timeout` is for all. After
-  // an error `completed` says how many went; the others did not. Errors as of put().
+  /// Puts all of them, in order; small ones go together, which costs less than each alone. `timeout` is for all. After
+  /// an error `completed` says how many went; the others did not. Errors as of put().
   Status put_many(std::span<const Value> values, Timeout timeout = std::nullopt,
                   const std::stop_token& stop = {}) const;
-  // The same of a range of anything that becomes a Value; of one that can be gone over once only when it gives its
-  // elements away, since what it refers to would be gone when they are put.
+  /// The same of a range of anything that becomes a Value; of one that can be gone over once only when it gives its
+  /// elements away, since what it refers to would be gone when they are put.
   template <std::ranges::input_range Range>
   requires(Sendable<std::ranges::range_reference_t<Range>> &&
            (std::ranges::forward_range<Range> ||
@@ -162,33 +121,44 @@ class Sender {
       return put_many(std::span<const Value>(values), timeout, stop);
     });
   }
-  // Sends a received Item on: `put(std::move(item))`. Its arrays are not copied where they lie in this channel's arena,
-  // when it is the last Item of its message (views of xtensor count): the receiver gets them at the same place, and
-  // other views of them here are not to be used any more. As a part of a Value the same: `Dict{{"obs",
-  // std::move(item)}}`. Otherwise a copy is put. The item is gone when it was put, and is there still after an error;
-  // put(item) leaves it. kPickleRefused: the item has something in it that Python pickled, and this channel takes no
-  // pickles.
+  /// Sends a received Item on: `put(std::move(item))`. Its arrays are not copied where they lie in this channel's
+  /// arena, when it is the last Item of its message (views of xtensor count): the receiver gets them at the same place,
+  /// and other views of them here are not to be used any more. As a part of a Value the same: `Dict{{"obs",
+  /// std::move(item)}}`. Otherwise a copy is put. The item is gone when it was put, and is there still after an error;
+  /// put(item) leaves it. kPickleRefused: the item has something in it that Python pickled, and this channel takes no
+  /// pickles.
   template <std::same_as<Item> Moved>
   Result<std::uint64_t> put(Moved&& item, Timeout timeout = std::nullopt) const {
     return put_moved(item, timeout);
   }
+  /// The same, ended by `stop` too (kInterrupted).
   template <std::same_as<Item> Moved>
   Result<std::uint64_t> put(Moved&& item, Timeout timeout, const std::stop_token& stop) const {
     return put_moved(item, timeout, stop);
   }
+  /// Sends received bytes on: `put(std::move(flat))`. They arrive as an array of uint8, which get_bytes() and
+  /// get_struct() receive like any bytes. They are not copied where they lie in this channel's arena and this is the
+  /// last FlatItem of the message, unless it was taken and is not acknowledged. The item is gone when it was put, and
+  /// is there still after an error. To send a copy, or `bytes` of Python: put_bytes(flat.bytes()).
+  template <std::same_as<FlatItem> Moved>
+  Result<std::uint64_t> put(Moved&& item, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
+    auto ticket = put_flat(item, timeout, stop);
+    if (ticket) item = FlatItem();
+    return ticket;
+  }
   // --- messages without a tree around them (flat.h)
 
-  // Puts a copy of the bytes, which Python receives as `bytes`. (A span that is put as a Value is an array.) Errors as
-  // of put(); so it is with the others, and with `stop`.
+  /// Puts a copy of the bytes, which Python receives as `bytes`. (A span that is put as a Value is an array.) Errors as
+  /// of put(); so it is with the others, and with `stop`.
   Result<std::uint64_t> put_bytes(std::span<const std::byte> bytes, Timeout timeout = std::nullopt,
                                   const std::stop_token& stop = {}) const;
-  // The bytes of a struct.
+  /// The bytes of a struct.
   template <FlatStruct T>
   Result<std::uint64_t> put_struct(const T& value, Timeout timeout = std::nullopt,
                                    const std::stop_token& stop = {}) const {
     return put_bytes(std::as_bytes(std::span<const T, 1>(&value, 1)), timeout, stop);
   }
-  // A struct in shared memory, as T() makes it, to be written there and then put. Waits as new_array() does.
+  /// A struct in shared memory, as T() makes it, to be written there and then put. Waits as new_array() does.
   template <FlatStruct T>
   requires std::is_default_constructible_v<T> Result<Loaned<T>> loan(Timeout timeout = std::nullopt,
                                                                      const std::stop_token& stop = {})
@@ -198,15 +168,15 @@ class Sender {
     T* value = new (lent->second) T();
     return Loaned<T>(std::move(lent->first), value);
   }
-  // The same of `count` bytes, at least one, which are not initialised.
+  /// The same of `count` bytes, at least one, which are not initialised.
   Result<LoanedBytes> loan_bytes(std::size_t count, Timeout timeout = std::nullopt,
                                  const std::stop_token& stop = {}) const {
     auto lent = lend(count, timeout, stop);
     if (!lent) return std::move(lent).error();
     return LoanedBytes(std::move(lent->first), {lent->second, count});
   }
-  // Puts what was lent, without a copy: `put(std::move(loan))`. It is empty afterwards, and untouched after an error.
-  // kInvalid: it is empty, is of another arena, or is put by a forked child.
+  /// Puts what was lent, without a copy: `put(std::move(loan))`. It is empty afterwards, and untouched after an error.
+  /// kInvalid: it is empty, is of another arena, or is put by a forked child.
   template <class T>
   Result<std::uint64_t> put(Loaned<T>&& loan, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     auto ticket = put_lent(loan.block_.get(), timeout, stop);
@@ -214,95 +184,81 @@ class Sender {
     return ticket;
   }
 
-  // Whether a small message would be taken at once.
+  /// Whether a small message would be taken at once.
   bool has_space() const;
 
-  // Until the message with this ticket, or all that this process put, were received (and acknowledged, where taken).
-  // kTimeout; kPeerDied or kClosed when no receiver is left that could.
+  /// Until the message with this ticket, or all that this process put, were received (and acknowledged, where taken).
+  /// kTimeout; kPeerDied or kClosed when no receiver is left that could.
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt) const;
+  /// The same, ended by `stop` too (kInterrupted).
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const;
+  /// The same for all that this process put.
   Status wait_for_all_ack(Timeout timeout = std::nullopt) const;
+  /// The same, ended by `stop` too (kInterrupted).
   Status wait_for_all_ack(Timeout timeout, const std::stop_token& stop) const;
+  /// Messages that this process put and that were not yet received, or acknowledged; 0 when it has no end any more.
   std::uint64_t pending_acks() const;
 
-  // As Arena::new_array, in this channel's arena.
+  /// As Arena::new_array, in this channel's arena.
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
+  /// The same, ended by `stop` too (kInterrupted).
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                              const std::stop_token& stop) const;
 
-  // A text that lets a process of the same user open this end. The end counts as taken part in from this call on until
-  // it is opened, for as long as this process lives and 60 s longer: open() gives kClosed when it comes so late that
-  // the stream is over. kOutOfSharedMemory when there is no memory to note that it is on its way.
+  /// A text that lets a process of the same user open this end. The end counts as taken part in from this call on until
+  /// it is opened, for as long as this process lives and 60 s longer: open() gives kClosed when it comes so late that
+  /// the stream is over. kOutOfSharedMemory when there is no memory to note that it is on its way.
   Result<std::string> handle() const;
+  /// The end that such a text is of. kInvalid for a text that is none, or is that of a receiver; kClosed as above;
+  /// kNotFound, kUnavailable and kIncompatible when the arena cannot be had.
   static Result<Sender> open(const std::string& handle);
 
-  // kClosed.
+  /// kClosed.
   Result<ChannelStats> stats() const;
-  // Also of all copies of this handle. Lets go of the channel as soon as no other thread is in a call of it; with the
-  // process's last end of the channel its name, memory and descriptors go, but for what items and arrays still need.
-  // Calls give kClosed from then on; waits for acks do as soon as the process has no other end of the channel.
+  /// Also of all copies of this handle. Lets go of the channel as soon as no other thread is in a call of it; with the
+  /// process's last end of the channel its name, memory and descriptors go, but for what items and arrays still need.
+  /// Calls give kClosed from then on; waits for acks do as soon as the process has no other end of the channel.
   void close();
+  /// Whether close() was called, or this was moved from.
   bool closed() const noexcept;
 
  private:
+  friend class Queue;
   friend struct api::ChannelState;
   explicit Sender(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
   Result<std::uint64_t> put_moved(Item& item, Timeout timeout) const;
   Result<std::uint64_t> put_moved(Item& item, Timeout timeout, const std::stop_token& stop) const;
   Result<std::pair<detail::LoanPointer, std::byte*>> lend(std::size_t bytes, Timeout timeout,
                                                           const std::stop_token& stop) const;
+  Result<std::uint64_t> put_flat(const FlatItem& item, Timeout timeout, const std::stop_token& stop) const;
   Result<std::uint64_t> put_lent(detail::LoanedBlock* block, Timeout timeout, const std::stop_token& stop) const;
   template <class Put>
   Result<std::uint64_t> forward(Item& item, Put put) const;
   api::EndPointer state_;
 };
 
-// A message taken. Unless it is acknowledged it goes back to the channel: at nack(), with the object, or when the
-// process dies; someone else gets it then, or nobody if it was taken `max_attempts` times: it is among
-// Receiver::rejected() then, and stays there until it is acknowledged or requeued.
-class TakenItem {
- public:
-  TakenItem(TakenItem&&) noexcept;
-  TakenItem& operator=(TakenItem&&) noexcept;
-  ~TakenItem();
-
-  const Item& item() const noexcept;
-  std::uint64_t ticket() const noexcept;
-  // How often it was taken, this time included.
-  std::uint32_t attempts() const noexcept;
-  bool redelivered() const noexcept { return attempts() > 1; }
-  // kInvalid when it was settled before, or in a forked child.
-  Status ack();
-  Status nack();
-  // Gives it back as if it had never been taken.
-  Status requeue();
-
- private:
-  friend class Receiver;
-  struct State;
-  explicit TakenItem(std::unique_ptr<State> state) noexcept;
-  std::unique_ptr<State> state_;
-};
-
+/// The end of a channel that messages are received from.
 class Receiver {
  public:
-  // The next message. Arrays are views of shared memory, which the Item holds.
-  //   kEmpty: nothing in time.  kClosed: closed here, or every sender has closed or exited and all is delivered;
-  //   kPeerDied instead, once, if one of them was killed.  kCorrupt: that message was damaged; it is consumed.
-  //   kOutOfSharedMemory: this process has no memory, or addresses, for the message; it stays in the channel, or is
-  //   there again as one that was returned.
-  //   kPickleRefused never: what Python pickled arrives as an Item of kind kPickle.
+  /// The next message. Arrays are views of shared memory, which the Item holds.
+  ///   kEmpty: nothing in time.  kClosed: closed here, or every sender has closed or exited and all is delivered;
+  ///   kPeerDied instead, once, if one of them was killed.  kCorrupt: that message was damaged; it is consumed.
+  ///   kOutOfSharedMemory: this process has no memory, or addresses, for the message; it stays in the channel, or is
+  ///   there again as one that was returned.
+  ///   kPickleRefused never: what Python pickled arrives as an Item of kind kPickle.
   Result<Item> get(Timeout timeout = std::nullopt) const;
+  /// The same, ended by `stop` too (kInterrupted).
   Result<Item> get(Timeout timeout, const std::stop_token& stop) const;
-  // Waits for one, then takes what is there: 1 to `most` items. An error behind the first of them comes with the next
-  // call.
+  /// Waits for one, then takes what is there: 1 to `most` items. An error behind the first of them comes with the next
+  /// call.
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const;
+  /// The same, ended by `stop` too (kInterrupted).
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const;
-  // The next message as bytes (flat.h): of C++'s put_bytes(), put_struct() and loans, and bytes, bytearrays and arrays
-  // of uint8 that are put otherwise. Errors as of get(). kInvalid: the message is none of these, or (of get_struct) has
-  // another size than the struct; it is consumed, and the error has its ticket.
+  /// The next message as bytes (flat.h): of C++'s put_bytes(), put_struct() and loans, and bytes, bytearrays and arrays
+  /// of uint8 that are put otherwise. Errors as of get(). kInvalid: the message is none of these, or (of get_struct)
+  /// has another size than the struct; it is consumed, and the error has its ticket.
   Result<FlatItem> get_bytes(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  // The same as a struct, copied out.
+  /// The same as a struct, copied out.
   template <FlatStruct T>
   Result<T> get_struct(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     T value;
@@ -310,36 +266,48 @@ class Receiver {
     if (!got) return std::move(got).error();
     return value;
   }
-  // As get(); waits also while `max_unsettled` messages are taken and not settled.
+  /// As get(); waits also while `max_unsettled` messages are taken and not settled.
   Result<TakenItem> take(Timeout timeout = std::nullopt) const;
+  /// The same, ended by `stop` too (kInterrupted).
   Result<TakenItem> take(Timeout timeout, const std::stop_token& stop) const;
-  // The messages that were given up after `max_attempts`, the oldest first, but for those that another process looks
-  // at. Acknowledged they are gone. Their senders do not wait for them. Looking does not count as a use of this end.
-  // kCorrupt: one was damaged; it is consumed. kOutOfSharedMemory: for one of them there is no memory; all stay.
+  /// The same of a message as get_bytes() receives it. kInvalid: it is made of no bytes, and is consumed.
+  Result<TakenBytes> take_bytes(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
+  /// The messages that were given up after `max_attempts`, the oldest first, but for those that another process looks
+  /// at. Acknowledged they are gone. Their senders do not wait for them. Looking does not count as a use of this end.
+  /// kCorrupt: one was damaged; it is consumed. kOutOfSharedMemory: for one of them there is no memory; all stay.
   Result<std::vector<TakenItem>> rejected() const;
 
-  // All messages to the end of the stream: `for (const Item& item : receiver)`. Waits for each; the one before is let
-  // go of first, unless it was copied. Ends when get() would say kClosed, also because this end was closed. Throws
-  // BadResult for every other error; begin() goes on after it. One at a time.
+  /// All messages to the end of the stream: `for (const Item& item : receiver)`. Waits for each; the one before is let
+  /// go of first, unless it was copied. Ends when get() would say kClosed, also because this end was closed. Throws
+  /// BadResult for every other error; begin() goes on after it. One at a time.
   class Iterator;
+  /// The next message; waits for it.
   Iterator begin() const;
+  /// The end of these.
   std::default_sentinel_t end() const noexcept { return {}; }
 
+  /// Messages to be received, those given back included; 0 when this process has no end any more.
   std::uint64_t size() const;
+  /// Whether there are none.
   bool empty() const { return size() == 0; }
-  // Readable while a call of get() would return at once; owned by the channel, and closed with the process's last
-  // receiver of it.
+  /// Readable while a call of get() would return at once; owned by the channel, and closed with the process's last
+  /// receiver of it.
   Result<int> fileno() const;
 
-  // As of a Sender.
+  /// As of a Sender.
   Result<ChannelStats> stats() const;
+  /// As of a Sender.
   Result<std::string> handle() const;
+  /// As of a Sender.
   static Result<Receiver> open(const std::string& handle);
 
+  /// As of a Sender.
   void close();
+  /// As of a Sender.
   bool closed() const noexcept;
 
  private:
+  friend class Queue;
   friend struct api::ChannelState;
   friend Result<std::vector<std::size_t>> wait(std::span<const Receiver>, Timeout, const std::stop_token&);
   explicit Receiver(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
@@ -362,7 +330,7 @@ class Receiver::Iterator {
     Result<Item> next = receiver_.get();
     if (next) {
       item_ = std::move(*next);
-    } else if (next.code() != Code::kClosed) {
+    } else if (next.code() != Code::kClosed && next.code() != Code::kShutDown) {
       throw BadResult(std::move(next).error());
     }
     return *this;
@@ -381,19 +349,20 @@ inline Receiver::Iterator Receiver::begin() const {
   return Iterator(*this);
 }
 
-// The positions of those whose next get() returns, or fails, at once, be it since their stream has ended. Waits until
-// there is one; none after the timeout, and where there are no receivers. Another process may be quicker: get with a
-// timeout of zero. Notices a stop (kInterrupted), and an end that was closed meanwhile, within 250 ms.
+/// The positions of those whose next get() returns, or fails, at once, be it since their stream has ended. Waits until
+/// there is one; none after the timeout, and where there are no receivers. Another process may be quicker: get with a
+/// timeout of zero. Notices a stop (kInterrupted), and an end that was closed meanwhile, within 250 ms.
 Result<std::vector<std::size_t>> wait(std::span<const Receiver> receivers, Timeout timeout = std::nullopt,
                                       const std::stop_token& stop = {});
 
-// Both ends of a new channel. Throws BadResult when the arena cannot be made (kOs, kInvalid), the name is in use
-// (kExists), max_attempts is 2^32 or more (kInvalid), or there is no memory (kOutOfSharedMemory).
+/// Both ends of a new channel. Throws BadResult when the arena cannot be made (kOs, kInvalid), the name is in use
+/// (kExists), max_attempts is 2^32 or more (kInvalid), or there is no memory (kOutOfSharedMemory).
 std::pair<Sender, Receiver> make_pair(const PairOptions& options = {});
 
-// The ends of a channel that some process of this user named, from C++ or Python. kNotFound for a name that is not in
-// use, kInvalid for one that names something else.
+/// The ends of a channel that some process of this user named, from C++ or Python. kNotFound for a name that is not in
+/// use, kInvalid for one that names something else.
 Result<Sender> open_sender(const std::string& name);
+/// The same of a receiver.
 Result<Receiver> open_receiver(const std::string& name);
 
 }  // namespace shmtree

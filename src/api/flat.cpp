@@ -5,7 +5,10 @@
 #include <cstring>
 #include <utility>
 
+#include "api/flat.h"
+#include "api/message.h"
 #include "api/receiving.h"
+#include "api/taken.h"
 #include "endpoint/transfer.h"
 #include "format/flat.h"
 #include "platform/machine.h"
@@ -102,6 +105,33 @@ Result<std::uint64_t> Sender::put_lent(detail::LoanedBlock* lent, Timeout timeou
   });
 }
 
+namespace {
+
+// The bytes of a FlatItem, given on where they lie if nobody else here has them.
+class FlatArrays final : public api::LentArrays {
+ public:
+  FlatArrays(ChannelState& state, const value::Origin& origin) : LentArrays(state), origin_(origin) {}
+  bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) override {
+    if (origin_.home == nullptr || !origin_.to_give) return false;
+    return find_received(origin_, static_cast<const std::byte*>(begin), bytes, true, range, at);
+  }
+
+ private:
+  const value::Origin origin_;
+};
+
+}  // namespace
+
+Result<std::uint64_t> Sender::put_flat(const FlatItem& item, Timeout timeout, const std::stop_token& stop) const {
+  return sending(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
+    format::FrameBuilder builder;
+    api::Message<FlatArrays> message(builder, *state_, detail::FlatAccess::origin(item));
+    Status encoded = message.encode(Value(item.bytes()));
+    if (!encoded) return std::move(encoded).error();
+    return told(*state_, endpoint::put(*state_->channel, message, wait));
+  });
+}
+
 // --- receiving -------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -172,20 +202,40 @@ std::pair<std::shared_ptr<const void>, ByteRun> copy_of(ByteRun run) {
 
 }  // namespace
 
+namespace {
+
+Result<FlatItem> to_flat(memory::Arena& arena, Incoming& message, ByteRun run, const Item* item) {
+  const bool aligned = std::bit_cast<std::uintptr_t>(run.data()) % format::kBufferAlignment == 0;
+  if (!message.in_block() || !aligned || run.size() <= endpoint::kCopiedMessageBytes ||
+      endpoint::is_hoarding(arena, message, {})) {
+    auto copy = copy_of(run);
+    return detail::FlatAccess::make(std::move(copy.first), nullptr, copy.second);
+  }
+  if (item != nullptr) {
+    const auto& tree = value::Tree::of(*item);
+    const bool others_see_it = item->is_array() && item->view().read_only;
+    return detail::FlatAccess::make(tree, others_see_it ? nullptr : tree->home, run);
+  }
+  auto lease = message.adopt();
+  if (!lease) return std::move(lease).error();
+  auto received = std::make_shared<api::Received>(std::move(*lease));
+  const void* home = received.get();
+  return detail::FlatAccess::make(std::move(received), home, run);
+}
+
+}  // namespace
+
+template class Taken<FlatItem>;
+
 Result<FlatItem> Receiver::get_bytes(Timeout timeout, const std::stop_token& stop) const {
-  const auto make = [](memory::Arena& arena, Incoming& message, ByteRun run, const Item* item) -> Result<FlatItem> {
-    const bool aligned = std::bit_cast<std::uintptr_t>(run.data()) % format::kBufferAlignment == 0;
-    if (!message.in_block() || !aligned || run.size() <= endpoint::kCopiedMessageBytes ||
-        endpoint::is_hoarding(arena, message, {})) {
-      auto copy = copy_of(run);
-      return FlatItem(std::move(copy.first), copy.second);
-    }
-    if (item != nullptr) return FlatItem(std::make_shared<const Item>(*item), run);
-    auto lease = message.adopt();
-    if (!lease) return std::move(lease).error();
-    return FlatItem(std::make_shared<memory::Lease>(std::move(*lease)), run);
-  };
-  return receive<FlatItem>(*state_, timeout, stop, make);
+  return receive<FlatItem>(*state_, timeout, stop, to_flat);
+}
+
+Result<TakenBytes> Receiver::take_bytes(Timeout timeout, const std::stop_token& stop) const {
+  return api::receiving(*state_, timeout, stop, [&](const WaitContext& wait) {
+    FlatCodec<FlatItem, decltype(&to_flat)> codec(*state_, to_flat);
+    return detail::TakenAccess::take<FlatItem>(codec, *state_, wait);
+  });
 }
 
 Status Receiver::get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const {

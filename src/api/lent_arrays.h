@@ -12,7 +12,7 @@
 
 namespace shmtree::api {
 
-class LentArrays final : public value::ExternalArrays {
+class LentArrays : public value::ExternalArrays {
  public:
   explicit LentArrays(ChannelState& state) : arena_(*state.arena), channel_(*state.channel) {}
   ~LentArrays() override {

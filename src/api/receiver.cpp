@@ -3,6 +3,7 @@
 #include <new>
 
 #include "api/receiving.h"
+#include "api/taken.h"
 #include "endpoint/transfer.h"
 #include "value/codec.h"
 #include "value/tree.h"
@@ -125,81 +126,22 @@ Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout, 
   return receiving(*state_, timeout, stop, [&](const WaitContext& wait) { return receive_many(*state_, most, wait); });
 }
 
-struct TakenItem::State {
-  static Result<std::unique_ptr<State>> of(ChannelState& end, channel::Delivery delivery);
+namespace {
 
-  static Result<TakenItem> take(ChannelState& state, const WaitContext& wait);
-  static Status settle(State* state, Status (channel::Delivery::*how)(const WaitContext&)) {
-    return or_out_of_memory([&]() -> Status {
-      if (state == nullptr) return Error{Code::kInvalid, "this message was moved from"};
-      return (state->delivery.*how)(WaitContext{});
-    });
-  }
-
-  // Until it is acknowledged it may go back to the channel, so it is not to be given away with another message.
-  void set_may_go_back(bool may) noexcept {
-    const auto& tree = value::Tree::of(item);
-    if (tree == nullptr || tree->home == nullptr) return;
-    static_cast<api::Received*>(const_cast<void*>(tree->home))->may_go_back.store(may, std::memory_order_release);
-  }
-
-  channel::Delivery delivery;
-  Item item;
-  std::uint64_t ticket;
-  std::uint32_t attempts;
-};
-
-Result<std::unique_ptr<TakenItem::State>> TakenItem::State::of(ChannelState& end, channel::Delivery delivery) {
-  const std::uint64_t ticket = delivery.message().ticket();
-  const std::uint32_t attempts = delivery.message().attempts();
-  Items items(end);
-  auto item = endpoint::decode_taken(items, *end.channel, delivery);
-  if (!item) return std::move(item).error();
-  std::unique_ptr<State> state(new State{std::move(delivery), std::move(*item), ticket, attempts});
-  state->set_may_go_back(true);
-  return state;
+Result<TakenItem> take_item(ChannelState& state, const WaitContext& wait) {
+  Items items(state);
+  return detail::TakenAccess::take<Item>(items, state, wait);
 }
 
-TakenItem::TakenItem(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
-TakenItem::TakenItem(TakenItem&&) noexcept = default;
-TakenItem& TakenItem::operator=(TakenItem&&) noexcept = default;
-TakenItem::~TakenItem() = default;
-const Item& TakenItem::item() const noexcept {
-  static const Item none;
-  return state_ == nullptr ? none : state_->item;
-}
-std::uint64_t TakenItem::ticket() const noexcept {
-  return state_ == nullptr ? 0 : state_->ticket;
-}
-std::uint32_t TakenItem::attempts() const noexcept {
-  return state_ == nullptr ? 0 : state_->attempts;
-}
-Status TakenItem::ack() {
-  Status done = State::settle(state_.get(), &channel::Delivery::ack);
-  if (done) state_->set_may_go_back(false);
-  return done;
-}
-Status TakenItem::nack() {
-  return State::settle(state_.get(), &channel::Delivery::nack);
-}
-Status TakenItem::requeue() {
-  return State::settle(state_.get(), &channel::Delivery::requeue);
-}
+}  // namespace
 
-Result<TakenItem> TakenItem::State::take(ChannelState& state, const WaitContext& wait) {
-  auto delivery = state.channel->take(wait);
-  if (!delivery) return state.told(std::move(delivery).error());
-  auto taken = of(state, std::move(*delivery));
-  if (!taken) return std::move(taken).error();
-  return TakenItem(std::move(*taken));
-}
+template class Taken<Item>;
 
 Result<TakenItem> Receiver::take(Timeout timeout) const {
-  return receiving(*state_, timeout, [&](const WaitContext& wait) { return TakenItem::State::take(*state_, wait); });
+  return receiving(*state_, timeout, [&](const WaitContext& wait) { return take_item(*state_, wait); });
 }
 Result<TakenItem> Receiver::take(Timeout timeout, const std::stop_token& stop) const {
-  return receiving(*state_, timeout, stop,
-                   [&](const WaitContext& wait) { return TakenItem::State::take(*state_, wait); });
+  return receiving(*state_, timeout, stop, [&](const WaitContext& wait) { return take_item(*state_, wait); });
 }
 
 Result<std::vector<TakenItem>> Receiver::rejected() const {
@@ -209,9 +151,10 @@ Result<std::vector<TakenItem>> Receiver::rejected() const {
     std::vector<TakenItem> items;
     items.reserve(deliveries->size());
     for (channel::Delivery& delivery : *deliveries) {
-      auto state = TakenItem::State::of(*state_, std::move(delivery));
-      if (!state) return std::move(state).error();
-      items.push_back(TakenItem(std::move(*state)));
+      Items codec(*state_);
+      auto item = detail::TakenAccess::of<Item>(codec, *state_->channel, std::move(delivery));
+      if (!item) return std::move(item).error();
+      items.push_back(std::move(*item));
     }
     return items;
   });

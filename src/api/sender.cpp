@@ -1,10 +1,7 @@
 // Sending.
 #include <new>
 
-#include "api/lent_arrays.h"
-#include "api/state.h"
-#include "endpoint/put.h"
-#include "value/codec.h"
+#include "api/message.h"
 
 namespace shmtree {
 
@@ -13,23 +10,8 @@ namespace {
 using channel::End;
 using platform::WaitContext;
 
-// What endpoint::put() puts.
-class Message {
- public:
-  Message(api::ChannelState& state, format::FrameBuilder& builder) : builder_(builder), arrays_(state) {}
-  Status encode(const Value& value) { return value::encode(value, builder_, &arrays_); }
-  format::FrameBuilder& builder() noexcept { return builder_; }
-  const std::vector<memory::BlockRef>& blocks() const noexcept { return arrays_.blocks(); }
-  bool is_ours() const noexcept { return arrays_.are_ours(); }
-  void settle() noexcept { arrays_.settle(); }
-
- private:
-  format::FrameBuilder& builder_;
-  api::LentArrays arrays_;
-};
-
 // The two callers of put() differ in what ends the wait; the one without a stop_token is where programs spend time.
-[[gnu::always_inline]] inline Result<std::uint64_t> put_encoded(api::ChannelState& state, Message& message,
+[[gnu::always_inline]] inline Result<std::uint64_t> put_encoded(api::ChannelState& state, api::Message<>& message,
                                                                 const WaitContext& wait) {
   auto ticket = endpoint::put(*state.channel, message, wait);
   if (!ticket) ticket = state.told(std::move(ticket).error());
@@ -40,7 +22,7 @@ class Message {
                                                         const WaitContext& wait) {
   thread_local format::FrameBuilder builder;  // a message needs about as much memory as the one before
   builder.clear();
-  Message message(state, builder);
+  api::Message<> message(builder, state);
   Status encoded = message.encode(value);
   if (!encoded) return std::move(encoded).error();
   return put_encoded(state, message, wait);
@@ -51,7 +33,7 @@ Status put_many(api::ChannelState& state, std::span<const Value> values, const W
   format::FrameBuilder builder;
   endpoint::Batch batch(*state.channel, wait);
   const auto add = [&](const Value& value) -> Status {
-    Message message(state, builder);
+    api::Message<> message(builder, state);
     Status encoded = message.encode(value);
     return encoded ? batch.add(message, false) : encoded;
   };

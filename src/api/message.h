@@ -1,0 +1,31 @@
+// What endpoint::put() puts: a Value, of which `Arrays` says what goes without a copy.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "api/lent_arrays.h"
+#include "api/state.h"
+#include "endpoint/put.h"
+#include "value/codec.h"
+
+namespace shmtree::api {
+
+template <class Arrays = LentArrays>
+class Message {
+ public:
+  template <class... Arguments>
+  explicit Message(format::FrameBuilder& builder, Arguments&&... arguments)
+      : builder_(builder), arrays_(std::forward<Arguments>(arguments)...) {}
+  Status encode(const Value& value) { return value::encode(value, builder_, &arrays_); }
+  format::FrameBuilder& builder() noexcept { return builder_; }
+  const std::vector<memory::BlockRef>& blocks() const noexcept { return arrays_.blocks(); }
+  bool is_ours() const noexcept { return arrays_.are_ours(); }
+  void settle() noexcept { arrays_.settle(); }
+
+ private:
+  format::FrameBuilder& builder_;
+  Arrays arrays_;
+};
+
+}  // namespace shmtree::api

@@ -1,0 +1,109 @@
+// What Taken is made of, for Items and for bytes alike.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "api/flat.h"
+#include "api/state.h"
+#include "endpoint/receive.h"
+#include "shmtree/taken.h"
+#include "value/tree.h"
+
+namespace shmtree {
+
+namespace api {
+
+// The Received that an item lies in; null for a copy.
+inline Received* home_of(const Item& item) noexcept {
+  const auto& tree = value::Tree::of(item);
+  return tree == nullptr ? nullptr : static_cast<Received*>(const_cast<void*>(tree->home));
+}
+inline Received* home_of(const FlatItem& item) noexcept {
+  return static_cast<Received*>(const_cast<void*>(detail::FlatAccess::home(item)));
+}
+
+}  // namespace api
+
+template <class T>
+struct Taken<T>::State {
+  static Status settle(State* state, Status (channel::Delivery::*how)(const platform::WaitContext&)) {
+    return or_out_of_memory([&]() -> Status {
+      if (state == nullptr) return Error{Code::kInvalid, "this message was moved from"};
+      return (state->delivery.*how)(platform::WaitContext{});
+    });
+  }
+
+  // Until it is acknowledged it may go back to the channel, so it is not to be given away with another message.
+  void set_may_go_back(bool may) noexcept {
+    if (auto* home = api::home_of(item)) home->may_go_back.store(may, std::memory_order_release);
+  }
+
+  channel::Delivery delivery;
+  T item;
+  std::uint64_t ticket;
+  std::uint32_t attempts;
+};
+
+namespace detail {
+
+struct TakenAccess {
+  // What the codec makes of it; endpoint::decode_taken() tells what becomes of a message that it makes nothing of.
+  template <class T, class Codec>
+  static Result<Taken<T>> of(Codec& codec, channel::Channel& channel, channel::Delivery delivery) {
+    const std::uint64_t ticket = delivery.message().ticket();
+    const std::uint32_t attempts = delivery.message().attempts();
+    Result<T> item = endpoint::decode_taken(codec, channel, delivery);
+    if (!item) return std::move(item).error();
+    using State = typename Taken<T>::State;
+    std::unique_ptr<State> state(new State{std::move(delivery), std::move(*item), ticket, attempts});
+    state->set_may_go_back(true);
+    return Taken<T>(std::move(state));
+  }
+  template <class T, class Codec>
+  static Result<Taken<T>> take(Codec& codec, api::ChannelState& end, const platform::WaitContext& wait) {
+    auto delivery = end.channel->take(wait);
+    if (!delivery) return end.told(std::move(delivery).error());
+    return of<T>(codec, *end.channel, std::move(*delivery));
+  }
+};
+
+}  // namespace detail
+
+template <class T>
+Taken<T>::Taken(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+template <class T>
+Taken<T>::Taken(Taken&&) noexcept = default;
+template <class T>
+Taken<T>& Taken<T>::operator=(Taken&&) noexcept = default;
+template <class T>
+Taken<T>::~Taken() = default;
+template <class T>
+const T& Taken<T>::item() const noexcept {
+  static const T none;
+  return state_ == nullptr ? none : state_->item;
+}
+template <class T>
+std::uint64_t Taken<T>::ticket() const noexcept {
+  return state_ == nullptr ? 0 : state_->ticket;
+}
+template <class T>
+std::uint32_t Taken<T>::attempts() const noexcept {
+  return state_ == nullptr ? 0 : state_->attempts;
+}
+template <class T>
+Status Taken<T>::ack() {
+  Status done = State::settle(state_.get(), &channel::Delivery::ack);
+  if (done) state_->set_may_go_back(false);
+  return done;
+}
+template <class T>
+Status Taken<T>::nack() {
+  return State::settle(state_.get(), &channel::Delivery::nack);
+}
+template <class T>
+Status Taken<T>::requeue() {
+  return State::settle(state_.get(), &channel::Delivery::requeue);
+}
+
+}  // namespace shmtree
