@@ -1,6 +1,7 @@
-// All of shmtree: channels, values to send, items received, and xtensor views where xtensor is installed.
-//
-// Reading order: result.h, value.h, item.h, containers.h, fields.h, array.h, flat.h, pair.h.
+/// @file
+/// All of shmtree: channels, values to send, items received, and xtensor views where xtensor is installed.
+///
+/// Reading order: result.h, value.h, item.h, containers.h, fields.h, array.h, flat.h, arena.h, pair.h, queue.h.
 #pragma once
 
 #if __has_include(<xtensor/xarray.hpp>) || __has_include(<xtensor/containers/xarray.hpp>)
@@ -11,5 +12,6 @@
 #include "shmtree/flat.h"
 #include "shmtree/item.h"
 #include "shmtree/pair.h"
+#include "shmtree/queue.h"
 #include "shmtree/result.h"
 #include "shmtree/value.h"

@@ -17,22 +17,24 @@ from .errors import ChannelClosed
 Opened = tuple[_core.Arena, int, _core.Name | None]
 
 
+def handle_of(channel: _core.Channel, name: _core.Name | None, receiving: bool) -> bytes:
+    """For a process that runs already; the end is on its way from now on."""
+    path = name.path if name is not None else ""
+    return _core.make_handle(channel.arena, channel.block, channel.grant(receiving), path)
+
+
 def describe_end(
     channel: _core.Channel, name: _core.Name | None, ends: tuple[bool, ...]
 ) -> tuple[bytes, _launch.Inheritance | None]:
     """The handle of a channel for a process that takes part in these ends of it (True: receiving)."""
     popen = context.get_spawning_popen()
-    inheritance: _launch.Inheritance | None = None
-    grant = 0
     if popen is None:
-        grant = channel.grant(ends[-1])
-    else:
-        passenger = _launch.passenger(popen, channel.arena)
-        for receiving in ends:
-            channel.join_for(passenger.identity, receiving)
-        inheritance = passenger.inheritance
+        return handle_of(channel, name, ends[-1]), None
+    passenger = _launch.passenger(popen, channel.arena)
+    for receiving in ends:
+        channel.join_for(passenger.identity, receiving)
     path = name.path if name is not None else ""
-    return _core.make_handle(channel.arena, channel.block, grant, path), inheritance
+    return _core.make_handle(channel.arena, channel.block, 0, path), passenger.inheritance
 
 
 @contextlib.contextmanager

@@ -83,6 +83,30 @@ class BaseQueue(_core.QueueBase[_T], End):
         self._become(_core.Channel.open(known.arena, known.block), bool(allow_pickle), known)
         return self
 
+    def handle(self) -> str:
+        """A text by which another process of this user opens the queue: `open_handle` there, `Queue::open` in C++.
+
+        The queue counts as on its way until it is opened, for as long as this process lives and 60 s longer.
+        """
+        if self.closed:
+            raise ChannelClosed("a queue that was closed cannot be handed to another process")
+        return _handles.handle_of(self._channel, self._name, True).hex()
+
+    @classmethod
+    def open_handle(cls: type[_Q], text: str, *, allow_pickle: bool | None = None) -> _Q:
+        """The queue that `handle()` gave this text for, in Python or C++.
+
+        FileNotFoundError when nobody has it any more, ValueError for a text that is no queue's handle. Pickles are sent
+        and loaded as `allow_pickle` says; None is yes for a queue without a name. The maker has to allow them, too.
+        """
+        with _handles.open_channel(bytes.fromhex(text), None, True) as (channel, name):
+            if not channel.is_queue:
+                raise ValueError("this is the handle of a pair's end, and no queue's")
+            self = cls.__new__(cls)
+            allowed = name is None if allow_pickle is None else bool(allow_pickle)
+            self._become(channel, allowed and channel.allows_pickle, name)
+        return self
+
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> _T:
         """`get` for coroutines. It can be cancelled at any time without losing a message."""
         got: _T = await _async.get_async(self, timeout, copy)

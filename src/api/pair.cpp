@@ -76,7 +76,7 @@ Result<std::string> ChannelState::handle() const {
   return text;
 }
 
-Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text, End end) {
+Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text, End end, bool of_queue) {
   if (text.size() % 2 != 0) {
     return Error{Code::kInvalid,
                  "this text is no handle: it has " + std::to_string(text.size()) + " characters, an odd number"};
@@ -96,6 +96,8 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
   if (!opened) return std::move(opened).error();
   auto channel = Channel::open(*opened, memory::unpack(handle->block), WaitContext{});
   if (!channel) return std::move(channel).error();
+  if (of_queue && (*channel)->ending() != channel::Ending::kNever)
+    return Error{Code::kInvalid, "this is the handle of a pair's end, and no queue's"};
   Status in_time = (*channel)->ends().check_grant(handle->grant, end, handle->pid);
   if (!in_time) return std::move(in_time).error();
   auto name = endpoint::join_name(handle->name, *opened);
@@ -104,26 +106,26 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
   return state;
 }
 
-Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string& named, End end) {
+Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string& named, End end,
+                                                               discovery::NamedKind kind) {
   auto name = endpoint::open_name(named);
   if (!name) return std::move(name).error();
   const discovery::NamedThing& thing = (*name)->thing();
-  if (thing.kind != discovery::NamedKind::kChannel) {
-    return Error{Code::kInvalid, "the name " + named + " is in use for something that is no pair's channel"};
+  if (thing.kind != kind) {
+    const char* wanted = kind == discovery::NamedKind::kQueue ? "queue" : "pair's channel";
+    return Error{Code::kInvalid, "the name " + named + " is in use for something that is no " + wanted};
   }
   auto channel = Channel::open(thing.arena, memory::unpack(thing.block), WaitContext{});
   if (!channel) return std::move(channel).error();
   return join(std::make_shared<ArenaState>(thing.arena), std::move(*channel), end, std::move(*name));
 }
 
-}  // namespace api
-
 namespace {
 
 // Who opens a name gets at all of its arena: it has no other channels in it, unless it was given.
 Arena arena_for(const PairOptions& options) {
   if (options.arena) {
-    if (api::ArenaState::of(*options.arena) == nullptr) throw BadResult(api::no_arena());
+    if (ArenaState::of(*options.arena) == nullptr) throw BadResult(no_arena());
     return *options.arena;
   }
   return (options.name.empty() ? Arena::shared() : Arena::create()).value();
@@ -131,26 +133,36 @@ Arena arena_for(const PairOptions& options) {
 
 }  // namespace
 
-std::pair<Sender, Receiver> make_pair(const PairOptions& options) try {
-  const Arena arena = arena_for(options);
-  const std::shared_ptr<api::ArenaState>& state = api::ArenaState::of(arena);
-  channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes};
+std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelState::make(const PairOptions& options,
+                                                                                           channel::Ending ending) try {
+  const Arena given = arena_for(options);
+  const std::shared_ptr<ArenaState>& arena = ArenaState::of(given);
+  channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes, .ending = ending};
   made.allow_pickle = options.allow_pickle.value_or(options.name.empty());
   made.max_unsettled = options.max_unsettled;
   made.max_attempts = options.max_attempts;
-  made.ending = options.on_peer_death == OnPeerDeath::kWait ? channel::Ending::kWait : channel::Ending::kRaise;
-  auto channel = Channel::create(state->arena, made).value();
+  auto channel = Channel::create(arena->arena, made).value();
   std::shared_ptr<endpoint::Name> name;
   if (!options.name.empty()) {
-    discovery::NamedThing thing{.kind = discovery::NamedKind::kChannel, .arena = state->arena};
+    const bool queue = ending == channel::Ending::kNever;
+    discovery::NamedThing thing{.kind = queue ? discovery::NamedKind::kQueue : discovery::NamedKind::kChannel,
+                                .arena = arena->arena};
     thing.block = memory::pack(channel->block());
     name = endpoint::create_name(options.name, thing).value();
   }
-  auto sending = api::ChannelState::join(state, channel, End::kSending, name).value();
-  auto receiving = api::ChannelState::join(state, channel, End::kReceiving, name).value();
-  return {api::ChannelState::sender(std::move(sending)), api::ChannelState::receiver(std::move(receiving))};
+  auto sending = join(arena, channel, End::kSending, name).value();
+  return {std::move(sending), join(arena, channel, End::kReceiving, name).value()};
 } catch (const std::bad_alloc&) {
   throw BadResult(out_of_memory());
+}
+
+}  // namespace api
+
+std::pair<Sender, Receiver> make_pair(const PairOptions& options) {
+  const bool waits = options.on_peer_death == OnPeerDeath::kWait;
+  auto [sending, receiving] =
+      api::ChannelState::make(options, waits ? channel::Ending::kWait : channel::Ending::kRaise);
+  return {api::ChannelState::sender(std::move(sending)), api::ChannelState::receiver(std::move(receiving))};
 }
 
 Result<Sender> open_sender(const std::string& name) {

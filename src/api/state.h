@@ -99,8 +99,13 @@ struct ChannelState {
   }
   Result<std::string> handle() const;
   ChannelStats stats() const;
-  static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end);
-  static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end);
+  // Both ends of a new channel, of a queue if it ends never. Throws BadResult.
+  static std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> make(const PairOptions& options,
+                                                                                      channel::Ending ending);
+  // `of_queue`: of nothing else.
+  static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end, bool of_queue = false);
+  static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end,
+                                                          discovery::NamedKind kind = discovery::NamedKind::kChannel);
   void close() noexcept;
   // Lets go of what the calls need, unless some thread is in one: then the last of them does.
   void release() noexcept;

@@ -73,6 +73,8 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("block", [](const Channel& channel) { return memory::pack(channel.block()); })
       .def_property_readonly("capacity", &Channel::capacity)
       .def_property_readonly("allows_pickle", &Channel::allows_pickle)
+      .def_property_readonly("is_queue",
+                             [](const Channel& channel) { return channel.ending() == channel::Ending::kNever; })
       .def("stats", &stats)
       .def(
           "grant",

@@ -60,6 +60,7 @@ endfunction()
 set(programs "")
 programs_of(${PAGES}/README.md readme programs)
 programs_of(${PAGES}/docs/cpp.md cpp programs)
+programs_of(${PAGES}/docs/cpp-recipes.md recipes programs)
 
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${root}/prefix --component cpp)
 set(flags "")

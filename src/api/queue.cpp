@@ -1,0 +1,91 @@
+// Queues: the two ends of a channel that has no end.
+#include "shmtree/queue.h"
+
+#include "api/state.h"
+
+namespace shmtree {
+
+using api::ChannelState;
+using channel::End;
+
+// What the tasks of a queue are asked for also when this object was closed, while the process has another one.
+namespace {
+
+template <class Act>
+Status with_tasks(ChannelState& state, Act act) {
+  return or_out_of_memory([&]() -> Status {
+    const api::Call call(state);
+    const auto channel = call.any_channel();
+    if (channel == nullptr) return closed_here("queue");
+    return act(*channel);
+  });
+}
+
+}  // namespace
+
+Status Queue::task_done() const {
+  return with_tasks(*receiver_.state_, [](channel::Channel& channel) { return channel.tasks().done(); });
+}
+
+Status Queue::join(Timeout timeout, const std::stop_token& stop) const {
+  return with_tasks(*receiver_.state_, [&](channel::Channel& channel) -> Status {
+    endpoint::OrStopped<endpoint::UntilAlone> until(stop, &channel, channel);
+    Status joined = channel.tasks().join(waiting(timeout, &until));
+    const bool ended = !joined && joined.code() == Code::kInterrupted && !stop.stop_requested();
+    return ended ? closed_here("queue") : std::move(joined);
+  });
+}
+
+Status Queue::shutdown(bool immediate) const {
+  return with_tasks(*receiver_.state_, [&](channel::Channel& channel) {
+    return channel.tasks().shut_down(immediate, platform::WaitContext{});
+  });
+}
+
+std::uint64_t Queue::unfinished_tasks() const noexcept {
+  const auto channel = receiver_.state_->known.lock();
+  return channel == nullptr ? 0 : channel->tasks().unfinished();
+}
+std::uint64_t Queue::capacity() const noexcept {
+  const auto channel = receiver_.state_->known.lock();
+  return channel == nullptr ? 0 : channel->capacity();
+}
+bool Queue::full() const {
+  const std::uint64_t most = capacity();
+  return most != 0 && size() >= most;
+}
+
+void Queue::close() {
+  sender_.close();
+  receiver_.close();
+}
+
+// How `receiving` was opened is known to be by a queue's handle, or name.
+Result<Queue> Queue::with_sender(Result<std::shared_ptr<ChannelState>> receiving) {
+  if (!receiving) return std::move(receiving).error();
+  return or_out_of_memory([&]() -> Result<Queue> {
+    const ChannelState& state = **receiving;
+    auto sending = ChannelState::join(state.arena, state.channel, End::kSending, state.name);
+    if (!sending) return std::move(sending).error();
+    return Queue(ChannelState::sender(std::move(*sending)), ChannelState::receiver(std::move(*receiving)));
+  });
+}
+
+Result<Queue> Queue::open(const std::string& handle) {
+  return with_sender(or_out_of_memory([&] { return ChannelState::open(handle, End::kReceiving, true); }));
+}
+
+Result<Queue> open_queue(const std::string& name) {
+  return Queue::with_sender(
+      or_out_of_memory([&] { return ChannelState::open_named(name, End::kReceiving, discovery::NamedKind::kQueue); }));
+}
+
+Queue make_queue(const QueueOptions& options) {
+  PairOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes, .name = options.name};
+  made.arena = options.arena;
+  made.allow_pickle = options.allow_pickle;
+  auto [sending, receiving] = ChannelState::make(made, channel::Ending::kNever);
+  return {ChannelState::sender(std::move(sending)), ChannelState::receiver(std::move(receiving))};
+}
+
+}  // namespace shmtree

@@ -1,0 +1,151 @@
+// Queues: both ends of a channel that never ends, and the tasks that are counted in it.
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shmtree/shmtree.h"
+#include "support/caller.h"
+#include "support/catch2.h"
+#include "support/process.h"
+
+using namespace std::chrono_literals;
+using namespace shmtree;
+using shmtree::test::Caller;
+using shmtree::test::Child;
+
+namespace {
+
+Queue new_queue(std::uint64_t capacity = 0) {
+  return make_queue({.capacity = capacity, .arena = Arena::create({.max_bytes = 16 << 20}).value()});
+}
+
+}  // namespace
+
+TEST_CASE("a queue gives what was put in order, and knows how much is in it") {
+  const Queue queue = new_queue(3);
+  CHECK(queue.empty());
+  CHECK(queue.put("one").value() == 0);
+  queue.put_many(std::vector<int>{2, 3}).value();
+  CHECK((queue.size() == 3 && queue.full() && queue.capacity() == 3));
+  CHECK(queue.put(4, 0s).code() == Code::kFull);
+  CHECK(queue.get().value().as<std::string>() == "one");
+  CHECK(queue.get_many(5).value().size() == 2);
+  CHECK(queue.get(0s).code() == Code::kEmpty);
+  CHECK(queue.stats().value().put == 3);
+  CHECK_FALSE(new_queue().full());
+}
+
+TEST_CASE("a queue has no end: who gets waits for who comes, whoever left, and nobody's death is an error") {
+  const Queue queue = new_queue();
+  const std::string handle = queue.handle().value();
+  Child killed([&] {
+    Queue::open(handle).value().put("last words").value();
+    return kill(getpid(), SIGKILL) == 0;
+  });
+  CHECK_FALSE(killed.succeeded());
+  CHECK(queue.get(30s).value().as<std::string>() == "last words");
+  CHECK(queue.get(300ms).code() == Code::kEmpty);
+}
+
+TEST_CASE("join() returns when as many messages were done as were put, and not before") {
+  const Queue queue = new_queue();
+  queue.join(0s).value();
+  queue.put_many(std::vector<int>{1, 2}).value();
+  CHECK(queue.task_done().ok());
+  CHECK(queue.unfinished_tasks() == 1);
+  CHECK(queue.join(0s).code() == Code::kTimeout);
+  Status joined = Error{};
+  Caller waiting([&](const std::stop_token&) { joined = queue.join(); });
+  queue.task_done().value();
+  waiting.join();
+  CHECK(joined.ok());
+  CHECK(queue.task_done().code() == Code::kInvalid);
+}
+
+TEST_CASE("a join() ends by a stop_token, and by close() when nobody else has the queue") {
+  Queue queue = new_queue();
+  queue.put(1).value();
+  Status joined = Error{};
+  {
+    std::stop_source stop;
+    Caller waiting([&](const std::stop_token&) { joined = queue.join(std::nullopt, stop.get_token()); });
+    stop.request_stop();
+    waiting.join();
+    CHECK(joined.code() == Code::kInterrupted);
+  }
+  Caller waiting([&](const std::stop_token&) { joined = queue.join(); });
+  queue.close();
+  waiting.join();
+  CHECK(joined.code() == Code::kClosed);
+  CHECK(queue.join().code() == Code::kClosed);
+  CHECK(queue.task_done().code() == Code::kClosed);
+  CHECK((queue.closed() && queue.unfinished_tasks() == 0 && queue.capacity() == 0));
+}
+
+TEST_CASE("a join() goes on after close() while another process has the queue") {
+  Queue queue = new_queue();
+  queue.put(1).value();
+  auto [sender, receiver] = make_pair();
+  Child other([&, queue] {
+    queue.get(30s).value();
+    sender.put("has it").value();
+    while (queue.sender().stats().value().senders > 1) std::this_thread::yield();
+    return queue.task_done().ok();
+  });
+  receiver.get(30s).value();
+  Status joined = Error{};
+  Caller waiting([&](const std::stop_token&) { joined = queue.join(30s); });
+  queue.close();
+  waiting.join();
+  CHECK(joined.ok());
+  CHECK(other.succeeded());
+}
+
+TEST_CASE("a queue that was shut down takes nothing, gives what is in it, and then says so") {
+  const Queue queue = new_queue();
+  queue.put_many(std::vector<int>{1, 2}).value();
+  queue.shutdown().value();
+  CHECK(queue.put(3).code() == Code::kShutDown);
+  int sum = 0;
+  for (const Item& item : queue) sum += item.as<int>();
+  CHECK(sum == 3);
+  CHECK(queue.get().code() == Code::kShutDown);
+  const Queue other = new_queue();
+  other.put(1).value();
+  other.shutdown(true).value();
+  CHECK(other.get().code() == Code::kShutDown);
+  other.join(30s).value();
+}
+
+TEST_CASE("a queue is opened by its handle and by its name, and nothing else is") {
+  const std::string name = "api-queue-" + std::to_string(getpid());
+  const Queue queue = make_queue({.name = name});
+  const Queue named = open_queue(name).value(), handed = Queue::open(queue.handle().value()).value();
+  named.put(1).value();
+  handed.put(2).value();
+  CHECK(queue.size() == 2);
+  CHECK(open_sender(name).code() == Code::kInvalid);
+  CHECK(open_queue(name + "-not").code() == Code::kNotFound);
+  auto [sender, receiver] = make_pair({.name = name + "-pair"});
+  CHECK(open_queue(name + "-pair").code() == Code::kInvalid);
+  const std::string handle = receiver.handle().value();
+  CHECK(Queue::open(handle).code() == Code::kInvalid);
+  CHECK(Receiver::open(handle).ok());  // it is still good for that
+  CHECK_THROWS_AS(make_queue({.name = name}), BadResult);
+}
+
+TEST_CASE("the ends of a queue have what a queue has not") {
+  const Queue queue = new_queue();
+  queue.sender().put_struct(7).value();
+  CHECK(queue.receiver().get_struct<int>().value() == 7);
+  queue.put("job").value();
+  {
+    const TakenItem taken = queue.receiver().take().value();
+    CHECK(taken.item().as<std::string>() == "job");
+  }
+  CHECK(queue.receiver().take().value().redelivered());
+  CHECK(wait(std::span(&queue.receiver(), 1)).value().size() == 1);
+}
