@@ -1,13 +1,14 @@
-// xtensor: containers and expressions as Values to send, received arrays as xtensor views of shared memory.
-//
-//   xt::xarray<float> obs = xt::zeros<float>({84, 84});
-//   sender.put(shmtree::Dict{{"obs", obs}});           // referred to until put returns
-//   auto view = item["obs"].array<float>();            // no copy; the view keeps the message
-//
-// The only header of shmtree that includes xtensor. Thread safety and errors are those of value.h and item.h.
+/// @file
+/// xtensor: containers and expressions as Values to send, received arrays as xtensor views of shared memory.
+///
+///   xt::xarray<float> obs = xt::zeros<float>({84, 84});
+///   sender.put(shmtree::Dict{{"obs", obs}});           // referred to until put returns
+///   auto view = item["obs"].array<float>();            // no copy; the view keeps the message
+///
+/// The only header of shmtree that includes xtensor. Thread safety and errors are those of value.h and item.h.
 #pragma once
 
-// xtensor 0.26 moved its headers into folders.
+/// xtensor 0.26 moved its headers into folders.
 #if __has_include(<xtensor/containers/xadapt.hpp>)
 #include <xtensor/containers/xadapt.hpp>
 #include <xtensor/containers/xarray.hpp>
@@ -28,9 +29,9 @@
 
 namespace shmtree {
 
-// Anything of xtensor that has values: what owns or adapts memory with strides is referred to when it is an lvalue,
-// everything else (temporaries, lazy expressions, views without strides of their own) is evaluated into an array that
-// the Value keeps.
+/// Anything of xtensor that has values: what owns or adapts memory with strides is referred to when it is an lvalue,
+/// everything else (temporaries, lazy expressions, views without strides of their own) is evaluated into an array that
+/// the Value keeps.
 template <class E>
 requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::value_type>) struct ValueOf<E> {
   using Element = typename E::value_type;
@@ -65,8 +66,8 @@ requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::val
   static Value make(E&& expression) { return keep(xt::xarray<Element>(std::move(expression))); }
 };
 
-// A container of xtensor as a copy of an array: xarray, or xtensor of as many dimensions. kInvalid for elements of
-// another type and another number of dimensions.
+/// A container of xtensor as a copy of an array: xarray, or xtensor of as many dimensions. kInvalid for elements of
+/// another type and another number of dimensions.
 template <class E>
 requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::value_type>&& requires(
     E array, typename E::shape_type shape) { array.resize(shape); }) struct ItemAs<E> {
@@ -87,10 +88,10 @@ requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::val
   }
 };
 
-// A view of the elements in place: a dynamic-layout xtensor adaptor that may be read, written and sliced, and that
-// keeps the message by itself. T as the sender had it, `const T` for a read-only array. BadResult (kInvalid) when the
-// elements are of another type, are read-only and T is not const, or cannot be addressed as T (unaligned, or strides
-// that are no multiple of T, or negative ones).
+/// A view of the elements in place: a dynamic-layout xtensor adaptor that may be read, written and sliced, and that
+/// keeps the message by itself. T as the sender had it, `const T` for a read-only array. BadResult (kInvalid) when the
+/// elements are of another type, are read-only and T is not const, or cannot be addressed as T (unaligned, or strides
+/// that are no multiple of T, or negative ones).
 template <class T>
 auto Item::array() const {
   static_assert(ArrayElement<T>, "no array has elements of this type");

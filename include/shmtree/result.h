@@ -1,8 +1,9 @@
-// Errors and results of every call that can fail.
-//
-// Thread safety: values; share them as you would any other value.
-// Timeout, full and closed are ordinary outcomes here, and so is want of memory: no call that returns a Result throws,
-// unless `value()` is asked of a failed one.
+/// @file
+/// Errors and results of every call that can fail.
+///
+/// Thread safety: values; share them as you would any other value.
+/// Timeout, full and closed are ordinary outcomes here, and so is want of memory: no call that returns a Result throws,
+/// unless `value()` is asked of a failed one.
 #pragma once
 
 #include <cstdint>
@@ -16,74 +17,94 @@
 
 namespace shmtree {
 
+/// Why a call failed.
 enum class Code : std::uint8_t {
-  kFull,               // no room in the channel before the deadline
-  kEmpty,              // no message before the deadline
-  kTimeout,            // an acknowledgement, or a lock, did not come before the deadline
-  kClosed,             // this end was closed here, or the stream has ended
-  kShutDown,           // the queue was shut down
-  kPeerDied,           // nobody is left who could serve this call and one of them was killed: `pids`
-  kMessageTooLarge,    // the message is over the budget; waiting would not help
-  kOutOfSharedMemory,  // held views, the machine or this process leave no memory
-  kCorrupt,            // bytes that no sender of this version writes
-  kPickleRefused,      // the message needs pickle, or a class, that is not allowed
-  kIncompatible,       // not an arena, or one of another version
-  kNotFound,           // no such name
-  kExists,             // the name is in use
-  kInvalid,            // an argument out of range
-  kInterrupted,        // the caller's interrupt hook asked to stop
-  kUnavailable,        // the arena's process cannot be reached (another PID namespace, not dumpable)
-  kOs,                 // an operating system call failed: `os_errno`
+  kFull,               ///< no room in the channel before the deadline
+  kEmpty,              ///< no message before the deadline
+  kTimeout,            ///< an acknowledgement, or a lock, did not come before the deadline
+  kClosed,             ///< this end was closed here, or the stream has ended
+  kShutDown,           ///< the queue was shut down
+  kPeerDied,           ///< nobody is left who could serve this call and one of them was killed: `pids`
+  kMessageTooLarge,    ///< the message is over the budget; waiting would not help
+  kOutOfSharedMemory,  ///< held views, the machine or this process leave no memory
+  kCorrupt,            ///< bytes that no sender of this version writes
+  kPickleRefused,      ///< the message needs pickle, or a class, that is not allowed
+  kIncompatible,       ///< not an arena, or one of another version
+  kNotFound,           ///< no such name
+  kExists,             ///< the name is in use
+  kInvalid,            ///< an argument out of range
+  kInterrupted,        ///< the caller's interrupt hook asked to stop
+  kUnavailable,        ///< the arena's process cannot be reached (another PID namespace, not dumpable)
+  kOs,                 ///< an operating system call failed: `os_errno`
 };
 
+/// The name of a code, as it is written.
 std::string_view name_of(Code code) noexcept;
 
+/// Why a call failed, for programs and for people.
 struct Error {
-  Code code = Code::kOs;
-  std::string message{};        // complete sentence that names the numbers
-  int os_errno = 0;             // errno of the failed call, 0 when there was none
-  std::vector<int> pids{};      // the killed processes, for kPeerDied
-  std::uint64_t ticket = 0;     // the message concerned, for kCorrupt, and for kOutOfSharedMemory of one to be received
-  std::uint64_t completed = 0;  // how many of several went through before this
+  Code code = Code::kOs;     ///< what programs look at
+  std::string message{};     ///< complete sentence that names the numbers
+  int os_errno = 0;          ///< errno of the failed call, 0 when there was none
+  std::vector<int> pids{};   ///< the killed processes, for kPeerDied
+  std::uint64_t ticket = 0;  ///< the message concerned, for kCorrupt, and for kOutOfSharedMemory of one to be received
+  std::uint64_t completed = 0;  ///< how many of several went through before this
 };
 
-// What `Result::value()` throws when there is no value.
+/// What `Result::value()` throws when there is no value.
 class BadResult : public std::exception {
  public:
+  /// Of that error.
   explicit BadResult(Error error) : error_(std::move(error)) {}
+  /// The error's message.
   const char* what() const noexcept override { return error_.message.c_str(); }
+  /// All of it.
   const Error& error() const noexcept { return error_; }
 
  private:
   Error error_;
 };
 
+/// The value of calls that return none.
 struct Unit {};
 
-// A value or an Error. `[[nodiscard]]`: an ignored failure is a bug.
+/// A value or an Error. `[[nodiscard]]`: an ignored failure is a bug.
 template <class T>
 class [[nodiscard]] Result {
  public:
+  /// A value.
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  /// An error.
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
+  /// Whether there is a value.
   bool ok() const noexcept { return state_.index() == 0; }
+  /// The same.
   explicit operator bool() const noexcept { return ok(); }
 
+  /// The value, which is this object's own. Throws BadResult with the error when there is none.
   T& value() & { return check(), std::get<0>(state_); }
+  /// The same.
   const T& value() const& { return check(), std::get<0>(state_); }
+  /// The same, of a temporary.
   T&& value() && { return check(), std::get<0>(std::move(state_)); }
 
-  // Unchecked access: undefined unless ok().
+  /// Unchecked access: undefined unless ok().
   T& operator*() & noexcept { return *std::get_if<0>(&state_); }
+  /// The same.
   const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
+  /// The same, of a temporary.
   T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+  /// The same.
   T* operator->() noexcept { return std::get_if<0>(&state_); }
+  /// The same.
   const T* operator->() const noexcept { return std::get_if<0>(&state_); }
 
-  // Undefined unless !ok().
+  /// Undefined unless !ok().
   const Error& error() const& noexcept { return *std::get_if<1>(&state_); }
+  /// The same, of a temporary.
   Error&& error() && noexcept { return std::move(*std::get_if<1>(&state_)); }
+  /// The error's code; undefined unless !ok().
   Code code() const noexcept { return error().code; }
 
  private:
@@ -93,15 +114,17 @@ class [[nodiscard]] Result {
   std::variant<T, Error> state_;
 };
 
+/// Of a call that returns nothing but whether it went well.
 using Status = Result<Unit>;
+/// The Status of one that did.
 inline Status success() {
   return Unit{};
 }
 
-// What a call returns for which this process has no memory: kOutOfSharedMemory.
+/// What a call returns for which this process has no memory: kOutOfSharedMemory.
 Error out_of_memory() noexcept;
 
-// The result of `act`, or that one where it throws std::bad_alloc.
+/// The result of `act`, or that one where it throws std::bad_alloc.
 template <class Act>
 auto or_out_of_memory(Act act) -> decltype(act()) {
   try {

@@ -1,14 +1,15 @@
-// What C++ sends: a tree of scalars, strings, arrays, lists and dicts, put together for one message.
-//
-//   shmtree::Dict{{"obs", obs}, {"reward", 1.0}, {"info", shmtree::Dict{{"episode", "ep-12"}}}}
-//
-// Ownership: a Value owns its scalars, strings and containers. Arrays are *referred to* where they are (lvalues of
-// xtensor containers, std::vector, std::span): that memory must stay alive and unchanged until `put` returns. Arrays
-// given as temporaries, and xtensor expressions, are kept by the Value.
-// What Python receives: None, bool, int, float, complex, str, bytes, numpy.ndarray, list, tuple, dict with str keys.
-// Thread safety: values; a Value that several threads read is fine, one that a thread changes is its own.
-// Errors: building a Value fails only for want of memory (std::bad_alloc). A tree deeper than kMaxDepth and an array
-// that cannot be are refused by `put` with Code::kInvalid.
+/// @file
+/// What C++ sends: a tree of scalars, strings, arrays, lists and dicts, put together for one message.
+///
+///   shmtree::Dict{{"obs", obs}, {"reward", 1.0}, {"info", shmtree::Dict{{"episode", "ep-12"}}}}
+///
+/// Ownership: a Value owns its scalars, strings and containers. Arrays are *referred to* where they are (lvalues of
+/// xtensor containers, std::vector, std::span): that memory must stay alive and unchanged until `put` returns. Arrays
+/// given as temporaries, and xtensor expressions, are kept by the Value.
+/// What Python receives: None, bool, int, float, complex, str, bytes, numpy.ndarray, list, tuple, dict with str keys.
+/// Thread safety: values; a Value that several threads read is fine, one that a thread changes is its own.
+/// Errors: building a Value fails only for want of memory (std::bad_alloc). A tree deeper than kMaxDepth and an array
+/// that cannot be are refused by `put` with Code::kInvalid.
 #pragma once
 
 #include <complex>
@@ -33,7 +34,7 @@ class Value;
 class Item;
 struct Entry;
 
-// The DType of a C++ type; kOther for types that no array can have.
+/// The DType of a C++ type; kOther for types that no array can have.
 template <class T>
 constexpr DType dtype_of() noexcept {
   using U = std::remove_cv_t<T>;
@@ -67,35 +68,35 @@ template <class T>
 concept ArrayElement = dtype_of<T>()
 != DType::kOther;
 
-// An array somewhere in memory.
+/// An array somewhere in memory.
 struct ArrayRef {
-  const void* data = nullptr;           // the first element; not read when there are none
-  DType dtype = DType::kUInt8;          // never kOther
-  std::vector<std::int64_t> shape{};    // empty: one element, no dimension
-  std::vector<std::int64_t> strides{};  // in bytes; empty: C order without gaps
-  bool read_only = false;               // the receiver gets a read-only array
-  std::shared_ptr<const void> owner{};  // keeps `data` alive with the Value; may be empty
+  const void* data = nullptr;           ///< the first element; not read when there are none
+  DType dtype = DType::kUInt8;          ///< never kOther
+  std::vector<std::int64_t> shape{};    ///< empty: one element, no dimension
+  std::vector<std::int64_t> strides{};  ///< in bytes; empty: C order without gaps
+  bool read_only = false;               ///< the receiver gets a read-only array
+  std::shared_ptr<const void> owner{};  ///< keeps `data` alive with the Value; may be empty
 };
 
-// `data` with a shape, in C order.
+/// `data` with a shape, in C order.
 template <ArrayElement T>
 ArrayRef array_ref(const T* data, std::vector<std::int64_t> shape) {
   return {.data = data, .dtype = dtype_of<T>(), .shape = std::move(shape)};
 }
 
-// Bytes that arrive as Python's `bytes`, as opposed to an array of uint8.
+/// Bytes that arrive as Python's `bytes`, as opposed to an array of uint8.
 struct Bytes {
-  std::string data{};
+  std::string data{};  ///< any bytes
 };
 
-// A received Item to be sent on; what a Value of an Item holds (item.h).
+/// A received Item to be sent on; what a Value of an Item holds (item.h).
 struct Forward {
-  std::shared_ptr<const Item> item{};  // never null
-  bool moved = false;                  // it was moved here
+  std::shared_ptr<const Item> item{};  ///< never null
+  bool moved = false;                  ///< it was moved here
 };
 
-// How other types become Values: specialise it with `static Value make(const T&)` or `make(T&&)`. array.h does so for
-// xtensor.
+/// How other types become Values: specialise it with `static Value make(const T&)` or `make(T&&)`. array.h does so for
+/// xtensor.
 template <class T>
 struct ValueOf;
 
@@ -104,95 +105,134 @@ concept ConvertibleToValue = requires(T&& value) {
   ValueOf<std::remove_cvref_t<T>>::make(std::forward<T>(value));
 };
 
-// A sequence that arrives as a Python list.
+/// A sequence that arrives as a Python list.
 class List {
  public:
+  /// No items.
   List() = default;
+  /// These.
   List(std::initializer_list<Value> items);
+  /// The same.
   explicit List(std::vector<Value> items) noexcept;
 
+  /// Adds one behind the others.
   void push_back(Value item);
+  /// Memory for as many in all.
   void reserve(std::size_t count);
+  /// How many.
   std::size_t size() const noexcept;
+  /// In order; valid until the list changes or goes.
   const std::vector<Value>& items() const noexcept { return items_; }
 
  private:
   std::vector<Value> items_;
 };
 
-// A sequence that arrives as a Python tuple.
+/// A sequence that arrives as a Python tuple.
 class Tuple {
  public:
+  /// No items.
   Tuple() = default;
+  /// These.
   Tuple(std::initializer_list<Value> items);
+  /// The same.
   explicit Tuple(std::vector<Value> items) noexcept;
 
+  /// How many.
   std::size_t size() const noexcept;
+  /// In order; valid as long as this.
   const std::vector<Value>& items() const noexcept { return items_; }
 
  private:
   std::vector<Value> items_;
 };
 
-// Values under str keys, in the order in which they were put in. Keys are UTF-8, as every std::string is: `put` refuses
-// others with Code::kInvalid, since a str of Python cannot be them. Bytes go as Bytes.
+/// Values under str keys, in the order in which they were put in. Keys are UTF-8, as every std::string is: `put`
+/// refuses others with Code::kInvalid, since a str of Python cannot be them. Bytes go as Bytes.
 class Dict {
  public:
-  // Defined where Entry is complete.
+  /// Defined where Entry is complete.
+  /// No entries.
   Dict() noexcept;
+  /// The same entries.
   Dict(const Dict& other);
+  /// What was moved from has none.
   Dict(Dict&& other) noexcept;
+  /// The same entries.
   Dict& operator=(const Dict& other);
+  /// What was moved from has none.
   Dict& operator=(Dict&& other) noexcept;
+  /// Lets go of what it keeps.
   ~Dict();
-  // Of entries with the same key the last one wins, in the place of the first.
+  /// Of entries with the same key the last one wins, in the place of the first.
   Dict(std::initializer_list<Entry> entries);
 
-  // Looks for the key among those that are there: takes time proportional to size().
+  /// Looks for the key among those that are there: takes time proportional to size().
   void set(std::string key, Value value);
-  // For a key that is not there yet, which is the caller's promise: constant time.
+  /// For a key that is not there yet, which is the caller's promise: constant time.
   void add(std::string key, Value value);
+  /// Memory for as many in all.
   void reserve(std::size_t count);
+  /// How many.
   std::size_t size() const noexcept;
+  /// In order; valid until the dict changes or goes.
   const std::vector<Entry>& entries() const noexcept { return entries_; }
 
  private:
   std::vector<Entry> entries_;
 };
 
+/// Anything that can be sent. Most things become one by themselves; docs/cpp.md has the table.
 class Value {
  public:
+  /// What it may be.
   using Variant = std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::complex<double>,
                                std::string, Bytes, ArrayRef, List, Tuple, Dict, Forward>;
 
-  // None.
+  /// None.
   Value() noexcept = default;
+  /// The same.
   Value(std::nullptr_t) noexcept {}
 
+  /// A bool.
   template <class T>
   requires std::same_as<T, bool> Value(T value)
   noexcept : variant_(value) {}
+  /// An int of up to 64 bits.
   template <class T>
   requires(std::integral<T> && !std::same_as<T, bool> && sizeof(T) <= 8) Value(T value)
   noexcept : variant_(widen(value)) {}
+  /// A float of 64 bits.
   template <std::floating_point T>
   Value(T value) noexcept : variant_(static_cast<double>(value)) {}
+  /// A complex.
   Value(std::complex<double> value) noexcept : variant_(value) {}
 
+  /// A str: UTF-8, as all below are.
   Value(const char* text) : variant_(std::string(text)) {}
+  /// The same.
   Value(std::string_view text) : variant_(std::string(text)) {}
+  /// The same.
   Value(std::string text) noexcept : variant_(std::move(text)) {}
+  /// Bytes.
   Value(Bytes bytes) noexcept : variant_(std::move(bytes)) {}
+  /// An array: its memory is the caller's until put() has returned, unless it has an owner.
   Value(ArrayRef array) noexcept : variant_(std::move(array)) {}
+  /// A list.
   Value(List list) noexcept : variant_(std::move(list)) {}
+  /// A tuple.
   Value(Tuple tuple) noexcept : variant_(std::move(tuple)) {}
+  /// A dict.
   Value(Dict dict) noexcept : variant_(std::move(dict)) {}
+  /// A received Item, to be sent on.
   Value(Forward forward) noexcept : variant_(std::move(forward)) {}
 
+  /// What a ValueOf makes a Value.
   template <class T>
   requires(!std::same_as<std::remove_cvref_t<T>, Value> && ConvertibleToValue<T>) Value(T&& other)
       : Value(ValueOf<std::remove_cvref_t<T>>::make(std::forward<T>(other))) {}
 
+  /// What it is.
   const Variant& variant() const noexcept { return variant_; }
 
  private:
@@ -208,12 +248,13 @@ class Value {
   Variant variant_;
 };
 
+/// Of a Dict.
 struct Entry {
-  std::string key;
-  Value value;
+  std::string key;  ///< UTF-8
+  Value value;      ///< what stands under it
 };
 
-// One-dimensional arrays of the standard library: a vector that stays where it is is referred to, a temporary is kept.
+/// One-dimensional arrays of the standard library: a vector that stays where it is is referred to, a temporary is kept.
 template <ArrayElement T, class Allocator>
 requires(!std::same_as<T, bool>) struct ValueOf<std::vector<T, Allocator>> {
   using Vector = std::vector<T, Allocator>;
