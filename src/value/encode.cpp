@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <string>
 #include <string_view>
@@ -70,8 +69,8 @@ class TextCheck {
 
 class Encoder {
  public:
-  Encoder(const Value& whole, format::FrameBuilder& builder, ExternalArrays* externals)
-      : whole_(whole), builder_(builder), externals_(externals) {}
+  Encoder(format::FrameBuilder& builder, ExternalArrays* externals, const MovedItems* moved = nullptr)
+      : builder_(builder), externals_(externals), moved_(moved) {}
 
   // False when the error is set.
   bool add(const Value& value) {
@@ -79,7 +78,8 @@ class Encoder {
   }
 
   Error error;
-  bool has_bytes = false;  // which may lie where texts do
+  bool has_bytes = false;    // which may lie where texts do
+  bool wants_moved = false;  // not encoded: it has to know which Items were moved into the value
 
  private:
   bool add(std::monostate) { return builder_.add_none_node(), true; }
@@ -145,7 +145,9 @@ class Encoder {
   // Apart, for the sake of the others.
   [[gnu::noinline, gnu::cold]] bool add(const Forward& forward) {
     has_bytes = true;
-    Status added = add_forwarded(forward, whole_, moved_, builder_, externals_);
+    wants_moved = moved_ == nullptr && has_company(forward);
+    if (wants_moved) return false;
+    Status added = add_forwarded(forward, moved_, builder_, externals_);
     if (!added) error = std::move(added).error();
     return added.ok();
   }
@@ -181,18 +183,30 @@ class Encoder {
     return false;
   }
 
-  const Value& whole_;
   format::FrameBuilder& builder_;
   ExternalArrays* externals_;
-  std::unique_ptr<MovedItems> moved_;  // into `whole_`, once they were asked for
+  const MovedItems* moved_;
 };
+
+// What was promised so far stays so: the same message gives it.
+[[gnu::noinline, gnu::cold]] bool add_knowing_moved(const Value& value, format::FrameBuilder& builder,
+                                                    ExternalArrays* externals, Encoder& encoder) {
+  builder.clear();
+  const MovedItems moved(value);
+  Encoder knowing(builder, externals, &moved);
+  const bool added = knowing.add(value);
+  encoder.error = std::move(knowing.error);
+  return added;
+}
 
 }  // namespace
 
 Status encode(const Value& value, format::FrameBuilder& builder, ExternalArrays* externals) {
   builder.clear();
-  Encoder encoder(value, builder, externals);
-  if (!encoder.add(value)) return std::move(encoder.error);
+  Encoder encoder(builder, externals);
+  if (!encoder.add(value)) [[unlikely]] {
+    if (!encoder.wants_moved || !add_knowing_moved(value, builder, externals, encoder)) return std::move(encoder.error);
+  }
   if (encoder.has_bytes || !is_ascii(builder.text())) [[unlikely]] {
     if (Status texts = TextCheck().check(value); !texts) return texts;
   }

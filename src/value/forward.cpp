@@ -19,16 +19,10 @@ namespace {
 // The origin of a message's arrays. When all Items that there are of the message were moved into one value, that gives
 // them: nobody else has any. Who let go of another one before may have written into the arrays, which is why that is to
 // be seen.
-Origin origin_of(const Forward& forward, const std::shared_ptr<const Tree>& tree, const Value& value,
-                 std::unique_ptr<MovedItems>& moved) {
+Origin origin_of(const Forward& forward, const std::shared_ptr<const Tree>& tree, const MovedItems* moved) {
   Origin origin{.home = tree->home};
   if (origin.home == nullptr) return origin;
-  const long items = tree.use_count();
-  origin.to_give = forward.moved && items == 1;
-  if (forward.moved && items > 1) {
-    if (moved == nullptr) moved = std::make_unique<MovedItems>(value);
-    origin.to_give = moved->of(*tree) == items;
-  }
+  origin.to_give = forward.moved && tree.use_count() == (moved == nullptr ? 1 : moved->of(*tree));
   std::atomic_thread_fence(std::memory_order_acquire);
   const auto& arrays = tree->arrays;
   origin.to_show = std::all_of(arrays.begin(), arrays.end(), [](const Array& array) { return array.read_only; });
@@ -237,12 +231,16 @@ long MovedItems::of(const Tree& tree) const noexcept {
   return end - begin;
 }
 
-Status add_forwarded(const Forward& forward, const Value& value, std::unique_ptr<MovedItems>& moved,
-                     format::FrameBuilder& builder, ExternalArrays* externals) {
+bool has_company(const Forward& forward) noexcept {
+  const std::shared_ptr<const Tree>& tree = Tree::of(*forward.item);
+  return forward.moved && tree != nullptr && tree->home != nullptr && tree.use_count() > 1;
+}
+
+Status add_forwarded(const Forward& forward, const MovedItems* moved, format::FrameBuilder& builder,
+                     ExternalArrays* externals) {
   const std::shared_ptr<const Tree>& tree = Tree::of(*forward.item);
   if (tree == nullptr) return builder.add_none_node(), success();
-  const Origin origin = origin_of(forward, tree, value, moved);
-  return Forwarder(*tree, origin, builder, externals).add(Tree::node_of(*forward.item));
+  return Forwarder(*tree, origin_of(forward, tree, moved), builder, externals).add(Tree::node_of(*forward.item));
 }
 
 }  // namespace shmtree::value

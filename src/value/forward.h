@@ -1,7 +1,6 @@
 // What was received, on its way into another message.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "format/frame_builder.h"
@@ -27,8 +26,11 @@ class MovedItems {
 // Adds the node of the item, and all below it, to the frame, whatever kind they are. Arrays that `externals` takes go
 // by reference. The item must live until the frame was written. kInvalid: deeper than kMaxDepth; kPickleRefused: a
 // pickle, or a class or function that is no default factory, where `externals` takes none.
-// `moved` are the Items that were moved into the same value as this one, made when they are asked for.
-Status add_forwarded(const Forward& forward, const Value& value, std::unique_ptr<MovedItems>& moved,
-                     format::FrameBuilder& builder, ExternalArrays* externals);
+// `moved` are the Items that were moved into the same value; null when there are no others of its message.
+Status add_forwarded(const Forward& forward, const MovedItems* moved, format::FrameBuilder& builder,
+                     ExternalArrays* externals);
+
+// Whether an Item that was moved has company: others of its message, which may have been moved into the same value.
+bool has_company(const Forward& forward) noexcept;
 
 }  // namespace shmtree::value
