@@ -321,54 +321,6 @@ def test_a_queue_can_be_told_by_its_looks():
     assert shmtree.Queue[int].__origin__ is shmtree.Queue
 
 
-def test_a_subclass_that_adds_to_the_state_is_pickled_with_it():
-    q = Counting(5)
-    q.put("x")
-    again = pickle.loads(pickle.dumps(q))
-    assert (type(again), again.made, again.capacity, again.get()) == (Counting, "here", 5, "x")
-
-
-class Counting(shmtree.Queue):
-    def __init__(self, maxsize):
-        super().__init__(maxsize, ctx=mp.get_context())
-        self.made = "here"
-
-    def __getstate__(self):
-        return {"parent": super().__getstate__(), "made": self.made}
-
-    def __setstate__(self, state):
-        super().__setstate__(state["parent"])
-        self.made = state["made"]
-
-
-class Doubling(shmtree.Queue[int]):
-    def put(self, obj, block=True, timeout=None):
-        super().put(2 * obj, block, timeout)
-
-    def get(self, block=True, timeout=None):
-        return super().get(block, timeout) + 1
-
-
-def test_a_subclass_that_replaces_put_and_get_has_them_used_by_the_methods_that_do_not_wait():
-    q = Doubling(1)
-    q.put_nowait(5)
-    with pytest.raises(queue.Full):
-        q.put_nowait(6)
-    assert q.get_nowait() == 11
-    with pytest.raises(queue.Empty):
-        q.get_nowait()
-
-
-def test_coroutines_use_what_a_subclass_replaces():
-    q = Doubling()
-
-    async def main():
-        await q.put_async(5)
-        return await q.get_async()
-
-    assert asyncio.run(main()) == 11
-
-
 def test_async_for_goes_on_to_the_shutdown():
     q = shmtree.Queue()
     q.put_many("abc")
@@ -401,20 +353,6 @@ print(len(q.get()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1000000\n", "")
-
-
-def test_a_subclass_that_forgets_the_constructor_is_told_so():
-    class Forgetful(shmtree.JoinableQueue):
-        def __init__(self):
-            pass
-
-    q = Forgetful()
-    with pytest.raises(RuntimeError, match="__init__"):
-        q.qsize()
-    with pytest.raises(RuntimeError, match="__init__"):
-        q.task_done()
-    with pytest.raises((RuntimeError, ValueError)):
-        q.put(1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,153 @@
+"""What is left to pickle: callables, what reduces itself, and containers that are met twice."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from exact import assert_same
+from test_types_classes import Plain, Step, through, through_pickle
+
+import shmtree
+
+
+def test_functions_and_classes_by_name_go_through_pickle() -> None:
+    assert through_pickle({"f": len, "c": Plain}) == {"f": len, "c": Plain}
+    with pytest.raises(shmtree.PickleRefused, match="builtin_function_or_method"):
+        shmtree.pack(len, allow_pickle=False)
+
+
+@pytest.mark.parametrize("value", [lambda: 0, threading.Lock(), (i for i in ()), sys._getframe()], ids=repr)
+def test_what_pickle_cannot_send_raises_in_the_caller(value: object) -> None:
+    with pytest.raises((TypeError, AttributeError, Exception)) as caught:
+        shmtree.pack({"ok": [1, 2], "bad": value})
+    assert not isinstance(caught.value, SystemError)
+    assert shmtree.unpack(shmtree.pack([1])) == [1]
+
+
+def test_an_exception_inside_reduce_reaches_the_caller() -> None:
+    with pytest.raises(ZeroDivisionError):
+        shmtree.pack([Failing()])
+
+
+class Failing:
+    def __reduce__(self) -> Any:
+        return 1 // 0
+
+
+def test_reduce_may_pack_on_its_own() -> None:
+    got = through_pickle([Nesting([1, 2]), {"again": Nesting("x")}])
+    assert got[0].value == [1, 2] and got[1]["again"].value == "x"
+
+
+class Nesting:
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __reduce__(self) -> Any:
+        return _unnest, (bytes(shmtree.pack({"v": self.value})),)
+
+
+def _unnest(frame: bytes) -> Nesting:
+    return Nesting(shmtree.unpack(frame)["v"])
+
+
+class Shrinks:
+    """Empties the container it is in while it is being sent."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+
+    def __reduce__(self) -> Any:
+        self.container.clear()
+        return list, ()
+
+
+@pytest.mark.parametrize("make", [list, dict, set, collections.deque, collections.OrderedDict])
+def test_a_container_that_changes_while_it_is_sent_is_an_error_or_a_snapshot(make: type) -> None:
+    for size in (1, 2, 5, 100):
+        container = make()
+        items = [Shrinks(container)] + [object() for _ in range(0)] + [str(i) for i in range(size)]
+        if isinstance(container, dict):
+            container.update({str(i): item for i, item in enumerate(items)})
+        elif isinstance(container, set):
+            container.update(items)
+        else:
+            container.extend(items)
+        try:
+            shmtree.pack([container])
+        except RuntimeError as error:
+            assert "changed" in str(error) or "mutated" in str(error)
+    assert shmtree.unpack(shmtree.pack({"still": "works"})) == {"still": "works"}
+
+
+def test_a_container_met_twice_keeps_its_identity() -> None:
+    shared: list = [1]
+    got = through_pickle({"a": shared, "b": shared})
+    assert got["a"] is got["b"] and got["a"] == [1]
+    inner = {"k": np.arange(5)}
+    got = through_pickle([inner, {"deep": inner}])
+    assert got[0] is got[1]["deep"]
+    step = Step(1)
+    got = through_pickle([step, step])
+    assert got[0] is got[1]
+    data = bytearray(b"x")
+    got = through_pickle([data, data])
+    assert got[0] is got[1]
+
+
+def test_a_container_met_twice_is_refused_without_pickle() -> None:
+    shared: list = [1]
+    with pytest.raises(shmtree.PickleRefused, match="list"):
+        shmtree.pack([shared, shared], allow_pickle=False)
+
+
+def test_cycles_come_back_as_cycles() -> None:
+    loop: list = [1]
+    loop.append(loop)
+    got = through_pickle(loop)
+    assert got[1] is got and got[0] == 1
+    table: dict = {}
+    table["self"] = [table]
+    got = through_pickle(table)
+    assert got["self"][0] is got
+    inner: list = []
+    knot = (inner,)
+    inner.append(knot)
+    got = through_pickle(knot)
+    assert got[0][0] is got
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.pack(loop, allow_pickle=False)
+
+
+def test_tuples_of_scalars_may_appear_many_times() -> None:
+    shape = (84, 84)
+    assert_same(through({"a": shape, "b": shape, "c": [shape] * 10}), {"a": shape, "b": shape, "c": [shape] * 10})
+
+
+def test_tuples_that_multiply_do_not_explode() -> None:
+    value: Any = ([],)
+    for _ in range(60):
+        value = (value, value)
+    got = through_pickle(value)
+    assert got[0] is got[1]
+    scalars: Any = (1,)
+    for _ in range(60):
+        scalars = (scalars, scalars)
+    got = through_pickle(scalars)
+    assert got[0] == got[1]
+
+
+def test_large_arrays_inside_a_pickled_message_stay_out_of_band() -> None:
+    array = np.arange(100_000)
+    shared: list = [array]
+    frame = shmtree.pack([shared, shared, Plain(0)])
+    assert frame.nbytes < array.nbytes + 20_000
+    got = shmtree.unpack(frame)
+    assert got[0] is got[1]
+    assert_same(got[0][0].tolist()[:5], [0, 1, 2, 3, 4])
+    assert np.shares_memory(got[0][0], np.frombuffer(frame, np.uint8))
