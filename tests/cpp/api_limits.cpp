@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstring>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -253,54 +252,6 @@ TEST_CASE("a pair that there is no memory for is a BadResult") {
                          }
                        },
                        [](State& state, bool) { REQUIRE_FALSE(state.other); });
-}
-
-namespace {
-
-// Puts an array of each number, in a block of its own, and damages the frame of number 2. The blocks are those that
-// three messages had before: the array says which is whose, and the frame begins with the page that the array is in.
-void put_three_and_damage_the_second(const shmtree::Sender& sender, const shmtree::Receiver& receiver) {
-  const auto put_three = [&] {
-    for (int i = 1; i <= 3; ++i) sender.put(std::vector<double>(10'000, i)).value();
-  };
-  put_three();
-  double* arrays[3];
-  {
-    const std::vector<Item> items = receiver.get_many(3, 0s).value();
-    for (std::size_t i = 0; i < 3; ++i) arrays[i] = items[i].span<double>().data();
-  }
-  put_three();
-  int damaged = 0;
-  for (double* array : arrays) {
-    if (*array != 2) continue;
-    std::memset(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(array) / 4096 * 4096), 0, 16);
-    ++damaged;
-  }
-  REQUIRE(damaged == 1);
-}
-
-}  // namespace
-
-TEST_CASE("get_many returns what came before a damaged message, and names that with the next call") {
-  auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
-  put_three_and_damage_the_second(sender, receiver);
-  const auto first = receiver.get_many(5, 0s).value();
-  REQUIRE(first.size() == 1);
-  CHECK(first[0].span<double>()[0] == 1);
-  const auto second = receiver.get_many(5, 0s);
-  CHECK(second.code() == Code::kCorrupt);
-  CHECK(second.error().ticket == 4);
-  const auto third = receiver.get_many(5, 0s).value();
-  REQUIRE(third.size() == 1);
-  CHECK(third[0].span<double>()[0] == 3);
-}
-
-TEST_CASE("a damaged message that is taken is consumed") {
-  auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
-  put_three_and_damage_the_second(sender, receiver);
-  CHECK(receiver.take(0s).value().ack().ok());
-  CHECK(receiver.take(0s).code() == Code::kCorrupt);
-  CHECK(receiver.take(0s).value().item().span<double>()[0] == 3);
 }
 
 TEST_CASE("an aggregate that there is no memory for is an error, and the item stays what it was") {
