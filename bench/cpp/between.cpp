@@ -81,10 +81,18 @@ const int registered = [] {
   register_throughput("1KB", made<KilobyteTransport>());
   register_throughput("1KB_polling", made<KilobyteTransport>(Wait::kPolling));
   register_throughput("1KB_in_place", made<InPlaceTransport>());
+  register_throughput("1KB_tree", made<TreeTransport>(Wait::kPolling));
+  register_throughput("1KB_bytes", made<BytesTransport>(Wait::kPolling));
+  register_throughput("1KB_struct", made<StructTransport>(Wait::kPolling));
+  register_throughput("1KB_loan", made<LoanTransport>(Wait::kPolling));
   register_throughput("1KB_without_values", made<BlockTransport>(Wait::kPolling));
   register_round_trip("number", made<ValueTransport>());
   register_round_trip("number_polling", made<ValueTransport>(Wait::kPolling));
   register_round_trip("1KB_polling", made<KilobyteTransport>(Wait::kPolling));
+  register_round_trip("1KB_tree_polling", made<TreeTransport>(Wait::kPolling));
+  register_round_trip("1KB_bytes_polling", made<BytesTransport>(Wait::kPolling));
+  register_round_trip("1KB_struct_polling", made<StructTransport>(Wait::kPolling));
+  register_round_trip("1KB_loan_polling", made<LoanTransport>(Wait::kPolling));
   register_round_trip("1KB_without_values_polling", made<BlockTransport>(Wait::kPolling));
   register_round_trip("bare_futex", made<WordTransport>());
   register_round_trip("bare_word_polling", made<WordTransport>(Wait::kPolling));

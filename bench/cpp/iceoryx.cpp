@@ -10,6 +10,8 @@
 #include <iceoryx_hoofs/log/logmanager.hpp>
 #include <iceoryx_posh/popo/publisher.hpp>
 #include <iceoryx_posh/popo/subscriber.hpp>
+#include <iceoryx_posh/popo/untyped_publisher.hpp>
+#include <iceoryx_posh/popo/untyped_subscriber.hpp>
 #include <iceoryx_posh/runtime/posh_runtime.hpp>
 #include <memory>
 #include <string>
@@ -63,6 +65,43 @@ class Daemon {
   bool ready_ = false;
 };
 
+// A publisher and a subscriber of structs, and of bytes without a type.
+struct Typed {
+  using Publisher = iox::popo::Publisher<Payload>;
+  using Subscriber = iox::popo::Subscriber<Payload>;
+  static void send(Publisher& publisher, std::uint64_t number) {
+    auto loan = publisher.loan();
+    require(!loan.has_error(), "iceoryx has no chunk");
+    loan.value()->fill(number);
+    loan.value().publish();
+  }
+  static std::uint64_t number_of(Subscriber&, const iox::popo::Sample<const Payload>& sample) {
+    return checked_number(sample->data(), kKilobyte);
+  }
+};
+struct Untyped {
+  using Publisher = iox::popo::UntypedPublisher;
+  using Subscriber = iox::popo::UntypedSubscriber;
+  static void send(Publisher& publisher, std::uint64_t number) {
+    auto loan = publisher.loan(kKilobyte, alignof(Payload));
+    require(!loan.has_error(), "iceoryx has no chunk");
+    static_cast<Payload*>(loan.value())->fill(number);
+    publisher.publish(loan.value());
+  }
+  static std::uint64_t number_of(Subscriber& subscriber, const void* bytes) {
+    const std::uint64_t number = checked_number(bytes, kKilobyte);
+    subscriber.release(bytes);
+    return number;
+  }
+};
+
+// A service of its own for each: what processes that are gone have published stays with the daemon.
+int next_number() {
+  static int made = 0;
+  return ++made;
+}
+
+template <class Kind>
 class IceoryxTransport {
  public:
   void join(bool sends) {
@@ -78,48 +117,49 @@ class IceoryxTransport {
     if (sends) {
       popo::PublisherOptions options;
       options.subscriberTooSlowPolicy = popo::ConsumerTooSlowPolicy::WAIT_FOR_CONSUMER;
-      publisher_ = std::make_unique<popo::Publisher<Payload>>(service, options);
+      publisher_ = std::make_unique<typename Kind::Publisher>(service, options);
       while (!publisher_->hasSubscribers()) sched_yield();
     } else {
       popo::SubscriberOptions options;
       options.queueCapacity = kCapacity;
       options.queueFullPolicy = popo::QueueFullPolicy::BLOCK_PRODUCER;
-      subscriber_ = std::make_unique<popo::Subscriber<Payload>>(service, options);
+      subscriber_ = std::make_unique<typename Kind::Subscriber>(service, options);
       while (subscriber_->getSubscriptionState() != SubscribeState::SUBSCRIBED) sched_yield();
     }
   }
 
-  void send(std::uint64_t number) {
-    auto loan = publisher_->loan();
-    require(!loan.has_error(), "iceoryx has no chunk");
-    loan.value()->fill(number);
-    loan.value().publish();
-  }
+  void send(std::uint64_t number) { Kind::send(*publisher_, number); }
   std::uint64_t receive() {
     for (;;) {
       auto sample = subscriber_->take();
-      if (!sample.has_error()) return checked_number(sample.value()->data(), kKilobyte);
+      if (!sample.has_error()) return Kind::number_of(*subscriber_, sample.value());
       require(sample.get_error() == iox::popo::ChunkReceiveResult::NO_CHUNK_AVAILABLE, "iceoryx took nothing");
     }
   }
 
  private:
-  static inline int made_ = 0;
-  int number_ = ++made_;
-  std::unique_ptr<iox::popo::Publisher<Payload>> publisher_;
-  std::unique_ptr<iox::popo::Subscriber<Payload>> subscriber_;
+  const int number_ = next_number();
+  std::unique_ptr<typename Kind::Publisher> publisher_;
+  std::unique_ptr<typename Kind::Subscriber> subscriber_;
 };
 
+template <class Kind>
 void iceoryx_throughput(benchmark::State& state) {
   if (!Daemon::is_running()) return state.SkipWithError("iox-roudi did not start; is another one running?");
-  throughput(state, [] { return IceoryxTransport(); });
+  throughput(state, [] { return IceoryxTransport<Kind>(); });
 }
+template <class Kind>
 void iceoryx_half_round_trip(benchmark::State& state) {
   if (!Daemon::is_running()) return state.SkipWithError("iox-roudi did not start; is another one running?");
-  half_round_trip(state, [] { return IceoryxTransport(); });
+  half_round_trip(state, [] { return IceoryxTransport<Kind>(); });
 }
-BENCHMARK(iceoryx_throughput)->Name("throughput/1KB_iceoryx")->UseManualTime()->Iterations(100'000);
-BENCHMARK(iceoryx_half_round_trip)->Name("half_round_trip/1KB_iceoryx")->UseManualTime()->Iterations(20'000);
+BENCHMARK(iceoryx_throughput<Typed>)->Name("throughput/1KB_iceoryx")->UseManualTime()->Iterations(100'000);
+BENCHMARK(iceoryx_throughput<Untyped>)->Name("throughput/1KB_iceoryx_untyped")->UseManualTime()->Iterations(100'000);
+BENCHMARK(iceoryx_half_round_trip<Typed>)->Name("half_round_trip/1KB_iceoryx")->UseManualTime()->Iterations(20'000);
+BENCHMARK(iceoryx_half_round_trip<Untyped>)
+    ->Name("half_round_trip/1KB_iceoryx_untyped")
+    ->UseManualTime()
+    ->Iterations(20'000);
 
 }  // namespace
 }  // namespace shmtree::bench

@@ -20,6 +20,10 @@ struct Ratio {
 constexpr Ratio kRatios[] = {
     {"throughput/1KB", "throughput/1KB_iceoryx", "iceoryx's rate of 1 KB messages"},
     {"throughput/1KB_polling", "throughput/1KB_iceoryx", "iceoryx's rate of 1 KB messages, polling"},
+    {"throughput/1KB_tree", "throughput/1KB_iceoryx", "iceoryx's rate of 1 KB messages, as a tree"},
+    {"throughput/1KB_bytes", "throughput/1KB_iceoryx_untyped", "iceoryx's rate of 1 KB messages, as bytes"},
+    {"throughput/1KB_struct", "throughput/1KB_iceoryx", "iceoryx's rate of 1 KB messages, as a struct"},
+    {"throughput/1KB_loan", "throughput/1KB_iceoryx", "iceoryx's rate of 1 KB messages, as a loan"},
     {"half_round_trip/1KB_polling", "half_round_trip/1KB_iceoryx", "iceoryx's speed there and back, polling"},
     {"half_round_trip/number", "half_round_trip/bare_futex", "a bare futex's speed there and back"},
     {"half_round_trip_after_a_pause/number", "half_round_trip_after_a_pause/bare_futex",

@@ -46,12 +46,17 @@ class ValueTransport {
   void close() { pair_.first.close(), pair_.second.close(); }
 
  protected:
-  Item receive_item() {
-    if (!polls_) return pair_.second.get().value();
+  // What `get` of a receiver and a timeout makes of the next message.
+  template <class Get>
+  auto next(Get get) {
+    if (!polls_) return get(pair_.second, Timeout()).value();
     for (;;) {
-      Result<Item> item = pair_.second.get(std::chrono::nanoseconds(0));
-      if (item.ok() || item.code() != Code::kEmpty) return std::move(item).value();
+      auto got = get(pair_.second, std::chrono::nanoseconds(0));
+      if (got.ok() || got.code() != Code::kEmpty) return std::move(got).value();
     }
+  }
+  Item receive_item() {
+    return next([](const Receiver& receiver, Timeout timeout) { return receiver.get(timeout); });
   }
   std::pair<Sender, Receiver> pair_ =
       make_pair({.capacity = kCapacity, .arena = Arena::create({.max_bytes = 64 << 20}).value()});
@@ -87,6 +92,67 @@ class InPlaceTransport : public KilobyteTransport {
     Payload* payload = const_cast<Payload*>(static_cast<const Payload*>(array.data));
     payload->fill(number);
     pair_.first.put(std::move(array)).value();
+  }
+};
+
+// The public API: a dict of 1 KB, most of it an array.
+class TreeTransport : public ValueTransport {
+ public:
+  using ValueTransport::ValueTransport;
+  void send(std::uint64_t number) {
+    state_.fill(number);
+    pair_.first.put(Dict{{"state", std::span<const std::uint64_t>(state_)}, {"step", number}, {"reward", 1.0}}).value();
+  }
+  std::uint64_t receive() {
+    const Item item = receive_item();
+    const Item state = item["state"];
+    const std::span<const std::uint64_t> view = state.span<const std::uint64_t>();
+    const auto step = item["step"].as<std::uint64_t>();
+    require(view.size() == state_.size() && view.front() == step && view.back() == step, "a torn tree");
+    return step;
+  }
+
+ private:
+  std::array<std::uint64_t, kKilobyte / 8 - 8> state_{};  // the rest is keys and numbers
+};
+
+// The public API without a tree: bytes, copied at both ends.
+class BytesTransport : public ValueTransport {
+ public:
+  using ValueTransport::ValueTransport;
+  void send(std::uint64_t number) {
+    payload_.fill(number);
+    pair_.first.put_bytes(std::as_bytes(std::span(payload_))).value();
+  }
+  std::uint64_t receive() {
+    const FlatItem item = next([](const Receiver& receiver, Timeout timeout) { return receiver.get_bytes(timeout); });
+    return checked_number(item.bytes().data(), item.size());
+  }
+
+ private:
+  Payload payload_{};
+};
+
+// A struct, copied at both ends.
+class StructTransport : public ValueTransport {
+ public:
+  using ValueTransport::ValueTransport;
+  void send(std::uint64_t number) { pair_.first.put_struct(payload_of(number)).value(); }
+  std::uint64_t receive() {
+    const Payload payload =
+        next([](const Receiver& receiver, Timeout timeout) { return receiver.get_struct<Payload>(timeout); });
+    return checked_number(payload.data(), kKilobyte);
+  }
+};
+
+// A struct, written where it stays.
+class LoanTransport : public StructTransport {
+ public:
+  using StructTransport::StructTransport;
+  void send(std::uint64_t number) {
+    Loaned<Payload> loan = pair_.first.loan<Payload>().value();
+    loan->fill(number);
+    pair_.first.put(std::move(loan)).value();
   }
 };
 
