@@ -28,6 +28,7 @@ present() {
     libiceoryx-posh-dev) ls /usr/lib/*/cmake/iceoryx_posh/iceoryx_poshConfig.cmake >/dev/null 2>&1 ;;
     clang) have clang++ ;;
     libclang-rt-dev) ls "$(clang++ -print-resource-dir)"/lib/linux/libclang_rt.fuzzer-*.a >/dev/null 2>&1 ;;
+    debootstrap) have debootstrap ;;
     make) have make ;;
     xz-utils) have xz ;;
     zlib1g-dev) has_header zlib.h ;;
