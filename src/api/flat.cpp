@@ -11,7 +11,6 @@
 #include "api/taken.h"
 #include "endpoint/transfer.h"
 #include "format/flat.h"
-#include "platform/machine.h"
 
 namespace shmtree {
 
@@ -27,7 +26,6 @@ struct LoanedBlock {
   std::shared_ptr<memory::Arena> arena;
   memory::OwnedBlock block;
   std::uint64_t frame_bytes;
-  int process = platform::process_id();
 };
 
 void EndLoan::operator()(LoanedBlock* block) const noexcept {
@@ -95,7 +93,7 @@ Result<std::uint64_t> Sender::put_lent(detail::LoanedBlock* lent, Timeout timeou
   return sending(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
     if (lent == nullptr || !lent->block.valid())
       return Error{Code::kInvalid, "an empty loan: it was put, or moved from"};
-    if (lent->process != platform::process_id())
+    if (lent->block.writer() != lent->arena->current_identity())
       return Error{Code::kInvalid, "the loan of the process that forked this one"};
     if (lent->arena != state_->channel->arena()) return Error{Code::kInvalid, "a loan of another arena"};
     channel::Outgoing outgoing{.block = std::move(lent->block), .bytes = lent->frame_bytes};
