@@ -14,7 +14,7 @@ using namespace platform;
 Result<Delivery> Deliveries::take(std::shared_ptr<Deliveries> self, const WaitContext& wait) {
   look_for_dead_takers(wait);
   Delivery delivery;
-  Status taken = receiving_.receive_by([&](Identity) { return take_now(delivery, wait); }, wait);
+  Status taken = receiving_.receive_by([&](Identity me) { return take_now(me, delivery, wait); }, wait);
   if (!taken) return std::move(taken).error();
   delivery.of_ = std::move(self);
   parts_.watchers.announce_received();
@@ -29,30 +29,30 @@ void Deliveries::look_for_dead_takers(const WaitContext& wait) const noexcept {
 }
 
 // Whether a message was there to be taken.
-Result<bool> Deliveries::take_now(Delivery& delivery, const WaitContext& wait) {
-  while (delivery.record_ == nullptr) {
+Result<bool> Deliveries::take_now(Identity me, Delivery& delivery, const WaitContext& wait) {
+  for (;;) {
     if (parts_.unreturned.count() != 0 && !parts_.returns.give_back_unreturned()) {
       return Error{Code::kOutOfSharedMemory, "there is no memory for a record of the message that is to be taken"};
     }
     if (!parts_.watchers.can_receive()) return false;
-    auto me = parts_.control.arena.identity();  // a child that was forked meanwhile may have none
-    if (!me) return std::move(me).error();
-    Status tried = try_take(delivery, wait);
+    Status tried = try_take(me, delivery, wait);
     if (!tried) return std::move(tried).error();
+    if (delivery.record_ != nullptr) return true;
+    auto again = parts_.control.arena.identity();  // its waits may have run code that forks; a child may have none
+    if (!again) return std::move(again).error();
+    me = *again;
   }
-  return true;
 }
 
-// Takes the message that there seems to be. If it does not, there may be one by now: what was in the way was waited
-// for, or made.
-Status Deliveries::try_take(Delivery& delivery, const WaitContext& wait) {
+// Takes the message that there seems to be, unless this is no longer `me`. If it does not, there may be one by now:
+// what was in the way was waited for, or made.
+Status Deliveries::try_take(Identity me, Delivery& delivery, const WaitContext& wait) {
   Status done = parts_.control.arena.lock(parts_.control.shared.receivers_lock, wait);
   if (!done) return in_time(std::move(done).error(), Code::kEmpty);
-  // Not before: a wait may run code that forks, and go on in the child.
-  const Identity me = parts_.control.arena.current_identity();
   Receipt receipt;
   const Receiving::Access access = receiving_.access();
-  const bool may_take = access == Receiving::Access::kFree && me != memory::kNobody;
+  const bool is_me = parts_.control.arena.current_identity() == me;  // a child that was forked in the wait is another
+  const bool may_take = access == Receiving::Access::kFree && is_me;
   const Took took = may_take ? take_locked(me, delivery, receipt) : Took::kNone;
   parts_.control.arena.unlock(parts_.control.shared.receivers_lock);
   if (access == Receiving::Access::kShutDown) return receiving_.discarded(wait);

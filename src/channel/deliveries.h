@@ -63,8 +63,8 @@ class Deliveries {
   enum class Took { kOne, kNone, kNeedsRecord, kLeft, kTooMany };
   Took take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept;
   Took take_from_ring(Identity me, Delivery& delivery, Receipt& receipt) noexcept;
-  Result<bool> take_now(Delivery& delivery, const WaitContext& wait);
-  Status try_take(Delivery& delivery, const WaitContext& wait);
+  Result<bool> take_now(Identity me, Delivery& delivery, const WaitContext& wait);
+  Status try_take(Identity me, Delivery& delivery, const WaitContext& wait);
   Status wait_until_settled(const WaitContext& wait);
   void look_for_dead_takers(const WaitContext& wait) const noexcept;
   void copy_slot(RingSlot& to, const RingSlot& from) const noexcept;
