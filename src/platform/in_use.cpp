@@ -52,13 +52,17 @@ UsePlace* find_place() noexcept {
 
 }  // namespace
 
-// The thread's first call, or one that is too deep.
-UsePlace* InUse::other_place() noexcept {
+// The thread's first call, or one within others.
+std::atomic<const void*>* InUse::other_word() noexcept {
   static thread_local bool was_here = false;
   if (!was_here && has_barrier()) {
     was_here = true;
     t_owner.place = t_use_place = find_place();
-    if (t_use_place != nullptr) return t_use_place;
+  }
+  if (t_use_place != nullptr) {
+    for (auto& word : t_use_place->objects) {
+      if (word.load(std::memory_order_relaxed) == nullptr) return &word;
+    }
   }
   ++t_elsewhere;
   g_elsewhere.fetch_add(1, std::memory_order_seq_cst);
@@ -74,7 +78,6 @@ void forget_uses_of_other_threads() noexcept {
   for (UsePlace* each = g_places.load(std::memory_order_acquire); each != nullptr; each = each->next) {
     if (each == t_use_place) continue;
     for (auto& word : each->objects) word.store(nullptr, std::memory_order_relaxed);
-    each->depth = 0;
     each->taken.store(false, std::memory_order_release);
   }
   g_elsewhere.store(t_elsewhere, std::memory_order_seq_cst);

@@ -11,31 +11,33 @@ namespace shmtree::platform {
 
 // Of one thread. Places are never freed: a thread that ends leaves its own to the next that begins.
 struct UsePlace {
-  static constexpr unsigned kDepth = 4;  // calls within calls
-  std::atomic<const void*> objects[kDepth]{};
-  unsigned depth = 0;  // of the thread alone
+  static constexpr unsigned kMost = 4;  // calls within calls
+  std::atomic<const void*> objects[kMost]{};
   std::atomic<bool> taken{true};
   UsePlace* next = nullptr;
 };
 extern constinit thread_local UsePlace* t_use_place;  // null before the first call, and after the last
 
-// This thread is in a call of `object` to the end of the scope.
+// This thread is in a call of `object` to the end of the scope. Scopes may end in any order: a thread may have several
+// stacks, as those of greenlets.
 class InUse {
  public:
-  explicit InUse(const void* object) noexcept : place_(t_use_place) {
-    if (place_ == nullptr || place_->depth == UsePlace::kDepth) [[unlikely]] {
-      place_ = other_place();
-      if (place_ == nullptr) return;
+  explicit InUse(const void* object) noexcept {
+    UsePlace* const place = t_use_place;
+    word_ = place != nullptr ? &place->objects[0] : nullptr;
+    if (word_ == nullptr || word_->load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+      word_ = other_word();
+      if (word_ == nullptr) return;
     }
-    place_->objects[place_->depth++].store(object, std::memory_order_relaxed);
+    word_->store(object, std::memory_order_relaxed);
     light_barrier();
   }
   ~InUse() {
-    if (place_ == nullptr) [[unlikely]] {
+    if (word_ == nullptr) [[unlikely]] {
       end_elsewhere();
       return;
     }
-    place_->objects[--place_->depth].store(nullptr, std::memory_order_release);
+    word_->store(nullptr, std::memory_order_release);
     light_barrier();
   }
   InUse(const InUse&) = delete;
@@ -45,9 +47,9 @@ class InUse {
   // Whoever passes the barrier of is_in_use() sees all that this thread stored before, or this thread sees from here on
   // what that one stored before it.
   static void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
-  static UsePlace* other_place() noexcept;
+  static std::atomic<const void*>* other_word() noexcept;
   static void end_elsewhere() noexcept;
-  UsePlace* place_;  // null when the thread has none that is free: the use is counted then
+  std::atomic<const void*>* word_;  // null when the thread has none that is free: the use is counted then
 };
 
 // Whether some thread may be in a call of `object`. Also true where the system has no such barrier.

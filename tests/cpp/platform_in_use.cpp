@@ -41,6 +41,21 @@ TEST_CASE("Calls within calls are all seen, however deep they are") {
   for (const int& object : objects) CHECK_FALSE(is_in_use(&object));
 }
 
+TEST_CASE("Calls of one thread that end in another order than they began are seen to their own end") {
+  const int objects[3]{};
+  for (int round = 0; round < 10; ++round) {
+    std::optional<InUse> first(&objects[0]), second(&objects[1]);
+    first.reset();
+    CHECK_FALSE(is_in_use(&objects[0]));
+    CHECK(is_in_use(&objects[1]));
+    std::optional<InUse> third(&objects[2]);
+    second.reset();
+    CHECK_FALSE(is_in_use(&objects[1]));
+    CHECK(is_in_use(&objects[2]));
+  }
+  CHECK_FALSE(is_in_use(&objects[2]));
+}
+
 TEST_CASE("What is taken away when nobody is in a call of it is never met by a caller") {
   struct Object {
     std::atomic<bool> closed{false};
