@@ -40,44 +40,27 @@ Error other_size(std::size_t found, std::size_t wanted) {
 
 }  // namespace detail
 
-namespace {
-
-// `act` of an open end; without a stop_token that could stop anything it costs nothing.
-template <class Act>
-auto sending(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Act act)
-    -> decltype(act(WaitContext{})) {
-  if (stop.stop_possible()) return api::until_stopped(state, "sender", timeout, stop, act);
-  return api::with_open(state, "sender", [&] { return act(state.wait(timeout)); });
-}
-
-Result<std::uint64_t> told(ChannelState& state, Result<std::uint64_t> ticket) {
-  if (!ticket) return state.told(std::move(ticket).error());
-  return ticket;
-}
-
-}  // namespace
-
 // --- sending ---------------------------------------------------------------------------------------------------------
 
 Result<std::uint64_t> Sender::put_bytes(ByteRun bytes, Timeout timeout, const std::stop_token& stop) const {
-  return sending(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
+  return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
     endpoint::InlineFrame scratch;
     channel::Outgoing outgoing;
-    Status staged = endpoint::stage_flat(bytes, *state_->channel, scratch, outgoing, wait);
+    Status staged = endpoint::stage_flat(bytes, state_->channel(), scratch, outgoing, wait);
     if (!staged) return state_->told(std::move(staged).error());
-    return told(*state_, state_->channel->put(outgoing, wait));
+    return state_->told(state_->channel().put(outgoing, wait));
   });
 }
 
 Result<std::pair<detail::LoanPointer, std::byte*>> Sender::lend(std::size_t bytes, Timeout timeout,
                                                                 const std::stop_token& stop) const {
   using Lent = std::pair<detail::LoanPointer, std::byte*>;
-  return sending(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<Lent> {
+  return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<Lent> {
     if (bytes == 0) return Error{Code::kInvalid, "a loan of no bytes"};
     if (bytes > format::kMaxFrameBytes - format::kFlatBuffer) {
       return Error{Code::kMessageTooLarge, "a loan of more than 256 TiB"};
     }
-    const auto& arena = state_->channel->arena();
+    const auto& arena = state_->channel().arena();
     const std::uint64_t frame_bytes = format::flat_buffer_bytes(bytes);
     detail::LoanPointer lent(new detail::LoanedBlock{.arena = arena, .block = {}, .frame_bytes = frame_bytes});
     auto block = arena->allocate(frame_bytes, memory::BlockKind::kMessage, wait);
@@ -90,16 +73,16 @@ Result<std::pair<detail::LoanPointer, std::byte*>> Sender::lend(std::size_t byte
 }
 
 Result<std::uint64_t> Sender::put_lent(detail::LoanedBlock* lent, Timeout timeout, const std::stop_token& stop) const {
-  return sending(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
+  return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
     if (lent == nullptr || !lent->block.valid())
       return Error{Code::kInvalid, "an empty loan: it was put, or moved from"};
     if (lent->block.writer() != lent->arena->current_identity())
       return Error{Code::kInvalid, "the loan of the process that forked this one"};
-    if (lent->arena != state_->channel->arena()) return Error{Code::kInvalid, "a loan of another arena"};
+    if (lent->arena != state_->channel().arena()) return Error{Code::kInvalid, "a loan of another arena"};
     channel::Outgoing outgoing{.block = std::move(lent->block), .bytes = lent->frame_bytes};
-    auto ticket = state_->channel->put(outgoing, wait);
+    auto ticket = state_->channel().put(outgoing, wait);
     if (!ticket) lent->block = std::move(outgoing.block);
-    return told(*state_, std::move(ticket));
+    return state_->told(std::move(ticket));
   });
 }
 
@@ -121,12 +104,12 @@ class FlatArrays final : public api::LentArrays {
 }  // namespace
 
 Result<std::uint64_t> Sender::put_flat(const FlatItem& item, Timeout timeout, const std::stop_token& stop) const {
-  return sending(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
+  return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
     format::FrameBuilder builder;
     api::Message<FlatArrays> message(builder, *state_, detail::FlatAccess::origin(item));
     Status encoded = message.encode(Value(item.bytes()));
     if (!encoded) return std::move(encoded).error();
-    return told(*state_, endpoint::put(*state_->channel, message, wait));
+    return state_->told(endpoint::put(state_->channel(), message, wait));
   });
 }
 
@@ -183,7 +166,7 @@ template <class Made, class Make>
 Result<Made> receive(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Make make) {
   return api::receiving(state, timeout, stop, [&](const WaitContext& wait) {
     FlatCodec<Made, Make> codec(state, make);
-    return endpoint::receive(codec, *state.channel, api::spare_of_thread(), wait);
+    return endpoint::receive(codec, state.channel(), api::spare_of_thread(), wait);
   });
 }
 

@@ -14,7 +14,7 @@ namespace shmtree::api {
 
 class LentArrays : public value::ExternalArrays {
  public:
-  explicit LentArrays(ChannelState& state) : arena_(*state.arena), channel_(*state.channel) {}
+  explicit LentArrays(ChannelState& state) : arena_(*state.arena), channel_(state.channel()) {}
   ~LentArrays() override {
     if (!blocks_.empty()) [[unlikely]]
       withdraw();

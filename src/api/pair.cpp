@@ -16,34 +16,16 @@ namespace api {
 // Without memory of its own, and never destroyed: handles are moved in destructors, and at exit.
 std::shared_ptr<ChannelState> closed_end() noexcept {
   static union Place {
-    Place() noexcept : state(nullptr) {}
+    Place() noexcept : state(nullptr, End::kSending) {}
     ~Place() {}
     ChannelState state;
   } place;
   return {std::shared_ptr<void>(), &place.state};
 }
 
-void ChannelState::close() noexcept {
-  const Call call(*this);
-  if (closed.exchange(true)) return;
-  channel->leave(end);
-  channel->watchers().wake_all();  // threads that wait at it
-}
-
-void ChannelState::release() noexcept {
-  std::shared_ptr<endpoint::Name> old_name;  // each needs the one after it
-  std::shared_ptr<Channel> old_channel;
-  std::shared_ptr<ArenaState> old_arena;
-  const std::lock_guard guard(releasing);
-  if (platform::is_in_use(this)) return;
-  old_name.swap(name);
-  old_channel.swap(channel);
-  old_arena.swap(arena);
-}
-
 ChannelStats ChannelState::stats() const {
-  memory::look_for_dead(*channel->arena(), 0);
-  const channel::ChannelStats now = channel->stats();
+  memory::look_for_dead(*channel().arena(), 0);
+  const channel::ChannelStats now = channel().stats();
   return {now.put,
           now.received,
           now.queued,
@@ -60,11 +42,11 @@ Result<std::string> ChannelState::handle() const {
   discovery::Handle handle = discovery::handle_of(*arena->arena);
   endpoint::GivenEnds given;  // taken back unless the text is made
   const endpoint::GivenEnds::Pickling pickling(&given);
-  auto grant = endpoint::GivenEnds::grant(channel, end);
+  auto grant = endpoint::GivenEnds::grant(channel().shared_from_this(), end);
   if (!grant) return std::move(grant).error();
-  handle.block = memory::pack(channel->block());
+  handle.block = memory::pack(channel().block());
   handle.grant = *grant;
-  if (name != nullptr) handle.name = name->path();
+  if (const auto known = name()) handle.name = known->path();
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
   for (const char c : discovery::encode(handle)) {
@@ -162,19 +144,15 @@ std::pair<Sender, Receiver> make_pair(const PairOptions& options) {
   const bool waits = options.on_peer_death == OnPeerDeath::kWait;
   auto [sending, receiving] =
       api::ChannelState::make(options, waits ? channel::Ending::kWait : channel::Ending::kRaise);
-  return {api::ChannelState::sender(std::move(sending)), api::ChannelState::receiver(std::move(receiving))};
+  return {api::ChannelState::handle_to<Sender>(std::move(sending)),
+          api::ChannelState::handle_to<Receiver>(std::move(receiving))};
 }
 
 Result<Sender> open_sender(const std::string& name) {
-  auto state = or_out_of_memory([&] { return api::ChannelState::open_named(name, End::kSending); });
-  if (!state) return std::move(state).error();
-  return api::ChannelState::sender(std::move(*state));
+  return api::ChannelState::made<Sender>([&] { return api::ChannelState::open_named(name, End::kSending); });
 }
-
 Result<Receiver> open_receiver(const std::string& name) {
-  auto state = or_out_of_memory([&] { return api::ChannelState::open_named(name, End::kReceiving); });
-  if (!state) return std::move(state).error();
-  return api::ChannelState::receiver(std::move(*state));
+  return api::ChannelState::made<Receiver>([&] { return api::ChannelState::open_named(name, End::kReceiving); });
 }
 
 }  // namespace shmtree

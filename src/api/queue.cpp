@@ -15,7 +15,7 @@ template <class Act>
 Status with_tasks(ChannelState& state, Act act) {
   return or_out_of_memory([&]() -> Status {
     const api::Call call(state);
-    const auto channel = call.any_channel();
+    const auto channel = state.any_channel();
     if (channel == nullptr) return closed_here("queue");
     return act(*channel);
   });
@@ -43,11 +43,11 @@ Status Queue::shutdown(bool immediate) const {
 }
 
 std::uint64_t Queue::unfinished_tasks() const noexcept {
-  const auto channel = receiver_.state_->known.lock();
+  const auto channel = receiver_.state_->known_channel();
   return channel == nullptr ? 0 : channel->tasks().unfinished();
 }
 std::uint64_t Queue::capacity() const noexcept {
-  const auto channel = receiver_.state_->known.lock();
+  const auto channel = receiver_.state_->known_channel();
   return channel == nullptr ? 0 : channel->capacity();
 }
 bool Queue::full() const {
@@ -65,9 +65,12 @@ Result<Queue> Queue::with_sender(Result<std::shared_ptr<ChannelState>> receiving
   if (!receiving) return std::move(receiving).error();
   return or_out_of_memory([&]() -> Result<Queue> {
     const ChannelState& state = **receiving;
-    auto sending = ChannelState::join(state.arena, state.channel, End::kSending, state.name);
+    auto arena = std::make_shared<api::ArenaState>(state.channel().arena());
+    auto sending =
+        ChannelState::join(std::move(arena), state.channel().shared_from_this(), End::kSending, state.name());
     if (!sending) return std::move(sending).error();
-    return Queue(ChannelState::sender(std::move(*sending)), ChannelState::receiver(std::move(*receiving)));
+    return Queue(ChannelState::handle_to<Sender>(std::move(*sending)),
+                 ChannelState::handle_to<Receiver>(std::move(*receiving)));
   });
 }
 
@@ -85,7 +88,7 @@ Queue make_queue(const QueueOptions& options) {
   made.arena = options.arena;
   made.allow_pickle = options.allow_pickle;
   auto [sending, receiving] = ChannelState::make(made, channel::Ending::kNever);
-  return {ChannelState::sender(std::move(sending)), ChannelState::receiver(std::move(receiving))};
+  return {ChannelState::handle_to<Sender>(std::move(sending)), ChannelState::handle_to<Receiver>(std::move(receiving))};
 }
 
 }  // namespace shmtree

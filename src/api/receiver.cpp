@@ -71,7 +71,7 @@ class Items {
 
 Result<Item> receive(ChannelState& state, const WaitContext& wait) {
   Items items(state);
-  return endpoint::receive(items, *state.channel, spare_of_thread(), wait);
+  return endpoint::receive(items, state.channel(), spare_of_thread(), wait);
 }
 
 // Of a call that returns several.
@@ -103,24 +103,24 @@ Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, co
   if (most == 0) return Error{Code::kInvalid, "get_many of 0 items"};
   ManyItems items(state, most);
   auto& spare = spare_of_thread();
-  Result<Item> first = endpoint::receive(items, *state.channel, spare, wait);
+  Result<Item> first = endpoint::receive(items, state.channel(), spare, wait);
   if (!first) return std::move(first).error();
   items.add(std::move(first));
-  endpoint::receive_rest(items, *state.channel, spare);
+  endpoint::receive_rest(items, state.channel(), spare);
   return items.take();
 }
 
 }  // namespace
 
 Result<Item> Receiver::get(Timeout timeout) const {
-  return receiving(*state_, timeout, [&](const WaitContext& wait) { return receive(*state_, wait); });
+  return receiving(*state_, timeout, {}, [&](const WaitContext& wait) { return receive(*state_, wait); });
 }
 Result<Item> Receiver::get(Timeout timeout, const std::stop_token& stop) const {
   return receiving(*state_, timeout, stop, [&](const WaitContext& wait) { return receive(*state_, wait); });
 }
 
 Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout) const {
-  return receiving(*state_, timeout, [&](const WaitContext& wait) { return receive_many(*state_, most, wait); });
+  return receiving(*state_, timeout, {}, [&](const WaitContext& wait) { return receive_many(*state_, most, wait); });
 }
 Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const {
   return receiving(*state_, timeout, stop, [&](const WaitContext& wait) { return receive_many(*state_, most, wait); });
@@ -138,7 +138,7 @@ Result<TakenItem> take_item(ChannelState& state, const WaitContext& wait) {
 template class Taken<Item>;
 
 Result<TakenItem> Receiver::take(Timeout timeout) const {
-  return receiving(*state_, timeout, [&](const WaitContext& wait) { return take_item(*state_, wait); });
+  return receiving(*state_, timeout, {}, [&](const WaitContext& wait) { return take_item(*state_, wait); });
 }
 Result<TakenItem> Receiver::take(Timeout timeout, const std::stop_token& stop) const {
   return receiving(*state_, timeout, stop, [&](const WaitContext& wait) { return take_item(*state_, wait); });
@@ -146,13 +146,13 @@ Result<TakenItem> Receiver::take(Timeout timeout, const std::stop_token& stop) c
 
 Result<std::vector<TakenItem>> Receiver::rejected() const {
   return api::with_open(*state_, "receiver", [this]() -> Result<std::vector<TakenItem>> {
-    auto deliveries = state_->channel->rejected(WaitContext{platform::Deadline::immediate()});
+    auto deliveries = state_->channel().rejected(WaitContext{platform::Deadline::immediate()});
     if (!deliveries) return std::move(deliveries).error();
     std::vector<TakenItem> items;
     items.reserve(deliveries->size());
     for (channel::Delivery& delivery : *deliveries) {
       Items codec(*state_);
-      auto item = detail::TakenAccess::of<Item>(codec, *state_->channel, std::move(delivery));
+      auto item = detail::TakenAccess::of<Item>(codec, state_->channel(), std::move(delivery));
       if (!item) return std::move(item).error();
       items.push_back(std::move(*item));
     }
@@ -161,11 +161,11 @@ Result<std::vector<TakenItem>> Receiver::rejected() const {
 }
 
 std::uint64_t Receiver::size() const {
-  const auto channel = state_->known.lock();
+  const auto channel = state_->known_channel();
   return channel == nullptr ? 0 : channel->size();
 }
 Result<int> Receiver::fileno() const {
-  return api::with_open(*state_, "receiver", [this] { return state_->channel->watchers().wake_fd(End::kReceiving); });
+  return api::with_open(*state_, "receiver", [this] { return state_->channel().watchers().wake_fd(End::kReceiving); });
 }
 Result<ChannelStats> Receiver::stats() const {
   return api::with_open(*state_, "receiver", [this]() -> Result<ChannelStats> { return state_->stats(); });
@@ -175,16 +175,14 @@ Result<std::string> Receiver::handle() const {
 }
 
 Result<Receiver> Receiver::open(const std::string& handle) {
-  auto state = or_out_of_memory([&] { return ChannelState::open(handle, End::kReceiving); });
-  if (!state) return std::move(state).error();
-  return ChannelState::receiver(std::move(*state));
+  return ChannelState::made<Receiver>([&] { return ChannelState::open(handle, End::kReceiving); });
 }
 
 void Receiver::close() {
   state_->close();
 }
 bool Receiver::closed() const noexcept {
-  return state_->closed.load();
+  return state_->is_closed();
 }
 
 }  // namespace shmtree

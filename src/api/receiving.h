@@ -20,23 +20,15 @@ inline bool is_innocent(const Error& error) noexcept {
 // What a thread that has no memory gives a message back in.
 std::unique_ptr<channel::Received>& spare_of_thread();
 
-// `act` on the channel of a receiver that is open and has no error to tell first.
-template <class Act>
-auto unless_deferred(ChannelState& state, Act act) -> decltype(act()) {
-  if (auto error = state.take_deferred()) return *std::move(error);
-  return act();
-}
-template <class Act>
-auto receiving(ChannelState& state, const Timeout& timeout, Act act) -> decltype(act(platform::WaitContext{})) {
-  return with_open(state, "receiver", [&] { return unless_deferred(state, [&] { return act(state.wait(timeout)); }); });
-}
+// `act` with the waits of a receiver that is open and has no error to tell first.
 template <class Act>
 auto receiving(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Act act)
     -> decltype(act(platform::WaitContext{})) {
-  if (!stop.stop_possible()) return receiving(state, timeout, std::move(act));
-  return until_stopped(state, "receiver", timeout, stop, [&](const platform::WaitContext& wait) {
-    return unless_deferred(state, [&] { return act(wait); });
-  });
+  return with_waits(state, "receiver", timeout, stop,
+                    [&](const platform::WaitContext& wait) -> decltype(act(platform::WaitContext{})) {
+                      if (auto error = state.take_deferred()) return *std::move(error);
+                      return act(wait);
+                    });
 }
 
 }  // namespace shmtree::api

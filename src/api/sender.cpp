@@ -13,7 +13,7 @@ using platform::WaitContext;
 // The two callers of put() differ in what ends the wait; the one without a stop_token is where programs spend time.
 [[gnu::always_inline]] inline Result<std::uint64_t> put_encoded(api::ChannelState& state, api::Message<>& message,
                                                                 const WaitContext& wait) {
-  auto ticket = endpoint::put(*state.channel, message, wait);
+  auto ticket = endpoint::put(state.channel(), message, wait);
   if (!ticket) ticket = state.told(std::move(ticket).error());
   return ticket;
 }
@@ -31,7 +31,7 @@ using platform::WaitContext;
 // `sent` is also right when there is no memory for more.
 Status put_many(api::ChannelState& state, std::span<const Value> values, const WaitContext& wait, std::uint64_t& sent) {
   format::FrameBuilder builder;
-  endpoint::Batch batch(*state.channel, wait);
+  endpoint::Batch batch(state.channel(), wait);
   const auto add = [&](const Value& value) -> Status {
     api::Message<> message(builder, state);
     Status encoded = message.encode(value);
@@ -57,21 +57,21 @@ Status put_many(api::ChannelState& state, std::span<const Value> values, const W
 
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try {
   const api::Call call(*state_);
-  if (call.closed()) return closed_here("sender");
+  if (state_->is_closed()) return closed_here("sender");
   return shmtree::put(*state_, value, state_->wait(timeout));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout, const std::stop_token& stop) const {
-  return api::until_stopped(*state_, "sender", timeout, stop,
-                            [&](const WaitContext& wait) { return shmtree::put(*state_, value, wait); });
+  return api::with_waits(*state_, "sender", timeout, stop,
+                         [&](const WaitContext& wait) { return shmtree::put(*state_, value, wait); });
 }
 
 Status Sender::put_many(std::span<const Value> values, Timeout timeout, const std::stop_token& stop) const {
   std::uint64_t sent = 0;
-  const auto act = [&](const WaitContext& wait) { return shmtree::put_many(*state_, values, wait, sent); };
-  Status went = stop.stop_possible() ? api::until_stopped(*state_, "sender", timeout, stop, act)
-                                     : api::with_open(*state_, "sender", [&] { return act(state_->wait(timeout)); });
+  Status went = api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
+    return shmtree::put_many(*state_, values, wait, sent);
+  });
   if (went) return went;
   Error error = std::move(went).error();
   error.completed = sent;
@@ -97,7 +97,7 @@ Result<std::uint64_t> Sender::put_moved(Item& item, Timeout timeout, const std::
 
 bool Sender::has_space() const {
   const api::Call call(*state_);
-  return !call.closed() && state_->channel->sending().has_room();
+  return !state_->is_closed() && state_->channel().sending().has_room();
 }
 
 namespace {
@@ -107,7 +107,7 @@ Status wait_for(api::ChannelState& state, std::optional<std::uint64_t> ticket, c
                 const std::stop_token& stop = {}) {
   return or_out_of_memory([&]() -> Status {
     const api::Call call(state);
-    const auto channel = call.any_channel();
+    const auto channel = state.any_channel();
     if (channel == nullptr) return closed_here("sender");
     endpoint::OrStopped<endpoint::UntilLeft> until(stop, channel.get(), *channel);
     Status acked = channel->acks().wait(ticket, waiting(timeout, &until));
@@ -133,29 +133,17 @@ Status Sender::wait_for_all_ack(Timeout timeout, const std::stop_token& stop) co
 }
 std::uint64_t Sender::pending_acks() const {
   const api::Call call(*state_);
-  const auto channel = call.any_channel();
+  const auto channel = state_->any_channel();
   return channel == nullptr ? 0 : channel->acks().pending();
 }
 
-namespace {
-
-Result<ArrayRef> make_array(api::ChannelState& state, DType dtype, std::vector<std::int64_t> shape,
-                            const WaitContext& wait) {
-  auto array = state.arena->new_array(dtype, std::move(shape), wait);
-  if (!array) return state.told(std::move(array).error());
-  return array;
-}
-
-}  // namespace
-
 Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
-  return api::with_open(*state_, "sender",
-                        [&] { return make_array(*state_, dtype, std::move(shape), state_->wait(timeout)); });
+  return new_array(dtype, std::move(shape), timeout, {});
 }
 Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                                    const std::stop_token& stop) const {
-  return api::until_stopped(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
-    return make_array(*state_, dtype, std::move(shape), wait);
+  return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
+    return state_->told(state_->arena->new_array(dtype, std::move(shape), wait));
   });
 }
 
@@ -168,16 +156,14 @@ Result<std::string> Sender::handle() const {
 }
 
 Result<Sender> Sender::open(const std::string& handle) {
-  auto state = or_out_of_memory([&] { return api::ChannelState::open(handle, End::kSending); });
-  if (!state) return std::move(state).error();
-  return api::ChannelState::sender(std::move(*state));
+  return api::ChannelState::made<Sender>([&] { return api::ChannelState::open(handle, End::kSending); });
 }
 
 void Sender::close() {
   state_->close();
 }
 bool Sender::closed() const noexcept {
-  return state_->closed.load();
+  return state_->is_closed();
 }
 
 }  // namespace shmtree

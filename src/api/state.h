@@ -16,7 +16,6 @@
 #include "endpoint/until.h"
 #include "memory/deaths.h"
 #include "platform/fork.h"
-#include "platform/in_use.h"
 #include "shmtree/pair.h"
 
 namespace shmtree {
@@ -33,6 +32,7 @@ namespace api {
 
 using channel::Channel;
 using channel::End;
+using endpoint::Call;
 using memory::Lease;
 
 inline Error no_arena() {
@@ -75,26 +75,26 @@ struct ArenaState {
   std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // by first byte
 };
 
-struct ChannelState {
-  explicit ChannelState(std::nullptr_t) noexcept : end(End::kSending), closed(true) {}
-  ChannelState(std::shared_ptr<ArenaState> of, std::shared_ptr<Channel> made, End which)
-      : arena(std::move(of)), channel(std::move(made)), end(which), known(channel) {}
-  ~ChannelState() { close(); }
-  ChannelState(const ChannelState&) = delete;
-  ChannelState& operator=(const ChannelState&) = delete;
+struct ChannelState final : endpoint::Port {
+  ChannelState(ArenaState* of, End which) noexcept : arena(of), end(which) {}
 
-  static Sender sender(std::shared_ptr<ChannelState> state) { return Sender(std::move(state)); }
-  static Receiver receiver(std::shared_ptr<ChannelState> state) { return Receiver(std::move(state)); }
+  template <class Handle>  // a Sender, or a Receiver
+  static Handle handle_to(std::shared_ptr<ChannelState> state) {
+    return Handle(std::move(state));
+  }
+  // What open() opened.
+  template <class Handle, class Open>
+  static Result<Handle> made(Open open) {
+    auto state = or_out_of_memory(open);
+    if (!state) return std::move(state).error();
+    return Handle(std::move(*state));
+  }
 
-  // Joins the end; the state leaves it again.
   static Result<std::shared_ptr<ChannelState>> join(std::shared_ptr<ArenaState> arena, std::shared_ptr<Channel> channel,
                                                     End end, std::shared_ptr<endpoint::Name> name = nullptr) {
-    auto state = std::make_shared<ChannelState>(std::move(arena), std::move(channel), end);
-    state->name = std::move(name);
-    state->closed = true;  // what can fail comes first, and what was not joined is not left
-    Status joined = state->channel->join(end);
+    auto state = std::make_shared<ChannelState>(arena.get(), end);
+    Status joined = state->attach(std::move(channel), {end}, std::move(name), std::move(arena));
     if (!joined) return std::move(joined).error();
-    state->closed = false;
     return state;
   }
   Result<std::string> handle() const;
@@ -106,16 +106,20 @@ struct ChannelState {
   static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end, bool of_queue = false);
   static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end,
                                                           discovery::NamedKind kind = discovery::NamedKind::kChannel);
-  void close() noexcept;
-  // Lets go of what the calls need, unless some thread is in one: then the last of them does.
-  void release() noexcept;
+  void close() noexcept { Port::close(end); }
+  bool is_closed() const noexcept { return closed(end); }
 
   // For a call that waits, within a Call.
   platform::WaitContext wait(const Timeout& timeout) { return waiting(timeout, &until_closed); }
   // What such a call says: that its end was closed, if that is what ended it.
   Error told(Error error) const {
-    const bool closed_meanwhile = error.code == Code::kInterrupted && closed.load();
+    const bool closed_meanwhile = error.code == Code::kInterrupted && is_closed();
     return closed_meanwhile ? closed_here(end == End::kSending ? "sender" : "receiver") : std::move(error);
+  }
+  template <class T>
+  Result<T> told(Result<T> result) const {
+    if (!result) return told(std::move(result).error());
+    return result;
   }
 
   // An error for the next call that receives: items were received before it, which had to be handed over first.
@@ -131,42 +135,12 @@ struct ChannelState {
     return std::exchange(deferred, std::nullopt);
   }
 
-  // Until release(); in a Call:
-  std::shared_ptr<ArenaState> arena;
-  std::shared_ptr<Channel> channel;
+  ArenaState* arena;  // as the channel
   End end;
-  std::shared_ptr<endpoint::Name> name{};  // this process's part in the channel's name, if it has one
-  std::weak_ptr<Channel> known;            // the channel, for as long as this process has it
-  std::atomic<bool> closed{false};
-  endpoint::UntilClosed until_closed{closed};
-  platform::ForkSafeMutex releasing;
+  endpoint::UntilClosed until_closed{*this, end};
   std::atomic<bool> has_deferred{false};
   platform::ForkSafeMutex mutex;
   std::optional<Error> deferred{};  // under mutex
-};
-
-// A call of an end. What is closed meanwhile is there to the end of it.
-class Call {
- public:
-  explicit Call(ChannelState& state) noexcept : state_(state), use_(std::in_place, &state) {}
-  ~Call() {
-    use_.reset();
-    if (state_.closed.load(std::memory_order_relaxed)) [[unlikely]]
-      state_.release();
-  }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-  bool closed() const noexcept { return state_.closed.load(std::memory_order_acquire); }
-  // The channel also of an end that is closed, while this process has it. Of one that is open no reference is taken:
-  // the call keeps it, and forked children of a process that waits in it would never give the reference back.
-  std::shared_ptr<Channel> any_channel() const noexcept {
-    if (closed()) return state_.known.lock();
-    return {std::shared_ptr<Channel>(), state_.channel.get()};
-  }
-
- private:
-  ChannelState& state_;
-  std::optional<platform::InUse> use_;
 };
 
 // `act` in a call of an end that is open.
@@ -174,17 +148,19 @@ template <class Act>
 auto with_open(ChannelState& state, const char* end, Act act) -> decltype(act()) {
   const Call call(state);
   return or_out_of_memory([&]() -> decltype(act()) {
-    if (call.closed()) return closed_here(end);
+    if (state.is_closed()) return closed_here(end);
     return act();
   });
 }
 
-// `act` with a wait that `stop` ends as well; the channel is there as long as that may wake it.
+// `act` with the waits of an open end. `stop` ends them as well, and costs nothing where nothing can stop it; the
+// channel is there as long as it may wake it.
 template <class Act>
-auto until_stopped(ChannelState& state, const char* end, const Timeout& timeout, const std::stop_token& stop, Act act)
+auto with_waits(ChannelState& state, const char* end, const Timeout& timeout, const std::stop_token& stop, Act act)
     -> decltype(act(platform::WaitContext{})) {
   return with_open(state, end, [&] {
-    endpoint::OrStopped<endpoint::UntilClosed> until(stop, state.channel.get(), state.closed);
+    if (!stop.stop_possible()) return act(state.wait(timeout));
+    endpoint::OrStopped<endpoint::UntilClosed> until(stop, &state.channel(), state, state.end);
     return act(waiting(timeout, &until));
   });
 }

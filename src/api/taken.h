@@ -41,8 +41,6 @@ struct Taken<T>::State {
 
   channel::Delivery delivery;
   T item;
-  std::uint64_t ticket;
-  std::uint32_t attempts;
 };
 
 namespace detail {
@@ -51,20 +49,18 @@ struct TakenAccess {
   // What the codec makes of it; endpoint::decode_taken() tells what becomes of a message that it makes nothing of.
   template <class T, class Codec>
   static Result<Taken<T>> of(Codec& codec, channel::Channel& channel, channel::Delivery delivery) {
-    const std::uint64_t ticket = delivery.message().ticket();
-    const std::uint32_t attempts = delivery.message().attempts();
     Result<T> item = endpoint::decode_taken(codec, channel, delivery);
     if (!item) return std::move(item).error();
     using State = typename Taken<T>::State;
-    std::unique_ptr<State> state(new State{std::move(delivery), std::move(*item), ticket, attempts});
+    std::unique_ptr<State> state(new State{std::move(delivery), std::move(*item)});
     state->set_may_go_back(true);
     return Taken<T>(std::move(state));
   }
   template <class T, class Codec>
   static Result<Taken<T>> take(Codec& codec, api::ChannelState& end, const platform::WaitContext& wait) {
-    auto delivery = end.channel->take(wait);
+    auto delivery = end.channel().take(wait);
     if (!delivery) return end.told(std::move(delivery).error());
-    return of<T>(codec, *end.channel, std::move(*delivery));
+    return of<T>(codec, end.channel(), std::move(*delivery));
   }
 };
 
@@ -85,11 +81,11 @@ const T& Taken<T>::item() const noexcept {
 }
 template <class T>
 std::uint64_t Taken<T>::ticket() const noexcept {
-  return state_ == nullptr ? 0 : state_->ticket;
+  return state_ == nullptr ? 0 : state_->delivery.message().ticket();
 }
 template <class T>
 std::uint32_t Taken<T>::attempts() const noexcept {
-  return state_ == nullptr ? 0 : state_->attempts;
+  return state_ == nullptr ? 0 : state_->delivery.message().attempts();
 }
 template <class T>
 Status Taken<T>::ack() {

@@ -26,13 +26,13 @@ Result<Look> look_at(std::span<ChannelState* const> states) {
   for (std::size_t i = 0; i < states.size(); ++i) {
     ChannelState& state = *states[i];
     const api::Call call(state);
-    if (!call.closed()) memory::look_for_dead(*state.channel->arena(), kSliceNs);
-    if (call.closed() || state.has_deferred.load(std::memory_order_relaxed) || state.channel->ready()) {
+    if (!state.is_closed()) memory::look_for_dead(*state.channel().arena(), kSliceNs);
+    if (state.is_closed() || state.has_deferred.load(std::memory_order_relaxed) || state.channel().ready()) {
       look.ready.push_back(i);
       continue;
     }
     // Again each time: that makes it unreadable where another receiver was quicker.
-    auto fd = state.channel->watchers().wake_fd(End::kReceiving);
+    auto fd = state.channel().watchers().wake_fd(End::kReceiving);
     if (!fd) return std::move(fd).error();
     look.descriptors.push_back(*fd);
   }

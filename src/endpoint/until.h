@@ -4,11 +4,10 @@
 // Thread safety: one of these may be used by the waits of several threads at once.
 #pragma once
 
-#include <atomic>
 #include <stop_token>
 #include <utility>
 
-#include "channel/channel.h"
+#include "endpoint/port.h"
 #include "platform/waiting.h"
 
 namespace shmtree::endpoint {
@@ -24,11 +23,12 @@ class UntilDone : public platform::WaitHooks {
 // The closing of the end, by any thread.
 class UntilClosed : public UntilDone {
  public:
-  explicit UntilClosed(const std::atomic<bool>& closed) noexcept : closed_(closed) {}
-  bool ended() const noexcept override { return closed_.load(std::memory_order_acquire); }
+  UntilClosed(const Port& port, channel::End end) noexcept : port_(port), end_(end) {}
+  bool ended() const noexcept override { return port_.closed(end_); }
 
  private:
-  const std::atomic<bool>& closed_;
+  const Port& port_;
+  channel::End end_;
 };
 
 // For acknowledgements, which are waited for as long as this process has some end of the channel.

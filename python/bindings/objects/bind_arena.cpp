@@ -104,20 +104,22 @@ void bind_arena(py::module_& module) {
       .def_property_readonly(
           "uuid", [](const Arena& arena) { return py::bytes(reinterpret_cast<const char*>(arena.uuid()), 16); })
       .def_property_readonly("fd", &Arena::fd)
-      .def_property_readonly("max_bytes", &Arena::max_bytes)
+      .def_property_readonly("max_bytes", [](Arena& arena) { return arena.pool().max_bytes(); })
       .def_property_readonly("held_bytes", [](const Arena& arena) { return arena.pool().held_bytes(); })
       .def("stats", &stats)
       .def("holders", &holders)
-      .def("trim", &Arena::trim, py::call_guard<WithoutGil>())
+      .def(
+          "trim", [](Arena& arena) { return arena.allocator().trim(); }, py::call_guard<WithoutGil>())
       .def_property_readonly("identity", [](Arena& arena) { return unwrap(arena.identity()); })
       .def(
-          "is_alive", [](const Arena& arena, memory::Identity who) { return arena.participants().is_alive(who); },
+          "is_alive", [](Arena& arena, memory::Identity who) { return arena.participants().is_alive(who); },
           "identity"_a)
       .def("is_shared", &is_shared, "block"_a)
       .def("set_pinned", &set_pinned, "pinned"_a)
-      .def_property_readonly("is_pinned_here", [](const Arena& arena) { return arena.participants().is_pinned_here(); })
+      .def_property_readonly("is_pinned_here", [](Arena& arena) { return arena.participants().is_pinned_here(); })
       .def("lease_count", [](Arena& arena) { return arena.holders().lease_count(); })
-      .def("check", &Arena::check, py::call_guard<WithoutGil>())
+      .def(
+          "check", [](Arena& arena) { return arena.inspector().check(); }, py::call_guard<WithoutGil>())
       .def("new_array", &new_array_in, "shape"_a, "dtype"_a, "order"_a, "zeroed"_a, "gift"_a = false)
       .def("open_array", &open_array, "block"_a, "shape"_a, "dtype"_a, "order"_a)
       .def("reserve_slot", &reserve_slot)

@@ -1,0 +1,91 @@
+// What a Sender, a Receiver and a Queue are in every language: an object of the program's that has an end of a channel,
+// or both.
+//
+// What holds:
+//   - It counts as one of this process's objects of an end (Membership) from attach() until that end is closed here.
+//   - It has its channel, and its part in the name, from attach() until its ends are closed and no thread is in a Call
+//     of it: whoever closes it during calls leaves that to the last of them. After that it knows the channel as long as
+//     this process has it by another object.
+//
+// Thread safety: any thread; attach() while no other uses it.
+#pragma once
+
+#include <atomic>
+#include <initializer_list>
+#include <memory>
+#include <utility>
+
+#include "channel/channel.h"
+#include "endpoint/names.h"
+#include "platform/fork.h"
+#include "platform/in_use.h"
+
+namespace shmtree::endpoint {
+
+class Port {
+ public:
+  Port() noexcept = default;  // closed
+  ~Port();
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  // Joins these ends, all or none; once. `kept` is let go of with the channel.
+  Status attach(std::shared_ptr<channel::Channel> channel, std::initializer_list<channel::End> ends,
+                std::shared_ptr<Name> name = nullptr, std::shared_ptr<const void> kept = nullptr);
+  bool was_attached() const noexcept { return attached_; }
+
+  // Leaves the end, and wakes all who wait at the channel, its callers here among them.
+  void close(channel::End end) noexcept;
+  bool closed(channel::End end) const noexcept { return closed_[end].load(std::memory_order_acquire); }
+  // All that it has are.
+  bool closed() const noexcept { return ended_.load(std::memory_order_acquire); }
+
+  // In a Call, while an end is open.
+  channel::Channel& channel() const noexcept { return *channel_; }
+  // The channel also of one that is closed, while this process has it; else null.
+  std::shared_ptr<channel::Channel> known_channel() const noexcept { return known_.lock(); }
+  // The same in a Call, which keeps it while an end is open. So no reference is taken then, which the forked children
+  // of a process that waits in it would never give back.
+  std::shared_ptr<channel::Channel> any_channel() const noexcept {
+    if (closed()) return known_channel();
+    return {std::shared_ptr<channel::Channel>(), channel_.get()};
+  }
+
+  // This process's part in the channel's name; null for none.
+  std::shared_ptr<Name> name() const noexcept;
+  void set_name(std::shared_ptr<Name> name) noexcept;
+
+ private:
+  friend class Call;
+  void let_go() noexcept;
+
+  std::shared_ptr<const void> kept_;
+  std::shared_ptr<channel::Channel> channel_;
+  std::shared_ptr<Name> name_;  // under mutex_
+  std::weak_ptr<channel::Channel> known_;
+  channel::PerEnd<std::atomic<bool>> closed_{true, true};
+  std::atomic<bool> ended_{true};
+  bool attached_ = false;
+  mutable platform::ForkSafeMutex mutex_;
+};
+
+// A call of a port. What is closed meanwhile is there to the end of it.
+class Call {
+ public:
+  explicit Call(Port& port) noexcept : after_{port}, use_(&port) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+ private:
+  struct After {
+    Port& port;
+    ~After() {
+      if (port.ended_.load(std::memory_order_relaxed)) [[unlikely]]
+        port.let_go();
+    }
+  };
+  After after_;
+  platform::InUse use_;  // ends before that
+};
+
+}  // namespace shmtree::endpoint
