@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "format/frame_builder.h"
 #include "format/frame_reader.h"
 
 using namespace shmtree;

@@ -5,7 +5,6 @@
 #include "bindings/codec/dtypes.h"
 #include "bindings/codec/pickle_support.h"
 #include "bindings/cpython/package.h"
-#include "bindings/endpoint/calls.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/objects/frame_object.h"
 #include "bindings/objects/lease.h"
@@ -16,8 +15,8 @@ namespace {
 bool init(PyObject* module) {
   if (PyArray_ImportNumPyAPI() != 0) return false;
   init_dtypes();
-  return init_lease(module) && init_frame(module) && init_class_registry() && init_pickle() && init_calls() &&
-         init_sender(module) && init_receiver(module) && init_queue(module) && init_delivery(module);
+  return init_lease(module) && init_frame(module) && init_class_registry() && init_pickle() && init_sender(module) &&
+         init_receiver(module) && init_queue(module) && init_delivery(module);
 }
 
 }  // namespace

@@ -142,9 +142,9 @@ class FlatCodec {
   using Object = Result<Made>;
   FlatCodec(ChannelState& state, Make make) : state_(state), make_(std::move(make)) {}
 
-  Object decode(channel::Channel& channel, Incoming& message, bool* innocent) {
+  Object decode(channel::Channel& channel, Incoming& message, bool* may_retry) {
     Object made = or_out_of_memory([&] { return of(*channel.arena(), message); });
-    *innocent = !made && api::is_innocent(made.error());
+    *may_retry = !made && api::may_retry_after(made.error());
     return made;
   }
   Object failed(Error error) { return state_.told(std::move(error)); }

@@ -58,9 +58,9 @@ class Items {
   using Object = Result<Item>;
   explicit Items(ChannelState& state) noexcept : state_(state) {}
 
-  Object decode(channel::Channel& channel, channel::Incoming& message, bool* innocent) {
+  Object decode(channel::Channel& channel, channel::Incoming& message, bool* may_retry) {
     Result<Item> item = or_out_of_memory([&] { return api::to_item(*channel.arena(), message); });
-    *innocent = !item && api::is_innocent(item.error());
+    *may_retry = !item && api::may_retry_after(item.error());
     return item;
   }
   Object failed(Error error) { return state_.told(std::move(error)); }
@@ -84,8 +84,8 @@ class ManyItems final : public Items {
   void defer(const Error& error) {
     if (error.code == Code::kPeerDied) state_.defer(error);  // told once; all else is met again by the next call
   }
-  void defer(Object item, bool innocent) {
-    if (!innocent) state_.defer(std::move(item).error());
+  void defer(Object item, bool may_retry) {
+    if (!may_retry) state_.defer(std::move(item).error());
   }
   std::vector<Item> take() noexcept { return std::move(items_); }
 

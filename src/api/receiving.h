@@ -13,7 +13,7 @@ namespace shmtree::api {
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message);
 
 // Want of memory says nothing of the message: another try, here or elsewhere, may do. All else is its own fault.
-inline bool is_innocent(const Error& error) noexcept {
+inline bool may_retry_after(const Error& error) noexcept {
   return error.code == Code::kOutOfSharedMemory;
 }
 

@@ -1,12 +1,12 @@
 // Receiving, as it is in every language. What a language adds is a codec, which makes objects of messages. It has
 //   Object                         what it makes, or why it could not: true or false
-//   decode(channel, message, &innocent)   the object. Where there is none, `innocent` says that it is no fault of the
+//   decode(channel, message, &may_retry)   the object. Where there is none, `may_retry` says that it is no fault of the
 //                                  message: there was no memory, or somebody wanted to stop; another time may do
 //   failed(error)                  what a call returns that received nothing
 // and for receive_rest()
 //   wants_more()                   whether another object is wanted, and there is room for it
 //   add(object)
-//   defer(error), defer(object, innocent)   why there are no more; what is not met again is for the next call
+//   defer(error), defer(object, may_retry)   why there are no more; what is not met again is for the next call
 //
 // What holds: no message is lost but by a fault of its own, and none is received that its caller would not get.
 //
@@ -38,11 +38,11 @@ class Place {
   channel::Incoming message_;
 };
 
-// The object of what was received in `place`. What is innocent of not being one is in the channel again.
+// The object of what was received in `place`. What may be decoded another time is in the channel again.
 template <class Codec>
-typename Codec::Object decode(Codec& codec, channel::Channel& channel, Place& place, bool* innocent) {
-  auto object = codec.decode(channel, place.message(), innocent);
-  if (*innocent) [[unlikely]]
+typename Codec::Object decode(Codec& codec, channel::Channel& channel, Place& place, bool* may_retry) {
+  auto object = codec.decode(channel, place.message(), may_retry);
+  if (*may_retry) [[unlikely]]
     place.give_back(channel);
   return object;
 }
@@ -54,8 +54,8 @@ typename Codec::Object receive(Codec& codec, channel::Channel& channel, std::uni
   Place place(spare);
   Status got = channel.get(place.message(), wait);
   if (!got) return codec.failed(std::move(got).error());
-  bool innocent = false;
-  return decode(codec, channel, place, &innocent);
+  bool may_retry = false;
+  return decode(codec, channel, place, &may_retry);
 }
 
 // After that, what else is there, for calls that return several. What was received before stays received.
@@ -66,9 +66,9 @@ void receive_rest(Codec& codec, channel::Channel& channel, std::unique_ptr<Recei
       Place place(spare);
       Status got = channel.get(place.message(), {platform::Deadline::immediate(), nullptr});
       if (!got) return codec.defer(got.error());
-      bool innocent = false;
-      auto object = decode(codec, channel, place, &innocent);
-      if (!object) return codec.defer(std::move(object), innocent);
+      bool may_retry = false;
+      auto object = decode(codec, channel, place, &may_retry);
+      if (!object) return codec.defer(std::move(object), may_retry);
       codec.add(std::move(object));
     }
   } catch (const std::bad_alloc&) {  // the next call finds it, if it lasts
@@ -87,11 +87,11 @@ inline void consume(channel::Delivery& delivery) noexcept {
 // with the delivery, or was consumed.
 template <class Codec>
 typename Codec::Object decode_taken(Codec& codec, channel::Channel& channel, channel::Delivery& delivery) {
-  bool innocent = false;
-  auto object = codec.decode(channel, delivery.message(), &innocent);
+  bool may_retry = false;
+  auto object = codec.decode(channel, delivery.message(), &may_retry);
   if (object) {
     delivery.message().drop();
-  } else if (!innocent) {
+  } else if (!may_retry) {
     consume(delivery);
   }
   return object;

@@ -54,27 +54,16 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-PyObject* settle(PyObject* self, Status (channel::Delivery::*how)(const platform::WaitContext&)) {
+template <Status (channel::Delivery::*how)(const platform::WaitContext&)>
+PyObject* settle(PyObject* self, PyObject*) {
   const CriticalSection alone(self);
   EndHooks hooks;
-  const Status settled = (as_delivery(self)->delivery.*how)({Deadline::never(), &hooks});
-  if (!settled.ok()) return raise_waited(nullptr, hooks, settled.error());
-  Py_RETURN_NONE;
-}
-
-PyObject* ack(PyObject* self, PyObject*) {
-  PyObject* done = settle(self, &channel::Delivery::ack);
-  const MayGoBack& may_go_back = as_delivery(self)->may_go_back;
-  if (done && may_go_back) may_go_back->store(false, std::memory_order_release);
+  PyObject* done = none_or_raise(nullptr, hooks, (as_delivery(self)->delivery.*how)({Deadline::never(), &hooks}));
+  if constexpr (how == &channel::Delivery::ack) {
+    const MayGoBack& may_go_back = as_delivery(self)->may_go_back;
+    if (done && may_go_back) may_go_back->store(false, std::memory_order_release);
+  }
   return done;
-}
-
-PyObject* nack(PyObject* self, PyObject*) {
-  return settle(self, &channel::Delivery::nack);
-}
-
-PyObject* requeue(PyObject* self, PyObject*) {
-  return settle(self, &channel::Delivery::requeue);
 }
 
 PyObject* enter(PyObject* self, PyObject*) {
@@ -85,7 +74,8 @@ PyObject* leave(PyObject* self, PyObject* args) {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   if (!PyArg_ParseTuple(args, "OOO:__exit__", &type, &value, &traceback)) return nullptr;
   if (as_delivery(self)->delivery.settled()) Py_RETURN_NONE;
-  return type == Py_None ? ack(self, nullptr) : nack(self, nullptr);
+  const auto how = type == Py_None ? settle<&channel::Delivery::ack> : settle<&channel::Delivery::nack>;
+  return how(self, nullptr);
 }
 
 // Copied out, so that it can be done by several threads at once.
@@ -96,8 +86,8 @@ PyObject* decode_now(Delivery* self) {
   Ref receiver(Py_NewRef(self->receiver));
   const auto channel = any_channel(as_endpoint(receiver.get()));  // the receiver may be closed
   if (!channel) return nullptr;
-  bool innocent = false;  // or not: the message stays where it is
-  return decode_incoming(as_endpoint(receiver.get()), *channel, self->delivery.message(), CopyPolicy::kAll, &innocent);
+  bool may_retry = false;  // or not: the message stays where it is
+  return decode_incoming(as_endpoint(receiver.get()), *channel, self->delivery.message(), CopyPolicy::kAll, &may_retry);
 }
 
 PyObject* get_item(PyObject* object, void*) {
@@ -138,8 +128,8 @@ PyObject* repr(PyObject* self) {
 class TakenObjects : public Objects {
  public:
   TakenObjects(Endpoint* self, CopyPolicy copy) noexcept : Objects(self, copy, nullptr) {}
-  Ref decode(channel::Channel& channel, channel::Incoming& message, bool* innocent) {
-    return Ref(decode_incoming(self_, channel, message, copy_, innocent, &may_go_back));
+  Ref decode(channel::Channel& channel, channel::Incoming& message, bool* may_retry) {
+    return Ref(decode_incoming(self_, channel, message, copy_, may_retry, &may_go_back));
   }
   MayGoBack may_go_back{};
 };
@@ -155,14 +145,14 @@ PyObject* make_delivery(channel::Delivery delivery) {
 }
 
 PyMethodDef methods[] = {
-    {"ack", as_method<ack>(), METH_NOARGS,
+    {"ack", as_method<settle<&channel::Delivery::ack>>(), METH_NOARGS,
      "ack($self)\n--\n\nThe message counts as received. ValueError when it was acknowledged or returned before."},
-    {"nack", as_method<nack>(), METH_NOARGS,
+    {"nack", as_method<settle<&channel::Delivery::nack>>(), METH_NOARGS,
      "nack($self)\n--\n\n"
      "Returns the message: a receiver gets it again, or Receiver.rejected() has it if it was taken `max_attempts` "
      "times.\n"
      "ValueError when it was acknowledged or returned before."},
-    {"requeue", as_method<requeue>(), METH_NOARGS,
+    {"requeue", as_method<settle<&channel::Delivery::requeue>>(), METH_NOARGS,
      "requeue($self)\n--\n\n"
      "Returns the message as if it had never been taken: a receiver gets it, and its attempts are counted anew.\n"
      "ValueError when it was acknowledged or returned before."},
@@ -196,7 +186,7 @@ constexpr const char* kDoc =
 
 PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy) {
   TakenObjects objects(self, copy);
-  Ref item = endpoint::decode_taken(objects, *self->channel, delivery);
+  Ref item = endpoint::decode_taken(objects, self->port.channel(), delivery);
   if (!item) return nullptr;
   PyObject* made = make_delivery(std::move(delivery));
   if (!made) return nullptr;

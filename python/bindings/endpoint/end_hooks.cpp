@@ -6,13 +6,13 @@ namespace shmtree::python {
 
 // Of a wait at an end that was closed.
 bool EndHooks::is_over() const {
-  const auto channel = self_->known.lock();  // there to the end of the call
+  const auto channel = self_->port.known_channel();  // there to the end of the call
   if (until_ == Until::kClosed || !channel) return true;
   return !channel->membership().is_used_here() && (until_ == Until::kLeft || !channel->ends().anyone_at_either());
 }
 
 bool EndHooks::interrupted() noexcept {
-  if (self_ && closed_flag(self_, which_).load(std::memory_order_relaxed)) [[unlikely]] {
+  if (self_ && self_->port.closed(which_)) [[unlikely]] {
     was_closed_ = is_over();
     if (was_closed_) return true;
   }

@@ -11,7 +11,7 @@ class EndHooks final : public GilHooks {
  public:
   // For waits that no end of an object ends.
   EndHooks() noexcept = default;
-  // For waits at that end of an object, within an InCall of it; for kLeft and kAlone it may be closed already.
+  // For waits at that end of an object, within a Call of it; for kLeft and kAlone it may be closed already.
   enum class Until {
     kClosed,  // another thread closes the end
     kLeft,    // and this process has no end of the channel any more
@@ -24,9 +24,7 @@ class EndHooks final : public GilHooks {
 
   bool was_closed() const noexcept { return was_closed_; }
   // Has the user warned of what is waited for in vain; false when that became an exception, which is set.
-  bool look_for_unloaded() const {
-    return !self_ || closed_flag(self_, which_).load(std::memory_order_relaxed) || warn_of_unloaded(self_, which_);
-  }
+  bool look_for_unloaded() const { return !self_ || self_->port.closed(which_) || warn_of_unloaded(self_, which_); }
 
  private:
   bool is_over() const;
@@ -40,5 +38,10 @@ class EndHooks final : public GilHooks {
 // when the end was closed meanwhile, else what stands for `error`. Returns null. `self` may be null where no hooks
 // watch it.
 PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error& error);
+// The same, or None when all went well.
+inline PyObject* none_or_raise(const Endpoint* self, const EndHooks& hooks, const Status& status) {
+  if (!status.ok()) return raise_waited(self, hooks, status.error());
+  Py_RETURN_NONE;
+}
 
 }  // namespace shmtree::python

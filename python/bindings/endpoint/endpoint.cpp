@@ -3,9 +3,11 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
@@ -18,15 +20,12 @@ namespace shmtree::python {
 
 using channel::Channel;
 using channel::End;
+using endpoint::Name;
 
 namespace {
 
-void leave(Endpoint* self, End which) noexcept {
-  if (self->joined[static_cast<std::size_t>(which)].exchange(false)) self->channel->leave(which);
-}
-
 PyObject* get_closed(PyObject* self, void*) {
-  return PyBool_FromLong(all_closed(as_endpoint(self)));
+  return PyBool_FromLong(as_endpoint(self)->port.closed());
 }
 
 PyObject* get_allow_pickle(PyObject* self, void*) {
@@ -39,23 +38,83 @@ PyObject* get_channel(PyObject* self, void*) {
 }
 
 PyObject* get_name(PyObject* self, void*) {
-  const CriticalSection alone(self);
-  PyObject* name = as_endpoint(self)->name;
-  return Py_NewRef(name ? name : Py_None);
+  return pybind11::cast(as_endpoint(self)->port.name()).release().ptr();
 }
 
 int set_name(PyObject* self, PyObject* value, void*) {
-  Ref old;
-  const CriticalSection alone(self);
-  PyObject* name = value == Py_None ? nullptr : value;
-  Py_XINCREF(name);
-  old = Ref(std::exchange(as_endpoint(self)->name, name));
+  try {
+    as_endpoint(self)->port.set_name(pybind11::cast<std::shared_ptr<Name>>(pybind11::handle(value)));
+  } catch (const pybind11::cast_error&) {
+    PyErr_Format(PyExc_TypeError, "_name is %R; it must be a Name, or None", value);
+    return -1;
+  }
   return 0;
+}
+
+PyObject* close_all(PyObject* self, PyObject*) {
+  for (const End which : channel::kEnds) as_endpoint(self)->port.close(which);
+  return tell_of_close(self);
+}
+
+const PyMethodDef common_methods[] = {
+    {"close", as_method<close_all>(), METH_NOARGS,
+     "close($self)\n--\n\n"
+     "Ends this object's part in the channel, and lets go of it as soon as no other thread is in a call of it: with "
+     "the\n"
+     "process's last object of the channel its name, memory and descriptors go. What was put stays in the channel, "
+     "and\n"
+     "views stay valid. May be called again."},
+};
+
+const PyGetSetDef common_attributes[] = {
+    {"closed", guarded<get_closed>, nullptr, "Whether close() was called on this object.", nullptr},
+    {"allow_pickle", guarded<get_allow_pickle>, nullptr, "Whether this end may send, or load, pickles.", nullptr},
+    {"_channel", guarded<get_channel>, nullptr, "The channel itself.", nullptr},
+    {"_name", guarded<get_name>, guarded<set_name>, "The name that this end keeps, or None.", nullptr},
+};
+
+// One table of them all, with an empty entry at its end. It stays, as the types do.
+template <class Entry>
+Entry* joined(const std::vector<std::span<const Entry>>& tables) {
+  std::size_t count = 1;
+  for (const auto& table : tables) count += table.size();
+  auto* const all = new Entry[count]{};
+  Entry* end = all;
+  for (const auto& table : tables) end = std::copy(table.begin(), table.end(), end);
+  return all;
+}
+
+void dealloc_endpoint(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  as_endpoint(self)->port.~Port();
+  Py_XDECREF(as_endpoint(self)->deferred.load());
+  type->tp_free(self);
+  Py_DECREF(type);
 }
 
 }  // namespace
 
-bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
+bool add_end_type(PyObject* module, const EndType& made) {
+  std::vector<std::span<const PyMethodDef>> methods(made.methods);
+  methods.emplace_back(common_methods);
+  std::vector<PyType_Slot> slots = {
+      {Py_tp_new, reinterpret_cast<void*>(made.make)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_endpoint)},
+      {Py_tp_methods, joined(methods)},
+      {Py_tp_getset, joined<PyGetSetDef>({common_attributes, made.attributes})},
+      {Py_tp_doc, const_cast<char*>(made.doc)},
+  };
+  if (made.iterates) {
+    slots.push_back({Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)});
+    slots.push_back({Py_tp_iternext, reinterpret_cast<void*>(guarded<next_object>)});
+  }
+  slots.push_back({0, nullptr});
+  PyType_Spec spec = {made.name, sizeof(Endpoint), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots.data()};
+  const Ref type(PyType_FromSpec(&spec));
+  return type && PyModule_AddObjectRef(module, std::strrchr(made.name, '.') + 1, type.get()) == 0;
+}
+
+bool attach_endpoint(Endpoint* self, PyObject* given, std::initializer_list<End> ends, bool allow_pickle) {
   const CriticalSection alone(reinterpret_cast<PyObject*>(self));
   std::shared_ptr<Channel> channel;
   try {
@@ -67,34 +126,19 @@ bool attach_endpoint(Endpoint* self, PyObject* given, bool allow_pickle) {
     PyErr_SetString(PyExc_TypeError, "ends are made in pairs: see shmtree.create_pair()");
     return false;
   }
-  if (self->attached) {
+  if (self->port.was_attached()) {
     PyErr_SetString(PyExc_RuntimeError, "this object has, or had, a channel already");
     return false;
   }
-  self->channel = std::move(channel);
-  self->known = self->channel;
-  self->attached = true;
-  self->calls.list();
   self->allow_pickle = allow_pickle;
-  for (const End which : {End::kSending, End::kReceiving}) {
-    const auto index = static_cast<std::size_t>(which);
-    if (!self->has[index]) continue;
-    const Status joined = self->channel->join(which);
-    if (!joined.ok()) return raise(joined.error()), false;
-    self->joined[index] = true;
-    self->closed[index] = false;
-  }
-  self->released = false;
-  return true;
+  const Status attached = self->port.attach(std::move(channel), ends);
+  if (!attached) raise(attached.error());
+  return attached.ok();
 }
 
 Ref alloc_endpoint(PyTypeObject* type) {
   Ref self(type->tp_alloc(type, 0));
-  if (!self) return self;
-  Endpoint* endpoint = as_endpoint(self.get());
-  new (&endpoint->channel) std::shared_ptr<Channel>();
-  new (&endpoint->known) std::weak_ptr<Channel>();
-  endpoint->released = true;  // there is nothing yet
+  if (self) new (&as_endpoint(self.get())->port) endpoint::Port();
   return self;
 }
 
@@ -107,41 +151,7 @@ PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, End
   }
   Ref self = alloc_endpoint(type);
   if (!self) return nullptr;
-  Endpoint* endpoint = as_endpoint(self.get());
-  endpoint->has[static_cast<std::size_t>(end)] = true;
-  return attach_endpoint(endpoint, given, allow_pickle != 0) ? self.release() : nullptr;
-}
-
-PyGetSetDef endpoint_getset[] = {
-    {"closed", guarded<get_closed>, nullptr, "Whether close() was called on this object.", nullptr},
-    {"allow_pickle", guarded<get_allow_pickle>, nullptr, "Whether this end may send, or load, pickles.", nullptr},
-    {"_channel", guarded<get_channel>, nullptr, "The channel itself.", nullptr},
-    {"_name", guarded<get_name>, set_name, "The name that this end keeps, or None.", nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr},
-};
-
-void dealloc_endpoint(PyObject* self) {
-  Endpoint* endpoint = as_endpoint(self);
-  PyTypeObject* type = Py_TYPE(self);
-  for (const End which : {End::kSending, End::kReceiving}) leave(endpoint, which);
-  endpoint->calls.unlist();
-  endpoint->channel.~shared_ptr();
-  endpoint->known.~weak_ptr();
-  Py_XDECREF(endpoint->name);
-  Py_XDECREF(endpoint->deferred.load());
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
-void release_channel(Endpoint* self) {
-  if (self->released.exchange(true)) return;
-  Ref name;
-  std::shared_ptr<Channel> channel;
-  {
-    const CriticalSection alone(reinterpret_cast<PyObject*>(self));
-    name = Ref(std::exchange(self->name, nullptr));
-    channel = std::exchange(self->channel, nullptr);
-  }
+  return attach_endpoint(as_endpoint(self.get()), given, {end}, allow_pickle != 0) ? self.release() : nullptr;
 }
 
 namespace {
@@ -155,21 +165,8 @@ void set_close_callback(PyObject* callback) {
   Py_XDECREF(std::exchange(close_callback, callback));
 }
 
-void close_end(Endpoint* self, End which) {
-  const InCall call(self);
-  if (!self->has[static_cast<std::size_t>(which)] || closed_flag(self, which).exchange(true)) return;
-  if (all_closed(self)) self->ended = true;
-  leave(self, which);
-  self->channel->watchers().wake_all();  // threads that wait at this object
-}
-
 PyObject* tell_of_close(PyObject* self) {
   return close_callback ? call_python(close_callback, self) : Py_NewRef(Py_None);
-}
-
-PyObject* close_endpoint(PyObject* self, PyObject*) {
-  for (const End which : {End::kSending, End::kReceiving}) close_end(as_endpoint(self), which);
-  return tell_of_close(self);
 }
 
 void set_closed_here(const Endpoint* self) {
@@ -180,17 +177,16 @@ void set_closed_here(const Endpoint* self) {
 Channel* open_channel(Endpoint* self, End which) {
   if (idle_wanted.load(std::memory_order_relaxed)) [[unlikely]]
     call_idle_callback();
-  // After InCall has counted the call, in one order with close(): that sees the count, or this sees that it is closed.
-  if (!closed_flag(self, which).load(std::memory_order_seq_cst)) [[likely]]
-    return self->channel.get();
+  if (!self->port.closed(which)) [[likely]]
+    return &self->port.channel();
   set_closed_here(self);
   return nullptr;
 }
 
 std::shared_ptr<Channel> any_channel(Endpoint* self) {
-  auto channel = self->known.lock();
+  auto channel = self->port.known_channel();
   if (channel) return channel;
-  if (self->is_queue && !self->attached) {
+  if (self->is_queue && !self->port.was_attached()) {
     PyErr_SetString(PyExc_RuntimeError, "this queue was not initialised: __init__() of its class was not called");
   } else {
     set_closed_here(self);
@@ -198,9 +194,11 @@ std::shared_ptr<Channel> any_channel(Endpoint* self) {
   return nullptr;
 }
 
-std::shared_ptr<Channel> any_channel_in_call(Endpoint* self) {
-  if (!self->channel || all_closed(self)) return any_channel(self);
-  return {std::shared_ptr<Channel>(), self->channel.get()};
+PyObject* wake_descriptor(PyObject* self, End which) {
+  return with_open(self, which, [which](Channel& channel) {
+    auto fd = channel.watchers().wake_fd(which);
+    return fd ? PyLong_FromLong(*fd) : raise(fd.error());
+  });
 }
 
 namespace {
@@ -224,8 +222,8 @@ bool warn_of_unloaded(Endpoint* self, End waiting) {
   std::atomic<std::int64_t>& since = self->unloaded_since_ns;
   std::int64_t begun = since.load(std::memory_order_relaxed);
   if (begun == kTold) return true;
-  const End peers = waiting == End::kReceiving ? End::kSending : End::kReceiving;
-  Channel& channel = *self->channel;
+  const End peers = channel::other(waiting);
+  Channel& channel = self->port.channel();
   if (channel.ending() == channel::Ending::kNever || !channel.ends().is_only_on_its_way(peers)) {
     since.store(0, std::memory_order_relaxed);
     return true;

@@ -2,38 +2,27 @@
 //
 // All calls need the GIL. Threads may close an end, and take what is deferred, while others are in calls of it.
 //
-// An object has its channel, and its part in the name, until all of its ends are closed and no thread is in a call of
-// it (InCall). After that it still answers what another object of this process keeps the channel for (any_channel).
+// What an object has of its channel is endpoint::Port's; here is what Python needs besides.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
-#include <optional>
+#include <span>
 
 #include "bindings/cpython/python_api.h"
-#include "bindings/endpoint/calls.h"
-#include "channel/channel.h"
+#include "endpoint/port.h"
 
 namespace shmtree::python {
 
 struct Endpoint {
-  PyObject_HEAD std::shared_ptr<channel::Channel> channel;  // from attach() to the end of the last call after close()
-  std::weak_ptr<channel::Channel> known;                    // the same, for as long as this process has it
-  // By channel::End:
-  bool has[2];
-  std::atomic<bool> joined[2];  // counts as one of this process's objects of that end
-  std::atomic<bool> closed[2];
+  PyObject_HEAD endpoint::Port port;
   bool allow_pickle;
   bool is_queue;
-  bool attached;
-  Calls calls;                      // of this object
-  std::atomic<bool> ended;          // all of its ends were closed
-  std::atomic<bool> released;       // `channel` and `name` were let go of, or are not there yet
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
-  std::atomic<std::int64_t>
-      unloaded_since_ns;  // waited for since then, or not known: 0; told: -1 (see warn_of_unloaded)
-  PyObject* name;         // this object's share of the process's part in a name; owned, null for none
+  // Waited for since then, or not known: 0; told: -1 (see warn_of_unloaded).
+  std::atomic<std::int64_t> unloaded_since_ns;
 };
 
 // As Python names them.
@@ -45,85 +34,69 @@ inline Endpoint* as_endpoint(PyObject* object) noexcept {
   return reinterpret_cast<Endpoint*>(object);
 }
 
-inline std::atomic<bool>& closed_flag(Endpoint* self, channel::End which) noexcept {
-  return self->closed[static_cast<std::size_t>(which)];
-}
-
-inline bool all_closed(const Endpoint* self) noexcept {
-  return (self->closed[0] || !self->has[0]) && (self->closed[1] || !self->has[1]);
-}
-// Lets go of the channel and the name, once.
-void release_channel(Endpoint* self);
-
-// A call of `self` that uses its channel: what close() releases meanwhile is there to the end of it. Before
-// open_channel(), which tells whether there is a channel at all.
-class InCall {
- public:
-  explicit InCall(Endpoint* self) noexcept : self_(self) { self->calls.begin(); }
-  ~InCall() {
-    if (self_->calls.end() && self_->ended.load(std::memory_order_seq_cst)) [[unlikely]]
-      release_channel(self_);
-  }
-  InCall(const InCall&) = delete;
-  InCall& operator=(const InCall&) = delete;
-
- private:
-  Endpoint* self_;
-};
-
-// tp_new, tp_dealloc and the members that all have: close(), closed, allow_pickle, channel.
-Ref alloc_endpoint(PyTypeObject* type);  // without any end
-PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, channel::End end);
-// Takes part in the ends that `self` has. False with a Python error set.
-bool attach_endpoint(Endpoint* self, PyObject* channel, bool allow_pickle);
-void dealloc_endpoint(PyObject* self);
-void close_end(Endpoint* self, channel::End which);
-PyObject* close_endpoint(PyObject* self, PyObject*);
-// Called with an object of which an end was closed, for those who wait elsewhere than in its calls. A Python callable
-// that returns None; at most one.
-void set_close_callback(PyObject* callback);
-// After close_end(): calls it. None, or null with a Python error set.
-PyObject* tell_of_close(PyObject* self);
-extern PyGetSetDef endpoint_getset[];
-
-// The channel, within an InCall, or null with ChannelClosed set. Also looks after what has to be looked after lazily.
+// The channel, within a Call, or null with ChannelClosed set. Also looks after what has to be looked after lazily.
 channel::Channel* open_channel(Endpoint* self, channel::End which);
 // The channel also of an object that was closed, while this process has it by another one; else null with ChannelClosed
 // set, or RuntimeError for a queue that was never initialised.
 std::shared_ptr<channel::Channel> any_channel(Endpoint* self);
-// The same within an InCall, which keeps it while an end is open. So no reference is taken then, which the forked
-// children of a waiting process would never give back.
-std::shared_ptr<channel::Channel> any_channel_in_call(Endpoint* self);
 void set_closed_here(const Endpoint* self);
+
+// act(channel) in a call of an object whose end is open, or null as open_channel().
+template <class Act>
+PyObject* with_open(PyObject* object, channel::End which, Act act) {
+  Endpoint* const self = as_endpoint(object);
+  const endpoint::Call call(self->port);
+  channel::Channel* const channel = open_channel(self, which);
+  return channel ? act(*channel) : nullptr;
+}
+// act(channel) in a call of an object that may be closed, or null as any_channel().
+template <class Act>
+PyObject* with_any(PyObject* object, Act act) {
+  Endpoint* const self = as_endpoint(object);
+  const endpoint::Call call(self->port);
+  const auto channel = self->port.closed() ? any_channel(self) : self->port.any_channel();
+  return channel ? act(*channel) : nullptr;
+}
+// A queue tells of itself also when it is closed.
+template <class Act>
+PyObject* with_readable(PyObject* object, Act act) {
+  return as_endpoint(object)->is_queue ? with_any(object, act) : with_open(object, channel::End::kReceiving, act);
+}
 
 // For a call that waits at `waiting`: warns, once for each object, when for 10 s nobody has taken part in the other end
 // but those whom it is on its way to. False when the warning became an exception, which is set.
 bool warn_of_unloaded(Endpoint* self, channel::End waiting);
 void set_unloaded_after(double seconds);  // instead of 10, for tests
 
-// Methods that a queue has as well: of senders (send.cpp) ...
-struct PutArguments {
-  PyObject* object;
-  platform::Deadline deadline;
-  bool move;
+// Of a type of ends: what it is made of, one table after the other.
+struct EndType {
+  const char* name;
+  newfunc make;
+  std::initializer_list<std::span<const PyMethodDef>> methods;
+  std::span<const PyGetSetDef> attributes;  // besides those that all have
+  bool iterates;
+  const char* doc;
 };
-bool parse_put(PyObject* const* args, Py_ssize_t nargs, PyObject* keywords, PutArguments* out);
-bool parse_put_nowait(PyObject* const* args, Py_ssize_t nargs, PyObject* keywords, PutArguments* out);
-// The ticket; nothing with a Python error set.
-std::optional<std::uint64_t> put_object(Endpoint* self, const PutArguments& arguments);
-PyObject* endpoint_put_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords);
-PyObject* endpoint_can_put(PyObject* self, PyObject*);
-PyObject* endpoint_fileno_to_put(PyObject* self, PyObject*);
-// ... and of receivers (receive.cpp).
-PyObject* endpoint_get(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords);
-PyObject* endpoint_get_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords);
-PyObject* endpoint_get_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords);
-PyObject* endpoint_next(PyObject* self);
-std::uint64_t endpoint_size(channel::Channel& channel);
-PyObject* endpoint_empty(PyObject* self, PyObject*);
-PyObject* endpoint_ready(PyObject* self, PyObject*);
-PyObject* endpoint_fileno(PyObject* self, PyObject*);
-PyObject* wake_descriptor(Endpoint* self, channel::End which);
+// Makes the type, and adds it to the module. False with a Python error set.
+bool add_end_type(PyObject* module, const EndType& made);
+// What they are made by: an object without any end, and one with one end.
+Ref alloc_endpoint(PyTypeObject* type);
+PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, channel::End end);
+// Takes part in these ends. False with a Python error set.
+bool attach_endpoint(Endpoint* self, PyObject* channel, std::initializer_list<channel::End> ends, bool allow_pickle);
+
+// Called with an object of which an end was closed, for those who wait elsewhere than in its calls. A Python callable
+// that returns None; at most one.
+void set_close_callback(PyObject* callback);
+// After an end was closed: calls it. None, or null with a Python error set.
+PyObject* tell_of_close(PyObject* self);
+// A descriptor that is readable while there is something to do at that end.
+PyObject* wake_descriptor(PyObject* self, channel::End which);
+
+// What senders and queues have (send.cpp), and receivers and queues (receive.cpp).
+std::span<const PyMethodDef> sending_methods();
+std::span<const PyMethodDef> receiving_methods();
+PyObject* next_object(PyObject* self);  // of an iteration
 
 // Create the types and add them to the module. False with a Python error set.
 bool init_sender(PyObject* module);

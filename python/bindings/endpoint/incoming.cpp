@@ -67,8 +67,8 @@ PyObject* decode_block(Source& source, DecodeContext& context) {
 
 }  // namespace
 
-PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& message, CopyPolicy copy, bool* innocent,
-                          MayGoBack* taken) {
+PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& message, CopyPolicy copy,
+                          bool* may_retry, MayGoBack* taken) {
   DecodeContext context;
   context.copy = copy;
   context.allow_pickle = self->allow_pickle && channel.allows_pickle();
@@ -82,7 +82,7 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   if (object) [[likely]]
     return object;
   if (PyErr_ExceptionMatches(error_types().corrupt_message)) add_to_exception("ticket", message.ticket());
-  *innocent = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
+  *may_retry = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
   return nullptr;
 }
 

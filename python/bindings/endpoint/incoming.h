@@ -10,20 +10,20 @@ namespace shmtree::python {
 
 // Decodes `message` of `channel`, which the caller keeps, for `self`. The message keeps its block until it goes. Small
 // arrays, and everything while the arena's budget is more than half held, are copied out; views hold their block by
-// themselves. Null with a Python error set: CorruptMessage with the ticket for what cannot be decoded. Then `*innocent`
-// says whether it may be decoded another time, here or elsewhere: there was no memory for it, or somebody wanted to
-// stop. With `taken`, the message may go back; what is set there says whether it still may, null when nothing of it is
-// a view.
+// themselves. Null with a Python error set: CorruptMessage with the ticket for what cannot be decoded. Then
+// `*may_retry` says whether it may be decoded another time, here or elsewhere: there was no memory for it, or somebody
+// wanted to stop. With `taken`, the message may go back; what is set there says whether it still may, null when nothing
+// of it is a view.
 PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, channel::Incoming& message, CopyPolicy copy,
-                          bool* innocent, MayGoBack* taken = nullptr);
+                          bool* may_retry, MayGoBack* taken = nullptr);
 
 // What endpoint::receive() makes of messages, for `self`; `hooks` are those of the call that waits.
 class Objects {
  public:
   using Object = Ref;
   Objects(Endpoint* self, CopyPolicy copy, EndHooks* hooks) noexcept : self_(self), copy_(copy), hooks_(hooks) {}
-  Ref decode(channel::Channel& channel, channel::Incoming& message, bool* innocent) {
-    return Ref(decode_incoming(self_, channel, message, copy_, innocent));
+  Ref decode(channel::Channel& channel, channel::Incoming& message, bool* may_retry) {
+    return Ref(decode_incoming(self_, channel, message, copy_, may_retry));
   }
   Ref failed(const Error& error) { return Ref(raise_waited(self_, *hooks_, error)); }
 
@@ -33,7 +33,7 @@ class Objects {
   EndHooks* hooks_;
 };
 
-// A new Delivery object. Null with a Python error set; the message is then returned if it is innocent of that, and
+// A new Delivery object. Null with a Python error set; the message is then returned if it may be decoded another time, and
 // acknowledged if not.
 PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
 // The same of a message that was given up, which is decoded when its item is asked for: it may be what it died of.

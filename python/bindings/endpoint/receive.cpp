@@ -51,7 +51,7 @@ struct Spare {
 
 PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
   const Span span("shmtree.get");
-  const InCall call(self);
+  const endpoint::Call call(self->port);
   Channel* channel = begin(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kReceiving);
@@ -66,20 +66,20 @@ class ManyObjects final : public Objects {
   ManyObjects(Endpoint* self, CopyPolicy copy, EndHooks* hooks, PyObject* items, Py_ssize_t most)
       : Objects(self, copy, hooks), items_(items), most_(most) {}
 
-  Ref decode(Channel& channel, channel::Incoming& message, bool* innocent) {
-    Ref object = Objects::decode(channel, message, innocent);
+  Ref decode(Channel& channel, channel::Incoming& message, bool* may_retry) {
+    Ref object = Objects::decode(channel, message, may_retry);
     if (!object || PyList_Append(items_, object.get()) == 0) return object;
-    *innocent = true;
+    *may_retry = true;
     return Ref();
   }
-  bool wants_more() const noexcept { return PyList_GET_SIZE(items_) < most_ && !closed_flag(self_, End::kReceiving); }
+  bool wants_more() const noexcept { return PyList_GET_SIZE(items_) < most_ && !self_->port.closed(End::kReceiving); }
   void add(const Ref&) noexcept {}
   // Somebody else may have been faster; what is worse is met again, unless it is told once.
   void defer(const Error& error) {
     if (error.code == Code::kPeerDied) raise(error), defer_exception();
   }
-  void defer(const Ref&, bool innocent) {
-    if (innocent && PyErr_ExceptionMatches(PyExc_MemoryError)) {
+  void defer(const Ref&, bool may_retry) {
+    if (may_retry && PyErr_ExceptionMatches(PyExc_MemoryError)) {
       PyErr_Clear();
     } else {
       defer_exception();
@@ -113,7 +113,7 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (!parse_get("take", args, nargs, keywords, &deadline, &copy)) return nullptr;
   const Span span("shmtree.take");
   Endpoint* self = as_endpoint(object);
-  const InCall call(self);
+  const endpoint::Call call(self->port);
   Channel* channel = begin(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kReceiving);
@@ -123,103 +123,51 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
 }
 
 PyObject* rejected(PyObject* object, PyObject*) {
-  Endpoint* self = as_endpoint(object);
-  const InCall call(self);
-  Channel* channel = open_channel(self, End::kReceiving);
-  if (!channel) return nullptr;
-  EndHooks hooks(self, End::kReceiving);
-  auto found = channel->rejected({Deadline::immediate(), &hooks});
-  if (!found) return raise_waited(self, hooks, found.error());
-  Ref list(PyList_New(0));
-  if (!list) return nullptr;
-  for (channel::Delivery& delivery : *found) {
-    Ref made(new_rejected(self, std::move(delivery)));
-    if (!made || PyList_Append(list.get(), made.get()) != 0) return nullptr;
-  }
-  return list.release();
+  return with_open(object, End::kReceiving, [object](Channel& channel) -> PyObject* {
+    Endpoint* self = as_endpoint(object);
+    EndHooks hooks(self, End::kReceiving);
+    auto found = channel.rejected({Deadline::immediate(), &hooks});
+    if (!found) return raise_waited(self, hooks, found.error());
+    Ref list(PyList_New(0));
+    if (!list) return nullptr;
+    for (channel::Delivery& delivery : *found) {
+      Ref made(new_rejected(self, std::move(delivery)));
+      if (!made || PyList_Append(list.get(), made.get()) != 0) return nullptr;
+    }
+    return list.release();
+  });
+}
+
+// What was given to somebody who died is there again: who polls for it must not be told for ever that there is nothing.
+std::uint64_t size_of(Channel& channel) {
+  const std::uint64_t size = channel.size();
+  return size == 0 && notice_deaths(*channel.arena(), kLookedLatelyNs) ? channel.size() : size;
 }
 
 PyObject* qsize(PyObject* self, PyObject*) {
-  const InCall call(as_endpoint(self));
-  Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
-  return channel ? PyLong_FromUnsignedLongLong(endpoint_size(*channel)) : nullptr;
+  return with_readable(self, [](Channel& channel) { return PyLong_FromUnsignedLongLong(size_of(channel)); });
 }
 
+PyObject* empty(PyObject* self, PyObject*) {
+  return with_open(self, End::kReceiving, [](Channel& channel) { return PyBool_FromLong(size_of(channel) == 0); });
+}
+
+// A queue is full when it has `maxsize` objects, whatever else a put would wait for.
 PyObject* full(PyObject* self, PyObject*) {
-  const InCall call(as_endpoint(self));
-  Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
-  return channel ? PyBool_FromLong(!channel->sending().has_room()) : nullptr;
+  return with_readable(self, [self](Channel& channel) {
+    if (!as_endpoint(self)->is_queue) return PyBool_FromLong(!channel.sending().has_room());
+    return PyBool_FromLong(channel.capacity() != 0 && channel.size() >= channel.capacity());
+  });
 }
 
-PyObject* make_receiver(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  return new_endpoint(type, args, kwargs, channel::End::kReceiving);
-}
-
-constexpr const char* kGetDoc =
-    "get($self, block=True, timeout=None, *, copy=None)\n--\n\n"
-    "The next object; queue.Empty when none came within `timeout` seconds (None: for ever; block=False: at once).\n\n"
-    "copy=None: arrays of 4 KiB and more in messages over 16 KiB are views of shared memory, writable unless they "
-    "were\n"
-    "sent read-only, and all others copies; while more than half of the arena's budget is held, everything is copied.\n"
-    "copy=True copies all, copy=False views all. A view keeps its block until the last one is gone.\n\n"
-    "MemoryError, OutOfSharedMemory among them, when this process has no memory, or addresses, for the next object: "
-    "its\n"
-    "message stays in the channel, or is there again as one that was returned.\n"
-    "ChannelClosed when the stream has ended: nobody is left who sends. PeerDied in its place, once, when one of "
-    "those\n"
-    "who sent since the last end was killed. CorruptMessage for bytes that no sender writes: that message, `ticket`, "
-    "is\n"
-    "then consumed. PickleRefused where pickle is not allowed.";
-
-PyMethodDef methods[] = {
-    {"get", as_method<endpoint_get>(), METH_FASTCALL | METH_KEYWORDS, kGetDoc},
-    {"get_nowait", as_method<endpoint_get_nowait>(), METH_FASTCALL | METH_KEYWORDS,
-     "get_nowait($self, *, copy=None)\n--\n\nget() that does not wait: queue.Empty when there is nothing now."},
-    {"get_many", as_method<endpoint_get_many>(), METH_FASTCALL | METH_KEYWORDS,
-     "get_many($self, n, timeout=None, *, copy=None)\n--\n\n"
-     "A list of 1 to n objects: waits for the first as get() does, and takes what else is there."},
-    {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS,
-     "take($self, block=True, timeout=None, *, copy=None)\n--\n\n"
-     "A Delivery of the next object, which counts as received only when it is acknowledged.\n\n"
-     "Should this process die first, or return it, another receiver gets it; after `max_attempts` of the channel\n"
-     "nobody does, and it is among rejected(). Waits as well while `max_unsettled` messages are taken and not "
-     "settled.\n"
-     "`copy` and errors as of get()."},
-    {"rejected", as_method<rejected>(), METH_NOARGS,
-     "rejected($self)\n--\n\n"
-     "A list of the messages that were given up after `max_attempts`, as Deliveries, the oldest first.\n\n"
-     "`item` is loaded when it is asked for, as a copy. ack() drops the message for good, requeue() has it received\n"
-     "again; nack(), or dropping the Delivery, leaves it rejected. One that another process looks at is not among\n"
-     "them. Looking is no use of this end."},
-    {"qsize", as_method<qsize>(), METH_NOARGS,
-     "qsize($self)\n--\n\nNumber of messages that can be received now; exact."},
-    {"empty", as_method<endpoint_empty>(), METH_NOARGS,
-     "empty($self)\n--\n\nWhether there is nothing to be received now; exact."},
-    {"full", as_method<full>(), METH_NOARGS, "full($self)\n--\n\nWhether a put would have to wait now; exact."},
-    {"_ready", as_method<endpoint_ready>(), METH_NOARGS, "Whether get() would return or raise at once."},
-    {"fileno", as_method<endpoint_fileno>(), METH_NOARGS,
-     "fileno($self)\n--\n\n"
-     "A descriptor that is readable while there is something to receive, for poll loops. The receiver owns it, and\n"
-     "close() closes it. Deaths\n"
-     "of peers are seen only by looking: poll in slices, as shmtree.wait() does."},
-    {"close", as_method<close_endpoint>(), METH_NOARGS,
-     "close($self)\n--\n\n"
-     "Ends this object's part in receiving, and lets go of the channel as soon as no other thread is in a call of it:\n"
-     "with the process's last object of the channel its name, memory and descriptors go. Views stay valid. May be\n"
-     "called again."},
-    {nullptr, nullptr, 0, nullptr},
-};
-
-}  // namespace
-
-PyObject* endpoint_get(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+PyObject* get(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   Deadline deadline;
   CopyPolicy copy = CopyPolicy::kAuto;
   if (!parse_get("get", args, nargs, keywords, &deadline, &copy)) return nullptr;
   return get_object(as_endpoint(self), deadline, copy);
 }
 
-PyObject* endpoint_get_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+PyObject* get_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   static constexpr Signature<1> kSignature{"get_nowait", {"copy"}, 0, 0};
   PyObject* given[1];
   CopyPolicy copy = CopyPolicy::kAuto;
@@ -227,7 +175,7 @@ PyObject* endpoint_get_nowait(PyObject* self, PyObject* const* args, Py_ssize_t 
   return get_object(as_endpoint(self), Deadline::immediate(), copy);
 }
 
-PyObject* endpoint_get_many(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+PyObject* get_many(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   static constexpr Signature<3> kSignature{"get_many", {"n", "timeout", "copy"}, 2, 1};
   PyObject* given[3];
   Deadline deadline;
@@ -248,7 +196,7 @@ PyObject* endpoint_get_many(PyObject* object, PyObject* const* args, Py_ssize_t 
   }
   const Span span("shmtree.get_many");
   Endpoint* self = as_endpoint(object);
-  const InCall call(self);
+  const endpoint::Call call(self->port);
   Ref items(PyList_New(0));
   Channel* channel = items ? begin(self) : nullptr;
   if (!channel) return nullptr;
@@ -263,13 +211,84 @@ PyObject* endpoint_get_many(PyObject* object, PyObject* const* args, Py_ssize_t 
   return items.release();
 }
 
-// What was given to somebody who died is there again: who polls for it must not be told for ever that there is nothing.
-std::uint64_t endpoint_size(Channel& channel) {
-  const std::uint64_t size = channel.size();
-  return size == 0 && notice_deaths(*channel.arena(), kLookedLatelyNs) ? channel.size() : size;
+PyObject* is_ready(PyObject* object, PyObject*) {
+  Endpoint* self = as_endpoint(object);
+  const endpoint::Call call(self->port);
+  // Whatever a call would raise at once is worth waking up for, too.
+  if (self->port.closed(End::kReceiving) || self->deferred) Py_RETURN_TRUE;
+  Channel& channel = self->port.channel();
+  if (!warn_of_unloaded(self, End::kReceiving)) return nullptr;
+  return PyBool_FromLong(channel.ready() || (notice_deaths(*channel.arena(), kLookedLatelyNs) && channel.ready()));
 }
 
-PyObject* endpoint_next(PyObject* self) {
+PyObject* fileno(PyObject* self, PyObject*) {
+  return wake_descriptor(self, End::kReceiving);
+}
+
+PyObject* make_receiver(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  return new_endpoint(type, args, kwargs, End::kReceiving);
+}
+
+constexpr const char* kGetDoc =
+    "get($self, block=True, timeout=None, *, copy=None)\n--\n\n"
+    "The next object; queue.Empty when none came within `timeout` seconds (None: for ever; block=False: at once).\n\n"
+    "copy=None: arrays of 4 KiB and more in messages over 16 KiB are views of shared memory, writable unless they "
+    "were\n"
+    "sent read-only, and all others copies; while more than half of the arena's budget is held, everything is copied.\n"
+    "copy=True copies all, copy=False views all. A view keeps its block until the last one is gone.\n\n"
+    "MemoryError, OutOfSharedMemory among them, when this process has no memory, or addresses, for the next object: "
+    "its\n"
+    "message stays in the channel, or is there again as one that was returned.\n"
+    "ChannelClosed when the stream has ended: nobody is left who sends. PeerDied in its place, once, when one of "
+    "those\n"
+    "who sent since the last end was killed. A queue has no end: ChannelClosed, a ValueError, after close(), and\n"
+    "ShutDown when it was shut down and is empty. CorruptMessage for bytes that no sender writes: that message,\n"
+    "`ticket`, is then consumed. PickleRefused where pickle is not allowed.";
+
+const PyMethodDef shared_methods[] = {
+    {"get", as_method<get>(), METH_FASTCALL | METH_KEYWORDS, kGetDoc},
+    {"get_nowait", as_method<get_nowait>(), METH_FASTCALL | METH_KEYWORDS,
+     "get_nowait($self, *, copy=None)\n--\n\nget() that does not wait: queue.Empty when there is nothing now."},
+    {"get_many", as_method<get_many>(), METH_FASTCALL | METH_KEYWORDS,
+     "get_many($self, n, timeout=None, *, copy=None)\n--\n\n"
+     "A list of 1 to n objects: waits for the first as get() does, and takes what else is there."},
+    {"qsize", as_method<qsize>(), METH_NOARGS,
+     "qsize($self)\n--\n\nNumber of messages that can be received now; exact."},
+    {"empty", as_method<empty>(), METH_NOARGS,
+     "empty($self)\n--\n\nWhether there is nothing to be received now; exact."},
+    {"full", as_method<full>(), METH_NOARGS,
+     "full($self)\n--\n\n"
+     "Whether a put would have to wait now; of a queue, whether there are `maxsize` objects in it. Exact."},
+    {"_ready", as_method<is_ready>(), METH_NOARGS, "Whether get() would return or raise at once."},
+    {"fileno", as_method<fileno>(), METH_NOARGS,
+     "fileno($self)\n--\n\n"
+     "A descriptor that is readable while there is something to receive, for poll loops. It belongs to this object,\n"
+     "and close() closes it. Deaths of peers are seen only by looking: poll in slices, as shmtree.wait() does."},
+};
+
+const PyMethodDef receiver_methods[] = {
+    {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS,
+     "take($self, block=True, timeout=None, *, copy=None)\n--\n\n"
+     "A Delivery of the next object, which counts as received only when it is acknowledged.\n\n"
+     "Should this process die first, or return it, another receiver gets it; after `max_attempts` of the channel\n"
+     "nobody does, and it is among rejected(). Waits as well while `max_unsettled` messages are taken and not "
+     "settled.\n"
+     "`copy` and errors as of get()."},
+    {"rejected", as_method<rejected>(), METH_NOARGS,
+     "rejected($self)\n--\n\n"
+     "A list of the messages that were given up after `max_attempts`, as Deliveries, the oldest first.\n\n"
+     "`item` is loaded when it is asked for, as a copy. ack() drops the message for good, requeue() has it received\n"
+     "again; nack(), or dropping the Delivery, leaves it rejected. One that another process looks at is not among\n"
+     "them. Looking is no use of this end."},
+};
+
+}  // namespace
+
+std::span<const PyMethodDef> receiving_methods() {
+  return shared_methods;
+}
+
+PyObject* next_object(PyObject* self) {
   PyObject* item = get_object(as_endpoint(self), Deadline::never(), CopyPolicy::kAuto);
   const auto& types = error_types();
   const bool ended = !item && (PyErr_ExceptionMatches(types.channel_closed) || PyErr_ExceptionMatches(types.shut_down));
@@ -277,49 +296,13 @@ PyObject* endpoint_next(PyObject* self) {
   return item;
 }
 
-PyObject* endpoint_empty(PyObject* self, PyObject*) {
-  const InCall call(as_endpoint(self));
-  Channel* channel = open_channel(as_endpoint(self), End::kReceiving);
-  return channel ? PyBool_FromLong(endpoint_size(*channel) == 0) : nullptr;
-}
-
-PyObject* endpoint_ready(PyObject* object, PyObject*) {
-  Endpoint* self = as_endpoint(object);
-  const InCall call(self);
-  // Whatever a call would raise at once is worth waking up for, too.
-  if (closed_flag(self, End::kReceiving) || self->deferred) Py_RETURN_TRUE;
-  Channel& channel = *self->channel;
-  if (!warn_of_unloaded(self, End::kReceiving)) return nullptr;
-  return PyBool_FromLong(channel.ready() || (notice_deaths(*channel.arena(), kLookedLatelyNs) && channel.ready()));
-}
-
-PyObject* endpoint_fileno(PyObject* self, PyObject*) {
-  return wake_descriptor(as_endpoint(self), End::kReceiving);
-}
-
-PyObject* wake_descriptor(Endpoint* self, End which) {
-  const InCall call(self);
-  Channel* channel = open_channel(self, which);
-  if (!channel) return nullptr;
-  auto fd = channel->watchers().wake_fd(which);
-  return fd ? PyLong_FromLong(*fd) : raise(fd.error());
-}
-
 bool init_receiver(PyObject* module) {
-  static PyType_Slot slots[] = {
-      {Py_tp_new, reinterpret_cast<void*>(guarded<make_receiver>)},
-      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_endpoint)},
-      {Py_tp_methods, methods},
-      {Py_tp_getset, endpoint_getset},
-      {Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)},
-      {Py_tp_iternext, reinterpret_cast<void*>(guarded<endpoint_next>)},
-      {Py_tp_doc, const_cast<char*>("What Receiver is made of.")},
-      {0, nullptr},
-  };
-  static PyType_Spec spec = {"shmtree._core.ReceiverBase", sizeof(Endpoint), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
-  const Ref type(PyType_FromSpec(&spec));
-  return type && PyModule_AddObjectRef(module, "ReceiverBase", type.get()) == 0;
+  return add_end_type(module, {"shmtree._core.ReceiverBase",
+                               guarded<make_receiver>,
+                               {shared_methods, receiver_methods},
+                               {},
+                               true,
+                               "What Receiver is made of."});
 }
 
 }  // namespace shmtree::python
