@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from numbers import Real
 from typing import Any
 
 
@@ -15,6 +16,13 @@ def whole(what: str, value: Any) -> int:
     if number >= 1 << 63:
         raise OverflowError(f"{what} is {value}; it must be below 2**63")
     return number
+
+
+def seconds(what: str, value: Any) -> float:
+    """A time as a float."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{what} is {value!r}; it must be a number of seconds, or None")
+    return float(value)
 
 
 def limit(what: str, value: int | None) -> int:

@@ -16,10 +16,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from numbers import Real
 from typing import Any, TypeVar
 
 from . import _core
+from ._arguments import seconds
 
 T = TypeVar("T")
 
@@ -34,8 +34,7 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
     that. Anything else with a ``fileno`` (connections, sockets) may be among them, and is ready when it can be read.
     """
     objects = _checked(receivers)
-    _check_timeout(timeout)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
     with selectors.DefaultSelector() as selector:
         watched: dict[int, list[T]] = {}
         while True:
@@ -78,11 +77,6 @@ def _checked(receivers: Any) -> list[Any]:
         if not hasattr(each, "fileno"):
             raise TypeError(f"receivers has a {type(each).__name__} in it; only what has a fileno() can be waited for")
     return objects
-
-
-def _check_timeout(timeout: Any) -> None:
-    if timeout is not None and not isinstance(timeout, Real):
-        raise TypeError(f"timeout is {timeout!r}; it must be a number of seconds, or None")
 
 
 def _descriptor(item: Any) -> int:

@@ -43,9 +43,9 @@ def new_channel(
     return _core.Channel.create(arena, capacity, max_bytes, ending, allow, *of_deliveries), allow
 
 
-def open_known(name: str, kind: int) -> _core.Name:
-    """The name of something of that kind; ValueError when it is that of something else."""
-    known = _process.open_name(name)
+def open_known(name: str, kind: int, timeout: float | None = 0.0) -> _core.Name:
+    """The name of something of that kind; ValueError when it is that of something else. See `_process.open_name`."""
+    known = _process.open_name(name, timeout)
     if known.kind != kind:
         raise ValueError(f'the name "{name}" is that of {KINDS.get(known.kind, "something else")}')
     return known

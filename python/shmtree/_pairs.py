@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from . import _core
 from ._arena import Arena
@@ -49,29 +49,28 @@ def create_shared_memory_pair(capacity: int | None = 0) -> tuple[Sender, Receive
     return create_pair(capacity)
 
 
-def _open_channel(name: str, allow_pickle: bool | None) -> tuple[_core.Name, _core.Channel, bool]:
-    known = open_known(name, CHANNEL)
-    return known, _core.Channel.open(known.arena, known.block), bool(allow_pickle)
+_E = TypeVar("_E", Sender, Receiver)
 
 
-def open_sender(name: str, *, allow_pickle: bool | None = None) -> Sender:
+def _open_end(cls: type[_E], known: _core.Name, allow_pickle: bool | None) -> _E:
+    end = cls(_core.Channel.open(known.arena, known.block), bool(allow_pickle))
+    end._name = known
+    return end
+
+
+def open_sender(name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> Sender:
     """The sending end of a named channel.
 
-    FileNotFoundError when nobody has one of that name, ValueError when it is that of something else. Pickles are sent
-    only if both this call and the maker of the channel say allow_pickle=True.
+    Waits up to `timeout` seconds (None: for ever) for somebody to make it: TimeoutError, or FileNotFoundError where
+    that is 0. ValueError when it is the name of something else. Pickles are sent only if both this call and the maker
+    of the channel say allow_pickle=True.
     """
-    known, channel, allow = _open_channel(name, allow_pickle)
-    sender = Sender(channel, allow)
-    sender._name = known
-    return sender
+    return _open_end(Sender, open_known(name, CHANNEL, timeout), allow_pickle)
 
 
-def open_receiver(name: str, *, allow_pickle: bool | None = None) -> Receiver:
+def open_receiver(name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> Receiver:
     """The receiving end of a named channel. Errors as of `open_sender`; pickles are loaded on the same condition."""
-    known, channel, allow = _open_channel(name, allow_pickle)
-    receiver = Receiver(channel, allow)
-    receiver._name = known
-    return receiver
+    return _open_end(Receiver, open_known(name, CHANNEL, timeout), allow_pickle)
 
 
 class Known(NamedTuple):

@@ -72,13 +72,14 @@ class BaseQueue(_core.QueueBase[_T], End):
         self._rates = Rates()
 
     @classmethod
-    def open(cls: type[_Q], name: str, *, allow_pickle: bool | None = None) -> _Q:
+    def open(cls: type[_Q], name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> _Q:
         """The queue that another process of this user made with this name.
 
-        FileNotFoundError when nobody has one of that name, ValueError when it is that of something else. Pickles are
-        sent and loaded only if both this call and the maker of the queue say allow_pickle=True.
+        Waits up to `timeout` seconds (None: for ever) for somebody to make it: TimeoutError, or FileNotFoundError where
+        that is 0. ValueError when it is the name of something else. Pickles are sent and loaded only if both this call
+        and the maker of the queue say allow_pickle=True.
         """
-        known = open_known(name, QUEUE)
+        known = open_known(name, QUEUE, timeout)
         self = cls.__new__(cls)
         self._become(_core.Channel.open(known.arena, known.block), bool(allow_pickle), known)
         return self

@@ -115,6 +115,12 @@ def use_named(name: str, told: Connection) -> None:
         told.recv()
 
 
+def send_to_name(name: str, timeout: float | None, told: Connection) -> None:
+    told.send("waits")
+    with shmtree.open_sender(name, timeout=timeout) as sender:
+        sender.put("at last")
+
+
 def keep_named(name: str, told: Connection) -> None:
     """Makes a named pair and waits to be killed, or told to leave."""
     sender, receiver = shmtree.create_pair(name=name)

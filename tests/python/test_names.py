@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -282,3 +283,25 @@ def test_two_processes_that_make_the_same_name_at_once_do_not_both_get_it(name, 
     for ours, _ in pipes:
         ours.send("go")
     assert sorted(ours.recv() for ours, _ in pipes) == ["in use"] * 3 + ["made"]
+
+
+# --- waiting for a name
+
+
+@pytest.mark.parametrize("opened", [shmtree.open_sender, shmtree.open_receiver, shmtree.Queue.open])
+def test_a_name_that_does_not_come_in_time_is_a_timeout_that_names_it(name, opened):
+    with pytest.raises(TimeoutError, match=re.escape(f'"{name}" within 0.02 s')):
+        opened(name, timeout=0.02)
+    with pytest.raises(FileNotFoundError):
+        opened(name, timeout=0)
+    with pytest.raises(TypeError, match="timeout is 'a'"):
+        opened(name, timeout="a")
+
+
+@pytest.mark.parametrize("timeout", [60, None])
+def test_a_client_that_comes_before_its_server_waits_for_it(name, start, timeout):
+    ours, theirs = mp.Pipe()
+    start(peers.send_to_name, name, timeout, theirs)
+    assert ours.recv() == "waits"
+    _sender, receiver = shmtree.create_pair(name=name)
+    assert receiver.get(timeout=60) == "at last"
