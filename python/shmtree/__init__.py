@@ -13,7 +13,7 @@ import numpy as _numpy  # noqa: F401  # first: an interrupt while the core loads
 
 from . import _given as _given  # to the core, which cannot do without
 from . import _process as _process  # ends this process's part in everything at its exit
-from ._arena import Arena, Holder
+from ._arena import Arena, Holder, default_arena
 from ._async import wait
 from ._channel import Receiver, Sender
 from ._core import VERSION, Delivery
@@ -79,6 +79,7 @@ __all__ = [
     "clean_names",
     "create_pair",
     "create_shared_memory_pair",
+    "default_arena",
     "describe",
     "dump",
     "iterate_in_subprocess",

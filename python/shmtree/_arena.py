@@ -213,6 +213,14 @@ class Arena:
         return f"<Arena of {core.max_bytes} bytes>" if core is not None else "<Arena, closed>"
 
 
+def default_arena() -> Arena:
+    """The arena of channels and queues that this process makes without one, to look at it or to trim it.
+
+    One per process: a forked child makes its own.
+    """
+    return Arena._of(_process.default_arena(), None)
+
+
 def _open_arena(cls: type[Arena], handle: bytes, inheritance: Any) -> Arena:
     arena, _, name = _handles.open_memory(handle, inheritance)
     return cls._of(arena, name)

@@ -251,3 +251,15 @@ def test_an_argument_that_cannot_be_is_named_with_its_value(call, error, says):
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == says
+
+
+def test_the_arena_that_channels_are_made_in_without_one_can_be_looked_at():
+    sender, receiver = shmtree.create_pair()
+    sender.put(np.zeros(100_000))
+    before = shmtree.default_arena().stats()
+    got = receiver.get()
+    arena = shmtree.default_arena()
+    assert before["used_bytes"] >= got.nbytes
+    assert [holder.pid for holder in arena.holders()] == [os.getpid()]
+    del got
+    assert arena.trim() > 0 and arena.holders() == []

@@ -48,7 +48,7 @@ def test_block_false_ignores_the_timeout(pair):
 
 def test_a_timeout_that_is_no_number_is_refused(pair):
     sender, receiver = pair
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="timeout is 'soon'"):
         receiver.get(timeout="soon")
     with pytest.raises(ValueError):
         receiver.get(timeout=float("nan"))

@@ -66,7 +66,12 @@ bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out)
     return true;
   }
   const double seconds = PyFloat_AsDouble(timeout);
-  if (seconds == -1.0 && PyErr_Occurred()) return false;
+  if (seconds == -1.0 && PyErr_Occurred()) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+      PyErr_Format(PyExc_TypeError, "timeout is %R; it must be a number of seconds, or None", timeout);
+    }
+    return false;
+  }
   if (std::isnan(seconds)) {
     PyErr_SetString(PyExc_ValueError, "timeout is not a number");
     return false;
