@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from typing import Any, NamedTuple
 
 from . import _arrays, _core, _handles, _process
@@ -26,7 +28,7 @@ class Arena:
 
     Args:
         max_bytes: budget for everything in it, 1 MiB to 2 TiB; None takes half of what the machine and its control
-            groups have left. Memory is taken only as messages need it.
+            groups have left. Memory is taken only as messages need it. RuntimeWarning for one over the machine's memory.
         name: makes it known to the user's other processes, for `Arena.open`; FileExistsError when the name is in use.
         prefault: bytes to take from the machine at once, so that the first messages find warm memory.
         huge_pages: asks for huge pages, where the machine has them enabled for shared memory.
@@ -48,6 +50,9 @@ class Arena:
         if name is not None:
             _process.check_name(name)
         self._core: _core.Arena | None = _core.Arena.create(max_bytes or 0, prefault, huge_pages)
+        if max_bytes is not None and max_bytes > (memory := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+            text = f"the budget of {max_bytes} bytes is over the machine's memory, {memory} bytes: before it is used up"
+            warnings.warn(f"{text}, the kernel may kill processes", RuntimeWarning, stacklevel=2)
         self._name = _process.create_name(name, ARENA, self._core) if name is not None else None
 
     @classmethod

@@ -71,6 +71,7 @@ class End:
 
     __slots__ = ()
     _rates: Rates
+    _counts_tasks = False
 
     if TYPE_CHECKING:  # from the base of the core, which comes first
 
@@ -91,11 +92,14 @@ class End:
         put, received, queued (with the returned ones) and taken (not settled) messages, returned and rejected ones,
         queued_bytes; capacity, max_bytes, max_unsettled and max_attempts (0: no limit); processes that have the ends
         (senders, receivers), and ends that were pickled and not yet loaded (senders_on_their_way,
-        receivers_on_their_way); put_per_s and received_per_s since the last call on this object. unfinished: those that
-        no task_done() was called for. ChannelClosed after close(), unless this process has another object of the
-        channel.
+        receivers_on_their_way); put_per_s and received_per_s since the last call on this object. Of a JoinableQueue
+        also unfinished: those that no task_done() was called for. ChannelClosed after close(), unless this process has
+        another object of the channel.
         """
-        return self._rates.add_to(self._channel.stats())
+        stats = self._channel.stats()
+        if not self._counts_tasks:
+            del stats["unfinished"]
+        return self._rates.add_to(stats)
 
     def __enter__(self: _E) -> _E:
         return self

@@ -204,6 +204,8 @@ class Queue(BaseQueue[_T]):
 class JoinableQueue(Queue[_T]):
     """A Queue that counts what was put and what was dealt with."""
 
+    _counts_tasks = True
+
     def task_done(self) -> None:
         """One more of the objects got was dealt with; ValueError when there were not that many."""
         self._task_done()

@@ -263,3 +263,9 @@ def test_the_arena_that_channels_are_made_in_without_one_can_be_looked_at():
     assert [holder.pid for holder in arena.holders()] == [os.getpid()]
     del got
     assert arena.trim() > 0 and arena.holders() == []
+
+
+def test_a_budget_over_the_machines_memory_warns_with_both_numbers():
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with pytest.warns(RuntimeWarning, match=f"{memory + 1} bytes.* {memory} bytes"):
+        shmtree.Arena(memory + 1)
