@@ -28,7 +28,7 @@ class Arena:
 
     Args:
         max_bytes: budget for everything in it, 1 MiB to 2 TiB; None takes half of what the machine and its control
-            groups have left. Memory is taken only as messages need it. RuntimeWarning for one over the machine's memory.
+            groups have left. Memory is taken only as messages need it; RuntimeWarning for more than the machine has.
         name: makes it known to the user's other processes, for `Arena.open`; FileExistsError when the name is in use.
         prefault: bytes to take from the machine at once, so that the first messages find warm memory.
         huge_pages: asks for huge pages, where the machine has them enabled for shared memory.
