@@ -393,11 +393,3 @@ def test_a_queue_that_was_closed_is_not_initialised_again():
         queue.__init__()
     with pytest.raises(ValueError, match="closed"):
         queue.put(1)
-
-
-def test_only_queues_that_are_told_of_it_count_what_is_done():
-    joinable = shmtree.JoinableQueue()
-    joinable.put(1)
-    assert joinable.stats()["unfinished"] == 1
-    for end in (shmtree.Queue(), *shmtree.create_pair()):
-        assert "unfinished" not in end.stats()

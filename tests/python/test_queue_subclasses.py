@@ -72,3 +72,11 @@ def test_a_subclass_that_forgets_the_constructor_is_told_so():
         q.task_done()
     with pytest.raises((RuntimeError, ValueError)):
         q.put(1)
+
+
+def test_only_queues_that_are_told_of_it_count_what_is_done():
+    joinable = shmtree.JoinableQueue()
+    joinable.put(1)
+    assert joinable.stats()["unfinished"] == 1
+    for end in (shmtree.Queue(), *shmtree.create_pair()):
+        assert "unfinished" not in end.stats()
