@@ -91,7 +91,7 @@ class SourceTable {
     ranges_.clear();
     rebuild_index(kFirstSlots);
   }
-  int failed() const noexcept { return geometries_.failed() | ranges_.failed() | index_.failed(); }
+  int failed() const noexcept { return int{geometries_.failed()} | int{ranges_.failed()} | int{index_.failed()}; }
 
  private:
   static constexpr std::size_t kFirstSlots = 64;

@@ -27,7 +27,7 @@ class BufferLayout {
   std::size_t size() const noexcept { return buffers_.size(); }
   std::uint64_t bytes_of(std::size_t buffer) const noexcept { return buffers_[buffer].bytes; }
   std::uint64_t bytes() const noexcept { return bytes_; }  // of all, without the gaps
-  int failed() const noexcept { return buffers_.failed() | order_.failed(); }
+  int failed() const noexcept { return int{buffers_.failed()} | int{order_.failed()}; }
   void clear() noexcept {
     buffers_.clear();
     bytes_ = 0;
