@@ -29,6 +29,7 @@ present() {
     clang) have clang++ ;;
     libclang-rt-dev) ls "$(clang++ -print-resource-dir)"/lib/linux/libclang_rt.fuzzer-*.a >/dev/null 2>&1 ;;
     debootstrap) have debootstrap ;;
+    doxygen) have doxygen ;;
     make) have make ;;
     xz-utils) have xz ;;
     zlib1g-dev) has_header zlib.h ;;
