@@ -139,7 +139,8 @@ class Sender {
   /// Sends received bytes on: `put(std::move(flat))`. They arrive as an array of uint8, which get_bytes() and
   /// get_struct() receive like any bytes. They are not copied where they lie in this channel's arena and this is the
   /// last FlatItem of the message, unless it was taken and is not acknowledged. The item is gone when it was put, and
-  /// is there still after an error. To send a copy, or `bytes` of Python: put_bytes(flat.bytes()).
+  /// is there still after an error; kInvalid for one that was moved from. To send a copy, or `bytes` of Python:
+  /// put_bytes(flat.bytes()).
   template <std::same_as<FlatItem> Moved>
   Result<std::uint64_t> put(Moved&& item, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     auto ticket = put_flat(item, timeout, stop);

@@ -15,6 +15,10 @@ namespace api {
 Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> shape, const WaitContext& wait) {
   std::uint64_t bytes = item_bytes(dtype);
   if (bytes == 0) return Error{Code::kInvalid, "an array in an arena needs elements of a fixed size"};
+  if (shape.size() > kMaxDims) {
+    return Error{Code::kInvalid, "an array of " + std::to_string(shape.size()) + " dimensions; " +
+                                     std::to_string(kMaxDims) + " are possible"};
+  }
   for (const std::int64_t count : shape) {
     if (count < 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(count), &bytes)) {
       return Error{Code::kInvalid, "a dimension of " + std::to_string(count) + " elements cannot be"};

@@ -105,6 +105,8 @@ class FlatArrays final : public api::LentArrays {
 
 Result<std::uint64_t> Sender::put_flat(const FlatItem& item, Timeout timeout, const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
+    if (!detail::FlatAccess::has_message(item))
+      return Error{Code::kInvalid, "a FlatItem without a message: it was put, or moved from"};
     format::FrameBuilder builder;
     api::Message<FlatArrays> message(builder, *state_, detail::FlatAccess::origin(item));
     Status encoded = message.encode(Value(item.bytes()));

@@ -17,6 +17,8 @@ struct FlatAccess {
   static FlatItem make(std::shared_ptr<const void> hold, const void* home, std::span<const std::byte> bytes) noexcept {
     return {std::move(hold), home, bytes};
   }
+  // Not one that was moved from, or never had any.
+  static bool has_message(const FlatItem& item) noexcept { return item.hold_ != nullptr; }
   static const void* home(const FlatItem& item) noexcept { return item.home_; }
   // One that is the last of its message is given on. Who let go of another one before has read it: that is to be seen.
   static value::Origin origin(const FlatItem& item) noexcept {

@@ -107,6 +107,19 @@ TEST_CASE("bytes that are sent on are where they were, through any number of cha
   CHECK((copy.bytes().data() != place && is_seven(copy) && is_seven(other)));
 }
 
+TEST_CASE("bytes that were sent on already are no message any more, and those of none are one") {
+  Stages stages;
+  FlatItem item = stages.get();
+  stages.second.first.put(std::move(item)).value();
+  stages.second.second.get_bytes().value();
+  CHECK(stages.second.first.put(std::move(item), 0s).code() == Code::kInvalid);
+  CHECK(stages.second.first.put(FlatItem(), 0s).code() == Code::kInvalid);
+  CHECK(stages.second.second.size() == 0);
+  FlatItem empty = stages.get(0);
+  stages.second.first.put(std::move(empty)).value();
+  CHECK(stages.second.second.get_bytes().value().size() == 0);
+}
+
 TEST_CASE("bytes that were sent on are an array for who gets an Item, short ones too") {
   Stages stages;
   for (const std::size_t count : {std::size_t{0}, std::size_t{10}, kLarge}) {

@@ -99,3 +99,11 @@ TEST_CASE("a handle with a digit too many, or one too few, is refused") {
   }
   CHECK(shmtree::Sender::open(handle).ok());
 }
+
+TEST_CASE("an array of more dimensions than can be sent is not made") {
+  auto [sender, receiver] = shmtree::make_pair();
+  CHECK(sender.new_array(shmtree::DType::kInt8, std::vector<std::int64_t>(64, 1)).ok());
+  auto refused = sender.new_array(shmtree::DType::kInt8, std::vector<std::int64_t>(65, 1));
+  REQUIRE(refused.code() == Code::kInvalid);
+  CHECK(refused.error().message.find("65 dimensions; 64") != std::string::npos);
+}
