@@ -34,7 +34,7 @@ class Taken {
   /// Gives the message back unless it was settled.
   ~Taken();
 
-  /// The message; copies of it outlive this.
+  /// The message; copies of it outlive this. After nack() and requeue() they show what its next receiver writes there.
   const T& item() const noexcept;
   /// What put() returned for it.
   std::uint64_t ticket() const noexcept;
