@@ -158,7 +158,7 @@ TEST_CASE("bytes that others see, of another arena, or that a child sends on are
   const std::vector<std::uint8_t> bytes(kLarge, 7);
   ArrayRef array = array_ref(bytes.data(), {kLarge});
   array.read_only = true;
-  stages.first.first.put(array).value();
+  stages.first.first.put(std::move(array)).value();
   FlatItem seen = stages.first.second.get_bytes().value();
   const std::byte* place = seen.bytes().data();
   stages.second.first.put(std::move(seen)).value();

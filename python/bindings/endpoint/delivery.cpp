@@ -58,11 +58,13 @@ template <Status (channel::Delivery::*how)(const platform::WaitContext&)>
 PyObject* settle(PyObject* self, PyObject*) {
   const CriticalSection alone(self);
   EndHooks hooks;
-  PyObject* done = none_or_raise(nullptr, hooks, (as_delivery(self)->delivery.*how)({Deadline::never(), &hooks}));
-  if constexpr (how == &channel::Delivery::ack) {
-    const MayGoBack& may_go_back = as_delivery(self)->may_go_back;
-    if (done && may_go_back) may_go_back->store(false, std::memory_order_release);
-  }
+  return none_or_raise(nullptr, hooks, (as_delivery(self)->delivery.*how)({Deadline::never(), &hooks}));
+}
+
+PyObject* ack(PyObject* self, PyObject*) {
+  PyObject* done = settle<&channel::Delivery::ack>(self, nullptr);
+  const MayGoBack& may_go_back = as_delivery(self)->may_go_back;
+  if (done && may_go_back) may_go_back->store(false, std::memory_order_release);
   return done;
 }
 
@@ -74,8 +76,7 @@ PyObject* leave(PyObject* self, PyObject* args) {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   if (!PyArg_ParseTuple(args, "OOO:__exit__", &type, &value, &traceback)) return nullptr;
   if (as_delivery(self)->delivery.settled()) Py_RETURN_NONE;
-  const auto how = type == Py_None ? settle<&channel::Delivery::ack> : settle<&channel::Delivery::nack>;
-  return how(self, nullptr);
+  return type == Py_None ? ack(self, nullptr) : settle<&channel::Delivery::nack>(self, nullptr);
 }
 
 // Copied out, so that it can be done by several threads at once.
@@ -145,7 +146,7 @@ PyObject* make_delivery(channel::Delivery delivery) {
 }
 
 PyMethodDef methods[] = {
-    {"ack", as_method<settle<&channel::Delivery::ack>>(), METH_NOARGS,
+    {"ack", as_method<ack>(), METH_NOARGS,
      "ack($self)\n--\n\nThe message counts as received. ValueError when it was acknowledged or returned before."},
     {"nack", as_method<settle<&channel::Delivery::nack>>(), METH_NOARGS,
      "nack($self)\n--\n\n"
