@@ -88,20 +88,24 @@ std::string quoted(std::string_view key) {
 
 namespace {
 
+std::string in_brackets(std::string_view text) {
+  return std::string("[").append(text).append("]");
+}
+
 // `[3]`, `["key"]`: how the child at `place` among the children of `parent` is got.
 std::string step(const Tree& tree, const Node& parent, std::uint32_t place) {
-  const auto text_step = [](std::string_view key) { return "[" + quoted(key) + "]"; };
+  const auto text_step = [](std::string_view key) { return in_brackets(quoted(key)); };
   if (has_named_entries(parent.kind)) return text_step(tree.texts[tree.at(tree.children[parent.child + place]).key]);
-  if (!has_key_nodes(parent.kind)) return "[" + std::to_string(place) + "]";
+  if (!has_key_nodes(parent.kind)) return in_brackets(std::to_string(place));
   const std::uint32_t entry = place < parent.lead ? 0 : (place - parent.lead) / 2;
   const bool is_value = place >= parent.lead && (place - parent.lead) % 2 == 1;
   if (is_value) {
     const Node& key = tree.at(tree.children[parent.child + place - 1]);
     if (key.kind == Kind::kStr) return text_step(tree.texts[key.text]);
     if (key.kind == Kind::kLongStr) return text_step(text_of(tree.arrays[key.array]));
-    if (key.kind == Kind::kInt) return "[" + std::to_string(tree.ints[key.number]) + "]";
+    if (key.kind == Kind::kInt) return in_brackets(std::to_string(tree.ints[key.number]));
   }
-  return "[key " + std::to_string(entry) + "]";
+  return in_brackets(std::string("key ").append(std::to_string(entry)));
 }
 
 }  // namespace
