@@ -17,10 +17,13 @@ from .errors import ChannelClosed
 Opened = tuple[_core.Arena, int, _core.Name | None]
 
 
+def _path_of(name: _core.Name | None) -> str:
+    return name.path if name is not None else ""
+
+
 def handle_of(channel: _core.Channel, name: _core.Name | None, receiving: bool) -> bytes:
     """For a process that runs already; the end is on its way from now on."""
-    path = name.path if name is not None else ""
-    return _core.make_handle(channel.arena, channel.block, channel.grant(receiving), path)
+    return _core.make_handle(channel.arena, channel.block, channel.grant(receiving), _path_of(name))
 
 
 def describe_end(
@@ -33,8 +36,7 @@ def describe_end(
     passenger = _launch.passenger(popen, channel.arena)
     for receiving in ends:
         channel.join_for(passenger.identity, receiving)
-    path = name.path if name is not None else ""
-    return _core.make_handle(channel.arena, channel.block, 0, path), passenger.inheritance
+    return _core.make_handle(channel.arena, channel.block, 0, _path_of(name)), passenger.inheritance
 
 
 @contextlib.contextmanager
@@ -68,7 +70,7 @@ def open_end(cls: Any, receiving: bool, handle: bytes, inheritance: _launch.Inhe
 
 def reduce_memory(arena: _core.Arena, block: int, name: _core.Name | None) -> tuple[bytes, _launch.Inheritance | None]:
     """The handle of an arena, or of a block in it that this process holds."""
-    handle = _core.make_handle(arena, block, 0, name.path if name is not None else "")
+    handle = _core.make_handle(arena, block, 0, _path_of(name))
     popen = context.get_spawning_popen()
     if popen is None:
         return handle, None

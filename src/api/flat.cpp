@@ -183,10 +183,6 @@ std::pair<std::shared_ptr<const void>, ByteRun> copy_of(ByteRun run) {
   return {std::move(lines), {begin, run.size()}};
 }
 
-}  // namespace
-
-namespace {
-
 Result<FlatItem> to_flat(memory::Arena& arena, Incoming& message, ByteRun run, const Item* item) {
   const bool aligned = std::bit_cast<std::uintptr_t>(run.data()) % format::kBufferAlignment == 0;
   if (!message.in_block() || !aligned || run.size() <= endpoint::kCopiedMessageBytes ||

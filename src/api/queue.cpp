@@ -8,9 +8,9 @@ namespace shmtree {
 using api::ChannelState;
 using channel::End;
 
-// What the tasks of a queue are asked for also when this object was closed, while the process has another one.
 namespace {
 
+// What the tasks of a queue are asked for also when this object was closed, while the process has another one.
 template <class Act>
 Status with_tasks(ChannelState& state, Act act) {
   return or_out_of_memory([&]() -> Status {

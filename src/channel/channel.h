@@ -6,7 +6,7 @@
 //   RingTail    where messages are put: room, slots, segments           ring.h
 //   RingHead    where they are received                                 ring.h
 //   Records     of messages taken and not yet acknowledged              records.h
-//   Unreturned    what this process could not give back                   message.h
+//   Unreturned  what this process could not give back                   message.h
 //   Grants      ends on their way to other processes                    grants.h
 //   Ends        who takes part in an end, and when a stream has ended   ends.h
 //   Watchers    who waits, and how they are told                        watchers.h

@@ -37,18 +37,15 @@ class UntilLeft : public UntilDone {
   explicit UntilLeft(channel::Channel& channel) noexcept : channel_(channel) {}
   bool ended() const noexcept override { return !channel_.membership().is_used_here(); }
 
- private:
+ protected:
   channel::Channel& channel_;
 };
 
 // For tasks, which others may deal with as long as they have the queue.
 class UntilAlone : public UntilLeft {
  public:
-  explicit UntilAlone(channel::Channel& channel) noexcept : UntilLeft(channel), channel_(channel) {}
+  using UntilLeft::UntilLeft;
   bool ended() const noexcept override { return UntilLeft::ended() && !channel_.ends().anyone_at_either(); }
-
- private:
-  channel::Channel& channel_;
 };
 
 // A request to stop, too. `channel`, which must be there as long as this is, has the waits; null for those at an arena.

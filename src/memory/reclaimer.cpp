@@ -145,8 +145,8 @@ void Reclaimer::free_if_unreferenced(BlockRef ref) noexcept {
   if (block == nullptr || load_acquire(block->word) != live_word(ref.generation)) return;
   if (is_referenced(*block)) return;
   if (is_kind(*block, BlockKind::kChannel)) {
-    add(header_.abandoned_channels,
-        1u);  // what the channel keeps is found by reconcile, in one walk for all such channels
+    // What the channel keeps is found by reconcile, in one walk for all such channels.
+    add(header_.abandoned_channels, 1u);
     return;
   }
   // Blocks to look at next are chained through `next_free`, since nothing may be allocated here. `count` ends the walk
