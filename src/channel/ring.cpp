@@ -235,7 +235,7 @@ const RingSlot* RingHead::first(Receipt& receipt) noexcept {
     if (head < successor.base) break;
     if (receipt.spent_count == std::size(receipt.spent)) return nullptr;  // the next call goes on from here
     store_release(shared.head_segment, next);
-    receipt.spent[receipt.spent_count++] = memory::unpack(packed);
+    receipt.spent[receipt.spent_count++] = packed;
     packed = next;
     first = successor;
   }

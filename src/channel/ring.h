@@ -74,7 +74,7 @@ class RingTail {
 
 // What a look under the receivers' lock leaves to do without it, and why it found nothing that this process can have.
 struct Receipt {
-  BlockRef spent[4];  // segments
+  std::uint64_t spent[4];  // segments, packed; the first `spent_count` are set
   std::size_t spent_count = 0;
   bool damaged = false;
   bool starved = false;      // the next message was left: this process has no memory, or addresses, for it
@@ -90,7 +90,7 @@ struct Receipt {
   }
   // After unlocking: gives back the segments that were used up.
   void release_spent(Arena& arena) const noexcept {
-    for (std::size_t i = 0; i < spent_count; ++i) arena.reclaimer().collect(spent[i]);
+    for (std::size_t i = 0; i < spent_count; ++i) arena.reclaimer().collect(memory::unpack(spent[i]));
   }
   // Why the first message was not received, though there is one.
   Error error() const;

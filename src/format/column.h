@@ -28,18 +28,18 @@ class Column {
   Column& operator=(const Column&) = delete;
   ~Column() { std::free(begin_); }
 
-  void push(T value) noexcept {
+  [[gnu::always_inline]] void push(T value) noexcept {
     if (end_ == limit_ && !grow(1)) [[unlikely]]
       return;
     *end_++ = value;
   }
 
-  void append(const void* values, std::size_t count) noexcept {
+  [[gnu::always_inline]] void append(const void* values, std::size_t count) noexcept {
     if (T* out = extend(count)) std::memcpy(static_cast<void*>(out), values, count * sizeof(T));
   }
 
   // `count` more values for the caller to fill; nullptr when memory ran out or count is 0.
-  T* extend(std::size_t count) noexcept {
+  [[gnu::always_inline]] T* extend(std::size_t count) noexcept {
     if (count > static_cast<std::size_t>(limit_ - end_) && !grow(count)) [[unlikely]]
       return nullptr;
     if (count == 0) return nullptr;

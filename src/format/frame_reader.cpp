@@ -19,38 +19,44 @@ struct FrameReader::Scratch {
 };
 
 // A few scratches per thread, since unpickling may read another frame in the middle of one. What is unusually large is
-// freed.
+// freed. Trivially destructible, so that readers destroyed after their thread's pool was closed still find it, and so
+// that it is found by one look-up of the thread's variables.
 struct ScratchPool {
   static constexpr std::size_t kMostIdle = 4;
   static constexpr std::size_t kMostWords = std::size_t{1} << 17;
 
-  FrameReader::Scratch* idle[kMostIdle] = {};
-  std::size_t count = 0;
+  FrameReader::Scratch* idle[kMostIdle];
+  std::size_t count;
+  bool closed;
 
-  // Trivially destructible, so that readers destroyed after their thread's pool still find it.
-  static inline thread_local bool gone = false;
+  static thread_local constinit ScratchPool of_thread;
 
-  static ScratchPool& of_thread() {
-    static thread_local ScratchPool pool;
-    return pool;
-  }
-  ~ScratchPool() {
-    gone = true;
-    while (count > 0) delete idle[--count];
-  }
-  FrameReader::Scratch* take() { return count > 0 ? idle[--count] : new FrameReader::Scratch; }
-  bool put(FrameReader::Scratch* scratch) {
-    if (count == kMostIdle || scratch->words.capacity() > kMostWords || scratch->names.capacity() > kMostWords ||
-        scratch->buffer_offsets.capacity() > kMostWords) {
-      return false;
+  FrameReader::Scratch* take() { return count > 0 ? idle[--count] : make(); }
+  void give_back(FrameReader::Scratch* scratch) noexcept {
+    if (closed || count == kMostIdle || scratch->words.capacity() > kMostWords ||
+        scratch->names.capacity() > kMostWords || scratch->buffer_offsets.capacity() > kMostWords) {
+      delete scratch;
+    } else {
+      idle[count++] = scratch;
     }
-    idle[count++] = scratch;
-    return true;
+  }
+  [[gnu::noinline]] static FrameReader::Scratch* make() {
+    struct AtThreadEnd {
+      ~AtThreadEnd() { of_thread.close(); }
+    };
+    static thread_local AtThreadEnd at_thread_end;
+    return new FrameReader::Scratch;
+  }
+  void close() noexcept {
+    closed = true;
+    while (count > 0) delete idle[--count];
   }
 };
 
+thread_local constinit ScratchPool ScratchPool::of_thread{};
+
 void FrameReader::ReturnScratch::operator()(Scratch* scratch) const noexcept {
-  if (ScratchPool::gone || !ScratchPool::of_thread().put(scratch)) delete scratch;
+  ScratchPool::of_thread.give_back(scratch);
 }
 
 FrameReader::FrameReader(FrameReader&&) noexcept = default;
@@ -91,17 +97,21 @@ bool fits(const ArrayInfo& out) noexcept {
 }  // namespace
 
 Result<FrameReader> FrameReader::open(std::span<const std::byte> frame) {
-  Result<FrameReader> reader = FrameReader();  // loaded in its place: it is large to move
-  try {
-    Status status = reader->load(frame);
-    if (!status.ok()) return std::move(status).error();
-  } catch (const std::exception&) {
-    return no_memory();
-  }
+  FrameReader reader;
+  Status loaded = reader.load(frame);
+  if (!loaded) return std::move(loaded).error();
   return reader;
 }
 
 Status FrameReader::load(std::span<const std::byte> frame) {
+  try {
+    return load_metadata(frame);
+  } catch (const std::exception&) {
+    return no_memory();
+  }
+}
+
+Status FrameReader::load_metadata(std::span<const std::byte> frame) {
   FrameHeader header;
   if (frame.size() < sizeof(header)) {
     return corrupt("it has " + std::to_string(frame.size()) + " bytes, and its header alone takes 16");
@@ -127,7 +137,7 @@ Status FrameReader::load(std::span<const std::byte> frame) {
     return corrupt("its metadata cannot have " + std::to_string(metadata_bytes_) + " bytes of " +
                    std::to_string(total_bytes_));
   }
-  scratch_.reset(ScratchPool::of_thread().take());
+  scratch_.reset(ScratchPool::of_thread.take());
   if (scratch_->words.size() < metadata_bytes_ / 8) scratch_->words.resize(metadata_bytes_ / 8);
   scratch_->names.clear();
   copy_private(scratch_->words.data(), frame.data() + sizeof(header), metadata_bytes_);

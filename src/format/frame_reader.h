@@ -43,8 +43,11 @@ struct ArrayInfo {
 
 class FrameReader : public NodeCursor {
  public:
-  // `frame` may be longer than the frame in it, never shorter. It must stay mapped while `data` pointers are used.
-  // kCorrupt with the reason; kIncompatible for a frame of another version.
+  FrameReader() noexcept {}  // NOLINT: everything else is set by load()
+  // Before any other call, and once. `frame` may be longer than the frame in it, never shorter. It must stay mapped
+  // while `data` pointers are used. kCorrupt with the reason; kIncompatible for a frame of another version.
+  Status load(std::span<const std::byte> frame);
+  // A reader that has loaded it, for who does not have a place for one: it is large to move.
   static Result<FrameReader> open(std::span<const std::byte> frame);
   FrameReader(FrameReader&&) noexcept;
   FrameReader& operator=(FrameReader&&) noexcept;
@@ -69,8 +72,7 @@ class FrameReader : public NodeCursor {
   };
   friend struct ScratchPool;
 
-  FrameReader() = default;
-  Status load(std::span<const std::byte> frame);
+  Status load_metadata(std::span<const std::byte> frame);
   Status load_columns();
   Status place_buffers();
   bool read_shape(ArrayInfo& out) noexcept;
@@ -78,11 +80,11 @@ class FrameReader : public NodeCursor {
   bool locate(ArrayInfo& out, std::uint32_t buffer) noexcept;
 
   ColumnCursor<std::uint64_t> buffers_;  // their sizes
-  const std::uint64_t* buffer_offsets_ = nullptr;
+  const std::uint64_t* buffer_offsets_;
   ColumnCursor<External> externals_;
-  const std::byte* frame_ = nullptr;
-  std::uint64_t total_bytes_ = 0;
-  std::size_t metadata_bytes_ = 0;
+  const std::byte* frame_;
+  std::uint64_t total_bytes_;
+  std::size_t metadata_bytes_;
   std::unique_ptr<Scratch, ReturnScratch> scratch_;
 };
 

@@ -21,7 +21,7 @@ class NodeColumns {
   void add_kind(Kind kind) noexcept { kinds_.push(static_cast<std::uint8_t>(kind)); }
   void add_int(std::int64_t value) noexcept { ints_.push(value); }
   void add_float(double value) noexcept { floats_.push(value); }
-  void add_length(std::uint64_t value) noexcept {
+  [[gnu::always_inline]] void add_length(std::uint64_t value) noexcept {
     if (value < kLengthEscape) [[likely]] {
       lengths_.push(static_cast<std::uint8_t>(value));
     } else {

@@ -27,11 +27,11 @@ struct Name {
   std::string_view text{};  // in private memory, valid as long as the reader
 };
 
-// What is left of one column.
+// What is left of one column; set when the frame is loaded, and not before.
 template <class T>
 struct ColumnCursor {
-  const T* at = nullptr;
-  const T* end = nullptr;
+  const T* at;
+  const T* end;
   bool is_over() const noexcept { return at == end; }
   std::size_t left() const noexcept { return static_cast<std::size_t>(end - at); }
 };
@@ -74,7 +74,7 @@ class NodeCursor {
     return *columns_.floats.at++;
   }
   // A length that counts nothing in this frame (maxlen, flags).
-  std::uint64_t next_length() noexcept {
+  [[gnu::always_inline]] std::uint64_t next_length() noexcept {
     if (columns_.lengths.is_over()) [[unlikely]]
       return fail("a length is missing"), 0;
     const std::uint8_t value = *columns_.lengths.at++;
@@ -91,7 +91,7 @@ class NodeCursor {
   std::span<const std::int64_t> next_ints() noexcept { return next_run(columns_.ints); }
   std::span<const double> next_floats() noexcept { return next_run(columns_.floats); }
   // Bytes of known number (T); in private memory, valid as long as the reader.
-  std::string_view next_text(std::uint64_t bytes) noexcept {
+  [[gnu::always_inline]] std::string_view next_text(std::uint64_t bytes) noexcept {
     if (bytes > columns_.text.left()) [[unlikely]]
       return fail("text is missing"), std::string_view();
     const char* begin = columns_.text.at;

@@ -243,9 +243,9 @@ bool parse_copy_policy(PyObject* value, CopyPolicy* policy) {
 }
 
 PyObject* decode(std::span<const std::byte> frame, DecodeContext& context) {
-  Result<format::FrameReader> opened = format::FrameReader::open(frame);
-  if (!opened.ok()) return raise_from_frame(opened.error());
-  format::FrameReader& reader = *opened;
+  format::FrameReader reader;
+  const Status loaded = reader.load(frame);
+  if (!loaded) return raise_from_frame(loaded.error());
   Decoder decoder(reader, context);
   Ref made(decoder.node());
   if (!made) return raise_from_frame(reader.error());

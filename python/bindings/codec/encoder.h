@@ -23,7 +23,7 @@ class Encoder {
       : out(session.builder()), session_(session), options_(options), careful_(careful) {}
 
   // An object whose owner may drop it while Python code runs. Holds it meanwhile.
-  bool child(PyObject* object) {
+  [[gnu::always_inline]] bool child(PyObject* object) {
     const Ref held = Ref::borrow(object);
     return node(object);
   }
@@ -32,7 +32,7 @@ class Encoder {
   bool node(PyObject* object);
 
   // Before a container's children: counts depth, and finds containers met before. Pair with leave().
-  bool enter(PyObject* container) {
+  [[gnu::always_inline]] bool enter(PyObject* container) {
     if (!deeper()) [[unlikely]]
       return false;
     // One reference is ours and one the parent's.
