@@ -62,7 +62,8 @@ class Queue {
   Status put_many(Range&& range, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return sender_.put_many(std::forward<Range>(range), timeout, stop);
   }
-  /// The next message. Errors as of Receiver::get(); kShutDown when the queue was shut down and is empty.
+  /// The next message. Errors as of Receiver::get(); kShutDown when the queue was shut down and nothing is left: it is
+  /// empty, and no other process has taken what it may give back.
   Result<Item> get(Timeout timeout = std::nullopt) const { return receiver_.get(timeout); }
   /// The same, ended by `stop` too (kInterrupted).
   Result<Item> get(Timeout timeout, const std::stop_token& stop) const { return receiver_.get(timeout, stop); }
@@ -70,7 +71,7 @@ class Queue {
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const {
     return receiver_.get_many(most, timeout);
   }
-  /// All messages, `for (const Item& item : queue)`, until it is shut down and empty, or closed here.
+  /// All messages, `for (const Item& item : queue)`, until it is shut down and nothing is left, or closed here.
   Receiver::Iterator begin() const { return receiver_.begin(); }
   /// The end of these.
   std::default_sentinel_t end() const noexcept { return {}; }
@@ -84,9 +85,8 @@ class Queue {
   Status join(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// How many were put and not yet dealt with; 0 when this process has no end any more.
   std::uint64_t unfinished_tasks() const noexcept;
-  /// Ends the queue in all processes: put() is kShutDown from now on, get() as soon as the queue is empty. `immediate`
-  /// drops what is in it, which counts as dealt with for join(). What others have taken, and give back later, is not
-  /// waited for: call this when join() has returned.
+  /// Ends the queue in all processes: put() is kShutDown from now on, get() as soon as nothing is left. `immediate`
+  /// drops what is in it, which counts as dealt with for join().
   Status shutdown(bool immediate = false) const;
 
   /// Messages in it; exact, as are the two below.

@@ -23,7 +23,7 @@ enum class Code : std::uint8_t {
   kEmpty,              ///< no message before the deadline
   kTimeout,            ///< an acknowledgement, or a lock, did not come before the deadline
   kClosed,             ///< this end was closed here, or the stream has ended
-  kShutDown,           ///< the queue was shut down
+  kShutDown,           ///< the queue was shut down; for who receives, and nothing is left of it
   kPeerDied,           ///< nobody is left who could serve this call and one of them was killed: `pids`
   kMessageTooLarge,    ///< the message is over the budget; waiting would not help
   kOutOfSharedMemory,  ///< held views, the machine or this process leave no memory

@@ -31,13 +31,24 @@ std::uint64_t Ends::member_count(End end) const noexcept {
   return count;
 }
 
-bool Ends::is_over(End end) const noexcept {
+bool Ends::is_left(End end) const noexcept {
+  if (end == End::kSending && control_.is_shut_down()) return true;
   if (control_.ending() == Ending::kNever || load_acquire(state(end).begun) == 0 || anyone_at(end)) return false;
-  if (control_.ending() == Ending::kWait && load_acquire(state(end).killed.count) != 0) return false;
-  return end == End::kReceiving || !records_.others_may_return();
+  return control_.ending() != Ending::kWait || load_acquire(state(end).killed.count) == 0;
+}
+
+// Of a queue that was shut down the ring is looked at first, since what is in it may also be reserved for another: it
+// only empties, so that each message is in a record by then, or settled.
+bool Ends::is_over(End end, Identity told) const noexcept {
+  if (!is_left(end)) return false;
+  if (end == End::kReceiving || control_.shutdown() == Shutdown::kDiscarded) return true;
+  const bool is_queued =
+      control_.is_shut_down() && load_seq_cst(control_.shared.tail) != load_seq_cst(control_.shared.head);
+  return !is_queued && !records_.may_give_more(told);
 }
 
 Error Ends::end_error(End end) const {
+  if (end == End::kSending && control_.is_shut_down()) return shut_down_error();
   KilledList& killed = state(end).killed;
   std::uint32_t count = load_acquire(killed.count);
   while (count != 0) {

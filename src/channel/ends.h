@@ -2,7 +2,9 @@
 //
 // A process takes part from the moment it has the end (made, inherited, or on its way to it) until it leaves, exits,
 // dies, or uses the other end without ever having used this one. An end that nobody takes part in any more, though
-// somebody did, is over: for receivers that is the end of the stream.
+// somebody did, is over: for receivers that is the end of the stream. So is the shutdown of a queue. Either way they
+// are told once nothing is left for them: nothing queued, and nothing that another process has taken and may give back.
+// What a process has taken itself it does not wait for, in any of its threads.
 //
 // All of this is in shared memory; what this process has of an end is membership.h's.
 //
@@ -31,9 +33,12 @@ class Ends {
   OnTheirWay on_their_way(End end) const noexcept { return grants_.on_their_way(end); }
   // How many processes have it.
   std::uint64_t member_count(End end) const noexcept;
-  // Whether nobody takes part in it any more, and those at the other end are to be told.
-  bool is_over(End end) const noexcept;
-  // What they are told: that peers were killed, to whoever takes the list back, and that it is over to the others.
+  // Whether nobody takes part in it any more: no message is sent, or none received.
+  bool is_left(End end) const noexcept;
+  // Whether those at the other end, or `told` of them, are to be told so.
+  bool is_over(End end) const noexcept { return is_over(end, control_.arena.current_identity()); }
+  bool is_over(End end, Identity told) const noexcept;
+  // What they are told: of a shutdown; that peers were killed, to whoever takes the list back; that it is over.
   Error end_error(End end) const;
   // Before the join of whoever was given an end: kClosed when it comes too late, so that the stream is over; kInvalid
   // when it is of the other end.

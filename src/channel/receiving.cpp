@@ -61,7 +61,7 @@ Status Receiving::get(Incoming& out, const WaitContext& wait) {
 
 Status Receiving::wait_until_ready(const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
-  const auto is_ready = [this] { return parts_.watchers.can_receive() || parts_.control.is_shut_down(); };
+  const auto is_ready = [this] { return parts_.watchers.can_receive(); };
   const auto messages = [&] { return is_ready() ? std::max<std::uint64_t>(parts_.watchers.size(), 1) : 0; };
   if (spinner_.until(messages, shared.capacity == 0 ? ~std::uint64_t{0} : shared.capacity / 2, wait)) {
     return success();

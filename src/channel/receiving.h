@@ -16,8 +16,8 @@ class Receiving {
  public:
   explicit Receiving(Parts& parts) noexcept : parts_(parts) {}
 
-  // Into `out`, which holds nothing: an inline frame is not moved once more. kEmpty: nothing in time; kClosed or
-  // kPeerDied: the stream has ended.
+  // Into `out`, which holds nothing: an inline frame is not moved once more. kEmpty: nothing in time; kClosed,
+  // kPeerDied or kShutDown: the stream has ended.
   Status get(Incoming& out, const WaitContext& wait);
   // Looks for a message by look(me), which says whether it received one, until it did; waits in between. Errors as
   // get().
@@ -26,7 +26,6 @@ class Receiving {
     for (;;) {
       auto me = parts_.control.arena.identity();  // each time: the wait may run code that forks, and go on in the child
       if (!me) return std::move(me).error();
-      const bool shut_down = parts_.control.is_shut_down();  // before the look: what was put before it is still found
       auto got = look(*me);
       if (!got) {
         parts_.watchers.leave_messages_to_others();  // another process may have what this one lacks
@@ -34,7 +33,6 @@ class Receiving {
       }
       if (*got) return success();
       parts_.membership.mark_used(End::kReceiving, *me);
-      if (shut_down) return shut_down_error();
       Status waited = wait_until_ready(wait);
       if (!waited) return waited;
     }

@@ -13,11 +13,12 @@ std::uint64_t Records::unsettled() const noexcept {
   return std::max(taken, returned) - returned;
 }
 
-bool Records::others_may_return() const noexcept {
+bool Records::may_give_more(Identity told) const noexcept {
   if (load_acquire(control_.shared.taken) == 0) return false;
-  return for_each([me = control_.arena.current_identity()](Record& record) {
+  return for_each([told](Record& record) {
            const std::uint64_t word = load_acquire(record.state);
-           return state_of_record(word) != RecordState::kTaken || taker_of_record(word) == me;
+           const RecordState state = state_of_record(word);
+           return !awaits_ack(state) || (state == RecordState::kTaken && taker_of_record(word) == told);
          }) == Walked::kStopped;
 }
 

@@ -53,8 +53,9 @@ class Records {
     const std::uint64_t most = control_.shared.max_unsettled;
     return most != 0 && unsettled() >= most;
   }
-  // Whether another process has messages that it may yet give back: then the stream is not over.
-  bool others_may_return() const noexcept;
+  // Whether there are messages for `told` that were given back, or that another process has and may give back: then the
+  // stream is not over.
+  bool may_give_more(Identity told) const noexcept;
   // More of them, one more than there are, so that the chain stays short. Called without locks; nothing is added when
   // another thread or process has done so meanwhile.
   Status add(const WaitContext& wait);

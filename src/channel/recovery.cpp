@@ -211,7 +211,7 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
   notify_all(shared->freed_bytes);
   notify_all(shared->acked);
   Watchers::wake_sockets(control, End::kSending);
-  const bool may_be_over = static_cast<Ending>(shared->ending) != Ending::kNever;
+  const bool may_be_over = control.ending() != Ending::kNever || control.is_shut_down();
   if (may_be_over || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
     Watchers::wake_sockets(control, End::kReceiving);
   }

@@ -69,7 +69,7 @@ Status Tasks::reserve(End end, const WaitContext& wait) {
     return compare_swap(parts_.control.shared.reserved[end], nobody, *me);
   };
   // An event at which everyone looks when it is signalled: no message's one wake-up ends here.
-  return parts_.ends.wait_at(parts_.control.shared.acked, other(end), "a reservation", take_it, wait);
+  return parts_.ends.wait_at(parts_.control.shared.acked, End::kReceiving, "a reservation", take_it, wait);
 }
 
 bool Tasks::release(End end) noexcept {

@@ -32,24 +32,43 @@ Address address_of(const Control& control, End end, Identity who) noexcept {
 
 }  // namespace
 
-void Watchers::send_bytes(const Control& control, End end) noexcept {
+// To those of whom wanted(identity) is true.
+template <class Wanted>
+void Watchers::send_bytes_to(const Control& control, End end, Wanted wanted) noexcept {
   if (load_seq_cst(control.shared.watched[end]) == 0) return;
   ParticipantSet& watchers = control.shared.watchers[end];
   watchers.for_each([&](std::uint32_t slot) noexcept {
     const std::uint32_t generation = load_acquire(control.arena.participants().slot(slot).generation);
     const Identity who = memory::make_identity(slot, generation);
+    if (!wanted(who)) return;
     if (!send_wake(address_of(control, end, who))) watchers.remove(slot);  // it closed its socket
   });
 }
 
+void Watchers::send_bytes(const Control& control, End end) noexcept {
+  send_bytes_to(control, end, [](Identity) { return true; });
+}
+
+// Who is told of nothing may wait for it: no byte goes to those who can neither send nor receive.
 void Watchers::wake_all() noexcept {
-  notify_all(control_.shared.items);
   notify_all(control_.shared.space);
   notify_all(control_.shared.freed_bytes);
   notify_all(control_.shared.acked);
-  for (const End end : kEnds) {
-    if (is_usable(end)) wake_sockets(control_, end);  // who is told of nothing may wait for it
-  }
+  if (can_put()) wake_sockets(control_, End::kSending);
+  announce_end();
+}
+
+// Wakes all who receive, should it be over for some of them: each looks for itself, who has taken what.
+void Watchers::announce_end() noexcept {
+  notify_all(control_.shared.items);
+  send_bytes_to(control_, End::kReceiving,
+                [this](Identity who) { return can_receive() || ends_.is_over(End::kSending, who); });
+}
+
+// After a receipt: the next who waits has what is left, or all are to hear of the end.
+void Watchers::announce_rest() noexcept {
+  if (head_.has_messages()) return notify(control_.shared.items);
+  if (ends_.is_left(End::kSending)) notify_all(control_.shared.items);
 }
 
 void Watchers::announce_settled(RecordState became) noexcept {
@@ -58,9 +77,11 @@ void Watchers::announce_settled(RecordState became) noexcept {
     refresh_fd(End::kSending);  // there may be no room any more
     wake_sockets(control_, End::kReceiving);
     notify(control_.shared.items);
-  } else if (load_relaxed(control_.shared.taken) == 0 && !ends_.anyone_at(End::kSending)) {
-    wake_all();  // it is over now
+    return;
   }
+  const bool anyone_waits =
+      load_relaxed(control_.shared.items.waiters) != 0 || load_relaxed(control_.shared.watched[End::kReceiving]) != 0;
+  if (anyone_waits && ends_.is_left(End::kSending)) announce_end();
 }
 
 Result<int> Watchers::wake_fd(End end) {

@@ -32,7 +32,7 @@ class Watchers {
     return (head_.has_messages() && !control_.is_reserved(End::kReceiving)) || unreturned_.count() != 0;
   }
   // Whether get() would return, or report the end of the stream, at once.
-  bool ready() const noexcept { return can_receive() || control_.is_shut_down() || ends_.is_over(End::kSending); }
+  bool ready() const noexcept { return can_receive() || ends_.is_over(End::kSending); }
   // Whether put() would put a small message, or fail for good, at once.
   bool can_put() const noexcept {
     return tail_.has_room() || control_.is_shut_down() || ends_.is_over(End::kReceiving);
@@ -68,7 +68,7 @@ class Watchers {
       memory::notify_all(control_.arena.header().space);
     }
     if (platform::load_relaxed(shared.acked.waiters) != 0) memory::notify_all(shared.acked);
-    if (platform::load_relaxed(shared.items.waiters) != 0) leave_messages_to_others();
+    if (platform::load_relaxed(shared.items.waiters) != 0) announce_rest();
     if (platform::load_relaxed(shared.space.waiters) != 0) memory::notify(shared.space);
   }
   // Wakes those for whom it makes a difference what became of a message.
@@ -97,7 +97,11 @@ class Watchers {
   };
   bool is_usable(End end) const noexcept { return end == End::kReceiving ? ready() : can_put(); }
   void refresh_active_fd(End end) noexcept;
+  void announce_rest() noexcept;
+  void announce_end() noexcept;
   static void send_bytes(const Control& control, End end) noexcept;
+  template <class Wanted>
+  static void send_bytes_to(const Control& control, End end, Wanted wanted) noexcept;
   void send_announced_wakes() noexcept;
   void await_announced_wakes() noexcept;
 

@@ -120,6 +120,25 @@ TEST_CASE("a queue that was shut down takes nothing, gives what is in it, and th
   other.join(30s).value();
 }
 
+TEST_CASE("a queue that was shut down is waited at while another process may give something back") {
+  const Queue queue = new_queue(), taken = new_queue(), go = new_queue();
+  queue.put("job").value();
+  Child taker([&] {
+    TakenItem job = queue.receiver().take().value();
+    taken.put(true).value();
+    go.get(30s).value();
+    return job.nack().ok();
+  });
+  taken.get(30s).value();
+  queue.shutdown().value();
+  CHECK(queue.get(0s).code() == Code::kEmpty);
+  CHECK(wait(std::span(&queue.receiver(), 1), 0s).value().empty());
+  go.put(true).value();
+  CHECK(queue.get(30s).value().as<std::string>() == "job");
+  CHECK(taker.succeeded());
+  CHECK(queue.get(30s).code() == Code::kShutDown);
+}
+
 TEST_CASE("a queue is opened by its handle and by its name, and nothing else is") {
   const std::string name = "api-queue-" + std::to_string(getpid());
   const Queue queue = make_queue({.name = name});

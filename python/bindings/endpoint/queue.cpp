@@ -92,7 +92,7 @@ PyObject* release(PyObject* self, PyObject* receiving) {
 const PyMethodDef queue_methods[] = {
     {"shutdown", as_method<shut_down>(), METH_FASTCALL | METH_KEYWORDS,
      "shutdown($self, immediate=False)\n--\n\n"
-     "Ends the queue in all processes: put() raises ShutDown from now on, and get() as soon as the queue is empty.\n\n"
+     "Ends the queue in all processes: put() raises ShutDown from now on, and get() as soon as nothing is left.\n\n"
      "With immediate=True what is in the queue is dropped, and counts as done for join()."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "The type of what is in it, for type checkers."},
     {"_attach", as_method<attach>(), METH_VARARGS, "Makes this object one of the channel's."},
