@@ -86,7 +86,7 @@ class Queue {
   /// How many were put and not yet dealt with; 0 when this process has no end any more.
   std::uint64_t unfinished_tasks() const noexcept;
   /// Ends the queue in all processes: put() is kShutDown from now on, get() as soon as nothing is left. `immediate`
-  /// drops what is in it, which counts as dealt with for join().
+  /// drops what is in it, and what is given back later; both count as dealt with for join().
   Status shutdown(bool immediate = false) const;
 
   /// Messages in it; exact, as are the two below.

@@ -26,6 +26,7 @@ struct Control {
   Ending ending() const noexcept { return static_cast<Ending>(shared.ending); }
   Shutdown shutdown() const noexcept { return static_cast<Shutdown>(platform::load_acquire(shared.shutdown)); }
   bool is_shut_down() const noexcept { return shutdown() != Shutdown::kNot; }
+  bool is_discarded() const noexcept { return shutdown() == Shutdown::kDiscarded; }
   // For another participant than this process.
   bool is_reserved(End end) const noexcept {
     const Identity by = platform::load_relaxed(shared.reserved[end]);

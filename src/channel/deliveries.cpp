@@ -206,10 +206,11 @@ void Delivery::give_up() noexcept {
 std::uint64_t Delivery::word_after(Settling how) const noexcept {
   switch (how) {
     case Settling::kAck: return kFreeRecord;
-    case Settling::kRequeue: return record_word(RecordState::kReturned, memory::kNobody, 0);
+    case Settling::kRequeue:
+      return of_->parts_.records.unless_discarded(record_word(RecordState::kReturned, memory::kNobody, 0));
     case Settling::kNack: break;
   }
-  return given_back(word_, load_once(of_->parts_.control.shared.max_attempts));
+  return of_->parts_.records.unless_discarded(given_back(word_, load_once(of_->parts_.control.shared.max_attempts)));
 }
 
 bool Delivery::is_of_this_process() const noexcept {
@@ -228,16 +229,16 @@ Status Delivery::settle(Settling how, const WaitContext& wait) {
   Status locked = arena.lock(shared.receivers_lock, wait);
   if (!locked) return locked;
   const bool ours = load_acquire(record_->state) == word_ && record_->slot().ticket == message_.ticket();
-  const bool is_acked_block = how == Settling::kAck && message_.in_block();
   const std::uint64_t word = word_after(how);
+  const bool is_spent_block = state_of_record(word) == RecordState::kFree && message_.in_block();
   if (ours) {
     of_->parts_.records.set(*record_, word);
-    if (is_acked_block) arena.reclaimer().set_delivered(message_.block(), false);
+    if (is_spent_block) arena.reclaimer().set_delivered(message_.block(), false);
   }
   arena.unlock(shared.receivers_lock);
   const std::shared_ptr<Deliveries> of = std::exchange(of_, nullptr);
   if (!ours) return Error{Code::kInvalid, "this delivery is no longer this process's"};
-  if (is_acked_block) arena.reclaimer().collect(message_.block());  // its views hold it themselves
+  if (is_spent_block) arena.reclaimer().collect(message_.block());  // its views hold it themselves
   of->parts_.watchers.announce_settled(state_of_record(word));
   return success();
 }

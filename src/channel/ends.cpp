@@ -41,7 +41,7 @@ bool Ends::is_left(End end) const noexcept {
 // only empties, so that each message is in a record by then, or settled.
 bool Ends::is_over(End end, Identity told) const noexcept {
   if (!is_left(end)) return false;
-  if (end == End::kReceiving || control_.shutdown() == Shutdown::kDiscarded) return true;
+  if (end == End::kReceiving || control_.is_discarded()) return true;
   const bool is_queued =
       control_.is_shut_down() && load_seq_cst(control_.shared.tail) != load_seq_cst(control_.shared.head);
   return !is_queued && !records_.may_give_more(told);

@@ -6,7 +6,9 @@
 //   get    holder bit of the message's block, then `head`
 //   take   record written (its state last), then `head`; a record whose ticket is not below `head` does not count
 //   ack    record state -> free.  nack, or the taker's death: record state -> returned, or rejected after so many takes
-//   task   `tasks_done`: how many of the messages below `tail` were reported as done; the others are unfinished
+//   task   `tasks_done`: how many of the messages below `tail` were reported as done; the others are unfinished, but
+//   for
+//          those that an immediate shutdown discarded (tasks.h)
 //   close  `shutdown`, then for an immediate one `discarded_from` and `shutdown` again: puts and gets look at it under
 //          their locks
 // The window is the tickets [head, tail); returned records come before it. Everything else here is derived: cached
@@ -126,6 +128,8 @@ constexpr std::uint64_t record_word(RecordState state, Identity taker, std::uint
 }
 constexpr std::uint32_t kMostAttempts = 0xffffffff;  // no more are counted
 constexpr std::uint64_t kFreeRecord = record_word(RecordState::kFree, memory::kNobody, 0);
+// Free, and not used again: its message was discarded, and is counted by this (Records::discarded).
+constexpr std::uint64_t kDiscardedRecord = record_word(RecordState::kFree, memory::kNobody, 1);
 constexpr RecordState state_of_record(std::uint64_t word) noexcept {
   return static_cast<RecordState>(word >> 30 & 3);
 }

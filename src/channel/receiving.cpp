@@ -14,7 +14,7 @@ bool Receiving::receive_returned(Incoming& out, Identity me, Receipt& receipt) n
   }
   const std::uint32_t attempts = attempts_with_this(load_relaxed(record->state));
   if (!parts_.head.hold(record->slot(), me, attempts, out, receipt)) return false;
-  parts_.records.set(*record, kFreeRecord);
+  parts_.records.set(*record, parts_.control.is_discarded() ? kDiscardedRecord : kFreeRecord);
   if (out.in_block()) parts_.control.arena.reclaimer().set_delivered(out.block(), false);
   return true;
 }
@@ -75,7 +75,7 @@ Status Receiving::wait_until_ready(const WaitContext& wait) {
 }
 
 Receiving::Access Receiving::access() const noexcept {
-  if (parts_.control.shutdown() == Shutdown::kDiscarded) return Access::kShutDown;
+  if (parts_.control.is_discarded()) return Access::kShutDown;
   return parts_.control.is_reserved(End::kReceiving) ? Access::kReserved : Access::kFree;
 }
 

@@ -22,6 +22,18 @@ bool Records::may_give_more(Identity told) const noexcept {
          }) == Walked::kStopped;
 }
 
+std::uint64_t Records::discarded() const noexcept {
+  const std::uint64_t end = load_relaxed(control_.shared.discarded_from);
+  std::uint64_t count = 0;
+  for_each([&](Record& record) {
+    const std::uint64_t word = load_acquire(record.state);
+    const bool is_discarded = word == kDiscardedRecord || state_of_record(word) == RecordState::kReturned;
+    count += is_discarded && load_once(record.slot().ticket) < end;
+    return true;
+  });
+  return count;
+}
+
 Status Records::add(const WaitContext& wait) {
   std::uint64_t total = 0;
   for_each([&](Record&) { return ++total != 0; });
@@ -45,7 +57,7 @@ Status Records::add(const WaitContext& wait) {
 Record* Records::find_free() const noexcept {
   Record* found = nullptr;
   for_each([&](Record& record) {
-    if (state_of_record(load_acquire(record.state)) == RecordState::kFree) found = &record;
+    if (load_acquire(record.state) == kFreeRecord) found = &record;
     return found == nullptr;
   });
   return found;

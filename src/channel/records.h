@@ -56,6 +56,14 @@ class Records {
   // Whether there are messages for `told` that were given back, or that another process has and may give back: then the
   // stream is not over.
   bool may_give_more(Identity told) const noexcept;
+  // What becomes of one that is given back as `word`: it is discarded if the queue was shut down with all that was in
+  // it. Under the receivers' lock, or else it may be returned all the same, and is discarded by who looks next.
+  std::uint64_t unless_discarded(std::uint64_t word) const noexcept {
+    const bool is_discarded = state_of_record(word) == RecordState::kReturned && control_.is_discarded();
+    return is_discarded ? kDiscardedRecord : word;
+  }
+  // After such a shutdown: how many of the messages before `discarded_from` nobody is given any more.
+  std::uint64_t discarded() const noexcept;
   // More of them, one more than there are, so that the chain stays short. Called without locks; nothing is added when
   // another thread or process has done so meanwhile.
   Status add(const WaitContext& wait);

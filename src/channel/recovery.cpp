@@ -167,11 +167,14 @@ class Repair {
     }
     const Identity taker = taker_of_record(word);
     const bool in_hand = state == RecordState::kTaken || (state == RecordState::kRejected && taker != memory::kNobody);
+    std::uint64_t now = word;
     if (in_hand && (pass_.dead().contains(memory::slot_of(taker)) || !arena_.participants().is_alive(taker))) {
-      const std::uint64_t back = given_back(word, load_once(shared_.max_attempts));
-      store_release(record.state, back);
-      state = state_of_record(back);
+      now = given_back(word, load_once(shared_.max_attempts));
     }
+    now = Records(control_).unless_discarded(now);
+    if (now != word) store_release(record.state, now);
+    state = state_of_record(now);
+    if (state == RecordState::kFree) return;  // its block is kept by nothing
     if (awaits_ack(state)) ++counts.taken;
     if (state == RecordState::kRejected) ++counts.rejected;
     if (state == RecordState::kReturned) {

@@ -28,6 +28,7 @@ std::optional<RecordState> Returns::write_returned(Record& record, const Incomin
 
 // False, with the message as it was, when there is no memory for a record or a lock is not to be had.
 bool Returns::try_give_back(Incoming& message) noexcept try {
+  if (control_.is_discarded()) return discard(message), true;
   constexpr int kMostTries = 64;
   const WaitContext at_once{Deadline::immediate()};
   Arena& arena = control_.arena;
@@ -51,6 +52,13 @@ bool Returns::try_give_back(Incoming& message) noexcept try {
   return false;
 }
 
+// In no record, so that one store tells of it.
+void Returns::discard(Incoming& message) noexcept {
+  add(control_.shared.tasks_done, std::uint64_t{1});
+  message.drop();
+  watchers_.announce_settled(RecordState::kFree);
+}
+
 bool Returns::give_back_unreturned() noexcept {
   while (auto first = unreturned_.take_first()) {
     if (try_give_back(first->message)) continue;
@@ -62,7 +70,10 @@ bool Returns::give_back_unreturned() noexcept {
 
 bool Returns::receive_unreturned(Incoming& out) noexcept {
   while (auto first = unreturned_.take_first()) {
-    if (control_.shutdown() == Shutdown::kDiscarded) continue;
+    if (control_.is_discarded()) {
+      discard(first->message);
+      continue;
+    }
     out = std::move(first->message);
     out.count_attempt();
     watchers_.refresh_fd(End::kReceiving);

@@ -29,7 +29,8 @@ class Returns {
       : control_(control), records_(records), unreturned_(unreturned), watchers_(watchers) {}
 
   // The channel has the message again, as one that was returned. Should there be no memory for that either, the next
-  // call that receives here begins with it; it is in this process then, and goes with it.
+  // call that receives here begins with it; it is in this process then, and goes with it. In a queue that was shut down
+  // with all that was in it, it is dealt with.
   void give_back(std::unique_ptr<Received> received) noexcept;
   // Tries it once more with those; whether none is left.
   bool give_back_unreturned() noexcept;
@@ -38,6 +39,7 @@ class Returns {
 
  private:
   bool try_give_back(Incoming& message) noexcept;
+  void discard(Incoming& message) noexcept;
   std::optional<RecordState> write_returned(Record& record, const Incoming& message) noexcept;
 
   const Control control_;

@@ -7,11 +7,12 @@ namespace shmtree::channel {
 
 using namespace platform;
 
-// How many there are in all.
+// How many there are in all, but for those that were discarded.
 std::uint64_t Tasks::last() const noexcept {
   const ChannelHeader& shared = parts_.control.shared;
-  return parts_.control.shutdown() == Shutdown::kDiscarded ? load_relaxed(shared.discarded_from)
-                                                           : load_seq_cst(shared.tail);
+  if (!parts_.control.is_discarded()) return load_seq_cst(shared.tail);
+  const std::uint64_t received = load_relaxed(shared.discarded_from);
+  return received - std::min(received, parts_.records.discarded());
 }
 
 std::uint64_t Tasks::unfinished() const noexcept {
@@ -35,6 +36,7 @@ Status Tasks::done() {
 Status Tasks::join(const WaitContext& wait) {
   const auto all_done = [this] { return unfinished() == 0; };
   Status waited = parts_.ends.wait_at(parts_.control.shared.acked, End::kReceiving, "tasks", all_done, wait);
+  if (waited && parts_.control.is_discarded()) receiving_.discard_queued(wait).ok();  // of who died before it had
   if (waited || waited.code() != Code::kTimeout) return waited;
   return Error{Code::kTimeout, std::to_string(unfinished()) + " tasks were not done in time"};
 }
@@ -50,7 +52,7 @@ Status Tasks::shut_down(bool discard, const WaitContext& wait) {
   }
   arena.unlock(shared.senders_lock);
   if (discard && (locked = arena.lock(shared.receivers_lock, wait)).ok()) {
-    if (parts_.control.shutdown() != Shutdown::kDiscarded) {
+    if (!parts_.control.is_discarded()) {
       store_relaxed(shared.discarded_from, load_relaxed(shared.head));
       store_release(shared.shutdown, static_cast<std::uint32_t>(Shutdown::kDiscarded));
     }

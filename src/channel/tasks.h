@@ -1,7 +1,14 @@
 // What a queue has besides: tasks that are counted, shutting down, and an end that one process reserves for itself.
 //
-// Nothing here needs repair: the number of unfinished tasks is the difference of two words, and what was shut down
-// stays so.
+// Nothing here needs repair: what was shut down stays so, and the tasks that are unfinished are counted by what is true
+// anyway.
+//
+// Invariant: a message is a task from the store of `tail` on until it is reported as done (`tasks_done`), or discarded:
+// nobody will be given it any more. After an immediate shutdown are discarded
+//   those of the ring   the tickets from `discarded_from` on, all with the store of `shutdown`
+//   returned ones       by their records, as long as those say returned or discarded: with that same store, or with the
+//                       one that gives the message back, by its taker or by a recovery. Such a record is never free
+//   those in no record  that a process could make nothing of: they add to `tasks_done`
 //
 // Thread safety: any thread.
 #pragma once

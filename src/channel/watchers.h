@@ -25,9 +25,7 @@ class Watchers {
       : control_(control), tail_(tail), head_(head), unreturned_(unreturned), ends_(ends) {}
 
   // How many messages this process could receive.
-  std::uint64_t size() const noexcept {
-    return control_.shutdown() == Shutdown::kDiscarded ? 0 : head_.size() + unreturned_.count();
-  }
+  std::uint64_t size() const noexcept { return control_.is_discarded() ? 0 : head_.size() + unreturned_.count(); }
   bool can_receive() const noexcept {
     return (head_.has_messages() && !control_.is_reserved(End::kReceiving)) || unreturned_.count() != 0;
   }
