@@ -77,6 +77,8 @@ Dict dict_of(Map&& map) {
   return dict;
 }
 
+/// kInvalid: `item` has `found` items, or elements, where `wanted` are.
+Error other_size(const Item& item, std::size_t wanted, std::size_t found);
 /// Checks that `item` has as many items, or kInvalid.
 Status check_size(const Item& item, std::size_t wanted);
 
@@ -318,7 +320,7 @@ struct ItemAs<std::array<T, count>> {
     if constexpr (detail::Element<T>) {
       std::array<T, count> items{};
       Status filled = detail::elements_of<T>(item, [&](std::size_t found) -> Result<T*> {
-        if (found != count) return detail::check_size(item, count).error();
+        if (found != count) return detail::other_size(item, count, found);
         return items.data();
       });
       if (!filled) return std::move(filled).error();

@@ -146,7 +146,8 @@ class Item {
   T as() const {
     return try_as<T>().value();
   }
-  /// The same without exceptions: kInvalid, and kOutOfSharedMemory without memory.
+  /// The same without exceptions: kInvalid, and kOutOfSharedMemory without memory. A BadResult that an ItemAs throws is
+  /// the error it returns; what else one throws passes through, here and in as().
   template <class T>
   Result<T> try_as() const;
 
@@ -184,15 +185,15 @@ class Item {
   Error on_the_way(Error error) const;
   Result<ArrayView> array_view() const;
   Result<bool> to_bool() const;
-  Result<std::int64_t> to_int() const;
-  Result<std::uint64_t> to_uint() const;
+  Result<std::int64_t> to_int(std::size_t bytes) const;  // of what is asked for, for the error
+  Result<std::uint64_t> to_uint(std::size_t bytes) const;
   Result<double> to_double() const;
   Result<std::complex<double>> to_complex() const;
   Result<std::string_view> to_text() const;
   Result<std::span<const std::byte>> to_bytes() const;
   /// `array` with elements of type `dtype`, aligned for it, and writable if that is asked for.
   Result<ArrayView> typed_view(DType dtype, std::size_t alignment, bool writable) const;
-  static Error out_of_range(std::string number, std::size_t bytes);
+  static Error out_of_range(std::string number, std::size_t bytes, bool is_signed);
   Error not_in_c_order() const;
   std::string_view key_text(std::size_t position) const noexcept;
 
@@ -296,9 +297,13 @@ inline std::string Item::get_or(std::string_view key, const char* fallback) cons
 template <class T>
 Result<T> Item::try_as() const {
   return or_out_of_memory([this]() -> Result<T> {
-    Result<T> converted = convert<T>();
-    if (!converted.ok()) return on_the_way(std::move(converted).error());
-    return converted;
+    try {
+      Result<T> converted = convert<T>();
+      if (!converted.ok()) return on_the_way(std::move(converted).error());
+      return converted;
+    } catch (const BadResult& refused) {  // by an ItemAs
+      return on_the_way(refused.error());
+    }
   });
 }
 
@@ -310,14 +315,14 @@ Result<T> Item::convert() const {
     using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
     Result<Wide> wide = [this] {
       if constexpr (std::is_signed_v<T>) {
-        return to_int();
+        return to_int(sizeof(T));
       } else {
-        return to_uint();
+        return to_uint(sizeof(T));
       }
     }();
     if (!wide.ok()) return std::move(wide).error();
     if (*wide < Wide{std::numeric_limits<T>::min()} || *wide > Wide{std::numeric_limits<T>::max()}) {
-      return out_of_range(std::to_string(*wide), sizeof(T));
+      return out_of_range(std::to_string(*wide), sizeof(T), std::is_signed_v<T>);
     }
     return static_cast<T>(*wide);
   } else if constexpr (std::is_floating_point_v<T>) {

@@ -16,12 +16,16 @@ std::string counted(std::size_t count, const char* what) {
 
 }  // namespace
 
+Error other_size(const Item& item, std::size_t wanted, std::size_t found) {
+  return Error{.code = Code::kInvalid,
+               .message = "expected " + counted(wanted, "item") + ", found " + value::with_article(item.kind()) +
+                          " of " + std::to_string(found)};
+}
+
 Status check_size(const Item& item, std::size_t wanted) {
   if (!item.is_sequence()) return item.mismatch("sequence");
   if (item.size() == wanted) return success();
-  return Error{.code = Code::kInvalid,
-               .message = "expected " + counted(wanted, "item") + ", found " + value::with_article(item.kind()) +
-                          " of " + std::to_string(item.size())};
+  return other_size(item, wanted, item.size());
 }
 
 Result<ArrayView> one_dimensional(const Item& item, DType dtype) {

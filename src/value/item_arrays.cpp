@@ -56,10 +56,10 @@ Result<ArrayView> Item::typed_view(DType dtype, std::size_t alignment, bool writ
   return view;
 }
 
-Error Item::out_of_range(std::string number, std::size_t bytes) {
-  return Error{
-      .code = Code::kInvalid,
-      .message = "expected int of " + std::to_string(8 * bytes) + " bits, found " + number + ", which does not fit"};
+Error Item::out_of_range(std::string number, std::size_t bytes, bool is_signed) {
+  return Error{.code = Code::kInvalid,
+               .message = std::string(is_signed ? "expected int of " : "expected unsigned int of ") +
+                          std::to_string(8 * bytes) + " bits, found " + number + ", which does not fit"};
 }
 
 Error Item::not_in_c_order() const {

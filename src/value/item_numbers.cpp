@@ -123,26 +123,29 @@ Result<bool> Item::to_bool() const {
   return mismatch("bool");
 }
 
-Result<std::int64_t> Item::to_int() const {
+// What is found where a number has more bits than any type.
+constexpr const char* kTooManyBits = "one of more than 64 bits";
+
+Result<std::int64_t> Item::to_int(std::size_t bytes) const {
   const Node& node = node_of(tree_, node_);
   const Number number = tree_ == nullptr ? Number{} : number_in(*tree_, node);
   if (number.sort == Number::Sort::kInt) return number.i;
   if (number.sort == Number::Sort::kUInt) {
-    if (number.u > INT64_MAX) return out_of_range(std::to_string(number.u), 8);
+    if (number.u > INT64_MAX) return out_of_range(std::to_string(number.u), bytes, true);
     return static_cast<std::int64_t>(number.u);
   }
-  return mismatch(node.kind == Kind::kBigInt ? "int of 64 bits" : "int");
+  return node.kind == Kind::kBigInt ? out_of_range(kTooManyBits, bytes, true) : mismatch("int");
 }
 
-Result<std::uint64_t> Item::to_uint() const {
+Result<std::uint64_t> Item::to_uint(std::size_t bytes) const {
   const Node& node = node_of(tree_, node_);
   const Number number = tree_ == nullptr ? Number{} : number_in(*tree_, node);
   if (number.sort == Number::Sort::kUInt) return number.u;
   if (number.sort == Number::Sort::kInt) {
-    if (number.i < 0) return out_of_range(std::to_string(number.i), 8);
+    if (number.i < 0) return out_of_range(std::to_string(number.i), bytes, false);
     return static_cast<std::uint64_t>(number.i);
   }
-  return mismatch(node.kind == Kind::kBigInt ? "int of 64 bits" : "int");
+  return node.kind == Kind::kBigInt ? out_of_range(kTooManyBits, bytes, false) : mismatch("int");
 }
 
 Result<double> Item::to_double() const {

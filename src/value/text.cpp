@@ -2,9 +2,6 @@
 
 namespace shmtree::value {
 
-namespace {
-
-// Bytes of the code point that begins `text`; 0 when none does (RFC 3629, section 4, but for surrogates).
 std::size_t code_point_bytes(std::string_view text) noexcept {
   const auto byte = [text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto follow = [&](std::size_t count, unsigned char low, unsigned char high) -> std::size_t {
@@ -22,8 +19,6 @@ std::size_t code_point_bytes(std::string_view text) noexcept {
   if (first < 0xf5) return follow(3, first == 0xf0 ? 0x90 : 0x80, first == 0xf4 ? 0x8f : 0xbf);
   return 0;
 }
-
-}  // namespace
 
 std::size_t utf8_prefix(std::string_view text) noexcept {
   std::size_t at = 0;

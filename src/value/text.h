@@ -8,6 +8,10 @@
 
 namespace shmtree::value {
 
+// Bytes of the code point that begins `text`, which is not empty; 0 when none does (RFC 3629, section 4, but for
+// surrogates).
+std::size_t code_point_bytes(std::string_view text) noexcept;
+
 // How many bytes of `text` from its beginning are UTF-8, as Python writes a str: a lone surrogate is three bytes, like
 // any other code point. All of them when it is a text.
 std::size_t utf8_prefix(std::string_view text) noexcept;

@@ -107,7 +107,7 @@ inline std::string_view text_of(const Array& array) noexcept {
 std::string_view word_of(Kind kind) noexcept;
 // The same with its article: "None", "an int".
 std::string with_article(Kind kind);
-// The beginning of a key, in quotes.
+// The beginning of a key, in quotes; escaped what is no printable text.
 std::string quoted(std::string_view key);
 
 // Entries with a key and a value: two nodes each in `children`, unless the keys are names.

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "shmtree/item.h"
+#include "value/text.h"
 #include "value/tree.h"
 
 namespace shmtree {
@@ -76,14 +77,56 @@ std::string_view word_of(Kind kind) noexcept {
 
 std::string with_article(Kind kind) {
   const std::string word(word_of(kind));
-  if (kind == Kind::kNone || kind == Kind::kEllipsis || kind == Kind::kNotImplemented) return word;
+  const bool is_name = kind == Kind::kNone || kind == Kind::kEllipsis || kind == Kind::kNotImplemented;
+  if (is_name || word == "bytes") return word;
   const bool vowel = std::string_view("aeiouAEIO").find(word.front()) != std::string_view::npos && kind != Kind::kUuid;
   return (vowel ? "an " : "a ") + word;
 }
 
+namespace {
+
+bool is_control(unsigned char first, unsigned char second, std::size_t bytes) noexcept {
+  if (bytes == 1) return first < 0x20 || first == 0x7f;
+  return bytes == 2 && first == 0xc2 && second < 0xa0;
+}
+bool is_surrogate(unsigned char first, unsigned char second) noexcept {
+  return first == 0xed && second >= 0xa0;
+}
+
+// As C++ and Python write it: what a terminal would not show as it is goes byte by byte.
+void append_escaped(std::string& text, std::string_view code_point, bool is_text) {
+  const auto first = static_cast<unsigned char>(code_point[0]);
+  const auto second = static_cast<unsigned char>(code_point.size() > 1 ? code_point[1] : 0);
+  if (first == '"' || first == '\\') text += '\\';
+  if (is_text && !is_control(first, second, code_point.size()) && !is_surrogate(first, second)) {
+    text += code_point;
+    return;
+  }
+  constexpr std::string_view kShort = "\n\r\t", kLetters = "nrt";
+  if (const std::size_t place = kShort.find(code_point[0]); place != std::string_view::npos) {
+    text.append("\\").append(1, kLetters[place]);
+    return;
+  }
+  constexpr char kDigits[] = "0123456789abcdef";
+  for (const char each : code_point) {
+    const auto byte = static_cast<unsigned char>(each);
+    text.append("\\x").append(1, kDigits[byte >> 4]).append(1, kDigits[byte & 15]);
+  }
+}
+
+}  // namespace
+
 std::string quoted(std::string_view key) {
   constexpr std::size_t kMost = 100;
-  return '"' + std::string(key.substr(0, kMost)) + (key.size() > kMost ? "...\"" : "\"");
+  std::string text = "\"";
+  std::size_t at = 0;
+  while (at < key.size()) {
+    const std::size_t bytes = code_point_bytes(key.substr(at)), end = at + std::max<std::size_t>(bytes, 1);
+    if (end > kMost) break;
+    append_escaped(text, key.substr(at, end - at), bytes != 0);
+    at = end;
+  }
+  return text.append(at < key.size() ? "...\"" : "\"");
 }
 
 namespace {
@@ -125,10 +168,13 @@ std::string Item::way() const {
   return way;
 }
 
+// An error has a way if it begins with that to here: what follows is the way from here, or what is wrong.
 Error Item::on_the_way(Error error) const {
-  if (error.message.starts_with('[')) return error;
   const std::string here = way();
-  if (!here.empty()) error.message = here + ": " + error.message;
+  if (here.empty()) return error;
+  const std::string_view rest =
+      error.message.starts_with(here) ? std::string_view(error.message).substr(here.size()) : std::string_view();
+  if (!rest.starts_with('[') && !rest.starts_with(": ")) error.message = here + ": " + error.message;
   return error;
 }
 

@@ -64,7 +64,16 @@ TEST_CASE("an array of other dimensions, or as many elements, is not taken for a
         "expected an array of 1 dimension, found one of 2");
   CHECK(refused<std::vector<float>>(sent(array_ref(six.data(), {}))) ==
         "expected an array of 1 dimension, found one of 0");
-  CHECK_FALSE(sent(six).try_as<std::array<float, 5>>().ok());
+  CHECK(refused<std::array<float, 5>>(sent(six)) == "expected 5 items, found an array of 6");
+  CHECK(refused<std::array<std::uint8_t, 3>>(sent(Bytes{"ab"})) == "expected 3 items, found bytes of 2");
+  CHECK(refused<std::array<int, 3>>(sent(List{1, 2})) == "expected 3 items, found a list of 2");
+}
+
+TEST_CASE("a number that does not fit is told what was asked for") {
+  CHECK(refused<std::uint8_t>(sent(-1)) == "expected unsigned int of 8 bits, found -1, which does not fit");
+  CHECK(refused<std::int16_t>(sent(~std::uint64_t{0})) ==
+        "expected int of 16 bits, found 18446744073709551615, which does not fit");
+  CHECK(refused<std::int8_t>(sent(-129)) == "expected int of 8 bits, found -129, which does not fit");
 }
 
 TEST_CASE("elements of an array with strides come out in order") {

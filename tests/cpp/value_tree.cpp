@@ -135,7 +135,7 @@ TEST_CASE("what does not fit is an error that says so") {
   CHECK(item["big"].as<double>() == 300.0);
   auto refused = item["big"].try_as<std::uint8_t>();
   REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().message == "[\"big\"]: expected int of 8 bits, found 300, which does not fit");
+  CHECK(refused.error().message == "[\"big\"]: expected unsigned int of 8 bits, found 300, which does not fit");
 }
 
 TEST_CASE("a value may be as deep as the limit and no deeper") {
