@@ -56,6 +56,8 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   header->slot_bytes = slot_bytes;
   header->max_unsettled = options.max_unsettled;
   header->max_attempts = static_cast<std::uint32_t>(options.max_attempts);
+  header->keep_open = options.keep_open ? 1 : 0;
+  header->drop_oldest = options.drop_oldest ? 1 : 0;
   store_relaxed(header->head_segment, memory::pack(ring->ref()));
   store_relaxed(header->tail_segment, memory::pack(ring->ref()));
   // The channel is known before its ring leaves its writer: a kill in between leaves no ring that nothing leads to.
@@ -112,9 +114,10 @@ Result<Incoming> Channel::get(const WaitContext& wait) {
 
 ChannelStats Channel::stats() noexcept {
   const ChannelHeader& shared = parts_.control.shared;
+  const std::uint64_t dropped = this->dropped(), head = load_acquire(shared.head);
   return {
       .put = load_acquire(shared.tail),
-      .received = load_acquire(shared.head),
+      .received = head - std::min(dropped, head),
       .queued = size(),
       .queued_bytes = parts_.control.queued_bytes(),
       .taken = parts_.records.unsettled(),
@@ -129,6 +132,7 @@ ChannelStats Channel::stats() noexcept {
       .receivers = parts_.ends.member_count(End::kReceiving),
       .senders_on_their_way = parts_.grants.on_their_way(End::kSending).count,
       .receivers_on_their_way = parts_.grants.on_their_way(End::kReceiving).count,
+      .dropped = dropped,
   };
 }
 

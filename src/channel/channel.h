@@ -13,8 +13,8 @@
 //   Returns     what was received and is given back                     returns.h
 //   Membership  what this process has of the ends                       membership.h
 //   Acks        what became of the messages that this process has put   acks.h
-//   Sending     putting                                                 sending.h
 //   Receiving   getting                                                 receiving.h
+//   Sending     putting                                                 sending.h
 //   Deliveries  taking, and what was given up                           deliveries.h
 //   Tasks       what a queue has besides                                tasks.h
 //
@@ -38,11 +38,13 @@ struct ChannelOptions {
   bool allow_pickle = true;
   std::uint64_t max_unsettled = 0;  // messages taken and not settled, in all processes; 0 is no limit
   std::uint64_t max_attempts = 0;   // to have a message taken and acknowledged, then it is rejected; 0 is no limit
+  bool keep_open = false;           // receivers wait for senders to come when none is left
+  bool drop_oldest = false;         // a put that finds no room drops the oldest messages instead of waiting
 };
 
 struct ChannelStats {
   std::uint64_t put, received, queued, queued_bytes, taken, returned, rejected, unfinished, capacity, max_bytes,
-      max_unsettled, max_attempts, senders, receivers, senders_on_their_way, receivers_on_their_way;
+      max_unsettled, max_attempts, senders, receivers, senders_on_their_way, receivers_on_their_way, dropped;
 };
 
 class Channel : public std::enable_shared_from_this<Channel> {
@@ -57,6 +59,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::uint64_t capacity() const noexcept { return parts_.control.shared.capacity; }
   std::uint64_t inline_bytes() const noexcept { return parts_.control.inline_bytes(); }
   bool allows_pickle() const noexcept { return parts_.control.shared.allow_pickle != 0; }
+  // How many messages puts have dropped.
+  std::uint64_t dropped() const noexcept { return platform::load_acquire(parts_.control.shared.dropped); }
   Ending ending() const noexcept { return parts_.control.ending(); }
 
   Ends& ends() noexcept { return parts_.ends; }
@@ -89,8 +93,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   const std::shared_ptr<Arena> arena_;
   Lease lease_;
   Parts parts_;
-  Sending sending_{parts_};
   Receiving receiving_{parts_};
+  Sending sending_{parts_, receiving_};
   Deliveries deliveries_{parts_, receiving_};
   Tasks tasks_{parts_, receiving_};
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "memory/deaths.h"
+
 namespace shmtree::channel {
 
 using namespace platform;
@@ -34,7 +36,8 @@ std::uint64_t Ends::member_count(End end) const noexcept {
 bool Ends::is_left(End end) const noexcept {
   if (end == End::kSending && control_.is_shut_down()) return true;
   if (control_.ending() == Ending::kNever || load_acquire(state(end).begun) == 0 || anyone_at(end)) return false;
-  return control_.ending() != Ending::kWait || load_acquire(state(end).killed.count) == 0;
+  if (end == End::kSending && control_.keeps_open()) return false;
+  return control_.ending() != Ending::kWait || !anyone_killed(end);
 }
 
 // Of a queue that was shut down the ring is looked at first, since what is in it may also be reserved for another: it
@@ -47,13 +50,19 @@ bool Ends::is_over(End end, Identity told) const noexcept {
   return !is_queued && !records_.may_give_more(told);
 }
 
+Status Ends::tell_deaths(End end) const {
+  memory::look_for_dead(control_.arena, wait_policy::kLookedLatelyNs);
+  return has_deaths_to_tell(end) ? Status(end_error(end)) : success();
+}
+
 Error Ends::end_error(End end) const {
   if (end == End::kSending && control_.is_shut_down()) return shut_down_error();
   KilledList& killed = state(end).killed;
   std::uint32_t count = load_acquire(killed.count);
   while (count != 0) {
-    Error error{Code::kPeerDied, end == End::kSending ? "no senders are left, and these died without closing:"
-                                                      : "no receivers are left, and these died without closing:"};
+    const std::string who = end == End::kSending ? "senders" : "receivers";
+    Error error{Code::kPeerDied, anyone_at(end) ? "these " + who + " died without closing:"
+                                                : "no " + who + " are left, and these died without closing:"};
     for (std::uint32_t i = 0; i < std::min(count, kMostKilled); ++i) error.pids.push_back(load_relaxed(killed.pids[i]));
     if (!compare_swap(killed.count, count, 0u)) continue;
     for (const int pid : error.pids) error.message.append(" ").append(std::to_string(pid));

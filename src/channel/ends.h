@@ -38,6 +38,15 @@ class Ends {
   // Whether those at the other end, or `told` of them, are to be told so.
   bool is_over(End end) const noexcept { return is_over(end, control_.arena.current_identity()); }
   bool is_over(End end, Identity told) const noexcept;
+  bool anyone_killed(End end) const noexcept { return platform::load_acquire(state(end).killed.count) != 0; }
+  // Whether somebody of that end was killed whom the others are to be told of though the stream goes on.
+  bool has_deaths_to_tell(End end) const noexcept { return control_.ending() == Ending::kEach && anyone_killed(end); }
+  // kClosed, kPeerDied: what those at the other end are to be told now.
+  Status check_attended(End end) const {
+    return is_over(end) || has_deaths_to_tell(end) ? Status(end_error(end)) : success();
+  }
+  // For a call that may find no reason to wait, and so to look: kPeerDied with those.
+  Status check_deaths(End end) const { return control_.ending() == Ending::kEach ? tell_deaths(end) : success(); }
   // What they are told: of a shutdown; that peers were killed, to whoever takes the list back; that it is over.
   Error end_error(End end) const;
   // Before the join of whoever was given an end: kClosed when it comes too late, so that the stream is over; kInvalid
@@ -59,6 +68,7 @@ class Ends {
         if (!repaired) return repaired;
         if (ready()) return success();
       }
+      if (has_deaths_to_tell(peers)) return end_error(peers);
       if (is_over(peers)) {
         if (ready()) return success();  // by the doing of the last of them, before it left
         return end_error(peers);
@@ -76,6 +86,7 @@ class Ends {
   }
 
  private:
+  Status tell_deaths(End end) const;
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 
   const Control control_;

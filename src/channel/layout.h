@@ -45,7 +45,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 3;
+constexpr std::uint32_t kChannelVersion = 4;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct RingSlot {
@@ -174,6 +174,7 @@ enum class Ending : std::uint32_t {
   kRaise = 0,  // a killed peer is reported
   kWait = 1,   // it is waited for; a stream that everyone closed has ended all the same
   kNever = 2,  // a queue: there is no end
+  kEach = 3,   // each killed peer is reported when it is found, also while others are left
 };
 
 // A queue that was shut down, for everyone and for good.
@@ -258,8 +259,11 @@ struct ChannelHeader {
   Event acked;        // something was acknowledged
 
   alignas(64) std::atomic<std::uint64_t> tasks_done;
-  std::uint64_t max_unsettled;  // messages taken, 0: no limit
-  std::uint32_t max_attempts;   // to have a message taken and acknowledged, 0: no limit
+  std::uint64_t max_unsettled;         // messages taken, 0: no limit
+  std::uint32_t max_attempts;          // to have a message taken and acknowledged, 0: no limit
+  std::uint32_t keep_open;             // 1: the stream does not end where no senders are left
+  std::uint32_t drop_oldest;           // 1: a put that finds no room receives the oldest messages, for nobody
+  std::atomic<std::uint64_t> dropped;  // how many those were, under receivers_lock
 
   alignas(64) PerEnd<std::atomic<std::uint32_t>> watched;  // some bit of its `watchers` is set
   std::atomic<std::uint32_t> wakes_on_their_way;  // senders that have stored `tail` and not yet sent their bytes

@@ -27,6 +27,7 @@ class Membership {
   void leave_at_exit() noexcept;
   // Whether it has any object of either end.
   bool is_used_here() noexcept;
+  bool is_member(End end, Identity me) const noexcept { return state(end).members.contains(memory::slot_of(me)); }
   void mark_used(End end, Identity me) noexcept {
     if (used_as_[end].load(std::memory_order_relaxed) != me) [[unlikely]]
       note_use(end, me);

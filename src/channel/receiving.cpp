@@ -95,6 +95,22 @@ Status Receiving::discard_queued(const WaitContext& wait) {
   return success();
 }
 
+Result<bool> Receiving::drop_oldest(const WaitContext& wait) {
+  auto me = parts_.control.arena.identity();
+  if (!me) return std::move(me).error();
+  ChannelHeader& shared = parts_.control.shared;
+  Status locked = parts_.control.arena.lock(shared.receivers_lock, wait);
+  if (!locked) return std::move(locked).error();
+  Incoming dropped;
+  Receipt receipt;
+  const bool received = access() == Access::kFree && receive_next(dropped, *me, receipt);
+  if (received) store_relaxed(shared.dropped, load_relaxed(shared.dropped) + 1);
+  parts_.control.arena.unlock(shared.receivers_lock);
+  receipt.release_spent(parts_.control.arena);
+  if (received) parts_.watchers.announce_received();
+  return received;
+}
+
 Error Receiving::discarded(const WaitContext& wait) {
   Status dropped = discard_queued(wait);
   return dropped ? shut_down_error() : std::move(dropped).error();

@@ -26,6 +26,9 @@ class Receiving {
     for (;;) {
       auto me = parts_.control.arena.identity();  // each time: the wait may run code that forks, and go on in the child
       if (!me) return std::move(me).error();
+      Status peers = parts_.ends.check_deaths(End::kSending);
+      if (!peers) [[unlikely]]
+        return peers;
       auto got = look(*me);
       if (!got) {
         parts_.watchers.leave_messages_to_others();  // another process may have what this one lacks
@@ -37,6 +40,8 @@ class Receiving {
       if (!waited) return waited;
     }
   }
+  // Receives the oldest message for nobody, and counts it as dropped; false when there is none to be received now.
+  Result<bool> drop_oldest(const WaitContext& wait);
   // Under the receivers' lock: whether this process may receive what is there.
   enum class Access { kFree, kReserved, kShutDown };
   Access access() const noexcept;

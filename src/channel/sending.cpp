@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "memory/deaths.h"
+
 namespace shmtree::channel {
 
 using namespace platform;
@@ -50,6 +52,15 @@ Status Sending::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
   return room ? std::move(room) : in_time(std::move(room).error(), Code::kFull);
 }
 
+Status Sending::check_receivers() {
+  auto me = parts_.control.arena.identity();
+  if (!me) return std::move(me).error();
+  parts_.membership.mark_used(End::kSending, *me);
+  const Ends& ends = parts_.ends;
+  const bool told = ends.anyone_killed(End::kReceiving) || !parts_.membership.is_member(End::kReceiving, *me);
+  return told ? ends.check_attended(End::kReceiving) : success();
+}
+
 Error Sending::still_full() const {
   const ChannelHeader& shared = parts_.control.shared;
   const std::uint64_t queued = parts_.watchers.size(), most = shared.capacity, most_bytes = shared.max_bytes;
@@ -75,6 +86,14 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t unallocated, 
     room = parts_.tail.room_for(bytes, unallocated, may_grow ? Look::kAtCounts : Look::kAtSlots);
     return room == Room::kYes || room == Room::kRelieved || room == Room::kDamaged || room == Room::kShutDown;
   };
+  while (parts_.control.drops_oldest() && !has_room_now()) {
+    memory::look_for_dead(parts_.control.arena, wait_policy::kLookedLatelyNs);
+    Status attended = parts_.ends.check_attended(End::kReceiving);
+    if (!attended) return attended;
+    auto dropped = receiving_.drop_oldest(wait);
+    if (!dropped) return std::move(dropped).error();
+    if (!*dropped) break;
+  }
   const auto places = [&]() -> std::uint64_t {
     if (!has_room_now()) return 0;
     const std::uint64_t most = shared.capacity;
@@ -100,7 +119,8 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t unallocated, 
       if (!repaired) return repaired;
       if (has_room_now()) return success();
     }
-    if (parts_.ends.is_over(End::kReceiving)) return parts_.ends.end_error(End::kReceiving);
+    Status attended = parts_.ends.check_attended(End::kReceiving);
+    if (!attended) return attended;
     if (!looked && !wait.deadline.is_immediate()) continue;
     switch (waiting.sleep()) {
       case EventWait::Wake::kLookAgain:
@@ -159,6 +179,9 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, const WaitC
 // Puts the first few of `messages`, once there is room. Room that was seen and is not to be had is taken for another's
 // until the deadline, and not once more: words that contradict each other must not keep the call for ever.
 Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const WaitContext& wait) {
+  Status peers = parts_.ends.check_deaths(End::kReceiving);
+  if (!peers) [[unlikely]]
+    return std::move(peers).error();
   for (bool late = false;; late = wait.deadline.passed()) {
     auto put = put_some(messages, wait);
     if (!put) {

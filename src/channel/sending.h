@@ -2,21 +2,25 @@
 //
 // Invariants:
 //   - A put that was woken for room and fails, or goes without it, wakes the next who waits.
+//   - A put into a channel that drops its oldest messages waits only for what others keep: it receives messages until
+//     there is room, or there are none.
 //   - The arena's lock is never taken under the senders' one: a segment that is to follow is made before.
 //
 // Thread safety: any thread.
 #pragma once
 
-#include "channel/parts.h"
-#include "channel/spinner.h"
+#include "channel/receiving.h"
 
 namespace shmtree::channel {
 
 class Sending {
  public:
-  explicit Sending(Parts& parts) noexcept : parts_(parts) {}
+  Sending(Parts& parts, Receiving& receiving) noexcept : parts_(parts), receiving_(receiving) {}
 
-  bool has_room() noexcept { return parts_.tail.has_room(); }
+  bool has_room() noexcept { return parts_.tail.has_room() || parts_.control.drops_oldest(); }
+  // kClosed, kPeerDied: nobody is left to receive, room or not; where none was killed, this process does not have that
+  // end, used or not. It is a use of this end.
+  Status check_receivers();
   // Waits until a message of `bytes` could be put now; it may be gone again by the time of put(). Same errors as put().
   Status wait_for_room(std::uint64_t bytes, const WaitContext& wait);
   // The ticket. kFull: no room in time; kMessageTooLarge: over max_bytes; kClosed, kPeerDied: full and nobody is left
@@ -39,6 +43,7 @@ class Sending {
   Error still_full() const;
 
   Parts& parts_;
+  Receiving& receiving_;
   Spinner spinner_;
 };
 

@@ -30,10 +30,13 @@ class Watchers {
     return (head_.has_messages() && !control_.is_reserved(End::kReceiving)) || unreturned_.count() != 0;
   }
   // Whether get() would return, or report the end of the stream, at once.
-  bool ready() const noexcept { return can_receive() || ends_.is_over(End::kSending); }
+  bool ready() const noexcept {
+    return can_receive() || ends_.is_over(End::kSending) || ends_.has_deaths_to_tell(End::kSending);
+  }
   // Whether put() would put a small message, or fail for good, at once.
   bool can_put() const noexcept {
-    return tail_.has_room() || control_.is_shut_down() || ends_.is_over(End::kReceiving);
+    return tail_.has_room() || control_.drops_oldest() || control_.is_shut_down() || ends_.is_over(End::kReceiving) ||
+           ends_.has_deaths_to_tell(End::kReceiving);
   }
 
   // Wakes whoever waits at either end, in every process, to look again.

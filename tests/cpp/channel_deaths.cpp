@@ -1,0 +1,110 @@
+// Channels that tell of each death, and streams that are kept open.
+#include <unistd.h>
+
+#include <vector>
+
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+std::shared_ptr<Channel> receiving_channel(const ChannelOptions& options) {
+  auto channel = Channel::create(new_arena(), options).value();
+  channel->join(End::kReceiving).value();
+  return channel;
+}
+
+// A process that sends a message and stays; the message has been received when this returns.
+struct Peer {
+  explicit Peer(Channel& channel)
+      : child([&] {
+          channel.join(End::kSending).value();
+          put(channel, 1).value();
+          pause();
+          return true;
+        }) {
+    get(channel).value();
+  }
+  Child child;
+};
+
+ChannelOptions keeping_open() {
+  ChannelOptions options;
+  options.keep_open = true;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("Each death of a sender is told once, while others go on") {
+  auto channel = receiving_channel(with_capacity(8, Ending::kEach));
+  Peer first(*channel), second(*channel);
+  const int pid = first.child.pid();
+  first.child.kill_and_wait();
+  auto told = get(*channel);
+  REQUIRE(code_of(told) == Code::kPeerDied);
+  REQUIRE(told.error().pids == std::vector<int>{pid});
+  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+  second.child.kill_and_wait();
+  REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("A death is told though there are messages all the time") {
+  auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));
+  Peer sender(*channel);
+  sender.child.kill_and_wait();
+  bool told = false;
+  while (!told) {
+    put(*channel, 1).value();
+    told = code_of(get(*channel)) == Code::kPeerDied;
+  }
+  REQUIRE(get(*channel).value() == 1);
+}
+
+TEST_CASE("A sender is told of each receiver's death, while others go on") {
+  auto channel = new_channel(new_arena(), with_capacity(2, Ending::kEach));
+  Gate up;
+  Child receiver([&] {
+    get(*channel).value();
+    up.open();
+    pause();
+    return true;
+  });
+  put(*channel, 1).value();
+  up.wait();
+  receiver.kill_and_wait();
+  while (code_of(put(*channel, 2)) != Code::kPeerDied) get(*channel).value();
+  put(*channel, 3).value();
+}
+
+TEST_CASE("A stream that is kept open waits for senders when the last has gone") {
+  auto channel = receiving_channel(keeping_open());
+  channel->join(End::kSending).value();
+  put(*channel, 1).value();
+  channel->leave(End::kSending);
+  REQUIRE(get(*channel).value() == 1);
+  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+  REQUIRE_FALSE(channel->ready());
+  channel->join(End::kSending).value();
+  put(*channel, 2).value();
+  REQUIRE(get(*channel).value() == 2);
+}
+
+TEST_CASE("A stream that is kept open goes on after a killed sender") {
+  auto channel = receiving_channel(keeping_open());
+  Peer sender(*channel);
+  sender.child.kill_and_wait();
+  REQUIRE(code_of(get(*channel, patience(400))) == Code::kEmpty);
+}
+
+TEST_CASE("Senders of a stream that is kept open are told that nobody receives") {
+  auto channel = new_channel(new_arena(), keeping_open());
+  REQUIRE(channel->sending().check_receivers().ok());
+  put(*channel, 1).value();
+  channel->leave(End::kReceiving);
+  REQUIRE(code_of(channel->sending().check_receivers()) == Code::kClosed);
+}
