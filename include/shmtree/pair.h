@@ -292,7 +292,8 @@ class Receiver {
   /// Whether there are none.
   bool empty() const { return size() == 0; }
   /// Readable while a call of get() would return at once; owned by the channel, and closed with the process's last
-  /// receiver of it.
+  /// receiver of it. The death of the last process that sends makes it readable too, if that had the end when this was
+  /// called, or when something was last received.
   Result<int> fileno() const;
 
   /// As of a Sender.

@@ -123,7 +123,7 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
                 left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
                 if left <= 0 or line[0] is not place:
                     raise
-            await _readable(receiver, receiver.fileno, left)
+            await _readable(receiver, receiver._fileno_to_get, left)
     finally:
         line.remove(place)
         if not line:

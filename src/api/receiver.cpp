@@ -165,7 +165,7 @@ std::uint64_t Receiver::size() const {
   return channel == nullptr ? 0 : channel->size();
 }
 Result<int> Receiver::fileno() const {
-  return api::with_open(*state_, "receiver", [this] { return state_->channel().watchers().wake_fd(End::kReceiving); });
+  return api::with_open(*state_, "receiver", [this] { return state_->channel().watchers().poll_fd(End::kReceiving); });
 }
 Result<ChannelStats> Receiver::stats() const {
   return api::with_open(*state_, "receiver", [this]() -> Result<ChannelStats> { return state_->stats(); });

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "memory/deaths.h"
+#include "platform/machine.h"
 
 namespace shmtree::channel {
 
@@ -17,13 +18,33 @@ std::string seconds(std::uint64_t count) {
 
 }  // namespace
 
-bool Ends::anyone_has(End end) const noexcept {
+// Of 64 participants, a bit each.
+std::uint64_t Ends::taking_part(End end, std::uint32_t word) const noexcept {
   const EndState &mine = state(end), &others = state(other(end));
+  const std::uint64_t uses_only_the_other =
+      load_acquire(others.users.words[word]) & ~load_acquire(mine.users.words[word]);
+  return load_seq_cst(mine.members.words[word]) & ~uses_only_the_other;
+}
+
+bool Ends::anyone_has(End end) const noexcept {
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    const std::uint64_t uses_only_the_other = load_acquire(others.users.words[i]) & ~load_acquire(mine.users.words[i]);
-    if ((load_seq_cst(mine.members.words[i]) & ~uses_only_the_other) != 0) return true;
+    if (taking_part(end, i) != 0) return true;
   }
   return false;
+}
+
+std::vector<int> Ends::pids_told_of(End end) const {
+  std::vector<int> pids;
+  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
+    for (std::uint64_t bits = taking_part(end, i); bits != 0; bits &= bits - 1) {
+      const std::uint32_t slot = i * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
+      pids.push_back(load_relaxed(control_.arena.participants().slot(slot).pid));
+    }
+  }
+  const bool may_be_over = control_.ending() == Ending::kRaise && !(end == End::kSending && control_.keeps_open());
+  const bool told = control_.ending() == Ending::kEach || (may_be_over && pids.size() == 1);
+  std::erase_if(pids, [told](int pid) { return !told || pid == process_id(); });
+  return pids;
 }
 
 std::uint64_t Ends::member_count(End end) const noexcept {

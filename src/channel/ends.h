@@ -12,6 +12,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "channel/grants.h"
 #include "channel/records.h"
@@ -31,6 +32,9 @@ class Ends {
   // Whether nobody takes part in that end but those whom it is on its way to.
   bool is_only_on_its_way(End end) const noexcept { return !anyone_has(end) && grants_.is_on_its_way(end); }
   OnTheirWay on_their_way(End end) const noexcept { return grants_.on_their_way(end); }
+  // The processes of whose death the other end would be told at once: the only one that takes part, or each of them
+  // where each is told. May throw std::bad_alloc.
+  std::vector<int> pids_told_of(End end) const;
   // How many processes have it.
   std::uint64_t member_count(End end) const noexcept;
   // Whether nobody takes part in it any more: no message is sent, or none received.
@@ -86,6 +90,7 @@ class Ends {
   }
 
  private:
+  std::uint64_t taking_part(End end, std::uint32_t word) const noexcept;
   Status tell_deaths(End end) const;
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 

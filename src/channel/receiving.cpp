@@ -59,6 +59,16 @@ Status Receiving::get(Incoming& out, const WaitContext& wait) {
   return receive_by([&](Identity me) { return get_now(out, me, wait); }, wait);
 }
 
+Status Receiving::poll(const WaitContext& wait) {
+  auto me = parts_.control.arena.identity();
+  if (!me) return std::move(me).error();
+  parts_.membership.mark_used(End::kReceiving, *me);
+  const auto is_ready = [this] { return parts_.watchers.ready(); };
+  Status waited = parts_.ends.wait_at(parts_.control.shared.items, End::kSending, "a message", is_ready, wait);
+  parts_.watchers.leave_messages_to_others();
+  return waited ? success() : in_time(std::move(waited).error(), Code::kEmpty);
+}
+
 Status Receiving::wait_until_ready(const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
   const auto is_ready = [this] { return parts_.watchers.can_receive(); };

@@ -19,6 +19,8 @@ class Receiving {
   // Into `out`, which holds nothing: an inline frame is not moved once more. kEmpty: nothing in time; kClosed,
   // kPeerDied or kShutDown: the stream has ended.
   Status get(Incoming& out, const WaitContext& wait);
+  // Until get() would return, or report the end, at once; kEmpty: not in time. Receives nothing.
+  Status poll(const WaitContext& wait);
   // Looks for a message by look(me), which says whether it received one, until it did; waits in between. Errors as
   // get().
   template <class Look>

@@ -214,8 +214,11 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
   notify_all(shared->freed_bytes);
   notify_all(shared->acked);
   Watchers::wake_sockets(control, End::kSending);
-  const bool may_be_over = control.ending() != Ending::kNever || control.is_shut_down();
-  if (may_be_over || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
+  const Records records(control);
+  const Grants grants(arena, *shared);
+  const Ends ends(control, records, grants);
+  const bool told = ends.is_left(End::kSending) || ends.has_deaths_to_tell(End::kSending);
+  if (told || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
     Watchers::wake_sockets(control, End::kReceiving);
   }
 }

@@ -4,6 +4,8 @@
 #include <mutex>
 #include <thread>
 
+#include "memory/deaths.h"
+#include "platform/machine.h"
 #include "platform/wake_socket.h"
 
 namespace shmtree::channel {
@@ -92,6 +94,7 @@ Result<int> Watchers::wake_fd(End end) {
   {
     const std::lock_guard guard(mutex_);
     if (mine.owner.load(std::memory_order_relaxed) != *me) {  // a forked child must not take its parent's bytes
+      mine.watch = {};
       mine.fd.reset();
       auto opened = open_wake_socket(address_of(control_, end, *me));
       if (!opened) return std::move(opened).error();
@@ -114,11 +117,43 @@ Result<int> Watchers::wake_fd(End end) {
   return fd;
 }
 
+Result<int> Watchers::poll_fd(End end) {
+  // Who has ended already makes nothing readable. Before the descriptor is brought up to date: what is found sends
+  // bytes.
+  memory::look_for_dead(control_.arena, wait_policy::kLookedJustNowNs);
+  auto fd = wake_fd(end);
+  if (!fd || control_.ending() == Ending::kNever) return fd;
+  Descriptor& mine = descriptors_[end];
+  const std::lock_guard guard(mutex_);
+  if (!mine.watch.valid()) {
+    auto made = ProcessWatch::around(*fd);
+    if (!made) return std::move(made).error();
+    mine.watch = std::move(*made);
+    mine.peers.clear();
+  }
+  watch_peers(end);
+  return mine.watch.fd();
+}
+
+// Under mutex_.
+void Watchers::watch_peers(End end) noexcept {
+  Descriptor& mine = descriptors_[end];
+  if (!mine.watch.valid()) return;
+  try {
+    std::vector<int> peers = ends_.pids_told_of(other(end));
+    if (peers == mine.peers) return;
+    mine.watch.watch(peers);
+    mine.peers = std::move(peers);
+  } catch (const std::bad_alloc&) {  // seen by the next look
+  }
+}
+
 void Watchers::close_fd(End end) noexcept {
   Descriptor& mine = descriptors_[end];
   const std::lock_guard guard(mutex_);
   if (!mine.fd.valid()) return;
   mine.active.store(false, std::memory_order_release);
+  mine.watch = {};
   const Identity owner = mine.owner.exchange(memory::kNobody, std::memory_order_acq_rel);
   mine.fd.reset();
   if (owner == memory::kNobody || owner != control_.arena.current_identity()) return;  // a child has its parent's
@@ -151,6 +186,7 @@ void Watchers::refresh_active_fd(End end) noexcept {
   if (!is_usable(end) && end == End::kReceiving) await_announced_wakes();
   const std::lock_guard guard(mutex_);  // of two threads, none sends a byte for what the other has received
   if (!mine.fd.valid()) return;         // closed meanwhile
+  watch_peers(end);
   if (!is_usable(end)) {
     drain_wakes(mine.fd.get());
     fence_seq_cst();  // what happens after the bytes were taken sends its own

@@ -7,14 +7,18 @@
 // Invariants:
 //   - Whoever was woken, and does not use what it was woken for, wakes another.
 //   - The process's descriptor of an end is readable exactly while the end can be used, or has an end to be told of.
+//     The one for poll loops is so too from a death on of which this end will be told, until this process has looked
+//     who died.
 //   - What was put, received or settled is announced after unlocking. Nothing is paid when nobody asked.
 //
 // Thread safety: any thread.
 #pragma once
 
+#include <vector>
+
 #include "channel/ends.h"
 #include "channel/ring.h"
-#include "platform/file.h"
+#include "platform/process_watch.h"
 
 namespace shmtree::channel {
 
@@ -78,6 +82,10 @@ class Watchers {
   // A descriptor that is readable while ready() or, for the sending end, can_put(); also at once. Owned by the channel;
   // one per process and end. It is closed when the process leaves that end.
   Result<int> wake_fd(End end);
+  // The same for loops that nobody wakes to look for the dead: readable also when the last process at the other end has
+  // ended, of those that were there when this was called, or when this process used the channel last. Of several the
+  // last is known once the deaths of the others were found. Processes of other PID namespaces are not seen.
+  Result<int> poll_fd(End end);
   // Senders that still have its bit in hand find no socket.
   void close_fd(End end) noexcept;
   void refresh_fd(End end) noexcept {
@@ -93,6 +101,8 @@ class Watchers {
  private:
   struct Descriptor {
     platform::UniqueFd fd;
+    platform::ProcessWatch watch;  // of those at the other end, around `fd`; none until poll_fd()
+    std::vector<int> peers;        // whom it watches
     std::atomic<Identity> owner{memory::kNobody};
     std::atomic<bool> active{false};
   };
@@ -100,6 +110,7 @@ class Watchers {
   void refresh_active_fd(End end) noexcept;
   void announce_rest() noexcept;
   void announce_end() noexcept;
+  void watch_peers(End end) noexcept;
   static void send_bytes(const Control& control, End end) noexcept;
   template <class Wanted>
   static void send_bytes_to(const Control& control, End end, Wanted wanted) noexcept;

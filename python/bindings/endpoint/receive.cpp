@@ -222,7 +222,28 @@ PyObject* is_ready(PyObject* object, PyObject*) {
 }
 
 PyObject* fileno(PyObject* self, PyObject*) {
+  return with_open(self, End::kReceiving, [](Channel& channel) {
+    auto fd = channel.watchers().poll_fd(End::kReceiving);
+    return fd ? PyLong_FromLong(*fd) : raise(fd.error());
+  });
+}
+
+PyObject* fileno_to_get(PyObject* self, PyObject*) {
   return wake_descriptor(self, End::kReceiving);
+}
+
+PyObject* wait_until_ready(PyObject* self, PyObject* timeout) {
+  Deadline deadline;
+  if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
+  return with_open(self, End::kReceiving, [&](Channel& channel) -> PyObject* {
+    Endpoint* const end = as_endpoint(self);
+    if (end->deferred) Py_RETURN_TRUE;
+    EndHooks hooks(end, End::kReceiving);
+    const Status ready = channel.poll({deadline, &hooks});
+    if (ready.ok()) Py_RETURN_TRUE;
+    if (ready.code() == Code::kEmpty) Py_RETURN_FALSE;
+    return raise_waited(end, hooks, ready.error());
+  });
 }
 
 PyObject* make_receiver(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -262,11 +283,16 @@ const PyMethodDef shared_methods[] = {
     {"_ready", as_method<is_ready>(), METH_NOARGS, "Whether get() would return or raise at once."},
     {"fileno", as_method<fileno>(), METH_NOARGS,
      "fileno($self)\n--\n\n"
-     "A descriptor that is readable while there is something to receive, for poll loops. It belongs to this object,\n"
-     "and close() closes it. Deaths of peers are seen only by looking: poll in slices, as shmtree.wait() does."},
+     "A descriptor that is readable while there is something to receive, or the end, for poll loops. It belongs to\n"
+     "this object, and close() closes it. The death of the last process that sends makes it readable too, if that had\n"
+     "the end when this was called, or when something was last received."},
+    {"_fileno_to_get", as_method<fileno_to_get>(), METH_NOARGS,
+     "A descriptor that is readable while there is something to receive, for who looks for deaths himself."},
 };
 
 const PyMethodDef receiver_methods[] = {
+    {"_wait_until_ready", as_method<wait_until_ready>(), METH_O,
+     "Waits until get() would return or raise at once, for so many seconds; whether it would."},
     {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS,
      "take($self, block=True, timeout=None, *, copy=None)\n--\n\n"
      "A Delivery of the next object, which counts as received only when it is acknowledged.\n\n"

@@ -1,0 +1,169 @@
+// Descriptors for poll loops, which nobody wakes to look who died.
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+bool readable(int fd, int most_ms = 0) {
+  pollfd entry{fd, POLLIN, 0};
+  return poll(&entry, 1, most_ms) == 1;
+}
+
+// A channel of which this process has the receiving end only, and others the sending one.
+std::shared_ptr<Channel> receiving_channel(const ChannelOptions& options = with_capacity(8)) {
+  auto channel = Channel::create(new_arena(), options).value();
+  channel->join(End::kReceiving).value();
+  return channel;
+}
+
+// A process that sends a message and stays; the message has been received when this returns.
+struct Peer {
+  explicit Peer(Channel& channel)
+      : child([&] {
+          channel.join(End::kSending).value();
+          put(channel, 1).value();
+          pause();
+          return true;
+        }) {
+    get(channel).value();
+  }
+  Child child;
+};
+
+}  // namespace
+
+TEST_CASE("A poll loop is woken by the death of the last sender") {
+  auto channel = receiving_channel();
+  Peer sender(*channel);
+  const int fd = channel->watchers().poll_fd(End::kReceiving).value();
+  REQUIRE_FALSE(readable(fd));
+  sender.child.kill_and_wait();
+  REQUIRE(readable(fd, 20'000));
+  REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
+}
+
+TEST_CASE("A poll loop is not woken by the death of one of two senders, and by that of the last") {
+  auto channel = receiving_channel();
+  Peer first(*channel), second(*channel);
+  const int fd = channel->watchers().poll_fd(End::kReceiving).value();
+  first.child.kill_and_wait();
+  REQUIRE_FALSE(readable(fd));  // it would be told of nothing
+  REQUIRE(code_of(get(*channel, patience(400))) == Code::kEmpty);
+  REQUIRE_FALSE(readable(fd));
+  second.child.kill_and_wait();
+  REQUIRE(readable(fd, 20'000));
+}
+
+TEST_CASE("A poll loop is not woken by deaths that are not told") {
+  ChannelOptions kept_open = with_capacity(8);
+  kept_open.keep_open = true;
+  for (const ChannelOptions& options : {kept_open, with_capacity(8, Ending::kWait)}) {
+    auto channel = receiving_channel(options);
+    Peer sender(*channel);
+    const int fd = channel->watchers().poll_fd(End::kReceiving).value();
+    sender.child.kill_and_wait();
+    REQUIRE(code_of(get(*channel, patience(400))) == Code::kEmpty);
+    REQUIRE_FALSE(readable(fd));
+  }
+}
+
+TEST_CASE("A sender that died before the descriptor was asked for makes it readable") {
+  auto channel = receiving_channel();
+  Peer sender(*channel);
+  sender.child.kill_and_wait();
+  usleep(10'000);  // nobody has looked for so long
+  REQUIRE(readable(channel->watchers().poll_fd(End::kReceiving).value()));
+}
+
+TEST_CASE("A poll loop is not woken by the death of who has nothing to do with its channel") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena), other = new_channel(arena);
+  const int fd = channel->watchers().poll_fd(End::kReceiving).value();
+  Gate up;
+  Child stranger([&] {
+    channel->leave(End::kSending);
+    channel->leave(End::kReceiving);
+    up.open();
+    pause();
+    return true;
+  });
+  up.wait();
+  stranger.kill_and_wait();
+  arena->reconcile(patience()).value();
+  REQUIRE_FALSE(readable(fd));
+}
+
+TEST_CASE("A poll loop watches who came since, once it has received something") {
+  auto channel = receiving_channel();
+  const int fd = channel->watchers().poll_fd(End::kReceiving).value();
+  Peer sender(*channel);
+  REQUIRE_FALSE(readable(fd));
+  sender.child.kill_and_wait();
+  REQUIRE(readable(fd, 20'000));
+  REQUIRE(channel->watchers().poll_fd(End::kReceiving).value() == fd);
+}
+
+TEST_CASE("A poll loop's descriptor is readable for messages, and a forked child has its own") {
+  auto channel = new_channel(new_arena());
+  const int fd = channel->watchers().poll_fd(End::kReceiving).value();
+  REQUIRE_FALSE(readable(fd));
+  Gate up;
+  Child child([&] {
+    const int mine = channel->watchers().poll_fd(End::kReceiving).value();
+    up.open();
+    return readable(mine, 20'000) && get(*channel).value() == 1;
+  });
+  up.wait();
+  put(*channel, 1).value();
+  REQUIRE(readable(fd));
+  REQUIRE(child.succeeded());
+}
+
+TEST_CASE("A poll loop's descriptor is gone with the end") {
+  auto channel = new_channel(new_arena());
+  const int fd = channel->watchers().poll_fd(End::kReceiving).value();
+  channel->leave(End::kReceiving);
+  REQUIRE(fcntl(fd, F_GETFD) == -1);
+}
+
+TEST_CASE("Polling waits for a message, or for the end, and takes neither") {
+  auto channel = new_channel(new_arena());
+  REQUIRE(code_of(channel->poll(no_wait())) == Code::kEmpty);
+  REQUIRE(code_of(channel->poll(patience(10))) == Code::kEmpty);
+  put(*channel, 1).value();
+  REQUIRE(channel->poll(patience()).ok());
+  REQUIRE(get(*channel).value() == 1);
+  channel->leave(End::kSending);
+  REQUIRE(channel->poll(patience()).ok());
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
+TEST_CASE("Polling that finds the senders killed leaves it to be reported") {
+  auto channel = receiving_channel();
+  Peer sender(*channel);
+  sender.child.kill_and_wait();
+  REQUIRE(channel->poll(patience()).ok());
+  REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
+}
+
+TEST_CASE("Of two that wait for one message, the one that only polls leaves it to the other") {
+  auto channel = new_channel(new_arena());
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    std::thread polls([&] { channel->poll(patience()).value(); });
+    std::thread gets([&] { get(*channel).value(); });
+    put(*channel, i).value();
+    gets.join();
+    put(*channel, i).value();
+    polls.join();
+    get(*channel).value();
+  }
+}
