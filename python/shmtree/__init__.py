@@ -32,6 +32,7 @@ from ._shared_array import SharedArray
 from ._subprocess import SubprocessIterator, iterate_in_subprocess
 from .errors import (
     ChannelClosed,
+    ConnectionLost,
     CorruptMessage,
     DeviceError,
     Error,
@@ -53,6 +54,7 @@ SharedMemoryReceiver = Receiver
 __all__ = [
     "Arena",
     "ChannelClosed",
+    "ConnectionLost",
     "CorruptMessage",
     "Delivery",
     "DeviceError",

@@ -9,6 +9,7 @@ import queue
 
 __all__ = [
     "ChannelClosed",
+    "ConnectionLost",
     "CorruptMessage",
     "DeviceError",
     "Error",
@@ -53,6 +54,17 @@ class PeerDied(Error, ConnectionError):
     """
 
     pids: tuple[int, ...] = ()
+
+
+class ConnectionLost(PeerDied, EOFError, BrokenPipeError):
+    """The other side of a `Pipe` is gone, and somebody there was killed.
+
+    It is the ``EOFError`` of `recv` and the ``BrokenPipeError`` of `send` as well.
+    """
+
+    def __init__(self, *args: object, pids: tuple[int, ...] = ()) -> None:
+        super().__init__(*args)
+        self.pids = pids
 
 
 class MessageTooLarge(Error, ValueError):

@@ -1,4 +1,4 @@
-"""Runs CPython's own tests of process queues with shmtree's queues in place.
+"""Runs CPython's own tests of process queues and pipes with shmtree's in place.
 
     python cpython_queues.py list                      the tests, one a line: RUN and CLASS.TEST
     python cpython_queues.py run RUN REPORT [TEST...]  runs them, or some; adds what came of each to the file REPORT
@@ -30,7 +30,7 @@ from test import _test_multiprocessing, test_queue  # noqa: E402
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
-#: Of `test._test_multiprocessing`: all that uses queues, and pools, which are made of them.
+#: Of `test._test_multiprocessing`: all that uses queues, pools, which are made of them, and pipes.
 PROCESS_TESTS = [
     "MiscTestCase",
     "TestInitializers",
@@ -39,7 +39,11 @@ PROCESS_TESTS = [
     "TestSimpleQueue",
     "TestStartMethod",
     "TestStdinBadfiledescriptor",
+    "TestWait",
     "WithProcessesTestBarrier.test_wait_return",  # the only one with a queue
+    "WithProcessesTestConnection",
+    "WithProcessesTestPicklingConnections",
+    "WithProcessesTestPoll",
     "WithProcessesTestPool",
     "WithProcessesTestPoolWorkerErrors",
     "WithProcessesTestPoolWorkerLifetime",
@@ -52,6 +56,9 @@ CANNOT_APPLY = {
     "test_closed_queue_empty_exceptions": "expects that close has no effect where nothing was put; ours closes",
     "test_queue_feeder_donot_stop_onexc": "expects that put hides an error, which a feeder thread then prints",
     "test_queue_feeder_on_queue_feeder_error": "overrides a method of the standard class's feeder thread",
+    "test_fd_transfer": "sends a file descriptor over the socket that a standard pipe is; ours is none",
+    "test_large_fd_transfer": "sends a file descriptor over the socket that a standard pipe is; ours is none",
+    "test_missing_fd_transfer": "sends no file descriptor over the socket that a standard pipe is; ours is none",
     "test_mixed_startmethod": "expects that a queue of a fork context is refused where spawn starts; ours works there",
     "test_negative_timeout_raises_exception": "a negative timeout is no time at all for multiprocessing's queues",
 }
@@ -89,10 +96,11 @@ class TestThreads(test_queue.BaseQueueTestMixin, unittest.TestCase):
         return made
 
 
-def queue_classes() -> list[str]:
-    """Where the queues come from that the tests get."""
+def classes() -> list[str]:
+    """Where the queues and connections come from that the tests get."""
     found = [multiprocessing.Queue(), multiprocessing.get_context("spawn").Queue(), multiprocessing.SimpleQueue()]
     found += [_test_multiprocessing.ProcessesMixin.Queue(), _test_multiprocessing.multiprocessing.JoinableQueue()]
+    found += [_test_multiprocessing.ProcessesMixin.Pipe()[0], multiprocessing.get_context("spawn").Pipe()[1]]
     return [f"{type(each).__module__}.{type(each).__name__}" for each in found]
 
 
@@ -100,15 +108,15 @@ class TestSubstitution(unittest.TestCase):
     """That all of this tests what it should, in this process and in children."""
 
     def check(self, found: list[str]) -> None:
-        names = ["Queue", "Queue", "SimpleQueue", "Queue", "JoinableQueue"]
-        assert found == [f"shmtree._queue.{name}" for name in names]
+        queues = ["Queue", "Queue", "SimpleQueue", "Queue", "JoinableQueue"]
+        assert found == [f"shmtree._queue.{name}" for name in queues] + ["shmtree._pipe.Connection"] * 2
 
     def test_here(self) -> None:
-        self.check(queue_classes())
+        self.check(classes())
 
     def test_in_children(self) -> None:
         with multiprocessing.Pool(1) as pool:
-            self.check(pool.apply(queue_classes))
+            self.check(pool.apply(classes))
 
 
 def tests_of(run: str) -> Iterator[unittest.TestCase]:

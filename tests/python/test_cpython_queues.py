@@ -1,4 +1,4 @@
-"""CPython's own tests of process queues pass with ours. `cpython_queues.py` says which, and which cannot apply."""
+"""CPython's own tests of process queues and pipes pass with ours; `cpython_queues.py` says which, and which cannot."""
 
 from __future__ import annotations
 

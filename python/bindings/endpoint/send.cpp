@@ -177,6 +177,15 @@ PyObject* fileno_to_put(PyObject* self, PyObject*) {
   return wake_descriptor(self, End::kSending);
 }
 
+PyObject* check_receivers(PyObject* self, PyObject*) {
+  return with_open(self, End::kSending, [](Channel& channel) -> PyObject* {
+    notice_deaths(*channel.arena(), kLookedLatelyNs);
+    const Status attended = channel.sending().check_receivers();
+    if (!attended.ok()) return raise(attended.error());
+    Py_RETURN_NONE;
+  });
+}
+
 PyObject* has_space(PyObject* self, PyObject*) {
   return with_open(self, End::kSending, [](Channel& channel) {
     return PyBool_FromLong(channel.sending().has_room() ||
@@ -287,6 +296,8 @@ const PyMethodDef shared_methods[] = {
 };
 
 const PyMethodDef sender_methods[] = {
+    {"_check_receivers", as_method<check_receivers>(), METH_NOARGS,
+     "ChannelClosed, or PeerDied, when no receiver is left, also where there is room."},
     {"has_space", as_method<has_space>(), METH_NOARGS,
      "has_space($self)\n--\n\nWhether a small message could be put without waiting."},
     {"wait_for_all_ack", as_method<wait_for_all_ack>(), METH_FASTCALL | METH_KEYWORDS,

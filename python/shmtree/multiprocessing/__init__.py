@@ -1,9 +1,9 @@
-"""The standard `multiprocessing`, with shmtree's queues in place: changing the import is the whole migration.
+"""The standard `multiprocessing`, with shmtree's queues and pipes in place: changing the import is the whole migration.
 
     from shmtree import multiprocessing as mp  # or: import shmtree.multiprocessing as mp
 
-`Queue`, `JoinableQueue` and `SimpleQueue` are shmtree's, here, in `mp.queues` and in every context. So pools and
-executors that are made with this module or one of its contexts move their data through shared memory too:
+`Queue`, `JoinableQueue`, `SimpleQueue` and `Pipe` are shmtree's, here and in every context, the queues in `mp.queues`,
+too. So pools and executors that are made with this module or one of its contexts move their data through shared memory:
 
     mp.Pool(4)                                               # tasks and results
     ProcessPoolExecutor(mp_context=mp.get_context("spawn"))  # results; the queue of its calls is always its own
@@ -26,6 +26,7 @@ from . import queues as queues
 from ._contexts import default_context as _default_context
 
 if typing.TYPE_CHECKING:  # which takes the first of two bindings
+    from .._pipe import Pipe as Pipe
     from ._contexts import get_context as get_context
     from .queues import JoinableQueue as JoinableQueue  # classes, as in the standard stubs: `mp.Queue[int]` is a type
     from .queues import Queue as Queue

@@ -1,4 +1,4 @@
-"""Contexts with shmtree's queues. Their start methods, and which of them is the default, are the standard module's."""
+"""Contexts with shmtree's queues and pipes. Their start methods, and which is the default, are the standard ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import multiprocessing
 from multiprocessing import context
 from typing import Any, Literal, overload
 
-from .. import _queue
+from .. import _pipe, _queue
 
 
 class QueueContext(context.BaseContext):
@@ -23,6 +23,10 @@ class QueueContext(context.BaseContext):
     def SimpleQueue(self) -> _queue.SimpleQueue[Any]:  # type: ignore[override]
         """A `shmtree.SimpleQueue`."""
         return _queue.SimpleQueue(ctx=self.get_context())
+
+    def Pipe(self, duplex: bool = True) -> tuple[_pipe.Connection, _pipe.Connection]:  # type: ignore[override]
+        """Two connected `Connection` objects."""
+        return _pipe.Pipe(duplex)
 
     @overload  # type: ignore[override]
     def get_context(self, method: None = None) -> QueueContext: ...

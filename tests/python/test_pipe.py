@@ -1,0 +1,309 @@
+"""`shmtree.multiprocessing.Pipe`: connections as the standard ones, in shared memory."""
+
+from __future__ import annotations
+
+import array
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from multiprocessing import connection
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+from shmtree import multiprocessing as mp
+
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+def echo(conn: Any) -> None:
+    """Sends back what it receives, until None."""
+    for obj in iter(conn.recv, None):
+        conn.send(obj)
+
+
+def echo_bytes(conn: Any) -> None:
+    for data in iter(conn.recv_bytes, b""):
+        conn.send_bytes(data)
+
+
+def say_and_stay(conn: Any) -> None:
+    conn.send(os.getpid())
+    signal.pause()
+
+
+@pytest.fixture
+def pipe():
+    ends = mp.Pipe()
+    yield ends
+    for end in ends:
+        end.close()
+
+
+@pytest.fixture
+def peer():
+    """peer(target, conn, method="fork"): a process that is ended with the test."""
+    started = []
+
+    def begin(target, conn, method="fork"):
+        process = mp.get_context(method).Process(target=target, args=(conn,))
+        process.start()
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def test_objects_go_both_ways(pipe):
+    here, there = pipe
+    here.send({"a": [1, 2.5, "x"]})
+    there.send((1, None))
+    assert there.recv() == {"a": [1, 2.5, "x"]}
+    assert here.recv() == (1, None)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_process_answers(pipe, peer, method):
+    here, there = pipe
+    process = peer(echo, there, method)
+    sample = {"obs": np.arange(100_000), "done": False}
+    here.send(sample)
+    got = here.recv()
+    assert np.array_equal(got["obs"], sample["obs"]) and got["done"] is False
+    here.send(None)
+    process.join(30)
+    assert process.exitcode == 0
+
+
+def test_one_way_pipes_say_which_way_they_go():
+    reader, writer = mp.Pipe(duplex=False)
+    assert (reader.readable, reader.writable) == (True, False)
+    assert (writer.readable, writer.writable) == (False, True)
+    writer.send(1)
+    assert reader.recv() == 1
+    for call in (writer.recv, writer.poll, writer.recv_bytes, lambda: reader.send(1), lambda: reader.send_bytes(b"")):
+        with pytest.raises(OSError, match="only"):
+            call()
+
+
+def test_what_was_sent_is_received_before_the_end(pipe):
+    here, there = pipe
+    there.send(1)
+    there.close()
+    assert here.recv() == 1
+    assert here.poll(0)
+    with pytest.raises(EOFError):
+        here.recv()
+    with pytest.raises(BrokenPipeError):
+        here.send(2)
+
+
+def test_a_process_that_keeps_the_other_side_and_uses_this_one_still_sees_the_end(pipe, peer):
+    here, there = pipe
+    process = peer(echo, there)
+    here.send(1)
+    assert here.recv() == 1
+    here.send(None)
+    process.join(30)
+    with pytest.raises(EOFError):
+        here.recv()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_peer_is_the_end(pipe, peer, method):
+    here, there = pipe
+    process = peer(say_and_stay, there, method)
+    assert here.recv() == process.pid
+    process.kill()
+    with pytest.raises(EOFError) as lost:
+        here.recv()
+    assert isinstance(lost.value, shmtree.ConnectionLost) and lost.value.pids == (process.pid,)
+    with pytest.raises(BrokenPipeError):
+        here.send(1)
+
+
+def test_who_has_both_sides_may_send_to_itself_when_a_child_that_had_them_has_gone(pipe, peer):
+    here, there = pipe
+    process = peer(leave_at_once, there)
+    process.join(30)
+    here.send(1)
+    assert there.recv() == 1
+
+
+def leave_at_once(conn: Any) -> None:
+    pass
+
+
+def test_polling_tells_of_messages_and_of_the_end_and_takes_neither(pipe):
+    here, there = pipe
+    assert not here.poll()
+    assert not here.poll(0.01)
+    assert not here.poll(-1)
+    there.send(1)
+    assert here.poll() and here.poll(None) and here.recv() == 1
+    there.close()
+    assert here.poll() and here.poll(None)
+    with pytest.raises(EOFError):
+        here.recv()
+
+
+def test_polling_wakes_for_a_message(pipe):
+    here, there = pipe
+    thread = threading.Timer(0.05, there.send, ["late"])
+    thread.start()
+    assert here.poll(60)
+    assert here.recv() == "late"
+    thread.join()
+
+
+def test_bytes_go_as_bytes(pipe):
+    here, there = pipe
+    for data in (b"", b"x", os.urandom(1000), os.urandom(1 << 20)):
+        here.send_bytes(data)
+        assert there.recv_bytes() == data
+    here.send_bytes(b"0123456789", 2, 5)
+    assert there.recv_bytes() == b"23456"
+    here.send_bytes(array.array("i", [1, 2, 3]), 4)
+    assert there.recv_bytes() == array.array("i", [2, 3]).tobytes()
+
+
+def test_bytes_and_objects_are_pickles_of_each_other(pipe):
+    here, there = pipe
+    here.send([1, "x"])
+    assert pickle.loads(there.recv_bytes()) == [1, "x"]
+    here.send_bytes(pickle.dumps({"a": 1}))
+    assert there.recv() == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [((-1,), "-1"), ((11,), "11"), ((0, -2), "-2"), ((4, 7), "7"), ((0, 11), "11")],
+)
+def test_bytes_that_are_not_in_the_buffer_are_an_error_that_names_the_numbers(pipe, arguments, named):
+    here, there = pipe
+    with pytest.raises(ValueError, match=named):
+        here.send_bytes(b"0123456789", *arguments)
+    assert not there.poll()
+
+
+def test_bytes_are_received_into_a_buffer(pipe):
+    here, there = pipe
+    numbers = array.array("i", [0] * 5)
+    here.send_bytes(array.array("i", [1, 2]))
+    assert there.recv_bytes_into(numbers, 4) == 8
+    assert list(numbers) == [0, 1, 2, 0, 0]
+
+
+def test_a_buffer_that_is_too_short_gives_the_message_all_the_same(pipe):
+    here, there = pipe
+    here.send_bytes(b"0123456789")
+    with pytest.raises(multiprocessing.BufferTooShort) as short:
+        there.recv_bytes_into(bytearray(12), 4)
+    assert short.value.args == (b"0123456789",)
+
+
+def test_bytes_over_the_maxlength_end_the_receiving(pipe):
+    here, there = pipe
+    here.send_bytes(b"0123456789")
+    with pytest.raises(ValueError, match="-1"):
+        there.recv_bytes(-1)
+    with pytest.raises(OSError, match="10 bytes"):
+        there.recv_bytes(9)
+    with pytest.raises(OSError):
+        there.recv()
+
+
+def test_two_that_send_much_before_they_receive_do_not_wait_for_each_other(pipe):
+    here, there = pipe
+    for conn in pipe:
+        for i in range(2000):
+            conn.send((i, b"x" * 1000))
+    for conn in (there, here):
+        assert [conn.recv()[0] for _ in range(2000)] == list(range(2000))
+
+
+def test_the_standard_wait_takes_ours_and_others(pipe, peer):
+    here, there = pipe
+    theirs, other = multiprocessing.Pipe()
+    elsewhere = mp.Pipe()
+    process = peer(say_and_stay, elsewhere[1])
+    conns = [here, theirs, process.sentinel]
+    assert connection.wait(conns, 0) == []
+    there.send(1)
+    assert connection.wait(conns) == [here]
+    other.send(1)
+    assert set(connection.wait(conns)) == {here, theirs}
+    assert (here.recv(), theirs.recv()) == (1, 1)
+    process.kill()
+    assert connection.wait(conns) == [process.sentinel]
+    theirs.close()
+    other.close()
+
+
+def test_the_standard_wait_sees_a_killed_peer(pipe, peer):
+    here, there = pipe
+    process = peer(say_and_stay, there)
+    assert here.recv() == process.pid
+    threading.Timer(0.05, process.kill).start()
+    assert connection.wait([here]) == [here]
+    with pytest.raises(EOFError):
+        here.recv()
+
+
+def test_the_standard_wait_takes_an_end_that_sends():
+    _reader, writer = mp.Pipe(duplex=False)
+    assert connection.wait([writer], 0) == [writer]
+
+
+def test_a_connection_goes_to_a_process_that_runs(pipe, peer):
+    here, there = pipe
+    carrier, carried = mp.Pipe()
+    process = peer(serve_what_comes, carried)
+    carrier.send(there)
+    there.close()
+    here.send("x")
+    assert here.recv() == "x"
+    here.send(None)
+    process.join(30)
+    assert process.exitcode == 0
+
+
+def serve_what_comes(conn: Any) -> None:
+    echo(conn.recv())
+
+
+def test_a_closed_connection_says_so(pipe):
+    here, _there = pipe
+    with here:
+        assert not here.closed and "readable and writable" in repr(here)
+    assert here.closed and "closed" in repr(here)
+    here.close()
+    for call in (here.recv, here.poll, here.fileno, lambda: here.send(1), here.recv_bytes):
+        with pytest.raises(OSError, match="closed"):
+            call()
+    with pytest.raises(shmtree.ChannelClosed):
+        pickle.dumps(here)
+
+
+def test_threads_share_a_connection(pipe):
+    here, there = pipe
+    threads = [threading.Thread(target=lambda: [here.send(1) for _ in range(500)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert sum(there.recv() for _ in range(2000)) == 2000
+    for thread in threads:
+        thread.join()
+
+
+def test_an_object_that_cannot_be_sent_raises_here_and_nothing_goes(pipe):
+    here, there = pipe
+    with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+        here.send(lambda: None)
+    assert not there.poll()
