@@ -1,0 +1,128 @@
+"""Vector environments of Stable-Baselines3 and Gymnasium on the standard pipes, and on ours.
+
+    python -m bench.vec_envs [--environments 8] [--steps 300] [--rounds 5]
+
+Environments with frames of 84 x 84 x 4 uint8 that are there already: what is measured is the way of an action to its
+environment, and of what it says back. Nothing of either library is changed but what its `multiprocessing` is. Both run
+in this process at once, in turns. Writes a table to stdout and the figures to bench/results/vec_envs.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing as standard
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, async_vector_env
+from stable_baselines3.common.vec_env import SubprocVecEnv, subproc_vec_env
+
+from bench import machine, markdown
+from shmtree import multiprocessing as ours
+
+ACTIONS = 4
+PIPES: dict[str, ModuleType] = {"standard": standard, "shmtree": ours}
+
+
+class Frames(gymnasium.Env[Any, Any]):
+    """Says the number of its step, in a frame that it has already."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    action_space = gymnasium.spaces.Discrete(ACTIONS)
+
+    def __init__(self) -> None:
+        self.frames = [np.full((84, 84, 4), value, np.uint8) for value in range(256)]
+        self.at = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.at = 0
+        return self.frames[0], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.at += 1
+        return self.frames[self.at % 256], float(action), False, False, {}
+
+
+@contextlib.contextmanager
+def imported(module: ModuleType, name: str, pipes: ModuleType) -> Iterator[None]:
+    """The module as it is when it imports those by that name."""
+    kept = getattr(module, name)
+    setattr(module, name, pipes)
+    yield
+    setattr(module, name, kept)
+
+
+def subproc(pipes: ModuleType, count: int) -> Any:
+    with imported(subproc_vec_env, "mp", pipes):
+        return SubprocVecEnv([Frames] * count)
+
+
+def asynchronous(shared_memory: bool) -> Callable[[ModuleType, int], Any]:
+    def make(pipes: ModuleType, count: int) -> Any:
+        with imported(async_vector_env, "multiprocessing", pipes):
+            return AsyncVectorEnv([Frames] * count, shared_memory=shared_memory)
+
+    return make
+
+
+KINDS = {
+    "SubprocVecEnv": subproc,
+    "AsyncVectorEnv(shared_memory=False)": asynchronous(False),
+    "AsyncVectorEnv(shared_memory=True)": asynchronous(True),
+}
+
+
+def steps_per_s(environments: Any, count: int, steps: int) -> float:
+    actions = np.arange(count) % ACTIONS
+    environments.reset()
+    began = time.perf_counter()
+    for number in range(1, steps + 1):
+        observations = environments.step(actions)[0]
+        if observations[-1, 0, 0, 0] != number % 256:
+            raise RuntimeError(f"the observation of step {number} is another's")
+    return steps / (time.perf_counter() - began)
+
+
+def measure(kind: str, count: int, steps: int, rounds: int) -> dict[str, Any]:
+    """The medians of the rounds, and of the ratios of each."""
+    with contextlib.ExitStack() as stack:
+        made = {which: KINDS[kind](pipes, count) for which, pipes in PIPES.items()}
+        for environments in made.values():
+            stack.callback(environments.close)
+            steps_per_s(environments, count, steps // 4 or 1)
+        found = [{which: steps_per_s(made[which], count, steps) for which in PIPES} for _ in range(rounds)]
+    medians = {which: statistics.median(each[which] for each in found) for which in PIPES}
+    return {"kind": kind, **medians, "ratio": statistics.median(each["shmtree"] / each["standard"] for each in found)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.vec_envs", description=__doc__.partition("\n")[0])
+    parser.add_argument("--environments", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=300, help="of a round")
+    parser.add_argument("--rounds", type=int, default=5, help="of which the medians are shown")
+    arguments = parser.parse_args()
+    rows = [measure(kind, arguments.environments, arguments.steps, arguments.rounds) for kind in KINDS]
+    about = machine.describe({})
+    print(machine.line(about))
+    print(table(rows), end="")
+    results = Path(__file__).parent / "results"
+    results.mkdir(exist_ok=True)
+    (results / "vec_envs.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    head = ["steps/s of all environments", "standard pipes", "shmtree", "ratio"]
+    cells = [[row["kind"], f"{row['standard']:.0f}", f"{row['shmtree']:.0f}", f"{row['ratio']:.1f}"] for row in rows]
+    return markdown.table(head, cells)
+
+
+if __name__ == "__main__":
+    main()
