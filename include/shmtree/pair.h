@@ -61,8 +61,12 @@ class EndPointer {
 };
 }  // namespace api
 
-/// Whether who finds nobody left at the other end is told that one of them was killed (kPeerDied), or waits for others.
-enum class OnPeerDeath { kRaise, kWait };
+/// Whether who finds nobody left at the other end is told that one of them was killed (kPeerDied), or waits for others;
+/// kEach tells of each that was killed, in the next call that finds it, also while others are left.
+enum class OnPeerDeath { kRaise, kWait, kEach };
+
+/// What a put does that finds no room: it waits, or it drops the oldest messages that nobody has received.
+enum class Behind { kBlock, kDropOldest };
 
 /// What make_pair() makes.
 struct PairOptions {
@@ -77,6 +81,9 @@ struct PairOptions {
   /// Whether Python programs that have the ends, and agree, may send pickles and load them, which runs any code of
   /// their sender's; without a value those of a channel without a name may.
   std::optional<bool> allow_pickle{};
+  Behind behind = Behind::kBlock;  ///< what a put does that finds no room
+  bool keep_open = false;  ///< the stream does not end where nobody is left who sends: receivers wait for others
+  bool exist_ok = false;   ///< with a name: of a channel that has it and the same options, the ends of that one
 };
 
 /// Of a channel, at some moment.
@@ -90,6 +97,7 @@ struct ChannelStats {
   std::uint64_t receivers = 0;               ///< processes that have the end
   std::uint64_t senders_on_their_way = 0;    ///< given away by handle(), or pickled, and not yet opened
   std::uint64_t receivers_on_their_way = 0;  ///< the same
+  std::uint64_t dropped = 0;                 ///< messages that puts dropped, in all
 };
 
 /// The end of a channel that messages are put into.
@@ -199,6 +207,9 @@ class Sender {
   Status wait_for_all_ack(Timeout timeout, const std::stop_token& stop) const;
   /// Messages that this process put and that were not yet received, or acknowledged; 0 when it has no end any more.
   std::uint64_t pending_acks() const;
+  /// Messages that puts dropped, those of all senders of the channel (Behind::kDropOldest); 0 when this process has no
+  /// end any more.
+  std::uint64_t dropped() const;
 
   /// As Arena::new_array, in this channel's arena.
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
@@ -358,7 +369,8 @@ Result<std::vector<std::size_t>> wait(std::span<const Receiver> receivers, Timeo
                                       const std::stop_token& stop = {});
 
 /// Both ends of a new channel. Throws BadResult when the arena cannot be made (kOs, kInvalid), the name is in use
-/// (kExists), max_attempts is 2^32 or more (kInvalid), or there is no memory (kOutOfSharedMemory).
+/// (kExists), max_attempts is 2^32 or more or the channel that exists has other options (kInvalid, with both values),
+/// or there is no memory (kOutOfSharedMemory).
 std::pair<Sender, Receiver> make_pair(const PairOptions& options = {});
 
 /// The ends of a channel that some process of this user named, from C++ or Python. kNotFound for a name that is not in

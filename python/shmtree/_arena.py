@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from . import _arrays, _core, _handles, _process
 from ._arguments import whole
-from ._channel import ARENA, OnPeerDeath, Receiver, Sender, make_pair, pair_limits
+from ._channel import ARENA, Behind, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
 from ._queue import JoinableQueue, Queue, SimpleQueue
 from ._shared_array import SharedArray
 from .errors import ChannelClosed
@@ -87,10 +87,13 @@ class Arena:
         on_peer_death: OnPeerDeath = "raise",
         max_unsettled: int | None = None,
         max_attempts: int | None = None,
+        behind: Behind = "block",
+        keep_open: bool = False,
+        exist_ok: bool = False,
     ) -> tuple[Sender, Receiver]:
         """A channel in this arena; see `shmtree.create_pair`."""
-        limits = pair_limits(capacity, max_bytes, max_unsettled, max_attempts)
-        return make_pair(self._open(), limits, name, allow_pickle, on_peer_death)
+        terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, behind, keep_open)
+        return make_pair(self._open(), terms, name, allow_pickle, exist_ok)
 
     def Queue(
         self,

@@ -1,4 +1,4 @@
-"""Numbers as users give them."""
+"""Arguments as users give them."""
 
 from __future__ import annotations
 
@@ -31,3 +31,10 @@ def limit(what: str, value: int | None) -> int:
     if number < 0:
         raise ValueError(f"{what} is {value}; it must be positive, or None or 0 for no limit")
     return number
+
+
+def one_of(what: str, value: Any, *words: str) -> str:
+    """One of these words."""
+    if value not in words:
+        raise ValueError(f"{what} is {value!r}; it must be {', '.join(map(repr, words[:-1]))} or {words[-1]!r}")
+    return str(value)

@@ -6,41 +6,51 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from . import _arrays, _async, _core, _handles, _process
-from ._arguments import limit
+from ._arguments import limit, one_of
 from .errors import ChannelClosed
 
 # What a name can be that of.
 ARENA, CHANNEL, ARRAY, QUEUE = 1, 2, 3, 4
 KINDS = {ARENA: "an arena", CHANNEL: "a channel", ARRAY: "an array", QUEUE: "a queue"}
 
-OnPeerDeath = Literal["raise", "wait"]
+OnPeerDeath = Literal["raise", "wait", "each"]
+Behind = Literal["block", "drop_oldest"]
 
 _E = TypeVar("_E", bound="End")
 
 
-class Limits(NamedTuple):
-    """Of a channel; 0 is none."""
+class Terms(NamedTuple):
+    """What a channel is made with, as users say it; limits of 0 are none."""
 
     capacity: int
     max_bytes: int
+    on_peer_death: str
     max_unsettled: int = 0
     max_attempts: int = 0
+    keep_open: bool = False
+    drop_oldest: bool = False
 
 
 def new_channel(
-    arena: _core.Arena | None, limits: Limits, name: str | None, allow_pickle: bool | None, ending: str
-) -> tuple[_core.Channel, bool]:
-    """A channel, and whether its ends may pickle.
+    arena: _core.Arena | None,
+    terms: Terms,
+    allow_pickle: bool | None,
+    name: str | None = None,
+    kind: int = CHANNEL,
+    exist_ok: bool = False,
+) -> tuple[_core.Channel, bool, _core.Name | None]:
+    """A channel, whether its ends may pickle, and its name.
 
-    `arena` None: one of its own for a named channel, else the process's.
+    `arena` None: one of its own for a named channel, else the process's. With `exist_ok` the one that has the name.
     """
     if name is not None:
         _process.check_name(name)
     allow = name is None if allow_pickle is None else bool(allow_pickle)
-    if arena is None:
-        arena = _process.default_arena() if name is None else _core.Arena.create(0, 0, False)
-    capacity, max_bytes, *of_deliveries = limits
-    return _core.Channel.create(arena, capacity, max_bytes, ending, allow, *of_deliveries), allow
+    options = _core.ChannelOptions(*terms, allow_pickle=allow)
+    if name is None:
+        return _core.Channel.create(arena or _process.default_arena(), options), allow, None
+    channel, known = _core.Channel.create_named(name, kind, arena, options, exist_ok)
+    return channel, allow, known
 
 
 def open_known(name: str, kind: int, timeout: float | None = 0.0) -> _core.Name:
@@ -89,9 +99,9 @@ class End:
     def stats(self) -> dict[str, Any]:
         """Counts of the channel.
 
-        put, received, queued (with the returned ones) and taken (not settled) messages, returned and rejected ones,
-        queued_bytes; capacity, max_bytes, max_unsettled and max_attempts (0: no limit); processes that have the ends
-        (senders, receivers), and ends that were pickled and not yet loaded (senders_on_their_way,
+        put, received, queued (with the returned ones) and taken (not settled) messages, returned, rejected and dropped
+        ones, queued_bytes; capacity, max_bytes, max_unsettled and max_attempts (0: no limit); processes that have the
+        ends (senders, receivers), and ends that were pickled and not yet loaded (senders_on_their_way,
         receivers_on_their_way); put_per_s and received_per_s since the last call on this object. Of a JoinableQueue
         also unfinished: those that no task_done() was called for. ChannelClosed after close(), unless this process has
         another object of the channel.
@@ -133,6 +143,11 @@ class Sender(_core.SenderBase, End):
 
     def _new_tensor(self, shape: Any, dtype: Any, order: str, zeroed: bool) -> Any:
         return _arrays.new_array(self._channel.arena, shape, dtype, order, zeroed)
+
+    @property
+    def dropped(self) -> int:
+        """Messages that puts have dropped for newer ones, those of all senders of the channel."""
+        return self._channel.dropped
 
     def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
         """`new_empty` with the shape, dtype and order of another array or tensor."""
@@ -196,29 +211,34 @@ class Receiver(_core.ReceiverBase, End):
         return _handles.reduce_end(self, True)
 
 
-def pair_limits(
-    capacity: int | None, max_bytes: int | None, max_unsettled: int | None, max_attempts: int | None
-) -> Limits:
-    return Limits(
+def pair_terms(
+    capacity: int | None,
+    max_bytes: int | None,
+    max_unsettled: int | None,
+    max_attempts: int | None,
+    on_peer_death: str,
+    behind: str,
+    keep_open: bool,
+) -> Terms:
+    one_of("on_peer_death", on_peer_death, "raise", "wait", "each")
+    return Terms(
         limit("capacity", capacity),
         limit("max_bytes", max_bytes),
+        on_peer_death,
         limit("max_unsettled", max_unsettled),
         limit("max_attempts", max_attempts),
+        bool(keep_open),
+        one_of("behind", behind, "block", "drop_oldest") == "drop_oldest",
     )
 
 
 def make_pair(
-    arena: _core.Arena | None,
-    limits: Limits,
-    name: str | None,
-    allow_pickle: bool | None,
-    ending: str,
+    arena: _core.Arena | None, terms: Terms, name: str | None, allow_pickle: bool | None, exist_ok: bool
 ) -> tuple[Sender, Receiver]:
     """`arena` None: one of its own for a named pair, else the process's."""
-    if ending not in ("raise", "wait"):
-        raise ValueError(f"on_peer_death is {ending!r}; it must be 'raise' or 'wait'")
-    channel, allow = new_channel(arena, limits, name, allow_pickle, ending)
+    if exist_ok and name is None:
+        raise ValueError("exist_ok is for a channel with a name")
+    channel, allow, known = new_channel(arena, terms, allow_pickle, name, CHANNEL, bool(exist_ok))
     sender, receiver = Sender(channel, allow), Receiver(channel, allow)
-    if name is not None:
-        sender._name = receiver._name = _process.create_name(name, CHANNEL, channel.arena, channel.block)
+    sender._name = receiver._name = known
     return sender, receiver

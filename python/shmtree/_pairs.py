@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from . import _core
 from ._arena import Arena
-from ._channel import CHANNEL, KINDS, OnPeerDeath, Receiver, Sender, make_pair, open_known, pair_limits
+from ._channel import CHANNEL, KINDS, Behind, OnPeerDeath, Receiver, Sender, make_pair, open_known, pair_terms
 
 
 def create_pair(
@@ -19,6 +19,9 @@ def create_pair(
     on_peer_death: OnPeerDeath = "raise",
     max_unsettled: int | None = None,
     max_attempts: int | None = None,
+    behind: Behind = "block",
+    keep_open: bool = False,
+    exist_ok: bool = False,
 ) -> tuple[Sender, Receiver]:
     """A new channel: the end to put into, and the end to get from.
 
@@ -32,16 +35,22 @@ def create_pair(
         allow_pickle: whether objects without a native kind may be pickled; None is yes for unnamed and no for named
             channels, where both sides have to say yes.
         on_peer_death: "raise" reports killed senders to receivers, and killed receivers to senders, as PeerDied when
-            nobody else is left; "wait" waits for others to come.
+            nobody else is left; "each" reports each of them when it is found, also while others are left; "wait" waits
+            for others to come.
         max_unsettled: messages taken and not settled, by all takers together, before `take` waits; None or 0 is
             unlimited.
         max_attempts: how often a message is taken before it is given up, when nobody acknowledges it. It comes to
             nobody then and is among `Receiver.rejected`. None or 0 is no limit.
+        behind: "block" lets a `put` that finds no room wait; "drop_oldest" lets it drop the oldest messages that nobody
+            has received, which `Sender.dropped` counts and which count as received for those who wait for it.
+        keep_open: whether receivers wait for other senders when none is left, so that the stream has no end.
+        exist_ok: with a name that a channel has already, gives the ends of that one, as to a server that starts again
+            while its clients live; ValueError, with the values of both, when it was made with other arguments.
     """
     if arena is not None and not isinstance(arena, Arena):
         raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
-    limits = pair_limits(capacity, max_bytes, max_unsettled, max_attempts)
-    return make_pair(arena._open() if arena is not None else None, limits, name, allow_pickle, on_peer_death)
+    terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, behind, keep_open)
+    return make_pair(arena._open() if arena is not None else None, terms, name, allow_pickle, exist_ok)
 
 
 def create_shared_memory_pair(capacity: int | None = 0) -> tuple[Sender, Receiver]:

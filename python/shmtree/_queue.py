@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from . import _async, _core, _handles, _process
 from ._arguments import limit, whole
-from ._channel import QUEUE, End, Limits, Rates, new_channel, open_known
+from ._channel import QUEUE, End, Rates, Terms, new_channel, open_known
 from ._connections import QueueLock, QueueReader, QueueWriter
 from .errors import ChannelClosed, ShutDown
 
@@ -60,10 +60,8 @@ class BaseQueue(_core.QueueBase[_T], End):
         if arena is not None and not hasattr(arena, "_open"):
             raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
         home = arena._open() if arena is not None else None
-        limits = Limits(self._maxsize, limit("max_bytes", max_bytes))
-        channel, allow = new_channel(home, limits, name, allow_pickle, "never")
-        known = _process.create_name(name, QUEUE, channel.arena, channel.block) if name is not None else None
-        self._become(channel, allow, known)
+        terms = Terms(self._maxsize, limit("max_bytes", max_bytes), "never")
+        self._become(*new_channel(home, terms, allow_pickle, name, QUEUE))
 
     def _become(self, channel: _core.Channel, allow_pickle: bool, name: _core.Name | None) -> None:
         self._attach(channel, allow_pickle)

@@ -3,6 +3,7 @@
 
 #include "api/state.h"
 #include "discovery/handle.h"
+#include "endpoint/channels.h"
 #include "endpoint/given_ends.h"
 
 namespace shmtree {
@@ -34,7 +35,8 @@ ChannelStats ChannelState::stats() const {
           now.senders,
           now.receivers,
           now.senders_on_their_way,
-          now.receivers_on_their_way};
+          now.receivers_on_their_way,
+          now.dropped};
 }
 
 // A handle's bytes in hexadecimal.
@@ -90,50 +92,56 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
 
 Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string& named, End end,
                                                                discovery::NamedKind kind) {
-  auto name = endpoint::open_name(named);
-  if (!name) return std::move(name).error();
-  const discovery::NamedThing& thing = (*name)->thing();
-  if (thing.kind != kind) {
-    const char* wanted = kind == discovery::NamedKind::kQueue ? "queue" : "pair's channel";
-    return Error{Code::kInvalid, "the name " + named + " is in use for something that is no " + wanted};
-  }
-  auto channel = Channel::open(thing.arena, memory::unpack(thing.block), WaitContext{});
-  if (!channel) return std::move(channel).error();
-  return join(std::make_shared<ArenaState>(thing.arena), std::move(*channel), end, std::move(*name));
+  auto known = endpoint::open_channel(named, kind);
+  if (!known) return std::move(known).error();
+  auto arena = std::make_shared<ArenaState>(known->channel->arena());
+  return join(std::move(arena), std::move(known->channel), end, std::move(known->name));
 }
 
 namespace {
 
-// Who opens a name gets at all of its arena: it has no other channels in it, unless it was given.
-Arena arena_for(const PairOptions& options) {
-  if (options.arena) {
-    if (ArenaState::of(*options.arena) == nullptr) throw BadResult(no_arena());
-    return *options.arena;
+channel::Ending ending_of(OnPeerDeath on_peer_death) noexcept {
+  switch (on_peer_death) {
+    case OnPeerDeath::kRaise: break;
+    case OnPeerDeath::kWait: return channel::Ending::kWait;
+    case OnPeerDeath::kEach: return channel::Ending::kEach;
   }
-  return (options.name.empty() ? Arena::shared() : Arena::create()).value();
+  return channel::Ending::kRaise;
+}
+
+channel::ChannelOptions channel_options(const PairOptions& options, bool of_queue) {
+  channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes};
+  made.ending = of_queue ? channel::Ending::kNever : ending_of(options.on_peer_death);
+  made.allow_pickle = options.allow_pickle.value_or(options.name.empty());
+  made.max_unsettled = options.max_unsettled;
+  made.max_attempts = options.max_attempts;
+  made.keep_open = options.keep_open;
+  made.drop_oldest = options.behind == Behind::kDropOldest;
+  return made;
 }
 
 }  // namespace
 
 std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelState::make(const PairOptions& options,
-                                                                                           channel::Ending ending) try {
-  const Arena given = arena_for(options);
-  const std::shared_ptr<ArenaState>& arena = ArenaState::of(given);
-  channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes, .ending = ending};
-  made.allow_pickle = options.allow_pickle.value_or(options.name.empty());
-  made.max_unsettled = options.max_unsettled;
-  made.max_attempts = options.max_attempts;
-  auto channel = Channel::create(arena->arena, made).value();
-  std::shared_ptr<endpoint::Name> name;
-  if (!options.name.empty()) {
-    const bool queue = ending == channel::Ending::kNever;
-    discovery::NamedThing thing{.kind = queue ? discovery::NamedKind::kQueue : discovery::NamedKind::kChannel,
-                                .arena = arena->arena};
-    thing.block = memory::pack(channel->block());
-    name = endpoint::create_name(options.name, thing).value();
+                                                                                           bool of_queue) try {
+  if (options.exist_ok && options.name.empty())
+    throw BadResult(Error{Code::kInvalid, "exist_ok is for a pair with a name"});
+  if (options.arena && ArenaState::of(*options.arena) == nullptr) throw BadResult(no_arena());
+  const channel::ChannelOptions wanted = channel_options(options, of_queue);
+  std::shared_ptr<ArenaState> arena;
+  if (options.arena || options.name.empty())
+    arena = ArenaState::of(options.arena ? *options.arena : Arena::shared().value());
+  endpoint::KnownChannel made;
+  if (options.name.empty()) {
+    made.channel = Channel::create(arena->arena, wanted).value();
+  } else {
+    // Who opens a name gets at all of its arena: it has no other channels in it, unless it was given.
+    const auto kind = of_queue ? discovery::NamedKind::kQueue : discovery::NamedKind::kChannel;
+    made = endpoint::make_channel(options.name, kind, arena ? arena->arena : nullptr, wanted, options.exist_ok).value();
+    if (arena == nullptr) arena = std::make_shared<ArenaState>(made.channel->arena());
   }
-  auto sending = join(arena, channel, End::kSending, name).value();
-  return {std::move(sending), join(arena, channel, End::kReceiving, name).value()};
+  auto sending = join(arena, made.channel, End::kSending, made.name).value();
+  return {std::move(sending), join(arena, made.channel, End::kReceiving, made.name).value()};
 } catch (const std::bad_alloc&) {
   throw BadResult(out_of_memory());
 }
@@ -141,9 +149,7 @@ std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelS
 }  // namespace api
 
 std::pair<Sender, Receiver> make_pair(const PairOptions& options) {
-  const bool waits = options.on_peer_death == OnPeerDeath::kWait;
-  auto [sending, receiving] =
-      api::ChannelState::make(options, waits ? channel::Ending::kWait : channel::Ending::kRaise);
+  auto [sending, receiving] = api::ChannelState::make(options, false);
   return {api::ChannelState::handle_to<Sender>(std::move(sending)),
           api::ChannelState::handle_to<Receiver>(std::move(receiving))};
 }

@@ -137,6 +137,12 @@ std::uint64_t Sender::pending_acks() const {
   return channel == nullptr ? 0 : channel->acks().pending();
 }
 
+std::uint64_t Sender::dropped() const {
+  const api::Call call(*state_);
+  const auto channel = state_->any_channel();
+  return channel == nullptr ? 0 : channel->dropped();
+}
+
 Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
   return new_array(dtype, std::move(shape), timeout, {});
 }

@@ -99,9 +99,9 @@ struct ChannelState final : endpoint::Port {
   }
   Result<std::string> handle() const;
   ChannelStats stats() const;
-  // Both ends of a new channel, of a queue if it ends never. Throws BadResult.
+  // Both ends of a channel that is made, or of the one there is. Throws BadResult.
   static std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> make(const PairOptions& options,
-                                                                                      channel::Ending ending);
+                                                                                      bool of_queue);
   // `of_queue`: of nothing else.
   static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end, bool of_queue = false);
   static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end,

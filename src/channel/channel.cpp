@@ -19,6 +19,19 @@ Error no_channel(const std::string& why) {
   return Error{Code::kIncompatible, "this block is no channel: " + why};
 }
 
+const char* word_of(Ending ending) noexcept {
+  switch (ending) {
+    case Ending::kRaise: return "raise";
+    case Ending::kWait: return "wait";
+    case Ending::kNever: return "never";
+    case Ending::kEach: return "each";
+  }
+  return "of a damaged channel";
+}
+const char* word_of(bool value) noexcept {
+  return value ? "true" : "false";
+}
+
 std::uint64_t first_slots(std::uint64_t capacity) noexcept {
   return capacity == 0 ? kFirstSlots : std::min(kFirstSlots, std::bit_ceil(capacity));
 }
@@ -110,6 +123,27 @@ Result<Incoming> Channel::get(const WaitContext& wait) {
   Status got = get(message, wait);
   if (!got) return std::move(got).error();
   return message;
+}
+
+Status Channel::check_options(const ChannelOptions& options) const {
+  const ChannelHeader& shared = parts_.control.shared;
+  std::string others;
+  const auto compare = [&others](const char* option, const std::string& is, const std::string& asked) {
+    if (is != asked)
+      others.append(others.empty() ? "" : ", ").append(option).append(" ").append(is).append(", not ").append(asked);
+  };
+  using std::to_string;
+  compare("capacity", to_string(shared.capacity), to_string(options.capacity));
+  compare("max_bytes", to_string(shared.max_bytes), to_string(options.max_bytes));
+  compare("on_peer_death", word_of(ending()), word_of(options.ending));
+  compare("allow_pickle", word_of(allows_pickle()), word_of(options.allow_pickle));
+  compare("max_unsettled", to_string(shared.max_unsettled), to_string(options.max_unsettled));
+  compare("max_attempts", to_string(shared.max_attempts), to_string(options.max_attempts));
+  compare("keep_open", word_of(parts_.control.keeps_open()), word_of(options.keep_open));
+  compare("behind", parts_.control.drops_oldest() ? "drop_oldest" : "block",
+          options.drop_oldest ? "drop_oldest" : "block");
+  if (others.empty()) return success();
+  return Error{Code::kInvalid, "it is that of a channel with other options: " + others};
 }
 
 ChannelStats Channel::stats() noexcept {

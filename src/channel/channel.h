@@ -61,6 +61,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool allows_pickle() const noexcept { return parts_.control.shared.allow_pickle != 0; }
   // How many messages puts have dropped.
   std::uint64_t dropped() const noexcept { return platform::load_acquire(parts_.control.shared.dropped); }
+  // kInvalid, with the values of both, unless it was made with these.
+  Status check_options(const ChannelOptions& options) const;
   Ending ending() const noexcept { return parts_.control.ending(); }
 
   Ends& ends() noexcept { return parts_.ends; }

@@ -202,6 +202,40 @@ CASES = {
         close receiver
         join = closed
     """,
+    "a channel that drops its oldest messages takes a put at any time": """
+        pair capacity=2 drop_oldest
+        put 1 = ticket 0
+        put 2 = ticket 1
+        space = yes
+        dropped = 0
+        put 3 = ticket 2
+        put 4 = ticket 3
+        dropped = 2
+        stats dropped = 2
+        stats received = 0
+        acked 1 = ok
+        get = 3
+        get = 4
+        get = empty
+        pending = 0
+    """,
+    "what was taken is not dropped": """
+        pair capacity=1 drop_oldest
+        put 1 = ticket 0
+        take = 1 attempt 1
+        put 2 = ticket 1
+        put 3 = ticket 2
+        nack 0 = ok
+        get = 1
+        get = 3
+    """,
+    "a stream that is kept open has no end where nobody sends": """
+        pair keep_open
+        put 1 = ticket 0
+        close sender
+        get = 1
+        get = empty
+    """,
     "stats count": """
         pair
         put 1 = ticket 0

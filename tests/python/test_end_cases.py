@@ -49,9 +49,10 @@ class PythonEnds:
         return said(lambda: getattr(self, f"do_{name}")(*([argument] if argument else [])))
 
     def do_pair(self, text: str = "") -> None:
-        limits = {key: int(number) for key, number in (word.split("=") for word in text.split())}
+        limits = {key: int(number) for key, _, number in (word.partition("=") for word in text.split()) if number}
+        options: Any = {"keep_open": "keep_open" in text, "behind": "drop_oldest" if "drop_oldest" in text else "block"}
         arena = shmtree.Arena(16 << 20)
-        self.sender, self.receiver = shmtree.create_pair(arena=arena, **{"capacity": 8, **limits})
+        self.sender, self.receiver = shmtree.create_pair(arena=arena, **options, **{"capacity": 8, **limits})
 
     def value_of(self, text: str) -> Any:
         if text.startswith("part "):
@@ -107,6 +108,9 @@ class PythonEnds:
 
     def do_space(self) -> str:
         return "yes" if self.sender.has_space() else "no"
+
+    def do_dropped(self) -> int:
+        return self.sender.dropped
 
     def do_pending(self) -> int:
         return self.sender.pending_acks

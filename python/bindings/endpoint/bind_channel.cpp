@@ -7,6 +7,7 @@
 #include "bindings/endpoint/spans.h"
 #include "bindings/objects/deaths.h"
 #include "channel/channel.h"
+#include "endpoint/channels.h"
 #include "endpoint/given_ends.h"
 
 namespace shmtree::python {
@@ -19,29 +20,46 @@ using memory::Arena;
 
 namespace {
 
-std::shared_ptr<Channel> create(const std::shared_ptr<Arena>& arena, std::uint64_t capacity, std::uint64_t max_bytes,
-                                const std::string& ending, bool allow_pickle, std::uint64_t max_unsettled,
-                                std::uint64_t max_attempts) {
+channel::Ending ending_of(const std::string& word) {
+  if (word == "raise") return channel::Ending::kRaise;
+  if (word == "wait") return channel::Ending::kWait;
+  if (word == "each") return channel::Ending::kEach;
+  if (word == "never") return channel::Ending::kNever;
+  throw py::value_error("on_peer_death is '" + word + "'; it must be 'raise', 'wait' or 'each'");
+}
+
+channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_bytes, const std::string& ending,
+                                    std::uint64_t max_unsettled, std::uint64_t max_attempts, bool keep_open,
+                                    bool drop_oldest, bool allow_pickle) {
   channel::ChannelOptions options;
   options.capacity = capacity;
   options.max_bytes = max_bytes;
   options.allow_pickle = allow_pickle;
   options.max_unsettled = max_unsettled;
   options.max_attempts = max_attempts;
-  if (ending == "raise") {
-    options.ending = channel::Ending::kRaise;
-  } else if (ending == "wait") {
-    options.ending = channel::Ending::kWait;
-  } else if (ending == "never") {
-    options.ending = channel::Ending::kNever;
-  } else {
-    throw py::value_error("on_peer_death is '" + ending + "'; it must be 'raise' or 'wait'");
-  }
+  options.ending = ending_of(ending);
+  options.keep_open = keep_open;
+  options.drop_oldest = drop_oldest;
+  return options;
+}
+
+std::shared_ptr<Channel> create(const std::shared_ptr<Arena>& arena, const channel::ChannelOptions& options) {
   auto made = [&] {
     const WithoutGil unlocked;
     return Channel::create(arena, options);
   }();
   return unwrap(std::move(made));
+}
+
+// The arena may be null: one of its own.
+py::tuple create_named(const std::string& name, int kind, std::shared_ptr<Arena> arena,
+                       const channel::ChannelOptions& options, bool exist_ok) {
+  auto made = [&] {
+    const WithoutGil unlocked;
+    return endpoint::make_channel(name, static_cast<discovery::NamedKind>(kind), std::move(arena), options, exist_ok);
+  }();
+  endpoint::KnownChannel known = unwrap(std::move(made));
+  return py::make_tuple(std::move(known.channel), std::move(known.name));
 }
 
 std::shared_ptr<Channel> open(const std::shared_ptr<Arena>& arena, std::uint64_t block) {
@@ -58,21 +76,26 @@ py::dict stats(Channel& channel) {
                   "max_bytes"_a = stats.max_bytes, "max_unsettled"_a = stats.max_unsettled,
                   "max_attempts"_a = stats.max_attempts, "senders"_a = stats.senders, "receivers"_a = stats.receivers,
                   "senders_on_their_way"_a = stats.senders_on_their_way,
-                  "receivers_on_their_way"_a = stats.receivers_on_their_way);
+                  "receivers_on_their_way"_a = stats.receivers_on_their_way, "dropped"_a = stats.dropped);
 }
 
 }  // namespace
 
 void bind_channel(py::module_& module) {
+  py::class_<channel::ChannelOptions>(module, "ChannelOptions", "What a channel is made with; limits of 0 are none.",
+                                      plain_class())
+      .def(py::init(&new_options), "capacity"_a, "max_bytes"_a, "ending"_a, "max_unsettled"_a, "max_attempts"_a,
+           "keep_open"_a, "drop_oldest"_a, "allow_pickle"_a);
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
                                                 plain_class())
-      .def_static("create", &create, "arena"_a, "capacity"_a, "max_bytes"_a, "ending"_a, "allow_pickle"_a,
-                  "max_unsettled"_a = 0, "max_attempts"_a = 0)
+      .def_static("create", &create, "arena"_a, "options"_a)
+      .def_static("create_named", &create_named, "name"_a, "kind"_a, "arena"_a, "options"_a, "exist_ok"_a)
       .def_static("open", &open, "arena"_a, "block"_a)
       .def_property_readonly("arena", &Channel::arena)
       .def_property_readonly("block", [](const Channel& channel) { return memory::pack(channel.block()); })
       .def_property_readonly("capacity", &Channel::capacity)
       .def_property_readonly("allows_pickle", &Channel::allows_pickle)
+      .def_property_readonly("dropped", &Channel::dropped)
       .def_property_readonly("is_queue",
                              [](const Channel& channel) { return channel.ending() == channel::Ending::kNever; })
       .def("stats", &stats)

@@ -43,6 +43,9 @@ class Ends {
     std::istringstream words(text);
     for (std::string word; words >> word;) {
       const std::string key = word.substr(0, word.find('='));
+      if (key == "drop_oldest") options.behind = Behind::kDropOldest;
+      if (key == "keep_open") options.keep_open = true;
+      if (key == word) continue;
       const auto value = std::stoull(word.substr(key.size() + 1));
       if (key == "capacity") options.capacity = value;
       if (key == "max_bytes") options.max_bytes = value;
@@ -112,6 +115,7 @@ class Ends {
   }
   std::string size(const std::string&) { return std::to_string(receiver_->size()); }
   std::string space(const std::string&) { return sender_->has_space() ? "yes" : "no"; }
+  std::string dropped(const std::string&) { return std::to_string(sender_->dropped()); }
   std::string pending(const std::string&) { return std::to_string(sender_->pending_acks()); }
   std::string acked(const std::string& ticket) {
     return said(ticket.empty() ? sender_->wait_for_all_ack(0s) : sender_->wait_for_ack(std::stoull(ticket), 0s));
@@ -120,6 +124,7 @@ class Ends {
     const auto stats = receiver_->stats();
     if (!stats) return said(stats);
     if (name == "taken") return std::to_string(stats->taken);
+    if (name == "dropped") return std::to_string(stats->dropped);
     if (name == "senders") return std::to_string(stats->senders);
     return std::to_string(name == "put" ? stats->put : stats->received);
   }
@@ -160,7 +165,7 @@ const std::map<std::string, Ends::Call> Ends::kCalls = {
     {"drop", &Ends::drop},         {"size", &Ends::size},       {"new_array", &Ends::new_array},
     {"space", &Ends::space},       {"pending", &Ends::pending}, {"acked", &Ends::acked},
     {"stats", &Ends::stats},       {"close", &Ends::close},     {"closed", &Ends::closed},
-    {"start", &Ends::start},       {"join", &Ends::join},
+    {"start", &Ends::start},       {"join", &Ends::join},       {"dropped", &Ends::dropped},
 };
 
 }  // namespace

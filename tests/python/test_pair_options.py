@@ -1,0 +1,185 @@
+"""Pairs that stay open, drop their oldest messages, tell of each death, or are there already."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import queue
+import signal
+from typing import Any
+
+import peers
+import pytest
+
+import shmtree
+
+
+def put_and_stay(sender: shmtree.Sender, told: Any) -> None:
+    sender.put(os.getpid())
+    told.recv()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_stream_that_is_kept_open_waits_for_its_next_client(start, method):
+    sender, receiver = shmtree.create_pair(keep_open=True)
+    for number in range(2):
+        client = start(peers.put_all, sender, [number], method=method)
+        assert receiver.get(timeout=60) == number
+        client.join(60)
+        with pytest.raises(queue.Empty):
+            receiver.get(timeout=0.01)
+    sender.close()
+    with pytest.raises(queue.Empty):
+        receiver.get(timeout=0.01)
+    assert not shmtree.wait([receiver], timeout=0)
+
+
+def test_a_killed_client_does_not_end_a_stream_that_is_kept_open(start):
+    sender, receiver = shmtree.create_pair(keep_open=True)
+    client = start(put_and_stay, sender, mp.Pipe()[1])
+    assert receiver.get(timeout=60) == client.pid
+    os.kill(client.pid, signal.SIGKILL)
+    client.join()
+    with pytest.raises(queue.Empty):
+        receiver.get(timeout=0.5)
+
+
+def test_a_put_without_room_drops_the_oldest_message_and_counts_it():
+    sender, receiver = shmtree.create_pair(capacity=3, behind="drop_oldest")
+    for number in range(10):
+        assert sender.put(number, timeout=0) == number
+    assert sender.dropped == sender.stats()["dropped"] == 7
+    assert receiver.get_many(10) == [7, 8, 9]
+    sender.put_many(range(10))
+    assert receiver.get_many(10) == [7, 8, 9]
+    sender.wait_for_all_ack(timeout=10)
+
+
+def test_a_large_message_drops_as_many_as_its_bytes_need():
+    sender, receiver = shmtree.create_pair(capacity=None, max_bytes=100_000, behind="drop_oldest")
+    sender.put(b"a" * 40_000)
+    sender.put(b"b" * 40_000)
+    sender.put(b"c" * 90_000)
+    assert sender.dropped == 2
+    assert receiver.get() == b"c" * 90_000
+
+
+def test_who_drops_the_oldest_is_told_that_the_receivers_were_killed(start):
+    sender, receiver = shmtree.create_pair(capacity=1, behind="drop_oldest")
+    ours, theirs = mp.Pipe()
+    consumer = start(peers.take_and_hang, receiver, theirs)
+    sender.put(1)
+    assert ours.recv() == (1, False)
+    os.kill(consumer.pid, signal.SIGKILL)
+    consumer.join()
+    sender.put(2)
+    sender.stats()  # which looks who lives
+    with pytest.raises(shmtree.PeerDied) as died:
+        sender.put(3, timeout=0)
+    assert died.value.pids == (consumer.pid,)
+
+
+def test_each_death_of_a_client_is_told_while_others_go_on(start):
+    sender, receiver = shmtree.create_pair(on_peer_death="each")
+    pipes = [mp.Pipe() for _ in range(2)]
+    clients = [start(put_and_stay, sender, theirs) for _, theirs in pipes]
+    assert {receiver.get(timeout=60) for _ in clients} == {client.pid for client in clients}
+    os.kill(clients[0].pid, signal.SIGKILL)
+    with pytest.raises(shmtree.PeerDied, match="died without closing") as died:
+        receiver.get(timeout=60)
+    assert died.value.pids == (clients[0].pid,)
+    with pytest.raises(queue.Empty):
+        receiver.get(timeout=0.01)
+    pipes[1][0].send("go")
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get(timeout=60)
+
+
+def test_a_poll_loop_is_woken_by_each_death(start):
+    sender, receiver = shmtree.create_pair(on_peer_death="each")
+    pipes = [mp.Pipe() for _ in range(2)]
+    clients = [start(put_and_stay, sender, theirs) for _, theirs in pipes]
+    for _ in clients:
+        receiver.get(timeout=60)
+    assert mp.connection.wait([receiver], 0) == []
+    os.kill(clients[0].pid, signal.SIGKILL)
+    assert mp.connection.wait([receiver], 60) == [receiver]
+
+
+def test_a_channel_that_exists_is_given_to_who_says_so(name):
+    sender, receiver = shmtree.create_pair(name=name, exist_ok=True)
+    sender.put(1)
+    again = shmtree.create_pair(name=name, exist_ok=True)
+    assert again[1].get(timeout=0) == 1
+    again[0].put(2)
+    assert receiver.get(timeout=0) == 2
+    with pytest.raises(FileExistsError):
+        shmtree.create_pair(name=name)
+
+
+def serve(name: str, told: Any) -> None:
+    _, receiver = shmtree.create_pair(name=name, exist_ok=True, keep_open=True)
+    told.send(receiver.get(timeout=60))
+    told.recv()
+
+
+def test_a_server_that_starts_again_gets_the_channel_that_its_clients_have(name, start):
+    ours, theirs = mp.Pipe()
+    first = start(serve, name, theirs)
+    client = shmtree.open_sender(name, timeout=60)
+    client.put("one")
+    assert ours.recv() == "one"
+    os.kill(first.pid, signal.SIGKILL)
+    first.join()
+    client.put("two")
+    start(serve, name, theirs)
+    assert ours.recv() == "two"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"capacity": 16}, "capacity 8, not 16"),
+        ({"capacity": None}, "capacity 8, not 0"),
+        ({"max_bytes": 100}, "max_bytes 0, not 100"),
+        ({"on_peer_death": "each"}, "on_peer_death raise, not each"),
+        ({"allow_pickle": True}, "allow_pickle false, not true"),
+        ({"max_unsettled": 1}, "max_unsettled 0, not 1"),
+        ({"max_attempts": 2}, "max_attempts 0, not 2"),
+        ({"keep_open": True, "behind": "drop_oldest"}, "keep_open false, not true, behind block, not drop_oldest"),
+    ],
+)
+def test_a_channel_that_exists_with_other_options_is_refused_with_both_values(name, options, said):
+    kept = shmtree.create_pair(name=name)
+    with pytest.raises(ValueError, match=f"{name}.*: {said}$"):
+        shmtree.create_pair(name=name, exist_ok=True, **options)
+    del kept
+
+
+def test_a_channel_that_exists_in_another_arena_is_refused(name):
+    with shmtree.Arena(8 << 20) as home, shmtree.Arena(8 << 20) as other:
+        kept = home.create_pair(name=name)
+        with pytest.raises(ValueError, match="another arena"):
+            other.create_pair(name=name, exist_ok=True)
+        assert home.create_pair(name=name, exist_ok=True)[0].capacity == 8
+        del kept
+
+
+def test_something_else_of_that_name_is_refused(name):
+    kept = shmtree.Queue(name=name)
+    with pytest.raises(ValueError, match="no pair's channel"):
+        shmtree.create_pair(name=name, exist_ok=True)
+    kept.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"behind": "skip"}, "behind is 'skip'; it must be 'block' or 'drop_oldest'"),
+        ({"on_peer_death": "never"}, "on_peer_death is 'never'; it must be 'raise', 'wait' or 'each'"),
+        ({"exist_ok": True}, "exist_ok is for a channel with a name"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        shmtree.create_pair(**options)
