@@ -204,7 +204,8 @@ class Item {
 /// An Item in a message to send is forwarded as it is, whatever kind it has: `Dict{{"obs", item["obs"]}}`. It is
 /// copied, but for arrays in a message whose arrays are all read-only, and for arrays of an Item that was moved into
 /// the Value and is the last of its message when it is put: those go by reference, where they lie in the arena of the
-/// channel.
+/// channel. Then the Item is gone: another put of the Value, or of a copy of it, is kInvalid, also while the first
+/// still waits.
 template <>
 struct ValueOf<Item> {
   static Value make(const Item& item) { return Forward{std::make_shared<const Item>(item), false}; }

@@ -59,6 +59,7 @@ std::shared_ptr<Loan> ArenaState::loan_at(const std::byte* begin, std::uint64_t 
 
 bool ArenaState::lend(Loan& loan, const void* message) {
   const endpoint::ByteRange all{0, loan.bytes};
+  if (loan.lease.is_inherited()) return false;
   const std::lock_guard guard(mutex);
   if (!loan.claims.are_ours() || !loan.claims.are_free(all, message, true)) return false;
   loan.claims.promise(all, message, true);

@@ -186,7 +186,7 @@ std::pair<std::shared_ptr<const void>, ByteRun> copy_of(ByteRun run) {
 Result<FlatItem> to_flat(memory::Arena& arena, Incoming& message, ByteRun run, const Item* item) {
   const bool aligned = std::bit_cast<std::uintptr_t>(run.data()) % format::kBufferAlignment == 0;
   if (!message.in_block() || !aligned || run.size() <= endpoint::kCopiedMessageBytes ||
-      endpoint::is_hoarding(arena, message, {})) {
+      endpoint::is_hoarding(arena, message, {}) || endpoint::is_seen(arena, message, {})) {
     auto copy = copy_of(run);
     return detail::FlatAccess::make(std::move(copy.first), nullptr, copy.second);
   }

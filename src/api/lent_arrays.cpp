@@ -72,7 +72,7 @@ bool LentArrays::find_received(const value::Origin& origin, const std::byte* beg
                                format::External& range, std::int64_t& at) {
   auto& received = *static_cast<Received*>(const_cast<void*>(origin.home));
   if (received.lease.arena() != arena_.arena) return false;
-  if (writable && received.may_go_back.load(std::memory_order_acquire)) return false;
+  if (writable && (received.may_go_back.load(std::memory_order_acquire) || received.lease.is_inherited())) return false;
   const Lending lending = origin.to_give ? Lending::kMove : Lending::kOwn;
   if (!endpoint::is_lent(lending, {.received = true, .writable = writable, .frozen = origin.to_show})) return false;
   const Place place = place_of(received, begin, bytes);
@@ -92,6 +92,11 @@ bool LentArrays::find_received(const value::Origin& origin, const std::byte* beg
   range = format::External{reference_to(place.block), 0, place.block_bytes};
   at = place.at;
   return true;
+}
+
+bool LentArrays::is_given(const value::Origin& origin) const noexcept {
+  const std::lock_guard guard(received_mutex());
+  return static_cast<const Received*>(origin.home)->claims.are_given(this);
 }
 
 void LentArrays::end(void (endpoint::Claims::*how)(const void*) noexcept) noexcept {

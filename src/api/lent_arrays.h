@@ -23,6 +23,7 @@ class LentArrays : public value::ExternalArrays {
   bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) override;
   bool find_received(const value::Origin& origin, const std::byte* begin, std::uint64_t bytes, bool writable,
                      format::External& range, std::int64_t& at) override;
+  bool is_given(const value::Origin& origin) const noexcept override;
   bool allows_pickle() const noexcept override { return channel_.allows_pickle(); }
 
   // What the message refers to, by the numbers of its references.

@@ -14,12 +14,17 @@ namespace api {
 
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   std::vector<std::span<const std::byte>> blocks;
-  if (message.in_block()) blocks = endpoint::referred_blocks(arena, arena.blocks().referred_to_by(message.block()));
+  bool seen = false;
+  if (message.in_block()) {
+    const auto referred = arena.blocks().referred_to_by(message.block());
+    blocks = endpoint::referred_blocks(arena, referred);
+    seen = endpoint::is_seen(arena, message, referred);
+  }
   const auto frame = message.frame();
   Result<Item> item = Error{};
-  // A tree with arrays of other blocks has to hold them: it is not copied.
-  const bool copied = blocks.empty() && (message.bytes() <= endpoint::kCopiedMessageBytes ||
-                                         endpoint::is_hoarding(arena, message, blocks));
+  // A tree with arrays of other blocks holds them, if it may.
+  const bool copied = seen || (blocks.empty() && (message.bytes() <= endpoint::kCopiedMessageBytes ||
+                                                  endpoint::is_hoarding(arena, message, blocks)));
   if (!message.in_block() || copied) {
     item = value::decode(frame, nullptr, blocks);
   } else {

@@ -108,7 +108,7 @@ Deliveries::Took Deliveries::take_locked(Identity me, Delivery& delivery, Receip
     return take_from_ring(me, delivery, receipt);
   }
   const std::uint32_t attempts = attempts_with_this(load_relaxed(record->state));
-  if (!parts_.head.hold(record->slot(), me, attempts, delivery.message_, receipt)) return Took::kLeft;
+  if (!parts_.head.hold_again(record->slot(), me, attempts, delivery.message_, receipt)) return Took::kLeft;
   hand_out(*record, record_word(RecordState::kTaken, me, attempts), delivery);
   return Took::kOne;
 }
@@ -137,7 +137,7 @@ bool Deliveries::collect_rejected(std::vector<Delivery>& found, Identity me, Rec
     if (left == 0) return false;
     Delivery& delivery = found.emplace_back();
     const std::uint32_t attempts = attempts_of_record(word);
-    if (!parts_.head.hold(record.slot(), me, attempts, delivery.message_, receipt)) {
+    if (!parts_.head.hold_again(record.slot(), me, attempts, delivery.message_, receipt)) {
       found.pop_back();
       return false;
     }

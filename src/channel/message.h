@@ -35,6 +35,8 @@ class Incoming {
   // How often it was taken or received, this time included.
   std::uint32_t attempts() const noexcept { return attempts_; }
   bool redelivered() const noexcept { return attempts_ > 1; }
+  // Whether it was with somebody before, who may still have views of it.
+  bool came_back() const noexcept { return came_back_; }
   // Whether `who` received it: in a forked child what its parent received is the parent's.
   bool was_received_by(Identity who) const noexcept { return receiver_ == who; }
   bool in_block() const noexcept { return block_.id.value != 0; }
@@ -51,7 +53,10 @@ class Incoming {
     if (const std::shared_ptr<Arena> arena = std::exchange(arena_, nullptr)) arena->holders().drop(block_);
   }
   // It is received once more, in the same place.
-  void count_attempt() noexcept { ++attempts_; }
+  void count_attempt() noexcept {
+    ++attempts_;
+    came_back_ = true;
+  }
   // As it was in the ring.
   void write_to(RingSlot& slot) const noexcept;
 
@@ -65,6 +70,7 @@ class Incoming {
   Identity sender_ = memory::kNobody;
   Identity receiver_ = memory::kNobody;
   std::uint32_t attempts_ = 0;
+  bool came_back_ = false;
   std::byte inline_data_[kMostInlineBytes];
 };
 

@@ -258,6 +258,7 @@ bool RingHead::hold(const RingSlot& slot, Identity me, std::uint32_t attempts, I
   out.sender_ = load_once(slot.sender);
   out.receiver_ = me;
   out.attempts_ = attempts;
+  out.came_back_ = false;
   out.block_ = BlockRef{};
   out.data_ = nullptr;
   const std::uint64_t packed = load_once(slot.block);

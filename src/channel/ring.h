@@ -124,6 +124,11 @@ class RingHead {
   // Copies what the slot says into `out` and, for a block, sets the holder bit. Nothing has moved yet. False when this
   // process cannot hold the block, or map it and all that it refers to: another may.
   bool hold(const RingSlot& slot, Identity me, std::uint32_t attempts, Incoming& out, Receipt& receipt) noexcept;
+  // The same of a message that was with somebody before.
+  bool hold_again(const RingSlot& slot, Identity me, std::uint32_t attempts, Incoming& out, Receipt& receipt) noexcept {
+    out.came_back_ = hold(slot, me, attempts, out, receipt);
+    return out.came_back_;
+  }
   // The first message, of `bytes`, was received.
   void advance(std::uint64_t bytes) noexcept {
     ChannelHeader& shared = control_.shared;

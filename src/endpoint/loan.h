@@ -56,6 +56,12 @@ class Claims {
     return std::none_of(given_.begin(), given_.end(), taken) &&
            std::none_of(promised_.begin(), promised_.end(), promised);
   }
+  // Whether any of it was given, or is going to be by another message.
+  bool are_given(const void* message) const noexcept {
+    return !given_.empty() || std::any_of(promised_.begin(), promised_.end(), [message](const Promise& other) {
+      return other.message != message && other.to_give;
+    });
+  }
   // Until settle() or withdraw(). Nothing is promised when there is no memory for it.
   void promise(ByteRange range, const void* message, bool to_give) {
     make_room(given_, given_.size() + promised_.size() + 1);  // settle() may not fail

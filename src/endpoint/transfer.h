@@ -42,6 +42,11 @@ std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
 // senders.
 bool is_hoarding(memory::Arena& arena, const channel::Incoming& message,
                  std::span<const std::span<const std::byte>> referred) noexcept;
+// Whether somebody had this message before and may still see it, or a block that it refers to: a view of it was kept
+// as it went back, or a child of its taker's inherited one. Then it is copied out, so that nobody sees what another
+// writes.
+bool is_seen(memory::Arena& arena, const channel::Incoming& message,
+             std::span<const memory::BlockRef> referred) noexcept;
 // Messages up to this size are copied out in any case.
 constexpr std::uint64_t kCopiedMessageBytes = 16384;
 

@@ -142,19 +142,19 @@ Result<Lease> Arena::hold_new(OwnedBlock block) {
   const BlockRef ref = block.ref();
   Status begun = holders_.begin_new(block);
   if (!begun) return std::move(begun).error();
-  return make_lease(ref, holders_.adopt(ref));
+  return make_lease(ref, &HolderTable::adopt);
 }
 
 Result<Lease> Arena::hold_existing(BlockRef ref, const WaitContext& wait) {
   Status begun = holders_.begin_existing(ref, wait);
   if (!begun) return std::move(begun).error();
-  return make_lease(ref, holders_.adopt(ref));
+  return make_lease(ref, &HolderTable::adopt);
 }
 
-// For a hold that counts as a lease already.
-Result<Lease> Arena::make_lease(BlockRef ref, bool begun) {
-  if (!begun) return Error{Code::kInvalid, "a hold that was not begun"};
+Result<Lease> Arena::make_lease(BlockRef ref, bool (HolderTable::*make)(BlockRef) noexcept) {
   Lease lease;
+  lease.forks_ = holders_.forks();  // before a child could inherit it
+  if (!(holders_.*make)(ref)) return Error{Code::kInvalid, "a hold that was not begun"};
   lease.arena_ = shared_from_this();
   lease.ref_ = ref;
   lease.fork_epoch_ = holders_.fork_epoch();
@@ -162,6 +162,10 @@ Result<Lease> Arena::make_lease(BlockRef ref, bool begun) {
   lease.bytes_ = std::min(load_relaxed(blocks_.entry(ref.id)->size), std::uint64_t{1} << ref.id.size_class());
   if (lease.data_ == nullptr) return Error{Code::kOutOfSharedMemory, "no address space left to map a block"};
   return lease;
+}
+
+bool Lease::is_inherited() const noexcept {
+  return arena_ != nullptr && arena_->holders().is_inherited(ref_, forks_);
 }
 
 void Lease::reset() noexcept {
@@ -191,9 +195,8 @@ void Arena::make_room_for_child() noexcept {
 // nothing.
 void Arena::before_fork(bool leaving) noexcept {
   const Identity child = participants_.claim_for_child(leaving);
-  if (child == kNobody) return;
   holders_.hand_down(child);
-  if (g_fork_hook != nullptr) g_fork_hook(*this, participants_.current(), child);
+  if (child != kNobody && g_fork_hook != nullptr) g_fork_hook(*this, participants_.current(), child);
 }
 
 void Arena::after_fork_in_child(bool leaving) noexcept {

@@ -84,7 +84,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Holds a block that must still be in use: Code::kNotFound when it is not.
   Result<Lease> hold_existing(BlockRef ref, const platform::WaitContext& wait);
   // A lease besides a hold that was begun.
-  Result<Lease> share_hold(BlockRef ref) { return make_lease(ref, holders_.share(ref)); }
+  Result<Lease> share_hold(BlockRef ref) { return make_lease(ref, &HolderTable::share); }
 
   // Adds a child to channels and the like, around fork; called with every fork-safe mutex held.
   using ForkHook = void (*)(Arena&, Identity parent, Identity child);
@@ -96,7 +96,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   explicit Arena(std::unique_ptr<Mapping> mapping) noexcept;
   static Result<std::shared_ptr<Arena>> enroll(std::unique_ptr<Mapping> mapping, ReservedSlot* reserved);
   ArenaParts parts() noexcept { return {*mapping_, blocks_, participants_, pool_, reclaimer_}; }
-  Result<Lease> make_lease(BlockRef ref, bool begun);
+  Result<Lease> make_lease(BlockRef ref, bool (HolderTable::*make)(BlockRef) noexcept);
 
   // The fork handlers. `leaving`: it has no user left and is on its way out.
   void make_room_for_child() noexcept;

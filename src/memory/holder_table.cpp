@@ -99,6 +99,37 @@ Result<bool> HolderTable::is_shared(BlockRef ref, const WaitContext& wait) {
   return shared;
 }
 
+// The bits of the dead are nobody's.
+bool HolderTable::is_held_by_others(BlockRef ref) const noexcept {
+  const BlockEntry* block = parts_.table.entry(ref.id);
+  if (block == nullptr) return false;
+  const Identity me = parts_.participants.current();
+  bool held = false;
+  block->holders.for_each([&](std::uint32_t slot) {
+    held = held || ((me == kNobody || slot != slot_of(me)) && parts_.participants.is_owner_alive(slot));
+  });
+  return held;
+}
+
+bool HolderTable::is_seen(BlockRef ref) noexcept {
+  {
+    const std::lock_guard guard(mutex_);
+    const HoldCounts::Hold* hold = counts_.find(ref.id);
+    if (hold != nullptr && hold->generation == ref.generation && hold->leases != 0) return true;
+  }
+  return is_held_by_others(ref);
+}
+
+// A child without bits holds nothing, and may see it all the same.
+bool HolderTable::is_inherited(BlockRef ref, std::uint32_t forks) noexcept {
+  {
+    const std::lock_guard guard(mutex_);
+    if (forks == this->forks()) return false;
+    if (forks < forks_without_holds_) return true;
+  }
+  return is_held_by_others(ref);
+}
+
 // The list is stored in the block, then its length, under the arena lock.
 Status HolderTable::refer(const OwnedBlock& block, std::span<const BlockRef> referred, const WaitContext& wait) {
   BlockEntry& owner = *parts_.table.entry(block.ref().id);
@@ -126,6 +157,11 @@ std::uint64_t HolderTable::lease_count() {
 }
 
 void HolderTable::hand_down(Identity child) noexcept {
+  const std::uint32_t number = forks_.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (child == kNobody) {
+    forks_without_holds_ = number;
+    return;
+  }
   counts_.for_each([&](const HoldCounts::Hold& hold) {
     // What a receiving thread is about to make a lease of is not inherited: the thread is not.
     BlockEntry* block = hold.leases == 0 ? nullptr : parts_.table.entry(BlockId{hold.id});

@@ -7,6 +7,8 @@
 //   - The last one clears the bit under `mutex_`, so that a thread that begins to hold the block then sets it after.
 //   - Counts of leases are private to the process. In a forked child they are its parent's, of which it has the bits;
 //     when it has not, it begins with none, and the fork epoch tells the leases that it inherited from its own.
+//   - Nobody sees a block that came with a message but its receiver, and children that were forked since. What may have
+//     been seen by an earlier receiver is looked up before the message is made anything of.
 //
 // Thread safety: any thread; those that the fork handlers call, with every fork-safe mutex held. Letting go never
 // blocks.
@@ -50,23 +52,34 @@ class HolderTable {
   // in the block's last bytes, which the caller left for it (16 bytes each).
   Status refer(const OwnedBlock& block, std::span<const BlockRef> referred, const platform::WaitContext& wait);
 
+  // Whether somebody besides a hold that this process has begun may see the block: another participant that lives, or a
+  // lease of this process's.
+  bool is_seen(BlockRef ref) noexcept;
+  // How often the process has forked; and whether a child since the fork of that number may have the block.
+  std::uint32_t forks() const noexcept { return forks_.load(std::memory_order_relaxed); }
+  bool is_inherited(BlockRef ref, std::uint32_t forks) noexcept;
+
   std::uint32_t fork_epoch() const noexcept { return fork_epoch_.load(std::memory_order_relaxed); }
   // Number of leases in this process, for tests and stats.
   std::uint64_t lease_count();
 
-  // The fork handlers: the child's bit for every block that this process has a lease of; then, in the child.
+  // The fork handlers: the child's bit for every block that this process has a lease of, if it is anybody; then, in the
+  // child.
   void hand_down(Identity child) noexcept;
   void after_fork_in_child(bool has_bits) noexcept;
 
  private:
   bool lease_begun(BlockRef ref, std::uint32_t fewer_begun) noexcept;
   void end(BlockRef ref, std::uint32_t HoldCounts::Hold::*what) noexcept;
+  bool is_held_by_others(BlockRef ref) const noexcept;
 
   const ArenaParts parts_;
   HeldBytes& held_;
   Reconciler& reconciler_;
   platform::ForkSafeMutex mutex_;
   HoldCounts counts_;                         // under mutex_
+  std::atomic<std::uint32_t> forks_{0};       // changes under mutex_
+  std::uint32_t forks_without_holds_ = 0;     // under mutex_; the number of the last one whose child has no bits
   std::atomic<std::uint32_t> fork_epoch_{0};  // changes when a child is left without the holds of its parent
 };
 

@@ -28,6 +28,9 @@ class Lease {
   BlockRef ref() const noexcept { return ref_; }
   std::byte* data() const noexcept { return data_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
+  // Whether a child that was forked since it was made may have the block as well. To be asked before the block is given
+  // away.
+  bool is_inherited() const noexcept;
   void reset() noexcept;
 
  private:
@@ -38,6 +41,7 @@ class Lease {
     data_ = other.data_;
     bytes_ = other.bytes_;
     fork_epoch_ = other.fork_epoch_;
+    forks_ = other.forks_;
   }
 
   std::shared_ptr<Arena> arena_;
@@ -45,6 +49,7 @@ class Lease {
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
   std::uint32_t fork_epoch_ = 0;  // of the HolderTable when it was made
+  std::uint32_t forks_ = 0;       // likewise
 };
 
 }  // namespace shmtree::memory

@@ -34,6 +34,8 @@ class ExternalArrays {
   virtual bool find_received(const Origin&, const std::byte*, std::uint64_t, bool, format::External&, std::int64_t&) {
     return false;
   }
+  // Whether what an Item had that was moved into the value is given away, or is going to be with another message.
+  virtual bool is_given(const Origin&) const noexcept { return false; }
   // Whether the message may have pickles in it.
   virtual bool allows_pickle() const noexcept { return true; }
 };
@@ -43,10 +45,10 @@ class ExternalArrays {
 // that cannot be (its message says which rule); kMessageTooLarge and kOutOfSharedMemory as FrameBuilder::finish().
 Status encode(const Value& value, format::FrameBuilder& builder, ExternalArrays* externals = nullptr);
 
-// The tree in `frame`. `owner` keeps the frame (and the blocks) in place as long as an Item lives; without an owner the
-// frame is copied first. `blocks[r]` are the bytes of the block that reference r stands for.
-// `home` is given to who forwards the Items (Origin); it lives as long as `owner`.
-// kCorrupt and kIncompatible as FrameReader::open(), and for references that are not in `blocks`.
+// The tree in `frame`. `owner` keeps the frame (and the blocks) in place as long as an Item lives; without an owner
+// they are copied first. `blocks[r]` are the bytes of the block that reference r stands for. `home` is given to who
+// forwards the Items (Origin); it lives as long as `owner`. kCorrupt and kIncompatible as FrameReader::open(), and for
+// references that are not in `blocks`.
 Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void> owner,
                     std::span<const std::span<const std::byte>> blocks = {}, const void* home = nullptr);
 

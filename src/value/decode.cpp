@@ -2,6 +2,7 @@
 #include <cstring>
 #include <memory_resource>
 #include <new>
+#include <vector>
 
 #include "format/grammar.h"
 #include "value/codec.h"
@@ -206,12 +207,32 @@ class Decoder {
   std::pmr::vector<std::uint32_t> names_{&memory_};
 };
 
-// A copy of a frame that nobody keeps for us, aligned as it was.
-std::shared_ptr<const void> copy_of(std::span<const std::byte> frame) {
+// A copy of what nobody keeps for us, aligned as it was. `bytes` becomes the copy.
+std::shared_ptr<const void> copy_of(std::span<const std::byte>& bytes) {
   constexpr std::align_val_t kAlignment{format::kBufferAlignment};
-  void* copy = ::operator new(frame.size(), kAlignment);
-  std::memcpy(copy, frame.data(), frame.size());
+  void* copy = ::operator new(bytes.size(), kAlignment);
+  std::memcpy(copy, bytes.data(), bytes.size());
+  bytes = {static_cast<const std::byte*>(copy), bytes.size()};
   return {copy, [](const void* memory) { ::operator delete(const_cast<void*>(memory), kAlignment); }};
+}
+
+// The frame, and the blocks that it refers to.
+struct Copies {
+  std::shared_ptr<const void> frame{};
+  std::vector<std::span<const std::byte>> blocks{};
+  std::vector<std::shared_ptr<const void>> owners{};
+};
+std::shared_ptr<const Copies> copies_of(std::span<const std::byte>& frame,
+                                        std::span<const std::span<const std::byte>>& blocks) {
+  auto copies = std::make_shared<Copies>();
+  copies->frame = copy_of(frame);
+  copies->blocks.assign(blocks.begin(), blocks.end());
+  copies->owners.reserve(blocks.size());
+  for (auto& block : copies->blocks) {
+    if (!block.empty()) copies->owners.push_back(copy_of(block));
+  }
+  blocks = copies->blocks;
+  return copies;
 }
 
 }  // namespace
@@ -219,8 +240,11 @@ std::shared_ptr<const void> copy_of(std::span<const std::byte> frame) {
 Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void> owner,
                     std::span<const std::span<const std::byte>> blocks, const void* home) try {
   if (owner == nullptr && !frame.empty()) {
-    owner = copy_of(frame);
-    frame = {static_cast<const std::byte*>(owner.get()), frame.size()};
+    if (blocks.empty()) [[likely]] {
+      owner = copy_of(frame);
+    } else {
+      owner = copies_of(frame, blocks);
+    }
   }
   Result<format::FrameReader> reader = format::FrameReader::open(frame);
   if (!reader.ok()) return std::move(reader).error();

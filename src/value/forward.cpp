@@ -240,7 +240,14 @@ Status add_forwarded(const Forward& forward, const MovedItems* moved, format::Fr
                      ExternalArrays* externals) {
   const std::shared_ptr<const Tree>& tree = Tree::of(*forward.item);
   if (tree == nullptr) return builder.add_none_node(), success();
-  return Forwarder(*tree, origin_of(forward, tree, moved), builder, externals).add(Tree::node_of(*forward.item));
+  const Origin origin = origin_of(forward, tree, moved);
+  if (origin.to_give && externals != nullptr && externals->is_given(origin)) {
+    return Error{.code = Code::kInvalid,
+                 .message =
+                     "An Item that was moved into this value is gone: another put of it gave it away, or is about "
+                     "to."};
+  }
+  return Forwarder(*tree, origin, builder, externals).add(Tree::node_of(*forward.item));
 }
 
 }  // namespace shmtree::value

@@ -268,3 +268,31 @@ def test_a_child_that_is_stopped_at_its_first_instruction_holds_up_nobody(arena)
         assert receiver.get(timeout=30) == i
     os.kill(child, signal.SIGCONT)
     join(child)
+
+
+@pytest.mark.parametrize("made", ["received", "in the arena"])
+def test_a_child_keeps_the_array_that_its_parent_gives_on(arena, made):
+    sender, receiver = arena.create_pair()
+    array = sender.new_empty(100_000)
+    if made == "received":
+        sender.put(np.empty(100_000))
+        array = receiver.get()
+    array[:] = 1
+    told, tell = os.pipe()
+
+    def look() -> None:
+        os.read(told, 1)
+        assert (array == 1).all()
+
+    child = fork(look)
+    sender.put(array, move=True)
+    got = receiver.get()
+    got[:] = 2
+    os.write(tell, b"x")
+    join(child)
+    array[:] = 3  # what was copied stays the parent's
+    assert (got == 2).all()
+    sender.put(array, move=True)
+    assert receiver.get().ctypes.data == array.ctypes.data  # the child is gone
+    os.close(told)
+    os.close(tell)

@@ -208,3 +208,31 @@ def test_what_was_acknowledged_is_moved_on_without_a_copy(arena):
     where = delivery.item.ctypes.data
     second[0].put(delivery.item, move=True)
     assert second[1].get().ctypes.data == where
+
+
+@pytest.mark.parametrize("part", ["message", "block of its own"])
+@pytest.mark.parametrize("copy", [None, False])
+def test_a_view_kept_over_a_nack_is_not_what_the_next_receiver_has(arena, part, copy):
+    sender, receiver = arena.create_pair()
+    array = np.ones(100_000) if part == "message" else sender.new_zeros(100_000)
+    if part != "message":
+        array[:] = 1
+    sender.put({"x": array})
+    delivery = receiver.take()
+    kept = delivery.item["x"]
+    delivery.nack()
+    again = receiver.get(copy=copy)["x"]
+    again[:] = 2
+    assert (kept == 1).all()
+    kept[:] = 3
+    assert (again == 2).all()
+
+
+def test_a_message_that_came_back_is_viewed_when_nobody_keeps_it(arena):
+    sender, receiver = arena.create_pair()
+    sender.put(np.ones(100_000))
+    delivery = receiver.take()
+    where = delivery.item.ctypes.data
+    delivery.nack()
+    del delivery
+    assert receiver.get().ctypes.data == where

@@ -51,7 +51,8 @@ PyObject* decode_block(Source& source, DecodeContext& context) {
   Incoming& message = *source.message;
   source.referred = source.arena->blocks().referred_to_by(message.block());
   const auto blocks = endpoint::referred_blocks(*source.arena, source.referred);
-  if (context.copy == CopyPolicy::kAuto && endpoint::is_hoarding(*source.arena, message, blocks)) {
+  if (endpoint::is_seen(*source.arena, message, source.referred) ||
+      (context.copy == CopyPolicy::kAuto && endpoint::is_hoarding(*source.arena, message, blocks))) {
     context.copy = CopyPolicy::kAll;
   }
   std::vector<ExternalBlock> externals;

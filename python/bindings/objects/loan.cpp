@@ -228,7 +228,8 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
                                   static_cast<std::size_t>(begin - lease->data) + size_bytes};
   if (range.end > lease->size_bytes) return false;
   const bool writable = !array || PyArray_ISWRITEABLE(array);
-  if (writable && held->may_go_back && held->may_go_back->load(std::memory_order_acquire)) return false;
+  const bool may_go_back = held->may_go_back && held->may_go_back->load(std::memory_order_acquire);
+  if (writable && (may_go_back || held->block.is_inherited())) return false;
   if (!held->claims.are_free(range, this, writable)) return false;
   const bool whole = !held->received && range.begin == 0 && size_bytes == held->array_bytes &&
                      (!array || static_cast<std::size_t>(PyArray_NBYTES(array)) == held->array_bytes);
