@@ -95,9 +95,15 @@ struct ChannelStats {
   std::uint64_t taken = 0;                   ///< and not acknowledged
   std::uint64_t senders = 0;                 ///< processes that have the end
   std::uint64_t receivers = 0;               ///< processes that have the end
+  std::uint64_t senders_counting = 0;        ///< of those: that take part in it. One that only receives does not
+  std::uint64_t receivers_counting = 0;      ///< the same; one that only sends does not
   std::uint64_t senders_on_their_way = 0;    ///< given away by handle(), or pickled, and not yet opened
   std::uint64_t receivers_on_their_way = 0;  ///< the same
   std::uint64_t dropped = 0;                 ///< messages that puts dropped, in all
+  /// The processes that count and have never used their end, such as a launcher that forgot to close it: the stream
+  /// does not end while there are any. A receiver that waits for nothing else waits in vain.
+  std::vector<int> senders_unused{};
+  std::vector<int> receivers_unused{};  ///< the same
 };
 
 /// The end of a channel that messages are put into.

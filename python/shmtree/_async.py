@@ -56,7 +56,11 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
             left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
             if left <= 0 or not objects:
                 return []
+            began = time.monotonic()
             selector.select(left)
+            for each in objects:
+                if hasattr(each, "_note_wait_to_get"):
+                    each._note_wait_to_get(time.monotonic() - began)
 
 
 def _register(selector: selectors.BaseSelector, descriptor: int, waiting: list[Any]) -> None:
@@ -123,7 +127,7 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
                 left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
                 if left <= 0 or line[0] is not place:
                     raise
-            await _readable(receiver, receiver._fileno_to_get, left)
+            receiver._note_wait_to_get(await _readable(receiver, receiver._fileno_to_get, left))
     finally:
         line.remove(place)
         if not line:
@@ -158,15 +162,15 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
             await asyncio.sleep(min(left, look))
             look = min(2 * look, _MOST_LOOK_S)
         else:
-            await _readable(end, end._fileno_to_put, left)
+            end._note_wait_to_put(await _readable(end, end._fileno_to_put, left))
 
 
 #: Those who wait for a descriptor, with the end that it is of.
 _waiting: set[tuple[int, _Woken]] = set()
 
 
-async def _readable(end: Any, fileno: Callable[[], int], seconds: float) -> None:
-    """Until the descriptor of an end can be read, the end is closed, or so many seconds have passed."""
+async def _readable(end: Any, fileno: Callable[[], int], seconds: float) -> float:
+    """Until the descriptor of an end can be read, the end is closed, or so many seconds have passed; how many."""
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
     entry = (id(end), weakref.ref(woken))
@@ -177,8 +181,9 @@ async def _readable(end: Any, fileno: Callable[[], int], seconds: float) -> None
     except BaseException as error:
         _waiting.discard(entry)
         if isinstance(error, OSError) and error.errno == errno.EBADF:  # another thread has closed the end meanwhile
-            return
+            return 0.0
         raise
+    began = loop.time()
     loop.add_reader(descriptor, _wake, woken)
     timer = loop.call_later(seconds, _wake, woken)
     try:
@@ -188,6 +193,7 @@ async def _readable(end: Any, fileno: Callable[[], int], seconds: float) -> None
         loop.remove_reader(descriptor)
         os.close(descriptor)
         _waiting.discard(entry)
+    return loop.time() - began
 
 
 def _wake_waiting(end: object) -> None:

@@ -101,7 +101,9 @@ class End:
 
         put, received, queued (with the returned ones) and taken (not settled) messages, returned, rejected and dropped
         ones, queued_bytes; capacity, max_bytes, max_unsettled and max_attempts (0: no limit); processes that have the
-        ends (senders, receivers), and ends that were pickled and not yet loaded (senders_on_their_way,
+        ends (senders, receivers), how many of them take part in it, so that the stream does not end (senders_counting,
+        receivers_counting: not those that use the other one only), the process ids of those that do and have never
+        used it (senders_unused, receivers_unused), and ends that were pickled and not yet loaded (senders_on_their_way,
         receivers_on_their_way); put_per_s and received_per_s since the last call on this object. Of a JoinableQueue
         also unfinished: those that no task_done() was called for. ChannelClosed after close(), unless this process has
         another object of the channel.

@@ -105,10 +105,10 @@ class DeviceError(Error, RuntimeError):
 
 
 class UnusedEndWarning(RuntimeWarning):
-    """Whoever waits at a channel waits for an end that nobody has made use of for a while.
+    """Whoever waits at a channel has waited for 10 s for an end that those who have it never used.
 
-    Such as one that was pickled and never loaded: it keeps the stream open for as long as the process lives that
-    pickled it. The text names that process.
+    Such as a process that only started the others and did not close the ends it gave away, or an end that was pickled
+    and never loaded: the stream does not end as long as that process lives. The text names it.
     """
 
 

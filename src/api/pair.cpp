@@ -26,7 +26,7 @@ std::shared_ptr<ChannelState> closed_end() noexcept {
 
 ChannelStats ChannelState::stats() const {
   memory::look_for_dead(*channel().arena(), 0);
-  const channel::ChannelStats now = channel().stats();
+  channel::ChannelStats now = channel().stats();
   return {now.put,
           now.received,
           now.queued,
@@ -34,9 +34,13 @@ ChannelStats ChannelState::stats() const {
           now.taken,
           now.senders,
           now.receivers,
+          now.senders_counting,
+          now.receivers_counting,
           now.senders_on_their_way,
           now.receivers_on_their_way,
-          now.dropped};
+          now.dropped,
+          std::move(now.senders_unused),
+          std::move(now.receivers_unused)};
 }
 
 // A handle's bytes in hexadecimal.

@@ -146,7 +146,7 @@ Status Channel::check_options(const ChannelOptions& options) const {
   return Error{Code::kInvalid, "it is that of a channel with other options: " + others};
 }
 
-ChannelStats Channel::stats() noexcept {
+ChannelStats Channel::stats() {
   const ChannelHeader& shared = parts_.control.shared;
   const std::uint64_t dropped = this->dropped(), head = load_acquire(shared.head);
   return {
@@ -164,9 +164,13 @@ ChannelStats Channel::stats() noexcept {
       .max_attempts = shared.max_attempts,
       .senders = parts_.ends.member_count(End::kSending),
       .receivers = parts_.ends.member_count(End::kReceiving),
+      .senders_counting = parts_.ends.counting(End::kSending),
+      .receivers_counting = parts_.ends.counting(End::kReceiving),
       .senders_on_their_way = parts_.grants.on_their_way(End::kSending).count,
       .receivers_on_their_way = parts_.grants.on_their_way(End::kReceiving).count,
       .dropped = dropped,
+      .senders_unused = parts_.ends.unused_pids(End::kSending),
+      .receivers_unused = parts_.ends.unused_pids(End::kReceiving),
   };
 }
 

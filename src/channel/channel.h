@@ -44,7 +44,9 @@ struct ChannelOptions {
 
 struct ChannelStats {
   std::uint64_t put, received, queued, queued_bytes, taken, returned, rejected, unfinished, capacity, max_bytes,
-      max_unsettled, max_attempts, senders, receivers, senders_on_their_way, receivers_on_their_way, dropped;
+      max_unsettled, max_attempts, senders, receivers, senders_counting, receivers_counting, senders_on_their_way,
+      receivers_on_their_way, dropped;
+  std::vector<int> senders_unused, receivers_unused;  // the processes that count, and have not used their end
 };
 
 class Channel : public std::enable_shared_from_this<Channel> {
@@ -84,7 +86,12 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Result<std::vector<Delivery>> rejected(const WaitContext& wait) { return deliveries_.rejected(deliveries(), wait); }
   std::uint64_t size() const noexcept { return parts_.watchers.size(); }
   bool ready() const noexcept { return parts_.watchers.ready(); }
-  ChannelStats stats() noexcept;
+  ChannelStats stats();  // may throw std::bad_alloc
+  // How many messages went through that end so far.
+  std::uint64_t passed(End end) const noexcept {
+    const ChannelHeader& shared = parts_.control.shared;
+    return platform::load_relaxed(end == End::kSending ? shared.tail : shared.head);
+  }
 
   // Ends this process's part in all of its channels: it is about to exit normally.
   static void leave_all() noexcept;

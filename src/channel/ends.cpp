@@ -33,18 +33,42 @@ bool Ends::anyone_has(End end) const noexcept {
   return false;
 }
 
-std::vector<int> Ends::pids_told_of(End end) const {
+std::vector<int> Ends::pids_taking_part(End end, bool unused_only) const {
   std::vector<int> pids;
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    for (std::uint64_t bits = taking_part(end, i); bits != 0; bits &= bits - 1) {
+    std::uint64_t bits = taking_part(end, i);
+    if (unused_only) bits &= ~load_acquire(state(end).users.words[i]);
+    for (; bits != 0; bits &= bits - 1) {
       const std::uint32_t slot = i * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
       pids.push_back(load_relaxed(control_.arena.participants().slot(slot).pid));
     }
   }
+  return pids;
+}
+
+std::vector<int> Ends::pids_told_of(End end) const {
+  std::vector<int> pids = pids_taking_part(end, false);
   const bool may_be_over = control_.ending() == Ending::kRaise && !(end == End::kSending && control_.keeps_open());
   const bool told = control_.ending() == Ending::kEach || (may_be_over && pids.size() == 1);
   std::erase_if(pids, [told](int pid) { return !told || pid == process_id(); });
   return pids;
+}
+
+bool Ends::is_unused(End end) const noexcept {
+  bool anyone = false;
+  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
+    const std::uint64_t taking = taking_part(end, i);
+    if ((taking & load_acquire(state(end).users.words[i])) != 0) return false;
+    anyone = anyone || taking != 0;
+  }
+  return anyone || grants_.is_on_its_way(end);
+}
+
+std::uint64_t Ends::counting(End end) const noexcept {
+  std::uint64_t count = 0;
+  for (std::uint32_t i = 0; i < kParticipantWords; ++i)
+    count += static_cast<std::uint64_t>(std::popcount(taking_part(end, i)));
+  return count;
 }
 
 std::uint64_t Ends::member_count(End end) const noexcept {

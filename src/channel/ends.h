@@ -29,14 +29,17 @@ class Ends {
   bool anyone_has(End end) const noexcept;
   bool anyone_at(End end) const noexcept { return anyone_has(end) || grants_.is_on_its_way(end); }
   bool anyone_at_either() const noexcept { return anyone_at(End::kSending) || anyone_at(End::kReceiving); }
-  // Whether nobody takes part in that end but those whom it is on its way to.
-  bool is_only_on_its_way(End end) const noexcept { return !anyone_has(end) && grants_.is_on_its_way(end); }
+  // Whether there are those who take part in that end, or whom it is on its way to, and none of them has used it.
+  bool is_unused(End end) const noexcept;
+  // The processes that take part in it and have not used it. May throw std::bad_alloc.
+  std::vector<int> unused_pids(End end) const { return pids_taking_part(end, true); }
   OnTheirWay on_their_way(End end) const noexcept { return grants_.on_their_way(end); }
   // The processes of whose death the other end would be told at once: the only one that takes part, or each of them
   // where each is told. May throw std::bad_alloc.
   std::vector<int> pids_told_of(End end) const;
-  // How many processes have it.
+  // How many processes have it, and how many of those take part in it.
   std::uint64_t member_count(End end) const noexcept;
+  std::uint64_t counting(End end) const noexcept;
   // Whether nobody takes part in it any more: no message is sent, or none received.
   bool is_left(End end) const noexcept;
   // Whether those at the other end, or `told` of them, are to be told so.
@@ -91,6 +94,7 @@ class Ends {
 
  private:
   std::uint64_t taking_part(End end, std::uint32_t word) const noexcept;
+  std::vector<int> pids_taking_part(End end, bool unused_only) const;
   Status tell_deaths(End end) const;
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 

@@ -31,6 +31,21 @@ std::vector<int> rest_of(const Receiver& receiver) {
 
 }  // namespace
 
+TEST_CASE("stats tell which processes keep a stream open and have never used their end") {
+  auto [sender, receiver] = shmtree::make_pair();
+  shmtree::ChannelStats stats = receiver.stats().value();
+  CHECK(stats.senders_counting == 1);
+  CHECK(stats.senders_unused == std::vector<int>{getpid()});
+  CHECK(stats.receivers_unused == std::vector<int>{getpid()});
+  REQUIRE(sender.put(1).ok());
+  stats = receiver.stats().value();
+  CHECK(stats.senders_counting == 1);
+  CHECK(stats.senders_unused.empty());
+  CHECK(stats.receivers == 1);
+  CHECK(stats.receivers_counting == 0);
+  CHECK(stats.receivers_unused.empty());
+}
+
 TEST_CASE("range-for over a receiver gives every message, and ends with the stream") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   for (const int i : {1, 2, 3}) sender.put(i).value();

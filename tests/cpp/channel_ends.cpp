@@ -51,6 +51,28 @@ TEST_CASE("When the last sender leaves, what is queued is delivered and then the
   REQUIRE(code_of(take(*channel)) == Code::kClosed);
 }
 
+TEST_CASE("Of those who have an end it is known who counts, and who of them has never used it") {
+  using Pids = std::vector<int>;
+  auto channel = new_channel(new_arena());
+  channel::Ends& ends = channel->ends();
+  for (const End end : channel::kEnds) {
+    REQUIRE(ends.counting(end) == 1);
+    REQUIRE(ends.unused_pids(end) == Pids{getpid()});
+    REQUIRE(ends.is_unused(end));
+  }
+  REQUIRE(code_of(get(*channel, patience(1))) == Code::kEmpty);
+  REQUIRE(ends.member_count(End::kSending) == 1);
+  REQUIRE(ends.counting(End::kSending) == 0);
+  REQUIRE(ends.unused_pids(End::kSending).empty());
+  for (const End end : channel::kEnds) REQUIRE_FALSE(ends.is_unused(end));
+  put(*channel, 1).value();
+  for (const End end : channel::kEnds) {
+    REQUIRE(ends.counting(end) == 1);
+    REQUIRE(ends.unused_pids(end).empty());
+    REQUIRE_FALSE(ends.is_unused(end));
+  }
+}
+
 TEST_CASE("When no receivers are left, a sender is told once the channel is full") {
   auto channel = new_channel(new_arena(), with_capacity(2));
   channel->leave(End::kReceiving);

@@ -15,6 +15,7 @@ import pytest
 from cuda_processes import driver_log, fake_driver, spawn  # noqa: F401  # fixtures
 
 import shmtree
+from shmtree import _core
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
@@ -34,6 +35,14 @@ def pair(arena: shmtree.Arena) -> Iterator[tuple[shmtree.Sender, shmtree.Receive
     yield sender, receiver
     sender.close()
     receiver.close()
+
+
+@pytest.fixture
+def soon() -> Iterator[None]:
+    """Who waits for an end that nobody uses is told after 0.1 s."""
+    _core.set_unused_after(0.1)
+    yield
+    _core.set_unused_after(10)
 
 
 @pytest.fixture

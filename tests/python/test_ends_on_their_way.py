@@ -17,7 +17,6 @@ import peers
 import pytest
 
 import shmtree
-from shmtree import _core
 
 _dumped: list[bytes] = []
 
@@ -36,14 +35,6 @@ def arrivals():
         with contextlib.suppress(shmtree.Error):
             pickle.loads(data)
     _dumped.clear()
-
-
-@pytest.fixture
-def soon():
-    """Warnings come after 0.1 s."""
-    _core.set_unloaded_after(0.1)
-    yield
-    _core.set_unloaded_after(10)
 
 
 def word_of(data: bytes) -> bytes:

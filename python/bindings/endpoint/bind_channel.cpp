@@ -1,10 +1,13 @@
 // _core.Channel: a channel apart from its ends, and what is set up once for all.
+#include <pybind11/stl.h>
+
 #include "bindings/bind.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/spans.h"
+#include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
 #include "channel/channel.h"
 #include "endpoint/channels.h"
@@ -75,6 +78,8 @@ py::dict stats(Channel& channel) {
                   "rejected"_a = stats.rejected, "unfinished"_a = stats.unfinished, "capacity"_a = stats.capacity,
                   "max_bytes"_a = stats.max_bytes, "max_unsettled"_a = stats.max_unsettled,
                   "max_attempts"_a = stats.max_attempts, "senders"_a = stats.senders, "receivers"_a = stats.receivers,
+                  "senders_counting"_a = stats.senders_counting, "receivers_counting"_a = stats.receivers_counting,
+                  "senders_unused"_a = stats.senders_unused, "receivers_unused"_a = stats.receivers_unused,
                   "senders_on_their_way"_a = stats.senders_on_their_way,
                   "receivers_on_their_way"_a = stats.receivers_on_their_way, "dropped"_a = stats.dropped);
 }
@@ -123,7 +128,7 @@ void bind_channel(py::module_& module) {
             channel.membership().join_for(child, end_of(receiving));
           },
           "identity"_a, "receiving"_a);
-  module.def("set_unloaded_after", &set_unloaded_after, "seconds"_a);
+  module.def("set_unused_after", &set_unused_after, "seconds"_a);
   module.def("leave_all", [] {
     set_exiting(true);
     const WithoutGil unlocked;

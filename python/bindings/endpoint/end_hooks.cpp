@@ -1,8 +1,16 @@
 #include "bindings/endpoint/end_hooks.h"
 
 #include "bindings/cpython/errors.h"
+#include "bindings/endpoint/vain_wait.h"
+#include "platform/clock.h"
 
 namespace shmtree::python {
+
+namespace {
+
+constexpr std::int64_t kFirstLookNs = 40'000'000;
+
+}  // namespace
 
 // Of a wait at an end that was closed.
 bool EndHooks::is_over() const {
@@ -11,12 +19,24 @@ bool EndHooks::is_over() const {
   return !channel->membership().is_used_here() && (until_ == Until::kLeft || !channel->ends().anyone_at_either());
 }
 
+void EndHooks::before_block() noexcept {
+  if (waiting_since_ns_ == 0) waiting_since_ns_ = platform::monotonic_ns();
+  GilHooks::before_block();
+}
+
+bool EndHooks::look_for_unused() const {
+  return !self_ || waiting_since_ns_ == 0 || self_->port.closed(which_) ||
+         warn_of_vain_wait(self_, which_, waiting_since_ns_);
+}
+
 bool EndHooks::interrupted() noexcept {
   if (self_ && self_->port.closed(which_)) [[unlikely]] {
     was_closed_ = is_over();
     if (was_closed_) return true;
   }
-  return GilHooks::interrupted() || !look_for_unloaded();
+  if (GilHooks::interrupted()) return true;
+  // Most waits end long before anything is looked for.
+  return platform::monotonic_ns() - waiting_since_ns_ >= kFirstLookNs && !look_for_unused();
 }
 
 PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error& error) {
@@ -26,7 +46,7 @@ PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error&
     return nullptr;
   }
   const bool in_vain = error.code == Code::kEmpty || error.code == Code::kFull || error.code == Code::kTimeout;
-  if (in_vain && !hooks.look_for_unloaded()) return nullptr;
+  if (in_vain && !hooks.look_for_unused()) return nullptr;
   return raise(error);
 }
 

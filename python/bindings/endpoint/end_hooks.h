@@ -20,11 +20,12 @@ class EndHooks final : public GilHooks {
   EndHooks(Endpoint* self, channel::End which, Until until = Until::kClosed) noexcept
       : self_(self), which_(which), until_(until) {}
 
+  void before_block() noexcept override;
   bool interrupted() noexcept override;
 
   bool was_closed() const noexcept { return was_closed_; }
-  // Has the user warned of what is waited for in vain; false when that became an exception, which is set.
-  bool look_for_unloaded() const { return !self_ || self_->port.closed(which_) || warn_of_unloaded(self_, which_); }
+  // Has the user warned of a wait in vain; false when that became an exception, which is set.
+  bool look_for_unused() const;
 
  private:
   bool is_over() const;
@@ -32,6 +33,7 @@ class EndHooks final : public GilHooks {
   channel::End which_ = channel::End::kSending;
   Until until_ = Until::kClosed;
   bool was_closed_ = false;
+  std::int64_t waiting_since_ns_ = 0;  // 0: it did not have to wait yet
 };
 
 // Sets the exception for a call of `self` that waited with these hooks: what a signal handler raised, ChannelClosed

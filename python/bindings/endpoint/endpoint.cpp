@@ -14,7 +14,6 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "platform/clock.h"
 
 namespace shmtree::python {
 
@@ -199,48 +198,6 @@ PyObject* wake_descriptor(PyObject* self, End which) {
     auto fd = channel.watchers().wake_fd(which);
     return fd ? PyLong_FromLong(*fd) : raise(fd.error());
   });
-}
-
-namespace {
-
-constexpr std::int64_t kTold = -1;
-std::atomic<std::int64_t> unloaded_after_ns{10'000'000'000};
-
-bool warn(End peers, const channel::OnTheirWay& sent) {
-  const char* what = peers == End::kSending ? "sender" : "receiver";
-  const auto seconds = static_cast<unsigned long long>(std::max<std::int64_t>(sent.age_ns, 0) / 1'000'000'000);
-  const std::string who = sent.pid == 0 ? "a process that has ended" : "process " + std::to_string(sent.pid);
-  return PyErr_WarnFormat(error_types().unused_end_warning, 1,
-                          "this channel waits for nobody but a %s that %s pickled %llu s ago and that has not been "
-                          "loaded (%llu in all): it keeps the stream open until it is, or that process ends",
-                          what, who.c_str(), seconds, static_cast<unsigned long long>(sent.count)) == 0;
-}
-
-}  // namespace
-
-bool warn_of_unloaded(Endpoint* self, End waiting) {
-  std::atomic<std::int64_t>& since = self->unloaded_since_ns;
-  std::int64_t begun = since.load(std::memory_order_relaxed);
-  if (begun == kTold) return true;
-  const End peers = channel::other(waiting);
-  Channel& channel = self->port.channel();
-  if (channel.ending() == channel::Ending::kNever || !channel.ends().is_only_on_its_way(peers)) {
-    since.store(0, std::memory_order_relaxed);
-    return true;
-  }
-  const std::int64_t now = platform::monotonic_ns();
-  if (begun == 0) {
-    since.store(now, std::memory_order_relaxed);
-    return true;
-  }
-  if (now - begun < unloaded_after_ns.load(std::memory_order_relaxed) || !since.compare_exchange_strong(begun, kTold)) {
-    return true;
-  }
-  return warn(peers, channel.ends().on_their_way(peers));
-}
-
-void set_unloaded_after(double seconds) {
-  unloaded_after_ns = static_cast<std::int64_t>(seconds * 1e9);
 }
 
 }  // namespace shmtree::python

@@ -16,13 +16,20 @@
 
 namespace shmtree::python {
 
+// How long calls of an object have waited for an end that nobody uses (vain_wait.h).
+struct VainWait {
+  std::atomic<std::int64_t> waited_ns;
+  std::atomic<std::int64_t> counted_to_ns;  // a time, up to which they are counted
+  std::atomic<std::uint64_t> passed;        // messages through the other end by then
+  std::atomic<bool> told;
+};
+
 struct Endpoint {
   PyObject_HEAD endpoint::Port port;
   bool allow_pickle;
   bool is_queue;
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
-  // Waited for since then, or not known: 0; told: -1 (see warn_of_unloaded).
-  std::atomic<std::int64_t> unloaded_since_ns;
+  VainWait vain;
 };
 
 // As Python names them.
@@ -62,11 +69,6 @@ template <class Act>
 PyObject* with_readable(PyObject* object, Act act) {
   return as_endpoint(object)->is_queue ? with_any(object, act) : with_open(object, channel::End::kReceiving, act);
 }
-
-// For a call that waits at `waiting`: warns, once for each object, when for 10 s nobody has taken part in the other end
-// but those whom it is on its way to. False when the warning became an exception, which is set.
-bool warn_of_unloaded(Endpoint* self, channel::End waiting);
-void set_unloaded_after(double seconds);  // instead of 10, for tests
 
 // Of a type of ends: what it is made of, one table after the other.
 struct EndType {

@@ -16,6 +16,7 @@
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/incoming.h"
 #include "bindings/endpoint/spans.h"
+#include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
 
 namespace shmtree::python {
@@ -217,8 +218,11 @@ PyObject* is_ready(PyObject* object, PyObject*) {
   // Whatever a call would raise at once is worth waking up for, too.
   if (self->port.closed(End::kReceiving) || self->deferred) Py_RETURN_TRUE;
   Channel& channel = self->port.channel();
-  if (!warn_of_unloaded(self, End::kReceiving)) return nullptr;
   return PyBool_FromLong(channel.ready() || (notice_deaths(*channel.arena(), kLookedLatelyNs) && channel.ready()));
+}
+
+PyObject* note_wait_to_get(PyObject* self, PyObject* seconds) {
+  return note_wait(self, End::kReceiving, seconds);
 }
 
 PyObject* fileno(PyObject* self, PyObject*) {
@@ -281,6 +285,7 @@ const PyMethodDef shared_methods[] = {
      "full($self)\n--\n\n"
      "Whether a put would have to wait now; of a queue, whether there are `maxsize` objects in it. Exact."},
     {"_ready", as_method<is_ready>(), METH_NOARGS, "Whether get() would return or raise at once."},
+    {"_note_wait_to_get", as_method<note_wait_to_get>(), METH_O, "It was waited for so many seconds, elsewhere."},
     {"fileno", as_method<fileno>(), METH_NOARGS,
      "fileno($self)\n--\n\n"
      "A descriptor that is readable while there is something to receive, or the end, for poll loops. It belongs to\n"

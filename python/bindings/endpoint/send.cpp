@@ -14,6 +14,7 @@
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/spans.h"
+#include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
 #include "bindings/objects/loan.h"
 #include "endpoint/given_ends.h"
@@ -173,6 +174,10 @@ PyObject* is_ready_to_put(PyObject* object, PyObject*) {
   return PyBool_FromLong(port.closed(End::kSending) || port.channel().watchers().can_put());
 }
 
+PyObject* note_wait_to_put(PyObject* self, PyObject* seconds) {
+  return note_wait(self, End::kSending, seconds);
+}
+
 PyObject* fileno_to_put(PyObject* self, PyObject*) {
   return wake_descriptor(self, End::kSending);
 }
@@ -292,6 +297,7 @@ const PyMethodDef shared_methods[] = {
      "that went as its attribute `sent`."},
     {"_ready_to_put", as_method<is_ready_to_put>(), METH_NOARGS,
      "Whether put() of a small message would return or raise at once."},
+    {"_note_wait_to_put", as_method<note_wait_to_put>(), METH_O, "It was waited for so many seconds, elsewhere."},
     {"_fileno_to_put", as_method<fileno_to_put>(), METH_NOARGS, "A descriptor that is readable while _ready_to_put()."},
 };
 

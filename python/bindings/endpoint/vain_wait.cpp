@@ -1,0 +1,95 @@
+#include "bindings/endpoint/vain_wait.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "bindings/cpython/errors.h"
+#include "platform/clock.h"
+#include "platform/machine.h"
+
+namespace shmtree::python {
+
+using channel::End;
+
+namespace {
+
+std::atomic<std::int64_t> unused_after_ns{10'000'000'000};
+constexpr std::size_t kMostNamed = 8;
+
+std::string seconds_of(std::int64_t ns) {
+  return std::to_string(std::max<std::int64_t>(ns, 0) / 1'000'000'000) + " s";
+}
+
+std::string named(const std::vector<int>& pids) {
+  std::string text = pids.size() == 1 ? "process " : "processes ";
+  for (std::size_t i = 0; i < std::min(pids.size(), kMostNamed); ++i) {
+    if (i != 0) text += ", ";
+    text += std::to_string(pids[i]);
+    if (pids[i] == platform::process_id()) text += " (this one)";
+  }
+  if (pids.size() > kMostNamed) text += " and " + std::to_string(pids.size() - kMostNamed) + " others";
+  return text;
+}
+
+std::string of_unused(const std::string& end, const std::vector<int>& pids, std::uint64_t on_their_way) {
+  const bool one = pids.size() == 1;
+  std::string text = named(pids) + ", which " + (one ? "has a " : "have a ") + end + " and never used it";
+  if (on_their_way != 0) text += " (" + std::to_string(on_their_way) + " more were pickled and not loaded)";
+  text +=
+      ": as long as that is so, the stream does not end. A process that is not going to use it, such as one that only "
+      "starts others, calls close() of its " +
+      end;
+  return text;
+}
+
+std::string of_unloaded(const std::string& end, const channel::OnTheirWay& sent) {
+  const std::string who = sent.pid == 0 ? "a process that has ended" : "process " + std::to_string(sent.pid);
+  return "a " + end + " that " + who + " pickled " + seconds_of(sent.age_ns) + " ago and that has not been loaded (" +
+         std::to_string(sent.count) + " in all): it keeps the stream open until it is, or that process ends";
+}
+
+bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
+  const std::string end = peers == End::kSending ? "sender" : "receiver";
+  const std::vector<int> pids = channel.ends().unused_pids(peers);
+  const channel::OnTheirWay sent = channel.ends().on_their_way(peers);
+  const std::string who = pids.empty() ? of_unloaded(end, sent) : of_unused(end, pids, sent.count);
+  return PyErr_WarnFormat(error_types().unused_end_warning, 1, "waiting for %s, so far in vain, for nobody but %s",
+                          seconds_of(waited_ns).c_str(), who.c_str()) == 0;
+}
+
+}  // namespace
+
+bool warn_of_vain_wait(Endpoint* self, End waiting, std::int64_t since_ns) {
+  VainWait& vain = self->vain;
+  channel::Channel& channel = self->port.channel();
+  if (vain.told.load(std::memory_order_relaxed) || channel.ending() == channel::Ending::kNever) return true;
+  const End peers = channel::other(waiting);
+  const std::int64_t now = platform::monotonic_ns();
+  const std::int64_t counted_to = vain.counted_to_ns.exchange(now);
+  const std::uint64_t passed = channel.passed(peers);
+  if (!channel.ends().is_unused(peers) || vain.passed.exchange(passed) != passed) {
+    vain.waited_ns.store(0);
+    return true;
+  }
+  const std::int64_t more = std::max<std::int64_t>(now - std::max(since_ns, counted_to), 0);
+  const std::int64_t waited = vain.waited_ns.fetch_add(more) + more;
+  if (waited < unused_after_ns.load(std::memory_order_relaxed) || vain.told.exchange(true)) return true;
+  return warn(channel, peers, waited);
+}
+
+PyObject* note_wait(PyObject* self, End waiting, PyObject* seconds) {
+  const double waited = PyFloat_AsDouble(seconds);
+  if (waited == -1.0 && PyErr_Occurred()) return nullptr;
+  const endpoint::Call call(as_endpoint(self)->port);
+  if (as_endpoint(self)->port.closed(waiting)) Py_RETURN_NONE;
+  const auto since_ns = platform::monotonic_ns() - static_cast<std::int64_t>(waited * 1e9);
+  if (!warn_of_vain_wait(as_endpoint(self), waiting, since_ns)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+void set_unused_after(double seconds) {
+  unused_after_ns = static_cast<std::int64_t>(seconds * 1e9);
+}
+
+}  // namespace shmtree::python
