@@ -19,7 +19,7 @@
 //   Tasks       what a queue has besides                                tasks.h
 //
 // Thread safety: every method may be called from any thread and, since the state is shared, from any process that has
-// the channel. A process has at most one Channel object per channel (Channels in recovery.h).
+// the channel. A process has at most one Channel object per channel (channels() in recovery.h).
 //
 // Deaths: a message is in the channel from the store of `tail` on and survives its sender. A receiver killed between
 // `head` and its caller takes at most that message with it (with take() not even that one).

@@ -8,9 +8,8 @@
 // Until a record's state says "returned" the message is a received one, which goes with its receiver. Two things must
 // not take its block for one that nothing keeps, as its hold ends and its record begins:
 //   a recovery   it looks at the channel under the receivers' lock, and what it saw counts until it clears
-//   `recovery_requests`. Who
-//                has that lock by Arena::lock() found `recovery_requests` at 0: a recovery looks later, and sees the
-//                record.
+//                `recovery_requests`. Who has that lock by Arena::lock() found these at 0: a recovery looks later, and
+//                sees the record.
 //   a releaser   it looks under the arena's lock, at the delivered flag first and the holders next. The flag is set
 //                under that lock, too, and the hold ends after it.
 //

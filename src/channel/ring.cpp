@@ -1,3 +1,4 @@
+// What must hold here is in ring.h: the order of stores, and which lock is whose.
 #include "channel/ring.h"
 
 #include <algorithm>

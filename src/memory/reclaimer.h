@@ -31,7 +31,8 @@ class Reclaimer {
   // Lets go of the arena lock and sees to what others could not free meanwhile.
   void unlock() noexcept;
 
-  // Frees the block if nothing keeps it, and then pages that are not needed. Never blocks.
+  // Frees the block if nothing keeps it, and then pages that are not needed. Never blocks: where
+  // somebody has the arena lock, this process too, it is left to who lets go of that.
   void collect(BlockRef ref) noexcept;
   // A delivery record begins or ceases to keep the block; under the receivers' lock.
   void set_delivered(BlockRef ref, bool delivered) noexcept;

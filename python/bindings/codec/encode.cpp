@@ -1,3 +1,4 @@
+// What must hold here is in encoder.h and encode.h: what runs code of the user's, and who holds what meanwhile.
 #include "bindings/codec/encode.h"
 
 #include "bindings/codec/encoder.h"

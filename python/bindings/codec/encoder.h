@@ -91,7 +91,7 @@ class Encoder {
   bool wants_care_ = false;
 };
 
-// Sets RuntimeError("... changed size while it was sent"). Returns false.
+// Sets RuntimeError("... changed while it was being sent"). Returns false.
 bool changed_while_sent(PyObject* container);
 
 // Whether a tuple or frozenset holds nothing but immutable scalars, so that meeting it twice means nothing.

@@ -267,7 +267,8 @@ constexpr const char* kGetDoc =
     "ChannelClosed when the stream has ended: nobody is left who sends. PeerDied in its place, once, when one of "
     "those\n"
     "who sent since the last end was killed. A queue has no end: ChannelClosed, a ValueError, after close(), and\n"
-    "ShutDown when it was shut down and nothing is left. CorruptMessage for bytes that no sender writes: that message,\n"
+    "ShutDown when it was shut down and nothing is left. CorruptMessage for bytes that no sender writes: that "
+    "message,\n"
     "`ticket`, is then consumed. PickleRefused where pickle is not allowed.";
 
 const PyMethodDef shared_methods[] = {
