@@ -35,7 +35,7 @@ namespace shmtree {
 /// What make_queue() makes.
 struct QueueOptions {
   std::uint64_t capacity = 0;    ///< messages in it before put() waits; 0 is unlimited
-  std::uint64_t max_bytes = 0;   ///< bytes of them; 0 is no limit but the arena's
+  std::uint64_t max_bytes = 0;   ///< bytes of them, as of PairOptions; 0 is no limit but the arena's
   std::string name{};            ///< for open_queue(), and Queue.open() of Python; an arena of its own unless given
   std::optional<Arena> arena{};  ///< where messages lie; without one that of the process, or of the name
   std::optional<bool> allow_pickle{};  ///< as of PairOptions
@@ -101,7 +101,7 @@ class Queue {
   Result<ChannelStats> stats() const { return receiver_.stats(); }
 
   /// The ends by themselves, for what only they have: bytes, structs and loans; take(), wait(), fileno(). Closing the
-  /// queue closes them.
+  /// queue closes them; their handles are the queue's.
   const Sender& sender() const noexcept { return sender_; }
   /// The other one.
   const Receiver& receiver() const noexcept { return receiver_; }

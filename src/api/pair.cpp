@@ -84,8 +84,11 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
   if (!opened) return std::move(opened).error();
   auto channel = Channel::open(*opened, memory::unpack(handle->block), WaitContext{});
   if (!channel) return std::move(channel).error();
-  if (of_queue && (*channel)->ending() != channel::Ending::kNever)
-    return Error{Code::kInvalid, "this is the handle of a pair's end, and no queue's"};
+  const bool is_queue = (*channel)->ending() == channel::Ending::kNever;
+  if (is_queue != of_queue) {
+    return Error{Code::kInvalid, is_queue ? "this is the handle of a queue, which Queue::open() opens"
+                                          : "this is the handle of a pair's end, and no queue's"};
+  }
   Status in_time = (*channel)->ends().check_grant(handle->grant, end, handle->pid);
   if (!in_time) return std::move(in_time).error();
   auto name = endpoint::join_name(handle->name, *opened);

@@ -102,7 +102,7 @@ struct ChannelState final : endpoint::Port {
   // Both ends of a channel that is made, or of the one there is. Throws BadResult.
   static std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> make(const PairOptions& options,
                                                                                       bool of_queue);
-  // `of_queue`: of nothing else.
+  // `of_queue`: of a queue and nothing else, or else of a pair.
   static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end, bool of_queue = false);
   static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end,
                                                           discovery::NamedKind kind = discovery::NamedKind::kChannel);

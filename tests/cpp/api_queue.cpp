@@ -147,6 +147,11 @@ TEST_CASE("a queue is opened by its handle and by its name, and nothing else is"
   handed.put(2).value();
   CHECK(queue.size() == 2);
   CHECK(open_sender(name).code() == Code::kInvalid);
+  CHECK(open_receiver(name).code() == Code::kInvalid);
+  CHECK(Sender::open(queue.sender().handle().value()).code() == Code::kInvalid);
+  const Result<Receiver> refused = Receiver::open(queue.receiver().handle().value());
+  CHECK(refused.error().message == "this is the handle of a queue, which Queue::open() opens");
+  CHECK(Queue::open(queue.sender().handle().value()).ok());
   CHECK(open_queue(name + "-not").code() == Code::kNotFound);
   auto [sender, receiver] = make_pair({.name = name + "-pair"});
   CHECK(open_queue(name + "-pair").code() == Code::kInvalid);

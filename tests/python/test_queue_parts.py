@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing as mp
+import os
 import queue
 import selectors
 import signal
@@ -281,3 +282,14 @@ def test_ctrl_c_ends_every_wait(wait):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_the_ends_of_a_pair_and_queues_are_not_opened_as_each_other():
+    name = f"kinds-{os.getpid()}"
+    with shmtree.Queue(name=name):
+        for open_end in (shmtree.open_sender, shmtree.open_receiver):
+            with pytest.raises(ValueError, match="queue"):
+                open_end(name)
+    sender, receiver = shmtree.create_pair(name=name)
+    with sender, receiver, pytest.raises(ValueError, match="channel"):
+        shmtree.Queue.open(name)
