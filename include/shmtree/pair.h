@@ -70,8 +70,10 @@ enum class Behind { kBlock, kDropOldest };
 
 /// What make_pair() makes.
 struct PairOptions {
-  std::uint64_t capacity = 8;   ///< messages that can be received, those given back included; 0 is unlimited
-  std::uint64_t max_bytes = 0;  ///< bytes of them; 0 is no limit but the arena's
+  std::uint64_t capacity = 8;  ///< messages that can be received, those given back included; 0 is unlimited
+  /// Bytes of them; 0 is no limit but the arena's. What a message passes by reference counts with the whole of the
+  /// memory that it lies in, in each message that refers to it.
+  std::uint64_t max_bytes = 0;
   std::string name{};  ///< under which other processes of this user open it; empty for none. It gets an arena of
                        ///< its own unless one is given
   std::optional<Arena> arena{};  ///< where messages lie; without one that of the process, or of the name
@@ -91,7 +93,7 @@ struct ChannelStats {
   std::uint64_t put = 0;                     ///< messages in all
   std::uint64_t received = 0;                ///< messages in all
   std::uint64_t queued = 0;                  ///< messages to be received
-  std::uint64_t queued_bytes = 0;            ///< bytes of these
+  std::uint64_t queued_bytes = 0;            ///< bytes of these, as max_bytes counts them
   std::uint64_t taken = 0;                   ///< and not acknowledged
   std::uint64_t senders = 0;                 ///< processes that have the end
   std::uint64_t receivers = 0;               ///< processes that have the end
@@ -227,7 +229,8 @@ class Sender {
   /// it is opened, for as long as this process lives and 60 s longer: open() gives kClosed when it comes so late that
   /// the stream is over. kOutOfSharedMemory when there is no memory to note that it is on its way.
   Result<std::string> handle() const;
-  /// The end that such a text is of. kInvalid for a text that is none, or is that of a receiver; kClosed as above;
+  /// The end that such a text is of. kInvalid for a text that is none, or is that of a receiver, or of a queue, which
+  /// Queue::open() opens (then the ends of it are sender() and receiver()); kClosed as above;
   /// kNotFound, kUnavailable and kIncompatible when the arena cannot be had.
   static Result<Sender> open(const std::string& handle);
 
@@ -380,7 +383,7 @@ Result<std::vector<std::size_t>> wait(std::span<const Receiver> receivers, Timeo
 std::pair<Sender, Receiver> make_pair(const PairOptions& options = {});
 
 /// The ends of a channel that some process of this user named, from C++ or Python. kNotFound for a name that is not in
-/// use, kInvalid for one that names something else.
+/// use, kInvalid for one that names something else, as a queue.
 Result<Sender> open_sender(const std::string& name);
 /// The same of a receiver.
 Result<Receiver> open_receiver(const std::string& name);

@@ -28,7 +28,8 @@ def create_pair(
     Args:
         capacity: messages put and not yet received before `put` waits; None or 0 is unlimited. One that was taken and
             given back counts again, which may exceed it: `put` waits until there is less.
-        max_bytes: bytes queued before `put` waits; a larger message is refused with MessageTooLarge.
+        max_bytes: bytes queued before `put` waits; a larger message is refused with MessageTooLarge. What a message
+            passes by reference counts with the whole of the memory that it lies in, in each message that refers to it.
         name: makes the channel known to the user's other processes, for `open_sender` and `open_receiver`. It gets an
             arena of its own unless one is given. FileExistsError when the name is in use.
         arena: where messages lie; None is the arena that this process makes for all such channels.

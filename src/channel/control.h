@@ -34,6 +34,14 @@ struct Control {
     const Identity by = platform::load_relaxed(shared.reserved[end]);
     return by != memory::kNobody && by != arena.current_identity();
   }
+  // What a message of that frame counts with: all blocks that it refers to as well, whoever else refers to them.
+  std::uint64_t counted_bytes(std::uint64_t frame_bytes, BlockRef in) const noexcept {
+    return frame_bytes + arena.blocks().referred_bytes(in);
+  }
+  std::uint64_t counted_bytes(const RingSlot& slot) const noexcept {
+    const std::uint64_t packed = platform::load_once(slot.block), bytes = platform::load_once(slot.bytes);
+    return packed == 0 ? bytes : counted_bytes(bytes, memory::unpack(packed));
+  }
   // The bytes that can be received, as the counts have them.
   std::uint64_t queued_bytes() const noexcept {
     return platform::load_acquire(shared.bytes_in) - platform::load_acquire(shared.bytes_out);

@@ -123,7 +123,7 @@ Deliveries::Took Deliveries::take_from_ring(Identity me, Delivery& delivery, Rec
   if (!parts_.head.hold(record->slot(), me, 1, message, receipt)) return Took::kLeft;
   if (message.in_block()) parts_.control.arena.reclaimer().set_delivered(message.block(), true);
   hand_out(*record, record_word(RecordState::kTaken, me, 1), delivery);
-  parts_.head.advance(record->slot().bytes);
+  parts_.head.advance(parts_.control.counted_bytes(record->slot()));
   return Took::kOne;
 }
 

@@ -6,8 +6,8 @@
 //   get    holder bit of the message's block, then `head`
 //   take   record written (its state last), then `head`; a record whose ticket is not below `head` does not count
 //   ack    record state -> free.  nack, or the taker's death: record state -> returned, or rejected after so many takes
-//   task   `tasks_done`: how many of the messages below `tail` were reported as done; the others are unfinished, but
-//          for those that an immediate shutdown discarded (tasks.h)
+//   task   `tasks_done`: how many of the messages below `tail` were reported as done; the others are unfinished, unless
+//          an immediate shutdown discarded them (tasks.h)
 //   close  `shutdown`, then for an immediate one `discarded_from` and `shutdown` again: puts and gets look at it under
 //          their locks
 // The window is the tickets [head, tail); returned records come before it. Everything else here is derived: cached

@@ -17,9 +17,13 @@ namespace shmtree::channel {
 struct Outgoing {
   std::span<const std::byte> inline_frame{};
   OwnedBlock block{};
-  std::uint64_t bytes = 0;  // of the frame in the block
+  std::uint64_t bytes = 0;           // of the frame in the block
+  std::uint64_t referred_bytes = 0;  // of what the block refers to, for Sending to find out
 
+  // Of the frame; of what it refers to; and what it counts with, which is both.
   std::uint64_t size() const noexcept { return block.valid() ? bytes : inline_frame.size(); }
+  std::uint64_t referred() const noexcept { return block.valid() ? referred_bytes : 0; }
+  std::uint64_t counted_bytes() const noexcept { return block.valid() ? bytes + referred_bytes : inline_frame.size(); }
 };
 
 // A message received. Its block is held until this object goes; adopt() makes a Lease besides.

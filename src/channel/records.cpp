@@ -86,7 +86,7 @@ void Records::set(Record& record, std::uint64_t word) noexcept {
   count(shared.taken, awaits_ack(to) - awaits_ack(from));
   count(shared.rejected, (to == RecordState::kRejected) - (from == RecordState::kRejected));
   if (more_returned == 0) return;
-  const std::uint64_t bytes = load_once(record.slot().bytes), out = load_relaxed(shared.bytes_out);
+  const std::uint64_t bytes = control_.counted_bytes(record.slot()), out = load_relaxed(shared.bytes_out);
   store_relaxed(shared.bytes_out, more_returned > 0 ? out - bytes : out + bytes);
   store_relaxed(shared.returned, returned);
   store_relaxed(shared.also_queued, returned);

@@ -81,7 +81,7 @@ class Repair {
       ticket = std::max(ticket, end > slots ? end - slots : 0);
       for (; ticket < end; ++ticket) {
         const RingSlot& slot = segment.at(ticket);
-        queued += load_once(slot.bytes);
+        queued += control_.counted_bytes(slot);
         keep(load_once(slot.block), false);
       }
       packed = next;
@@ -179,7 +179,7 @@ class Repair {
     if (state == RecordState::kRejected) ++counts.rejected;
     if (state == RecordState::kReturned) {
       ++counts.returned;
-      queued_bytes_ += load_once(record.slot().bytes);
+      queued_bytes_ += control_.counted_bytes(record.slot());
     }
     keep(load_once(record.slot().block), true);
   }

@@ -30,7 +30,8 @@ std::uint64_t bytes_of_class(std::uint64_t packed) noexcept {
 
 }  // namespace
 
-RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t unallocated, Look look, Segment* ring) noexcept {
+RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated,
+                                  Look look, Segment* ring) noexcept {
   ChannelHeader& shared = control_.shared;
   if (control_.is_shut_down()) return Room::kShutDown;
   if (control_.is_reserved(End::kSending)) return Room::kFull;
@@ -67,11 +68,8 @@ RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t unallocated
   if (counts_bytes && queued() != 0) {
     const std::uint64_t in = load_relaxed(shared.bytes_in), out = load_acquire(shared.bytes_out);
     const std::uint64_t total = (in > out ? in - out : 0) + bytes;
-    if (shared.max_bytes != 0 && total > shared.max_bytes) return Room::kFullOfBytes;
-    // One channel may not queue up what the others need: as much stays free as it has queued.
-    if (bytes > control_.inline_bytes() && total + unallocated > control_.arena.pool().free_bytes()) {
-      return Room::kFullOfMemory;
-    }
+    if (shared.max_bytes != 0 && total + referred_bytes > shared.max_bytes) return Room::kFullOfBytes;
+    if (bytes > control_.inline_bytes() && !leaves_memory(total, unallocated)) return Room::kFullOfMemory;
   }
   if (!over_slots()) return Room::kYes;
   if (locked) {  // what is remembered of the segment may not be what those who wait see of it
@@ -83,11 +81,20 @@ RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t unallocated
   return over_slots() ? Room::kNeedsSegment : Room::kYes;
 }
 
+// One channel may not queue up what the others need: as much stays free as it has queued. What several messages refer
+// to is counted with each of them, but is no more than is in use.
+bool RingTail::leaves_memory(std::uint64_t queued_bytes, std::uint64_t unallocated) const noexcept {
+  const memory::BlockPool& pool = control_.arena.pool();
+  const std::uint64_t free = pool.free_bytes(), used = pool.max_bytes() - std::min(free, pool.max_bytes());
+  return std::min(queued_bytes, used) + unallocated <= free;
+}
+
 RingTail::Put RingTail::put(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept {
   ChannelHeader& shared = control_.shared;
   const std::uint64_t tail = load_relaxed(shared.tail);
   Segment last;
-  Put put{.room = room_for(messages[0].size(), 0, Look::kLocked, &last), .first = tail};
+  const std::uint64_t bytes = messages[0].size(), referred_bytes = messages[0].referred();
+  Put put{.room = room_for(bytes, referred_bytes, 0, Look::kLocked, &last), .first = tail};
   if (put.room == Room::kNeedsSegment && spare.valid()) {
     link(last, std::move(spare), tail);
     last = last_segment();
@@ -121,7 +128,7 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
   std::uint64_t bytes = 0;
   do {
     write_slot(segment.at(tail + count), tail + count, messages[count], me);
-    bytes += messages[count].size();
+    bytes += messages[count].counted_bytes();
     ++count;
     // Room by bytes is judged as if those before were in already, which `bytes_in` says for the first only.
   } while (count < most && shared.max_bytes == 0 && !messages[count].block.valid());
@@ -209,7 +216,7 @@ std::uint64_t RingHead::size() const noexcept {
 bool RingHead::receive(Incoming& out, Identity me, Receipt& receipt) noexcept {
   const RingSlot* slot = first(receipt);
   if (slot == nullptr || !hold(*slot, me, 1, out, receipt)) return false;
-  advance(out.bytes_);
+  advance(out.in_block() ? control_.counted_bytes(out.bytes_, out.block_) : out.bytes_);
   fetch_next(out.bytes_);
   return true;
 }

@@ -34,11 +34,13 @@ class RingTail {
   // How far a look goes. Without the lock only those who need to look at the last segment, which may become another
   // block meanwhile.
   enum class Look { kLocked, kAtCounts, kAtSlots };
-  // Whether a message of `bytes`, of which `unallocated` have no block yet, can be stored at `tail` now. Without the
-  // lock it is true for some instant of the call. `ring` is given the last segment.
-  Room room_for(std::uint64_t bytes, std::uint64_t unallocated, Look look, Segment* ring = nullptr) noexcept;
+  // Whether a message whose frame has `bytes`, of which `unallocated` have no block yet, and that refers to others of
+  // `referred_bytes`, can be stored at `tail` now. Without the lock it is true for some instant of the call. `ring` is
+  // given the last segment.
+  Room room_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, Look look,
+                Segment* ring = nullptr) noexcept;
   bool has_room() noexcept {
-    const Room room = room_for(1, 0, Look::kAtCounts);  // no message is smaller
+    const Room room = room_for(1, 0, 0, Look::kAtCounts);  // no message is smaller
     return room == Room::kYes || room == Room::kRelieved;
   }
 
@@ -60,6 +62,7 @@ class RingTail {
   Error no_ring() const;
 
  private:
+  bool leaves_memory(std::uint64_t queued_bytes, std::uint64_t unallocated) const noexcept;
   bool has_memory_for_ring(std::uint64_t slots) const noexcept;
   bool may_grow(const Segment& last, std::uint64_t queued) noexcept;
   void link(const Segment& last, OwnedBlock segment, std::uint64_t tail) noexcept;
@@ -129,7 +132,7 @@ class RingHead {
     out.came_back_ = hold(slot, me, attempts, out, receipt);
     return out.came_back_;
   }
-  // The first message, of `bytes`, was received.
+  // The first message, which counts with `bytes`, was received.
   void advance(std::uint64_t bytes) noexcept {
     ChannelHeader& shared = control_.shared;
     platform::store_relaxed(shared.bytes_out, platform::load_relaxed(shared.bytes_out) + bytes);

@@ -12,11 +12,12 @@ using memory::EventWait;
 using std::to_string;
 
 // A message that would never fit.
-Status Sending::refuse_at_once(std::uint64_t bytes) const {
+Status Sending::refuse_at_once(std::uint64_t bytes, std::uint64_t referred_bytes) const {
   const std::uint64_t most = parts_.control.shared.max_bytes, budget = parts_.control.arena.pool().max_bytes();
-  if (most != 0 && bytes > most) {
-    return Error{Code::kMessageTooLarge,
-                 "a message of " + to_string(bytes) + " bytes is over the channel's max_bytes of " + to_string(most)};
+  if (most != 0 && bytes + referred_bytes > most) {
+    const std::string also = referred_bytes == 0 ? "" : ", and " + to_string(referred_bytes) + " passed by reference,";
+    return Error{Code::kMessageTooLarge, "a message of " + to_string(bytes) + " bytes" + also +
+                                             " is over the channel's max_bytes of " + to_string(most)};
   }
   if (bytes > budget) {
     return Error{Code::kMessageTooLarge, "a message of " + to_string(bytes) + " bytes is over the arena's budget of " +
@@ -25,15 +26,16 @@ Status Sending::refuse_at_once(std::uint64_t bytes) const {
   return success();
 }
 
-Status Sending::check(const Outgoing& message, Identity me) const {
+Status Sending::check(Outgoing& message, Identity me) const {
   const std::uint64_t bytes = message.size();
   if (message.block.valid()) {
     if (message.block.writer() != me)
       return Error{Code::kInvalid, "this message is for the process to put that wrote it"};
+    message.referred_bytes = parts_.control.arena.blocks().referred_bytes(message.block.ref());
   } else if (bytes > parts_.control.inline_bytes()) {
     return Error{Code::kInvalid, "a frame of " + to_string(bytes) + " bytes is too large to go inline"};
   }
-  return refuse_at_once(bytes);
+  return refuse_at_once(bytes, message.referred());
 }
 
 // The later ones of a batch stop it where they would be refused, to be refused when they come first.
@@ -44,9 +46,9 @@ std::size_t Sending::count_sound(std::span<Outgoing> messages, Identity me) cons
 }
 
 Status Sending::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
-  Status fits = refuse_at_once(bytes);
+  Status fits = refuse_at_once(bytes, 0);
   if (!fits) return fits;
-  Status room = wait_until_room(bytes, bytes > parts_.control.inline_bytes() ? bytes : 0, true, wait);
+  Status room = wait_until_room(bytes, 0, bytes > parts_.control.inline_bytes() ? bytes : 0, true, wait);
   parts_.watchers.leave_room_to_others();                // the message is yet to be written, which may take long
   if (!room) parts_.watchers.refresh_fd(End::kSending);  // the descriptor may be readable for room that another used
   return room ? std::move(room) : in_time(std::move(room).error(), Code::kFull);
@@ -77,13 +79,13 @@ Error Sending::still_full() const {
   return Error{Code::kFull, std::move(text)};
 }
 
-Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t unallocated, bool may_grow,
-                                const WaitContext& wait) {
+Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated,
+                                bool may_grow, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
   Room room = Room::kFull;
   const auto has_room_now = [&] {
     using Look = RingTail::Look;
-    room = parts_.tail.room_for(bytes, unallocated, may_grow ? Look::kAtCounts : Look::kAtSlots);
+    room = parts_.tail.room_for(bytes, referred_bytes, unallocated, may_grow ? Look::kAtCounts : Look::kAtSlots);
     return room == Room::kYes || room == Room::kRelieved || room == Room::kDamaged || room == Room::kShutDown;
   };
   while (parts_.control.drops_oldest() && !has_room_now()) {
@@ -190,7 +192,7 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
     }
     if (put->count != 0) return put;
     if (late) return still_full();
-    Status room = wait_until_room(messages[0].size(), 0, put->grow_to == 0, wait);
+    Status room = wait_until_room(messages[0].size(), messages[0].referred(), 0, put->grow_to == 0, wait);
     if (!room) return in_time(std::move(room).error(), Code::kFull);
   }
 }

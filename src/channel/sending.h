@@ -34,11 +34,11 @@ class Sending {
   using Put = RingTail::Put;  // of none: there was no room
   Result<Put> put_first(std::span<Outgoing> messages, const WaitContext& wait);
   Result<Put> put_some(std::span<Outgoing> messages, const WaitContext& wait);
-  // For a message of `bytes`, of which `unallocated` have no block yet. With `may_grow` false there was no memory for
-  // another segment.
-  Status wait_until_room(std::uint64_t bytes, std::uint64_t unallocated, bool may_grow, const WaitContext& wait);
-  Status check(const Outgoing& message, Identity me) const;
-  Status refuse_at_once(std::uint64_t bytes) const;
+  // For a message as RingTail::room_for() has it. With `may_grow` false there was no memory for another segment.
+  Status wait_until_room(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, bool may_grow,
+                         const WaitContext& wait);
+  Status check(Outgoing& message, Identity me) const;
+  Status refuse_at_once(std::uint64_t bytes, std::uint64_t referred_bytes) const;
   std::size_t count_sound(std::span<Outgoing> messages, Identity me) const;
   Error still_full() const;
 

@@ -75,6 +75,17 @@ std::vector<BlockRef> BlockTable::referred_to_by(BlockRef ref) const {
   return found;
 }
 
+// Ends where referred_to_by() ends.
+std::uint64_t BlockTable::sum_references(BlockId id, const BlockEntry& owner) const noexcept {
+  std::uint64_t bytes = 0;
+  for (const ListEntry& item : references_of(id, owner)) {
+    const BlockRef referred = ref_of(item);
+    if (!is_current(referred)) break;
+    bytes += std::min(load_relaxed(entry(referred.id)->size), std::uint64_t{1} << referred.id.size_class());
+  }
+  return bytes;
+}
+
 // Ends where referred_to_by() ends, and maps no more than is in use, whatever the list says.
 std::uint64_t BlockTable::map_references(BlockId id, const BlockEntry& owner) const noexcept {
   for (const ListEntry& item : references_of(id, owner)) {

@@ -64,9 +64,15 @@ class BlockTable {
     const BlockEntry* owner = entry(id);
     return owner == nullptr || platform::load_acquire(owner->list_length) == 0 ? 0 : map_references(id, *owner);
   }
+  // The bytes asked for of all blocks that a block in use refers to, of one named twice twice.
+  std::uint64_t referred_bytes(BlockRef ref) const noexcept {
+    const BlockEntry* owner = is_current(ref) ? entry(ref.id) : nullptr;
+    return owner == nullptr || platform::load_acquire(owner->list_length) == 0 ? 0 : sum_references(ref.id, *owner);
+  }
 
  private:
   bool was_used(BlockId id) const noexcept;
+  std::uint64_t sum_references(BlockId id, const BlockEntry& owner) const noexcept;
   std::uint64_t map_references(BlockId id, const BlockEntry& owner) const noexcept;
 
   Mapping& mapping_;

@@ -153,3 +153,20 @@ TEST_CASE("a message over the budget is refused at once with the numbers") {
   sender.put(1).value();
   CHECK(receiver.get(30s).value().as<int>() == 1);
 }
+
+TEST_CASE("max_bytes and queued_bytes count what is passed by reference") {
+  using namespace shmtree;
+  constexpr std::int64_t kCount = 50'000;
+  const Arena arena = Arena::create({.max_bytes = 16 << 20}).value();
+  auto [sender, receiver] = make_pair({.capacity = 0, .max_bytes = 3 * kCount, .arena = arena});
+  auto [on, last] = make_pair({.capacity = 0, .max_bytes = 3 * kCount, .arena = arena});
+  for (int i = 0; i < 2; ++i) sender.put(arena.new_array(DType::kUInt8, {kCount}).value()).value();
+  CHECK(sender.stats().value().queued_bytes >= 2 * kCount);
+  CHECK(sender.put(arena.new_array(DType::kUInt8, {kCount}).value(), 0s).code() == Code::kFull);
+  for (int i = 0; i < 2; ++i) on.put(receiver.get().value()).value();  // sent on
+  CHECK(sender.stats().value().queued_bytes == 0);
+  CHECK(on.stats().value().queued_bytes >= 2 * kCount);
+  CHECK(on.put(arena.new_array(DType::kUInt8, {kCount}).value(), 0s).code() == Code::kFull);
+  for (int i = 0; i < 2; ++i) CHECK(last.get().value().view().elements == kCount);
+  CHECK(on.stats().value().queued_bytes == 0);
+}

@@ -235,3 +235,20 @@ def test_a_tensor_made_in_place_is_put_without_a_copy(pair):
 def test_the_reference_warns_of_views_that_were_made_before_the_put():
     for documented in (shmtree.Sender.put, shmtree.Sender.new_empty):
         assert "made before" in documented.__doc__ and "must not be used" in documented.__doc__
+
+
+def test_max_bytes_counts_what_is_passed_by_reference():
+    arena = shmtree.Arena(16 << 20)
+    sender, receiver = arena.create_pair(capacity=None, max_bytes=250_000)
+    for _ in range(2):
+        sender.put(sender.new_zeros(100_000, np.uint8))
+    assert sender.stats()["queued_bytes"] >= 200_000
+    with pytest.raises(queue.Full):
+        sender.put(sender.new_zeros(100_000, np.uint8), timeout=0)
+    with pytest.raises(shmtree.MessageTooLarge, match="passed by reference"):
+        sender.put(sender.new_zeros(300_000, np.uint8))
+    receiver.get()
+    sender.put(sender.new_zeros(100_000, np.uint8), timeout=0)
+    for _ in range(2):
+        receiver.get()
+    assert sender.stats()["queued_bytes"] == 0

@@ -120,7 +120,7 @@ class Check {
       for (; ticket < end; ++ticket) {
         const RingSlot& slot = segment.at(ticket);
         if (slot.ticket != ticket) return "a slot has another ticket";
-        bytes_ += slot.bytes;
+        bytes_ += control.counted_bytes(slot);
         if (std::string wrong = message(slot, shared.slot_bytes); !wrong.empty()) return wrong;
       }
       last = packed;
@@ -141,7 +141,7 @@ class Check {
       if (state == RecordState::kRejected) ++rejected;
       if (state == RecordState::kReturned) {
         ++returned;
-        bytes_ += record.slot().bytes;
+        bytes_ += control.counted_bytes(record.slot());
       }
       wrong = record.slot().ticket >= head ? "a message is taken and in the ring"
                                            : message(record.slot(), shared.slot_bytes);

@@ -1,0 +1,87 @@
+// What a message refers to in other blocks counts with it: for max_bytes, and for the bytes that are queued.
+#include "support/catch2.h"
+#include "support/channel_check.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+constexpr std::uint64_t kArray = 100'000, kFrame = 32;
+
+std::shared_ptr<Channel> channel_of(std::uint64_t max_bytes) {
+  ChannelOptions options = with_capacity(0);
+  options.max_bytes = max_bytes;
+  return new_channel(new_arena(), options);
+}
+
+// Puts a message of kFrame bytes that refers to those blocks.
+Result<std::uint64_t> put_referring(Channel& channel, std::span<const BlockRef> referred,
+                                    const WaitContext& wait = no_wait()) {
+  OwnedBlock block = new_block(*channel.arena(), 8192);
+  fill(block.data(), 0, kFrame / 8);
+  channel.arena()->holders().refer(block, referred, patience()).value();
+  Outgoing message;
+  message.block = std::move(block);
+  message.bytes = kFrame;
+  return channel.put(message, wait);
+}
+
+}  // namespace
+
+TEST_CASE("What a message refers to is queued with it, and counted with each that refers to it") {
+  auto channel = channel_of(0);
+  const Lease one = new_lease(*channel->arena(), kArray), other = new_lease(*channel->arena(), kArray);
+  const BlockRef both[] = {one.ref(), other.ref()};
+  put_referring(*channel, both).value();
+  put_referring(*channel, std::span(both, 1)).value();
+  put(*channel, 1).value();
+  CHECK(channel->stats().queued_bytes == 3 * kArray + 2 * kFrame + 8);
+  CHECK(channel::check(*channel->arena()) == "");
+  {
+    Delivery delivery = take(*channel).value();
+    CHECK(channel->stats().queued_bytes == kArray + kFrame + 8);
+  }
+  CHECK(channel->stats().queued_bytes == 3 * kArray + 2 * kFrame + 8);
+  memory::request_recovery(channel->arena()->header());
+  REQUIRE(channel->arena()->reconcile(patience()).ok());
+  CHECK(channel->stats().queued_bytes == 3 * kArray + 2 * kFrame + 8);
+  REQUIRE(channel->get(patience()).ok());
+  CHECK(channel->stats().queued_bytes == kArray + kFrame + 8);
+  drain(*channel);
+  CHECK(channel->stats().queued_bytes == 0);
+  CHECK(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("max_bytes bounds what messages refer to, and a sender goes on when there is less") {
+  auto channel = channel_of(2 * kArray);
+  const Lease array = new_lease(*channel->arena(), kArray);
+  const BlockRef referred[] = {array.ref()};
+  put_referring(*channel, referred).value();
+  CHECK(code_of(put_referring(*channel, referred)) == Code::kFull);
+  CHECK(put(*channel, 1).ok());  // which fits
+  Child receiver([&] { return channel->get(patience()).ok(); });
+  CHECK(put_referring(*channel, referred, patience(60'000)).ok());
+  CHECK(receiver.succeeded());
+  CHECK(channel->stats().queued_bytes == kArray + kFrame + 8);
+}
+
+TEST_CASE("A message that refers to more than max_bytes is refused at once, and says why") {
+  auto channel = channel_of(kArray);
+  const Lease array = new_lease(*channel->arena(), kArray);
+  const BlockRef referred[] = {array.ref()};
+  const auto refused = put_referring(*channel, referred, patience(60'000));
+  CHECK(code_of(refused) == Code::kMessageTooLarge);
+  CHECK(refused.error().message ==
+        "a message of 32 bytes, and 100000 passed by reference, is over the channel's max_bytes of 100000");
+}
+
+TEST_CASE("What many messages refer to keeps no memory from those that are copied") {
+  auto arena = new_arena(16 * kMiB);
+  auto channel = new_channel(arena, with_capacity(0));
+  const Lease array = new_lease(*arena, 4 * kMiB);
+  const BlockRef referred[] = {array.ref()};
+  for (int i = 0; i < 20; ++i) put_referring(*channel, referred).value();
+  CHECK(put(*channel, 1, 100'000, no_wait()).ok());
+}
