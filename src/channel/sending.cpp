@@ -11,6 +11,14 @@ using namespace platform;
 using memory::EventWait;
 using std::to_string;
 
+namespace {
+
+// Senders that drop messages compete for the room: whoever finds that a receiver was quicker, or that another sender
+// has used it, tries so often.
+constexpr int kMostFailedDrops = 8, kMostLateTurns = 64;
+
+}  // namespace
+
 // A message that would never fit.
 Status Sending::refuse_at_once(std::uint64_t bytes, std::uint64_t referred_bytes) const {
   const std::uint64_t most = parts_.control.shared.max_bytes, budget = parts_.control.arena.pool().max_bytes();
@@ -88,14 +96,21 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
     room = parts_.tail.room_for(bytes, referred_bytes, unallocated, may_grow ? Look::kAtCounts : Look::kAtSlots);
     return room == Room::kYes || room == Room::kRelieved || room == Room::kDamaged || room == Room::kShutDown;
   };
-  while (parts_.control.drops_oldest() && !has_room_now()) {
-    memory::look_for_dead(parts_.control.arena, wait_policy::kLookedLatelyNs);
-    Status attended = parts_.ends.check_attended(End::kReceiving);
-    if (!attended) return attended;
-    auto dropped = receiving_.drop_oldest(wait);
-    if (!dropped) return std::move(dropped).error();
-    if (!*dropped) break;
-  }
+  // Whether there was room after it; only in a channel that drops.
+  const auto drop_for_room = [&]() -> Result<bool> {
+    for (int failures = 0; failures < kMostFailedDrops && parts_.control.drops_oldest();) {
+      if (has_room_now()) return true;
+      memory::look_for_dead(parts_.control.arena, wait_policy::kLookedLatelyNs);
+      Status attended = parts_.ends.check_attended(End::kReceiving);
+      if (!attended) return std::move(attended).error();
+      auto dropped = receiving_.drop_oldest(wait);
+      if (!dropped) return std::move(dropped).error();
+      if (!*dropped) ++failures;
+    }
+    return false;
+  };
+  auto made = drop_for_room();
+  if (!made || *made) return made ? success() : Status(std::move(made).error());
   const auto places = [&]() -> std::uint64_t {
     if (!has_room_now()) return 0;
     const std::uint64_t most = shared.capacity;
@@ -110,6 +125,8 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
     if (looked) {
       if (&waiting == &for_memory) for_bytes.arm();  // receivers leave memory to this channel as well
       waiting.arm();
+      made = drop_for_room();
+      if (!made || *made) return made ? success() : Status(std::move(made).error());
     }
     if (has_room_now()) return success();
     if (looked && room != missing && !wait.deadline.passed()) {
@@ -184,14 +201,16 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
   Status peers = parts_.ends.check_deaths(End::kReceiving);
   if (!peers) [[unlikely]]
     return std::move(peers).error();
-  for (bool late = false;; late = wait.deadline.passed()) {
+  const int most_late = parts_.control.drops_oldest() ? kMostLateTurns : 0;
+  for (int turn = 0, late = 0;; ++turn) {
+    if (turn != 0 && wait.deadline.passed()) ++late;
     auto put = put_some(messages, wait);
     if (!put) {
       parts_.watchers.leave_room_to_others();
       return in_time(std::move(put).error(), Code::kFull);
     }
     if (put->count != 0) return put;
-    if (late) return still_full();
+    if (late > most_late) return still_full();
     Status room = wait_until_room(messages[0].size(), messages[0].referred(), 0, put->grow_to == 0, wait);
     if (!room) return in_time(std::move(room).error(), Code::kFull);
   }
