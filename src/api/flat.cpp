@@ -172,23 +172,13 @@ Result<Made> receive(ChannelState& state, const Timeout& timeout, const std::sto
   });
 }
 
-// Aligned as a buffer is.
-std::pair<std::shared_ptr<const void>, ByteRun> copy_of(ByteRun run) {
-  struct alignas(format::kBufferAlignment) Line {
-    std::byte bytes[format::kBufferAlignment];
-  };
-  auto lines = std::make_shared_for_overwrite<Line[]>(run.size() / sizeof(Line) + 1);
-  auto* begin = reinterpret_cast<std::byte*>(lines.get());
-  if (!run.empty()) std::memcpy(begin, run.data(), run.size());
-  return {std::move(lines), {begin, run.size()}};
-}
-
 Result<FlatItem> to_flat(memory::Arena& arena, Incoming& message, ByteRun run, const Item* item) {
   const bool aligned = std::bit_cast<std::uintptr_t>(run.data()) % format::kBufferAlignment == 0;
   if (!message.in_block() || !aligned || run.size() <= endpoint::kCopiedMessageBytes ||
       endpoint::is_hoarding(arena, message, {}) || endpoint::is_seen(arena, message, {})) {
-    auto copy = copy_of(run);
-    return detail::FlatAccess::make(std::move(copy.first), nullptr, copy.second);
+    auto copy = value::aligned_copy(run);
+    const ByteRun bytes(copy.get(), run.size());
+    return detail::FlatAccess::make(std::move(copy), nullptr, bytes);
   }
   if (item != nullptr) {
     const auto& tree = value::Tree::of(*item);

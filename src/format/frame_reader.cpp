@@ -13,9 +13,9 @@ namespace shmtree::format {
 
 // What a reader needs besides itself; its thread has it ready for the next one.
 struct FrameReader::Scratch {
-  std::vector<std::uint64_t> words;           // the private copy of the metadata
-  std::vector<std::string_view> names;        // as far as they were read
-  std::vector<std::uint64_t> buffer_offsets;  // in the frame
+  std::vector<std::uint64_t> words;     // the private copy of the metadata
+  std::vector<std::string_view> names;  // as far as they were read
+  std::vector<std::uint64_t> buffer_offsets;
 };
 
 // A few scratches per thread, since unpickling may read another frame in the middle of one. What is unusually large is
@@ -126,7 +126,6 @@ Status FrameReader::load_metadata(std::span<const std::byte> frame) {
                             std::to_string(kFrameVersion) + "."};
   }
   if (flags != 0) return corrupt("it has unknown flags " + std::to_string(flags));
-  frame_ = frame.data();
   total_bytes_ = header.size_version_flags & kMaxFrameBytes;
   metadata_bytes_ = header.metadata_bytes;
   if (total_bytes_ > frame.size()) {
@@ -142,7 +141,7 @@ Status FrameReader::load_metadata(std::span<const std::byte> frame) {
   scratch_->names.clear();
   copy_private(scratch_->words.data(), frame.data() + sizeof(header), metadata_bytes_);
   Status status = load_columns();
-  return status.ok() ? place_buffers() : status;
+  return status.ok() ? place_buffers(frame.data()) : status;
 }
 
 Status FrameReader::load_columns() {
@@ -166,10 +165,11 @@ Status FrameReader::load_columns() {
 }
 
 // Buffers follow the metadata in order, each at the next multiple of 64; the last one ends the frame.
-Status FrameReader::place_buffers() {
+Status FrameReader::place_buffers(const std::byte* frame) {
   std::vector<std::uint64_t>& offsets = scratch_->buffer_offsets;
   std::uint64_t end = sizeof(FrameHeader) + metadata_bytes_;
   const std::size_t count = buffers_.left();
+  const std::uint64_t first = align_buffer(end);
   offsets.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t begin = align_buffer(end);
@@ -177,7 +177,7 @@ Status FrameReader::place_buffers() {
       return corrupt("buffer " + std::to_string(i) + " of " + std::to_string(count) + " with " +
                      std::to_string(buffers_.at[i]) + " bytes goes beyond its end");
     }
-    offsets[i] = begin;
+    offsets[i] = begin - first;
     end = begin + buffers_.at[i];
   }
   if (end != total_bytes_) {
@@ -185,6 +185,8 @@ Status FrameReader::place_buffers() {
                    std::to_string(total_bytes_));
   }
   buffer_offsets_ = offsets.data();
+  first_buffer_ = count == 0 ? nullptr : frame + first;
+  buffer_bytes_ = count == 0 ? 0 : end - first;
   for (const External* range = externals_.at; range != externals_.end; ++range) {
     if (range->offset > INT64_MAX || range->bytes > INT64_MAX - range->offset) {
       return corrupt("the place of external range " + std::to_string(range - externals_.at) + " overflows");
@@ -278,7 +280,7 @@ bool FrameReader::locate(ArrayInfo& out, std::uint32_t buffer) noexcept {
   } else {
     if (buffer >= buffers_.left()) return fail("an array refers to a buffer that is not there"), false;
     out.buffer_bytes = buffers_.at[buffer];
-    out.data = frame_ + buffer_offsets_[buffer];
+    out.data = first_buffer_ + buffer_offsets_[buffer];
   }
   if (!fits(out)) return fail("an array goes beyond its buffer"), false;
   if (out.data != nullptr) out.data += out.offset;

@@ -56,6 +56,9 @@ class FrameReader : public NodeCursor {
   // Bytes of the frame, from its checked header.
   std::uint64_t total_bytes() const noexcept { return total_bytes_; }
   std::size_t metadata_bytes() const noexcept { return metadata_bytes_; }
+  // Its buffers, from the first to the end of the last; and where they are from now on, when they were copied.
+  std::span<const std::byte> buffers() const noexcept { return {first_buffer_, buffer_bytes_}; }
+  void move_buffers(const std::byte* copy) noexcept { first_buffer_ = copy; }
 
   // False after a failure; `out` is then undefined.
   bool next_array(ArrayInfo& out) noexcept;
@@ -74,15 +77,16 @@ class FrameReader : public NodeCursor {
 
   Status load_metadata(std::span<const std::byte> frame);
   Status load_columns();
-  Status place_buffers();
+  Status place_buffers(const std::byte* frame);
   bool read_shape(ArrayInfo& out) noexcept;
   bool read_view(ArrayInfo& out) noexcept;
   bool locate(ArrayInfo& out, std::uint32_t buffer) noexcept;
 
   ColumnCursor<std::uint64_t> buffers_;  // their sizes
-  const std::uint64_t* buffer_offsets_;
+  const std::uint64_t* buffer_offsets_;  // from the first one
   ColumnCursor<External> externals_;
-  const std::byte* frame_;
+  const std::byte* first_buffer_;
+  std::uint64_t buffer_bytes_;
   std::uint64_t total_bytes_;
   std::size_t metadata_bytes_;
   std::unique_ptr<Scratch, ReturnScratch> scratch_;

@@ -45,6 +45,9 @@ class ExternalArrays {
 // that cannot be (its message says which rule); kMessageTooLarge and kOutOfSharedMemory as FrameBuilder::finish().
 Status encode(const Value& value, format::FrameBuilder& builder, ExternalArrays* externals = nullptr);
 
+// A copy that is aligned as buffers are.
+std::shared_ptr<const std::byte> aligned_copy(std::span<const std::byte> bytes);
+
 // The tree in `frame`. `owner` keeps the frame (and the blocks) in place as long as an Item lives; without an owner
 // they are copied first. `blocks[r]` are the bytes of the block that reference r stands for. `home` is given to who
 // forwards the Items (Origin); it lives as long as `owner`. kCorrupt and kIncompatible as FrameReader::open(), and for

@@ -1,11 +1,13 @@
 // decode(): a frame to the tree that Items look into.
 #include <cstring>
+#include <memory>
 #include <memory_resource>
 #include <new>
 #include <vector>
 
 #include "format/grammar.h"
 #include "value/codec.h"
+#include "value/room.h"
 #include "value/tree.h"
 
 namespace shmtree::value {
@@ -207,50 +209,52 @@ class Decoder {
   std::pmr::vector<std::uint32_t> names_{&memory_};
 };
 
-// A copy of what nobody keeps for us, aligned as it was. `bytes` becomes the copy.
-std::shared_ptr<const void> copy_of(std::span<const std::byte>& bytes) {
-  constexpr std::align_val_t kAlignment{format::kBufferAlignment};
-  void* copy = ::operator new(bytes.size(), kAlignment);
-  std::memcpy(copy, bytes.data(), bytes.size());
-  bytes = {static_cast<const std::byte*>(copy), bytes.size()};
-  return {copy, [](const void* memory) { ::operator delete(const_cast<void*>(memory), kAlignment); }};
-}
-
-// The frame, and the blocks that it refers to.
+// Of blocks that nobody keeps for us.
 struct Copies {
-  std::shared_ptr<const void> frame{};
+  std::vector<std::shared_ptr<const std::byte>> owners{};
   std::vector<std::span<const std::byte>> blocks{};
-  std::vector<std::shared_ptr<const void>> owners{};
 };
-std::shared_ptr<const Copies> copies_of(std::span<const std::byte>& frame,
-                                        std::span<const std::span<const std::byte>>& blocks) {
+std::shared_ptr<const Copies> copies_of(std::span<const std::span<const std::byte>> blocks) {
   auto copies = std::make_shared<Copies>();
-  copies->frame = copy_of(frame);
-  copies->blocks.assign(blocks.begin(), blocks.end());
-  copies->owners.reserve(blocks.size());
-  for (auto& block : copies->blocks) {
-    if (!block.empty()) copies->owners.push_back(copy_of(block));
+  for (const auto& block : blocks) {
+    copies->owners.push_back(aligned_copy(block));
+    copies->blocks.emplace_back(copies->owners.back().get(), block.size());
   }
-  blocks = copies->blocks;
   return copies;
 }
 
 }  // namespace
 
+std::shared_ptr<const std::byte> aligned_copy(std::span<const std::byte> bytes) {
+  struct alignas(format::kBufferAlignment) Line {
+    std::byte bytes[format::kBufferAlignment];
+  };
+  auto lines = std::make_shared_for_overwrite<Line[]>(bytes.size() / sizeof(Line) + 1);
+  auto* begin = reinterpret_cast<std::byte*>(lines.get());
+  if (!bytes.empty()) std::memcpy(begin, bytes.data(), bytes.size());
+  return {std::move(lines), begin};
+}
+
 Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void> owner,
                     std::span<const std::span<const std::byte>> blocks, const void* home) try {
-  if (owner == nullptr && !frame.empty()) {
-    if (blocks.empty()) [[likely]] {
-      owner = copy_of(frame);
-    } else {
-      owner = copies_of(frame, blocks);
-    }
-  }
   Result<format::FrameReader> reader = format::FrameReader::open(frame);
   if (!reader.ok()) return std::move(reader).error();
   // Every index into the tree has 32 bits.
   if (reader->metadata_bytes() >= UINT32_MAX / 4) return corrupt("its tree is too large for one Item");
-  auto tree = std::make_shared<Tree>(std::move(*reader));
+  const std::span<const std::byte> buffers = reader->buffers();
+  const bool copied = owner == nullptr && !buffers.empty();
+  const std::size_t room = Tree::expected_bytes(*reader) + (copied ? buffers.size() + format::kBufferAlignment : 0);
+  auto tree = std::allocate_shared<Tree>(WithRoom<Tree>(room), std::move(*reader), room);
+  if (copied) {
+    auto* copy = static_cast<std::byte*>(tree->memory.allocate(buffers.size(), format::kBufferAlignment));
+    std::memcpy(copy, buffers.data(), buffers.size());
+    tree->reader.move_buffers(copy);
+  }
+  if (owner == nullptr && !blocks.empty()) {
+    auto copies = copies_of(blocks);
+    blocks = copies->blocks;
+    owner = std::move(copies);
+  }
   tree->owner = std::move(owner);
   tree->home = home;
   Decoder(*tree, blocks).node(kNone);

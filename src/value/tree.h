@@ -45,11 +45,8 @@ struct Array {
 };
 
 struct Tree {
-  // `from` has read no node yet.
-  explicit Tree(format::FrameReader&& from)
-      : reader(std::move(from)),
-        expected(std::make_unique_for_overwrite<std::byte[]>(expected_bytes(reader))),
-        memory(expected.get(), expected_bytes(reader)) {
+  // `from` has read no node yet. `room` bytes of the tree's own allocation lie behind it (value/room.h).
+  Tree(format::FrameReader&& from, std::size_t room) : reader(std::move(from)), memory(this + 1, room) {
     nodes.reserve(reader.nodes());
     children.reserve(reader.nodes());
     texts.reserve(reader.left().lengths.left());
@@ -70,9 +67,8 @@ struct Tree {
   std::shared_ptr<const void> owner;
   const void* home = nullptr;  // what decode() was told
 
-  // One allocation for all below. There are more where the columns do not tell what is needed: a list of numbers
-  // becomes nodes too, and arrays may have many dimensions.
-  std::unique_ptr<std::byte[]> expected;
+  // The room, and more where the columns do not tell what is needed: a list of numbers becomes nodes too, and arrays
+  // may have many dimensions.
   std::pmr::monotonic_buffer_resource memory;
   std::pmr::vector<Node> nodes{&memory};
   std::pmr::vector<std::uint32_t> children{&memory};
@@ -82,8 +78,8 @@ struct Tree {
   std::pmr::vector<Array> arrays{&memory};
   std::pmr::vector<std::int64_t> dims{&memory};
 
- private:
   static constexpr std::size_t kExpectedDims = 4;  // shape and strides of an array
+  // The room for all but copies of buffers.
   static std::size_t expected_bytes(const format::FrameReader& from) noexcept {
     return from.nodes() * (sizeof(Node) + sizeof(std::uint32_t)) +
            from.left().lengths.left() * sizeof(std::string_view) +
