@@ -9,6 +9,7 @@
 //   Unreturned  what this process could not give back                   message.h
 //   Grants      ends on their way to other processes                    grants.h
 //   Ends        who takes part in an end, and when a stream has ended   ends.h
+//   WakeHub     by which a process is told of any number of ends        wake_hub.h
 //   Watchers    who waits, and how they are told                        watchers.h
 //   Returns     what was received and is given back                     returns.h
 //   Membership  what this process has of the ends                       membership.h

@@ -264,13 +264,15 @@ struct ChannelHeader {
   std::uint32_t drop_oldest;           // 1: a put that finds no room receives the oldest messages, for nobody
   std::atomic<std::uint64_t> dropped;  // how many those were, under receivers_lock
 
-  alignas(64) PerEnd<std::atomic<std::uint32_t>> watched;  // some bit of its `watchers` is set
+  alignas(64) PerEnd<std::atomic<std::uint32_t>> watched;  // some bit of its `watchers`, or `awaiting`, was set
   std::atomic<std::uint32_t> wakes_on_their_way;  // senders that have stored `tail` and not yet sent their bytes
   PerEnd<ParticipantSet> watchers;                // of messages want a datagram for each; of room, for each receipt
 
   PerEnd<EndState> ends;
   Grant grants[kGrants];
   std::atomic<std::uint64_t> more_grants;  // truth: packed BlockRef of the first block of more, 0 when there is none
+
+  PerEnd<ParticipantSet> awaiting;  // want one datagram at their hub, when there is something to do; taken by who sends
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
 static_assert(offsetof(ChannelHeader, reserved) == 48);

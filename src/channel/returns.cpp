@@ -12,7 +12,8 @@ void Returns::give_back(std::unique_ptr<Received> received) noexcept {
   if (try_give_back(received->message)) return;
   unreturned_.add(std::move(received));
   watchers_.refresh_fd(End::kReceiving);
-  notify_all(control_.shared.items);  // other threads of this process may wait
+  Watchers::wake_sockets(control_, End::kReceiving);  // coroutines, and
+  notify_all(control_.shared.items);                  // other threads of this process may wait
 }
 
 // Under the receivers' lock: a free record becomes that of a message that was taken and given back. What it became;

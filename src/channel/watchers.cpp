@@ -38,12 +38,21 @@ Address address_of(const Control& control, End end, Identity who) noexcept {
 template <class Wanted>
 void Watchers::send_bytes_to(const Control& control, End end, Wanted wanted) noexcept {
   if (load_seq_cst(control.shared.watched[end]) == 0) return;
+  fence_seq_cst();  // what is told of is visible before the bits are read
+  const auto identity_in = [&](std::uint32_t slot) {
+    return memory::make_identity(slot, load_acquire(control.arena.participants().slot(slot).generation));
+  };
   ParticipantSet& watchers = control.shared.watchers[end];
   watchers.for_each([&](std::uint32_t slot) noexcept {
-    const std::uint32_t generation = load_acquire(control.arena.participants().slot(slot).generation);
-    const Identity who = memory::make_identity(slot, generation);
+    const Identity who = identity_in(slot);
     if (!wanted(who)) return;
     if (!send_wake(address_of(control, end, who))) watchers.remove(slot);  // it closed its socket
+  });
+  ParticipantSet& awaiting = control.shared.awaiting[end];
+  awaiting.for_each([&](std::uint32_t slot) noexcept {
+    if (!wanted(identity_in(slot)) || !awaiting.take(slot)) return;  // another tells it
+    const std::uint32_t hub = load_acquire(control.arena.participants().slot(slot).wake_name);
+    WakeHub::tell(hub, WakeHub::name_of(control, end));
   });
 }
 
@@ -104,14 +113,8 @@ Result<int> Watchers::wake_fd(End end) {
     fd = mine.fd.get();
   }
   control_.shared.watchers[end].add(memory::slot_of(*me));
-  store_seq_cst(control_.shared.watched[end], 1u);
-  fence_seq_cst();  // the bit is visible before the ring is looked at: what is put later sends a byte
-  // A sender that looked before has stored its message when it lets go of the lock; it sends no byte.
-  if (end == End::kReceiving && !mine.active.load(std::memory_order_relaxed)) {
-    Status passed = control_.arena.lock(control_.shared.senders_lock, WaitContext{});
-    if (!passed) return std::move(passed).error();
-    control_.arena.unlock(control_.shared.senders_lock);
-  }
+  Status begun = begin_watching(end);
+  if (!begun) return std::move(begun).error();
   mine.active.store(true, std::memory_order_release);
   refresh_fd(end);
   return fd;
@@ -148,7 +151,35 @@ void Watchers::watch_peers(End end) noexcept {
   }
 }
 
+// After the bit is set: what is put, or received, from now on is told of.
+Status Watchers::begin_watching(End end) {
+  store_seq_cst(control_.shared.watched[end], 1u);
+  fence_seq_cst();  // the bit is visible before the ring is looked at: what is put later sends a byte
+  // A sender that looked before has stored its message when it lets go of the lock; it sends no byte.
+  if (end == End::kReceiving && !is_watching_.load(std::memory_order_relaxed)) {
+    Status passed = control_.arena.lock(control_.shared.senders_lock, WaitContext{});
+    if (!passed) return passed;
+    control_.arena.unlock(control_.shared.senders_lock);
+    is_watching_.store(true, std::memory_order_relaxed);
+  }
+  return success();
+}
+
+Result<bool> Watchers::await(End end, const WakeHub& hub) {
+  auto me = control_.arena.identity();
+  if (!me) return std::move(me).error();
+  control_.arena.participants().set_wake_name(*me, hub.name());
+  control_.shared.awaiting[end].add(memory::slot_of(*me));
+  Status begun = begin_watching(end);
+  if (!begun) return std::move(begun).error();
+  return is_usable(end);
+}
+
 void Watchers::close_fd(End end) noexcept {
+  if (const Identity me = control_.arena.current_identity(); me != memory::kNobody) {
+    ParticipantSet& awaiting = control_.shared.awaiting[end];
+    if (awaiting.contains(memory::slot_of(me))) awaiting.remove(memory::slot_of(me));
+  }
   Descriptor& mine = descriptors_[end];
   const std::lock_guard guard(mutex_);
   if (!mine.fd.valid()) return;

@@ -2,7 +2,8 @@
 //
 // In events, everybody who sleeps in a call (memory/event.h). By a byte on a socket, poll loops: a process that asked
 // gets one for every message, or for all that is received when it wants to send. A byte too many may keep a program
-// waiting that believes it: see await_announced_wakes().
+// waiting that believes it: see await_announced_wakes(). At a process's hub, once each time it asks, coroutines: the
+// handshake is that of events, with a bit for each process as the flag (await).
 //
 // Invariants:
 //   - Whoever was woken, and does not use what it was woken for, wakes another.
@@ -18,6 +19,8 @@
 
 #include "channel/ends.h"
 #include "channel/ring.h"
+#include "channel/wake_hub.h"
+#include "platform/file.h"
 #include "platform/process_watch.h"
 
 namespace shmtree::channel {
@@ -87,12 +90,16 @@ class Watchers {
   // last is known once the deaths of the others were found. Processes of other PID namespaces are not seen.
   Result<int> poll_fd(End end);
   // Senders that still have its bit in hand find no socket.
+  // Has `hub` told once that the end can be used, or has an end to be told of; true when that is so already.
+  Result<bool> await(End end, const WakeHub& hub);
+  EndName name_of(End end) const noexcept { return WakeHub::name_of(control_, end); }
+  // This process watches the end no more. Senders that still have its bit in hand find no socket.
   void close_fd(End end) noexcept;
   void refresh_fd(End end) noexcept {
     if (descriptors_[end].active.load(std::memory_order_acquire)) [[unlikely]]
       refresh_active_fd(end);
   }
-  // Sends a byte to all who asked.
+  // Sends a byte to all who asked, and wakes the hubs of those who await.
   static void wake_sockets(const Control& control, End end) noexcept {
     if (platform::load_relaxed(control.shared.watched[end]) != 0) [[unlikely]]
       send_bytes(control, end);
@@ -111,6 +118,7 @@ class Watchers {
   void announce_rest() noexcept;
   void announce_end() noexcept;
   void watch_peers(End end) noexcept;
+  Status begin_watching(End end);
   static void send_bytes(const Control& control, End end) noexcept;
   template <class Wanted>
   static void send_bytes_to(const Control& control, End end, Wanted wanted) noexcept;
@@ -123,7 +131,8 @@ class Watchers {
   const Unreturned& unreturned_;
   const Ends& ends_;
   platform::ForkSafeMutex mutex_;
-  PerEnd<Descriptor> descriptors_;  // under mutex_
+  PerEnd<Descriptor> descriptors_;        // under mutex_
+  std::atomic<bool> is_watching_{false};  // senders were seen to know that somebody does
 };
 
 }  // namespace shmtree::channel

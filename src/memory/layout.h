@@ -63,7 +63,10 @@ struct alignas(64) ParticipantSet {
   bool add(std::uint32_t slot) noexcept {
     return (platform::set_bits(words[slot / 64], bit_of(slot)) & bit_of(slot)) == 0;
   }
-  void remove(std::uint32_t slot) noexcept { platform::clear_bits(words[slot / 64], bit_of(slot)); }
+  bool take(std::uint32_t slot) noexcept {
+    return (platform::clear_bits(words[slot / 64], bit_of(slot)) & bit_of(slot)) != 0;
+  }
+  void remove(std::uint32_t slot) noexcept { take(slot); }
   bool contains(std::uint32_t slot) const noexcept {
     return (platform::load_seq_cst(words[slot / 64]) & bit_of(slot)) != 0;
   }
@@ -214,7 +217,7 @@ struct alignas(64) Participant {
   std::atomic<std::uint32_t> deferred_overflow;  // frees that found the list full: only a reconcile finds them
   std::atomic<std::int64_t> attached_ns;
   std::atomic<std::uint32_t> pinned;  // the generation of the owner that has pages registered for DMA; 0: none
-  std::uint32_t unused;
+  std::atomic<std::uint32_t> wake_name;  // of the process's wake-up socket (channel/wake_hub.h); 0: it had none
   std::uint64_t reserved[28];
   std::atomic<std::uint64_t> deferred_frees[kDeferredFrees];  // deferred-free list: packed BlockRefs
 };

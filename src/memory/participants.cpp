@@ -78,6 +78,11 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
   return make_identity(number, generation);
 }
 
+void Participants::set_wake_name(Identity me, std::uint32_t name) noexcept {
+  std::atomic<std::uint32_t>& mine = slot_of_identity(me).wake_name;
+  if (load_relaxed(mine) != name) store_release(mine, name);
+}
+
 Identity Participants::enroll(ReservedSlot claimed, std::uint32_t forks) {
   const std::lock_guard guard(mutex_);
   if (const Identity known = load_identity(); known != kNobody) {  // another thread was faster

@@ -33,14 +33,6 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-std::optional<std::uint64_t> read_number(const std::string& path) {
-  const std::string text = read_file(path);
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end == text.data()) return std::nullopt;  // absent, or "max"
-  return value;
-}
-
 std::uint64_t memory_available(const std::string& proc) {
   const std::string text = read_file(proc + "/meminfo");
   constexpr std::string_view kKey = "MemAvailable:";
@@ -70,6 +62,14 @@ std::uint64_t room_in_groups(const std::string& root, std::string group, const c
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> read_number(const std::string& path) {
+  const std::string text = read_file(path);
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end == text.data()) return std::nullopt;  // absent, or "max"
+  return value;
+}
 
 std::uint64_t available_memory_bytes(const std::string& proc, const std::string& cgroup) {
   std::uint64_t room = memory_available(proc);

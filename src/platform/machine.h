@@ -16,6 +16,8 @@ std::uint64_t available_memory_bytes(const std::string& proc, const std::string&
 
 // Bytes that this process can still map by its own limit (RLIMIT_AS); nothing when there is none.
 std::optional<std::uint64_t> addresses_left();
+// What a file of the kernel's says; nothing when it is not there or says no number. May throw std::bad_alloc.
+std::optional<std::uint64_t> read_number(const std::string& path);
 
 unsigned usable_cores() noexcept;
 

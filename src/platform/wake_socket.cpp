@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 #include <vector>
+
+#include "platform/machine.h"
 
 namespace shmtree::platform {
 namespace {
@@ -42,10 +45,11 @@ Result<UniqueFd> open_wake_socket(std::string_view address) {
   return fd;
 }
 
-bool send_wake(std::string_view address) noexcept {
+bool send_wake(std::string_view address, std::string_view text) noexcept {
   const int saved = errno;
   const Address to(address);
-  const ssize_t sent = sendto(sending_socket(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, to.get(), to.size);
+  const ssize_t sent =
+      sendto(sending_socket(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL, to.get(), to.size);
   const bool absent = sent < 0 && errno == ECONNREFUSED;
   errno = saved;
   return !absent;
@@ -57,6 +61,37 @@ void drain_wakes(int fd) noexcept {
   while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) >= 0 || errno == EINTR) {
   }
   errno = saved;
+}
+
+bool receive_wakes(int fd, std::span<WakeText> out, std::size_t& received, std::size_t& texts) noexcept {
+  constexpr std::size_t kMost = 32;
+  const std::size_t most = std::min(out.size(), kMost);
+  iovec places[kMost];
+  mmsghdr messages[kMost]{};
+  for (std::size_t i = 0; i < most; ++i) {
+    places[i] = {out[i].data(), out[i].size()};
+    messages[i].msg_hdr.msg_iov = &places[i];
+    messages[i].msg_hdr.msg_iovlen = 1;
+  }
+  const int saved = errno;
+  const int count = recvmmsg(fd, messages, static_cast<unsigned>(most), MSG_DONTWAIT | MSG_TRUNC, nullptr);
+  const bool was_interrupted = count < 0 && errno == EINTR;
+  errno = saved;
+  received = count > 0 ? static_cast<std::size_t>(count) : 0;
+  texts = 0;
+  for (std::size_t i = 0; i < received; ++i) {
+    if (messages[i].msg_len == sizeof(WakeText)) out[texts++] = out[i];
+  }
+  return received == most || was_interrupted;
+}
+
+std::uint64_t most_waiting_wakes() noexcept {
+  try {
+    const auto beyond_one = read_number("/proc/sys/net/unix/max_dgram_qlen");
+    return beyond_one ? *beyond_one + 1 : 0;
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
 }
 
 Status wait_readable(std::span<const int> descriptors, std::int64_t most_ns) {

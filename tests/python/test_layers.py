@@ -40,7 +40,7 @@ PARTS = {
         arena deaths weak_registry registry
         """.split(),
     "channel": """
-        layout control message ring records grants ends watchers returns membership acks parts
+        layout control message ring records grants ends wake_hub watchers returns membership acks parts
         spinner sending receiving deliveries tasks channel recovery
         """.split(),
 }
