@@ -11,6 +11,7 @@ namespace shmtree::python {
 void bind_arena(pybind11::module_& module);
 void bind_copy(pybind11::module_& module);
 void bind_pack(pybind11::module_& module);
+void bind_wakes(pybind11::module_& module);
 void bind_channel(pybind11::module_& module);
 void bind_handles(pybind11::module_& module);
 void bind_names(pybind11::module_& module);

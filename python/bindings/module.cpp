@@ -35,6 +35,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_arena(module);
   shmtree::python::bind_copy(module);
   shmtree::python::bind_pack(module);
+  shmtree::python::bind_wakes(module);
   shmtree::python::bind_channel(module);
   shmtree::python::bind_handles(module);
   shmtree::python::bind_names(module);

@@ -7,23 +7,19 @@ so no wait is longer than a slice.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import os
 import queue
 import selectors
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from . import _core
 from ._arguments import seconds
+from ._wakes import SLICE_S, Awaited, until_usable, until_woken, wake
 
 T = TypeVar("T")
 
-_SLICE_S = 0.25
 _FIRST_LOOK_S, _MOST_LOOK_S = 0.0001, 0.005
 
 
@@ -53,7 +49,7 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
             ]
             if ready:
                 return [each for each in objects if each in ready]
-            left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
+            left = SLICE_S if deadline is None else min(deadline - time.monotonic(), SLICE_S)
             if left <= 0 or not objects:
                 return []
             began = time.monotonic()
@@ -92,8 +88,8 @@ def _is_ready(item: Any) -> bool:
     return ready is not None and bool(ready())
 
 
-# What waits is held weakly here, for a future holds its task and its loop. So coroutines whose loop was closed under
-# them are collected, and as that ends them they take their entries away.
+# A future holds its task and its loop: it is held weakly here, so that coroutines whose loop was closed under them are
+# collected, and as that ends them they take their entries away.
 _Woken = weakref.ref["asyncio.Future[None]"]
 
 #: Those who wait in get_async, in the order they came, for each loop and receiver. No entry is empty.
@@ -118,31 +114,22 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
     line.append(place)
     try:
         if line[0] is not place:
-            await _woken(turn, None if deadline is None else deadline - time.monotonic())
+            await until_woken(turn, None if deadline is None else deadline - time.monotonic())
         # Whoever is not first after that has no time left, and looks once.
         while True:
             try:
                 return receiver.get_nowait(**options)
             except queue.Empty:
-                left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
-                if left <= 0 or line[0] is not place:
+                left = None if deadline is None else deadline - time.monotonic()
+                if (left is not None and left <= 0) or line[0] is not place:
                     raise
-            receiver._note_wait_to_get(await _readable(receiver, receiver._fileno_to_get, left))
+            await until_usable(Awaited(receiver, receiving=True), left)
     finally:
         line.remove(place)
         if not line:
             del _lines[key]
         elif not loop.is_closed() and (first := line[0]()) is not None:
-            _wake(first)
-
-
-async def _woken(turn: asyncio.Future[None], seconds: float | None) -> None:
-    timer = None if seconds is None else turn.get_loop().call_later(seconds, _wake, turn)
-    try:
-        await turn
-    finally:
-        if timer is not None:
-            timer.cancel()
+            wake(first)
 
 
 async def put_async(end: Any, obj: object, timeout: float | None, move: bool) -> Any:
@@ -154,60 +141,12 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
         try:
             return end.put_nowait(obj, **options)
         except queue.Full:
-            left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
-            if left <= 0:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
                 raise
         if end._ready_to_put():
-            # Room for something, but not for this: it comes with bytes, which the descriptor does not tell of.
-            await asyncio.sleep(min(left, look))
+            # Room for something, but not for this: it comes with bytes, which nobody is told of.
+            await asyncio.sleep(look if left is None else min(left, look))
             look = min(2 * look, _MOST_LOOK_S)
         else:
-            end._note_wait_to_put(await _readable(end, end._fileno_to_put, left))
-
-
-#: Those who wait for a descriptor, with the end that it is of.
-_waiting: set[tuple[int, _Woken]] = set()
-
-
-async def _readable(end: Any, fileno: Callable[[], int], seconds: float) -> float:
-    """Until the descriptor of an end can be read, the end is closed, or so many seconds have passed; how many."""
-    loop = asyncio.get_running_loop()
-    woken = loop.create_future()
-    entry = (id(end), weakref.ref(woken))
-    _waiting.add(entry)  # first: who closes the end later finds it there, and fileno() tells of who did before
-    try:
-        # A descriptor of its own, since a loop knows one reader for each and several coroutines may wait.
-        descriptor = os.dup(fileno())
-    except BaseException as error:
-        _waiting.discard(entry)
-        if isinstance(error, OSError) and error.errno == errno.EBADF:  # another thread has closed the end meanwhile
-            return 0.0
-        raise
-    began = loop.time()
-    loop.add_reader(descriptor, _wake, woken)
-    timer = loop.call_later(seconds, _wake, woken)
-    try:
-        await woken
-    finally:
-        timer.cancel()
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-        _waiting.discard(entry)
-    return loop.time() - began
-
-
-def _wake_waiting(end: object) -> None:
-    """Called by whoever closes an end, in any thread."""
-    for waited_for, place in _waiting.copy():  # at once, whatever is collected meanwhile
-        if waited_for == id(end) and (woken := place()) is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                woken.get_loop().call_soon_threadsafe(_wake, woken)
-
-
-_core.set_close_callback(_wake_waiting)
-os.register_at_fork(after_in_child=_waiting.clear)  # their loops are the parent's
-
-
-def _wake(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)
+            await until_usable(Awaited(end, receiving=False), left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import _arrays, _async, _core, _handles, _process
 from ._arguments import limit, one_of
@@ -15,6 +15,15 @@ KINDS = {ARENA: "an arena", CHANNEL: "a channel", ARRAY: "an array", QUEUE: "a q
 
 OnPeerDeath = Literal["raise", "wait", "each"]
 Behind = Literal["block", "drop_oldest"]
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, TypeVar
+
+    _T = TypeVar("_T", default=Any)  # a plain Sender, or Receiver, is one of anything
+else:
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
 
 _E = TypeVar("_E", bound="End")
 
@@ -126,7 +135,7 @@ class End:
         return f"<{type(self).__name__}, {stats['queued']} of {stats['capacity'] or 'unlimited'} queued>"
 
 
-class Sender(_core.SenderBase, End):
+class Sender(_core.SenderBase[_T], End):
     """The end of a channel that messages are put into.
 
     Made by `create_pair` and `open_sender`. It may be used by several threads, inherited over fork, given to processes
@@ -138,7 +147,7 @@ class Sender(_core.SenderBase, End):
     __slots__ = ("__weakref__", "_rates")
     _rates: Rates
 
-    def __new__(cls, channel: _core.Channel, allow_pickle: bool = True) -> Sender:
+    def __new__(cls, channel: _core.Channel, allow_pickle: bool = True) -> Self:
         self = super().__new__(cls, channel, allow_pickle)
         self._rates = Rates()
         return self
@@ -155,7 +164,7 @@ class Sender(_core.SenderBase, End):
         """`new_empty` with the shape, dtype and order of another array or tensor."""
         return _arrays.new_like(self._channel.arena, prototype, dtype, order)
 
-    async def put_async(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
+    async def put_async(self, obj: _T, timeout: float | None = None, *, move: bool = False) -> int:
         """`put` for coroutines. When it is cancelled, the object was not put."""
         ticket: int = await _async.put_async(self, obj, timeout, move)
         return ticket
@@ -164,7 +173,7 @@ class Sender(_core.SenderBase, End):
         return _handles.reduce_end(self, False)
 
 
-class Receiver(_core.ReceiverBase, End):
+class Receiver(_core.ReceiverBase[_T], End):
     """The end of a channel that messages are received from; ``for`` and ``async for`` go on to the end of the stream.
 
     Made by `create_pair` and `open_receiver`. What is said of Sender about threads, processes and taking part goes for
@@ -177,7 +186,7 @@ class Receiver(_core.ReceiverBase, End):
     __slots__ = ("__weakref__", "_rates")
     _rates: Rates
 
-    def __new__(cls, channel: _core.Channel, allow_pickle: bool = True) -> Receiver:
+    def __new__(cls, channel: _core.Channel, allow_pickle: bool = True) -> Self:
         self = super().__new__(cls, channel, allow_pickle)
         self._rates = Rates()
         return self
@@ -196,14 +205,15 @@ class Receiver(_core.ReceiverBase, End):
         with self.take(block, timeout, copy=False) as delivery:
             return receive_to(self._channel.arena, delivery.item, device)
 
-    async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
+    async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> _T:
         """`get` for coroutines. It can be cancelled at any time without losing a message."""
-        return await _async.get_async(self, timeout, copy)
+        got: _T = await _async.get_async(self, timeout, copy)
+        return got
 
-    def __aiter__(self) -> Receiver:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> _T:
         try:
             return await self.get_async()
         except ChannelClosed:

@@ -18,7 +18,7 @@ import peers
 import pytest
 
 import shmtree
-from shmtree import _async
+from shmtree import _async, _wakes
 
 
 def test_a_coroutine_gets_what_is_there(pair):
@@ -149,7 +149,7 @@ def test_a_coroutine_is_told_of_a_killed_sender(arena, start):
 @pytest.mark.parametrize("kind", ["pair", "queue"])
 @pytest.mark.parametrize("call", ["get", "put"])
 def test_coroutines_are_told_that_their_end_was_closed_without_a_look_of_their_own(monkeypatch, call, kind, copies):
-    monkeypatch.setattr(_async, "_SLICE_S", 3600.0)
+    monkeypatch.setattr(_wakes, "SLICE_S", 3600.0)
     sender, receiver = shmtree.create_pair(1) if kind == "pair" else (shmtree.Queue(1),) * 2
     end = receiver if call == "get" else sender
     others = [pickle.loads(pickle.dumps(end)) for _ in range(copies - 1)]
@@ -166,7 +166,7 @@ def test_coroutines_are_told_that_their_end_was_closed_without_a_look_of_their_o
 
     asyncio.run(main())
     assert not any(other.closed for other in others)
-    assert not _async._waiting
+    assert not _wakes._places
 
 
 @pytest.mark.parametrize("end_closed", [False, True])
@@ -181,7 +181,7 @@ def test_nothing_stays_of_coroutines_whose_loop_was_closed_while_they_waited(cal
         loop.set_exception_handler(lambda *_: None)  # which is told of tasks that were pending
         tasks = [loop.create_task(end.get_async() if call == "get" else end.put_async(1)) for _ in range(3)]
         loop.run_until_complete(asyncio.sleep(0))
-        assert _async._waiting
+        assert _wakes._places
         loop.close()
         if end_closed:
             end.close()
@@ -193,7 +193,7 @@ def test_nothing_stays_of_coroutines_whose_loop_was_closed_while_they_waited(cal
     left = leave_waiting()
     gc.collect()
     assert [each() for each in left] == [None] * len(left)
-    assert not _async._waiting
+    assert not _wakes._places
     assert not _async._lines
     assert len(os.listdir("/proc/self/fd")) == before
 

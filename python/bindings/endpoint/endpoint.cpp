@@ -200,4 +200,19 @@ PyObject* wake_descriptor(PyObject* self, End which) {
   });
 }
 
+PyObject* wake_name(PyObject* self, End which) {
+  return with_open(self, which, [which](Channel& channel) {
+    const channel::EndName name = channel.watchers().name_of(which);
+    return PyBytes_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
+  });
+}
+
+PyObject* await_wake(PyObject* self, End which, PyObject* hub) {
+  Endpoint* const end = as_endpoint(self);
+  const endpoint::Call call(end->port);
+  if (end->port.closed(which) || (which == End::kReceiving && end->deferred)) Py_RETURN_TRUE;
+  auto usable = end->port.channel().watchers().await(which, pybind11::handle(hub).cast<channel::WakeHub&>());
+  return usable ? PyBool_FromLong(*usable) : raise(usable.error());
+}
+
 }  // namespace shmtree::python

@@ -94,6 +94,9 @@ void set_close_callback(PyObject* callback);
 PyObject* tell_of_close(PyObject* self);
 // A descriptor that is readable while there is something to do at that end.
 PyObject* wake_descriptor(PyObject* self, channel::End which);
+// As what a hub tells of that end; and, from the hub, once it is told of, whether there is something to do already.
+PyObject* wake_name(PyObject* self, channel::End which);
+PyObject* await_wake(PyObject* self, channel::End which, PyObject* hub);
 
 // What senders and queues have (send.cpp), and receivers and queues (receive.cpp).
 std::span<const PyMethodDef> sending_methods();

@@ -225,6 +225,14 @@ PyObject* note_wait_to_get(PyObject* self, PyObject* seconds) {
   return note_wait(self, End::kReceiving, seconds);
 }
 
+PyObject* name_to_get(PyObject* self, PyObject*) {
+  return wake_name(self, End::kReceiving);
+}
+
+PyObject* await_to_get(PyObject* self, PyObject* hub) {
+  return await_wake(self, End::kReceiving, hub);
+}
+
 PyObject* fileno(PyObject* self, PyObject*) {
   return with_open(self, End::kReceiving, [](Channel& channel) {
     auto fd = channel.watchers().poll_fd(End::kReceiving);
@@ -287,6 +295,9 @@ const PyMethodDef shared_methods[] = {
      "Whether a put would have to wait now; of a queue, whether there are `maxsize` objects in it. Exact."},
     {"_ready", as_method<is_ready>(), METH_NOARGS, "Whether get() would return or raise at once."},
     {"_note_wait_to_get", as_method<note_wait_to_get>(), METH_O, "It was waited for so many seconds, elsewhere."},
+    {"_name_to_get", as_method<name_to_get>(), METH_NOARGS, "As what a WakeHub tells of it."},
+    {"_await_to_get", as_method<await_to_get>(), METH_O,
+     "Has a WakeHub tell once that get() would return or raise; whether it would already."},
     {"fileno", as_method<fileno>(), METH_NOARGS,
      "fileno($self)\n--\n\n"
      "A descriptor that is readable while there is something to receive, or the end, for poll loops. It belongs to\n"
@@ -297,6 +308,7 @@ const PyMethodDef shared_methods[] = {
 };
 
 const PyMethodDef receiver_methods[] = {
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "The type of what is in it, for type checkers."},
     {"_wait_until_ready", as_method<wait_until_ready>(), METH_O,
      "Waits until get() would return or raise at once, for so many seconds; whether it would."},
     {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS,

@@ -171,7 +171,10 @@ PyObject* put_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyOb
 PyObject* is_ready_to_put(PyObject* object, PyObject*) {
   const endpoint::Port& port = as_endpoint(object)->port;
   const endpoint::Call call(as_endpoint(object)->port);
-  return PyBool_FromLong(port.closed(End::kSending) || port.channel().watchers().can_put());
+  if (port.closed(End::kSending)) Py_RETURN_TRUE;
+  Channel& channel = port.channel();
+  const auto can_put = [&] { return channel.watchers().can_put(); };
+  return PyBool_FromLong(can_put() || (notice_deaths(*channel.arena(), kLookedLatelyNs) && can_put()));
 }
 
 PyObject* note_wait_to_put(PyObject* self, PyObject* seconds) {
@@ -189,6 +192,14 @@ PyObject* check_receivers(PyObject* self, PyObject*) {
     if (!attended.ok()) return raise(attended.error());
     Py_RETURN_NONE;
   });
+}
+
+PyObject* name_to_put(PyObject* self, PyObject*) {
+  return wake_name(self, End::kSending);
+}
+
+PyObject* await_to_put(PyObject* self, PyObject* hub) {
+  return await_wake(self, End::kSending, hub);
 }
 
 PyObject* has_space(PyObject* self, PyObject*) {
@@ -299,9 +310,13 @@ const PyMethodDef shared_methods[] = {
      "Whether put() of a small message would return or raise at once."},
     {"_note_wait_to_put", as_method<note_wait_to_put>(), METH_O, "It was waited for so many seconds, elsewhere."},
     {"_fileno_to_put", as_method<fileno_to_put>(), METH_NOARGS, "A descriptor that is readable while _ready_to_put()."},
+    {"_name_to_put", as_method<name_to_put>(), METH_NOARGS, "As what a WakeHub tells of it."},
+    {"_await_to_put", as_method<await_to_put>(), METH_O,
+     "Has a WakeHub tell once that put() would return or raise; whether it would already."},
 };
 
 const PyMethodDef sender_methods[] = {
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "The type of what is in it, for type checkers."},
     {"_check_receivers", as_method<check_receivers>(), METH_NOARGS,
      "ChannelClosed, or PeerDied, when no receiver is left, also where there is room."},
     {"has_space", as_method<has_space>(), METH_NOARGS,

@@ -1,0 +1,35 @@
+// _core.WakeHub: by which coroutines learn that an end can be used.
+#include <pybind11/pybind11.h>
+
+#include "bindings/bind.h"
+#include "bindings/cpython/unwrap.h"
+#include "channel/wake_hub.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using channel::WakeHub;
+
+namespace {
+
+// None: some were lost.
+py::object take(WakeHub& hub) {
+  bool lost = false;
+  const std::vector<channel::EndName> told = hub.take(lost);
+  if (lost) return py::none();
+  py::list names;
+  for (const channel::EndName& name : told) names.append(py::bytes(name.data(), name.size()));
+  return names;
+}
+
+}  // namespace
+
+void bind_wakes(py::module_& module) {
+  py::class_<WakeHub, std::shared_ptr<WakeHub>>(module, "WakeHub", "One descriptor for all ends that are awaited.",
+                                                plain_class())
+      .def_static("of_this_process", [] { return unwrap(WakeHub::of_this_process()); })
+      .def("fileno", &WakeHub::fd)
+      .def("take", &take, "The names of the ends that were told of; None when they may be any.");
+}
+
+}  // namespace shmtree::python

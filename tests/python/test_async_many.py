@@ -1,0 +1,226 @@
+"""Many coroutines that wait: by one descriptor, in any loops, and woken without a look of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing as mp
+import os
+import resource
+import threading
+
+import peers
+import pytest
+
+import shmtree
+from shmtree import _wakes
+
+
+@pytest.fixture
+def no_looks(monkeypatch):
+    """Who waits is woken by what happens, or never."""
+    monkeypatch.setattr(_wakes, "SLICE_S", 3600.0)
+
+
+@pytest.fixture
+def few_descriptors():
+    """No more than 20 more than there are."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def make_pairs(count):
+    arena = shmtree.Arena(256 << 20)
+    return [arena.create_pair(1) for _ in range(count)]
+
+
+async def until_all_wait(count):
+    while sum(len(waits._everyone) for waits in _wakes._everywhere()) < count:
+        await asyncio.sleep(0)
+
+
+def put_each(senders, messages):
+    for sender, message in zip(senders, messages, strict=True):
+        sender.put(message)
+
+
+@pytest.mark.parametrize("count", [600, 5000])
+def test_thousands_that_wait_need_one_descriptor(no_looks, few_descriptors, start, count):
+    pairs = make_pairs(count)
+
+    async def main():
+        before = len(os.listdir("/proc/self/fd"))
+        getting = [asyncio.ensure_future(receiver.get_async()) for _, receiver in pairs]
+        await until_all_wait(count)
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+        child = start(put_each, [sender for sender, _ in pairs], range(count))
+        got = await asyncio.wait_for(asyncio.gather(*getting), 250)
+        await asyncio.get_running_loop().run_in_executor(None, child.join)
+        return got
+
+    assert asyncio.run(main()) == list(range(count))
+
+
+def test_thousands_that_wait_for_room_need_one_descriptor(no_looks, few_descriptors):
+    pairs = make_pairs(600)
+    for sender, _ in pairs:
+        sender.put("full")
+
+    async def main():
+        putting = [asyncio.ensure_future(sender.put_async(i)) for i, (sender, _) in enumerate(pairs)]
+        await until_all_wait(600)
+        assert {receiver.get() for _, receiver in pairs} == {"full"}
+        await asyncio.wait_for(asyncio.gather(*putting), 250)
+
+    asyncio.run(main())
+    assert [receiver.get_nowait() for _, receiver in pairs] == list(range(600))
+
+
+def test_what_came_while_the_loop_was_busy_wakes_everyone_though_there_was_no_room_for_all(no_looks, start):
+    pairs = make_pairs(1000)
+
+    async def main():
+        getting = [asyncio.ensure_future(receiver.get_async()) for _, receiver in pairs]
+        await until_all_wait(1000)
+        start(put_each, [sender for sender, _ in pairs], range(1000)).join()
+        return await asyncio.wait_for(asyncio.gather(*getting), 250)
+
+    assert asyncio.run(main()) == list(range(1000))
+
+
+def test_loops_of_several_threads_are_woken_though_one_of_them_is_busy(no_looks, start):
+    pairs = make_pairs(40)
+    busy, free = threading.Event(), threading.Event()
+    got = {}
+
+    async def wait_for(mine):
+        getting = [asyncio.ensure_future(pairs[i][1].get_async()) for i in mine]
+        await until_all_wait(40)
+        if 0 in mine:
+            busy.set()
+            assert free.wait(100)
+        got.update(zip(mine, await asyncio.wait_for(asyncio.gather(*getting), 250), strict=True))
+
+    threads = [threading.Thread(target=lambda k=k: asyncio.run(wait_for(range(k, 40, 4)))) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    assert busy.wait(100)
+    start(put_each, [sender for sender, _ in pairs], range(40)).join()
+    for thread in threads[1:]:
+        thread.join(100)
+    assert sorted(got) == [i for i in range(40) if i % 4]
+    free.set()
+    threads[0].join(100)
+    assert got == {i: i for i in range(40)}
+    assert not _wakes._places
+
+
+def test_a_loop_that_was_stopped_finds_what_came_meanwhile(no_looks):
+    pairs = make_pairs(100)
+    loop = asyncio.new_event_loop()
+    getting = [loop.create_task(receiver.get_async()) for _, receiver in pairs]
+    loop.run_until_complete(until_all_wait(100))
+    put_each([sender for sender, _ in pairs], range(100))
+    assert loop.run_until_complete(asyncio.wait_for(asyncio.gather(*getting), 250)) == list(range(100))
+    loop.close()
+
+
+def echo_async(receiver, sender, told):
+    async def main():
+        told.send("ready")
+        sender.put(await asyncio.wait_for(receiver.get_async(), 100))
+
+    asyncio.run(main())
+
+
+def test_a_process_forked_from_a_waiting_loop_and_its_parent_are_woken_each_by_its_own(no_looks, start):
+    (to_child, for_child), (to_parent, for_parent) = make_pairs(2)
+    ours, theirs = mp.Pipe()
+
+    async def main():
+        getting = asyncio.ensure_future(for_parent.get_async())
+        await until_all_wait(1)
+        start(echo_async, for_child, to_parent, theirs)
+        await asyncio.get_running_loop().run_in_executor(None, ours.recv)
+        to_child.put("there and back")
+        return await asyncio.wait_for(getting, 100)
+
+    assert asyncio.run(main()) == "there and back"
+
+
+def test_those_who_gave_up_waiting_take_no_wake_up_with_them(no_looks):
+    ((sender, receiver),) = make_pairs(1)
+
+    async def main():
+        for i in range(20):
+            given_up = [asyncio.ensure_future(receiver.get_async()) for _ in range(2)]
+            await until_all_wait(1)
+            given_up[0].cancel()
+            if i % 2:
+                sender.put(i)
+                assert await asyncio.wait_for(given_up[1], 100) == i
+            else:
+                given_up[1].cancel()
+            await asyncio.gather(*given_up, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def get_share(receiver, results):
+    async def main():
+        async for item in receiver:
+            results.put(item)
+
+    asyncio.run(main())
+
+
+def test_processes_that_await_the_same_messages_get_each_of_them_once(no_looks, arena, start):
+    sender, receiver = arena.create_pair(4)
+    results = arena.Queue()
+    children = [start(get_share, receiver, results) for _ in range(3)]
+    receiver.close()
+
+    async def main():
+        for i in range(2000):
+            await sender.put_async(i)
+
+    asyncio.run(asyncio.wait_for(main(), 250))
+    sender.close()
+    assert sorted(results.get(timeout=100) for _ in range(2000)) == list(range(2000))
+    for child in children:
+        child.join(100)
+        assert child.exitcode == 0
+
+
+def test_a_loop_that_takes_no_descriptors_leaves_none_open():
+    ((sender, receiver),) = make_pairs(1)
+
+    class Refusing(asyncio.SelectorEventLoop):
+        def add_reader(self, fd, callback, *args):
+            if self.is_running():
+                raise OSError("no more")
+            super().add_reader(fd, callback, *args)
+
+    loop = Refusing()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(OSError, match="no more"):
+            loop.run_until_complete(receiver.get_async())
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not _wakes._places
+    loop.close()
+    sender.close()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_warning_that_is_an_error_ends_the_wait_of_a_coroutine(soon, monkeypatch, start):
+    monkeypatch.setattr(_wakes, "SLICE_S", 0.05)
+    ((sender, receiver),) = make_pairs(1)
+    ours, theirs = mp.Pipe()
+    start(peers.hang, sender, receiver, theirs)
+    ours.recv()
+    with pytest.raises(shmtree.UnusedEndWarning):
+        asyncio.run(asyncio.wait_for(receiver.get_async(), 100))
