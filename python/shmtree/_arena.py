@@ -66,7 +66,9 @@ class Arena:
     def open(cls, name: str) -> Arena:
         """The arena that another process of this user made with this name, or made a named channel or array in.
 
-        FileNotFoundError when there is none.
+        A named channel, queue or array that was made without an arena has one of its own: by its name that can be
+        looked at (`stats`, `holders`), trimmed, and used for more channels and arrays. FileNotFoundError when there is
+        none.
         """
         known = _process.open_name(name)
         return cls._of(known.arena, known)

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from ._arena import Arena
 from ._channel import Receiver, Sender
 from ._pairs import create_pair
-from .errors import ChannelClosed, PeerDied
+from .errors import AT_A_PROMPT, ChannelClosed, PeerDied
 
 T = TypeVar("T")
 
@@ -153,7 +153,12 @@ class _Call:
 
 
 def _load_and_call(pickled: bytes) -> Any:
-    fn, args = pickle.loads(pickled)
+    try:
+        fn, args = pickle.loads(pickled)
+    except AttributeError as error:
+        if "'__main__'" not in str(error):
+            raise
+        raise AttributeError(f"{error}. {AT_A_PROMPT}") from error
     return fn(*args)
 
 

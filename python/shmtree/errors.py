@@ -6,6 +6,7 @@ Every message names the numbers it is about: bytes asked for, the budget, what i
 from __future__ import annotations
 
 import queue
+import sys
 
 __all__ = [
     "ChannelClosed",
@@ -34,6 +35,13 @@ else:
     ShutDown = _ShutDown
 
 
+#: What those meet who start processes from an interactive Python.
+AT_A_PROMPT = (
+    "What was typed at a prompt, or run by `python -i`, is not known to a process that spawn or forkserver starts, "
+    "which then ends at once: put the function into a module and import it, or start the process by fork"
+)
+
+
 class Error(Exception):
     """Base of shmtree's own errors."""
 
@@ -54,6 +62,10 @@ class PeerDied(Error, ConnectionError):
     """
 
     pids: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}. {AT_A_PROMPT}" if hasattr(sys, "ps1") else text
 
 
 class ConnectionLost(PeerDied, EOFError, BrokenPipeError):
