@@ -240,10 +240,6 @@ PyObject* fileno(PyObject* self, PyObject*) {
   });
 }
 
-PyObject* fileno_to_get(PyObject* self, PyObject*) {
-  return wake_descriptor(self, End::kReceiving);
-}
-
 PyObject* wait_until_ready(PyObject* self, PyObject* timeout) {
   Deadline deadline;
   if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
@@ -303,8 +299,6 @@ const PyMethodDef shared_methods[] = {
      "A descriptor that is readable while there is something to receive, or the end, for poll loops. It belongs to\n"
      "this object, and close() closes it. The death of the last process that sends makes it readable too, if that had\n"
      "the end when this was called, or when something was last received."},
-    {"_fileno_to_get", as_method<fileno_to_get>(), METH_NOARGS,
-     "A descriptor that is readable while there is something to receive, for who looks for deaths himself."},
 };
 
 const PyMethodDef receiver_methods[] = {
