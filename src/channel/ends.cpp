@@ -48,7 +48,7 @@ std::vector<int> Ends::pids_taking_part(End end, bool unused_only) const {
 
 std::vector<int> Ends::pids_told_of(End end) const {
   std::vector<int> pids = pids_taking_part(end, false);
-  const bool may_be_over = control_.ending() == Ending::kRaise && !(end == End::kSending && control_.keeps_open());
+  const bool may_be_over = can_end(end) && control_.ending() != Ending::kWait;
   const bool told = control_.ending() == Ending::kEach || (may_be_over && pids.size() == 1);
   std::erase_if(pids, [told](int pid) { return !told || pid == process_id(); });
   return pids;
@@ -80,8 +80,7 @@ std::uint64_t Ends::member_count(End end) const noexcept {
 
 bool Ends::is_left(End end) const noexcept {
   if (end == End::kSending && control_.is_shut_down()) return true;
-  if (control_.ending() == Ending::kNever || load_acquire(state(end).begun) == 0 || anyone_at(end)) return false;
-  if (end == End::kSending && control_.keeps_open()) return false;
+  if (!can_end(end) || load_acquire(state(end).begun) == 0 || anyone_at(end)) return false;
   return control_.ending() != Ending::kWait || !anyone_killed(end);
 }
 

@@ -40,6 +40,10 @@ class Ends {
   // How many processes have it, and how many of those take part in it.
   std::uint64_t member_count(End end) const noexcept;
   std::uint64_t counting(End end) const noexcept;
+  // Whether those at the other end are ever told that nobody is left at it.
+  bool can_end(End end) const noexcept {
+    return control_.ending() != Ending::kNever && !(end == End::kSending && control_.keeps_open());
+  }
   // Whether nobody takes part in it any more: no message is sent, or none received.
   bool is_left(End end) const noexcept;
   // Whether those at the other end, or `told` of them, are to be told so.

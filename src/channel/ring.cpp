@@ -82,11 +82,11 @@ RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t referred_by
 }
 
 // One channel may not queue up what the others need: as much stays free as it has queued. What several messages refer
-// to is counted with each of them, but is no more than is in use.
+// to is counted with each of them, but is no more than is in use, with the message itself.
 bool RingTail::leaves_memory(std::uint64_t queued_bytes, std::uint64_t unallocated) const noexcept {
   const memory::BlockPool& pool = control_.arena.pool();
   const std::uint64_t free = pool.free_bytes(), used = pool.max_bytes() - std::min(free, pool.max_bytes());
-  return std::min(queued_bytes, used) + unallocated <= free;
+  return std::min(queued_bytes, used + unallocated) + unallocated <= free;
 }
 
 RingTail::Put RingTail::put(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept {

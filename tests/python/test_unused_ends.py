@@ -124,6 +124,14 @@ def test_who_waits_at_a_queue_which_has_no_end_is_not_warned(arena, start, soon)
     keep_waiting(q.get)
 
 
+@pytest.mark.filterwarnings("error")
+def test_who_waits_at_a_stream_that_is_kept_open_is_not_warned(arena, start, soon):
+    sender, receiver = arena.create_pair(keep_open=True)
+    kept_by(start, sender, receiver)
+    sender.close()
+    keep_waiting(receiver.get)
+
+
 def test_a_stream_ends_as_soon_as_the_launcher_closes_its_ends(arena, start, soon):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()

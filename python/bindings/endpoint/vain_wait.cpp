@@ -63,8 +63,8 @@ bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
 bool warn_of_vain_wait(Endpoint* self, End waiting, std::int64_t since_ns) {
   VainWait& vain = self->vain;
   channel::Channel& channel = self->port.channel();
-  if (vain.told.load(std::memory_order_relaxed) || channel.ending() == channel::Ending::kNever) return true;
   const End peers = channel::other(waiting);
+  if (vain.told.load(std::memory_order_relaxed) || !channel.ends().can_end(peers)) return true;
   const std::int64_t now = platform::monotonic_ns();
   const std::int64_t counted_to = vain.counted_to_ns.exchange(now);
   const std::uint64_t passed = channel.passed(peers);
