@@ -216,7 +216,7 @@ struct alignas(64) Participant {
   std::atomic<std::int32_t> pid;                 // for messages only
   std::atomic<std::uint32_t> deferred_overflow;  // frees that found the list full: only a reconcile finds them
   std::atomic<std::int64_t> attached_ns;
-  std::atomic<std::uint32_t> pinned;  // the generation of the owner that has pages registered for DMA; 0: none
+  std::atomic<std::uint32_t> pinned;     // the generation of the owner that has pages registered for DMA; 0: none
   std::atomic<std::uint32_t> wake_name;  // of the process's wake-up socket (channel/wake_hub.h); 0: it had none
   std::uint64_t reserved[28];
   std::atomic<std::uint64_t> deferred_frees[kDeferredFrees];  // deferred-free list: packed BlockRefs

@@ -1,6 +1,4 @@
 // When who receives is told of the end, of a stream and of a queue that was shut down: once nothing may come any more.
-#include <poll.h>
-
 #include <optional>
 
 #include "support/catch2.h"
@@ -50,10 +48,6 @@ std::uint32_t arm(Event& event) {
 }
 bool was_woken(const Event& event, std::uint32_t since) {
   return event.waiters.load() == 0 && event.sequence.load() != since;
-}
-bool readable(int fd) {
-  pollfd entry{fd, POLLIN, 0};
-  return poll(&entry, 1, 0) == 1;
 }
 
 }  // namespace

@@ -22,10 +22,6 @@ std::shared_ptr<Channel> receiving_channel(Ending ending = Ending::kRaise, std::
   channel->join(End::kReceiving).value();
   return channel;
 }
-bool readable(int fd) {
-  pollfd entry{fd, POLLIN, 0};
-  return poll(&entry, 1, 0) == 1;
-}
 void notice_deaths(Channel& channel) {
   channel.arena()->participants().check(0);
   channel.arena()->reconcile(patience()).value();

@@ -13,11 +13,6 @@ using namespace shmtree::test;
 
 namespace {
 
-bool readable(int fd, int most_ms = 0) {
-  pollfd entry{fd, POLLIN, 0};
-  return poll(&entry, 1, most_ms) == 1;
-}
-
 // A channel of which this process has the receiving end only, and others the sending one.
 std::shared_ptr<Channel> receiving_channel(const ChannelOptions& options = with_capacity(8)) {
   auto channel = Channel::create(new_arena(), options).value();

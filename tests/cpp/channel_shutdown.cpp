@@ -16,11 +16,6 @@ std::shared_ptr<Channel> new_queue(std::uint64_t capacity = 0) {
   return new_channel(new_arena(), with_capacity(capacity, Ending::kNever));
 }
 
-bool readable(int fd) {
-  pollfd entry{fd, POLLIN, 0};
-  return poll(&entry, 1, 0) == 1;
-}
-
 }  // namespace
 
 TEST_CASE("Tasks are done when each message that was put has been reported") {

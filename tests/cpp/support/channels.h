@@ -1,6 +1,8 @@
 // Channels for tests: messages that are numbers or patterns, which show when they are torn.
 #pragma once
 
+#include <poll.h>
+
 #include <cstring>
 #include <memory>
 #include <span>
@@ -142,6 +144,11 @@ inline std::vector<std::uint64_t> drain(Channel& channel) {
 template <class T>
 Code code_of(const Result<T>& result) {
   return result.ok() ? Code::kOs : result.code();
+}
+// Whether a descriptor is readable, or becomes so in time.
+inline bool readable(int fd, int most_ms = 0) {
+  pollfd entry{fd, POLLIN, 0};
+  return poll(&entry, 1, most_ms) == 1;
 }
 
 }  // namespace shmtree::test
