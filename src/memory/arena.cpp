@@ -7,6 +7,7 @@
 
 #include "memory/registry.h"
 #include "platform/file.h"
+#include "platform/fork.h"
 #include "platform/machine.h"
 
 namespace shmtree::memory {
@@ -125,6 +126,7 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, ReservedSlot* reserved
 
 Result<std::shared_ptr<Arena>> Arena::enroll(std::unique_ptr<Mapping> mapping, ReservedSlot* reserved) {
   Registry::install_fork_handlers();
+  platform::forget_parent();  // a child that was forked before there were handlers would forget what it adopts now
   const std::shared_ptr<Arena> made(new Arena(std::move(mapping)));
   auto arena = Registry::arenas().insert(
       made, [&](const Arena& other) { return std::memcmp(other.uuid(), made->uuid(), 16) == 0; });

@@ -215,3 +215,30 @@ def test_processes_of_torch_use_an_end(arena):
 
 def put_rank(rank: int, sender: shmtree.Sender) -> None:
     sender.put(rank, timeout=60)
+
+
+def test_a_child_of_a_forkserver_that_has_imported_us_has_not_died(tmp_path):
+    program = tmp_path / "program.py"  # a file, for the forkserver to find
+    program.write_text("""if True:
+        import multiprocessing as mp, shmtree
+        def child(sender):
+            sender.put(1)
+            sender.close()
+        if __name__ == "__main__":
+            context = mp.get_context("forkserver")
+            context.set_forkserver_preload(["shmtree"])
+            for _ in range(3):
+                sender, receiver = shmtree.create_pair()
+                process = context.Process(target=child, args=(sender,))
+                process.start()
+                sender.close()
+                print(receiver.get(timeout=60))
+                process.join()
+                receiver.stats()  # looks who is there
+                try:
+                    receiver.get(timeout=60)
+                except shmtree.ChannelClosed as error:
+                    print(type(error).__name__)
+        """)
+    ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120)
+    assert (ran.stdout, ran.stderr) == ("1\nChannelClosed\n" * 3, "")

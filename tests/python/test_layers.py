@@ -41,7 +41,7 @@ PARTS = {
         """.split(),
     "channel": """
         layout control message ring records grants ends wake_hub watchers returns membership acks parts
-        spinner sending receiving deliveries tasks channel recovery
+        spinner receiving sending deliveries tasks channel recovery
         """.split(),
 }
 
