@@ -11,26 +11,6 @@ using namespace shmtree::test;
 
 namespace {
 
-std::shared_ptr<Channel> receiving_channel(const ChannelOptions& options) {
-  auto channel = Channel::create(new_arena(), options).value();
-  channel->join(End::kReceiving).value();
-  return channel;
-}
-
-// A process that sends a message and stays; the message has been received when this returns.
-struct Peer {
-  explicit Peer(Channel& channel)
-      : child([&] {
-          channel.join(End::kSending).value();
-          put(channel, 1).value();
-          pause();
-          return true;
-        }) {
-    get(channel).value();
-  }
-  Child child;
-};
-
 ChannelOptions keeping_open() {
   ChannelOptions options;
   options.keep_open = true;

@@ -14,21 +14,6 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-namespace {
-
-// A channel of which this process has the receiving end only.
-std::shared_ptr<Channel> receiving_channel(Ending ending = Ending::kRaise, std::uint64_t capacity = 8) {
-  auto channel = Channel::create(new_arena(), with_capacity(capacity, ending)).value();
-  channel->join(End::kReceiving).value();
-  return channel;
-}
-void notice_deaths(Channel& channel) {
-  channel.arena()->participants().check(0);
-  channel.arena()->reconcile(patience()).value();
-}
-
-}  // namespace
-
 TEST_CASE("A channel that nobody has sent to is waited for") {
   auto channel = receiving_channel();
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
@@ -249,7 +234,7 @@ TEST_CASE("A process that does not run yet takes part from the moment it is give
 }
 
 TEST_CASE("A queue has no end and waits") {
-  auto channel = receiving_channel(Ending::kNever);
+  auto channel = receiving_channel(with_capacity(8, Ending::kNever));
   channel->join(End::kSending).value();
   put(*channel, 1).value();
   channel->leave(End::kSending);
@@ -259,7 +244,7 @@ TEST_CASE("A queue has no end and waits") {
 }
 
 TEST_CASE("A channel that waits for killed senders waits until each has a successor, then ends as others do") {
-  auto channel = receiving_channel(Ending::kWait);
+  auto channel = receiving_channel(with_capacity(8, Ending::kWait));
   channel->join(End::kSending).value();
   Gate up;
   Child sender([&] {
@@ -283,7 +268,7 @@ TEST_CASE("A channel that waits for killed senders waits until each has a succes
 }
 
 TEST_CASE("A channel that waits for killed senders still ends when all have closed") {
-  auto channel = receiving_channel(Ending::kWait);
+  auto channel = receiving_channel(with_capacity(8, Ending::kWait));
   channel->join(End::kSending).value();
   channel->leave(End::kSending);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);

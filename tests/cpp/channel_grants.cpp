@@ -11,18 +11,8 @@ using namespace shmtree::test;
 
 namespace {
 
-// A channel of which this process has the receiving end only.
-std::shared_ptr<Channel> receiving_channel() {
-  auto channel = Channel::create(new_arena(), with_capacity(8)).value();
-  channel->join(End::kReceiving).value();
-  return channel;
-}
 bool waits(Channel& channel) {
   return code_of(get(channel, patience(10))) == Code::kEmpty;
-}
-void notice_deaths(Channel& channel) {
-  channel.arena()->participants().check(0);
-  channel.arena()->reconcile(patience()).value();
 }
 // Every giver that is gone was found so a minute earlier. Returns how many there are.
 int let_a_minute_pass(Channel& channel) {

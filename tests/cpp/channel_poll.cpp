@@ -11,31 +11,6 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-namespace {
-
-// A channel of which this process has the receiving end only, and others the sending one.
-std::shared_ptr<Channel> receiving_channel(const ChannelOptions& options = with_capacity(8)) {
-  auto channel = Channel::create(new_arena(), options).value();
-  channel->join(End::kReceiving).value();
-  return channel;
-}
-
-// A process that sends a message and stays; the message has been received when this returns.
-struct Peer {
-  explicit Peer(Channel& channel)
-      : child([&] {
-          channel.join(End::kSending).value();
-          put(channel, 1).value();
-          pause();
-          return true;
-        }) {
-    get(channel).value();
-  }
-  Child child;
-};
-
-}  // namespace
-
 TEST_CASE("A poll loop is woken by the death of the last sender") {
   auto channel = receiving_channel();
   Peer sender(*channel);

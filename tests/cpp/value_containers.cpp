@@ -3,21 +3,13 @@
 
 #include "shmtree/containers.h"
 #include "support/catch2.h"
-#include "support/frames.h"
-#include "value/codec.h"
+#include "support/values.h"
 
 using namespace shmtree;
 using format::FrameBuilder;
+using test::sent;
 
 namespace {
-
-Item sent(const Value& value) {
-  FrameBuilder builder;
-  value::encode(value, builder).value();
-  test::Bytes frame(builder.total_bytes());
-  builder.write(frame.data());
-  return value::decode(frame, nullptr).value();
-}
 
 template <class T>
 std::string refused(const Item& item) {

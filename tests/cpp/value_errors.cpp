@@ -3,12 +3,12 @@
 
 #include "shmtree/containers.h"
 #include "support/catch2.h"
-#include "support/frames.h"
-#include "value/codec.h"
+#include "support/values.h"
 
 using namespace shmtree;
+using test::refused;
+using test::sent;
 using namespace std::string_literals;
-using format::FrameBuilder;
 
 namespace lab {
 
@@ -42,21 +42,6 @@ struct shmtree::ItemAs<lab::Fussy> {
 };
 
 namespace {
-
-Item sent(const Value& value) {
-  FrameBuilder builder;
-  value::encode(value, builder).value();
-  test::Bytes frame(builder.total_bytes());
-  builder.write(frame.data());
-  return value::decode(frame, nullptr).value();
-}
-
-template <class T>
-Error refused(const Item& item) {
-  const Result<T> result = item.try_as<T>();
-  REQUIRE_FALSE(result.ok());
-  return result.error();
-}
 
 std::string way_by(const std::string& key) {
   return sent(Dict{{key, 1}}).at(0).way();

@@ -4,8 +4,7 @@
 #include "shmtree/array.h"
 #include "shmtree/fields.h"
 #include "support/catch2.h"
-#include "support/frames.h"
-#include "value/codec.h"
+#include "support/values.h"
 
 namespace lab {
 
@@ -45,23 +44,10 @@ struct InNoNamespace {
 SHMTREE_FIELDS(InNoNamespace, number)
 
 using namespace shmtree;
+using test::refused;
+using test::sent;
 
 namespace {
-
-Item sent(const Value& value) {
-  format::FrameBuilder builder;
-  value::encode(value, builder).value();
-  test::Bytes frame(builder.total_bytes());
-  builder.write(frame.data());
-  return value::decode(frame, nullptr).value();
-}
-
-template <class T>
-Error refused(const Item& item) {
-  const Result<T> result = item.try_as<T>();
-  REQUIRE_FALSE(result.ok());
-  return result.error();
-}
 
 lab::Sample some_sample() {
   return {.obs = xt::xtensor<float, 2>{{1, 2, 3}, {4, 5, 6}}, .reward = 1.5, .episode = "ep-12"};

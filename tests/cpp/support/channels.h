@@ -40,6 +40,16 @@ inline std::shared_ptr<Channel> new_channel(const std::shared_ptr<Arena>& arena,
   channel->join(End::kReceiving).value();
   return channel;
 }
+// One of which it has the receiving end only.
+inline std::shared_ptr<Channel> receiving_channel(const ChannelOptions& options = with_capacity(8)) {
+  auto channel = Channel::create(new_arena(), options).value();
+  channel->join(End::kReceiving).value();
+  return channel;
+}
+inline void notice_deaths(Channel& channel) {
+  channel.arena()->participants().check(0);
+  channel.arena()->reconcile(patience()).value();
+}
 inline ChannelHeader& header_of(Channel& channel) {
   return *reinterpret_cast<ChannelHeader*>(channel.arena()->blocks().address(channel.block().id));
 }
@@ -145,6 +155,19 @@ template <class T>
 Code code_of(const Result<T>& result) {
   return result.ok() ? Code::kOs : result.code();
 }
+// A process that sends a message and stays; the message has been received when this returns.
+struct Peer {
+  explicit Peer(Channel& channel)
+      : child([&] {
+          channel.join(End::kSending).value();
+          put(channel, 1).value();
+          pause();
+          return true;
+        }) {
+    get(channel).value();
+  }
+  Child child;
+};
 // Whether a descriptor is readable, or becomes so in time.
 inline bool readable(int fd, int most_ms = 0) {
   pollfd entry{fd, POLLIN, 0};
