@@ -73,7 +73,6 @@ def test_what_is_subscribed_is_made_and_inherited_from_as_the_class_itself():
 
 
 def test_type_checkers_know_what_is_in_a_channel(tmp_path: Path) -> None:
-    pytest.importorskip("mypy")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM + WRONG)
     lines = PROGRAM.count("\n")
