@@ -20,8 +20,8 @@ using platform::WaitContext;
 std::shared_ptr<Channel> new_channel() {
   auto arena = memory::Arena::create({.max_bytes = std::uint64_t{64} << 20}).value();
   auto made = Channel::create(std::move(arena), {.capacity = 8}).value();
-  made->join(channel::End::kSending).value();
-  made->join(channel::End::kReceiving).value();
+  made->membership().join(channel::End::kSending).value();
+  made->membership().join(channel::End::kReceiving).value();
   return made;
 }
 
@@ -30,8 +30,10 @@ void publish_and_receive_inline(benchmark::State& state) {
   std::byte frame[64] = {};
   for (auto _ : state) {
     Outgoing message{.inline_frame = frame};
-    channel->put(message, WaitContext{}).value();
-    benchmark::DoNotOptimize(channel->get(WaitContext{})->frame().data());
+    channel->sending().put(message, WaitContext{}).value();
+    channel::Incoming received;
+    channel->receiving().get(received, WaitContext{}).value();
+    benchmark::DoNotOptimize(received.frame().data());
   }
 }
 BENCHMARK(publish_and_receive_inline);
@@ -42,8 +44,10 @@ void publish_and_receive_block(benchmark::State& state) {
   for (auto _ : state) {
     Outgoing message{.bytes = bytes};
     message.block = channel->arena()->allocate(bytes, memory::BlockKind::kMessage, WaitContext{}).value();
-    channel->put(message, WaitContext{}).value();
-    benchmark::DoNotOptimize(channel->get(WaitContext{})->frame().data());
+    channel->sending().put(message, WaitContext{}).value();
+    channel::Incoming received;
+    channel->receiving().get(received, WaitContext{}).value();
+    benchmark::DoNotOptimize(received.frame().data());
   }
 }
 BENCHMARK(publish_and_receive_block)->Arg(1 << 10)->Arg(1 << 20);

@@ -160,22 +160,23 @@ class LoanTransport : public StructTransport {
 class BlockTransport {
  public:
   explicit BlockTransport(Wait wait = Wait::kAsGiven) : polls_(wait == Wait::kPolling) {
-    channel_->join(channel::End::kSending).value();
-    channel_->join(channel::End::kReceiving).value();
+    channel_->membership().join(channel::End::kSending).value();
+    channel_->membership().join(channel::End::kReceiving).value();
   }
   void send(std::uint64_t number) {
     channel::Outgoing message{.bytes = kKilobyte};
     message.block = channel_->arena()->allocate(kKilobyte, memory::BlockKind::kMessage, {}).value();
     const Payload payload = payload_of(number);
     std::memcpy(message.block.data(), payload.data(), kKilobyte);
-    channel_->put(message, {}).value();
+    channel_->sending().put(message, {}).value();
   }
   std::uint64_t receive() {
     const platform::Deadline until = polls_ ? platform::Deadline::immediate() : platform::Deadline{};
     for (;;) {
-      auto message = channel_->get({.deadline = until});
-      if (message.ok()) return checked_number(message->frame().data(), message->frame().size());
-      require(message.code() == Code::kEmpty, "get");
+      channel::Incoming message;
+      const Status got = channel_->receiving().get(message, {.deadline = until});
+      if (got.ok()) return checked_number(message.frame().data(), message.frame().size());
+      require(got.code() == Code::kEmpty, "get");
     }
   }
 

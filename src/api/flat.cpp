@@ -48,7 +48,7 @@ Result<std::uint64_t> Sender::put_bytes(ByteRun bytes, Timeout timeout, const st
     channel::Outgoing outgoing;
     Status staged = endpoint::stage_flat(bytes, state_->channel(), scratch, outgoing, wait);
     if (!staged) return state_->told(std::move(staged).error());
-    return state_->told(state_->channel().put(outgoing, wait));
+    return state_->told(state_->channel().sending().put(outgoing, wait));
   });
 }
 
@@ -80,7 +80,7 @@ Result<std::uint64_t> Sender::put_lent(detail::LoanedBlock* lent, Timeout timeou
       return Error{Code::kInvalid, "the loan of the process that forked this one"};
     if (lent->arena != state_->channel().arena()) return Error{Code::kInvalid, "a loan of another arena"};
     channel::Outgoing outgoing{.block = std::move(lent->block), .bytes = lent->frame_bytes};
-    auto ticket = state_->channel().put(outgoing, wait);
+    auto ticket = state_->channel().sending().put(outgoing, wait);
     if (!ticket) lent->block = std::move(outgoing.block);
     return state_->told(std::move(ticket));
   });

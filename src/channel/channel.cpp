@@ -118,13 +118,6 @@ Channel::~Channel() {
   KeptForGrants::sweep();
 }
 
-Result<Incoming> Channel::get(const WaitContext& wait) {
-  Incoming message;
-  Status got = get(message, wait);
-  if (!got) return std::move(got).error();
-  return message;
-}
-
 Status Channel::check_options(const ChannelOptions& options) const {
   const ChannelHeader& shared = parts_.control.shared;
   std::string others;

@@ -74,15 +74,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Membership& membership() noexcept { return parts_.membership; }
   Acks& acks() noexcept { return parts_.acks; }
   Sending& sending() noexcept { return sending_; }
+  Receiving& receiving() noexcept { return receiving_; }
   Tasks& tasks() noexcept { return tasks_; }
 
-  // What most callers want of the parts.
-  Status join(End end) { return parts_.membership.join(end); }
-  void leave(End end) noexcept { parts_.membership.leave(end); }
-  Result<std::uint64_t> put(Outgoing& message, const WaitContext& wait) { return sending_.put(message, wait); }
-  Status get(Incoming& out, const WaitContext& wait) { return receiving_.get(out, wait); }
-  Result<Incoming> get(const WaitContext& wait);
-  Status poll(const WaitContext& wait) { return receiving_.poll(wait); }
   Result<Delivery> take(const WaitContext& wait) { return deliveries_.take(deliveries(), wait); }
   Result<std::vector<Delivery>> rejected(const WaitContext& wait) { return deliveries_.rejected(deliveries(), wait); }
   std::uint64_t size() const noexcept { return parts_.watchers.size(); }

@@ -10,9 +10,9 @@ using channel::End;
 Status Port::attach(std::shared_ptr<Channel> channel, std::initializer_list<End> ends, std::shared_ptr<Name> name,
                     std::shared_ptr<const void> kept) {
   for (const End* end = ends.begin(); end != ends.end(); ++end) {
-    Status joined = channel->join(*end);
+    Status joined = channel->membership().join(*end);
     if (joined) continue;
-    while (end != ends.begin()) channel->leave(*--end);
+    while (end != ends.begin()) channel->membership().leave(*--end);
     return joined;
   }
   const std::lock_guard guard(mutex_);  // against the end of a call that was before it
@@ -28,7 +28,7 @@ Status Port::attach(std::shared_ptr<Channel> channel, std::initializer_list<End>
 
 Port::~Port() {
   for (const End end : channel::kEnds) {
-    if (!closed(end)) channel_->leave(end);
+    if (!closed(end)) channel_->membership().leave(end);
   }
 }
 
@@ -36,7 +36,7 @@ void Port::close(End end) noexcept {
   const Call call(*this);
   if (closed_[end].exchange(true)) return;
   if (closed_[channel::other(end)].load()) ended_.store(true);
-  channel_->leave(end);
+  channel_->membership().leave(end);
   channel_->watchers().wake_all();
 }
 

@@ -34,7 +34,7 @@ template <class Message>
                                                                const platform::WaitContext& wait) {
   if (outgoing.block.valid() && !message.is_ours()) [[unlikely]]
     return not_ours();
-  auto ticket = channel.put(outgoing, wait);
+  auto ticket = channel.sending().put(outgoing, wait);
   if (ticket) message.settle();
   return ticket;
 }

@@ -52,7 +52,7 @@ template <class Codec>
 typename Codec::Object receive(Codec& codec, channel::Channel& channel, std::unique_ptr<Received>& spare,
                                const platform::WaitContext& wait) {
   Place place(spare);
-  Status got = channel.get(place.message(), wait);
+  Status got = channel.receiving().get(place.message(), wait);
   if (!got) return codec.failed(std::move(got).error());
   bool may_retry = false;
   return decode(codec, channel, place, &may_retry);
@@ -64,7 +64,7 @@ void receive_rest(Codec& codec, channel::Channel& channel, std::unique_ptr<Recei
   try {
     while (codec.wants_more() && channel.ready()) {
       Place place(spare);
-      Status got = channel.get(place.message(), {platform::Deadline::immediate(), nullptr});
+      Status got = channel.receiving().get(place.message(), {platform::Deadline::immediate(), nullptr});
       if (!got) return codec.defer(got.error());
       bool may_retry = false;
       auto object = decode(codec, channel, place, &may_retry);

@@ -130,7 +130,7 @@ TEST_CASE("A process killed anywhere in taking and giving back leaves no room th
     give_back(take_all(*channel));
     const bool killed = killed_at_change(n, [&] {
       give_back(take_all(*channel));
-      channel->get(patience()).value();
+      get_message(*channel, patience()).value();
     });
     INFO("killed before change " << n);
     const ChannelHeader& header = header_of(*channel);

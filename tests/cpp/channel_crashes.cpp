@@ -80,7 +80,7 @@ TEST_CASE("A receiver killed anywhere in giving a message back loses at most tha
         unlimited(), putting(0, 5, words),
         [](Channel& channel) {
           auto place = std::make_unique<channel::Received>();
-          channel.get(place->message, patience()).value();
+          channel.receiving().get(place->message, patience()).value();
           channel.returns().give_back(std::move(place));
         },
         tail_of(5, 4));
@@ -178,12 +178,12 @@ TEST_CASE("A process killed anywhere in making a channel leaves no memory behind
 TEST_CASE("A process killed anywhere in a grant, a claim or a leave leaves the end to be told of") {
   for (std::int64_t n = 1;; ++n) {
     auto channel = Channel::create(new_arena(), {}).value();
-    channel->join(End::kReceiving).value();
+    channel->membership().join(End::kReceiving).value();
     const bool killed = killed_at_change(n, [&] {
-      channel->join(End::kSending).value();
+      channel->membership().join(End::kSending).value();
       const std::uint64_t grant = channel->membership().grant(End::kSending).value();
       channel->membership().claim(grant, End::kSending);
-      channel->leave(End::kSending);
+      channel->membership().leave(End::kSending);
     });
     INFO("killed before change " << n);
     // An unclaimed grant may yet be claimed by whoever it is on its way to: here it is, by this process.
@@ -213,8 +213,8 @@ TEST_CASE("A process killed anywhere in opening a channel, joining and leaving i
     REQUIRE(n < 1'000);
     killed = killed_at_change(n, [&] {
       auto channel = Channel::open(arena, block, patience()).value();
-      channel->join(End::kSending).value();
-      channel->leave(End::kSending);
+      channel->membership().join(End::kSending).value();
+      channel->membership().leave(End::kSending);
     });
     INFO("killed before change " << n);
     arena->participants().check(0);
@@ -239,11 +239,11 @@ TEST_CASE("A process killed anywhere in a fork, or its child in what it does fir
     int all_gone[2];
     REQUIRE(pipe(all_gone) == 0);
     killed = killed_at_change(n, [&] {
-      Incoming message = channel->get(patience()).value();
+      Incoming message = get_message(*channel, patience()).value();
       const Lease lease = message.adopt().value();
       const pid_t child = fork();
       if (child == 0) {
-        channel->get(patience()).value();
+        get_message(*channel, patience()).value();
         _exit(0);
       }
       int status = 0;
@@ -324,7 +324,7 @@ TEST_CASE("Senders and receivers killed at random instants lose nothing of the o
         if (said) total = *said;
         if (count == total) break;
       }
-      auto message = channel->get(patience(total == kTorn ? 50 : 60'000));
+      auto message = get_message(*channel, patience(total == kTorn ? 50 : 60'000));
       if (!message && message.code() == Code::kEmpty && total == kTorn) continue;
       if (!message) return false;
       const std::uint64_t number = number_in(message->frame());

@@ -104,7 +104,7 @@ TEST_CASE("A slot that says more than it has gives an empty frame") {
   slot(*channel, 0).bytes = channel->inline_bytes() + 1;
   slot(*channel, 1).bytes = 8'193;
   slot(*channel, 2).block = 0x5555555555555555;
-  for (int i = 0; i < 3; ++i) REQUIRE(channel->get(no_wait())->frame().empty());
+  for (int i = 0; i < 3; ++i) REQUIRE(get_message(*channel, no_wait())->frame().empty());
 }
 
 TEST_CASE("A slot of another ticket is an error, again and again") {

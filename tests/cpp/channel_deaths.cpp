@@ -63,13 +63,13 @@ TEST_CASE("A sender is told of each receiver's death, while others go on") {
 
 TEST_CASE("A stream that is kept open waits for senders when the last has gone") {
   auto channel = receiving_channel(keeping_open());
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   put(*channel, 1).value();
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   REQUIRE(get(*channel).value() == 1);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
   REQUIRE_FALSE(channel->ready());
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   put(*channel, 2).value();
   REQUIRE(get(*channel).value() == 2);
 }
@@ -85,6 +85,6 @@ TEST_CASE("Senders of a stream that is kept open are told that nobody receives")
   auto channel = new_channel(new_arena(), keeping_open());
   REQUIRE(channel->sending().check_receivers().ok());
   put(*channel, 1).value();
-  channel->leave(End::kReceiving);
+  channel->membership().leave(End::kReceiving);
   REQUIRE(code_of(channel->sending().check_receivers()) == Code::kClosed);
 }

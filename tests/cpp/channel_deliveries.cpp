@@ -58,7 +58,7 @@ TEST_CASE("A message given back comes first, and says so") {
   REQUIRE(channel->size() == 2);
   REQUIRE(delivery.nack(patience()).ok());
   REQUIRE(channel->size() == 3);
-  auto message = channel->get(no_wait());
+  auto message = get_message(*channel, no_wait());
   REQUIRE(message->redelivered());
   REQUIRE(number_in(message->frame()) == 0);
   REQUIRE(drain(*channel) == std::vector<std::uint64_t>{1, 2});
@@ -84,7 +84,7 @@ TEST_CASE("Messages given back in any order are served in theirs") {
 TEST_CASE("A delivery that goes out of scope gives its message back") {
   auto channel = channel_of(1);
   { Delivery delivery = take(*channel).value(); }
-  auto message = channel->get(no_wait());
+  auto message = get_message(*channel, no_wait());
   REQUIRE(message->redelivered());
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("What a killed taker had is delivered again, exactly once, before the 
     channel->arena()->participants().check(0);
     REQUIRE(channel->arena()->reconcile(patience()).ok());
     for (const std::uint64_t i : {0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11}) {
-      auto message = channel->get(patience());
+      auto message = get_message(*channel, patience());
       REQUIRE(number_in(message->frame()) == i);
       REQUIRE(message->redelivered() == (i < 9));
     }
@@ -168,7 +168,7 @@ TEST_CASE("A receiver that waits gets what a killed taker had") {
   auto channel = channel_of(1);
   StandingTaker taker(*channel);
   taker.child.signal(SIGKILL);
-  auto message = channel->get(patience());
+  auto message = get_message(*channel, patience());
   REQUIRE(message.ok());
   REQUIRE(message->redelivered());
 }
@@ -195,9 +195,9 @@ TEST_CASE("A message that a process has written into a block is not for its fork
   message.block = new_block(*arena, 8192);
   message.bytes = 32;
   fill(message.block.data(), 7, 4);
-  Child child([&] { return code_of(channel->put(message, patience())) == Code::kInvalid; });
+  Child child([&] { return code_of(channel->sending().put(message, patience())) == Code::kInvalid; });
   REQUIRE(child.succeeded());
-  channel->put(message, patience()).value();
+  channel->sending().put(message, patience()).value();
   REQUIRE(drain(*channel) == std::vector<std::uint64_t>{7});
 }
 
@@ -225,7 +225,7 @@ TEST_CASE("A delivery dropped while the lock is kept by a stopped process is giv
   locked.wait();
   { Delivery dropped = std::move(delivery); }
   owner.kill_and_wait();
-  auto message = channel->get(patience());
+  auto message = get_message(*channel, patience());
   REQUIRE(message.ok());
   REQUIRE(message->redelivered());
   REQUIRE(channel->arena()->inspector().check() == "");
@@ -241,7 +241,7 @@ TEST_CASE("The stream is not over while another process may give messages back")
     return delivery.nack(patience()).ok();
   });
   taken.wait();
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   REQUIRE(code_of(get(*channel, no_wait())) == Code::kEmpty);
   go.open();
   REQUIRE(get(*channel).value() == 0);

@@ -95,7 +95,7 @@ TEST_CASE(
     "What a process had no memory to decode counts as done when it gives that back to a queue shut down at once") {
   auto queue = queue_of(2);
   auto place = std::make_unique<channel::Received>();
-  queue->get(place->message, patience()).value();
+  queue->receiving().get(place->message, patience()).value();
   shut_down(*queue);
   CHECK(queue->tasks().unfinished() == 1);
   queue->returns().give_back(std::move(place));

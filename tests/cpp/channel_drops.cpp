@@ -63,7 +63,7 @@ TEST_CASE("Messages with blocks are dropped for the bytes that a put needs") {
 TEST_CASE("A put drops nothing where nobody is left to receive") {
   auto channel = dropping(1);
   put(*channel, 1).value();
-  channel->leave(End::kReceiving);
+  channel->membership().leave(End::kReceiving);
   REQUIRE(code_of(put(*channel, 2)) == Code::kClosed);
   REQUIRE(channel->dropped() == 0);
 }

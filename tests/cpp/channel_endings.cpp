@@ -29,7 +29,7 @@ struct Taken {
     taken.wait();
   }
   void end() {
-    if (how == How::kLeave) channel->leave(End::kSending);
+    if (how == How::kLeave) channel->membership().leave(End::kSending);
     if (how == How::kShutDown) channel->tasks().shut_down(false, patience()).value();
   }
   Code over() const { return how == How::kLeave ? Code::kClosed : Code::kShutDown; }
@@ -132,7 +132,7 @@ TEST_CASE("The descriptor of who has the last messages is readable as soon as an
     return true;
   });
   up.wait();
-  if (of.how == How::kLeave) of.channel->leave(End::kSending);
+  if (of.how == How::kLeave) of.channel->membership().leave(End::kSending);
   REQUIRE_FALSE(readable(fd));
   go.open();
   REQUIRE(other.succeeded());

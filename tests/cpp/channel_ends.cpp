@@ -22,10 +22,10 @@ TEST_CASE("A channel that nobody has sent to is waited for") {
 TEST_CASE("When the last sender leaves, what is queued is delivered and then the stream is closed") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
-  channel->join(End::kSending).value();
-  channel->leave(End::kSending);
+  channel->membership().join(End::kSending).value();
+  channel->membership().leave(End::kSending);
   REQUIRE_FALSE(channel->ends().is_over(End::kSending));
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   REQUIRE(channel->ends().is_over(End::kSending));
   REQUIRE(get(*channel).value() == 1);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
@@ -56,7 +56,7 @@ TEST_CASE("Of those who have an end it is known who counts, and who of them has 
 
 TEST_CASE("When no receivers are left, a sender is told once the channel is full") {
   auto channel = new_channel(new_arena(), with_capacity(2));
-  channel->leave(End::kReceiving);
+  channel->membership().leave(End::kReceiving);
   put(*channel, 1).value();
   put(*channel, 2).value();
   REQUIRE(code_of(put(*channel, 3)) == Code::kClosed);
@@ -66,9 +66,9 @@ TEST_CASE("When no receivers are left, a sender is told once the channel is full
 
 TEST_CASE("A newcomer makes the channel whole again") {
   auto channel = new_channel(new_arena());
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   put(*channel, 4).value();
   REQUIRE(get(*channel).value() == 4);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
@@ -81,20 +81,20 @@ TEST_CASE("A process in which one thread leaves an end as another joins it is a 
   std::thread leaver([&] {
     for (int i = 1; i <= kRounds; ++i) {
       while (round != i) std::this_thread::yield();
-      channel->leave(End::kReceiving);
+      channel->membership().leave(End::kReceiving);
       left = i;
     }
   });
   int not_a_member = 0;
   for (int i = 1; i <= kRounds; ++i) {
     round = i;
-    channel->join(End::kReceiving).value();
+    channel->membership().join(End::kReceiving).value();
     while (left != i) std::this_thread::yield();
     not_a_member += channel->stats().receivers == 0;
   }
   leaver.join();
   CHECK(not_a_member == 0);
-  channel->leave(End::kReceiving);
+  channel->membership().leave(End::kReceiving);
   CHECK(channel->stats().receivers == 0);
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("A child that says goodbye has closed, one that does not was killed") 
 
 TEST_CASE("The death of senders is reported once, with their pids, and only when none are left") {
   auto channel = receiving_channel();
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   Gate up[2], go;
   const auto act = [&](int which) {
     put(*channel, 1).value();
@@ -146,8 +146,8 @@ TEST_CASE("The death of senders is reported once, with their pids, and only when
 
 TEST_CASE("A sender that waits for room learns that its receivers were killed") {
   auto channel = Channel::create(new_arena(), with_capacity(1)).value();
-  channel->join(End::kSending).value();
-  channel->join(End::kReceiving).value();
+  channel->membership().join(End::kSending).value();
+  channel->membership().join(End::kReceiving).value();
   Gate up;
   Child receiver([&] {
     get(*channel).value();
@@ -155,7 +155,7 @@ TEST_CASE("A sender that waits for room learns that its receivers were killed") 
     pause();
     return true;
   });
-  channel->leave(End::kReceiving);
+  channel->membership().leave(End::kReceiving);
   put(*channel, 1).value();
   up.wait();
   put(*channel, 2).value();
@@ -168,7 +168,7 @@ TEST_CASE("A sender that waits for room learns that its receivers were killed") 
 
 TEST_CASE("A killed process is dead before it is reaped") {
   auto channel = receiving_channel();
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   Gate up;
   Child sender([&] {
     put(*channel, 1).value();
@@ -184,7 +184,7 @@ TEST_CASE("A killed process is dead before it is reaped") {
 
 TEST_CASE("A stopped process is alive") {
   auto channel = receiving_channel();
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   Gate up;
   Child sender([&] {
     put(*channel, 1).value();
@@ -206,7 +206,7 @@ TEST_CASE("A stopped process is alive") {
 TEST_CASE("A process whose first thread has ended is alive") {
   if (kThreadSanitizer || under_valgrind()) return;  // their runtimes end the process with its first thread
   auto channel = receiving_channel();
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   Gate go;
   Child sender([&]() -> bool {
     std::thread([&] {
@@ -235,9 +235,9 @@ TEST_CASE("A process that does not run yet takes part from the moment it is give
 
 TEST_CASE("A queue has no end and waits") {
   auto channel = receiving_channel(with_capacity(8, Ending::kNever));
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   put(*channel, 1).value();
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   REQUIRE(get(*channel).value() == 1);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
   REQUIRE_FALSE(channel->ends().is_over(End::kSending));
@@ -245,7 +245,7 @@ TEST_CASE("A queue has no end and waits") {
 
 TEST_CASE("A channel that waits for killed senders waits until each has a successor, then ends as others do") {
   auto channel = receiving_channel(with_capacity(8, Ending::kWait));
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   Gate up;
   Child sender([&] {
     put(*channel, 1).value();
@@ -269,20 +269,20 @@ TEST_CASE("A channel that waits for killed senders waits until each has a succes
 
 TEST_CASE("A channel that waits for killed senders still ends when all have closed") {
   auto channel = receiving_channel(with_capacity(8, Ending::kWait));
-  channel->join(End::kSending).value();
-  channel->leave(End::kSending);
+  channel->membership().join(End::kSending).value();
+  channel->membership().leave(End::kSending);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
 TEST_CASE("A receiver that waits learns of the end as soon as the last sender leaves") {
   auto channel = new_channel(new_arena());
   Child receiver([&] {
-    channel->leave(End::kSending);
+    channel->membership().leave(End::kSending);
     return get(*channel).value() == 1 && code_of(get(*channel)) == Code::kClosed;
   });
   put(*channel, 1).value();
   channel->acks().wait({}, patience()).value();
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   REQUIRE(receiver.succeeded());
 }
 
@@ -330,11 +330,11 @@ TEST_CASE("A descriptor that is readable for what another process received falls
 TEST_CASE("The descriptor is readable at the end of the stream, and stays so") {
   auto channel = new_channel(new_arena());
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   REQUIRE(readable(fd));
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
   REQUIRE(readable(fd));
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   put(*channel, 1).value();
   get(*channel).value();
   REQUIRE_FALSE(readable(fd));
@@ -343,7 +343,7 @@ TEST_CASE("The descriptor is readable at the end of the stream, and stays so") {
 TEST_CASE("The descriptor becomes readable when somebody notices that the last sender was killed") {
   auto channel = receiving_channel();
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   Gate up;
   Child sender([&] {
     put(*channel, 1).value();

@@ -28,7 +28,7 @@ void use_everything(const std::shared_ptr<Arena>& arena, Channel& channel) {
   for (std::uint64_t i = 0; i < 3; ++i) {
     static_cast<void>(put(channel, i, kInline, no_wait()).ok());
     static_cast<void>(put(channel, i, 200'000 * (i + 1), no_wait()).ok());
-    auto message = channel.get(no_wait());
+    auto message = get_message(channel, no_wait());
     if (message && message->in_block()) static_cast<void>(message->adopt().ok());
     auto taken = take(channel, no_wait());
     if (taken) static_cast<void>(taken->ack(no_wait()).ok());

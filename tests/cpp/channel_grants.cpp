@@ -80,7 +80,7 @@ TEST_CASE("A channel whose only end is on its way is kept") {
   arena->participants().check(0);
   arena->reconcile(patience()).value();
   auto channel = Channel::open(arena, block, patience()).value();
-  channel->join(End::kReceiving).value();
+  channel->membership().join(End::kReceiving).value();
   channel->membership().claim(grant, End::kReceiving);
   REQUIRE(get(*channel).value() == 5);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
@@ -127,7 +127,7 @@ TEST_CASE("A giver that leaves normally is given the same minute") {
 TEST_CASE("A giver that has closed its own ends, and lives, still counts for what it gave") {
   auto channel = receiving_channel();
   Giver giver(channel, [&] {
-    channel->leave(End::kReceiving);
+    channel->membership().leave(End::kReceiving);
     channel.reset();
   });
   notice_deaths(*channel);
@@ -147,7 +147,7 @@ TEST_CASE("A process stays in an arena that it has closed until what it gave has
   REQUIRE_FALSE(seen.expired());
   {
     auto opened = Channel::open(seen.lock(), address, patience()).value();
-    opened->join(End::kSending).value();
+    opened->membership().join(End::kSending).value();
     opened->membership().claim(grant, End::kSending);
   }
   REQUIRE(seen.expired());
@@ -209,7 +209,7 @@ TEST_CASE("An end that comes late joins those who keep the stream open") {
   giver.child.kill_and_wait();
   notice_deaths(*channel);
   let_a_minute_pass(*channel);
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   put(*channel, 1).value();
   REQUIRE(channel->ends().check_grant(giver.grant, End::kSending, 1).ok());
 }
@@ -234,7 +234,7 @@ TEST_CASE("Who waits for ends on their way can tell since when, and from whom") 
   REQUIRE(sent.age_ns >= 20'000'000'000);
   giver.child.kill_and_wait();
   REQUIRE(channel->ends().on_their_way(End::kSending).pid == 0);
-  channel->join(End::kSending).value();
+  channel->membership().join(End::kSending).value();
   put(*channel, 1).value();
   REQUIRE_FALSE(channel->ends().is_unused(End::kSending));
   REQUIRE(channel->ends().on_their_way(End::kReceiving).count == 0);

@@ -21,7 +21,7 @@ bool use(Channel& channel) {
   for (int i = 0; i < 3'000; ++i) {
     put(channel, 1, 3, no_wait()).ok();
     put(channel, 2, 300, no_wait()).ok();
-    if (auto message = channel.get(no_wait()); message && !is_within(*message)) return false;
+    if (auto message = get_message(channel, no_wait()); message && !is_within(*message)) return false;
     if (auto taken = take(channel, no_wait()); taken && i % 2 == 0) {
       if (!is_within(taken->message())) return false;
       taken->ack(no_wait()).ok();

@@ -65,7 +65,7 @@ TEST_CASE("Who asks for what is there already is told so at once, and who asks t
   REQUIRE_FALSE(awaits(*channel, End::kReceiving, *hub));
   get(*channel).value();
   REQUIRE(awaits(*channel, End::kReceiving, *hub));
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   REQUIRE(told(*hub) == std::vector{channel->watchers().name_of(End::kReceiving)});
   REQUIRE_FALSE(awaits(*channel, End::kReceiving, *hub));
 }
@@ -148,6 +148,6 @@ TEST_CASE("Who leaves an end, or dies, is awaiting it no more") {
 
   REQUIRE(awaits(*channel, End::kReceiving, *new_hub()));
   REQUIRE(is_awaited());
-  channel->leave(End::kReceiving);
+  channel->membership().leave(End::kReceiving);
   REQUIRE_FALSE(is_awaited());
 }

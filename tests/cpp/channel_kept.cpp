@@ -17,7 +17,7 @@ constexpr std::size_t kBlock = 5'000;
 
 std::unique_ptr<Received> received(Channel& channel) {
   auto place = std::make_unique<Received>();
-  channel.get(place->message, patience()).value();
+  channel.receiving().get(place->message, patience()).value();
   return place;
 }
 // All that is left of the arena: no record finds room.
@@ -59,7 +59,7 @@ void put_large(const std::shared_ptr<Arena>& arena, Channel& channel) {
     Outgoing message;
     message.block = std::move(block);
     message.bytes = 32;
-    channel.put(message, patience()).value();
+    channel.sending().put(message, patience()).value();
     put(channel, 1).value();
     return true;
   });
@@ -79,7 +79,7 @@ TEST_CASE("A message that was given back is the next that is received, by anyone
   CHECK(code_of(channel->acks().wait(0, no_wait())) == Code::kTimeout);
   Child other([&] { return get(*channel, no_wait()).value() == 0; });
   REQUIRE(other.succeeded());
-  Incoming again = channel->get(no_wait()).value();
+  Incoming again = get_message(*channel, no_wait()).value();
   CHECK(number_in(again.frame()) == 1);
   CHECK(again.redelivered());
   again.drop();
@@ -128,7 +128,7 @@ TEST_CASE("A take gives such a message back first, and takes it") {
 TEST_CASE("Who leaves the channel gives such a message back as soon as there is memory") {
   Kept kept(kBlock);
   kept.full.clear();
-  kept.channel->leave(End::kReceiving);
+  kept.channel->membership().leave(End::kReceiving);
   CHECK(kept.channel->stats().returned == 1);
   CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0, 1, 2});
 }
@@ -177,7 +177,7 @@ TEST_CASE("A message whose array this process has no addresses for stays in the 
     setrlimit(RLIMIT_AS, &limit);
     limit.rlim_cur = kTiB - *addresses_left() + kLarge / 2;
     setrlimit(RLIMIT_AS, &limit);
-    for (const Error& error : {channel->get(no_wait()).error(), channel->take(no_wait()).error()}) {
+    for (const Error& error : {get_message(*channel, no_wait()).error(), channel->take(no_wait()).error()}) {
       if (error.code != Code::kOutOfSharedMemory || error.ticket != 0) return false;
       if (error.message.find("cannot map " + std::to_string(kLarge) + " bytes") == std::string::npos) return false;
     }
@@ -205,6 +205,6 @@ TEST_CASE("A list of references that leads nowhere keeps no message from being r
   Outgoing message;
   message.block = std::move(block);
   message.bytes = 32;
-  channel->put(message, patience()).value();
+  channel->sending().put(message, patience()).value();
   CHECK(get(*channel).value() == 0);
 }

@@ -116,8 +116,8 @@ TEST_CASE("A channel that there is no memory for leaves no block behind") {
   fail_each_allocation([] { return State{new_arena()}; },
                        [](State& state) {
                          auto channel = Channel::create(state.arena, with_capacity(4));
-                         if (!channel || !(*channel)->join(End::kSending).ok()) return;
-                         if ((*channel)->join(End::kReceiving).ok()) state.made = *channel;
+                         if (!channel || !(*channel)->membership().join(End::kSending).ok()) return;
+                         if ((*channel)->membership().join(End::kReceiving).ok()) state.made = *channel;
                        },
                        [](State& state, bool reached) {
                          if (!reached) REQUIRE(put(*state.made, 1).ok());
@@ -204,7 +204,7 @@ TEST_CASE("Messages that are viewed survive that there is no memory to note more
       },
       [](State& state) {
         for (;;) {
-          auto message = state.ready.channel->get(no_wait());
+          auto message = get_message(*state.ready.channel, no_wait());
           if (!message) return;
           auto lease = message->adopt();
           if (lease) state.views.push_back(std::move(*lease));
@@ -336,8 +336,8 @@ TEST_CASE("What meets a death and runs out of memory in it neither ends the proc
       [](Ready& ready) { static_cast<void>(take(*ready.channel, no_wait()).ok()); },
       [](Ready& ready) { static_cast<void>(ready.arena->allocator().trim()); },
       [](Ready& ready) { static_cast<void>(ready.channel->tasks().shut_down(true, no_wait()).ok()); },
-      [](Ready& ready) { ready.channel->leave(End::kSending); }, [](Ready&) { Channel::leave_all(); },
-      [](Ready& ready) { static_cast<void>(ready.channel->join(End::kSending).ok()); },
+      [](Ready& ready) { ready.channel->membership().leave(End::kSending); }, [](Ready&) { Channel::leave_all(); },
+      [](Ready& ready) { static_cast<void>(ready.channel->membership().join(End::kSending).ok()); },
       [](Ready& ready) { static_cast<void>(ready.channel->membership().grant(End::kSending).ok()); });
   fail_each_allocation(
       [] {

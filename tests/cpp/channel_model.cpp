@@ -92,7 +92,7 @@ struct Run {
     number += batch.size();
   }
   void get_one() {
-    auto message = channel->get(no_wait());
+    auto message = get_message(*channel, no_wait());
     REQUIRE(message.ok() == !model.empty());
     if (message) expect(*message, model.pop());
   }
@@ -148,8 +148,8 @@ struct Run {
     taken.pop_back();
   }
   void reopen() {
-    channel->leave(End::kSending);
-    channel->join(End::kSending).value();
+    channel->membership().leave(End::kSending);
+    channel->membership().join(End::kSending).value();
     REQUIRE(Channel::open(arena, channel->block(), patience()).value() == channel);
   }
   void finish_task() {
@@ -267,7 +267,7 @@ TEST_CASE("Four threads that put and four that get lose nothing and keep each ot
             if (delivery) expect(delivery->message());
             if (delivery && !delivery->ack(patience()).ok()) ++unsettled;
           } else {
-            auto message = channel->get(patience(20));
+            auto message = get_message(*channel, patience(20));
             if (message) expect(*message);
           }
         }
@@ -303,7 +303,7 @@ TEST_CASE("A child forked while threads put and get works, and so does its paren
     });
     threads.emplace_back([&] {
       while (!stop) {
-        auto message = channel->get(patience(100));
+        auto message = get_message(*channel, patience(100));
         if (message ? number_in(message->frame()) == kTorn : message.code() != Code::kEmpty) ++wrong;
       }
     });

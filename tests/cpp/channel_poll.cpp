@@ -60,8 +60,8 @@ TEST_CASE("A poll loop is not woken by the death of who has nothing to do with i
   const int fd = channel->watchers().poll_fd(End::kReceiving).value();
   Gate up;
   Child stranger([&] {
-    channel->leave(End::kSending);
-    channel->leave(End::kReceiving);
+    channel->membership().leave(End::kSending);
+    channel->membership().leave(End::kReceiving);
     up.open();
     pause();
     return true;
@@ -101,19 +101,19 @@ TEST_CASE("A poll loop's descriptor is readable for messages, and a forked child
 TEST_CASE("A poll loop's descriptor is gone with the end") {
   auto channel = new_channel(new_arena());
   const int fd = channel->watchers().poll_fd(End::kReceiving).value();
-  channel->leave(End::kReceiving);
+  channel->membership().leave(End::kReceiving);
   REQUIRE(fcntl(fd, F_GETFD) == -1);
 }
 
 TEST_CASE("Polling waits for a message, or for the end, and takes neither") {
   auto channel = new_channel(new_arena());
-  REQUIRE(code_of(channel->poll(no_wait())) == Code::kEmpty);
-  REQUIRE(code_of(channel->poll(patience(10))) == Code::kEmpty);
+  REQUIRE(code_of(channel->receiving().poll(no_wait())) == Code::kEmpty);
+  REQUIRE(code_of(channel->receiving().poll(patience(10))) == Code::kEmpty);
   put(*channel, 1).value();
-  REQUIRE(channel->poll(patience()).ok());
+  REQUIRE(channel->receiving().poll(patience()).ok());
   REQUIRE(get(*channel).value() == 1);
-  channel->leave(End::kSending);
-  REQUIRE(channel->poll(patience()).ok());
+  channel->membership().leave(End::kSending);
+  REQUIRE(channel->receiving().poll(patience()).ok());
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
@@ -121,14 +121,14 @@ TEST_CASE("Polling that finds the senders killed leaves it to be reported") {
   auto channel = receiving_channel();
   Peer sender(*channel);
   sender.child.kill_and_wait();
-  REQUIRE(channel->poll(patience()).ok());
+  REQUIRE(channel->receiving().poll(patience()).ok());
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
 }
 
 TEST_CASE("Of two that wait for one message, the one that only polls leaves it to the other") {
   auto channel = new_channel(new_arena());
   for (std::uint64_t i = 0; i < 50; ++i) {
-    std::thread polls([&] { channel->poll(patience()).value(); });
+    std::thread polls([&] { channel->receiving().poll(patience()).value(); });
     std::thread gets([&] { get(*channel).value(); });
     put(*channel, i).value();
     gets.join();

@@ -50,7 +50,7 @@ TEST_CASE("Messages come out in the order in which they were put, with rising ti
   auto channel = new_channel(new_arena());
   for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(put(*channel, i * 11).value() == i);
   for (std::uint64_t i = 0; i < 8; ++i) {
-    auto message = channel->get(no_wait());
+    auto message = get_message(*channel, no_wait());
     REQUIRE(message->ticket() == i);
     REQUIRE(number_in(message->frame()) == i * 11);
     REQUIRE_FALSE(message->redelivered());
@@ -146,7 +146,7 @@ TEST_CASE("Frames of any size travel, inline up to what a slot of their channel 
     auto taken = take(*channel, no_wait()).value();
     REQUIRE(is_whole(taken.message(), words));
     REQUIRE(taken.nack(no_wait()).ok());
-    auto message = channel->get(no_wait()).value();
+    auto message = get_message(*channel, no_wait()).value();
     REQUIRE(is_whole(message, words));
   }
   REQUIRE(arena->inspector().check() == "");
@@ -155,12 +155,12 @@ TEST_CASE("Frames of any size travel, inline up to what a slot of their channel 
 TEST_CASE("A frame of no bytes travels, and one too long to be inline is refused") {
   auto channel = new_channel(new_arena());
   Outgoing empty;
-  REQUIRE(channel->put(empty, no_wait()).ok());
-  REQUIRE(channel->get(no_wait())->frame().empty());
+  REQUIRE(channel->sending().put(empty, no_wait()).ok());
+  REQUIRE(get_message(*channel, no_wait())->frame().empty());
   const std::vector<std::byte> bytes(channel->inline_bytes() + 1);
   Outgoing long_one;
   long_one.inline_frame = bytes;
-  REQUIRE(code_of(channel->put(long_one, no_wait())) == Code::kInvalid);
+  REQUIRE(code_of(channel->sending().put(long_one, no_wait())) == Code::kInvalid);
 }
 
 TEST_CASE("A received message stays valid while it is moved, and after its channel is gone") {
@@ -170,8 +170,8 @@ TEST_CASE("A received message stays valid while it is moved, and after its chann
     auto channel = new_channel(arena);
     put(*channel, 5, 60).value();
     put(*channel, 6, 600).value();
-    inline_one = channel->get(no_wait()).value();
-    Incoming moved = channel->get(no_wait()).value();
+    inline_one = get_message(*channel, no_wait()).value();
+    Incoming moved = get_message(*channel, no_wait()).value();
     block_one = std::move(moved);
   }
   REQUIRE(number_in(inline_one.frame()) == 5);
@@ -211,7 +211,7 @@ TEST_CASE("The interrupt hook ends every kind of waiting") {
   auto channel = new_channel(new_arena(), with_capacity(1));
   Interrupting hooks;
   const WaitContext wait{Deadline::never(), &hooks};
-  REQUIRE(code_of(channel->get(wait)) == Code::kInterrupted);
+  REQUIRE(code_of(get_message(*channel, wait)) == Code::kInterrupted);
   REQUIRE(code_of(channel->take(wait)) == Code::kInterrupted);
   put(*channel, 1).value();
   REQUIRE(code_of(put(*channel, 2, 1, wait)) == Code::kInterrupted);

@@ -25,7 +25,7 @@ Result<std::uint64_t> put_referring(Channel& channel, std::span<const BlockRef> 
   Outgoing message;
   message.block = std::move(block);
   message.bytes = kFrame;
-  return channel.put(message, wait);
+  return channel.sending().put(message, wait);
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ TEST_CASE("What a message refers to is queued with it, and counted with each tha
   memory::request_recovery(channel->arena()->header());
   REQUIRE(channel->arena()->reconcile(patience()).ok());
   CHECK(channel->stats().queued_bytes == 3 * kArray + 2 * kFrame + 8);
-  REQUIRE(channel->get(patience()).ok());
+  REQUIRE(get_message(*channel, patience()).ok());
   CHECK(channel->stats().queued_bytes == kArray + kFrame + 8);
   drain(*channel);
   CHECK(channel->stats().queued_bytes == 0);
@@ -61,7 +61,7 @@ TEST_CASE("max_bytes bounds what messages refer to, and a sender goes on when th
   put_referring(*channel, referred).value();
   CHECK(code_of(put_referring(*channel, referred)) == Code::kFull);
   CHECK(put(*channel, 1).ok());  // which fits
-  Child receiver([&] { return channel->get(patience()).ok(); });
+  Child receiver([&] { return get_message(*channel, patience()).ok(); });
   CHECK(put_referring(*channel, referred, patience(60'000)).ok());
   CHECK(receiver.succeeded());
   CHECK(channel->stats().queued_bytes == kArray + kFrame + 8);

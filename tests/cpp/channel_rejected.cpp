@@ -56,7 +56,7 @@ TEST_CASE("A delivery says how often its message was taken") {
   }
   take_and_die(*channel);
   REQUIRE(take(*channel).value().message().attempts() == 5);
-  REQUIRE(channel->get(no_wait())->attempts() == 6);
+  REQUIRE(get_message(*channel, no_wait())->attempts() == 6);
 }
 
 TEST_CASE("A message that was given back as often as it may be taken is received by nobody") {
@@ -81,7 +81,7 @@ TEST_CASE("A message that those who get it have no memory for is given up as wel
   auto channel = channel_of(2, 2);
   for (std::uint32_t attempt = 1; attempt <= 2; ++attempt) {
     auto place = std::make_unique<channel::Received>();
-    REQUIRE(channel->get(place->message, no_wait()).ok());
+    REQUIRE(channel->receiving().get(place->message, no_wait()).ok());
     REQUIRE(place->message.attempts() == attempt);
     channel->returns().give_back(std::move(place));
   }
@@ -206,7 +206,7 @@ TEST_CASE("A stream of which only rejected messages are left is over") {
     return delivery.nack(patience()).ok();
   });
   taken.wait();
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   go.open();
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
   REQUIRE(taker.succeeded());

@@ -101,13 +101,13 @@ std::vector<Operation> operations() {
       give_back_one(channel);
     };
     all.push_back({"put", three, putting(3, 1, words), run_of(0, 3, 4)});
-    all.push_back({"get", three, [](Channel& channel) { channel.get(patience()).value(); }, tail_of(3, 2)});
+    all.push_back({"get", three, [](Channel& channel) { get_message(channel, patience()).value(); }, tail_of(3, 2)});
     all.push_back({"take", three, take_one, run_of(0, 3, 3)});
     all.push_back(
         {"ack", three, [](Channel& channel) { take(channel).value().ack(patience()).value(); }, tail_of(3, 2)});
     all.push_back({"nack", three, give_back_one, run_of(0, 3, 3)});
     all.push_back({"get of a returned message", three_and_one_back,
-                   [](Channel& channel) { channel.get(patience()).value(); }, tail_of(3, 2)});
+                   [](Channel& channel) { get_message(channel, patience()).value(); }, tail_of(3, 2)});
     all.push_back({"take of a returned message", three_and_one_back, take_one, run_of(0, 3, 3)});
     all.push_back({"nack after the last attempt", three_and_one_back, give_back_one, tail_of(3, 2), 2});
     all.push_back({"requeue", three_and_one_back, requeue_one, tail_of(3, 2), 1});

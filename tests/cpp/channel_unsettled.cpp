@@ -96,7 +96,7 @@ TEST_CASE("A child that is forked while its parent waits to take has what it tak
 TEST_CASE("Who waits to take is not told of the end of the stream while there are messages") {
   auto channel = channel_of(2, 1);
   Delivery first = take(*channel).value();
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   REQUIRE(code_of(take(*channel, patience(20))) == Code::kEmpty);
   REQUIRE(first.ack(patience()).ok());
   REQUIRE(take(*channel).value().ack(patience()).ok());
@@ -111,6 +111,6 @@ TEST_CASE("A taker that may take no more leaves what woke it to those who get") 
   REQUIRE(put(*channel, 7).ok());
   REQUIRE(getter.succeeded());
   REQUIRE(first.ack(patience()).ok());
-  channel->leave(End::kSending);
+  channel->membership().leave(End::kSending);
   REQUIRE(taker.succeeded());
 }

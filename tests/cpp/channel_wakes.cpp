@@ -40,7 +40,7 @@ TEST_CASE("Each message received from a full channel wakes a sender that waits f
   Event& space = header_of(*channel).space;
   for (std::uint64_t i = 0; i < std::min<std::uint64_t>(capacity, 5); ++i) {
     const std::uint32_t since = arm(space);
-    if (how == 0) REQUIRE(channel->get(no_wait()).ok());
+    if (how == 0) REQUIRE(get_message(*channel, no_wait()).ok());
     if (how == 1) REQUIRE(take(*channel, no_wait()).value().ack(no_wait()).ok());
     REQUIRE(was_woken(space, since));
   }
@@ -113,7 +113,7 @@ TEST_CASE("A sender that waits for memory goes on as soon as there is some") {
   const std::int64_t began = platform::monotonic_ns();
   for (int i = 0; i < kRounds; ++i) {
     while (put_so_far != kRounds && header_of(*channel).freed_bytes.waiters.load() == 0) std::this_thread::yield();
-    REQUIRE(channel->get(patience()).ok());  // and let go of
+    REQUIRE(get_message(*channel, patience()).ok());  // and let go of
   }
   sender.join();
   REQUIRE(put_so_far == kRounds);
@@ -128,7 +128,7 @@ TEST_CASE("A message received that was given back wakes a sender that waits for 
   for (const bool takes : {false, true}) {
     const std::uint32_t since = arm(space);
     if (takes) REQUIRE(take(*channel, no_wait()).value().ack(no_wait()).ok());
-    if (!takes) REQUIRE(channel->get(no_wait()).ok());
+    if (!takes) REQUIRE(get_message(*channel, no_wait()).ok());
     REQUIRE(was_woken(space, since));
   }
 }

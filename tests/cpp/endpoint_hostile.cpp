@@ -16,12 +16,12 @@ TEST_CASE("A block that a message refers to is no longer than it can be") {
   Outgoing message;
   message.block = std::move(block);
   message.bytes = 4000;
-  REQUIRE(channel->put(message, patience()).ok());
+  REQUIRE(channel->sending().put(message, patience()).ok());
   BlockEntry& entry = *arena->blocks().entry(array.ref().id);
   entry.size = ~std::uint64_t{0};
   entry.committed = ~std::uint64_t{0};
 
-  const Incoming received = channel->get(patience()).value();
+  const Incoming received = get_message(*channel, patience()).value();
   const auto blocks = endpoint::referred_blocks(*arena, arena->blocks().referred_to_by(received.block()));
 
   REQUIRE(blocks.size() == 1);

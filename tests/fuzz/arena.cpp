@@ -20,6 +20,7 @@
 using namespace shmtree;
 using channel::Channel;
 using channel::End;
+using channel::Incoming;
 using memory::Arena;
 using memory::BlockId;
 using memory::BlockKind;
@@ -66,8 +67,8 @@ class Scene {
       made.max_attempts = 3;
       auto channel = Channel::create(arena_, made).value();
       keeps_channel_ = arena_->hold_existing(channel->block(), no_wait()).value();
-      channel->join(End::kSending).value();
-      channel->join(End::kReceiving).value();
+      channel->membership().join(End::kSending).value();
+      channel->membership().join(End::kReceiving).value();
       array_ = arena_->hold_new(arena_->allocate(9000, BlockKind::kArray, no_wait()).value()).value();
       for (int i = 0; i < 12; ++i) expect(put(*channel, i % 3 == 2));
       channel->take(no_wait())->nack(no_wait()).value();
@@ -103,11 +104,11 @@ class Scene {
     auto opened = Channel::open(arena_, keeps_channel_.ref(), no_wait());
     if (opened) {
       Channel& channel = **opened;
-      channel.join(End::kSending).ok();
-      channel.join(End::kReceiving).ok();
+      channel.membership().join(End::kSending).ok();
+      channel.membership().join(End::kReceiving).ok();
       if (wanted(0)) put(channel, false);
       if (wanted(1)) put(channel, true);
-      if (wanted(2)) look(channel.get(no_wait()));
+      if (wanted(2)) look(get(channel));
       if (wanted(3)) take(channel);
       if (wanted(4)) ask(channel);
       if (wanted(5)) queue(channel);
@@ -128,7 +129,7 @@ class Scene {
       static_cast<void>(arena_->reconciler().reserve_slot().ok());
     }
     if (opened && wanted(15)) {
-      look((*opened)->get(no_wait()));
+      look(get(**opened));
       put(**opened, true);
     }
   }
@@ -154,6 +155,12 @@ class Scene {
   }
 
   // A frame of 600 bytes that refers to the array, or an inline one.
+  Result<Incoming> get(Channel& channel) {
+    Incoming message;
+    Status got = channel.receiving().get(message, no_wait());
+    if (!got) return std::move(got).error();
+    return message;
+  }
   bool put(Channel& channel, bool in_block) {
     channel::Outgoing message;
     std::byte frame[100]{};
@@ -167,7 +174,7 @@ class Scene {
       message.block = std::move(*block);
       message.bytes = 600;
     }
-    return channel.put(message, no_wait()).ok();
+    return channel.sending().put(message, no_wait()).ok();
   }
 
   void look(Result<channel::Incoming> message) {
@@ -234,8 +241,8 @@ class Scene {
     channel.membership().join_for(living_.identity, End::kReceiving);
     channel.watchers().wake_all();
     if (grant) channel.membership().claim(*grant, End::kReceiving);
-    channel.leave(End::kSending);
-    channel.join(End::kSending).ok();
+    channel.membership().leave(End::kSending);
+    channel.membership().join(End::kSending).ok();
   }
   void many(Channel& channel) {
     get_several(channel, 5);
@@ -247,7 +254,7 @@ class Scene {
   }
   void get_several(Channel& channel, int most) {
     for (int i = 0; i < most; ++i) {
-      auto message = channel.get(no_wait());
+      auto message = get(channel);
       if (!message) return;
       look(*message);
     }
@@ -255,7 +262,7 @@ class Scene {
   void shut_down(Channel& channel) {
     channel.tasks().shut_down(false, no_wait()).ok();
     channel.tasks().shut_down(true, no_wait()).ok();
-    channel.get(no_wait()).ok();
+    get(channel).ok();
   }
   void attach() {
     platform::UniqueFd fd(dup(arena_->fd()));

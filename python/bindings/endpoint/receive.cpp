@@ -247,7 +247,7 @@ PyObject* wait_until_ready(PyObject* self, PyObject* timeout) {
     Endpoint* const end = as_endpoint(self);
     if (end->deferred) Py_RETURN_TRUE;
     EndHooks hooks(end, End::kReceiving);
-    const Status ready = channel.poll({deadline, &hooks});
+    const Status ready = channel.receiving().poll({deadline, &hooks});
     if (ready.ok()) Py_RETURN_TRUE;
     if (ready.code() == Code::kEmpty) Py_RETURN_FALSE;
     return raise_waited(end, hooks, ready.error());

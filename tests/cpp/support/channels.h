@@ -36,14 +36,14 @@ inline ChannelOptions with_capacity(std::uint64_t capacity, Ending ending = Endi
 // A channel of which this process has both ends.
 inline std::shared_ptr<Channel> new_channel(const std::shared_ptr<Arena>& arena, ChannelOptions options = {}) {
   auto channel = Channel::create(arena, options).value();
-  channel->join(End::kSending).value();
-  channel->join(End::kReceiving).value();
+  channel->membership().join(End::kSending).value();
+  channel->membership().join(End::kReceiving).value();
   return channel;
 }
 // One of which it has the receiving end only.
 inline std::shared_ptr<Channel> receiving_channel(const ChannelOptions& options = with_capacity(8)) {
   auto channel = Channel::create(new_arena(), options).value();
-  channel->join(End::kReceiving).value();
+  channel->membership().join(End::kReceiving).value();
   return channel;
 }
 inline void notice_deaths(Channel& channel) {
@@ -116,10 +116,16 @@ struct Message {
 inline Result<std::uint64_t> put(Channel& channel, std::uint64_t number, std::size_t words = 1,
                                  const WaitContext& wait = patience()) {
   Message message(channel, number, words);
-  return channel.put(message.out, wait);
+  return channel.sending().put(message.out, wait);
+}
+inline Result<Incoming> get_message(Channel& channel, const WaitContext& wait) {
+  Incoming message;
+  Status got = channel.receiving().get(message, wait);
+  if (!got) return std::move(got).error();
+  return message;
 }
 inline Result<std::uint64_t> get(Channel& channel, const WaitContext& wait = patience()) {
-  auto message = channel.get(wait);
+  auto message = get_message(channel, wait);
   if (!message) return std::move(message).error();
   return number_in(message->frame());
 }
@@ -129,7 +135,7 @@ inline Result<std::vector<Incoming>> get_several(Channel& channel, std::size_t m
   std::vector<Incoming> messages;
   messages.reserve(most);  // none is received that there is no place for
   while (messages.size() < most) {
-    auto message = channel.get(messages.empty() ? wait : no_wait());
+    auto message = get_message(channel, messages.empty() ? wait : no_wait());
     if (!message && messages.empty()) return std::move(message).error();
     if (!message) break;
     messages.push_back(std::move(*message));
@@ -159,7 +165,7 @@ Code code_of(const Result<T>& result) {
 struct Peer {
   explicit Peer(Channel& channel)
       : child([&] {
-          channel.join(End::kSending).value();
+          channel.membership().join(End::kSending).value();
           put(channel, 1).value();
           pause();
           return true;
