@@ -109,8 +109,9 @@ TEST_CASE("An end on its way counts for a minute after its giver was found dead"
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
   const Status late = channel->ends().check_grant(giver.grant, End::kSending, giver.child.pid());
   REQUIRE(code_of(late) == Code::kClosed);
-  REQUIRE(late.error().message.find("by process " + std::to_string(giver.child.pid())) != std::string::npos);
-  REQUIRE(late.error().message.find("ended 60 s ago") != std::string::npos);
+  const std::string& said = late.error().message;
+  REQUIRE(said.find("by process " + std::to_string(giver.child.pid())) != std::string::npos);
+  REQUIRE(std::stoi(said.substr(said.find("ended ") + 6)) >= 60);
 }
 
 TEST_CASE("A giver that leaves normally is given the same minute") {
