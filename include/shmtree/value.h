@@ -179,6 +179,8 @@ class Dict {
   const std::vector<Entry>& entries() const noexcept { return entries_; }
 
  private:
+  Value* find(const std::string& key) noexcept;
+
   std::vector<Entry> entries_;
 };
 

@@ -29,17 +29,28 @@ Dict::~Dict() = default;
 
 Dict::Dict(std::initializer_list<Entry> entries) {
   entries_.reserve(entries.size());
-  for (const Entry& entry : entries) set(entry.key, entry.value);
+  for (const Entry& entry : entries) {
+    if (Value* there = find(entry.key)) {
+      *there = entry.value;
+    } else {
+      entries_.push_back(entry);
+    }
+  }
+}
+
+Value* Dict::find(const std::string& key) noexcept {
+  for (Entry& entry : entries_) {
+    if (entry.key == key) return &entry.value;
+  }
+  return nullptr;
 }
 
 void Dict::set(std::string key, Value value) {
-  for (Entry& entry : entries_) {
-    if (entry.key == key) {
-      entry.value = std::move(value);
-      return;
-    }
+  if (Value* there = find(key)) {
+    *there = std::move(value);
+  } else {
+    add(std::move(key), std::move(value));
   }
-  add(std::move(key), std::move(value));
 }
 
 void Dict::add(std::string key, Value value) {
