@@ -12,6 +12,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import queue
+import socket
 import sys
 import unittest
 from collections.abc import Iterator
@@ -62,6 +63,11 @@ CANNOT_APPLY = {
     "test_mixed_startmethod": "expects that a queue of a fork context is refused where spawn starts; ours works there",
     "test_negative_timeout_raises_exception": "a negative timeout is no time at all for multiprocessing's queues",
 }
+try:
+    socket.getaddrinfo("localhost", 0)
+except OSError:  # no /etc/hosts, as in a root that debootstrap has just made
+    for listens in ("test_pickling", "test_wait_socket", "test_wait_socket_slow"):
+        CANNOT_APPLY[listens] = "this machine does not know the name localhost"
 
 #: Its pools start workers while their own threads run.
 REPLACED_WORKERS = "WithProcessesTestPoolWorkerLifetime"
