@@ -1,5 +1,6 @@
 #include "memory/holder_table.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -131,9 +132,10 @@ bool HolderTable::is_inherited(BlockRef ref, std::uint32_t forks) noexcept {
 }
 
 // The list is stored in the block, then its length, under the arena lock.
-Status HolderTable::refer(const OwnedBlock& block, std::span<const BlockRef> referred, const WaitContext& wait) {
+Status HolderTable::refer(const OwnedBlock& block, std::span<const BlockRef> referred, const WaitContext& wait,
+                          std::uint64_t most) {
   BlockEntry& owner = *parts_.table.entry(block.ref().id);
-  const std::uint64_t list_bytes = referred.size() * sizeof(ListEntry);
+  const std::uint64_t list_bytes = std::max<std::uint64_t>(referred.size(), most) * sizeof(ListEntry);
   if (list_bytes > block.bytes()) return Error{Code::kInvalid, "a block too small for the list of its references"};
   const std::uint64_t offset = (block.bytes() - list_bytes) / 8 * 8;
   auto* list = reinterpret_cast<ListEntry*>(block.data() + offset);
@@ -147,6 +149,23 @@ Status HolderTable::refer(const OwnedBlock& block, std::span<const BlockRef> ref
   }
   parts_.reclaimer.unlock();
   return success();
+}
+
+Status HolderTable::refer_also(BlockRef block, BlockRef referred, std::uint64_t already, const WaitContext& wait) {
+  BlockEntry& owner = *parts_.table.entry(block.id);
+  Status locked = reconciler_.lock_arena(wait);
+  if (!locked) return locked;
+  const std::uint64_t offset = load_relaxed(owner.list_offset);
+  const std::uint64_t room = parts_.table.room_of(block.id);
+  const bool fits = offset % 8 == 0 && offset <= room && already < (room - offset) / sizeof(ListEntry);
+  if (fits && load_relaxed(owner.list_length) == already) {
+    auto* list = reinterpret_cast<ListEntry*>(parts_.table.address(block.id) + offset);
+    list[already] = ListEntry{referred.id.value, referred.generation};
+    store_release(owner.list_length, static_cast<std::uint32_t>(already + 1));
+    add(parts_.table.entry(referred.id)->refcount, 1u);
+  }
+  parts_.reclaimer.unlock();
+  return fits ? success() : Error{Code::kInvalid, "no room in a block for one more reference"};
 }
 
 std::uint64_t HolderTable::lease_count() {

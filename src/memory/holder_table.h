@@ -49,8 +49,12 @@ class HolderTable {
   // not so, it cannot become so but through this process.
   Result<bool> is_shared(BlockRef ref, const platform::WaitContext& wait);
   // Records that `block` refers to `referred`, which the caller holds: they live as long as it does. The list is stored
-  // in the block's last bytes, which the caller left for it (16 bytes each).
-  Status refer(const OwnedBlock& block, std::span<const BlockRef> referred, const platform::WaitContext& wait);
+  // in the block's last bytes, which the caller left for it (16 bytes each): for `most` of them, if that is more.
+  Status refer(const OwnedBlock& block, std::span<const BlockRef> referred, const platform::WaitContext& wait,
+               std::uint64_t most = 0);
+  // Makes `referred` the next that a block refers to which leaves room for more; the caller holds both. Nothing is done
+  // when it refers to more than `already`: somebody was faster.
+  Status refer_also(BlockRef block, BlockRef referred, std::uint64_t already, const platform::WaitContext& wait);
 
   // Whether somebody besides a hold that this process has begun may see the block: another participant that lives, or a
   // lease of this process's.

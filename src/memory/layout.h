@@ -143,6 +143,8 @@ enum class BlockKind : std::uint32_t {
   kSegment = 3,     // a piece of a channel's ring
   kDeliveries = 4,  // a channel's delivery records, or its ends on their way
   kChannel = 5,     // a channel's control block; what it holds is found by the channel layer's walker
+  kReplay = 6,      // a replay buffer's control block; its list of references names the next kind
+  kExtent = 7,      // rows of a replay buffer
 };
 
 enum BlockFlag : std::uint32_t {

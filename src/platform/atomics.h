@@ -115,6 +115,24 @@ inline void fence_seq_cst() noexcept {
 #endif
 }
 
+// Loads before it are not done after it; stores before it are seen before stores after it. For words that tell whether
+// bytes read, or about to be written, may be what others write.
+#if defined(__SANITIZE_THREAD__)
+inline void fence_acquire() noexcept {
+  fence_seq_cst();
+}
+inline void fence_release() noexcept {
+  fence_seq_cst();
+}
+#else
+inline void fence_acquire() noexcept {
+  std::atomic_thread_fence(std::memory_order_acquire);
+}
+inline void fence_release() noexcept {
+  std::atomic_thread_fence(std::memory_order_release);
+}
+#endif
+
 // Tells the core that this is a spin loop.
 inline void relax_cpu() noexcept {
 #if defined(__x86_64__)

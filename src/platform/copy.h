@@ -13,4 +13,7 @@ inline constexpr std::size_t kStreamedBytes = std::size_t{16} << 20;
 // two places lie within their pages. What was stored is visible to whoever sees a later store.
 void copy_bytes(void* out, const void* in, std::size_t bytes) noexcept;
 
+// The same of memory that others may write meanwhile: then anything may be in `out`, and the caller throws it away.
+void copy_racing(void* out, const void* in, std::size_t bytes) noexcept;
+
 }  // namespace shmtree::platform

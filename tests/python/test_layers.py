@@ -18,6 +18,7 @@ ALLOWED = {
     "channel": {"base", "platform", "memory", "channel"},  # moves block numbers, knows nothing of what is in them
     "public": {"base", "public"},
     "discovery": {"base", "platform", "memory", "discovery"},
+    "replay": {"base", "platform", "memory", "replay"},  # rows of bytes; what they are is said above
     # What an end is in every language: no values of any of them.
     "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "endpoint"},
     "value": {"base", "platform", "format", "public", "value"},  # C++ values as frames, and back

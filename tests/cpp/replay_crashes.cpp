@@ -1,0 +1,131 @@
+// A writer killed, or stopped, anywhere: no row is torn or lost, and nobody else is held up.
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "support/catch2.h"
+#include "support/replays.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+namespace {
+
+// What must hold after somebody was killed: rows are whole, others go on, and the counts are right once they did.
+bool is_whole_after_a_kill(const std::shared_ptr<Store>& store, const std::vector<std::uint64_t>& known,
+                           std::uint64_t number) {
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if (const auto there = row_at(store, known[i]); there && *there != i) return false;
+  }
+  store->arena()->participants().check(0);
+  store->arena()->reconcile(patience()).value();
+  Writer writer(store, 9);
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const auto index = add(writer, number + i);
+    if (!index || row_at(store, *index) != number + i) return false;
+  }
+  Reader reader(store, 7);
+  Batch batch(16);
+  return sample(reader, batch).ok() && !batch.is_torn() && store->check().empty();
+}
+
+}  // namespace
+
+TEST_CASE("A writer killed before any of its stores leaves whole rows, and places that others open") {
+  for (const std::uint64_t rows_per_place : {1u, 4u}) {
+    std::int64_t stores = 1;
+    for (bool killed = true; killed; ++stores) {
+      const auto store = new_store({.capacity = 12, .rows_per_place = rows_per_place});
+      Writer writer(store, 1);
+      std::vector<std::uint64_t> known;
+      for (std::uint64_t i = 0; i < 14; ++i) known.push_back(add(writer, i).value());
+      killed = killed_at_change(stores, [&] {
+        Writer own(store, 2);
+        for (std::uint64_t i = 0; i < 6; ++i) add(own, 100 + i).value();
+        own.close();
+      });
+      INFO("killed at change " << stores << ", chunks of " << rows_per_place);
+      REQUIRE(is_whole_after_a_kill(store, known, 200));
+    }
+    CHECK(stores > 30);
+  }
+}
+
+#endif
+
+TEST_CASE("A writer that is stopped in the middle of a row holds nobody up, and wakes in nobody's rows") {
+  const auto store = new_store({.capacity = 8, .rows_per_place = 2});
+  const Gate begun, go_on;
+  Child stopped([&] {
+    const auto ticket = store->open_place(5, 0, patience()).value();  // busy: in the middle of its first row
+    begun.open(ticket);
+    go_on.wait();
+    for (const replay::Leaf& leaf : store->shape().leaves) {
+      std::memset(store->leaf(leaf, ticket, 0), 0x77, leaf.bytes);
+    }
+    store->end_row(ticket, 0);
+    Writer writer(store, 5);
+    return add(writer, 1000).ok();
+  });
+  const std::uint64_t ticket = begun.wait();
+  Writer writer(store, 1);
+  std::set<std::uint64_t> tickets;
+  for (std::uint64_t i = 0; i < 100; ++i) tickets.insert(add(writer, i).value() / 2);
+  CHECK(tickets.count(ticket + store->shape().places) == 0);  // that ticket was left out
+  std::vector<std::uint64_t> indices;
+  for (std::uint64_t i = 0; i < 8; ++i) indices.push_back(add(writer, i).value());
+  go_on.open();
+  REQUIRE(stopped.succeeded());
+  for (std::uint64_t i = 2; i < 8; ++i) CHECK(row_at(store, indices[i]) == i);
+  CHECK_FALSE(row_at(store, ticket * 2));
+}
+
+TEST_CASE("Threads draw while others of their process add") {
+  const auto store = new_store({.capacity = 16, .rows_per_place = 4, .streams = 2});
+  std::vector<std::thread> threads;
+  std::atomic<int> torn{0};
+  for (std::uint32_t stream = 1; stream <= 2; ++stream) {
+    threads.emplace_back([&, stream] {
+      Writer writer(store, stream);
+      for (std::uint64_t i = 0; i < 2'000; ++i) add(writer, i).value();
+    });
+  }
+  threads.emplace_back([&] {
+    Reader reader(store, 5);
+    Batch batch(8);
+    for (int i = 0; i < 500; ++i) {
+      if (sample(reader, batch).ok()) torn += batch.is_torn();
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(torn == 0);
+  CHECK(store->check().empty());
+}
+
+TEST_CASE("Readers of a small buffer that several processes write never see a torn row") {
+  const auto store = new_store({.capacity = 16, .rows_per_place = 4, .streams = 3});
+  const auto write = [&](std::uint32_t stream) {
+    Writer writer(store, stream);
+    for (std::uint64_t i = 0; i < 20'000; ++i) {
+      if (!add(writer, stream * 1'000'000 + i)) return false;
+    }
+    return true;
+  };
+  Child one([&] { return write(1); }), two([&] { return write(2); });
+  Reader reader(store, 3);
+  Batch batch(32);
+  std::uint64_t read = 0;
+  Writer own(store, 3);
+  for (std::uint64_t i = 0; i < 2'000; ++i) {
+    add(own, i).value();
+    REQUIRE(sample(reader, batch).ok());
+    REQUIRE_FALSE(batch.is_torn());
+    read += batch.indices.size();
+  }
+  REQUIRE(one.succeeded());
+  REQUIRE(two.succeeded());
+  CHECK(read == 64'000);
+  CHECK(store->check().empty());
+}

@@ -1,0 +1,150 @@
+// Rows of a replay buffer: what is added can be read and drawn until it is too old, by every process that has the
+// buffer.
+#include <map>
+
+#include "support/catch2.h"
+#include "support/replays.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+TEST_CASE("A row is there by its index as soon as it was added") {
+  const auto store = new_store({.capacity = 100, .rows_per_place = 4});
+  Writer writer(store, 1);
+  std::vector<std::uint64_t> indices;
+  for (std::uint64_t i = 0; i < 10; ++i) indices.push_back(add(writer, i).value());
+  for (std::uint64_t i = 0; i < 10; ++i) CHECK(row_at(store, indices[i]) == i);
+  CHECK(store->size() == 10);
+  CHECK_FALSE(row_at(store, 0));
+  CHECK_FALSE(row_at(store, indices.back() + 1));
+  CHECK(store->check().empty());
+}
+
+TEST_CASE("With chunks of one row there are exactly as many as the capacity, the oldest gone") {
+  const auto store = new_store({.capacity = 10, .rows_per_place = 1});
+  Writer writer(store, 1);
+  std::vector<std::uint64_t> indices;
+  for (std::uint64_t i = 0; i < 35; ++i) {
+    indices.push_back(add(writer, i).value());
+    CHECK(store->size() == std::min<std::uint64_t>(i + 1, 10));
+    for (std::uint64_t old = 0; old <= i; ++old) {
+      CHECK(row_at(store, indices[old]).has_value() == (old + 10 > i));
+    }
+  }
+  CHECK(store->check().empty());
+}
+
+TEST_CASE("Larger chunks leave at most a chunk for each open place under the capacity") {
+  const auto store = new_store({.capacity = 64, .rows_per_place = 8, .streams = 2});
+  Writer one(store, 1), other(store, 2);
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    add(i % 3 == 0 ? one : other, i).value();
+    CHECK(store->size() <= 64);
+    if (i > 64) CHECK(store->size() >= 64 - 2 * 8);
+  }
+  CHECK(store->check().empty());
+}
+
+TEST_CASE("A place that is closed early leaves its room to others") {
+  const auto store = new_store({.capacity = 64, .rows_per_place = 8});
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    Writer writer(store, 1);
+    add(writer, i).value();
+  }
+  CHECK(store->check().empty());
+  CHECK(store->size() >= 9);  // as many places as there are
+}
+
+TEST_CASE("Rows are drawn with equal chances") {
+  const auto store = new_store({.capacity = 64, .rows_per_place = 8});
+  Writer writer(store, 1);
+  for (std::uint64_t i = 0; i < 50; ++i) add(writer, i).value();
+  Reader reader(store, 42);
+  std::map<std::uint64_t, int> drawn;
+  Batch batch(100);
+  for (int i = 0; i < 500; ++i) {
+    REQUIRE(sample(reader, batch).ok());
+    REQUIRE_FALSE(batch.is_torn());
+    for (const std::uint64_t number : batch.number) ++drawn[number];
+  }
+  REQUIRE(drawn.size() == 50);
+  // 1,000 are expected of each; the deviation is 31.
+  for (const auto& [number, times] : drawn) CHECK((800 < times && times < 1200));
+}
+
+TEST_CASE("Nothing can be drawn from a buffer without rows") {
+  const auto store = new_store({.capacity = 64});
+  Reader reader(store, 1);
+  Batch batch(4);
+  CHECK(sample(reader, batch).code() == Code::kEmpty);
+}
+
+TEST_CASE("Rows of other sizes, and of more leaves, are refused, and nothing is added") {
+  const auto store = new_store({.capacity = 64});
+  Writer writer(store, 1);
+  const Row row(3);
+  const std::array<const void*, 2> fewer{row.number.data(), row.small.data()};
+  CHECK(writer.add(fewer, patience()).code() == Code::kInvalid);
+  CHECK(store->size() == 0);
+}
+
+TEST_CASE("A shape that cannot be is refused with its numbers") {
+  const auto refused = [](std::vector<std::uint64_t> leaves, const ShapeOptions& options, const std::string& number) {
+    const auto shape = replay::shape_of(leaves, options);
+    return shape.code() == Code::kInvalid && shape.error().message.find(number) != std::string::npos;
+  };
+  CHECK(refused({8}, {.capacity = 0}, "0"));
+  CHECK(refused({8}, {.capacity = 100, .rows_per_place = 12}, "12"));
+  CHECK(refused({8}, {.capacity = 100, .rows_per_place = 128}, "128"));
+  CHECK(refused({8, 0}, {.capacity = 100}, "0 bytes"));
+  CHECK(refused({}, {.capacity = 100}, "without a leaf"));
+  CHECK(refused(std::vector<std::uint64_t>(65, 1000), {.capacity = 100}, "65"));
+  CHECK(refused({std::uint64_t{1} << 30}, {.capacity = 1 << 20}, "1048576"));
+}
+
+TEST_CASE("A buffer grows by extents, and gives them back with its last holder") {
+  const auto arena = new_arena(256 * kMiB);
+  const std::uint64_t before = used_bytes(*arena);
+  {
+    const auto store = new_store({.capacity = 40'000}, arena);
+    const std::uint64_t empty = used_bytes(*arena);
+    Writer writer(store, 1);
+    std::uint64_t last = 0;
+    for (std::uint64_t i = 0; i < 20'000; ++i) last = add(writer, i).value();
+    CHECK(row_at(store, last) == 19'999);
+    CHECK(used_bytes(*arena) > empty + 20'000 * 4096);
+    arena->reconcile(patience()).value();  // finds them by the buffer's list of references
+    CHECK(row_at(store, last) == 19'999);
+  }
+  CHECK(used_bytes(*arena) == before);
+}
+
+TEST_CASE("Another process opens the buffer by its block, and sees and adds rows") {
+  const auto arena = new_arena();
+  const auto store = new_store({.capacity = 100, .rows_per_place = 4}, arena);
+  Writer writer(store, 1);
+  const std::uint64_t first = add(writer, 1).value();
+  Child child([&] {
+    auto opened = Store::open(arena, store->block(), kLeafBytes, patience());
+    if (!opened || (*opened)->note().size() != 13) return false;
+    Writer own(*opened, 2);
+    return row_at(*opened, first) == 1 && add(own, 2).ok();
+  });
+  REQUIRE(child.succeeded());
+  CHECK(store->size() == 2);
+  CHECK(Store::open(arena, store->block(), std::array<std::uint64_t, 1>{8}, patience()).code() == Code::kIncompatible);
+  const auto array = filled_lease(*arena, 4096, 0);
+  CHECK(Store::open(arena, array.ref(), kLeafBytes, patience()).code() == Code::kIncompatible);
+  const memory::BlockRef gone = new_lease(*arena).ref();
+  CHECK(Store::open(arena, gone, kLeafBytes, patience()).code() == Code::kNotFound);
+}
+
+TEST_CASE("A forked child's writer opens a place of its own") {
+  const auto store = new_store({.capacity = 100, .rows_per_place = 8});
+  Writer writer(store, 1);
+  const std::uint64_t before = add(writer, 1).value();
+  Child child([&] { return add(writer, 2).value() / 8 != before / 8; });
+  REQUIRE(child.succeeded());
+  CHECK(add(writer, 3).value() == before + 1);
+  CHECK(store->size() == 3);
+}
