@@ -121,6 +121,7 @@ class Queue {
  private:
   friend Queue make_queue(const QueueOptions& options);
   friend Result<Queue> open_queue(const std::string& name);
+  friend struct ItemAs<Queue>;
   Queue(Sender sender, Receiver receiver) noexcept : sender_(std::move(sender)), receiver_(std::move(receiver)) {}
   static Result<Queue> with_sender(Result<std::shared_ptr<api::ChannelState>> receiving);
   Sender sender_;
@@ -133,5 +134,11 @@ Queue make_queue(const QueueOptions& options = {});
 /// The queue that some process of this user named, from C++ or Python. kNotFound for a name that is not in use,
 /// kInvalid for one that names something else.
 Result<Queue> open_queue(const std::string& name);
+
+/// The queue that a program in Python put into a message, of any of its classes; as ItemAs<Sender>.
+template <>
+struct ItemAs<Queue> {
+  static Result<Queue> make(const Item& item);
+};
 
 }  // namespace shmtree

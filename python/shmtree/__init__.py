@@ -11,6 +11,7 @@ Time running out is ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; everyth
 
 import numpy as _numpy  # noqa: F401  # first: an interrupt while the core loads it would become an ImportError
 
+from . import _ends as _ends  # so that messages may carry them
 from . import _given as _given  # to the core, which cannot do without
 from . import _process as _process  # ends this process's part in everything at its exit
 from ._arena import Arena, Holder, default_arena

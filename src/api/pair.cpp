@@ -78,6 +78,11 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
     }
     bytes[i] = static_cast<std::byte>(value);
   }
+  return open_bytes(bytes, end, of_queue);
+}
+
+Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const std::byte> bytes, End end,
+                                                               bool of_queue) {
   auto handle = discovery::decode(bytes);
   if (!handle) return std::move(handle).error();
   auto opened = discovery::open_arena(*handle);
@@ -95,6 +100,17 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
   auto state = join(std::make_shared<ArenaState>(std::move(*opened)), *channel, end, std::move(name));
   if (state) (*channel)->membership().claim(handle->grant, end);
   return state;
+}
+
+// What Python writes of an end: kind registered, of the handle and whether Python may pickle.
+Result<std::shared_ptr<ChannelState>> ChannelState::open_item(const Item& item, std::string_view name, End end,
+                                                              bool of_queue) {
+  if (item.kind() != Kind::kRegistered || item.class_name() != name) return item.mismatch(name);
+  const Item parts = item.at(0);
+  if (parts.kind() != Kind::kTuple || parts.size() != 2) return item.mismatch("a handle");
+  auto handle = parts.at(0).try_as<std::span<const std::byte>>();
+  if (!handle) return std::move(handle).error();
+  return open_bytes(*handle, end, of_queue);
 }
 
 Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string& named, End end,
@@ -159,6 +175,15 @@ std::pair<Sender, Receiver> make_pair(const PairOptions& options) {
   auto [sending, receiving] = api::ChannelState::make(options, false);
   return {api::ChannelState::handle_to<Sender>(std::move(sending)),
           api::ChannelState::handle_to<Receiver>(std::move(receiving))};
+}
+
+Result<Sender> ItemAs<Sender>::make(const Item& item) {
+  return api::ChannelState::made<Sender>(
+      [&] { return api::ChannelState::open_item(item, "shmtree:Sender", End::kSending); });
+}
+Result<Receiver> ItemAs<Receiver>::make(const Item& item) {
+  return api::ChannelState::made<Receiver>(
+      [&] { return api::ChannelState::open_item(item, "shmtree:Receiver", End::kReceiving); });
 }
 
 Result<Sender> open_sender(const std::string& name) {

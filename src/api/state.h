@@ -6,7 +6,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -104,6 +106,11 @@ struct ChannelState final : endpoint::Port {
                                                                                       bool of_queue);
   // `of_queue`: of a queue and nothing else, or else of a pair.
   static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end, bool of_queue = false);
+  // The same of a handle as it is in a message.
+  static Result<std::shared_ptr<ChannelState>> open_bytes(std::span<const std::byte> handle, End end, bool of_queue);
+  // The end in a message of Python's, whose class is called `name` there.
+  static Result<std::shared_ptr<ChannelState>> open_item(const Item& item, std::string_view name, End end,
+                                                         bool of_queue = false);
   static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end,
                                                           discovery::NamedKind kind = discovery::NamedKind::kChannel);
   void close() noexcept { Port::close(end); }

@@ -1,5 +1,5 @@
-// Ends that are given away with a message, by pickling them: taken back unless the message is put. A child that is
-// forked meanwhile takes back nothing: they are on their way with its parent's message.
+// Ends that are given away with a message: taken back unless the message is put. A child that is forked meanwhile takes
+// back nothing: they are on their way with its parent's message.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,21 @@ class GivenEnds {
   GivenEnds() = default;
   GivenEnds(const GivenEnds&) = delete;
   GivenEnds& operator=(const GivenEnds&) = delete;
-  ~GivenEnds() {
-    for (const Given& each : given_) each.take_back();
-  }
+  ~GivenEnds() { take_back(); }
 
   bool empty() const noexcept { return given_.empty(); }
   // They are on their way now.
   void keep() noexcept { given_.clear(); }
+  // They are not: the message is not put, or is encoded anew.
+  void take_back() noexcept {
+    for (const Given& each : given_) each.take_back();
+    given_.clear();
+  }
 
-  // Makes a grant, which is one of the message that this thread pickles, if it pickles one.
+  // Makes a grant, which is one of the message that this thread encodes, if it encodes one.
   static Result<std::uint64_t> grant(const std::shared_ptr<channel::Channel>& channel, channel::End end);
 
-  // While it is there the thread pickles the message of these.
+  // While it is there the thread flattens an end, or pickles the whole, for the message of these.
   class Pickling {
    public:
     explicit Pickling(GivenEnds* ends) noexcept;

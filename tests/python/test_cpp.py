@@ -62,3 +62,25 @@ def test_a_named_channel_of_cpp_takes_pickles_only_where_both_sides_say_so(said:
                     sender.put(uuid.UUID)
                 sender.put("plain")
             assert maker.wait(timeout=60) == 0
+
+
+@needs_programs
+def test_cpp_uses_the_ends_that_python_puts_into_messages() -> None:
+    name = f"ends-{uuid.uuid4().hex}"
+    program = pathlib.Path(PROGRAMS or "") / "answers"
+    requests, kept = shmtree.create_pair(name=name)
+    replies, questions = shmtree.create_pair(), shmtree.create_pair()
+    queues = [shmtree.Queue(), shmtree.JoinableQueue(), shmtree.SimpleQueue()]
+    with subprocess.Popen([program, name]) as answering:
+        requests.put({"kind": "sender", "end": replies[0]})
+        assert replies[1].get(timeout=60) == "from C++"
+        requests.put({"kind": "receiver", "end": questions[1]})
+        questions[0].put("to C++")
+        for each in queues:
+            requests.put({"kind": "queue", "end": each})
+            assert each.get(timeout=60) == "from C++"
+        for no_end in (7, (b"", True), questions[1], shmtree.Arena()):
+            requests.put({"kind": "none", "end": no_end})
+        requests.close()
+        assert answering.wait(60) == 0
+    kept.close()

@@ -179,7 +179,9 @@ std::string global_name(PyObject* object) {
   return name.append(qualname_text, static_cast<std::size_t>(qualname_bytes));
 }
 
-bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten) {
+namespace {
+
+bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObject* flatten, PyObject* unflatten) {
   if (!PyType_Check(cls)) {
     PyErr_Format(PyExc_TypeError, "register() needs a class, not a %.200s", Py_TYPE(cls)->tp_name);
     return false;
@@ -195,8 +197,8 @@ bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten) {
   }
   auto* info = new ClassInfo();
   info->type = type;
-  info->name = global_name(cls);
-  info->encode = encode_registered;
+  info->name = std::move(name);
+  info->encode = encode;
   info->shape = ClassShape::kRegistered;
   info->found_by_name = true;
   info->flatten = Ref::borrow(flatten);
@@ -210,6 +212,16 @@ bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten) {
   Py_INCREF(cls);  // registered for good
   store(info);
   return true;
+}
+
+}  // namespace
+
+bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten) {
+  return register_as(cls, global_name(cls), encode_registered, flatten, unflatten);
+}
+
+bool register_end(PyObject* cls, std::string_view name, PyObject* flatten, PyObject* unflatten) {
+  return register_as(cls, std::string(name), encode_end, flatten, unflatten);
 }
 
 const ClassInfo* registered_class(std::string_view name) {

@@ -65,6 +65,8 @@ std::string global_name(PyObject* object);
 
 // shmtree.register. False with TypeError or ValueError set.
 bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten);
+// The same of an end, whose name in messages is given: encode_end() and decode_end().
+bool register_end(PyObject* cls, std::string_view name, PyObject* flatten, PyObject* unflatten);
 
 // The registered class of that name, null without an error when there is none.
 const ClassInfo* registered_class(std::string_view name);

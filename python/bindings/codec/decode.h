@@ -35,6 +35,7 @@ inline constexpr std::uint32_t kOwnFrame = UINT32_MAX;
 struct DecodeContext {
   CopyPolicy copy = CopyPolicy::kAuto;
   bool allow_pickle = false;  // also: whether modules may be imported for classes
+  bool for_channel = false;   // a channel gave it: ends in it are opened
   bool writable = true;       // views of the frame may be written, unless the array was read-only
 
   // Makes what becomes the `base` of the views of one block: a new reference, or null with a Python error set. Called

@@ -1,5 +1,6 @@
 // Instances of classes that travel by name. What a name leads to is checked before it is used.
 #include "bindings/codec/decoder.h"
+#include "bindings/codec/encoder.h"
 #include "bindings/codec/pickle_support.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
@@ -111,6 +112,7 @@ PyObject* decode_registered(Decoder& decoder) {
                  text.c_str());
     return nullptr;
   }
+  if (info->encode == encode_end) return decode_end(decoder, *info);
   // Held: a registration may be replaced meanwhile.
   Ref unflatten = Ref::borrow(info->unflatten.get());
   Ref flat(decoder.node());

@@ -122,5 +122,6 @@ DecodeHandler decode_numpy_scalar, decode_dtype, decode_masked_array, decode_ten
 PyObject* decode_enum(Decoder& decoder, bool by_value);  // decode_classes.cpp
 PyObject* decode_pickle(Decoder& decoder, bool is_long);
 DecodeHandler decode_namedtuple, decode_dataclass, decode_global, decode_registered;
+PyObject* decode_end(Decoder& decoder, const ClassInfo& info);  // ends.cpp; what is left of it
 
 }  // namespace shmtree::python

@@ -6,6 +6,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/objects/loan.h"
+#include "endpoint/given_ends.h"
 
 namespace shmtree::python {
 namespace {
@@ -47,6 +48,7 @@ bool EncodeSession::walk(PyObject* object, const EncodeOptions& options) {
 void EncodeSession::start_over(const EncodeOptions& options) {
   clear();
   if (options.loans) options.loans->start_over();
+  if (options.given) options.given->take_back();
 }
 
 bool EncodeSession::encode(PyObject* object, const EncodeOptions& options) {

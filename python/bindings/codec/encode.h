@@ -34,7 +34,7 @@ struct EncodeOptions {
   // (Tensors of one storage stay so, as torch has it.)
   bool independent = false;
   LoanBook* loans = nullptr;             // decides for each array on a lease whether it goes by reference
-  endpoint::GivenEnds* given = nullptr;  // is told of ends that are pickled
+  endpoint::GivenEnds* given = nullptr;  // is told of ends in the message
 };
 
 // The number that a str has as a name of this message, by the address of the str: dicts of one shape share their keys.

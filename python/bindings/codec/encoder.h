@@ -114,4 +114,6 @@ EncodeHandler encode_tensor, encode_parameter, encode_device_array;
 EncodeHandler encode_namedtuple, encode_dataclass, encode_enum, encode_registered,
     encode_unknown;  // encode_classes.cpp
 
+EncodeHandler encode_end;  // ends.cpp
+
 }  // namespace shmtree::python

@@ -85,6 +85,14 @@ PyObject* register_kind(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* register_end_kind(PyObject*, PyObject* args) {
+  PyObject *cls = nullptr, *flatten = nullptr, *unflatten = nullptr;
+  const char* name = nullptr;
+  if (!PyArg_ParseTuple(args, "OsOO:_register_end", &cls, &name, &flatten, &unflatten)) return nullptr;
+  if (!register_end(cls, name, flatten, unflatten)) return nullptr;
+  Py_RETURN_NONE;
+}
+
 // For instances of registered classes inside a pickle.
 PyObject* unflatten(PyObject*, PyObject* args) {
   const char* name = nullptr;
@@ -120,6 +128,9 @@ PyMethodDef methods[] = {
     {"_describe", as_method<describe>(), METH_O,
      "The tree of a frame as text. CorruptMessage when the bytes are no frame."},
     {"_register", as_method<register_kind>(), METH_VARARGS, "See shmtree.register."},
+    {"_register_end", as_method<register_end_kind>(), METH_VARARGS,
+     "The same of a class whose instances only messages of channels carry, under a name that is given. The second\n"
+     "function is told, too, whether the channel allows pickles."},
     {"_unflatten", as_method<unflatten>(), METH_VARARGS, "Rebuilds an instance of a registered class by name."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -73,6 +73,7 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   DecodeContext context;
   context.copy = copy;
   context.allow_pickle = self->allow_pickle && channel.allows_pickle();
+  context.for_channel = true;
   Source source{.message = &message, .arena = channel.arena().get(), .taken = taken};
   PyObject* object = nullptr;
   try {

@@ -1,0 +1,45 @@
+// Ends of channels, and what else is known by a handle, in messages: kind `registered`, under names of their own.
+//
+// What holds: a message that was put has each of its ends on its way; what was encoded and not put has taken them back.
+// No end comes out of bytes that no channel gave, and none may do more than the channel that it came by.
+#include "bindings/codec/decoder.h"
+#include "bindings/codec/encoder.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/gil.h"
+#include "endpoint/given_ends.h"
+
+namespace shmtree::python {
+
+bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  const EncodeOptions& options = encoder.options();
+  if (!options.for_channel && options.allow_pickle) return encoder.needs_pickle(value);
+  if (!options.for_channel) {
+    PyErr_Format(error_types().pickle_refused,
+                 "A %.200s is a part of its process, and no data: messages of channels carry it, other frames as a "
+                 "pickle only, and allow_pickle is False",
+                 Py_TYPE(value)->tp_name);
+    return false;
+  }
+  if (!encoder.enter(value)) return false;
+  const endpoint::GivenEnds::Pickling giving(options.given);
+  Ref flat(call_python(info.flatten.get(), value));
+  if (!flat) return false;
+  encoder.out.add_kind(Kind::kRegistered);
+  encoder.out.add_name(info.name);
+  encoder.keep(Ref::borrow(flat.get()));
+  return encoder.node(flat.get()) && encoder.leave();
+}
+
+PyObject* decode_end(Decoder& decoder, const ClassInfo& info) {
+  if (!decoder.context().for_channel && !decoder.allow_pickle()) {
+    PyErr_Format(error_types().pickle_refused,
+                 "The frame holds a '%.500s', which only messages of channels carry without allow_pickle=True",
+                 info.name.c_str());
+    return nullptr;
+  }
+  Ref unflatten = Ref::borrow(info.unflatten.get());
+  Ref flat(decoder.node());
+  return flat ? call_python(unflatten.get(), flat.get(), decoder.allow_pickle() ? Py_True : Py_False) : nullptr;
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,138 @@
+"""Ends, shared arrays and arenas inside messages: as handles, without pickle, also where that is refused.
+
+Whoever is sent one by a channel has it, or finds it closed: one that nobody has any more, and one that comes so late
+that its stream is over, arrives closed and raises ChannelClosed when it is used. The message and those after it are
+received all the same. Subclasses are pickled.
+
+What comes may be anything: its types are checked here, what it leads to where it is opened. An end that came by a
+channel which refuses pickles refuses them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from . import _core, _handles, _process
+from ._arena import Arena
+from ._channel import Receiver, Sender
+from ._pipe import Connection
+from ._queue import BaseQueue, JoinableQueue, Queue, SimpleQueue
+from ._shared_array import SharedArray
+from .errors import ChannelClosed, CorruptMessage
+
+_E = TypeVar("_E", Sender, Receiver)
+_Q = TypeVar("_Q", bound=BaseQueue[Any])
+
+
+def _parts(flat: object, *types: type) -> Any:
+    if type(flat) is not tuple or tuple(map(type, flat)) != types:
+        raise CorruptMessage("an end in the message is not made of a handle and what goes with it")
+    return flat
+
+
+def _flatten(end: Any) -> object:
+    if end.closed:
+        raise ChannelClosed("an end that was closed cannot be handed to another process")
+    receiving = not isinstance(end, Sender)
+    return _handles.handle_of(end._channel, end._name, receiving), end.allow_pickle
+
+
+def _closed(become: Callable[[_core.Channel], Any]) -> Any:
+    """What `become` makes of a channel that is there for nothing else, closed."""
+    terms = _core.ChannelOptions(1, 0, "raise", 0, 0, keep_open=False, drop_oldest=False, allow_pickle=False)
+    made = become(_core.Channel.create(_process.default_arena(), terms))
+    made.close()
+    return made
+
+
+def _open(
+    flat: object, allowed: bool, receiving: bool, is_queue: bool, become: Callable[[_core.Channel, bool], Any]
+) -> Any:
+    handle, allow = _parts(flat, bytes, bool)
+    try:
+        with _handles.open_channel(handle, None, receiving) as (channel, name):
+            if channel.is_queue != is_queue:
+                raise ValueError("a queue's handle is no pair's, and a pair's no queue's")
+            made = become(channel, allow and allowed)
+            made._name = name
+            return made
+    except (FileNotFoundError, ChannelClosed):
+        return _closed(lambda channel: become(channel, False))
+    except ValueError as error:
+        raise CorruptMessage(f"an end in the message: {error}") from error
+
+
+def _register_end(cls: type[_E], receiving: bool) -> None:
+    def unflatten(flat: object, allowed: bool) -> _E:
+        end: _E = _open(flat, allowed, receiving, False, cls)
+        return end
+
+    _core._register_end(cls, f"shmtree:{cls.__name__}", _flatten, unflatten)
+
+
+def _register_queue(cls: type[_Q]) -> None:
+    def become(channel: _core.Channel, allow: bool) -> _Q:
+        queue = cls.__new__(cls)
+        queue._become(channel, allow, None)
+        return queue
+
+    def unflatten(flat: object, allowed: bool) -> _Q:
+        queue: _Q = _open(flat, allowed, True, True, become)
+        if not queue.closed:
+            _process.note_given(queue)
+        return queue
+
+    _core._register_end(cls, f"shmtree:{cls.__name__}", _flatten, unflatten)
+
+
+def _flatten_connection(connection: Connection) -> object:
+    return connection._receiver, connection._sender
+
+
+def _open_connection(flat: object, _: bool) -> Connection:
+    if type(flat) is tuple and len(flat) == 2:
+        receiver, sender = flat
+        if isinstance(receiver, Receiver | None) and isinstance(sender, Sender | None) and flat != (None, None):
+            return Connection(receiver, sender)
+    raise CorruptMessage("a connection in the message is not made of ends")
+
+
+def _memory_handle(core: _core.Arena, block: int, name: _core.Name | None) -> bytes:
+    return _core.make_handle(core, block, 0, name.path if name is not None else "")
+
+
+def _flatten_array(array: SharedArray) -> object:
+    memory = array.array
+    return _memory_handle(array._home, _core.block_of(memory), array._name), memory.shape, memory.dtype
+
+
+def _open_array(flat: object, _: bool) -> SharedArray:
+    if type(flat) is not tuple or len(flat) != 3 or not isinstance(flat[2], np.dtype) or flat[2].hasobject:
+        raise CorruptMessage("a shared array in the message is not made of a handle, a shape and a dtype")
+    handle, shape, dtype = flat
+    _parts((handle, shape), bytes, tuple)
+    core, block, name = _handles.open_memory(handle, None)
+    return SharedArray._of(core, core.open_array(block, shape, dtype, "C"), name)
+
+
+def _flatten_arena(arena: Arena) -> object:
+    return (_memory_handle(arena._open(), 0, arena._name),)
+
+
+def _open_arena(flat: object, _: bool) -> Arena:
+    (handle,) = _parts(flat, bytes)
+    core, _block, name = _handles.open_memory(handle, None)
+    return Arena._of(core, name)
+
+
+_register_end(Sender, False)
+_register_end(Receiver, True)
+_register_queue(Queue)
+_register_queue(JoinableQueue)
+_register_queue(SimpleQueue)
+_core._register_end(Connection, "shmtree:Connection", _flatten_connection, _open_connection)
+_core._register_end(SharedArray, "shmtree:SharedArray", _flatten_array, _open_array)
+_core._register_end(Arena, "shmtree:Arena", _flatten_arena, _open_arena)

@@ -1,0 +1,400 @@
+"""Ends, shared arrays and arenas in messages of channels that refuse pickles, and what hostile writers can do."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import pickle
+import queue
+import signal
+from typing import Any
+
+import endpoint_peers
+import numpy as np
+import pytest
+from endpoint_peers import KINDS, Made
+
+import shmtree
+from shmtree import _core
+from shmtree.multiprocessing import Pipe
+
+ROUTES = ["pair", "named", "our queue"]
+
+
+def use_what_comes(route: Any, answers: shmtree.Sender) -> None:
+    answers.put(endpoint_peers.use(route.get(timeout=30)))
+
+
+@pytest.fixture(params=ROUTES)
+def refusing(request: Any, arena: shmtree.Arena, runtime_directory: Any, name: str) -> tuple[Any, Any]:
+    """What to put into and what to get from, by a route on which nothing is pickled."""
+    if request.param == "our queue":
+        made = arena.Queue(allow_pickle=False)
+        return made, made
+    if request.param == "named":
+        _, receiver = shmtree.create_pair(name=name)
+        return shmtree.open_sender(name), receiver
+    return arena.create_pair(allow_pickle=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_channel_that_refuses_pickles_carries_is_used_there(refusing, kind, arena, start) -> None:
+    putting, getting = refusing
+    answers, answer = arena.create_pair()
+    start(use_what_comes, getting, answers)
+    made = Made(kind, arena)
+
+    putting.put(made.given)
+
+    made.check_used(answer.get(timeout=30))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_arrives_is_of_the_same_class_and_may_not_pickle(refusing, kind, arena) -> None:
+    putting, getting = refusing
+    given = Made(kind, arena).given
+
+    putting.put({"in": [given]})
+    arrived = getting.get()["in"][0]
+
+    assert type(arrived) is type(given)
+    if kind not in ("array", "arena"):
+        assert given.allow_pickle and not arrived.allow_pickle
+
+
+def test_by_a_channel_that_pickles_an_end_goes_without_and_may_pickle(arena) -> None:
+    carrying, carried = arena.create_pair()
+    sender, receiver = arena.create_pair()
+
+    carrying.put(sender)
+    arrived = carried.get()
+    arrived.put(Strange())
+
+    assert arrived.allow_pickle
+    assert receiver.get() == Strange()
+
+
+def test_a_connection_arrives_where_pickles_are_refused(arena) -> None:
+    putting, getting = arena.create_pair(allow_pickle=False)
+    here, there = Pipe()
+    only, _ = Pipe(duplex=False)
+
+    putting.put([there, only])
+    there, only = getting.get()
+    here.send("question")
+    there.send(there.recv() + " answered")
+
+    assert here.recv() == "question answered"
+    assert only.readable and not only.writable
+
+
+class Special(shmtree.Sender):
+    """Pickled, since only its own class knows what it is."""
+
+    __slots__ = ()
+
+
+def test_a_subclass_is_pickled_and_refused_where_that_is(arena) -> None:
+    sender, _receiver = arena.create_pair()
+    special = Special(sender._channel)
+    pickling, pickled = arena.create_pair()
+    refusing, _ = arena.create_pair(allow_pickle=False)
+
+    pickling.put(special)
+    assert type(pickled.get()) is Special
+    with pytest.raises(shmtree.PickleRefused, match="Special"):
+        refusing.put(special)
+
+
+def test_an_end_that_was_closed_is_not_sent(refusing, arena) -> None:
+    putting, getting = refusing
+    for end in (*arena.create_pair(), arena.Queue()):
+        end.close()
+        with pytest.raises(shmtree.ChannelClosed):
+            putting.put(end)
+    putting.put("next")
+    assert getting.get() == "next"
+
+
+# --- on their way ----------------------------------------------------------------------------------------------------
+
+
+class Strange:
+    """Needs pickle, and makes the message begin anew."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Strange)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("company", [[Strange()], [{"a": 1, 2: 3}]], ids=["a pickle", "a dict with other keys"])
+def test_an_end_in_a_message_that_was_encoded_anew_is_on_its_way_once(arena, company) -> None:
+    putting, getting = arena.create_pair()
+    sender, receiver = arena.create_pair()
+
+    putting.put([sender, *company])
+
+    assert receiver.stats()["senders_on_their_way"] == 1
+    assert getting.get()[1:] == company
+    assert receiver.stats()["senders_on_their_way"] == 0
+
+
+@pytest.mark.parametrize(
+    ("put", "error"),
+    [
+        (lambda requests, end: requests.put(end, timeout=0.01), queue.Full),
+        (lambda requests, end: requests.put_many([end, end], timeout=0.01), queue.Full),
+        (lambda requests, end: requests.put([end, bytes(1 << 22)]), shmtree.MessageTooLarge),
+        (lambda requests, end: requests.put([end, Strange()]), shmtree.PickleRefused),
+    ],
+    ids=["full", "many", "too large", "refused"],
+)
+def test_an_end_in_a_message_that_was_not_put_is_taken_back(arena, put, error) -> None:
+    requests, _served = arena.create_pair(1, max_bytes=1 << 20, allow_pickle=False)
+    requests.put("busy")
+    sender, receiver = arena.create_pair()
+
+    with pytest.raises(error):
+        put(requests, sender)
+
+    assert receiver.stats()["senders_on_their_way"] == 0
+
+
+def test_an_end_that_is_received_counts_there_and_one_that_was_given_back_comes_again(arena) -> None:
+    requests, served = arena.create_pair(allow_pickle=False)
+    sender, receiver = arena.create_pair()
+    requests.put(sender)
+    sender.close()
+    assert receiver.stats()["senders_on_their_way"] == 1
+
+    delivery = served.take()
+    delivery.nack()
+    del delivery
+    with served.take() as again:
+        again.item.put("answered")
+    del again
+
+    assert list(receiver) == ["answered"]
+
+
+def test_an_end_in_a_message_that_was_dropped_counts_while_its_giver_lives(arena) -> None:
+    newest, served = arena.create_pair(1, behind="drop_oldest", allow_pickle=False)
+    sender, receiver = arena.create_pair()
+    newest.put(sender)
+    newest.put("newer")
+    sender.close()
+
+    assert served.get() == "newer"
+    assert receiver.stats()["senders_on_their_way"] == 1
+
+
+def ask_and_die(requests: shmtree.Sender) -> None:
+    """In an arena of its own, that goes with it."""
+    reply, _replies = shmtree.Arena().create_pair()
+    requests.put(("question", reply))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_end_that_nobody_has_any_more_arrives_closed_and_the_stream_goes_on(arena, start) -> None:
+    requests, served = arena.create_pair(allow_pickle=False)
+    child = start(ask_and_die, requests)
+    child.join(30)
+    requests.put("next")
+
+    question, reply = served.get()
+    assert (question, served.get()) == ("question", "next")
+    assert reply.closed
+    with pytest.raises(shmtree.ChannelClosed):
+        reply.put("answer")
+
+
+def test_an_end_that_comes_too_late_arrives_closed(arena, start) -> None:
+    from test_ends_on_their_way import let_a_minute_pass
+
+    requests, served = arena.create_pair(allow_pickle=False)
+    told, ours = mp.Pipe()
+    child = start(give_and_close, arena, requests, told)
+    receiver = ours.recv()
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(30)
+    assert receiver.stats()["senders_on_their_way"] == 1
+    let_a_minute_pass(arena, word_in_message(arena))
+
+    late = served.get()
+
+    assert late.closed
+    assert list(receiver) == []
+
+
+def give_and_close(arena: shmtree.Arena, requests: shmtree.Sender, told: Any) -> None:
+    sender, receiver = arena.create_pair()
+    told.send(receiver)
+    requests.put(sender)
+    sender.close()
+    receiver.close()
+    told.send("closed")
+    signal.pause()
+
+
+def word_in_message(arena: shmtree.Arena) -> bytes:
+    """By which the end in the only message of an arena is known."""
+    fd, at = arena._core.fd, 0
+    while True:
+        at = os.lseek(fd, at, os.SEEK_DATA)
+        end = os.lseek(fd, at, os.SEEK_HOLE)
+        found = (data := os.pread(fd, end - at, at)).find(b"smthand1")
+        if found >= 0:
+            return data[found + 40 : found + 48]
+        at = end
+
+
+# --- frames ----------------------------------------------------------------------------------------------------------
+
+
+def test_pack_and_dump_carry_no_end_without_a_pickle(arena, tmp_path) -> None:
+    sender, receiver = arena.create_pair()
+    for refused in (
+        lambda: shmtree.pack([sender], allow_pickle=False),
+        lambda: shmtree.dump([sender], tmp_path / "frame", allow_pickle=False),
+    ):
+        with pytest.raises(shmtree.PickleRefused, match="Sender"):
+            refused()
+    assert receiver.stats()["senders_on_their_way"] == 0
+
+    frame = shmtree.pack([sender])
+    assert receiver.stats()["senders_on_their_way"] == 1
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.unpack(bytes(frame))
+    assert type(shmtree.unpack(frame)[0]) is shmtree.Sender
+    assert receiver.stats()["senders_on_their_way"] == 0
+
+
+# --- what others write -----------------------------------------------------------------------------------------------
+
+
+class Forged:
+    """Goes as what the name stands for."""
+
+    def __init__(self, flat: object) -> None:
+        self.flat = flat
+
+
+def forge(name: str, flat: Any, channel: shmtree.Sender) -> None:
+    _core._register_end(Forged, name, lambda forged: forged.flat, lambda flat, allowed: Forged(flat))
+    channel.put(Forged(flat))
+
+
+HANDLE = b"smthand1"
+
+
+@pytest.mark.parametrize("name", ["Sender", "Receiver", "Queue", "SharedArray", "Arena", "Connection"])
+@pytest.mark.parametrize(
+    "flat",
+    [None, 7, (), (b"", True), (HANDLE, True), (HANDLE + bytes(100), True), (HANDLE + bytes(44), 1), ("text", True)],
+    ids=repr,
+)
+def test_what_is_no_handle_is_refused_and_the_next_message_comes(arena, start, name, flat) -> None:
+    sender, receiver = arena.create_pair(allow_pickle=False)
+    start(forge, f"shmtree:{name}", flat, sender).join(30)
+    sender.put("next")
+
+    with pytest.raises((shmtree.CorruptMessage, OSError)):
+        receiver.get(timeout=30)
+    assert receiver.get(timeout=30) == "next"
+
+
+def test_the_handle_of_another_thing_is_refused(arena, start) -> None:
+    sender, receiver = arena.create_pair(allow_pickle=False)
+    plenty = [arena.create_pair() for _ in range(2)], arena.Queue(), arena.array((4,), "i8")
+    (pairs, q, array) = plenty
+
+    def handle(channel: _core.Channel, receiving: bool) -> bytes:
+        return _core.make_handle(channel.arena, channel.block, channel.grant(receiving))
+
+    block = _core.make_handle(arena._core, _core.block_of(array.array))
+    forged = [
+        ("Sender", (handle(pairs[0][0]._channel, True), False)),
+        ("Receiver", (handle(pairs[0][0]._channel, False), False)),
+        ("Sender", (handle(q._channel, True), False)),
+        ("Queue", (handle(pairs[1][0]._channel, True), False)),
+        ("Sender", (block, False)),
+        ("SharedArray", (block, (4,), np.dtype("O"))),
+        ("SharedArray", (block, (1 << 40,), np.dtype("i8"))),
+        ("SharedArray", (block, (-1,), np.dtype("i8"))),
+        ("Connection", ([], [])),
+        ("Connection", (None, None)),
+    ]
+    for name, flat in forged:
+        start(forge, f"shmtree:{name}", flat, sender).join(30)
+        with pytest.raises((shmtree.CorruptMessage, shmtree.IncompatibleArena, ValueError, TypeError)):
+            receiver.get(timeout=30)
+
+
+def test_a_name_in_a_handle_is_no_way_to_another_file(arena, start, tmp_path) -> None:
+    """Only a name of that very arena is joined: what lies elsewhere stays as it is."""
+    elsewhere = tmp_path / "file"
+    elsewhere.write_bytes(before := b"nothing of ours" * 10)
+    sender, receiver = arena.create_pair(allow_pickle=False)
+    other, _kept = arena.create_pair()
+    handle = _core.make_handle(arena._core, other._channel.block, 0, str(elsewhere))
+
+    start(forge, "shmtree:Sender", (handle, False), sender).join(30)
+    receiver.get(timeout=30).put("through it")
+
+    assert elsewhere.read_bytes() == before
+    assert _kept.get() == "through it"
+
+
+ran: list[str] = []
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return ran.append, ("loaded",)
+
+
+def test_an_end_that_came_where_pickles_are_refused_loads_none(arena, start) -> None:
+    putting, getting = arena.create_pair(allow_pickle=False)
+    sender, receiver = arena.create_pair()
+
+    putting.put(receiver)
+    arrived = getting.get()
+    sender.put(Bomb())
+
+    with pytest.raises(shmtree.PickleRefused):
+        arrived.get()
+    assert ran == []
+
+
+def test_bytes_that_no_channel_gave_open_nothing(arena, start) -> None:
+    """A frame with an end, as a channel has it, taken out of the channel's memory."""
+    putting, getting = arena.create_pair(allow_pickle=False)
+    sender, receiver = arena.create_pair()
+    putting.put(sender)
+    fd, at = arena._core.fd, 0
+    while True:
+        at = os.lseek(fd, at, os.SEEK_DATA)
+        end = os.lseek(fd, at, os.SEEK_HOLE)
+        found = (data := os.pread(fd, end - at, at)).find(b"shmtree:Sender")
+        if found >= 0:
+            break
+        at = end
+    begin = data.rindex(b"SHMT", 0, found)
+    size = int.from_bytes(data[begin + 8 : begin + 14], "little")
+    frame = data[begin : begin + size]
+
+    with pytest.raises(shmtree.PickleRefused, match="shmtree:Sender"):
+        shmtree.unpack(frame)
+    assert type(shmtree.unpack(frame, allow_pickle=True)) is shmtree.Sender
+    assert "registered" in _core._describe(frame)
+    with contextlib.suppress(shmtree.Error):
+        getting.get()
+    assert receiver.stats()["senders_on_their_way"] == 0
+
+
+def test_ends_are_still_pickled_by_pickle(arena) -> None:
+    sender, receiver = arena.create_pair()
+    pickle.loads(pickle.dumps(sender)).put(1)
+    assert receiver.get() == 1
