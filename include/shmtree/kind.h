@@ -37,6 +37,7 @@ enum class Kind : std::uint8_t {
   kMemoryView = 14,     ///< V: a kArray with the elements
   kEllipsis = 15,
   kNotImplemented = 16,
+  kReference = 17,  ///< L position of an earlier node, whose object it is (an Item has it only of what it is in)
 
   kList = 20,       ///< L = n, V*n
   kTuple = 21,      ///< L = n, V*n

@@ -22,6 +22,7 @@ struct KindRow {
 //   Q   deque: L = n, L = maxlen + 1 or 0, V*n
 //   Z   L flags, V if flags & 2
 //   Y   L flag, S if it is not 0
+//   R   L the position of an earlier node whose kind is marked (format/references.h)
 //   D   L dtype, N description if it is 0
 //   E   D, L bytes if the dtype is 0, T of one element
 inline constexpr KindRow kKinds[] = {
@@ -41,6 +42,7 @@ inline constexpr KindRow kKinds[] = {
     {Kind::kMemoryView, "memoryview", "V"},
     {Kind::kEllipsis, "ellipsis", ""},
     {Kind::kNotImplemented, "not_implemented", ""},
+    {Kind::kReference, "reference", "R"},
     {Kind::kList, "list", "*V"},
     {Kind::kTuple, "tuple", "*V"},
     {Kind::kIntList, "int_list", "*I"},

@@ -27,6 +27,12 @@ std::size_t hash_name(const char* text, std::size_t bytes) noexcept {
 
 }  // namespace
 
+void NodeColumns::add_reference(std::size_t position) noexcept {
+  if (position >= kinds()) return;  // memory ran out, as finish() will say
+  kinds_[position] |= kMarked;
+  begin_node(Kind::kReference, position);
+}
+
 std::uint32_t NodeColumns::add_name(std::string_view name) noexcept {
   std::uint32_t& cached = name_cache_[hash_name(name.data(), name.size())];
   if (cached < names_.size() && !text_.failed()) {

@@ -12,6 +12,7 @@
 
 #include "format/column.h"
 #include "format/layout.h"
+#include "format/references.h"
 #include "shmtree/kind.h"
 
 namespace shmtree::format {
@@ -62,6 +63,12 @@ class NodeColumns {
   // Puts another kind on an earlier node: the position is kinds() before its add_kind().
   std::size_t kinds() const noexcept { return kinds_.size(); }
   void set_kind(std::size_t position, Kind kind) noexcept { kinds_[position] = static_cast<std::uint8_t>(kind); }
+
+  // The object of an earlier node again (kReference): `position` is what kinds() was before its add_kind().
+  void add_reference(std::size_t position) noexcept;
+  Kind kind_at(std::size_t position) const noexcept {
+    return position < kinds() ? unmarked(static_cast<Kind>(kinds_[position])) : Kind::kInvalid;  // memory ran out
+  }
 
   // Depth, for whoever walks: false when the tree would be deeper than kMaxDepth. Each true needs one leave().
   bool enter() noexcept { return depth_ < kMaxDepth ? (++depth_, true) : false; }

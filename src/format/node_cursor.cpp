@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "format/references.h"
+
 namespace shmtree::format {
 
 Error corrupt(std::string reason) {
@@ -63,7 +65,7 @@ Error NodeCursor::error() const {
   const std::string reason = reason_ == nullptr ? "nothing is wrong with it" : reason_;
   return corrupt(reason + " (after node " + std::to_string(failed_at_) + " of " + std::to_string(nodes()) +
                  ", of kind " + std::to_string(failed_kind_) + " " +
-                 std::string(name_of(static_cast<Kind>(failed_kind_))) + ")");
+                 std::string(name_of(unmarked(static_cast<Kind>(failed_kind_)))) + ")");
 }
 
 Status NodeCursor::finish() {

@@ -130,6 +130,8 @@ class NodeCursor {
   bool enter() noexcept { return depth_ < kMaxDepth ? (++depth_, true) : (fail("it is nested too deep"), false); }
   void leave() noexcept { --depth_; }
 
+  // Of the node that next_kind() gave last: how many came before it.
+  std::size_t position() const noexcept { return static_cast<std::size_t>(columns_.kinds.at - kinds_begin_) - 1; }
   std::size_t nodes() const noexcept { return static_cast<std::size_t>(columns_.kinds.end - kinds_begin_); }
   // What is left to be read, for whoever makes room for it.
   const ColumnCursors& left() const noexcept { return columns_; }

@@ -31,10 +31,25 @@ class Decoder {
     const auto index = static_cast<std::uint32_t>(tree_.nodes.size());
     const Kind kind = reader_.next_kind();
     const char* rule = format::grammar_of(kind);
-    if (rule == nullptr) {
-      reader_.fail_kind(kind);
-      return index;
+    if (rule == nullptr) [[unlikely]]
+      return marked(kind, key);
+    return bare(kind, rule, index, key);
+  }
+
+  // Once all nodes are there: what refers to one that was whole by then becomes a copy of it.
+  void resolve_references() {
+    if (tree_.references == nullptr) return;
+    for (const References::Alias& alias : tree_.references->aliases) {
+      if (alias.is_in_target) continue;
+      Node& node = tree_.nodes[alias.node];
+      const std::uint32_t key = node.key;
+      node = tree_.at(alias.target);
+      node.key = key;
     }
+  }
+
+ private:
+  [[gnu::always_inline]] std::uint32_t bare(Kind kind, const char* rule, std::uint32_t index, std::uint32_t key) {
     Node fresh;
     fresh.kind = kind;
     fresh.key = key;
@@ -49,7 +64,29 @@ class Decoder {
     return index;
   }
 
- private:
+  [[gnu::noinline, gnu::cold]] std::uint32_t marked(Kind kind, std::uint32_t key) {
+    const auto index = static_cast<std::uint32_t>(tree_.nodes.size());
+    const Kind unmarked = format::unmarked(kind);
+    const char* rule = format::has_identity(unmarked) ? format::grammar_of(unmarked) : nullptr;
+    if (rule == nullptr) return reader_.fail_kind(kind), index;
+    if (tree_.references == nullptr) tree_.references = std::make_unique<References>();
+    const std::size_t number = tree_.references->earlier.begin(reader_.position());
+    if (format::is_there_before_its_items(unmarked)) tree_.references->earlier[number].node = index;
+    bare(unmarked, rule, index, key);
+    tree_.references->earlier[number] = {.node = index, .is_open = false};
+    return index;
+  }
+
+  [[gnu::noinline, gnu::cold]] void refer(std::uint32_t index) {
+    const std::uint64_t position = reader_.next_length();
+    if (reader_.failed()) return;
+    References* references = tree_.references.get();
+    const References::Earlier* earlier = references == nullptr ? nullptr : references->earlier.find(position);
+    if (earlier == nullptr) return reader_.fail(format::kNoSuchNode);
+    if (earlier->node == kNone) return reader_.fail(format::kNotThereYet);
+    references->aliases.push_back({.node = index, .target = earlier->node, .is_in_target = earlier->is_open});
+  }
+
   void follow(const char* rule, std::uint32_t index) {
     for (; *rule != 0 && !reader_.failed(); ++rule) {
       switch (*rule) {
@@ -62,6 +99,7 @@ class Decoder {
         case 'U': add_text(index, reader_.next_text(16)); break;
         case 'A': add_array(index); break;
         case 'V': child(kNone); break;
+        case 'R': refer(index); break;
         case 'D':
         case 'E': add_dtype(index, *rule == 'E'); break;
         case 'Q': {
@@ -257,7 +295,9 @@ Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void
   }
   tree->owner = std::move(owner);
   tree->home = home;
-  Decoder(*tree, blocks).node(kNone);
+  Decoder decoder(*tree, blocks);
+  decoder.node(kNone);
+  decoder.resolve_references();
   Status status = tree->reader.finish();
   if (!status.ok()) return std::move(status).error();
   return Tree::root(std::move(tree));

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "format/grammar.h"
 #include "shmtree/item.h"
@@ -36,9 +37,41 @@ const Tree* message_of(const Item* item) noexcept {
 class Forwarder {
  public:
   Forwarder(const Tree& tree, const Origin& origin, format::FrameBuilder& builder, ExternalArrays* externals)
-      : tree_(tree), origin_(origin), builder_(builder), externals_(externals) {}
+      : tree_(tree), origin_(origin), builder_(builder), externals_(externals) {
+    if (tree.references != nullptr) forwarded_.resize(tree.nodes.size());
+  }
 
   Status add(std::uint32_t index, bool is_factory = false) {
+    return tree_.references == nullptr ? add_node(index, is_factory) : add_once(index, is_factory);
+  }
+
+ private:
+  // Where a node is in the frame that is built.
+  struct Forwarded {
+    std::uint32_t position = kNone;
+    bool is_open = true;
+  };
+
+  // What an earlier part of the message was, may be first met in the part that is forwarded.
+  Status add_once(std::uint32_t index, bool is_factory) {
+    const std::uint32_t target = tree_.references->target_of(index);
+    Forwarded& at = forwarded_[target];
+    if (at.position == kNone) {
+      at.position = static_cast<std::uint32_t>(builder_.kinds());
+      Status added = add_node(target, is_factory);
+      at.is_open = false;
+      return added;
+    }
+    const Kind kind = tree_.at(target).kind;
+    if (at.is_open && !format::is_there_before_its_items(kind)) {
+      return Error{.code = Code::kInvalid,
+                   .message = "The part to forward is in itself, which only the whole message can say."};
+    }
+    builder_.add_reference(at.position);
+    return success();
+  }
+
+  Status add_node(std::uint32_t index, bool is_factory) {
     const Node& node = tree_.at(index);
     if (needs_pickle(node.kind) && !is_factory && externals_ != nullptr && !externals_->allows_pickle())
       return refused(node.kind);
@@ -57,7 +90,6 @@ class Forwarder {
     return added;
   }
 
- private:
   static bool needs_pickle(Kind kind) noexcept {
     return kind == Kind::kPickle || kind == Kind::kLongPickle || kind == Kind::kGlobal;
   }
@@ -196,6 +228,7 @@ class Forwarder {
   const Origin origin_;
   format::FrameBuilder& builder_;
   ExternalArrays* externals_;
+  std::vector<Forwarded> forwarded_{};  // by node, where there are references
 };
 
 }  // namespace

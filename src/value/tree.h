@@ -3,6 +3,7 @@
 // Never changes once decode() has made it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "format/frame_reader.h"
+#include "format/references.h"
 #include "shmtree/item.h"
 
 namespace shmtree::value {
@@ -44,6 +46,28 @@ struct Array {
   bool read_only = false;
 };
 
+// Objects that are met more than once. A node that refers to an earlier one is a copy of that, but for its key: it has
+// the same children. One that refers to what it is in stays a kReference: trees end.
+struct References {
+  struct Earlier {
+    std::uint32_t node = kNone;
+    bool is_open = true;  // its children are being read
+  };
+  struct Alias {
+    std::uint32_t node, target;
+    bool is_in_target;
+  };
+  format::EarlierNodes<Earlier> earlier{};
+  std::vector<Alias> aliases{};  // by node
+
+  // The node itself when it refers to none.
+  std::uint32_t target_of(std::uint32_t node) const noexcept {
+    const auto at = std::lower_bound(aliases.begin(), aliases.end(), node,
+                                     [](const Alias& alias, std::uint32_t wanted) { return alias.node < wanted; });
+    return at != aliases.end() && at->node == node ? at->target : node;
+  }
+};
+
 struct Tree {
   // `from` has read no node yet. `room` bytes of the tree's own allocation lie behind it (value/room.h).
   Tree(format::FrameReader&& from, std::size_t room) : reader(std::move(from)), memory(this + 1, room) {
@@ -65,7 +89,8 @@ struct Tree {
   format::FrameReader reader;
   // Keeps the frame, and the blocks that it refers to, in place.
   std::shared_ptr<const void> owner;
-  const void* home = nullptr;  // what decode() was told
+  const void* home = nullptr;                // what decode() was told
+  std::unique_ptr<References> references{};  // null when there are none
 
   // The room, and more where the columns do not tell what is needed: a list of numbers becomes nodes too, and arrays
   // may have many dimensions.

@@ -31,6 +31,7 @@ std::string_view word_of(Kind kind) noexcept {
     case Kind::kMemoryView: return "memoryview";
     case Kind::kEllipsis: return "Ellipsis";
     case Kind::kNotImplemented: return "NotImplemented";
+    case Kind::kReference: return "reference";
     case Kind::kList:
     case Kind::kIntList:
     case Kind::kFloatList: return "list";

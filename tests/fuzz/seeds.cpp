@@ -40,6 +40,7 @@ void write_frames(const std::filesystem::path& folder) {
   write(folder / "dict", frame_of([](auto& builder) { test::add_small_dict(builder); }));
   write(folder / "scalars", list_of(test::kScalarNodes, [](auto& builder) { test::add_scalars(builder); }));
   write(folder / "containers", list_of(test::kContainerNodes, [](auto& builder) { test::add_containers(builder); }));
+  write(folder / "references", list_of(test::kReferenceNodes, [](auto& builder) { test::add_references(builder); }));
   write(folder / "arrays", list_of(test::kArrayNodes, [&](auto& builder) { test::add_arrays(builder, sample); }));
   write(folder / "everything", frame_of([&](auto& builder) { test::add_everything(builder, sample); }));
 }

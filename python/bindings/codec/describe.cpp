@@ -4,6 +4,7 @@
 
 #include "format/frame_reader.h"
 #include "format/grammar.h"
+#include "format/references.h"
 
 namespace shmtree::python {
 namespace {
@@ -11,6 +12,7 @@ namespace {
 constexpr std::uint64_t kShownItems = 100;
 constexpr std::size_t kShownText = 60;
 constexpr std::size_t kIndent = 2;
+constexpr std::size_t kLongestPath = 200;
 
 // Not operator+: gcc 12 sees overlapping copies in `"..." + std::string()` (its bug 105651).
 template <class... Parts>
@@ -47,9 +49,14 @@ class Describer {
   // Writes the lines of the next node, the first one after `label`. False after a failure.
   bool node(std::size_t indent, const std::string& label) {
     if (!in_.enter()) return false;
-    const Kind kind = in_.next_kind();
+    const Kind marked = in_.next_kind(), kind = format::unmarked(marked);
     const char* rule = format::grammar_of(kind);
-    if (!rule) return in_.fail_kind(kind), false;
+    if (!rule || (marked != kind && !format::has_identity(kind))) return in_.fail_kind(marked), false;
+    std::size_t number = 0;
+    if (marked != kind) {
+      number = earlier_.begin(in_.position());
+      earlier_[number] = {muted_ == 0 ? path_ : std::string(), format::is_there_before_its_items(kind)};
+    }
     Line line{indent, join(label, name_of(kind)), false};
     for (; *rule != '\0' && *rule != '*'; ++rule) {
       if (*rule == 'V') {
@@ -61,11 +68,37 @@ class Describer {
     }
     if (*rule == '*' && !items(rule + 1, line)) return false;
     emit(line);
+    if (marked != kind) earlier_[number].is_there = true;
     in_.leave();
     return !in_.failed();
   }
 
  private:
+  struct Earlier {
+    std::string path{};
+    bool is_there = false;
+  };
+
+  std::string reference() {
+    const std::uint64_t position = in_.next_length();
+    const Earlier* earlier = in_.failed() ? nullptr : earlier_.find(position);
+    if (!earlier) return in_.fail(format::kNoSuchNode), "";
+    if (!earlier->is_there) return in_.fail(format::kNotThereYet), "";
+    return earlier->path.empty() ? join(" to node ", std::to_string(position)) : join(" to ", earlier->path);
+  }
+
+  // The next node as what is got from its parent by `step`.
+  bool step_to(const std::string& step, std::size_t indent, const std::string& label) {
+    const std::size_t before = path_.size();
+    if (before < kLongestPath) {
+      path_ += join("[", step, "]");
+      if (path_.size() >= kLongestPath) path_ += "...";
+    }
+    const bool written = node(indent, label);
+    path_.resize(before);
+    return written;
+  }
+
   struct Line {
     std::size_t indent;
     std::string text;
@@ -87,6 +120,7 @@ class Describer {
     switch (letter) {
       case 'I': return join(" ", std::to_string(in_.next_int()));
       case 'F': return join(" ", number(in_.next_float()));
+      case 'R': return reference();
       case 'L': return join(" ", std::to_string(in_.next_length()));
       case 'N': return join(" ", in_.next_name().text);
       case 'S': return join(" ", quoted(in_.next_string()));
@@ -173,10 +207,9 @@ class Describer {
         add(indent + kIndent, join("... and ", std::to_string(count - kShownItems), " more"));
         ++muted_;
       }
-      const std::string label = rule == "NV"   ? join(quoted(in_.next_name().text), ": ")
-                                : rule == "VV" ? join(key(), ": ")
-                                               : std::string();
-      if (!node(indent + kIndent, label)) return false;
+      const std::string own = rule == "NV" ? quoted(in_.next_name().text) : rule == "VV" ? key() : std::string();
+      const std::string label = own.empty() ? own : join(own, ": ");
+      if (!step_to(own.empty() ? std::to_string(i) : own, indent + kIndent, label)) return false;
     }
     if (count > kShownItems) --muted_;
     return !in_.failed();
@@ -198,6 +231,8 @@ class Describer {
   format::FrameReader& in_;
   std::string out_;
   std::size_t muted_ = 0;
+  std::string path_ = "message";
+  format::EarlierNodes<Earlier> earlier_{};
 };
 
 }  // namespace

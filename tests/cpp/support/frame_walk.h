@@ -7,6 +7,7 @@
 
 #include "format/frame_reader.h"
 #include "format/grammar.h"
+#include "format/references.h"
 
 namespace shmtree::test {
 
@@ -14,6 +15,7 @@ struct Walk {
   std::uint64_t nodes = 0;
   std::uint64_t touched = 0;  // bytes read through what the reader gave out
   std::uint64_t sum = 0;
+  format::EarlierNodes<char> earlier{};  // whether their objects are there
 
   void touch(const void* data, std::uint64_t bytes) {
     for (std::uint64_t i = 0; i < bytes; ++i) sum += static_cast<const unsigned char*>(data)[i];
@@ -58,6 +60,11 @@ struct Walk {
         case 'B': text(reader.next_string()); break;
         case 'U': text(reader.next_text(16)); break;
         case 'V': child(reader); break;
+        case 'R': {
+          const char* there = earlier.find(reader.next_length());
+          if (there == nullptr || !*there) reader.fail("a reference is to no node that is there");
+          break;
+        }
         case 'E': scalar(reader); break;
         case 'A':
           if (format::ArrayInfo info; reader.next_array(info)) array(info);
@@ -99,12 +106,16 @@ struct Walk {
   }
 
   void node(format::FrameReader& reader) {
-    const Kind kind = reader.next_kind();
+    const Kind marked = reader.next_kind(), kind = format::unmarked(marked);
     const char* letters = format::grammar_of(kind);
     if (reader.failed()) return;
-    if (letters == nullptr) return reader.fail_kind(kind);
+    if (letters == nullptr || (marked != kind && !format::has_identity(kind))) return reader.fail_kind(marked);
     ++nodes;
+    if (marked == kind) return rule(reader, letters);
+    const std::size_t number = earlier.begin(reader.position());
+    earlier[number] = format::is_there_before_its_items(kind);
     rule(reader, letters);
+    earlier[number] = true;
   }
 
   void child(format::FrameReader& reader) {

@@ -163,6 +163,23 @@ inline void add_containers(format::FrameBuilder& builder) {
 }
 inline constexpr std::uint64_t kContainerNodes = 16;
 
+// {"a": [7]} twice, then a list that holds itself and the list in the dict.
+inline void add_references(format::FrameBuilder& builder) {
+  const std::size_t dict = builder.kinds();
+  builder.add_kind(Kind::kStrDict);
+  builder.add_length(1);
+  builder.add_name("a");
+  const std::size_t inner = builder.kinds();
+  builder.begin_node(Kind::kList, 1);
+  builder.add_int_node(7);
+  builder.add_reference(dict);
+  const std::size_t loop = builder.kinds();
+  builder.begin_node(Kind::kList, 2);
+  builder.add_reference(loop);
+  builder.add_reference(inner);
+}
+inline constexpr std::uint64_t kReferenceNodes = 3;
+
 inline void add_arrays(format::FrameBuilder& builder, const Sample& sample) {
   const std::int64_t shape[] = {6, 4};
   const std::int64_t turned[] = {4, 6};
