@@ -17,7 +17,10 @@ with_memory = lambda: None
 shared = shmtree.Arena(64 * MIB)
 
 def sample():
-    return {"a": np.arange(2000), "b": [1, 2.5, "text", b"bytes", None], ("c", 1): {3, 4}, "d": np.arange(9.0)}
+    twice = [1, {2}]
+    twice.append(twice)
+    plain = {"a": np.arange(2000), "b": [1, 2.5, "text", b"bytes", None], ("c", 1): {3, 4}, "d": np.arange(9.0)}
+    return {"twice": (twice, {3: twice}), **plain}
 
 def each(prepare, act, check):
     for n in range(1, 3000):

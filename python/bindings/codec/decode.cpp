@@ -47,6 +47,7 @@ Decoder::~Decoder() {
   drop(tables_.copied);
   drop(tables_.copied_externals);
   drop(tables_.owners);
+  while (!tables_.earlier.empty()) Py_XDECREF(tables_.earlier.take_last());
   Py_XDECREF(frame_owner_);
   pool.give_back(&tables_);
 }
@@ -187,12 +188,71 @@ PyObject* Decoder::other(Kind kind) {
     case Kind::kRange: return decode_range(*this);
     case Kind::kDType: return decode_dtype(*this);
     case Kind::kTensor: return decode_tensor(*this);
+    case Kind::kReference: return reference();
     default: break;
   }
+  if (format::is_marked(kind)) [[unlikely]]
+    return marked(format::unmarked(kind));
   if (!in.enter()) return nullptr;
   PyObject* made = container(kind);
   in.leave();
   return made;
+}
+
+// --- objects met more than once --------------------------------------------------------------------------------------
+
+PyObject* Decoder::reference() {
+  const std::uint64_t position = in.next_length();
+  if (in.failed()) return nullptr;
+  PyObject** object = tables_.earlier.find(position);
+  if (!object) return in.fail(format::kNoSuchNode), nullptr;
+  if (!*object) return in.fail(format::kNotThereYet), nullptr;
+  return Py_NewRef(*object);
+}
+
+PyObject* Decoder::marked(Kind kind) {
+  if (!format::has_identity(kind)) return in.fail_kind(kind), nullptr;
+  const std::size_t number = tables_.earlier.begin(in.position());
+  if (!format::is_there_before_its_items(kind)) {
+    PyObject* made = whole(kind);
+    tables_.earlier[number] = Py_XNewRef(made);
+    return made;
+  }
+  if (!in.enter()) return nullptr;
+  marked_ = number;
+  PyObject* made = marked_container(kind);
+  in.leave();
+  return made;
+}
+
+PyObject* Decoder::whole(Kind kind) {
+  switch (kind) {
+    case Kind::kArray: return array();
+    case Kind::kNumpyScalar: return decode_numpy_scalar(*this);
+    case Kind::kIntList: return int_list();
+    case Kind::kFloatList: return float_list();
+    default: return other(kind);
+  }
+}
+
+// Lists grow item by item, since others see them meanwhile. What is not here says is_there() itself.
+PyObject* Decoder::marked_container(Kind kind) {
+  if (kind == Kind::kList) {
+    Ref list(PyList_New(0));
+    if (!list) return nullptr;
+    is_there(list.get());
+    const std::uint64_t count = in.next_count();
+    for (std::uint64_t i = 0; i < count; ++i) {
+      Ref item(node());
+      if (!item || PyList_Append(list.get(), item.get()) != 0) return nullptr;
+    }
+    return list.release();
+  }
+  if (kind != Kind::kDict && kind != Kind::kStrDict) return container(kind);
+  Ref dict(PyDict_New());
+  if (!dict) return nullptr;
+  is_there(dict.get());
+  return decode_pairs(*this, dict.get(), kind == Kind::kStrDict) ? dict.release() : nullptr;
 }
 
 namespace {

@@ -57,7 +57,9 @@ PyObject* decode_dataclass(Decoder& decoder) {
   Ref made(nothing ? decoder.corrupt_unless(PyBaseObject_Type.tp_new(info->type, nothing.get(), nullptr),
                                             "a dataclass cannot have instances")
                    : nullptr);
-  for (std::uint64_t i = 0; made && i < count; ++i) {
+  if (!made) return nullptr;
+  decoder.is_there(made.get());
+  for (std::uint64_t i = 0; i < count; ++i) {
     Ref field = Ref::borrow(decoder.next_key());
     if (!field || decoder.in.failed()) return nullptr;
     const int known = PyDict_Contains(info->fields.get(), field.get());

@@ -26,8 +26,10 @@ bool decode_pairs(Decoder& decoder, PyObject* dict, bool str_keys) {
 
 PyObject* decode_ordered_dict(Decoder& decoder, bool str_keys) {
   Ref dict(PyODict_New());
+  if (!dict) return nullptr;
+  decoder.is_there(dict.get());
   const auto fill = str_keys ? pairs<PyODict_SetItem, true> : pairs<PyODict_SetItem, false>;
-  return dict && fill(decoder, dict.get()) ? dict.release() : nullptr;
+  return fill(decoder, dict.get()) ? dict.release() : nullptr;
 }
 
 PyObject* decode_default_dict(Decoder& decoder) {
@@ -37,19 +39,25 @@ PyObject* decode_default_dict(Decoder& decoder) {
   PyObject* cls = factory ? standard_class(StandardClass::kDefaultDict) : nullptr;
   Ref dict(cls ? decoder.corrupt_unless(PyObject_CallOneArg(cls, factory.get()), "a default factory cannot be called")
                : nullptr);
-  return dict && decode_pairs(decoder, dict.get(), false) ? dict.release() : nullptr;
+  if (!dict) return nullptr;
+  decoder.is_there(dict.get());
+  return decode_pairs(decoder, dict.get(), false) ? dict.release() : nullptr;
 }
 
 PyObject* decode_counter(Decoder& decoder) {
   PyObject* cls = standard_class(StandardClass::kCounter);
   Ref dict(cls ? PyObject_CallNoArgs(cls) : nullptr);
-  return dict && decode_pairs(decoder, dict.get(), false) ? dict.release() : nullptr;
+  if (!dict) return nullptr;
+  decoder.is_there(dict.get());
+  return decode_pairs(decoder, dict.get(), false) ? dict.release() : nullptr;
 }
 
 PyObject* decode_set(Decoder& decoder, bool frozen) {
   const std::uint64_t count = decoder.in.next_count();
   Ref set(frozen ? PyFrozenSet_New(nullptr) : PySet_New(nullptr));
-  for (std::uint64_t i = 0; set && i < count; ++i) {
+  if (!set) return nullptr;
+  if (!frozen) decoder.is_there(set.get());
+  for (std::uint64_t i = 0; i < count; ++i) {
     Ref item(decoder.node());
     if (!item) return nullptr;
     // A frozenset that nobody else has seen may still be filled.
@@ -67,7 +75,9 @@ PyObject* decode_deque(Decoder& decoder) {
   if (!empty || !maxlen) return nullptr;
   Ref deque(decoder.corrupt_unless(PyObject_CallFunctionObjArgs(cls, empty.get(), maxlen.get(), nullptr),
                                    "a deque cannot be so long"));
-  Ref append(deque ? PyObject_GetAttrString(deque.get(), "append") : nullptr);
+  if (!deque) return nullptr;
+  decoder.is_there(deque.get());
+  Ref append(PyObject_GetAttrString(deque.get(), "append"));
   for (std::uint64_t i = 0; append && i < count; ++i) {
     Ref item(decoder.node());
     Ref done(item ? PyObject_CallOneArg(append.get(), item.get()) : nullptr);

@@ -8,6 +8,7 @@
 #include "bindings/codec/decode.h"
 #include "bindings/codec/key_cache.h"
 #include "format/frame_reader.h"
+#include "format/references.h"
 
 namespace shmtree::python {
 
@@ -32,6 +33,7 @@ struct DecoderTables {
   std::vector<PyObject*> copied;   // by number of the buffer: an array on its copy
   std::vector<PyObject*> copied_externals;
   std::vector<PyObject*> owners;  // by external block
+  format::EarlierNodes<PyObject*> earlier;
 };
 
 // Functions that return a new reference, or null. Then either a Python error is set, or the reader has failed and its
@@ -44,6 +46,11 @@ class Decoder {
   ~Decoder();
 
   PyObject* node();
+  // A container that its items may refer to, before they are read.
+  void is_there(PyObject* container) {
+    if (marked_ != kNotMarked) [[unlikely]]
+      tables_.earlier[std::exchange(marked_, kNotMarked)] = Py_NewRef(container);
+  }
   // For what must not be a Python error of its own: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);
 
@@ -81,6 +88,12 @@ class Decoder {
     bool writable = false;
   };
 
+  static constexpr std::size_t kNotMarked = SIZE_MAX;
+
+  [[gnu::cold]] PyObject* marked(Kind kind);
+  PyObject* marked_container(Kind kind);
+  PyObject* whole(Kind kind);
+  PyObject* reference();
   PyObject* other_key(const format::Name& name);
   PyObject* container(Kind kind);
   PyObject* other(Kind kind);
@@ -100,6 +113,7 @@ class Decoder {
   DecodeContext& context_;
   DecoderTables& tables_;
   PyObject* frame_owner_ = nullptr;
+  std::size_t marked_ = kNotMarked;  // the earlier node of a container that is not there yet
 };
 
 // By file.

@@ -113,7 +113,10 @@ bool Encoder::text(PyObject* str) {
 }
 
 bool Encoder::bytearray(PyObject* value) {
-  if (!enter(value)) return false;
+  return once(value, [this, value] { return bytearray_node(value); });
+}
+
+bool Encoder::bytearray_node(PyObject* value) {
   const CriticalSection alone(value);
   const auto size = static_cast<std::size_t>(PyByteArray_GET_SIZE(value));
   if (out.is_long(size)) {
@@ -122,7 +125,7 @@ bool Encoder::bytearray(PyObject* value) {
     keep(std::move(pinned));
   }
   out.add_text_node(Kind::kByteArray, Kind::kLongByteArray, PyByteArray_AS_STRING(value), size);
-  return leave();
+  return true;
 }
 
 bool Encoder::try_name(PyObject* str) {
@@ -172,7 +175,11 @@ bool has_only_names(PyObject* dict) {
 }  // namespace
 
 bool Encoder::dict(PyObject* value) {
-  if (!enter(value)) return false;
+  return once(value, [this, value] { return dict_node(value); });
+}
+
+bool Encoder::dict_node(PyObject* value) {
+  if (!deeper()) return false;
   const CriticalSection alone(value);
   PyObject *key = nullptr, *item = nullptr;
   Py_ssize_t position = 0, sent = 0;
@@ -218,7 +225,11 @@ bool Encoder::pairs(PyObject* dict) {
 }
 
 bool Encoder::list(PyObject* value) {
-  if (!enter(value)) return false;
+  return once(value, [this, value] { return list_node(value); });
+}
+
+bool Encoder::list_node(PyObject* value) {
+  if (!deeper()) return false;
   const CriticalSection alone(value);
   if (number_list(value)) return leave();
   const Py_ssize_t count = PyList_GET_SIZE(value);
@@ -260,7 +271,12 @@ bool Encoder::number_list(PyObject* value) {
 }
 
 bool Encoder::tuple(PyObject* value) {
-  if (!enter(value)) return false;
+  if (PyTuple_GET_SIZE(value) == 0) return out.begin_node(Kind::kTuple, 0), true;  // there is only one
+  return once(value, [this, value] { return tuple_node(value); });
+}
+
+bool Encoder::tuple_node(PyObject* value) {
+  if (!deeper()) return false;
   const Py_ssize_t count = PyTuple_GET_SIZE(value);
   out.begin_node(Kind::kTuple, count);
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -269,23 +285,36 @@ bool Encoder::tuple(PyObject* value) {
   return leave();
 }
 
+// --- met again -------------------------------------------------------------------------------------------------------
+
+// Readers have no object yet of a tuple, nor of anything else that is made from its items, while these are read.
+bool Encoder::refer_to(PyObject* object, std::size_t number) {
+  const MetObjects::Met& met = session_.met()[number];
+  const Kind kind = out.kind_at(met.position);
+  if (met.is_open && (number < sealed_ || !format::is_there_before_its_items(kind)) && kind != Kind::kInvalid) {
+    if (options_.allow_pickle) {
+      wants_pickle_ = true;
+    } else {
+      PyErr_Format(error_types().pickle_refused,
+                   "A %.200s is in itself in a way that only pickle keeps, and allow_pickle is False",
+                   Py_TYPE(object)->tp_name);
+    }
+    return false;
+  }
+  has_references_ = true;
+  out.add_reference(met.position);
+  return true;
+}
+
 // --- giving up -------------------------------------------------------------------------------------------------------
 
 bool Encoder::too_deep() {
-  PyErr_Format(PyExc_ValueError, "The object is nested deeper than %zu levels, the most that can be sent", kMaxDepth);
-  return false;
-}
-
-bool Encoder::met_again(PyObject* container) {
-  if (PyTuple_CheckExact(container) && is_plain_tuple(container)) return true;
-  if (options_.allow_pickle) {
+  // Objects that refer to each other are as deep as the way through them is long: pickle goes further.
+  if (has_references_ && options_.allow_pickle) {
     wants_pickle_ = true;
     return false;
   }
-  PyErr_Format(
-      error_types().pickle_refused,
-      "The same %.200s is in the message twice, or in itself; only pickle keeps that, and allow_pickle is False",
-      Py_TYPE(container)->tp_name);
+  PyErr_Format(PyExc_ValueError, "The object is nested deeper than %zu levels, the most that can be sent", kMaxDepth);
   return false;
 }
 
@@ -305,17 +334,6 @@ bool Encoder::needs_pickle(PyObject* object) {
 bool changed_while_sent(PyObject* container) {
   PyErr_Format(PyExc_RuntimeError, "A %.200s changed while it was being sent", Py_TYPE(container)->tp_name);
   return false;
-}
-
-bool is_plain_tuple(PyObject* tuple) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
-    PyObject* item = PyTuple_GET_ITEM(tuple, i);
-    PyTypeObject* type = Py_TYPE(item);
-    const bool plain = item == Py_None || type == &PyLong_Type || type == &PyUnicode_Type || type == &PyFloat_Type ||
-                       type == &PyBool_Type || type == &PyBytes_Type || type == &PyComplex_Type;
-    if (!plain) return false;
-  }
-  return true;
 }
 
 }  // namespace shmtree::python

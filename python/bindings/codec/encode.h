@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/codec/pointer_set.h"
+#include "bindings/codec/met_objects.h"
 #include "bindings/cpython/python_api.h"
 #include "format/frame_builder.h"
 
@@ -101,7 +101,7 @@ class EncodeSession {
     kept_.push_back(owned.get());
     owned.release();
   }
-  PointerSet& met() noexcept { return met_; }
+  MetObjects& met() noexcept { return met_; }
   NameCache& names() noexcept { return names_; }
 
   // Drops everything of the last message. May run destructors, and so Python code.
@@ -113,7 +113,7 @@ class EncodeSession {
 
   format::FrameBuilder builder_;
   std::vector<PyObject*> kept_;
-  PointerSet met_;
+  MetObjects met_;
   NameCache names_;
 };
 

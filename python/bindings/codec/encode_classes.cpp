@@ -46,12 +46,10 @@ bool collect_fields(PyObject* object, const ClassInfo& info, std::vector<Field>&
   return true;
 }
 
-}  // namespace
-
-bool encode_namedtuple(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+bool namedtuple_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   const Py_ssize_t count = PyTuple_GET_SIZE(value);
   if (count != info.field_count || !can_be_named(info)) return encoder.needs_pickle(value);
-  if (!encoder.enter(value)) return false;
+  if (!encoder.deeper()) return false;
   encoder.out.add_kind(Kind::kNamedTuple);
   encoder.out.add_name(info.name);
   encoder.out.add_length(static_cast<std::size_t>(count));
@@ -61,9 +59,9 @@ bool encode_namedtuple(Encoder& encoder, PyObject* value, const ClassInfo& info)
   return encoder.leave();
 }
 
-bool encode_dataclass(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+bool dataclass_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (!can_be_named(info)) return encoder.needs_pickle(value);
-  if (!encoder.enter(value)) return false;
+  if (!encoder.deeper()) return false;
   std::vector<Field> fields;
   bool foreign = false;
   if (!collect_fields(value, info, fields, foreign)) return foreign && encoder.needs_pickle(value);
@@ -75,6 +73,31 @@ bool encode_dataclass(Encoder& encoder, PyObject* value, const ClassInfo& info) 
     if (!encoder.node(field.value.get())) return false;
   }
   return encoder.leave();
+}
+
+bool registered_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  if (!encoder.deeper()) return false;
+  Ref flat(call_python(info.flatten.get(), value));
+  if (!flat) return false;
+  encoder.out.add_kind(Kind::kRegistered);
+  encoder.out.add_name(info.name);
+  // Kept, so that no later object of this message can come to lie where something of it was.
+  encoder.keep(Ref::borrow(flat.get()));
+  return encoder.sealed([&] { return encoder.node(flat.get()); }) && encoder.leave();
+}
+
+}  // namespace
+
+bool encode_namedtuple(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<namedtuple_node>(encoder, value, info);
+}
+
+bool encode_dataclass(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<dataclass_node>(encoder, value, info);
+}
+
+bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<registered_node>(encoder, value, info);
 }
 
 bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
@@ -94,18 +117,7 @@ bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   encoder.out.set_kind(encoder.out.kinds() - 1, Kind::kEnumValue);
   encoder.out.add_name(info.name);
   Ref raw(PyObject_GetAttrString(value, "_value_"));
-  return raw && encoder.deeper() && encoder.child(raw.get()) && encoder.leave();
-}
-
-bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  if (!encoder.enter(value)) return false;
-  Ref flat(call_python(info.flatten.get(), value));
-  if (!flat) return false;
-  encoder.out.add_kind(Kind::kRegistered);
-  encoder.out.add_name(info.name);
-  // Kept, so that no later object of this message can come to lie where something of it was.
-  encoder.keep(Ref::borrow(flat.get()));
-  return encoder.node(flat.get()) && encoder.leave();
+  return raw && encoder.deeper() && encoder.sealed([&] { return encoder.child(raw.get()); }) && encoder.leave();
 }
 
 bool encode_unknown(Encoder& encoder, PyObject* value, const ClassInfo&) {

@@ -22,7 +22,7 @@ bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
 }
 
 bool set_of(Encoder& encoder, PyObject* value, Kind kind) {
-  if (!encoder.enter(value)) return false;
+  if (!encoder.deeper()) return false;
   const Py_ssize_t count = PySet_GET_SIZE(value);
   encoder.out.begin_node(kind, count);
   return items(encoder, value, count) && encoder.leave();
@@ -39,32 +39,30 @@ int has_no_attributes(PyObject* object) {
   return PyDict_GET_SIZE(attributes.get()) == 0;
 }
 
-}  // namespace
-
-bool encode_set(Encoder& encoder, PyObject* value, const ClassInfo&) {
+bool set_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return set_of(encoder, value, Kind::kSet);
 }
 
-bool encode_frozenset(Encoder& encoder, PyObject* value, const ClassInfo&) {
+bool frozenset_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return set_of(encoder, value, Kind::kFrozenSet);
 }
 
-bool encode_deque(Encoder& encoder, PyObject* value, const ClassInfo&) {
+bool deque_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   Ref bound(PyObject_GetAttrString(value, "maxlen"));
   if (!bound) return false;
   const Py_ssize_t maxlen = bound.get() == Py_None ? -1 : PyLong_AsSsize_t(bound.get());
   const Py_ssize_t count = PyObject_Size(value);
   if (count < 0 || PyErr_Occurred()) return false;
-  if (!encoder.enter(value)) return false;
+  if (!encoder.deeper()) return false;
   encoder.out.begin_node(Kind::kDeque, count);
   encoder.out.add_length(static_cast<std::size_t>(maxlen) + 1);
   return items(encoder, value, count) && encoder.leave();
 }
 
-bool encode_ordered_dict(Encoder& encoder, PyObject* value, const ClassInfo&) {
+bool ordered_dict_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const int plain = has_no_attributes(value);
   if (plain <= 0) return plain == 0 && encoder.needs_pickle(value);
-  if (!encoder.enter(value)) return false;
+  if (!encoder.deeper()) return false;
   const Py_ssize_t count = PyDict_GET_SIZE(value);
   encoder.out.begin_node(Kind::kOrderedDict, count);
   // Its own order: that of the dict inside is another one after move_to_end().
@@ -83,14 +81,14 @@ bool encode_ordered_dict(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return sent == count ? encoder.leave() : changed_while_sent(value);
 }
 
-bool encode_default_dict(Encoder& encoder, PyObject* value, const ClassInfo&) {
+bool default_dict_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   Ref factory(PyObject_GetAttrString(value, "default_factory"));
   if (!factory) return false;
   const std::string name = factory.get() == Py_None ? std::string() : global_name(factory.get());
   if (factory.get() != Py_None && (!is_harmless_factory(factory.get()) || !is_found_by_name(factory.get(), name))) {
     return encoder.needs_pickle(value);
   }
-  if (!encoder.enter(value)) return false;
+  if (!encoder.deeper()) return false;
   encoder.out.add_kind(Kind::kDefaultDict);
   if (factory.get() == Py_None) {
     encoder.out.add_none_node();
@@ -101,12 +99,38 @@ bool encode_default_dict(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return encoder.pairs(value) && encoder.leave();
 }
 
-bool encode_counter(Encoder& encoder, PyObject* value, const ClassInfo&) {
+bool counter_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const int plain = has_no_attributes(value);
   if (plain <= 0) return plain == 0 && encoder.needs_pickle(value);
-  if (!encoder.enter(value)) return false;
+  if (!encoder.deeper()) return false;
   encoder.out.add_kind(Kind::kCounter);
   return encoder.pairs(value) && encoder.leave();
+}
+
+}  // namespace
+
+bool encode_set(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<set_node>(encoder, value, info);
+}
+
+bool encode_frozenset(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<frozenset_node>(encoder, value, info);
+}
+
+bool encode_deque(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<deque_node>(encoder, value, info);
+}
+
+bool encode_ordered_dict(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<ordered_dict_node>(encoder, value, info);
+}
+
+bool encode_default_dict(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<default_dict_node>(encoder, value, info);
+}
+
+bool encode_counter(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<counter_node>(encoder, value, info);
 }
 
 }  // namespace shmtree::python

@@ -64,6 +64,16 @@ format::Order order_of(PyArrayObject* array) noexcept {
 }  // namespace
 
 bool Encoder::array(PyArrayObject* array) {
+  auto* object = reinterpret_cast<PyObject*>(array);
+  if (Py_REFCNT(object) > 2) {  // as in once(), but that arrays are kept anyway
+    const auto [number, fresh] = session_.met().note(object, out.kinds());
+    if (!fresh) return refer_to(object, number);
+    session_.met().close(number);
+  }
+  return array_node(array);
+}
+
+bool Encoder::array_node(PyArrayObject* array) {
   PyArray_Descr* descr = PyArray_DESCR(array);
   auto* object = reinterpret_cast<PyObject*>(array);
   format::ArraySource source;
@@ -80,7 +90,6 @@ bool Encoder::array(PyArrayObject* array) {
   // One reference is the container's and one the walk's.
   const bool is_lone = Py_REFCNT(object) <= 2;
   const bool independent = options_.independent;
-  if (is_again(object)) return met_again(object);
   source.may_share = !independent && (PyArray_BASE(array) != nullptr || !is_lone);
   if (PyArray_BASE(array) != nullptr) lend(*this, array, source);
   source.read_only = !PyArray_ISWRITEABLE(array) && (!independent || source.external != format::kNoIndex);
@@ -119,7 +128,9 @@ bool encode_dtype(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return true;
 }
 
-bool encode_masked_array(Encoder& encoder, PyObject* value, const ClassInfo&) {
+namespace {
+
+bool masked_array_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   Ref parts(call_python(package().masked_parts, value));
   if (!parts) return false;
   if (parts.get() == Py_None) return encoder.needs_pickle(value);
@@ -128,10 +139,20 @@ bool encode_masked_array(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (!PyArg_ParseTuple(parts.get(), "OOOp", &data, &mask, &fill, &hard)) return false;
   encoder.keep(Ref::borrow(parts.get()));
   encoder.out.add_kind(Kind::kMaskedArray);
-  if (!encoder.deeper() || !encoder.node(data) || !encoder.node(mask) || !encoder.node(fill)) return false;
+  // Data and mask are arrays of this node alone, as its readers expect.
+  const auto part = [&](PyObject* array) {
+    return Py_TYPE(array) == &PyArray_Type ? encoder.array_node(as_array(array)) : encoder.node(array);
+  };
+  if (!encoder.deeper() || !part(data) || !part(mask) || !encoder.node(fill)) return false;
   encoder.leave();
   encoder.out.add_length(static_cast<std::uint64_t>(hard));
   return true;
+}
+
+}  // namespace
+
+bool encode_masked_array(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<masked_array_node>(encoder, value, info);
 }
 
 namespace {
@@ -163,7 +184,6 @@ bool device_leaf(Encoder& encoder, PyObject* value) {
 
 // A tensor as leaves.tensor_parts() takes it apart.
 bool tensor(Encoder& encoder, PyObject* value, std::uint64_t flags) {
-  if (encoder.is_again(value)) return encoder.met_again(value);
   Ref parts(call_python(package().tensor_parts, value));
   if (!parts) return false;
   if (parts.get() == Py_None) return device_leaf(encoder, value);
@@ -197,19 +217,30 @@ bool tensor(Encoder& encoder, PyObject* value, std::uint64_t flags) {
   return true;
 }
 
-}  // namespace
-
-bool encode_tensor(Encoder& encoder, PyObject* value, const ClassInfo&) {
+bool tensor_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return tensor(encoder, value, 0);
 }
 
-bool encode_parameter(Encoder& encoder, PyObject* value, const ClassInfo&) {
+bool parameter_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return tensor(encoder, value, 2);
 }
 
-bool encode_device_array(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  if (encoder.is_again(value)) return encoder.met_again(value);
+bool device_array_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return device_leaf(encoder, value);
+}
+
+}  // namespace
+
+bool encode_tensor(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<tensor_node>(encoder, value, info);
+}
+
+bool encode_parameter(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<parameter_node>(encoder, value, info);
+}
+
+bool encode_device_array(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<device_array_node>(encoder, value, info);
 }
 
 }  // namespace shmtree::python

@@ -22,7 +22,9 @@ bool encode_complex(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return true;
 }
 
-bool encode_memoryview(Encoder& encoder, PyObject* value, const ClassInfo&) {
+namespace {
+
+bool memoryview_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   Ref array(PyArray_FromAny(value, nullptr, 0, 0, 0, nullptr));
   if (!array) return false;
   Ref round_trip(PyMemoryView_FromObject(array.get()));
@@ -38,7 +40,24 @@ bool encode_memoryview(Encoder& encoder, PyObject* value, const ClassInfo&) {
   }
   encoder.out.add_kind(Kind::kMemoryView);
   encoder.keep(Ref::borrow(array.get()));
-  return encoder.array(as_array(array.get()));
+  return encoder.array_node(as_array(array.get()));
+}
+
+bool slice_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
+  auto* slice = reinterpret_cast<PySliceObject*>(value);
+  if (!encoder.deeper()) return false;
+  encoder.out.add_kind(Kind::kSlice);
+  return encoder.child(slice->start) && encoder.child(slice->stop) && encoder.child(slice->step) && encoder.leave();
+}
+
+}  // namespace
+
+bool encode_memoryview(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<memoryview_node>(encoder, value, info);
+}
+
+bool encode_slice(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<slice_node>(encoder, value, info);
 }
 
 bool encode_ellipsis(Encoder& encoder, PyObject*, const ClassInfo&) {
@@ -64,13 +83,6 @@ bool encode_range(Encoder& encoder, PyObject* value, const ClassInfo&) {
   encoder.out.add_kind(Kind::kRange);
   for (long long number : numbers) encoder.out.add_int(number);
   return true;
-}
-
-bool encode_slice(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  auto* slice = reinterpret_cast<PySliceObject*>(value);
-  if (!encoder.enter(value)) return false;
-  encoder.out.add_kind(Kind::kSlice);
-  return encoder.child(slice->start) && encoder.child(slice->stop) && encoder.child(slice->step) && encoder.leave();
 }
 
 }  // namespace shmtree::python

@@ -31,20 +31,24 @@ class Encoder {
   // The caller has a reference of its own, besides those of the containers that `object` is in.
   bool node(PyObject* object);
 
-  // Before a container's children: counts depth, and finds containers met before. Pair with leave().
-  [[gnu::always_inline]] bool enter(PyObject* container) {
-    if (!deeper()) [[unlikely]]
-      return false;
-    // One reference is ours and one the parent's.
-    if (Py_REFCNT(container) > 2 && !session_.met().insert(container)) [[unlikely]]
-      return met_again(container);
-    return true;
+  // For whatever has an identity, containers above all: `body` appends its node and all below it, and is not called for
+  // an object that was met before, which becomes a reference.
+  template <class Body>
+  [[gnu::always_inline]] bool once(PyObject* object, Body body) {
+    // One reference is ours and one the parent's: it cannot be met again.
+    if (Py_REFCNT(object) <= 2) [[likely]]
+      return body();
+    return noted(object, body);
   }
-  // Whether a queue was given this very array or tensor before in the message, and has to give it out as one object.
-  bool is_again(PyObject* leaf) {
-    return options_.independent && options_.allow_pickle && Py_REFCNT(leaf) > 2 && !session_.met().insert(leaf);
+  // While `body` appends what a class makes an object from: that cannot be done with a part of what the object is in.
+  template <class Body>
+  bool sealed(Body body) {
+    const std::size_t outer = std::exchange(sealed_, session_.met().size());
+    const bool done = body();
+    sealed_ = outer;
+    return done;
   }
-  // Depth alone, for nodes that are no containers to their user.
+  // Before a node's children. Pair with leave().
   bool deeper() { return out.enter() || too_deep(); }
   bool leave() noexcept {
     out.leave();
@@ -52,14 +56,13 @@ class Encoder {
   }
 
   bool array(PyArrayObject* array);
+  bool array_node(PyArrayObject* array);
   bool text(PyObject* str);
   // The str as a name; false without an error when it is too long for one or not a plain str.
   bool try_name(PyObject* str);
   bool pairs(PyObject* dict);
 
-  // Gives up on native kinds: `object` was met before, and only pickle keeps that.
-  bool met_again(PyObject* object);
-  // The same: it has none.
+  // Gives up on native kinds: `object` has none.
   bool needs_pickle(PyObject* object);
   bool wants_pickle() const noexcept { return wants_pickle_; }
   // Some dict turned out in its middle to have other keys than names: walk again, looking at all keys first.
@@ -73,6 +76,16 @@ class Encoder {
   format::FrameBuilder& out;
 
  private:
+  template <class Body>
+  [[gnu::noinline]] bool noted(PyObject* object, Body body) {
+    const auto [number, fresh] = session_.met().note(object, out.kinds());
+    if (!fresh) return refer_to(object, number);
+    keep(object);  // so that its address means it
+    if (!body()) return false;
+    session_.met().close(number);
+    return true;
+  }
+  bool refer_to(PyObject* object, std::size_t number);
   bool too_deep();
   bool new_name(PyObject* str);
   bool unfit_key(PyObject* dict);
@@ -81,6 +94,10 @@ class Encoder {
   bool dict(PyObject* value);
   bool list(PyObject* value);
   bool tuple(PyObject* value);
+  bool bytearray_node(PyObject* value);
+  bool dict_node(PyObject* value);
+  bool list_node(PyObject* value);
+  bool tuple_node(PyObject* value);
   bool number_list(PyObject* value);
   bool by_class(PyObject* value);
 
@@ -89,13 +106,18 @@ class Encoder {
   const bool careful_;
   bool wants_pickle_ = false;
   bool wants_care_ = false;
+  bool has_references_ = false;
+  std::size_t sealed_ = 0;  // of the objects met, those before the innermost sealed() began
 };
+
+// A handler that is once(`body`).
+template <EncodeHandler& body>
+bool once(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return encoder.once(value, [&encoder, value, &info] { return body(encoder, value, info); });
+}
 
 // Sets RuntimeError("... changed while it was being sent"). Returns false.
 bool changed_while_sent(PyObject* container);
-
-// Whether a tuple or frozenset holds nothing but immutable scalars, so that meeting it twice means nothing.
-bool is_plain_tuple(PyObject* tuple);
 
 // Handlers, by file.
 bool encode_big_int(Encoder& encoder, PyObject* value);  // encode_scalars.cpp

@@ -10,7 +10,9 @@
 
 namespace shmtree::python {
 
-bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+namespace {
+
+bool end_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   const EncodeOptions& options = encoder.options();
   if (!options.for_channel && options.allow_pickle) return encoder.needs_pickle(value);
   if (!options.for_channel) {
@@ -20,7 +22,7 @@ bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
                  Py_TYPE(value)->tp_name);
     return false;
   }
-  if (!encoder.enter(value)) return false;
+  if (!encoder.deeper()) return false;
   const endpoint::GivenEnds::Pickling giving(options.given);
   Ref flat(call_python(info.flatten.get(), value));
   if (!flat) return false;
@@ -28,6 +30,12 @@ bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   encoder.out.add_name(info.name);
   encoder.keep(Ref::borrow(flat.get()));
   return encoder.node(flat.get()) && encoder.leave();
+}
+
+}  // namespace
+
+bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<end_node>(encoder, value, info);
 }
 
 PyObject* decode_end(Decoder& decoder, const ClassInfo& info) {
