@@ -112,6 +112,24 @@ def nested_batch(i: int) -> dict[str, Any]:
     }
 
 
+def nest(i: int) -> dict[str, Any]:
+    """A batch with a set, a namedtuple and a list in each group of it."""
+
+    def with_more(group: dict[str, Any]) -> dict[str, Any]:
+        deeper = {key: with_more(value) if isinstance(value, dict) else value for key, value in group.items()}
+        return {**deeper, "ids": {1, 2, 3}, "at": Step(i, 17), "list": [1.0, 2.0, {"z": i}]}
+
+    return with_more(nested_batch(i))
+
+
+def references(i: int) -> list[Any]:
+    """One dict, as each of 50 samples has it."""
+    env = {"id": "CartPole-v1", "seed": i, "frame_skip": 4}
+    return [
+        {"lr": 1e-3, "gamma": 0.99, "name": f"run-{i}", "layers": [64, 64, 32], "env": env, "clip": (0.1, 0.2)}
+    ] * 50
+
+
 def scalars(i: int) -> dict[str, Any]:
     return {"reward": 0.5 * i, "action": 3, "terminated": False, "step": i, "episode": "ep-12"}
 
@@ -182,6 +200,10 @@ WORKLOADS: dict[str, Workload] = {
         replace(_E, name="codec-E", about="encode and decode E, no channel", kind="codec"),
         Workload("codec-C", "encode and decode C, no channel", transition, kind="codec"),
         Workload("codec-D", "encode and decode D, no channel", nested_batch, kind="codec"),
+        Workload(
+            "codec-nest", "encode and decode D with a set, a namedtuple, a list in each group", nest, kind="codec"
+        ),
+        Workload("shared", "50 references to one dict", references, type=list),
         *(
             replace(_array_workload(size, n), name=f"{kind}-{size}", about=f"{size}, {how}", kind=kind)
             for kind, how in (("loan", "made in place"), ("forward", "through a third process"))
