@@ -3,6 +3,7 @@
     loader = DataLoader(data, batch_size=64, num_workers=4, collate_fn=shmtree.torch.collate,
                         multiprocessing_context=shmtree.multiprocessing.get_context("spawn"))
     model = shmtree.torch.share_(model)      # its parameters are the same memory in every process it is given to
+    weights = shmtree.torch.share(model)     # a copy of them that each put() sends as a reference
 
 Tensors themselves need nothing of this: channels and queues carry them like arrays.
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
@@ -30,10 +31,10 @@ from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from . import _arena, _arrays, _core, _pinned, _process, _shared_array
+from . import _arena, _arrays, _core, _leaves, _pinned, _process, _shared_array
 from .errors import DeviceError
 
-__all__ = ["SharedParameter", "SharedTensor", "collate", "move_to", "share_"]
+__all__ = ["SharedParameter", "SharedTensor", "collate", "move_to", "share", "share_"]
 
 _T = TypeVar("_T", bound="torch.Tensor | torch.nn.Module")
 
@@ -179,6 +180,81 @@ def _ordinary(tensor: torch.Tensor) -> Any:
     made = torch.nn.Parameter(plain, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else plain
     made.grad = tensor.grad if tensor.is_leaf else None
     return made
+
+
+def share(thing: Any, arena: _arena.Arena | None = None) -> Any:
+    """A copy that lies in `arena`, and that any number of channels of the arena then send as a reference.
+
+    Of a module that is its state dict, a plain dict; of a tensor a tensor; of dicts, lists and tuples, nested, the same
+    with their tensors copied (from any device, without gradients, contiguous) and all else as it is. A tensor that is
+    in it twice is copied once. Without `arena` it is the one that this process's channels without an arena are in;
+    channels of another copy it.
+
+    It is one version, for all time: whoever receives it has the same memory, so what anybody writes to it the others
+    see, half-written. Make the next version with another call, and drop this one: its memory is used again as soon as
+    nobody has a tensor of it. TypeError for tensors that are not strided, or quantized.
+    """
+    nest = thing.state_dict() if isinstance(thing, torch.nn.Module) else thing
+    places = _Places()
+    _map_tensors(nest, places.add)
+    memory = (arena or _arena.default_arena())._open().new_array(max(places.nbytes, 1), np.uint8, "C", False)
+    copies = places.copy_to(memory)
+    _core.show(memory)
+    shared = _map_tensors(nest, lambda tensor: copies[_identity(tensor)])
+    return dict(shared) if isinstance(thing, torch.nn.Module) else shared
+
+
+def _map_tensors(nest: Any, made_of: Callable[[torch.Tensor], Any]) -> Any:
+    """The same nest with what `made_of` makes of its tensors."""
+    if isinstance(nest, torch.Tensor):
+        return made_of(nest)
+    if isinstance(nest, dict):
+        made = OrderedDict() if type(nest) is OrderedDict else copy.copy(nest)  # without what torch attaches to it
+        made.update((key, _map_tensors(value, made_of)) for key, value in nest.items())
+        return made
+    if isinstance(nest, tuple) and hasattr(nest, "_make"):
+        return nest._make(_map_tensors(value, made_of) for value in nest)
+    if type(nest) in (list, tuple):
+        return type(nest)(_map_tensors(value, made_of) for value in nest)
+    return nest
+
+
+def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for tensors that are the same elements in the same order."""
+    bits = tensor.is_conj(), tensor.is_neg()
+    return tensor.device, tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), bits
+
+
+class _Places:
+    """Where in one piece of memory each tensor goes."""
+
+    _ALIGNMENT = 64
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._first: dict[tuple[Any, ...], tuple[torch.Tensor, int]] = {}
+
+    def add(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            raise TypeError(
+                f"a tensor of layout {tensor.layout} and {tensor.dtype} cannot be shared; a strided one can"
+            )
+        _leaves.check_tensor_dtype(tensor.dtype)
+        if _identity(tensor) not in self._first:
+            self._first[_identity(tensor)] = tensor, self.nbytes
+            nbytes = tensor.numel() * tensor.element_size()
+            self.nbytes += -(-nbytes // self._ALIGNMENT) * self._ALIGNMENT
+
+    def copy_to(self, memory: np.ndarray[Any, Any]) -> dict[tuple[Any, ...], torch.Tensor]:
+        return {identity: self._copy(*each, memory) for identity, each in self._first.items()}
+
+    @staticmethod
+    def _copy(tensor: torch.Tensor, first: int, memory: np.ndarray[Any, Any]) -> torch.Tensor:
+        # On a piece of its own, so that torch.save() of one tensor does not write all of them.
+        piece = memory[first : first + tensor.numel() * tensor.element_size()]
+        made = torch.from_numpy(piece).view(tensor.dtype).reshape(tensor.shape)
+        with torch.no_grad():
+            return made.copy_(torch.Tensor.detach(tensor))
 
 
 def share_(thing: _T) -> _T:

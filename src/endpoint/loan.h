@@ -34,10 +34,12 @@ struct Lendable {
   bool whole = false;     // all of what was made
   bool writable = false;  // here, by whoever has it: it would be given away, and is only shown otherwise
   bool frozen = false;    // nobody here can write it, by whatever other view
+  bool shown = false;     // its owner said that it goes to any number of readers as it is
 };
 
 // Whether it goes without a copy, as far as its owner is concerned: Claims say whether it still can.
 constexpr bool is_lent(Lending lending, const Lendable& what) noexcept {
+  if (what.shown) return true;
   if (lending == Lending::kGifts && !(what.gift && what.whole && what.writable)) return false;
   if (!what.writable) return what.frozen || (what.received && lending == Lending::kMove);
   return lending == Lending::kMove || (!what.received && what.whole);

@@ -48,6 +48,7 @@ void lend(Encoder& encoder, PyArrayObject* array, const Extent& extent, const vo
   if (!encoder.options().loans->resolve(array, extent.begin, extent.bytes, &loan)) return;
   source.external = encoder.out.add_external({loan.reference, loan.offset, extent.bytes});
   source.external_offset = static_cast<const std::byte*>(first) - extent.begin;
+  source.read_only = loan.shown;
 }
 
 // Sends the array by reference when it lies in an arena and whoever asked for this message says so.
@@ -92,7 +93,7 @@ bool Encoder::array_node(PyArrayObject* array) {
   const bool independent = options_.independent;
   source.may_share = !independent && (PyArray_BASE(array) != nullptr || !is_lone);
   if (PyArray_BASE(array) != nullptr) lend(*this, array, source);
-  source.read_only = !PyArray_ISWRITEABLE(array) && (!independent || source.external != format::kNoIndex);
+  if (!PyArray_ISWRITEABLE(array)) source.read_only = !independent || source.external != format::kNoIndex;
   out.add_kind(Kind::kArray);
   out.add_array(source);
   keep(object);

@@ -65,6 +65,11 @@ std::uint64_t block_of(py::handle array) {
   throw py::value_error("this array is not in an arena");
 }
 
+void show_block_of(py::handle array) {
+  if (!PyArray_Check(array.ptr()) || !show(as_array(array.ptr())))
+    throw py::value_error("this array is not one that was made in an arena here, or was given away");
+}
+
 py::tuple reserve_slot(Arena& arena) {
   auto slot = unwrap(arena.reconciler().reserve_slot());
   return py::make_tuple(slot.identity, slot.lock.release());
@@ -130,6 +135,7 @@ void bind_arena(py::module_& module) {
           "identity"_a, "pid"_a)
       .def("hold_for", &hold_for, "identity"_a, "block"_a);
   module.def("block_of", &block_of, "array"_a);
+  module.def("show", &show_block_of, "array"_a);
   module.def(
       "set_pin_callback", [](py::handle callback) { set_pin_callback(callback.ptr()); }, "callback"_a);
 }

@@ -177,6 +177,16 @@ PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape
   return array_on_lease(plan, std::move(*lease), false, gift);
 }
 
+bool show(PyArrayObject* array) {
+  Lease* lease = lease_of(array);
+  HeldBlock* held = lease ? held_block(*lease) : nullptr;
+  if (!held || held->received || held->shared) return false;
+  const CriticalSection alone(reinterpret_cast<PyObject*>(lease));
+  if (held->claims.are_given(nullptr)) return false;
+  held->shown = true;
+  return true;
+}
+
 PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, std::string_view order) {
   Plan plan;
   if (!plan_array(shape, dtype, order, plan)) return nullptr;
@@ -227,7 +237,7 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   const endpoint::ByteRange range{static_cast<std::size_t>(begin - lease->data),
                                   static_cast<std::size_t>(begin - lease->data) + size_bytes};
   if (range.end > lease->size_bytes) return false;
-  const bool writable = !array || PyArray_ISWRITEABLE(array);
+  const bool writable = !held->shown && (!array || PyArray_ISWRITEABLE(array));
   const bool may_go_back = held->may_go_back && held->may_go_back->load(std::memory_order_acquire);
   if (writable && (may_go_back || held->block.is_inherited())) return false;
   if (!held->claims.are_free(range, this, writable)) return false;
@@ -235,10 +245,12 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
                      (!array || static_cast<std::size_t>(PyArray_NBYTES(array)) == held->array_bytes);
   // What was received may be made writable again by whoever has another view of it.
   bool frozen = !held->received && !writable;
-  if (frozen) for_each_base(array, [&](PyArrayObject* at) { frozen = frozen && !PyArray_ISWRITEABLE(at); });
-  if (!endpoint::is_lent(lending_, {held->received, held->gift, whole, writable, frozen})) return false;
+  if (frozen && !held->shown)
+    for_each_base(array, [&](PyArrayObject* at) { frozen = frozen && !PyArray_ISWRITEABLE(at); });
+  if (!endpoint::is_lent(lending_, {held->received, held->gift, whole, writable, frozen, held->shown})) return false;
   out->reference = reference_to(held->block.ref());
   out->offset = range.begin;
+  out->shown = held->shown;
   PyObject* kept = array ? reinterpret_cast<PyObject*>(array) : reinterpret_cast<PyObject*>(lease);
   lent_.push_back(Lent{kept, lease, writable, whole});
   Py_INCREF(kept);

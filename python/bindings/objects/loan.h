@@ -2,9 +2,10 @@
 //
 // An array of new_empty() is given away when it is put whole: it and the arrays it is a view of become read-only here.
 // A part of one is copied, since what is left of the block stays the sender's; unless the caller moves it, and then
-// answers for it. An array that its owner made read-only before is not given but shown: any number of times. What came
-// out of a channel goes on by reference when it is moved. Each byte of a block is given once: a second time it is
-// copied, also by a put that begins while the first still waits for room.
+// answers for it. An array that its owner made read-only before is not given but shown: any number of times; so is what
+// show() was called for, by whatever view, since torch has no read-only tensors. What came out of a channel goes on by
+// reference when it is moved. Each byte of a block is given once: a second time it is copied, also by a put that begins
+// while the first still waits for room.
 // What was taken and may yet be delivered again is copied.
 //
 // All calls need the GIL.
@@ -33,6 +34,7 @@ struct HeldBlock {
   bool shared = false;          // several processes write it: it is copied like any other memory
   std::size_t array_bytes = 0;  // of the one array on it, for what new_empty() made
   bool gift = false;            // made to be put: a queue, which copies what it is not told to move, gives it away too
+  bool shown = false;           // see show()
   endpoint::Claims claims{};
   MayGoBack may_go_back{};              // and then its memory is not this process's to give away
   const std::byte* known_at = nullptr;  // where find_lease() knows it by
@@ -61,6 +63,10 @@ Lease* find_lease(const void* address) noexcept;
 PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
                     std::string_view order, bool zeroed, bool gift, platform::WaitHooks& hooks);
 
+// From now on the block of an array that was made here, with all views of it, is never given away: it is shown to
+// whoever it is sent to. Whoever writes it from now on is seen by them. False when the array is in no such block.
+bool show(PyArrayObject* array);
+
 // An array that several processes share, on a block that new_array() made. Null with a Python error set; ValueError
 // when the block is too small for it.
 PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, std::string_view order);
@@ -71,6 +77,7 @@ using endpoint::Lending;
 struct Loan {
   std::uint32_t reference = 0;  // which of the blocks that the message refers to
   std::uint64_t offset = 0;     // of the first byte asked about, in that block
+  bool shown = false;           // others have it, too
 };
 
 // The loans of one message.
