@@ -51,6 +51,15 @@ template <class Message>
   return put_staged(channel, message, outgoing, wait);
 }
 
+// The same of a frame that is there already, whole.
+inline Result<std::uint64_t> put_frame(channel::Channel& channel, std::span<const std::byte> frame,
+                                       const platform::WaitContext& wait) {
+  InlineFrame scratch;
+  channel::Outgoing outgoing;
+  Status staged = stage_frame(frame, channel, scratch, outgoing, wait);
+  return staged ? channel.sending().put(outgoing, wait) : std::move(staged).error();
+}
+
 // Small messages that are put together, in order; a large one when all before it have been.
 class Batch {
  public:
@@ -73,6 +82,17 @@ class Batch {
     Status went = flush();
     if (went) message.settle();
     return went;
+  }
+  Status add_frame(std::span<const std::byte> frame) {
+    const bool small = frame.size() <= channel_.inline_bytes();
+    if (!small) {
+      Status before = flush();
+      if (!before) return before;
+    }
+    Status staged = stage_frame(frame, channel_, scratch_[waiting_], out_[waiting_], wait_);
+    if (!staged) return staged;
+    ++waiting_;
+    return small && waiting_ < kMost ? success() : flush();
   }
   // From the return on nothing waits any more: what did not go never does.
   Status flush() {

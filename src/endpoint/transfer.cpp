@@ -37,6 +37,28 @@ Result<memory::OwnedBlock> message_block(channel::Channel& channel, std::uint64_
   return block;
 }
 
+namespace {
+
+// A new block as what is put, with what `write` writes to it.
+template <class Write>
+Status stage_block(channel::Channel& channel, std::uint64_t bytes, Outgoing& out, const WaitContext& wait,
+                   Write write) {
+  auto block = message_block(channel, bytes, wait);
+  if (!block) return std::move(block).error();
+  {
+    const platform::BlockingScope released(bytes > kLongCopy ? wait.hooks : nullptr);
+    if (block->cold() && bytes >= kColdCopy) {
+      platform::populate(block->data(), memory::round_up(bytes, memory::kPageBytes));
+    }
+    write(block->data());
+  }
+  out.block = std::move(*block);
+  out.bytes = bytes;
+  return success();
+}
+
+}  // namespace
+
 Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, InlineFrame& scratch, Outgoing& out,
                   const WaitContext& wait) {
   if (const std::uint64_t bytes = format::flat_text_bytes(run.size()); bytes <= channel.inline_bytes()) {
@@ -48,16 +70,21 @@ Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, Inl
   if (run.size() > format::kMaxFrameBytes - format::kFlatBuffer) {
     return Error{.code = Code::kMessageTooLarge, .message = "The message has more than 256 TiB."};
   }
-  const std::uint64_t bytes = format::flat_buffer_bytes(run.size());
-  auto block = message_block(channel, bytes, wait);
-  if (!block) return std::move(block).error();
-  if (block->cold() && bytes >= kColdCopy) {
-    platform::populate(block->data(), memory::round_up(bytes, memory::kPageBytes));
+  return stage_block(channel, format::flat_buffer_bytes(run.size()), out, wait, [run](std::byte* to) {
+    format::write_flat_prefix(to, run.size());
+    platform::copy_bytes(to + format::kFlatBuffer, run.data(), run.size());
+  });
+}
+
+Status stage_frame(std::span<const std::byte> frame, channel::Channel& channel, InlineFrame& scratch, Outgoing& out,
+                   const WaitContext& wait) {
+  if (frame.size() > channel.inline_bytes()) {
+    return stage_block(channel, frame.size(), out, wait,
+                       [frame](std::byte* to) { platform::copy_bytes(to, frame.data(), frame.size()); });
   }
-  format::write_flat_prefix(block->data(), run.size());
-  platform::copy_bytes(block->data() + format::kFlatBuffer, run.data(), run.size());
-  out.block = std::move(*block);
-  out.bytes = bytes;
+  platform::copy_bytes(scratch.bytes, frame.data(), frame.size());
+  out.block.abandon();
+  out.inline_frame = {scratch.bytes, frame.size()};
   return success();
 }
 

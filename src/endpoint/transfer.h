@@ -32,6 +32,10 @@ Result<memory::OwnedBlock> message_block(channel::Channel& channel, std::uint64_
 Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, InlineFrame& scratch,
                   channel::Outgoing& out, const platform::WaitContext& wait);
 
+// Stages a frame that is there already, whole, as it is. It refers to no other block.
+Status stage_frame(std::span<const std::byte> frame, channel::Channel& channel, InlineFrame& scratch,
+                   channel::Outgoing& out, const platform::WaitContext& wait);
+
 // The bytes of the blocks that a received frame's external references stand for, `referred` being what
 // BlockTable::referred_to_by() says of the frame's block; valid as long as that is held. Empty for one that is gone.
 std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,

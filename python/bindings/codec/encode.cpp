@@ -26,6 +26,7 @@ void EncodeSession::clear() {
   builder_.clear();
   met_.clear();
   names_.clear();
+  pickled_ = false;
   // Destructors may run anything, also something that makes this vector grow again.
   while (!kept_.empty()) {
     PyObject* object = kept_.back();
@@ -42,6 +43,7 @@ bool EncodeSession::walk(PyObject* object, const EncodeOptions& options) {
     start_over(options);
     if (encoder.wants_pickle()) break;
   }
+  pickled_ = true;
   return encode_pickle(*this, object, options);
 }
 

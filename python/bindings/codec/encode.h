@@ -92,6 +92,9 @@ class EncodeSession {
 
   format::FrameBuilder& builder() noexcept { return builder_; }
 
+  // Whether what was encoded is a pickle.
+  bool is_pickled() const noexcept { return pickled_; }
+
   // --- for the walk -----------------------------------------------------------------------------------------------
   void keep(PyObject* object) {
     kept_.push_back(object);
@@ -115,6 +118,7 @@ class EncodeSession {
   std::vector<PyObject*> kept_;
   MetObjects met_;
   NameCache names_;
+  bool pickled_ = false;
 };
 
 // A session out of a small pool, given back at the end of the scope. To be made and destroyed with the GIL held.

@@ -34,6 +34,7 @@ PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* nam
   format::FrameBuilder& builder = session->builder();
   Frame* frame = new_frame(builder.total_bytes());
   if (!frame) return nullptr;
+  frame->pickled = session->is_pickled();
   builder.write_metadata(frame->data);
   const WithoutGil unlocked(builder.buffer_bytes() > kReleaseGilBytes);
   builder.copy_buffers(frame->data);

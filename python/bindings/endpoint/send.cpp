@@ -16,6 +16,7 @@
 #include "bindings/endpoint/spans.h"
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
+#include "bindings/objects/frame_object.h"
 #include "bindings/objects/loan.h"
 #include "endpoint/given_ends.h"
 #include "endpoint/put.h"
@@ -66,7 +67,27 @@ class Message {
   endpoint::GivenEnds given_;
 };
 
+// Whether a Frame may go: not with a pickle where there may be none. False with a Python error set.
+bool may_go(const Endpoint* self, PyObject* frame) {
+  if (!reinterpret_cast<const Frame*>(frame)->pickled) return true;
+  if (self->allow_pickle && self->port.channel().allows_pickle()) return true;
+  PyErr_SetString(error_types().pickle_refused, "The frame has a pickle in it, but allow_pickle is False");
+  return false;
+}
+
 // A sender's put() returns the ticket, a queue's nothing.
+PyObject* told(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket) {
+  if (!ticket) return raise_waited(self, hooks, ticket.error());
+  return self->is_queue ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(*ticket);
+}
+
+// A value that was walked already. Apart, so that others do not pay for the room that it needs.
+[[gnu::noinline]] PyObject* put_frame(Endpoint* self, Channel& channel, PyObject* frame, EndHooks& hooks,
+                                      const WaitContext& wait) {
+  if (!may_go(self, frame)) return nullptr;
+  return told(self, hooks, endpoint::put_frame(channel, frame_bytes(frame), wait));
+}
+
 PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool move) {
   const Span span("shmtree.put");
   const endpoint::Call call(self->port);
@@ -74,12 +95,12 @@ PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool m
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kSending);
   const WaitContext wait{deadline, &hooks};
+  if (is_frame(object)) [[unlikely]]
+    return put_frame(self, *channel, object, hooks, wait);
   Message message(self, move);
   if (!message.encode(object)) return nullptr;
   if (self->port.closed(End::kSending)) return set_closed_here(self), nullptr;  // by the object's own code
-  auto ticket = endpoint::put(*channel, message, wait);
-  if (!ticket) return raise_waited(self, hooks, ticket.error());
-  return self->is_queue ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(*ticket);
+  return told(self, hooks, endpoint::put(*channel, message, wait));
 }
 
 PyObject* put(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
@@ -109,6 +130,7 @@ class Batch {
   // False with a Python error set.
   bool add(PyObject* object) {
     if (!open_channel(self_, End::kSending)) return false;
+    if (is_frame(object)) return may_go(self_, object) && went(batch_.add_frame(frame_bytes(object)));
     Message message(self_, false);
     return message.encode(object) && went(batch_.add(message, message.gives_ends()));
   }

@@ -40,7 +40,7 @@ PyObject* repr(PyObject* self) {
 }
 
 PyObject* refuse_pickle(PyObject*, PyObject*) {
-  return PyErr_Format(PyExc_TypeError, "A Frame is not pickled: send the object itself, or bytes(frame)");
+  return PyErr_Format(PyExc_TypeError, "A Frame is not pickled: send it by itself, or the object, or bytes(frame)");
 }
 
 PyMemberDef members[] = {
@@ -56,6 +56,7 @@ PyMethodDef methods[] = {
 
 constexpr const char* kDoc =
     "An encoded value, as pack() returns it: read-only bytes with the buffer protocol.\n\n"
+    "put(frame) sends the value without walking it again: what is received is the value. "
     "len(frame) and frame.nbytes are its size in bytes; bytes(frame) copies it.";
 
 PyType_Slot slots[] = {

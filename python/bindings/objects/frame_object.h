@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "bindings/cpython/python_api.h"
 
@@ -11,6 +12,7 @@ namespace shmtree::python {
 struct Frame {
   PyObject_HEAD std::byte* data;
   std::size_t size_bytes;
+  bool pickled;  // there is a pickle in it
   PyObject* weakrefs;
 };
 
@@ -21,5 +23,9 @@ bool init_frame(PyObject* module);
 Frame* new_frame(std::size_t size_bytes);
 
 bool is_frame(PyObject* object) noexcept;
+inline std::span<const std::byte> frame_bytes(PyObject* frame) noexcept {
+  const auto* self = reinterpret_cast<const Frame*>(frame);
+  return {self->data, self->size_bytes};
+}
 
 }  // namespace shmtree::python

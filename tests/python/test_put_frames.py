@@ -1,0 +1,99 @@
+"""Frames of pack() that are put: the value arrives, and was walked once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from exact import assert_same
+
+import shmtree
+
+VALUES = {
+    "small": {"id": 7, "text": "x"},
+    "large": {"image": np.arange(100_000).reshape(100, 1000), "more": [np.ones(5000), "y" * 10_000]},
+    "a str": "z" * 50_000,
+    "none": None,
+}
+
+
+class Pickled:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pickled)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_value_of_a_frame_arrives_and_not_a_frame(name: str) -> None:
+    frame = shmtree.pack(VALUES[name])
+    sender, receiver = shmtree.create_pair()
+    assert [sender.put(frame), sender.put(frame), sender.put_nowait(frame)] == [0, 1, 2]
+    for _ in range(3):
+        assert_same(receiver.get(), VALUES[name])
+    queue = shmtree.Queue()
+    assert queue.put(frame) is None
+    assert_same(queue.get(), VALUES[name])
+
+
+def test_each_receiver_has_arrays_of_its_own() -> None:
+    frame = shmtree.pack(np.zeros(10_000))
+    arena = shmtree.Arena(16 << 20)
+    pairs = [arena.create_pair() for _ in range(2)]
+    for sender, _ in pairs:
+        sender.put(frame)
+    first, second = (receiver.get() for _, receiver in pairs)
+    first[0] = 1
+    assert second[0] == 0 and shmtree.unpack(frame)[0] == 0
+
+
+def test_put_many_takes_frames_among_objects_in_order() -> None:
+    sender, receiver = shmtree.create_pair(None)
+    items = [
+        value for pair in ((i, shmtree.pack({"i": i, "a": np.full(i * 100, i)})) for i in range(60)) for value in pair
+    ]
+    assert sender.put_many(items) == 120
+    for i in range(60):
+        assert receiver.get() == i
+        assert_same(receiver.get(), {"i": i, "a": np.full(i * 100, i)})
+
+
+def test_a_frame_with_a_pickle_goes_only_where_pickles_do() -> None:
+    frame = shmtree.pack([Pickled()])
+    sender, receiver = shmtree.create_pair(allow_pickle=True)
+    sender.put(frame)
+    assert receiver.get() == [Pickled()]
+    refusing, empty = shmtree.create_pair(allow_pickle=False)
+    with pytest.raises(shmtree.PickleRefused, match="frame"):
+        refusing.put(frame)
+    with pytest.raises(shmtree.PickleRefused) as caught:
+        refusing.put_many([1, frame])
+    assert caught.value.sent == 1 and empty.get() == 1  # type: ignore[attr-defined]
+    assert empty.empty()
+    refusing.put(shmtree.pack([1]))
+    assert empty.get() == [1]
+
+
+def test_a_frame_within_a_message_is_refused_as_before() -> None:
+    sender, _ = shmtree.create_pair()
+    with pytest.raises(TypeError, match="A Frame is not pickled"):
+        sender.put({"frame": shmtree.pack(1)})
+
+
+def test_a_frame_over_the_budget_and_a_full_channel_are_told_as_for_objects() -> None:
+    import queue
+
+    arena = shmtree.Arena(2 << 20)
+    sender, receiver = arena.create_pair(1)
+    with pytest.raises(shmtree.MessageTooLarge):
+        sender.put(shmtree.pack(np.zeros(1 << 20)))
+    frame: Any = shmtree.pack(np.zeros(10_000))
+    sender.put(frame)
+    with pytest.raises(queue.Full):
+        sender.put(frame, timeout=0)
+    receiver.get()
+    sender.put(frame)
+    sender.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        sender.put(frame)
