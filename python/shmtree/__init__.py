@@ -17,6 +17,7 @@ from . import _process as _process  # ends this process's part in everything at 
 from ._arena import Arena, Holder, default_arena
 from ._async import wait
 from ._channel import Receiver, Sender
+from ._client import Client
 from ._core import VERSION, Delivery
 from ._pairs import (
     Known,
@@ -29,6 +30,7 @@ from ._pairs import (
 )
 from ._queue import JoinableQueue, Queue, SimpleQueue
 from ._serialize import Frame, describe, dump, load, pack, register, unpack
+from ._service import Request, Service
 from ._shared_array import SharedArray
 from ._subprocess import SubprocessIterator, iterate_in_subprocess
 from .errors import (
@@ -42,6 +44,7 @@ from .errors import (
     OutOfSharedMemory,
     PeerDied,
     PickleRefused,
+    RemoteError,
     ShutDown,
     UnusedEndWarning,
 )
@@ -55,6 +58,7 @@ SharedMemoryReceiver = Receiver
 __all__ = [
     "Arena",
     "ChannelClosed",
+    "Client",
     "ConnectionLost",
     "CorruptMessage",
     "Delivery",
@@ -71,7 +75,10 @@ __all__ = [
     "PickleRefused",
     "Queue",
     "Receiver",
+    "RemoteError",
+    "Request",
     "Sender",
+    "Service",
     "SharedArray",
     "SharedMemoryReceiver",
     "SharedMemorySender",

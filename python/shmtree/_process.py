@@ -30,6 +30,7 @@ _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.001, 0.05
 _default: tuple[int, _core.Arena] | None = None
 _given: weakref.ref[HasChannel] | None = None
 _lock = threading.Lock()
+_leavings: list[Callable[[], None]] = []
 _endings: list[Callable[[], None]] = []
 _waits: list[Callable[[], None]] = []
 
@@ -92,6 +93,11 @@ def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
         pause = min(2 * pause, _MOST_PAUSE_S)
 
 
+def before_leaving(function: Callable[[], None]) -> None:
+    """Calls it when this process ends, while it takes part in its channels."""
+    _leavings.append(function)
+
+
 def before_end(function: Callable[[], None]) -> None:
     """Calls it when this process ends: it takes part in no channel any more, and what it holds it still holds."""
     _endings.append(function)
@@ -112,6 +118,8 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     """Ends this process's part in all channels and names. What it has put stays, and so do views."""
+    for function in _leavings:
+        function()
     _core.leave_all()
     _core.leave_names()
     for function in _endings:

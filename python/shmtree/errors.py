@@ -19,6 +19,7 @@ __all__ = [
     "OutOfSharedMemory",
     "PeerDied",
     "PickleRefused",
+    "RemoteError",
     "ShutDown",
     "UnusedEndWarning",
 ]
@@ -88,6 +89,22 @@ class OutOfSharedMemory(Error, MemoryError):
 
     One that was to be received stays in the channel.
     """
+
+
+class RemoteError(Error):
+    """A `Service` failed a request.
+
+    Attributes:
+        kind: the name of the class of what was raised there; "" for none.
+    """
+
+    def __init__(self, kind: str = "", text: str = "") -> None:
+        super().__init__(kind, text)
+        self.kind = kind
+
+    def __str__(self) -> str:
+        kind, text = self.args
+        return f"{kind}: {text}" if kind else str(text)
 
 
 class CorruptMessage(Error, ValueError):

@@ -1,0 +1,325 @@
+"""Requests, and the `Service` by which any number of processes answer them.
+
+A request is a header and an object. The header says which channel of the client's the reply goes to, and under which
+number; a service opens that channel when it first hears of it. So a reply finds its client, also when another process
+serves than the one before, and nothing of a client's has to be kept by whoever serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Generic, TypeVar
+
+from . import _handles, _process
+from ._arena import Arena
+from ._arguments import seconds
+from ._channel import Sender
+from ._pairs import create_pair
+from ._serialize import register
+from .errors import ChannelClosed, CorruptMessage, IncompatibleArena, PeerDied, PickleRefused
+
+_T = TypeVar("_T")
+
+_REPLY_S = 10.0  # to wait for a client that has no room for its replies
+_FEW = 64  # clients to have open before those that have gone are looked for
+
+
+class Header:
+    """Comes before what is asked, or replied, and is known also where that cannot be loaded."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+
+class _Loaded(threading.local):
+    """The header of what this thread has loaded, or tried to load, last."""
+
+    parts: Any = None
+
+
+loaded = _Loaded()
+
+
+def _load_header(parts: Any) -> Any:
+    loaded.parts = parts
+    return parts
+
+
+register(Header, operator.attrgetter("parts"), _load_header)
+
+
+def deadline_after(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+
+
+def left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+
+def _open_replies(handle: bytes, allow_pickle: bool) -> Sender | None:
+    """None for what is no pair."""
+    with _handles.open_channel(handle, None, False) as (channel, _):
+        return None if channel.is_queue else Sender(channel, allow_pickle)
+
+
+def _is_there(replies: Sender) -> bool:
+    """Whether the client of this channel is."""
+    while True:
+        try:
+            replies._check_receivers()
+            return True
+        except PeerDied:  # it, or a child of its that had inherited its channel: the next look tells
+            continue
+        except ChannelClosed:
+            return False
+
+
+def _put(replies: Sender, message: object, timeout: float | None, move: bool) -> bool:
+    while True:
+        try:
+            replies.put(message, timeout=timeout, move=move)
+            return True
+        except PeerDied:
+            continue
+        except (ChannelClosed, queue.Full):
+            return False
+
+
+class Request(Generic[_T]):
+    """One request, as a `Service` gives it. It is answered once, by `reply` or `fail`, from any thread.
+
+    One that is dropped without an answer, or not answered when its process exits, fails at the client.
+    """
+
+    __slots__ = ("__weakref__", "_handle", "_number", "_pid", "_replies", "value")
+
+    value: _T  #: what was asked
+
+    def __init__(self, handle: bytes, replies: Sender, number: int, value: _T) -> None:
+        self.value = value
+        self._handle = handle
+        self._replies: Sender | None = replies
+        self._number = number
+        self._pid = os.getpid()
+        _unanswered.add(self)
+
+    def reply(self, value: object, timeout: float | None = _REPLY_S, *, move: bool = False) -> bool:
+        """Sends the answer. False when the client is gone, or has had no memory for it for `timeout` seconds.
+
+        What cannot be sent raises, as `Sender.put` does, and fails at the client. ValueError when it was answered.
+        """
+        return self._answer(True, value, timeout, move)
+
+    def fail(self, error: BaseException | str, timeout: float | None = _REPLY_S) -> bool:
+        """Has the client's call raise RemoteError, with the name and text of `error`. Otherwise as `reply`."""
+        return self._answer(False, _name_of(error), timeout)
+
+    def _answer(self, good: bool, value: object, timeout: float | None, move: bool = False) -> bool:
+        replies, self._replies = self._replies, None
+        if replies is None:
+            raise ValueError("this request was answered already")
+        _unanswered.discard(self)
+        if self._pid != os.getpid():  # a forked child, which answers for its parent
+            with contextlib.suppress(OSError, ValueError):
+                replies = _open_replies(self._handle, replies.allow_pickle) or replies
+        try:
+            return _is_there(replies) and _put(replies, (Header(self._number, good), value), timeout, move)
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                replies.put((Header(self._number, False), _name_of(error)), timeout=0)
+            raise
+
+    def __del__(self) -> None:
+        if getattr(self, "_replies", None) is not None and self._pid == os.getpid():
+            with contextlib.suppress(Exception):
+                self.fail("the server dropped the request without an answer", timeout=0)
+
+
+_unanswered: weakref.WeakSet[Request[Any]] = weakref.WeakSet()
+
+
+def _fail_unanswered() -> None:
+    for request in list(_unanswered):
+        if request._pid == os.getpid():
+            with contextlib.suppress(Exception):
+                request.fail("the server exited without an answer", timeout=0)
+
+
+_process.before_leaving(_fail_unanswered)
+
+
+def _name_of(error: BaseException | str) -> tuple[str, str]:
+    return ("", error) if isinstance(error, str) else (type(error).__qualname__, str(error))
+
+
+class Service(Generic[_T]):
+    """What clients ask: ``for request in service: request.reply(answer(request.value))``.
+
+    Any number of threads and processes may serve: each request goes to one of them. A process has it by its name, by
+    fork, or as an argument. Requests wait in it when nobody serves, as long as any process has it.
+
+    Args:
+        name: makes it known to the user's other processes, for `Client`. One that has the name already is joined, as by
+            a server that starts again while its clients live.
+        capacity: requests that wait in it before a client has to; None is unlimited.
+        max_bytes: bytes of them, likewise.
+        arena: where requests lie; None is an arena of its own with a name, else the process's.
+        allow_pickle: as of `create_pair`, of requests and replies.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        capacity: int | None = 1024,
+        max_bytes: int | None = None,
+        arena: Arena | None = None,
+        allow_pickle: bool | None = None,
+    ) -> None:
+        self._sender, self._receiver = create_pair(
+            capacity,
+            max_bytes=max_bytes,
+            name=name,
+            arena=arena,
+            allow_pickle=allow_pickle,
+            keep_open=True,
+            exist_ok=name is not None,
+        )
+        self._clients: dict[bytes, Sender | None] = {}  # by handle; None: gone
+        self._few = _FEW
+        _services.add(self)
+
+    @property
+    def sender(self) -> Sender:
+        """By which a `Client` asks a service without a name: given to processes as any end."""
+        return self._sender
+
+    def get(self, timeout: float | None = None) -> Request[_T]:
+        """The next request; queue.Empty after `timeout` seconds, ChannelClosed after close()."""
+        deadline = deadline_after(timeout)
+        while True:
+            try:
+                request = self._request(self._receiver.get(timeout=left(deadline)))
+            except (queue.Empty, MemoryError):
+                raise
+            except Exception as error:
+                self._refuse(error)
+                continue
+            if request is not None:
+                return request
+
+    async def get_async(self, timeout: float | None = None) -> Request[_T]:
+        """`get` for coroutines."""
+        deadline = deadline_after(timeout)
+        while True:
+            try:
+                request = self._request(await self._receiver.get_async(left(deadline)))
+            except (queue.Empty, MemoryError):
+                raise
+            except Exception as error:
+                self._refuse(error)
+                continue
+            if request is not None:
+                return request
+
+    def __iter__(self) -> Iterator[Request[_T]]:
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                yield self.get()
+
+    async def __aiter__(self) -> AsyncIterator[Request[_T]]:
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                yield await self.get_async()
+
+    def close(self) -> None:
+        """Ends the serving of this process. Requests that it has may still be answered. May be called again."""
+        self._receiver.close()
+        self._sender.close()
+        self._clients = {}
+
+    def __enter__(self) -> Service[_T]:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _request(self, message: Any) -> Request[_T] | None:
+        """None for one that nobody waits for any more."""
+        loaded.parts = None
+        if type(message) is not tuple or len(message) != 2:
+            raise CorruptMessage("this is no request")
+        header, value = message
+        return self._with_header(header, value)
+
+    def _with_header(self, header: Any, value: Any) -> Request[_T] | None:
+        if type(header) is not tuple or tuple(map(type, header)) not in _REQUESTS:
+            raise CorruptMessage("this is no request")
+        handle, number, deadline = header
+        if deadline is not None and time.monotonic() > deadline:
+            return None
+        replies = self._client(handle)
+        return None if replies is None else Request(handle, replies, number, value)
+
+    def _refuse(self, error: Exception) -> None:
+        """After a request of this thread could not be loaded; raises what is no fault of it."""
+        header, loaded.parts = loaded.parts, None
+        if self._receiver.closed or (header is None and not isinstance(error, CorruptMessage | PickleRefused)):
+            raise error
+        with contextlib.suppress(Exception):
+            request = self._with_header(header, None)
+            if request is not None:
+                request.fail(error, timeout=0)
+
+    def _client(self, handle: bytes) -> Sender | None:
+        """The channel of a client's replies; None when it is gone."""
+        made = self._clients.get(handle)
+        try:
+            if made is None and handle not in self._clients:
+                made = self._open_client(handle)
+        except (FileNotFoundError, ChannelClosed):
+            made = None  # the rest of its requests need not look for it again
+        except (OSError, ValueError, IncompatibleArena):
+            return None
+        if made is not None and not _is_there(made):
+            made = None
+        self._clients[handle] = made
+        return made
+
+    def _open_client(self, handle: bytes) -> Sender | None:
+        if len(self._clients) >= self._few:
+            self._forget_gone()
+        return _open_replies(handle, self._receiver.allow_pickle)
+
+    def _forget_gone(self) -> None:
+        for handle, sender in list(self._clients.items()):
+            if sender is None or not _is_there(sender):
+                self._clients.pop(handle, None)
+        self._few = max(_FEW, 2 * len(self._clients))
+
+
+#: Types in the header of a request: the client's handle, the number there, and the time until which it waits.
+_REQUESTS = {(bytes, int, float), (bytes, int, type(None))}
+
+_services: weakref.WeakSet[Service[Any]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A child that is killed is no server: clients are not to be told of it."""
+    for service in list(_services):
+        for replies in service._clients.values():
+            if replies is not None:
+                replies.close()
+        service._clients = {}
+
+
+os.register_at_fork(after_in_child=_after_fork)
