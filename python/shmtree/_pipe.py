@@ -6,6 +6,8 @@ from multiprocessing.context import BufferTooShort
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from . import _pairs
 from ._channel import Receiver, Sender
 from .errors import ConnectionLost, PeerDied
@@ -110,9 +112,12 @@ class Connection:
     def recv_bytes_into(self, buf: Any, offset: int = 0) -> int:
         """Writes the next message to a buffer, from byte `offset` on, and returns its length.
 
-        `multiprocessing.BufferTooShort`, with the whole message, when the buffer has no room for it.
+        `multiprocessing.BufferTooShort`, with the whole message, when the buffer has no room for it. TypeError, and nothing
+        is received, for one that cannot be written or whose items have gaps between them.
         """
         room = _part(buf, offset, None)
+        if room.readonly:
+            raise TypeError("this buffer cannot be written")
         view = self._next_bytes()
         if len(view) > len(room):
             raise BufferTooShort(bytes(view))
@@ -153,7 +158,9 @@ def _part(buf: Any, offset: int, size: int | None) -> memoryview:
     """The bytes of a buffer from `offset` on, `size` of them or all."""
     view = memoryview(buf)
     if view.format != "B" or view.ndim != 1:
-        view = view.cast("B")
+        if not view.c_contiguous:
+            raise TypeError("the items of this buffer do not lie one after the other, so it has no bytes to use")
+        view = memoryview(np.frombuffer(view, np.uint8)) if view.nbytes else memoryview(bytearray())
     if offset < 0:
         raise ValueError(f"offset is {offset}; it must not be negative")
     if offset > len(view):

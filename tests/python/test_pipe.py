@@ -201,6 +201,33 @@ def test_bytes_are_received_into_a_buffer(pipe):
     assert list(numbers) == [0, 1, 2, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("buffer", "why"),
+    [
+        (b"12345678", "cannot be written"),
+        (np.zeros((4, 4), np.uint8)[:, :2], "one after the other"),
+        (np.zeros((4, 4), np.uint8, order="F"), "one after the other"),
+    ],
+)
+def test_a_buffer_that_bytes_cannot_be_written_to_is_refused_and_nothing_received(buffer: Any, why: str) -> None:
+    here, there = mp.Pipe()
+    here.send_bytes(b"abc")
+    with pytest.raises(TypeError, match=why):
+        there.recv_bytes_into(buffer)
+    assert there.recv_bytes() == b"abc"
+
+
+def test_items_of_any_kind_are_bytes_to_send_and_receive() -> None:
+    here, there = mp.Pipe()
+    sent = np.arange(4).astype([("a", ">i4"), ("b", "f8")])
+    received = np.zeros_like(sent)
+    here.send_bytes(sent)
+    assert there.recv_bytes_into(received) == sent.nbytes
+    assert (received == sent).all()
+    here.send_bytes(np.empty(0))
+    assert there.recv_bytes_into(np.empty(0)) == 0
+
+
 def test_a_buffer_that_is_too_short_gives_the_message_all_the_same(pipe):
     here, there = pipe
     here.send_bytes(b"0123456789")
