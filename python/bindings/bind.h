@@ -9,6 +9,7 @@
 namespace shmtree::python {
 
 void bind_arena(pybind11::module_& module);
+void bind_versions(pybind11::module_& module);
 void bind_copy(pybind11::module_& module);
 void bind_pack(pybind11::module_& module);
 void bind_wakes(pybind11::module_& module);

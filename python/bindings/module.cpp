@@ -33,6 +33,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   for (std::size_t i = 0; i < dtypes.size(); ++i) dtypes[i] = pybind11::str(name_of(static_cast<shmtree::DType>(i)));
   module.attr("DTYPES") = dtypes;
   shmtree::python::bind_arena(module);
+  shmtree::python::bind_versions(module);
   shmtree::python::bind_copy(module);
   shmtree::python::bind_pack(module);
   shmtree::python::bind_wakes(module);

@@ -138,8 +138,9 @@ class Arena:
         return _arrays.new_like(self._open(), prototype, dtype, order)
 
     def array(self, shape: Any, dtype: Any = float, name: str | None = None) -> SharedArray:
-        """An array of zeros that every process given it reads and writes at the same time.
+        """An array of zeros that every process given it reads and writes at the same time; see `SharedArray`.
 
+        `dtype` may be one of torch: `SharedArray.tensor` is then what it is, as with `new_empty`.
         With a name, `SharedArray.open` finds it from any process of this user; FileExistsError when that is in use.
         """
         return SharedArray._make(self._open(), shape, dtype, name)

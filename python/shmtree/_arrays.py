@@ -34,3 +34,21 @@ def new_like(arena: _core.Arena, prototype: Any, dtype: Any, order: str) -> Any:
     if order in ("A", "K"):
         order = "F" if array.flags.fnc else "C"
     return new_array(arena, array.shape, array.dtype if dtype is None else dtype, order, False)
+
+
+def plain_dtype(dtype: Any) -> tuple[Any, str | None]:
+    """What NumPy takes for it, and the name that torch has for it if it is torch's.
+
+    For those that NumPy has not, it is the unsigned integer of that size.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(dtype, torch.dtype):
+        return dtype, None
+    _leaves.check_tensor_dtype(dtype)
+    name = str(dtype).removeprefix("torch.")
+    if name not in _core.DTYPES:
+        raise TypeError(f"a shared array cannot be of {dtype}")
+    try:
+        return np.dtype(name), name
+    except TypeError:
+        return np.dtype(f"u{dtype.itemsize}"), name

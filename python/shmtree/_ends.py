@@ -106,16 +106,20 @@ def _memory_handle(core: _core.Arena, block: int, name: _core.Name | None) -> by
 
 def _flatten_array(array: SharedArray) -> object:
     memory = array.array
-    return _memory_handle(array._home, _core.block_of(memory), array._name), memory.shape, memory.dtype
+    handle = _memory_handle(array._home, _core.block_of(memory), array._name)
+    return (handle, memory.shape, memory.dtype, *(() if array._torch_dtype is None else (array._torch_dtype,)))
 
 
 def _open_array(flat: object, _: bool) -> SharedArray:
-    if type(flat) is not tuple or len(flat) != 3 or not isinstance(flat[2], np.dtype) or flat[2].hasobject:
+    if type(flat) is not tuple or len(flat) not in (3, 4) or not isinstance(flat[2], np.dtype) or flat[2].hasobject:
         raise CorruptMessage("a shared array in the message is not made of a handle, a shape and a dtype")
-    handle, shape, dtype = flat
+    handle, shape, dtype = flat[:3]
+    torch_dtype = flat[3] if len(flat) == 4 else None
+    if torch_dtype is not None and (type(torch_dtype) is not str or torch_dtype not in _core.DTYPES):
+        raise CorruptMessage("a shared array in the message is of no dtype of torch")
     _parts((handle, shape), bytes, tuple)
     core, block, name = _handles.open_memory(handle, None)
-    return SharedArray._of(core, core.open_array(block, shape, dtype, "C"), name)
+    return SharedArray._of(core, core.open_array(block, shape, dtype, "C"), name, torch_dtype)
 
 
 def _flatten_arena(arena: Arena) -> object:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import numpy as np
 
-from . import _core, _handles, _process
+from . import _arrays, _core, _handles, _process
 from ._channel import ARRAY, open_known
 
 
@@ -15,39 +16,52 @@ class SharedArray:
     """One array in several processes: what one writes the others see. Made by `Arena.array`.
 
     It pickles as a reference, and its memory lives as long as any process has it, or a view of it. A process that is
-    sent it through a pipe or queue has to get it before the last one that has it lets go. There is no locking.
+    sent it through a pipe or queue has to get it before the last one that has it lets go.
+
+    `array` and `tensor` are that memory, without any locking. `write` and `read` are for programs in which nobody may
+    see a half-written array: one writer at a time, and copies that are whole. Both kinds of use may be mixed, but only
+    what was written in a `write` is whole for a `read`.
     """
 
     _home: _core.Arena
     _name: _core.Name | None
     _array: np.ndarray[Any, Any]
+    _torch_dtype: str | None
+    _versions: _core.Versions | None
 
     def __init__(self) -> None:
         raise TypeError("shared arrays are made by Arena.array()")
 
     @classmethod
-    def _of(cls, core: _core.Arena, array: Any, name: _core.Name | None) -> SharedArray:
+    def _of(cls, core: _core.Arena, array: Any, name: _core.Name | None, torch_dtype: str | None = None) -> SharedArray:
         self = cls.__new__(cls)
         self._home = core
         self._name = name
         self._array = array
+        self._torch_dtype = torch_dtype
+        self._versions = None
         return self
 
     @classmethod
     def _make(cls, core: _core.Arena, shape: Any, dtype: Any, name: str | None) -> SharedArray:
-        memory = core.new_array(shape, dtype, "C", True)
+        plain, torch_dtype = _arrays.plain_dtype(dtype)
+        memory = core.new_shared_array(shape, plain)
         if memory.nbytes == 0:
             raise ValueError(f"an array of shape {shape} has no memory to share")
-        memory = core.open_array(_core.block_of(memory), memory.shape, memory.dtype, "C")
         known = None
         if name is not None:
-            note = json.dumps({"shape": memory.shape, "dtype": np.lib.format.dtype_to_descr(memory.dtype)})
-            known = _process.create_name(name, ARRAY, core, _core.block_of(memory), note)
-        return cls._of(core, memory, known)
+            note: dict[str, Any] = {"shape": memory.shape, "dtype": np.lib.format.dtype_to_descr(memory.dtype)}
+            if torch_dtype is not None:
+                note["torch"] = torch_dtype
+            known = _process.create_name(name, ARRAY, core, _core.block_of(memory), json.dumps(note))
+        return cls._of(core, memory, known, torch_dtype)
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
-        """The memory as a writable ndarray, the same one each time."""
+        """The memory as a writable ndarray, the same one each time.
+
+        Of a dtype of torch that NumPy has not (bfloat16, the float8s) it has the bits, as unsigned integers.
+        """
         return self._array
 
     @array.setter
@@ -55,6 +69,69 @@ class SharedArray:
         # ``shared.array += 1`` ends by assigning what is there already.
         if array is not self._array:
             raise AttributeError("the memory of a shared array stays; write into it with array[...] = values")
+
+    @property
+    def tensor(self) -> Any:
+        """The memory as a torch tensor. TypeError for dtypes that torch has not."""
+        import torch
+
+        return (
+            torch.from_numpy(self._array) if self._torch_dtype is None else _as_tensor(self._array, self._torch_dtype)
+        )
+
+    @property
+    def _value(self) -> Any:
+        """What it was made as: an array, or a tensor for a dtype of torch."""
+        return self._array if self._torch_dtype is None else self.tensor
+
+    def write(self, timeout: float | None = None) -> _core.Write[Any]:
+        """For a ``with`` statement, in which this thread alone writes: `array`, or `tensor` for a dtype of torch.
+
+        The end of the block makes the next version. Other writers, of any process, wait meanwhile: TimeoutError after
+        `timeout` seconds, with the pid of the one at work; never nested in one thread. When the block is left by an
+        exception, or this process dies in it, what is there is `torn`, and readers are told so, until the next write,
+        which goes on at once and has to write all of it. A child that is forked in the block has no part in it.
+        """
+        return _core.Write(self._counted, self._value, timeout)
+
+    def read(self, out: Any = None, timeout: float | None = None) -> Any:
+        """A copy that is whole: no write was under way while it was made. In `out`, or in a new array, or tensor.
+
+        Waits while somebody writes, and copies once more when a write began meanwhile; readers that are overtaken again
+        and again are let go first. TimeoutError after `timeout` seconds, with the pid of the writer and whether it is
+        stopped. PeerDied at once when the array is `torn`.
+        """
+        if out is None:
+            out = np.empty_like(self._array)
+            self._counted.read(out.reshape(-1).view(np.uint8), timeout)
+            return out if self._torch_dtype is None else _as_tensor(out, self._torch_dtype)
+        place = _plain_memory(out)
+        like = place is not None and place.dtype == self._array.dtype and place.shape == self._array.shape
+        if place is not None and like and place.flags.c_contiguous:
+            self._counted.read(place.reshape(-1).view(np.uint8), timeout)
+        else:
+            out[...] = self.read(timeout=timeout)
+        return out
+
+    def wait(self, newer_than: int, timeout: float | None = None) -> int:
+        """Waits until `version` is more than `newer_than`, and returns it. TimeoutError after `timeout` seconds."""
+        return self._counted.wait(newer_than, timeout)
+
+    @property
+    def version(self) -> int:
+        """How many writes were ended: 0 for what nobody has written."""
+        return self._counted.version
+
+    @property
+    def torn(self) -> bool:
+        """Whether a write began that will not be ended: its process died in it, or left it by an exception."""
+        return self._counted.is_torn
+
+    @property
+    def _counted(self) -> _core.Versions:
+        if self._versions is None:
+            self._versions = _core.Versions(self._array)
+        return self._versions
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         wanted = self._array.dtype if dtype is None else np.dtype(dtype)
@@ -67,15 +144,37 @@ class SharedArray:
         """The array of that name; FileNotFoundError when there is none."""
         known = open_known(name, ARRAY)
         note = json.loads(known.note)
-        dtype = _dtype_of(note["dtype"])
-        return cls._of(known.arena, known.arena.open_array(known.block, tuple(note["shape"]), dtype, "C"), known)
+        array = known.arena.open_array(known.block, tuple(note["shape"]), _dtype_of(note["dtype"]), "C")
+        return cls._of(known.arena, array, known, note.get("torch"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         handle = _handles.reduce_memory(self._home, _core.block_of(self.array), self._name)
-        return _open_array, (type(self), *handle, self.array.shape, self.array.dtype)
+        kind = () if self._torch_dtype is None else (self._torch_dtype,)
+        return _open_array, (type(self), *handle, self.array.shape, self.array.dtype, *kind)
 
     def __repr__(self) -> str:
-        return f"<SharedArray of {self.array.dtype}, shape {self.array.shape}>"
+        dtype = self._array.dtype if self._torch_dtype is None else f"torch.{self._torch_dtype}"
+        return f"<SharedArray of {dtype}, shape {self.array.shape}>"
+
+
+def _as_tensor(array: np.ndarray[Any, Any], dtype: str) -> Any:
+    import torch
+
+    bits = torch.from_numpy(array.reshape(-1).view(np.uint8))  # not all of torch's releases take all unsigned integers
+    return bits.view(getattr(torch, dtype)).reshape(array.shape)
+
+
+def _plain_memory(out: Any) -> np.ndarray[Any, Any] | None:
+    """The memory of an array, or of a tensor as an array of its bits; None where there is no such thing."""
+    if isinstance(out, np.ndarray):
+        return out
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(out, torch.Tensor) or not out.is_contiguous() or out.device.type != "cpu":
+        return None
+    plain, _ = _arrays.plain_dtype(out.dtype)
+    bits: np.ndarray[Any, Any] = out.detach().reshape(-1).view(torch.uint8).numpy()
+    place: np.ndarray[Any, Any] = bits.view(plain).reshape(tuple(out.shape))
+    return place
 
 
 def _dtype_of(text: Any) -> np.dtype[Any]:
@@ -88,6 +187,8 @@ def _dtype_of(text: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _open_array(cls: type[SharedArray], handle: bytes, inheritance: Any, shape: Any, dtype: Any) -> SharedArray:
+def _open_array(
+    cls: type[SharedArray], handle: bytes, inheritance: Any, shape: Any, dtype: Any, torch_dtype: str | None = None
+) -> SharedArray:
     arena, block, name = _handles.open_memory(handle, inheritance)
-    return cls._of(arena, arena.open_array(block, shape, dtype, "C"), name)
+    return cls._of(arena, arena.open_array(block, shape, dtype, "C"), name, torch_dtype)

@@ -57,7 +57,8 @@ inline Result<std::uint64_t> put_frame(channel::Channel& channel, std::span<cons
   InlineFrame scratch;
   channel::Outgoing outgoing;
   Status staged = stage_frame(frame, channel, scratch, outgoing, wait);
-  return staged ? channel.sending().put(outgoing, wait) : std::move(staged).error();
+  if (!staged) return std::move(staged).error();
+  return channel.sending().put(outgoing, wait);
 }
 
 // Small messages that are put together, in order; a large one when all before it have been.

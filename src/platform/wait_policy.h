@@ -38,6 +38,11 @@ constexpr std::int64_t kLockGraceNs = 40'000'000;
 // An owner that is not stopped lacks a processor: it is waited for that long.
 constexpr std::int64_t kBusyOwnerNs = 2'000'000'000;
 
+// --- Writing a shared array (memory/versions.h)
+
+// How long a writer lets a reader go first that was overtaken: longer than a copy takes.
+constexpr std::int64_t kReaderGraceNs = 2'000'000'000;
+
 // --- Waiting for memory (memory/allocator.h)
 
 // For memory that only held blocks keep, whose holders may be about to let go of them.

@@ -49,6 +49,11 @@ py::object new_array_in(const std::shared_ptr<Arena>& arena, py::handle shape, p
   return own(new_array(arena, shape.ptr(), dtype.ptr(), order, zeroed, gift, hooks));
 }
 
+py::object new_shared_array_in(const std::shared_ptr<Arena>& arena, py::handle shape, py::handle dtype) {
+  GilHooks hooks;
+  return own(new_shared_array(arena, shape.ptr(), dtype.ptr(), hooks));
+}
+
 py::object open_array(const std::shared_ptr<Arena>& arena, std::uint64_t block, py::handle shape, py::handle dtype,
                       const std::string& order) {
   GilHooks hooks;
@@ -126,6 +131,7 @@ void bind_arena(py::module_& module) {
       .def(
           "check", [](Arena& arena) { return arena.inspector().check(); }, py::call_guard<WithoutGil>())
       .def("new_array", &new_array_in, "shape"_a, "dtype"_a, "order"_a, "zeroed"_a, "gift"_a = false)
+      .def("new_shared_array", &new_shared_array_in, "shape"_a, "dtype"_a)
       .def("open_array", &open_array, "block"_a, "shape"_a, "dtype"_a, "order"_a)
       .def("reserve_slot", &reserve_slot)
       .def("abandon_slot", &abandon_slot, "identity"_a, "lock"_a)

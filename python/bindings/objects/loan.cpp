@@ -13,6 +13,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/large_copy.h"
 #include "bindings/cpython/wait_hooks.h"
+#include "memory/versions.h"
 
 namespace shmtree::python {
 namespace {
@@ -175,6 +176,24 @@ PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape
     std::memset(lease->data(), 0, plan.bytes);
   }
   return array_on_lease(plan, std::move(*lease), false, gift);
+}
+
+PyObject* new_shared_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
+                           platform::WaitHooks& hooks) {
+  Plan plan;
+  if (!plan_array(shape, dtype, "C", plan)) return nullptr;
+  if (plan.bytes == 0) return make_array(plan, nullptr);
+  const std::uint64_t bytes = memory::Versions::block_bytes(plan.bytes);
+  auto block = arena->allocate(bytes, memory::BlockKind::kArray, {platform::Deadline::never(), &hooks});
+  if (!block) return raise(block.error());
+  auto lease = arena->hold_new(std::move(*block));
+  if (!lease) return raise(lease.error());
+  {
+    const WithoutGil unlocked(plan.bytes > kReleaseGilBytes);
+    std::memset(lease->data(), 0, plan.bytes);
+  }
+  memory::Versions::init(lease->data(), plan.bytes);
+  return array_on_lease(plan, std::move(*lease), true, false);
 }
 
 bool show(PyArrayObject* array) {

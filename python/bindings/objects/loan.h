@@ -67,8 +67,12 @@ PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape
 // whoever it is sent to. Whoever writes it from now on is seen by them. False when the array is in no such block.
 bool show(PyArrayObject* array);
 
-// An array that several processes share, on a block that new_array() made. Null with a Python error set; ValueError
-// when the block is too small for it.
+// A new one that several processes share: zeros, with versions. Null with a Python error set.
+PyObject* new_shared_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
+                           platform::WaitHooks& hooks);
+
+// That array on its block, in a process that has got it. Null with a Python error set; ValueError when the block is too
+// small for it.
 PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, std::string_view order);
 
 using endpoint::Lending;

@@ -1,0 +1,97 @@
+// _core.Versions and Write: what several processes do with a shared array, one after the other.
+#include <pybind11/pybind11.h>
+
+#include "bindings/bind.h"
+#include "bindings/cpython/unwrap.h"
+#include "bindings/cpython/wait_hooks.h"
+#include "bindings/objects/loan.h"
+#include "memory/versions.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using namespace py::literals;
+using platform::WaitContext;
+
+namespace {
+
+// With the lease that keeps the block.
+struct ArrayVersions {
+  py::object lease;
+  memory::Versions versions;
+};
+
+WaitContext until(py::handle timeout, GilHooks& hooks) {
+  platform::Deadline deadline;
+  if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
+  return {deadline, &hooks};
+}
+
+ArrayVersions versions_of(py::handle array) {
+  Lease* lease = PyArray_Check(array.ptr()) ? lease_of(as_array(array.ptr())) : nullptr;
+  const HeldBlock* held = lease ? held_block(*lease) : nullptr;
+  if (!held) throw py::value_error("this array is not in an arena");
+  const auto bytes = static_cast<std::uint64_t>(PyArray_NBYTES(as_array(array.ptr())));
+  auto versions = unwrap(memory::Versions::of(held->block, bytes));
+  return {py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(lease)), versions};
+}
+
+// `out` is any writable buffer of the array's size.
+std::uint64_t read(const ArrayVersions& self, py::handle out, py::handle timeout) {
+  struct Output {
+    Py_buffer buffer{};
+    ~Output() { PyBuffer_Release(&buffer); }
+  } output;
+  if (PyObject_GetBuffer(out.ptr(), &output.buffer, PyBUF_WRITABLE) != 0) throw py::error_already_set();
+  if (static_cast<std::uint64_t>(output.buffer.len) != self.versions.bytes())
+    throw py::value_error("the copy has another size than the array");
+  GilHooks hooks;
+  return unwrap(self.versions.read(static_cast<std::byte*>(output.buffer.buf), until(timeout, hooks)));
+}
+
+std::uint64_t wait(const ArrayVersions& self, std::uint64_t newer_than, py::handle timeout) {
+  GilHooks hooks;
+  return unwrap(self.versions.wait_for_newer(newer_than, until(timeout, hooks)));
+}
+
+// The block of a with statement. In C++, so that no signal handler runs between the beginning and the block.
+class Write {
+ public:
+  Write(ArrayVersions versions, py::object value, py::object timeout)
+      : of_(std::move(versions)), value_(std::move(value)), timeout_(std::move(timeout)) {}
+
+  py::object enter() {
+    if (begun_) throw py::value_error("this write has begun already");
+    GilHooks hooks;
+    unwrap(of_.versions.begin_write(until(timeout_, hooks)));
+    begun_ = true;
+    return value_;
+  }
+  void exit(const py::args& exception) {
+    if (!std::exchange(begun_, false)) return;
+    const bool whole = exception.empty() || exception[0].is_none();
+    unwrap(of_.versions.end_write(whole));
+  }
+
+ private:
+  ArrayVersions of_;
+  py::object value_, timeout_;
+  bool begun_ = false;
+};
+
+}  // namespace
+
+void bind_versions(py::module_& module) {
+  py::class_<ArrayVersions>(module, "Versions", "Writes of a shared array, counted.", plain_class())
+      .def(py::init(&versions_of), "array"_a)
+      .def_property_readonly("version", [](const ArrayVersions& self) { return self.versions.version(); })
+      .def_property_readonly("is_torn", [](const ArrayVersions& self) { return self.versions.is_torn(); })
+      .def("read", &read, "out"_a, "timeout"_a)
+      .def("wait", &wait, "newer_than"_a, "timeout"_a);
+  py::class_<Write>(module, "Write", "A write of a shared array, for a with statement.", plain_class())
+      .def(py::init<ArrayVersions, py::object, py::object>(), "versions"_a, "value"_a, "timeout"_a)
+      .def("__enter__", &Write::enter)
+      .def("__exit__", &Write::exit);
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,215 @@
+#include "memory/versions.h"
+
+#include <new>
+#include <string>
+#include <utility>
+
+#include "memory/event.h"
+#include "platform/atomics.h"
+#include "platform/copy.h"
+#include "platform/machine.h"
+#include "platform/other_process.h"
+#include "platform/wait_policy.h"
+
+namespace shmtree::memory {
+
+using namespace platform;
+using namespace platform::wait_policy;
+
+namespace {
+
+constexpr std::uint64_t kLongCopy = 64u << 10;  // worth releasing an interpreter lock for
+constexpr int kOvertakenOften = 2;
+
+constexpr bool is_odd(std::uint64_t sequence) noexcept {
+  return sequence % 2 != 0;
+}
+
+Error interrupted() {
+  return Error{Code::kInterrupted, "interrupted while waiting for a shared array"};
+}
+
+}  // namespace
+
+void Versions::init(std::byte* block, std::uint64_t data_bytes) noexcept {
+  auto* shared = new (block + round_up(data_bytes, alignof(Versioned))) Versioned{};
+  shared->magic = kVersionedMagic;
+}
+
+Result<Versions> Versions::of(const Lease& block, std::uint64_t data_bytes) {
+  if (block_bytes(data_bytes) <= block.bytes()) {
+    auto* shared = reinterpret_cast<Versioned*>(block.data() + round_up(data_bytes, alignof(Versioned)));
+    if (load_once(shared->magic) == kVersionedMagic) {
+      return Versions(*block.arena(), block.data(), data_bytes, shared);
+    }
+  }
+  return Error{Code::kInvalid, "this shared array has no versions: it was made by an older release"};
+}
+
+// --- Who is at work
+
+bool Versions::is_alive(std::uint32_t word) const noexcept {
+  return (word & kHeld) != 0 && arena_->participants().is_alive(word & ~(kHeld | kContended));
+}
+
+bool Versions::take(std::atomic<std::uint32_t>& word, Identity me) const noexcept {
+  std::uint32_t seen = load_acquire(word);
+  return (seen == 0 || !is_alive(seen)) && compare_swap(word, seen, kHeld | me);
+}
+
+void Versions::let_go(std::atomic<std::uint32_t>& word) const noexcept {
+  exchange_seq_cst(word, 0u);
+  notify_all(shared_->changed);
+}
+
+bool Versions::is_torn_at(std::uint64_t sequence) const noexcept {
+  return is_odd(sequence) && !is_alive(load_acquire(shared_->writer)) && load_acquire(shared_->sequence) == sequence;
+}
+
+bool Versions::is_torn() const noexcept {
+  return is_torn_at(load_acquire(shared_->sequence));
+}
+
+Error Versions::torn() const {
+  const int pid = load_relaxed(shared_->writer_pid);
+  std::string text("process ");
+  text += std::to_string(pid);
+  text += " did not end its write of this shared array: what is there is torn, until the next write was ended";
+  Error error{Code::kPeerDied, std::move(text)};
+  error.pids.push_back(pid);
+  return error;
+}
+
+Error Versions::timed_out(const char* what) const {
+  std::string text("timed out while ");
+  const std::uint32_t writer = load_acquire(shared_->writer);
+  if (!is_alive(writer)) {
+    text += what;
+  } else {
+    const int pid = load_relaxed(shared_->writer_pid);
+    text += "process ";
+    text += std::to_string(pid);
+    text += is_stopped(pid) ? ", which is stopped, was in a write of this shared array"
+                            : " was in a write of this shared array";
+  }
+  return Error{Code::kTimeout, std::move(text)};
+}
+
+// --- Writing
+
+Status Versions::begin_write(const WaitContext& wait) const {
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  EventWait waiting(shared_->changed, wait);
+  std::int64_t gave_way_ns = 0;
+  // A reader that was overtaken goes first: for a while, and if it is not stopped.
+  const auto gives_way = [&] {
+    const std::uint32_t reader = load_acquire(shared_->reader);
+    if (reader == 0 || !is_alive(reader)) return false;
+    const std::int64_t now = monotonic_ns();
+    if (gave_way_ns == 0) gave_way_ns = now;
+    const Participant& slot = arena_->participants().slot_of_identity(reader & ~(kHeld | kContended));
+    return now - gave_way_ns < kReaderGraceNs && !is_stopped(load_relaxed(slot.pid));
+  };
+  while (gives_way() || !take(shared_->writer, *me)) {
+    waiting.arm();
+    if (!gives_way() && take(shared_->writer, *me)) break;
+    const EventWait::Wake woken = waiting.sleep();
+    if (woken == EventWait::Wake::kInterrupted) return interrupted();
+    if (woken != EventWait::Wake::kTimedOut) continue;
+    if (take(shared_->writer, *me)) break;
+    return timed_out("others wrote this shared array");
+  }
+  store_relaxed(shared_->writer_pid, process_id());
+  store_relaxed(shared_->sequence, load_relaxed(shared_->sequence) | 1);
+  fence_seq_cst();  // the odd sequence is seen by whoever sees any of what is written
+  return success();
+}
+
+Status Versions::end_write(bool whole) const noexcept {
+  const Identity me = arena_->current_identity();
+  if (me == kNobody || load_relaxed(shared_->writer) != (kHeld | me)) {
+    return Error{Code::kInvalid, "this write was begun by another process, the parent of this one"};
+  }
+  if (whole) {
+    fence_seq_cst();  // what was written, past the caches too, is seen by whoever sees the even sequence
+    store_release(shared_->sequence, (load_relaxed(shared_->sequence) | 1) + 1);
+  }
+  let_go(shared_->writer);
+  return success();
+}
+
+// --- Reading
+
+namespace {
+
+// The word of a reader that was overtaken, for as long as it is.
+class Asking {
+ public:
+  Asking() = default;
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
+  ~Asking() {
+    if (word_ == nullptr) return;
+    std::uint32_t mine = mine_;
+    compare_swap(*word_, mine, 0u);
+    notify_all(*event_);
+  }
+  bool began() const noexcept { return word_ != nullptr; }
+  void begin(std::atomic<std::uint32_t>& word, Identity me, Event& event) noexcept {
+    word_ = &word;
+    mine_ = kHeld | me;
+    event_ = &event;
+  }
+
+ private:
+  std::atomic<std::uint32_t>* word_ = nullptr;
+  std::uint32_t mine_ = 0;
+  Event* event_ = nullptr;
+};
+
+}  // namespace
+
+Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) const {
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  EventWait waiting(shared_->changed, wait);
+  Asking asking;
+  for (int overtaken = 0;;) {
+    const std::uint64_t before = load_acquire(shared_->sequence);
+    if (is_odd(before)) {
+      if (is_torn_at(before)) return torn();
+      waiting.arm();
+      if (load_acquire(shared_->sequence) != before) continue;
+      const EventWait::Wake woken = waiting.sleep();
+      if (woken == EventWait::Wake::kInterrupted) return interrupted();
+      if (woken == EventWait::Wake::kTimedOut) return timed_out("others wrote this shared array");
+      continue;
+    }
+    {
+      const BlockingScope released(bytes_ > kLongCopy ? wait.hooks : nullptr);
+      copy_racing(out, data_, bytes_);
+    }
+    fence_acquire();  // the copy is made before the sequence is read again
+    if (load_relaxed(shared_->sequence) == before) return before / 2;
+    if (wait.interrupted()) return interrupted();
+    if (wait.deadline.passed()) return timed_out("others wrote this shared array");
+    if (++overtaken >= kOvertakenOften && !asking.began() && take(shared_->reader, *me)) {
+      asking.begin(shared_->reader, *me, shared_->changed);
+    }
+  }
+}
+
+Result<std::uint64_t> Versions::wait_for_newer(std::uint64_t known, const WaitContext& wait) const {
+  EventWait waiting(shared_->changed, wait);
+  for (;;) {
+    if (version() > known) return version();
+    waiting.arm();
+    if (version() > known) return version();
+    const EventWait::Wake woken = waiting.sleep();
+    if (woken == EventWait::Wake::kInterrupted) return interrupted();
+    if (woken == EventWait::Wake::kTimedOut) return timed_out("nobody wrote this shared array");
+  }
+}
+
+}  // namespace shmtree::memory

@@ -1,0 +1,291 @@
+"""Versioned writes and reads of shared arrays: no copy is torn, whatever becomes of the writer."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+
+MIB = 1 << 20
+
+
+def new_array(nbytes: int = 8 * 1024, arena: shmtree.Arena | None = None) -> shmtree.SharedArray:
+    return (arena or shmtree.Arena(64 * MIB)).array(nbytes // 8, np.int64)
+
+
+def write_for_ever(array: shmtree.SharedArray) -> None:
+    for value in range(1, 1 << 40):
+        with array.write() as memory:
+            memory[:] = value
+
+
+def read_whole(array: shmtree.SharedArray, count: int) -> None:
+    out = np.empty_like(array.array)
+    for _ in range(count):
+        array.read(out, timeout=100)
+        if (out != out[0]).any():
+            os._exit(9)
+
+
+def start(target: Any, *args: Any) -> Any:
+    process = multiprocessing.get_context("spawn").Process(target=target, args=args, daemon=True)
+    process.start()
+    return process
+
+
+def end(process: Any) -> None:
+    process.kill()
+    process.join()
+
+
+def test_no_read_of_20_mb_is_torn_and_readers_get_on_while_two_processes_write_without_a_pause() -> None:
+    array = new_array(20_000_000)
+    writers = [start(write_for_ever, array) for _ in range(2)]
+    array.wait(newer_than=2, timeout=100)
+    reader = start(read_whole, array, 15)
+    read_whole(array, 15)
+    reader.join(200)
+    assert reader.exitcode == 0
+    assert array.version > 15
+    for writer in writers:
+        end(writer)
+
+
+def test_a_write_makes_the_next_version_which_is_waited_for() -> None:
+    array = new_array()
+    assert array.version == 0 and not array.torn
+    with pytest.raises(TimeoutError):
+        array.wait(newer_than=0, timeout=0)
+    with array.write() as memory:
+        assert memory is array.array
+        memory[:] = 3
+        assert array.version == 0
+    assert array.wait(newer_than=0) == array.version == 1
+    assert array.read().sum() == 3 * 1024
+    waiting = threading.Thread(target=lambda: array.wait(newer_than=1, timeout=100))
+    waiting.start()
+    with array.write():
+        pass
+    waiting.join(100)
+    assert not waiting.is_alive()
+
+
+def test_a_read_is_a_copy_in_an_array_of_the_callers_or_a_new_one() -> None:
+    arena = shmtree.Arena(64 * MIB)
+    array = arena.array((3, 2), "M8[s]")
+    with array.write() as memory:
+        memory[1, 1] = "2026-01-01"
+    copy = array.read()
+    assert copy.dtype == "M8[s]" and copy.shape == (3, 2) and str(copy[1, 1]).startswith("2026")
+    for out in (np.empty((3, 2), "M8[s]"), np.empty((2, 3), "M8[s]").T, np.empty((3, 2), "M8[us]")):
+        assert array.read(out) is out
+        assert (out == copy).all()
+    copy[:] = "1999-01-01"
+    assert str(array.array[1, 1]).startswith("2026")
+    with pytest.raises(ValueError, match="broadcast"):
+        array.read(np.empty(7, "M8[s]"))
+    scalar = arena.array((), float)
+    with scalar.write() as memory:
+        memory[...] = 2.5
+    assert scalar.read() == 2.5
+
+
+def test_one_thread_writes_at_a_time_and_the_others_time_out_or_wait() -> None:
+    array = new_array()
+    with array.write():
+        errors = []
+
+        def write() -> None:
+            try:
+                with array.write(timeout=0.05):
+                    pass
+            except TimeoutError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join(100)
+        assert str(os.getpid()) in errors[0]
+        with pytest.raises(TimeoutError, match=str(os.getpid())):
+            array.read(timeout=0.05)
+    counters = [threading.Thread(target=add_ones, args=(array, 100)) for _ in range(4)]
+    for counter in counters:
+        counter.start()
+    for counter in counters:
+        counter.join(100)
+    assert array.read()[0] == 400 and array.version == 401
+
+
+def add_ones(array: shmtree.SharedArray, count: int) -> None:
+    for _ in range(count):
+        with array.write() as memory:
+            memory += 1
+
+
+def test_processes_that_add_in_writes_lose_nothing() -> None:
+    array = new_array()
+    processes = [start(add_ones, array, 200) for _ in range(3)]
+    for process in processes:
+        process.join(100)
+    assert array.read()[5] == 600 and array.version == 600
+
+
+def test_a_write_that_is_left_by_an_exception_is_torn_until_the_next() -> None:
+    array = new_array()
+    with contextlib.suppress(KeyError), array.write() as memory:
+        memory[:5] = 1
+        raise KeyError
+    assert array.torn and array.version == 0
+    with pytest.raises(shmtree.PeerDied) as caught:
+        array.read()
+    assert caught.value.pids == (os.getpid(),)
+    with array.write() as memory:
+        memory[:] = 2
+    assert not array.torn and array.read()[7] == 2 and array.version == 1
+
+
+def hang_in_a_write(array: shmtree.SharedArray, ready: Any) -> None:
+    with array.write() as memory:
+        memory[:5] = 1
+        ready.set()
+        time.sleep(1000)
+
+
+def hanging(array: shmtree.SharedArray) -> Any:
+    ready = multiprocessing.get_context("spawn").Event()
+    writer = start(hang_in_a_write, array, ready)
+    assert ready.wait(100)
+    return writer
+
+
+def test_readers_are_told_of_a_writer_that_was_killed_and_the_next_writer_goes_on() -> None:
+    array = new_array()
+    writer = hanging(array)
+    told: list[Any] = []
+    reader = threading.Thread(target=lambda: told.append(failure(array)))
+    reader.start()
+    end(writer)
+    reader.join(100)
+    assert isinstance(told[0], shmtree.PeerDied) and told[0].pids == (writer.pid,)
+    assert array.torn
+    with array.write(timeout=0) as memory:
+        assert memory[0] == 1
+        memory[:] = 4
+    assert array.read(timeout=0)[0] == 4
+
+
+def failure(array: shmtree.SharedArray) -> BaseException | None:
+    try:
+        array.read(timeout=100)
+    except Exception as error:
+        return error
+    return None
+
+
+def test_readers_and_writers_time_out_with_the_pid_of_a_stopped_writer() -> None:
+    array = new_array()
+    writer = hanging(array)
+    os.kill(writer.pid, signal.SIGSTOP)
+    os.waitpid(writer.pid, os.WUNTRACED)
+    for call in (array.read, lambda timeout: array.write(timeout).__enter__()):
+        with pytest.raises(TimeoutError, match=f"process {writer.pid}, which is stopped"):
+            call(timeout=0.1)
+    assert not array.torn
+    end(writer)
+    with array.write(timeout=0) as memory:
+        memory[:] = 1
+    assert array.read()[0] == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_that_is_forked_in_a_write_has_no_part_in_it() -> None:
+    array = new_array()
+    child = 0
+    try:
+        with array.write() as memory:
+            child = os.fork()
+            memory[:] = 1
+    except ValueError:
+        os._exit(7 if child == 0 else 8)
+    if child == 0:
+        os._exit(8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert array.version == 1 and array.read()[0] == 1
+
+
+def test_ctrl_c_ends_a_wait_for_a_writer() -> None:
+    array = new_array()
+    with array.write():
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            array.read()
+    assert array.read()[0] == 0
+
+
+def test_an_array_without_versions_says_so() -> None:
+    core = shmtree.Arena(8 * MIB)._open()
+    plain = core.new_array(100, np.float64, "C", True)
+    with pytest.raises(ValueError, match="older release"):
+        shmtree._core.Versions(plain)
+
+
+def test_a_name_and_a_pickle_lead_to_the_same_versions() -> None:
+    name = f"versions-{os.getpid()}"
+    array = shmtree.Arena(8 * MIB).array(10, "f4", name=name)
+    opened = shmtree.SharedArray.open(name)
+    with opened.write() as memory:
+        memory[:] = 1
+    assert array.version == 1 and array.read().sum() == 10
+
+
+torch_is_there = importlib.util.find_spec("torch") is not None
+
+
+@pytest.mark.skipif(not torch_is_there, reason="needs torch")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "float8_e4m3fn", "complex64", "int64"])
+def test_an_array_of_a_dtype_of_torch_is_a_tensor_in_every_process(dtype: str) -> None:
+    import pickle
+    import warnings
+
+    import torch
+
+    name = f"tensor-{dtype}-{os.getpid()}"
+    wanted = getattr(torch, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        array = shmtree.Arena(8 * MIB).array((3, 2), wanted, name=name)
+        assert array.tensor.dtype is wanted and array.tensor.shape == (3, 2)
+        with array.write() as tensor:
+            tensor[1, 1] = 1
+        sender, receiver = shmtree.create_pair(allow_pickle=False)
+        sender.put([array])
+        for other in (shmtree.SharedArray.open(name), pickle.loads(pickle.dumps(array)), *receiver.get()):
+            assert other.tensor.dtype is wanted and bool(other.tensor[1, 1])
+            assert dtype in repr(other)
+            copy = other.read()
+            assert copy.dtype is wanted and bool(copy[1, 1]) and not bool(copy[0, 0])
+            outs = [torch.empty(3, 2, dtype=wanted), torch.empty(2, 3, dtype=wanted).t()]
+            for out in outs:
+                assert other.read(out) is out
+                assert bool(out[1, 1])
+    expected = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}.get(dtype, dtype)
+    assert array.array.dtype == expected and array.array.shape == (3, 2)
+
+
+@pytest.mark.skipif(not torch_is_there, reason="needs torch")
+def test_an_array_of_numpy_is_a_tensor_where_torch_has_its_dtype() -> None:
+    array = shmtree.Arena(8 * MIB).array(4, "f8")
+    array.tensor[1] = 7
+    assert array.array[1] == 7
+    with pytest.raises(TypeError):
+        _ = shmtree.Arena(8 * MIB).array(4, "M8[s]").tensor
