@@ -42,7 +42,7 @@ class _Line:
         self.ended = False
         self._requests = requests
         self._pending: dict[int, futures.Future[Any]] = {}
-        self._next = 0
+        self._next = time.monotonic_ns()  # so that no other line of this process has the same numbers
         self._looked = time.monotonic()
         self._alone = False
         self._thread: threading.Thread | None = None

@@ -112,8 +112,8 @@ class Connection:
     def recv_bytes_into(self, buf: Any, offset: int = 0) -> int:
         """Writes the next message to a buffer, from byte `offset` on, and returns its length.
 
-        `multiprocessing.BufferTooShort`, with the whole message, when the buffer has no room for it. TypeError, and nothing
-        is received, for one that cannot be written or whose items have gaps between them.
+        `multiprocessing.BufferTooShort`, with the whole message, when the buffer has no room for it. TypeError, and
+        nothing is received, for one that cannot be written or whose items have gaps between them.
         """
         room = _part(buf, offset, None)
         if room.readonly:

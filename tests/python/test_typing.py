@@ -41,6 +41,13 @@ async def wait(receiver: shmtree.Receiver[int], sender: shmtree.Sender[int]) -> 
     await sender.put_async(1)
 
 
+service: shmtree.Service[int] = shmtree.Service()
+for request in service:
+    assert_type(request, shmtree.Request[int])
+    assert_type(request.value, int)
+    assert_type(request.reply(1), bool)
+
+
 def plain(sender: shmtree.Sender, receiver: shmtree.Receiver) -> None:
     sender.put(object())
     assert_type(receiver.get(), Any)
