@@ -141,8 +141,8 @@ class Sender {
   /// arena, when it is the last Item of its message (views of xtensor count): the receiver gets them at the same place,
   /// and other views of them here are not to be used any more. As a part of a Value the same: `Dict{{"obs",
   /// std::move(item)}}`. Otherwise a copy is put. The item is gone when it was put, and is there still after an error;
-  /// put(item) leaves it. kPickleRefused: the item has something in it that Python pickled, and this channel takes no
-  /// pickles.
+  /// put(item) leaves it. kPickleRefused, with the way to it: the item has something in it that Python pickled, and
+  /// this channel takes no pickles.
   template <std::same_as<Item> Moved>
   Result<std::uint64_t> put(Moved&& item, Timeout timeout = std::nullopt) const {
     return put_moved(item, timeout);

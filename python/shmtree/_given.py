@@ -2,7 +2,7 @@
 
 import queue
 
-from . import _core, _dtypes, _leaves, _reducers, errors
+from . import _core, _dtypes, _inside, _leaves, _reducers, errors
 
 _core.set_package(
     {
@@ -12,6 +12,7 @@ _core.set_package(
         "describe_dtype": _dtypes.describe,
         "parse_dtype": _dtypes.parse,
         "reducers": _reducers.table,
+        "path_of_refused": _inside.path_of_refused,
         **vars(_leaves),
     }
 )

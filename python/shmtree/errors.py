@@ -118,7 +118,16 @@ class CorruptMessage(Error, ValueError):
 
 
 class PickleRefused(Error, TypeError):
-    """The message needs pickle, or a class that is neither imported nor registered, and that is not allowed."""
+    """The message needs pickle, or a class that is neither imported nor registered, and that is not allowed.
+
+    The text names the object, where it lies, and who refuses: the end, whoever made the channel, or the call.
+
+    Attributes:
+        path: where that object lies in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None``
+            when it is not known.
+    """
+
+    path: str | None = None
 
 
 class DeviceError(Error, RuntimeError):

@@ -36,9 +36,10 @@ const Tree* message_of(const Item* item) noexcept {
 
 class Forwarder {
  public:
-  Forwarder(const Tree& tree, const Origin& origin, format::FrameBuilder& builder, ExternalArrays* externals)
-      : tree_(tree), origin_(origin), builder_(builder), externals_(externals) {
-    if (tree.references != nullptr) forwarded_.resize(tree.nodes.size());
+  Forwarder(const std::shared_ptr<const Tree>& tree, const Origin& origin, format::FrameBuilder& builder,
+            ExternalArrays* externals)
+      : message_(tree), tree_(*tree), origin_(origin), builder_(builder), externals_(externals) {
+    if (tree_.references != nullptr) forwarded_.resize(tree_.nodes.size());
   }
 
   Status add(std::uint32_t index, bool is_factory = false) {
@@ -74,7 +75,7 @@ class Forwarder {
   Status add_node(std::uint32_t index, bool is_factory) {
     const Node& node = tree_.at(index);
     if (needs_pickle(node.kind) && !is_factory && externals_ != nullptr && !externals_->allows_pickle())
-      return refused(node.kind);
+      return refused(index, node.kind);
     if (node.kind == Kind::kStr) return add_text(node, Kind::kLongStr);
     if (node.kind == Kind::kBytes) return add_text(node, Kind::kLongBytes);
     if (node.kind == Kind::kByteArray) return add_text(node, Kind::kLongByteArray);
@@ -93,10 +94,12 @@ class Forwarder {
   static bool needs_pickle(Kind kind) noexcept {
     return kind == Kind::kPickle || kind == Kind::kLongPickle || kind == Kind::kGlobal;
   }
-  static Error refused(Kind kind) {
+  Error refused(std::uint32_t index, Kind kind) const {
+    const std::string way = Tree::item(message_, index).way();
+    std::string text("The message to forward has a ");
+    text.append(name_of(kind)).append(" in it, and this channel takes no pickles.");
     return Error{.code = Code::kPickleRefused,
-                 .message = "The message to forward has a " + std::string(name_of(kind)) +
-                            " in it, and this channel takes no pickles."};
+                 .message = way.empty() ? text : std::string(way).append(": ").append(text)};
   }
 
   // Where a node's own values and children are taken from.
@@ -224,6 +227,7 @@ class Forwarder {
     builder_.add_array(source);
   }
 
+  const std::shared_ptr<const Tree>& message_;
   const Tree& tree_;
   const Origin origin_;
   format::FrameBuilder& builder_;
@@ -280,7 +284,7 @@ Status add_forwarded(const Forward& forward, const MovedItems* moved, format::Fr
                      "An Item that was moved into this value is gone: another put of it gave it away, or is about "
                      "to."};
   }
-  return Forwarder(*tree, origin, builder, externals).add(Tree::node_of(*forward.item));
+  return Forwarder(tree, origin, builder, externals).add(Tree::node_of(*forward.item));
 }
 
 }  // namespace shmtree::value

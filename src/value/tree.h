@@ -82,6 +82,7 @@ struct Tree {
 
   const Node& at(std::uint32_t node) const noexcept { return nodes[node]; }
   static Item root(std::shared_ptr<const Tree> tree) { return Item(std::move(tree), 0); }
+  static Item item(std::shared_ptr<const Tree> tree, std::uint32_t node) { return Item(std::move(tree), node); }
   static const std::shared_ptr<const Tree>& of(const Item& item) noexcept { return item.tree_; }
   static std::uint32_t node_of(const Item& item) noexcept { return item.node_; }
 

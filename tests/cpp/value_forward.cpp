@@ -176,5 +176,6 @@ TEST_CASE("what needs pickle is forwarded only where that is allowed") {
     const Status refused = value::encode(item, builder, &asked);
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.code() == Code::kPickleRefused);
+    CHECK(refused.error().message.starts_with("[0]: "));
   }
 }

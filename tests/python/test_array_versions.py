@@ -225,10 +225,15 @@ def test_a_child_that_is_forked_in_a_write_has_no_part_in_it() -> None:
 
 def test_ctrl_c_ends_a_wait_for_a_writer() -> None:
     array = new_array()
-    with array.write():
-        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            array.read()
+    # A shell starts what runs in the background with SIGINT ignored, and Python leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with array.write():
+            threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                array.read()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert array.read()[0] == 0
 
 

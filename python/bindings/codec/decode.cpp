@@ -1,6 +1,7 @@
 #include "bindings/codec/decode.h"
 
 #include "bindings/codec/decoder.h"
+#include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 
@@ -308,7 +309,10 @@ PyObject* decode(std::span<const std::byte> frame, DecodeContext& context) {
   if (!loaded) return raise_from_frame(loaded.error());
   Decoder decoder(reader, context);
   Ref made(decoder.node());
-  if (!made) return raise_from_frame(reader.error());
+  if (!made) {
+    if (!context.allow_pickle) explain_refused_node(frame, reader.nodes() - reader.left().kinds.left() - 1);
+    return raise_from_frame(reader.error());
+  }
   const Status finished = reader.finish();
   return finished.ok() ? made.release() : raise_from_frame(finished.error());
 }

@@ -26,7 +26,6 @@ void EncodeSession::clear() {
   builder_.clear();
   met_.clear();
   names_.clear();
-  pickled_ = false;
   // Destructors may run anything, also something that makes this vector grow again.
   while (!kept_.empty()) {
     PyObject* object = kept_.back();
@@ -35,16 +34,15 @@ void EncodeSession::clear() {
   }
 }
 
-bool EncodeSession::walk(PyObject* object, const EncodeOptions& options) {
+Encoded EncodeSession::walk(PyObject* object, const EncodeOptions& options) {
   for (const bool careful : {false, true}) {
     Encoder encoder(*this, options, careful);
-    if (encoder.child(object)) return true;
-    if (!encoder.wants_care() && !encoder.wants_pickle()) return false;
+    if (encoder.child(object)) return kEncoded;
+    if (!encoder.wants_care() && !encoder.wants_pickle()) return kNotEncoded;
     start_over(options);
     if (encoder.wants_pickle()) break;
   }
-  pickled_ = true;
-  return encode_pickle(*this, object, options);
+  return encode_pickle(*this, object, options) ? kPickled : kNotEncoded;
 }
 
 void EncodeSession::start_over(const EncodeOptions& options) {
@@ -53,11 +51,14 @@ void EncodeSession::start_over(const EncodeOptions& options) {
   if (options.given) options.given->take_back();
 }
 
-bool EncodeSession::encode(PyObject* object, const EncodeOptions& options) {
-  if (!walk(object, options)) return false;
+Encoded EncodeSession::encode(PyObject* object, const EncodeOptions& options) {
+  const Encoded how = walk(object, options);
+  if (how == kNotEncoded) return kNotEncoded;
   const Status finished = builder_.finish();
-  if (!finished.ok()) raise(finished.error());
-  return finished.ok();
+  if (finished.ok()) [[likely]]
+    return how;
+  raise(finished.error());
+  return kNotEncoded;
 }
 
 // --- the walk --------------------------------------------------------------------------------------------------------
@@ -297,6 +298,7 @@ bool Encoder::refer_to(PyObject* object, std::size_t number) {
     if (options_.allow_pickle) {
       wants_pickle_ = true;
     } else {
+      session_.set_refused(object);
       PyErr_Format(error_types().pickle_refused,
                    "A %.200s is in itself in a way that only pickle keeps, and allow_pickle is False",
                    Py_TYPE(object)->tp_name);
@@ -325,6 +327,7 @@ bool Encoder::needs_pickle(PyObject* object) {
     wants_pickle_ = true;
     return false;
   }
+  session_.set_refused(object);
   Ref name(PyObject_GetAttrString(type_object(Py_TYPE(object)), "__qualname__"));
   if (!name) return false;
   PyErr_Format(error_types().pickle_refused,

@@ -78,6 +78,9 @@ class NameCache {
   Entry entries_[128];
 };
 
+// How an object became a frame: whether the message as a whole had to go through pickle.
+enum Encoded : std::uint8_t { kNotEncoded = 0, kEncoded, kPickled };
+
 class EncodeSession {
  public:
   EncodeSession() = default;
@@ -85,15 +88,12 @@ class EncodeSession {
   EncodeSession& operator=(const EncodeSession&) = delete;
   ~EncodeSession() { clear(); }
 
-  // Once, unless clear() was called since. False with a Python error set: ValueError for a tree deeper than 1,000,
+  // Once, unless clear() was called since. kNotEncoded with a Python error set: ValueError for a tree deeper than 1,000,
   // PickleRefused, or what the object's own code raised. May run Python code, which may encode again with another
   // session.
-  bool encode(PyObject* object, const EncodeOptions& options);
+  Encoded encode(PyObject* object, const EncodeOptions& options);
 
   format::FrameBuilder& builder() noexcept { return builder_; }
-
-  // Whether what was encoded is a pickle.
-  bool is_pickled() const noexcept { return pickled_; }
 
   // --- for the walk -----------------------------------------------------------------------------------------------
   void keep(PyObject* object) {
@@ -106,19 +106,25 @@ class EncodeSession {
   }
   MetObjects& met() noexcept { return met_; }
   NameCache& names() noexcept { return names_; }
+  // Remembers what has no native kind where pickle is refused, until it is asked for (refusal.h).
+  void set_refused(PyObject* object) { refused_ = Ref::borrow(object); }
+  void move_refused(PyObject* object) {
+    if (refused_) set_refused(object);
+  }
+  Ref take_refused() noexcept { return std::move(refused_); }
 
   // Drops everything of the last message. May run destructors, and so Python code.
   void clear();
 
  private:
-  bool walk(PyObject* object, const EncodeOptions& options);
+  Encoded walk(PyObject* object, const EncodeOptions& options);
   void start_over(const EncodeOptions& options);
 
   format::FrameBuilder builder_;
   std::vector<PyObject*> kept_;
   MetObjects met_;
   NameCache names_;
-  bool pickled_ = false;
+  Ref refused_{};
 };
 
 // A session out of a small pool, given back at the end of the scope. To be made and destroyed with the GIL held.

@@ -83,7 +83,9 @@ bool registered_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   encoder.out.add_name(info.name);
   // Kept, so that no later object of this message can come to lie where something of it was.
   encoder.keep(Ref::borrow(flat.get()));
-  return encoder.sealed([&] { return encoder.node(flat.get()); }) && encoder.leave();
+  if (encoder.sealed([&] { return encoder.node(flat.get()); })) return encoder.leave();
+  encoder.refused_inside(value);
+  return false;
 }
 
 }  // namespace

@@ -64,6 +64,8 @@ class Encoder {
 
   // Gives up on native kinds: `object` has none.
   bool needs_pickle(PyObject* object);
+  // What needs pickle is not found again in `object`, which was sent as something else: that is what is refused.
+  void refused_inside(PyObject* object) { session_.move_refused(object); }
   bool wants_pickle() const noexcept { return wants_pickle_; }
   // Some dict turned out in its middle to have other keys than names: walk again, looking at all keys first.
   bool wants_care() const noexcept { return wants_care_; }

@@ -9,6 +9,7 @@
 #include "bindings/codec/describe.h"
 #include "bindings/codec/encode.h"
 #include "bindings/codec/pickle_support.h"
+#include "bindings/codec/refusal.h"
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
@@ -30,11 +31,15 @@ PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* nam
   EncodeOptions options;
   options.allow_pickle = allow_pickle == 1;
   BorrowedSession session;
-  if (!session->encode(given[0], options)) return nullptr;
+  const Encoded how = session->encode(given[0], options);
+  if (how == kNotEncoded) {
+    if (!options.allow_pickle) explain_refused_object(*session, given[0], "this call");
+    return nullptr;
+  }
   format::FrameBuilder& builder = session->builder();
   Frame* frame = new_frame(builder.total_bytes());
   if (!frame) return nullptr;
-  frame->pickled = session->is_pickled();
+  frame->pickled = how == kPickled;
   builder.write_metadata(frame->data);
   const WithoutGil unlocked(builder.buffer_bytes() > kReleaseGilBytes);
   builder.copy_buffers(frame->data);
@@ -68,7 +73,9 @@ PyObject* unpack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* n
   context.writable = !input.buffer.readonly;
   context.make_owner = Input::make_owner;
   context.state = &input;
-  return decode(input.bytes(), context);
+  PyObject* object = decode(input.bytes(), context);
+  if (!object && !context.allow_pickle) name_refuser("this call");
+  return object;
 }
 
 PyObject* describe(PyObject*, PyObject* source) {

@@ -36,6 +36,7 @@ bool set_package(PyObject* given) {
       {&members.tensor_build, "tensor_build"},
       {&members.device_leaf, "device_leaf"},
       {&members.reducers, "reducers"},
+      {&members.path_of_refused, "path_of_refused"},
   };
   for (const auto& [slot, name] : wanted) {
     PyObject* found = PyMapping_GetItemString(given, name);

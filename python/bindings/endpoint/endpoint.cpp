@@ -31,6 +31,10 @@ PyObject* get_allow_pickle(PyObject* self, void*) {
   return PyBool_FromLong(as_endpoint(self)->allow_pickle);
 }
 
+PyObject* get_pickled(PyObject* self, void*) {
+  return PyLong_FromUnsignedLongLong(as_endpoint(self)->pickled.load(std::memory_order_relaxed));
+}
+
 PyObject* get_channel(PyObject* self, void*) {
   auto channel = any_channel(as_endpoint(self));
   return channel ? pybind11::cast(std::move(channel)).release().ptr() : nullptr;
@@ -68,6 +72,8 @@ const PyMethodDef common_methods[] = {
 const PyGetSetDef common_attributes[] = {
     {"closed", guarded<get_closed>, nullptr, "Whether close() was called on this object.", nullptr},
     {"allow_pickle", guarded<get_allow_pickle>, nullptr, "Whether this end may send, or load, pickles.", nullptr},
+    {"_pickled", guarded<get_pickled>, nullptr, "Messages given to put() of this object that needed a pickle.",
+     nullptr},
     {"_channel", guarded<get_channel>, nullptr, "The channel itself.", nullptr},
     {"_name", guarded<get_name>, guarded<set_name>, "The name that this end keeps, or None.", nullptr},
 };
@@ -133,6 +139,11 @@ bool attach_endpoint(Endpoint* self, PyObject* given, std::initializer_list<End>
   const Status attached = self->port.attach(std::move(channel), ends);
   if (!attached) raise(attached.error());
   return attached.ok();
+}
+
+const char* refuser_of_pickles(const Endpoint& self) noexcept {
+  if (self.port.channel().allows_pickle()) return "this end";
+  return self.allow_pickle ? "the channel's maker" : "the channel's maker and of this end";
 }
 
 Ref alloc_endpoint(PyTypeObject* type) {

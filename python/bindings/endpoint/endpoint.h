@@ -30,6 +30,7 @@ struct Endpoint {
   bool is_queue;
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
   VainWait vain;
+  std::atomic<std::uint64_t> pickled;  // messages given to put() that needed a pickle
 };
 
 // As Python names them.
@@ -86,6 +87,9 @@ Ref alloc_endpoint(PyTypeObject* type);
 PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, channel::End end);
 // Takes part in these ends. False with a Python error set.
 bool attach_endpoint(Endpoint* self, PyObject* channel, std::initializer_list<channel::End> ends, bool allow_pickle);
+
+// Who it is that pickles are refused by, after name_refuser().
+[[gnu::cold]] const char* refuser_of_pickles(const Endpoint& self) noexcept;
 
 // Called with an object of which an end was closed, for those who wait elsewhere than in its calls. A Python callable
 // that returns None; at most one.

@@ -3,6 +3,7 @@
 #include <new>
 #include <vector>
 
+#include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/objects/loan.h"
 #include "endpoint/transfer.h"
@@ -83,6 +84,7 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   }
   if (object) [[likely]]
     return object;
+  if (!context.allow_pickle) name_refuser(refuser_of_pickles(*self));
   if (PyErr_ExceptionMatches(error_types().corrupt_message)) add_to_exception("ticket", message.ticket());
   *may_retry = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
   return nullptr;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "bindings/codec/encode.h"
+#include "bindings/codec/refusal.h"
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
@@ -41,7 +42,12 @@ class Message {
     options.independent = self_->is_queue;
     options.loans = &loans_;
     options.given = &given_;
-    return session_->encode(object, options);
+    const Encoded how = session_->encode(object, options);
+    if (how == kEncoded) [[likely]]
+      return true;
+    if (how == kPickled) return self_->pickled.fetch_add(1, std::memory_order_relaxed), true;
+    if (!options.allow_pickle) explain_refused_object(*session_, object, refuser_of_pickles(*self_));
+    return false;
   }
   format::FrameBuilder& builder() noexcept { return session_->builder(); }
   std::span<const memory::BlockRef> blocks() const noexcept { return loans_.blocks(); }

@@ -1,0 +1,91 @@
+#include "bindings/codec/refusal.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "bindings/codec/frame_path.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/gil.h"
+
+namespace shmtree::python {
+namespace {
+
+// The current PickleRefused, taken; null when there is none.
+Ref take_refusal() {
+  return PyErr_Occurred() && PyErr_ExceptionMatches(error_types().pickle_refused) ? take_exception() : Ref();
+}
+
+// What goes wrong here must not hide the refusal itself.
+void give_back(Ref refusal) {
+  PyErr_Clear();
+  set_exception(std::move(refusal));
+}
+
+bool add_text(PyObject* refusal, PyObject* more) {
+  Ref text(PyUnicode_FromFormat("%S%U", refusal, more));
+  Ref arguments(text ? PyTuple_Pack(1, text.get()) : nullptr);
+  return arguments && PyObject_SetAttrString(refusal, "args", arguments.get()) == 0;
+}
+
+bool has_no_path(PyObject* refusal) {
+  const Ref path(PyObject_GetAttrString(refusal, "path"));
+  return path.get() == Py_None;
+}
+
+// `path` is a str.
+bool add_path(PyObject* refusal, PyObject* path) {
+  Ref text(PyUnicode_GET_LENGTH(path) == 0 ? PyUnicode_FromString(". It is the message itself")
+                                           : PyUnicode_FromFormat(". It is at %U of the message", path));
+  return text && add_text(refusal, text.get()) && PyObject_SetAttrString(refusal, "path", path) == 0;
+}
+
+// To a text that says what `refuser` could allow.
+bool add_refuser(PyObject* refusal, const char* refuser) {
+  const Ref said(PyObject_Str(refusal));
+  const char* characters = said ? PyUnicode_AsUTF8(said.get()) : nullptr;
+  if (!characters || std::string_view(characters).find("allow_pickle") == std::string_view::npos) return false;
+  Ref text(PyUnicode_FromFormat("; what refuses is the allow_pickle=False of %s", refuser));
+  return text && add_text(refusal, text.get());
+}
+
+}  // namespace
+
+void explain_refused_object(EncodeSession& session, PyObject* object, const char* refuser) {
+  const Ref refused = session.take_refused();
+  Ref refusal = take_refusal();
+  if (!refusal) return;
+  if (has_no_path(refusal.get())) {
+    Ref path(call_python(package().path_of_refused, object, refused ? refused.get() : Py_None));
+    // Without one it is an error of the object's own code.
+    if (path && PyUnicode_Check(path.get()) && add_path(refusal.get(), path.get())) {
+      add_refuser(refusal.get(), refuser);
+    } else if (refused) {
+      PyErr_Clear();
+      add_refuser(refusal.get(), refuser);
+    }
+  }
+  give_back(std::move(refusal));
+}
+
+void explain_refused_node(std::span<const std::byte> frame, std::size_t number) {
+  Ref refusal = take_refusal();
+  if (!refusal) return;
+  if (has_no_path(refusal.get())) {
+    const std::optional<std::string> found = path_of_node(frame, number);
+    const Ref path(found ? PyUnicode_DecodeUTF8(found->data(), static_cast<Py_ssize_t>(found->size()), "replace")
+                         : nullptr);
+    if (path) add_path(refusal.get(), path.get());
+  }
+  give_back(std::move(refusal));
+}
+
+void name_refuser(const char* refuser) {
+  Ref refusal = take_refusal();
+  if (!refusal) return;
+  add_refuser(refusal.get(), refuser);
+  give_back(std::move(refusal));
+}
+
+}  // namespace shmtree::python
