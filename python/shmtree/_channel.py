@@ -97,6 +97,8 @@ class End:
         @property
         def _channel(self) -> _core.Channel: ...  # ChannelClosed when this process has it no more
         @property
+        def _pickled(self) -> int: ...
+        @property
         def closed(self) -> bool: ...
         def close(self) -> None: ...
 
@@ -113,11 +115,14 @@ class End:
         ends (senders, receivers), how many of them take part in it, so that the stream does not end (senders_counting,
         receivers_counting: not those that use the other one only), the process ids of those that do and have never
         used it (senders_unused, receivers_unused), and ends that were pickled and not yet loaded (senders_on_their_way,
-        receivers_on_their_way); put_per_s and received_per_s since the last call on this object. Of a JoinableQueue
-        also unfinished: those that no task_done() was called for. ChannelClosed after close(), unless this process has
-        another object of the channel.
+        receivers_on_their_way); put_per_s and received_per_s since the last call on this object. Of what can put also
+        pickled: the messages given to put() of this very object that needed a pickle (`shmtree.describe` says why). Of
+        a JoinableQueue also unfinished: those that no task_done() was called for. ChannelClosed after close(), unless
+        this process has another object of the channel.
         """
         stats = self._channel.stats()
+        if hasattr(self, "put"):
+            stats["pickled"] = self._pickled
         if not self._counts_tasks:
             del stats["unfinished"]
         return self._rates.add_to(stats)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
-from . import _core, _leaves, _reducers
+from . import _core, _leaves, _reasons, _reducers
 from ._core import Frame, pack, unpack
 from .errors import CorruptMessage
 
@@ -61,11 +62,18 @@ def load(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Any:
 def describe(buffer_or_obj: Any, *, file: TextIO | None = None) -> None:
     """Prints the tree of a frame, or of an object as `pack` would encode it: kinds, shapes, bytes.
 
-    Goes to standard output, or to `file`. Nothing of a frame is unpickled or otherwise made, so frames of any origin
-    may be looked at. Raises CorruptMessage for a frame that is damaged; a buffer that does not begin like a frame is
-    described as an object.
+    Goes to standard output, or to `file`. Of an object that needs a pickle, it also tells why: which parts have no
+    native kind, or are containers that are met twice, and what each takes. Nothing of a frame is unpickled or otherwise
+    made, so frames of any origin may be looked at. Raises CorruptMessage for a frame that is damaged; a buffer that
+    does not begin like a frame is described as an object.
     """
-    print(_core._describe(buffer_or_obj if _is_frame(buffer_or_obj) else pack(buffer_or_obj)), end="", file=file)
+    if _is_frame(buffer_or_obj):
+        print(_core._describe(buffer_or_obj), end="", file=file)
+        return
+    tree = _core._describe(pack(buffer_or_obj))
+    print(tree, end="", file=file)
+    if re.match(r"[^\n]*\n(long_)?pickle ", tree):
+        print("needs a pickle:", *(_reasons.lines(buffer_or_obj)), sep="\n  ", file=file)
 
 
 def register(cls: type[T], flatten: Callable[[T], object], unflatten: Callable[[Any], T]) -> None:

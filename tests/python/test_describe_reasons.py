@@ -1,0 +1,73 @@
+"""`describe` of an object tells what in it makes it a pickle, and `stats` how many messages were."""
+
+from __future__ import annotations
+
+import io
+import queue
+
+import numpy as np
+import pytest
+from test_refusals import Boxed, Config, Tagged
+
+import shmtree
+
+
+def described(value: object) -> list[str]:
+    text = io.StringIO()
+    shmtree.describe(value, file=text)
+    return text.getvalue().splitlines()
+
+
+class Holds:
+    """Has no native kind, and large parts."""
+
+    def __init__(self) -> None:
+        self.arrays = [np.zeros(1000), np.zeros(500)]
+
+
+def reasons(value: object) -> list[str]:
+    lines = described(value)
+    return lines[lines.index("needs a pickle:") + 1 :] if "needs a pickle:" in lines else []
+
+
+def test_an_object_without_a_pickle_has_no_reasons_for_one() -> None:
+    assert described([1, {"a": np.zeros(3)}, Config("x", 1)])[1] == "list of 3"
+    assert reasons([1, {"a": np.zeros(3)}, Config("x", 1)]) == []
+
+
+def test_each_part_that_makes_a_pickle_is_told_with_what_it_takes() -> None:
+    shared = [1]
+    value = {"f": print, "obs": [0, Config("a", Holds())], "a": shared, "b": (shared, Tagged(Boxed()))}
+    lines = reasons(value)
+    assert [line.split(",")[0] for line in lines] == [
+        '  ["f"]: builtin_function_or_method',
+        f'  ["obs"][1].fn: {__name__}.Holds',
+        '  ["b"][0]: the list at ["a"] once more',
+        f'  ["b"][1]: {Tagged.__module__}.Tagged',
+    ]
+    assert "bytes in the pickle, 12000 in 2 buffers next to it" in lines[1]
+
+
+def test_an_object_that_is_pickled_itself_is_its_own_reason() -> None:
+    (line,) = reasons(Holds())
+    assert line.startswith(f"  the object itself: {__name__}.Holds, ")
+
+
+def test_many_reasons_are_cut_short() -> None:
+    lines = reasons([Boxed() for _ in range(1000)])
+    assert len(lines) == 101 and lines[-1] == "  ..."
+
+
+def test_stats_count_the_messages_of_an_object_that_needed_a_pickle(arena: shmtree.Arena) -> None:
+    sender, receiver = arena.create_pair(capacity=4)
+    assert sender.stats()["pickled"] == 0
+    sender.put([1, np.zeros(3)])
+    sender.put([print])
+    sender.put_many([Boxed(), 2])
+    assert sender.stats()["pickled"] == 2
+    assert "pickled" not in receiver.stats()
+    with pytest.raises(queue.Full):
+        sender.put_nowait(1)
+    made = arena.Queue()
+    made.put(print)
+    assert made.stats()["pickled"] == 1
