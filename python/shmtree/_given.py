@@ -2,7 +2,7 @@
 
 import queue
 
-from . import _core, _dtypes, _inside, _leaves, _reducers, errors
+from . import _core, _dtypes, _inside, _leaves, _models, _reducers, errors
 
 _core.set_package(
     {
@@ -14,5 +14,6 @@ _core.set_package(
         "reducers": _reducers.table,
         "path_of_refused": _inside.path_of_refused,
         **vars(_leaves),
+        **vars(_models),
     }
 )

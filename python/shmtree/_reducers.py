@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from . import _core, _leaves
+from . import _core, _leaves, _out_of_band
 
 Reducer = Callable[[Any], Any]
 
@@ -38,6 +38,7 @@ def table(independent: bool, home: _core.Arena | None) -> dict[type, Reducer]:
         cls = getattr(sys.modules.get(module), name, None)
         if cls is not None:
             made[cls] = functools.partial(_reduce_device_array, home=home)
+    made.update(_out_of_band.reducers())
     if independent:
         made[np.ndarray] = _reduce_as_writable
     return made

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
-from . import _core, _leaves, _reasons, _reducers
+from . import _core, _leaves, _reasons, _reducers, _standard
 from ._core import Frame, pack, unpack
 from .errors import CorruptMessage
 
@@ -104,6 +104,7 @@ def _umask() -> int:
     return 0o077
 
 
+_standard.add()
 register(_leaves.DeviceLeaf, lambda leaf: leaf.flat, _leaves.receive_device)
 
 if sys.byteorder != "little":

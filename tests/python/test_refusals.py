@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import subprocess
 import sys
+import types
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,6 +67,7 @@ def refusal(value: object) -> shmtree.PickleRefused:
         ([0, slice(0, Boxed())], "[1].stop"),
         ({"tag": Tagged([1, Boxed()])}, '["tag"]'),
         ([Choice.ONE, Boxed()], "[1]"),
+        ([types.SimpleNamespace(a=1, b={"x": Boxed()})], '[0].b["x"]'),
     ],
     ids=str,
 )

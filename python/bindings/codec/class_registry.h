@@ -24,6 +24,7 @@ enum class ClassShape : std::uint8_t {
   kDataclass,
   kEnum,
   kRegistered,
+  kModel,  // of pydantic: sent as if it were registered
 };
 
 // Never destroyed, so that a walk may hold on to one while Python code runs.

@@ -8,6 +8,7 @@
 #include "bindings/codec/datetime_api.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/cpython/gil.h"
+#include "bindings/cpython/package.h"
 
 namespace shmtree::python {
 namespace {
@@ -148,16 +149,24 @@ int collect_slots(PyObject* cls, ClassInfo& info) {
   return 1;
 }
 
+// The fields of a dataclass, or of a class of attrs, whose state pickle would send as it is. Null, without an error for
+// any other class.
+Ref fields_of(PyTypeObject* type) {
+  if (lookup(type, "__dataclass_fields__")) {
+    return has_default_state(type) ? Ref(call_python(dataclass_fields, type_object(type))) : Ref();
+  }
+  if (!lookup(type, "__attrs_attrs__")) return Ref();
+  Ref fields(call_python(package().attrs_fields, type_object(type)));
+  return fields.get() != Py_None ? std::move(fields) : Ref();
+}
+
 // 1, 0, or -1 with an error.
 int classify_dataclass(ClassInfo& info) {
   PyTypeObject* type = info.type;
-  if (!lookup(type, "__dataclass_fields__")) return 0;
-  if (!is_plain_python(type) || !has_default_reduction(type) || !has_default_state(type) ||
-      lookup(type, "__getnewargs__")) {
-    return 0;
-  }
-  Ref fields(call_python(dataclass_fields, type_object(type)));
-  info.fields = Ref(fields ? PyDict_New() : nullptr);
+  if (!is_plain_python(type) || !has_default_reduction(type) || lookup(type, "__getnewargs__")) return 0;
+  const Ref fields = fields_of(type);
+  if (!fields) return PyErr_Occurred() ? -1 : 0;
+  info.fields = Ref(PyDict_New());
   if (!info.fields) return -1;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fields.get()); ++i) {
     Ref name(PyObject_GetAttrString(PyTuple_GET_ITEM(fields.get(), i), "name"));
@@ -172,6 +181,13 @@ int classify_dataclass(ClassInfo& info) {
   }
   info.has_dict = type->tp_dictoffset != 0;
   return 1;
+}
+
+// Whether it is a model of pydantic: 1, 0, or -1 with an error.
+int classify_model(const ClassInfo& info) {
+  if (!lookup(info.type, "__pydantic_core_schema__") || !has_default_reduction(info.type)) return 0;
+  const Ref is_model(call_python(package().is_model, type_object(info.type)));
+  return is_model ? is_model.get() == Py_True : -1;
 }
 
 // Borrowed; null without an error when there is none.
@@ -217,6 +233,13 @@ bool classify(ClassInfo& info) {
   if (fits == 1) {
     info.encode = is_tuple ? encode_namedtuple : encode_dataclass;
     info.shape = is_tuple ? ClassShape::kNamedTuple : ClassShape::kDataclass;
+    return true;
+  }
+  const int is_model = classify_model(info);
+  if (is_model < 0) return false;
+  if (is_model == 1) {
+    info.encode = encode_model;
+    info.shape = ClassShape::kModel;
   } else if (lookup(info.type, "__cuda_array_interface__")) {
     info.encode = encode_device_array;
   }

@@ -4,6 +4,7 @@
 #include "bindings/codec/pickle_support.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
+#include "bindings/cpython/package.h"
 
 namespace shmtree::python {
 namespace {
@@ -26,6 +27,25 @@ PyObject* refuse(const char* what) {
   PyErr_Format(error_types().pickle_refused,
                "The message holds %s, and allow_pickle is False; allow_pickle=True loads it, if its origin is trusted",
                what);
+  return nullptr;
+}
+
+// The class of that name, which its module may register when it is imported, or which is a model. Null on failure.
+const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name) {
+  PyObject* cls = decoder.global(name);
+  if (!cls) {
+    const bool is_missing = PyErr_ExceptionMatches(PyExc_ImportError) || PyErr_ExceptionMatches(PyExc_AttributeError) ||
+                            PyErr_ExceptionMatches(error_types().pickle_refused);
+    if (!is_missing) return nullptr;
+    PyErr_Clear();
+  }
+  const ClassInfo* info = registered_class(name.text);
+  if (info) return info;
+  info = cls && PyType_Check(cls) ? class_info(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
+  if (info && info->shape == ClassShape::kModel) return info;
+  if (PyErr_Occurred()) return nullptr;
+  const std::string text(name.text);
+  PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", text.c_str());
   return nullptr;
 }
 
@@ -100,19 +120,11 @@ PyObject* decode_registered(Decoder& decoder) {
   const format::Name name = decoder.in.next_name();
   if (decoder.in.failed()) return nullptr;
   const ClassInfo* info = registered_class(name.text);
-  if (!info && decoder.allow_pickle()) {
-    // Its module may register it when it is imported.
-    if (!decoder.global(name)) {
-      if (!PyErr_ExceptionMatches(PyExc_ImportError) && !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
-      PyErr_Clear();
-    }
-    info = registered_class(name.text);
-  }
-  if (!info) {
-    const std::string text(name.text);
-    PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here",
-                 text.c_str());
-    return nullptr;
+  if (!info) info = class_not_registered(decoder, name);
+  if (!info) return nullptr;
+  if (info->shape == ClassShape::kModel) {
+    Ref state(decoder.node());
+    return state ? call_python(package().model_build, type_object(info->type), state.get()) : nullptr;
   }
   if (info->encode == encode_end) return decode_end(decoder, *info);
   // Held: a registration may be replaced meanwhile.

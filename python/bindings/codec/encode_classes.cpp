@@ -2,6 +2,7 @@
 #include "bindings/codec/encoder.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
+#include "bindings/cpython/package.h"
 
 namespace shmtree::python {
 namespace {
@@ -75,17 +76,34 @@ bool dataclass_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   return encoder.leave();
 }
 
+// What stands for a value in its message. Kept, so that no later object of the message can come to lie where something
+// of it was.
+bool add_flat(Encoder& encoder, const ClassInfo& info, Ref flat) {
+  encoder.out.add_kind(Kind::kRegistered);
+  encoder.out.add_name(info.name);
+  encoder.keep(Ref::borrow(flat.get()));
+  return encoder.sealed([&] { return encoder.node(flat.get()); }) && encoder.leave();
+}
+
+// The parts of some are found in them again, as attributes.
+bool has_its_parts(const ClassInfo& info) {
+  return info.name == "types:SimpleNamespace";
+}
+
 bool registered_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (!encoder.deeper()) return false;
   Ref flat(call_python(info.flatten.get(), value));
   if (!flat) return false;
-  encoder.out.add_kind(Kind::kRegistered);
-  encoder.out.add_name(info.name);
-  // Kept, so that no later object of this message can come to lie where something of it was.
-  encoder.keep(Ref::borrow(flat.get()));
-  if (encoder.sealed([&] { return encoder.node(flat.get()); })) return encoder.leave();
-  encoder.refused_inside(value);
+  if (add_flat(encoder, info, std::move(flat))) return true;
+  if (!has_its_parts(info)) encoder.refused_inside(value);
   return false;
+}
+
+bool model_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  if (!encoder.deeper()) return false;
+  Ref state(call_python(package().model_state, value));
+  if (!state) return false;
+  return state.get() == Py_None ? encoder.needs_pickle(value) : add_flat(encoder, info, std::move(state));
 }
 
 }  // namespace
@@ -120,6 +138,10 @@ bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   encoder.out.add_name(info.name);
   Ref raw(PyObject_GetAttrString(value, "_value_"));
   return raw && encoder.deeper() && encoder.sealed([&] { return encoder.child(raw.get()); }) && encoder.leave();
+}
+
+bool encode_model(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return can_be_named(info) ? once<model_node>(encoder, value, info) : encoder.needs_pickle(value);
 }
 
 bool encode_unknown(Encoder& encoder, PyObject* value, const ClassInfo&) {

@@ -135,7 +135,7 @@ EncodeHandler encode_path, encode_pure_posix_path, encode_pure_windows_path;
 EncodeHandler encode_numpy_scalar, encode_dtype, encode_masked_array;  // encode_numpy.cpp
 EncodeHandler encode_tensor, encode_parameter, encode_device_array;
 
-EncodeHandler encode_namedtuple, encode_dataclass, encode_enum, encode_registered,
+EncodeHandler encode_namedtuple, encode_dataclass, encode_enum, encode_registered, encode_model,
     encode_unknown;  // encode_classes.cpp
 
 EncodeHandler encode_end;  // ends.cpp

@@ -37,6 +37,10 @@ bool set_package(PyObject* given) {
       {&members.device_leaf, "device_leaf"},
       {&members.reducers, "reducers"},
       {&members.path_of_refused, "path_of_refused"},
+      {&members.attrs_fields, "attrs_fields"},
+      {&members.is_model, "is_model"},
+      {&members.model_state, "model_state"},
+      {&members.model_build, "model_build"},
   };
   for (const auto& [slot, name] : wanted) {
     PyObject* found = PyMapping_GetItemString(given, name);

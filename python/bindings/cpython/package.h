@@ -10,7 +10,7 @@ struct Package {
       *pickle_refused, *incompatible_arena, *unused_end_warning, *queue_full, *queue_empty;
   PyObject *describe_dtype, *parse_dtype;
   PyObject *masked_parts, *masked_build, *tensor_parts, *tensor_build, *device_leaf;
-  PyObject *reducers, *path_of_refused;
+  PyObject *reducers, *path_of_refused, *attrs_fields, *is_model, *model_state, *model_build;
 };
 
 // Nulls before set_package(), which comes before all use of the module.
