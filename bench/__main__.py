@@ -83,7 +83,7 @@ class Bench:
 
     def measure(self, workload: Workload) -> None:
         """All competitors at one workload: at once in memory and by turns, or one by one where messages are huge."""
-        everyone = list(self.loaded) if workload.kind != "codec" else []
+        everyone = [name for name in self.loaded if workload.kind != "codec" and workload.takes(name)]
         bounds = limits.bounds(workload, self.options.seconds)
         try:
             message = self.message(workload)
@@ -96,7 +96,7 @@ class Bench:
                 continue
             self.measure_group(workload, message, group, bounds)
             bounds = []
-        for name, problem in self.missing.items() if everyone else ():
+        for name, problem in self.missing.items() if everyone and not workload.against else ():
             self.note(workload, [name], problem)
 
     def message(self, workload: Workload) -> Any:

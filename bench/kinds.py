@@ -8,6 +8,7 @@ from bench.scenarios import Deep, Forward, Scenario, Stream
 KINDS: dict[str, type[Scenario]] = {
     "stream": Stream,
     "loan": Stream,
+    "leaf": Stream,
     "forward": Forward,
     "deep": Deep,
     "latency": Latency,

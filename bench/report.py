@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import machine, targets
+from bench import leaves, machine, targets
 from bench import markdown as tables
 from bench.measured import Row
 from bench.workloads import WORKLOADS, Workload
@@ -157,7 +157,7 @@ def problems(rows: list[Row]) -> str:
 def markdown(about: dict[str, Any], rows: list[Row]) -> str:
     parts = [f"# Measured {about['time']}\n", about_lines(about), targets.markdown(rows)]
     parts += [table(*layout, rows) for layout in TABLES]
-    parts.append(problems(rows))
+    parts += [leaves.table(rows), problems(rows)]
     return "\n".join(part for part in parts if part)
 
 

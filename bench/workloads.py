@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench import leaves
+
 KB, MB, GB = 1000, 1000_000, 1000_000_000
 
 
@@ -36,6 +38,7 @@ class Workload:
     type: type = dict  # of the message
     places: int = 0  # messages on the way at once; 0: by size
     pause: float = 0.0  # seconds, of the receiver after each get
+    against: tuple[str, ...] = ()  # the only competitors; all where it is empty
 
     @property
     def capacity(self) -> int:
@@ -51,6 +54,9 @@ class Workload:
     def put_order(self) -> str:
         """Whether each message is made before it is put: in lent memory, or as a copy of its own (tensors)."""
         return "made" if self.kind in ("loan", "forward") or self.type is object else "same"
+
+    def takes(self, competitor: str) -> bool:
+        return not self.against or competitor in self.against
 
     @property
     def is_huge(self) -> bool:
@@ -166,6 +172,18 @@ def _bytes_workload(size: str) -> Workload:
     return Workload(f"bytes-{size}", f"bytes, {size}", payload(_SIZES[size]), _SIZES[size], type=bytes)
 
 
+def _leaf(name: str, size: str, nbytes: int) -> Workload:
+    about, make = leaves.LEAVES[name]
+    return Workload(
+        f"leaf-{name}-{size}",
+        f"{about}, about {size}",
+        lambda i: make(nbytes),
+        nbytes,
+        kind="leaf",
+        against=("shmtree", "shmtree.Queue", "multiprocessing.Queue"),
+    )
+
+
 _PAUSES = [
     ("lock", "after a get the receiver waits for the put", 0.0),
     ("2ms", "a get every 2 ms", 0.002),
@@ -224,6 +242,7 @@ WORKLOADS: dict[str, Workload] = {
         _array_workload("1GB", GB),
         Workload("bytes-1GB", "bytes, 1GB", payload(GB), GB, type=bytes),
         Workload("bytes-10GB", "bytes, 10GB", payload(10 * GB), 10 * GB, type=bytes),
+        *(_leaf(name, size, n) for name in leaves.LEAVES for size, n in (("1KB", KB), ("1MB", MB))),
     ]
 }
 
@@ -238,4 +257,6 @@ def equal(a: Any, b: Any) -> bool:
         return a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
     if type(a).__module__ == "torch":
         return a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+    if not isinstance(a, (str, bytes, int, float, tuple, list, set)):
+        return leaves.same(a, b)
     return bool(a == b)

@@ -1,0 +1,172 @@
+"""Messages of common classes of other packages and of the standard library: what they cost, and how they travel.
+
+`docs/types.md` has their table: `./dev bench 'leaf-*'` shows it again.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import functools
+import importlib
+import io
+import pickle
+import re
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Make = Callable[[int], Any]  # of about so many bytes
+
+
+def _of(package: str) -> Any:
+    return importlib.import_module(package)
+
+
+def _random(count: int) -> Any:
+    return np.random.default_rng(0).random(count)
+
+
+def _square(nbytes: int, channels: int) -> Any:
+    side = int((nbytes / channels) ** 0.5)
+    return np.random.default_rng(0).integers(0, 255, (side, side, channels), dtype=np.uint8)
+
+
+def _counter(nbytes: int) -> Any:
+    return collections.Counter({i if i % 2 else f"key {i}": i for i in range(nbytes // 16)})
+
+
+def _array(nbytes: int) -> Any:
+    return array.array("d", _random(nbytes // 8))
+
+
+def _namespace(nbytes: int) -> Any:
+    return types.SimpleNamespace(obs=_random(nbytes // 8), reward=1.0, info={"episode": "ep-12"})
+
+
+@functools.cache
+def _attrs_class() -> Any:
+    return _named(_of("attrs").make_class("AttrsStep", ["obs", "reward", "info"]))
+
+
+@functools.cache
+def _model_class() -> Any:
+    return _named(_of("pydantic").create_model("ModelStep", obs=(Any, ...), reward=(float, ...), info=(dict, ...)))
+
+
+def _named(cls: type) -> type:
+    """Found where it says it is, as classes of modules are."""
+    cls.__module__, cls.__qualname__ = __name__, cls.__name__
+    globals()[cls.__name__] = cls
+    return cls
+
+
+def _attrs(nbytes: int) -> Any:
+    return _attrs_class()(_random(nbytes // 8), 1.0, {"episode": "ep-12"})
+
+
+def _model(nbytes: int) -> Any:
+    return _model_class()(obs=_random(nbytes // 8), reward=1.0, info={"episode": "ep-12"})
+
+
+def _sparse(nbytes: int) -> Any:
+    stored, rows = nbytes // 12, max(nbytes // 128, 4)
+    return _of("scipy.sparse").random(rows, rows, density=min(1.0, stored / rows**2), format="csr", random_state=0)
+
+
+def _polars(nbytes: int) -> Any:
+    return _of("polars").DataFrame({"a": _random(nbytes // 16), "b": np.arange(nbytes // 16)})
+
+
+def _polars_series(nbytes: int) -> Any:
+    return _of("polars").Series("a", _random(nbytes // 8))
+
+
+def _image(nbytes: int) -> Any:
+    return _of("PIL.Image").fromarray(_square(nbytes, 3))
+
+
+def _xarray(nbytes: int) -> Any:
+    return _of("xarray").DataArray(_random(nbytes // 80 * 10).reshape(-1, 10), dims=("time", "x"), name="v")
+
+
+def _arrow(nbytes: int) -> Any:
+    return _of("pyarrow").table({"a": _random(nbytes // 16), "b": np.arange(nbytes // 16)})
+
+
+def _pandas(nbytes: int) -> Any:
+    return _of("pandas").DataFrame({"a": _random(nbytes // 16), "b": np.arange(nbytes // 16)})
+
+
+LEAVES: dict[str, tuple[str, Make]] = {
+    "counter": ("Counter of mixed keys", _counter),
+    "array": ("array.array", _array),
+    "namespace": ("SimpleNamespace", _namespace),
+    "attrs": ("class of attrs", _attrs),
+    "pydantic": ("model of pydantic", _model),
+    "scipy": ("scipy.sparse matrix", _sparse),
+    "polars": ("polars DataFrame", _polars),
+    "polars-series": ("polars Series", _polars_series),
+    "pillow": ("PIL image", _image),
+    "xarray": ("xarray DataArray", _xarray),
+    "arrow": ("Arrow table", _arrow),
+    "pandas": ("pandas DataFrame", _pandas),
+}
+
+
+def same(a: Any, b: Any) -> bool:
+    """By what they pickle to, arrays apart: each package has another way to compare."""
+    return _contents(a) == _contents(b)
+
+
+def _contents(value: Any) -> tuple[bytes, list[bytes]]:
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+    # Twice, so that neither has objects in common that the other has equal.
+    again = pickle.dumps(pickle.loads(data, buffers=buffers), 5, buffer_callback=lambda buffer: None)
+    return again, [bytes(buffer.raw()) for buffer in buffers]
+
+
+def way(value: Any) -> str:
+    """How it travels: natively, or through a pickle, with its memory next to that or in it."""
+    import shmtree
+
+    text = io.StringIO()
+    shmtree.describe(shmtree.pack(value), file=text)
+    tree = text.getvalue().splitlines()
+    if not re.match("(long_)?pickle ", tree[1]):
+        return "native"
+    return "pickle, memory next to it" if any(line.lstrip().startswith("array") for line in tree[2:]) else "pickle"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Type, way, and the ratio to multiprocessing.Queue of a pair and of a queue at each size."""
+    rates = {(row["workload"], row["competitor"]): row.get("items_per_s") for row in rows}
+    names = [name for name in LEAVES if any(row["workload"].startswith(f"leaf-{name}-") for row in rows)]
+    if not names:
+        return ""
+    head = (
+        "| type | travels as | pair, 1 KB | Queue, 1 KB | pair, 1 MB | Queue, 1 MB |\n|---|---|---:|---:|---:|---:|\n"
+    )
+    return (
+        "### Common leaves, times the messages per second of multiprocessing.Queue\n\n"
+        + head
+        + "".join(_line(name, rates) for name in names)
+    )
+
+
+def _line(name: str, rates: dict[tuple[str, str], float | None]) -> str:
+    about, make = LEAVES[name]
+    ratios = []
+    for size in ("1KB", "1MB"):
+        base = rates.get((f"leaf-{name}-{size}", "multiprocessing.Queue"))
+        for ours in ("shmtree", "shmtree.Queue"):
+            rate = rates.get((f"leaf-{name}-{size}", ours))
+            ratios.append(f"{rate / base:.1f}" if rate and base else "")
+    try:
+        travels = way(make(1_000_000))
+    except ImportError:
+        travels = "not installed"
+    return f"| {about} | {travels} | {' | '.join(ratios)} |\n"
