@@ -160,7 +160,7 @@ def _part(buf: Any, offset: int, size: int | None) -> memoryview:
     if view.format != "B" or view.ndim != 1:
         if not view.c_contiguous:
             raise TypeError("the items of this buffer do not lie one after the other, so it has no bytes to use")
-        view = memoryview(np.frombuffer(view, np.uint8)) if view.nbytes else memoryview(bytearray())
+        view = np.frombuffer(view, np.uint8).data if view.nbytes else memoryview(bytearray())
     if offset < 0:
         raise ValueError(f"offset is {offset}; it must not be negative")
     if offset > len(view):

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from . import _handles, _process
@@ -28,6 +28,7 @@ from .errors import ChannelClosed, CorruptMessage, IncompatibleArena, PeerDied, 
 _T = TypeVar("_T")
 
 _REPLY_S = 10.0  # to wait for a client that has no room for its replies
+_MOST_DEATHS = 16  # to be told of in a row
 _FEW = 64  # clients to have open before those that have gone are looked for
 
 
@@ -73,25 +74,20 @@ def _open_replies(handle: bytes, allow_pickle: bool) -> Sender | None:
 
 def _is_there(replies: Sender) -> bool:
     """Whether the client of this channel is."""
-    while True:
-        try:
-            replies._check_receivers()
-            return True
-        except PeerDied:  # it, or a child of its that had inherited its channel: the next look tells
-            continue
-        except ChannelClosed:
-            return False
+    return _unless_gone(replies._check_receivers)
 
 
-def _put(replies: Sender, message: object, timeout: float | None, move: bool) -> bool:
-    while True:
+def _unless_gone(call: Callable[[], object]) -> bool:
+    """Whether a call at a client's channel found it there."""
+    for _ in range(_MOST_DEATHS):
         try:
-            replies.put(message, timeout=timeout, move=move)
+            call()
             return True
-        except PeerDied:
+        except PeerDied:  # the client, or a child that had inherited its channel: the next call tells
             continue
         except (ChannelClosed, queue.Full):
-            return False
+            break
+    return False
 
 
 class Request(Generic[_T]):
@@ -132,7 +128,8 @@ class Request(Generic[_T]):
             with contextlib.suppress(OSError, ValueError):
                 replies = _open_replies(self._handle, replies.allow_pickle) or replies
         try:
-            return _is_there(replies) and _put(replies, (Header(self._number, good), value), timeout, move)
+            message = (Header(self._number, good), value)
+            return _is_there(replies) and _unless_gone(lambda: replies.put(message, timeout=timeout, move=move))
         except BaseException as error:
             with contextlib.suppress(Exception):
                 replies.put((Header(self._number, False), _name_of(error)), timeout=0)

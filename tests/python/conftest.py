@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cuda_processes import driver_log, fake_driver, spawn  # noqa: F401  # fixtures
+from services import client, served  # noqa: F401  # fixtures
 
 import shmtree
 from shmtree import _core

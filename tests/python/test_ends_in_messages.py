@@ -217,6 +217,7 @@ def test_an_end_that_comes_too_late_arrives_closed(arena, start) -> None:
     told, ours = mp.Pipe()
     child = start(give_and_close, arena, requests, told)
     receiver = ours.recv()
+    assert ours.recv() == "closed"
     os.kill(child.pid, signal.SIGKILL)
     child.join(30)
     assert receiver.stats()["senders_on_their_way"] == 1
