@@ -74,10 +74,14 @@ class Message {
 };
 
 // Whether a Frame may go: not with a pickle where there may be none. False with a Python error set.
-bool may_go(const Endpoint* self, PyObject* frame) {
+bool may_go(Endpoint* self, PyObject* frame) {
   if (!reinterpret_cast<const Frame*>(frame)->pickled) return true;
-  if (self->allow_pickle && self->port.channel().allows_pickle()) return true;
+  if (self->allow_pickle && self->port.channel().allows_pickle()) {
+    self->pickled.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
   PyErr_SetString(error_types().pickle_refused, "The frame has a pickle in it, but allow_pickle is False");
+  name_refuser(refuser_of_pickles(*self));
   return false;
 }
 
