@@ -294,7 +294,9 @@ bool Encoder::tuple_node(PyObject* value) {
 bool Encoder::refer_to(PyObject* object, std::size_t number) {
   const MetObjects::Met& met = session_.met()[number];
   const Kind kind = out.kind_at(met.position);
-  if (met.is_open && (number < sealed_ || !format::is_there_before_its_items(kind)) && kind != Kind::kInvalid) {
+  if (kind == Kind::kInvalid) return true;                       // memory ran out, as finish() will say
+  if (!format::has_identity(kind)) return needs_pickle(object);  // another one was sent in its place
+  if (met.is_open && (number < sealed_ || !format::is_there_before_its_items(kind))) {
     if (options_.allow_pickle) {
       wants_pickle_ = true;
     } else {
