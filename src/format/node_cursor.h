@@ -106,6 +106,17 @@ class NodeCursor {
       return fail("a name refers to one that was not there before"), Name();
     return {static_cast<std::uint32_t>(value - 1), false, (*names_)[value - 1]};
   }
+  // Whether the next name is one again, by a number that takes one byte; then it is passed over. False for some that
+  // are.
+  bool next_name_again(std::uint32_t* index) noexcept {
+    ColumnCursor<std::uint8_t>& lengths = columns_.lengths;
+    if (lengths.is_over() || lengths.at[0] == 0 || lengths.at[0] == kLengthEscape) return false;
+    if (lengths.at[0] > names_->size()) return false;
+    *index = *lengths.at++ - 1u;
+    return true;
+  }
+  // That name.
+  Name name_again(std::uint32_t index) const noexcept { return {index, false, (*names_)[index]}; }
   // Number of names so far.
   std::size_t names() const noexcept { return names_->size(); }
   // Whether the next name is a new one that reads `expected`; then it is passed over. A guess that costs little: false

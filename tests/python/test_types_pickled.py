@@ -85,6 +85,48 @@ def test_a_container_that_changes_while_it_is_sent_is_an_error_or_a_snapshot(mak
     assert shmtree.unpack(shmtree.pack({"still": "works"})) == {"still": "works"}
 
 
+class Changing:
+    """Native, and changes the set it is in while it is being sent."""
+
+    def __init__(self, how: str, container: set) -> None:
+        self.how, self.container = how, container
+
+
+def _change(it: Changing) -> int:
+    if it.how == "clear":
+        it.container.clear()
+    elif it.how == "grow":
+        it.container.update(range(1000))
+    elif it.how == "remove":
+        it.container.discard(5)
+    elif it.how == "swap":
+        it.container.discard(5)
+        it.container.add(6)
+    return 0
+
+
+shmtree.register(Changing, _change, id)
+
+
+@pytest.mark.parametrize("how", ["clear", "grow", "remove", "swap", "nothing"])
+def test_a_set_that_its_item_changes_while_it_is_sent_is_an_error_or_a_snapshot(how: str) -> None:
+    container: set = {5, *(str(i) for i in range(20))}
+    container.add(Changing(how, container))
+    try:
+        frame = shmtree.pack([container], allow_pickle=False)
+    except RuntimeError as error:
+        assert "changed" in str(error)
+    else:
+        assert how in ("swap", "nothing") and len(shmtree.unpack(frame)[0]) == 22
+
+
+def test_a_set_from_which_items_were_removed_is_sent_without_them() -> None:
+    value = set(range(50))
+    value -= set(range(3, 49))
+    got = shmtree.unpack(shmtree.pack([value, frozenset(value)], allow_pickle=False))
+    assert got == [{0, 1, 2, 49}, frozenset({0, 1, 2, 49})]
+
+
 def test_a_pickled_message_keeps_identity() -> None:
     for shared in ([1], {"k": np.arange(5)}, Step(1), bytearray(b"x")):
         got = through_pickle([shared, {"deep": shared}, Plain(0)])

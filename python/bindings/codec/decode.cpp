@@ -121,7 +121,9 @@ PyObject* Decoder::node() {
     case Kind::kStrDict:
     case Kind::kDict:
     case Kind::kList:
-    case Kind::kTuple: {
+    case Kind::kTuple:
+    case Kind::kSet:
+    case Kind::kNamedTuple: {
       if (!in.enter()) return nullptr;
       PyObject* made = container(kind);
       in.leave();

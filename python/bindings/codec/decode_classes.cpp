@@ -58,15 +58,17 @@ PyObject* decode_namedtuple(Decoder& decoder) {
   if (count != static_cast<std::uint64_t>(info->field_count)) {
     return decoder.in.fail("a namedtuple has another number of fields here"), nullptr;
   }
-  Ref items(PyTuple_New(info->field_count));
-  for (Py_ssize_t i = 0; items && i < info->field_count; ++i) {
+  // What namedtuple's _make() comes to: the class's own __new__ need not take the fields in order.
+  Ref made(info->type->tp_alloc(info->type, info->field_count));
+#if PY_VERSION_HEX >= 0x030E0000
+  if (made) reinterpret_cast<PyTupleObject*>(made.get())->ob_hash = -1;  // not known yet
+#endif
+  for (Py_ssize_t i = 0; made && i < info->field_count; ++i) {
     PyObject* item = decoder.node();
     if (!item) return nullptr;
-    PyTuple_SET_ITEM(items.get(), i, item);
+    PyTuple_SET_ITEM(made.get(), i, item);
   }
-  Ref arguments(items ? PyTuple_Pack(1, items.get()) : nullptr);
-  // What namedtuple's _make() does: the class's own __new__ need not take the fields in order.
-  return arguments ? PyTuple_Type.tp_new(info->type, arguments.get(), nullptr) : nullptr;
+  return made.release();
 }
 
 PyObject* decode_dataclass(Decoder& decoder) {

@@ -56,6 +56,10 @@ class Decoder {
 
   // The str of the next name, kept so that its repeats cost nothing. Owned by the decoder; null on failure.
   PyObject* next_key() {
+    if (std::uint32_t index = 0; in.next_name_again(&index)) {
+      const bool is_key = index < tables_.keys.size() && tables_.keys[index].message == tables_.message;
+      return is_key ? tables_.keys[index].str : other_key(in.name_again(index));
+    }
     if (const std::size_t index = in.names(); index < tables_.keys.size()) [[likely]] {
       DecoderTables::Key& known = tables_.keys[index];
       if (known.str && KeyCache::is_kept(known.str) && in.next_name_is(KeyCache::text_of(known.str))) [[likely]] {

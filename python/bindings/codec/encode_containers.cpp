@@ -2,9 +2,12 @@
 #include <limits>
 
 #include "bindings/codec/encoder.h"
+#include "bindings/cpython/exclusive.h"
 
 namespace shmtree::python {
 namespace {
+
+constexpr Py_hash_t kRemoved = -1;  // of what a set has in the place of an item that was removed: no object has it
 
 // The items that iterating gives, after their number.
 bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
@@ -21,11 +24,24 @@ bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
   }
 }
 
+// Without an iterator, which takes longer than the items do. Code of an item may change the set, so that its table is
+// looked at anew each time.
 bool set_of(Encoder& encoder, PyObject* value, Kind kind) {
   if (!encoder.deeper()) return false;
+  const CriticalSection alone(value);
+  const auto* set = reinterpret_cast<PySetObject*>(value);
   const Py_ssize_t count = PySet_GET_SIZE(value);
   encoder.out.begin_node(kind, count);
-  return items(encoder, value, count) && encoder.leave();
+  Py_ssize_t sent = 0;
+  for (Py_ssize_t i = 0; i <= set->mask; ++i) {
+    const setentry entry = set->table[i];
+    if (!entry.key || entry.hash == kRemoved) continue;
+    if (sent == count || PySet_GET_SIZE(value) != count) return changed_while_sent(value);
+    if (!encoder.child(entry.key)) return false;
+    ++sent;
+  }
+  if (sent != count || PySet_GET_SIZE(value) != count) return changed_while_sent(value);
+  return encoder.leave();
 }
 
 // 1: it has none; 0: it has attributes, which only pickle keeps; -1: error.
