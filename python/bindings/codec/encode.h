@@ -88,9 +88,9 @@ class EncodeSession {
   EncodeSession& operator=(const EncodeSession&) = delete;
   ~EncodeSession() { clear(); }
 
-  // Once, unless clear() was called since. kNotEncoded with a Python error set: ValueError for a tree deeper than 1,000,
-  // PickleRefused, or what the object's own code raised. May run Python code, which may encode again with another
-  // session.
+  // Once, unless clear() was called since. kNotEncoded with a Python error set: ValueError for a tree deeper than
+  // 1,000, PickleRefused, or what the object's own code raised. May run Python code, which may encode again with
+  // another session.
   Encoded encode(PyObject* object, const EncodeOptions& options);
 
   format::FrameBuilder& builder() noexcept { return builder_; }
