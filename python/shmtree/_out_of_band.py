@@ -23,9 +23,13 @@ _image_classes: tuple[int, list[type]] = (0, [])
 
 def reducers() -> dict[type, Reducer]:
     """By exact class, of what is imported; but not where the program has a reducer of its own."""
-    forking = getattr(sys.modules.get("multiprocessing.reduction"), "ForkingPickler", None)
-    own = copyreg.dispatch_table.keys() | getattr(forking, "_extra_reducers", {}).keys()
-    return {cls: reducer for cls, reducer in _all().items() if cls not in own}
+    made = _all()
+    if made:
+        forking = getattr(sys.modules.get("multiprocessing.reduction"), "ForkingPickler", None)
+        for own in (copyreg.dispatch_table, getattr(forking, "_extra_reducers", {})):
+            for cls in [cls for cls in made if cls in own]:
+                del made[cls]
+    return made
 
 
 def _all() -> dict[type, Reducer]:
