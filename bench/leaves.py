@@ -35,7 +35,7 @@ def _square(nbytes: int, channels: int) -> Any:
 
 
 def _counter(nbytes: int) -> Any:
-    return collections.Counter({i if i % 2 else f"key {i}": i for i in range(nbytes // 16)})
+    return collections.Counter({i if i % 2 else f"key {i}": i for i in range(nbytes // 64)})
 
 
 def _array(nbytes: int) -> Any:
@@ -116,12 +116,19 @@ LEAVES: dict[str, tuple[str, Make]] = {
 }
 
 
+@functools.cache
+def made(name: str, nbytes: int) -> Any:
+    return LEAVES[name][1](nbytes)
+
+
 def same(a: Any, b: Any) -> bool:
     """By what they pickle to, arrays apart: each package has another way to compare."""
     return _contents(a) == _contents(b)
 
 
 def _contents(value: Any) -> tuple[bytes, list[bytes]]:
+    if hasattr(value, "model_fields_set"):
+        value = vars(value)  # without that set, whose order may be another
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(value, 5, buffer_callback=buffers.append)
     # Twice, so that neither has objects in common that the other has equal.
@@ -142,31 +149,28 @@ def way(value: Any) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Type, way, and the ratio to multiprocessing.Queue of a pair and of a queue at each size."""
-    rates = {(row["workload"], row["competitor"]): row.get("items_per_s") for row in rows}
+    """Type, way, and how many times better than multiprocessing.Queue a pair and a queue are at each size."""
     names = [name for name in LEAVES if any(row["workload"].startswith(f"leaf-{name}-") for row in rows)]
-    if not names:
-        return ""
     head = (
         "| type | travels as | pair, 1 KB | Queue, 1 KB | pair, 1 MB | Queue, 1 MB |\n|---|---|---:|---:|---:|---:|\n"
     )
-    return (
-        "### Common leaves, times the messages per second of multiprocessing.Queue\n\n"
-        + head
-        + "".join(_line(name, rates) for name in names)
-    )
+    parts = []
+    for title, key in (("messages per second", "items_per_s"), ("CPU of both sides per message", "cpu_us_per_item")):
+        figures = {(row["workload"], row["competitor"]): row[key] for row in rows if key in row}
+        lines = "".join(_line(name, figures, is_cost=key == "cpu_us_per_item") for name in names)
+        parts.append(f"### Common leaves, times better than multiprocessing.Queue: {title}\n\n{head}{lines}")
+    return "\n".join(parts) if names else ""
 
 
-def _line(name: str, rates: dict[tuple[str, str], float | None]) -> str:
-    about, make = LEAVES[name]
+def _line(name: str, figures: dict[tuple[str, str], float], is_cost: bool) -> str:
     ratios = []
     for size in ("1KB", "1MB"):
-        base = rates.get((f"leaf-{name}-{size}", "multiprocessing.Queue"))
+        base = figures.get((f"leaf-{name}-{size}", "multiprocessing.Queue"))
         for ours in ("shmtree", "shmtree.Queue"):
-            rate = rates.get((f"leaf-{name}-{size}", ours))
-            ratios.append(f"{rate / base:.1f}" if rate and base else "")
+            figure = figures.get((f"leaf-{name}-{size}", ours))
+            ratios.append("" if not figure or not base else f"{base / figure if is_cost else figure / base:.1f}")
     try:
-        travels = way(make(1_000_000))
+        travels = way(made(name, 1_000_000))
     except ImportError:
         travels = "not installed"
-    return f"| {about} | {travels} | {' | '.join(ratios)} |\n"
+    return f"| {LEAVES[name][0]} | {travels} | {' | '.join(ratios)} |\n"
