@@ -388,16 +388,4 @@ Result<Sender> open_sender(const std::string& name);
 /// The same of a receiver.
 Result<Receiver> open_receiver(const std::string& name);
 
-/// The end that a program in Python put into a message: `item["reply"].as<Sender>()`, each call another one. It counts
-/// as on its way until it is first had, as long as its giver lives and 60 s longer. kInvalid for another item;
-/// kNotFound when nobody has its channel any more, kClosed when it comes so late that its stream is over.
-template <>
-struct ItemAs<Sender> {
-  static Result<Sender> make(const Item& item);
-};
-template <>
-struct ItemAs<Receiver> {
-  static Result<Receiver> make(const Item& item);
-};
-
 }  // namespace shmtree

@@ -135,10 +135,4 @@ Queue make_queue(const QueueOptions& options = {});
 /// kInvalid for one that names something else.
 Result<Queue> open_queue(const std::string& name);
 
-/// The queue that a program in Python put into a message, of any of its classes; as ItemAs<Sender>.
-template <>
-struct ItemAs<Queue> {
-  static Result<Queue> make(const Item& item);
-};
-
 }  // namespace shmtree

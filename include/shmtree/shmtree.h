@@ -1,7 +1,8 @@
 /// @file
 /// All of shmtree: channels, values to send, items received, and xtensor views where xtensor is installed.
 ///
-/// Reading order: result.h, value.h, item.h, containers.h, fields.h, array.h, flat.h, arena.h, pair.h, queue.h.
+/// Reading order: result.h, value.h, item.h, containers.h, fields.h, array.h, flat.h, arena.h, pair.h, queue.h,
+/// sent_ends.h.
 #pragma once
 
 #if __has_include(<xtensor/xarray.hpp>) || __has_include(<xtensor/containers/xarray.hpp>)
@@ -14,4 +15,5 @@
 #include "shmtree/pair.h"
 #include "shmtree/queue.h"
 #include "shmtree/result.h"
+#include "shmtree/sent_ends.h"
 #include "shmtree/value.h"

@@ -177,15 +177,6 @@ std::pair<Sender, Receiver> make_pair(const PairOptions& options) {
           api::ChannelState::handle_to<Receiver>(std::move(receiving))};
 }
 
-Result<Sender> ItemAs<Sender>::make(const Item& item) {
-  return api::ChannelState::made<Sender>(
-      [&] { return api::ChannelState::open_item(item, "shmtree:Sender", End::kSending); });
-}
-Result<Receiver> ItemAs<Receiver>::make(const Item& item) {
-  return api::ChannelState::made<Receiver>(
-      [&] { return api::ChannelState::open_item(item, "shmtree:Receiver", End::kReceiving); });
-}
-
 Result<Sender> open_sender(const std::string& name) {
   return api::ChannelState::made<Sender>([&] { return api::ChannelState::open_named(name, End::kSending); });
 }

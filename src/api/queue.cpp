@@ -83,15 +83,6 @@ Result<Queue> open_queue(const std::string& name) {
       or_out_of_memory([&] { return ChannelState::open_named(name, End::kReceiving, discovery::NamedKind::kQueue); }));
 }
 
-Result<Queue> ItemAs<Queue>::make(const Item& item) {
-  return Queue::with_sender(or_out_of_memory([&]() -> Result<std::shared_ptr<ChannelState>> {
-    for (const char* kind : {"shmtree:Queue", "shmtree:JoinableQueue", "shmtree:SimpleQueue"}) {
-      if (item.class_name() == kind) return ChannelState::open_item(item, kind, End::kReceiving, true);
-    }
-    return item.mismatch("a queue");
-  }));
-}
-
 Queue make_queue(const QueueOptions& options) {
   PairOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes, .name = options.name};
   made.arena = options.arena;

@@ -92,8 +92,6 @@ def test_a_connection_arrives_where_pickles_are_refused(arena) -> None:
 class Special(shmtree.Sender):
     """Pickled, since only its own class knows what it is."""
 
-    __slots__ = ()
-
 
 def test_a_subclass_is_pickled_and_refused_where_that_is(arena) -> None:
     sender, _receiver = arena.create_pair()
