@@ -80,10 +80,12 @@ def test_a_refused_pickle_names_the_path_of_what_needs_it(value: Any, path: str 
     assert (f"at {path} of the message" if path else "the message itself") in str(error)
 
 
-def test_a_tuple_in_itself_is_refused_with_its_second_path() -> None:
+def test_a_tuple_in_itself_is_refused_with_its_path() -> None:
     loop: tuple[Any, ...] = ([],)
     loop[0].append(loop)
-    assert refusal(loop).path == "[0][0]"
+    shared = [1]
+    assert refusal(loop).path == ""
+    assert refusal({"a": [shared, shared], "b": loop}).path == '["b"]'
 
 
 def test_what_a_registered_class_is_sent_as_is_named_by_the_instance() -> None:

@@ -281,6 +281,22 @@ def test_a_class_of_a_module_that_is_not_imported_is_refused(name: str, monkeypa
         shmtree.unpack(frame)
 
 
+def test_a_class_that_takes_the_place_of_another_in_its_module_is_the_one_that_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = _module_with("shmtree_test_replaced")
+    monkeypatch.setitem(sys.modules, "shmtree_test_replaced", module)
+    for _ in range(3):
+        cls = collections.namedtuple("Replaced", "x")
+        cls.__module__ = "shmtree_test_replaced"
+        module.__dict__["Replaced"] = cls
+        frame = shmtree.pack(cls(1))
+        assert all(type(shmtree.unpack(frame)) is cls for _ in range(3))
+    del module.__dict__["Replaced"]
+    with pytest.raises(shmtree.PickleRefused, match="which its module does not have"):
+        shmtree.unpack(bytes(frame))
+
+
 @pytest.mark.parametrize("impostor", [print, type("Fake", (), {}), 7, dict, Plain])
 @pytest.mark.parametrize("kind", ["dataclass", "namedtuple", "enum"])
 def test_a_name_that_leads_to_something_else_is_not_called(

@@ -69,7 +69,11 @@ PyObject* Decoder::other_key(const format::Name& name) {
 PyObject* Decoder::global(const format::Name& name) {
   if (in.failed()) return nullptr;
   if (name.index < tables_.globals.size() && tables_.globals[name.index]) return tables_.globals[name.index];
-  Ref found = resolve_global(name.text, context_.allow_pickle);
+  Ref found = tables_.known_globals.find(name.text);
+  if (!found) {
+    found = resolve_global(name.text, context_.allow_pickle);
+    if (found) tables_.known_globals.keep(name.text, found.get());
+  }
   if (!found) {
     if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) corrupt_unless(nullptr, "a name is not UTF-8");
     return nullptr;

@@ -6,6 +6,7 @@
 
 #include "bindings/codec/class_registry.h"
 #include "bindings/codec/decode.h"
+#include "bindings/codec/global_cache.h"
 #include "bindings/codec/key_cache.h"
 #include "format/frame_reader.h"
 #include "format/references.h"
@@ -26,6 +27,7 @@ struct DecoderTables {
   void drop_keys() noexcept;
 
   KeyCache known;
+  GlobalCache known_globals;
   std::uint64_t message = 0;
   bool large_keys = false;         // not to be kept
   std::vector<Key> keys;           // by number of the name

@@ -1,0 +1,68 @@
+// The classes and functions that messages named lately, so that one that is named in every message is looked up by two
+// lookups in dicts and no more.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "bindings/cpython/python_api.h"
+
+namespace shmtree::python {
+
+// Direct-mapped by a hash of the name. It keeps names alone, of what stands in a module itself: what is found is what
+// stands there now, while the module of that name is the one that it was when resolve_global() had seen to its import.
+// Belongs to one walk at a time.
+class GlobalCache {
+ public:
+  // A new reference; null, without an error, when that is not known.
+  Ref find(std::string_view name) {
+    const Entry& entry = entry_of(name);
+    if (entry.name != name) return Ref();
+    const Ref module = item_of(PyImport_GetModuleDict(), entry.module_name.get());
+    Ref object = module && module.get() == entry.module ? in_module(module.get(), entry) : Ref();
+    if (!object) PyErr_Clear();
+    return object;
+  }
+
+  // What resolve_global() found.
+  void keep(std::string_view name, PyObject* object) {
+    const std::size_t colon = name.find(':');
+    if (colon == std::string_view::npos || name.find('.', colon) != std::string_view::npos) return;
+    Entry made;
+    made.module_name = interned(name.substr(0, colon));
+    made.attribute = interned(name.substr(colon + 1));
+    const Ref module =
+        made.module_name && made.attribute ? item_of(PyImport_GetModuleDict(), made.module_name.get()) : Ref();
+    if (module && in_module(module.get(), made).get() == object) {
+      made.name = name;
+      made.module = module.get();
+      entry_of(name) = std::move(made);
+    }
+    PyErr_Clear();
+  }
+
+ private:
+  struct Entry {
+    std::string name{};
+    Ref module_name{}, attribute{};
+    const PyObject* module = nullptr;  // its address alone: it is not kept alive
+  };
+
+  static Ref in_module(PyObject* module, const Entry& entry) {
+    return PyModule_CheckExact(module) ? item_of(PyModule_GetDict(module), entry.attribute.get()) : Ref();
+  }
+  static Ref interned(std::string_view text) {
+    PyObject* made = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
+    if (made) PyUnicode_InternInPlace(&made);
+    return Ref(made);
+  }
+  Entry& entry_of(std::string_view name) { return entries_[std::hash<std::string_view>()(name) % kEntries]; }
+
+  static constexpr std::size_t kEntries = 64;
+  Entry entries_[kEntries];
+};
+
+}  // namespace shmtree::python
