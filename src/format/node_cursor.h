@@ -140,6 +140,7 @@ class NodeCursor {
   // Depth, for whoever walks: false (and failed) when deeper than kMaxDepth. Each true needs one leave().
   bool enter() noexcept { return depth_ < kMaxDepth ? (++depth_, true) : (fail("it is nested too deep"), false); }
   void leave() noexcept { --depth_; }
+  std::size_t depth() const noexcept { return depth_; }
 
   // Of the node that next_kind() gave last: how many came before it.
   std::size_t position() const noexcept { return static_cast<std::size_t>(columns_.kinds.at - kinds_begin_) - 1; }

@@ -311,3 +311,44 @@ def test_references_that_multiply_cost_nothing() -> None:
     got = shmtree.unpack(frame)
     assert got[0] is got[1]
     assert described(frame).count("reference") == 900
+
+
+def set_of_last(value: Any) -> bytes:
+    """The frame of `value`, a list whose last item is a list of a reference, as if that were a set of it."""
+    frame = bytes(shmtree.pack(value, allow_pickle=False))
+    at = frame.index(b"\x14\x11", 96)  # in the kinds, which come first
+    return frame[:at] + b"\x18" + frame[at + 1 :]
+
+
+def test_no_hash_walks_through_references_for_ever() -> None:
+    value: Any = ()
+    for _ in range(40):
+        value = (value, value)
+    assert shmtree.unpack(shmtree.pack([value])) is not None
+    with pytest.raises(shmtree.CorruptMessage, match="walked through is too large"):
+        shmtree.unpack(set_of_last([value, [value]]))
+
+
+def test_no_hash_goes_deeper_through_references_than_any_object() -> None:
+    chain: list[Any] = [()]
+    for _ in range(5000):
+        chain.append((chain[-1],))
+    assert len(shmtree.unpack(shmtree.pack(chain))) == 5001
+    with pytest.raises(shmtree.CorruptMessage, match="too deep"):
+        shmtree.unpack(set_of_last([*chain, [chain[-1]]]))
+    assert len(shmtree.unpack(set_of_last([*chain, [chain[900]]]))) == 5002
+
+
+def test_keys_that_share_much_are_read() -> None:
+    shared = tuple(range(50))
+    value = {(shared, number): {shared, number} for number in range(1000)}
+    assert_same(shmtree.unpack(shmtree.pack(value, allow_pickle=False)), value)
+
+
+def test_a_chain_of_defaultdicts_is_no_longer_than_what_can_be_let_go_of() -> None:
+    chain: list[Any] = [collections.defaultdict(list)]
+    for _ in range(2000):
+        chain.append(collections.defaultdict(list, {0: chain[-1]}))
+    with pytest.raises(shmtree.CorruptMessage, match="too many levels"):
+        shmtree.unpack(shmtree.pack(chain, allow_pickle=False))
+    assert len(shmtree.unpack(shmtree.pack(chain[:900], allow_pickle=False))) == 900

@@ -48,7 +48,7 @@ Decoder::~Decoder() {
   drop(tables_.copied);
   drop(tables_.copied_externals);
   drop(tables_.owners);
-  while (!tables_.earlier.empty()) Py_XDECREF(tables_.earlier.take_last());
+  while (!tables_.earlier.empty()) Py_XDECREF(tables_.earlier.take_last().object);
   Py_XDECREF(frame_owner_);
   pool.give_back(&tables_);
 }
@@ -211,24 +211,44 @@ PyObject* Decoder::other(Kind kind) {
 PyObject* Decoder::reference() {
   const std::uint64_t position = in.next_length();
   if (in.failed()) return nullptr;
-  PyObject** object = tables_.earlier.find(position);
-  if (!object) return in.fail(format::kNoSuchNode), nullptr;
-  if (!*object) return in.fail(format::kNotThereYet), nullptr;
-  return Py_NewRef(*object);
+  const DecoderTables::Earlier* earlier = tables_.earlier.find(position);
+  if (!earlier) return in.fail(format::kNoSuchNode), nullptr;
+  if (!earlier->object) return in.fail(format::kNotThereYet), nullptr;
+  expansion_.refer(in.depth(), earlier->extent);
+  return Py_NewRef(earlier->object);
+}
+
+bool Decoder::may_be_walked(const Expansion::Before& before) {
+  const bool allowed = expansion_.allows(expansion_.end(before, in.depth()), in.nodes());
+  if (!allowed)
+    in.fail(
+        "a key, an item of a set or another part that is walked through is too large, or too deep, "
+        "where its references are written out");
+  return allowed;
+}
+
+bool Decoder::may_be_dropped(const Expansion::Before& before) {
+  const bool allowed = expansion_.end(before, in.depth()).height <= Expansion::kMostWalkedDepth;
+  if (!allowed) in.fail("defaultdicts refer to each other over too many levels");
+  return allowed;
 }
 
 PyObject* Decoder::marked(Kind kind) {
   if (!format::has_identity(kind)) return in.fail_kind(kind), nullptr;
-  const std::size_t number = tables_.earlier.begin(in.position());
+  const std::size_t position = in.position(), number = tables_.earlier.begin(position);
+  const Expansion::Before before = expansion_.begin(in.depth());
+  PyObject* made = nullptr;
   if (!format::is_there_before_its_items(kind)) {
-    PyObject* made = whole(kind);
-    tables_.earlier[number] = Py_XNewRef(made);
-    return made;
+    made = whole(kind);
+    tables_.earlier[number].object = Py_XNewRef(made);
+  } else if (in.enter()) {
+    marked_ = number;
+    made = marked_container(kind);
+    in.leave();
   }
-  if (!in.enter()) return nullptr;
-  marked_ = number;
-  PyObject* made = marked_container(kind);
-  in.leave();
+  Expansion::Extent extent = expansion_.end(before, in.depth());
+  extent.nodes += in.position() + 1 - position;
+  tables_.earlier[number].extent = extent;
   return made;
 }
 

@@ -98,10 +98,11 @@ PyObject* decode_enum(Decoder& decoder, bool by_value) {
   const ClassInfo* info = class_of(decoder, ClassShape::kEnum, "Enum");
   if (!info) return nullptr;
   if (by_value) {
+    const Expansion::Before before = decoder.begin_walked();
     Ref value(decoder.node());
-    return value ? decoder.corrupt_unless(call_python(type_object(info->type), value.get()),
-                                          "an Enum has no member of that value here")
-                 : nullptr;
+    if (!value || !decoder.may_be_walked(before)) return nullptr;
+    return decoder.corrupt_unless(call_python(type_object(info->type), value.get()),
+                                  "an Enum has no member of that value here");
   }
   Ref name = Ref::borrow(decoder.next_key());
   Ref members(name ? PyObject_GetAttrString(type_object(info->type), "_member_map_") : nullptr);

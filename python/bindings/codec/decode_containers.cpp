@@ -9,7 +9,9 @@ template <int (*set)(PyObject*, PyObject*, PyObject*), bool str_keys>
 bool pairs(Decoder& decoder, PyObject* dict) {
   const std::uint64_t count = decoder.in.next_count(str_keys ? 1 : 2);
   for (std::uint64_t i = 0; i < count; ++i) {
+    const Expansion::Before before = str_keys ? Expansion::Before{} : decoder.begin_walked();
     Ref other_key(str_keys ? nullptr : decoder.node());
+    if (!str_keys && !decoder.may_be_walked(before)) return false;
     PyObject* key = str_keys ? decoder.next_key() : other_key.get();  // the decoder's own, so it stays
     Ref value(key ? decoder.node() : nullptr);
     if (!value) return false;
@@ -41,7 +43,9 @@ PyObject* decode_default_dict(Decoder& decoder) {
                : nullptr);
   if (!dict) return nullptr;
   decoder.is_there(dict.get());
-  return decode_pairs(decoder, dict.get(), false) ? dict.release() : nullptr;
+  const Expansion::Before before = decoder.begin_walked();
+  const bool filled = decode_pairs(decoder, dict.get(), false);
+  return decoder.may_be_dropped(before) && filled ? dict.release() : nullptr;
 }
 
 PyObject* decode_counter(Decoder& decoder) {
@@ -58,8 +62,9 @@ PyObject* decode_set(Decoder& decoder, bool frozen) {
   if (!set) return nullptr;
   if (!frozen) decoder.is_there(set.get());
   for (std::uint64_t i = 0; i < count; ++i) {
+    const Expansion::Before before = decoder.begin_walked();
     Ref item(decoder.node());
-    if (!item) return nullptr;
+    if (!item || !decoder.may_be_walked(before)) return nullptr;
     // A frozenset that nobody else has seen may still be filled.
     if (PySet_Add(set.get(), item.get()) != 0) return decoder.corrupt_unless(nullptr, "an item cannot be hashed");
   }

@@ -187,12 +187,13 @@ PyObject* decode_dtype(Decoder& decoder) {
 
 PyObject* decode_masked_array(Decoder& decoder) {
   if (decoder.in.peek_kind() != Kind::kArray) return decoder.in.fail("a masked array has no array"), nullptr;
+  const Expansion::Before before = decoder.begin_walked();
   Ref data(decoder.node());
   Ref mask(data ? decoder.node() : nullptr);
   Ref fill(mask ? decoder.node() : nullptr);
   const std::uint64_t hard = decoder.in.next_length();
   if (hard > 1) decoder.in.fail("a masked array has an unknown flag");
-  if (!fill || decoder.in.failed()) return nullptr;
+  if (!decoder.may_be_walked(before) || !fill || decoder.in.failed()) return nullptr;
   return decoder.corrupt_unless(
       call_python(package().masked_build, data.get(), mask.get(), fill.get(), hard ? Py_True : Py_False),
       "a masked array's parts do not fit together");

@@ -6,6 +6,7 @@
 
 #include "bindings/codec/class_registry.h"
 #include "bindings/codec/decode.h"
+#include "bindings/codec/expansion.h"
 #include "bindings/codec/global_cache.h"
 #include "bindings/codec/key_cache.h"
 #include "format/frame_reader.h"
@@ -35,7 +36,11 @@ struct DecoderTables {
   std::vector<PyObject*> copied;   // by number of the buffer: an array on its copy
   std::vector<PyObject*> copied_externals;
   std::vector<PyObject*> owners;  // by external block
-  format::EarlierNodes<PyObject*> earlier;
+  struct Earlier {
+    PyObject* object = nullptr;
+    Expansion::Extent extent{};
+  };
+  format::EarlierNodes<Earlier> earlier;
 };
 
 // Functions that return a new reference, or null. Then either a Python error is set, or the reader has failed and its
@@ -51,8 +56,13 @@ class Decoder {
   // A container that its items may refer to, before they are read.
   void is_there(PyObject* container) {
     if (marked_ != kNotMarked) [[unlikely]]
-      tables_.earlier[std::exchange(marked_, kNotMarked)] = Py_NewRef(container);
+      tables_.earlier[std::exchange(marked_, kNotMarked)].object = Py_NewRef(container);
   }
+  // Around a part that code of Python, or a hash, walks through; false when that would take too long, or is too deep.
+  Expansion::Before begin_walked() noexcept { return expansion_.begin(in.depth()); }
+  bool may_be_walked(const Expansion::Before& before);
+  // Around a part that is let go of recursively.
+  bool may_be_dropped(const Expansion::Before& before);
   // For what must not be a Python error of its own: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);
 
@@ -119,6 +129,7 @@ class Decoder {
   DecodeContext& context_;
   DecoderTables& tables_;
   PyObject* frame_owner_ = nullptr;
+  Expansion expansion_;
   std::size_t marked_ = kNotMarked;  // the earlier node of a container that is not there yet
 };
 

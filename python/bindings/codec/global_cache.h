@@ -20,7 +20,7 @@ class GlobalCache {
   // A new reference; null, without an error, when that is not known.
   Ref find(std::string_view name) {
     const Entry& entry = entry_of(name);
-    if (entry.name != name) return Ref();
+    if (!entry.module_name || entry.name != name) return Ref();
     const Ref module = item_of(PyImport_GetModuleDict(), entry.module_name.get());
     Ref object = module && module.get() == entry.module ? in_module(module.get(), entry) : Ref();
     if (!object) PyErr_Clear();
