@@ -29,6 +29,9 @@ _T = TypeVar("_T")
 
 _REPLY_S = 10.0  # to wait for a client that has no room for its replies
 _MOST_DEATHS = 16  # to be told of in a row
+# Seconds that a reply has waited in vain for a client's room: those after it do not, or a client that is stopped would
+# have the service wait for each of its requests, and all others for that.
+_in_vain: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
 _FEW = 64  # clients to have open before those that have gone are looked for
 
 
@@ -77,6 +80,20 @@ def _is_there(replies: Sender) -> bool:
     return _unless_gone(replies._check_receivers)
 
 
+def _send(replies: Sender, message: object, timeout: float | None, move: bool) -> bool:
+    """Whether it was sent."""
+    waited = _in_vain.get(replies, 0.0)
+    wait = 0.0 if timeout is not None and timeout <= waited else timeout
+    try:
+        sent = _unless_gone(lambda: replies.put(message, timeout=wait, move=move))
+    except queue.Full:
+        if wait:
+            _in_vain[replies] = wait
+        return False
+    _in_vain.pop(replies, None)
+    return sent
+
+
 def _unless_gone(call: Callable[[], object]) -> bool:
     """Whether a call at a client's channel found it there."""
     for _ in range(_MOST_DEATHS):
@@ -85,7 +102,7 @@ def _unless_gone(call: Callable[[], object]) -> bool:
             return True
         except PeerDied:  # the client, or a child that had inherited its channel: the next call tells
             continue
-        except (ChannelClosed, queue.Full):
+        except ChannelClosed:
             break
     return False
 
@@ -111,7 +128,9 @@ class Request(Generic[_T]):
     def reply(self, value: object, timeout: float | None = _REPLY_S, *, move: bool = False) -> bool:
         """Sends the answer. False when the client is gone, or has had no memory for it for `timeout` seconds.
 
-        What cannot be sent raises, as `Sender.put` does, and fails at the client. ValueError when it was answered.
+        After one that has waited in vain for a client, those that would wait no longer for it are tried without, until
+        one goes through. What cannot be sent raises, as `Sender.put` does, and fails at the client. ValueError when it
+        was answered.
         """
         return self._answer(True, value, timeout, move)
 
@@ -129,7 +148,7 @@ class Request(Generic[_T]):
                 replies = _open_replies(self._handle, replies.allow_pickle) or replies
         try:
             message = (Header(self._number, good), value)
-            return _is_there(replies) and _unless_gone(lambda: replies.put(message, timeout=timeout, move=move))
+            return _is_there(replies) and _send(replies, message, timeout, move)
         except BaseException as error:
             with contextlib.suppress(Exception):
                 replies.put((Header(self._number, False), _name_of(error)), timeout=0)

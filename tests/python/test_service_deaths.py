@@ -6,18 +6,51 @@ import asyncio
 import gc
 import multiprocessing as mp
 import os
+import pathlib
 import queue
 import signal
 import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from services import double_all, end, never_answer, serve_name
 
 import shmtree
 from shmtree import Client, Service
 from shmtree._channel import Terms, new_channel
+
+# --- clients that are stopped ----------------------------------------------------------------------------------------
+
+
+def ask_and_stop(name: str, count: int) -> None:
+    client = Client(name, timeout=30, arena=shmtree.Arena(8 << 20))
+    asked = [client.submit(None) for _ in range(count)]
+    os.kill(os.getpid(), signal.SIGSTOP)
+    asked[-1].result(timeout=60)
+
+
+def test_of_a_client_that_is_stopped_only_the_first_reply_without_room_is_waited_for(start, runtime_directory, name):
+    service: Service[None] = Service(name)
+    client = start(ask_and_stop, name, 60)
+    requests = [service.get(timeout=30) for _ in range(60)]
+    while (pathlib.Path("/proc") / str(client.pid) / "stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+
+    large = np.zeros(1 << 20, np.uint8)
+    began = time.monotonic()
+    sent = [request.reply(large, timeout=1.0) for request in requests[:-1]]
+    took = time.monotonic() - began
+    os.kill(client.pid, signal.SIGCONT)
+
+    assert sent[0] and not any(sent[20:])
+    assert took < 20  # and not one second for each
+    assert requests[-1].reply(large, timeout=30)  # which is longer than was waited in vain
+    client.join(60)
+    assert client.exitcode == 0
+    service.close()
+
 
 # --- deaths ----------------------------------------------------------------------------------------------------------
 
