@@ -56,7 +56,7 @@ class Arena:
         self._name = _process.create_name(name, ARENA, self._core) if name is not None else None
 
     @classmethod
-    def _of(cls, core: _core.Arena, name: _core.Name | None) -> Arena:
+    def _of(cls, core: _core.Arena | None, name: _core.Name | None) -> Arena:
         self = cls.__new__(cls)
         self._core = core
         self._name = name

@@ -1,16 +1,18 @@
 """Ends, shared arrays and arenas inside messages: as handles, without pickle, also where that is refused.
 
 Whoever is sent one by a channel has it, or finds it closed: one that nobody has any more, and one that comes so late
-that its stream is over, arrives closed and raises ChannelClosed when it is used. The message and those after it are
-received all the same. Subclasses are pickled.
+that its stream is over, arrives closed and raises ChannelClosed when it is used, a shared array FileNotFoundError. The
+message and those after it are received all the same. Subclasses are pickled.
 
-What comes may be anything: its types are checked here, what it leads to where it is opened. An end that came by a
+What comes may be anything: its types are checked here, what it leads to where it is opened. What that refuses is a
+CorruptMessage. An end that came by a
 channel which refuses pickles refuses them too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +23,7 @@ from ._channel import Receiver, Sender
 from ._pipe import Connection
 from ._queue import BaseQueue, JoinableQueue, Queue, SimpleQueue
 from ._shared_array import SharedArray
-from .errors import ChannelClosed, CorruptMessage
+from .errors import ChannelClosed, CorruptMessage, IncompatibleArena
 
 _E = TypeVar("_E", Sender, Receiver)
 _Q = TypeVar("_Q", bound=BaseQueue[Any])
@@ -31,6 +33,17 @@ def _parts(flat: object, *types: type) -> Any:
     if type(flat) is not tuple or tuple(map(type, flat)) != types:
         raise CorruptMessage("an end in the message is not made of a handle and what goes with it")
     return flat
+
+
+@contextlib.contextmanager
+def _checked() -> Iterator[None]:
+    """What is wrong with a handle, or with what goes with it, is wrong with the message."""
+    try:
+        yield
+    except (CorruptMessage, ChannelClosed):
+        raise
+    except (ValueError, TypeError, OverflowError, IncompatibleArena) as error:
+        raise CorruptMessage(f"an end in the message: {error}") from error
 
 
 def _flatten(end: Any) -> object:
@@ -53,7 +66,7 @@ def _open(
 ) -> Any:
     handle, allow = _parts(flat, bytes, bool)
     try:
-        with _handles.open_channel(handle, None, receiving) as (channel, name):
+        with _checked(), _handles.open_channel(handle, None, receiving) as (channel, name):
             if channel.is_queue != is_queue:
                 raise ValueError("a queue's handle is no pair's, and a pair's no queue's")
             made = become(channel, allow and allowed)
@@ -61,8 +74,6 @@ def _open(
             return made
     except (FileNotFoundError, ChannelClosed):
         return _closed(lambda channel: become(channel, False))
-    except ValueError as error:
-        raise CorruptMessage(f"an end in the message: {error}") from error
 
 
 def _register_end(cls: type[_E], receiving: bool) -> None:
@@ -118,8 +129,12 @@ def _open_array(flat: object, _: bool) -> SharedArray:
     if torch_dtype is not None and (type(torch_dtype) is not str or torch_dtype not in _core.DTYPES):
         raise CorruptMessage("a shared array in the message is of no dtype of torch")
     _parts((handle, shape), bytes, tuple)
-    core, block, name = _handles.open_memory(handle, None)
-    return SharedArray._of(core, core.open_array(block, shape, dtype, "C"), name, torch_dtype)
+    try:
+        with _checked():
+            core, block, name = _handles.open_memory(handle, None)
+            return SharedArray._of(core, core.open_array(block, shape, dtype, "C"), name, torch_dtype)
+    except FileNotFoundError:
+        return SharedArray._gone()
 
 
 def _flatten_arena(arena: Arena) -> object:
@@ -128,8 +143,12 @@ def _flatten_arena(arena: Arena) -> object:
 
 def _open_arena(flat: object, _: bool) -> Arena:
     (handle,) = _parts(flat, bytes)
-    core, _block, name = _handles.open_memory(handle, None)
-    return Arena._of(core, name)
+    try:
+        with _checked():
+            core, _block, name = _handles.open_memory(handle, None)
+            return Arena._of(core, name)
+    except FileNotFoundError:
+        return Arena._of(None, None)
 
 
 _register_end(Sender, False)

@@ -16,7 +16,8 @@ class SharedArray:
     """One array in several processes: what one writes the others see. Made by `Arena.array`.
 
     It pickles as a reference, and its memory lives as long as any process has it, or a view of it. A process that is
-    sent it through a pipe or queue has to get it before the last one that has it lets go.
+    sent it through a pipe or queue has to get it before the last one that has it lets go: in a message of a channel it
+    comes all the same otherwise, and whatever is done with it raises FileNotFoundError.
 
     `array` and `tensor` are that memory, without any locking. `write` and `read` are for programs in which nobody may
     see a half-written array: one writer at a time, and copies that are whole. Both kinds of use may be mixed, but only
@@ -25,7 +26,7 @@ class SharedArray:
 
     _home: _core.Arena
     _name: _core.Name | None
-    _array: np.ndarray[Any, Any]
+    _memory: np.ndarray[Any, Any] | None  # None: it was gone before this process had it
     _torch_dtype: str | None
     _versions: _core.Versions | None
 
@@ -37,9 +38,16 @@ class SharedArray:
         self = cls.__new__(cls)
         self._home = core
         self._name = name
-        self._array = array
+        self._memory = array
         self._torch_dtype = torch_dtype
         self._versions = None
+        return self
+
+    @classmethod
+    def _gone(cls) -> SharedArray:
+        """One that no process has any more."""
+        self = cls.__new__(cls)
+        self._name = self._memory = self._torch_dtype = self._versions = None
         return self
 
     @classmethod
@@ -55,6 +63,12 @@ class SharedArray:
                 note["torch"] = torch_dtype
             known = _process.create_name(name, ARRAY, core, _core.block_of(memory), json.dumps(note))
         return cls._of(core, memory, known, torch_dtype)
+
+    @property
+    def _array(self) -> np.ndarray[Any, Any]:
+        if self._memory is None:
+            raise FileNotFoundError("no process has this shared array any more: it went before it was received")
+        return self._memory
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
@@ -153,6 +167,8 @@ class SharedArray:
         return _open_array, (type(self), *handle, self.array.shape, self.array.dtype, *kind)
 
     def __repr__(self) -> str:
+        if self._memory is None:
+            return "<SharedArray, gone>"
         dtype = self._array.dtype if self._torch_dtype is None else f"torch.{self._torch_dtype}"
         return f"<SharedArray of {dtype}, shape {self.array.shape}>"
 

@@ -322,12 +322,16 @@ def test_the_handle_of_another_thing_is_refused(arena, start) -> None:
         ("SharedArray", (block, (4,), np.dtype("O"))),
         ("SharedArray", (block, (1 << 40,), np.dtype("i8"))),
         ("SharedArray", (block, (-1,), np.dtype("i8"))),
+        ("SharedArray", (block, ("x",), np.dtype("i8"))),
+        ("SharedArray", (block, (1 << 70,), np.dtype("i8"))),
+        ("SharedArray", (block[:-1], (4,), np.dtype("i8"))),
+        ("Arena", (block[:-1],)),
         ("Connection", ([], [])),
         ("Connection", (None, None)),
     ]
     for name, flat in forged:
         start(forge, f"shmtree:{name}", flat, sender).join(30)
-        with pytest.raises((shmtree.CorruptMessage, shmtree.IncompatibleArena, ValueError, TypeError)):
+        with pytest.raises(shmtree.CorruptMessage):
             receiver.get(timeout=30)
 
 

@@ -1,0 +1,53 @@
+"""Arenas and shared arrays in messages that nobody has any more when they are received."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import shmtree
+
+
+def give_memory_and_die(kind: str, requests: shmtree.Sender) -> None:
+    its_own = shmtree.Arena(1 << 20)
+    requests.put(("memory", its_own if kind == "arena" else its_own.array((4,), "f4")))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", ["arena", "array"])
+def test_memory_that_nobody_has_any_more_arrives_closed_and_the_stream_goes_on(arena, start, kind) -> None:
+    requests, served = arena.create_pair(allow_pickle=False)
+    child = start(give_memory_and_die, kind, requests)
+    child.join(30)
+    requests.put("next")
+
+    what, memory = served.get()
+    assert (what, served.get()) == ("memory", "next")
+    if kind == "arena":
+        assert memory.closed
+        with pytest.raises(shmtree.ChannelClosed):
+            memory.stats()
+        return
+    assert repr(memory) == "<SharedArray, gone>"
+    for use in (
+        lambda: memory.array,
+        memory.read,
+        memory.write,
+        lambda: np.asarray(memory),
+        lambda: requests.put(memory),
+    ):
+        with pytest.raises(FileNotFoundError, match="no process has this shared array"):
+            use()
+
+
+def test_an_array_that_was_dropped_before_it_was_received_arrives_closed(arena) -> None:
+    requests, served = arena.create_pair(allow_pickle=False)
+    requests.put(("memory", arena.array((4,), "f4")))
+
+    _, memory = served.get()
+
+    with pytest.raises(FileNotFoundError):
+        memory.read()
