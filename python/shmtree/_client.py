@@ -46,6 +46,7 @@ class _Line:
         self._looked = time.monotonic()
         self._alone = False
         self._thread: threading.Thread | None = None
+        self._receiving: int | None = None  # the thread that has the turn
         self._make_locks()
 
     def _make_locks(self) -> None:
@@ -88,17 +89,23 @@ class _Line:
                 self._thread = threading.Thread(target=self._receive_all, name="shmtree-replies", daemon=True)
                 self._thread.start()
 
+    def receives_here(self) -> bool:
+        """Whether it is this thread that receives, now in a callback: what it waits for would never come."""
+        return self._receiving == threading.get_ident() and not self.ended
+
     def wait(self, future: futures.Future[Any], deadline: float | None) -> None:
         """Until it is done, the deadline has passed, or a thread receives."""
         turn = self._turn
         if self._thread is None and turn.acquire(blocking=False):
             try:
+                self._receiving = threading.get_ident()
                 while not (future.done() or self.ended or self._thread is not None or left(deadline) == 0):
                     self._receive(deadline)
             except BaseException:  # Ctrl-C, it may be after something was received for others
                 self.end(lambda: ChannelClosed("a call that received the replies of all was interrupted"))
                 raise
             finally:
+                self._receiving = None
                 turn.release()
         elif self._thread is None:
             self.start()
@@ -106,6 +113,7 @@ class _Line:
     def _receive_all(self) -> None:
         try:
             with self._turn:
+                self._receiving = threading.get_ident()
                 while not self.ended:
                     self._receive(None)
         finally:  # also what a callback of a future may raise
@@ -208,7 +216,9 @@ class Client:
         """Asks, and waits for the answer; TimeoutError after `timeout` seconds.
 
         RemoteError when the service failed the request, PeerDied when it has gone. Else what `Sender.put` raises.
+        RuntimeError in a callback of a future of this client, which runs where replies are received: `submit` there.
         """
+        self._check_thread()
         deadline = deadline_after(timeout)
         try:
             line, future = self._submit(obj, deadline, deadline)
@@ -236,6 +246,7 @@ class Client:
 
     async def call_async(self, obj: object, timeout: float | None = None) -> Any:
         """`call` for coroutines. A cancelled one takes no reply."""
+        self._check_thread()
         deadline = deadline_after(timeout)
         line, future, message = self._register(obj, deadline)
         line.start()
@@ -297,6 +308,14 @@ class Client:
             number = line.add(future)
         future.add_done_callback(functools.partial(self._done, line, number))
         return line, future, (Header(line.handle, number, reply_by), obj)
+
+    def _check_thread(self) -> None:
+        line = self._line
+        if line is not None and line.receives_here():
+            raise RuntimeError(
+                "this thread receives the replies of this client, and is in a callback: submit() asks there, call() "
+                "would wait for ever"
+            )
 
     def _done(self, line: _Line, number: int, _: object) -> None:
         line.forget(number)  # and the client is there as long as something is waited for

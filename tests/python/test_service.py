@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing as mp
+import queue
 import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent import futures
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import START_METHODS
-from services import double_all, never_answer, serve_name
+from services import double_all, end, never_answer, serve_name
 
 import shmtree
 from shmtree import Client, Service
@@ -199,6 +201,54 @@ def test_there_is_no_room_and_the_call_says_so(arena):
         with pytest.raises(TimeoutError):
             asyncio.run(client.call_async(2, timeout=0.1))
         assert not kept.done()
+
+
+def test_a_call_in_the_callback_of_a_future_is_refused_and_submit_asks_there(arena):
+    service: Service[int] = Service(arena=arena)
+    client = Client(service.sender)
+    told: queue.Queue[Any] = queue.Queue()
+
+    def go_on(done: futures.Future[Any]) -> None:
+        try:
+            client.call(done.result())
+        except RuntimeError as error:
+            told.put(error)
+        try:
+            asyncio.run(client.call_async(done.result()))
+        except RuntimeError as error:
+            told.put(error)
+        client.submit(done.result()).add_done_callback(lambda second: told.put(second.result()))
+
+    future = client.submit(21)
+    future.add_done_callback(go_on)
+    service.get(timeout=60).reply(42)
+
+    assert "submit()" in str(told.get(timeout=60))
+    assert "submit()" in str(told.get(timeout=60))
+    service.get(timeout=60).reply(84)
+    assert told.get(timeout=60) == 84
+    client.close()
+
+
+def test_what_is_asked_anew_in_the_callback_of_a_failure_is_answered(start, runtime_directory, name):
+    process = start(serve_name, name, never_answer)
+    told: queue.Queue[Any] = queue.Queue()
+    served_again = threading.Event()
+
+    def ask_anew(_: object) -> None:
+        served_again.wait(60)
+        told.put(client.call(21, timeout=60))
+
+    with Client(name, timeout=30) as client:
+        client.submit(2).add_done_callback(ask_anew)
+        while not client._requests.stats()["received"]:
+            time.sleep(0.01)
+        end(process)
+        start(serve_name, name)
+        while not client._requests.stats()["receivers"]:
+            time.sleep(0.01)
+        served_again.set()
+        assert told.get(timeout=60) == 42
 
 
 # --- what others write -----------------------------------------------------------------------------------------------
