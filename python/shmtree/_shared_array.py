@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -103,10 +104,11 @@ class SharedArray:
 
         The end of the block makes the next version. Other writers, of any process, wait meanwhile: TimeoutError after
         `timeout` seconds, with the pid of the one at work; never nested in one thread. When the block is left by an
-        exception, or this process dies in it, what is there is `torn`, and readers are told so, until the next write,
-        which goes on at once and has to write all of it. A child that is forked in the block has no part in it.
+        exception, or dropped, or this process dies in it, what is there is `torn`, and readers are told so, until the
+        next write, which goes on at once and has to write all of it. A child that is forked in the block has no part in
+        it.
         """
-        return _core.Write(self._counted, self._value, timeout)
+        return _Write(self._counted, self._value, timeout)
 
     def read(self, out: Any = None, timeout: float | None = None) -> Any:
         """A copy that is whole: no write was under way while it was made. In `out`, or in a new array, or tensor.
@@ -171,6 +173,24 @@ class SharedArray:
             return "<SharedArray, gone>"
         dtype = self._array.dtype if self._torch_dtype is None else f"torch.{self._torch_dtype}"
         return f"<SharedArray of {dtype}, shape {self.array.shape}>"
+
+
+class _Write(_core.Write):
+    """One that was begun and is dropped ends as by an exception, so that the array is not locked for good."""
+
+    __slots__ = ("_pid",)
+
+    def __init__(self, versions: _core.Versions, value: Any, timeout: float | None) -> None:
+        super().__init__(versions, value, timeout)
+        self._pid = os.getpid()
+
+    def __del__(self) -> None:
+        # A forked child has no part in what its parent began, and may be in a write of its own.
+        try:
+            if self._pid == os.getpid():
+                self.__exit__(RuntimeError)
+        except Exception:  # begun by nobody, or the process is leaving: it is torn by that
+            pass
 
 
 def _as_tensor(array: np.ndarray[Any, Any], dtype: str) -> Any:

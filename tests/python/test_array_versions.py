@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -98,6 +101,41 @@ def test_a_read_is_a_copy_in_an_array_of_the_callers_or_a_new_one() -> None:
     with scalar.write() as memory:
         memory[...] = 2.5
     assert scalar.read() == 2.5
+
+
+def test_a_write_that_is_dropped_leaves_the_array_torn_and_free_for_the_next() -> None:
+    array = new_array()
+    write = array.write()
+    write.__enter__()
+    del write
+    gc.collect()
+    assert array.torn
+    with array.write(timeout=60) as memory:
+        memory[:] = 1
+    assert array.version == 1 and not array.torn
+    del memory
+    array.write()  # and is never begun
+    assert not array.torn
+
+
+def test_a_forked_child_that_drops_the_write_of_its_parent_ends_no_write() -> None:
+    array = new_array()
+    kept = [array.write()]
+    kept[0].__enter__()
+    pid = os.fork()
+    if pid == 0:
+        kept.clear()
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    kept[0].__exit__(None, None, None)
+    assert array.version == 1 and not array.torn
+
+
+def test_an_interpreter_that_exits_in_a_write_says_nothing() -> None:
+    program = "import shmtree; write = shmtree.Arena(1 << 20).array(4).write(); write.__enter__()"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_one_thread_writes_at_a_time_and_the_others_time_out_or_wait() -> None:
