@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
     path: str
     value: Any
-    again: str | None = None  # where this same container was met first
+    again: str | None = None  # where this same one was met first, of one that is in itself and may not be
 
 
 def _key_text(key: Any) -> str:
@@ -83,6 +83,11 @@ def _is_plain(value: Any) -> bool:
     return type(value) in _PLAIN or (type(value) is tuple and all(type(item) in _PLAIN for item in value))
 
 
+def _is_made_of_items(value: Any) -> bool:
+    """Whether its items have to be there before it is: then it cannot be among them, without a pickle."""
+    return isinstance(value, tuple | frozenset | slice | enum.Enum) or hasattr(type(value), "__pydantic_core_schema__")
+
+
 def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> Iterator[Place]:
     """All parts of an object, itself first. Containers that were met before, and leaves, are not looked into.
 
@@ -92,6 +97,7 @@ def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> It
     kept = []  # what properties made, so that no address is met twice
     waiting = [iter([("", value)])]
     prefixes = [""]
+    around: list[int] = []  # what is being looked into
     while waiting:
         for step, item in waiting[-1]:
             path = prefixes[-1] + step
@@ -103,20 +109,24 @@ def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> It
             first = next(parts, None)
             is_container = first is not None or type(item) in _MAPPINGS | _SEQUENCES
             again = met.setdefault(id(item), path) if is_container else path
-            yield Place(path, item, again if again != path else None)
+            in_itself = again != path and id(item) in around and _is_made_of_items(item)
+            yield Place(path, item, again if in_itself else None)
             if first is not None and again == path:
                 waiting.append(itertools.chain([first], parts))
                 prefixes.append(path)
+                around.append(id(item))
                 break
         else:
             waiting.pop()
             prefixes.pop()
+            if around:
+                around.pop()
 
 
 def path_of_refused(value: Any, refused: Any) -> str | None:
-    """Where the object lies that pickle would be needed for; None for a container that was met twice.
+    """Where the object lies that pickle would be needed for; `refused` None: one made of its items that is in itself.
 
-    The second place of that one. None when it is not found, as when the object has changed since.
+    The place of that one in itself. None when it is not found, as when the object has changed since.
     """
     for place in walk(value):
         if place.value is refused if refused is not None else place.again is not None:

@@ -63,9 +63,9 @@ def describe(buffer_or_obj: Any, *, file: TextIO | None = None) -> None:
     """Prints the tree of a frame, or of an object as `pack` would encode it: kinds, shapes, bytes.
 
     Goes to standard output, or to `file`. Of an object that needs a pickle, it also tells why: which parts have no
-    native kind, or are containers that are met twice, and what each takes. Nothing of a frame is unpickled or otherwise
-    made, so frames of any origin may be looked at. Raises CorruptMessage for a frame that is damaged; a buffer that
-    does not begin like a frame is described as an object.
+    native kind, and what each takes, and which tuples, or other things made of their items, are in themselves. Nothing
+    of a frame is unpickled or otherwise made, so frames of any origin may be looked at. Raises CorruptMessage for a
+    frame that is damaged; a buffer that does not begin like a frame is described as an object.
     """
     if _is_frame(buffer_or_obj):
         print(_core._describe(buffer_or_obj), end="", file=file)

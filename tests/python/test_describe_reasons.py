@@ -42,7 +42,6 @@ def test_each_part_that_makes_a_pickle_is_told_with_what_it_takes() -> None:
     assert [line.split(",")[0] for line in lines] == [
         '  ["f"]: builtin_function_or_method',
         f'  ["obs"][1].fn: {__name__}.Holds',
-        '  ["b"][0]: the list at ["a"] once more',
         f'  ["b"][1]: {Tagged.__module__}.Tagged',
     ]
     assert "bytes in the pickle, 12000 in 2 buffers next to it" in lines[1]
@@ -51,6 +50,25 @@ def test_each_part_that_makes_a_pickle_is_told_with_what_it_takes() -> None:
 def test_an_object_that_is_pickled_itself_is_its_own_reason() -> None:
     (line,) = reasons(Holds())
     assert line.startswith(f"  the object itself: {__name__}.Holds, ")
+
+
+def test_objects_met_twice_are_no_reason_and_hide_none() -> None:
+    shared = {"a": [1]}
+    cycle: list[object] = [shared]
+    cycle.append((cycle, shared))
+    (line,) = reasons([*[shared] * 200, cycle, cycle, print])
+    assert line.startswith("  [202]: builtin_function_or_method, ")
+
+
+def test_a_tuple_in_itself_is_a_reason() -> None:
+    inner: list[object] = []
+    pair = ("x", inner)
+    inner.append(pair)
+    value = {"a": pair}
+    assert reasons(value) == ['  ["a"][1][0]: the tuple at ["a"], which is in itself']
+    with pytest.raises(shmtree.PickleRefused) as refused:
+        shmtree.pack({"b": [[]] * 2, **value}, allow_pickle=False)
+    assert refused.value.path == '["a"]'
 
 
 def test_many_reasons_are_cut_short() -> None:
