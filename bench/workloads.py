@@ -173,11 +173,10 @@ def _bytes_workload(size: str) -> Workload:
 
 
 def _leaf(name: str, size: str, nbytes: int) -> Workload:
-    about, make = leaves.LEAVES[name]
     return Workload(
         f"leaf-{name}-{size}",
-        f"{about}, about {size}",
-        lambda i: make(nbytes),
+        f"{leaves.LEAVES[name][0]}, about {size}",
+        lambda i: leaves.made(name, nbytes),
         nbytes,
         kind="leaf",
         against=("shmtree", "shmtree.Queue", "multiprocessing.Queue"),

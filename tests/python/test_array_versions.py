@@ -294,7 +294,7 @@ def test_a_name_and_a_pickle_lead_to_the_same_versions() -> None:
 torch_is_there = importlib.util.find_spec("torch") is not None
 
 
-@pytest.mark.skipif(not torch_is_there, reason="needs torch")
+@pytest.mark.skipif(not torch_is_there, reason="torch is not installed")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "float8_e4m3fn", "complex64", "int64"])
 def test_an_array_of_a_dtype_of_torch_is_a_tensor_in_every_process(dtype: str) -> None:
     import pickle
@@ -325,7 +325,7 @@ def test_an_array_of_a_dtype_of_torch_is_a_tensor_in_every_process(dtype: str) -
     assert array.array.dtype == expected and array.array.shape == (3, 2)
 
 
-@pytest.mark.skipif(not torch_is_there, reason="needs torch")
+@pytest.mark.skipif(not torch_is_there, reason="torch is not installed")
 def test_an_array_of_numpy_is_a_tensor_where_torch_has_its_dtype() -> None:
     array = shmtree.Arena(8 * MIB).array(4, "f8")
     array.tensor[1] = 7

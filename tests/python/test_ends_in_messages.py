@@ -115,9 +115,6 @@ def test_an_end_that_was_closed_is_not_sent(refusing, arena) -> None:
     assert getting.get() == "next"
 
 
-# --- on their way ----------------------------------------------------------------------------------------------------
-
-
 class Strange:
     """Needs pickle, and makes the message begin anew."""
 

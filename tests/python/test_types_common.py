@@ -36,7 +36,7 @@ def test_python_arrays_are_native(code: str) -> None:
 
 
 def test_python_arrays_of_text_are_native() -> None:
-    value = array.array("u", "äß")
+    value = array.array("w" if "w" in array.typecodes else "u", "äß")
     assert through([value]) == [value]
 
 
