@@ -5,8 +5,7 @@ that its stream is over, arrives closed and raises ChannelClosed when it is used
 message and those after it are received all the same. Subclasses are pickled.
 
 What comes may be anything: its types are checked here, what it leads to where it is opened. What that refuses is a
-CorruptMessage. An end that came by a
-channel which refuses pickles refuses them too.
+CorruptMessage. An end that came by a channel which refuses pickles refuses them too.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def needs_pickle(value: Any) -> bool:
     if type(value) in BUILTIN:
         return False
     try:
-        _core.pack(value, False)
+        _core._pack_aside(value, False)
     except PickleRefused as refusal:
         return refusal.path == ""
     except Exception:  # what its own code raises, sending it will raise again
@@ -33,7 +33,7 @@ def _line(place: Place) -> str:
         return f"{path}: the {cls.__qualname__} at {place.again or 'the root'}, which is in itself"
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     try:
-        tree = _core._describe(_core.pack(place.value)).splitlines()
+        tree = _core._describe(_core._pack_aside(place.value)).splitlines()
     except Exception as error:
         return f"{path}: {name}, which raises {type(error).__name__}: {error}"
     size = re.match(r"pickle of (\d+) byte|long_pickle .*\) (\d+) byte", tree[1])

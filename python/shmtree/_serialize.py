@@ -60,7 +60,7 @@ def load(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Any:
 
 
 def describe(buffer_or_obj: Any, *, file: TextIO | None = None) -> None:
-    """Prints the tree of a frame, or of an object as `pack` would encode it: kinds, shapes, bytes.
+    """Prints the tree of a frame, or of an object as a message of it would be: kinds, shapes, bytes.
 
     Goes to standard output, or to `file`. Of an object that needs a pickle, it also tells why: which parts have no
     native kind, and what each takes, and which tuples, or other things made of their items, are in themselves. Nothing
@@ -70,7 +70,7 @@ def describe(buffer_or_obj: Any, *, file: TextIO | None = None) -> None:
     if _is_frame(buffer_or_obj):
         print(_core._describe(buffer_or_obj), end="", file=file)
         return
-    tree = _core._describe(pack(buffer_or_obj))
+    tree = _core._describe(_core._pack_aside(buffer_or_obj))
     print(tree, end="", file=file)
     if re.match(r"[^\n]*\n(long_)?pickle ", tree):
         print("needs a pickle:", *(_reasons.lines(buffer_or_obj)), sep="\n  ", file=file)
@@ -84,7 +84,8 @@ def register(cls: type[T], flatten: Callable[[T], object], unflatten: Callable[[
     TypeError when `cls` is no class or a function cannot be called, ValueError when it has a native kind already.
     """
     _core._register(cls, flatten, unflatten)
-    _reducers.add_registered(cls, flatten, f"{cls.__module__}:{cls.__qualname__}")
+    module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__  # in a child of spawn they are one
+    _reducers.add_registered(cls, flatten, f"{module}:{cls.__qualname__}")
 
 
 def _is_frame(value: object) -> bool:

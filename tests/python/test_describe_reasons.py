@@ -89,3 +89,13 @@ def test_stats_count_the_messages_of_an_object_that_needed_a_pickle(arena: shmtr
     made = arena.Queue()
     made.put(print)
     assert made.stats()["pickled"] == 1
+
+
+def test_ends_that_are_described_are_not_on_their_way_and_are_no_reason(arena, capsys) -> None:
+    sender, receiver = arena.create_pair()
+    for _ in range(3):
+        shmtree.describe({"end": sender, "log": [print], "shared": arena.array((4,), "f4")})
+    assert '["end"]' not in capsys.readouterr().out.partition("needs a pickle:")[2]
+    assert receiver.stats()["senders_on_their_way"] == 0
+    sender.close()
+    assert list(receiver) == []

@@ -303,8 +303,7 @@ def test_what_is_no_handle_is_refused_and_the_next_message_comes(arena, start, n
 
 def test_the_handle_of_another_thing_is_refused(arena, start) -> None:
     sender, receiver = arena.create_pair(allow_pickle=False)
-    plenty = [arena.create_pair() for _ in range(2)], arena.Queue(), arena.array((4,), "i8")
-    (pairs, q, array) = plenty
+    pairs, q, array = [arena.create_pair() for _ in range(2)], arena.Queue(), arena.array((4,), "i8")
 
     def handle(channel: _core.Channel, receiving: bool) -> bytes:
         return _core.make_handle(channel.arena, channel.block, channel.grant(receiving))
@@ -322,6 +321,7 @@ def test_the_handle_of_another_thing_is_refused(arena, start) -> None:
         ("SharedArray", (block, ("x",), np.dtype("i8"))),
         ("SharedArray", (block, (1 << 70,), np.dtype("i8"))),
         ("SharedArray", (block[:-1], (4,), np.dtype("i8"))),
+        ("SharedArray", (_core.make_handle(q._channel.arena, q._channel.block), (4,), np.dtype("i8"))),
         ("Arena", (block[:-1],)),
         ("Connection", ([], [])),
         ("Connection", (None, None)),

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import enum
+import subprocess
 import sys
 import threading
 import types
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from conftest import START_METHODS
 from exact import assert_same
 
 import shmtree
@@ -351,3 +353,43 @@ def test_a_class_that_is_registered_while_another_thread_first_meets_it_stays_re
     registered.set()
     other.join()
     shmtree.pack(Met(), allow_pickle=False)
+
+
+REGISTERS = """
+import multiprocessing as mp
+import sys
+
+import shmtree
+
+
+class Tag:
+    def __init__(self, text):
+        self.text = text
+
+
+shmtree.register(Tag, lambda tag: tag.text, Tag)
+
+
+def answer(requests, replies):
+    tag = requests.get()
+    replies.put(tag)
+    replies.put([tag, print])  # and in a pickle
+
+
+if __name__ == "__main__":
+    requests, asked = shmtree.create_pair()
+    replies, answers = shmtree.create_pair()
+    process = mp.get_context(sys.argv[1]).Process(target=answer, args=(asked, replies))
+    process.start()
+    requests.put(Tag("there and back"))
+    print(answers.get(timeout=60).text, answers.get(timeout=60)[0].text, sep=", ")
+    process.join()
+"""
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_a_class_that_the_main_program_registers_is_the_same_in_its_children(method: str, tmp_path: Any) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(REGISTERS)
+    ran = subprocess.run([sys.executable, str(program), method], capture_output=True, text=True, timeout=200)
+    assert ran.stdout == "there and back, there and back\n", ran.stderr

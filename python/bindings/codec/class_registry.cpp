@@ -175,6 +175,8 @@ std::string global_name(PyObject* object) {
     return std::string();
   }
   std::string name(module_text, static_cast<std::size_t>(module_bytes));
+  // What spawn and forkserver call the main module of a child, where `__main__` is the same one.
+  if (name == "__mp_main__") name = "__main__";
   name += ':';
   return name.append(qualname_text, static_cast<std::size_t>(qualname_bytes));
 }

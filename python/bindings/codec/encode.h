@@ -33,8 +33,9 @@ struct EncodeOptions {
   // Every array arrives as the receiver's own: writable, on memory that no other has, and as one object if it was one.
   // (Tensors of one storage stay so, as torch has it.)
   bool independent = false;
-  LoanBook* loans = nullptr;             // decides for each array on a lease whether it goes by reference
-  endpoint::GivenEnds* given = nullptr;  // is told of ends in the message
+  LoanBook* loans = nullptr;  // decides for each array on a lease whether it goes by reference
+  // Is told of ends in the message, which go as handles then; without it they are pickled.
+  endpoint::GivenEnds* given = nullptr;
 };
 
 // The number that a str has as a name of this message, by the address of the str: dicts of one shape share their keys.

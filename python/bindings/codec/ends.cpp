@@ -14,8 +14,8 @@ namespace {
 
 bool end_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   const EncodeOptions& options = encoder.options();
-  if (!options.for_channel && options.allow_pickle) return encoder.needs_pickle(value);
-  if (!options.for_channel) {
+  if (options.given == nullptr && options.allow_pickle) return encoder.needs_pickle(value);
+  if (options.given == nullptr) {
     encoder.session().set_refused(value);
     PyErr_Format(error_types().pickle_refused,
                  "A %.200s is a part of its process, and no data: messages of channels carry it, other frames as a "

@@ -18,22 +18,16 @@
 #include "bindings/cpython/python_api.h"
 #include "bindings/objects/frame_object.h"
 #include "bindings/objects/lease.h"
+#include "endpoint/given_ends.h"
 
 namespace shmtree::python {
 namespace {
 
-PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
-  static constexpr Signature<2> kSignature{"pack", {"obj", "allow_pickle"}, 2, 1};
-  PyObject* given[2];
-  if (!take_arguments(kSignature, args, nargs, names, given)) return nullptr;
-  const int allow_pickle = truth_of(given[1], 1);
-  if (allow_pickle < 0) return nullptr;
-  EncodeOptions options;
-  options.allow_pickle = allow_pickle == 1;
+PyObject* packed(PyObject* object, const EncodeOptions& options) {
   BorrowedSession session;
-  const Encoded how = session->encode(given[0], options);
+  const Encoded how = session->encode(object, options);
   if (how == kNotEncoded) {
-    if (!options.allow_pickle) explain_refused_object(*session, given[0], "this call");
+    if (!options.allow_pickle) explain_refused_object(*session, object, "this call");
     return nullptr;
   }
   format::FrameBuilder& builder = session->builder();
@@ -44,6 +38,33 @@ PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* nam
   const WithoutGil unlocked(builder.buffer_bytes() > kReleaseGilBytes);
   builder.copy_buffers(frame->data);
   return reinterpret_cast<PyObject*>(frame);
+}
+
+// What pack() and pack_aside() are given.
+bool take_object(const Signature<2>& signature, PyObject* const* args, Py_ssize_t nargs, PyObject* names,
+                 PyObject** object, EncodeOptions& options) {
+  PyObject* given[2];
+  if (!take_arguments(signature, args, nargs, names, given)) return false;
+  const int allow_pickle = truth_of(given[1], 1);
+  *object = given[0];
+  options.allow_pickle = allow_pickle == 1;
+  return allow_pickle >= 0;
+}
+
+PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
+  static constexpr Signature<2> kSignature{"pack", {"obj", "allow_pickle"}, 2, 1};
+  PyObject* object = nullptr;
+  EncodeOptions options;
+  return take_object(kSignature, args, nargs, names, &object, options) ? packed(object, options) : nullptr;
+}
+
+PyObject* pack_aside(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
+  static constexpr Signature<2> kSignature{"_pack_aside", {"obj", "allow_pickle"}, 2, 1};
+  endpoint::GivenEnds given;  // taken back in the end
+  PyObject* object = nullptr;
+  EncodeOptions options;
+  options.given = &given;
+  return take_object(kSignature, args, nargs, names, &object, options) ? packed(object, options) : nullptr;
 }
 
 // The buffer given to unpack, until the first view needs it for longer.
@@ -132,6 +153,8 @@ constexpr const char* kUnpackDoc =
 
 PyMethodDef methods[] = {
     {"pack", as_method<pack>(), METH_FASTCALL | METH_KEYWORDS, kPackDoc},
+    {"_pack_aside", as_method<pack_aside>(), METH_FASTCALL | METH_KEYWORDS,
+     "The same to be looked at: ends are in it as in a message of a channel, and are not on their way."},
     {"unpack", as_method<unpack>(), METH_FASTCALL | METH_KEYWORDS, kUnpackDoc},
     {"_describe", as_method<describe>(), METH_O,
      "The tree of a frame as text. CorruptMessage when the bytes are no frame."},
