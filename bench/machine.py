@@ -1,8 +1,9 @@
-"""What the figures were measured on."""
+"""What the figures were measured on, and where those of programs of their own are kept."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import time
@@ -39,3 +40,10 @@ def line(about: dict[str, Any]) -> str:
         f"{about['cpus']} x {about['cpu']}, {about['memory_gb']} GB, Linux {about['kernel']}, "
         f"Python {about['python']}, {versions}; load {about['load_before']}"
     )
+
+
+def save(program: str, about: dict[str, Any], **figures: Any) -> None:
+    """Writes them to bench/results, with what they were measured on."""
+    results = Path(__file__).parent / "results"
+    results.mkdir(exist_ok=True)
+    (results / f"{program}.json").write_text(json.dumps({"machine": about, **figures}, indent=1))

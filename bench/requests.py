@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing as mp
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,9 +158,7 @@ def main() -> None:
     about = machine.describe({})
     print(machine.line(about))
     print(table(rows), end="")
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / "requests.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
+    machine.save("requests", about, rows=rows)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing as standard
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -113,9 +111,7 @@ def main() -> None:
     about = machine.describe({})
     print(machine.line(about))
     print(table(rows), end="")
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / "vec_envs.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
+    machine.save("vec_envs", about, rows=rows)
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -11,12 +11,10 @@ a table to stdout and the figures to bench/results/weights.json.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -100,9 +98,7 @@ def main() -> None:
     ours = medians["shmtree"]
     rows = [[name, f"{1e3 * median:.2f}", f"{median / ours:.1f}"] for name, median in medians.items()]
     print(markdown.table(["queue", "ms a version", "times ours"], rows))
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / "weights.json").write_text(json.dumps({"machine": machine.describe({}), "seconds": seconds}, indent=1))
+    machine.save("weights", machine.describe({}), seconds=seconds)
 
 
 if __name__ == "__main__":
