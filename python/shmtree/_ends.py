@@ -110,13 +110,9 @@ def _open_connection(flat: object, _: bool) -> Connection:
     raise CorruptMessage("a connection in the message is not made of ends")
 
 
-def _memory_handle(core: _core.Arena, block: int, name: _core.Name | None) -> bytes:
-    return _core.make_handle(core, block, 0, name.path if name is not None else "")
-
-
 def _flatten_array(array: SharedArray) -> object:
     memory = array.array
-    handle = _memory_handle(array._home, _core.block_of(memory), array._name)
+    handle = _handles.memory_handle(array._home, _core.block_of(memory), array._name)
     return (handle, memory.shape, memory.dtype, *(() if array._torch_dtype is None else (array._torch_dtype,)))
 
 
@@ -137,7 +133,7 @@ def _open_array(flat: object, _: bool) -> SharedArray:
 
 
 def _flatten_arena(arena: Arena) -> object:
-    return (_memory_handle(arena._open(), 0, arena._name),)
+    return (_handles.memory_handle(arena._open(), 0, arena._name),)
 
 
 def _open_arena(flat: object, _: bool) -> Arena:

@@ -68,9 +68,14 @@ def open_end(cls: Any, receiving: bool, handle: bytes, inheritance: _launch.Inhe
     return end
 
 
+def memory_handle(arena: _core.Arena, block: int, name: _core.Name | None) -> bytes:
+    """Of an arena, or of a block in it that this process holds: for a process that runs already."""
+    return _core.make_handle(arena, block, 0, _path_of(name))
+
+
 def reduce_memory(arena: _core.Arena, block: int, name: _core.Name | None) -> tuple[bytes, _launch.Inheritance | None]:
-    """The handle of an arena, or of a block in it that this process holds."""
-    handle = _core.make_handle(arena, block, 0, _path_of(name))
+    """The same for whatever process it is pickled for."""
+    handle = memory_handle(arena, block, name)
     popen = context.get_spawning_popen()
     if popen is None:
         return handle, None
