@@ -13,8 +13,7 @@ using platform::WaitContext;
 
 namespace {
 
-constexpr std::uint64_t kLongCopy = 64u << 10;  // worth releasing an interpreter lock for
-constexpr std::uint64_t kColdCopy = 1u << 20;   // fresh pages are mapped in one call from this size on: 2x over faults
+constexpr std::uint64_t kColdCopy = 1u << 20;  // fresh pages are mapped in one call from this size on: 2x over faults
 
 // A list of references takes the block's end, aligned; see HolderTable::refer.
 std::uint64_t block_bytes(std::uint64_t frame_bytes, std::size_t referred) noexcept {
@@ -46,7 +45,7 @@ Status stage_block(channel::Channel& channel, std::uint64_t bytes, Outgoing& out
   auto block = message_block(channel, bytes, wait);
   if (!block) return std::move(block).error();
   {
-    const platform::BlockingScope released(bytes > kLongCopy ? wait.hooks : nullptr);
+    const platform::BlockingScope released(bytes > platform::kLongCopyBytes ? wait.hooks : nullptr);
     if (block->cold() && bytes >= kColdCopy) {
       platform::populate(block->data(), memory::round_up(bytes, memory::kPageBytes));
     }
@@ -102,7 +101,7 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
   auto block = message_block(channel, bytes, wait);
   if (!block) return std::move(block).error();
   {
-    const platform::BlockingScope released(builder.buffer_bytes() > kLongCopy ? wait.hooks : nullptr);
+    const platform::BlockingScope released(builder.buffer_bytes() > platform::kLongCopyBytes ? wait.hooks : nullptr);
     if (block->cold() && frame_bytes >= kColdCopy) {
       platform::populate(block->data(), memory::round_up(frame_bytes, memory::kPageBytes));
     }

@@ -18,7 +18,6 @@ using namespace platform::wait_policy;
 
 namespace {
 
-constexpr std::uint64_t kLongCopy = 64u << 10;  // worth releasing an interpreter lock for
 constexpr int kOvertakenOften = 2;
 
 constexpr bool is_odd(std::uint64_t sequence) noexcept {
@@ -187,7 +186,7 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
       continue;
     }
     {
-      const BlockingScope released(bytes_ > kLongCopy ? wait.hooks : nullptr);
+      const BlockingScope released(bytes_ > kLongCopyBytes ? wait.hooks : nullptr);
       copy_racing(out, data_, bytes_);
     }
     fence_acquire();  // the copy is made before the sequence is read again

@@ -102,6 +102,19 @@ PyObject* make_array(Plan& plan, void* data) {
                               plan.shape, nullptr, data, flags, nullptr);
 }
 
+// A block of so many bytes for a planned array, which lies at its beginning.
+Result<memory::Lease> new_lease(memory::Arena& arena, const Plan& plan, std::uint64_t bytes, bool zeroed,
+                                platform::WaitHooks& hooks) {
+  auto block = arena.allocate(bytes, memory::BlockKind::kArray, {platform::Deadline::never(), &hooks});
+  if (!block) return std::move(block).error();
+  auto lease = arena.hold_new(std::move(*block));
+  if (lease && zeroed) {
+    const WithoutGil unlocked(plan.bytes > kReleaseGilBytes);
+    std::memset(lease->data(), 0, plan.bytes);
+  }
+  return lease;
+}
+
 PyObject* array_on_lease(Plan& plan, memory::Lease block, bool shared, bool gift) {
   const std::size_t bytes = plan.bytes;
   std::byte* data = block.data();
@@ -167,14 +180,8 @@ PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape
   Plan plan;
   if (!plan_array(shape, dtype, order, plan)) return nullptr;
   if (plan.bytes == 0) return make_array(plan, nullptr);
-  auto block = arena->allocate(plan.bytes, memory::BlockKind::kArray, {platform::Deadline::never(), &hooks});
-  if (!block) return raise(block.error());
-  auto lease = arena->hold_new(std::move(*block));
+  auto lease = new_lease(*arena, plan, plan.bytes, zeroed, hooks);
   if (!lease) return raise(lease.error());
-  if (zeroed) {
-    const WithoutGil unlocked(plan.bytes > kReleaseGilBytes);
-    std::memset(lease->data(), 0, plan.bytes);
-  }
   return array_on_lease(plan, std::move(*lease), false, gift);
 }
 
@@ -183,15 +190,8 @@ PyObject* new_shared_array(const std::shared_ptr<memory::Arena>& arena, PyObject
   Plan plan;
   if (!plan_array(shape, dtype, "C", plan)) return nullptr;
   if (plan.bytes == 0) return make_array(plan, nullptr);
-  const std::uint64_t bytes = memory::Versions::block_bytes(plan.bytes);
-  auto block = arena->allocate(bytes, memory::BlockKind::kArray, {platform::Deadline::never(), &hooks});
-  if (!block) return raise(block.error());
-  auto lease = arena->hold_new(std::move(*block));
+  auto lease = new_lease(*arena, plan, memory::Versions::block_bytes(plan.bytes), true, hooks);
   if (!lease) return raise(lease.error());
-  {
-    const WithoutGil unlocked(plan.bytes > kReleaseGilBytes);
-    std::memset(lease->data(), 0, plan.bytes);
-  }
   memory::Versions::init(lease->data(), plan.bytes);
   return array_on_lease(plan, std::move(*lease), true, false);
 }
