@@ -105,20 +105,39 @@ Status Receiving::discard_queued(const WaitContext& wait) {
   return success();
 }
 
+// Under the receivers' lock.
+void Receiving::drop_next(Drop& drop, Identity me) noexcept {
+  ChannelHeader& shared = parts_.control.shared;
+  drop.made = access() == Access::kFree && receive_next(drop.message, me, drop.receipt);
+  if (drop.made) store_relaxed(shared.dropped, load_relaxed(shared.dropped) + 1);
+}
+
+void Receiving::finish(Drop& drop) noexcept {
+  drop.receipt.release_spent(parts_.control.arena);
+  drop.message.drop();
+  if (drop.made) parts_.watchers.announce_received();
+}
+
+bool Receiving::try_drop_oldest(Drop& drop, Identity me) noexcept {
+  memory::RobustLock lock(parts_.control.shared.receivers_lock, parts_.control.arena.participants());
+  if (!lock.try_lock_as(me)) return false;
+  // What it guards may be half changed, and whoever mends that takes the senders' lock as well.
+  if (!memory::needs_recovery(parts_.control.arena.header())) drop_next(drop, me);
+  lock.unlock();
+  return drop.made;
+}
+
 Result<bool> Receiving::drop_oldest(const WaitContext& wait) {
   auto me = parts_.control.arena.identity();
   if (!me) return std::move(me).error();
   ChannelHeader& shared = parts_.control.shared;
   Status locked = parts_.control.arena.lock(shared.receivers_lock, wait);
   if (!locked) return std::move(locked).error();
-  Incoming dropped;
-  Receipt receipt;
-  const bool received = access() == Access::kFree && receive_next(dropped, *me, receipt);
-  if (received) store_relaxed(shared.dropped, load_relaxed(shared.dropped) + 1);
+  Drop drop;
+  drop_next(drop, *me);
   parts_.control.arena.unlock(shared.receivers_lock);
-  receipt.release_spent(parts_.control.arena);
-  if (received) parts_.watchers.announce_received();
-  return received;
+  finish(drop);
+  return drop.made;
 }
 
 Error Receiving::discarded(const WaitContext& wait) {

@@ -44,6 +44,15 @@ class Receiving {
   }
   // Receives the oldest message for nobody, and counts it as dropped; false when there is none to be received now.
   Result<bool> drop_oldest(const WaitContext& wait);
+  // The same in two steps, for who has the senders' lock, under which nothing is waited for and the arena's lock not
+  // taken: try_drop_oldest() with it, false also when the receivers' lock is not free; finish() without.
+  struct Drop {
+    Incoming message;
+    Receipt receipt;
+    bool made = false;
+  };
+  bool try_drop_oldest(Drop& drop, Identity me) noexcept;
+  void finish(Drop& drop) noexcept;
   // Under the receivers' lock: whether this process may receive what is there.
   enum class Access { kFree, kReserved, kShutDown };
   Access access() const noexcept;
@@ -55,6 +64,7 @@ class Receiving {
  private:
   Status wait_until_ready(const WaitContext& wait);
   Result<bool> get_now(Incoming& out, Identity me, const WaitContext& wait);
+  void drop_next(Drop& drop, Identity me) noexcept;
   bool receive_next(Incoming& out, Identity me, Receipt& receipt) noexcept;
   bool receive_returned(Incoming& out, Identity me, Receipt& receipt) noexcept;
 

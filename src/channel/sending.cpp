@@ -1,6 +1,7 @@
 #include "channel/sending.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "memory/deaths.h"
@@ -155,8 +156,9 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
   }
 }
 
-// Puts the first few of `messages` that there is room for under one lock. None: wait_until_room() is next.
-Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, const WaitContext& wait) {
+// Puts the first few of `messages` that there is room for under one lock; with `may_drop` the oldest message makes some.
+// None: wait_until_room() is next.
+Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
   auto me = parts_.control.arena.identity();
   if (!me) return std::move(me).error();
@@ -167,8 +169,13 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, const WaitC
   for (;;) {
     Status locked = parts_.control.arena.lock(shared.senders_lock, wait);
     if (!locked) return std::move(locked).error();
-    const RingTail::Put put = parts_.tail.put(sound, *me, spare);
+    RingTail::Put put = parts_.tail.put(sound, *me, spare);
+    std::optional<Receiving::Drop> drop;
+    if (may_drop && (put.room == Room::kFull || put.room == Room::kFullOfBytes)) [[unlikely]] {
+      if (receiving_.try_drop_oldest(drop.emplace(), *me)) put = parts_.tail.put(sound, *me, spare);
+    }
     parts_.control.arena.unlock(shared.senders_lock);
+    if (drop) receiving_.finish(*drop);
     if (put.room == Room::kYes) {
       for (Outgoing& message : sound.first(put.count)) {
         if (message.block.valid()) message.block.publish();
@@ -204,7 +211,8 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
   const int most_late = parts_.control.drops_oldest() ? kMostLateTurns : 0;
   for (int turn = 0, late = 0;; ++turn) {
     if (turn != 0 && wait.deadline.passed()) ++late;
-    auto put = put_some(messages, wait);
+    // Only once wait_until_room() knows of somebody to receive.
+    auto put = put_some(messages, turn != 0 && parts_.control.drops_oldest(), wait);
     if (!put) {
       parts_.watchers.leave_room_to_others();
       return in_time(std::move(put).error(), Code::kFull);

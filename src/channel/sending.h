@@ -3,7 +3,8 @@
 // Invariants:
 //   - A put that was woken for room and fails, or goes without it, wakes the next who waits.
 //   - A put into a channel that drops its oldest messages waits only for what others keep: it receives messages until
-//     there is room, or there are none.
+//     there is room, or there are none. Where another puts into the room that it made, it makes room for itself under
+//     the senders' lock.
 //   - The arena's lock is never taken under the senders' one: a segment that is to follow is made before.
 //
 // Thread safety: any thread.
@@ -33,7 +34,7 @@ class Sending {
   using Room = RingTail::Room;
   using Put = RingTail::Put;  // of none: there was no room
   Result<Put> put_first(std::span<Outgoing> messages, const WaitContext& wait);
-  Result<Put> put_some(std::span<Outgoing> messages, const WaitContext& wait);
+  Result<Put> put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait);
   // For a message as RingTail::room_for() has it. With `may_grow` false there was no memory for another segment.
   Status wait_until_room(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, bool may_grow,
                          const WaitContext& wait);
