@@ -10,8 +10,16 @@ from ._arguments import limit, one_of
 from .errors import ChannelClosed
 
 # What a name can be that of.
-ARENA, CHANNEL, ARRAY, QUEUE = 1, 2, 3, 4
-KINDS = {ARENA: "an arena", CHANNEL: "a channel", ARRAY: "an array", QUEUE: "a queue"}
+ARENA, CHANNEL, ARRAY, QUEUE, REPLAY, LATEST, BROADCAST = 1, 2, 3, 4, 5, 6, 7
+KINDS = {
+    ARENA: "an arena",
+    CHANNEL: "a channel",
+    ARRAY: "an array",
+    QUEUE: "a queue",
+    REPLAY: "a replay buffer",
+    LATEST: "a Latest",
+    BROADCAST: "a Broadcast",
+}
 
 OnPeerDeath = Literal["raise", "wait", "each"]
 Behind = Literal["block", "drop_oldest"]
@@ -113,8 +121,8 @@ class End:
         put, received, queued (with the returned ones) and taken (not settled) messages, returned, rejected and dropped
         ones, queued_bytes; capacity, max_bytes, max_unsettled and max_attempts (0: no limit); processes that have the
         ends (senders, receivers), how many of them take part in it, so that the stream does not end (senders_counting,
-        receivers_counting: not those that use the other one only), the process ids of those that do and have never
-        used it (senders_unused, receivers_unused), and ends that were pickled and not yet loaded (senders_on_their_way,
+        receivers_counting: not those that use the other one only), the process ids of those that do and have never used
+        it (senders_unused, receivers_unused), and ends that were given away and not yet loaded (senders_on_their_way,
         receivers_on_their_way); put_per_s and received_per_s since the last call on this object. Of what can put also
         pickled: the messages given to put() of this very object that needed a pickle (`shmtree.describe` says why). Of
         a JoinableQueue also unfinished: those that no task_done() was called for. ChannelClosed after close(), unless

@@ -17,7 +17,7 @@ from . import _core
 from ._arena import Arena
 from ._channel import Sender
 from ._pairs import open_sender
-from ._service import Header, deadline_after, left, loaded
+from ._service import Header, deadline_after, left, loaded, refusals_of_the_value
 from .errors import ChannelClosed, PeerDied, RemoteError
 
 _TICK_S = 0.2  # between looks whether there is still somebody who serves
@@ -89,9 +89,13 @@ class _Line:
                 self._thread = threading.Thread(target=self._receive_all, name="shmtree-replies", daemon=True)
                 self._thread.start()
 
-    def receives_here(self) -> bool:
-        """Whether it is this thread that receives, now in a callback: what it waits for would never come."""
-        return self._receiving == threading.get_ident() and not self.ended
+    def check_may_wait(self) -> None:
+        """RuntimeError where it is this thread that receives, now in a callback: what it waits for would never come."""
+        if self._receiving == threading.get_ident() and not self.ended:
+            raise RuntimeError(
+                "this thread receives the replies of this client, and is in a callback: to wait there for a reply "
+                "would be for ever; submit() and add_done_callback() go on from there"
+            )
 
     def wait(self, future: futures.Future[Any], deadline: float | None) -> None:
         """Until it is done, the deadline has passed, or a thread receives."""
@@ -166,9 +170,27 @@ class _Line:
             future.set_exception(RemoteError(*(value if type(value) is tuple and len(value) == 2 else ("", value))))
 
 
+class _Reply(futures.Future[Any]):
+    """A reply that is waited for."""
+
+    line: _Line | None = None
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._check_may_wait()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._check_may_wait()
+        return super().exception(timeout)
+
+    def _check_may_wait(self) -> None:
+        if self.line is not None and not self.done():
+            self.line.check_may_wait()
+
+
 def _lost(pids: tuple[int, ...]) -> PeerDied:
-    killed = f": killed was {', '.join(map(str, pids))}" if pids else ""
-    error = PeerDied(f"a process that serves has gone, and may have had this request{killed}")
+    who = f"process {', '.join(map(str, pids))}, which served, was killed" if pids else "no process serves (any more)"
+    error = PeerDied(f"{who}; one that has gone may have had this request")
     error.pids = pids
     return error
 
@@ -217,6 +239,7 @@ class Client:
 
         RemoteError when the service failed the request, PeerDied when it has gone. Else what `Sender.put` raises.
         RuntimeError in a callback of a future of this client, which runs where replies are received: `submit` there.
+        So is waiting there for the result of a future.
         """
         self._check_thread()
         deadline = deadline_after(timeout)
@@ -251,10 +274,11 @@ class Client:
         line, future, message = self._register(obj, deadline)
         line.start()
         try:
-            try:
-                self._requests.put_nowait(message)
-            except queue.Full:
-                await self._requests.put_async(message, left(deadline))
+            with refusals_of_the_value():
+                try:
+                    self._requests.put_nowait(message)
+                except queue.Full:
+                    await self._requests.put_async(message, left(deadline))
             return await asyncio.wait_for(asyncio.wrap_future(future), left(deadline))
         except (asyncio.TimeoutError, queue.Full):
             raise TimeoutError(f"there was no reply within {timeout} s") from None
@@ -262,6 +286,10 @@ class Client:
             raise self._gone(error) from None
         finally:
             future.cancel()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of the service's requests, as of `Sender.stats`; `receivers` are the processes that have it."""
+        return self._requests.stats()
 
     def close(self) -> None:
         """Fails what is on the way with ChannelClosed, and ends the thread. May be called again."""
@@ -289,7 +317,8 @@ class Client:
     def _submit(self, obj: object, room_by: float | None, reply_by: float | None) -> tuple[_Line, futures.Future[Any]]:
         line, future, message = self._register(obj, reply_by)
         try:
-            self._requests.put(message, timeout=left(room_by))
+            with refusals_of_the_value():
+                self._requests.put(message, timeout=left(room_by))
         except BaseException as error:
             future.cancel()
             if isinstance(error, ChannelClosed):
@@ -301,21 +330,18 @@ class Client:
         self, obj: object, reply_by: float | None
     ) -> tuple[_Line, futures.Future[Any], tuple[Header, object]]:
         """The future of a request, and the message that asks. After `reply_by` nobody waits, and nobody serves it."""
-        future: futures.Future[Any] = futures.Future()
+        future = _Reply()
         number = None
         while number is None:
             line = self._open_line()
             number = line.add(future)
+        future.line = line
         future.add_done_callback(functools.partial(self._done, line, number))
         return line, future, (Header(line.handle, number, reply_by), obj)
 
     def _check_thread(self) -> None:
-        line = self._line
-        if line is not None and line.receives_here():
-            raise RuntimeError(
-                "this thread receives the replies of this client, and is in a callback: submit() asks there, call() "
-                "would wait for ever"
-            )
+        if self._line is not None:
+            self._line.check_may_wait()
 
     def _done(self, line: _Line, number: int, _: object) -> None:
         line.forget(number)  # and the client is there as long as something is waited for

@@ -32,6 +32,7 @@ _MOST_DEATHS = 16  # to be told of in a row
 # Seconds that a reply has waited in vain for a client's room: those after it do not, or a client that is stopped would
 # have the service wait for each of its requests, and all others for that.
 _in_vain: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
+_VALUE = "[1]"  # where the value lies in a message
 _FEW = 64  # clients to have open before those that have gone are looked for
 
 
@@ -59,6 +60,20 @@ def _load_header(parts: Any) -> Any:
 
 
 register(Header, operator.attrgetter("parts"), _load_header)
+
+
+@contextlib.contextmanager
+def refusals_of_the_value() -> Iterator[None]:
+    """Has a PickleRefused say where in the value something lies, which the message has beside a header."""
+    try:
+        yield
+    except PickleRefused as refusal:
+        if refusal.path is not None and refusal.path.startswith(_VALUE):
+            path = refusal.path.removeprefix(_VALUE)
+            place = f"It is at {path} of the message" if path else "It is the message itself"
+            refusal.args = (str(refusal).replace(f"It is at {refusal.path} of the message", place),)
+            refusal.path = path
+        raise
 
 
 def deadline_after(timeout: float | None) -> float | None:
@@ -148,7 +163,8 @@ class Request(Generic[_T]):
                 replies = _open_replies(self._handle, replies.allow_pickle) or replies
         try:
             message = (Header(self._number, good), value)
-            return _is_there(replies) and _send(replies, message, timeout, move)
+            with refusals_of_the_value():
+                return _is_there(replies) and _send(replies, message, timeout, move)
         except BaseException as error:
             with contextlib.suppress(Exception):
                 replies.put((Header(self._number, False), _name_of(error)), timeout=0)
@@ -256,6 +272,10 @@ class Service(Generic[_T]):
         with contextlib.suppress(ChannelClosed):
             while True:
                 yield await self.get_async()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of its requests, as of `Receiver.stats`; `receivers` are the processes that have the service."""
+        return self._receiver.stats()
 
     def close(self) -> None:
         """Ends the serving of this process. Requests that it has may still be answered. May be called again."""

@@ -14,7 +14,9 @@ namespace shmtree::api {
 
 class LentArrays : public value::ExternalArrays {
  public:
-  explicit LentArrays(ChannelState& state) : arena_(*state.arena), channel_(state.channel()) {}
+  explicit LentArrays(ChannelState& state) : arena_(*state.arena), channel_(&state.channel()) {}
+  // For what goes into no channel.
+  LentArrays(ArenaState& arena, bool allows_pickle) : arena_(arena), allows_pickle_(allows_pickle) {}
   ~LentArrays() override {
     if (!blocks_.empty()) [[unlikely]]
       withdraw();
@@ -24,7 +26,9 @@ class LentArrays : public value::ExternalArrays {
   bool find_received(const value::Origin& origin, const std::byte* begin, std::uint64_t bytes, bool writable,
                      format::External& range, std::int64_t& at) override;
   bool is_given(const value::Origin& origin) const noexcept override;
-  bool allows_pickle() const noexcept override { return channel_.allows_pickle(); }
+  bool allows_pickle() const noexcept override {
+    return channel_ == nullptr ? allows_pickle_ : channel_->allows_pickle();
+  }
 
   // What the message refers to, by the numbers of its references.
   const std::vector<memory::BlockRef>& blocks() const noexcept { return blocks_; }
@@ -44,7 +48,8 @@ class LentArrays : public value::ExternalArrays {
   std::uint32_t reference_to(memory::BlockRef block);
 
   ArenaState& arena_;
-  Channel& channel_;
+  Channel* channel_ = nullptr;
+  bool allows_pickle_ = false;
   std::vector<memory::BlockRef> blocks_;
   std::vector<std::shared_ptr<Loan>> loans_;
   std::vector<Received*> received_;  // kept by the value

@@ -43,7 +43,17 @@ ChannelStats ChannelState::stats() const {
           std::move(now.receivers_unused)};
 }
 
-// A handle's bytes in hexadecimal.
+std::string handle_text(const discovery::Handle& handle) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const char c : discovery::encode(handle)) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
 Result<std::string> ChannelState::handle() const {
   discovery::Handle handle = discovery::handle_of(*arena->arena);
   endpoint::GivenEnds given;  // taken back unless the text is made
@@ -53,18 +63,12 @@ Result<std::string> ChannelState::handle() const {
   handle.block = memory::pack(channel().block());
   handle.grant = *grant;
   if (const auto known = name()) handle.name = known->path();
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const char c : discovery::encode(handle)) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
+  std::string text = handle_text(handle);
   given.keep();
   return text;
 }
 
-Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text, End end, bool of_queue) {
+Result<std::vector<std::byte>> handle_bytes(const std::string& text) {
   if (text.size() % 2 != 0) {
     return Error{Code::kInvalid,
                  "this text is no handle: it has " + std::to_string(text.size()) + " characters, an odd number"};
@@ -78,7 +82,13 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text
     }
     bytes[i] = static_cast<std::byte>(value);
   }
-  return open_bytes(bytes, end, of_queue);
+  return bytes;
+}
+
+Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text, End end, bool of_queue) {
+  auto bytes = handle_bytes(text);
+  if (!bytes) return std::move(bytes).error();
+  return open_bytes(*bytes, end, of_queue);
 }
 
 Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const std::byte> bytes, End end,

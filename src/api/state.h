@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "channel/channel.h"
+#include "discovery/handle.h"
 #include "endpoint/loan.h"
 #include "endpoint/names.h"
 #include "endpoint/until.h"
@@ -40,6 +41,10 @@ using memory::Lease;
 inline Error no_arena() {
   return Error{Code::kInvalid, "this Arena was moved from"};
 }
+
+// A handle as a text, its bytes in hexadecimal; and those of a text: kInvalid for one that is no such thing.
+std::string handle_text(const discovery::Handle& handle);
+Result<std::vector<std::byte>> handle_bytes(const std::string& text);
 
 // Memory handed out by new_array.
 struct Loan {

@@ -26,7 +26,15 @@
 
 namespace shmtree::discovery {
 
-enum class NamedKind : std::uint32_t { kArena = 1, kChannel = 2, kArray = 3, kQueue = 4 };
+enum class NamedKind : std::uint32_t {
+  kArena = 1,
+  kChannel = 2,
+  kArray = 3,
+  kQueue = 4,
+  kReplay = 5,
+  kLatest = 6,
+  kBroadcast = 7
+};
 
 struct NamedThing {
   NamedKind kind = NamedKind::kArena;

@@ -38,6 +38,24 @@ Result<memory::OwnedBlock> message_block(channel::Channel& channel, std::uint64_
 
 namespace {
 
+// The builder's frame at the beginning of a block that has room for it, and for the list of what it refers to.
+Status write_frame(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred, memory::Arena& arena,
+                   memory::OwnedBlock& block, const WaitContext& wait) {
+  {
+    const platform::BlockingScope released(builder.buffer_bytes() > platform::kLongCopyBytes ? wait.hooks : nullptr);
+    const std::uint64_t bytes = builder.total_bytes();
+    if (block.cold() && bytes >= kColdCopy) {
+      platform::populate(block.data(), memory::round_up(bytes, memory::kPageBytes));
+    }
+    builder.copy_buffers(block.data());
+  }
+  builder.write_metadata(block.data());
+  if (referred.empty()) return success();
+  Status listed = arena.holders().refer(block, referred, wait);
+  if (!listed) return in_time(std::move(listed).error());
+  return success();
+}
+
 // A new block as what is put, with what `write` writes to it.
 template <class Write>
 Status stage_block(channel::Channel& channel, std::uint64_t bytes, Outgoing& out, const WaitContext& wait,
@@ -97,24 +115,31 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
     out.inline_frame = {scratch.bytes, static_cast<std::size_t>(frame_bytes)};
     return success();
   }
-  const std::uint64_t bytes = block_bytes(frame_bytes, referred.size());
-  auto block = message_block(channel, bytes, wait);
+  auto block = message_block(channel, block_bytes(frame_bytes, referred.size()), wait);
   if (!block) return std::move(block).error();
-  {
-    const platform::BlockingScope released(builder.buffer_bytes() > platform::kLongCopyBytes ? wait.hooks : nullptr);
-    if (block->cold() && frame_bytes >= kColdCopy) {
-      platform::populate(block->data(), memory::round_up(frame_bytes, memory::kPageBytes));
-    }
-    builder.copy_buffers(block->data());
-  }
-  builder.write_metadata(block->data());
-  if (!referred.empty()) {
-    Status listed = channel.arena()->holders().refer(*block, referred, wait);
-    if (!listed) return in_time(std::move(listed).error());
-  }
+  Status written = write_frame(builder, referred, *channel.arena(), *block, wait);
+  if (!written) return written;
   out.block = std::move(*block);
   out.bytes = frame_bytes;
   return success();
+}
+
+Result<memory::OwnedBlock> stage_published(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred,
+                                           memory::Arena& arena, const WaitContext& wait) {
+  auto block = arena.allocate(block_bytes(builder.total_bytes(), referred.size()), memory::BlockKind::kPublished, wait);
+  if (!block) return in_time(std::move(block).error());
+  Status written = write_frame(builder, referred, arena, *block, wait);
+  if (!written) return std::move(written).error();
+  return block;
+}
+
+Result<memory::OwnedBlock> stage_published(std::span<const std::byte> frame, memory::Arena& arena,
+                                           const WaitContext& wait) {
+  auto block = arena.allocate(frame.size(), memory::BlockKind::kPublished, wait);
+  if (!block) return in_time(std::move(block).error());
+  const platform::BlockingScope released(frame.size() > platform::kLongCopyBytes ? wait.hooks : nullptr);
+  platform::copy_bytes(block->data(), frame.data(), frame.size());
+  return block;
 }
 
 std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,

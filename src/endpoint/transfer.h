@@ -28,6 +28,14 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
 Result<memory::OwnedBlock> message_block(channel::Channel& channel, std::uint64_t bytes,
                                          const platform::WaitContext& wait);
 
+// The builder's frame in a new block that a Latest, or a Broadcast, may name; else as stage() has it in a block.
+// Nothing is published yet.
+Result<memory::OwnedBlock> stage_published(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred,
+                                           memory::Arena& arena, const platform::WaitContext& wait);
+// The same of a frame that is there already, whole, and refers to no other block.
+Result<memory::OwnedBlock> stage_published(std::span<const std::byte> frame, memory::Arena& arena,
+                                           const platform::WaitContext& wait);
+
 // Stages a frame of nothing but bytes (format/flat.h), as stage() does the builder's.
 Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, InlineFrame& scratch,
                   channel::Outgoing& out, const platform::WaitContext& wait);

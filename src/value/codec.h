@@ -50,9 +50,10 @@ std::shared_ptr<const std::byte> aligned_copy(std::span<const std::byte> bytes);
 
 // The tree in `frame`. `owner` keeps the frame (and the blocks) in place as long as an Item lives; without an owner
 // they are copied first. `blocks[r]` are the bytes of the block that reference r stands for. `home` is given to who
-// forwards the Items (Origin); it lives as long as `owner`. kCorrupt and kIncompatible as FrameReader::open(), and for
-// references that are not in `blocks`.
+// forwards the Items (Origin); it lives as long as `owner`. `read_only`: so are all arrays, whatever they say. kCorrupt
+// and kIncompatible as FrameReader::open(), and for references that are not in `blocks`.
 Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void> owner,
-                    std::span<const std::span<const std::byte>> blocks = {}, const void* home = nullptr);
+                    std::span<const std::span<const std::byte>> blocks = {}, const void* home = nullptr,
+                    bool read_only = false);
 
 }  // namespace shmtree::value

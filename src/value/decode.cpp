@@ -274,7 +274,7 @@ std::shared_ptr<const std::byte> aligned_copy(std::span<const std::byte> bytes) 
 }
 
 Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void> owner,
-                    std::span<const std::span<const std::byte>> blocks, const void* home) try {
+                    std::span<const std::span<const std::byte>> blocks, const void* home, bool read_only) try {
   Result<format::FrameReader> reader = format::FrameReader::open(frame);
   if (!reader.ok()) return std::move(reader).error();
   // Every index into the tree has 32 bits.
@@ -300,6 +300,9 @@ Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void
   decoder.resolve_references();
   Status status = tree->reader.finish();
   if (!status.ok()) return std::move(status).error();
+  if (read_only) {
+    for (Array& array : tree->arrays) array.read_only = true;
+  }
   return Tree::root(std::move(tree));
 } catch (const std::bad_alloc&) {
   return out_of_memory();

@@ -1,4 +1,4 @@
-"""Ends that were pickled and not yet loaded: how long they count, and how those are told who wait for them."""
+"""Ends that were given away and not yet loaded: how long they count, and how those are told who wait for them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,9 @@ def test_a_receiver_that_waits_for_a_pickle_is_warned_once(arena, soon):
             with pytest.raises(queue.Empty):
                 receiver.get(timeout=0.2)
 
-    with pytest.warns(shmtree.UnusedEndWarning, match=rf"sender that process {os.getpid()} pickled \d+ s ago") as told:
+    with pytest.warns(
+        shmtree.UnusedEndWarning, match=rf"sender that process {os.getpid()} gave away \d+ s ago"
+    ) as told:
         wait()
     assert len(told) == 1
 
@@ -161,7 +163,7 @@ def test_a_sender_that_waits_for_a_pickle_is_warned_once(arena, soon):
             with pytest.raises(TimeoutError):
                 sender.wait_for_all_ack(timeout=0.2)
 
-    with pytest.warns(shmtree.UnusedEndWarning, match=rf"receiver that process {os.getpid()} pickled") as told:
+    with pytest.warns(shmtree.UnusedEndWarning, match=rf"receiver that process {os.getpid()} gave away") as told:
         wait()
     assert len(told) == 1
 

@@ -19,7 +19,7 @@ from conftest import START_METHODS
 from services import double_all, end, never_answer, serve_name
 
 import shmtree
-from shmtree import Client, Service
+from shmtree import Client, PickleRefused, RemoteError, Service
 
 
 def test_a_call_returns_the_answer(client):
@@ -217,15 +217,20 @@ def test_a_call_in_the_callback_of_a_future_is_refused_and_submit_asks_there(are
             asyncio.run(client.call_async(done.result()))
         except RuntimeError as error:
             told.put(error)
+        try:
+            client.submit(done.result()).result()
+        except RuntimeError as error:
+            told.put(error)
         client.submit(done.result()).add_done_callback(lambda second: told.put(second.result()))
 
     future = client.submit(21)
     future.add_done_callback(go_on)
     service.get(timeout=60).reply(42)
 
-    assert "submit()" in str(told.get(timeout=60))
-    assert "submit()" in str(told.get(timeout=60))
-    service.get(timeout=60).reply(84)
+    for _ in range(3):
+        assert "submit()" in str(told.get(timeout=60))
+    for _ in range(2):
+        service.get(timeout=60).reply(84)
     assert told.get(timeout=60) == 84
     client.close()
 
@@ -249,6 +254,32 @@ def test_what_is_asked_anew_in_the_callback_of_a_failure_is_answered(start, runt
             time.sleep(0.01)
         served_again.set()
         assert told.get(timeout=60) == 42
+
+
+def test_a_refusal_says_where_in_the_request_or_the_reply_an_object_lies(arena):
+    service: Service[Any] = Service(arena=arena, allow_pickle=False)
+    with Client(service.sender) as client:
+        with pytest.raises(PickleRefused, match=r'It is at \["f"\] of the message') as refused:
+            client.submit({"f": open})
+        assert refused.value.path == '["f"]'
+        with pytest.raises(PickleRefused, match="It is the message itself"):
+            asyncio.run(client.call_async(open))
+
+        future = client.submit(1)
+        with pytest.raises(PickleRefused) as refused:
+            service.get(timeout=60).reply([1, open])
+        assert refused.value.path == "[1]"
+        with pytest.raises(RemoteError, match=r"\[1\] of the message"):
+            future.result(60)
+
+
+def test_what_waits_and_who_serves_is_in_the_counts_of_both_sides(arena):
+    service: Service[int] = Service(arena=arena)
+    with Client(service.sender) as client:
+        kept = [client.submit(x) for x in range(3)]
+        assert client.stats()["queued"] == service.stats()["queued"] == 3
+        assert client.stats()["receivers"] == 1
+        del kept
 
 
 # --- what others write -----------------------------------------------------------------------------------------------

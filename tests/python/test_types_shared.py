@@ -265,8 +265,8 @@ def test_a_reference_is_shown_by_the_way_to_what_it_refers_to() -> None:
     loop: list = []
     loop.append(loop)
     text = described({"samples": [{"config": shared}, {"config": shared}], "loop": loop})
-    assert "reference to message['samples'][0]['config']" in text
-    assert "reference to message['loop']" in text
+    assert 'reference to message["samples"][0]["config"]' in text
+    assert 'reference to message["loop"]' in text
     assert "reference to message\n" in described(loop)
 
 

@@ -23,6 +23,13 @@ bool parse_copy_policy(PyObject* value, CopyPolicy* policy);
 inline constexpr std::uint64_t kSmallMessageBytes = 16 << 10;
 inline constexpr std::uint64_t kSmallArrayBytes = 4 << 10;
 
+// Torch has no read-only tensors: which of those on memory that may not be written are views all the same.
+enum class TensorViews : std::uint8_t {
+  kExternal,  // those on blocks of their own, which their sender shows
+  kNone,
+  kAll,
+};
+
 // Memory of another block that a message refers to.
 struct ExternalBlock {
   std::span<std::byte> bytes{};
@@ -37,6 +44,7 @@ struct DecodeContext {
   bool allow_pickle = false;  // also: whether modules may be imported for classes
   bool for_channel = false;   // a channel gave it: ends in it are opened
   bool writable = true;       // views of the frame may be written, unless the array was read-only
+  TensorViews tensor_views = TensorViews::kExternal;
 
   // Makes what becomes the `base` of the views of one block: a new reference, or null with a Python error set. Called
   // at most once for the frame (kOwnFrame) and for each external block, when the first view of it is made.

@@ -212,7 +212,9 @@ PyObject* decode_tensor(Decoder& decoder) {
   const auto [low, high] = info.nbytes == 0 ? std::pair<std::int64_t, std::int64_t>{} : Decoder::extent_of(info);
   Ref memory(decoder.memory(info, low, high - low));
   // What is shown to several readers is not copied because torch has no read-only tensors.
-  if (memory && info.external()) PyArray_ENABLEFLAGS(as_array(memory.get()), NPY_ARRAY_WRITEABLE);
+  const TensorViews views = decoder.context().tensor_views;
+  const bool shown = views == TensorViews::kAll || (views == TensorViews::kExternal && info.external());
+  if (memory && shown) PyArray_ENABLEFLAGS(as_array(memory.get()), NPY_ARRAY_WRITEABLE);
   Ref shape = tuple_of(std::span<const std::int64_t>(info.shape, info.ndim));
   Ref strides = is_strided ? tuple_of(std::span<const std::int64_t>(info.strides, info.ndim)) : Ref::borrow(Py_None);
   if (!memory || !shape || !strides) return nullptr;

@@ -12,7 +12,8 @@ namespace {
 constexpr std::uint64_t kShownItems = 100;
 constexpr std::size_t kShownText = 60;
 constexpr std::size_t kIndent = 2;
-constexpr std::size_t kLongestPath = 200;
+constexpr std::size_t kLongestPath = 200;  // in a description
+constexpr std::size_t kNoNode = static_cast<std::size_t>(-1);
 
 // Not operator+: gcc 12 sees overlapping copies in `"..." + std::string()` (its bug 105651).
 template <class... Parts>
@@ -29,11 +30,11 @@ std::string number(double value) {
 }
 
 // Printable and on one line; what is not UTF-8 is not met here.
-std::string quoted(std::string_view text) {
-  std::string out = "'";
+std::string quoted(std::string_view text, const char* quote = "'") {
+  std::string out = quote;
   for (const char c : text.substr(0, kShownText)) out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
   while (text.size() > kShownText && (static_cast<unsigned char>(out.back()) & 0xc0) == 0x80) out.pop_back();
-  return join(out, text.size() > kShownText ? "'..." : "'");
+  return join(out, quote, text.size() > kShownText ? "..." : "");
 }
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -43,11 +44,16 @@ std::string bytes_text(std::uint64_t bytes) {
 class Describer {
  public:
   explicit Describer(format::FrameReader& reader) : in_(reader) {}
+  // Writes nothing, and ends at the node that is the `wanted`-th.
+  Describer(format::FrameReader& reader, std::size_t wanted) : in_(reader), muted_(1), wanted_(wanted) {}
 
   std::string text() { return std::move(out_); }
+  // Of the wanted node, once it was met.
+  std::optional<std::string> path() const { return found_ ? std::optional(path_) : std::nullopt; }
 
-  // Writes the lines of the next node, the first one after `label`. False after a failure.
+  // Writes the lines of the next node, the first one after `label`. False after a failure, or at the wanted node.
   bool node(std::size_t indent, const std::string& label) {
+    if (in_.nodes() - in_.left().kinds.left() == wanted_) return found_ = true, false;
     if (!in_.enter()) return false;
     const Kind marked = in_.next_kind(), kind = format::unmarked(marked);
     const char* rule = format::grammar_of(kind);
@@ -55,18 +61,18 @@ class Describer {
     std::size_t number = 0;
     if (marked != kind) {
       number = earlier_.begin(in_.position());
-      earlier_[number] = {muted_ == 0 ? path_ : std::string(), format::is_there_before_its_items(kind)};
+      earlier_[number] = {muted_ == 0 ? join("message", path_) : "", format::is_there_before_its_items(kind)};
     }
     Line line{indent, join(label, name_of(kind)), false};
     for (; *rule != '\0' && *rule != '*'; ++rule) {
       if (*rule == 'V') {
         emit(line);
-        if (!node(indent + kIndent, "")) return false;
+        if (!step_to(kind == Kind::kRegistered ? ".<flat>" : "", indent + kIndent, "")) return false;
       } else {
         line.text += detail(*rule, line, indent);
       }
     }
-    if (*rule == '*' && !items(rule + 1, line)) return false;
+    if (*rule == '*' && !items(rule + 1, kind, line)) return false;
     emit(line);
     if (marked != kind) earlier_[number].is_there = true;
     in_.leave();
@@ -90,12 +96,10 @@ class Describer {
   // The next node as what is got from its parent by `step`.
   bool step_to(const std::string& step, std::size_t indent, const std::string& label) {
     const std::size_t before = path_.size();
-    if (before < kLongestPath) {
-      path_ += join("[", step, "]");
-      if (path_.size() >= kLongestPath) path_ += "...";
-    }
+    if (wanted_ != kNoNode || before < kLongestPath) path_ += step;
+    if (wanted_ == kNoNode && before < kLongestPath && path_.size() >= kLongestPath) path_ += "...";
     const bool written = node(indent, label);
-    path_.resize(before);
+    if (!found_) path_.resize(before);
     return written;
   }
 
@@ -118,12 +122,16 @@ class Describer {
   // What one letter of the grammar takes, as text. V and * are not among them.
   std::string detail(char letter, Line& line, std::size_t indent) {
     switch (letter) {
-      case 'I': return join(" ", std::to_string(in_.next_int()));
+      case 'I': return join(" ", last_ = std::to_string(in_.next_int()));
       case 'F': return join(" ", number(in_.next_float()));
       case 'R': return reference();
       case 'L': return join(" ", std::to_string(in_.next_length()));
       case 'N': return join(" ", in_.next_name().text);
-      case 'S': return join(" ", quoted(in_.next_string()));
+      case 'S': {
+        const std::string_view characters = in_.next_string();
+        last_ = quoted(characters, "\"");
+        return join(" ", quoted(characters));
+      }
       case 'B': return join(" of ", bytes_text(in_.next_string().size()));
       case 'U': return in_.next_text(16).empty() ? "" : " of 16 bytes";
       case 'A': return array();
@@ -180,11 +188,11 @@ class Describer {
     line.text += join(" of ", std::to_string(count));
     if (bound) line.text += join(", at most ", std::to_string(bound - 1));
     emit(line);
-    repeat("V", count, line.indent);
+    repeat("V", Kind::kDeque, count, line.indent);
     return "";
   }
 
-  bool items(const char* rule, Line& line) {
+  bool items(const char* rule, Kind kind, Line& line) {
     if (*rule == 'I' || *rule == 'F') {
       const std::size_t count = *rule == 'I' ? in_.next_ints().size() : in_.next_floats().size();
       line.text += join(" of ", std::to_string(count));
@@ -198,40 +206,58 @@ class Describer {
       line.text += join(" of ", std::to_string(count));
     }
     emit(line);
-    return repeat(rule, count, line.indent);
+    return repeat(rule, kind, count, line.indent);
   }
 
-  bool repeat(std::string_view rule, std::uint64_t count, std::size_t indent) {
+  bool repeat(std::string_view rule, Kind kind, std::uint64_t count, std::size_t indent) {
     for (std::uint64_t i = 0; i < count && !in_.failed(); ++i) {
       if (i == kShownItems) {
         add(indent + kIndent, join("... and ", std::to_string(count - kShownItems), " more"));
         ++muted_;
       }
-      const std::string own = rule == "NV" ? quoted(in_.next_name().text) : rule == "VV" ? key() : std::string();
-      const std::string label = own.empty() ? own : join(own, ": ");
-      if (!step_to(own.empty() ? std::to_string(i) : own, indent + kIndent, label)) return false;
+      Own own{join("[", std::to_string(i), "]"), ""};
+      if (rule == "NV") own = field(kind);
+      if (rule == "VV" && !key(i, own)) return false;
+      if (!step_to(own.step, indent + kIndent, own.label)) return false;
     }
     if (count > kShownItems) --muted_;
     return !in_.failed();
   }
 
-  // A key in one line.
-  std::string key() {
+  // What an entry of a container has of its own: the step to it, and what stands before it.
+  struct Own {
+    std::string step, label;
+  };
+
+  Own field(Kind kind) {
+    const std::string_view name = in_.next_name().text;
+    return {kind == Kind::kDataclass ? join(".", name.substr(0, kShownText)) : join("[", quoted(name, "\""), "]"),
+            join(quoted(name), ": ")};
+  }
+
+  // A key, in one line.
+  bool key(std::uint64_t i, Own& own) {
+    const Kind kind = format::unmarked(in_.peek_kind());
     std::string lines;
     lines.swap(out_);
-    node(0, "");
+    const bool written = step_to(join(".keys()[", std::to_string(i), "]"), 0, "");
     lines.swap(out_);
     for (char& c : lines) {
       if (c == '\n') c = ' ';
     }
     if (!lines.empty()) lines.pop_back();
-    return lines;
+    const bool is_plain = kind == Kind::kInt || kind == Kind::kStr;
+    own = {is_plain ? join("[", last_, "]") : join("[<", name_of(kind), ">]"), join(lines, ": ")};
+    return written;
   }
 
   format::FrameReader& in_;
   std::string out_;
   std::size_t muted_ = 0;
-  std::string path_ = "message";
+  const std::size_t wanted_ = kNoNode;
+  bool found_ = false;
+  std::string path_;
+  std::string last_;  // integer or text that was read, as a step
   format::EarlierNodes<Earlier> earlier_{};
 };
 
@@ -247,6 +273,14 @@ Result<std::string> describe_frame(std::span<const std::byte> frame) {
   if (!finished.ok()) return finished.error();
   return join("frame of ", bytes_text(reader.total_bytes()), ", ", std::to_string(reader.metadata_bytes()),
               " of them metadata\n", describer.text());
+}
+
+std::optional<std::string> path_of_node(std::span<const std::byte> frame, std::size_t number) {
+  Result<format::FrameReader> opened = format::FrameReader::open(frame);
+  if (!opened.ok()) return std::nullopt;
+  Describer describer(*opened, number);
+  describer.node(0, "");
+  return describer.path();
 }
 
 }  // namespace shmtree::python

@@ -14,11 +14,11 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
-#include "bindings/cpython/large_copy.h"
 #include "bindings/cpython/python_api.h"
 #include "bindings/objects/frame_object.h"
 #include "bindings/objects/lease.h"
 #include "endpoint/given_ends.h"
+#include "platform/copy.h"
 
 namespace shmtree::python {
 namespace {
@@ -35,7 +35,7 @@ PyObject* packed(PyObject* object, const EncodeOptions& options) {
   if (!frame) return nullptr;
   frame->pickled = how == kPickled;
   builder.write_metadata(frame->data);
-  const WithoutGil unlocked(builder.buffer_bytes() > kReleaseGilBytes);
+  const WithoutGil unlocked(builder.buffer_bytes() > platform::kLongCopyBytes);
   builder.copy_buffers(frame->data);
   return reinterpret_cast<PyObject*>(frame);
 }

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "bindings/codec/frame_path.h"
+#include "bindings/codec/describe.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
 

@@ -10,12 +10,10 @@
 
 namespace shmtree::python {
 
-// Giving up the GIL and asking for it again costs about as much as copying some KiB.
-inline constexpr std::size_t kReleaseGilBytes = 64 << 10;
-
 // Needs the GIL; neither side may be reachable by other threads in a way that lets it go away.
 inline void copy_large(void* out, const void* in, std::size_t bytes) {
-  const WithoutGil unlocked(bytes > kReleaseGilBytes);
+  // Giving up the GIL and asking for it again costs about as much as copying some KiB.
+  const WithoutGil unlocked(bytes > platform::kLongCopyBytes);
   platform::copy_bytes(out, in, bytes);
 }
 

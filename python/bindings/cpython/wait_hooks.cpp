@@ -43,6 +43,13 @@ bool GilHooks::interrupted() noexcept {
   return PyErr_Occurred() || PyErr_CheckSignals() != 0;
 }
 
+bool DetachedHooks::interrupted() noexcept {
+  restore_thread(state_);
+  const bool is_interrupted = GilHooks().interrupted();
+  state_ = PyEval_SaveThread();
+  return is_interrupted;
+}
+
 void set_idle_callback(PyObject* callback) {
   Py_INCREF(callback);
   Py_XDECREF(std::exchange(idle_callback, callback));

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "bindings/cpython/gil.h"
 #include "bindings/cpython/python_api.h"
 #include "platform/waiting.h"
 
@@ -18,6 +19,33 @@ class GilHooks : public platform::WaitHooks {
  private:
   PyThreadState* state_ = nullptr;
 };
+
+// For a call that is long in any case: without the GIL from here to the end of the scope, signal handlers apart.
+class DetachedHooks : public platform::WaitHooks {
+ public:
+  DetachedHooks() noexcept : state_(PyEval_SaveThread()) {}
+  ~DetachedHooks() override { restore_thread(state_); }
+  DetachedHooks(const DetachedHooks&) = delete;
+  DetachedHooks& operator=(const DetachedHooks&) = delete;
+
+  void before_block() noexcept override {}
+  void after_block() noexcept override {}
+  bool interrupted() noexcept override;
+
+ private:
+  PyThreadState* state_;
+};
+
+// act(hooks), without the GIL if it is `detached`.
+template <class Act>
+auto with_hooks(bool detached, Act act) {
+  if (detached) {
+    DetachedHooks hooks;
+    return act(static_cast<platform::WaitHooks&>(hooks));
+  }
+  GilHooks hooks;
+  return act(static_cast<platform::WaitHooks&>(hooks));
+}
 
 // This thread is about to end the process (false: not after all, as in a forked child). What other threads wait for
 // then ends only because the process leaves its channels, and they are not to hear of it: they are left waiting.

@@ -9,9 +9,11 @@
 #include "bindings/endpoint/spans.h"
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
+#include "broadcast/ring.h"
 #include "channel/channel.h"
 #include "endpoint/channels.h"
 #include "endpoint/given_ends.h"
+#include "latest/store.h"
 
 namespace shmtree::python {
 
@@ -133,6 +135,8 @@ void bind_channel(py::module_& module) {
     set_exiting(true);
     const WithoutGil unlocked;
     Channel::leave_all();
+    latest::Store::leave_all();
+    broadcast::Ring::leave_all();
   });
   module.def("forget_exit", [] { set_exiting(false); });
   module.def(

@@ -35,7 +35,7 @@ std::string named(const std::vector<int>& pids) {
 std::string of_unused(const std::string& end, const std::vector<int>& pids, std::uint64_t on_their_way) {
   const bool one = pids.size() == 1;
   std::string text = named(pids) + ", which " + (one ? "has a " : "have a ") + end + " and never used it";
-  if (on_their_way != 0) text += " (" + std::to_string(on_their_way) + " more were pickled and not loaded)";
+  if (on_their_way != 0) text += " (" + std::to_string(on_their_way) + " more were given away and not loaded)";
   text +=
       ": as long as that is so, the stream does not end. A process that is not going to use it, such as one that only "
       "starts others, calls close() of its " +
@@ -45,7 +45,7 @@ std::string of_unused(const std::string& end, const std::vector<int>& pids, std:
 
 std::string of_unloaded(const std::string& end, const channel::OnTheirWay& sent) {
   const std::string who = sent.pid == 0 ? "a process that has ended" : "process " + std::to_string(sent.pid);
-  return "a " + end + " that " + who + " pickled " + seconds_of(sent.age_ns) + " ago and that has not been loaded (" +
+  return "a " + end + " that " + who + " gave away " + seconds_of(sent.age_ns) + " ago and that has not been loaded (" +
          std::to_string(sent.count) + " in all): it keeps the stream open until it is, or that process ends";
 }
 

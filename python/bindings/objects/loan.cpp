@@ -11,9 +11,9 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
-#include "bindings/cpython/large_copy.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "memory/versions.h"
+#include "platform/copy.h"
 
 namespace shmtree::python {
 namespace {
@@ -109,7 +109,7 @@ Result<memory::Lease> new_lease(memory::Arena& arena, const Plan& plan, std::uin
   if (!block) return std::move(block).error();
   auto lease = arena.hold_new(std::move(*block));
   if (lease && zeroed) {
-    const WithoutGil unlocked(plan.bytes > kReleaseGilBytes);
+    const WithoutGil unlocked(plan.bytes > platform::kLongCopyBytes);
     std::memset(lease->data(), 0, plan.bytes);
   }
   return lease;
