@@ -1,12 +1,13 @@
 # Writes where the fields of a schema stand in a message as C++ constants, from what capnp itself says of it:
 #
-#   cmake -D CAPNP=<capnp> -D PLUGIN=<capnpc-capnp> -D SCHEMA=<x.capnp> -D OUT=<x.columns.h> -P SchemaColumns.cmake
+#   cmake -D CAPNP=<capnp> -D PLUGIN=<capnpc-capnp> -D INCLUDE=<where capnp/c++.capnp is> -D SCHEMA=<x.capnp>
+#     -D OUT=<x.columns.h> -P SchemaColumns.cmake
 
 cmake_minimum_required(VERSION 3.25)
 
 get_filename_component(folder ${SCHEMA} DIRECTORY)
 execute_process(
-  COMMAND ${CAPNP} compile -o${PLUGIN} --src-prefix=${folder} ${SCHEMA}
+  COMMAND ${CAPNP} compile -I${INCLUDE} -o${PLUGIN} --src-prefix=${folder} ${SCHEMA}
   OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
 string(REPLACE ";" "" text "${text}")
 string(REGEX REPLACE "[[]|]" "|" text "${text}")  # lists of CMake's do not end between brackets

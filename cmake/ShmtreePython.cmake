@@ -10,7 +10,7 @@ if(binding_sources MATCHES "\\.cpp")
   target_include_directories(_core PRIVATE ${PROJECT_SOURCE_DIR}/python)
   # pybind11's and NumPy's headers are not ours to keep free of warnings.
   target_include_directories(_core SYSTEM PRIVATE ${Python_NumPy_INCLUDE_DIRS})
-  target_link_libraries(_core PRIVATE shmtree_options shmtree_api)
+  target_link_libraries(_core PRIVATE shmtree_options shmtree_api shmtree_replay)
   target_compile_definitions(_core PRIVATE SHMTREE_VERSION="${PROJECT_VERSION}")
   install(TARGETS _core LIBRARY DESTINATION shmtree COMPONENT python)
 else()

@@ -45,7 +45,8 @@ function(shmtree_schema target schema)
   file(MAKE_DIRECTORY ${out})
   add_custom_command(
     OUTPUT ${out}/${name}.c++ ${out}/${name}.h
-    COMMAND ${CapnpCore_COMPILER} compile -o${CapnpCore_CPP_PLUGIN}:${out} --src-prefix=${folder} ${source}
+    COMMAND ${CapnpCore_COMPILER} compile -I${CapnpCore_INCLUDE_DIR} -o${CapnpCore_CPP_PLUGIN}:${out}
+      --src-prefix=${folder} ${source}
     DEPENDS ${source}
     COMMENT "Generating C++ from ${schema}"
     VERBATIM)
@@ -59,8 +60,8 @@ function(shmtree_schema target schema)
   string(REGEX REPLACE "\\.capnp$" ".columns.h" header ${out}/${name})
   add_custom_command(
     OUTPUT ${header}
-    COMMAND ${CMAKE_COMMAND} -D CAPNP=${CapnpCore_COMPILER} -D PLUGIN=${CapnpCore_TEXT_PLUGIN} -D SCHEMA=${source}
-      -D OUT=${header} -P ${columns}
+    COMMAND ${CMAKE_COMMAND} -D CAPNP=${CapnpCore_COMPILER} -D PLUGIN=${CapnpCore_TEXT_PLUGIN}
+      -D INCLUDE=${CapnpCore_INCLUDE_DIR} -D SCHEMA=${source} -D OUT=${header} -P ${columns}
     DEPENDS ${source} ${columns}
     COMMENT "Generating the columns of ${schema}"
     VERBATIM)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cuda_processes import driver_log, fake_driver, spawn  # noqa: F401  # fixtures
+from cuda_processes import device_driver, driver_log, fake_driver, spawn  # noqa: F401  # fixtures
 from services import client, served  # noqa: F401  # fixtures
 
 import shmtree
 from shmtree import _core
+from shmtree import multiprocessing as shared_mp
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
@@ -80,3 +81,18 @@ def start() -> Iterator[Start]:
                 os.kill(process.pid, signal.SIGKILL)
         process.join(30)
         process.close()
+
+
+@contextlib.contextmanager
+def running(target: Any, *args: Any, method: str = "fork") -> Iterator[tuple[Any, Any]]:
+    """A process of shmtree.multiprocessing with its pipe, in place of the argument that is None."""
+    context = shared_mp.get_context(method)
+    mine, theirs = context.Pipe()
+    process = context.Process(target=target, args=[theirs if each is None else each for each in args])
+    process.start()
+    theirs.close()
+    try:
+        yield process, mine
+    finally:
+        process.kill()
+        process.join()

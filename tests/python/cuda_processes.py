@@ -1,12 +1,14 @@
-"""Fixtures of the tests with a fake CUDA driver: `spawn` makes processes that have it."""
+"""Processes of the tests with CUDA: `spawn` makes them with a driver, the fake one and, with a GPU, the real one."""
 
 from __future__ import annotations
 
+import functools
 import multiprocessing as mp
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,18 +31,40 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-class Process:
-    """A `device_peers.Peer` in a process of its own."""
+@functools.cache
+def gpus() -> int:
+    """How many the real driver has; asked in another process, since this one may fork."""
+    count = "from shmtree import _cuda_driver; print(len(_cuda_driver.driver()._uuids))"
+    done = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, timeout=120)
+    return int(done.stdout) if done.returncode == 0 else 0
 
-    def __init__(self, end: Any, devices: str, arena: shmtree.Arena | None) -> None:
-        context = mp.get_context("spawn")
+
+@functools.cache
+def has_driver() -> bool:
+    """Whether there is a real driver, with or without a device."""
+    load = "import ctypes; ctypes.CDLL('libcuda.so.1')"
+    return subprocess.run([sys.executable, "-c", load], capture_output=True, timeout=120).returncode == 0
+
+
+class Process:
+    """A peer, such as `device_peers.Peer`, in a process of its own."""
+
+    def __init__(
+        self,
+        end: Any,
+        arena: shmtree.Arena | None = None,
+        peer: Callable[[Any, Any], Any] = device_peers.Peer,
+        method: str = "spawn",
+        closes_end: bool = True,
+    ) -> None:
+        context: Any = mp.get_context(method)
         self.told, theirs = context.Pipe()
-        os.environ["FAKE_CUDA_DEVICES"] = devices
-        self.process = context.Process(target=device_peers.serve, args=(end, theirs, arena))
+        self.process = context.Process(target=device_peers.serve, args=(end, theirs, arena, peer))
         self.process.start()
         theirs.close()
-        end.close()
-        self.pid = self.hear()
+        if closes_end:
+            end.close()
+        self.pid = self.process.pid
 
     def hear(self) -> Any:
         assert self.told.poll(120), "the process says nothing"
@@ -84,12 +108,26 @@ def driver_log(fake_driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return lambda process: (tmp_path / f"log.{process.pid}").read_text().splitlines()
 
 
+ON_THE_FAKE = pytest.mark.parametrize("device_driver", ["fake"], indirect=True)  # which says what it was told
+
+
+@pytest.fixture(params=["fake", "real"])
+def device_driver(request: pytest.FixtureRequest) -> str:
+    """The same test with each of the drivers."""
+    if request.param == "fake":
+        request.getfixturevalue("driver_log")
+    elif gpus() == 0:
+        pytest.skip("no GPU")
+    return str(request.param)
+
+
 @pytest.fixture
-def spawn(driver_log: object) -> Iterator[Spawn]:
+def spawn(device_driver: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spawn]:
     processes: list[Process] = []
 
     def run(end: Any, devices: str = "a", arena: shmtree.Arena | None = None) -> Process:
-        processes.append(Process(end, devices, arena))
+        monkeypatch.setenv("FAKE_CUDA_DEVICES", devices)
+        processes.append(Process(end, arena))
         return processes[-1]
 
     yield run

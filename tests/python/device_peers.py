@@ -1,65 +1,18 @@
-"""Processes that hand memory of a device to each other, on the driver of fake_cuda.c, which is loaded when used."""
+"""Processes that hand memory of a device to each other, on the driver of fake_cuda.c or a real one."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 from multiprocessing.connection import Connection
 from typing import Any
 
+import device_memory
 import numpy as np
+from device_memory import DeviceValues
 
 import shmtree
 import shmtree.cuda
 from shmtree import _cuda_received
-
-
-def fake() -> Any:
-    library = ctypes.CDLL("libcuda.so.1")
-    library.fake_allocate.restype = ctypes.c_uint64
-    library.fake_allocate.argtypes = [ctypes.c_size_t, ctypes.c_int]
-    library.fake_registered.restype = ctypes.c_size_t
-    library.fake_registered.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
-    return library
-
-
-class DeviceValues:
-    """An array on a device: a part of a larger allocation, as those of caching allocators are."""
-
-    def __init__(self, values: np.ndarray[Any, Any], stream: int = 1, exportable: bool = True) -> None:
-        first = 256
-        base = fake().fake_allocate(first + values.nbytes + 64, exportable)
-        self.interface = {
-            "typestr": values.dtype.str,
-            "shape": values.shape,
-            "strides": values.strides,
-            "data": (base + first, False),
-            "stream": stream,
-            "version": 3,
-        }
-        view(self)[...] = values
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return self.interface
-
-    def __reduce__(self) -> Any:
-        return type(self).on_host, (view(self).tolist(),)
-
-    @staticmethod
-    def on_host(values: list[Any]) -> list[Any]:
-        """What pickle makes of one, so that tests see when it was pickle."""
-        return ["by pickle", *values]
-
-
-def view(array: Any) -> np.ndarray[Any, Any]:
-    """The memory of a device array, which a host can read when the device is a fake."""
-    known = array.__cuda_array_interface__
-    dtype, shape = np.dtype(known["typestr"]), known["shape"]
-    strides = known["strides"] or np.empty(shape, dtype).strides
-    reach = sum((count - 1) * step for count, step in zip(shape, strides, strict=True)) + dtype.itemsize
-    memory = (ctypes.c_ubyte * reach).from_address(known["data"][0])
-    return np.ndarray(shape, dtype, memory, 0, strides)
 
 
 class Unnative:
@@ -124,44 +77,45 @@ class Peer:
         self.own[0].put(DeviceValues(values))
 
     def write(self, values: np.ndarray[Any, Any]) -> None:
-        view(self.made[-1])[...] = values
+        device_memory.write(self.made[-1], values)
 
     def read_made(self) -> Any:
-        return view(self.made[-1]).copy()
+        return device_memory.read(self.made[-1])
 
     def get(self) -> tuple[str, Any]:
         item = self.end.get(timeout=30)
         assert item.get("other", Unnative()) == Unnative()
         self.got.append(item["it"])
-        return type(item["it"]).__name__, None if type(item["it"]) is list else view(item["it"]).copy()
+        return type(item["it"]).__name__, None if type(item["it"]) is list else device_memory.read(item["it"])
 
     def get_copied(self) -> Any:
         self.got.append(self.end.get(timeout=30, copy=True)["it"])
-        return view(self.got[-1]).copy()
+        return device_memory.read(self.got[-1])
 
     def read(self) -> Any:
-        return view(self.got[-1]).copy()
+        return device_memory.read(self.got[-1])
 
     def write_received(self, values: np.ndarray[Any, Any]) -> None:
-        view(self.got[-1])[...] = values
+        device_memory.write(self.got[-1], values)
 
     def strides(self) -> Any:
         return self.got[-1].__cuda_array_interface__["strides"]
 
     def drop(self) -> None:
         self.got.pop(0)
+        device_memory.memory().settle()
 
     def keep_busy(self, busy: bool) -> None:
-        fake().fake_keep_busy(busy)
+        device_memory.Fake().library.fake_keep_busy(busy)
 
     def settle(self) -> int:
         return _cuda_received.settle()
 
     def opened(self) -> int:
-        return int(fake().fake_open_count())
+        return device_memory.memory().opened()
 
     def events(self) -> int:
-        return int(fake().fake_event_count())
+        return int(device_memory.Fake().library.fake_event_count())
 
     def lent(self) -> int:
         return shmtree.cuda.lent()
@@ -190,7 +144,7 @@ class Peer:
         return int(self.arena.pinned_bytes)
 
     def registered(self) -> int:
-        return int(fake().fake_registered(0, 2**63))
+        return device_memory.memory().registered()
 
     def get_array(self) -> tuple[int, float]:
         self.got.append(self.end.get(timeout=30, copy=False))
@@ -203,10 +157,9 @@ class Peer:
         return int(self.arena.trim())
 
 
-def serve(end: Any, told: Connection, arena: shmtree.Arena | None = None) -> None:
+def serve(end: Any, told: Connection, arena: shmtree.Arena | None = None, make_peer: Any = Peer) -> None:
     """Does what comes through the pipe until that is "end"."""
-    peer = Peer(end, arena)
-    told.send(os.getpid())
+    peer = make_peer(end, arena)
     while (command := told.recv()) != "end":
         name, *arguments = command
         try:
@@ -214,15 +167,3 @@ def serve(end: Any, told: Connection, arena: shmtree.Arena | None = None) -> Non
         except Exception as error:
             told.send((False, (type(error).__name__, str(error), getattr(error, "pids", ()))))
         del arguments
-
-
-def put_tensors(sender: shmtree.Sender, told: Connection) -> None:
-    """On a real device: a strided tensor, one of a dtype that the interface lacks, a parameter."""
-    import torch
-
-    whole = torch.arange(4000.0, device="cuda").reshape(40, 100)
-    sender.put([whole[1:, ::2], whole.to(torch.bfloat16), torch.nn.Parameter(whole.clone())])
-    told.recv()
-    told.send(float(whole[1, 0]))
-    shmtree.cuda.wait_until_released(timeout=60)
-    told.send(shmtree.cuda.lent())

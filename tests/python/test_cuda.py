@@ -1,18 +1,16 @@
 """Device memory from process to process: who keeps it, for how long, and what is said when that is not possible.
 
-The driver is a fake (fake_cuda.c), with real processes around it; what needs a GPU is skipped without one.
+With real processes, and each test twice: on a fake driver (fake_cuda.c), and on the real one, which is skipped without
+a GPU. What asks the fake what it was told is for that alone.
 """
 
 from __future__ import annotations
 
-import ctypes.util
-import multiprocessing as mp
 from typing import Any
 
-import device_peers
 import numpy as np
 import pytest
-from cuda_processes import Log, Process, Spawn
+from cuda_processes import ON_THE_FAKE, Log, Process, Spawn, has_driver
 
 import shmtree
 from shmtree import _cuda_received
@@ -41,7 +39,7 @@ def test_what_is_received_is_the_same_memory(two: tuple[Process, Process]) -> No
     assert np.array_equal(sender.ask("read_made"), VALUES - 1)
 
 
-def test_it_is_kept_until_the_receiver_lets_go(two: tuple[Process, Process], driver_log: Log) -> None:
+def test_it_is_kept_until_the_receiver_lets_go(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     assert sender.ask("lent") == 1  # queued
@@ -53,8 +51,17 @@ def test_it_is_kept_until_the_receiver_lets_go(two: tuple[Process, Process], dri
     receiver.ask("drop")
     sender.ask("wait")
 
-    assert sender.ask("lent") == 0 and sender.ask("events") == 0
-    assert receiver.ask("opened") == 0 and receiver.ask("events") == 0
+    assert sender.ask("lent") == 0 and receiver.ask("opened") == 0
+
+
+@ON_THE_FAKE
+def test_nothing_is_left_at_the_driver(two: tuple[Process, Process], driver_log: Log) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    receiver.ask("get")
+    receiver.ask("drop")
+    sender.ask("wait")
+    assert sender.ask("events") == 0 and receiver.ask("events") == 0
     assert [line.split()[0] for line in driver_log(receiver)].count("close") == 1
 
 
@@ -93,6 +100,7 @@ def test_shapes_and_strides_are_kept(two: tuple[Process, Process], values: Value
     assert receiver.ask("strides") == np.copy(values, order="K").strides or values.size == 0
 
 
+@ON_THE_FAKE
 def test_the_receivers_stream_waits_for_the_senders(two: tuple[Process, Process], driver_log: Log) -> None:
     sender, receiver = two
     sender.ask("put", VALUES, 7)
@@ -104,6 +112,7 @@ def test_the_receivers_stream_waits_for_the_senders(two: tuple[Process, Process]
     assert not [line for line in driver_log(sender) + driver_log(receiver) if line.startswith("synchronize")]
 
 
+@ON_THE_FAKE
 def test_it_is_let_go_of_when_the_device_is_done_with_it(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
@@ -187,6 +196,7 @@ def test_memory_that_was_open_already_is_an_error_too_when_its_sender_was_killed
     assert receiver.fail("get")[0] == "PeerDied"
 
 
+@ON_THE_FAKE
 def test_a_device_is_found_by_what_it_is_and_not_by_its_number(
     spawn: Spawn, arena: shmtree.Arena, driver_log: Log
 ) -> None:
@@ -197,6 +207,7 @@ def test_a_device_is_found_by_what_it_is_and_not_by_its_number(
     assert next(line for line in driver_log(receiver) if line.startswith("open")).endswith("on a")
 
 
+@ON_THE_FAKE
 def test_a_receiver_without_the_device_is_told_so(spawn: Spawn, arena: shmtree.Arena) -> None:
     end, other = arena.create_pair()
     sender, receiver = spawn(end, "a"), spawn(other, "bc")
@@ -207,7 +218,8 @@ def test_a_receiver_without_the_device_is_told_so(spawn: Spawn, arena: shmtree.A
     sender.ask("wait")
 
 
-@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a CUDA driver")
+@ON_THE_FAKE
+@pytest.mark.skipif(has_driver(), reason="this machine has a CUDA driver")
 def test_a_receiver_without_a_driver_is_told_so(
     spawn: Spawn, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,10 +233,16 @@ def test_a_receiver_without_a_driver_is_told_so(
     sender.ask("wait")
 
 
-def test_it_comes_back_as_it_is_in_its_own_process(spawn: Spawn, driver_log: Log) -> None:
+def test_it_comes_back_as_it_is_in_its_own_process(spawn: Spawn) -> None:
     process = spawn(shmtree.create_pair()[0])
     assert process.ask("through_itself", VALUES) is True
     assert process.ask("lent") == 0 and process.ask("opened") == 0
+
+
+@ON_THE_FAKE
+def test_what_comes_back_is_waited_for_in_the_stream(spawn: Spawn, driver_log: Log) -> None:
+    process = spawn(shmtree.create_pair()[0])
+    process.ask("through_itself", VALUES)
     recorded = next(line.split() for line in driver_log(process) if line.startswith("record"))
     assert f"wait in 0 for {recorded[1]}" in driver_log(process)
 
@@ -344,26 +362,3 @@ def test_a_tensor_is_put_together_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
     assert type(parameter) is torch.nn.Parameter and not parameter.requires_grad
     with pytest.raises(shmtree.CorruptMessage, match="outside"):
         _cuda_received.build(source.about, Bytes(memory[:32]))
-
-
-def test_tensors_on_a_real_device_are_handed_over(arena: shmtree.Arena, start: Any) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
-    sender, receiver = arena.create_pair(allow_pickle=False)
-    told, theirs = mp.get_context("spawn").Pipe()
-    start(device_peers.put_tensors, sender, theirs, method="spawn")
-    part, small, parameter = receiver.get(timeout=120)
-    whole = torch.arange(4000.0, device="cuda").reshape(40, 100)
-    assert torch.equal(part, whole[1:, ::2]) and part.stride() == (100, 2) and part.storage_offset() == 100
-    assert torch.equal(small, whole.to(torch.bfloat16)) and torch.equal(parameter, whole)
-    assert type(parameter) is torch.nn.Parameter and parameter.requires_grad
-
-    part[0, 0] = -1
-    torch.cuda.synchronize()
-    told.send("written")
-    assert told.recv() == -1
-    del part, small, parameter
-    torch.cuda.synchronize()
-    _cuda_received.settle()
-    assert told.recv() == 0

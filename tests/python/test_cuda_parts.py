@@ -185,7 +185,6 @@ context = multiprocessing.get_context("spawn")
 told, theirs = context.Pipe()
 context.Process(target=device_peers.serve, args=(receiver, theirs), daemon=True).start()
 sender.put({"it": device_peers.DeviceValues(numpy.arange(10.0))})
-told.recv()
 told.send(("get",))
 assert told.recv()[0] and shmtree.cuda.lent() == 1
 """

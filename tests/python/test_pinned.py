@@ -1,17 +1,17 @@
 """Pinned arenas: what is registered with CUDA, that its pages stay, and that what is being copied is held.
 
-The driver is a fake (fake_cuda.c): it notes what is registered. Real copies need a GPU, and are skipped without one.
+Each test runs twice: on a fake driver (fake_cuda.c), which notes what is registered, and on the real one, which is
+skipped without a GPU. Copies to a device are in test_gpu_pinned.py.
 """
 
 from __future__ import annotations
 
-import ctypes.util
 import gc
 from typing import Any
 
 import numpy as np
 import pytest
-from cuda_processes import Log, Process, Spawn
+from cuda_processes import ON_THE_FAKE, Log, Process, Spawn, has_driver
 
 import shmtree
 from shmtree import _pinned
@@ -31,7 +31,7 @@ def consumer(spawn: Spawn, arena: shmtree.Arena) -> tuple[Process, shmtree.Sende
 Consumer = tuple[Process, shmtree.Sender]
 
 
-def test_what_is_received_is_registered_once(consumer: Consumer, driver_log: Log) -> None:
+def test_what_is_received_is_registered(consumer: Consumer) -> None:
     process, sender = consumer
     assert process.ask("registered") == 0
     for number in range(3):  # in the same block each time
@@ -40,16 +40,34 @@ def test_what_is_received_is_registered_once(consumer: Consumer, driver_log: Log
         assert process.ask("registered") >= 100 * KIB
         process.ask("drop")
     assert process.ask("pinned_bytes") == process.ask("registered")
+
+
+@ON_THE_FAKE
+def test_a_block_is_registered_once(consumer: Consumer, driver_log: Log) -> None:
+    process, sender = consumer
+    for _ in range(3):
+        sender.put(np.ones(100 * KIB, np.uint8))
+        process.ask("get_array")
+        process.ask("drop")
     registered = [line for line in driver_log(process) if line.startswith("register")]
     assert len(registered) == 1 and registered[0].endswith("flags 1")  # for all devices
 
 
-def test_a_block_that_grew_is_registered_whole(consumer: Consumer, driver_log: Log) -> None:
+def test_a_block_that_grew_is_registered_whole(consumer: Consumer) -> None:
     process, sender = consumer
     for nbytes in (70 * KIB, 120 * KIB):  # of one size class
         sender.put(np.ones(nbytes, np.uint8))
         process.ask("get_array")
         assert process.ask("registered") >= nbytes
+        process.ask("drop")
+
+
+@ON_THE_FAKE
+def test_a_block_that_grew_is_registered_anew(consumer: Consumer, driver_log: Log) -> None:
+    process, sender = consumer
+    for nbytes in (70 * KIB, 120 * KIB):
+        sender.put(np.ones(nbytes, np.uint8))
+        process.ask("get_array")
         process.ask("drop")
     lines = [line.split()[0] for line in driver_log(process) if "register" in line]
     assert lines == ["register", "unregister", "register"]
@@ -99,7 +117,6 @@ def test_to_close_the_arena_unpins_it(consumer: Consumer, arena: shmtree.Arena) 
 def test_a_process_that_is_gone_pins_nothing(
     consumer: Consumer,
     arena: shmtree.Arena,
-    driver_log: Log,
     is_killed: bool,
 ) -> None:
     process, sender = consumer
@@ -110,9 +127,18 @@ def test_a_process_that_is_gone_pins_nothing(
     else:
         process.end()
         assert process.has_ended()
-        lines = [line.split()[0] for line in driver_log(process)]
-        assert lines.count("register") == lines.count("unregister") == 1
     assert arena.trim() >= 500 * KIB
+
+
+@ON_THE_FAKE
+def test_a_process_that_ends_unregisters_what_it_registered(consumer: Consumer, driver_log: Log) -> None:
+    process, sender = consumer
+    sender.put(np.ones(500 * KIB, np.uint8))
+    process.ask("get_array")
+    process.end()
+    assert process.has_ended()
+    lines = [line.split()[0] for line in driver_log(process)]
+    assert lines.count("register") == lines.count("unregister") == 1
 
 
 def test_pinning_twice_is_pinning_once(consumer: Consumer, arena: shmtree.Arena) -> None:
@@ -133,7 +159,7 @@ def test_what_the_sender_has_is_not_registered_and_needs_no_driver(consumer: Con
     assert sender.new_empty(100 * KIB, np.uint8).nbytes == 100 * KIB
 
 
-@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a CUDA driver")
+@pytest.mark.skipif(has_driver(), reason="this machine has a CUDA driver")
 def test_pinning_without_cuda_is_an_error_that_says_so(arena: shmtree.Arena) -> None:
     with pytest.raises(shmtree.DeviceError, match="no CUDA driver"):
         arena.pin()
@@ -213,16 +239,3 @@ def test_without_a_pin_nothing_is_held(arena: shmtree.Arena, events: list[Event]
     sender.put(torch.zeros(50_000))
     receiver.get_to("cpu")
     assert not events and len(arena.holders()) == own
-
-
-def test_a_real_device_reads_a_pinned_arena(arena: shmtree.Arena) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
-    arena.pin()
-    sender, receiver = arena.create_pair()
-    for number in range(50):
-        sender.put({"a": torch.full((1_000_000,), float(number))})
-        assert float(receiver.get_to("cuda")["a"].sum()) == 1_000_000 * number
-    assert torch.cuda.is_available() and arena.pinned_bytes >= 4_000_000
-    arena.unpin()

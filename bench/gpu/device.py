@@ -1,0 +1,65 @@
+"""The device that is measured: CUDA's, or the CPU in its place, which shows that a program runs and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Device:
+    def __init__(self, name: str, seconds: float) -> None:
+        self.name = name
+        self.is_cuda = name != "cpu"
+        self.seconds = seconds  # that each figure may take, about
+
+    def synchronize(self) -> None:
+        if self.is_cuda:
+            torch.cuda.synchronize()
+
+    def stream(self) -> Any:
+        return torch.cuda.Stream() if self.is_cuda else None
+
+    def on(self, stream: Any) -> Any:
+        """What is told to the device in this block goes into the stream."""
+        return torch.cuda.stream(stream) if self.is_cuda else contextlib.nullcontext()
+
+    def mark(self) -> Any:
+        """For `wait_for`: after all that was told to the device in its current stream until now."""
+        return torch.cuda.current_stream().record_event() if self.is_cuda else None
+
+    def wait_for(self, mark: Any) -> None:
+        if mark is not None:
+            mark.synchronize()
+
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of it in memory that torch has pinned."""
+        return tensor.pin_memory() if self.is_cuda else tensor.clone()
+
+    def pin(self, arena: Any) -> None:
+        if self.is_cuda:
+            arena.pin()
+
+    def time(self, work: Callable[[], Any]) -> tuple[float, float]:
+        """Median seconds until the call returned, and until the device was done with it."""
+        returned: list[float] = []
+        done: list[float] = []
+        end = time.perf_counter() + self.seconds
+        work()
+        self.synchronize()
+        while len(done) < 5 or time.perf_counter() < end:
+            began = time.perf_counter()
+            kept = work()
+            returned.append(time.perf_counter() - began)
+            self.synchronize()
+            done.append(time.perf_counter() - began)
+            del kept
+        return statistics.median(returned), statistics.median(done)
+
+
+class Skip(Exception):
+    """There is something that this cannot be measured without."""

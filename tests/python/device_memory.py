@@ -1,0 +1,155 @@
+"""Memory of devices as the tests make and read it: of fake_cuda.c where the environment has it, else of the driver."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
+from typing import Any
+
+import numpy as np
+
+from shmtree import _cuda_driver, _cuda_received, _pinned
+
+
+class Fake:
+    """A file of $FAKE_CUDA_DIR, which the host can read."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self.library.fake_allocate.restype = c_uint64
+        self.library.fake_allocate.argtypes = [c_size_t, c_int]
+        self.library.fake_registered.restype = c_size_t
+        self.library.fake_registered.argtypes = [c_uint64, c_size_t]
+
+    def allocate(self, nbytes: int, exportable: bool) -> int:
+        return int(self.library.fake_allocate(nbytes, exportable))
+
+    def read(self, pointer: int, nbytes: int) -> bytes:
+        return ctypes.string_at(pointer, nbytes)
+
+    def write(self, pointer: int, data: bytes) -> None:
+        ctypes.memmove(pointer, data, len(data))
+
+    def opened(self) -> int:
+        """How many allocations of other processes the driver has open here."""
+        return int(self.library.fake_open_count())
+
+    def registered(self) -> int:
+        """How many bytes of host memory are registered."""
+        return int(self.library.fake_registered(0, 2**63))
+
+    def settle(self) -> None:
+        pass
+
+
+class Real:
+    """The driver's own, on the first device."""
+
+    _HOST = 1
+    _MEMORY_TYPE = 2
+    _UNIT = 2 << 20  # smaller ones the driver puts together, and hands over together
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self.driver = _cuda_driver.driver()
+
+    def call(self, name: str, *arguments: Any) -> None:
+        with self.driver.on(0):
+            code = getattr(self.library, name)(*arguments)
+        assert code == 0, f"{name} said {code}"
+
+    def allocate(self, nbytes: int, exportable: bool) -> int:
+        pointer, nbytes = c_uint64(), -(-nbytes // self._UNIT) * self._UNIT
+        if exportable:
+            self.call("cuMemAlloc_v2", byref(pointer), c_size_t(nbytes))
+        else:  # of a pool, for which there is no such handle
+            self.call("cuMemAllocAsync", byref(pointer), c_size_t(nbytes), c_void_p(0))
+        return pointer.value
+
+    def read(self, pointer: int, nbytes: int) -> bytes:
+        data = ctypes.create_string_buffer(nbytes)
+        self.call("cuMemcpyDtoH_v2", data, c_uint64(pointer), c_size_t(nbytes))
+        return data.raw
+
+    def write(self, pointer: int, data: bytes) -> None:
+        self.call("cuMemcpyHtoD_v2", c_uint64(pointer), data, c_size_t(len(data)))
+
+    def opened(self) -> int:
+        return len(_cuda_received._opened)
+
+    def registered(self) -> int:
+        blocks = [block for pinned in _pinned._pinned.values() for block in pinned.blocks.items()]
+        return sum(nbytes for address, nbytes in blocks if self._is_registered(address))
+
+    def _is_registered(self, address: int) -> bool:
+        kind = c_int()
+        with self.driver.on(0):
+            code = self.library.cuPointerGetAttribute(byref(kind), self._MEMORY_TYPE, c_uint64(address))
+        return code == 0 and kind.value == self._HOST
+
+    def settle(self) -> None:
+        """Until the events of what was dropped have passed."""
+        self.call("cuCtxSynchronize")
+        assert _cuda_received.settle() == 0
+
+
+@functools.cache
+def memory() -> Fake | Real:
+    return Fake() if "FAKE_CUDA_DIR" in os.environ else Real()
+
+
+class DeviceValues:
+    """An array on a device: a part of a larger allocation, as those of caching allocators are."""
+
+    def __init__(self, values: np.ndarray[Any, Any], stream: int = 1, exportable: bool = True) -> None:
+        first = 256
+        base = memory().allocate(first + values.nbytes + 64, exportable)
+        self.interface = {
+            "typestr": values.dtype.str,
+            "shape": values.shape,
+            "strides": values.strides,
+            "data": (base + first, False),
+            "stream": stream,
+            "version": 3,
+        }
+        write(self, values)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self.interface
+
+    def __reduce__(self) -> Any:
+        return type(self).on_host, (read(self).tolist(),)
+
+    @staticmethod
+    def on_host(values: list[Any]) -> list[Any]:
+        """What pickle makes of one, so that tests see when it was pickle."""
+        return ["by pickle", *values]
+
+
+def _host_copy(array: Any) -> tuple[np.ndarray[Any, Any], int, bytearray]:
+    """A view of a copy of the bytes that the array reaches over, where they begin, and the copy."""
+    known = array.__cuda_array_interface__
+    dtype, shape = np.dtype(known["typestr"]), known["shape"]
+    pointer = known["data"][0]
+    strides = known["strides"] or np.empty(shape, dtype).strides
+    reach = 0
+    if 0 not in shape:
+        reach = sum((count - 1) * step for count, step in zip(shape, strides, strict=True)) + dtype.itemsize
+    copied = bytearray(memory().read(pointer, reach) if reach else b"")
+    return np.ndarray(shape, dtype, copied, 0, strides), pointer, copied
+
+
+def read(array: Any) -> np.ndarray[Any, Any]:
+    """The values of an array on a device, as they are now."""
+    return _host_copy(array)[0].copy()
+
+
+def write(array: Any, values: np.ndarray[Any, Any]) -> None:
+    """Writes values to an array on a device; done when it returns."""
+    view, pointer, copied = _host_copy(array)
+    view[...] = values
+    if copied:
+        memory().write(pointer, bytes(copied))
