@@ -89,7 +89,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
   if (auto me = reconciler_.identity(); !me) return std::move(me).error();
   const BlockPool& pool = parts_.pool;
   if (bytes > pool.max_bytes()) {
-    return Error{Code::kMessageTooLarge, "a message of " + in_words(bytes) + " is over the arena's budget of " +
+    return Error{Code::kMessageTooLarge, "an allocation of " + in_words(bytes) + " is over the arena's budget of " +
                                              in_words(pool.max_bytes()) + " (max_bytes)"};
   }
   const Request request{bytes, parts_.table.geometry().round_to_pages(std::max<std::uint64_t>(bytes, 1)), kind};

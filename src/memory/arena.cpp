@@ -153,6 +153,25 @@ Result<Lease> Arena::hold_existing(BlockRef ref, const WaitContext& wait) {
   return make_lease(ref, &HolderTable::adopt);
 }
 
+Result<Lease> Arena::hold_while(BlockRef ref, const std::atomic<std::uint64_t>& word, std::uint64_t value) {
+  auto me = identity();
+  if (!me) return std::move(me).error();
+  switch (holders_.begin_while(ref, *me, word, value)) {
+    case HolderTable::Tried::kDone: return make_lease(ref, &HolderTable::adopt);
+    case HolderTable::Tried::kChanged: return Error{Code::kNotFound, "the block was replaced meanwhile"};
+    case HolderTable::Tried::kNoMemory: break;
+  }
+  return Error{Code::kOutOfSharedMemory, "this process has no memory to note that it holds a block"};
+}
+
+Result<Lease> Arena::hold_referred(BlockRef ref) {
+  auto me = identity();
+  if (!me) return std::move(me).error();
+  if (!blocks_.is_current(ref)) return Error{Code::kNotFound, "a block that is referred to is gone"};
+  if (holders_.begin(ref, *me)) return make_lease(ref, &HolderTable::adopt);
+  return Error{Code::kOutOfSharedMemory, "this process has no memory to note that it holds a block"};
+}
+
 Result<Lease> Arena::make_lease(BlockRef ref, bool (HolderTable::*make)(BlockRef) noexcept) {
   Lease lease;
   lease.forks_ = holders_.forks();  // before a child could inherit it

@@ -83,6 +83,10 @@ class Arena : public std::enable_shared_from_this<Arena> {
   Result<Lease> hold_new(OwnedBlock block);
   // Holds a block that must still be in use: Code::kNotFound when it is not.
   Result<Lease> hold_existing(BlockRef ref, const platform::WaitContext& wait);
+  // Holds a block that is in use while `word` has that value (HolderTable::begin_while): kNotFound when it changed.
+  Result<Lease> hold_while(BlockRef ref, const std::atomic<std::uint64_t>& word, std::uint64_t value);
+  // Holds a block that one refers to which this process holds: without a lock. kNotFound when it is no block in use.
+  Result<Lease> hold_referred(BlockRef ref);
   // A lease besides a hold that was begun.
   Result<Lease> share_hold(BlockRef ref) { return make_lease(ref, &HolderTable::share); }
 

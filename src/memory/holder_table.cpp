@@ -31,12 +31,44 @@ bool HolderTable::begin(BlockRef ref, Identity me) noexcept {
   return true;
 }
 
+// The bit is half of a Dekker handshake with who frees the block: we store it and look at the word, they store the word
+// and look at the bits.
+HolderTable::Tried HolderTable::begin_while(BlockRef ref, Identity me, const std::atomic<std::uint64_t>& word,
+                                            std::uint64_t value) noexcept {
+  BlockEntry* block = parts_.table.entry(ref.id);
+  if (block == nullptr) return Tried::kNoMemory;
+  {
+    const std::lock_guard guard(mutex_);
+    HoldCounts::Hold* hold = counts_.add(ref.id);
+    if (hold == nullptr) return Tried::kNoMemory;
+    const bool was_held = hold->leases + hold->in_flight != 0;
+    if (was_held && hold->generation != ref.generation) return Tried::kChanged;  // ours, in a later use
+    // A bit that is there already was set by who started this process, which has not come to it yet.
+    const bool added = block->holders.add(slot_of(me));
+    fence_seq_cst();
+    if (load_acquire(word) == value) {
+      hold->generation = ref.generation;
+      ++hold->in_flight;
+      return note_hold(*block), Tried::kDone;
+    }
+    if (!was_held) counts_.erase(hold);
+    if (was_held || !added) return Tried::kChanged;
+    block->holders.remove(slot_of(me));
+  }
+  parts_.reclaimer.collect_after_doubt(ref.id);
+  return Tried::kChanged;
+}
+
 void HolderTable::hold_for(BlockRef ref, Identity child) noexcept {
   BlockEntry* block = parts_.table.entry(ref.id);
   if (block == nullptr) return;
   block->holders.add(slot_of(child));
-  store_relaxed(block->since_ns, coarse_monotonic_ns());
-  held_.count(*block);
+  note_hold(*block);
+}
+
+void HolderTable::note_hold(BlockEntry& block) noexcept {
+  store_relaxed(block.since_ns, coarse_monotonic_ns());
+  held_.count(block);
 }
 
 bool HolderTable::lease_begun(BlockRef ref, std::uint32_t fewer_begun) noexcept {

@@ -5,6 +5,9 @@
 //     whatever else keeps the block lets go (the window moves on, the arena lock is released), and cleared with the
 //     last one.
 //   - The last one clears the bit under `mutex_`, so that a thread that begins to hold the block then sets it after.
+//   - A bit that is set in doubt (begin_while) is set, and taken back, in one section under `mutex_`, and only for a
+//     block of which this process has no hold: so what is taken back is never the bit of a true hold, of whatever use
+//     of the block.
 //   - Counts of leases are private to the process. In a forked child they are its parent's, of which it has the bits;
 //     when it has not, it begins with none, and the fork epoch tells the leases that it inherited from its own.
 //   - Nobody sees a block that came with a message but its receiver, and children that were forked since. What may have
@@ -38,6 +41,11 @@ class HolderTable {
   void end_lease(BlockRef ref, std::uint32_t fork_epoch) noexcept {
     if (fork_epoch == this->fork_epoch()) end(ref, &HoldCounts::Hold::leases);
   }
+  // Begins to hold a block that is in use as long as `word` has that value, which others may change at any time: sets
+  // the bit, looks at the word, and takes the bit back when it has changed. Takes no shared lock. Who changes the word
+  // to free the block must look at the holders after that, with a full fence between. kDone: adopt or drop follows.
+  enum class Tried { kDone, kChanged, kNoMemory };
+  Tried begin_while(BlockRef ref, Identity me, const std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept;
   // Begins to hold a written block that nobody else knows, or one that must still be in use: Code::kNotFound when it is
   // not.
   Status begin_new(OwnedBlock& block);
@@ -75,6 +83,7 @@ class HolderTable {
  private:
   bool lease_begun(BlockRef ref, std::uint32_t fewer_begun) noexcept;
   void end(BlockRef ref, std::uint32_t HoldCounts::Hold::*what) noexcept;
+  void note_hold(BlockEntry& block) noexcept;
   bool is_held_by_others(BlockRef ref) const noexcept;
 
   const ArenaParts parts_;

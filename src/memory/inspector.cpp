@@ -24,7 +24,9 @@ std::vector<HolderInfo> Inspector::holders() const {
   parts_.table.for_each([&](BlockId id, const BlockEntry& block) {
     const std::uint64_t word = load_acquire(block.word);
     if (state_of(word) != BlockState::kLive) return;
-    if (!is_kind(block, BlockKind::kMessage) && !is_kind(block, BlockKind::kArray)) return;
+    const bool shown = is_kind(block, BlockKind::kMessage) || is_kind(block, BlockKind::kArray) ||
+                       is_kind(block, BlockKind::kPublished);
+    if (!shown) return;
     block.holders.for_each([&](std::uint32_t slot) {
       if (!lives(slot)) return;
       found.push_back(HolderInfo{BlockRef{id, generation_of_block(word)}, load_relaxed(block.committed),

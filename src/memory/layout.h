@@ -145,7 +145,15 @@ enum class BlockKind : std::uint32_t {
   kChannel = 5,     // a channel's control block; what it holds is found by the channel layer's walker
   kReplay = 6,      // a replay buffer's control block; its list of references names the next kind
   kExtent = 7,      // rows of a replay buffer
+  kLatest = 8,      // a Latest's control block; its list of references names the next kind
+  kPublished = 9,   // a frame that a Latest, or a Broadcast, names
+  kBroadcast = 10,  // a Broadcast's control block; its list of references names such frames
 };
+// Whether a channel may keep a block of that kind, of which nothing else tells: then only a recovery can say that
+// nobody does.
+constexpr bool may_be_queued(std::uint32_t kind) noexcept {
+  return kind < static_cast<std::uint32_t>(BlockKind::kReplay) && kind != static_cast<std::uint32_t>(BlockKind::kArray);
+}
 
 enum BlockFlag : std::uint32_t {
   kCountedHeld = 1,  // its bytes are part of ArenaHeader::held_bytes, of the epoch in the upper 16 bits

@@ -65,6 +65,20 @@ void Reclaimer::collect(BlockRef ref) noexcept {
   trim_excess();
 }
 
+// A block that a channel may keep cannot be told from one that nobody does, so a recovery looks for it.
+void Reclaimer::collect_after_doubt(BlockId id) noexcept {
+  fence_seq_cst();  // the bit is gone before the word is read: who saw it had seen the block live
+  const BlockEntry* block = table_.entry(id);
+  if (block == nullptr) return;
+  const std::uint64_t word = load_acquire(block->word);
+  if (state_of(word) != BlockState::kLive || is_referenced(*block)) return;
+  if (may_be_queued(load_relaxed(block->kind))) {
+    request_recovery(header_);
+  } else {
+    collect(BlockRef{id, generation_of_block(word)});
+  }
+}
+
 void Reclaimer::free_or_defer(BlockRef ref, Identity me) noexcept {
   if (try_lock_as(me)) {
     free_if_unreferenced(ref);

@@ -3,6 +3,7 @@
 // Invariants:
 //   - A live block is freed only under the arena lock, and only if no holder bit is set, its refcount is 0 and no
 //     delivery record keeps it. Whoever makes one of these stop being true afterwards calls collect().
+//   - A block that a channel may keep is never collected by who does not know that it left the channel.
 //   - If the lock is taken then, the free is deferred: the block goes on this participant's deferred-free list, in its
 //     slot. That is a Dekker handshake with the lock's owner: the one stores the block, then the hint, and looks at the
 //     lock; the other stores the lock, and looks at the hint. With a full barrier between store and look, on both
@@ -34,6 +35,9 @@ class Reclaimer {
   // Frees the block if nothing keeps it, and then pages that are not needed. Never blocks: where
   // somebody has the arena lock, this process too, it is left to who lets go of that.
   void collect(BlockRef ref) noexcept;
+  // This process's bit was on a block that it did not hold, and is gone again. Who let go of the block meanwhile, of
+  // whatever use of it, may have seen the bit and left the block to us.
+  void collect_after_doubt(BlockId id) noexcept;
   // A delivery record begins or ceases to keep the block; under the receivers' lock.
   void set_delivered(BlockRef ref, bool delivered) noexcept;
   // A record begins to keep a block that this process holds, and is about to let go of. False when the arena's lock is

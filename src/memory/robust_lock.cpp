@@ -59,8 +59,8 @@ Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants&
     if (waited < kLockGraceNs || (still & kHeld) == 0) continue;
     const int owner = load_relaxed(participants.slot_of_identity(owner_in(still)).pid);
     if (waited > kBusyOwnerNs || is_stopped(owner)) {
-      return Error{Code::kTimeout, "timed out while process " + std::to_string(owner) +
-                                       " kept the channel's lock; it is alive, perhaps stopped"};
+      return Error{Code::kTimeout,
+                   "timed out while process " + std::to_string(owner) + " kept the lock; it is alive, perhaps stopped"};
     }
   }
 }

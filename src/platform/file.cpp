@@ -51,6 +51,12 @@ Error os_error(const std::string& operation, int error_number) {
   return Error{Code::kOs, operation + ": " + reason + " (errno " + std::to_string(error_number) + ")", error_number};
 }
 
+Error open_error(const std::string& path) {
+  Error error = os_error("open " + path, errno);
+  if (error.os_errno == ENOENT) error.code = Code::kNotFound;
+  return error;
+}
+
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
   if (this != &other) {
     reset();

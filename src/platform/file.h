@@ -13,6 +13,8 @@
 namespace shmtree::platform {
 
 Error os_error(const std::string& operation, int error_number);
+// Of an open() of `path` that has just failed: Code::kNotFound where nothing is there.
+Error open_error(const std::string& path);
 
 // Owns a descriptor; closes it when it goes.
 class UniqueFd {

@@ -50,12 +50,6 @@ Status write_all(int fd, std::uint64_t offset, const void* data, std::uint64_t b
   return success();
 }
 
-Error open_error(const std::string& path) {
-  Error error = os_error("open " + path, errno);
-  if (error.os_errno == ENOENT) error.code = Code::kNotFound;
-  return error;
-}
-
 UniqueFd open_in(int directory, const std::string& name) noexcept {
   return UniqueFd(retry([&] { return openat(directory, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
 }

@@ -1,0 +1,88 @@
+// Holds that are tried without a lock: the bit is on the block before it is known to be the right one.
+#include "support/arenas.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+std::size_t holders_of(Arena& arena, BlockId id) {
+  std::size_t count = 0;
+  arena.blocks().entry(id)->holders.for_each([&](std::uint32_t) { ++count; });
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("A block that is still named is held, and let go of like any other") {
+  const auto arena = new_arena();
+  Lease kept = filled_lease(*arena, 4096, 3);
+  const std::atomic<std::uint64_t> word{5};
+  Lease held = arena->hold_while(kept.ref(), word, 5).value();
+  kept.reset();
+  CHECK(is_filled(held, 3));
+  CHECK(used_bytes(*arena) == 4096);
+  held.reset();
+  CHECK(used_bytes(*arena) == 0);
+}
+
+TEST_CASE("A block that is named no more is not held, and none of this process's holds is lost by the attempt") {
+  const auto arena = new_arena();
+  const std::atomic<std::uint64_t> word{5};
+  const BlockRef old = new_lease(*arena).ref();
+  CHECK(arena->hold_while(old, word, 4).code() == Code::kNotFound);  // free
+  CHECK(holders_of(*arena, old.id) == 0);
+  const Lease later = filled_lease(*arena, 4096, 7);  // the same block, in another use
+  REQUIRE(later.ref().id == old.id);
+  CHECK(arena->hold_while(old, word, 4).code() == Code::kNotFound);
+  CHECK(arena->hold_while(later.ref(), word, 4).code() == Code::kNotFound);
+  CHECK(arena->hold_while(old, word, 5).code() == Code::kNotFound);  // ours in another use, whatever the word says
+  CHECK(holders_of(*arena, old.id) == 1);
+  overfill(*arena);
+  CHECK(is_filled(later, 7));
+}
+
+TEST_CASE("A bit that was set for a process before it came to its block is not taken back") {
+  const auto arena = new_arena();
+  const std::atomic<std::uint64_t> word{5};
+  const BlockRef old = new_lease(*arena).ref();
+  OwnedBlock block = new_block(*arena);
+  REQUIRE(block.ref().id == old.id);
+  arena->holders().hold_for(block.ref(), arena->current_identity());
+  block.publish();
+  CHECK(arena->hold_while(old, word, 4).code() == Code::kNotFound);
+  CHECK(holders_of(*arena, old.id) == 1);
+}
+
+TEST_CASE("A block that was let go of while another's bit was on it in doubt is freed by who takes the bit back") {
+  const auto arena = new_arena();
+  const std::uint64_t before = used_bytes(*arena);
+  for (const BlockKind kind : {BlockKind::kArray, BlockKind::kPublished, BlockKind::kMessage}) {
+    Lease lease = arena->hold_new(new_block(*arena, 4096, kind)).value();
+    const BlockRef ref = lease.ref();
+    memory::ParticipantSet& holders = arena->blocks().entry(ref.id)->holders;
+    const std::uint32_t other = arena->header().participants_high;
+    holders.add(other);
+    lease.reset();  // sees the bit, and leaves the block
+    CHECK(used_bytes(*arena) == before + 4096);
+    holders.remove(other);
+    arena->reclaimer().collect_after_doubt(ref.id);
+    if (kind == BlockKind::kMessage) CHECK(memory::needs_recovery(arena->header()));
+    arena->reconcile(patience()).value();
+    CHECK(used_bytes(*arena) == before);
+  }
+}
+
+TEST_CASE("A message that is queued is not freed by who takes a bit back from it") {
+  const auto arena = new_arena();
+  const Lease channel = Window::create(*arena);
+  Window& window = Window::of(*arena, channel.ref());
+  OwnedBlock block = new_block(*arena);
+  const BlockRef ref = block.ref();
+  REQUIRE(window.put(*arena, std::move(block)));
+  arena->reclaimer().collect_after_doubt(ref.id);
+  CHECK(arena->blocks().is_current(ref));
+  arena->reconcile(patience()).value();
+  CHECK(window.get(*arena) == ref);
+}
