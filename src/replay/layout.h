@@ -18,39 +18,62 @@ constexpr std::uint32_t kReplayVersion = 1;
 constexpr std::uint64_t kMostRowsPerPlace = 64;
 constexpr std::uint64_t kMostColumns = 64;
 constexpr std::uint64_t kMostExtents = 4096;
+constexpr std::uint64_t kMostAhead = 1024;
 
-// Of a place: which ticket it has, how many rows are there, and whether its owner is in the middle of one.
+// Of a place: which ticket it has, how many slots are written and how many of them may be drawn, and whether its owner
+// is in the middle of a change.
 struct Progress {
   std::uint64_t ticket = 0;  // 0: never opened
-  std::uint32_t rows = 0;
-  bool closed = false;  // no more rows come
+  std::uint32_t rows = 0;    // slots that are written, the last observations of episodes among them
+  std::uint32_t ready = 0;   // the first of them, which have the successors that they need
+  bool closed = false;       // no more come
   bool busy = false;
 
   bool operator==(const Progress&) const noexcept = default;
 };
-constexpr unsigned kTicketShift = 9;
+constexpr unsigned kTicketShift = 16;
 constexpr std::uint64_t kMostTicket = ~std::uint64_t{0} >> kTicketShift;
 constexpr std::uint64_t pack(const Progress& progress) noexcept {
-  return progress.ticket << kTicketShift | std::uint64_t{progress.rows} << 2 | (progress.closed ? 2u : 0u) |
-         (progress.busy ? 1u : 0u);
+  return progress.ticket << kTicketShift | std::uint64_t{progress.ready} << 9 | std::uint64_t{progress.rows} << 2 |
+         (progress.closed ? 2u : 0u) | (progress.busy ? 1u : 0u);
 }
-// Of any word: `rows` may be more than a place has.
+// Of any word: `rows` and `ready` may be more than a place has.
 constexpr Progress unpack_progress(std::uint64_t word) noexcept {
   return {.ticket = word >> kTicketShift,
           .rows = static_cast<std::uint32_t>(word >> 2 & 0x7f),
+          .ready = static_cast<std::uint32_t>(word >> 9 & 0x7f),
           .closed = (word & 2) != 0,
           .busy = (word & 1) != 0};
 }
-static_assert(unpack_progress(pack({.ticket = 7, .rows = 64, .closed = true})).rows == kMostRowsPerPlace);
+static_assert(unpack_progress(pack({.ticket = 7, .rows = 64, .ready = 64, .closed = true})).ready == kMostRowsPerPlace);
 
-// Means something while the place has the ticket that it was written for.
-struct About {
+// Of slots, a bit each.
+constexpr std::uint64_t bits_below(std::uint64_t slot) noexcept {
+  return slot >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << slot) - 1;
+}
+
+// Means something while the place has the ticket that it was written for. Of the bits, those of a slot are right once
+// the slot after it in its stream is written, or once it is ready where rows need successors.
+struct alignas(64) About {
   std::atomic<Identity> owner;
   std::atomic<std::uint32_t> stream;
-  std::atomic<std::uint64_t> first_row;  // of the stream
-  std::uint64_t unused[2];
+  std::atomic<std::uint64_t> first_row;  // of the stream: how many were added to it before
+  std::atomic<std::uint64_t> previous;   // ticket of the place with the stream's slots before; 0: it begins here
+  std::atomic<std::uint64_t> next;       // of the one with those after; 0: none yet
+  std::atomic<std::uint64_t> ends;       // a bit a slot: an episode's last row
+  std::atomic<std::uint64_t> finals;     // what came after an episode's last row: never drawn
+  std::atomic<std::uint64_t> truncated;  // an episode's last row, which was cut off and is no terminal one
+  std::uint64_t unused;
 };
-static_assert(sizeof(About) == 32);
+static_assert(sizeof(About) == 64 && offsetof(About, ends) == 32);
+
+// Who a buffer is, for its files: tickets below `inherited` have the rows that those of `parent` had.
+struct Origin {
+  unsigned char uuid[16];
+  unsigned char parent[16];  // zeros: none
+  std::uint64_t inherited;
+};
+static_assert(sizeof(Origin) == 40);
 
 struct alignas(64) ReplayHeader {
   // Written once.
@@ -61,7 +84,8 @@ struct alignas(64) ReplayHeader {
   std::uint64_t places;
   std::uint64_t record_bytes;
   std::uint32_t columns;
-  std::uint32_t unused;
+  std::uint16_t ahead;   // successors that a row needs before it may be drawn
+  std::uint16_t finals;  // 1: an episode's end may have a slot of its own
   std::uint64_t most_extents;
   std::uint64_t places_per_extent;
 
@@ -75,9 +99,13 @@ struct alignas(64) ReplayHeader {
 
   alignas(64) std::uint64_t column_bytes[kMostColumns];
   std::uint64_t note_offset, note_bytes, progress_offset, about_offset;
+  std::uint64_t tables_offset, tables_bytes;
+
+  // Written by who made it, before others have it.
+  Origin origin;
 };
 static_assert(offsetof(ReplayHeader, lock) == 64 && offsetof(ReplayHeader, ready) == 128 &&
               offsetof(ReplayHeader, column_bytes) == 192 && offsetof(ReplayHeader, note_offset) == 704);
-static_assert(sizeof(ReplayHeader) == 768);
+static_assert(offsetof(ReplayHeader, origin) == 752 && sizeof(ReplayHeader) == 832);
 
 }  // namespace shmtree::replay

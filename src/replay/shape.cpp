@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <string>
 
 namespace shmtree::replay {
@@ -31,35 +32,49 @@ void place_leaves(Shape& shape, std::span<const std::uint64_t> leaf_bytes) {
     for (Leaf& leaf : shape.leaves) {
       const std::uint64_t least = std::min<std::uint64_t>(std::uint64_t{1} << std::countr_zero(leaf.bytes | 8), 8);
       if (leaf.bytes > kMostInRecord || least != alignment) continue;
-      leaf.at = shape.record_bytes;
+      leaf.begin = shape.record_bytes;
       shape.record_bytes += leaf.bytes;
     }
   }
   shape.record_bytes = round_up(shape.record_bytes, 8);
   if (shape.record_bytes > kLine / 2) shape.record_bytes = round_up(shape.record_bytes, kLine);
   for (Leaf& leaf : shape.leaves) {
-    if (leaf.bytes <= kMostInRecord) continue;
-    leaf = {.bytes = leaf.bytes, .has_column = true, .at = shape.column_bytes.size()};
-    shape.column_bytes.push_back(leaf.bytes);
+    leaf.has_column = leaf.bytes > kMostInRecord;
+    leaf.stride = leaf.has_column ? leaf.bytes : shape.record_bytes;
+    if (leaf.has_column) shape.column_bytes.push_back(leaf.bytes);
   }
 }
 
+// Records first, then the columns, in every extent.
 void place_columns(Shape& shape) {
   const std::uint64_t entries = shape.places_per_extent * shape.rows_per_place;
   std::uint64_t at = round_up(entries * shape.record_bytes, kLine);
-  for (const std::uint64_t bytes : shape.column_bytes) {
-    shape.column_begins.push_back(at);
-    at = round_up(at + entries * bytes, kLine);
+  for (Leaf& leaf : shape.leaves) {
+    if (!leaf.has_column) continue;
+    leaf.begin = at;
+    at = round_up(at + entries * leaf.bytes, kLine);
   }
-  shape.column_begins.push_back(at);
+  shape.extent_bytes = at;
 }
 
 }  // namespace
+
+std::vector<Leaf> Shape::regions() const {
+  std::vector<Leaf> found;
+  if (record_bytes != 0) found.push_back({.bytes = record_bytes, .stride = record_bytes});
+  std::copy_if(leaves.begin(), leaves.end(), std::back_inserter(found),
+               [](const Leaf& leaf) { return leaf.has_column; });
+  return found;
+}
 
 Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOptions& options) {
   if (options.capacity == 0 || options.capacity > kMostCapacity) {
     return invalid("a capacity of " + std::to_string(options.capacity) + " rows: 1 to " +
                    std::to_string(kMostCapacity) + " are possible");
+  }
+  if (options.streams > kMostCapacity) {
+    return invalid(std::to_string(options.streams) + " streams: at most " + std::to_string(kMostCapacity) +
+                   " are possible");
   }
   const std::uint64_t rows = options.rows_per_place == 0 ? chosen_rows_per_place(options) : options.rows_per_place;
   if (!std::has_single_bit(rows) || rows > kMostRowsPerPlace || rows > options.capacity) {
@@ -67,12 +82,19 @@ Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOpt
                    std::to_string(kMostRowsPerPlace) + " and at most the capacity of " +
                    std::to_string(options.capacity));
   }
+  if (options.ahead > kMostAhead || options.ahead >= options.capacity) {
+    return invalid("rows that need " + std::to_string(options.ahead) + " successors: at most " +
+                   std::to_string(kMostAhead) + " are possible, and fewer than the capacity of " +
+                   std::to_string(options.capacity));
+  }
+  if (options.finals && options.ahead == 0)
+    return invalid("last observations are kept for rows that need no successor");
   std::uint64_t row_bytes = 0;
   for (const std::uint64_t bytes : leaf_bytes) {
     if (bytes == 0 || bytes > kMostRowBytes) return invalid("a leaf of " + std::to_string(bytes) + " bytes");
     row_bytes += bytes;
   }
-  Shape shape{.capacity = options.capacity, .rows_per_place = rows};
+  Shape shape{.capacity = options.capacity, .rows_per_place = rows, .ahead = options.ahead, .finals = options.finals};
   place_leaves(shape, leaf_bytes);
   if (shape.leaves.empty()) return invalid("rows without a leaf");
   if (shape.column_bytes.size() > kMostColumns) {
@@ -90,6 +112,9 @@ Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOpt
                    " bytes are more than an arena can have");
   }
   place_columns(shape);
+  shape.row_bits = static_cast<unsigned>(std::countr_zero(rows));
+  shape.by_places = Divisor(shape.places);
+  shape.by_places_per_extent = Divisor(shape.places_per_extent);
   return shape;
 }
 
@@ -101,7 +126,12 @@ Result<Shape> shape_of(const ReplayHeader& header, std::span<const std::uint64_t
   const std::uint64_t rows = header.rows_per_place, capacity = header.capacity, places = header.places;
   if (rows == 0 || capacity == 0 || capacity > kMostCapacity || places <= capacity / rows) return incompatible();
   const std::uint64_t streams = places - (capacity + rows - 1) / rows - 1;
-  auto shape = shape_of(leaf_bytes, {.capacity = capacity, .rows_per_place = rows, .streams = streams});
+  if (header.finals > 1) return incompatible();
+  auto shape = shape_of(leaf_bytes, {.capacity = capacity,
+                                     .rows_per_place = rows,
+                                     .streams = streams,
+                                     .ahead = header.ahead,
+                                     .finals = header.finals == 1});
   if (!shape.ok()) return incompatible();
   const bool same = shape->places == places && shape->record_bytes == header.record_bytes &&
                     shape->column_bytes.size() == header.columns &&

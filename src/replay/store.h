@@ -4,10 +4,12 @@
 // Invariants:
 //   - Only who made a place busy writes into it, and nobody opens a place that is busy for a living owner. So a writer
 //     that was stopped in the middle of a row never wakes in rows of others.
-//   - Counted rows do not change while the place has its ticket.
+//   - Slots that are counted do not change while the place has its ticket, and rows that are ready have all that is
+//   read
+//     with them: successors, and bits about these.
 //   - Readers take no lock, and hold nobody up.
 //
-// Thread safety: any thread of any process, but for one place's begin_row() and end_row(): its owner's.
+// Thread safety: any thread of any process, but what is of a place's owner: one at a time.
 #pragma once
 
 #include <atomic>
@@ -19,6 +21,7 @@
 
 #include "memory/arena.h"
 #include "platform/waiting.h"
+#include "replay/row_count.h"
 #include "replay/shape.h"
 
 namespace shmtree::replay {
@@ -30,33 +33,78 @@ struct Window {
   std::uint64_t head = 1, tail = 1;  // tickets: [head, tail)
 };
 
+// Where the leaves of a slot lie.
+struct Entry {
+  std::byte* extent = nullptr;  // null where this process has no address space for it
+  std::uint64_t number = 0;
+
+  std::byte* leaf(const Leaf& leaf) const noexcept {
+    return extent == nullptr ? nullptr : extent + leaf.begin + number * leaf.stride;
+  }
+  // So many slots further on in its place.
+  Entry operator+(std::uint64_t slots) const noexcept { return {extent, number + slots}; }
+};
+
 class Store {
  public:
-  // `note` is kept for whoever opens it. Errors as of Arena::allocate().
+  // `note` is kept for whoever opens it, and so many bytes of zeros for tables_area(). Errors as of Arena::allocate().
   static Result<std::shared_ptr<Store>> create(std::shared_ptr<Arena> arena, const Shape& shape,
-                                               std::span<const std::byte> note, const WaitContext& wait);
+                                               std::span<const std::byte> note, const WaitContext& wait,
+                                               std::uint64_t table_bytes = 0);
   // One that lives; kNotFound when it does not, kIncompatible for anything else. `leaf_bytes` as it was made with.
   static Result<std::shared_ptr<Store>> open(std::shared_ptr<Arena> arena, memory::BlockRef block,
                                              std::span<const std::uint64_t> leaf_bytes, const WaitContext& wait);
+
+  // The note of one, which says what is needed to open it. Errors as of open().
+  static Result<std::string> note_at(const std::shared_ptr<Arena>& arena, memory::BlockRef block,
+                                     const WaitContext& wait);
+  // Bytes of an arena that a buffer has once it is full.
+  static std::uint64_t total_bytes(const Shape& shape, std::uint64_t note_bytes,
+                                   std::uint64_t table_bytes = 0) noexcept;
 
   const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
   memory::BlockRef block() const noexcept { return control_.ref(); }
   const Shape& shape() const noexcept { return shape_; }
   std::span<const std::byte> note() const noexcept { return note_; }
+  // From a multiple of 64 on. Anything may be in it.
+  std::span<std::byte> tables_area() const noexcept { return tables_; }
 
   // --- Of a place's owner.
 
-  // Opens a place, of which the first row is begun: busy. Older places leave the window for it. kUnavailable when every
+  // Opens a place, busy and without rows. `first_row` rows of its stream were added before; those before lie in the
+  // place that had the ticket `previous`, or nowhere (0). Older places leave the window for it. kUnavailable when every
   // place is busy for a living process; errors as of Arena::allocate() while the buffer grows.
-  Result<std::uint64_t> open_place(std::uint32_t stream, std::uint64_t first_row, const WaitContext& wait);
-  // Begins a row in a place that has `rows`; false when the place is somebody else's by now, or closed.
-  bool begin_row(std::uint64_t ticket, std::uint32_t rows) noexcept;
-  // Where the leaf of a row lies. `ticket` is one that open_place() or window() gave.
-  std::byte* leaf(const Leaf& leaf, std::uint64_t ticket, std::uint64_t row) const noexcept;
-  // The row that was begun counts from now on.
-  void end_row(std::uint64_t ticket, std::uint32_t rows) noexcept;
-  // No more rows come. Quietly not done when the lock is not to be had: the place is full for others then.
-  void close_place(std::uint64_t ticket, std::uint32_t rows) noexcept;
+  Result<std::uint64_t> open_place(std::uint32_t stream, std::uint64_t first_row, std::uint64_t previous,
+                                   const WaitContext& wait);
+  // Makes a place busy that is as its owner left it. False when it is somebody else's by now.
+  bool take_place(const Progress& left) noexcept;
+  // Ends that: what was written meanwhile is seen with `now`.
+  void leave_place(const Progress& now) noexcept { platform::store_release(progress_word(now.ticket), pack(now)); }
+  // So many slots of a place that its owner left are ready; quietly not so when it is somebody else's by now.
+  void make_ready(Progress& left, std::uint32_t ready) noexcept;
+  // No more rows come. False when the lock is not to be had, or the place is somebody else's: it is full for others
+  // then.
+  bool close_place(const Progress& left) noexcept;
+  // All rows go; tickets, and so indices, go on. What writers add from then on is there. Errors as of a lock.
+  Status clear(const WaitContext& wait);
+  // Whether rows that are added to the place will be there for half a lap at least.
+  bool is_young(std::uint64_t ticket) const noexcept {
+    return ticket >= platform::load_relaxed(header().head) &&
+           platform::load_relaxed(header().tail) - ticket <= shape_.places / 2 + 1;
+  }
+  // Where the leaf of a slot lies. `ticket` is one that open_place() or window() gave.
+  std::byte* leaf(const Leaf& leaf, std::uint64_t ticket, std::uint64_t slot) const noexcept {
+    return entry(ticket, slot).leaf(leaf);
+  }
+  Entry entry(std::uint64_t ticket, std::uint64_t slot) const noexcept {
+    const std::uint64_t place = place_of(ticket);
+    return {extent(shape_.extent_of(place)), shape_.entry_of(place, slot)};
+  }
+  About& about(std::uint64_t ticket) const noexcept { return about_[place_of(ticket)]; }
+  // Which of all slots of the buffer it is; what is kept for each slot has as many.
+  std::uint64_t slot(std::uint64_t ticket, std::uint64_t row) const noexcept {
+    return place_of(ticket) * shape_.rows_per_place + row;
+  }
 
   // --- Of those who read.
 
@@ -65,25 +113,53 @@ class Store {
   Progress progress(std::uint64_t ticket) const noexcept {
     return unpack_progress(platform::load_acquire(progress_word(ticket)));
   }
-  // Whether the row is there: to be asked before its bytes are read, and again afterwards.
-  bool has_row(std::uint64_t ticket, std::uint64_t row) const noexcept {
-    const Progress now = progress(ticket);
-    return now.ticket == ticket && row < now.rows && ticket >= platform::load_relaxed(header().head);
+  // The same by the number of the place, which is below Shape::places.
+  Progress progress_of_place(std::uint64_t place) const noexcept {
+    return unpack_progress(platform::load_acquire(progress_[place]));
   }
-  // The rows of the window. Looks at every place.
-  std::uint64_t size() const noexcept;
+  void fetch_progress_of_place(std::uint64_t place) const noexcept { platform::prefetch(&progress_[place], 1); }
+  // Whether there is such a row, which may be drawn: to be asked before its bytes are read.
+  bool has_row(std::uint64_t ticket, std::uint64_t slot) const noexcept {
+    if (ticket > kMostTicket) return false;
+    const Progress now = progress(ticket);
+    return now.ticket == ticket && slot < now.ready && slot < shape_.rows_per_place && is_in_window(ticket) &&
+           !(shape_.finals && (platform::load_relaxed(about(ticket).finals) >> slot & 1) != 0);
+  }
+  // Whether bytes that were read of a row, and of those after it in its stream, were theirs: to be asked behind an
+  // acquire fence. Places leave the window in order, and are opened again after that only.
+  bool is_in_window(std::uint64_t ticket) const noexcept { return ticket >= platform::load_relaxed(header().head); }
+  // Asks for what is known of the place.
+  void fetch_words(std::uint64_t ticket, bool with_about) const noexcept {
+    platform::prefetch(&progress_word(ticket), sizeof(std::uint64_t));
+    if (with_about) platform::prefetch(&about(ticket), sizeof(About));
+  }
+  // The rows of the window that may be drawn. Looks at places that were opened or not full when it was called last.
+  std::uint64_t size() const noexcept { return count_.count(*this); }
   memory::Event& ready() const noexcept { return header().ready; }
+
+  // --- Of files.
+
+  const Origin& origin() const noexcept { return header().origin; }
+  // Of who fills a new buffer that nobody else has: memory for a place, after which about() and leave_place() say what
+  // it is; and, at the end, which tickets there are, and whose they were.
+  Status prepare_place(std::uint64_t ticket, const WaitContext& wait);
+  void begin_with(const Window& window, const Origin& origin) noexcept;
 
   // Names the first invariant that does not hold, while nobody else is at work; empty when all do. For tests.
   std::string check() const;
 
  private:
-  Store(std::shared_ptr<Arena> arena, memory::Lease control, Shape shape, std::uint64_t note_bytes);
+  Store(std::shared_ptr<Arena> arena, memory::Lease control, Shape shape, std::uint64_t note_bytes,
+        std::uint64_t table_bytes);
 
   ReplayHeader& header() const noexcept { return *reinterpret_cast<ReplayHeader*>(control_.data()); }
-  std::uint64_t place_of(std::uint64_t ticket) const noexcept { return ticket % shape_.places; }
+  std::uint64_t place_of(std::uint64_t ticket) const noexcept { return shape_.place_of(ticket); }
   std::atomic<std::uint64_t>& progress_word(std::uint64_t ticket) const noexcept { return progress_[place_of(ticket)]; }
-  std::byte* extent(std::uint64_t number) const noexcept;
+  std::byte* extent(std::uint64_t number) const noexcept {
+    std::byte* known = extents_[number].load(std::memory_order_acquire);
+    return known != nullptr ? known : find_extent(number);
+  }
+  std::byte* find_extent(std::uint64_t number) const noexcept;
   Status add_extent(std::uint64_t number, const WaitContext& wait);
 
   // Under the lock.
@@ -93,6 +169,8 @@ class Store {
   std::uint64_t reserved_by(std::uint64_t ticket) const noexcept;
   void make_room() noexcept;
   bool try_open(std::uint64_t ticket) noexcept;
+  void describe(std::uint64_t ticket, Identity owner, std::uint32_t stream, std::uint64_t first_row,
+                std::uint64_t previous) noexcept;
 
   const std::shared_ptr<Arena> arena_;
   const memory::Lease control_;
@@ -100,6 +178,8 @@ class Store {
   std::atomic<std::uint64_t>* progress_;
   About* about_;
   std::span<const std::byte> note_;
+  std::span<std::byte> tables_;
+  mutable RowCount count_;
   mutable std::vector<std::atomic<std::byte*>> extents_;  // those that this process has met
 };
 

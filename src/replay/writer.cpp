@@ -1,42 +1,261 @@
 #include "replay/writer.h"
 
-#include "platform/copy.h"
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "memory/event.h"
+#include "replay/leaf_copy.h"
 
 namespace shmtree::replay {
 
-// Whether the next row was begun in the place that there is.
-bool Writer::continues() noexcept {
-  return ticket_ != 0 && rows_ < store_->shape().rows_per_place && owner_ == store_->arena()->current_identity() &&
-         store_->begin_row(ticket_, rows_);
+using namespace platform;
+
+namespace {
+
+void set_bit(std::atomic<std::uint64_t>& word, std::uint32_t slot) noexcept {
+  store_relaxed(word, load_relaxed(word) | std::uint64_t{1} << slot);
 }
 
-Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const WaitContext& wait) {
-  const Shape& shape = store_->shape();
-  if (leaves.size() != shape.leaves.size()) {
-    return Error{.code = Code::kInvalid,
-                 .message = "a row of " + std::to_string(leaves.size()) + " leaves, where rows have " +
-                            std::to_string(shape.leaves.size())};
+}  // namespace
+
+Error Writer::other_leaves(std::size_t leaves) const {
+  return Error{.code = Code::kInvalid,
+               .message = "a row of " + std::to_string(leaves) + " leaves, where rows have " +
+                          std::to_string(store_->shape().leaves.size())};
+}
+
+// Nothing waits any more: it is not there, or not this process's.
+void Writer::forget() noexcept {
+  left_.clear();
+  priorities_.clear();
+  ready_ = written_;
+  done_ = false;
+}
+
+// Whether the next slot was begun in the place that there is.
+bool Writer::continues() noexcept {
+  if (part_.at.ticket != 0 && owner_ != store_->arena()->current_identity()) {  // the parent's
+    part_ = {};
+    in_episode_ = false;
+    forget();
   }
-  if (!continues()) {
-    ticket_ = 0;
-    auto opened = store_->open_place(stream_, added_, wait);
-    if (!opened) return opened;
-    ticket_ = *opened;
-    rows_ = 0;
-    owner_ = store_->arena()->current_identity();
+  if (part_.at.ticket == 0 || part_.at.closed) return false;
+  if (!store_->is_young(part_.at.ticket) && store_->close_place(part_.at)) {
+    part_.at.closed = true;
+    return false;
   }
+  if (store_->take_place(part_.at)) return true;
+  part_.at.closed = true;
+  part_.at.ready = part_.at.rows;
+  forget();
+  return false;
+}
+
+// The place is busy, and has room for a slot at least. `linked`: it goes on where the last one ended. Room for the
+// priorities of `slots` is there.
+Status Writer::begin_slots(bool linked, std::uint64_t slots, const WaitContext& wait) {
+  if (observer_ != nullptr) priorities_.reserve(priorities_.size() + slots);
+  if (continues()) [[likely]]
+    return success();
+  left_.reserve(left_.size() + 1);
+  const bool waits = part_.at.ready < part_.at.rows;
+  auto opened = store_->open_place(stream_, added_, linked ? part_.at.ticket : 0, wait);
+  if (!opened) return std::move(opened).error();
+  if (waits) left_.push_back(part_);
+  if (observer_ != nullptr) observer_->after_open(*opened);
+  part_ = {.at = {.ticket = *opened}, .first = written_};
+  entry_ = store_->entry(*opened, 0);
+  owner_ = store_->arena()->current_identity();
+  return success();
+}
+
+void Writer::copy(std::span<const void* const> leaves) noexcept {
+  const std::vector<Leaf>& to = store_->shape().leaves;
+  const Entry entry = entry_ + part_.at.rows;
   for (std::size_t i = 0; i < leaves.size(); ++i) {
-    platform::copy_racing(store_->leaf(shape.leaves[i], ticket_, rows_), leaves[i], shape.leaves[i].bytes);
+    if (leaves[i] != nullptr) {
+      copy_leaf(entry.leaf(to[i]), leaves[i], to[i].bytes);
+    } else {
+      std::memset(entry.leaf(to[i]), 0, to[i].bytes);
+    }
   }
-  store_->end_row(ticket_, rows_);
-  ++added_;
-  return ticket_ * shape.rows_per_place + rows_++;
+}
+
+// The episode ends with this slot. Whoever is killed in between has ended none.
+void Writer::mark(std::uint32_t slot, bool truncated) noexcept {
+  About& about = store_->about(part_.at.ticket);
+  if (truncated) set_bit(about.truncated, slot);
+  set_bit(about.ends, slot);
+}
+
+// Tells of the rows of a place that are ready now besides those that were; how many they are.
+std::uint64_t Writer::tell(const Part& part, std::uint32_t ready) noexcept {
+  if (observer_ == nullptr) return 0;
+  const std::uint64_t finals = load_relaxed(store_->about(part.at.ticket).finals);
+  const std::uint64_t first = part.at.ticket * store_->shape().rows_per_place;
+  std::uint64_t rows = 0;
+  for (std::uint32_t slot = part.at.ready, end = 0; slot < ready; slot = end + 1) {
+    for (end = slot; end < ready && (finals >> end & 1) == 0;) ++end;
+    if (end == slot) continue;
+    observer_->before_ready(first + slot, std::span(priorities_).subspan(part.first + slot - ready_, end - slot));
+    rows += end - slot;
+  }
+  return rows;
+}
+
+// The place is busy, and what is written in it counts from now on; the slots of the stream before `until` are ready.
+// Those of this place go first, since others may need them. How many rows the observer was told of.
+std::uint64_t Writer::publish(std::uint64_t until) noexcept {
+  Progress& at = part_.at;
+  const auto ready = static_cast<std::uint32_t>(std::clamp(until, part_.first, part_.first + at.rows) - part_.first);
+  std::uint64_t rows = tell(part_, std::max(at.ready, ready));
+  at.ready = std::max(at.ready, ready);
+  at.closed = at.closed || at.rows == store_->shape().rows_per_place;
+  store_->leave_place(at);
+  if (!left_.empty()) rows += make_left_ready(until);
+  if (observer_ != nullptr && until > ready_) {
+    priorities_.erase(priorities_.begin(), priorities_.begin() + static_cast<std::ptrdiff_t>(until - ready_));
+    observer_->after_ready(rows);
+  }
+  ready_ = until;
+  memory::notify(store_->ready());
+  return rows;
+}
+
+// The same of places that the writer has left; how many rows it was.
+std::uint64_t Writer::make_left_ready(std::uint64_t until) noexcept {
+  std::uint64_t rows = 0;
+  for (Part& part : left_) {
+    const std::uint64_t end = part.first + part.at.rows;
+    if (until <= part.first + part.at.ready) break;
+    const auto now = static_cast<std::uint32_t>(std::min(until, end) - part.first);
+    rows += tell(part, now);
+    store_->make_ready(part.at, now);
+  }
+  std::erase_if(left_, [](const Part& part) { return part.at.ready == part.at.rows; });
+  return rows;
+}
+
+// How many slots of the stream are ready, or never will be, when `count` more rows are written; those of which that end
+// an episode are the bits of `ended`.
+std::uint64_t Writer::ready_with(std::uint64_t count, std::uint64_t ended) const noexcept {
+  const Shape& shape = store_->shape();
+  const std::uint64_t first = written_, last = std::uint64_t{1} << (count - 1);
+  std::uint64_t until = done_ ? std::max(ready_, first) : ready_;
+  if (written_ + count > shape.ahead) until = std::max(until, written_ + count - shape.ahead);
+  const std::uint64_t here = ended & (last | (last - 1));
+  const std::uint64_t over = shape.finals ? here & ~last : here;
+  if (over != 0) until = std::max(until, first + static_cast<std::uint64_t>(std::bit_width(over)));
+  return until;
+}
+
+// Before `rows` more are written, or fewer if so many may not be: `rows` then. How many permits there are for them.
+Result<std::uint64_t> Writer::ask(std::uint64_t ended, std::uint64_t& rows, const WaitContext& wait) {
+  if (observer_ == nullptr) return std::uint64_t{0};
+  const std::uint64_t least = ready_with(1, ended) - ready_, most = ready_with(rows, ended) - ready_;
+  if (most == 0) return most;
+  auto permits = observer_->before_add(least, most, wait);
+  if (!permits) return permits;
+  while (rows > 1 && ready_with(rows, ended) - ready_ > *permits) --rows;
+  return permits;
+}
+
+// Of the permits, so many were used.
+void Writer::answer(std::uint64_t permits, std::uint64_t ready) noexcept {
+  if (permits > ready) observer_->after_add(permits - ready);
+}
+
+// `count` more rows are written to the place, those of which that ended an episode are the bits of `ended`. How many
+// are ready now.
+std::uint64_t Writer::publish_rows(std::uint32_t count, std::uint64_t ended) noexcept {
+  const std::uint64_t last = std::uint64_t{1} << (count - 1), until = ready_with(count, ended);
+  written_ += count;
+  added_ += count;
+  part_.at.rows += count;
+  done_ = store_->shape().finals && (ended & last) != 0;
+  in_episode_ = (ended & last) == 0;
+  return publish(until);
+}
+
+Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const RowInfo& info,
+                                  const WaitContext& wait) try {
+  const Shape& shape = store_->shape();
+  if (leaves.size() != shape.leaves.size()) return other_leaves(leaves.size());
+  std::uint64_t rows = 1;
+  auto permits = ask(info.done ? 1 : 0, rows, wait);
+  if (!permits) return permits;
+  Status begun = begin_slots(in_episode_, 1, wait);
+  if (!begun) {
+    answer(*permits, 0);
+    return std::move(begun).error();
+  }
+  copy(leaves);
+  const std::uint32_t slot = part_.at.rows;
+  if (info.done) mark(slot, info.truncated);
+  if (observer_ != nullptr) priorities_.push_back(info.priority);
+  const std::uint64_t index = shape.index_of(part_.at.ticket, slot);
+  answer(*permits, publish_rows(1, info.done ? 1 : 0));
+  return index;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+// The episode ends with the last row that there is, and nothing comes after it.
+void Writer::end_here(bool truncated) noexcept {
+  if (store_->take_place(part_.at)) {
+    mark(part_.at.rows - 1, truncated);
+    publish(written_);
+  } else {
+    part_.at.closed = true;
+    part_.at.ready = part_.at.rows;
+    forget();
+  }
+  in_episode_ = done_ = false;
+}
+
+Status Writer::end(std::span<const void* const> final, bool truncated, const WaitContext& wait) try {
+  const Shape& shape = store_->shape();
+  if (!final.empty() && (!shape.finals || final.size() != shape.leaves.size())) {
+    return Error{.code = Code::kInvalid,
+                 .message = "a last observation of " + std::to_string(final.size()) + " leaves, where " +
+                            std::to_string(shape.finals ? shape.leaves.size() : 0) + " are kept"};
+  }
+  if (final.empty() && truncated && shape.finals) {
+    return Error{.code = Code::kInvalid, .message = "an episode that is cut off needs its last observation"};
+  }
+  const bool is_mine = owner_ == store_->arena()->current_identity() && part_.at.ticket != 0;
+  if (!is_mine || (!in_episode_ && !done_)) return success();
+  if (final.empty()) {
+    end_here(truncated);
+    return success();
+  }
+  // First the row, which lies in another place perhaps, then what came after it: none is ready before that.
+  if (store_->take_place(part_.at)) {
+    mark(part_.at.rows - 1, truncated);
+    store_->leave_place(part_.at);
+  }
+  done_ = true;
+  Status begun = begin_slots(true, 1, wait);
+  if (!begun) return begun;
+  copy(final);
+  set_bit(store_->about(part_.at.ticket).finals, part_.at.rows++);
+  if (observer_ != nullptr) priorities_.push_back(0);
+  publish(++written_);
+  in_episode_ = done_ = false;
+  return success();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
 }
 
 void Writer::close() noexcept {
-  const bool is_open = ticket_ != 0 && rows_ < store_->shape().rows_per_place;
-  if (is_open && owner_ == store_->arena()->current_identity()) store_->close_place(ticket_, rows_);
-  ticket_ = 0;
+  if (part_.at.ticket != 0 && owner_ == store_->arena()->current_identity()) {
+    if (done_) end_here(false);
+    if (!part_.at.closed) store_->close_place(part_.at);
+  }
+  part_ = {};
+  in_episode_ = false;
+  forget();
 }
 
 }  // namespace shmtree::replay

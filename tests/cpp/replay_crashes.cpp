@@ -4,49 +4,54 @@
 #include <thread>
 
 #include "support/catch2.h"
-#include "support/replays.h"
+#include "support/replay_survivors.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-namespace {
-
-// What must hold after somebody was killed: rows are whole, others go on, and the counts are right once they did.
-bool is_whole_after_a_kill(const std::shared_ptr<Store>& store, const std::vector<std::uint64_t>& known,
-                           std::uint64_t number) {
-  for (std::size_t i = 0; i < known.size(); ++i) {
-    if (const auto there = row_at(store, known[i]); there && *there != i) return false;
+TEST_CASE("Who is killed while a buffer is cleared leaves all rows or none") {
+  bool killed = true;
+  for (std::int64_t stores = 1; killed; ++stores) {
+    const auto store = new_store({.capacity = 12, .rows_per_place = 4});
+    Writer writer(store, 1);
+    std::vector<std::uint64_t> known;
+    for (std::uint64_t i = 0; i < 8; ++i) known.push_back(add(writer, i).value());
+    killed = killed_at_change(stores, [&] { store->clear(patience()).value(); });
+    INFO("killed at change " << stores);
+    const std::uint64_t rows = store->size();
+    CHECK((rows == 0 || rows == 8));
+    if (!killed) CHECK(rows == 0);
+    REQUIRE(is_whole_after_a_kill(store, known, 200));
   }
-  store->arena()->participants().check(0);
-  store->arena()->reconcile(patience()).value();
-  Writer writer(store, 9);
-  for (std::uint64_t i = 0; i < 40; ++i) {
-    const auto index = add(writer, number + i);
-    if (!index || row_at(store, *index) != number + i) return false;
-  }
-  Reader reader(store, 7);
-  Batch batch(16);
-  return sample(reader, batch).ok() && !batch.is_torn() && store->check().empty();
 }
 
-}  // namespace
-
 TEST_CASE("A writer killed before any of its stores leaves whole rows, and places that others open") {
-  for (const std::uint64_t rows_per_place : {1u, 4u}) {
+  for (const Kind& kind : kinds()) {
     std::int64_t stores = 1;
     for (bool killed = true; killed; ++stores) {
-      const auto store = new_store({.capacity = 12, .rows_per_place = rows_per_place});
+      const auto store = new_store(kind.options);
       Writer writer(store, 1);
       std::vector<std::uint64_t> known;
       for (std::uint64_t i = 0; i < 14; ++i) known.push_back(add(writer, i).value());
       killed = killed_at_change(stores, [&] {
         Writer own(store, 2);
-        for (std::uint64_t i = 0; i < 6; ++i) add(own, 100 + i).value();
+        for (std::uint64_t i = 0; i < 2; ++i) add(own, 100 + i).value();
+        add(own, 102, {.done = true}).value();
+        if (kind.options.finals) end_with(own, 103).value();
+        add(own, 104).value();
+        add(own, 105).value();
+        own.end({}, !kind.options.finals, patience()).value();
+        add(own, 106, {.done = true}).value();
+        std::vector<Row> rows;
+        for (std::uint64_t i = 107; i < 113; ++i) rows.emplace_back(i);
+        const std::array<bool, 6> ends{false, true};
+        own.extend({.columns = columns_of(rows), .count = rows.size(), .ends = ends.data()}, nullptr, patience())
+            .value();
         own.close();
       });
-      INFO("killed at change " << stores << ", chunks of " << rows_per_place);
+      INFO(kind.name << ", killed at change " << stores);
       REQUIRE(is_whole_after_a_kill(store, known, 200));
     }
     CHECK(stores > 30);
@@ -59,13 +64,13 @@ TEST_CASE("A writer that is stopped in the middle of a row holds nobody up, and 
   const auto store = new_store({.capacity = 8, .rows_per_place = 2});
   const Gate begun, go_on;
   Child stopped([&] {
-    const auto ticket = store->open_place(5, 0, patience()).value();  // busy: in the middle of its first row
+    const auto ticket = store->open_place(5, 0, 0, patience()).value();  // busy: in the middle of its first row
     begun.open(ticket);
     go_on.wait();
     for (const replay::Leaf& leaf : store->shape().leaves) {
       std::memset(store->leaf(leaf, ticket, 0), 0x77, leaf.bytes);
     }
-    store->end_row(ticket, 0);
+    store->leave_place({.ticket = ticket, .rows = 1, .ready = 1});
     Writer writer(store, 5);
     return add(writer, 1000).ok();
   });

@@ -1,5 +1,6 @@
 // Rows of a replay buffer: what is added can be read and drawn until it is too old, by every process that has the
 // buffer.
+#include <algorithm>
 #include <map>
 
 #include "support/catch2.h"
@@ -96,6 +97,8 @@ TEST_CASE("A shape that cannot be is refused with its numbers") {
   CHECK(refused({8}, {.capacity = 0}, "0"));
   CHECK(refused({8}, {.capacity = 100, .rows_per_place = 12}, "12"));
   CHECK(refused({8}, {.capacity = 100, .rows_per_place = 128}, "128"));
+  CHECK(refused({8}, {.capacity = 100, .streams = std::uint64_t{1} << 60}, "1152921504606846976"));
+  CHECK(refused({8}, {.capacity = 100, .streams = std::uint64_t{1} << 40}, "more than an arena"));
   CHECK(refused({8, 0}, {.capacity = 100}, "0 bytes"));
   CHECK(refused({}, {.capacity = 100}, "without a leaf"));
   CHECK(refused(std::vector<std::uint64_t>(65, 1000), {.capacity = 100}, "65"));
@@ -147,4 +150,73 @@ TEST_CASE("A forked child's writer opens a place of its own") {
   REQUIRE(child.succeeded());
   CHECK(add(writer, 3).value() == before + 1);
   CHECK(store->size() == 3);
+}
+
+TEST_CASE("The tables' area has the bytes that were asked for, zeros that every process sees at the same place") {
+  const auto arena = new_arena();
+  const auto shape = replay::shape_of(kLeafBytes, {.capacity = 100}).value();
+  const auto store = Store::create(arena, shape, {}, patience(), 1000).value();
+  const std::span<std::byte> area = store->tables_area();
+  REQUIRE(area.size() == 1000);
+  CHECK(reinterpret_cast<std::uintptr_t>(area.data()) % 64 == 0);
+  CHECK(std::ranges::all_of(area, [](std::byte at) { return at == std::byte{0}; }));
+  area[999] = std::byte{7};
+  const auto opened = Store::open(arena, store->block(), kLeafBytes, patience()).value();
+  REQUIRE(opened->tables_area().size() == 1000);
+  CHECK(opened->tables_area()[999] == std::byte{7});
+  header_of(*store).tables_bytes = std::uint64_t{1} << 40;
+  CHECK(Store::open(arena, store->block(), kLeafBytes, patience()).code() == Code::kIncompatible);
+}
+
+TEST_CASE("A buffer that is cleared has no rows, and those that writers add afterwards have later indices") {
+  const auto store = new_store({.capacity = 64, .rows_per_place = 8, .streams = 2, .ahead = 1});
+  Writer one(store, 1), other(store, 2);
+  std::uint64_t last = 0;
+  for (std::uint64_t i = 0; i < 50; ++i) last = std::max(add(i % 3 == 0 ? one : other, i).value(), last);
+  REQUIRE(store->clear(patience()).ok());
+  CHECK(store->size() == 0);
+  CHECK(store->check().empty());
+  Reader reader(store, 1);
+  Batch batch(8);
+  CHECK(sample(reader, batch).code() == Code::kEmpty);
+  for (std::uint64_t i = 0; i < 10; ++i) CHECK(add(one, 100 + i).value() > last);
+  CHECK(store->size() == 9);
+  REQUIRE(sample(reader, batch).ok());
+  for (const std::uint64_t number : batch.number) CHECK(number >= 100);
+  for (std::uint64_t i = 0; i < 200; ++i) add(other, 200 + i).value();
+  CHECK(store->size() >= 64 - 2 * 8 - 1);
+  CHECK(store->check().empty());
+}
+
+TEST_CASE("The number of rows is right however seldom one asks, and in processes that ask at different times") {
+  const auto store = new_store({.capacity = 30, .rows_per_place = 2, .streams = 3, .ahead = 1, .finals = true});
+  Writer one(store, 1), other(store, 2);
+  const auto again = Store::open(store->arena(), store->block(), kLeafBytes, patience()).value();
+  for (std::uint64_t i = 0; i < 600; ++i) {
+    Writer& writer = i % 5 == 0 ? other : one;
+    add(writer, i, {.done = i % 7 == 0}).value();
+    if (i % 7 == 0) end_with(writer, i).value();
+    if (i % 50 == 49) other.close();
+    if (i == 300) store->clear(patience()).value();
+    const std::uint64_t rows = replay::RowCount::count_all(*store);
+    if (i % 3 != 0) CHECK(store->size() == rows);
+    if (i % 40 == 0 || i > 590) CHECK(again->size() == rows);
+  }
+}
+
+TEST_CASE("With a thousand streams a buffer keeps the most of its capacity, if it knows of them") {
+  const auto store =
+      Store::create(new_arena(64 * kMiB),
+                    replay::shape_of(std::array<std::uint64_t, 1>{8}, {.capacity = 100'000, .streams = 1'000}).value(),
+                    {}, patience())
+          .value();
+  std::vector<std::unique_ptr<Writer>> writers;
+  for (std::uint32_t i = 0; i < 1'000; ++i) writers.push_back(std::make_unique<Writer>(store, i));
+  const std::uint64_t row = 7;
+  const std::array<const void*, 1> leaves{&row};
+  for (std::uint64_t i = 0; i < 150'000; ++i) writers[i % 1'000]->add(leaves, patience()).value();
+  CHECK(store->size() >= 95'000);
+  CHECK(store->size() <= 100'000);
+  for (auto& writer : writers) writer->close();
+  CHECK(store->check().empty());
 }

@@ -17,6 +17,7 @@ namespace shmtree::test {
 using replay::Progress;
 using replay::Reader;
 using replay::ReplayHeader;
+using replay::RowInfo;
 using replay::Shape;
 using replay::ShapeOptions;
 using replay::Store;
@@ -47,9 +48,19 @@ struct Row {
   }
   std::array<const void*, 3> leaves() const { return {number.data(), small.data(), large.data()}; }
 };
-inline Result<std::uint64_t> add(Writer& writer, std::uint64_t number, const WaitContext& wait = patience()) {
+inline Result<std::uint64_t> add(Writer& writer, std::uint64_t number, const RowInfo& info = {}) {
   const Row row(number);
-  return writer.add(row.leaves(), wait);
+  return writer.add(row.leaves(), info, patience());
+}
+inline std::array<Writer::Column, 3> columns_of(const std::vector<Row>& rows) {
+  const auto column = [](const auto& first) {
+    return Writer::Column{reinterpret_cast<const std::byte*>(&first), sizeof(Row)};
+  };
+  return {column(rows[0].number), column(rows[0].small), column(rows[0].large)};
+}
+inline Status end_with(Writer& writer, std::uint64_t final, bool truncated = false) {
+  const Row row(final);
+  return writer.end(row.leaves(), truncated, patience());
 }
 
 struct Batch {
@@ -87,6 +98,47 @@ inline std::optional<std::uint64_t> row_at(const std::shared_ptr<Store>& store, 
   Reader(store, 1).read(batch.indices, batch.out(), {&gone, 1}).value();
   if (gone || batch.is_torn()) return std::nullopt;
   return batch.number[0];
+}
+
+// A slot of a stream, and what is known of it, by looking.
+struct Slot {
+  std::uint64_t ticket = 0, slot = 0;
+
+  std::uint64_t bit(const std::atomic<std::uint64_t>& word) const { return load_relaxed(word) >> slot & 1; }
+  // The one after it in its stream; ticket 0: there is none.
+  Slot next(const Store& store) const {
+    if (slot + 1 < store.progress(ticket).rows) return {ticket, slot + 1};
+    const std::uint64_t after = load_relaxed(store.about(ticket).next);
+    if (after == 0 || store.progress(after).ticket != after || store.progress(after).rows == 0) return {};
+    return load_relaxed(store.about(after).previous) == ticket ? Slot{after, 0} : Slot{};
+  }
+};
+inline std::uint64_t number_in(const Store& store, const Slot& at) {
+  std::uint64_t number = 0;
+  std::memcpy(&number, store.leaf(store.shape().leaves[0], at.ticket, at.slot), sizeof number);
+  return number;
+}
+// Whether every row that is ready has its successors, in their order: numbers count up within an episode, its last
+// observation included. While nobody writes.
+inline bool chains_are_right(const std::shared_ptr<Store>& store) {
+  const auto window = store->window();
+  for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {
+    for (std::uint64_t slot = 0; slot < store->shape().rows_per_place; ++slot) {
+      if (!store->has_row(ticket, slot)) continue;
+      Slot at{ticket, slot};
+      for (std::uint64_t ahead = 0; ahead < store->shape().ahead; ++ahead) {
+        const Slot after = at.next(*store);
+        if (at.bit(store->about(at.ticket).ends) != 0) {
+          if (after.ticket == 0 || after.bit(store->about(after.ticket).finals) == 0) break;
+          if (number_in(*store, after) != number_in(*store, at) + 1) return false;
+          break;
+        }
+        if (after.ticket == 0 || number_in(*store, after) != number_in(*store, at) + 1) return false;
+        at = after;
+      }
+    }
+  }
+  return true;
 }
 
 }  // namespace shmtree::test

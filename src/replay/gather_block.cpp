@@ -1,0 +1,246 @@
+#include "replay/gather_block.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "replay/leaf_copy.h"
+
+namespace shmtree::replay {
+
+using namespace platform;
+
+namespace {
+
+constexpr std::size_t kFetched = 512;    // bytes of a leaf that are asked for: the rest comes by itself
+constexpr std::uint32_t kMostAsked = 8;  // of rows that are summed
+
+void fetch_leaf(const Leaf& leaf, const Entry& entry) noexcept {
+  prefetch(entry.leaf(leaf), std::min<std::uint64_t>(leaf.bytes, kFetched));
+}
+void fetch_slot(const Shape& shape, std::span<const std::size_t> columns, const Entry& entry) noexcept {
+  prefetch(entry.extent + entry.number * shape.record_bytes, shape.record_bytes);
+  for (const std::size_t column : columns) fetch_leaf(shape.leaves[column], entry);
+}
+
+#if !defined(__SANITIZE_THREAD__)
+template <std::size_t kBytes>
+void copy_fixed(std::span<const Entry> entries, const Leaf& leaf, std::byte* out) noexcept {
+  for (const Entry& entry : entries) {
+    std::memcpy(out, entry.extent + leaf.begin + entry.number * leaf.stride, kBytes);
+    out += kBytes;
+  }
+}
+#endif
+
+}  // namespace
+
+GatherBlock::GatherBlock(const Gather& gather)
+    : gather_(gather),
+      store_(*gather.store_),
+      chain_(store_),
+      sums_(gather.sums_ ? gather.block_ * gather.options_.n_step : 0),
+      stacks_here_(gather.block_ * gather.frames_here_),
+      stacks_after_(gather.block_ * gather.frames_after_) {}
+
+void GatherBlock::fetch_words(const Store& store, std::span<const std::uint64_t> indices, bool with_about) noexcept {
+  for (const std::uint64_t index : indices) {
+    const std::uint64_t ticket = store.shape().ticket_of(index);
+    if (ticket <= kMostTicket) store.fetch_words(ticket, with_about);
+  }
+}
+
+// --- Where they lie
+
+Entry GatherBlock::entry(Position at) noexcept {
+  const Entry found = store_.entry(at.ticket, at.slot);
+  failed_ = failed_ || found.extent == nullptr;
+  return found;
+}
+
+// The frames up to this one, the newest first.
+bool GatherBlock::look_back(Position from, std::uint32_t frames, std::span<Entry> entries, std::uint32_t& count,
+                            std::uint64_t& earliest) noexcept {
+  Before before = Before::kThere;
+  for (count = 0; count < frames && before == Before::kThere; ++count) {
+    entries[count] = entry(from);
+    earliest = std::min(earliest, from.ticket);
+    if (count + 1 < frames) before = chain_.step_back(from);
+  }
+  return before != Before::kGone;
+}
+
+bool GatherBlock::look_up(std::size_t row, Position at, std::uint64_t& earliest) noexcept {
+  if (!store_.has_row(at.ticket, at.slot)) return false;
+  here_[row] = entry(at);
+  earliest = at.ticket;
+  const GatherOptions& options = gather_.options_;
+  if (gather_.reaches_) {
+    Entry* sum = gather_.sums_ ? &sums_[row * options.n_step] : nullptr;
+    const Reach reach =
+        chain_.reach(at, options.n_step, gather_.wants_successor_, [&](Position from, std::uint32_t count) {
+          for (std::uint32_t i = 0; sum != nullptr && i < count; ++i) *sum++ = entry({from.ticket, from.slot + i});
+        });
+    if (!reach.there) return false;
+    summed_[row] = reach.rows;
+    terminated_[row] = reach.terminated;
+    if (gather_.wants_successor_) after_[row] = entry(reach.successor);
+    const std::uint32_t frames = gather_.frames_after_;
+    if (frames != 0 && !look_back(reach.successor, frames, std::span(stacks_after_).subspan(row * frames, frames),
+                                  frames_after_[row], earliest)) {
+      return false;
+    }
+  }
+  const std::uint32_t frames = gather_.frames_here_;
+  if (frames != 0 &&
+      !look_back(at, frames, std::span(stacks_here_).subspan(row * frames, frames), frames_here_[row], earliest)) {
+    return false;
+  }
+  if (gather_.provenance_) {
+    const About& about = store_.about(at.ticket);
+    const std::uint64_t finals = load_relaxed(about.finals) & bits_below(at.slot);
+    streams_[row] = load_relaxed(about.stream);
+    steps_[row] = static_cast<std::int64_t>(load_relaxed(about.first_row) + at.slot -
+                                            static_cast<std::uint64_t>(std::popcount(finals)));
+  }
+  return true;
+}
+
+void GatherBlock::look_up(std::span<const std::uint64_t> indices, std::span<bool> gone,
+                          std::span<std::uint64_t> earliest) noexcept {
+  const Shape& shape = store_.shape();
+  rows_ = indices.size();
+  all_there_ = true;
+  for (std::size_t row = 0; row < rows_; ++row) {
+    const Position at{shape.ticket_of(indices[row]), static_cast<std::uint32_t>(shape.slot_of(indices[row]))};
+    std::uint64_t least = 0;
+    gone[row] = !look_up(row, at, least);
+    if (gone[row]) here_[row] = {};
+    if (!earliest.empty()) earliest[row] = least;
+    all_there_ = all_there_ && !gone[row];
+  }
+}
+
+void GatherBlock::fetch() const noexcept {
+  const Shape& shape = store_.shape();
+  const GatherOptions& options = gather_.options_;
+  for (std::size_t row = 0; row < rows_; ++row) {
+    if (here_[row].extent == nullptr) continue;
+    fetch_slot(shape, gather_.columns_here_, here_[row]);
+    if (gather_.wants_successor_) fetch_slot(shape, gather_.columns_after_, after_[row]);
+    if (gather_.sums_) {
+      const std::uint32_t asked = std::min(summed_[row], kMostAsked);
+      for (std::uint32_t i = 1; i < asked; ++i)
+        fetch_leaf(shape.leaves[gather_.sum_leaf_], sums_[row * options.n_step + i]);
+    }
+    for (std::uint32_t i = 1; gather_.frames_here_ != 0 && i < frames_here_[row]; ++i) {
+      fetch_leaf(shape.leaves[gather_.stack_leaf_], stacks_here_[row * gather_.frames_here_ + i]);
+    }
+  }
+}
+
+// --- Copies
+
+void GatherBlock::copy_leaves(std::span<const Entry> entries, const Leaf& leaf, std::byte* out) const noexcept {
+#if !defined(__SANITIZE_THREAD__)
+  if (all_there_) {
+    switch (leaf.bytes) {
+      case 1: return copy_fixed<1>(entries, leaf, out);
+      case 2: return copy_fixed<2>(entries, leaf, out);
+      case 4: return copy_fixed<4>(entries, leaf, out);
+      case 8: return copy_fixed<8>(entries, leaf, out);
+      case 12: return copy_fixed<12>(entries, leaf, out);
+      case 16: return copy_fixed<16>(entries, leaf, out);
+      case 24: return copy_fixed<24>(entries, leaf, out);
+      case 32: return copy_fixed<32>(entries, leaf, out);
+      case 64: return copy_fixed<64>(entries, leaf, out);
+      default: break;
+    }
+  }
+#endif
+  for (std::size_t row = 0; row < rows_; ++row, out += leaf.bytes) {
+    if (here_[row].extent == nullptr) {
+      std::memset(out, 0, leaf.bytes);
+    } else {
+      copy_racing(out, entries[row].leaf(leaf), leaf.bytes);
+    }
+  }
+}
+
+void GatherBlock::copy_stacks(bool here, const Output& output, std::byte* out) const noexcept {
+  const Leaf& leaf = store_.shape().leaves[output.leaf];
+  const std::uint32_t most = here ? gather_.frames_here_ : gather_.frames_after_;
+  for (std::size_t row = 0; row < rows_; ++row, out += output.frames * leaf.bytes) {
+    if (here_[row].extent == nullptr) {
+      std::memset(out, 0, output.frames * leaf.bytes);
+      continue;
+    }
+    const Entry* newest = &(here ? stacks_here_ : stacks_after_)[row * most];
+    const std::uint32_t there = std::min((here ? frames_here_ : frames_after_)[row], output.frames);
+    for (std::uint32_t frame = 0; frame < output.frames; ++frame) {  // the newest last
+      std::byte* to = out + (output.frames - 1 - frame) * leaf.bytes;
+      if (frame < there || output.repeats_first) {
+        copy_leaf(to, newest[std::min(frame, there - 1)].leaf(leaf), leaf.bytes);
+      } else {
+        std::memset(to, 0, leaf.bytes);
+      }
+    }
+  }
+}
+
+template <class Number>
+void GatherBlock::sum(const Leaf& leaf, std::byte* out) const noexcept {
+  const std::size_t elements = leaf.bytes / sizeof(Number);
+  for (std::size_t row = 0; row < rows_; ++row) {
+    const Entry* from = &sums_[row * gather_.options_.n_step];
+    const std::uint32_t terms = here_[row].extent == nullptr ? 0 : summed_[row];
+    for (std::size_t element = 0; element < elements; ++element, out += sizeof(Number)) {
+      double sum = 0;
+      for (std::uint32_t i = 0; i < terms; ++i) {
+        Number term;
+        copy_leaf(reinterpret_cast<std::byte*>(&term), from[i].leaf(leaf) + element * sizeof(Number), sizeof term);
+        sum += gather_.powers_[i] * static_cast<double>(term);
+      }
+      const auto result = static_cast<Number>(sum);
+      std::memcpy(out, &result, sizeof result);
+    }
+  }
+}
+
+template <class Number>
+void GatherBlock::discounts(std::byte* out) const noexcept {
+  for (std::size_t row = 0; row < rows_; ++row, out += sizeof(Number)) {
+    const bool left = here_[row].extent != nullptr && !terminated_[row];
+    const auto result = static_cast<Number>(left ? gather_.powers_[summed_[row]] : 0);
+    std::memcpy(out, &result, sizeof result);
+  }
+}
+
+void GatherBlock::numbers(const std::array<std::int64_t, kMostRows>& from, std::byte* out) const noexcept {
+  for (std::size_t row = 0; row < rows_; ++row, out += sizeof(std::int64_t)) {
+    const std::int64_t number = here_[row].extent == nullptr ? 0 : from[row];
+    std::memcpy(out, &number, sizeof number);
+  }
+}
+
+void GatherBlock::copy(std::size_t first, std::span<std::byte* const> out) const noexcept {
+  const std::vector<Output>& outputs = gather_.options_.outputs;
+  const std::vector<Leaf>& leaves = store_.shape().leaves;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Output& output = outputs[i];
+    std::byte* const to = out[i] + first * gather_.bytes_[i];
+    switch (output.what) {
+      case What::kHere: copy_leaves({here_.data(), rows_}, leaves[output.leaf], to); break;
+      case What::kSuccessor: copy_leaves({after_.data(), rows_}, leaves[output.leaf], to); break;
+      case What::kStack: copy_stacks(true, output, to); break;
+      case What::kSuccessorStack: copy_stacks(false, output, to); break;
+      case What::kRewardSum:
+        output.is_double ? sum<double>(leaves[output.leaf], to) : sum<float>(leaves[output.leaf], to);
+        break;
+      case What::kDiscount: output.is_double ? discounts<double>(to) : discounts<float>(to); break;
+      case What::kStream: numbers(streams_, to); break;
+      case What::kStep: numbers(steps_, to); break;
+    }
+  }
+}
+
+}  // namespace shmtree::replay

@@ -1,0 +1,44 @@
+// A buffer from files: docs/replay-files.md has the bytes. Every byte of every file is checked; what was altered, cut
+// off or is another buffer's is Code::kCorrupt with the file and the numbers.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <string>
+
+#include "replay/manifest.h"
+#include "replay/snapshot.h"
+#include "replay/tables.h"
+
+namespace shmtree::replay {
+
+class Loader {
+ public:
+  // Nobody saves there as long as it lives. kNotFound where there is nothing, kIncompatible for another version,
+  // kUnavailable while somebody saves.
+  static Result<Loader> open(const std::string& path);
+
+  // What the buffer was made with.
+  std::span<const std::byte> note() const noexcept { return saved_.note; }
+  std::span<const std::uint64_t> leaf_bytes() const noexcept { return saved_.leaf_bytes; }
+  std::uint64_t capacity() const noexcept { return saved_.header.capacity; }
+  std::uint64_t rows_per_place() const noexcept { return saved_.header.rows_per_place; }
+  std::uint64_t ahead() const noexcept { return saved_.header.ahead; }
+  bool finals() const noexcept { return saved_.header.finals != 0; }
+
+  // The newest rows that have room, into a store that was just made and that nobody else has: with the same leaves,
+  // `ahead` and `finals`, any capacity, and chunks that are no larger (kInvalid otherwise). `tables`: null where there
+  // are none; rows have the weights that they had in the table of the same number, if that is of the same kind, and
+  // else that of new ones. After an error the store is of no use.
+  Status load_into(Store& store, const Tables* tables, const platform::WaitContext& wait);
+
+ private:
+  struct Way;  // of one load
+
+  Loader(platform::Folder folder, Manifest saved) noexcept : folder_(std::move(folder)), saved_(std::move(saved)) {}
+
+  platform::Folder folder_;
+  Manifest saved_;
+};
+
+}  // namespace shmtree::replay

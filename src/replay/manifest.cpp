@@ -1,0 +1,180 @@
+#include "replay/manifest.h"
+
+#include <bit>
+#include <cstdio>
+#include <cstring>
+
+#include "platform/checksum.h"
+#include "replay/layout.h"
+#include "replay/shape.h"
+
+namespace shmtree::replay {
+
+using namespace platform;
+
+namespace {
+
+constexpr std::uint64_t kMostManifest = std::uint64_t{1} << 32;
+
+template <class T>
+void append(std::vector<std::byte>& out, const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+// Takes `count` values off the front; the sizes were checked before.
+template <class T>
+std::vector<T> take(std::span<const std::byte>& from, std::uint64_t count) {
+  std::vector<T> values(count);
+  if (count != 0) std::memcpy(values.data(), from.data(), count * sizeof(T));
+  from = from.subspan(count * sizeof(T));
+  return values;
+}
+
+std::uint32_t checksum_of(std::span<const std::byte> file) noexcept {
+  ManifestHeader header;
+  std::memcpy(&header, file.data(), sizeof header);
+  header.checksum = 0;
+  const std::uint32_t sum = crc32c(0, &header, sizeof header);
+  return crc32c(sum, file.data() + sizeof header, file.size() - sizeof header);
+}
+
+std::uint64_t body_bytes(const ManifestHeader& header) noexcept {  // of 32-bit counts: no overflow
+  return header.leaves * std::uint64_t{8} + header.tables * sizeof(SavedTable) + header.files * sizeof(SavedFile) +
+         header.parts * sizeof(SavedPart) + header.note_bytes;
+}
+
+// Names what cannot be in a manifest whose checksum is right: somebody wrote it so.
+std::string impossible(const Manifest& saved) {
+  const ManifestHeader& header = saved.header;
+  const std::uint64_t rows = header.rows_per_place;
+  if (!std::has_single_bit(rows) || rows > kMostRowsPerPlace) return "chunks of " + std::to_string(rows) + " rows";
+  if (header.head == 0 || header.tail < header.head || header.tail > kMostTicket) {
+    return "the tickets " + std::to_string(header.head) + " to " + std::to_string(header.tail);
+  }
+  if (header.places_per_state == 0) return "states of no places";
+  if (header.ahead > kMostAhead || header.finals > 1) return "rows that need " + std::to_string(header.ahead);
+  std::uint64_t row_bytes = 0;
+  for (const std::uint64_t bytes : saved.leaf_bytes) {
+    if (bytes == 0 || bytes > kMostManifest || (row_bytes += bytes) > kMostManifest) {
+      return "a leaf of " + std::to_string(bytes) + " bytes";
+    }
+  }
+  if (saved.leaf_bytes.empty()) return "rows without a leaf";
+  for (const SavedPart& part : saved.parts) {
+    if (part.file >= saved.files.size()) return "a part of a file that it does not name";
+    const SavedFile& file = saved.files[part.file];
+    const bool fits = part.offset >= sizeof(DataHeader) && part.bytes <= file.bytes &&
+                      part.offset <= file.bytes - part.bytes && part.places <= part.bytes / sizeof(RowsEntry);
+    if (!fits) return "a part of " + std::to_string(part.bytes) + " bytes that is not in its file";
+    const bool is_state = part.kind == PartKind::kState;
+    if (!is_state && part.kind != PartKind::kRows) return "a part of no known kind";
+    if (is_state && (part.places > part.bytes / sizeof(StateEntry) || part.bytes != saved.state_bytes(part.places))) {
+      return "a part of " + std::to_string(part.bytes) + " bytes about " + std::to_string(part.places) + " chunks";
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string data_name(std::uint64_t number) {
+  char name[32];
+  std::snprintf(name, sizeof name, "data-%016llx", static_cast<unsigned long long>(number));
+  return name;
+}
+
+std::uint64_t number_of(const std::string& name) noexcept {
+  unsigned long long number = 0;
+  if (name.size() != 21 || std::sscanf(name.c_str(), "data-%16llx", &number) != 1) return 0;
+  char again[32];
+  std::snprintf(again, sizeof again, "data-%016llx", number);
+  return name == again ? number : 0;
+}
+
+Error corrupt(const Folder& folder, const std::string& name, const std::string& what) {
+  return Error{.code = Code::kCorrupt, .message = folder.path() + "/" + name + ": " + what};
+}
+
+std::uint64_t Manifest::row_bytes() const noexcept {
+  std::uint64_t bytes = header.record_bytes;
+  for (const std::uint64_t leaf : leaf_bytes) bytes += leaf > kMostInRecord ? leaf : 0;
+  return bytes;
+}
+
+std::uint64_t Manifest::state_bytes(std::uint64_t places) const noexcept {
+  std::uint64_t words = 0;
+  for (const SavedTable& table : tables) words += words_of(table);
+  return places * (sizeof(StateEntry) + words * header.rows_per_place * 4);
+}
+
+Result<Manifest> Manifest::read(const Folder& folder) try {
+  auto file = folder.open_file(kManifestName);
+  if (!file) {
+    if (file.code() != Code::kNotFound) return std::move(file).error();
+    return Error{.code = Code::kNotFound, .message = folder.path() + " has no replay buffer: there is no manifest"};
+  }
+  auto size = file_size(file->get());
+  if (!size) return std::move(size).error();
+  const auto wrong = [&](const std::string& what) { return corrupt(folder, kManifestName, what); };
+  if (*size < sizeof(ManifestHeader) || *size > kMostManifest) {
+    return wrong(std::to_string(*size) + " bytes are no manifest of a replay buffer");
+  }
+  std::vector<std::byte> bytes(*size);
+  if (!read_at(file->get(), 0, bytes.data(), bytes.size())) return wrong("cannot be read");
+  Manifest saved;
+  std::memcpy(&saved.header, bytes.data(), sizeof saved.header);
+  const ManifestHeader& header = saved.header;
+  if (header.magic != kManifestMagic) return wrong("is no manifest of a replay buffer");
+  if (const std::uint32_t sum = checksum_of(bytes); sum != header.checksum || header.bytes != bytes.size()) {
+    return wrong("was altered or cut off: it has " + std::to_string(bytes.size()) + " bytes with the checksum " +
+                 std::to_string(sum) + ", and should have " + std::to_string(header.bytes) + " with " +
+                 std::to_string(header.checksum));
+  }
+  if (header.version != kSavedVersion) {
+    return Error{.code = Code::kIncompatible,
+                 .message = folder.path() + " has a replay buffer of version " + std::to_string(header.version) +
+                            ", and this is version " + std::to_string(kSavedVersion)};
+  }
+  if (header.note_bytes > bytes.size() || body_bytes(header) != bytes.size() - sizeof header) {
+    return wrong("has other numbers of leaves, files and parts than it says");
+  }
+  std::span<const std::byte> rest = std::span(bytes).subspan(sizeof header);
+  saved.leaf_bytes = take<std::uint64_t>(rest, header.leaves);
+  saved.tables = take<SavedTable>(rest, header.tables);
+  saved.files = take<SavedFile>(rest, header.files);
+  saved.parts = take<SavedPart>(rest, header.parts);
+  saved.note = take<std::byte>(rest, header.note_bytes);
+  if (const std::string what = impossible(saved); !what.empty()) return wrong("says what cannot be: " + what);
+  return saved;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Status Manifest::write(const Folder& folder) {
+  header.magic = kManifestMagic;
+  header.version = kSavedVersion;
+  header.leaves = static_cast<std::uint32_t>(leaf_bytes.size());
+  header.tables = static_cast<std::uint32_t>(tables.size());
+  header.files = static_cast<std::uint32_t>(files.size());
+  header.parts = static_cast<std::uint32_t>(parts.size());
+  header.note_bytes = note.size();
+  header.bytes = sizeof header + body_bytes(header);
+  std::vector<std::byte> bytes(sizeof header);
+  append(bytes, leaf_bytes);
+  append(bytes, tables);
+  append(bytes, files);
+  append(bytes, parts);
+  append(bytes, note);
+  std::memcpy(bytes.data(), &header, sizeof header);
+  header.checksum = checksum_of(bytes);
+  std::memcpy(bytes.data(), &header, sizeof header);
+  folder.remove(kNextManifestName);
+  auto file = folder.create(kNextManifestName);
+  if (!file) return std::move(file).error();
+  const std::string what = folder.path() + "/" + kNextManifestName;
+  if (Status done = write_at(file->get(), 0, bytes.data(), bytes.size(), what); !done) return done;
+  return sync_file(file->get(), what);
+}
+
+}  // namespace shmtree::replay

@@ -1,0 +1,157 @@
+// What is drawn from a replay buffer, and how likely: several samplers over the same rows. What is shared of them; who
+// draws has a Drawer besides (drawer.h).
+//
+// Invariants:
+//   - A row may be drawn from a table once its leaf there has its ticket and a weight, and the buffer says that it is
+//     ready; the leaf comes first.
+//   - A row that was drawn `max_times` from a table has no weight there any more, and gets none again.
+//   - A refused update changes nothing.
+//
+// Thread safety: any thread of any process.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "replay/leaves.h"
+#include "replay/limit.h"
+#include "replay/store.h"
+#include "replay/tables_layout.h"
+#include "replay/writer.h"
+
+namespace shmtree::replay {
+
+struct TableSpec {
+  SamplerKind kind = SamplerKind::kUniform;
+  double alpha = 0.6, beta = 0.4, eps = 1e-6;  // kPrioritized's
+  std::uint32_t max_times = 0;
+
+  bool has_priorities() const noexcept {
+    return kind == SamplerKind::kPrioritized || kind == SamplerKind::kMaxPriority;
+  }
+  // Those that need none draw from the window, or walk through it.
+  bool has_leaves() const noexcept { return has_priorities() || max_times != 0; }
+};
+
+struct LeafState {
+  float weight = 0;
+  std::uint32_t times = 0;
+};
+
+class Table {
+ public:
+  Table(std::shared_ptr<Store> store, const TableSpec& spec, TableHead& head, std::byte* words);
+
+  const TableSpec& spec() const noexcept { return spec_; }
+  const Leaves& leaves() const noexcept { return leaves_; }
+  // A number, 1.0 before any was given.
+  double max_priority() const noexcept;
+  // Draws since the buffer was made.
+  std::uint64_t samples() const noexcept { return platform::load_relaxed(head_.samples); }
+  void count_samples(std::uint64_t rows) const noexcept { platform::add(head_.samples, rows); }
+
+  // What a leaf of that priority weighs: more than nothing. Priorities up to most_priority() have a weight.
+  float weight_of(double priority) const noexcept;
+  double most_priority() const noexcept { return most_priority_; }
+  // The priority of a row of that weight, as far as the weight tells.
+  double priority_of(float weight) const noexcept;
+
+  // One more draw of a row; false when it had all it may have, or is not there. Always true without `max_times`.
+  bool take(std::uint64_t slot, std::uint64_t ticket) const noexcept;
+  // Undoes take() of a row that had that weight.
+  void put_back(std::uint64_t slot, std::uint64_t ticket, float weight) const noexcept;
+  // Of files: how likely a row is drawn, and how often it was; nothing for one that is not there. And the same of a new
+  // buffer, that nobody else has.
+  LeafState state(std::uint64_t slot, std::uint64_t ticket) const noexcept;
+  void restore(std::uint64_t slot, std::uint64_t ticket, const LeafState& state) const noexcept;
+  void restore(double max_priority, std::uint64_t samples) const noexcept;
+  // Leaves of a place, by its number, weigh nothing from now on where their rows are no more.
+  void drop_stale(std::uint64_t place) const noexcept;
+
+ private:
+  friend class Tables;
+
+  void open(std::uint64_t first_slot, std::uint64_t ticket) const noexcept;
+  void make_ready(std::uint64_t slot, std::uint64_t ticket, float weight) const noexcept;
+  void make_ready(std::uint64_t first_slot, std::uint64_t ticket, std::span<const float> priorities) const noexcept;
+  bool update(std::uint64_t slot, std::uint64_t ticket, double priority) const noexcept;
+  void drop(std::uint64_t slot, std::uint64_t word) const noexcept;
+  void end(std::uint64_t slot, std::uint64_t ticket) const noexcept;
+  void raise_max_priority(double priority) const noexcept;
+
+  const std::shared_ptr<Store> store_;
+  const TableSpec spec_;
+  TableHead& head_;
+  const Leaves leaves_;
+  std::atomic<std::uint64_t>* const times_;  // a word a slot: how often it was drawn, low half of the ticket
+  const double most_priority_;
+};
+
+// The observer of writers, who have to check priorities themselves.
+class Tables final : public RowObserver {
+ public:
+  // Bytes that a Store needs for them; kInvalid, with the numbers, for what cannot be.
+  // `limit`: of all of them together; null: none.
+  static Result<std::uint64_t> bytes_for(const Shape& shape, std::span<const TableSpec> specs,
+                                         const RateLimit* limit = nullptr);
+  // In a store that was just made with so many bytes for them.
+  static Result<std::shared_ptr<Tables>> create(std::shared_ptr<Store> store, std::span<const TableSpec> specs,
+                                                const RateLimit* limit = nullptr);
+  // Those that were created; kIncompatible for anything else.
+  static Result<std::shared_ptr<Tables>> open(std::shared_ptr<Store> store);
+
+  const std::shared_ptr<Store>& store() const noexcept { return store_; }
+  std::size_t size() const noexcept { return tables_.size(); }
+  const Table& operator[](std::size_t number) const noexcept { return tables_[number]; }
+  // Null where there is none.
+  Limit* limit() const noexcept { return limit_.get(); }
+
+  // No row is there any more, and the limit counts anew. Rows that become ready meanwhile may stay.
+  Status clear(const WaitContext& wait) const;
+
+  // --- Of writers.
+
+  // kInvalid, with the number, for a priority that a row cannot have.
+  Status check_priorities(std::span<const double> priorities) const { return check_priorities(priorities, kAll); }
+  void after_open(std::uint64_t ticket) noexcept override;
+  // A priority that is no number: the largest that was given, of each table.
+  void before_ready(std::uint64_t first, std::span<const float> priorities) noexcept override;
+  Result<std::uint64_t> before_add(std::uint64_t least, std::uint64_t most, const WaitContext& wait) override {
+    return limit_ == nullptr ? Result<std::uint64_t>(most) : limit_->take_inserts(least, most, wait);
+  }
+  void after_add(std::uint64_t permits) noexcept override {
+    if (limit_ != nullptr) limit_->give_back_inserts(permits);
+  }
+  void after_ready(std::uint64_t rows) noexcept override {
+    if (limit_ != nullptr) limit_->use_inserts(rows);
+  }
+
+  // --- Of those who learn.
+
+  static constexpr std::size_t kAll = ~std::size_t{0};
+  // New priorities of rows by their indices, in one table or in all that have any; the last of a repeated index counts.
+  // `applied`: which rows were there. kInvalid, and nothing is changed, for a priority that is negative, no number or
+  // too large, and for an index that was never given. `own`: of a drawer of this process, which then need not look.
+  Status update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
+                std::span<bool> applied, LeafWatch* own = nullptr) const;
+  double max_priority(std::size_t table) const noexcept { return tables_[table].max_priority(); }
+  // A draw of a row that had that weight is undone.
+  void put_back(std::size_t table, std::uint64_t index, float weight) const noexcept;
+  std::uint64_t slot_of(std::uint64_t index) const noexcept;
+
+ private:
+  explicit Tables(std::shared_ptr<Store> store) noexcept : store_(std::move(store)) {}
+  void add_tables(std::span<const TableSpec> specs, bool has_limit);
+  Status check_priorities(std::span<const double> priorities, std::size_t table) const;
+  Status check_indices(std::span<const std::uint64_t> indices) const;
+  void apply(const Table& table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
+             std::span<bool> applied, LeafWatch* own) const noexcept;
+
+  const std::shared_ptr<Store> store_;
+  std::vector<Table> tables_;
+  std::unique_ptr<Limit> limit_;
+};
+
+}  // namespace shmtree::replay

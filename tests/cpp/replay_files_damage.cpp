@@ -1,0 +1,173 @@
+// Files that were altered, and saves that were killed or refused: what is loaded is whole, or there is a clear error.
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstring>
+#include <random>
+
+#include "platform/checksum.h"
+#include "support/catch2.h"
+#include "support/saved.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+constexpr ShapeOptions kOptions{.capacity = 8, .rows_per_place = 2, .ahead = 1, .finals = true};
+constexpr std::array<std::uint64_t, 2> kSmallLeaves{8, 300};
+
+std::shared_ptr<Store> small_store(std::uint64_t rows) {
+  const auto shape = replay::shape_of(kSmallLeaves, kOptions).value();
+  auto store = Store::create(new_arena(), shape, {}, patience()).value();
+  Writer writer(store, 1);
+  for (std::uint64_t i = 0; i < rows; ++i) {
+    std::vector<std::uint64_t> large(38, i);
+    writer.add(std::array<const void*, 2>{&i, large.data()}, {.done = i % 3 == 2}, patience()).value();
+  }
+  return store;
+}
+
+// An error of Code::kCorrupt that names a file.
+bool is_found(const Result<std::shared_ptr<Store>>& loaded, const std::string& name = "") {
+  if (loaded.ok() || loaded.code() != Code::kCorrupt) return false;
+  return loaded.error().message.find(name.empty() ? "/saved/" : name) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("Any byte of any file that is another one is found, and the file is named") {
+  const TemporaryFolder folder;
+  const auto arena = new_arena();
+  const auto store = small_store(5);
+  save(store, folder);
+  Writer writer(store, 2);
+  const std::uint64_t number = 9;
+  writer.add(std::array<const void*, 2>{&number, std::vector<char>(300).data()}, patience()).value();
+  save(store, folder);
+  REQUIRE(loaded(folder, kOptions, arena).ok());
+  REQUIRE(files_in(folder.saved()).size() == 3);
+  for (const auto& file : files_in(folder.saved())) {
+    const std::string good = bytes_of(file);
+    for (std::size_t at = 0; at < good.size(); ++at) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ (1 << at % 8));
+      write_bytes(file, bad);
+      INFO(file << " at " << at);
+      REQUIRE(is_found(loaded(folder, kOptions, arena)));
+    }
+    write_bytes(file, good);
+  }
+  CHECK(loaded(folder, kOptions, arena).ok());
+}
+
+TEST_CASE("A file that was cut off, grew, is missing, or is another buffer's is found") {
+  const TemporaryFolder folder, others;
+  const auto arena = new_arena();
+  save(small_store(5), folder);
+  save(small_store(5), others);
+  for (const auto& file : files_in(folder.saved())) {
+    const std::string good = bytes_of(file), name = file.filename();
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, good.size() / 2, good.size() - 1}) {
+      write_bytes(file, good.substr(0, size));
+      CHECK(is_found(loaded(folder, kOptions, arena), name));
+    }
+    write_bytes(file, good + "x");
+    CHECK(is_found(loaded(folder, kOptions, arena), name));
+    write_bytes(file, bytes_of(std::filesystem::path(others.saved()) / name));
+    CHECK(is_found(loaded(folder, kOptions, arena)));
+    std::filesystem::remove(file);
+    const auto missing = loaded(folder, kOptions, arena);
+    CHECK((name == "manifest" ? missing.code() == Code::kNotFound : is_found(missing, name)));
+    write_bytes(file, good);
+  }
+  CHECK(loaded(folder, kOptions, arena).ok());
+}
+
+TEST_CASE("Files with other numbers and right checksums are refused, or what they say is possible") {
+  const TemporaryFolder folder;
+  const auto arena = new_arena();
+  save(small_store(7), folder);
+  const std::string manifest = folder.saved() + "/manifest", good = bytes_of(manifest);
+  const unsigned seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  constexpr std::array<std::uint64_t, 7> kNumbers{0, 1, 2, 63, 0xffff, 0xffffffff, ~std::uint64_t{0}};
+  for (int i = 0; i < 3000; ++i) {
+    std::string bad = good;
+    for (std::uint64_t changes = 1 + random() % 3; changes != 0; --changes) {
+      const std::size_t at = 16 + random() % (bad.size() / 4 - 4) * 4;
+      const std::uint64_t number = random() % 2 == 0 ? kNumbers[random() % kNumbers.size()] : random() >> random() % 64;
+      std::memcpy(bad.data() + at, &number, std::min<std::size_t>(random() % 2 == 0 ? 4 : 8, bad.size() - at));
+    }
+    std::memset(bad.data() + 12, 0, 4);
+    const std::uint32_t sum = platform::crc32c(0, bad.data(), bad.size());
+    std::memcpy(bad.data() + 12, &sum, 4);
+    write_bytes(manifest, bad);
+    const auto back = loaded(folder, kOptions, arena);
+    if (back) REQUIRE(back.value()->check().empty());
+  }
+}
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+TEST_CASE("A save that is killed anywhere leaves the rows of the last save, or its own") {
+  const TemporaryFolder folder;
+  const auto arena = new_arena();
+  const auto store = small_store(5);
+  save(store, folder);
+  const auto before = rows_of(store);
+  Writer writer(store, 2);
+  const std::uint64_t number = 9;
+  writer.add(std::array<const void*, 2>{&number, std::vector<char>(300).data()}, patience()).value();
+  writer.end({}, false, patience()).value();
+  const auto after = rows_of(store);
+  REQUIRE(before != after);
+  int olds = 0, news = 0;
+  for (std::int64_t at = 1;; ++at) {
+    if (!killed_at_change(at, [&] { save(store, folder); })) break;
+    const auto rows = rows_of(loaded(folder, kOptions, arena).value());
+    INFO("killed at " << at);
+    REQUIRE((rows == before || rows == after));
+    ++(rows == before ? olds : news);
+    if (rows == after) {  // from the beginning
+      std::filesystem::remove_all(folder.saved());
+      break;
+    }
+  }
+  CHECK(olds > 5);
+  CHECK(news == 1);
+  save(store, folder);
+  CHECK(rows_of(loaded(folder, kOptions, arena).value()) == after);
+  CHECK(files_in(folder.saved()).size() == 2);
+}
+
+#endif
+
+TEST_CASE("A disk that is full at any byte leaves the rows of the last save, and no other files") {
+  const TemporaryFolder folder;
+  const auto arena = new_arena();
+  const auto store = small_store(5);
+  save(store, folder);
+  const auto before = rows_of(store);
+  const auto files = files_in(folder.saved());
+  Writer writer(store, 2);
+  const std::uint64_t number = 9;
+  writer.add(std::array<const void*, 2>{&number, std::vector<char>(300).data()}, patience()).value();
+  writer.end({}, false, patience()).value();
+  for (std::uint64_t most = 0; most < 450; most += 8) {
+    INFO("files of " << most << " bytes");
+    Child child([&] {
+      signal(SIGXFSZ, SIG_IGN);
+      const rlimit limit{most, most};
+      if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
+      const auto saved = replay::save(*store, nullptr, folder.saved(), patience());
+      return saved.code() == Code::kOs && saved.error().os_errno == EFBIG;
+    });
+    REQUIRE(child.succeeded());
+    REQUIRE(files_in(folder.saved()) == files);
+    REQUIRE(rows_of(loaded(folder, kOptions, arena).value()) == before);
+  }
+  CHECK(save(store, folder).save == 2);
+  CHECK(rows_of(loaded(folder, kOptions, arena).value()) == rows_of(store));
+}

@@ -1,0 +1,166 @@
+// Everything that a batch can have, against lists of episodes, with several writers that do anything.
+#include "support/replay_model.h"
+
+#include <random>
+
+#include "replay/sequences.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+class Trial {
+ public:
+  Trial(unsigned seed, const ModelOptions& options, const ShapeOptions& shape) : random_(seed), options_(options) {
+    store_ = Store::create(new_arena(), replay::shape_of(kModelLeaves, shape).value(), {}, patience()).value();
+    batch_ = std::make_unique<ModelBatch>(store_, options);
+    for (std::uint32_t stream = 1; stream <= 3; ++stream) {
+      writers_.push_back(std::make_unique<Writer>(store_, stream));
+      models_.emplace_back(options, stream);
+    }
+  }
+
+  void act() {
+    const std::size_t who = below(3) == 0 ? below(3) : 0;  // the others are slow
+    Writer& writer = *writers_[who];
+    ModelWriter& model = models_[who];
+    const std::uint64_t what = below(100);
+    if (what < 75) return add(writer, model);
+    if (what < 85) return extend(writer, model);
+    if (what < 97) return end(writer, model);
+    writer.close();
+    model.closed();
+  }
+
+  // Every row that was ever added is there, with all that belongs to it, or it is not, as it must.
+  bool is_right() {
+    const std::uint64_t head = store_->window().head;
+    const Shape& shape = store_->shape();
+    std::uint64_t there = 0;
+    for (const ModelWriter& model : models_) {
+      std::vector<std::uint64_t> indices;
+      for (const auto& [index, where] : model.rows()) indices.push_back(index);
+      batch_->read(indices, 1 + static_cast<unsigned>(below(2)));
+      std::size_t at = 0;
+      for (const auto& [index, where] : model.rows()) {
+        const bool is_there = shape.ticket_of(index) >= head && model.is_ready(where);
+        there += is_there;
+        if (store_->has_row(shape.ticket_of(index), shape.slot_of(index)) != is_there) return false;
+        if (is_there) {
+          const Expected row = model.expected(where);
+          if (batch_->gone[at] != (shape.ticket_of(row.earliest) < head)) return false;
+          if (!batch_->gone[at] && !batch_->is(at, row)) return false;
+        } else if (!batch_->gone[at]) {
+          return false;
+        }
+        ++at;
+      }
+    }
+    return store_->size() == there && store_->check().empty() && sequences_are_right(there);
+  }
+
+  bool sequences_are_right(std::uint64_t there) {
+    const std::size_t length = 1 + below(12), stride = 1 + below(3), count = 10;
+    const auto mask = std::make_unique<bool[]>(count * length);
+    std::vector<std::uint64_t> indices(count * length);
+    replay::Sequences sequences(store_, {.length = length, .stride = stride}, random_());
+    const Status drawn = sequences.draw(indices, {mask.get(), count * length});
+    if (there == 0) return drawn.code() == Code::kEmpty;
+    for (std::size_t at = 0; at < count * length; at += length) {
+      std::vector<std::uint64_t> expected;
+      for (const ModelWriter& model : models_) {
+        const auto found = model.rows().find(indices[at]);
+        if (found != model.rows().end()) expected = model.sequence(found->second, length, stride);
+      }
+      if (expected.empty()) return false;
+      for (std::size_t row = 0; row < length; ++row) {
+        if (mask[at + row] != (row < expected.size())) return false;
+        if (indices[at + row] != (row < expected.size() ? expected[row] : 0)) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
+
+  void add(Writer& writer, ModelWriter& model) {
+    const ModelRow row(++number_);
+    const bool done = below(8) == 0, truncated = done && !options_.finals && below(2) == 0;
+    const auto index = writer.add(row.leaves(), {.done = done, .truncated = truncated}, patience());
+    model.added(number_, index.value(), done, truncated);
+  }
+  void extend(Writer& writer, ModelWriter& model) {
+    const std::size_t count = 1 + below(30);
+    std::vector<ModelRow> rows;
+    std::vector<std::array<unsigned char, 300>> frames;
+    const auto done = std::make_unique<bool[]>(count), truncated = std::make_unique<bool[]>(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      rows.emplace_back(++number_);
+      frames.push_back(rows.back().frame);
+      done[i] = below(6) == 0;
+      truncated[i] = done[i] && !options_.finals && below(2) == 0;
+    }
+    const auto column = [&](const auto& first) {
+      return Writer::Column{reinterpret_cast<const std::byte*>(&first), sizeof(ModelRow)};
+    };
+    std::vector<Writer::Column> columns{column(rows[0].number), column(rows[0].reward), column(rows[0].reward_too),
+                                        column(rows[0].frame)};
+    if (below(2) == 0) columns[3] = {reinterpret_cast<const std::byte*>(frames.data()), 300};
+    const bool ends = below(3) != 0;
+    std::vector<std::uint64_t> indices(count);
+    writer
+        .extend({.columns = columns, .count = count, .ends = ends ? done.get() : nullptr, .truncated = truncated.get()},
+                indices.data(), patience())
+        .value();
+    for (std::size_t i = 0; i < count; ++i) {
+      model.added(rows[i].number, indices[i], ends && done[i], ends && truncated[i]);
+    }
+  }
+  void end(Writer& writer, ModelWriter& model) {
+    const bool final = options_.finals && below(3) != 0, truncated = below(2) == 0 && (final || !options_.finals);
+    if (final) {
+      const ModelRow row(++number_);
+      writer.end(row.leaves(), truncated, patience()).value();
+      model.ended(number_, truncated);
+    } else {
+      writer.end({}, truncated, patience()).value();
+      model.ended({}, truncated);
+    }
+  }
+
+  std::mt19937 random_;
+  const ModelOptions options_;
+  std::shared_ptr<Store> store_;
+  std::unique_ptr<ModelBatch> batch_;
+  std::vector<std::unique_ptr<Writer>> writers_;
+  std::vector<ModelWriter> models_;
+  std::uint64_t number_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("Rows, their successors, stacks and sums are those of a list of episodes, whatever several writers do") {
+  for (const ModelOptions& options :
+       {ModelOptions{.n_step = 1}, ModelOptions{.n_step = 3}, ModelOptions{.n_step = 10},
+        ModelOptions{.n_step = 1, .finals = true}, ModelOptions{.n_step = 3, .finals = true, .frames = 5}}) {
+    for (const std::uint64_t rows_per_place : {1u, 2u, 8u}) {
+      for (unsigned seed = 1; seed <= 4; ++seed) {
+        const ShapeOptions shape{.capacity = seed % 2 == 0 ? 40u : 200u,
+                                 .rows_per_place = rows_per_place,
+                                 .streams = 3,
+                                 .ahead = options.ahead(),
+                                 .finals = options.finals};
+        Trial trial(seed, options, shape);
+        INFO("seed " << seed << ", chunks of " << rows_per_place << ", " << options.n_step << " steps, "
+                     << (options.finals ? "with" : "without") << " last observations");
+        for (int i = 0; i < 20; ++i) {
+          for (int j = 0; j < 20; ++j) trial.act();
+          REQUIRE(trial.is_right());
+        }
+      }
+    }
+  }
+}

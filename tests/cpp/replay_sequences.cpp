@@ -1,0 +1,124 @@
+// Sequences: rows of one episode, one after the other.
+#include <map>
+
+#include "replay/sequences.h"
+#include "support/catch2.h"
+#include "support/replays.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+using replay::Partial;
+using replay::Sequences;
+
+namespace {
+
+struct Drawn {
+  std::vector<std::uint64_t> indices, number, small, large;
+  std::unique_ptr<bool[]> mask;
+  std::size_t size;
+
+  explicit Drawn(std::size_t rows)
+      : indices(rows, 77), number(rows, 77), small(5 * rows), large(512 * rows), mask(new bool[rows]), size(rows) {}
+  Status sample(Sequences& sequences, const replay::Gather& gather) {
+    const std::array<std::byte*, 3> out{reinterpret_cast<std::byte*>(number.data()),
+                                        reinterpret_cast<std::byte*>(small.data()),
+                                        reinterpret_cast<std::byte*>(large.data())};
+    return sequences.sample(gather, indices, {mask.get(), size}, out);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("A sequence is rows of one episode, and what it lacks is masked and zero") {
+  const auto store = new_store({.capacity = 200, .rows_per_place = 4, .streams = 2});
+  Writer one(store, 1), other(store, 2);
+  for (std::uint64_t i = 1; i <= 60; ++i) {
+    add(one, 1000 * (i / 7) + i, {.done = i % 7 == 6}).value();
+    add(other, 1'000'000 + i).value();
+  }
+  const auto gather = replay::Gather::of_rows(store).value();
+  Sequences sequences(store, {.length = 5}, 3);
+  Drawn drawn(5 * 100);
+  std::map<std::size_t, int> lengths;
+  REQUIRE(drawn.sample(sequences, gather).ok());
+  for (std::size_t at = 0; at < drawn.size; at += 5) {
+    std::size_t rows = 0;
+    for (std::size_t row = 0; row < 5; ++row) {
+      if (!drawn.mask[at + row]) {
+        CHECK(drawn.number[at + row] == 0);
+        CHECK(drawn.indices[at + row] == 0);
+        continue;
+      }
+      CHECK(rows++ == row);
+      CHECK(drawn.number[at + row] == drawn.number[at] + row);
+      CHECK(drawn.large[512 * (at + row) + 511] == drawn.number[at + row]);
+    }
+    ++lengths[rows];
+  }
+  CHECK(lengths[5] > 50);
+  CHECK(lengths[1] > 0);
+}
+
+TEST_CASE("Where a shorter sequence is refused, all are as long as asked for, and from as many first rows") {
+  const auto store = new_store({.capacity = 200, .rows_per_place = 4});
+  Writer writer(store, 1);
+  for (std::uint64_t i = 0; i < 60; ++i) add(writer, i, {.done = i % 10 == 9}).value();
+  const auto gather = replay::Gather::of_rows(store).value();
+  Sequences sequences(store, {.length = 3, .stride = 4, .partial = Partial::kRefuse}, 3);
+  Drawn drawn(3 * 2'000);
+  REQUIRE(drawn.sample(sequences, gather).ok());
+  std::map<std::uint64_t, int> first;
+  for (std::size_t at = 0; at < drawn.size; at += 3) {
+    CHECK((drawn.mask[at] && drawn.mask[at + 1] && drawn.mask[at + 2]));
+    CHECK(drawn.number[at + 2] == drawn.number[at] + 8);
+    ++first[drawn.number[at]];
+  }
+  CHECK(first.size() == 12);                                                      // the first two of each episode
+  for (const auto& [number, times] : first) CHECK((100 < times && times < 240));  // 167 are expected
+}
+
+TEST_CASE("Sequences that cannot be are refused, and where no episode is long enough it is said") {
+  const auto store = new_store({.capacity = 200, .rows_per_place = 4});
+  std::vector<std::uint64_t> indices(8);
+  const auto mask = std::make_unique<bool[]>(8);
+  const auto draw = [&](const replay::SequenceOptions& options) {
+    return Sequences(store, options, 1).draw(indices, {mask.get(), 8});
+  };
+  CHECK(draw({.length = 0}).code() == Code::kInvalid);
+  CHECK(draw({.length = 4, .stride = 0}).code() == Code::kInvalid);
+  CHECK(draw({.length = 3}).code() == Code::kInvalid);
+  CHECK(draw({.length = 4}).code() == Code::kEmpty);
+  Writer writer(store, 1);
+  for (std::uint64_t i = 0; i < 30; ++i) add(writer, i, {.done = i % 3 == 2}).value();
+  CHECK(draw({.length = 4}).ok());
+  const Status refused = draw({.length = 4, .partial = Partial::kRefuse});
+  CHECK(refused.code() == Code::kEmpty);
+  CHECK(refused.error().message.find("4 in its episode") != std::string::npos);
+}
+
+TEST_CASE("Sequences are whole while others write over the oldest rows") {
+  const auto store = new_store({.capacity = 64, .rows_per_place = 4, .streams = 2});
+  Child child([&] {
+    Writer writer(store, 1);
+    for (std::uint64_t i = 0; i < 30'000; ++i) add(writer, i, {.done = i % 16 == 15}).value();
+    return true;
+  });
+  Writer writer(store, 2);
+  for (std::uint64_t i = 0; i < 16; ++i) add(writer, 1'000'000 + i, {.done = i == 15}).value();
+  const auto gather = replay::Gather::of_rows(store).value();
+  Sequences sequences(store, {.length = 8}, 3);
+  Drawn drawn(8 * 16);
+  for (int i = 0; i < 500; ++i) {
+    REQUIRE(drawn.sample(sequences, gather).ok());
+    for (std::size_t at = 0; at < drawn.size; ++at) {
+      const std::uint64_t first = at / 8 * 8;
+      const std::uint64_t expected = drawn.mask[at] ? drawn.number[first] + (at - first) : 0;
+      const bool whole = drawn.number[at] == expected && drawn.large[512 * at + 500] == expected;
+      if (!whole) CHECK(whole);
+      if (drawn.mask[at] && at > first) CHECK((drawn.number[at] >= 1'000'000 || drawn.number[at] % 16 != 0));
+    }
+    add(writer, 2'000'000 + static_cast<std::uint64_t>(i), {.done = true}).value();
+  }
+  REQUIRE(child.succeeded());
+  CHECK(store->check().empty());
+}

@@ -1,0 +1,96 @@
+// A writer killed between any two instructions: the crash points lie before each change of shared memory, these lie
+// anywhere.
+#include <functional>
+
+#include "support/catch2.h"
+#include "support/replay_survivors.h"
+#include "support/stepped_child.h"
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+struct Operation {
+  const char* name;
+  ShapeOptions options;
+  std::function<void(Writer&)> act;
+};
+
+void add_some(Writer& writer, std::uint64_t first, std::uint64_t count) {
+  for (std::uint64_t i = 0; i < count; ++i) add(writer, first + i).value();
+}
+void extend_with(Writer& writer, std::uint64_t first, std::uint64_t count) {
+  std::vector<Row> rows;
+  for (std::uint64_t i = 0; i < count; ++i) rows.emplace_back(first + i);
+  writer.extend({.columns = columns_of(rows), .count = count}, nullptr, patience()).value();
+}
+
+const ShapeOptions kPlain{.capacity = 12, .rows_per_place = 4};
+const ShapeOptions kAhead{.capacity = 12, .rows_per_place = 2, .ahead = 2};
+const ShapeOptions kFinals{.capacity = 12, .rows_per_place = 2, .ahead = 2, .finals = true};
+
+std::vector<Operation> operations() {
+  return {
+      {"a row", kPlain, [](Writer& writer) { add_some(writer, 100, 2); }},
+      {"rows that others wait for", kAhead, [](Writer& writer) { add_some(writer, 100, 4); }},
+      {"rows at once", kAhead, [](Writer& writer) { extend_with(writer, 100, 5); }},
+      {"an episode's end", kFinals,
+       [](Writer& writer) {
+         add_some(writer, 100, 2);
+         end_with(writer, 102, true).value();
+       }},
+      {"a close", kFinals,
+       [](Writer& writer) {
+         add(writer, 100, {.done = true}).value();
+         writer.close();
+       }},
+  };
+}
+
+bool kill_in(const Operation& operation, std::int64_t change, int instructions) {
+  INFO(operation.name << ", killed " << instructions << " instructions after change " << change);
+  const auto store = new_store(operation.options);
+  Writer writer(store, 1);
+  std::vector<std::uint64_t> known;
+  for (std::uint64_t i = 0; i < 14; ++i) known.push_back(add(writer, i).value());
+  SteppedChild child(change, [&] {
+    Writer own(store, 2);
+    operation.act(own);
+  });
+  for (int i = 0; i < instructions; ++i) child.step();
+  const bool killed = child.stopped();
+  child.kill_now();
+  REQUIRE(is_whole_after_a_kill(store, known, 200));
+  return killed;
+}
+
+}  // namespace
+
+TEST_CASE("A writer killed at any instruction leaves whole rows, and nobody waits for it") {
+  if (under_valgrind() || kAddressSanitizer || kThreadSanitizer) {
+    WARN("not single-stepped: most instructions would be those of the checker");
+    return;
+  }
+  if (!can_step()) {
+    WARN("not single-stepped: this machine does not let a process trace its child");
+    return;
+  }
+  int kills = 0;
+  for (const Operation& operation : operations()) {
+    bool killed = true;
+    for (std::int64_t change = 1; killed; ++change) {
+      REQUIRE(change < 1'000);
+      for (const int instructions : {2, 9, 30, 80}) {
+        killed = kill_in(operation, change, instructions + static_cast<int>(change % 5));
+        if (!killed) break;
+        ++kills;
+      }
+    }
+  }
+  CHECK(kills > 500);
+}
+
+#endif

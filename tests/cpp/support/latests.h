@@ -1,0 +1,52 @@
+// Latests for tests: versions whose words all say the version's number, so that a torn one shows.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "latest/store.h"
+#include "support/arenas.h"
+
+namespace shmtree::test {
+
+using latest::Held;
+using LatestStore = latest::Store;
+
+inline std::shared_ptr<LatestStore> new_latest(std::uint64_t history = 0,
+                                               const std::shared_ptr<Arena>& arena = new_arena()) {
+  return LatestStore::create(arena, {.history = history}, patience()).value();
+}
+inline latest::LatestHeader& header_of(LatestStore& store) {
+  return *reinterpret_cast<latest::LatestHeader*>(store.arena()->blocks().address(store.block().id));
+}
+inline latest::WindowEntry* window_of(LatestStore& store) {
+  return reinterpret_cast<latest::WindowEntry*>(&header_of(store) + 1);
+}
+
+// Publishes `words` words that are all `value`; by default those of a block of one page.
+inline Result<std::uint64_t> publish(LatestStore& store, std::uint64_t value, std::size_t words = 8,
+                                     const WaitContext& wait = patience()) {
+  auto block = store.allocate(words * 8, wait);
+  if (!block) return std::move(block).error();
+  auto* out = reinterpret_cast<std::uint64_t*>(block->data());
+  std::fill_n(out, words, value);
+  return store.publish(std::move(*block), words * 8, wait);
+}
+// Their value; none when they differ.
+inline std::optional<std::uint64_t> value_of(const Held& held) {
+  const auto* words = reinterpret_cast<const std::uint64_t*>(held.block.data());
+  for (std::size_t i = 0; i < held.bytes / 8; ++i) {
+    if (words[i] != words[0]) return std::nullopt;
+  }
+  return words[0];
+}
+inline std::optional<std::uint64_t> value_at(LatestStore& store, std::uint64_t version) {
+  auto held = store.at(version);
+  return held ? value_of(*held) : std::nullopt;
+}
+
+}  // namespace shmtree::test

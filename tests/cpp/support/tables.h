@@ -1,0 +1,50 @@
+// Tables of replay buffers for tests.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "replay/tables.h"
+#include "support/replays.h"
+
+namespace shmtree::test {
+
+using replay::SamplerKind;
+using replay::Tables;
+using replay::TableSpec;
+
+inline std::shared_ptr<Tables> new_tables(const ShapeOptions& options, const std::vector<TableSpec>& specs,
+                                          const std::shared_ptr<Arena>& arena = new_arena(),
+                                          std::span<const std::uint64_t> leaf_bytes = kLeafBytes,
+                                          const replay::RateLimit* limit = nullptr) {
+  const Shape shape = replay::shape_of(leaf_bytes, options).value();
+  auto store = Store::create(arena, shape, {}, patience(), Tables::bytes_for(shape, specs, limit).value()).value();
+  return Tables::create(std::move(store), specs, limit).value();
+}
+inline std::shared_ptr<Tables> opened_tables(const std::shared_ptr<Tables>& tables) {
+  const auto& store = tables->store();
+  return Tables::open(Store::open(store->arena(), store->block(), kLeafBytes, patience()).value()).value();
+}
+
+// A row with that priority; the largest that there was, without.
+inline std::uint64_t add_row(Writer& writer, std::uint64_t number, float priority = std::nanf("")) {
+  return add(writer, number, {.priority = priority}).value();
+}
+
+// Which of the rows there were; the error where it was refused.
+inline Result<std::vector<bool>> update(Tables& tables, const std::vector<std::uint64_t>& indices,
+                                        const std::vector<double>& priorities, std::size_t table = Tables::kAll) {
+  const auto applied = std::make_unique<bool[]>(indices.size());
+  Status updated = tables.update(table, indices, priorities, {applied.get(), indices.size()});
+  if (!updated) return std::move(updated).error();
+  return std::vector<bool>(applied.get(), applied.get() + indices.size());
+}
+// The weight of a row in a table; 0 where it has none.
+inline float weight_at(const Tables& tables, std::uint64_t index, std::size_t table = 0) {
+  const Shape& shape = tables.store()->shape();
+  const std::uint64_t rows = shape.rows_per_place, ticket = index / rows;
+  const std::uint64_t word = load_relaxed(tables[table].leaves().word(ticket % shape.places * rows + index % rows));
+  return replay::ticket_of(word) == static_cast<std::uint32_t>(ticket) ? replay::weight_of(word) : 0;
+}
+
+}  // namespace shmtree::test
