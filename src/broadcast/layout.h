@@ -1,0 +1,101 @@
+// A Broadcast in shared memory: docs/broadcast-layout.md has the bytes, the order of stores, and why a kill does no
+// harm.
+//
+// What is true: `tail`, the entries of the ring, and the cursors. `kept`, `slowest` and `put_bytes` are derived.
+#pragma once
+
+#include "memory/publishers.h"
+#include "platform/atomics.h"
+
+namespace shmtree::broadcast {
+
+using memory::Event;
+using memory::Identity;
+
+constexpr std::uint64_t kBroadcastMagic = 0x7473616362746d73;  // "smtbcast"
+constexpr std::uint32_t kBroadcastVersion = 1;
+constexpr std::uint64_t kMostEntries = 1 << 20;
+constexpr std::uint32_t kMostCursors = 256;
+constexpr std::uint64_t kEntryBytes = 512;
+
+enum BroadcastFlag : std::uint32_t { kPickles = 1, kWaits = 2 };
+
+// What becomes of a reader that is slower than those who put.
+enum class Policy : std::uint32_t {
+  kBlock = 1,   // they wait for it
+  kSkip = 2,    // it misses what was overwritten
+  kLatest = 3,  // it misses all but the last
+  kRaise = 4,   // as kSkip, and is told
+};
+
+// A cursor's `owner`.
+struct Owner {
+  Identity identity = memory::kNobody;
+  std::uint32_t use = 0;  // of the cursor, to tell it from others before and after
+  bool claimed = false;   // by the process that reads; until then it is its giver's
+  Policy policy = Policy::kBlock;
+
+  bool operator==(const Owner&) const noexcept = default;
+};
+constexpr std::uint32_t kUseMask = 0xffffff;
+constexpr std::uint64_t pack(const Owner& owner) noexcept {
+  return std::uint64_t{owner.identity} << 32 | std::uint64_t{owner.use & kUseMask} << 8 | (owner.claimed ? 16u : 0u) |
+         static_cast<std::uint32_t>(owner.policy);
+}
+// Of any word.
+constexpr Owner unpack_owner(std::uint64_t word) noexcept {
+  return {.identity = static_cast<Identity>(word >> 32 & 0x3fffffff),
+          .use = static_cast<std::uint32_t>(word >> 8) & kUseMask,
+          .claimed = (word & 16) != 0,
+          .policy = static_cast<Policy>(word & 15)};
+}
+
+struct alignas(64) Cursor {
+  std::atomic<std::uint64_t> owner;  // 0: free
+  std::atomic<std::uint64_t> position;
+  std::atomic<std::uint64_t> missed;
+  std::atomic<std::uint32_t> uses;
+};
+static_assert(sizeof(Cursor) == 64);
+
+// Changes only while `ticket` is 0.
+struct Entry {
+  std::atomic<std::uint64_t> ticket;  // + 1
+  std::atomic<std::uint64_t> block;   // packed; 0: the frame follows
+  std::atomic<std::uint64_t> bytes;   // of the frame
+  std::atomic<std::uint64_t> before;  // bytes that were put before it
+  std::byte frame[kEntryBytes - 32];
+};
+static_assert(sizeof(Entry) == kEntryBytes);
+constexpr std::uint64_t kInlineBytes = sizeof(Entry::frame);
+
+struct alignas(64) BroadcastHeader {
+  // Written once.
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t entries;
+  std::uint64_t capacity;
+  std::uint64_t history;
+  std::uint64_t max_bytes;
+  std::uint32_t entry_bytes;
+  std::uint32_t flags;
+
+  // Changed under the arena lock.
+  alignas(64) std::atomic<std::uint64_t> tail;
+  std::atomic<std::uint64_t> putting;  // not 0: a put is under way
+  std::atomic<std::uint64_t> kept;
+  std::atomic<std::uint64_t> slowest;
+  std::atomic<std::uint64_t> put_bytes;
+  std::atomic<std::uint32_t> cursors_high;  // cursors from here on were never used
+
+  Event items;  // there is a message, or nobody is left who puts
+  Event space;  // a cursor has moved, or gone
+
+  memory::PublisherWords publishers;
+  alignas(64) Cursor cursors[kMostCursors];
+};
+static_assert(offsetof(BroadcastHeader, tail) == 64 && offsetof(BroadcastHeader, items) == 128 &&
+              offsetof(BroadcastHeader, publishers) == 256 && offsetof(BroadcastHeader, cursors) == 8448 &&
+              sizeof(BroadcastHeader) == 24832);
+
+}  // namespace shmtree::broadcast

@@ -1,0 +1,381 @@
+#include "broadcast/ring.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "memory/event.h"
+#include "memory/weak_registry.h"
+#include "platform/clock.h"
+#include "platform/copy.h"
+#include "platform/never_destroyed.h"
+#include "platform/wait_policy.h"
+
+namespace shmtree::broadcast {
+
+using namespace platform;
+using memory::BlockKind;
+using memory::Lease;
+using memory::ListEntry;
+
+namespace {
+
+constexpr std::uint64_t list_offset(std::uint64_t entries) noexcept {
+  return sizeof(BroadcastHeader) + entries * sizeof(Entry);
+}
+constexpr std::uint64_t control_bytes(std::uint64_t entries) noexcept {
+  return list_offset(entries) + entries * sizeof(ListEntry);
+}
+
+memory::WeakRegistry<Ring>& rings() noexcept {
+  return never_destroyed<memory::WeakRegistry<Ring>>();
+}
+[[maybe_unused]] const bool g_made = (rings(), true);  // before a fork handler could ask for it
+
+}  // namespace
+
+Ring::Ring(std::shared_ptr<Arena> arena, Lease control)
+    : arena_(std::move(arena)),
+      control_(std::move(control)),
+      entries_(header().entries),
+      capacity_(header().capacity),
+      history_(header().history),
+      max_bytes_(header().max_bytes),
+      ring_(reinterpret_cast<Entry*>(control_.data() + sizeof(BroadcastHeader))),
+      list_(reinterpret_cast<ListEntry*>(control_.data() + list_offset(entries_))) {}
+
+Ring::~Ring() {
+  leave();
+  rings().erase(this);
+}
+
+std::shared_ptr<Ring> Ring::known(std::shared_ptr<Ring> made) {
+  return rings().insert(
+      made, [&](const Ring& other) { return other.arena() == made->arena() && other.block() == made->block(); });
+}
+
+Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const Options& options,
+                                           const WaitContext& wait) try {
+  const std::uint64_t longer = std::max(options.capacity, options.history);
+  if (options.capacity == 0 || longer >= kMostEntries) {
+    return Error{.code = Code::kInvalid,
+                 .message = "a Broadcast of capacity " + std::to_string(options.capacity) + " with a history of " +
+                            std::to_string(options.history) + "; both are below " + std::to_string(kMostEntries) +
+                            ", and the capacity is at least 1"};
+  }
+  const std::uint64_t entries = longer + 1;
+  auto block = arena->allocate(control_bytes(entries), BlockKind::kBroadcast, wait);
+  if (!block) return std::move(block).error();
+  std::memset(block->data(), 0, control_bytes(entries));
+  auto* header = new (block->data()) BroadcastHeader{};
+  header->magic = kBroadcastMagic;
+  header->version = kBroadcastVersion;
+  header->entries = static_cast<std::uint32_t>(entries);
+  header->capacity = options.capacity;
+  header->history = options.history;
+  header->max_bytes = options.max_bytes;
+  header->entry_bytes = static_cast<std::uint32_t>(kEntryBytes);
+  if (options.allow_pickle) header->flags |= kPickles;
+  if (options.waits) header->flags |= kWaits;
+  const std::vector<BlockRef> nothing(entries);
+  Status listed = arena->holders().refer(*block, nothing, wait);
+  if (!listed) return std::move(listed).error();
+  auto control = arena->hold_new(std::move(*block));
+  if (!control) return std::move(control).error();
+  return known(std::shared_ptr<Ring>(new Ring(std::move(arena), std::move(*control))));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, BlockRef block,
+                                         const WaitContext& wait) try {
+  auto control = arena->hold_existing(block, wait);
+  if (!control) return std::move(control).error();
+  const memory::BlockEntry* entry = arena->blocks().entry(block.id);
+  const std::uint64_t room = arena->blocks().room_of(block.id);
+  const auto incompatible = [] { return Error{.code = Code::kIncompatible, .message = "not a Broadcast"}; };
+  if (entry == nullptr || !memory::is_kind(*entry, BlockKind::kBroadcast) || room < sizeof(BroadcastHeader)) {
+    return incompatible();
+  }
+  const auto& header = *reinterpret_cast<const BroadcastHeader*>(control->data());
+  const std::uint64_t entries = load_once(header.entries), capacity = load_once(header.capacity);
+  const std::uint64_t history = load_once(header.history);
+  const bool fits = load_once(header.magic) == kBroadcastMagic && load_once(header.version) == kBroadcastVersion &&
+                    load_once(header.entry_bytes) == kEntryBytes && entries >= 2 && entries <= kMostEntries &&
+                    capacity != 0 && capacity < entries && history < entries && control_bytes(entries) <= room;
+  if (!fits) return incompatible();
+  return known(std::shared_ptr<Ring>(new Ring(arena, std::move(*control))));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+// --- Cursors
+
+// Somebody is a whole ring behind: one that is dead would keep that much for ever.
+void Ring::look_for_dead() noexcept {
+  const std::int64_t now = coarse_monotonic_ns();
+  if (now - last_look_ns_.load(std::memory_order_relaxed) < wait_policy::kLookedLatelyNs) return;
+  last_look_ns_.store(now, std::memory_order_relaxed);
+  cursors().drop_dead();
+}
+
+Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, Owner* owner, const WaitContext& wait) {
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  cursors().drop_dead();
+  Status locked = arena_->reconciler().lock_arena(wait);
+  if (!locked) return std::move(locked).error();
+  BroadcastHeader& shared = header();
+  if (load_relaxed(shared.putting) != 0) repair();
+  std::uint32_t number = 0;
+  while (number < kMostCursors && load_acquire(cursors().at(number).owner) != 0) ++number;
+  if (number != kMostCursors) {
+    Cursor& mine = cursors().at(number);
+    // Small messages may lie there still that all have read.
+    const std::uint64_t end = tail();
+    const std::uint64_t unread = std::min(cursors().slowest(true).position, end - std::min(end, history_));
+    const std::uint64_t position = from_oldest ? std::max(oldest(), unread) : end;
+    *owner = {.identity = *me, .use = (load_relaxed(mine.uses) + 1) & kUseMask, .policy = policy};
+    store_relaxed(mine.uses, owner->use);
+    store_relaxed(mine.missed, std::uint64_t{0});
+    store_relaxed(mine.position, position);
+    store_relaxed(shared.slowest, std::min(load_relaxed(shared.slowest), position));
+    if (number >= cursors().used()) store_release(shared.cursors_high, number + 1);
+    store_seq_cst(mine.owner, pack(*owner));
+  }
+  arena_->reclaimer().unlock();
+  if (number != kMostCursors) return number;
+  return Error{.code = Code::kInvalid,
+               .message = "one subscription too many: this Broadcast has " + std::to_string(kMostCursors) +
+                          ", which is the most"};
+}
+
+// --- Putting
+
+bool Ring::has_room(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept {
+  const std::uint64_t behind = tail() - std::min(slowest.position, tail());
+  if (behind == 0) return true;
+  if (behind >= capacity_) return false;
+  if (max_bytes_ == 0) return true;
+  const std::uint64_t queued = load_relaxed(header().put_bytes) - load_relaxed(entry(slowest.position).before);
+  return queued + bytes <= max_bytes_;
+}
+
+// What was slowest a while ago is mostly far enough: only when it is not, all cursors are looked at.
+bool Ring::has_room_now(std::uint64_t bytes) noexcept {
+  const Cursors::Slowest last{load_relaxed(header().slowest), memory::kNobody};
+  if (has_room(last, bytes)) return true;
+  const Cursors::Slowest now = cursors().slowest(false);
+  store_relaxed(header().slowest, now.position);
+  return has_room(now, bytes);
+}
+
+// The block is collected by who lets go of the lock.
+void Ring::let_go(std::uint64_t place) noexcept {
+  store_relaxed(ring_[place].ticket, std::uint64_t{0});
+  fence_seq_cst();  // readers see the ticket gone, or we see their bits
+  const BlockRef block = references().empty(place);
+  if (block.id.value != 0) arena_->reclaimer().free_if_unreferenced(block);
+}
+
+// What every reader has read, but for the history.
+void Ring::let_go_of_passed() noexcept {
+  const std::uint64_t end = tail();
+  const std::uint64_t limit = std::min(cursors().slowest(true).position, end - std::min(end, history_));
+  std::uint64_t at = std::max(load_relaxed(header().kept), end - std::min(end, entries_));
+  for (; at < limit; ++at) {
+    if (load_relaxed(entry(at).ticket) == at + 1) let_go(at % entries_);
+    store_relaxed(header().kept, at + 1);
+  }
+}
+
+// The last one to put died in the middle of it.
+void Ring::repair() noexcept {
+  const std::uint64_t end = tail();
+  for (std::uint64_t place = 0; place < entries_; ++place) {
+    const std::uint64_t ticket = load_relaxed(ring_[place].ticket);
+    const bool is_there =
+        ticket != 0 && ticket <= end && end - (ticket - 1) <= entries_ && (ticket - 1) % entries_ == place;
+    if (!is_there) let_go(place);
+  }
+  const Entry& last = entry(end - 1);
+  store_relaxed(header().put_bytes, end == 0 ? 0 : load_relaxed(last.before) + load_relaxed(last.bytes));
+  store_relaxed(header().putting, std::uint64_t{0});
+}
+
+std::uint64_t Ring::write(const Outgoing& outgoing, BlockRef block) noexcept {
+  BroadcastHeader& shared = header();
+  const std::uint64_t ticket = load_relaxed(shared.tail);
+  const std::uint64_t bytes = outgoing.bytes, before = load_relaxed(shared.put_bytes);
+  const bool is_block = block.id.value != 0;
+  store_release(shared.putting, ticket + 1);
+  Entry& mine = entry(ticket);
+  let_go(ticket % entries_);
+  if (is_block) references().fill(ticket % entries_, block);
+  store_relaxed(mine.block, is_block ? memory::pack(block) : 0);
+  store_relaxed(mine.bytes, bytes);
+  store_relaxed(mine.before, before);
+  if (!is_block) copy_racing(mine.frame, outgoing.frame.data(), outgoing.frame.size());
+  store_release(mine.ticket, ticket + 1);
+  store_relaxed(shared.put_bytes, before + bytes);
+  store_release(shared.tail, ticket + 1);
+  if (is_block) let_go_of_passed();
+  store_release(shared.putting, std::uint64_t{0});
+  return ticket;
+}
+
+Error Ring::full(const Cursors::Slowest& slowest, std::uint64_t bytes) const {
+  std::string text("no room for ");
+  text += std::to_string(bytes);
+  text += " bytes in time: process ";
+  text += std::to_string(load_relaxed(arena_->participants().slot_of_identity(slowest.reader).pid));
+  text += " has not read ";
+  text += std::to_string(tail() - std::min(tail(), slowest.position));
+  text += " messages of a Broadcast of capacity ";
+  text += std::to_string(capacity_);
+  return Error{.code = Code::kFull, .message = std::move(text)};
+}
+
+Result<std::uint64_t> Ring::put(Outgoing outgoing, const WaitContext& wait) {
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  const bool is_block = outgoing.block.valid();
+  if (!is_block) outgoing.bytes = outgoing.frame.size();
+  if (!is_block && outgoing.bytes > kInlineBytes) return Error{.code = Code::kInvalid, .message = "too long a frame"};
+  const std::uint64_t bytes = outgoing.bytes;
+  Lease held;
+  if (is_block) {
+    auto lease = arena_->hold_new(std::move(outgoing.block));
+    if (!lease) return std::move(lease).error();
+    held = std::move(*lease);
+  }
+  if (publishing().enter(*me)) has_put_.store(true, std::memory_order_relaxed);
+  memory::EventWait waiting(header().space, wait);
+  for (bool looked = false;; looked = true) {
+    if (looked) waiting.arm();
+    Status locked = arena_->reconciler().lock_arena(wait);
+    if (!locked) return std::move(locked).error();
+    if (load_relaxed(header().putting) != 0) repair();
+    if (has_room_now(bytes)) {
+      const bool is_behind = load_relaxed(entry(load_relaxed(header().tail)).ticket) != 0;
+      const std::uint64_t ticket = write(outgoing, held.ref());
+      arena_->reclaimer().unlock();
+      notify_all(header().items);
+      if (is_behind) look_for_dead();
+      return ticket;
+    }
+    arena_->reclaimer().unlock();
+    if (cursors().drop_dead() || (!looked && !wait.deadline.is_immediate())) continue;
+    switch (waiting.sleep()) {
+      case memory::EventWait::Wake::kLookAgain: break;
+      case memory::EventWait::Wake::kInterrupted:
+        return Error{.code = Code::kInterrupted, .message = "interrupted while waiting for room"};
+      case memory::EventWait::Wake::kTimedOut: return full(cursors().slowest(false), bytes);
+    }
+  }
+}
+
+Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
+  memory::EventWait waiting(header().space, wait);
+  for (bool looked = false;; looked = true) {
+    if (looked) waiting.arm();
+    const Cursors::Slowest now = cursors().slowest(false);
+    if (now.reader == memory::kNobody || now.position > ticket) return success();
+    if (cursors().drop_dead() || (!looked && !wait.deadline.is_immediate())) continue;
+    switch (waiting.sleep()) {
+      case memory::EventWait::Wake::kLookAgain: break;
+      case memory::EventWait::Wake::kInterrupted:
+        return Error{.code = Code::kInterrupted, .message = "interrupted while waiting for readers"};
+      case memory::EventWait::Wake::kTimedOut: return Error{.code = Code::kTimeout, .message = full(now, 0).message};
+    }
+  }
+}
+
+void Ring::leave() noexcept {
+  if (has_put_.load(std::memory_order_relaxed) && publishing().leave()) notify_all(header().items);
+}
+
+void Ring::wake() noexcept {
+  notify_all(header().items);
+  notify_all(header().space);
+}
+
+void Ring::leave_all() noexcept {
+  for (const auto& ring : rings().all()) ring->leave();
+}
+
+// --- Reading
+
+std::uint64_t Ring::oldest() const noexcept {
+  const std::uint64_t end = tail();
+  return std::min(end, std::max(load_acquire(header().kept), end - std::min(end, std::max(capacity_, history_))));
+}
+
+Status Ring::read(std::uint64_t ticket, Incoming& message) const {
+  const auto moved = [] { return Error{.code = Code::kNotFound, .message = "the message was overwritten"}; };
+  const Entry& from = entry(ticket);
+  if (load_acquire(from.ticket) != ticket + 1) return moved();
+  const std::uint64_t packed = load_relaxed(from.block), bytes = load_relaxed(from.bytes);
+  if (packed == 0) copy_racing(message.small, from.frame, std::min(bytes, kInlineBytes));
+  fence_acquire();  // what was read is that message's, if it still is the entry's
+  const BlockRef block = memory::unpack(packed);
+  if (load_relaxed(from.ticket) != ticket + 1) return moved();
+  const auto damaged = [] { return Error{.code = Code::kCorrupt, .message = "the words of a Broadcast are damaged"}; };
+  if (packed == 0 && bytes > kInlineBytes) return damaged();
+  message.ticket = ticket;
+  message.bytes = bytes;
+  message.block.reset();
+  if (packed == 0) return success();
+  if (!arena_->blocks().is_current(block)) return moved();
+  auto held = arena_->hold_while(block, from.ticket, ticket + 1);
+  if (!held) return std::move(held).error();
+  const memory::BlockEntry* known = arena_->blocks().entry(block.id);
+  const bool fits = memory::is_kind(*known, BlockKind::kPublished) && bytes <= held->bytes() &&
+                    bytes <= arena_->blocks().room_of(block.id) && arena_->blocks().is_current(block);
+  if (!fits) return damaged();
+  message.block = std::move(*held);
+  return success();
+}
+
+// Whoever was the slowest lets go of what it has passed, if the lock is to be had: otherwise the next put does.
+void Ring::passed(std::uint64_t ticket) noexcept {
+  notify_all(header().space);
+  if (load_relaxed(entry(ticket).block) == 0 || cursors().slowest(true).position <= ticket) return;
+  if (!arena_->reclaimer().try_lock()) return;
+  if (load_relaxed(header().putting) == 0) let_go_of_passed();
+  arena_->reclaimer().unlock();
+}
+
+// --- Looking in
+
+std::string Ring::check() const {
+  const std::uint64_t end = tail();
+  if (load_relaxed(header().putting) != 0) return "a put was cut off";
+  for (std::uint64_t place = 0; place < entries_; ++place) {
+    const std::uint64_t ticket = load_relaxed(ring_[place].ticket);
+    const BlockRef listed = references().at(place);
+    if (ticket == 0) {
+      if (listed.id.value != 0) return "the list keeps a block of no message";
+      continue;
+    }
+    if (ticket > end || end - (ticket - 1) > entries_ || (ticket - 1) % entries_ != place) {
+      return "a message is in another's place";
+    }
+    const std::uint64_t block = load_relaxed(ring_[place].block);
+    if (block != 0 && memory::pack(listed) != block) return "the list keeps another block";
+    if (block == 0 && listed.id.value != 0) return "the list keeps a block of a small message";
+  }
+  for (std::uint64_t ticket = end - std::min(end, entries_); ticket < end; ++ticket) {
+    const Entry& at = entry(ticket);
+    const auto& after = ticket + 1 == end ? header().put_bytes : entry(ticket + 1).before;
+    if (load_relaxed(after) != load_relaxed(at.before) + load_relaxed(at.bytes)) return "bytes are miscounted";
+  }
+  const Cursors::Slowest now = cursors().slowest(false);
+  for (std::uint64_t ticket = now.position; ticket < end; ++ticket) {
+    if (load_relaxed(entry(ticket).ticket) != ticket + 1) return "a message that a reader waits for is gone";
+  }
+  return "";
+}
+
+}  // namespace shmtree::broadcast

@@ -1,0 +1,139 @@
+// The messages of a Broadcast in shared memory: put by any process, read by each of its readers.
+// docs/broadcast-layout.md has the order of stores.
+//
+// Invariants:
+//   - A message that can be read is whole, and is not overwritten before every blocking cursor has passed it.
+//   - An entry's block is freed only after its ticket was cleared, with a full fence between that and the look at the
+//     holders; readers hold it first and look at the ticket again.
+//   - Nobody waits for a reader but one that blocks and lives.
+//
+// Thread safety: any thread of any process, but for calls about one cursor: one thread at a time.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "broadcast/cursors.h"
+#include "memory/reference_places.h"
+
+namespace shmtree::broadcast {
+
+using memory::Arena;
+using memory::BlockRef;
+using platform::WaitContext;
+
+struct Options {
+  std::uint64_t capacity = 8;   // messages that the slowest blocking reader may be behind
+  std::uint64_t history = 0;    // messages that are kept for those who come
+  std::uint64_t max_bytes = 0;  // of the messages that a blocking reader has not read; 0: no limit
+  bool allow_pickle = true;     // for those who encode; kept with it
+  bool waits = false;           // for who puts next when nobody does any more: there is no end
+};
+
+// What is put: a block of kind kPublished with a frame of `bytes` at its beginning, or a small frame.
+struct Outgoing {
+  memory::OwnedBlock block{};
+  std::uint64_t bytes = 0;
+  std::span<const std::byte> frame{};
+};
+
+// What is read: a block that is held, or a small frame.
+struct Incoming {
+  std::uint64_t ticket = 0;
+  memory::Lease block{};
+  std::uint64_t bytes = 0;
+  alignas(64) std::byte small[kInlineBytes];
+
+  std::span<const std::byte> frame() const noexcept { return {block.valid() ? block.data() : small, bytes}; }
+};
+
+class Ring : public std::enable_shared_from_this<Ring> {
+ public:
+  // kInvalid for a capacity of 0, or a ring too long; errors as of Arena::allocate().
+  static Result<std::shared_ptr<Ring>> create(std::shared_ptr<Arena> arena, const Options& options,
+                                              const WaitContext& wait);
+  // One that lives, and this process's own object where it has it: kNotFound, kIncompatible.
+  static Result<std::shared_ptr<Ring>> open(const std::shared_ptr<Arena>& arena, BlockRef block,
+                                            const WaitContext& wait);
+  ~Ring();
+
+  const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
+  BlockRef block() const noexcept { return control_.ref(); }
+  std::uint64_t capacity() const noexcept { return capacity_; }
+  std::uint64_t history() const noexcept { return history_; }
+  std::uint64_t tail() const noexcept { return platform::load_acquire(header().tail); }
+
+  // --- Putting
+
+  // The ticket. Waits while a blocking reader that lives is `capacity` behind: kFull names it. kTimeout when a stopped
+  // process keeps the arena's lock; kInterrupted.
+  Result<std::uint64_t> put(Outgoing outgoing, const WaitContext& wait);
+  // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted.
+  Status wait_until_passed(std::uint64_t ticket, const WaitContext& wait);
+  std::vector<int> publishers() const { return publishing().pids(); }
+  // Wakes whoever waits, to look again.
+  void wake() noexcept;
+  // An object of this process by which it puts: with the last one it lets go, though it may have readers.
+  void join() noexcept { ends_.fetch_add(1, std::memory_order_relaxed); }
+  void part() noexcept {
+    if (ends_.fetch_sub(1, std::memory_order_acq_rel) == 1) leave();
+  }
+  // This process puts no more, until it does.
+  void leave() noexcept;
+  static void leave_all() noexcept;
+
+  // --- Reading: for subscriber.h
+
+  // A cursor that nobody has claimed; kInvalid when all are taken.
+  Result<std::uint32_t> subscribe(Policy policy, bool from_oldest, Owner* owner, const WaitContext& wait);
+  Cursor& cursor(std::uint32_t number) const noexcept { return header().cursors[number]; }
+  // The oldest message that a reader which may fall behind still finds.
+  std::uint64_t oldest() const noexcept;
+  // The message of that ticket; kNotFound when it was overwritten.
+  Status read(std::uint64_t ticket, Incoming& message) const;
+  // A cursor has moved on from `ticket`, or gone.
+  void passed(std::uint64_t ticket) noexcept;
+  Status check_publishers() const { return has_flag(kWaits) ? success() : publishing().check(tail() != 0); }
+  bool allows_pickle() const noexcept { return has_flag(kPickles); }
+  Event& items() const noexcept { return header().items; }
+
+  // How many cursors there are, of the living and the dead.
+  std::uint32_t readers() const noexcept { return cursors().count(); }
+  // Names the first invariant that does not hold, while nobody else is at work; empty when all do. For tests.
+  std::string check() const;
+
+ private:
+  Ring(std::shared_ptr<Arena> arena, memory::Lease control);
+  static std::shared_ptr<Ring> known(std::shared_ptr<Ring> made);
+
+  BroadcastHeader& header() const noexcept { return *reinterpret_cast<BroadcastHeader*>(control_.data()); }
+  bool has_flag(std::uint32_t flag) const noexcept { return (platform::load_once(header().flags) & flag) != 0; }
+  Entry& entry(std::uint64_t ticket) const noexcept { return ring_[ticket % entries_]; }
+  memory::Publishers publishing() const noexcept { return {arena_->participants(), header().publishers}; }
+  memory::ReferencePlaces references() const noexcept { return {*arena_, list_}; }
+  Cursors cursors() const noexcept { return {arena_->participants(), header()}; }
+  bool has_room(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept;
+  void look_for_dead() noexcept;
+  Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
+
+  // Under the arena lock.
+  bool has_room_now(std::uint64_t bytes) noexcept;
+  void repair() noexcept;
+  void let_go(std::uint64_t place) noexcept;
+  void let_go_of_passed() noexcept;
+  std::uint64_t write(const Outgoing& outgoing, BlockRef block) noexcept;
+
+  const std::shared_ptr<Arena> arena_;
+  const memory::Lease control_;
+  const std::uint64_t entries_, capacity_, history_, max_bytes_;
+  Entry* const ring_;
+  memory::ListEntry* const list_;
+  std::atomic<bool> has_put_{false};
+  std::atomic<std::uint32_t> ends_{0};
+  std::atomic<std::int64_t> last_look_ns_{0};
+};
+
+}  // namespace shmtree::broadcast

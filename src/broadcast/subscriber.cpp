@@ -1,0 +1,156 @@
+#include "broadcast/subscriber.h"
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "memory/event.h"
+#include "platform/wait_policy.h"
+
+namespace shmtree::broadcast {
+
+using namespace platform;
+
+namespace {
+
+constexpr int kMostLooks = 64;  // for the next message of who may miss some
+
+}  // namespace
+
+Result<std::unique_ptr<Subscriber>> Subscriber::create(std::shared_ptr<Ring> ring, Policy policy, bool from_oldest,
+                                                       const WaitContext& wait) try {
+  Owner owner;
+  auto number = ring->subscribe(policy, from_oldest, &owner, wait);
+  if (!number) return std::move(number).error();
+  return std::unique_ptr<Subscriber>(new Subscriber(std::move(ring), *number, owner));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Result<std::unique_ptr<Subscriber>> Subscriber::open(std::shared_ptr<Ring> ring, std::uint32_t number,
+                                                     const Owner& owner) try {
+  if (number >= kMostCursors || owner.policy < Policy::kBlock || owner.policy > Policy::kRaise) {
+    return Error{.code = Code::kInvalid, .message = "there is no such subscription"};
+  }
+  return std::unique_ptr<Subscriber>(new Subscriber(std::move(ring), number, owner));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Owner Subscriber::owner() noexcept {
+  const std::lock_guard guard(mutex_);
+  return owner_;
+}
+
+// The first who reads takes it over from whoever made it.
+Status Subscriber::claim() {
+  auto me = ring_->arena()->identity();
+  if (!me) return std::move(me).error();
+  const std::uint64_t word = load_acquire(cursor().owner);
+  const Owner now = unpack_owner(word);
+  if (now.identity == *me && now.claimed && now.use == owner_.use) return success();
+  const bool is_closed = now.identity == memory::kNobody || now.use != owner_.use;
+  if (is_closed || now.claimed) {
+    return Error{.code = Code::kClosed,
+                 .message = is_closed ? "this subscription was closed" : "this subscription is another process's"};
+  }
+  Owner mine = owner_;
+  mine.identity = *me;
+  mine.claimed = true;
+  std::uint64_t expected = word;
+  if (!compare_swap(cursor().owner, expected, pack(mine))) return claim();
+  owner_ = mine;
+  return success();
+}
+
+// Whether there is a message; what was missed on the way to it is counted.
+bool Subscriber::catch_up(bool* overrun) noexcept {
+  const std::uint64_t tail = ring_->tail(), position = load_relaxed(cursor().position);
+  if (position >= tail) return false;
+  std::uint64_t next = position;
+  if (owner_.policy != Policy::kBlock) next = std::max(next, ring_->oldest());
+  if (owner_.policy == Policy::kLatest) next = std::max(next, tail - 1);
+  if (next == position) return true;
+  store_relaxed(cursor().missed, load_relaxed(cursor().missed) + (next - position));
+  store_seq_cst(cursor().position, next);
+  ring_->passed(position);
+  *overrun = owner_.policy == Policy::kRaise;
+  return next < tail;
+}
+
+// What there is now; kEmpty for nothing.
+Result<Subscriber::Got> Subscriber::get_now(Incoming& message) {
+  const std::lock_guard guard(mutex_);
+  Status mine = claim();
+  if (!mine) return std::move(mine).error();
+  // A message that the ring has passed is looked for again further on; one that is not there all the same is being
+  // written over by somebody who was stopped, or damaged: who waits looks again later.
+  for (int looks = 0;; ++looks) {
+    bool overrun = false;
+    const bool there = catch_up(&overrun);
+    if (overrun) return Got{true};
+    if (!there || looks == kMostLooks) return Error{.code = Code::kEmpty, .message = "no message came in time"};
+    const std::uint64_t ticket = load_relaxed(cursor().position);
+    Status got = ring_->read(ticket, message);
+    if (got) {
+      store_seq_cst(cursor().position, ticket + 1);
+      ring_->passed(ticket);
+      return Got{};
+    }
+    if (got.code() != Code::kNotFound) return std::move(got).error();
+    if (owner_.policy == Policy::kBlock) {
+      return Error{.code = Code::kCorrupt, .message = "the words of a Broadcast are damaged"};
+    }
+  }
+}
+
+// Nothing is locked while it waits.
+Result<Subscriber::Got> Subscriber::get(Incoming& message, const WaitContext& wait) {
+  memory::EventWait waiting(ring_->items(), wait);
+  for (bool looked = false;; looked = true) {
+    if (looked) waiting.arm();
+    auto got = get_now(message);
+    if (got || got.code() != Code::kEmpty) return got;
+    if (!looked && !wait.deadline.is_immediate()) continue;
+    Status attended = ring_->check_publishers();
+    if (!attended) {
+      // What the last of them put came before they went.
+      auto last = get_now(message);
+      if (last || last.code() != Code::kEmpty) return last;
+      return std::move(attended).error();
+    }
+    memory::Participants& participants = ring_->arena()->participants();
+    if (looked && participants.check(wait_policy::alive_within_ns(true))) {
+      Status repaired = ring_->arena()->reconcile(wait);
+      if (!repaired) return std::move(repaired).error();
+    }
+    switch (waiting.sleep()) {
+      case memory::EventWait::Wake::kLookAgain: break;
+      case memory::EventWait::Wake::kInterrupted:
+        return Error{.code = Code::kInterrupted, .message = "interrupted while waiting for a message"};
+      case memory::EventWait::Wake::kTimedOut: return get_now(message);
+    }
+  }
+}
+
+std::uint64_t Subscriber::size() const noexcept {
+  const std::uint64_t tail = ring_->tail(), position = load_relaxed(cursor().position);
+  if (position >= tail) return 0;
+  if (owner_.policy == Policy::kLatest) return 1;
+  return tail - (owner_.policy == Policy::kBlock ? position : std::max(position, ring_->oldest()));
+}
+
+// A forked child has no part in what its parent has claimed.
+void Subscriber::close() noexcept {
+  const memory::Identity me = ring_->arena()->current_identity();
+  std::uint64_t word = load_acquire(cursor().owner);
+  const Owner now = unpack_owner(word);
+  if (me == memory::kNobody || now.identity != me || now.use != owner_.use) return;
+  const bool others_may_have_it = given_.load(std::memory_order_relaxed) || ring_->arena()->holders().forks() != forks_;
+  if (!now.claimed && others_may_have_it) return;
+  const std::uint64_t position = load_relaxed(cursor().position);
+  if (compare_swap(cursor().owner, word, std::uint64_t{0})) ring_->passed(position);
+}
+
+}  // namespace shmtree::broadcast

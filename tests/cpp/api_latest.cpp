@@ -1,0 +1,122 @@
+// The newest version of a value, as users of C++ have it.
+#include <unistd.h>
+
+#include <chrono>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "shmtree/shmtree.h"
+#include "support/caller.h"
+#include "support/catch2.h"
+#include "support/process.h"
+
+using namespace std::chrono_literals;
+using namespace shmtree;
+using shmtree::test::Caller;
+using shmtree::test::Child;
+
+namespace {
+
+Latest new_latest(std::uint64_t history = 0) {
+  return make_latest({.arena = Arena::create({.max_bytes = 16 << 20}).value(), .history = history});
+}
+Value weights(int number) {
+  return Dict{{"number", number}, {"big", std::vector<int>(10'000, number)}};
+}
+
+}  // namespace
+
+TEST_CASE("what was published last is what is read, and older ones as far as the history goes") {
+  const Latest latest = new_latest(1);
+  CHECK(latest.version() == 0);
+  CHECK(latest.get(0, 0s).code() == Code::kEmpty);
+  for (int i = 1; i <= 5; ++i) CHECK(latest.publish(weights(i)).value() == static_cast<std::uint64_t>(i));
+  const Version newest = latest.get().value();
+  CHECK((newest.version == 5 && newest.value["number"].as<int>() == 5));
+  CHECK(latest.at(4).value().value["number"].as<int>() == 4);
+  CHECK(latest.at(3).code() == Code::kNotFound);
+  CHECK(latest.get(5, 10ms).code() == Code::kEmpty);
+  CHECK((latest.history() == 1 && latest.stats().value().versions == 2));
+  CHECK(latest.stats().value().publishers == std::vector<int>{getpid()});
+}
+
+TEST_CASE("arrays of a version are read-only, and stay as they are") {
+  const Latest latest = new_latest();
+  latest.publish(weights(7)).value();
+  const Version kept = latest.get().value();
+  CHECK(kept.value["big"].view().read_only);
+  CHECK_FALSE(kept.value["big"].span<const int>().empty());
+  CHECK_THROWS_AS(kept.value["big"].span<int>(), BadResult);
+  for (int i = 0; i < 50; ++i) latest.publish(weights(i)).value();
+  for (const int each : kept.value["big"].span<const int>()) REQUIRE(each == 7);
+}
+
+TEST_CASE("an array made in place is published without a copy") {
+  const Latest latest = new_latest();
+  ArrayRef array = latest.new_array(DType::kInt32, {100'000}).value();
+  auto* elements = const_cast<int*>(reinterpret_cast<const int*>(array.data));
+  for (int i = 0; i < 100'000; ++i) elements[i] = i;
+  latest.publish(Dict{{"array", array}}).value();
+  const Version newest = latest.get().value();
+  CHECK(newest.value["array"].span<const int>()[99'999] == 99'999);
+  CHECK(newest.value["array"].view().read_only);
+  CHECK(latest.stats().value().bytes < 10'000);
+}
+
+TEST_CASE("another process opens it by its handle, or its name, and publishes") {
+  const std::string name = "test-latest-" + std::to_string(getpid());
+  Latest latest = make_latest({.name = name});
+  latest.publish(1).value();
+  const std::string handle = latest.handle().value();
+  Child child([&] {
+    const Latest by_handle = Latest::open(handle).value(), by_name = open_latest(name).value();
+    return by_handle.get(0, 20s).value().value.as<int>() == 1 && by_name.publish("second").value() == 2;
+  });
+  REQUIRE(child.succeeded());
+  CHECK(latest.get(1, 20s).value().value.as<std::string>() == "second");
+  CHECK(open_sender(name).code() == Code::kInvalid);
+  CHECK_THROWS_AS(make_latest({.name = name}), BadResult);
+  latest.close();
+  CHECK(open_latest(name).code() == Code::kNotFound);
+  CHECK(Latest::open("0").code() == Code::kInvalid);
+}
+
+TEST_CASE("waits end by a newer version, a close, or a request to stop") {
+  Latest latest = new_latest();
+  const Latest other = Latest::open(latest.handle().value()).value();
+  latest.publish(1).value();
+  std::atomic<Code> told{Code::kOs};
+  {
+    Caller stopped([&](const std::stop_token& stop) { told = other.get(1, std::nullopt, stop).code(); });
+    stopped.stop();
+  }
+  CHECK(told == Code::kInterrupted);
+  {
+    Caller closed([&](const std::stop_token&) { told = latest.get(1).code(); });
+    latest.close();
+  }
+  CHECK(told == Code::kClosed);
+  CHECK(latest.closed());
+  CHECK(latest.publish(2).code() == Code::kClosed);
+  Caller newer([&](const std::stop_token&) { told = other.get(1).ok() ? Code::kExists : Code::kOs; });
+  other.publish(2).value();
+  newer.join();
+  CHECK(told == Code::kExists);
+}
+
+TEST_CASE("who waits is told that the publishers were killed, or have gone") {
+  const Latest latest = new_latest();
+  const std::string handle = latest.handle().value();
+  Child killed([&] {
+    Latest::open(handle).value().publish("last words").value();
+    return kill(getpid(), SIGKILL) == 0;
+  });
+  CHECK_FALSE(killed.succeeded());
+  CHECK(latest.get(0, 20s).value().value.as<std::string>() == "last words");
+  const auto died = latest.get(1, 20s);
+  CHECK(died.code() == Code::kPeerDied);
+  CHECK(died.error().pids == std::vector<int>{killed.pid()});
+  Child leaves([&] { return Latest::open(handle).value().publish(2).ok(); });
+  CHECK(leaves.succeeded());
+}

@@ -1,0 +1,184 @@
+// Who puts, and who reads, killed or stopped anywhere: no message is torn, twice there or lost, and nobody else is held
+// up.
+#include <atomic>
+#include <thread>
+
+#include "support/broadcasts.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+namespace {
+
+void require_whole(Ring& ring, std::uint64_t expected_bytes) {
+  Arena& arena = *ring.arena();
+  arena.participants().check(0);
+  arena.reconcile(patience()).value();
+  const auto reader = Subscriber::create(ring.shared_from_this(), Policy::kBlock, false, patience()).value();
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    for (const std::size_t words : {kSmallWords, kBlockWords}) {
+      REQUIRE(put(ring, 500 + i, words).ok());
+      REQUIRE(next(*reader) == 500 + i);
+    }
+  }
+  reader->close();
+  REQUIRE(ring.check() == "");
+  REQUIRE(arena.inspector().check() == "");
+  REQUIRE(used_bytes(arena) == expected_bytes);
+}
+
+}  // namespace
+
+TEST_CASE("Who is killed before any store of a put has put the message, or nothing") {
+  for (const std::size_t words : {kSmallWords, kBlockWords}) {
+    std::int64_t stores = 1;
+    for (bool killed = true; killed; ++stores) {
+      const auto arena = new_arena();
+      const auto ring = new_ring({.capacity = 3}, arena);
+      const std::uint64_t bytes = used_bytes(*arena);
+      for (std::uint64_t i = 0; i < 5; ++i) put(*ring, i, words).value();
+      const auto reader = subscribe(ring);
+      put(*ring, 5, words).value();
+      killed = killed_at_change(stores, [&] { put(*ring, 6, words).value(); });
+      INFO("killed at change " << stores << ", " << words << " words");
+      arena->participants().check(0);
+      REQUIRE(put(*ring, 7, words).ok());
+      REQUIRE(ring->check() == "");
+      const auto numbers = all_of(*reader);
+      REQUIRE((numbers == std::vector<std::uint64_t>{5, 6, 7} || numbers == std::vector<std::uint64_t>{5, 7}));
+      reader->close();
+      require_whole(*ring, bytes);
+    }
+    CHECK(stores > 10);
+  }
+}
+
+TEST_CASE("A reader killed before any of its stores leaves nothing behind, and holds nobody up") {
+  for (const std::size_t words : {kSmallWords, kBlockWords}) {
+    std::int64_t stores = 1;
+    for (bool killed = true; killed; ++stores) {
+      const auto arena = new_arena();
+      const auto ring = new_ring({.capacity = 2, .history = 2}, arena);
+      put(*ring, 1, words).value();
+      put(*ring, 2, words).value();
+      killed = killed_at_change(stores, [&] {
+        const auto reader = subscribe(ring, Policy::kBlock, true);
+        for (int i = 0; i < 2; ++i) next(*reader).value();
+      });
+      INFO("killed at change " << stores << ", " << words << " words");
+      for (std::uint64_t i = 3; i < 10; ++i) REQUIRE(put(*ring, i, words).ok());
+      arena->participants().check(0);
+      arena->reconcile(patience()).value();
+      REQUIRE(all_of(*subscribe(ring, Policy::kSkip, true)) == std::vector<std::uint64_t>{8, 9});
+      REQUIRE(ring->check() == "");
+      REQUIRE(arena->inspector().check() == "");
+    }
+    CHECK(stores > 10);
+  }
+}
+
+TEST_CASE("A reader that may fall behind and is stopped holds nobody up, and wakes to what is there") {
+  const auto ring = new_ring({.capacity = 4});
+  const Gate ready;
+  Child child([&] {
+    const auto reader = subscribe(ring, Policy::kSkip);
+    ready.open();
+    raise(SIGSTOP);
+    std::uint64_t last = 0;
+    while (last != 99) {
+      const auto number = next(*reader, patience());
+      if (!number || *number < last) return false;
+      last = *number;
+    }
+    return reader->missed() > 0;
+  });
+  ready.wait();
+  child.wait_until_stopped();
+  for (std::uint64_t i = 0; i < 100; ++i) put(*ring, i, i % 2 == 0 ? kSmallWords : kBlockWords).value();
+  child.signal(SIGCONT);
+  CHECK(child.succeeded());
+}
+
+#endif
+
+TEST_CASE("Readers of every kind see whole messages in order while several put as fast as they can") {
+  const std::uint64_t rounds = kThreadSanitizer || under_valgrind() ? 300 : 10'000;
+  const auto arena = new_arena();
+  const auto ring = new_ring({.capacity = 4}, arena);
+  const std::uint64_t bytes = used_bytes(*arena);
+  const auto put_many = [&](std::uint64_t who) {
+    for (std::uint64_t i = 1; i <= rounds; ++i) {
+      if (!put(*ring, who << 32 | i, i % 3 == 0 ? kBlockWords : kSmallWords)) return false;
+    }
+    return true;
+  };
+  // Of each who puts, numbers only rise; a blocking reader has all of them.
+  const auto read_all = [&](Subscriber& reader, bool blocks) {
+    std::uint64_t last[3] = {0, 0, 0}, count = 0;
+    broadcast::Incoming message;
+    while (last[1] != rounds || last[2] != rounds) {
+      auto got = reader.get(message, patience(blocks ? 20'000 : 500));
+      if (!got) return !blocks && got.code() == Code::kEmpty;
+      if (got->overrun) continue;
+      const auto number = number_in(message);
+      if (!number) return false;
+      const std::uint64_t who = *number >> 32, i = *number & 0xffffffff;
+      if (who > 2 || i <= last[who] || (blocks && i != last[who] + 1)) return false;
+      last[who] = i;
+      ++count;
+    }
+    return !blocks || count == 2 * rounds;
+  };
+  std::atomic<int> wrong{0};
+  {
+    std::vector<std::unique_ptr<Subscriber>> readers;
+    for (const Policy policy : {Policy::kBlock, Policy::kBlock, Policy::kSkip, Policy::kLatest, Policy::kRaise}) {
+      readers.push_back(subscribe(ring, policy));
+    }
+    auto theirs = subscribe(ring);
+    Child reading([&] { return read_all(*theirs, true); });
+    Child putting([&] { return put_many(2); });
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < readers.size(); ++i) {
+      threads.emplace_back([&, i] { wrong += !read_all(*readers[i], i < 2); });
+    }
+    wrong += !put_many(1);
+    wrong += !putting.succeeded();
+    wrong += !reading.succeeded();
+  }
+  CHECK(wrong == 0);
+  arena->participants().check(0);
+  arena->reconcile(patience()).value();
+  subscribe(ring)->close();  // finds the child dead
+  put(*ring, 1, kBlockWords).value();
+  CHECK(ring->check() == "");
+  CHECK(arena->inspector().check() == "");
+  CHECK(used_bytes(*arena) == bytes);
+}
+
+TEST_CASE("Readers that fall behind in a ring of two see nothing torn while it is overwritten all the time") {
+  const std::uint64_t rounds = kThreadSanitizer || under_valgrind() ? 1'000 : 300'000;
+  const auto ring = new_ring({.capacity = 1});
+  std::atomic<bool> done{false};
+  std::atomic<int> wrong{0};
+  {
+    std::vector<std::jthread> readers;
+    for (const Policy policy : {Policy::kSkip, Policy::kSkip, Policy::kLatest}) {
+      readers.emplace_back([&, policy] {
+        const auto reader = subscribe(ring, policy);
+        broadcast::Incoming message;
+        while (!done) {
+          const auto got = reader->get(message, no_wait());
+          wrong += got.ok() && !number_in(message);
+        }
+      });
+    }
+    for (std::uint64_t i = 0; i < rounds; ++i) wrong += !put(*ring, i);
+    done = true;
+  }
+  CHECK(wrong == 0);
+  CHECK(ring->check() == "");
+}

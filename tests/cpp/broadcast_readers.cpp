@@ -1,0 +1,224 @@
+// A Broadcast: every reader sees every message, once and in order; one that blocks is waited for, others fall behind.
+#include <thread>
+
+#include "support/broadcasts.h"
+#include "support/caller.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+using Numbers = std::vector<std::uint64_t>;
+
+void put_run(Ring& ring, std::uint64_t first, std::uint64_t count, std::size_t words = kSmallWords) {
+  for (std::uint64_t i = 0; i < count; ++i) put(ring, first + i, words).value();
+}
+
+}  // namespace
+
+TEST_CASE("Every reader sees every message that is put after it came, in order") {
+  for (const std::size_t words : {kSmallWords, kBlockWords}) {
+    const auto ring = new_ring();
+    const auto one = subscribe(ring);
+    put_run(*ring, 0, 2, words);
+    const auto other = subscribe(ring);
+    put_run(*ring, 2, 3, words);
+    CHECK(one->size() == 5);
+    CHECK(all_of(*one) == Numbers{0, 1, 2, 3, 4});
+    CHECK(all_of(*other) == Numbers{2, 3, 4});
+    CHECK(one->missed() == 0);
+    CHECK(ring->check().empty());
+  }
+}
+
+TEST_CASE("A put waits while a blocking reader is so far behind, and names it") {
+  const auto ring = new_ring({.capacity = 3});
+  const auto reader = subscribe(ring);
+  put_run(*ring, 0, 3);
+  const auto refused = put(*ring, 3, kSmallWords, no_wait());
+  CHECK(refused.code() == Code::kFull);
+  CHECK(refused.error().message.find("process " + std::to_string(getpid())) != std::string::npos);
+  std::atomic<bool> went{false};
+  Caller waiting([&](const std::stop_token&) { went = put(*ring, 3).ok(); });
+  CHECK(next(*reader) == 0);
+  waiting.join();
+  CHECK(went);
+  CHECK(all_of(*reader) == Numbers{1, 2, 3});
+}
+
+TEST_CASE("A put succeeds without readers, and leaves the history for those who come") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({.capacity = 4, .history = 2}, arena);
+  const std::uint64_t empty = used_bytes(*arena);
+  put_run(*ring, 0, 20, kBlockWords);
+  CHECK(used_bytes(*arena) == empty + 2 * 4096);
+  CHECK(all_of(*subscribe(ring, Policy::kBlock, true)) == Numbers{18, 19});
+  CHECK(all_of(*subscribe(ring)) == Numbers{});
+}
+
+TEST_CASE("A reader that may fall behind finds the last messages, and knows how many it has missed") {
+  const auto ring = new_ring({.capacity = 4});
+  const auto skips = subscribe(ring, Policy::kSkip), latest = subscribe(ring, Policy::kLatest);
+  put_run(*ring, 0, 10);
+  CHECK(skips->size() == 4);
+  CHECK(all_of(*skips) == Numbers{6, 7, 8, 9});
+  CHECK(skips->missed() == 6);
+  CHECK(all_of(*latest) == Numbers{9});
+  CHECK(latest->missed() == 9);
+}
+
+TEST_CASE("A reader that wants to be told of what it misses is told once, and reads on") {
+  const auto ring = new_ring({.capacity = 4});
+  const auto reader = subscribe(ring, Policy::kRaise);
+  put_run(*ring, 0, 10);
+  broadcast::Incoming message;
+  CHECK(reader->get(message, no_wait()).value().overrun);
+  CHECK(reader->missed() == 6);
+  CHECK(all_of(*reader) == Numbers{6, 7, 8, 9});
+}
+
+TEST_CASE("A message's memory is free when its last reader has passed it and let go, and not before") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({}, arena);
+  const std::uint64_t empty = used_bytes(*arena);
+  const auto one = subscribe(ring), other = subscribe(ring);
+  put(*ring, 7, kBlockWords).value();
+  broadcast::Incoming first, second;
+  one->get(first, no_wait()).value();
+  first.block.reset();
+  CHECK(used_bytes(*arena) == empty + 4096);
+  other->get(second, no_wait()).value();
+  CHECK(number_in(second) == 7);
+  CHECK(used_bytes(*arena) == empty + 4096);
+  second.block.reset();
+  CHECK(used_bytes(*arena) == empty);
+  CHECK(arena->inspector().check().empty());
+}
+
+TEST_CASE("max_bytes bounds what a blocking reader has not read, but for one message") {
+  const auto ring = new_ring({.capacity = 8, .max_bytes = 4000});
+  const auto reader = subscribe(ring);
+  put_run(*ring, 0, 2, kBlockWords);
+  CHECK(put(*ring, 2, kBlockWords, no_wait()).code() == Code::kFull);
+  CHECK(all_of(*reader) == Numbers{0, 1});
+  CHECK(put(*ring, 2, 10 * kBlockWords, no_wait()).ok());
+  CHECK(put(*ring, 3, kSmallWords, no_wait()).code() == Code::kFull);
+}
+
+TEST_CASE("A blocking reader that is closed, or killed, holds nobody up") {
+  const auto ring = new_ring({.capacity = 2, .history = 1});
+  auto reader = subscribe(ring);
+  put_run(*ring, 0, 2);
+  reader->close();
+  put_run(*ring, 2, 2);
+  const Gate reading;
+  Child child([&] {
+    const auto theirs = subscribe(ring, Policy::kBlock, true);
+    reading.open(next(*theirs).value());
+    pause();
+    return true;
+  });
+  reading.wait();
+  put_run(*ring, 4, 1);
+  child.kill_and_wait();
+  put_run(*ring, 5, 10);
+  CHECK(ring->readers() == 0);
+}
+
+TEST_CASE("A subscription that the parent has made is the child's that reads first") {
+  const auto ring = new_ring();
+  const auto reader = subscribe(ring);
+  put_run(*ring, 0, 2);
+  const Gate read, end;
+  Child child([&] {
+    const bool both = next(*reader) == 0 && next(*reader) == 1;
+    read.open();
+    end.wait();
+    return both;
+  });
+  read.wait();
+  broadcast::Incoming message;
+  CHECK(reader->get(message, no_wait()).code() == Code::kClosed);
+  reader->close();  // gives up nothing that is the child's
+  CHECK(ring->readers() == 1);
+  end.open();
+  REQUIRE(child.succeeded());
+}
+
+TEST_CASE("Readers are told of the end once they have read all, and of whom was killed") {
+  const auto ring = new_ring();
+  const auto one = subscribe(ring);
+  Child child([&] { return put(*ring, 5).ok() && kill(getpid(), SIGKILL) == 0; });
+  CHECK(child.was_killed());
+  CHECK(next(*one) == 5);
+  broadcast::Incoming message;
+  const auto told = one->get(message, patience());
+  CHECK(told.code() == Code::kPeerDied);
+  CHECK(told.error().pids == std::vector<int>{child.pid()});
+  put(*ring, 6).value();
+  ring->leave();
+  CHECK(next(*one) == 6);
+  CHECK(one->get(message, patience()).code() == Code::kClosed);
+}
+
+TEST_CASE("A put is waited for until all that block have passed it") {
+  const auto ring = new_ring();
+  const auto one = subscribe(ring), skips = subscribe(ring, Policy::kSkip);
+  const std::uint64_t ticket = put(*ring, 1).value();
+  CHECK(ring->wait_until_passed(ticket, no_wait()).code() == Code::kTimeout);
+  CHECK(next(*one) == 1);
+  CHECK(ring->wait_until_passed(ticket, no_wait()).ok());
+}
+
+TEST_CASE("One subscription too many is an error with the number, and those of the dead are free again") {
+  const auto ring = new_ring();
+  Child child([&] {
+    std::vector<std::unique_ptr<Subscriber>> all;
+    for (std::uint32_t i = 0; i < broadcast::kMostCursors; ++i) all.push_back(subscribe(ring));
+    const auto refused = Subscriber::create(ring, Policy::kSkip, false, patience());
+    const bool named = refused.code() == Code::kInvalid && refused.error().message.find("256") != std::string::npos;
+    return named && kill(getpid(), SIGKILL) == 0;
+  });
+  CHECK(child.was_killed());
+  const auto reader = subscribe(ring);
+  CHECK(ring->readers() == 1);
+}
+
+TEST_CASE("Another process opens a Broadcast by its block") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({}, arena);
+  const auto reader = subscribe(ring);
+  Child child([&] { return put(*Ring::open(arena, ring->block(), patience()).value(), 3).ok(); });
+  REQUIRE(child.succeeded());
+  CHECK(next(*reader) == 3);
+  const Lease array = new_lease(*arena, 100'000);
+  CHECK(Ring::open(arena, array.ref(), patience()).code() == Code::kIncompatible);
+  CHECK(Ring::create(arena, {.capacity = 0}, patience()).code() == Code::kInvalid);
+}
+
+TEST_CASE("A process forks while a thread of it waits for a message") {
+  const auto ring = new_ring();
+  const auto reader = subscribe(ring);
+  std::atomic<bool> got{false};
+  Caller waiting([&](const std::stop_token&) { got = next(*reader, patience()) == 5; });
+  Child child([&] { return put(*ring, 5).ok(); });
+  CHECK(child.succeeded());
+  waiting.join();
+  CHECK(got);
+}
+
+TEST_CASE("What is kept for a reader that may fall behind is free once it is found dead") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({.capacity = 4}, arena);
+  const std::uint64_t empty = used_bytes(*arena);
+  Child child([&] {
+    const auto reader = subscribe(ring, Policy::kSkip);
+    return kill(getpid(), SIGKILL) == 0;
+  });
+  CHECK(child.was_killed());
+  while (ring->readers() != 0) put(*ring, 1, kBlockWords).value();
+  put(*ring, 2, kBlockWords).value();
+  CHECK(used_bytes(*arena) == empty);
+}

@@ -1,0 +1,204 @@
+// Versions of a Latest: the newest is there for everybody, older ones as far as the history goes, and what is held
+// stays.
+#include <thread>
+
+#include "support/caller.h"
+#include "support/catch2.h"
+#include "support/latests.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+TEST_CASE("What was published last is what is read, and versions count from 1") {
+  const auto store = new_latest();
+  CHECK(store->version() == 0);
+  CHECK(store->newest(0).code() == Code::kEmpty);
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    CHECK(publish(*store, 100 + i).value() == i);
+    const Held held = store->newest(i - 1).value();
+    CHECK(held.version == i);
+    CHECK(held.bytes == 64);
+    CHECK(value_of(held) == 100 + i);
+    CHECK(store->newest(i).code() == Code::kEmpty);
+  }
+  CHECK(store->check().empty());
+}
+
+TEST_CASE("The history has as many older versions as it was made for, and no others") {
+  for (const std::uint64_t history : {0u, 1u, 5u}) {
+    const auto store = new_latest(history);
+    for (std::uint64_t i = 1; i <= 20; ++i) {
+      publish(*store, i).value();
+      for (std::uint64_t version = 0; version <= 21; ++version) {
+        const bool there = version != 0 && version <= i && version + history >= i;
+        CHECK(value_at(*store, version) == (there ? std::optional(version) : std::nullopt));
+      }
+    }
+    CHECK(store->kept().versions == history + 1);
+    CHECK(store->check().empty());
+  }
+}
+
+TEST_CASE("A version that is held stays as it is, and its memory comes back when it is let go") {
+  const auto arena = new_arena();
+  const auto store = new_latest(0, arena);
+  publish(*store, 1, 1000).value();
+  const std::uint64_t one = used_bytes(*arena);
+  Held held = store->newest(0).value();
+  for (std::uint64_t i = 2; i <= 50; ++i) publish(*store, i, 1000).value();
+  overfill(*arena);
+  CHECK(value_of(held) == 1);
+  CHECK(used_bytes(*arena) == one + 8192);
+  held.block.reset();
+  CHECK(used_bytes(*arena) == one);
+}
+
+TEST_CASE("What is kept is the history and the newest, and it goes with the last who has the Latest") {
+  const auto arena = new_arena();
+  const std::uint64_t before = used_bytes(*arena);
+  {
+    const auto store = new_latest(3, arena);
+    const std::uint64_t empty = used_bytes(*arena);
+    for (std::uint64_t i = 1; i <= 30; ++i) publish(*store, i, 1000).value();
+    CHECK(used_bytes(*arena) == empty + 4 * 8192);
+    arena->reconcile(patience()).value();  // finds them by the list of references
+    CHECK(used_bytes(*arena) == empty + 4 * 8192);
+    CHECK(value_at(*store, 28) == 28);
+    CHECK(arena->inspector().check().empty());
+  }
+  CHECK(used_bytes(*arena) == before);
+}
+
+TEST_CASE("Blocks that a version refers to live as long as it") {
+  const auto arena = new_arena();
+  const auto store = new_latest(0, arena);
+  const std::uint64_t empty = used_bytes(*arena);
+  {
+    const Lease array = filled_lease(*arena, 4096, 7);
+    OwnedBlock block = store->allocate(64, patience()).value();
+    const std::vector<BlockRef> referred{array.ref()};
+    arena->holders().refer(block, referred, patience()).value();
+    store->publish(std::move(block), 48, patience()).value();
+  }
+  CHECK(used_bytes(*arena) == empty + 8192);
+  const Held held = store->newest(0).value();
+  const BlockRef referred = arena->blocks().referred_to_by(held.block.ref()).at(0);
+  CHECK(is_filled(arena->hold_referred(referred).value(), 7));
+  publish(*store, 2).value();
+  publish(*store, 3).value();
+  CHECK(used_bytes(*arena) == empty + 3 * 4096);
+}
+
+TEST_CASE("Another process publishes and reads, also one that opens the Latest by its block") {
+  const auto arena = new_arena();
+  const auto store = new_latest(2, arena);
+  publish(*store, 5).value();
+  Child child([&] {
+    auto opened = LatestStore::open(arena, store->block(), patience());
+    return opened.ok() && *opened == store && value_of((*opened)->newest(0).value()) == 5 &&
+           publish(**opened, 6).value() == 2;
+  });
+  REQUIRE(child.succeeded());
+  CHECK(value_of(store->newest(1).value()) == 6);
+  CHECK(publish(*store, 7).value() == 3);
+  const BlockRef gone = new_lease(*arena).ref();
+  CHECK(LatestStore::open(arena, gone, patience()).code() == Code::kNotFound);
+  const Lease array = new_lease(*arena, 100'000);
+  CHECK(LatestStore::open(arena, array.ref(), patience()).code() == Code::kIncompatible);
+}
+
+TEST_CASE("A history beyond all measure is refused with the numbers") {
+  const auto made = LatestStore::create(new_arena(), {.history = latest::kMostHistory + 1}, patience());
+  CHECK(made.code() == Code::kInvalid);
+  CHECK(made.error().message.find("65537") != std::string::npos);
+}
+
+TEST_CASE("A reader that waits is woken by the version that it waits for") {
+  const auto store = new_latest();
+  publish(*store, 1).value();
+  CHECK(store->wait_for_newer(0, no_wait()).ok());
+  CHECK(store->wait_for_newer(1, no_wait()).code() == Code::kEmpty);
+  CHECK(store->wait_for_newer(1, patience(20)).code() == Code::kEmpty);
+  std::atomic<std::uint64_t> seen{0};
+  Caller waiting([&](const std::stop_token&) {
+    if (store->wait_for_newer(1, patience()).ok()) seen = store->newest(1).value().version;
+  });
+  publish(*store, 2).value();
+  waiting.join();
+  CHECK(seen == 2);
+}
+
+TEST_CASE("All readers that wait are woken by one version") {
+  const auto store = new_latest();
+  publish(*store, 1).value();
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 8; ++i) {
+    children.push_back(std::make_unique<Child>(
+        [&] { return store->wait_for_newer(1, patience()).ok() && value_of(store->newest(1).value()) == 2; }));
+  }
+  publish(*store, 2).value();
+  for (const auto& child : children) CHECK(child->succeeded());
+}
+
+TEST_CASE("Without a publisher yet, readers wait; once the last has let go, they are told of the end") {
+  const auto store = new_latest();
+  CHECK(store->wait_for_newer(0, no_wait()).code() == Code::kEmpty);
+  publish(*store, 1).value();
+  CHECK(store->publishers() == std::vector<int>{getpid()});
+  CHECK(store->wait_for_newer(1, no_wait()).code() == Code::kEmpty);
+  store->leave();
+  CHECK(store->publishers().empty());
+  CHECK(store->wait_for_newer(1, patience()).code() == Code::kClosed);
+  CHECK(store->wait_for_newer(0, patience()).ok());  // what there is can be read
+  publish(*store, 2).value();
+  CHECK(store->wait_for_newer(2, no_wait()).code() == Code::kEmpty);
+}
+
+TEST_CASE("Readers are told which publishers were killed, until somebody publishes again") {
+  const auto store = new_latest();
+  const Gate published;
+  Child child([&] {
+    published.open(publish(*store, 1).value());
+    pause();
+    return true;
+  });
+  published.wait();
+  CHECK(store->wait_for_newer(1, no_wait()).code() == Code::kEmpty);
+  std::atomic<bool> told{false};
+  Caller waiting([&](const std::stop_token&) {
+    const Status waited = store->wait_for_newer(1, patience());
+    told = waited.code() == Code::kPeerDied && waited.error().pids == std::vector<int>{child.pid()};
+  });
+  child.kill_and_wait();
+  waiting.join();
+  CHECK(told);
+  CHECK(store->wait_for_newer(1, patience()).code() == Code::kPeerDied);
+  CHECK(value_of(store->newest(0).value()) == 1);
+  publish(*store, 2).value();
+  store->leave();
+  CHECK(store->wait_for_newer(2, patience()).code() == Code::kClosed);
+}
+
+TEST_CASE("Words that nobody writes are an error or another version, never a crash") {
+  const auto arena = new_arena();
+  const auto store = new_latest(1, arena);
+  const Lease array = new_lease(*arena);
+  publish(*store, 1).value();
+  latest::WindowEntry& entry = window_of(*store)[1];
+  const std::uint64_t block = load_relaxed(entry.block);
+  for (const std::uint64_t word : {std::uint64_t{0}, ~std::uint64_t{0}, std::uint64_t{1}, memory::pack(array.ref()),
+                                   memory::pack(store->block())}) {
+    store_relaxed(entry.block, word);
+    CHECK(store->newest(0).code() == Code::kCorrupt);
+    CHECK_FALSE(store->at(1).ok());
+  }
+  store_relaxed(entry.block, block);
+  store_relaxed(entry.bytes, std::uint64_t{1} << 40);
+  CHECK(store->newest(0).code() == Code::kCorrupt);
+  store_relaxed(entry.bytes, std::uint64_t{64});
+  store_relaxed(header_of(*store).latest, std::uint64_t{7});
+  CHECK(store->newest(0).code() == Code::kCorrupt);
+  store_relaxed(header_of(*store).publishing, std::uint64_t{1});
+  CHECK(publish(*store, 2).value() == 8);
+  CHECK(value_of(store->newest(0).value()) == 2);
+}
