@@ -1,0 +1,73 @@
+"""One peer at one workload, told over standard input what to do: `prepare`, `run`, `end`. Answers are lines of JSON.
+
+python -m bench.replay.worker PEER WORKLOAD SECONDS SCALE
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import sys
+from typing import Any
+
+from bench.replay import peers
+from bench.replay.measures import Add, Measure, Prioritized, Sample, Sequences
+from bench.replay.peers import Unsupported
+from bench.replay.processes import Files, Writers
+from bench.replay.workloads import WORKLOADS
+
+KINDS: dict[str, type[Measure]] = {
+    "add": Add,
+    "sample": Sample,
+    "prioritized": Prioritized,
+    "sequences": Sequences,
+    "writers": Writers,
+    "files": Files,
+}
+FEWEST = 2000  # rows, however small the scale
+
+
+def version_of(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # on the path, and not installed
+        return "of the path"
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a peer prints is no answer
+    name, workload_name, seconds, scale = sys.argv[1:]
+    workload = WORKLOADS[workload_name]
+    capacity = max(int(workload.capacity * float(scale)), min(FEWEST, workload.capacity))
+    workload = dataclasses.replace(workload, capacity=capacity - capacity % workload.streams)
+
+    def answer(**said: Any) -> None:
+        answers.write(json.dumps(said) + "\n")
+        answers.flush()
+
+    try:
+        peer = peers.load(name)
+        measure = KINDS[workload.kind](peer, workload, float(seconds))
+        for order in map(str.strip, sys.stdin):
+            if order == "prepare":
+                measure.prepare()
+                answer(version=version_of(peer.requires))
+            elif order == "run":
+                answer(figures=measure.run())
+            else:
+                break
+    except ImportError as error:
+        answer(problem=f"not installed ({error})")
+    except Unsupported as error:
+        answer(problem=str(error))
+    except Exception as error:
+        answer(problem=f"{type(error).__name__}: {error}".splitlines()[0])
+    answers.close()
+    os._exit(0)  # writers and servers end with it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+// _core.ReplayFiles and save_replay: replay buffers in files.
+#include <pybind11/pybind11.h>
+
+#include <utility>
+
+#include "bindings/bind.h"
+#include "bindings/cpython/unwrap.h"
+#include "bindings/cpython/wait_hooks.h"
+#include "bindings/replay/replay.h"
+#include "replay/loader.h"
+#include "replay/saver.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using namespace py::literals;
+using platform::WaitContext;
+using replay::Loader;
+
+namespace {
+
+// What is wrong with a file is a ValueError, and a folder in use an OSError.
+template <class T>
+T unwrap_files(Result<T> result) {
+  if (result.ok()) return std::move(*result);
+  const Error& error = result.error();
+  if (error.code == Code::kCorrupt || error.code == Code::kIncompatible) throw py::value_error(error.message);
+  if (error.code == Code::kUnavailable) {
+    PyErr_SetString(PyExc_BlockingIOError, error.message.c_str());
+    throw py::error_already_set();
+  }
+  return unwrap(std::move(result));
+}
+
+// (number of the save, rows, bytes written, bytes of all files)
+py::tuple save(const Replay& self, const std::string& path) {
+  const auto report = unwrap_files(with_hooks(true, [&](platform::WaitHooks& hooks) {
+    return replay::save(*self.store, self.tables.get(), path, WaitContext{{}, &hooks});
+  }));
+  return py::make_tuple(report.save, report.rows, report.written, report.bytes);
+}
+
+class Files {
+ public:
+  explicit Files(const std::string& path) : loader_(unwrap_files(Loader::open(path))) {}
+
+  py::bytes note() const {
+    return py::bytes(reinterpret_cast<const char*>(loader_.note().data()), loader_.note().size());
+  }
+  std::uint64_t capacity() const { return loader_.capacity(); }
+  std::uint64_t chunk() const { return loader_.rows_per_place(); }
+  void load_into(const Replay& replay) {
+    unwrap_files(with_hooks(true, [&](platform::WaitHooks& hooks) {
+      return loader_.load_into(*replay.store, replay.tables.get(), WaitContext{{}, &hooks});
+    }));
+  }
+
+ private:
+  Loader loader_;
+};
+
+}  // namespace
+
+void bind_replay_files(py::module_& module) {
+  py::class_<Files>(module, "ReplayFiles", "A saved replay buffer.", plain_class())
+      .def(py::init<const std::string&>(), "path"_a)
+      .def_property_readonly("note", &Files::note)
+      .def_property_readonly("capacity", &Files::capacity)
+      .def_property_readonly("chunk", &Files::chunk)
+      .def("load_into", &Files::load_into, "replay"_a);
+  // With chunks of one row: how many were ever begun, those of a buffer that it was loaded from included.
+  module.def(
+      "replay_tickets", [](const Replay& self) { return self.store->window().tail - 1; }, "replay"_a);
+  module.def("save_replay", &save, "replay"_a, "path"_a);
+}
+
+}  // namespace shmtree::python

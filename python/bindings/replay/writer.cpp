@@ -1,0 +1,234 @@
+// _core.ReplayWriter: one stream of rows.
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "bindings/cpython/arguments.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/guarded.h"
+#include "bindings/cpython/large_copy.h"
+#include "bindings/cpython/wait_hooks.h"
+#include "bindings/replay/streams.h"
+
+namespace shmtree::python {
+
+namespace {
+
+PyTypeObject* writer_type = nullptr;
+
+using platform::Deadline;
+using platform::WaitContext;
+
+// False with a Python error set.
+bool take_priority(const Replay& replay, PyObject* given, float* out) {
+  if (!given || given == Py_None) return true;
+  const double priority = PyFloat_AsDouble(given);
+  if (priority == -1.0 && PyErr_Occurred()) return false;
+  Status fits = replay.tables->check_priorities({&priority, 1});
+  if (!fits) {
+    raise(fits.error());
+    return false;
+  }
+  *out = static_cast<float>(priority);
+  return true;
+}
+
+PyObject* add(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<3> kSignature{"add", {"row", "priority", "timeout"}, 1, 1};
+  PyObject* given[3];
+  if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
+  Deadline deadline;
+  if (given[2] && !parse_deadline(nullptr, given[2], &deadline)) return nullptr;
+  WriterState& state = state_of(self);
+  const std::shared_ptr<Replay> replay = state.replay;
+  BorrowedAddresses addresses;
+  if (!replay->nests.rows->read(given[0], *addresses)) return nullptr;
+  replay::RowInfo info;
+  if (!take_priority(*replay, given[1], &info.priority)) return nullptr;
+  if (replay->terms.done >= 0) {
+    info.done = is_done(*replay, addresses->all()[static_cast<std::size_t>(replay->terms.done)]);
+  }
+  const std::shared_ptr<Stream> stream = stream_of(state);
+  if (!stream) return nullptr;
+  addresses->append(&state.version);
+  auto added = with_hooks(replay->row_bytes > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
+    const WaitContext wait{deadline, &hooks};
+    return alone(*stream, wait, [&](replay::Writer& writer) { return writer.add(addresses->all(), info, wait); });
+  });
+  if (!added) return raise(added.error());
+  return PyLong_FromUnsignedLongLong(*added);
+}
+
+PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<3> kSignature{"end", {"final", "truncated", "timeout"}, 0, 0};
+  PyObject* given[3];
+  if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
+  const int truncated = truth_of(given[1], 0);
+  Deadline deadline;
+  if (truncated < 0 || (given[2] && !parse_deadline(nullptr, given[2], &deadline))) return nullptr;
+  WriterState& state = state_of(self);
+  const std::shared_ptr<Replay> replay = state.replay;
+  BorrowedAddresses addresses;
+  std::vector<const void*> final;
+  if (given[0] && given[0] != Py_None) {
+    if (!replay->nests.final) {
+      PyErr_SetString(PyExc_ValueError, "final is for buffers with next=, which keep the last observations");
+      return nullptr;
+    }
+    if (!replay->nests.final->read(given[0], *addresses)) return nullptr;
+    final.resize(replay->nests.rows->leaves().size() + 1);
+    for (std::size_t i = 0; i < replay->terms.final.size(); ++i) final[replay->terms.final[i]] = addresses->all()[i];
+  }
+  const std::shared_ptr<Stream> stream = stream_of(state);
+  if (!stream) return nullptr;
+  Status ended = with_hooks(replay->row_bytes > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
+    const WaitContext wait{deadline, &hooks};
+    return alone(*stream, wait, [&](replay::Writer& writer) { return writer.end(final, truncated != 0, wait); });
+  });
+  if (!ended) return raise(ended.error());
+  Py_RETURN_NONE;
+}
+
+PyObject* close(PyObject* self, PyObject*) {
+  WriterState& state = state_of(self);
+  state.closed = true;
+  const std::shared_ptr<Stream> stream = std::move(state.stream);
+  if (stream && stream->owner == state.replay->store->arena()->current_identity()) {
+    GilHooks hooks;
+    const WaitContext wait{Deadline::never(), &hooks};
+    if (!lock(*stream, wait)) return nullptr;
+    const std::lock_guard guard(stream->mutex, std::adopt_lock);
+    stream->writer.close();
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* enter(PyObject* self, PyObject*) {
+  return Py_NewRef(self);
+}
+
+PyObject* exit(PyObject* self, PyObject*) {
+  return close(self, nullptr);
+}
+
+PyObject* get_closed(PyObject* self, void*) {
+  return PyBool_FromLong(state_of(self).closed);
+}
+
+PyObject* get_version(PyObject* self, void*) {
+  return PyLong_FromLongLong(state_of(self).version);
+}
+
+int set_version(PyObject* self, PyObject* value, void*) {
+  const Ref number(value ? PyNumber_Index(value) : nullptr);
+  if (!number) {
+    if (!value) PyErr_SetString(PyExc_AttributeError, "the version cannot be deleted");
+    return -1;
+  }
+  const long long version = PyLong_AsLongLong(number.get());
+  if (version == -1 && PyErr_Occurred()) return -1;
+  state_of(self).version = version;
+  return 0;
+}
+
+PyObject* get_stream(PyObject* self, void*) {
+  const std::shared_ptr<Stream> stream = stream_of(state_of(self));
+  return stream ? PyLong_FromUnsignedLong(stream->number) : nullptr;
+}
+
+PyObject* get_added(PyObject* self, void*) {
+  const std::shared_ptr<Stream>& stream = state_of(self).stream;
+  return PyLong_FromUnsignedLongLong(stream ? stream->writer.added() : 0);
+}
+
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  PyObject* given = nullptr;
+  static const char* names[] = {"replay", nullptr};
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", const_cast<char**>(names), &given)) return nullptr;
+  std::shared_ptr<Replay> replay;
+  try {
+    replay = pybind11::cast<std::shared_ptr<Replay>>(pybind11::handle(given));
+  } catch (const pybind11::cast_error&) {
+  }
+  if (!replay) return PyErr_Format(PyExc_TypeError, "%R is no replay buffer", given);
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self) new (&state_of(self)) WriterState{std::move(replay), nullptr};
+  return self;
+}
+
+void dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  state_of(self).~WriterState();
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+constexpr const char* kAddDoc =
+    "add($self, row, *, priority=None, timeout=None)\n--\n\n"
+    "Adds a row, the next one of this stream, and returns its index.\n\n"
+    "Its leaves have the shapes and dtypes of the buffer's rows, or such as are cast to them by 'same_kind'; "
+    "ValueError\n"
+    "names the leaf that is missing, too many or does not fit, and nothing was added. A true leaf `done` ends the\n"
+    "episode. `priority`, for all samplers that have any: the largest that was given, when it is None. With "
+    "`timeout`,\n"
+    "``queue.Full`` after so many seconds.";
+
+constexpr const char* kEndDoc =
+    "end($self, *, final=None, truncated=False, timeout=None)\n--\n\n"
+    "Ends the episode: all its rows can be drawn. Without a row since the last end, nothing is done.\n\n"
+    "`final`: the last observation, a nest of the leaves that the buffer has as `next`. `truncated`: the episode was "
+    "cut\n"
+    "off, and did not terminate; it needs a final where there is `next`.";
+
+const PyMethodDef own_methods[] = {
+    {"add", as_method<add>(), METH_FASTCALL | METH_KEYWORDS, kAddDoc},
+    {"end", as_method<end>(), METH_FASTCALL | METH_KEYWORDS, kEndDoc},
+    {"close", as_method<close>(), METH_NOARGS,
+     "close($self)\n--\n\nEnds the stream. What was added stays. May be called again."},
+    {"__enter__", as_method<enter>(), METH_NOARGS, nullptr},
+    {"__exit__", as_method<exit>(), METH_VARARGS, nullptr},
+};
+
+PyGetSetDef attributes[] = {
+    {"closed", guarded<get_closed>, nullptr, "Whether close() was called.", nullptr},
+    {"version", guarded<get_version>, guarded<set_version>,
+     "What rows are marked with from now on, such as the number of the weights that acted: an int.", nullptr},
+    {"stream", guarded<get_stream>, nullptr, "The number of the stream, as batches have it as `writer`.", nullptr},
+    {"added", guarded<get_added>, nullptr, "How many rows were added.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyMethodDef methods[16] = {};  // those, and others for many rows
+
+PyType_Slot slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(guarded<make>)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, attributes},
+    {Py_tp_doc, const_cast<char*>("One stream of rows into a replay buffer, such as one environment's.")},
+    {0, nullptr},
+};
+
+PyType_Spec spec = {"shmtree._core.ReplayWriter", sizeof(WriterObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                    slots};
+
+}  // namespace
+
+bool is_writer(PyObject* object) {
+  if (PyObject_TypeCheck(object, writer_type)) return true;
+  PyErr_Format(PyExc_TypeError, "%R is no writer", object);
+  return false;
+}
+
+bool init_replay_writer(PyObject* module) {
+  const auto many = methods_for_many();
+  std::ranges::copy(many, std::ranges::copy(own_methods, methods).out);
+  const Ref type(PyType_FromSpec(&spec));
+  writer_type = reinterpret_cast<PyTypeObject*>(Py_XNewRef(type.get()));
+  return type && init_vector_add(module) && PyModule_AddObjectRef(module, "ReplayWriter", type.get()) == 0;
+}
+
+}  // namespace shmtree::python

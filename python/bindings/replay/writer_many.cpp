@@ -1,0 +1,230 @@
+// What adds many rows at once: to one writer, and one to each of several.
+#include <algorithm>
+#include <vector>
+
+#include "bindings/cpython/arguments.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/guarded.h"
+#include "bindings/cpython/wait_hooks.h"
+#include "bindings/replay/streams.h"
+#include "platform/copy.h"
+
+namespace shmtree::python {
+
+namespace {
+
+using platform::Deadline;
+using platform::WaitContext;
+
+// An array of one number for each row, of that type; nothing for None. False with a Python error set.
+bool take_numbers(PyObject* given, const char* name, int type, std::size_t rows, Ref* out) {
+  if (!given || given == Py_None) return true;
+  *out = Ref(PyArray_FROMANY(given, type, 1, 1, NPY_ARRAY_CARRAY_RO));
+  if (!*out) return false;
+  const auto count = static_cast<std::size_t>(PyArray_SIZE(as_array(out->get())));
+  if (count == rows) return true;
+  PyErr_Format(PyExc_ValueError, "%s has %zu numbers, for %zu rows", name, count, rows);
+  return false;
+}
+
+template <class Number>
+std::span<const Number> numbers_in(const Ref& array) noexcept {
+  if (!array) return {};
+  return {static_cast<const Number*>(PyArray_DATA(as_array(array.get()))),
+          static_cast<std::size_t>(PyArray_SIZE(as_array(array.get())))};
+}
+
+// What the rows of a call are, besides their leaves.
+struct Marks {
+  std::vector<float> priorities{};
+  std::vector<char> ends{}, truncated{};  // empty: none ends
+};
+
+// A row ends its episode when `ends` says so, or its own leaf does; it was cut off when only `ends` does.
+bool take_marks(const Replay& replay, const LeafColumns& columns, PyObject* ends, PyObject* priority, Marks& out) {
+  Ref given_ends, given_priorities;
+  if (!take_numbers(ends, "ends", NPY_BOOL, columns.rows(), &given_ends)) return false;
+  if (!take_numbers(priority, "priority", NPY_DOUBLE, columns.rows(), &given_priorities)) return false;
+  const auto priorities = numbers_in<double>(given_priorities);
+  Status fit = replay.tables->check_priorities(priorities);
+  if (!fit) {
+    raise(fit.error());
+    return false;
+  }
+  for (const double each : priorities) out.priorities.push_back(static_cast<float>(each));
+  const auto cut = numbers_in<npy_bool>(given_ends);
+  const bool has_done = replay.terms.done >= 0;
+  if (!has_done && cut.empty()) return true;
+  for (std::size_t i = 0; i < columns.rows(); ++i) {
+    bool done = false;
+    if (has_done) {
+      const LeafColumns::Column& leaf = columns.all()[static_cast<std::size_t>(replay.terms.done)];
+      done = is_done(replay, leaf.first + i * leaf.stride);
+    }
+    const bool ended = !cut.empty() && cut[i] != 0;
+    out.ends.push_back(done || ended);
+    out.truncated.push_back(has_done && ended && !done);
+  }
+  return true;
+}
+
+PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<4> kSignature{"extend", {"rows", "ends", "priority", "timeout"}, 1, 1};
+  PyObject* given[4];
+  if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
+  Deadline deadline;
+  if (given[3] && !parse_deadline(nullptr, given[3], &deadline)) return nullptr;
+  WriterState& state = state_of(self);
+  const std::shared_ptr<Replay> replay = state.replay;
+  LeafColumns columns;
+  Marks marks;
+  if (!replay->nests.columns->read_columns(given[0], columns)) return nullptr;
+  if (!take_marks(*replay, columns, given[1], given[2], marks)) return nullptr;
+  if (replay->terms.finals && marks.ends.empty()) {
+    PyErr_SetString(PyExc_ValueError, "rows with successors need ends, or a leaf that says where episodes end");
+    return nullptr;
+  }
+  const std::shared_ptr<Stream> stream = stream_of(state);
+  npy_intp count = static_cast<npy_intp>(columns.rows());
+  Ref indices(stream ? PyArray_SimpleNew(1, &count, NPY_INT64) : nullptr);
+  if (!indices) return nullptr;
+  std::vector<replay::Writer::Column> places;
+  for (const LeafColumns::Column& column : columns.all()) places.push_back({column.first, column.stride});
+  const std::int64_t version = state.version;
+  places.push_back({reinterpret_cast<const std::byte*>(&version), 0});
+  const replay::Writer::Rows rows{
+      .columns = places,
+      .count = columns.rows(),
+      .ends = marks.ends.empty() ? nullptr : reinterpret_cast<const bool*>(marks.ends.data()),
+      .truncated = marks.truncated.empty() ? nullptr : reinterpret_cast<const bool*>(marks.truncated.data()),
+      .priorities = marks.priorities.empty() ? nullptr : marks.priorities.data()};
+  auto* const at = static_cast<std::uint64_t*>(PyArray_DATA(as_array(indices.get())));
+  const bool is_long = columns.rows() * replay->row_bytes > platform::kLongCopyBytes;
+  Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
+    const WaitContext wait{deadline, &hooks};
+    return alone(*stream, wait, [&](replay::Writer& writer) { return writer.extend(rows, at, wait); });
+  });
+  return added ? indices.release() : raise(added.error());
+}
+
+// --- One row to each of several writers
+
+struct VectorRow {
+  const Replay& replay;
+  const LeafColumns &columns, &finals;
+  const Marks& marks;
+  const std::vector<std::int64_t>& versions;
+};
+
+// Row i: added, and its episode ended where it is to.
+Result<std::uint64_t> add_one(const VectorRow& rows, std::size_t i, replay::Writer& writer, const WaitContext& wait) {
+  std::vector<const void*> leaves;
+  for (const LeafColumns::Column& column : rows.columns.all()) leaves.push_back(column.first + i * column.stride);
+  leaves.push_back(&rows.versions[i]);
+  const bool ends = !rows.marks.ends.empty() && rows.marks.ends[i] != 0;
+  const bool truncated = ends && rows.marks.truncated[i] != 0;
+  replay::RowInfo info{.done = ends && !truncated};
+  if (!rows.marks.priorities.empty()) info.priority = rows.marks.priorities[i];
+  auto added = writer.add(leaves, info, wait);
+  if (!added || !ends) return added;
+  std::vector<const void*> final;
+  if (!rows.finals.all().empty()) {
+    final.resize(leaves.size());
+    for (std::size_t k = 0; k < rows.replay.terms.final.size(); ++k) {
+      final[rows.replay.terms.final[k]] = rows.finals.all()[k].first + i * rows.finals.all()[k].stride;
+    }
+  }
+  if (!truncated && final.empty()) return added;  // it has ended by itself, or does with the next row
+  Status ended = writer.end(final, truncated, wait);
+  if (!ended) return std::move(ended).error();
+  return added;
+}
+
+bool take_finals(const Replay& replay, PyObject* given, const LeafColumns& columns, LeafColumns& out) {
+  if (!given || given == Py_None) return true;
+  if (!replay.nests.final_columns) {
+    PyErr_SetString(PyExc_ValueError, "final is for buffers with next=, which keep the last observations");
+    return false;
+  }
+  if (!replay.nests.final_columns->read_columns(given, out)) return false;
+  if (out.rows() == columns.rows()) return true;
+  PyErr_Format(PyExc_ValueError, "final has %zu rows, and there are %zu", out.rows(), columns.rows());
+  return false;
+}
+
+// replay_add_to_each(writers, rows, end, final, priority, timeout)
+PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+  if (nargs != 6) return PyErr_Format(PyExc_TypeError, "six arguments are needed");
+  Deadline deadline;
+  if (!parse_deadline(nullptr, args[5], &deadline)) return nullptr;
+  if (!PyTuple_CheckExact(args[0]) || PyTuple_GET_SIZE(args[0]) == 0)
+    return PyErr_Format(PyExc_TypeError, "no writers");
+  const auto writers = static_cast<std::size_t>(PyTuple_GET_SIZE(args[0]));
+  std::vector<std::shared_ptr<Stream>> streams;
+  std::vector<std::int64_t> versions;
+  for (std::size_t i = 0; i < writers; ++i) {
+    PyObject* const writer = PyTuple_GET_ITEM(args[0], static_cast<Py_ssize_t>(i));
+    if (!is_writer(writer)) return nullptr;
+    streams.push_back(stream_of(state_of(writer)));
+    if (!streams.back()) return nullptr;
+    versions.push_back(state_of(writer).version);
+  }
+  const std::shared_ptr<Replay> replay = state_of(PyTuple_GET_ITEM(args[0], 0)).replay;
+  LeafColumns columns, finals;
+  Marks marks;
+  if (!replay->nests.columns->read_columns(args[1], columns)) return nullptr;
+  if (columns.rows() != writers) {
+    return PyErr_Format(PyExc_ValueError, "%zu rows, for %zu streams", columns.rows(), writers);
+  }
+  if (!take_marks(*replay, columns, args[2], args[4], marks)) return nullptr;
+  if (!take_finals(*replay, args[3], columns, finals)) return nullptr;
+  const bool some_cut_off = std::ranges::find(marks.truncated, 1) != marks.truncated.end();
+  if (replay->terms.finals && some_cut_off && finals.all().empty()) {
+    PyErr_SetString(PyExc_ValueError, "an episode that is cut off needs final, since the buffer has next=");
+    return nullptr;
+  }
+  npy_intp count = static_cast<npy_intp>(writers);
+  Ref indices(PyArray_SimpleNew(1, &count, NPY_INT64));
+  if (!indices) return nullptr;
+  auto* const at = static_cast<std::int64_t*>(PyArray_DATA(as_array(indices.get())));
+  const VectorRow rows{*replay, columns, finals, marks, versions};
+  Status added = with_hooks(writers * replay->row_bytes > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
+    const WaitContext wait{deadline, &hooks};
+    for (std::size_t i = 0; i < writers; ++i) {
+      auto one = alone(*streams[i], wait, [&](replay::Writer& writer) { return add_one(rows, i, writer, wait); });
+      if (!one) return Status(std::move(one).error());
+      at[i] = static_cast<std::int64_t>(*one);
+    }
+    return success();
+  });
+  return added ? indices.release() : raise(added.error());
+}
+
+constexpr const char* kExtendDoc =
+    "extend($self, rows, *, ends=None, priority=None, timeout=None)\n--\n\n"
+    "Adds rows, the next ones of this stream, and returns their indices: an array of int64.\n\n"
+    "`rows` is a nest like that of a row, of arrays that have one dimension more in front, all of one length. `ends`, "
+    "a\n"
+    "mask, says which rows end an episode, besides those whose leaf `done` is true; those that only `ends` names were\n"
+    "cut off, and did not terminate. `priority`: one for each. Errors as of add(), before anything is added.";
+
+const PyMethodDef many_methods[] = {
+    {"extend", as_method<extend>(), METH_FASTCALL | METH_KEYWORDS, kExtendDoc},
+};
+
+PyMethodDef functions[] = {
+    {"replay_add_to_each", as_method<add_to_each>(), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+std::span<const PyMethodDef> methods_for_many() {
+  return many_methods;
+}
+
+bool init_vector_add(PyObject* module) {
+  return PyModule_AddFunctions(module, functions) == 0;
+}
+
+}  // namespace shmtree::python

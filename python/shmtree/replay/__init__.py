@@ -1,0 +1,29 @@
+"""Replay buffers: rows that many processes add and many draw, in shared memory, without a server.
+
+buffer = ReplayBuffer(1_000_000, example={"obs": obs, "action": 0, "reward": 0.0, "done": False})
+buffer.add({"obs": obs, "action": a, "reward": r, "done": d})      # in any process
+batch = buffer.sample(256)                                         # in any other
+"""
+
+from .. import _core as _core
+from ._batch import Batch, SequenceBatch
+from ._buffer import ReplayBuffer
+from ._files import Saved
+from ._samplers import Fifo, Lifo, MaxPriority, Prioritized, RateLimit, Sampler, Uniform
+from ._writers import VectorWriter, Writer
+
+__all__ = [
+    "Batch",
+    "Fifo",
+    "Lifo",
+    "MaxPriority",
+    "Prioritized",
+    "RateLimit",
+    "ReplayBuffer",
+    "Sampler",
+    "Saved",
+    "SequenceBatch",
+    "Uniform",
+    "VectorWriter",
+    "Writer",
+]

@@ -1,0 +1,399 @@
+"""The buffer itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import _core, _handles, _process
+from .._arena import Arena
+from .._arguments import one_of
+from .._channel import REPLAY, open_known
+from ..errors import ChannelClosed
+from . import _files, _places, _rows, _samplers, _spec
+from ._batch import Batch, SequenceBatch
+from ._files import Saved
+from ._writers import OwnWriter, VectorWriter, Writer
+
+
+class ReplayBuffer:
+    """Rows that many processes add and many draw, in shared memory; the oldest go first.
+
+    Args:
+        capacity: rows. Or, in place of it, `max_bytes`: what all of it may take.
+        example: a row, or one like it: a nest of dicts, lists and tuples, whose leaves are arrays (NumPy, torch) and
+            numbers. Python's floats are float32, ints int64. Or, in place of it, `columns`: such a nest with a
+            ``(shape, dtype)`` in the place of each leaf, or a dtype alone for numbers.
+        next: keys of a row whose leaves are wanted of the following row, too. They are stored once, and a batch has
+            them in ``data["next"]``: of the row `n_step` on; at an episode's end of the `final` that `Writer.end` was
+            given, or of the last row itself where there was none (`Batch.discount` is 0 then).
+        n_step: how many rewards are summed in a batch, those further on times `gamma`, `gamma` squared, and so on, up
+            to the episode's end.
+        stack: how many frames, by the key of a row, a batch has of a leaf: the row's own last, before it those of the
+            rows before it in its episode. `stack_padding` is what stands before an episode's first frame: "zeros", or
+            the "first" frame.
+        reward, done: keys of a row. A true `done` ends the episode; None never does.
+        sampler: `Uniform`, `Prioritized`, `Fifo`, `Lifo` or `MaxPriority`; None is the first. Or, in place of it,
+            `samplers`: several by their names.
+        limit: a `RateLimit`, by which those who add wait for those who draw, and these for rows.
+        chunk: rows that are let go of at once, a power of two up to 64; None takes what suits the capacity. With 1
+            there are exactly `capacity` rows once it was full.
+        streams: how many writers there are, about; more work.
+        arena: where it lies; None is an arena of its own.
+        name: makes it known to the user's other processes, for `ReplayBuffer.open`; FileExistsError when it is in use.
+        seed: of this object's draws; None for other ones each time.
+
+    It goes to other processes as an argument of theirs, in messages of channels and by its name, and lives as long as
+    any of them has it. A row can be drawn when it was added; where the buffer has `next` or `n_step`, when the rows
+    that it needs were added, or its episode has ended.
+    """
+
+    def __init__(
+        self,
+        capacity: int | None = None,
+        *,
+        example: Any = None,
+        columns: Any = None,
+        max_bytes: int | None = None,
+        next: str | Iterable[str] = (),
+        n_step: int = 1,
+        gamma: float = 0.99,
+        stack: Mapping[str, int] | None = None,
+        stack_padding: _spec.Padding = "zeros",
+        reward: str | None = "reward",
+        done: str | None = "done",
+        sampler: _samplers.Sampler | None = None,
+        samplers: Mapping[str, _samplers.Sampler] | None = None,
+        limit: _samplers.RateLimit | None = None,
+        chunk: int | None = None,
+        streams: int = 1,
+        arena: Arena | None = None,
+        name: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if (example is None) == (columns is None):
+            raise TypeError("a replay buffer is made with either example= or columns=")
+        if (capacity is None) == (max_bytes is None):
+            raise TypeError("a replay buffer is made with either a capacity of rows or max_bytes=")
+        if name is not None:
+            _process.check_name(name)
+        rows = _rows.from_example(example) if columns is None else _rows.from_columns(columns)
+        chosen = _samplers.named(sampler, samplers)
+        if limit is not None and not isinstance(limit, _samplers.RateLimit):
+            raise TypeError(f"limit is {limit!r}; it must be a RateLimit, or None")
+        spec = _spec.make(rows, chosen, next, n_step, gamma, stack, stack_padding, reward, done, limit)
+        self._make(spec, capacity, max_bytes, chunk, streams, arena, name, seed)
+
+    def _make(
+        self,
+        spec: _spec.Spec,
+        capacity: int | None,
+        max_bytes: int | None,
+        chunk: int | None,
+        streams: int,
+        arena: Arena | None,
+        name: str | None,
+        seed: int | None,
+    ) -> None:
+        terms = (_places.positive("chunk", chunk) if chunk is not None else 0, _places.positive("streams", streams))
+        if capacity is None:
+            capacity = _places.rows_within(spec, _places.positive("max_bytes", max_bytes), *terms)
+        made = spec.terms(_places.positive("capacity", capacity), *terms)
+        home = _places.home_for(spec, made, capacity, arena)
+        core = _core.Replay.create(home, made, spec.nests(), spec.pack())
+        known = _process.create_name(name, REPLAY, home, core.block) if name is not None else None
+        self._become(spec, core, known)
+        if seed is not None:
+            core.seed = seed & (1 << 64) - 1
+
+    def _become(self, spec: _spec.Spec, core: _core.Replay, name: _core.Name | None) -> None:
+        self._spec = spec
+        self._data = spec.data()
+        self._open_core: _core.Replay | None = core
+        self._name = name
+        self._local = OwnWriter()
+
+    @property
+    def _replay(self) -> _core.Replay:
+        core = self._open_core
+        if core is None:
+            raise ChannelClosed("this replay buffer was closed in this process")
+        return core
+
+    @classmethod
+    def open(cls, name: str) -> ReplayBuffer:
+        """The buffer of that name; FileNotFoundError when there is none."""
+        known = open_known(name, REPLAY)
+        return cls._opened(known.arena, known.block, known)
+
+    @classmethod
+    def _opened(cls, arena: _core.Arena, block: int, name: _core.Name | None) -> ReplayBuffer:
+        spec = _spec.Spec.unpack(_core.Replay.note_at(arena, block))
+        self = cls.__new__(cls)
+        self._become(spec, _core.Replay.open(arena, block, spec.terms(0, 0, 1), spec.nests()), name)
+        return self
+
+    @classmethod
+    def _gone(cls) -> ReplayBuffer:
+        """One that no process has any more: closed."""
+        self = cls.__new__(cls)
+        self._open_core = self._name = None
+        self._local = OwnWriter()
+        return self
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there may be."""
+        return self._replay.capacity
+
+    @property
+    def chunk(self) -> int:
+        """Rows that are let go of at once."""
+        return self._replay.chunk
+
+    def __len__(self) -> int:
+        """Rows that can be drawn."""
+        return self._replay.size()
+
+    def __bool__(self) -> bool:
+        return True
+
+    # --- Adding
+
+    def writer(self) -> Writer:
+        """A new stream of rows."""
+        return Writer(self._replay)
+
+    def vector_writer(self, n: int) -> VectorWriter:
+        """n new streams of rows, which are added to at once, such as n environments."""
+        return VectorWriter(tuple(self.writer() for _ in range(_places.positive("n", n))))
+
+    @property
+    def _own_writer(self) -> Writer:
+        """The calling thread's."""
+        try:
+            return self._local.writer
+        except AttributeError:
+            writer = self._local.writer = self.writer()
+            return writer
+
+    def add(self, row: Any, *, priority: float | None = None, timeout: float | None = None) -> int:
+        """Adds a row, in a stream of this process's and thread's own, and returns its index. As `Writer.add`."""
+        try:
+            writer = self._local.writer
+        except AttributeError:
+            writer = self._own_writer
+        return writer.add(row, priority=priority, timeout=timeout)
+
+    def end(self, *, final: Any = None, truncated: bool = False, timeout: float | None = None) -> None:
+        """Ends the episode in that stream. As `Writer.end`."""
+        self._own_writer.end(final=final, truncated=truncated, timeout=timeout)
+
+    def extend(
+        self, rows: Any, *, ends: Any = None, priority: Any = None, timeout: float | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Adds many rows, in that stream, and returns their indices. As `Writer.extend`."""
+        added: np.ndarray[Any, Any] = self._own_writer.extend(rows, ends=ends, priority=priority, timeout=timeout)
+        return added
+
+    # --- Drawing
+
+    def sample(
+        self,
+        n: int,
+        *,
+        sampler: str | None = None,
+        replace: bool = True,
+        out: Any = None,
+        threads: int = 1,
+        beta: float | None = None,
+        weights: Literal["batch", "buffer"] = "batch",
+        timeout: float | None = None,
+    ) -> Batch:
+        """Draws n rows. Waits for the first one: ``queue.Empty`` after `timeout` seconds (None: never).
+
+        Args:
+            sampler: which one, by its name; None is the first.
+            replace: whether a row may be drawn several times; where it may not, ValueError for more than there are.
+            out: arrays (or tensors) to draw into: a nest as `Batch.data` is, each of shape (n, ...), contiguous. Or
+                "arena": new ones in the buffer's arena, which a channel of that arena sends without a copy.
+            threads: how many may copy.
+            beta: in place of that of the sampler.
+            weights: whether the largest `Batch.weight` possible, 1, is that of the least likely row of the batch, or of
+                the whole buffer.
+        """
+        core = self._replay
+        count = n if type(n) is int and n > 0 else _places.positive("n", n)
+        arrays = None if out is None else self._places_in(count, out)
+        of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
+        exponent = None if beta is None else _samplers.check_number("beta", beta)
+        most = 1 if threads == 1 else _places.positive("threads", threads)
+        drawn = core.sample(count, self._spec.table(sampler), not replace, most, timeout, exponent, of_buffer, arrays)
+        data = drawn.data() if arrays is None else out
+        if isinstance(out, str):
+            data = _rows.map_leaves(self._data.skeleton, arrays or [])
+        return Batch(data, drawn, self._spec.has_discount)
+
+    def _places_in(self, n: int, out: Any) -> list[np.ndarray[Any, Any]]:
+        if isinstance(out, str):
+            one_of("out", out, "arena")
+            home = self._replay.arena
+            return [home.new_array((n, *shape), dtype, "C", False, True) for dtype, shape in self._data.leaves]
+        leaves = _rows.flatten("out", self._data.skeleton, out)
+        paths = _rows.paths_of(self._data.skeleton, "out")
+        return [
+            _places.checked(path, leaf, dtype, (n, *shape))
+            for path, leaf, (dtype, shape) in zip(paths, leaves, self._data.leaves, strict=True)
+        ]
+
+    def batches(self, n: int, **options: Any) -> Iterator[Batch]:
+        """Draws again and again; as `sample`."""
+        while True:
+            yield self.sample(n, **options)
+
+    def sample_sequences(
+        self,
+        n: int,
+        length: int,
+        *,
+        stride: int = 1,
+        partial: Literal["pad", "refuse"] = "pad",
+        threads: int = 1,
+        timeout: float | None = None,
+    ) -> SequenceBatch:
+        """Draws n sequences: a row, each as likely, and those after it in its episode, `length` in all.
+
+        Waits as `sample`. Arrays of the batch have the shape (n, length, ...).
+
+        Args:
+            stride: from one row of a sequence to the next: 2 is every other one.
+            partial: "pad" gives shorter ones, with zeros behind, where the episode ends or its rows are not there yet;
+                "refuse" draws those only that are as long.
+            threads: how many may copy.
+        """
+        sizes = (_places.positive("n", n), _places.positive("length", length), _places.positive("stride", stride))
+        may_be_partial = one_of("partial", partial, "pad", "refuse") == "pad"
+        drawn = self._replay.sample_sequences(*sizes, may_be_partial, _places.positive("threads", threads), timeout)
+        return SequenceBatch(drawn.data(), drawn, self._spec.has_discount)
+
+    def stats(self) -> dict[str, Any]:
+        """What is in the buffer: rows that can be drawn, the capacity, bytes of a row, draws by each sampler; with a
+        limit, how many rows were added and drawn under it.
+        """
+        found = self._replay.stats()
+        found["samples"] = dict(zip(self._spec.samplers, found["samples"], strict=True))
+        return {**found, "row_bytes": self._replay.row_bytes, "chunk": self.chunk}
+
+    # --- Priorities
+
+    def update_priorities(self, index: Any, priority: Any, *, sampler: str | None = None) -> np.ndarray[Any, Any]:
+        """Gives rows new priorities by their indices, for all samplers that have any, or for that one.
+
+        Both are arrays or tensors, also of a device, of one length; the last of a repeated index counts. Returns a mask
+        of bool: False where the row was overwritten meanwhile. ValueError, and nothing is changed, for a priority that
+        is negative, not finite or too large, and for an index that was never given.
+        """
+        indices, priorities = _places.numbers("index", index), _places.numbers("priority", priority)
+        if indices.dtype.kind not in "iu" and indices.size:
+            raise TypeError(f"index is of {indices.dtype}; indices are integers")
+        if indices.shape != priorities.shape:
+            text = f"index has the shape {indices.shape}, and priority {priorities.shape}; they must be of one length"
+            raise ValueError(text)
+        if indices.size and indices.min() < 0:
+            raise ValueError(f"index has {indices.min()}, which was never given")
+        table = -1 if sampler is None else self._spec.table(sampler)
+        flat = (np.ascontiguousarray(indices.ravel(), np.uint64), np.ascontiguousarray(priorities.ravel(), np.float64))
+        applied = self._replay.update(table, *flat)
+        mask: np.ndarray[Any, Any] = applied.reshape(indices.shape)
+        return mask
+
+    @property
+    def max_priority(self) -> float:
+        """The largest priority that was given, 1.0 at first: that of rows which are added without one."""
+        samplers = self._spec.samplers.values()
+        kinds = (_samplers.Prioritized, _samplers.MaxPriority)
+        return self._replay.max_priority(next((i for i, each in enumerate(samplers) if isinstance(each, kinds)), 0))
+
+    # --- Files
+
+    def save(self, path: str | os.PathLike[str]) -> Saved:
+        """Brings the folder up to date, and makes it where there is none: what it has already is not written again.
+
+        Others go on meanwhile, and rows that they add during the save may be in it or not. When the call returns, the
+        rows are on the disk; when it raises, or the process is killed, the folder has what the last save left. OSError
+        where the disk refuses, BlockingIOError while somebody else saves or loads there, FileExistsError for a folder
+        of other files.
+        """
+        return _files.save(self._replay, path)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        capacity: int | None = None,
+        *,
+        sampler: _samplers.Sampler | None = None,
+        samplers: Mapping[str, _samplers.Sampler] | None = None,
+        chunk: int | None = None,
+        streams: int = 1,
+        arena: Arena | None = None,
+        name: str | None = None,
+        seed: int | None = None,
+    ) -> ReplayBuffer:
+        """A new buffer with the rows that were saved, their indices and their priorities.
+
+        The newest where it is smaller. What is not given is as it was, but for the name: it has none. A `chunk` cannot
+        be larger than it was. FileNotFoundError where nothing was saved; ValueError, with the file and the numbers,
+        where any byte of a file is not as it was written.
+        """
+        if name is not None:
+            _process.check_name(name)
+        files, streams = _files.open_files(path), _places.positive("streams", streams)
+        spec = _spec.Spec.unpack(files.note)
+        if sampler is not None or samplers is not None:
+            spec = spec._replace(samplers=_samplers.named(sampler, samplers))
+        self = cls.__new__(cls)
+        self._make(spec, *_files.terms(files, capacity, chunk, streams), streams, arena, None, seed)
+        files.load_into(self._replay)
+        if name is not None:
+            self._name = _process.create_name(name, REPLAY, self._replay.arena, self._replay.block)
+        return self
+
+    # --- Ends
+
+    def clear(self) -> None:
+        """All rows go. Their indices are never given again; writers go on, and what they add from then on is there."""
+        self._replay.clear()
+
+    def close(self) -> None:
+        """Ends this object's part in the buffer. What was added stays for others. May be called again."""
+        self._local.close()
+        self._open_core = None
+        self._name = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called on this object."""
+        return self._open_core is None
+
+    def __enter__(self) -> ReplayBuffer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        core = self._replay
+        return _open_buffer, (type(self), *_handles.reduce_memory(core.arena, core.block, self._name))
+
+    def __repr__(self) -> str:
+        if self._open_core is None:
+            return "<ReplayBuffer, closed>"
+        return f"<ReplayBuffer of {self.capacity} rows>"
+
+
+def _open_buffer(cls: type[ReplayBuffer], handle: bytes, inheritance: Any) -> ReplayBuffer:
+    return cls._opened(*_handles.open_memory(handle, inheritance))

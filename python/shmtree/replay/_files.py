@@ -1,0 +1,56 @@
+"""Buffers in files."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import _core
+from . import _places
+
+if TYPE_CHECKING:
+    from ._buffer import ReplayBuffer
+
+
+class Saved(NamedTuple):
+    """What a save did."""
+
+    save: int  #: its number, from 1 on
+    rows: int  #: that are in the files and can be drawn
+    written: int  #: bytes
+    nbytes: int  #: of all files
+
+
+def save(core: _core.Replay, path: str | os.PathLike[str]) -> Saved:
+    return Saved(*_core.save_replay(core, os.fspath(path)))
+
+
+def open_files(path: str | os.PathLike[str]) -> _core.ReplayFiles:
+    return _core.ReplayFiles(os.fspath(path))
+
+
+def to_bytes(buffer: ReplayBuffer) -> dict[str, bytes]:
+    """What `save` writes, by the names of the files."""
+    with tempfile.TemporaryDirectory() as folder:
+        buffer.save(folder)
+        return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+
+
+def from_bytes(cls: type[ReplayBuffer], files: dict[str, bytes]) -> ReplayBuffer:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            (pathlib.Path(folder) / name).write_bytes(content)
+        return cls.load(folder)
+
+
+def terms(
+    files: _core.ReplayFiles, capacity: int | None, chunk: int | None, streams: int
+) -> tuple[int, int | None, int]:
+    """Capacity, no bytes, and chunk of a buffer for what is in the files: its chunks are no larger than they were."""
+    rows = files.capacity if capacity is None else _places.positive("capacity", capacity)
+    if chunk is not None:
+        return rows, None, _places.positive("chunk", chunk)
+    most = rows if capacity is None else max(rows // (16 * streams), 1)  # what the core takes where none is given
+    return rows, None, min(files.chunk, 1 << (most.bit_length() - 1))

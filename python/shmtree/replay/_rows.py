@@ -1,0 +1,229 @@
+"""What the rows of a buffer are made of: taken from an example or from columns."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from .. import _core
+from .._dtypes import describe, parse
+
+#: A nest of dicts, lists and tuples; of one leaf the number stands in its place.
+Skeleton = Any
+Leaf = tuple[np.dtype[Any], tuple[int, ...]]
+
+# What no other process could read, or what has no fixed size.
+_REFUSED = {"O": "Python objects", "U": "str", "S": "bytes", "T": "str"}
+_PYTHON = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32)}
+
+
+class Rows(NamedTuple):
+    """A nest, and what its leaves are."""
+
+    skeleton: Skeleton
+    leaves: tuple[Leaf, ...]
+
+    def nest(self, root: str) -> _core.ReplayNest:
+        """What takes such rows apart; in texts of errors they are called that."""
+        paths = paths_of(self.skeleton, root)
+
+        def convert(value: Any, leaf: int) -> np.ndarray[Any, Any]:
+            return as_leaf(paths[leaf], value, *self.leaves[leaf])
+
+        return _core.ReplayNest(self.skeleton, self.leaves, root, convert, refuse)
+
+    def nest_of_columns(self, root: str) -> _core.ReplayNest:
+        """The same of many rows: arrays with one dimension more in front."""
+        paths = paths_of(self.skeleton, root)
+
+        def convert(value: Any, leaf: int) -> np.ndarray[Any, Any]:
+            dtype, shape = self.leaves[leaf]
+            length = len(value) if hasattr(value, "__len__") and getattr(value, "shape", True) != () else 0
+            return as_leaf(paths[leaf], value, dtype, (length, *shape))
+
+        return _core.ReplayNest(self.skeleton, self.leaves, root, convert, refuse)
+
+
+def from_example(example: Any) -> Rows:
+    """Rows like this one."""
+
+    def leaf_of(path: str, value: Any) -> Leaf:
+        dtype = _PYTHON.get(type(value))
+        if dtype is not None:
+            return dtype, ()
+        array = _array_of(path, value)
+        return _checked_dtype(path, array.dtype), array.shape
+
+    return _numbered(example, leaf_of)
+
+
+def from_columns(columns: Any) -> Rows:
+    """Rows with a (shape, dtype) in the place of each leaf, or a dtype alone for numbers."""
+
+    def leaf_of(path: str, value: Any) -> Leaf:
+        shape, dtype = value if type(value) is tuple and len(value) == 2 else ((), value)
+        try:
+            sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+            if not all(isinstance(size, int | np.integer) and size >= 0 for size in sizes):
+                raise TypeError
+            return _checked_dtype(path, np.dtype(_dtype_of_torch(dtype))), tuple(map(int, sizes))
+        except TypeError:
+            raise TypeError(f"{path} is {value!r}; it must be a pair of a shape and a dtype, or a dtype") from None
+
+    return _numbered(columns, leaf_of, tuples_are_leaves=True)
+
+
+def paths_of(skeleton: Skeleton, root: str) -> list[str]:
+    """The way to each leaf, as a program would write it."""
+    paths: list[str] = []
+    map_nest(root, skeleton, lambda path, _: paths.append(path))
+    return paths
+
+
+def as_leaf(path: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """What is no such array as one of the leaf's dtype and shape, by casts of 'same_kind'."""
+    try:
+        array = _array_of(path, value)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if array.shape != shape:
+        raise ValueError(f"{path} has the shape {array.shape}, and the rows of the buffer have {shape}")
+    out = cast(path, array, dtype)
+    return np.ascontiguousarray(out, dtype).reshape(shape)
+
+
+def cast(path: str, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The array in the dtype of a column; integers have to fit."""
+    if array.dtype == dtype:
+        return array.astype(dtype, copy=False)  # NumPy has two of some, which are equal
+    both_whole = array.dtype.kind in "iu" and dtype.kind in "iu"
+    if not both_whole and not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise ValueError(
+            f"{path} is of {array.dtype}, which is not cast to the {dtype} that the rows of the buffer have"
+        )
+    out = array.astype(dtype)
+    if both_whole and array.size and not (_fits(array.min(), dtype) and _fits(array.max(), dtype)):
+        bounds = np.iinfo(dtype)
+        raise ValueError(f"{path} is {array.tolist()!r}, and a column of {dtype} has from {bounds.min} to {bounds.max}")
+    return out
+
+
+def refuse(path: str, skeleton: Skeleton, value: Any) -> NoReturn:
+    """A part of a row that is no such dict, list or tuple."""
+    if not isinstance(skeleton, dict):
+        has = f"{len(value)} parts" if isinstance(value, type(skeleton)) else f"{type(value).__name__!r} here"
+        raise ValueError(f"{path} has {has}, and the rows of the buffer have a {_shown(skeleton)}")
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is a {type(value).__name__}, and the rows of the buffer have a {_shown(skeleton)}")
+    missing = [f"{path}[{key!r}]" for key in skeleton if key not in value]
+    extra = [f"{path}[{key!r}]" for key in value if key not in skeleton]
+    found = [f"{', '.join(missing)} is missing"] * bool(missing) + [f"{', '.join(extra)} is too many"] * bool(extra)
+    raise ValueError(f"{'; '.join(found)}: the rows of the buffer have a {_shown(skeleton)}")
+
+
+def map_leaves(skeleton: Skeleton, leaves: list[Any]) -> Any:
+    """The nest with these in the places of its leaves."""
+    return map_nest("", skeleton, lambda _, number: leaves[number])
+
+
+def flatten(path: str, skeleton: Skeleton, value: Any) -> list[Any]:
+    """The leaves of a nest of the same form. ValueError for another form."""
+    if isinstance(skeleton, dict):
+        if not isinstance(value, dict) or value.keys() != skeleton.keys():
+            refuse(path, skeleton, value)
+        return [leaf for key, part in skeleton.items() for leaf in flatten(f"{path}[{key!r}]", part, value[key])]
+    if isinstance(skeleton, list | tuple):
+        if not isinstance(value, type(skeleton)) or len(value) != len(skeleton):
+            refuse(path, skeleton, value)
+        parts = enumerate(zip(skeleton, value, strict=True))
+        return [leaf for i, (part, each) in parts for leaf in flatten(f"{path}[{i}]", part, each)]
+    return [value]
+
+
+def _shown(skeleton: Skeleton) -> str:
+    if isinstance(skeleton, dict):
+        return f"dict of {', '.join(map(repr, skeleton))}"
+    return f"{type(skeleton).__name__} of {len(skeleton)}"
+
+
+def map_nest(path: str, nest: Any, of_leaf: Any, tuples_are_leaves: bool = False) -> Any:
+    """A nest with what `of_leaf(path, leaf)` gives in the places of its leaves, depth first."""
+    if isinstance(nest, dict):
+        return {key: map_nest(f"{path}[{key!r}]", part, of_leaf, tuples_are_leaves) for key, part in nest.items()}
+    if isinstance(nest, list) or (isinstance(nest, tuple) and not tuples_are_leaves):
+        parts = [map_nest(f"{path}[{i}]", part, of_leaf, tuples_are_leaves) for i, part in enumerate(nest)]
+        return parts if isinstance(nest, list) else tuple(parts)
+    return of_leaf(path, nest)
+
+
+def _numbered(nest: Any, leaf_of: Any, tuples_are_leaves: bool = False) -> Rows:
+    leaves: list[Leaf] = []
+
+    def number(path: str, value: Any) -> int:
+        leaves.append(_checked(path, leaf_of(path, value)))
+        return len(leaves) - 1
+
+    try:
+        skeleton = map_nest("row", nest, number, tuples_are_leaves)
+    except RecursionError:
+        raise ValueError("the nest of a row is too deep, or has itself in it") from None
+    if not leaves:
+        raise ValueError("rows need at least one leaf")
+    return Rows(skeleton, tuple(leaves))
+
+
+def _checked(path: str, leaf: Leaf) -> Leaf:
+    dtype, shape = leaf
+    if math.prod(shape) * dtype.itemsize == 0:
+        raise ValueError(f"{path} has the shape {shape} of {dtype}, which has no bytes")
+    if len(shape) > 28:
+        raise ValueError(f"{path} has {len(shape)} dimensions; at most 28 are possible")
+    return leaf
+
+
+def checked_leaf(text: Any, shape: Any) -> Leaf:
+    if not isinstance(text, str) or not isinstance(shape, list) or not all(type(size) is int for size in shape):
+        raise ValueError("a leaf that is no dtype with a shape")
+    if any(size < 0 for size in shape):
+        raise ValueError("a leaf of an impossible shape")
+    dtype = _checked_dtype("row", parse(text))
+    return _checked("row", (dtype, tuple(shape)))
+
+
+def _checked_dtype(path: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.kind in _REFUSED or dtype.hasobject or describe(dtype, False) is None:
+        what = _REFUSED.get(dtype.kind, "Python objects")
+        raise TypeError(f"{path} is of {dtype}: rows of a replay buffer cannot have {what}, which have no fixed size")
+    if dtype.subdtype is not None:
+        raise TypeError(f"{path} is of {dtype}, which is an array by itself; give its shape")
+    return dtype.newbyteorder("=") if dtype.names is None else dtype
+
+
+def _dtype_of_torch(dtype: Any) -> Any:
+    torch: Any = sys.modules.get("torch")
+    return str(dtype).removeprefix("torch.") if torch is not None and isinstance(dtype, torch.dtype) else dtype
+
+
+def _array_of(path: str, value: Any) -> np.ndarray[Any, Any]:
+    if value is None or isinstance(value, str | bytes | bytearray):
+        raise TypeError(f"{path} is {value!r}: rows of a replay buffer have numbers and arrays of them")
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise TypeError(f"{path} is a {type(value).__name__}, which is no array of numbers: {error}") from error
+    if array.dtype.kind in _REFUSED and isinstance(value, int):
+        raise ValueError(f"{path} is {value!r}, which is over 64 bits")
+    if array.dtype.kind in _REFUSED:
+        raise TypeError(f"{path} is a {type(value).__name__}, which is no array of numbers")
+    return array
+
+
+def _fits(number: Any, dtype: np.dtype[Any]) -> bool:
+    bounds = np.iinfo(dtype)
+    return bounds.min <= int(number) <= bounds.max

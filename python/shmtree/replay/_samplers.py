@@ -1,0 +1,161 @@
+"""How rows are chosen: the samplers that a buffer is made with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._arguments import limit, whole
+
+# As the core has them: src/replay/tables_layout.h.
+_UNIFORM, _PRIORITIZED, _FIFO, _LIFO, _MAX_PRIORITY = 1, 2, 3, 4, 5
+_MOST_TIMES = (1 << 32) - 1
+
+#: (kind, alpha, beta, eps, max_times)
+Terms = tuple[int, float, float, float, int]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """What all of them have.
+
+    Attributes:
+        max_times: how often a row is drawn by it, by all processes together; None is no limit.
+    """
+
+    max_times: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if limit("max_times", self.max_times) > _MOST_TIMES:
+            raise ValueError(f"max_times is {self.max_times}; it must be below 2**32")
+
+
+@dataclass(frozen=True)
+class Uniform(Sampler):
+    """Each row is as likely."""
+
+
+@dataclass(frozen=True)
+class Fifo(Sampler):
+    """The oldest rows, in their order; with `max_times` it moves on."""
+
+
+@dataclass(frozen=True)
+class Lifo(Sampler):
+    """The newest rows, the newest first."""
+
+
+@dataclass(frozen=True)
+class MaxPriority(Sampler):
+    """The rows of the largest priorities, the largest first."""
+
+
+@dataclass(frozen=True)
+class Prioritized(Sampler):
+    """A row is as likely as (priority + eps)^alpha.
+
+    Attributes:
+        alpha: 0 makes all rows as likely.
+        beta: how far `Batch.weight` makes up for that; 1 does so fully. Each draw may have another one.
+        eps: keeps rows of priority 0 possible; with 0 they are drawn only where there are no others.
+    """
+
+    alpha: float = 0.6
+    beta: float = 0.4
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for what in ("alpha", "beta", "eps"):
+            check_number(what, getattr(self, what))
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """How far those who add and those who draw may get from each other, as Reverb's SampleToInsertRatio.
+
+    Attributes:
+        samples_per_insert: how often a row is drawn, on average.
+        min_size: rows before anybody draws.
+        error_buffer: inserts x samples_per_insert - samples stays within samples_per_insert x min_size +- error_buffer;
+            None takes what suits the others.
+    """
+
+    samples_per_insert: float
+    min_size: int = 1
+    error_buffer: float | None = None
+
+    def __post_init__(self) -> None:
+        if check_number("samples_per_insert", self.samples_per_insert) == 0:
+            raise ValueError("samples_per_insert is 0; it must be positive")
+        if whole("min_size", self.min_size) < 1:
+            raise ValueError(f"min_size is {self.min_size}; it must be at least 1")
+        if self.error_buffer is not None:
+            check_number("error_buffer", self.error_buffer)
+
+
+#: (samples_per_insert, min_size, error_buffer)
+LimitTerms = tuple[float, int, float | None]
+
+
+def limit_terms(limit: RateLimit | None) -> LimitTerms | None:
+    """As the core takes it."""
+    if limit is None:
+        return None
+    buffer = None if limit.error_buffer is None else float(limit.error_buffer)
+    return float(limit.samples_per_insert), int(limit.min_size), buffer
+
+
+def check_number(what: str, value: Any) -> float:
+    """A finite number that is not negative."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} is {value!r}; it must be a number") from None
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{what} is {value!r}; it must be finite and not negative")
+    return number
+
+
+_KINDS: dict[type[Sampler], int] = {
+    Uniform: _UNIFORM,
+    Prioritized: _PRIORITIZED,
+    Fifo: _FIFO,
+    Lifo: _LIFO,
+    MaxPriority: _MAX_PRIORITY,
+}
+_CLASSES = {kind: cls for cls, kind in _KINDS.items()}
+
+
+def terms_of(sampler: Sampler) -> Terms:
+    """As the core takes it."""
+    shape = (sampler.alpha, sampler.beta, sampler.eps) if isinstance(sampler, Prioritized) else (0.0, 0.0, 1.0)
+    alpha, beta, eps = map(float, shape)
+    return _KINDS[type(sampler)], alpha, beta, eps, sampler.max_times or 0
+
+
+def sampler_of(terms: Any) -> Sampler:
+    """Of what anybody may have written: ValueError or TypeError for no such terms."""
+    kind, alpha, beta, eps, max_times = terms
+    cls = _CLASSES.get(kind)
+    if cls is None or not all(type(number) is float for number in (alpha, beta, eps)) or type(max_times) is not int:
+        raise ValueError("a sampler of another kind")
+    times = max_times or None
+    return Prioritized(alpha, beta, eps, max_times=times) if cls is Prioritized else cls(max_times=times)
+
+
+def named(sampler: Sampler | None, samplers: Mapping[str, Sampler] | None) -> dict[str, Sampler]:
+    """The samplers of a buffer by their names, from what it is made with."""
+    if sampler is not None and samplers is not None:
+        raise TypeError("a replay buffer is made with either sampler= or samplers=")
+    given = dict(samplers) if samplers is not None else {"default": sampler if sampler is not None else Uniform()}
+    if not given:
+        raise ValueError("samplers is empty; a replay buffer needs one")
+    for name, each in given.items():
+        if not isinstance(name, str):
+            raise TypeError(f"samplers has the name {name!r}; it must be a str")
+        if type(each) not in _KINDS:
+            raise TypeError(f"sampler is {each!r}; it must be one of {', '.join(cls.__name__ for cls in _KINDS)}")
+    return given

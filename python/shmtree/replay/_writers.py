@@ -1,0 +1,93 @@
+"""Streams of rows."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _core
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Writer(_core.ReplayWriter):
+    """One stream of rows, such as one environment's: made by `ReplayBuffer.writer`.
+
+    It belongs to one process: a forked child that uses it begins a stream of its own. Threads may share it.
+    """
+
+    def __repr__(self) -> str:
+        return "<Writer, closed>" if self.closed else "<Writer>"
+
+
+class VectorWriter:
+    """Several streams that are added to at once, such as a vector of environments: `ReplayBuffer.vector_writer`."""
+
+    def __init__(self, writers: tuple[Writer, ...]) -> None:
+        self._writers = writers
+        self._version = 0
+
+    @property
+    def writers(self) -> tuple[Writer, ...]:
+        """Those of the single streams."""
+        return self._writers
+
+    @property
+    def version(self) -> int:
+        """As `Writer.version`, of all of them."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        for writer in self._writers:
+            writer.version = version
+        self._version = version
+
+    def add(
+        self, rows: Any, *, end: Any = None, final: Any = None, priority: Any = None, timeout: float | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Adds a row to each stream, and returns their indices.
+
+        Args:
+            rows: a nest like that of a row, of arrays whose first dimension is that of the streams.
+            end: a mask of those whose episode ends with this row, besides those whose leaf ``done`` is true. Such as
+                only it names were cut off, and did not terminate.
+            final: last observations, a nest of arrays for all streams; of those that end, each has its own.
+            priority: one for each.
+        """
+        indices: np.ndarray[Any, Any] = _core.replay_add_to_each(self._writers, rows, end, final, priority, timeout)
+        return indices
+
+    def close(self) -> None:
+        """Ends the streams. What was added stays. May be called again."""
+        for writer in self._writers:
+            writer.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return all(writer.closed for writer in self._writers)
+
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class OwnWriter(threading.local):
+    """A thread's own writer."""
+
+    writer: Writer
+
+    def close(self) -> None:
+        """The calling thread's; those of others end with their threads."""
+        if "writer" in self.__dict__:
+            self.writer.close()
+            del self.writer

@@ -1,0 +1,249 @@
+"""Replay buffers: rows that were added are drawn, the oldest go first."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+from shmtree.replay import ReplayBuffer
+
+
+def row(number: int = 0) -> dict[str, Any]:
+    """A row whose leaves all say its number."""
+    small = np.full(4, number, np.float32)
+    return {
+        "obs": small,
+        "pixels": np.full((3, 200), number % 256, np.uint8),
+        "action": number,
+        "reward": float(number),
+    }
+
+
+@pytest.fixture
+def buffer() -> ReplayBuffer:
+    return ReplayBuffer(100, example=row(), chunk=1)
+
+
+def check(data: dict[str, Any]) -> None:
+    """That no row is torn."""
+    assert (data["obs"] == data["action"][:, None]).all()
+    assert (data["pixels"] == data["action"][:, None, None] % 256).all()
+    assert (data["reward"] == data["action"]).all()
+
+
+def test_a_row_that_was_added_is_drawn(buffer):
+    buffer.add(row(7))
+    batch = buffer.sample(3)
+    assert batch.data["action"].tolist() == [7, 7, 7]
+    check(batch.data)
+
+
+def test_a_batch_has_an_array_for_each_leaf_and_an_index_for_each_row(buffer):
+    buffer.add(row(1))
+    batch = buffer.sample(5)
+    shapes = {key: (leaf.shape, leaf.dtype.name) for key, leaf in batch.data.items()}
+    assert shapes == {
+        "obs": ((5, 4), "float32"),
+        "pixels": ((5, 3, 200), "uint8"),
+        "action": ((5,), "int64"),
+        "reward": ((5,), "float32"),
+    }
+    assert len(batch) == 5
+    assert (batch.index.shape, batch.index.dtype) == ((5,), np.int64)
+
+
+def test_with_chunks_of_one_row_there_are_exactly_the_newest_rows(buffer):
+    for number in range(250):
+        buffer.add(row(number))
+        assert len(buffer) == min(number + 1, 100)
+    drawn = set(buffer.sample(5000).data["action"].tolist())
+    assert drawn == set(range(150, 250))
+
+
+def test_add_returns_the_index_that_a_draw_has(buffer):
+    index = [buffer.add(row(number)) for number in range(20)]
+    batch = buffer.sample(100)
+    assert [index[number] for number in batch.data["action"]] == batch.index.tolist()
+
+
+def test_the_age_of_a_row_is_how_many_were_added_since(buffer):
+    for number in range(30):
+        buffer.add(row(number))
+    batch = buffer.sample(200)
+    assert (batch.age == 29 - batch.data["action"]).all()
+
+
+def test_every_row_knows_the_version_that_its_writer_had(buffer):
+    with buffer.writer() as writer:
+        for number in range(10):
+            writer.version = number // 5
+            writer.add(row(number))
+    batch = buffer.sample(100)
+    assert (batch.version == batch.data["action"] // 5).all()
+
+
+def test_extend_adds_as_many_rows_as_its_arrays_are_long(buffer):
+    numbers = np.arange(50)
+    buffer.extend(
+        {
+            "obs": np.repeat(numbers[:, None], 4, 1).astype(np.float32),
+            "pixels": np.broadcast_to(numbers[:, None, None].astype(np.uint8), (50, 3, 200)),
+            "action": numbers,
+            "reward": numbers.astype(np.float64),
+        }
+    )
+    assert len(buffer) == 50
+    check(buffer.sample(500).data)
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_a_draw_of_no_rows_is_refused(buffer, n):
+    with pytest.raises(ValueError, match=f"n is {n}; it must be at least 1"):
+        buffer.sample(n)
+
+
+def test_a_draw_waits_for_the_first_row(buffer):
+    drawn: list[int] = []
+    thread = threading.Thread(target=lambda: drawn.extend(buffer.sample(2, timeout=60).data["action"].tolist()))
+    thread.start()
+    time.sleep(0.05)
+    buffer.add(row(3))
+    thread.join(60)
+    assert drawn == [3, 3]
+
+
+@pytest.mark.parametrize("timeout", [0, 0.01])
+def test_a_draw_from_a_buffer_that_stays_empty_ends_with_its_time(buffer, timeout):
+    with pytest.raises(queue.Empty):
+        buffer.sample(1, timeout=timeout)
+
+
+def test_arrays_of_a_batch_stay_as_they_are_while_others_are_drawn(buffer):
+    for number in range(100):
+        buffer.add(row(number))
+    kept = [buffer.sample(16) for _ in range(20)]
+    before = [batch.data["obs"].copy() for batch in kept]
+    for _ in range(100):
+        buffer.sample(16)
+    assert all((batch.data["obs"] == copy).all() for batch, copy in zip(kept, before, strict=True))
+
+
+def test_the_memory_of_a_batch_is_used_again_when_no_array_of_it_is_left(buffer):
+    buffer.add(row(1))
+    seen = set()
+    for _ in range(50):
+        batch = buffer.sample(64)
+        seen.add(batch.data["obs"].ctypes.data)
+    assert len(seen) == 2  # the batch at work, and the one that is drawn
+
+
+def test_a_view_keeps_the_memory_of_its_batch(buffer):
+    buffer.add(row(1))
+    view = buffer.sample(64).data["pixels"][3:5]
+    for number in range(2, 50):
+        buffer.add(row(number))
+        buffer.sample(64)
+    assert (view == 1).all()
+
+
+def test_a_batch_outlives_its_buffer(buffer):
+    buffer.add(row(5))
+    batch = buffer.sample(8)
+    buffer.close()
+    del buffer
+    gc.collect()
+    check(batch.data)
+
+
+def test_a_seed_makes_the_same_draws():
+    def draws(seed: int) -> list[int]:
+        buffer = ReplayBuffer(100, example=0, seed=seed)
+        for number in range(100):
+            buffer.add(number)
+        return [number for _ in range(5) for number in buffer.sample(20).data.tolist()]
+
+    assert draws(3) == draws(3) != draws(4)
+
+
+def test_batches_go_on_for_ever(buffer):
+    buffer.add(row(1))
+    batches = buffer.batches(4)
+    assert [len(next(batches)) for _ in range(3)] == [4, 4, 4]
+
+
+def test_a_buffer_is_true_without_rows(buffer):
+    assert buffer
+    assert len(buffer) == 0
+
+
+def test_a_buffer_that_was_closed_says_so(buffer):
+    writer = buffer.writer()
+    buffer.add(row())
+    buffer.close()
+    buffer.close()
+    assert buffer.closed
+    for use in (len, lambda it: it.add(row()), lambda it: it.sample(1), lambda it: it.writer()):
+        with pytest.raises(shmtree.ChannelClosed):
+            use(buffer)
+    writer.add(row())  # it has the rows by itself
+
+
+def test_a_writer_that_was_closed_takes_no_rows(buffer):
+    with buffer.writer() as writer:
+        writer.add(row())
+    assert writer.closed
+    with pytest.raises(shmtree.ChannelClosed):
+        writer.add(row())
+
+
+def test_threads_have_streams_of_their_own_and_lose_no_row():
+    buffer = ReplayBuffer(10_000, example=row())
+
+    def add_many(first: int) -> None:
+        for number in range(first, first + 500):
+            buffer.add(row(number))
+
+    threads = [threading.Thread(target=add_many, args=(500 * i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(buffer) == 4000
+    batch = buffer.sample(50_000)
+    check(batch.data)
+    assert set(batch.data["action"].tolist()) == set(range(4000))
+
+
+def test_threads_may_share_a_writer():
+    large = ReplayBuffer(1000, example=np.zeros(50_000, np.uint16), chunk=1)
+    writer = large.writer()
+
+    def add_many(number: int) -> None:
+        for _ in range(50):
+            writer.add(np.full(50_000, number, np.uint16))
+
+    threads = [threading.Thread(target=add_many, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(large) == writer.added == 200
+    drawn = large.sample(100).data
+    assert (drawn == drawn[:, :1]).all()
+
+
+def test_a_buffer_in_an_arena_leaves_nothing_there(arena):
+    buffer = ReplayBuffer(1000, example=row(), arena=arena)
+    for number in range(3000):
+        buffer.add(row(number))
+    assert buffer._replay.check() == ""
+    buffer.close()
+    gc.collect()
+    assert arena.stats()["used_bytes"] == 0

@@ -1,0 +1,193 @@
+"""What a batch has of the rows around each row: successors, sums of rewards, stacks; and where episodes end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shmtree.replay import ReplayBuffer, Writer
+
+GAMMA = 0.5
+
+
+def row(number: int, done: bool = False) -> dict[str, Any]:
+    return {"obs": np.full(2, number, np.float32), "reward": float(number), "done": done, "n": number}
+
+
+def buffer_with(**options: Any) -> ReplayBuffer:
+    return ReplayBuffer(256, example=row(0), chunk=options.pop("chunk", 8), gamma=GAMMA, **options)
+
+
+def add_episode(writer: Writer, first: int, length: int, done: bool = True) -> None:
+    for number in range(first, first + length):
+        writer.add(row(number, done and number == first + length - 1))
+
+
+def drawn(buffer: ReplayBuffer, n: int = 2000) -> dict[int, dict[str, Any]]:
+    """What was drawn of each row, by its number."""
+    batch = buffer.sample(n, timeout=0)
+    data = batch.data
+    found = {}
+    for i, number in enumerate(data["n"].tolist()):
+        found[number] = {
+            "reward": float(data["reward"][i]),
+            "discount": float(batch.discount[i]) if buffer._spec.has_discount else None,
+            "next": data["next"]["obs"][i].tolist() if "next" in data else None,
+            "obs": data["obs"][i].tolist(),
+        }
+    return found
+
+
+def test_with_next_a_row_has_the_following_row_of_its_episode():
+    buffer = buffer_with(next="obs")
+    with buffer.writer() as writer:
+        add_episode(writer, 10, 20, done=False)
+    found = drawn(buffer)
+    assert set(found) == set(range(10, 29))  # the last one has no successor yet
+    assert all(part["next"] == [number + 1] * 2 for number, part in found.items())
+    assert all(part["discount"] == GAMMA for part in found.values())
+
+
+def test_the_last_row_of_an_episode_has_its_final():
+    buffer = buffer_with(next=("obs",))
+    with buffer.writer() as writer:
+        add_episode(writer, 0, 3)
+        writer.end(final={"obs": np.full(2, 99, np.float32)})
+        add_episode(writer, 10, 3, done=False)
+        writer.end(final={"obs": np.full(2, 77, np.float32)}, truncated=True)
+    found = drawn(buffer)
+    assert set(found) == {0, 1, 2, 10, 11, 12}
+    assert (found[2]["next"], found[2]["discount"]) == ([99, 99], 0)
+    assert (found[12]["next"], found[12]["discount"]) == ([77, 77], GAMMA)
+
+
+def test_the_last_row_without_a_final_is_its_own_successor_and_counts_nothing():
+    buffer = buffer_with(next="obs")
+    with buffer.writer() as writer:
+        add_episode(writer, 0, 3)
+        assert set(drawn(buffer)) == {0, 1}
+        writer.add(row(10))
+        found = drawn(buffer)
+    assert set(found) == {0, 1, 2}
+    assert (found[2]["next"], found[2]["discount"]) == ([2, 2], 0)
+
+
+def test_a_close_makes_the_done_row_ready():
+    buffer = buffer_with(next="obs")
+    with buffer.writer() as writer:
+        add_episode(writer, 0, 3)
+    assert set(drawn(buffer)) == {0, 1, 2}
+
+
+def test_rewards_are_summed_up_to_the_end_of_the_episode():
+    buffer = buffer_with(n_step=3)
+    with buffer.writer() as writer:
+        add_episode(writer, 1, 5)
+        add_episode(writer, 100, 4, done=False)
+    found = drawn(buffer)
+    assert set(found) == {1, 2, 3, 4, 5, 100, 101}
+    assert [found[1]["reward"], found[4]["reward"], found[5]["reward"]] == [1 + 1 + 0.75, 4 + 2.5, 5]
+    assert [found[n]["discount"] for n in (1, 2, 3, 4, 5, 100)] == [0.125, 0.125, 0, 0, 0, 0.125]
+
+
+def test_with_next_and_n_step_the_successor_is_n_steps_on():
+    buffer = buffer_with(next="obs", n_step=3)
+    with buffer.writer() as writer:
+        add_episode(writer, 0, 5, done=False)
+        writer.end(final={"obs": np.full(2, 50, np.float32)}, truncated=True)
+    found = drawn(buffer)
+    assert [found[n]["next"][0] for n in range(5)] == [3, 4, 50, 50, 50]
+    assert [found[n]["discount"] for n in range(5)] == [0.125, 0.125, 0.125, 0.25, 0.5]
+
+
+def test_stacks_have_the_frames_before_padded_with_zeros_or_the_first():
+    for padding, before in (("zeros", 0), ("first", 5)):
+        buffer = buffer_with(stack={"obs": 3}, stack_padding=padding, next="obs")
+        with buffer.writer() as writer:
+            add_episode(writer, 5, 4)
+            writer.end(final={"obs": np.full(2, 9, np.float32)})
+        batch = buffer.sample(500)
+        assert batch.data["obs"].shape == (500, 3, 2)
+        stacks = {
+            n: [frame[0] for frame in obs] for n, obs in zip(batch.data["n"], batch.data["obs"].tolist(), strict=True)
+        }
+        assert stacks == {5: [before, before, 5], 6: [before, 5, 6], 7: [5, 6, 7], 8: [6, 7, 8]}
+        after = {n: obs[:, 0].tolist() for n, obs in zip(batch.data["n"], batch.data["next"]["obs"], strict=True)}
+        assert after == {5: [before, 5, 6], 6: [5, 6, 7], 7: [6, 7, 8], 8: [7, 8, 9]}
+
+
+def test_every_row_knows_its_stream_and_its_step():
+    buffer = buffer_with()
+    writers = [buffer.writer() for _ in range(3)]
+    for number in range(60):
+        writers[number % 3].add(row(number))
+    batch = buffer.sample(1000)
+    assert (batch.step == batch.data["n"] // 3).all()
+    streams = {writer.stream: i for i, writer in enumerate(writers)}
+    assert [streams[stream] for stream in batch.writer.tolist()] == (batch.data["n"] % 3).tolist()
+
+
+def test_nests_of_leaves_have_successors_and_stacks():
+    example = {"obs": {"a": 0.0, "b": (np.zeros(2), 1)}, "act": 0}
+    buffer = ReplayBuffer(64, example=example, next="obs", stack={"obs": 2})
+    with buffer.writer() as writer:
+        for number in range(5):
+            writer.add({"obs": {"a": float(number), "b": (np.full(2, number), number)}, "act": number})
+        writer.end(final={"obs": {"a": 5.0, "b": (np.full(2, 5.0), 5)}}, truncated=True)
+    data = buffer.sample(200).data
+    assert set(data) == {"obs", "act", "next"}
+    assert (data["next"]["obs"]["b"][1][:, 1] == data["act"] + 1).all()
+    assert (data["obs"]["b"][0][:, 1, 0] == data["act"]).all()
+
+
+def test_a_batch_without_successors_has_no_discount():
+    buffer = buffer_with()
+    buffer.add(row(1))
+    with pytest.raises(AttributeError, match="next= or n_step="):
+        _ = buffer.sample(1).discount
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"next": "what"}, "next has 'what', which rows do not have"),
+        ({"stack": {"what": 2}}, "stack has 'what'"),
+        ({"stack": {"obs": 0}}, "it must be 1 to 1024 frames"),
+        ({"n_step": 0}, "n_step is 0"),
+        ({"n_step": 2, "reward": "n"}, "rewards are of int64"),
+        ({"n_step": 2, "reward": None}, "no leaf of rewards"),
+        ({"reward": "score"}, "reward has 'score'"),
+        ({"done": "obs"}, "it must be one number"),
+        ({"gamma": -1}, "gamma is -1"),
+        ({"stack_padding": "last"}, "stack_padding is 'last'"),
+        ({"n_step": 100_000}, "need 99999 successors"),
+    ],
+)
+def test_what_rows_cannot_give_is_refused_when_the_buffer_is_made(options, text):
+    with pytest.raises(ValueError, match=text):
+        ReplayBuffer(100, example=row(0), **options)
+
+
+def test_a_leaf_named_next_is_refused_with_next():
+    with pytest.raises(ValueError, match=r"row\['next'\]"):
+        ReplayBuffer(100, example={"obs": 1.0, "next": 1.0}, next="obs")
+    ReplayBuffer(100, example={"obs": 1.0, "next": 1.0})
+
+
+def test_a_final_that_does_not_fit_is_refused_by_name():
+    buffer = buffer_with(next="obs")
+    writer = buffer.writer()
+    writer.add(row(1))
+    with pytest.raises(ValueError, match=r"final\['obs'\] has the shape \(3,\)"):
+        writer.end(final={"obs": np.zeros(3, np.float32)})
+    with pytest.raises(ValueError, match=r"final\['obs'\] is missing"):
+        writer.end(final={})
+    with pytest.raises(ValueError):
+        writer.end(truncated=True)
+    plain = buffer_with().writer()
+    with pytest.raises(ValueError, match="next="):
+        plain.end(final={"obs": np.zeros(2, np.float32)})
+    writer.end(final={"obs": np.zeros(2, np.float32)}, truncated=True)
+    assert set(drawn(buffer)) == {1}

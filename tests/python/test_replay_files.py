@@ -1,0 +1,228 @@
+"""Replay buffers in files: what was saved is loaded, or there is a clear error."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import replay_peers
+
+from shmtree.replay import Fifo, Prioritized, ReplayBuffer
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"obs": np.full(100, number, np.float32), "action": number}
+
+
+def filled(rows: int, **options: Any) -> ReplayBuffer:
+    buffer = ReplayBuffer(**{"capacity": 1000, "example": row(0), "chunk": 8, **options})
+    with buffer.writer() as writer:
+        for number in range(rows):
+            writer.add(row(number))
+    return buffer
+
+
+def rows_of(buffer: ReplayBuffer) -> dict[int, int]:
+    """The number of each row that is drawn, by its index."""
+    batch = buffer.sample(20 * len(buffer))
+    assert (batch.data["obs"] == batch.data["action"][:, None]).all()
+    return dict(zip(batch.index.tolist(), batch.data["action"].tolist()))
+
+
+def test_a_buffer_comes_back_with_rows_and_indices(tmp_path):
+    buffer = filled(50)
+
+    saved = buffer.save(tmp_path / "saved")
+    back = ReplayBuffer.load(tmp_path / "saved")
+
+    assert (saved.save, saved.rows) == (1, 50)
+    assert saved.nbytes == saved.written > 50 * 408
+    assert (len(back), back.capacity, back.chunk) == (50, 1000, 8)
+    assert rows_of(back) == rows_of(buffer)
+
+
+@pytest.mark.parametrize(("capacity", "rows"), [(20, 16), (2000, 50)])
+def test_any_capacity_can_be_loaded(tmp_path, capacity, rows):
+    filled(50).save(tmp_path / "saved")
+
+    back = ReplayBuffer.load(tmp_path / "saved", capacity)
+
+    assert back.capacity == capacity
+    assert len(back) >= rows
+    assert set(rows_of(back).values()) == set(range(50 - len(back), 50))
+    back.add(row(50))
+
+
+def test_chunks_can_be_smaller_and_not_larger(tmp_path):
+    filled(50).save(tmp_path / "saved")
+
+    assert len(ReplayBuffer.load(tmp_path / "saved", chunk=1)) == 50
+    with pytest.raises(ValueError, match="chunks of 16 rows: those in .* have 8"):
+        ReplayBuffer.load(tmp_path / "saved", chunk=16)
+
+
+def test_the_versions_of_rows_are_kept(tmp_path):
+    buffer = ReplayBuffer(100, example=row(0))
+    writer = buffer.writer()
+    writer.version = 17
+    writer.add(row(0))
+    buffer.save(tmp_path / "saved")
+
+    assert ReplayBuffer.load(tmp_path / "saved").sample(2).version.tolist() == [17, 17]
+
+
+def test_a_second_save_writes_what_changed(tmp_path):
+    buffer = filled(800)
+    first = buffer.save(tmp_path / "saved")
+    buffer.add(row(800))
+
+    second = buffer.save(tmp_path / "saved")
+
+    assert second.written < first.written / 5
+    assert len(ReplayBuffer.load(tmp_path / "saved")) == 801
+
+
+def test_a_loaded_buffer_goes_on_with_its_files(tmp_path):
+    first = filled(800).save(tmp_path / "saved")
+    back = ReplayBuffer.load(tmp_path / "saved")
+    back.add(row(800))
+
+    assert back.save(tmp_path / "saved").written < first.written / 5
+    assert rows_of(ReplayBuffer.load(tmp_path / "saved")) == rows_of(back)
+
+
+def test_an_altered_file_is_a_value_error_that_names_it(tmp_path):
+    filled(50).save(tmp_path / "saved")
+    (data,) = (tmp_path / "saved").glob("data-*")
+    good = data.read_bytes()
+
+    data.write_bytes(good[:-100] + bytes([good[-100] ^ 1]) + good[-99:])
+    with pytest.raises(ValueError, match=rf"{data.name}: was altered: "):
+        ReplayBuffer.load(tmp_path / "saved")
+    data.write_bytes(good[:-1])
+    with pytest.raises(ValueError, match=rf"{data.name}: has {len(good) - 1} bytes, and should have {len(good)}"):
+        ReplayBuffer.load(tmp_path / "saved")
+    data.unlink()
+    with pytest.raises(ValueError, match=rf"{data.name}: is missing"):
+        ReplayBuffer.load(tmp_path / "saved")
+
+
+def test_a_folder_without_a_buffer_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        ReplayBuffer.load(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="no manifest"):
+        ReplayBuffer.load(tmp_path)
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(FileExistsError, match="other files"):
+        filled(1).save(tmp_path)
+    with pytest.raises(OSError):
+        filled(1).save(tmp_path / "nowhere" / "saved")
+
+
+def _save_with_a_limit(buffer: ReplayBuffer, path: Path, most: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    try:
+        buffer.save(path)
+    except OSError:
+        os._exit(17)
+
+
+def test_a_save_that_the_disk_refuses_leaves_the_last_one(tmp_path):
+    buffer = filled(50)
+    buffer.save(tmp_path / "saved")
+    before = rows_of(buffer)
+    names = sorted(os.listdir(tmp_path / "saved"))
+    buffer.extend({"obs": np.full((100, 100), 77, np.float32), "action": np.full(100, 77)})
+
+    child = multiprocessing.get_context("fork").Process(
+        target=_save_with_a_limit, args=(buffer, tmp_path / "saved", 5000)
+    )
+    child.start()
+    child.join(100)
+
+    assert child.exitcode == 17
+    assert sorted(os.listdir(tmp_path / "saved")) == names
+    assert rows_of(ReplayBuffer.load(tmp_path / "saved")) == before
+
+
+def _save_for_ever(buffer: ReplayBuffer, path: Path, started: Any) -> None:
+    while True:
+        buffer.save(path)
+        started.set()
+        buffer.add(row(1))
+
+
+def test_processes_that_save_are_killed_and_the_folder_is_whole(tmp_path):
+    context = multiprocessing.get_context("fork")
+    buffer = filled(50)
+    for _ in range(10):
+        started = context.Event()
+        saving = context.Process(target=_save_for_ever, args=(buffer, tmp_path / "saved", started))
+        saving.start()
+        assert started.wait(100)
+        os.kill(saving.pid or 0, signal.SIGKILL)
+        saving.join(100)
+
+        assert len(ReplayBuffer.load(tmp_path / "saved")) >= 50
+
+
+def test_others_add_and_draw_while_a_thread_saves(tmp_path):
+    buffer = filled(500)
+    context = multiprocessing.get_context("fork")
+    adding = context.Process(target=replay_peers.add_numbered_rows_until_killed, args=(buffer, row))
+    adding.start()
+    failed: list[BaseException] = []
+
+    def save() -> None:
+        try:
+            for _ in range(20):
+                buffer.save(tmp_path / "saved")
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    while thread.is_alive():
+        rows_of(buffer)
+    thread.join()
+    adding.kill()
+    adding.join(100)
+
+    assert failed == []
+    back = ReplayBuffer.load(tmp_path / "saved")
+    assert len(back) == 0 or rows_of(back)  # those that were there long enough, each of them whole
+
+
+def test_priorities_and_episodes_are_kept_and_the_sampler_may_be_another(tmp_path):
+    example = {"obs": np.zeros(3, np.float32), "reward": 0.0, "done": False}
+    buffer = ReplayBuffer(64, example=example, sampler=Prioritized(alpha=1.0), next=("obs",), n_step=2, gamma=0.5)
+    writer = buffer.writer()
+    for number in range(5):
+        writer.add({"obs": np.full(3, number, np.float32), "reward": 1.0, "done": number == 4}, priority=number + 1)
+    writer.end(final={"obs": np.full(3, 5, np.float32)}, truncated=True)
+    buffer.update_priorities(buffer.sample(1).index, [90.0])
+    buffer.save(tmp_path / "saved")
+
+    back = ReplayBuffer.load(tmp_path / "saved")
+    other = ReplayBuffer.load(tmp_path / "saved", sampler=Fifo())
+
+    assert back.max_priority == 90.0
+    known = {int(index): priority for index, priority in _priorities(buffer)}
+    assert {int(index): priority for index, priority in _priorities(back)} == known
+    batch = other.sample(5)
+    assert batch.data["obs"][:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert batch.data["next"]["obs"][:, 0].tolist() == [2, 3, 4, 5, 5]
+    assert batch.data["reward"].tolist() == [1.5, 1.5, 1.5, 1.5, 1.0]
+    assert batch.discount.tolist() == [0.25, 0.25, 0.25, 0.25, 0.5]
+
+
+def _priorities(buffer: ReplayBuffer) -> Any:
+    batch = buffer.sample(len(buffer), replace=False)
+    return zip(batch.index, batch.priority)

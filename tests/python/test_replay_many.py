@@ -1,0 +1,292 @@
+"""Many rows at once: columns, a vector of streams, sequences; and limits between those who add and those who draw."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import replay_peers
+
+from shmtree.replay import Fifo, Lifo, MaxPriority, Prioritized, RateLimit, ReplayBuffer, Uniform
+
+OBS = np.zeros(2, np.float32)
+
+
+def row(number: int, done: bool = False) -> dict[str, Any]:
+    return {"obs": np.full(2, number, np.float32), "reward": float(number), "done": done, "n": number}
+
+
+def columns(first: int, count: int, **leaves: Any) -> dict[str, Any]:
+    numbers = np.arange(first, first + count)
+    made = {
+        "obs": np.repeat(numbers[:, None], 2, 1).astype(np.float32),
+        "reward": numbers.astype(np.float32),
+        "done": np.zeros(count, bool),
+        "n": numbers,
+    }
+    return {**made, **leaves}
+
+
+def buffer_with(capacity: int = 1000, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(capacity, example=row(0), chunk=8, **options)
+
+
+def test_extend_returns_the_index_of_each_row():
+    buffer = buffer_with()
+    index = buffer.extend(columns(0, 100))
+    assert len(buffer) == len(set(index.tolist())) == 100
+    batch = buffer.sample(1000)
+    assert (index[batch.data["n"]] == batch.index).all()
+    assert (batch.data["obs"] == batch.data["n"][:, None]).all()
+
+
+def test_columns_of_any_layout_and_kind_are_added():
+    buffer = buffer_with()
+    table = np.arange(40.0).reshape(20, 2)
+    for obs in (table[::-1], np.asfortranarray(table), np.broadcast_to(table[0], (20, 2)), table[:20:1].tolist()):
+        index = buffer.extend(columns(0, 20, obs=obs, reward=list(range(20)), n=np.arange(20, dtype=np.int16)))
+        batch = buffer.sample(4000)
+        newest = np.isin(batch.index, index)
+        assert (batch.data["obs"][newest] == np.asarray(obs, np.float32)[batch.data["n"][newest]]).all()
+
+
+@pytest.mark.parametrize(
+    ("leaves", "text"),
+    [
+        ({"obs": np.zeros((5, 3), np.float32)}, r"rows\['obs'\] has the shape \(5, 3\), .* \(5, 2\)"),
+        ({"n": np.zeros(4, int)}, "lengths of 5 and 4"),
+        ({"n": np.zeros(5)}, r"rows\['n'\] is of float64"),
+        ({"n": 3}, r"rows\['n'\] has the shape \(\)"),
+        ({"more": 3}, r"rows\['more'\] is too many"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_and_nothing_is_added(leaves, text):
+    buffer = buffer_with()
+    with pytest.raises(ValueError, match=text):
+        buffer.extend(columns(0, 5, **leaves))
+    assert len(buffer) == 0
+
+
+def test_extend_of_no_rows_adds_none():
+    buffer = buffer_with()
+    assert buffer.extend(columns(0, 0)).tolist() == []
+    assert len(buffer) == 0
+
+
+def test_ends_of_many_rows_are_where_the_mask_and_the_leaf_say():
+    buffer = buffer_with(n_step=3, gamma=1.0)
+    done, ends = np.zeros(12, bool), np.zeros(12, bool)
+    done[3] = ends[7] = True
+    buffer.extend(columns(0, 12, done=done), ends=ends)
+    batch = buffer.sample(2000)
+    sums = dict(zip(batch.data["n"].tolist(), batch.data["reward"].tolist(), strict=True))
+    discounts = dict(zip(batch.data["n"].tolist(), batch.discount.tolist(), strict=True))
+    assert sums == {0: 3, 1: 6, 2: 5, 3: 3, 4: 15, 5: 18, 6: 13, 7: 7, 8: 27, 9: 30}
+    assert {n for n, left in discounts.items() if left == 0} == {1, 2, 3}  # cut off is no termination
+
+
+def test_rows_with_successors_need_ends_when_they_do_not_say_so_themselves():
+    buffer = ReplayBuffer(100, example={"obs": OBS}, next="obs")
+    with pytest.raises(ValueError, match="need ends"):
+        buffer.extend({"obs": np.zeros((5, 2), np.float32)})
+    buffer.extend({"obs": np.zeros((5, 2), np.float32)}, ends=[False] * 4 + [True])
+    assert len(buffer) == 4  # what came after the last one may still be told
+    buffer.end()
+    assert len(buffer) == 5
+
+
+def test_priorities_of_many_rows():
+    buffer = buffer_with(sampler=Prioritized(alpha=1, eps=1e-9))
+    buffer.extend(columns(0, 50), priority=np.where(np.arange(50) == 7, 1.0, 0.0))
+    assert set(buffer.sample(100).data["n"].tolist()) == {7}
+    with pytest.raises(ValueError):
+        buffer.extend(columns(0, 2), priority=[1.0, -1.0])
+    with pytest.raises(ValueError, match="priority has 3 numbers, for 2 rows"):
+        buffer.extend(columns(0, 2), priority=[1.0, 1.0, 1.0])
+    assert len(buffer) == 50
+
+
+def test_a_vector_of_streams_is_added_to_at_once():
+    buffer = buffer_with(next="obs")
+    with buffer.vector_writer(3) as writer:
+        writer.version = 5
+        for step in range(10):
+            end = np.array([step == 4, False, False])
+            final = {"obs": np.full((3, 2), 99, np.float32)}
+            writer.add(columns(100 * step, 3), end=end, final=final)
+        streams = [each.stream for each in writer.writers]
+    batch = buffer.sample(2000)
+    env = batch.data["n"] % 100
+    assert [streams[i] for i in env] == batch.writer.tolist()
+    follows = dict(zip(batch.data["n"].tolist(), batch.data["next"]["obs"][:, 0].tolist(), strict=True))
+    assert follows == {100 * s + e: 99 if (s, e) == (4, 0) else 100 * (s + 1) + e for s in range(9) for e in range(3)}
+    assert (batch.version == 5).all()
+    assert (batch.discount > 0).all()
+
+
+def test_a_vector_of_rows_that_does_not_fit_is_refused_whole():
+    buffer = buffer_with(next="obs")
+    writer = buffer.vector_writer(3)
+    with pytest.raises(ValueError, match="4 rows, for 3 streams"):
+        writer.add(columns(0, 4))
+    with pytest.raises(ValueError, match="needs final"):
+        writer.add(columns(0, 3), end=[True, False, False])
+    with pytest.raises(ValueError, match=r"final\['obs'\]"):
+        writer.add(columns(0, 3), end=[True, False, False], final={"obs": np.zeros((3, 5))})
+    assert [each.added for each in writer.writers] == [0, 0, 0]
+
+
+def test_a_buffer_that_was_cleared_has_the_rows_that_come_then():
+    buffer = buffer_with(sampler=Prioritized())
+    old = buffer.extend(columns(0, 50))
+    buffer.clear()
+    assert len(buffer) == 0
+    with pytest.raises(queue.Empty):
+        buffer.sample(1, timeout=0)
+    assert not buffer.update_priorities(old, np.ones(50)).any()
+    new = buffer.extend(columns(100, 20))
+    assert len(buffer) == 20
+    assert new.min() > old.max()
+    assert buffer.sample(100).data["n"].min() == 100
+
+
+# --- Sequences
+
+
+def test_sequences_are_rows_of_one_episode_in_their_order():
+    buffer = buffer_with()
+    for first in (0, 100, 200):
+        with buffer.writer() as writer:
+            for number in range(first, first + 20):
+                writer.add(row(number, number == first + 9))
+    batch = buffer.sample_sequences(200, 6)
+    assert batch.data["obs"].shape == (200, 6, 2)
+    assert batch.mask.shape == batch.index.shape == (200, 6)
+    numbers, mask = batch.data["n"], batch.mask
+    assert mask[:, 0].all()
+    steps = np.diff(numbers, axis=1)[mask[:, 1:]]
+    assert (steps == 1).all()
+    assert (numbers[~mask] == 0).all()
+    ends = numbers[:, 0] + mask.sum(1) - 1
+    assert ((mask.sum(1) == 6) | np.isin(ends % 100, [9, 19])).all()
+
+
+def test_sequences_may_be_refused_when_they_are_shorter_and_take_every_other_row():
+    buffer = buffer_with()
+    buffer.extend(columns(0, 30))
+    batch = buffer.sample_sequences(100, 5, stride=2, partial="refuse")
+    assert batch.mask.all()
+    assert (np.diff(batch.data["n"], axis=1) == 2).all()
+    with pytest.raises(queue.Empty):
+        buffer.sample_sequences(1, 31, partial="refuse", timeout=0)
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (1, 0), (-1, 3)])
+def test_sequences_of_nothing_are_refused(sizes):
+    with pytest.raises(ValueError):
+        buffer_with().sample_sequences(*sizes)
+
+
+@pytest.mark.parametrize("n", [1 << 40, 1 << 62])
+def test_a_batch_that_no_memory_holds_is_a_memory_error(n):
+    buffer = buffer_with()
+    buffer.add(row(1))
+    with pytest.raises(MemoryError):
+        buffer.sample(n)
+    with pytest.raises(MemoryError):
+        buffer.sample_sequences(n, n)
+    assert len(buffer.sample(3)) == 3
+
+
+# --- Orders
+
+
+def test_the_oldest_the_newest_and_the_most_important_are_drawn_in_their_order():
+    buffer = buffer_with(samplers={"fifo": Fifo(), "lifo": Lifo(), "most": MaxPriority()})
+    buffer.extend(columns(0, 20), priority=np.arange(20) * 7 % 20)
+    assert buffer.sample(3, sampler="fifo").data["n"].tolist() == [0, 1, 2]
+    assert buffer.sample(3, sampler="lifo").data["n"].tolist() == [19, 18, 17]
+    most = buffer.sample(3, sampler="most")
+    assert (most.data["n"] * 7 % 20).tolist() == [19, 18, 17]
+
+
+def test_a_fifo_whose_rows_are_drawn_once_moves_on():
+    buffer = buffer_with(sampler=Fifo(max_times=1))
+    buffer.extend(columns(0, 10))
+    drawn = [buffer.sample(3, timeout=0).data["n"].tolist() for _ in range(3)]
+    assert drawn == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    with pytest.raises(queue.Empty):
+        buffer.sample(3, timeout=0)
+    buffer.extend(columns(10, 5))
+    assert buffer.sample(3).data["n"].tolist() == [9, 10, 11]
+
+
+# --- Limits
+
+
+def test_nobody_draws_before_there_are_so_many_rows():
+    buffer = buffer_with(limit=RateLimit(samples_per_insert=4, min_size=20, error_buffer=40))
+    buffer.extend(columns(0, 19))
+    with pytest.raises(queue.Empty):
+        buffer.sample(1, timeout=0.01)
+    buffer.add(row(1))
+    assert len(buffer.sample(1, timeout=10)) == 1
+
+
+def test_those_who_add_wait_for_those_who_draw():
+    buffer = buffer_with(limit=RateLimit(samples_per_insert=2, min_size=5, error_buffer=10))
+    with pytest.raises(queue.Full):
+        replay_peers.add_rows(buffer, row(1), timeout=0.01)
+    stuck = len(buffer)
+    assert 5 <= stuck <= 20
+    drawn: list[int] = []
+    thread = threading.Thread(target=lambda: drawn.extend(len(buffer.sample(2, timeout=60)) for _ in range(20)))
+    thread.start()
+    for number in range(20):
+        buffer.add(row(number), timeout=60)
+    thread.join(60)
+    assert drawn == [2] * 20
+    stats = buffer.stats()
+    assert (stats["inserted"], stats["sampled"]) == (stuck + 20, 40)
+    assert stats["samples"] == {"default": 40}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RateLimit(0),
+        lambda: RateLimit(1, min_size=0),
+        lambda: RateLimit(float("nan")),
+        lambda: buffer_with(10, limit=RateLimit(1, min_size=100)),
+        lambda: buffer_with(limit=RateLimit(8, error_buffer=0.5)),
+    ],
+)
+def test_a_limit_that_would_block_both_sides_is_refused(make):
+    with pytest.raises(ValueError):
+        make()
+
+
+def test_who_was_killed_while_it_waited_for_a_limit_holds_nobody_up(start):
+    buffer = buffer_with(limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=5))
+    child = start(replay_peers.add_rows, buffer, {**row(1)})
+    while len(buffer) < 5:
+        os.sched_yield()
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(60)
+    for _ in range(50):
+        buffer.sample(1, timeout=60)
+        buffer.add(row(2), timeout=60)
+
+
+def test_the_limit_of_a_buffer_is_known_to_who_opens_it(runtime_directory, name):
+    buffer = buffer_with(name=name, limit=RateLimit(2.0, 10, 30.0), sampler=Uniform(max_times=4))
+    other = ReplayBuffer.open(name)
+    assert other._spec == buffer._spec
+    other.extend(columns(0, 9))
+    with pytest.raises(queue.Empty):
+        buffer.sample(1, timeout=0)

@@ -1,0 +1,209 @@
+"""What rows of a replay buffer may be made of, and what is refused."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+from shmtree.replay import ReplayBuffer
+
+OBS = np.arange(4, dtype=np.float32)
+ROW = {"obs": {"a": OBS, "b": (1, [2.0, True])}, "reward": 0.5}
+
+
+def drawn(buffer: ReplayBuffer, row: Any) -> Any:
+    buffer.add(row)
+    return buffer.sample(1).data
+
+
+@pytest.fixture
+def buffer() -> ReplayBuffer:
+    return ReplayBuffer(1, example=ROW)
+
+
+def test_a_draw_has_the_nest_of_a_row(buffer):
+    data = drawn(buffer, ROW)
+    assert data["obs"]["a"].tolist() == [OBS.tolist()]
+    assert isinstance(data["obs"]["b"], tuple)
+    assert data["obs"]["b"][0].tolist() == [1]
+    assert [leaf.tolist() for leaf in data["obs"]["b"][1]] == [[2.0], [True]]
+
+
+def test_numbers_of_python_are_columns_of_float32_int64_and_bool():
+    data = drawn(ReplayBuffer(1, example={"f": 0.0, "i": 0, "b": False}), {"f": 0.1, "i": -5, "b": True})
+    assert {key: leaf.dtype.name for key, leaf in data.items()} == {"f": "float32", "i": "int64", "b": "bool"}
+    assert [data["f"][0], data["i"][0], data["b"][0]] == [np.float32(0.1), -5, True]
+
+
+def test_the_keys_of_a_row_may_come_in_any_order(buffer):
+    data = drawn(buffer, OrderedDict(reward=3.5, obs={"b": (1, [2.0, True]), "a": OBS}))
+    assert data["reward"].tolist() == [3.5]
+    assert list(data) == ["obs", "reward"]
+
+
+def test_a_row_may_be_an_array_alone():
+    assert drawn(ReplayBuffer(1, example=OBS), OBS + 1).tolist() == [[1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "g", "c8", "c16", "M8[s]", "m8[ms]"],
+)
+def test_arrays_and_scalars_of_every_dtype_come_back(dtype):
+    values = np.arange(6).reshape(2, 3).astype(dtype)
+    data = drawn(
+        ReplayBuffer(1, example={"array": values, "scalar": values[1, 2]}), {"array": values, "scalar": values[1, 2]}
+    )
+    assert data["array"].dtype == data["scalar"].dtype == values.dtype
+    assert (data["array"][0] == values).all()
+    assert data["scalar"][0] == values[1, 2]
+
+
+def test_structured_arrays_come_back():
+    dtype = np.dtype([("x", "f4"), ("n", "i8", (2,))])
+    value = np.array([(1.5, (2, 3))], dtype)
+    assert (drawn(ReplayBuffer(1, example=value), value)[0] == value).all()
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "u4", "i8", "u8"])
+def test_the_bounds_of_an_integer_column_fit_it(dtype):
+    buffer = ReplayBuffer(1, columns=dtype)
+    for bound in (np.iinfo(dtype).min, np.iinfo(dtype).max):
+        assert drawn(buffer, int(bound))[0] == bound
+        assert drawn(buffer, np.array(bound))[0] == bound
+
+
+@pytest.mark.parametrize("value", [256, -1, 1 << 70, np.int64(256), np.array(-1), np.array(1 << 40)])
+def test_an_integer_that_does_not_fit_its_column_is_refused(value):
+    buffer = ReplayBuffer(1, columns={"a": np.uint8})
+    with pytest.raises(ValueError, match=r"row\['a'\] is "):
+        buffer.add({"a": value})
+    assert len(buffer) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "column"),
+    [
+        (3, "f4"),
+        (True, "i8"),
+        (np.float64(0.5), "f4"),
+        (np.int32(3), "f8"),
+        (np.arange(3.0), ((3,), "f2")),
+        ([1, 2], ((2,), "i4")),
+    ],
+)
+def test_values_are_cast_as_same_kind_allows(value, column):
+    assert (drawn(ReplayBuffer(1, columns=column), value)[0] == np.asarray(value)).all()
+
+
+@pytest.mark.parametrize(
+    ("value", "column"), [(0.5, "i8"), (1j, "f4"), (2, "?"), (np.zeros(2), ((2,), "i8")), (np.float32(1), "i4")]
+)
+def test_values_of_another_kind_are_refused_with_both_dtypes(value, column):
+    buffer = ReplayBuffer(1, columns={"leaf": column})
+    dtype = np.dtype(column if isinstance(column, str) else column[1])
+    with pytest.raises(ValueError, match=rf"row\['leaf'\] is of \w+, which is not cast to the {dtype} that"):
+        buffer.add({"leaf": value})
+
+
+def test_arrays_of_any_order_and_byte_order_are_added():
+    values = np.arange(12.0).reshape(3, 4)
+    buffer = ReplayBuffer(1, example=values)
+    for same in (np.asfortranarray(values), values[::-1][::-1], values.astype(">f8"), values.tolist()):
+        assert (drawn(buffer, same)[0] == values).all()
+
+
+def test_tensors_are_added_as_arrays():
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(4.0, requires_grad=True)
+    buffer = ReplayBuffer(1, example={"t": tensor, "n": torch.tensor(3)})
+    data = drawn(buffer, {"t": tensor, "n": torch.tensor(4)})
+    assert data["t"].tolist() == [[0.0, 1.0, 2.0, 3.0]]
+    assert data["n"].tolist() == [4]
+
+
+REFUSED = [
+    ({"obs": ROW["obs"]}, r"row\['reward'\] is missing: .* a dict of 'obs', 'reward'"),
+    ({**ROW, "more": 1}, r"row\['more'\] is too many: .* a dict of 'obs', 'reward'"),
+    ({"obs": ROW["obs"], "more": 1}, r"row\['reward'\] is missing; row\['more'\] is too many"),
+    ([1, 2], r"row is a list, and .* a dict of 'obs', 'reward'"),
+    ({**ROW, "obs": {"a": np.zeros(3), "b": (1, [2.0, True])}}, r"row\['obs'\]\['a'\] has the shape \(3,\), .* \(4,\)"),
+    ({**ROW, "obs": {"a": OBS, "b": (1, [2.0])}}, r"row\['obs'\]\['b'\]\[1\] has 1 parts, .* a list of 2"),
+    ({**ROW, "obs": {"a": OBS, "b": [1, [2.0, True]]}}, r"row\['obs'\]\['b'\] has 'list' here, .* a tuple of 2"),
+    ({**ROW, "reward": None}, r"row\['reward'\] is None"),
+    ({**ROW, "reward": "much"}, r"row\['reward'\] is 'much'"),
+    ({**ROW, "reward": [1.0]}, r"row\['reward'\] has the shape \(1,\), .* \(\)"),
+    ({**ROW, "reward": object()}, r"row\['reward'\] is a object"),
+]
+
+
+@pytest.mark.parametrize(("row", "text"), REFUSED)
+def test_a_row_that_does_not_fit_is_refused_by_name_and_nothing_is_added(buffer, row, text):
+    buffer.add(ROW)
+    with pytest.raises(ValueError, match=text):
+        buffer.add(row)
+    assert len(buffer) == 1
+    assert drawn(buffer, ROW)["reward"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize("value", [None, "text", b"bytes", object(), np.array(["a"]), np.array([None]), [1, "x"]])
+def test_an_example_that_no_column_can_have_is_refused_by_name(value):
+    with pytest.raises(TypeError, match=r"row\['obs'\]\['x'\]"):
+        ReplayBuffer(10, example={"obs": {"x": value}})
+
+
+def test_columns_are_given_as_shapes_and_dtypes():
+    buffer = ReplayBuffer(1, columns={"obs": ((4, 84, 84), np.uint8), "action": np.int32, "flat": (3, "f4")})
+    data = drawn(buffer, {"obs": np.ones((4, 84, 84), np.uint8), "action": 3, "flat": [1, 2, 3]})
+    assert data["obs"].shape == (1, 4, 84, 84)
+    assert data["action"].dtype == np.int32
+    assert data["flat"].tolist() == [[1.0, 2.0, 3.0]]
+
+
+@pytest.mark.parametrize("column", ["what", ((2, -1), "f4"), (None, "f4"), object, ((2,), str), "S4"])
+def test_a_column_that_is_none_is_refused_by_name(column):
+    with pytest.raises(TypeError, match=r"row\['x'\] is "):
+        ReplayBuffer(10, columns={"x": column})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"capacity": 0}, "capacity is 0; it must be at least 1"),
+        ({"capacity": -5}, "capacity is -5"),
+        ({"capacity": 10, "chunk": 3}, "chunks of 3 rows: a power of two"),
+        ({"capacity": 10, "chunk": 0}, "chunk is 0"),
+        ({"capacity": 10, "streams": 0}, "streams is 0"),
+        ({"max_bytes": 10}, "max_bytes is 10; a buffer of one such row takes"),
+        ({"capacity": 1 << 39}, "more than an arena can have|the machine has"),
+        ({"capacity": 10, "example": {}}, "at least one leaf"),
+        ({"capacity": 10, "example": np.zeros(0)}, "which has no bytes"),
+    ],
+)
+def test_what_no_buffer_can_be_is_refused_with_the_numbers(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        ReplayBuffer(**{"example": 0.0, **arguments})
+
+
+def test_a_capacity_over_the_budget_of_the_arena_is_refused(arena):
+    with pytest.raises(ValueError, match="1000000 rows takes .* bytes, and the arena has 67108864"):
+        ReplayBuffer(1_000_000, example=np.zeros(100), arena=arena)
+
+
+def test_a_capacity_in_bytes_is_filled_without_going_over_them(arena):
+    buffer = ReplayBuffer(max_bytes=4_000_000, example=np.zeros(100), arena=arena)
+    assert buffer.capacity > 4000
+    for _ in range(2 * buffer.capacity):
+        buffer.add(np.zeros(100))
+    assert arena.stats()["used_bytes"] <= 4_000_000
+
+
+def test_a_row_of_a_damaged_buffer_is_not_guessed(arena):
+    assert issubclass(shmtree.IncompatibleArena, shmtree.Error)
+    buffer = ReplayBuffer(10, example=1, arena=arena)
+    with pytest.raises(shmtree.IncompatibleArena, match="cannot be read|no frame|not a"):
+        type(buffer._spec).unpack(b"\0" * 64)

@@ -1,0 +1,246 @@
+"""By what chances rows are drawn, with priorities that any process changes, and into which memory."""
+
+from __future__ import annotations
+
+import queue
+
+import numpy as np
+import pytest
+
+import shmtree
+from shmtree.replay import Fifo, Lifo, MaxPriority, Prioritized, ReplayBuffer, Uniform
+
+
+def filled(count: int = 50, **options: object) -> ReplayBuffer:
+    buffer = ReplayBuffer(100, example=0, chunk=1, **options)
+    for number in range(count):
+        buffer.add(number)
+    return buffer
+
+
+def test_rows_are_drawn_with_equal_chances():
+    buffer = filled(seed=1)
+    counts = np.bincount(buffer.sample(100_000).data, minlength=50)
+    assert ((counts - 2000) ** 2 / 2000).sum() < 110  # chi-square of 49 degrees: 1 in a million
+
+
+def test_rows_are_drawn_as_their_priorities_to_alpha():
+    buffer = filled(0, sampler=Prioritized(alpha=0.5, eps=1e-9), seed=2)
+    for number in range(20):
+        buffer.add(number, priority=float(number + 1))
+    batch = buffer.sample(100_000)
+    expected = np.sqrt(np.arange(1, 21)) / np.sqrt(np.arange(1, 21)).sum()
+    counts = np.bincount(batch.data, minlength=20)
+    assert ((counts - 1e5 * expected) ** 2 / (1e5 * expected)).sum() < 65
+    np.testing.assert_allclose(batch.probability, expected[batch.data], rtol=1e-5)
+    np.testing.assert_allclose(batch.priority, batch.data + 1, rtol=1e-4)
+
+
+def test_weights_make_up_for_the_chances_and_are_at_most_one():
+    buffer = filled(0, sampler=Prioritized(alpha=1, beta=0.5, eps=1e-9))
+    for priority in (1.0, 4.0):
+        buffer.add(1, priority=priority)
+    batch = buffer.sample(100)
+    np.testing.assert_allclose(batch.weight, np.where(batch.priority > 2, 0.5, 1.0), rtol=1e-5)
+    np.testing.assert_allclose(buffer.sample(100, beta=1).weight.min(), 0.25, rtol=1e-5)
+
+
+def test_weights_may_be_those_of_the_whole_buffer():
+    buffer = filled(0, sampler=Prioritized(alpha=1, beta=1, eps=1e-9))
+    least = buffer.add(1, priority=1e-6)
+    buffer.add(1, priority=1.0)
+    batch = buffer.sample(8, weights="buffer")
+    assert least not in batch.index
+    np.testing.assert_allclose(batch.weight, 1e-6, rtol=1e-2)
+    assert (buffer.sample(8).weight == 1).all()
+
+
+def test_updated_priorities_are_those_that_are_drawn_by():
+    buffer = filled(sampler=Prioritized(alpha=1, eps=1e-9))
+    index = buffer.sample(2000).index
+    every = np.unique(index)
+    assert buffer.update_priorities(every, np.where(every == every[3], 1.0, 0.0)).all()
+    assert set(buffer.sample(1000).index.tolist()) == {int(every[3])}
+
+
+def test_an_update_says_which_rows_were_there():
+    buffer = filled(100, sampler=Prioritized())
+    index = np.arange(5) + buffer.sample(100).index.min()
+    first = buffer.add(1)
+    mask = buffer.update_priorities([first, first - 100, first - 99], [1.0, 2.0, 3.0])
+    assert mask.dtype == bool
+    assert mask.tolist() == [True, False, True]
+    assert index.size
+
+
+def test_of_a_repeated_index_the_last_priority_counts():
+    buffer = filled(0, sampler=Prioritized(alpha=1, eps=1e-9))
+    index = buffer.add(1)
+    buffer.update_priorities([index, index], [5.0, 2.0])
+    np.testing.assert_allclose(buffer.sample(1).priority, [2.0], rtol=1e-5)
+
+
+def test_rows_without_a_priority_get_the_largest_that_was_given():
+    buffer = filled(0, sampler=Prioritized())
+    assert buffer.max_priority == 1.0
+    index = buffer.add(1)
+    buffer.update_priorities([index], [7.5])
+    assert buffer.max_priority == 7.5
+    new = buffer.add(2)
+    batch = buffer.sample(100)
+    np.testing.assert_allclose(batch.priority[batch.index == new], 7.5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("priority", [-1.0, float("nan"), float("inf"), 1e300])
+def test_a_priority_that_no_row_can_have_is_refused_and_changes_nothing(priority):
+    buffer = filled(2, sampler=Prioritized())
+    index = np.unique(buffer.sample(50).index)
+    with pytest.raises(ValueError):
+        buffer.update_priorities(index, [3.0, priority])
+    with pytest.raises(ValueError):
+        buffer.add(1, priority=priority)
+    assert buffer.max_priority == 1.0
+    assert len(buffer) == 2
+    np.testing.assert_allclose(buffer.sample(10).priority, 1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("index", "priority", "error"),
+    [
+        ([10_000_000], [1.0], ValueError),
+        ([-1], [1.0], ValueError),
+        ([1, 2], [1.0], ValueError),
+        ([0.5], [1.0], TypeError),
+        (["a"], [1.0], TypeError),
+        ([1], ["a"], TypeError),
+    ],
+)
+def test_an_index_that_was_never_given_is_refused(index, priority, error):
+    buffer = filled(sampler=Prioritized())
+    with pytest.raises(error):
+        buffer.update_priorities(index, priority)
+
+
+def test_tensors_are_indices_and_priorities():
+    torch = pytest.importorskip("torch")
+    buffer = filled(sampler=Prioritized())
+    batch = buffer.sample(10)
+    assert buffer.update_priorities(torch.from_numpy(batch.index), torch.ones(10, requires_grad=True)).all()
+
+
+def test_several_samplers_draw_from_the_same_rows_by_their_names():
+    buffer = filled(samplers={"per": Prioritized(alpha=1, eps=1e-9), "all": Uniform()})
+    index = np.unique(buffer.sample(5000).index)
+    buffer.update_priorities(index, (index == index[0]).astype(float), sampler="per")
+    assert set(buffer.sample(100, sampler="per").index.tolist()) == {int(index[0])}
+    assert len(set(buffer.sample(1000, sampler="all").index.tolist())) > 40
+    with pytest.raises(ValueError, match="sampler is 'more'; the buffer has 'per', 'all'"):
+        buffer.sample(1, sampler="more")
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), Prioritized()])
+def test_without_replacement_each_row_is_drawn_once(sampler):
+    buffer = filled(sampler=sampler)
+    assert sorted(buffer.sample(50, replace=False).data.tolist()) == list(range(50))
+    with pytest.raises(ValueError, match="51 different rows, where there are 50"):
+        buffer.sample(51, replace=False)
+    assert len(buffer.sample(200)) == 200
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: Prioritized(alpha=-1), ValueError),
+        (lambda: Prioritized(eps=-1e-6), ValueError),
+        (lambda: Prioritized(beta=float("nan")), ValueError),
+        (lambda: Prioritized(alpha="x"), TypeError),
+        (lambda: Uniform(max_times=-1), ValueError),
+        (lambda: filled(sampler=Uniform(), samplers={"a": Uniform()}), TypeError),
+        (lambda: filled(samplers={}), ValueError),
+        (lambda: filled(sampler="uniform"), TypeError),
+        (lambda: filled(samplers={i: Uniform() for i in range(3)}), TypeError),
+        (lambda: filled(samplers={str(i): Uniform() for i in range(20)}), ValueError),
+    ],
+)
+def test_samplers_that_cannot_be_are_refused(make, error):
+    with pytest.raises(error):
+        make()
+
+
+def test_the_samplers_of_a_buffer_are_known_to_who_opens_it(runtime_directory, name):
+    buffer = ReplayBuffer(
+        10, example={"a": 1.0}, name=name, samplers={"p": Prioritized(0.7, 0.5, 0.1), "u": Uniform(max_times=3)}
+    )
+    assert ReplayBuffer.open(name)._spec == buffer._spec
+
+
+def test_a_batch_is_drawn_into_given_arrays():
+    buffer = ReplayBuffer(10, example={"a": np.zeros(3, np.float32), "b": 1})
+    buffer.add({"a": np.ones(3), "b": 5})
+    out = {"a": np.zeros((4, 3), np.float32), "b": np.zeros(4, np.int64)}
+    batch = buffer.sample(4, out=out)
+    assert batch.data is out
+    assert out["b"].tolist() == [5] * 4
+    assert (out["a"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "text"),
+    [
+        ({"a": np.zeros((4, 3), np.float32)}, ValueError, r"out\['b'\] is missing"),
+        ({"a": np.zeros((4, 3)), "b": np.zeros(4, np.int64)}, ValueError, r"out\['a'\] is of float64"),
+        ({"a": np.zeros((5, 3), np.float32), "b": np.zeros(4, np.int64)}, ValueError, r"out\['a'\] .* shape \(5, 3\)"),
+        ({"a": np.zeros((3, 4), np.float32).T, "b": np.zeros(4, np.int64)}, ValueError, "not contiguous"),
+        ({"a": [1], "b": np.zeros(4, np.int64)}, TypeError, r"out\['a'\] is a list"),
+        ("heap", ValueError, "out is 'heap'"),
+    ],
+)
+def test_what_no_batch_can_be_drawn_into_is_refused_by_name(out, error, text):
+    buffer = ReplayBuffer(10, example={"a": np.zeros(3, np.float32), "b": 1})
+    buffer.add({"a": np.ones(3), "b": 5})
+    with pytest.raises(error, match=text):
+        buffer.sample(4, out=out)
+
+
+def test_a_batch_in_the_arena_is_put_on_without_a_copy(arena):
+    buffer = ReplayBuffer(100, example=np.zeros(4096, np.uint8), arena=arena)
+    buffer.add(np.ones(4096, np.uint8))
+    sender, receiver = arena.create_pair()
+    batch = buffer.sample(64, out="arena")
+    at = batch.data.ctypes.data
+    sender.put({"data": batch.data, "index": batch.index})
+    received = receiver.get()
+    assert received["data"].ctypes.data == at
+    assert (received["data"] == 1).all()
+    assert not batch.data.flags.writeable  # it was given away
+
+
+def test_a_batch_goes_to_a_device_as_tensors():
+    torch = pytest.importorskip("torch")
+    buffer = ReplayBuffer(10, example={"a": np.zeros(3, np.float32), "b": (1, 2.0)})
+    buffer.add({"a": np.ones(3), "b": (1, 2.0)})
+    data = buffer.sample(4).to("cpu")
+    assert data["a"].dtype is torch.float32
+    assert data["b"][1].tolist() == [2.0] * 4
+
+
+def test_several_threads_copy_a_large_batch():
+    buffer = ReplayBuffer(500, example=np.zeros(10_000, np.uint16), chunk=1)
+    for number in range(300):
+        buffer.add(np.full(10_000, number, np.uint16))
+    data = buffer.sample(400, threads=4).data
+    assert (data == data[:, :1]).all()
+    assert issubclass(shmtree.Error, Exception)
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), Uniform(max_times=9), Prioritized(), Fifo(), Lifo(), MaxPriority()])
+def test_rows_whose_frames_have_left_the_window_are_not_drawn_and_hold_no_draw_up(sampler):
+    buffer = ReplayBuffer(16, example={"x": 0.0}, sampler=sampler, stack={"x": 4}, chunk=1)
+    with buffer.writer() as writer:
+        for number in range(40):
+            writer.add({"x": number}, priority=100 - number)
+    stacks = buffer.sample(13, replace=False, timeout=60).data["x"]
+    assert sorted(stacks[:, -1].tolist()) == list(range(27, 40))
+    assert (np.diff(stacks, axis=1) == 1).all()
+    with pytest.raises((ValueError, queue.Empty), match="14 different rows, where there are 13|no rows|in time|rows"):
+        buffer.sample(14, replace=False, timeout=0.1)
