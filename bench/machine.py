@@ -17,6 +17,13 @@ def load() -> float:
     return round(os.getloadavg()[0], 2)
 
 
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # on the path, and not installed
+        return "of the path"
+
+
 def describe(competitors: dict[str, type[Base]]) -> dict[str, Any]:
     models = [
         line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
@@ -28,7 +35,7 @@ def describe(competitors: dict[str, type[Base]]) -> dict[str, Any]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "versions": {package: importlib.metadata.version(package) for package in packages},
+        "versions": {package: _version(package) for package in packages},
         "load_before": load(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

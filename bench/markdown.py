@@ -11,5 +11,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], labels: int = 1) -
     return "\n".join([_line(head), rule, *map(_line, rows)]) + "\n"
 
 
+def verdicts(targets: dict[str, bool]) -> str:
+    """A line for each target, after an empty one."""
+    return "".join(f"\n- {'met' if is_met else 'missed'}: {target}" for target, is_met in targets.items()) + "\n"
+
+
 def _line(cells: Sequence[str]) -> str:
     return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)

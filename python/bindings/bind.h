@@ -12,9 +12,13 @@ void bind_arena(pybind11::module_& module);
 void bind_versions(pybind11::module_& module);
 void bind_copy(pybind11::module_& module);
 void bind_pack(pybind11::module_& module);
+void bind_replay(pybind11::module_& module);
+void bind_replay_files(pybind11::module_& module);
 void bind_wakes(pybind11::module_& module);
 void bind_channel(pybind11::module_& module);
 void bind_handles(pybind11::module_& module);
 void bind_names(pybind11::module_& module);
+void bind_latest(pybind11::module_& module);
+void bind_broadcast(pybind11::module_& module);
 
 }  // namespace shmtree::python

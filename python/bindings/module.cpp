@@ -36,8 +36,12 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_versions(module);
   shmtree::python::bind_copy(module);
   shmtree::python::bind_pack(module);
+  shmtree::python::bind_replay(module);
+  shmtree::python::bind_replay_files(module);
   shmtree::python::bind_wakes(module);
   shmtree::python::bind_channel(module);
   shmtree::python::bind_handles(module);
   shmtree::python::bind_names(module);
+  shmtree::python::bind_latest(module);
+  shmtree::python::bind_broadcast(module);
 }

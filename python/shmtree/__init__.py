@@ -4,7 +4,8 @@
     sender.put({"obs": obs, "reward": 1.0})        # in one process
     sample = receiver.get(timeout=3)               # in another; large arrays are views
 
-`create_pair` makes a channel, `Queue` one with the interface of multiprocessing's, `Arena` memory that several share,
+`create_pair` makes a channel, `Queue` one with the interface of multiprocessing's, `Latest` a value of which everybody
+reads the newest version, `Arena` memory that several share,
 `pack` and `unpack` frames without a channel.
 Time running out is ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; everything else is a `shmtree.Error`.
 """
@@ -16,9 +17,11 @@ from . import _given as _given  # to the core, which cannot do without
 from . import _process as _process  # ends this process's part in everything at its exit
 from ._arena import Arena, Holder, default_arena
 from ._async import wait
+from ._broadcast import Broadcast, Subscriber
 from ._channel import Receiver, Sender
 from ._client import Client
 from ._core import VERSION, Delivery
+from ._latest import Latest
 from ._pairs import (
     Known,
     clean_names,
@@ -42,6 +45,7 @@ from .errors import (
     IncompatibleArena,
     MessageTooLarge,
     OutOfSharedMemory,
+    Overrun,
     PeerDied,
     PickleRefused,
     RemoteError,
@@ -57,6 +61,7 @@ SharedMemoryReceiver = Receiver
 
 __all__ = [
     "Arena",
+    "Broadcast",
     "ChannelClosed",
     "Client",
     "ConnectionLost",
@@ -69,8 +74,10 @@ __all__ = [
     "IncompatibleArena",
     "JoinableQueue",
     "Known",
+    "Latest",
     "MessageTooLarge",
     "OutOfSharedMemory",
+    "Overrun",
     "PeerDied",
     "PickleRefused",
     "Queue",
@@ -85,6 +92,7 @@ __all__ = [
     "ShutDown",
     "SimpleQueue",
     "SubprocessIterator",
+    "Subscriber",
     "UnusedEndWarning",
     "clean_names",
     "create_pair",

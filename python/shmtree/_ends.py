@@ -18,11 +18,14 @@ import numpy as np
 
 from . import _core, _handles, _process
 from ._arena import Arena
+from ._broadcast import Broadcast, Subscriber
 from ._channel import Receiver, Sender
+from ._latest import Latest
 from ._pipe import Connection
 from ._queue import BaseQueue, JoinableQueue, Queue, SimpleQueue
 from ._shared_array import SharedArray
 from .errors import ChannelClosed, CorruptMessage, IncompatibleArena
+from .replay import ReplayBuffer
 
 _E = TypeVar("_E", Sender, Receiver)
 _Q = TypeVar("_Q", bound=BaseQueue[Any])
@@ -132,6 +135,69 @@ def _open_array(flat: object, _: bool) -> SharedArray:
         return SharedArray._gone()
 
 
+def _flatten_latest(latest: Latest) -> object:
+    if latest.closed:
+        raise ChannelClosed("a Latest that was closed cannot be handed to another process")
+    store = latest._store
+    return _handles.memory_handle(store.arena, store.block, latest._name), latest.allow_pickle
+
+
+def _open_latest(flat: object, allowed: bool) -> Latest:
+    handle, allow = _parts(flat, bytes, bool)
+    try:
+        with _checked():
+            core, block, name = _handles.open_memory(handle, None)
+            return Latest._of(_core.LatestStore.open(core, block), allow and allowed, name)
+    except FileNotFoundError:
+        gone = Latest._of(_core.LatestStore.create(_process.default_arena(), 0, False), False, None)
+        gone.close()
+        return gone
+
+
+def _flatten_broadcast(broadcast: Broadcast) -> object:
+    if broadcast.closed:
+        raise ChannelClosed("a Broadcast that was closed cannot be handed to another process")
+    ring = broadcast._ring
+    return _handles.memory_handle(ring.arena, ring.block, broadcast._name), broadcast.allow_pickle
+
+
+def _open_broadcast(flat: object, allowed: bool) -> Broadcast:
+    handle, allow = _parts(flat, bytes, bool)
+    try:
+        with _checked():
+            core, block, name = _handles.open_memory(handle, None)
+            return Broadcast._of(_core.Ring.open(core, block), allow and allowed, name)
+    except FileNotFoundError:
+        gone = Broadcast._of(_closed_ring(), False, None)
+        gone.close()
+        return gone
+
+
+def _closed_ring() -> _core.Ring:
+    return _core.Ring.create(_process.default_arena(), 1, 0, 0, False, False)
+
+
+def _flatten_subscriber(subscriber: Subscriber) -> object:
+    if subscriber.closed:
+        raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
+    ring, number, owner = subscriber._end._give()
+    handle = _handles.memory_handle(ring.arena, ring.block, subscriber._name)
+    return handle, number, owner, subscriber._end.allow_pickle
+
+
+def _open_subscriber(flat: object, allowed: bool) -> Subscriber:
+    handle, number, owner, allow = _parts(flat, bytes, int, int, bool)
+    try:
+        with _checked():
+            core, block, name = _handles.open_memory(handle, None)
+            ring = _core.Ring.open(core, block)
+            return Subscriber._of(_core.SubscriberBase(ring, number, owner, allow and allowed), name)
+    except FileNotFoundError:
+        gone = Broadcast._of(_closed_ring(), False, None).subscribe()
+        gone.close()
+        return gone
+
+
 def _flatten_arena(arena: Arena) -> object:
     return (_handles.memory_handle(arena._open(), 0, arena._name),)
 
@@ -146,6 +212,19 @@ def _open_arena(flat: object, _: bool) -> Arena:
         return Arena._of(None, None)
 
 
+def _flatten_replay(buffer: ReplayBuffer) -> object:
+    return (_handles.memory_handle(buffer._replay.arena, buffer._replay.block, buffer._name),)
+
+
+def _open_replay(flat: object, _: bool) -> ReplayBuffer:
+    (handle,) = _parts(flat, bytes)
+    try:
+        with _checked():
+            return ReplayBuffer._opened(*_handles.open_memory(handle, None))
+    except FileNotFoundError:
+        return ReplayBuffer._gone()
+
+
 _register_end(Sender, False)
 _register_end(Receiver, True)
 _register_queue(Queue)
@@ -153,4 +232,8 @@ _register_queue(JoinableQueue)
 _register_queue(SimpleQueue)
 _core._register_end(Connection, "shmtree:Connection", _flatten_connection, _open_connection)
 _core._register_end(SharedArray, "shmtree:SharedArray", _flatten_array, _open_array)
+_core._register_end(Latest, "shmtree:Latest", _flatten_latest, _open_latest)
+_core._register_end(Broadcast, "shmtree:Broadcast", _flatten_broadcast, _open_broadcast)
+_core._register_end(Subscriber, "shmtree:Subscriber", _flatten_subscriber, _open_subscriber)
 _core._register_end(Arena, "shmtree:Arena", _flatten_arena, _open_arena)
+_core._register_end(ReplayBuffer, "shmtree:ReplayBuffer", _flatten_replay, _open_replay)

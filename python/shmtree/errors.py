@@ -17,6 +17,7 @@ __all__ = [
     "IncompatibleArena",
     "MessageTooLarge",
     "OutOfSharedMemory",
+    "Overrun",
     "PeerDied",
     "PickleRefused",
     "RemoteError",
@@ -53,6 +54,21 @@ class ChannelClosed(Error, EOFError, ValueError, BrokenPipeError):
     It is an ``EOFError``, a ``ValueError`` and a ``BrokenPipeError`` as well, because that is what the standard
     library's pipes and queues raise for it.
     """
+
+
+class Overrun(Error):
+    """A subscriber that wants to be told of it has missed messages: they were overwritten before it read them.
+
+    Attributes:
+        missed: how many. The next call reads on with the oldest that is there.
+    """
+
+    def __init__(self, message: str = "", missed: int = 0) -> None:
+        super().__init__(message)
+        self.missed = missed
+
+    def __reduce__(self) -> tuple[type[Overrun], tuple[str, int]]:
+        return type(self), (str(self), self.missed)
 
 
 class PeerDied(Error, ConnectionError):
@@ -145,7 +161,7 @@ class DeviceError(Error, RuntimeError):
 class UnusedEndWarning(RuntimeWarning):
     """Whoever waits at a channel has waited for 10 s for an end that those who have it never used.
 
-    Such as a process that only started the others and did not close the ends it gave away, or an end that was pickled
+    Such as a process that only started the others and did not close the ends it gave away, or an end that was given
     and never loaded: the stream does not end as long as that process lives. The text names it.
     """
 

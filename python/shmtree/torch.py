@@ -4,6 +4,8 @@
                         multiprocessing_context=shmtree.multiprocessing.get_context("spawn"))
     model = shmtree.torch.share_(model)      # its parameters are the same memory in every process it is given to
     weights = shmtree.torch.share(model)     # a copy of them that each put() sends as a reference
+    shmtree.torch.publish(latest, model)     # the newest weights for everybody, in a shmtree.Latest
+    shmtree.torch.load_into(model, value)    # and what an actor got of it, without allocating
 
 Tensors themselves need nothing of this: channels and queues carry them like arrays.
 
@@ -32,9 +34,10 @@ from torch.utils.data._utils.collate import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from . import _arena, _arrays, _core, _leaves, _pinned, _process, _shared_array
+from ._weights import load_into, publish
 from .errors import DeviceError
 
-__all__ = ["SharedParameter", "SharedTensor", "collate", "move_to", "share", "share_"]
+__all__ = ["SharedParameter", "SharedTensor", "collate", "load_into", "move_to", "publish", "share", "share_"]
 
 _T = TypeVar("_T", bound="torch.Tensor | torch.nn.Module")
 

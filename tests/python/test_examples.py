@@ -66,3 +66,13 @@ def test_three_processes_train_one_model():
     assert int(before.partition("%")[0]) > 30
     assert int(after.partition("%")[0]) < 10
     assert after.endswith("after [19200, 19200, 19200] samples")
+
+
+def test_actors_that_are_killed_and_a_learner_share_a_replay_buffer(tmp_path: Path):
+    program = [sys.executable, str(EXAMPLES / "dqn_replay.py"), "--minutes=0.2", "--kill-every=2"]
+
+    done = subprocess.run(program, capture_output=True, text=True, timeout=200, check=False)
+
+    assert done.returncode == 0, done.stderr
+    versions, killed = map(int, re.search(r"solved: (\d+) versions, (\d+) actors killed", done.stdout).groups())
+    assert versions > 10 and killed >= 2

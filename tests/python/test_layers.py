@@ -19,15 +19,18 @@ ALLOWED = {
     "public": {"base", "public"},
     "discovery": {"base", "platform", "memory", "discovery"},
     "replay": {"base", "platform", "memory", "replay"},  # rows of bytes; what they are is said above
+    "latest": {"base", "platform", "memory", "latest"},  # versions of bytes
+    "broadcast": {"base", "platform", "memory", "broadcast"},  # messages of bytes
     # What an end is in every language: no values of any of them.
     "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "endpoint"},
     "value": {"base", "platform", "format", "public", "value"},  # C++ values as frames, and back
-    "api": {"base", "platform", "memory", "format", "channel", "discovery", "public", "endpoint", "value", "api"},
 }
+ALLOWED["api"] = ALLOWED["endpoint"] | {"latest", "broadcast", "public", "value", "api"}
 # The wings of the extension, each of which sees those before it: Python's API, what lives behind Python objects, Python
-# objects as frames and back, the ends. They may include all of the core but the classes of C++ users.
-WINGS = ["cpython", "objects", "codec", "endpoint"]
+# objects as frames and back, replay buffers, the ends. They may include all of the core but the classes of C++ users.
+WINGS = ["cpython", "objects", "codec", "replay", "endpoint"]
 CORE = {"base", "platform", "memory", "format", "channel", "discovery", "endpoint", "bindings"}
+CORE |= {"replay", "latest", "broadcast"}
 for number, wing in enumerate(WINGS):
     ALLOWED[f"bindings/{wing}"] = CORE | {f"bindings/{lower}" for lower in WINGS[: number + 1]}
 ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cpp, and bind.h that it shares with all
@@ -38,7 +41,7 @@ PARTS = {
     "memory": """
         layout mapping event hold_counts block_table block_snapshot participants dead_participants robust_lock
         held_bytes block_pool owned_block reclaimer reconcile_pass reconciler holder_table inspector allocator lease
-        arena versions deaths weak_registry registry
+        arena publishers reference_places versions deaths weak_registry registry
         """.split(),
     "channel": """
         layout control message ring records grants ends wake_hub watchers returns membership acks parts

@@ -1,0 +1,89 @@
+"""The same messages to several readers: shmtree.Broadcast, beside a pair and a standard queue per reader.
+
+    python -m bench.broadcast [--seconds 2] [--readers 1 4 8] [--bytes 120 1000000]
+
+Readers are processes that read all, and look at a number of each message. The rate is of messages that went to all of
+them, from the first put until the last reader has said that it has the last one. Writes a table to stdout and the
+figures to bench/results/broadcast.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import shmtree
+from bench import machine, markdown
+
+CONTEXT = multiprocessing.get_context("spawn")
+CAPACITY = 64
+
+
+def read(end: Any, started: Any, done: Any) -> None:
+    started.put(None)
+    total = 0
+    while (message := end.get()) is not None:
+        total += int(message["values"][-1])
+    done.put(total)
+
+
+def rate(ends: list[Any], put: Callable[[object], object], message: object, seconds: float) -> float:
+    started, done = CONTEXT.SimpleQueue(), CONTEXT.SimpleQueue()
+    readers = [CONTEXT.Process(target=read, args=(end, started, done)) for end in ends]
+    for reader in readers:
+        reader.start()
+    for _ in readers:
+        started.get()
+    count, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        put(message)
+        count += 1
+    put(None)
+    for _ in readers:
+        done.get()
+    taken = time.perf_counter() - begin
+    for reader in readers:
+        reader.join()
+    return count / taken
+
+
+def to_all(ends: list[Any]) -> Callable[[object], object]:
+    return lambda message: [end.put(message) for end in ends]
+
+
+def rates(readers: int, message: object, seconds: float) -> dict[str, float]:
+    found = {}
+    broadcast = shmtree.Broadcast(CAPACITY)
+    found["shmtree.Broadcast"] = rate([broadcast.subscribe() for _ in range(readers)], broadcast.put, message, seconds)
+    pairs = [shmtree.create_pair(CAPACITY) for _ in range(readers)]
+    senders, receivers = [list(ends) for ends in zip(*pairs, strict=True)]
+    found["a shmtree pair per reader"] = rate(receivers, to_all(senders), message, seconds)
+    queues = [CONTEXT.Queue(CAPACITY) for _ in range(readers)]
+    found["a multiprocessing.Queue per reader"] = rate(queues, to_all(queues), message, seconds)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--readers", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--bytes", type=int, nargs="+", default=[120, 1_000_000])
+    given = parser.parse_args()
+    figures = {
+        f"{nbytes} bytes, {readers} readers": rates(readers, {"values": np.ones(nbytes, np.uint8)}, given.seconds)
+        for nbytes in given.bytes
+        for readers in given.readers
+    }
+    ways = list(next(iter(figures.values())))
+    rows = [[workload, *(f"{found[way]:,.0f}" for way in ways)] for workload, found in figures.items()]
+    print(markdown.table(["messages per second to all", *ways], rows))
+    machine.save("broadcast", machine.describe({}), rates=figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+// _core.BroadcastBase and SubscriberBase: messages that every reader sees.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "bindings/bind.h"
+#include "bindings/endpoint/published.h"
+#include "bindings/objects/deaths.h"
+#include "broadcast/subscriber.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using namespace py::literals;
+using broadcast::Policy;
+using broadcast::Ring;
+using broadcast::Subscriber;
+using memory::Arena;
+
+namespace {
+
+// What an object of Python has of a Broadcast.
+class BroadcastEnd : public Closable<Ring> {
+ public:
+  BroadcastEnd(std::shared_ptr<Ring> ring, bool allows)
+      : Closable(ring, "Broadcast"), allow_pickle(allows && ring->allows_pickle()) {
+    ring->join();
+  }
+  BroadcastEnd(const BroadcastEnd&) = delete;
+  BroadcastEnd& operator=(const BroadcastEnd&) = delete;
+  ~BroadcastEnd() { leave(); }
+  void leave() {
+    if (const auto last = close()) {
+      last->part();
+      last->wake();  // whoever waits in a call of this object
+    }
+  }
+  const bool allow_pickle;
+  std::atomic<std::uint64_t> pickled{0};
+  std::atomic<std::uint64_t> last_ticket{0};  // + 1, of this object's puts
+};
+
+class SubscriberEnd : public Closable<Subscriber> {
+ public:
+  SubscriberEnd(std::unique_ptr<Subscriber> made, bool allows)
+      : Closable(std::shared_ptr<Subscriber>(std::move(made)), "Subscriber"),
+        allow_pickle(allows && open()->ring()->allows_pickle()) {}
+  const bool allow_pickle;
+};
+
+Policy policy_of(const std::string& word) {
+  if (word == "block") return Policy::kBlock;
+  if (word == "skip") return Policy::kSkip;
+  if (word == "latest") return Policy::kLatest;
+  if (word == "raise") return Policy::kRaise;
+  throw py::value_error("behind is '" + word + "'; it must be 'block', 'skip', 'latest' or 'raise'");
+}
+
+std::uint64_t put(BroadcastEnd& self, py::handle object, py::handle block, py::handle timeout, bool move) {
+  const auto ring = self.open();
+  ClosableHooks hooks(self, block, timeout);
+  Published value(*ring->arena(), object.ptr(), self.allow_pickle, move, "this Broadcast", self.pickled);
+  broadcast::Outgoing outgoing;
+  alignas(64) std::byte small[broadcast::kInlineBytes];
+  if (value.bytes() <= sizeof small && value.is_plain()) {
+    value.write(small);
+    outgoing.frame = {small, value.bytes()};
+  } else {
+    outgoing.block = value.stage(hooks);
+    outgoing.bytes = value.bytes();
+  }
+  const std::uint64_t ticket = hooks.done(ring->put(std::move(outgoing), hooks.wait()));
+  value.settle();
+  self.last_ticket = ticket + 1;
+  return ticket;
+}
+
+void wait_until_passed(const BroadcastEnd& self, std::optional<std::uint64_t> ticket, py::handle timeout) {
+  const auto ring = self.open();
+  ClosableHooks hooks(self, py::handle(), timeout);
+  const std::uint64_t end = ticket ? *ticket + 1 : self.last_ticket.load();
+  if (end != 0) hooks.done(ring->wait_until_passed(end - 1, hooks.wait()));
+}
+
+std::unique_ptr<SubscriberEnd> subscribe(const BroadcastEnd& self, const std::string& behind, bool from_oldest) {
+  const auto ring = self.open();
+  ClosableHooks hooks(self, py::handle(), py::none());
+  auto made = hooks.done(Subscriber::create(ring, policy_of(behind), from_oldest, hooks.wait()));
+  return std::make_unique<SubscriberEnd>(std::move(made), self.allow_pickle);
+}
+
+py::dict stats(const BroadcastEnd& self) {
+  const auto ring = self.open();
+  notice_deaths(*ring->arena(), 0);
+  return py::dict("put"_a = ring->tail(), "capacity"_a = ring->capacity(), "history"_a = ring->history(),
+                  "kept"_a = ring->tail() - ring->oldest(), "subscribers"_a = ring->readers(),
+                  "publishers"_a = ring->publishers(), "pickled"_a = self.pickled.load());
+}
+
+// (message), or None when the reader was overrun.
+py::object get(const SubscriberEnd& self, py::handle block, py::handle timeout, py::handle copy) {
+  const auto subscriber = self.open();
+  ClosableHooks hooks(self, block, timeout);
+  broadcast::Incoming message;
+  const auto got = hooks.done(subscriber->get(message, hooks.wait()));
+  if (got.overrun) return py::none();
+  Arena& arena = *subscriber->ring()->arena();
+  return py::make_tuple(decode_published(arena, message.frame(), message.block, copy, self.allow_pickle));
+}
+
+std::unique_ptr<SubscriberEnd> open_subscriber(const std::shared_ptr<Ring>& ring, std::uint32_t number,
+                                               std::uint64_t owner, bool allow_pickle) {
+  return std::make_unique<SubscriberEnd>(unwrap(Subscriber::open(ring, number, broadcast::unpack_owner(owner))),
+                                         allow_pickle);
+}
+
+// (ring, number, owner) of one that is on its way to another process.
+py::tuple give(const SubscriberEnd& self) {
+  const auto subscriber = self.open();
+  subscriber->give();
+  return py::make_tuple(subscriber->ring(), subscriber->number(), broadcast::pack(subscriber->owner()));
+}
+
+}  // namespace
+
+void bind_broadcast(py::module_& module) {
+  py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", "What all objects of a Broadcast have.", plain_class())
+      .def_static(
+          "create",
+          [](std::shared_ptr<Arena> arena, std::uint64_t capacity, std::uint64_t history, std::uint64_t max_bytes,
+             bool allow_pickle, bool waits) {
+            GilHooks hooks;
+            broadcast::Options options{capacity, history, max_bytes, allow_pickle, waits};
+            return unwrap(Ring::create(std::move(arena), options, {platform::Deadline(), &hooks}));
+          },
+          "arena"_a, "capacity"_a, "history"_a, "max_bytes"_a, "allow_pickle"_a, "waits"_a)
+      .def_static(
+          "open",
+          [](const std::shared_ptr<Arena>& arena, std::uint64_t block) {
+            GilHooks hooks;
+            return unwrap(Ring::open(arena, memory::unpack(block), {platform::Deadline(), &hooks}));
+          },
+          "arena"_a, "block"_a)
+      .def_property_readonly("arena", [](const Ring& ring) { return ring.arena(); })
+      .def_property_readonly("block", [](const Ring& ring) { return memory::pack(ring.block()); })
+      .def("check", &Ring::check);
+  py::class_<SubscriberEnd>(module, "SubscriberBase", "What Subscriber is made of.", plain_class())
+      .def(py::init(&open_subscriber), "ring"_a, "number"_a, "owner"_a, "allow_pickle"_a)
+      .def("_get", &get, "block"_a, "timeout"_a, "copy"_a)
+      .def("_give", &give)
+      .def(
+          "qsize", [](const SubscriberEnd& self) { return self.open()->size(); },
+          "Number of messages that it can read now.")
+      .def_property_readonly(
+          "missed", [](const SubscriberEnd& self) { return self.open()->missed(); },
+          "How many messages it has missed so far.")
+      .def_property_readonly(
+          "closed", [](const SubscriberEnd& self) { return self.is_closed(); },
+          "Whether close() was called on this object.")
+      .def_property_readonly("allow_pickle", [](const SubscriberEnd& self) { return self.allow_pickle; })
+      .def(
+          "close",
+          [](SubscriberEnd& self) {
+            if (const auto last = self.close()) {
+              last->close();
+              last->ring()->wake();  // whoever waits in a call of this object
+            }
+          },
+          "Ends this process's part: nobody waits for it any more. Views stay valid. May be called again.");
+  py::class_<BroadcastEnd>(module, "BroadcastBase", "What Broadcast is made of.", plain_class())
+      .def(py::init<std::shared_ptr<Ring>, bool>(), "ring"_a, "allow_pickle"_a)
+      .def_property_readonly("_ring", [](const BroadcastEnd& self) { return self.open(); })
+      .def_property_readonly(
+          "closed", [](const BroadcastEnd& self) { return self.is_closed(); },
+          "Whether close() was called on this object.")
+      .def_property_readonly("allow_pickle", [](const BroadcastEnd& self) { return self.allow_pickle; })
+      .def("_put", &put, "obj"_a, "block"_a, "timeout"_a, "move"_a)
+      .def("_wait_until_passed", &wait_until_passed, "ticket"_a, "timeout"_a)
+      .def("_subscribe", &subscribe, "behind"_a, "from_oldest"_a)
+      .def("_stats", &stats)
+      .def("close", &BroadcastEnd::leave,
+           "Ends this object's part in putting; with the last one that puts, subscribers find the end once they have\n"
+           "read all. May be called again.");
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,116 @@
+// _core.LatestBase: publishing and reading the newest version of a value.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "bindings/bind.h"
+#include "bindings/endpoint/published.h"
+#include "latest/store.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using namespace py::literals;
+using latest::Held;
+using latest::Store;
+using memory::Arena;
+
+namespace {
+
+// What an object of Python has of a Latest.
+class LatestEnd : public Closable<Store> {
+ public:
+  LatestEnd(std::shared_ptr<Store> store, bool allows)
+      : Closable(store, "Latest"), allow_pickle(allows && store->allows_pickle()) {}
+  const bool allow_pickle;
+  std::atomic<std::uint64_t> pickled{0};  // versions that needed a pickle
+};
+
+std::uint64_t publish(LatestEnd& self, py::handle object, py::handle timeout, bool move) {
+  const auto store = self.open();
+  ClosableHooks hooks(self, py::handle(), timeout);
+  Published value(*store->arena(), object.ptr(), self.allow_pickle, move, "this Latest", self.pickled);
+  auto block = value.stage(hooks);
+  const std::uint64_t version = hooks.done(store->publish(std::move(block), value.bytes(), hooks.wait()));
+  value.settle();
+  return version;
+}
+
+py::tuple decoded(const Held& held, Arena& arena, py::handle copy, bool allow_pickle) {
+  const std::span<const std::byte> frame(held.block.data(), held.bytes);
+  return py::make_tuple(held.version, decode_published(arena, frame, held.block, copy, allow_pickle));
+}
+
+py::tuple get(const LatestEnd& self, std::uint64_t newer_than, py::handle timeout, py::handle copy) {
+  const auto store = self.open();
+  ClosableHooks hooks(self, py::handle(), timeout);
+  hooks.done(store->wait_for_newer(newer_than, hooks.wait()));
+  return decoded(hooks.done(store->newest(newer_than)), *store->arena(), copy, self.allow_pickle);
+}
+
+py::object at(const LatestEnd& self, std::uint64_t version, py::handle copy) {
+  const auto store = self.open();
+  auto held = store->at(version);
+  if (!held && held.code() == Code::kNotFound) throw py::key_error(held.error().message);
+  return decoded(unwrap(std::move(held)), *store->arena(), copy, self.allow_pickle);
+}
+
+py::dict stats(const LatestEnd& self) {
+  const auto store = self.open();
+  const Store::Kept kept = store->kept();
+  return py::dict("version"_a = store->version(), "history"_a = store->history(), "versions"_a = kept.versions,
+                  "bytes"_a = kept.bytes, "publishers"_a = store->publishers(), "pickled"_a = self.pickled.load());
+}
+
+}  // namespace
+
+void bind_latest(py::module_& module) {
+  py::class_<Store, std::shared_ptr<Store>>(module, "LatestStore", "What all objects of a Latest have.", plain_class())
+      .def_static(
+          "create",
+          [](std::shared_ptr<Arena> arena, std::uint64_t history, bool allow_pickle) {
+            GilHooks hooks;
+            return unwrap(Store::create(std::move(arena), {history, allow_pickle}, {platform::Deadline(), &hooks}));
+          },
+          "arena"_a, "history"_a, "allow_pickle"_a)
+      .def_static(
+          "open",
+          [](const std::shared_ptr<Arena>& arena, std::uint64_t block) {
+            GilHooks hooks;
+            return unwrap(Store::open(arena, memory::unpack(block), {platform::Deadline(), &hooks}));
+          },
+          "arena"_a, "block"_a)
+      .def_property_readonly("arena", [](const Store& store) { return store.arena(); })
+      .def_property_readonly("block", [](const Store& store) { return memory::pack(store.block()); })
+      .def("check", &Store::check);
+  py::class_<LatestEnd>(module, "LatestBase", "What Latest is made of.", plain_class())
+      .def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)
+      .def_property_readonly("_store", [](const LatestEnd& self) { return self.open(); })
+      .def_property_readonly(
+          "version", [](const LatestEnd& self) { return self.open()->version(); },
+          "The number of the newest version; 0: none yet. Costs one load.")
+      .def_property_readonly(
+          "history", [](const LatestEnd& self) { return self.open()->history(); },
+          "How many versions are kept besides the newest.")
+      .def_property_readonly(
+          "closed", [](const LatestEnd& self) { return self.is_closed(); },
+          "Whether close() was called on this object.")
+      .def_property_readonly(
+          "allow_pickle", [](const LatestEnd& self) { return self.allow_pickle; },
+          "Whether this object publishes, and loads, pickles.")
+      .def("_publish", &publish, "obj"_a, "timeout"_a, "move"_a)
+      .def("_get", &get, "newer_than"_a, "timeout"_a, "copy"_a)
+      .def("_at", &at, "version"_a, "copy"_a)
+      .def("_stats", &stats)
+      .def(
+          "close",
+          [](LatestEnd& self) {
+            if (const auto last = self.close()) last->wake();  // whoever waits in a call of this object
+          },
+          "Ends this object's part. What was published stays as long as any process has the Latest; with the last\n"
+          "object of a process that published, readers are told when nobody else publishes. Views stay valid. May\n"
+          "be called again.");
+}
+
+}  // namespace shmtree::python

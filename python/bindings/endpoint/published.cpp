@@ -1,0 +1,119 @@
+#include "bindings/endpoint/published.h"
+
+#include <cstring>
+#include <vector>
+
+#include "bindings/codec/decode.h"
+#include "bindings/codec/refusal.h"
+#include "bindings/objects/frame_object.h"
+#include "endpoint/put.h"
+#include "endpoint/transfer.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using memory::Arena;
+
+void throw_closed(const char* what) {
+  PyErr_Format(error_types().channel_closed, "this %s was closed in this process", what);
+  throw py::error_already_set();
+}
+
+void ClosableHooks::fail(const Error& error) {
+  if (error.code == Code::kInterrupted && *closed_ && !PyErr_Occurred()) throw_closed(what_);
+  if (error.code == Code::kClosed || error.code == Code::kPeerDied) stay_if_left_behind();
+  raise(error);
+  throw py::error_already_set();
+}
+
+Published::Published(Arena& arena, PyObject* object, bool allow_pickle, bool move, const char* what,
+                     std::atomic<std::uint64_t>& pickled)
+    : arena_(arena), loans_(arena, move ? Lending::kMove : Lending::kOwn) {
+  bool has_pickle = false;
+  if (is_frame(object)) {
+    has_pickle = reinterpret_cast<const Frame*>(object)->pickled;
+    if (has_pickle && !allow_pickle) {
+      PyErr_SetString(error_types().pickle_refused, "The frame has a pickle in it, but allow_pickle is False");
+      throw py::error_already_set();
+    }
+    frame_ = frame_bytes(object);
+    bytes_ = frame_.size();
+  } else {
+    EncodeOptions options;
+    options.allow_pickle = allow_pickle;
+    options.for_channel = true;
+    options.loans = &loans_;
+    options.given = &given_;
+    const Encoded how = session_->encode(object, options);
+    if (how == kNotEncoded) {
+      if (!allow_pickle) explain_refused_object(*session_, object, what);
+      throw py::error_already_set();
+    }
+    has_pickle = how == kPickled;
+    bytes_ = session_->builder().total_bytes();
+  }
+  if (has_pickle) pickled.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Published::write(std::byte* out) {
+  if (!frame_.empty()) {
+    std::memcpy(out, frame_.data(), frame_.size());
+    return;
+  }
+  session_->builder().write_metadata(out);
+  session_->builder().copy_buffers(out);
+}
+
+memory::OwnedBlock Published::stage(ClosableHooks& hooks) {
+  auto block =
+      hooks.done(frame_.empty() ? endpoint::stage_published(session_->builder(), loans_.blocks(), arena_, hooks.wait())
+                                : endpoint::stage_published(frame_, arena_, hooks.wait()));
+  if (!loans_.are_ours()) hooks.fail(endpoint::not_ours());
+  return block;
+}
+
+namespace {
+
+struct Source {
+  Arena* arena;
+  memory::BlockRef block;
+  std::vector<memory::BlockRef> referred{};
+};
+
+// What is held keeps what it refers to, so neither needs a lock. Others read these blocks: nobody may make a view of
+// one writable.
+PyObject* make_owner(void* state, std::uint32_t block) {
+  auto& source = *static_cast<Source*>(state);
+  auto lease = source.arena->hold_referred(block == kOwnFrame ? source.block : source.referred[block]);
+  if (!lease) return raise(lease.error());
+  PyObject* owner = new_received_lease(std::move(*lease), nullptr);
+  if (owner) as_lease(owner)->writable = false;
+  return owner;
+}
+
+}  // namespace
+
+py::object decode_published(Arena& arena, std::span<const std::byte> frame, const memory::Lease& block, py::handle copy,
+                            bool allow_pickle) {
+  DecodeContext context;
+  if (!parse_copy_policy(copy.ptr(), &context.copy)) throw py::error_already_set();
+  context.allow_pickle = allow_pickle;
+  context.for_channel = true;
+  context.writable = false;
+  context.tensor_views = context.copy == CopyPolicy::kNone ? TensorViews::kAll : TensorViews::kNone;
+  if (!block.valid()) {  // there is nothing to be viewed
+    context.copy = CopyPolicy::kAll;
+    return own(decode(frame, context));
+  }
+  Source source{&arena, block.ref(), arena.blocks().referred_to_by(block.ref())};
+  std::vector<ExternalBlock> externals;
+  for (const auto& each : endpoint::referred_blocks(arena, source.referred)) {
+    externals.push_back({{const_cast<std::byte*>(each.data()), each.size()}, false});
+  }
+  context.externals = externals;
+  context.make_owner = make_owner;
+  context.state = &source;
+  return own(decode(frame, context));
+}
+
+}  // namespace shmtree::python

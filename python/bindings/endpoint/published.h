@@ -1,0 +1,116 @@
+// What Latest and Broadcast have in common: objects that another thread may close, values that go to many readers, and
+// what those make of them.
+//
+// All calls need the GIL.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "bindings/codec/encode.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/exclusive.h"
+#include "bindings/cpython/unwrap.h"
+#include "bindings/cpython/wait_hooks.h"
+#include "bindings/objects/loan.h"
+#include "endpoint/given_ends.h"
+#include "memory/arena.h"
+
+namespace shmtree::python {
+
+[[noreturn]] void throw_closed(const char* what);
+
+// Of an object: what calls use of it. Another thread may close it, or drop it, while they go on.
+template <class T>
+class Closable {
+ public:
+  Closable(std::shared_ptr<T> thing, const char* what) : what_(what), thing_(std::move(thing)) {}
+
+  bool is_closed() const { return get() == nullptr; }
+  // Throws ChannelClosed when it was closed.
+  std::shared_ptr<T> open() const {
+    auto thing = get();
+    if (!thing) throw_closed(what_);
+    return thing;
+  }
+  // Null when it was closed already.
+  std::shared_ptr<T> close() {
+    closed->store(true);
+    const std::lock_guard guard(mutex_);
+    return std::exchange(thing_, nullptr);
+  }
+  const char* what() const noexcept { return what_; }
+  const std::shared_ptr<std::atomic<bool>> closed = std::make_shared<std::atomic<bool>>(false);
+
+ private:
+  std::shared_ptr<T> get() const {
+    const std::lock_guard guard(mutex_);
+    return thing_;
+  }
+  const char* const what_;
+  mutable Mutex mutex_;
+  std::shared_ptr<T> thing_;
+};
+
+// How a call of such an object waits: until it is closed, too.
+class ClosableHooks final : public GilHooks {
+ public:
+  template <class T>
+  ClosableHooks(const Closable<T>& of, pybind11::handle block, pybind11::handle timeout)
+      : what_(of.what()), closed_(of.closed) {
+    if (!parse_deadline(block.ptr(), timeout.ptr(), &deadline_)) throw pybind11::error_already_set();
+  }
+  platform::WaitContext wait() noexcept { return {deadline_, this}; }
+  bool interrupted() noexcept override { return *closed_ || GilHooks::interrupted(); }
+
+  template <class T>
+  T done(Result<T> result) {
+    if (!result.ok()) fail(result.error());
+    return std::move(*result);
+  }
+  [[noreturn]] void fail(const Error& error);
+
+ private:
+  const char* const what_;
+  const std::shared_ptr<std::atomic<bool>> closed_;
+  platform::Deadline deadline_;
+};
+
+// A value on its way to many readers: an object as a frame, or a Frame, of which only its bytes go.
+class Published {
+ public:
+  // `pickled` counts those that need a pickle.
+  Published(memory::Arena& arena, PyObject* object, bool allow_pickle, bool move, const char* what,
+            std::atomic<std::uint64_t>& pickled);
+
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  // Whether it may go without a block.
+  bool is_plain() noexcept { return loans_.blocks().empty(); }
+  void write(std::byte* out);
+  memory::OwnedBlock stage(ClosableHooks& hooks);
+  // It went: what it gives away is given.
+  void settle() noexcept {
+    loans_.settle();
+    given_.keep();
+  }
+
+ private:
+  memory::Arena& arena_;
+  LoanBook loans_;
+  endpoint::GivenEnds given_{};
+  BorrowedSession session_{};
+  std::span<const std::byte> frame_{};
+  std::uint64_t bytes_ = 0;
+};
+
+// The object of a frame that many have: `block`, if that is valid, keeps it, and what it refers to. Its views are
+// read-only.
+pybind11::object decode_published(memory::Arena& arena, std::span<const std::byte> frame, const memory::Lease& block,
+                                  pybind11::handle copy, bool allow_pickle);
+
+}  // namespace shmtree::python

@@ -1,0 +1,298 @@
+"""Messages that every reader sees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+from . import _arrays, _core, _handles, _process
+from ._arena import Arena
+from ._arguments import limit, one_of, seconds, whole
+from ._channel import BROADCAST, open_known
+from ._polling import poll
+from .errors import ChannelClosed, Overrun
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FallBehind = Literal["block", "skip", "latest", "raise"]
+
+
+class Broadcast(_core.BroadcastBase):
+    """One ring of messages, of which every subscriber sees each: frames to several consumers, events to everybody.
+
+    A message is copied once, however many read it. `subscribe` gives a reader with its own place, from any process that
+    has the Broadcast, at any time. `put` waits for no reader but those that subscribed to miss nothing
+    (``behind="block"``), and for those only while they live. Arrays arrive read-only, since all readers have the same
+    memory.
+
+    It can be used from several threads and processes, any number of them putting and reading. It pickles, as
+    subscriptions do: as an argument of Process, through a pipe or queue, and in messages.
+
+    A process puts from its first `put` until it closes its last object of the Broadcast, drops it, or ends. When nobody
+    is left who puts, subscribers get what is there, and then ChannelClosed (iteration stops); PeerDied if one of those
+    who did was killed, until somebody puts again.
+
+    Args:
+        capacity: messages that the slowest blocking reader may be behind; and as many are there for those that fall
+            behind.
+        max_bytes: of the messages that the slowest blocking reader has not read.
+        history: how many messages are kept for those who subscribe later, though all have read them.
+        name, arena, allow_pickle: as of `Latest`.
+        on_peer_death: "wait": subscribers wait for whoever puts next, there is no end.
+    """
+
+    _name: _core.Name | None = None
+
+    def __init__(
+        self,
+        capacity: int = 8,
+        *,
+        max_bytes: int | None = None,
+        history: int = 0,
+        name: str | None = None,
+        arena: Arena | None = None,
+        allow_pickle: bool | None = None,
+        on_peer_death: Literal["raise", "wait"] = "raise",
+    ) -> None:
+        if whole("capacity", capacity) < 1:
+            raise ValueError(f"capacity is {capacity}; it must be at least 1")
+        if whole("history", history) < 0:
+            raise ValueError(f"history is {history}; it must not be negative")
+        waits = one_of("on_peer_death", on_peer_death, "raise", "wait") == "wait"
+        if name is not None:
+            _process.check_name(name)
+        if arena is not None:
+            home = arena._open()
+        else:
+            home = _process.default_arena() if name is None else _core.Arena.create(0, 0, False)
+        allow = name is None if allow_pickle is None else bool(allow_pickle)
+        ring = _core.Ring.create(home, capacity, history, limit("max_bytes", max_bytes), allow, waits)
+        super().__init__(ring, allow)
+        if name is not None:
+            self._name = _process.create_name(name, BROADCAST, home, ring.block)
+
+    @classmethod
+    def _of(cls, ring: _core.Ring, allow_pickle: bool, name: _core.Name | None) -> Broadcast:
+        self = cls.__new__(cls)
+        _core.BroadcastBase.__init__(self, ring, allow_pickle)
+        self._name = name
+        return self
+
+    @classmethod
+    def open(cls, name: str, timeout: float | None = 0.0, *, allow_pickle: bool = False) -> Broadcast:
+        """The Broadcast of that name; FileNotFoundError when there is none.
+
+        TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None: never).
+        """
+        known = open_known(name, BROADCAST, timeout)
+        return cls._of(_core.Ring.open(known.arena, known.block), allow_pickle, known)
+
+    def subscribe(self, start: Literal["next", "oldest"] = "next", behind: FallBehind = "block") -> Subscriber:
+        """A reader of what is put from now on, or from the oldest message that is there.
+
+        `behind` says what happens when it is slower than those who put. "block": they wait for it. "skip": it misses
+        what was overwritten, and finds the last `capacity` messages. "latest": it finds the last one. "raise": as
+        "skip", and it is told by an `Overrun`. It may be handed to another process, which claims it with its first get;
+        until then it lasts as long as this process.
+        """
+        from_oldest = one_of("start", start, "next", "oldest") == "oldest"
+        one_of("behind", behind, "block", "skip", "latest", "raise")
+        return Subscriber._of(self._subscribe(behind, from_oldest), self._name)
+
+    def put(self, obj: object, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
+        """Puts a message for all subscribers, and returns its ticket. It succeeds without any.
+
+        Waits while a blocking reader that lives is `capacity` messages behind, for `timeout` seconds at most (None: for
+        ever; block=False: not at all): queue.Full after that, which names its process. The object may be changed
+        afterwards, but for arrays of `new_empty`. Other errors as of `Sender.put`, but no PeerDied.
+        """
+        return self._put(obj, block, timeout, move)
+
+    def put_nowait(self, obj: object, *, move: bool = False) -> int:
+        """`put` that does not wait: queue.Full when there is no room now."""
+        return self._put(obj, False, None, move)
+
+    def put_many(self, iterable: Iterable[object], timeout: float | None = None) -> int:
+        """Puts every item, in order, and returns how many; `timeout` is for all. Errors have the number as `sent`."""
+        deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+        sent = 0
+        try:
+            for item in iterable:
+                self._put(item, True, None if deadline is None else max(deadline - time.monotonic(), 0), False)
+                sent += 1
+        except Exception as error:
+            error.sent = sent  # type: ignore[attr-defined]
+            raise
+        return sent
+
+    def wait_for_all_ack(self, timeout: float | None = None) -> None:
+        """Waits until all blocking readers have read what this object has put. TimeoutError."""
+        self._wait_until_passed(None, timeout)
+
+    def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
+        """Waits until all blocking readers have read that message, and those before it. TimeoutError."""
+        self._wait_until_passed(whole("ticket", ticket), timeout)
+
+    def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+        """An uninitialised ndarray (a tensor for a dtype of torch) that `put` does not copy; see Sender.new_empty."""
+        return _arrays.new_array(self._ring.arena, shape, dtype, order, False)
+
+    def new_zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+        """`new_empty` filled with zeros."""
+        return _arrays.new_array(self._ring.arena, shape, dtype, order, True)
+
+    def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
+        """`new_empty` with the shape, dtype and order of another array or tensor."""
+        return _arrays.new_like(self._ring.arena, prototype, dtype, order)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts: put, capacity, history, kept (messages that one who may fall behind finds), subscribers, publishers
+        (pids of those who put), pickled (what this object has put that needed a pickle)."""
+        return self._stats()
+
+    @property
+    def arena(self) -> Arena:
+        """The arena that it is in."""
+        return Arena._of(self._ring.arena, None)
+
+    def close(self) -> None:
+        super().close()
+        self._name = None
+
+    close.__doc__ = _core.BroadcastBase.close.__doc__
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.closed:
+            raise ChannelClosed("a Broadcast that was closed cannot be handed to another process")
+        ring = self._ring
+        handle = _handles.reduce_memory(ring.arena, ring.block, self._name)
+        return _open_broadcast, (type(self), *handle, self.allow_pickle)
+
+
+class Subscriber:
+    """A reader of a Broadcast, with its own place; made by `Broadcast.subscribe`.
+
+    Several threads may read by it, each message going to one of them. The first process that reads by it has it from
+    then on, also when it was made by another.
+    """
+
+    __slots__ = ("__weakref__", "_end", "_name", "_told")
+    _end: _core.SubscriberBase
+    _name: _core.Name | None
+    _told: int
+
+    def __init__(self) -> None:
+        raise TypeError("subscribers are made by Broadcast.subscribe()")
+
+    @classmethod
+    def _of(cls, end: _core.SubscriberBase, name: _core.Name | None) -> Subscriber:
+        self = cls.__new__(cls)
+        self._end = end
+        self._name = name
+        self._told = 0
+        return self
+
+    def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Any:
+        """The next message; queue.Empty when none came within `timeout` seconds (None: for ever; block=False: at once).
+
+        Arrays are read-only views, tensors copies, as with `Latest.get`. Overrun, with `.missed`, when messages were
+        overwritten and the subscription is to be told of it. ChannelClosed when nobody is left who puts, PeerDied when
+        one of those who did was killed.
+        """
+        got = self._end._get(block, timeout, copy)
+        if got is not None:
+            return got[0]
+        missed, self._told = self.missed - self._told, self.missed
+        raise Overrun(f"{missed} messages were overwritten before they were read", missed)
+
+    def get_nowait(self, *, copy: bool | None = None) -> Any:
+        """`get` that does not wait: queue.Empty when there is nothing now."""
+        return self.get(False, copy=copy)
+
+    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[Any]:
+        """A list of 1 to n messages: waits for the first as `get` does, and takes what else is there."""
+        if whole("n", n) < 1:
+            raise ValueError(f"n is {n}; it must be at least 1")
+        items = [self.get(timeout=timeout, copy=copy)]
+        while len(items) < n and self.qsize() > 0:
+            got = self._end._get(True, 0, copy)
+            if got is None:
+                break  # told by the next call, of what is in `missed`
+            items.append(got[0])
+        return items
+
+    async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
+        """`get` for coroutines. It can be cancelled at any time without losing a message."""
+        return await poll(lambda: self.get(False, copy=copy), lambda: self.qsize() == 0, timeout)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self.get()
+        except ChannelClosed:
+            raise StopIteration from None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.get_async()
+        except ChannelClosed:
+            raise StopAsyncIteration from None
+
+    def qsize(self) -> int:
+        """Number of messages that it can read now."""
+        return self._end.qsize()
+
+    def empty(self) -> bool:
+        """Whether there is none."""
+        return self.qsize() == 0
+
+    @property
+    def missed(self) -> int:
+        """How many messages it has missed so far."""
+        return self._end.missed
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called on this object."""
+        return self._end.closed
+
+    def close(self) -> None:
+        """Ends this process's part: nobody waits for it any more. Views stay valid. May be called again."""
+        self._end.close()
+        self._name = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.closed:
+            raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
+        ring, number, owner = self._end._give()
+        handle = _handles.reduce_memory(ring.arena, ring.block, self._name)
+        return _open_subscriber, (*handle, number, owner, self._end.allow_pickle)
+
+
+def _open_broadcast(cls: type[Broadcast], handle: bytes, inheritance: Any, allow_pickle: bool) -> Broadcast:
+    arena, block, name = _handles.open_memory(handle, inheritance)
+    return cls._of(_core.Ring.open(arena, block), allow_pickle, name)
+
+
+def _open_subscriber(handle: bytes, inheritance: Any, number: int, owner: int, allow_pickle: bool) -> Subscriber:
+    arena, block, name = _handles.open_memory(handle, inheritance)
+    return Subscriber._of(_core.SubscriberBase(_core.Ring.open(arena, block), number, owner, allow_pickle), name)

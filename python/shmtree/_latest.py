@@ -1,0 +1,171 @@
+"""The newest version of a value, for any number of readers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _arrays, _core, _handles, _process
+from ._arena import Arena
+from ._arguments import whole
+from ._channel import LATEST, open_known
+from ._polling import poll
+from .errors import ChannelClosed
+
+
+class Latest(_core.LatestBase):
+    """A value that some processes publish, and others want the newest version of: the weights of a policy.
+
+    Versions are numbered 1, 2, ..., whoever publishes. Readers take no lock, wait for nobody and hold nobody up; each
+    may miss any number of versions. All of them read the same memory: `publish` copies a value once, `get` copies
+    nothing of its large arrays, which are read-only views that stay as they are for as long as they are held. What is
+    kept is the newest version, `history` older ones, and what somebody holds.
+
+    It can be used from several threads and processes, any number of them publishing or reading. It pickles: as an
+    argument of Process with fork, spawn and forkserver, through a pipe or queue, and in messages.
+
+    A process publishes from its first `publish` until it closes its last object of the Latest, drops it, or ends. Who
+    waits for a newer version when nobody is left who publishes gets ChannelClosed, or PeerDied if one of those who did
+    was killed, until somebody publishes again. Publishers that were killed half-way have published nothing.
+
+    Args:
+        name: by which `Latest.open` finds it from any process of this user; FileExistsError when that is in use.
+        arena: where it lives; by default the one of this process's channels, and with a name one of its own.
+        history: how many versions are kept besides the newest.
+        allow_pickle: whether what has no kind of its own may be published, and loaded, as a pickle. By default without
+            a name, but not with one.
+    """
+
+    _name: _core.Name | None = None
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        arena: Arena | None = None,
+        history: int = 0,
+        allow_pickle: bool | None = None,
+    ) -> None:
+        if whole("history", history) < 0:
+            raise ValueError(f"history is {history}; it must not be negative")
+        if name is not None:
+            _process.check_name(name)
+        if arena is not None:
+            home = arena._open()
+        else:
+            home = _process.default_arena() if name is None else _core.Arena.create(0, 0, False)
+        allow = name is None if allow_pickle is None else bool(allow_pickle)
+        store = _core.LatestStore.create(home, history, allow)
+        super().__init__(store, allow)
+        if name is not None:
+            self._name = _process.create_name(name, LATEST, home, store.block)
+
+    @classmethod
+    def _of(cls, store: _core.LatestStore, allow_pickle: bool, name: _core.Name | None) -> Latest:
+        self = cls.__new__(cls)
+        _core.LatestBase.__init__(self, store, allow_pickle)
+        self._name = name
+        return self
+
+    @classmethod
+    def open(cls, name: str, timeout: float | None = 0.0, *, allow_pickle: bool = False) -> Latest:
+        """The Latest of that name; FileNotFoundError when there is none.
+
+        TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None: never).
+        """
+        known = open_known(name, LATEST, timeout)
+        return cls._of(_core.LatestStore.open(known.arena, known.block), allow_pickle, known)
+
+    def publish(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
+        """Makes an object the newest version, and returns its number: from the return on everybody reads it.
+
+        The object is copied, and may be changed afterwards; but for arrays of `new_empty`, which are given away and
+        become read-only here (with `move=True` parts of them, and received arrays, too).
+
+        Waits for memory, for `timeout` seconds at most (None: for ever): queue.Full after that. OutOfSharedMemory,
+        after a second, when only views that somebody holds are in the way: it names who holds how much since when. An
+        object that cannot be sent raises as with `Sender.put`, and nothing is published.
+        """
+        return self._publish(obj, timeout, move)
+
+    def get(
+        self,
+        newer_than: int = 0,
+        timeout: float | None = None,
+        *,
+        version: int | None = None,
+        copy: bool | None = None,
+    ) -> tuple[int, Any]:
+        """The newest version and its number, as soon as that is more than `newer_than`.
+
+        queue.Empty when there was none within `timeout` seconds (None: for ever; 0: at once). With `version` just that
+        one, without waiting; KeyError when the history does not have it.
+
+        copy=None: arrays of 4 KiB and more in values over 16 KiB are read-only views of shared memory, and all others
+        copies; tensors are copied, since torch has none that are read-only. copy=False views all, tensors too: whoever
+        writes to one changes it for everybody. copy=True copies all.
+        """
+        if version is not None:
+            return self._at(whole("version", version), copy)
+        return self._get(whole("newer_than", newer_than), timeout, copy)
+
+    async def get_async(
+        self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None
+    ) -> tuple[int, Any]:
+        """`get` for coroutines."""
+        known = whole("newer_than", newer_than)
+        return await poll(lambda: self._get(known, 0, copy), lambda: self.version <= known, timeout)
+
+    def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+        """An uninitialised ndarray (a tensor for a dtype of torch) that `publish` does not copy."""
+        return _arrays.new_array(self._store.arena, shape, dtype, order, False)
+
+    def new_zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+        """`new_empty` filled with zeros."""
+        return _arrays.new_array(self._store.arena, shape, dtype, order, True)
+
+    def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
+        """`new_empty` with the shape, dtype and order of another array or tensor."""
+        return _arrays.new_like(self._store.arena, prototype, dtype, order)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts and bytes.
+
+        version: the newest. history: as it was made. versions: how many are there, and bytes: their messages'.
+        publishers: pids of the processes that publish. pickled: what this object has published that needed a pickle.
+        """
+        return self._stats()
+
+    @property
+    def arena(self) -> Arena:
+        """The arena that it is in."""
+        return Arena._of(self._store.arena, None)
+
+    def __enter__(self) -> Latest:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        super().close()
+        self._name = None
+
+    close.__doc__ = _core.LatestBase.close.__doc__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.closed:
+            raise ChannelClosed("a Latest that was closed cannot be handed to another process")
+        store = self._store
+        return _open_latest, (
+            type(self),
+            *_handles.reduce_memory(store.arena, store.block, self._name),
+            self.allow_pickle,
+        )
+
+    def __repr__(self) -> str:
+        return "<Latest, closed>" if self.closed else f"<Latest, version {self.version}>"
+
+
+def _open_latest(cls: type[Latest], handle: bytes, inheritance: Any, allow_pickle: bool) -> Latest:
+    arena, block, name = _handles.open_memory(handle, inheritance)
+    return cls._of(_core.LatestStore.open(arena, block), allow_pickle, name)

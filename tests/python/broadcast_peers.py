@@ -1,0 +1,47 @@
+"""What the other processes of the tests of Broadcast do."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing.connection import Connection
+from typing import Any
+
+import shmtree
+
+
+def report_all(subscriber: shmtree.Subscriber, told: Connection) -> None:
+    """Sends what it reads, until the end, and what that was."""
+    told.send("ready")
+    try:
+        while True:
+            told.send(subscriber.get(timeout=100))
+    except shmtree.Error as error:
+        told.send(type(error).__name__)
+
+
+def subscribe_and_report(broadcast: shmtree.Broadcast, told: Connection) -> None:
+    report_all(broadcast.subscribe(), told)
+
+
+def count_whole(subscriber: shmtree.Subscriber, told: Connection) -> None:
+    """How many messages of `numbered` were whole, until one says 0."""
+    count = 0
+    while (message := subscriber.get(timeout=100))["number"] != 0:
+        count += bool((message["big"] == message["number"]).all())
+    told.send(count)
+
+
+def put_run(broadcast: shmtree.Broadcast, numbers: Any) -> None:
+    for number in numbers:
+        broadcast.put(number, timeout=100)
+
+
+def put_then_hang(broadcast: shmtree.Broadcast, item: Any, told: Connection) -> None:
+    broadcast.put(item)
+    told.send(os.getpid())
+    told.recv()
+
+
+def read_one_and_hang(subscriber: shmtree.Subscriber, told: Connection) -> None:
+    told.send(subscriber.get(timeout=100))
+    told.recv()

@@ -1,0 +1,79 @@
+"""What the other processes of the tests of Latest do."""
+
+from __future__ import annotations
+
+import os
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+import shmtree
+
+
+def is_whole(value: dict[str, Any]) -> bool:
+    """Whether all elements of a value of `weights` are of one version."""
+    first = value["w0"][0]
+    return all((each == first).all() for each in value.values())
+
+
+def weights(number: int, arrays: int = 8, elements: int = 4096) -> dict[str, Any]:
+    return {f"w{i}": np.full(elements, number, np.int64) for i in range(arrays)}
+
+
+def publish_for_ever(latest: shmtree.Latest, told: Connection) -> None:
+    told.send(os.getpid())
+    for number in range(1, 1 << 40):
+        latest.publish(weights(number))
+
+
+def publish_once(latest: shmtree.Latest, obj: object) -> None:
+    latest.publish(obj)
+
+
+def publish_then_hang(latest: shmtree.Latest, obj: object, told: Connection) -> None:
+    told.send(latest.publish(obj))
+    told.recv()
+
+
+def read_on(latest: shmtree.Latest, told: Connection, until: int) -> None:
+    """Reads newer versions until one is `until` or more; says whether each was whole and newer."""
+    version, right = 0, True
+    while version < until:
+        newer, value = latest.get(newer_than=version, timeout=100)
+        right = right and newer > version and is_whole(value)
+        version = newer
+    told.send(right)
+
+
+def report_one(latest: shmtree.Latest, told: Connection, newer_than: int = 0) -> None:
+    told.send("ready")
+    told.send(latest.get(newer_than, timeout=100))
+
+
+def report_end(latest: shmtree.Latest, told: Connection) -> None:
+    version, _ = latest.get(timeout=100)
+    told.send("ready")
+    try:
+        latest.get(newer_than=version, timeout=100)
+    except shmtree.Error as error:
+        told.send((type(error).__name__, getattr(error, "pids", None)))
+
+
+def wait_idly(latest: shmtree.Latest, told: Connection, seconds: float) -> None:
+    """Says which part of a core it took to wait for so long."""
+    version, _ = latest.get(timeout=100)
+    told.send("ready")
+    began, used = time.monotonic(), time.process_time()
+    try:
+        latest.get(newer_than=version, timeout=seconds)
+    except Exception:  # Empty
+        told.send((time.process_time() - used) / (time.monotonic() - began))
+
+
+def hold_and_hang(latest: shmtree.Latest, told: Connection) -> None:
+    kept = latest.get(timeout=100)
+    told.send(os.getpid())
+    told.recv()
+    del kept

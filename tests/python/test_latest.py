@@ -1,0 +1,262 @@
+"""The newest version of a value: what is read is what was published, and it stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+import queue
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from latest_peers import is_whole, publish_once, report_one, weights
+
+import shmtree
+from shmtree import _core
+from shmtree import multiprocessing as mp
+
+MIB = 1 << 20
+
+
+def used(arena: shmtree.Arena) -> int:
+    gc.collect()
+    return int(arena.stats()["used_bytes"])
+
+
+def test_what_was_published_last_is_what_everybody_reads() -> None:
+    latest = shmtree.Latest()
+    assert latest.version == 0
+    for number in range(1, 30):
+        assert latest.publish({"number": number, "big": np.full(5000, number)}) == number
+        version, value = latest.get(newer_than=number - 1)
+        assert (version, value["number"], latest.version) == (number, number, number)
+        assert (value["big"] == number).all()
+
+
+def test_there_is_nothing_newer_until_there_is() -> None:
+    latest = shmtree.Latest()
+    with pytest.raises(queue.Empty):
+        latest.get(timeout=0)
+    latest.publish("first")
+    assert latest.get() == (1, "first")
+    with pytest.raises(queue.Empty, match="newer than 1"):
+        latest.get(newer_than=1, timeout=0.01)
+    latest.publish("second")
+    assert latest.get(newer_than=1, timeout=0) == (2, "second")
+
+
+def test_large_arrays_are_views_that_nobody_can_write_and_that_stay(arena: shmtree.Arena) -> None:
+    latest = shmtree.Latest(arena=arena)
+    latest.publish(weights(1))
+    one = used(arena)
+    _, kept = latest.get()
+    view = kept["w3"]
+    assert used(arena) == one
+    assert not view.flags.writeable
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        view.flags.writeable = True
+    for number in range(2, 100):
+        latest.publish(weights(number))
+    assert is_whole(kept)
+    assert view[0] == 1
+    part = view[10:20]
+    del kept, view
+    assert (part == 1).all()
+    del part
+    assert used(arena) == one
+
+
+def test_small_values_and_copies_are_the_readers_own() -> None:
+    latest = shmtree.Latest()
+    latest.publish({"small": np.arange(4), "large": np.arange(10_000)})
+    _, value = latest.get(copy=True)
+    value["large"][:] = 0
+    value["small"][:] = 0
+    _, again = latest.get()
+    assert again["large"][9] == 9
+    assert again["small"][3] == 3
+    again["small"][:] = 7
+    assert not latest.get(copy=False)[1]["small"].flags.writeable
+
+
+def test_the_history_has_so_many_older_versions() -> None:
+    latest = shmtree.Latest(history=2)
+    assert latest.history == 2
+    for number in range(1, 8):
+        latest.publish(number)
+    assert [latest.get(version=version) for version in (5, 6, 7)] == [(5, 5), (6, 6), (7, 7)]
+    for version in (0, 4, 8, 1 << 40):
+        with pytest.raises(KeyError, match="the newest is 7, with a history of 2"):
+            latest.get(version=version)
+
+
+def test_memory_is_what_is_held_and_the_history_and_one(arena: shmtree.Arena) -> None:
+    before = used(arena)
+    latest = shmtree.Latest(arena=arena, history=1)
+    empty = used(arena)
+    latest.publish(np.zeros(MIB, np.uint8))
+    one = used(arena) - empty
+    for _ in range(20):
+        latest.publish(np.zeros(MIB, np.uint8))
+    assert used(arena) - empty == 2 * one
+    latest.close()
+    assert used(arena) == before
+
+
+def test_an_array_made_in_place_is_published_without_a_copy_and_read_only_from_then_on(arena: shmtree.Arena) -> None:
+    latest = shmtree.Latest(arena=arena)
+    made = latest.new_zeros((1000, 100))
+    made[:] = 3
+    before = used(arena)
+    latest.publish({"made": made})
+    assert used(arena) - before < 16 * 1024
+    assert not made.flags.writeable
+    _, value = latest.get()
+    assert value["made"].shape == (1000, 100)
+    assert (value["made"] == 3).all()
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        value["made"].flags.writeable = True
+    del made
+    latest.publish(None)
+    latest.publish(None)
+    assert (value["made"] == 3).all()
+    del value
+    assert used(arena) < before
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_another_process_reads_and_publishes(method: str) -> None:
+    latest = shmtree.Latest()
+    context = mp.get_context(method)
+    mine, theirs = context.Pipe()
+    latest.publish("first")
+    reader = context.Process(target=report_one, args=(latest, theirs, 1))
+    reader.start()
+    assert mine.recv() == "ready"
+    publisher = context.Process(target=publish_once, args=(latest, "second"))
+    publisher.start()
+    assert mine.recv() == (2, "second")
+    reader.join()
+    publisher.join()
+    assert latest.get() == (2, "second")
+
+
+def test_it_goes_in_messages_and_through_pickles() -> None:
+    latest = shmtree.Latest()
+    latest.publish("value")
+    sender, receiver = shmtree.create_pair(allow_pickle=False)
+    sender.put({"weights": latest})
+    assert receiver.get()["weights"].get() == (1, "value")
+    assert pickle.loads(pickle.dumps(latest)).get() == (1, "value")
+
+
+def test_one_that_nobody_has_any_more_arrives_closed() -> None:
+    sender, receiver = shmtree.create_pair()
+    sender.put(shmtree.Latest())
+    gc.collect()
+    arrived = receiver.get()
+    assert arrived.closed
+    with pytest.raises(shmtree.ChannelClosed):
+        arrived.get(timeout=0)
+
+
+def test_a_name_is_how_others_find_it(runtime_directory: Path, name: str) -> None:
+    latest = shmtree.Latest(name=name)
+    latest.publish({"a": 1})
+    other = shmtree.Latest.open(name)
+    assert other.get() == (1, {"a": 1})
+    with pytest.raises(FileExistsError):
+        shmtree.Latest(name=name)
+    with pytest.raises(ValueError, match="is that of a Latest"):
+        shmtree.open_sender(name)
+    with pytest.raises(shmtree.PickleRefused):
+        latest.publish(threading.Thread)
+    latest.close()
+    other.close()
+    with pytest.raises(FileNotFoundError):
+        shmtree.Latest.open(name)
+
+
+def test_what_cannot_be_sent_raises_and_nothing_is_published() -> None:
+    latest = shmtree.Latest(allow_pickle=False)
+    latest.publish(1)
+    with pytest.raises(shmtree.PickleRefused, match=r"\[\"a\"\]"):
+        latest.publish({"a": threading.Lock()})
+    assert latest.get() == (1, 1)
+    frame = shmtree.pack({"x": np.arange(5000)})
+    assert latest.publish(frame) == 2
+    assert latest.get()[1]["x"][4999] == 4999
+    assert latest.stats()["pickled"] == 0
+
+
+def test_arguments_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="history is -1"):
+        shmtree.Latest(history=-1)
+    with pytest.raises(ValueError, match="65537"):
+        shmtree.Latest(history=65537)
+    with pytest.raises(TypeError, match="newer_than is 'x'"):
+        shmtree.Latest().get("x")  # type: ignore[arg-type]
+
+
+def test_a_closed_one_raises_and_its_views_stay() -> None:
+    latest = shmtree.Latest()
+    latest.publish(weights(4))
+    _, value = latest.get()
+    with latest:
+        pass
+    latest.close()
+    assert latest.closed
+    assert is_whole(value)
+    for call in (lambda: latest.get(), lambda: latest.publish(1), lambda: latest.version, lambda: pickle.dumps(latest)):
+        with pytest.raises(shmtree.ChannelClosed):
+            call()
+
+
+def test_a_close_ends_the_wait_of_another_thread() -> None:
+    latest = shmtree.Latest()
+    latest.publish(1)
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            latest.get(newer_than=1)
+        except shmtree.ChannelClosed as error:
+            raised.append(error)
+
+    other = pickle.loads(pickle.dumps(latest))
+    thread = threading.Thread(target=wait)
+    thread.start()
+    latest.close()
+    thread.join(20)
+    assert [str(each) for each in raised] == ["this Latest was closed in this process"]
+    assert other.get() == (1, 1)
+
+
+def test_coroutines_wait_for_newer_versions() -> None:
+    latest = shmtree.Latest()
+
+    async def both() -> Any:
+        waiting = asyncio.create_task(latest.get_async(timeout=20))
+        await asyncio.sleep(0)
+        latest.publish("x")
+        got = await waiting
+        with pytest.raises(queue.Empty):
+            await latest.get_async(newer_than=1, timeout=0.02)
+        return got
+
+    assert asyncio.run(both()) == (1, "x")
+
+
+def test_the_blocks_of_a_latest_are_in_order_after_all_that(arena: shmtree.Arena) -> None:
+    latest = shmtree.Latest(arena=arena, history=3)
+    views = []
+    for number in range(40):
+        latest.publish(weights(number))
+        if number % 7 == 0:
+            views.append(latest.get())
+    assert latest._store.check() == ""
+    assert [int(value["w0"][0]) for _, value in views] == [0, 7, 14, 21, 28, 35]
+    assert isinstance(latest._store, _core.LatestStore)
