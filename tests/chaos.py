@@ -27,6 +27,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,10 @@ MOST_CLOCKS = 8
 
 
 class Chaos:
+    """Processes of several kinds, one of each that survives and others that are killed and replaced."""
+
+    events = EVENTS
+
     def __init__(self, options: argparse.Namespace, directory: str) -> None:
         self.options = options
         self.board = Board(directory)
@@ -64,7 +69,7 @@ class Chaos:
         self.context = mp.get_context(options.method)
         self.arena = shmtree.Arena(BUDGET)
         self.ends: dict[str, tuple[Any, Any]] = {}
-        self.lives: list[tuple[str, bool]] = []  # channel, consumes
+        self.lives: list[tuple[str, bool]] = []  # channel (or what it does), consumes
         self.victims: dict[int, Any] = {}
         self.survivors: dict[int, Any] = {}
         self.unreaped: list[Any] = []
@@ -78,6 +83,19 @@ class Chaos:
         if self.options.method != "fork":  # what the first start of a process makes, and keeps
             self.reap(self._process(Board))
         began_with = descriptors()
+        self.make_ends()
+        for processor in self.processors:
+            self.clocks.append(self._process(run_clock, processor))
+        for name, consumes, count in self.everybody():
+            for i in range(1 + count):
+                self.start(name, consumes, survives=i == 0)
+        ends_s = time.monotonic() + self.options.seconds
+        while time.monotonic() < ends_s and not self.board.failures():
+            self.kill_one()
+        self.finish()
+        return self.judge(began_with)
+
+    def make_ends(self) -> None:
         for name in CHANNELS:
             capacity = self.random.choice((1, 3, 8, 64))
             if name == "queue":
@@ -85,18 +103,12 @@ class Chaos:
                 self.ends[name] = both, both
             else:
                 self.ends[name] = self.arena.create_pair(capacity)
-        for processor in self.processors:
-            self.clocks.append(self._process(run_clock, processor))
+
+    def everybody(self) -> Iterator[tuple[str, bool, int]]:
+        """What each does, whether it consumes, and how many of it are killed."""
         for name in CHANNELS:
-            for consumes, count in ((True, self.options.consumers), (False, self.options.producers)):
-                for i in range(1 + count):
-                    self.start(name, consumes, survives=i == 0)
-        ends_s = time.monotonic() + self.options.seconds
-        while time.monotonic() < ends_s and not self.board.failures():
-            self.kill_one()
-        self.finish()
-        del both
-        return self.judge(began_with)
+            yield name, True, self.options.consumers
+            yield name, False, self.options.producers
 
     def _process(self, function: Any, *arguments: Any) -> Any:
         process = self.context.Process(target=function, args=(str(self.board.directory), *arguments), daemon=True)
@@ -106,12 +118,13 @@ class Chaos:
     def start(self, name: str, consumes: bool, survives: bool = False) -> None:
         number = len(self.lives)
         self.lives.append((name, consumes))
-        common = number, self.options.seed, survives
-        if consumes:
-            process = self._process(consume, *common, self.ends[name][1], name == "take")
-        else:
-            process = self._process(produce, *common, self.ends[name][0])
+        process = self.begin(name, consumes, number, self.options.seed, survives)
         (self.survivors if survives else self.victims)[number] = process
+
+    def begin(self, name: str, consumes: bool, *common: Any) -> Any:
+        if consumes:
+            return self._process(consume, *common, self.ends[name][1], name == "take")
+        return self._process(produce, *common, self.ends[name][0])
 
     def kill_one(self) -> None:
         if not self.victims:
@@ -170,8 +183,6 @@ class Chaos:
             clock.kill()
             self.reap(clock, -signal.SIGKILL)
         self.unreaped.clear()
-        for name in CHANNELS:
-            self.drain(name)
 
     def drain(self, name: str) -> None:
         """What the last of the killed gave back, or left behind."""
@@ -204,6 +215,8 @@ class Chaos:
         return not failures
 
     def judge_messages(self) -> None:
+        for name in CHANNELS:
+            self.drain(name)
         begun, done = self.board.lives["begun"], self.board.lives["done"]
         for name in CHANNELS:
             mine = [number for number, (channel, _) in enumerate(self.lives) if channel == name]
@@ -240,7 +253,7 @@ class Chaos:
     def judge_waits(self) -> None:
         machine = Machine(self.board, self.processors)
         events = np.concatenate([self.board.read(f"events {number}", EVENT) for number in range(len(self.lives))])
-        for kind, what in enumerate(EVENTS):
+        for kind, what in enumerate(self.events):
             limit_s = self.options.stall if kind < 2 else self.options.late
             mine = events[events["kind"] == kind]
             took = mine["ended"] - mine["began"]
@@ -257,6 +270,15 @@ class Chaos:
         print(f"the machine gave {100 * machine.overall():.0f} % of what was asked of it")
 
     def judge_leaks(self, began_with: int) -> None:
+        self.judge_arena()
+        grown = self.board.read("growth", np.dtype("<i8"))
+        print(f"the survivors grew by {max(grown, default=0) / 1e6:.1f} MB at most")
+        if len(grown) and max(grown) > 16 << 20:
+            self.board.fail(f"a survivor grew by {max(grown)} bytes")
+        if descriptors() != began_with:
+            self.board.fail(f"{descriptors() - began_with} more descriptors than in the beginning")
+
+    def judge_arena(self) -> None:
         self.arena.stats()  # whoever looks tidies up
         used = self.arena.stats()["used_bytes"]
         self.ends.clear()
@@ -265,35 +287,39 @@ class Chaos:
         after = self.arena.stats()
         pages = os.fstat(self.arena._core.fd).st_blocks * 512
         wrong = self.arena._core.check()
-        grown = self.board.read("growth", np.dtype("<i8"))
         print(f"left: {after['used_bytes']} bytes used (with the channels {used}), {after['blocks']} blocks, ", end="")
         print(f"{after['participants']} participants, {pages >> 10} KiB of tables", end="")
-        print(f"; the survivors grew by {max(grown, default=0) / 1e6:.1f} MB at most; {after['reconciles']} reconciles")
+        print(f"; {after['reconciles']} reconciles")
         if wrong or after["used_bytes"] or after["blocks"] or after["committed_bytes"] or after["participants"] != 1:
             self.board.fail(f"the arena is left with {after} {wrong}")
         if pages > 8 << 20:
             self.board.fail(f"the arena is left with {pages} bytes of tables")
-        if len(grown) and max(grown) > 16 << 20:
-            self.board.fail(f"a survivor grew by {max(grown)} bytes")
-        if descriptors() != began_with:
-            self.board.fail(f"{descriptors() - began_with} more descriptors than in the beginning")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="how long processes are killed (default 10)")
     parser.add_argument("--seed", type=int, default=None, help="of everything that is random (default: a new one)")
     parser.add_argument("--method", choices=("fork", "spawn", "forkserver"), default="fork", help="how they start")
-    parser.add_argument("--producers", type=int, default=1, help="of each channel that are killed (default 1)")
-    parser.add_argument("--consumers", type=int, default=1, help="of each channel that are killed (default 1)")
     parser.add_argument("--stall", type=float, default=0.5, help="longest wait of a survivor, in seconds")
     parser.add_argument("--late", type=float, default=0.05, help="latest return after a timeout, in seconds")
+    return parser
+
+
+def run(parser: argparse.ArgumentParser, kind: type[Chaos]) -> int:
     options = parser.parse_args()
     if options.seed is None:
         options.seed = int.from_bytes(os.urandom(4), "little")
     print(f"seed {options.seed}, {options.method}, {options.seconds:g} s", flush=True)
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
-        return 0 if Chaos(options, directory).run() else 1
+        return 0 if kind(options, directory).run() else 1
+
+
+def main() -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--producers", type=int, default=1, help="of each channel that are killed (default 1)")
+    parser.add_argument("--consumers", type=int, default=1, help="of each channel that are killed (default 1)")
+    return run(parser, Chaos)
 
 
 if __name__ == "__main__":

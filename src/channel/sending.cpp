@@ -156,8 +156,8 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
   }
 }
 
-// Puts the first few of `messages` that there is room for under one lock; with `may_drop` the oldest message makes some.
-// None: wait_until_room() is next.
+// Puts the first few of `messages` that there is room for under one lock; with `may_drop` the oldest message makes
+// some. None: wait_until_room() is next.
 Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
   auto me = parts_.control.arena.identity();

@@ -90,10 +90,10 @@ struct alignas(64) ReplayHeader {
   std::uint64_t places_per_extent;
 
   alignas(64) std::atomic<std::uint32_t> lock;
-  std::uint32_t unused_too;
-  std::atomic<std::uint64_t> head, tail;  // tickets
-  std::atomic<std::uint64_t> opening;     // the ticket that is being opened; 0 when `reserved` is right
-  std::atomic<std::uint64_t> reserved;    // rows that the places of the window have, or may still get; derived
+  std::atomic<std::uint32_t> extents_lock;  // of who brings an extent
+  std::atomic<std::uint64_t> head, tail;    // tickets
+  std::atomic<std::uint64_t> opening;       // the ticket that is being opened; 0 when `reserved` is right
+  std::atomic<std::uint64_t> reserved;      // rows that the places of the window have, or may still get; derived
 
   Event ready;  // rows were added
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "memory/event.h"
+#include "memory/robust_lock.h"
 #include "platform/machine.h"
 
 namespace shmtree::replay {
@@ -142,9 +143,21 @@ std::byte* Store::find_extent(std::uint64_t number) const noexcept {
   return found;
 }
 
-// Called without the lock: the pages of an extent may take a while. Two who find it missing both bring one, and one of
-// them is given back.
+// Called without the buffer's lock: the pages of an extent may take a while. There is memory for one of each number, so
+// one process brings it and others wait, but for one that was stopped: then two bring it, and one of them is given
+// back.
 Status Store::add_extent(std::uint64_t number, const WaitContext& wait) {
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  memory::RobustLock lock(header().extents_lock, arena_->participants());
+  Status locked = lock.lock(*me, WaitContext{Deadline::immediate(), wait.hooks});
+  if (!locked && locked.code() != Code::kTimeout) return locked;
+  Status added = extent(number) != nullptr ? success() : bring_extent(number, wait);
+  if (locked) lock.unlock();
+  return added;
+}
+
+Status Store::bring_extent(std::uint64_t number, const WaitContext& wait) {
   auto block = arena_->allocate(shape_.extent_bytes, BlockKind::kExtent, wait);
   if (!block) return std::move(block).error();
   auto held = arena_->hold_new(std::move(*block));

@@ -161,6 +161,7 @@ class Store {
   }
   std::byte* find_extent(std::uint64_t number) const noexcept;
   Status add_extent(std::uint64_t number, const WaitContext& wait);
+  Status bring_extent(std::uint64_t number, const WaitContext& wait);
 
   // Under the lock.
   Status lock(const WaitContext& wait);

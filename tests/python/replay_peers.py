@@ -15,6 +15,11 @@ def add_numbers(buffer: ReplayBuffer, first: int, count: int) -> None:
         buffer.add(number)
 
 
+def add_after_all_are_there(buffer: ReplayBuffer, barrier: Any, row: Any) -> None:
+    barrier.wait(60)
+    buffer.add(row)
+
+
 def add_by_name(name: str, number: int) -> None:
     ReplayBuffer.open(name).add(number)
 

@@ -1,6 +1,6 @@
 """Processes killed at any moment: what they had put arrives, what they had is free, and the others go on.
 
-tests/chaos.py does this for as long as one likes; here it runs for some seconds.
+tests/chaos.py and tests/replay_chaos.py do this for as long as one likes; here they run for some seconds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 import shmtree
 
 CHAOS = Path(__file__).parents[1] / "chaos.py"
+REPLAY_CHAOS = Path(__file__).parents[1] / "replay_chaos.py"
 
 ALL_AT_ONCE = """if True:
     import multiprocessing as mp, os, sys
@@ -42,6 +43,13 @@ ALL_AT_ONCE = """if True:
         print(*pids, flush=True)
         told[0].recv()
     """
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_survivors_of_kills_draw_whole_rows_of_a_replay_buffer(method):
+    command = [sys.executable, REPLAY_CHAOS, "--seconds", "4", "--method", method, "--stall", "5", "--late", "2"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import pickle
 import signal
@@ -58,6 +59,19 @@ def test_parent_and_forked_children_add_in_streams_of_their_own(start):
     drawn = set(buffer.sample(40_000).data.tolist())
     assert drawn == {1000 * i + j for i in range(4) for j in range(500)}
     assert buffer._replay.check() == ""
+
+
+def test_processes_that_all_add_the_first_row_at_once_have_memory_for_it(start):
+    # The arena has memory for one extent of these, not for two.
+    row = np.zeros(1 << 14, np.uint8)
+    for _ in range(3):
+        buffer = ReplayBuffer(3_000, example=row)
+        barrier = multiprocessing.get_context("fork").Barrier(6)
+        children = [start(replay_peers.add_after_all_are_there, buffer, barrier, row) for _ in range(6)]
+        for child in children:
+            child.join(60)
+            assert child.exitcode == 0
+        assert len(buffer) == 6
 
 
 @pytest.mark.parametrize("named", [False, True])
