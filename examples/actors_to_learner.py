@@ -1,7 +1,8 @@
 """Actors play CartPole and send every transition, with the rendered frame, to a learner that trains a policy.
 
 The same program runs twice, with the same seeds: over shmtree and over multiprocessing.Queue. Only `make_channel`
-knows which. `./dev demo` installs what it needs and runs it. By hand, in a checkout:
+knows which. Then the actors write into a replay buffer (actors_to_buffer.py), from which a learner draws. `./dev demo`
+installs what it needs and runs it. By hand, in a checkout:
 
     pip install '.[demo]'
     python examples/actors_to_learner.py --help
@@ -24,6 +25,7 @@ import queue
 import time
 from typing import Any, NamedTuple
 
+import actors_to_buffer
 import numpy as np
 from numpy_policy import PixelReader, Trainer, choose, new_weights
 from rich.console import Console
@@ -241,6 +243,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45, help="or after this time")
     parser.add_argument("--capacity", type=int, default=16, help="samples that may wait in the channel")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--replay-seconds", type=float, default=60, help="of the actors with a replay buffer; 0: not")
     options = parser.parse_args()
 
     console = Console()
@@ -250,6 +253,13 @@ def main() -> None:
         highlight=False,
     )
     compare([learn(transport, options, console) for transport in options.transport or TRANSPORTS], console)
+    if options.replay_seconds > 0:
+        console.print(
+            f"\nThe same actors write rows with frames of 100 x 150 x 3 bytes into a replay buffer, and a learner "
+            f"draws by priority as often as it can, for {options.replay_seconds:.0f} s.",
+            highlight=False,
+        )
+        actors_to_buffer.run(options.actors, options.replay_seconds)
 
 
 if __name__ == "__main__":

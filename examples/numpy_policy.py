@@ -127,14 +127,19 @@ class Trainer:
 
 
 class PixelReader:
-    """Learns online to read the cart's position from a rendered frame: a linear model on coarse dark pixels."""
+    """Learns online to read the cart's position from a rendered frame: a linear model on coarse dark pixels.
 
-    def __init__(self) -> None:
+    `coarse`: how many pixels of what was rendered are one of the frame, each way; 1, 2, 4 or 8.
+    """
+
+    def __init__(self, coarse: int = 1) -> None:
+        self._rows = slice(150 // coarse, 310 // coarse, 8 // coarse)
+        self._columns = slice(None, None, 8 // coarse)
         self._model = np.zeros(2 + 20 * 75, np.float32)
         self.error = 0.0  # running mean of |position read - true position|, in the environment's metres
 
     def learn(self, frame: Array, position: float) -> None:
-        dark = 1 - frame[150:310:8, ::8, 0].astype(np.float32) / 255
+        dark = 1 - frame[self._rows, self._columns, 0].astype(np.float32) / 255
         features = np.concatenate([(1.0, 1.0), dark.ravel()], dtype=np.float32)
         wrong = position - float(features @ self._model)
         self._model += 0.5 * wrong / float(features @ features) * features

@@ -68,6 +68,17 @@ def test_three_processes_train_one_model():
     assert after.endswith("after [19200, 19200, 19200] samples")
 
 
+def test_actors_with_frames_write_into_a_buffer_that_a_learner_draws_from():
+    pytest.importorskip("gymnasium")
+    pytest.importorskip("pygame")
+    program = [sys.executable, str(EXAMPLES / "actors_to_buffer.py"), "--seconds=12"]
+
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"replay buffer +\d+ rows added/s, +\d+ drawn/s", done.stdout)
+
+
 def test_actors_that_are_killed_and_a_learner_share_a_replay_buffer(tmp_path: Path):
     program = [sys.executable, str(EXAMPLES / "dqn_replay.py"), "--minutes=0.2", "--kill-every=2"]
 
