@@ -7,10 +7,14 @@
 #include <csignal>
 
 #include "support/arenas.h"
+#include "support/catch2.h"
 
 #if defined(SHMTREE_CRASH_POINTS)
 
 namespace shmtree::test {
+
+// Where a child is after a few steps.
+enum class Stepped { kThere, kAtNextChange, kEnded };
 
 // A child that stops before its n-th change, then goes on one instruction at a time, as it is told.
 class SteppedChild {
@@ -26,14 +30,20 @@ class SteppedChild {
       _exit(0);
     }
     await();
+    // From here on it stops before each change.
+    if (stopped_) ptrace(PTRACE_POKEDATA, pid_, &changes_until_crash, 1L);
   }
   ~SteppedChild() { kill_now(); }
   SteppedChild(const SteppedChild&) = delete;
   SteppedChild& operator=(const SteppedChild&) = delete;
 
-  bool stopped() const { return stopped_; }
-  void step() {
-    if (stopped_ && ptrace(PTRACE_SINGLESTEP, pid_, nullptr, nullptr) == 0) await();
+  // So many instructions further, or to its next change.
+  Stepped step(int instructions) {
+    for (int i = 0; i < instructions && stopped_; ++i) {
+      if (ptrace(PTRACE_SINGLESTEP, pid_, nullptr, nullptr) == 0) await();
+      if (stopped_ && signal_ == SIGSTOP) return Stepped::kAtNextChange;
+    }
+    return stopped_ ? Stepped::kThere : Stepped::kEnded;
   }
   void kill_now() {
     if (!stopped_) return;
@@ -47,16 +57,40 @@ class SteppedChild {
     while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
     }
     stopped_ = WIFSTOPPED(status);
+    signal_ = stopped_ ? WSTOPSIG(status) : 0;
   }
   int pid_;
   bool stopped_ = false;
+  int signal_ = 0;
 };
 
+// Says why when it can not.
 inline bool can_step() {
+  if (under_valgrind() || kAddressSanitizer || kThreadSanitizer) {
+    WARN("not single-stepped: most instructions would be those of the checker");
+    return false;
+  }
   std::atomic<std::uint32_t> word{0};
   SteppedChild child(1, [&] { store_relaxed(word, 1u); });
-  for (int i = 0; i < 3; ++i) child.step();
-  return child.stopped();
+  if (child.step(3) == Stepped::kThere) return true;
+  WARN("not single-stepped: this machine does not let a process trace its child");
+  return false;
+}
+
+// Calls `kill_at(change, instructions)`, which is to kill a child so many instructions after its n-th change and to say
+// where it was, for about every `stride`-th instruction after each change, until the child ends before. How often.
+template <class KillAt>
+int kill_everywhere(int stride, KillAt kill_at) {
+  int kills = 0;
+  for (std::int64_t change = 1;; ++change) {
+    REQUIRE(change < 1'000);
+    Stepped stepped = Stepped::kThere;
+    for (int i = 1 + static_cast<int>(change % stride); stepped == Stepped::kThere; i += stride + i / 8) {
+      stepped = kill_at(change, i);
+      if (stepped == Stepped::kEnded) return kills;
+      ++kills;
+    }
+  }
 }
 
 }  // namespace shmtree::test
