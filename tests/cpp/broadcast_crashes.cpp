@@ -3,34 +3,12 @@
 #include <atomic>
 #include <thread>
 
-#include "support/broadcasts.h"
-#include "support/catch2.h"
+#include "support/broadcast_survivors.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
 
 #if defined(SHMTREE_CRASH_POINTS)
-
-namespace {
-
-void require_whole(Ring& ring, std::uint64_t expected_bytes) {
-  Arena& arena = *ring.arena();
-  arena.participants().check(0);
-  arena.reconcile(patience()).value();
-  const auto reader = Subscriber::create(ring.shared_from_this(), Policy::kBlock, false, patience()).value();
-  for (std::uint64_t i = 0; i < 20; ++i) {
-    for (const std::size_t words : {kSmallWords, kBlockWords}) {
-      REQUIRE(put(ring, 500 + i, words).ok());
-      REQUIRE(next(*reader) == 500 + i);
-    }
-  }
-  reader->close();
-  REQUIRE(ring.check() == "");
-  REQUIRE(arena.inspector().check() == "");
-  REQUIRE(used_bytes(arena) == expected_bytes);
-}
-
-}  // namespace
 
 TEST_CASE("Who is killed before any store of a put has put the message, or nothing") {
   for (const std::size_t words : {kSmallWords, kBlockWords}) {

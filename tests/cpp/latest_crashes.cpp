@@ -3,37 +3,12 @@
 #include <atomic>
 #include <thread>
 
-#include "support/catch2.h"
-#include "support/latests.h"
+#include "support/latest_survivors.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
 
 #if defined(SHMTREE_CRASH_POINTS)
-
-namespace {
-
-// What must hold after somebody was killed: nothing is torn, versions go on from where they were, and no block is lost.
-void require_whole(LatestStore& store, std::uint64_t least, std::uint64_t most, std::uint64_t expected_bytes) {
-  Arena& arena = *store.arena();
-  const std::uint64_t newest = store.version();
-  REQUIRE((least <= newest && newest <= most));
-  for (std::uint64_t version = newest; version + store.history() >= newest && version != 0; --version) {
-    REQUIRE(value_at(store, version) == version);
-  }
-  arena.participants().check(0);
-  arena.reconcile(patience()).value();
-  REQUIRE(store.version() == newest);
-  for (std::uint64_t version = newest + 1; version <= newest + 3; ++version) {
-    REQUIRE(publish(store, version).value() == version);
-    REQUIRE(value_at(store, version) == version);
-  }
-  REQUIRE(store.check() == "");
-  REQUIRE(arena.inspector().check() == "");
-  REQUIRE(used_bytes(arena) == expected_bytes);
-}
-
-}  // namespace
 
 TEST_CASE("A publisher killed before any of its stores changed nothing, or published its version") {
   for (const std::uint64_t history : {0u, 2u}) {
