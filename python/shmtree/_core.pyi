@@ -328,23 +328,43 @@ class ReplayNest:
         refuse: Callable[[str, Any, Any], object],
     ) -> None: ...
 
-class ReplayTerms:
+_ReplayLeaf = tuple[str, int, Sequence[int]]
+_ReplaySampler = tuple[int, float, float, float, int]
+_ReplayLimit = tuple[float, int, float | None]
+
+class ReplaySpec:
     def __init__(
         self,
-        *,
-        capacity: int,
-        chunk: int,
-        streams: int,
-        ahead: int,
-        finals: bool,
-        tables: list[tuple[int, float, float, float, int]],
-        outputs: Sequence[tuple[int, int, int, bool, bool]],
+        rows: Any,
+        leaves: Sequence[_ReplayLeaf],
+        samplers: Sequence[tuple[str, _ReplaySampler]],
+        next: Sequence[int],
         n_step: int,
         gamma: float,
-        done: int,
-        final: list[int],
-        limit: tuple[float, int, float | None] | None,
+        stack: Sequence[tuple[int, int]],
+        repeats_first: bool,
+        reward: int | None,
+        done: int | None,
+        limit: _ReplayLimit | None,
     ) -> None: ...
+    @staticmethod
+    def unpack(note: bytes) -> ReplaySpec: ...
+    def parts(
+        self,
+    ) -> tuple[
+        Any,
+        list[_ReplayLeaf],
+        list[tuple[str, _ReplaySampler]],
+        list[int],
+        int,
+        float,
+        list[tuple[int, int]],
+        bool,
+        int | None,
+        int | None,
+        _ReplayLimit | None,
+    ]: ...
+    def total_bytes(self, capacity: int, chunk: int, streams: int) -> int: ...
 
 _ReplayNests = tuple[ReplayNest, ReplayNest, ReplayNest, ReplayNest | None, ReplayNest | None]
 
@@ -366,13 +386,13 @@ class ReplayBatch:
 class Replay:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
-    def create(arena: Arena, terms: ReplayTerms, nests: _ReplayNests, note: bytes) -> Replay: ...
+    def create(
+        arena: Arena, spec: ReplaySpec, capacity: int, chunk: int, streams: int, nests: _ReplayNests
+    ) -> Replay: ...
     @staticmethod
-    def open(arena: Arena, block: int, terms: ReplayTerms, nests: _ReplayNests) -> Replay: ...
+    def open(arena: Arena, block: int, spec: ReplaySpec, nests: _ReplayNests) -> Replay: ...
     @staticmethod
     def note_at(arena: Arena, block: int) -> bytes: ...
-    @staticmethod
-    def total_bytes(rows: ReplayNest, terms: ReplayTerms, note_bytes: int) -> int: ...
     @property
     def arena(self) -> Arena: ...
     @property

@@ -18,7 +18,7 @@ ALLOWED = {
     "channel": {"base", "platform", "memory", "channel"},  # moves block numbers, knows nothing of what is in them
     "public": {"base", "public"},
     "discovery": {"base", "platform", "memory", "discovery"},
-    "replay": {"base", "platform", "memory", "replay"},  # rows of bytes; what they are is said above
+    "replay": {"base", "platform", "memory", "replay"},  # rows of bytes, and what they are
     "latest": {"base", "platform", "memory", "latest"},  # versions of bytes
     "broadcast": {"base", "platform", "memory", "broadcast"},  # messages of bytes
     # What an end is in every language: no values of any of them.

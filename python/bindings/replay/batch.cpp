@@ -76,7 +76,7 @@ void ReplayBatch::plan(bool has_data) {
   constexpr std::size_t kMostRows = std::size_t{1} << 31, kMostBytes = std::size_t{1} << 46;
   const bool is_single = terms_.length == 0;
   std::size_t rows = terms_.rows, row_bytes = 64;
-  for (std::size_t i = 0; i < replay_->terms.gather.outputs.size(); ++i) row_bytes += replay_->gather.bytes(i);
+  for (std::size_t i = 0; i < replay_->gather.options().outputs.size(); ++i) row_bytes += replay_->gather.bytes(i);
   if ((!is_single && __builtin_mul_overflow(rows, terms_.length, &rows)) || rows > kMostRows ||
       rows > kMostBytes / row_bytes) {
     throw std::bad_alloc();
@@ -92,13 +92,13 @@ void ReplayBatch::plan(bool has_data) {
   next(has_priorities ? sizeof(double) : 0);
   next(has_priorities ? sizeof(float) : 0);
   next(is_single ? 0 : sizeof(bool));
-  for (std::size_t i = 0; i < replay_->terms.gather.outputs.size(); ++i) {
+  for (std::size_t i = 0; i < replay_->gather.options().outputs.size(); ++i) {
     next(has_data || i >= data ? replay_->gather.bytes(i) : 0);
   }
 }
 
 void ReplayBatch::draw(const platform::Deadline& deadline, std::span<std::byte* const> out) {
-  std::vector<std::byte*> places(replay_->terms.gather.outputs.size());
+  std::vector<std::byte*> places(replay_->gather.options().outputs.size());
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < places.size(); ++i) {
     places[i] = i < out.size() ? out[i] : data_ + at_[kOutputs + i];

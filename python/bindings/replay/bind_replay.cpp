@@ -2,14 +2,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <cmath>
-#include <optional>
 #include <tuple>
 
 #include "bindings/bind.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/replay/batch.h"
+#include "bindings/replay/spec.h"
 #include "platform/machine.h"
 
 namespace shmtree::python {
@@ -29,99 +28,56 @@ std::shared_ptr<Nest> make_nest(py::handle skeleton, py::handle leaves, py::hand
   return nest;
 }
 
-using TableTerms = std::tuple<std::uint32_t, double, double, double, std::uint32_t>;
-using LimitTerms = std::tuple<double, std::uint64_t, std::optional<double>>;
-using OutputTerms = std::tuple<std::uint32_t, std::size_t, std::uint32_t, bool, bool>;
-
-ReplayTerms make_terms(std::uint64_t capacity, std::uint64_t chunk, std::uint64_t streams, std::uint64_t ahead,
-                       bool finals, const std::vector<TableTerms>& tables, const std::vector<OutputTerms>& outputs,
-                       std::uint32_t n_step, double gamma, std::int64_t done, std::vector<std::size_t> final,
-                       const std::optional<LimitTerms>& limit) {
-  ReplayTerms terms;
-  terms.capacity = capacity;
-  terms.chunk = chunk;
-  terms.streams = streams;
-  terms.ahead = ahead;
-  terms.finals = finals;
-  for (const auto& [kind, alpha, beta, eps, max_times] : tables) {
-    terms.tables.push_back({static_cast<replay::SamplerKind>(kind), alpha, beta, eps, max_times});
-  }
-  for (const auto& [what, leaf, frames, repeats_first, is_double] : outputs) {
-    terms.gather.outputs.push_back({static_cast<replay::What>(what), leaf, frames, repeats_first, is_double});
-  }
-  terms.gather.n_step = n_step;
-  terms.gather.gamma = gamma;
-  terms.done = done;
-  terms.final = std::move(final);
-  if (limit) {
-    const auto& [samples_per_insert, min_size, error_buffer] = *limit;
-    terms.limit = {samples_per_insert, min_size, error_buffer.value_or(std::nan(""))};
-  }
-  return terms;
-}
-
-replay::Shape shape_for(const Nest& rows, const ReplayTerms& terms) {
-  return unwrap(replay::shape_of(leaf_bytes_of(rows), {.capacity = terms.capacity,
-                                                       .rows_per_place = terms.chunk,
-                                                       .streams = terms.streams,
-                                                       .ahead = terms.ahead,
-                                                       .finals = terms.finals}));
-}
-
 // rows, columns, data, final, final_columns
 using SharedNest = std::shared_ptr<Nest>;
 using NestTerms = std::tuple<SharedNest, SharedNest, SharedNest, SharedNest, SharedNest>;
 
 std::shared_ptr<Replay> replay_of(std::shared_ptr<replay::Tables> tables, const NestTerms& made_of,
-                                  const ReplayTerms& terms) {
+                                  const replay::Spec& spec) {
   ReplayNests nests;
   std::tie(nests.rows, nests.columns, nests.data, nests.final, nests.final_columns) = made_of;
-  auto gather = unwrap(replay::Gather::create(tables->store(), terms.gather));
-  const bool has_finals = terms.finals == (nests.final != nullptr);
-  if (!has_finals || terms.gather.outputs.size() < nests.data->leaves().size()) {
-    throw py::value_error("a replay buffer whose parts do not fit each other");
+  auto gather = unwrap(replay::Gather::create(tables->store(), spec.outputs()));
+  bool fits = spec.has_finals() == (nests.final != nullptr) && nests.rows->leaves().size() == spec.leaves.size() &&
+              nests.data->leaves().size() == spec.data_outputs();
+  for (std::size_t i = 0; fits && i < spec.leaves.size(); ++i) {
+    fits = nests.rows->leaves()[i].bytes == spec.leaves[i].bytes();
   }
-  for (std::size_t i = 0; i < nests.data->leaves().size(); ++i) {
-    if (nests.data->leaves()[i].bytes != gather.bytes(i)) throw py::value_error("arrays of another size");
+  for (std::size_t i = 0; fits && i < spec.data_outputs(); ++i) {
+    fits = nests.data->leaves()[i].bytes == gather.bytes(i);
   }
-  return std::make_shared<Replay>(std::move(tables), std::move(nests), terms, std::move(gather));
+  if (!fits) throw py::value_error("a replay buffer whose parts do not fit each other");
+  return std::make_shared<Replay>(std::move(tables), std::move(nests), spec, std::move(gather));
 }
 
-std::shared_ptr<Replay> create(const std::shared_ptr<Arena>& arena, const ReplayTerms& terms, const NestTerms& nests,
-                               const std::string& note) {
-  const replay::Shape shape = shape_for(*std::get<0>(nests), terms);
-  const replay::RateLimit* const limit = terms.limit ? &*terms.limit : nullptr;
-  const std::uint64_t table_bytes = unwrap(replay::Tables::bytes_for(shape, terms.tables, limit));
+std::shared_ptr<Replay> create(const std::shared_ptr<Arena>& arena, const replay::Spec& spec, std::uint64_t capacity,
+                               std::uint64_t chunk, std::uint64_t streams, const NestTerms& nests) {
+  const replay::Shape shape = unwrap(spec.shape(capacity, chunk, streams));
+  const std::vector<replay::TableSpec> specs = spec.tables();
+  const replay::RateLimit* const limit = spec.limit_or_null();
+  const std::uint64_t table_bytes = unwrap(replay::Tables::bytes_for(shape, specs, limit));
+  const std::string note = replay::pack(spec);
   GilHooks hooks;
   auto store =
       unwrap(Store::create(arena, shape, std::as_bytes(std::span(note)), WaitContext{{}, &hooks}, table_bytes));
-  auto tables = unwrap(replay::Tables::create(std::move(store), terms.tables, limit));
-  return replay_of(std::move(tables), nests, terms);
+  auto tables = unwrap(replay::Tables::create(std::move(store), specs, limit));
+  return replay_of(std::move(tables), nests, spec);
 }
 
-std::shared_ptr<Replay> open(const std::shared_ptr<Arena>& arena, std::uint64_t block, const ReplayTerms& terms,
+std::shared_ptr<Replay> open(const std::shared_ptr<Arena>& arena, std::uint64_t block, const replay::Spec& spec,
                              const NestTerms& nests) {
   GilHooks hooks;
-  const auto leaf_bytes = leaf_bytes_of(*std::get<0>(nests));
-  auto store = unwrap(Store::open(arena, memory::unpack(block), leaf_bytes, WaitContext{{}, &hooks}));
+  auto store = unwrap(Store::open(arena, memory::unpack(block), spec.leaf_bytes(), WaitContext{{}, &hooks}));
   auto tables = unwrap(replay::Tables::open(std::move(store)));
   const replay::Shape& shape = tables->store()->shape();
-  if (tables->size() != terms.tables.size() || shape.ahead != terms.ahead || shape.finals != terms.finals) {
+  if (tables->size() != spec.samplers.size() || shape.ahead != spec.ahead() || shape.finals != spec.has_finals()) {
     unwrap(Result<int>(Error{.code = Code::kIncompatible, .message = "a replay buffer that contradicts itself"}));
   }
-  return replay_of(std::move(tables), nests, terms);
+  return replay_of(std::move(tables), nests, spec);
 }
 
 py::bytes note_at(const std::shared_ptr<Arena>& arena, std::uint64_t block) {
   GilHooks hooks;
   return py::bytes(unwrap(Store::note_at(arena, memory::unpack(block), WaitContext{{}, &hooks})));
-}
-
-// Bytes that a buffer takes of its arena when it is full.
-std::uint64_t total_bytes(const Nest& rows, const ReplayTerms& terms, std::uint64_t note_bytes) {
-  const replay::Shape shape = shape_for(rows, terms);
-  return Store::total_bytes(
-      shape, note_bytes, unwrap(replay::Tables::bytes_for(shape, terms.tables, terms.limit ? &*terms.limit : nullptr)));
 }
 
 // Memory of others that a batch is drawn into.
@@ -173,7 +129,7 @@ std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::si
   platform::Deadline deadline;
   if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
   DrawTerms terms{.rows = n, .table = checked_table(*self, table), .distinct = distinct, .threads = threads};
-  terms.beta = beta.is_none() ? self->terms.tables[table].beta : beta.cast<double>();
+  terms.beta = beta.is_none() ? self->spec.samplers[table].second.beta : beta.cast<double>();
   terms.of_buffer = of_buffer;
   const Outputs outputs(out);
   return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, n));
@@ -268,14 +224,11 @@ void bind_batch(py::module_& module) {
 void bind_replay(py::module_& module) {
   py::class_<Nest, std::shared_ptr<Nest>>(module, "ReplayNest", "What rows are made of.", plain_class())
       .def(py::init(&make_nest), "skeleton"_a, "leaves"_a, "root"_a, "convert"_a, "refuse"_a);
-  py::class_<ReplayTerms>(module, "ReplayTerms", "What a replay buffer is made with.", plain_class())
-      .def(py::init(&make_terms), py::kw_only(), "capacity"_a, "chunk"_a, "streams"_a, "ahead"_a, "finals"_a,
-           "tables"_a, "outputs"_a, "n_step"_a, "gamma"_a, "done"_a, "final"_a, "limit"_a);
+  bind_replay_spec(module);
   py::class_<Replay, std::shared_ptr<Replay>>(module, "Replay", "The rows of a replay buffer.", plain_class())
-      .def_static("create", &create, "arena"_a, "terms"_a, "nests"_a, "note"_a)
-      .def_static("open", &open, "arena"_a, "block"_a, "terms"_a, "nests"_a)
+      .def_static("create", &create, "arena"_a, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a, "nests"_a)
+      .def_static("open", &open, "arena"_a, "block"_a, "spec"_a, "nests"_a)
       .def_static("note_at", &note_at, "arena"_a, "block"_a)
-      .def_static("total_bytes", &total_bytes, "rows"_a, "terms"_a, "note_bytes"_a)
       .def_property_readonly("arena", [](const Replay& self) { return self.store->arena(); })
       .def_property_readonly("block", [](const Replay& self) { return memory::pack(self.store->block()); })
       .def_property_readonly("capacity", [](const Replay& self) { return self.store->shape().capacity; })

@@ -41,25 +41,18 @@ BorrowedDrawer::BorrowedDrawer(Replay& replay, std::size_t table)
   drawer_ = unwrap(replay::Drawer::make(replay.tables, table, new_seed(replay)));
 }
 
-Replay::Replay(std::shared_ptr<replay::Tables> shared, ReplayNests made_of, ReplayTerms made_with,
+Replay::Replay(std::shared_ptr<replay::Tables> shared, ReplayNests made_of, replay::Spec made_with,
                replay::Gather gathers)
     : tables(std::move(shared)),
       store(tables->store()),
       nests(std::move(made_of)),
-      terms(std::move(made_with)),
+      spec(std::move(made_with)),
       gather(std::move(gathers)),
       drawers(tables->size()) {
   unsigned char random[16];
   platform::random_bytes(random, sizeof random);
   std::memcpy(&seed, random, sizeof seed);
   for (const replay::Leaf& leaf : store->shape().leaves) row_bytes += leaf.bytes;
-}
-
-std::vector<std::uint64_t> leaf_bytes_of(const Nest& rows) {
-  std::vector<std::uint64_t> bytes;
-  for (const Nest::Leaf& leaf : rows.leaves()) bytes.push_back(leaf.bytes);
-  bytes.push_back(sizeof(std::int64_t));
-  return bytes;
 }
 
 std::uint64_t new_seed(Replay& replay) noexcept {

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,21 +14,9 @@
 #include "bindings/replay/nest.h"
 #include "replay/drawer.h"
 #include "replay/gather.h"
-#include "replay/store.h"
-#include "replay/tables.h"
+#include "replay/spec.h"
 
 namespace shmtree::python {
-
-// What a buffer is made with. The leaves of each row are those of its nest, and one more: the version of its writer.
-struct ReplayTerms {
-  std::uint64_t capacity = 0, chunk = 0, streams = 1, ahead = 0;
-  bool finals = false;
-  std::vector<replay::TableSpec> tables{};
-  std::optional<replay::RateLimit> limit{};
-  replay::GatherOptions gather{};
-  std::int64_t done = -1;            // the leaf that ends episodes; -1: none does
-  std::vector<std::size_t> final{};  // the leaves of an episode's last observation
-};
 
 struct ReplayNests {
   std::shared_ptr<Nest> rows, columns, data;   // of one row, of many, of a batch
@@ -50,12 +37,12 @@ class DrawerPool {
 };
 
 struct Replay {
-  Replay(std::shared_ptr<replay::Tables> shared, ReplayNests made_of, ReplayTerms made_with, replay::Gather gathers);
+  Replay(std::shared_ptr<replay::Tables> shared, ReplayNests made_of, replay::Spec made_with, replay::Gather gathers);
 
   const std::shared_ptr<replay::Tables> tables;
   const std::shared_ptr<replay::Store> store;
   const ReplayNests nests;
-  const ReplayTerms terms;
+  const replay::Spec spec;
   const replay::Gather gather;
   std::uint64_t row_bytes = 0;
   std::uint64_t seed = 0;  // of its draws
@@ -80,9 +67,6 @@ class BorrowedDrawer {
   const std::size_t table_;
   std::unique_ptr<replay::Drawer> drawer_;
 };
-
-// Bytes of each leaf of a row in the store.
-std::vector<std::uint64_t> leaf_bytes_of(const Nest& rows);
 
 // For the draws of one more drawer, or call.
 std::uint64_t new_seed(Replay& replay) noexcept;

@@ -64,7 +64,7 @@ bool lock(Stream& stream, const WaitContext& wait) {
 
 bool is_done(const Replay& replay, const void* leaf) noexcept {
   const auto* bytes = static_cast<const std::byte*>(leaf);
-  const std::size_t count = replay.nests.rows->leaves()[static_cast<std::size_t>(replay.terms.done)].bytes;
+  const std::size_t count = replay.spec.leaves[*replay.spec.done].bytes();
   return std::any_of(bytes, bytes + count, [](std::byte byte) { return byte != std::byte{}; });
 }
 

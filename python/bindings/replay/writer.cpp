@@ -48,9 +48,7 @@ PyObject* add(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
   if (!replay->nests.rows->read(given[0], *addresses)) return nullptr;
   replay::RowInfo info;
   if (!take_priority(*replay, given[1], &info.priority)) return nullptr;
-  if (replay->terms.done >= 0) {
-    info.done = is_done(*replay, addresses->all()[static_cast<std::size_t>(replay->terms.done)]);
-  }
+  if (replay->spec.done) info.done = is_done(*replay, addresses->all()[*replay->spec.done]);
   const std::shared_ptr<Stream> stream = stream_of(state);
   if (!stream) return nullptr;
   addresses->append(&state.version);
@@ -80,7 +78,7 @@ PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
     }
     if (!replay->nests.final->read(given[0], *addresses)) return nullptr;
     final.resize(replay->nests.rows->leaves().size() + 1);
-    for (std::size_t i = 0; i < replay->terms.final.size(); ++i) final[replay->terms.final[i]] = addresses->all()[i];
+    for (std::size_t i = 0; i < replay->spec.next.size(); ++i) final[replay->spec.next[i]] = addresses->all()[i];
   }
   const std::shared_ptr<Stream> stream = stream_of(state);
   if (!stream) return nullptr;

@@ -53,12 +53,12 @@ bool take_marks(const Replay& replay, const LeafColumns& columns, PyObject* ends
   }
   for (const double each : priorities) out.priorities.push_back(static_cast<float>(each));
   const auto cut = numbers_in<npy_bool>(given_ends);
-  const bool has_done = replay.terms.done >= 0;
+  const bool has_done = replay.spec.done.has_value();
   if (!has_done && cut.empty()) return true;
   for (std::size_t i = 0; i < columns.rows(); ++i) {
     bool done = false;
     if (has_done) {
-      const LeafColumns::Column& leaf = columns.all()[static_cast<std::size_t>(replay.terms.done)];
+      const LeafColumns::Column& leaf = columns.all()[*replay.spec.done];
       done = is_done(replay, leaf.first + i * leaf.stride);
     }
     const bool ended = !cut.empty() && cut[i] != 0;
@@ -80,7 +80,7 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   Marks marks;
   if (!replay->nests.columns->read_columns(given[0], columns)) return nullptr;
   if (!take_marks(*replay, columns, given[1], given[2], marks)) return nullptr;
-  if (replay->terms.finals && marks.ends.empty()) {
+  if (replay->spec.has_finals() && marks.ends.empty()) {
     PyErr_SetString(PyExc_ValueError, "rows with successors need ends, or a leaf that says where episodes end");
     return nullptr;
   }
@@ -130,8 +130,8 @@ Result<std::uint64_t> add_one(const VectorRow& rows, std::size_t i, replay::Writ
   std::vector<const void*> final;
   if (!rows.finals.all().empty()) {
     final.resize(leaves.size());
-    for (std::size_t k = 0; k < rows.replay.terms.final.size(); ++k) {
-      final[rows.replay.terms.final[k]] = rows.finals.all()[k].first + i * rows.finals.all()[k].stride;
+    for (std::size_t k = 0; k < rows.replay.spec.next.size(); ++k) {
+      final[rows.replay.spec.next[k]] = rows.finals.all()[k].first + i * rows.finals.all()[k].stride;
     }
   }
   if (!truncated && final.empty()) return added;  // it has ended by itself, or does with the next row
@@ -179,7 +179,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   if (!take_marks(*replay, columns, args[2], args[4], marks)) return nullptr;
   if (!take_finals(*replay, args[3], columns, finals)) return nullptr;
   const bool some_cut_off = std::ranges::find(marks.truncated, 1) != marks.truncated.end();
-  if (replay->terms.finals && some_cut_off && finals.all().empty()) {
+  if (replay->spec.has_finals() && some_cut_off && finals.all().empty()) {
     PyErr_SetString(PyExc_ValueError, "an episode that is cut off needs final, since the buffer has next=");
     return nullptr;
   }

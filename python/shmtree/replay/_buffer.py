@@ -99,11 +99,12 @@ class ReplayBuffer:
         seed: int | None,
     ) -> None:
         terms = (_places.positive("chunk", chunk) if chunk is not None else 0, _places.positive("streams", streams))
+        made = spec.core()
         if capacity is None:
-            capacity = _places.rows_within(spec, _places.positive("max_bytes", max_bytes), *terms)
-        made = spec.terms(_places.positive("capacity", capacity), *terms)
-        home = _places.home_for(spec, made, capacity, arena)
-        core = _core.Replay.create(home, made, spec.nests(), spec.pack())
+            capacity = _places.rows_within(made, _places.positive("max_bytes", max_bytes), *terms)
+        rows = _places.positive("capacity", capacity)
+        home = _places.home_for(made.total_bytes(rows, *terms), rows, arena)
+        core = _core.Replay.create(home, made, rows, *terms, spec.nests())
         known = _process.create_name(name, REPLAY, home, core.block) if name is not None else None
         self._become(spec, core, known)
         if seed is not None:
@@ -133,7 +134,7 @@ class ReplayBuffer:
     def _opened(cls, arena: _core.Arena, block: int, name: _core.Name | None) -> ReplayBuffer:
         spec = _spec.Spec.unpack(_core.Replay.note_at(arena, block))
         self = cls.__new__(cls)
-        self._become(spec, _core.Replay.open(arena, block, spec.terms(0, 0, 1), spec.nests()), name)
+        self._become(spec, _core.Replay.open(arena, block, spec.core(), spec.nests()), name)
         return self
 
     @classmethod

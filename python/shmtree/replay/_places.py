@@ -10,7 +10,6 @@ import numpy as np
 from .. import _core
 from .._arena import Arena
 from .._arguments import whole
-from . import _spec
 
 # What an arena of a buffer's own has besides the buffer: batches of sample(out="arena").
 _LEAST_SPARE = 16 << 20
@@ -26,9 +25,8 @@ def positive(what: str, value: Any) -> int:
     return number
 
 
-def home_for(spec: _spec.Spec, terms: _core.ReplayTerms, rows: int, arena: Arena | None) -> _core.Arena:
-    """An arena that a full buffer fits in."""
-    needed = _core.Replay.total_bytes(spec.rows.nest("row"), terms, len(spec.pack()))
+def home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
+    """An arena that a full buffer of so many bytes fits in."""
     if arena is None:
         left = _core.available_memory()
         if needed > left:
@@ -40,13 +38,12 @@ def home_for(spec: _spec.Spec, terms: _core.ReplayTerms, rows: int, arena: Arena
     return home
 
 
-def rows_within(spec: _spec.Spec, max_bytes: int, chunk: int, streams: int) -> int:
+def rows_within(spec: _core.ReplaySpec, max_bytes: int, chunk: int, streams: int) -> int:
     """As many rows as a buffer of so many bytes has."""
-    nest, note_bytes = spec.rows.nest("row"), len(spec.pack())
 
     def takes(rows: int) -> int:
         fitting = min(chunk, 1 << (rows.bit_length() - 1))
-        return _core.Replay.total_bytes(nest, spec.terms(rows, fitting, streams), note_bytes)
+        return spec.total_bytes(rows, fitting, streams)
 
     if takes(1) > max_bytes:
         raise ValueError(f"max_bytes is {max_bytes}; a buffer of one such row takes {takes(1)}")

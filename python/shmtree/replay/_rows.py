@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -184,12 +185,11 @@ def _checked(path: str, leaf: Leaf) -> Leaf:
     return leaf
 
 
-def checked_leaf(text: Any, shape: Any) -> Leaf:
-    if not isinstance(text, str) or not isinstance(shape, list) or not all(type(size) is int for size in shape):
-        raise ValueError("a leaf that is no dtype with a shape")
-    if any(size < 0 for size in shape):
-        raise ValueError("a leaf of an impossible shape")
+def checked_leaf(text: str, item_bytes: int, shape: Sequence[int]) -> Leaf:
+    """As the core has it, which checked the shape."""
     dtype = _checked_dtype("row", parse(text))
+    if dtype.itemsize != item_bytes:
+        raise ValueError(f"a leaf of {dtype} has elements of {item_bytes} bytes")
     return _checked("row", (dtype, tuple(shape)))
 
 

@@ -1,11 +1,10 @@
-"""What a buffer is: its rows, what is drawn of them and by which samplers. It is kept in the buffer, as a frame."""
+"""What a buffer is: its rows, what is drawn of them and by which samplers. The core keeps it in the buffer."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
-
-import numpy as np
 
 from .. import _core, _serialize
 from .._arguments import one_of, whole
@@ -16,20 +15,8 @@ from ._rows import Leaf, Rows, Skeleton, checked_leaf, map_nest
 
 Padding = Literal["zeros", "first"]
 
-_VERSION = 1
 _KEY_OF_NEXT = "next"
 _MOST_FRAMES = 1024
-_HERE, _SUCCESSOR, _STACK, _SUCCESSOR_STACK, _REWARD_SUM, _DISCOUNT, _STREAM, _STEP = range(8)
-
-
-class Output(NamedTuple):
-    """An array of a batch, as the core takes it."""
-
-    what: int
-    leaf: int = 0
-    frames: int = 1
-    repeats_first: bool = False
-    is_double: bool = False
 
 
 class Spec(NamedTuple):
@@ -49,11 +36,6 @@ class Spec(NamedTuple):
     @property
     def has_discount(self) -> bool:
         return bool(self.next) or self.n_step > 1
-
-    @property
-    def ahead(self) -> int:
-        """Successors that a row needs before it can be drawn."""
-        return self.n_step if self.next else self.n_step - 1
 
     def table(self, name: str | None) -> int:
         """The number of a sampler by its name; None is the first."""
@@ -75,16 +57,6 @@ class Spec(NamedTuple):
             leaves += [self._drawn(leaf) for leaf in self.next]
         return Rows(skeleton, tuple(leaves))
 
-    def outputs(self) -> list[Output]:
-        """The arrays of a batch: those of its data, then version, stream, step and, where there is one, discount."""
-        made = [self._output(leaf, _HERE, _STACK) for leaf in range(len(self.rows.leaves))]
-        if self.reward is not None and self.n_step > 1:
-            is_double = self.rows.leaves[self.reward][0] == np.float64
-            made[self.reward] = Output(_REWARD_SUM, self.reward, is_double=is_double)
-        made += [self._output(leaf, _SUCCESSOR, _SUCCESSOR_STACK) for leaf in self.next]
-        made += [Output(_HERE, len(self.rows.leaves)), Output(_STREAM), Output(_STEP)]
-        return made + [Output(_DISCOUNT)] * self.has_discount
-
     def finals(self) -> Rows | None:
         """The nest of an episode's last observation, and what its leaves are."""
         if not self.next:
@@ -97,26 +69,22 @@ class Spec(NamedTuple):
         frames = dict(self.stack).get(leaf)
         return (dtype, shape) if frames is None else (dtype, (frames, *shape))
 
-    def _output(self, leaf: int, plain: int, stacked: int) -> Output:
-        frames = dict(self.stack).get(leaf)
-        return Output(plain, leaf) if frames is None else Output(stacked, leaf, frames, self.padding == "first")
+    # --- As the core takes it
 
-    # --- As the core takes it, and as a frame
-
-    def terms(self, capacity: int, chunk: int, streams: int) -> _core.ReplayTerms:
-        return _core.ReplayTerms(
-            capacity=capacity,
-            chunk=chunk,
-            streams=streams,
-            ahead=self.ahead,
-            finals=bool(self.next),
-            tables=[_samplers.terms_of(each) for each in self.samplers.values()],
-            outputs=list(self.outputs()),
-            n_step=self.n_step,
-            gamma=self.gamma,
-            done=self.done if self.done is not None else -1,
-            final=list(self.next),
-            limit=_samplers.limit_terms(self.limit),
+    def core(self) -> _core.ReplaySpec:
+        """ValueError for what no buffer can be."""
+        return _core.ReplaySpec(
+            _to_core(self.rows.skeleton),
+            [(str(describe(dtype, False)), dtype.itemsize, shape) for dtype, shape in self.rows.leaves],
+            [(name, _samplers.terms_of(each)) for name, each in self.samplers.items()],
+            self.next,
+            self.n_step,
+            self.gamma,
+            self.stack,
+            self.padding == "first",
+            self.reward,
+            self.done,
+            _samplers.limit_terms(self.limit),
         )
 
     def nests(self) -> _core._ReplayNests:
@@ -125,78 +93,55 @@ class Spec(NamedTuple):
         some = (rows.nest("row"), rows.nest_of_columns("rows"), self.data().nest("out"))
         return (*some, None, None) if finals is None else (*some, finals.nest("final"), finals.nest_of_columns("final"))
 
-    def pack(self) -> bytes:
-        kept = {
-            "version": _VERSION,
-            "rows": self.rows.skeleton,
-            "leaves": [(describe(dtype, False), list(shape)) for dtype, shape in self.rows.leaves],
-            "samplers": {name: _samplers.terms_of(each) for name, each in self.samplers.items()},
-            "next": list(self.next),
-            "n_step": self.n_step,
-            "gamma": self.gamma,
-            "stack": dict(self.stack),
-            "padding": self.padding,
-            "reward": self.reward,
-            "done": self.done,
-            "limit": _samplers.limit_terms(self.limit),
-        }
-        return bytes(_serialize.pack(kept, allow_pickle=False))
-
     @classmethod
     def unpack(cls, note: bytes) -> Spec:
         """Of bytes that anybody may have written."""
+        found = _core.ReplaySpec.unpack(note).parts()
+        rows, leaves, samplers, next, n_step, gamma, stack, repeats_first, reward, done, limit = found
         try:
-            found = _serialize.unpack(note, copy=True, allow_pickle=False)
-            if found["version"] != _VERSION:
-                raise IncompatibleArena(f"this replay buffer is of version {found['version']!r}")
-            return cls._checked(found)
+            return cls(
+                Rows(_from_core(rows), tuple(checked_leaf(*leaf) for leaf in leaves)),
+                {name: _samplers.sampler_of(terms) for name, terms in samplers},
+                tuple(next),
+                n_step,
+                gamma,
+                tuple(stack),
+                "first" if repeats_first else "zeros",
+                reward,
+                done,
+                None if limit is None else _samplers.RateLimit(*limit),
+            )
         except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, AttributeError, RecursionError) as error:
             raise IncompatibleArena(f"what this replay buffer is made of cannot be read: {error}") from error
 
-    @classmethod
-    def _checked(cls, found: dict[str, Any]) -> Spec:
-        leaves = tuple(checked_leaf(*leaf) for leaf in found["leaves"])
-        numbers: list[Any] = []
 
-        def noted(_: str, number: Any) -> Any:
-            numbers.append(number)
-            return number
+def _to_core(skeleton: Skeleton) -> Skeleton:
+    """The nest with keys as the core has them: str, and frames of all others."""
+    if isinstance(skeleton, dict):
+        return {_key_to_core(key): _to_core(part) for key, part in skeleton.items()}
+    if isinstance(skeleton, list | tuple):
+        return type(skeleton)(map(_to_core, skeleton))
+    return skeleton
 
-        rows = Rows(map_nest("row", found["rows"], noted), leaves)
-        if numbers != list(range(len(leaves))) or not leaves:
-            raise ValueError("leaves that are not where they should be")
-        samplers = {str(name): _samplers.sampler_of(each) for name, each in found["samplers"].items()}
-        every = [*found["next"], *found["stack"], *(found[key] for key in ("reward", "done") if found[key] is not None)]
-        if not all(type(leaf) is int and 0 <= leaf < len(leaves) for leaf in every):
-            raise ValueError("a leaf that there is not")
-        if sorted(set(found["next"])) != found["next"] or (found["next"] and not isinstance(rows.skeleton, dict)):
-            raise ValueError("successors of no such leaves")
-        spec = cls(
-            rows,
-            _samplers.named(None, samplers),
-            tuple(found["next"]),
-            _steps(found["n_step"]),
-            _samplers.check_number("gamma", found["gamma"]),
-            tuple((leaf, _frames("stack", frames)) for leaf, frames in found["stack"].items()),
-            one_of("padding", found["padding"], "zeros", "first"),  # type: ignore[arg-type]
-            found["reward"],
-            found["done"],
-            None if found["limit"] is None else _samplers.RateLimit(*found["limit"]),
-        )
-        spec._check_numbers()
-        return spec
 
-    def _check_numbers(self) -> None:
-        if self.n_step > 1 and self.reward is None:
-            raise ValueError(f"n_step is {self.n_step}, and rows have no leaf of rewards to be summed")
-        if self.reward is not None and self.n_step > 1:
-            dtype, shape = self.rows.leaves[self.reward]
-            if shape != () or dtype not in (np.float32, np.float64):
-                raise ValueError(f"rewards are of {dtype}, shape {shape}; their sums need a float32 or float64")
-        if self.done is not None:
-            dtype, shape = self.rows.leaves[self.done]
-            if shape != () or dtype.kind not in "biuf":
-                raise ValueError(f"the leaf that ends episodes is of {dtype}, shape {shape}; it must be one number")
+def _from_core(skeleton: Skeleton) -> Skeleton:
+    if isinstance(skeleton, dict):
+        return {_key_from_core(key): _from_core(part) for key, part in skeleton.items()}
+    if isinstance(skeleton, list | tuple):
+        return type(skeleton)(map(_from_core, skeleton))
+    return skeleton
+
+
+def _key_to_core(key: Any) -> str | bytes:
+    if type(key) is str:
+        with contextlib.suppress(UnicodeEncodeError):
+            key.encode()
+            return key
+    return bytes(_serialize.pack(key, allow_pickle=False))
+
+
+def _key_from_core(key: str | bytes) -> Any:
+    return key if isinstance(key, str) else _serialize.unpack(key, copy=True, allow_pickle=False)
 
 
 def make(
@@ -218,7 +163,7 @@ def make(
     stacks = {
         leaf: _frames(f"stack[{key!r}]", k) for key, k in (stack or {}).items() for leaf in _below(rows, "stack", key)
     }
-    spec = Spec(
+    return Spec(
         rows,
         samplers,
         tuple(sorted({leaf for key in keys for leaf in _below(rows, "next", key)})),
@@ -230,8 +175,6 @@ def make(
         _one_leaf(rows, "done", done, "done"),
         limit,
     )
-    spec._check_numbers()
-    return spec
 
 
 def _steps(value: Any) -> int:

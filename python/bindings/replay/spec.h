@@ -1,0 +1,13 @@
+// What a replay buffer is, as Python says it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "replay/spec.h"
+
+namespace shmtree::python {
+
+// Adds _core.ReplaySpec.
+void bind_replay_spec(pybind11::module_& module);
+
+}  // namespace shmtree::python
