@@ -63,8 +63,10 @@ def test_priorities_have_the_weights_of_cpprb():
     chances = (np.arange(1, 5) + 1e-4) ** 0.7
     expected = (chances / chances.min()) ** -0.5
     assert np.allclose(drawn["weights"], expected[drawn["obs"].ravel().astype(int)], rtol=1e-5)
-    buffer.update_priorities(drawn["indexes"][:1], [50.0])
-    assert buffer.get_max_priority() == 50.0
+    assert np.array_equal(drawn["indexes"], drawn["obs"].ravel())
+    buffer.update_priorities([3, 0], [50.0, 1e9])
+    assert buffer.get_max_priority() == 1e9
+    assert np.count_nonzero(buffer.sample(1000)["indexes"]) < 10
     with pytest.raises(TypeError):
         buffer.update_priorities(None, [1.0])
 

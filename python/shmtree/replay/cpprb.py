@@ -5,8 +5,9 @@ from shmtree.replay.cpprb import MPPrioritizedReplayBuffer
 Signatures and results are those of cpprb. Each of the four may be used by any number of processes, also those that
 sample and update. `buffer.shared` is the `shmtree.replay.ReplayBuffer` in which the rows are.
 
-Indices are not numbers of places, but those of rows: none is given again, so that a late update of a priority hits no
-other row. `next_of` and `stack_compress` are taken, and change what is stored in no way; `Nstep` is refused.
+Indices begin at 0 and count rows, not places: none is given again, so that a late update of a priority hits no other
+row. A row that was never drawn takes one as well. `next_of` and `stack_compress` are taken, and change what is stored
+in no way; `Nstep` is refused.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ._samplers import Prioritized, Sampler, Uniform
 __all__ = ["MPPrioritizedReplayBuffer", "MPReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer"]
 
 Array = np.ndarray[Any, Any]
+
+_FIRST = 1  # index of the first row of a shared buffer with chunk=1
 
 
 def _shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
@@ -142,12 +145,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
         batch = self.shared.sample(batch_size, beta=beta, weights="buffer")
-        return {**batch.data, "weights": batch.weight, "indexes": batch.index}
+        return {**batch.data, "weights": batch.weight, "indexes": batch.index - _FIRST}
 
     def update_priorities(self, indexes: Any, priorities: Any) -> None:
         if indexes is None or priorities is None:
             raise TypeError("indexes and priorities are needed")
-        self.shared.update_priorities(indexes, np.ravel(priorities))
+        self.shared.update_priorities(np.ravel(indexes) + _FIRST, np.ravel(priorities))
 
     def get_max_priority(self) -> float:
         return self.shared.max_priority
