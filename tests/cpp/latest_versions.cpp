@@ -140,7 +140,7 @@ TEST_CASE("All readers that wait are woken by one version") {
   for (const auto& child : children) CHECK(child->succeeded());
 }
 
-TEST_CASE("Without a publisher yet, readers wait; once the last has let go, they are told of the end") {
+TEST_CASE("Readers wait where nobody has published yet, and are told of the end once the last publisher has let go") {
   const auto store = new_latest();
   CHECK(store->wait_for_newer(0, no_wait()).code() == Code::kEmpty);
   publish(*store, 1).value();

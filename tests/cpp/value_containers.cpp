@@ -35,7 +35,7 @@ TEST_CASE("an optional goes as its value or None, and comes back") {
   CHECK(refused<std::optional<int>>(sent("three")) == "expected int, found string");
 }
 
-TEST_CASE("a vector of numbers is an array; it comes from arrays and sequences of numbers") {
+TEST_CASE("a vector of numbers is an array, and comes from arrays and sequences of numbers") {
   const std::vector<double> numbers{1.5, 2.5};
   const Item item = sent(numbers);
   CHECK(item.kind() == Kind::kArray);
@@ -110,7 +110,7 @@ TEST_CASE("vectors and arrays of anything else are lists, nested ones too") {
   CHECK(sent(std::array<std::string, 0>{}).size() == 0);
 }
 
-TEST_CASE("pairs and tuples are tuples; they come from as many items") {
+TEST_CASE("pairs and tuples are tuples, and come from as many items") {
   const std::tuple<int, std::string, std::vector<double>> three{1, "two", {3.0}};
   CHECK(sent(three).kind() == Kind::kTuple);
   CHECK(sent(three).as<std::tuple<int, std::string, std::vector<double>>>() == three);
@@ -178,7 +178,7 @@ TEST_CASE("entries() gives a dict's items as pairs, in order") {
   CHECK_THROWS_WITH(sent(List{1}).entries(), "expected dict, found list");
 }
 
-TEST_CASE("get_or() gives what is there, else the other; what is there and does not fit is an error") {
+TEST_CASE("get_or() gives what is there, else the other, and what is there and does not fit is an error") {
   const Item item = sent(Dict{{"seed", 7}, {"name", "x"}, {"none", nullptr}});
   CHECK(item.get_or("seed", 1) == 7);
   CHECK(item.get_or("steps", 1) == 1);

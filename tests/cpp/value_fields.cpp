@@ -81,7 +81,7 @@ TEST_CASE("aggregates nest, in containers too") {
   CHECK(sent(Dict{{"other", 1}}).try_as<lab::Empty>().ok());
 }
 
-TEST_CASE("an optional member may be missing, or None; keys that no member has are passed over") {
+TEST_CASE("an optional member may be missing, or None, and keys that no member has are passed over") {
   const auto whole = Dict{{"steps", List{}}, {"note", nullptr}, {"counts", Dict{}}, {"extra", 1}};
   CHECK(sent(whole).as<lab::Episode>().note == std::nullopt);
   CHECK(sent(Dict{{"steps", List{}}, {"counts", Dict{}}}).as<lab::Episode>().note == std::nullopt);
