@@ -174,10 +174,17 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
   if (!me) return std::move(me).error();
   EventWait waiting(shared_->changed, wait);
   Asking asking;
-  for (int overtaken = 0;;) {
+  int overtaken = 0;
+  const auto was_overtaken = [&] {
+    if (++overtaken >= kOvertakenOften && !asking.began() && take(shared_->reader, *me)) {
+      asking.begin(shared_->reader, *me, shared_->changed);
+    }
+  };
+  for (;;) {
     const std::uint64_t before = load_acquire(shared_->sequence);
     if (is_odd(before)) {
       if (is_torn_at(before)) return torn();
+      was_overtaken();  // also by one write after the other, each of which began before this one looked
       waiting.arm();
       if (load_acquire(shared_->sequence) != before) continue;
       const EventWait::Wake woken = waiting.sleep();
@@ -193,9 +200,7 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
     if (load_relaxed(shared_->sequence) == before) return before / 2;
     if (wait.interrupted()) return interrupted();
     if (wait.deadline.passed()) return timed_out("others wrote this shared array");
-    if (++overtaken >= kOvertakenOften && !asking.began() && take(shared_->reader, *me)) {
-      asking.begin(shared_->reader, *me, shared_->changed);
-    }
+    was_overtaken();
   }
 }
 

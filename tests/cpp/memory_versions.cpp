@@ -89,6 +89,26 @@ TEST_CASE("No copy is torn, and readers get theirs, while several processes writ
   REQUIRE(reader.succeeded());
 }
 
+TEST_CASE("A reader that finds one write after the other under way asks to go first") {
+  Shared shared;
+  struct Writer final : WaitHooks {
+    explicit Writer(const Shared& of) : shared(of) { begin(); }
+    void begin() noexcept { writes += shared.versions().begin_write(no_wait()).ok() ? 1 : 0; }
+    // Whenever the reader is about to sleep. A writer that may wait does so for whom it finds asking.
+    void before_block() noexcept override {
+      static_cast<void>(shared.versions().end_write(true));
+      if (shared.words().reader.load() == 0) begin();
+    }
+    void after_block() noexcept override {}
+    bool interrupted() noexcept override { return false; }
+    const Shared& shared;
+    int writes = 0;
+  } writer(shared);
+  REQUIRE(shared.read({Deadline::after_ns(60'000'000'000), &writer}).ok());
+  CHECK(writer.writes == 2);
+  CHECK(shared.versions().begin_write(no_wait()).ok());
+}
+
 TEST_CASE("Two writers exclude each other: one of a process, or of a thread, waits for the other") {
   Shared shared;
   REQUIRE(shared.versions().begin_write(patience()).ok());
