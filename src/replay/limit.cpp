@@ -129,8 +129,7 @@ void Limit::give_back_of_dead() noexcept {
     const bool has_any = owner != memory::kNobody && (inserts_.has_any(slot) || samples_.has_any(slot));
     if (!has_any || memory::slot_of(owner) != slot || participants.is_alive(owner)) continue;
     give_back_of(slot);
-    memory::notify_all(words_.samples_taken);
-    memory::notify_all(words_.rows_added);
+    wake_all();
   }
 }
 
@@ -241,6 +240,10 @@ void Limit::reset() noexcept {
   const std::uint32_t slots = arena_->participants().used_slots();
   inserts_.reset(slots);
   samples_.reset(slots);
+  wake_all();
+}
+
+void Limit::wake_all() noexcept {
   memory::notify_all(words_.samples_taken);
   memory::notify_all(words_.rows_added);
 }

@@ -65,6 +65,9 @@ class Limit {
   void use_samples(std::uint64_t rows) noexcept;
   void give_back_samples(std::uint64_t permits) noexcept;
 
+  // All who wait look again.
+  void wake_all() noexcept;
+
   // The buffer is empty again.
   void reset() noexcept;
 

@@ -6,6 +6,8 @@
 #include <new>
 #include <string>
 
+#include "memory/event.h"
+
 namespace shmtree::replay {
 
 using namespace platform;
@@ -155,6 +157,11 @@ Result<std::shared_ptr<Tables>> Tables::open(std::shared_ptr<Store> store) try {
 std::uint64_t Tables::slot_of(std::uint64_t index) const noexcept {
   const Shape& shape = store_->shape();
   return shape.index_of(shape.place_of(shape.ticket_of(index)), shape.slot_of(index));
+}
+
+void Tables::wake_all() const noexcept {
+  memory::notify_all(store_->ready());
+  if (limit_ != nullptr) limit_->wake_all();
 }
 
 Status Tables::clear(const WaitContext& wait) const {

@@ -108,6 +108,9 @@ class Tables final : public RowObserver {
   // Null where there is none.
   Limit* limit() const noexcept { return limit_.get(); }
 
+  // All who wait for rows, or for the limit, look again.
+  void wake_all() const noexcept;
+
   // No row is there any more, and the limit counts anew. Rows that become ready meanwhile may stay.
   Status clear(const WaitContext& wait) const;
 

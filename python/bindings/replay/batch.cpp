@@ -5,6 +5,7 @@
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/objects/lease.h"
+#include "bindings/replay/until_closed.h"
 #include "memory/event.h"
 #include "platform/copy.h"
 #include "replay/sample.h"
@@ -106,11 +107,12 @@ void ReplayBatch::draw(const platform::Deadline& deadline, std::span<std::byte* 
   }
   BorrowedDrawer drawer(*replay_, terms_.table);
   Status drawn = with_hooks(bytes > platform::kLongCopyBytes || terms_.threads > 1, [&](platform::WaitHooks& hooks) {
-    const WaitContext wait{deadline, &hooks};
+    UntilClosed until(hooks, replay_->closed);
+    const WaitContext wait{deadline, &until};
     return terms_.length == 0 ? draw_rows(places, *drawer, wait) : draw_sequences(places, wait);
   });
   if (drawn) return;
-  raise(drawn.error());
+  raise_waited(drawn.error(), replay_->closed, "this replay buffer was closed in this process");
   throw py::error_already_set();
 }
 

@@ -149,6 +149,12 @@ std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& sel
   return std::make_unique<ReplayBatch>(self, terms, deadline, std::span<std::byte* const>());
 }
 
+// Ends the waits of those who draw from this object.
+void close(Replay& self) {
+  self.closed = true;
+  self.tables->wake_all();
+}
+
 void clear(const Replay& self) {
   GilHooks hooks;
   Status cleared = self.tables->clear(WaitContext{{}, &hooks});
@@ -243,6 +249,7 @@ void bind_replay(py::module_& module) {
            "out"_a)
       .def("sample_sequences", &sample_sequences, "n"_a, "length"_a, "stride"_a, "may_be_partial"_a, "threads"_a,
            "timeout"_a)
+      .def("close", &close)
       .def("clear", &clear)
       .def("stats", &stats)
       .def("update", &update, "table"_a, "indices"_a, "priorities"_a)

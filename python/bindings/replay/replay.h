@@ -45,7 +45,8 @@ struct Replay {
   const replay::Spec spec;
   const replay::Gather gather;
   std::uint64_t row_bytes = 0;
-  std::uint64_t seed = 0;  // of its draws
+  std::uint64_t seed = 0;           // of its draws
+  std::atomic<bool> closed{false};  // nobody draws from this object any more
   std::atomic<std::uint64_t> seeds_given{0};
   DrawerPool drawers;
   const std::shared_ptr<BatchPool> pool = std::make_shared<BatchPool>();

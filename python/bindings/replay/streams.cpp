@@ -26,6 +26,20 @@ BorrowedAddresses::~BorrowedAddresses() {
   addresses_pool().give_back(taken_);
 }
 
+// Of a stream that may be the parent's: where a thread of it was at work in it, there is nothing to take apart here.
+void let_go(std::shared_ptr<Stream> stream) {
+  if (!stream || stream->owner == stream->tables->store()->arena()->current_identity()) return;
+  if (stream->mutex.try_lock()) {
+    stream->mutex.unlock();
+  } else {
+    new std::shared_ptr<Stream>(std::move(stream));
+  }
+}
+
+WriterState::~WriterState() {
+  let_go(std::move(stream));
+}
+
 std::shared_ptr<Stream> stream_of(WriterState& state) {
   if (state.closed) {
     PyErr_SetString(error_types().channel_closed, "this writer was closed");
@@ -39,11 +53,7 @@ std::shared_ptr<Stream> stream_of(WriterState& state) {
     raise(me.error());
     return nullptr;
   }
-  if (state.stream && state.stream->mutex.try_lock()) {
-    state.stream->mutex.unlock();
-  } else if (state.stream) {
-    new std::shared_ptr<Stream>(state.stream);  // a thread of the parent was at work in it: nothing to take apart here
-  }
+  let_go(std::move(state.stream));
   state.stream = std::make_shared<Stream>(*state.replay, *me);
   return state.stream;
 }

@@ -53,10 +53,11 @@ PyObject* add(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
   if (!stream) return nullptr;
   addresses->append(&state.version);
   auto added = with_hooks(replay->row_bytes > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
-    const WaitContext wait{deadline, &hooks};
-    return alone(*stream, wait, [&](replay::Writer& writer) { return writer.add(addresses->all(), info, wait); });
+    return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
+      return writer.add(addresses->all(), info, wait);
+    });
   });
-  if (!added) return raise(added.error());
+  if (!added) return raise_waited(added.error(), state);
   return PyLong_FromUnsignedLongLong(*added);
 }
 
@@ -83,18 +84,22 @@ PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
   const std::shared_ptr<Stream> stream = stream_of(state);
   if (!stream) return nullptr;
   Status ended = with_hooks(replay->row_bytes > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
-    const WaitContext wait{deadline, &hooks};
-    return alone(*stream, wait, [&](replay::Writer& writer) { return writer.end(final, truncated != 0, wait); });
+    return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
+      return writer.end(final, truncated != 0, wait);
+    });
   });
-  if (!ended) return raise(ended.error());
+  if (!ended) return raise_waited(ended.error(), state);
   Py_RETURN_NONE;
 }
 
 PyObject* close(PyObject* self, PyObject*) {
   WriterState& state = state_of(self);
   state.closed = true;
-  const std::shared_ptr<Stream> stream = std::move(state.stream);
-  if (stream && stream->owner == state.replay->store->arena()->current_identity()) {
+  state.replay->tables->wake_all();
+  std::shared_ptr<Stream> stream = std::move(state.stream);
+  if (!stream || stream->owner != state.replay->store->arena()->current_identity()) {
+    let_go(std::move(stream));
+  } else if (stream->user != PyThread_get_thread_ident()) {  // a signal handler's call leaves it to the one below
     GilHooks hooks;
     const WaitContext wait{Deadline::never(), &hooks};
     if (!lock(*stream, wait)) return nullptr;
@@ -153,7 +158,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   }
   if (!replay) return PyErr_Format(PyExc_TypeError, "%R is no replay buffer", given);
   PyObject* self = type->tp_alloc(type, 0);
-  if (self) new (&state_of(self)) WriterState{std::move(replay), nullptr};
+  if (self) new (&state_of(self)) WriterState(std::move(replay));
   return self;
 }
 

@@ -101,10 +101,10 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   auto* const at = static_cast<std::uint64_t*>(PyArray_DATA(as_array(indices.get())));
   const bool is_long = columns.rows() * replay->row_bytes > platform::kLongCopyBytes;
   Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
-    const WaitContext wait{deadline, &hooks};
-    return alone(*stream, wait, [&](replay::Writer& writer) { return writer.extend(rows, at, wait); });
+    return alone(state, *stream, hooks, deadline,
+                 [&](replay::Writer& writer, const WaitContext& wait) { return writer.extend(rows, at, wait); });
   });
-  return added ? indices.release() : raise(added.error());
+  return added ? indices.release() : raise_waited(added.error(), state);
 }
 
 // --- One row to each of several writers
@@ -188,16 +188,18 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   if (!indices) return nullptr;
   auto* const at = static_cast<std::int64_t*>(PyArray_DATA(as_array(indices.get())));
   const VectorRow rows{*replay, columns, finals, marks, versions};
+  const WriterState* state = nullptr;  // of the writer that it has come to
   Status added = with_hooks(writers * replay->row_bytes > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
-    const WaitContext wait{deadline, &hooks};
     for (std::size_t i = 0; i < writers; ++i) {
-      auto one = alone(*streams[i], wait, [&](replay::Writer& writer) { return add_one(rows, i, writer, wait); });
+      state = &state_of(PyTuple_GET_ITEM(args[0], static_cast<Py_ssize_t>(i)));
+      auto one = alone(*state, *streams[i], hooks, deadline,
+                       [&](replay::Writer& writer, const WaitContext& wait) { return add_one(rows, i, writer, wait); });
       if (!one) return Status(std::move(one).error());
       at[i] = static_cast<std::int64_t>(*one);
     }
     return success();
   });
-  return added ? indices.release() : raise(added.error());
+  return added ? indices.release() : raise_waited(added.error(), *state);
 }
 
 constexpr const char* kExtendDoc =

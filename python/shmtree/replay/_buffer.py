@@ -115,7 +115,7 @@ class ReplayBuffer:
         self._data = spec.data()
         self._open_core: _core.Replay | None = core
         self._name = name
-        self._local = OwnWriter()
+        self._local = OwnWriter({})
 
     @property
     def _replay(self) -> _core.Replay:
@@ -142,7 +142,7 @@ class ReplayBuffer:
         """One that no process has any more: closed."""
         self = cls.__new__(cls)
         self._open_core = self._name = None
-        self._local = OwnWriter()
+        self._local = OwnWriter({})
         return self
 
     @property
@@ -178,7 +178,9 @@ class ReplayBuffer:
         try:
             return self._local.writer
         except AttributeError:
-            writer = self._local.writer = self.writer()
+            writer = self._local.begin(self._replay)
+            if self.closed:  # meanwhile, by another thread
+                writer.close()
             return writer
 
     def add(self, row: Any, *, priority: float | None = None, timeout: float | None = None) -> int:
@@ -228,7 +230,7 @@ class ReplayBuffer:
         """
         core = self._replay
         count = n if type(n) is int and n > 0 else _places.positive("n", n)
-        arrays = None if out is None else self._places_in(count, out)
+        arrays = None if out is None else _places.arrays_for(self._data, count, out, core.arena)
         of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
         exponent = None if beta is None else _samplers.check_number("beta", beta)
         most = 1 if threads == 1 else _places.positive("threads", threads)
@@ -237,18 +239,6 @@ class ReplayBuffer:
         if isinstance(out, str):
             data = _rows.map_leaves(self._data.skeleton, arrays or [])
         return Batch(data, drawn, self._spec.has_discount)
-
-    def _places_in(self, n: int, out: Any) -> list[np.ndarray[Any, Any]]:
-        if isinstance(out, str):
-            one_of("out", out, "arena")
-            home = self._replay.arena
-            return [home.new_array((n, *shape), dtype, "C", False, True) for dtype, shape in self._data.leaves]
-        leaves = _rows.flatten("out", self._data.skeleton, out)
-        paths = _rows.paths_of(self._data.skeleton, "out")
-        return [
-            _places.checked(path, leaf, dtype, (n, *shape))
-            for path, leaf, (dtype, shape) in zip(paths, leaves, self._data.leaves, strict=True)
-        ]
 
     def batches(self, n: int, **options: Any) -> Iterator[Batch]:
         """Draws again and again; as `sample`."""
@@ -370,10 +360,15 @@ class ReplayBuffer:
         self._replay.clear()
 
     def close(self) -> None:
-        """Ends this object's part in the buffer. What was added stays for others. May be called again."""
-        self._local.close()
-        self._open_core = None
+        """Ends this object's part in the buffer, and waits of other threads in its calls: these get ChannelClosed.
+
+        What was added stays for others, and writers that were made go on. May be called again.
+        """
+        core, self._open_core = self._open_core, None
         self._name = None
+        if core is not None:
+            core.close()
+        self._local.close()
 
     @property
     def closed(self) -> bool:

@@ -9,7 +9,8 @@ import numpy as np
 
 from .. import _core
 from .._arena import Arena
-from .._arguments import whole
+from .._arguments import one_of, whole
+from . import _rows
 
 # What an arena of a buffer's own has besides the buffer: batches of sample(out="arena").
 _LEAST_SPARE = 16 << 20
@@ -54,6 +55,19 @@ def rows_within(spec: _core.ReplaySpec, max_bytes: int, chunk: int, streams: int
         middle = (low + high) // 2
         low, high = (middle, high) if takes(middle) <= max_bytes else (low, middle)
     return low
+
+
+def arrays_for(data: _rows.Rows, n: int, out: Any, home: _core.Arena) -> list[Array]:
+    """The arrays that a batch of n rows is drawn into: those of `out`, or new ones of the arena."""
+    if isinstance(out, str):
+        one_of("out", out, "arena")
+        return [home.new_array((n, *shape), dtype, "C", False, True) for dtype, shape in data.leaves]
+    leaves = _rows.flatten("out", data.skeleton, out)
+    paths = _rows.paths_of(data.skeleton, "out")
+    return [
+        checked(path, leaf, dtype, (n, *shape))
+        for path, leaf, (dtype, shape) in zip(paths, leaves, data.leaves, strict=True)
+    ]
 
 
 def checked(path: str, place: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

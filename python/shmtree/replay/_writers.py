@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,12 +83,22 @@ class VectorWriter:
 
 
 class OwnWriter(threading.local):
-    """A thread's own writer."""
+    """A thread's own writer, which ends with the thread. `known` has those of all threads."""
 
     writer: Writer
 
+    def __init__(self, known: dict[int, weakref.ref[Writer]]) -> None:
+        self._known = known
+
+    def begin(self, replay: _core.Replay) -> Writer:
+        """The calling thread's is a new one."""
+        self.writer = Writer(replay)
+        self._known[threading.get_ident()] = weakref.ref(self.writer)
+        return self.writer
+
     def close(self) -> None:
-        """The calling thread's; those of others end with their threads."""
-        if "writer" in self.__dict__:
-            self.writer.close()
-            del self.writer
+        """Those of all threads."""
+        for known in tuple(self._known.values()):
+            if (writer := known()) is not None:
+                writer.close()
+        self.__dict__.pop("writer", None)

@@ -1,0 +1,149 @@
+"""Who waits at a replay buffer, and what ends the wait: a close by another thread."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+
+import pytest
+from test_replay_processes import wait_for
+
+import shmtree
+from shmtree.replay import RateLimit, ReplayBuffer
+
+ONE_EACH = RateLimit(samples_per_insert=1, min_size=1, error_buffer=1)
+
+
+class Waiting(threading.Thread):
+    """A call in a thread of its own, and what came of it."""
+
+    def __init__(self, call, *args, **options) -> None:
+        super().__init__(daemon=True)
+        self.call, self.args, self.options = call, args, options
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.call(*self.args, **self.options)
+        except BaseException as error:
+            self.error = error
+
+    def ends_with(self, kind: type[BaseException]) -> bool:
+        self.join(60)
+        return not self.is_alive() and isinstance(self.error, kind)
+
+
+def wait_until_asleep(thread: threading.Thread) -> None:
+    def is_asleep() -> bool:
+        with open(f"/proc/self/task/{thread.native_id}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "S"
+
+    wait_for(lambda: thread.native_id is not None and is_asleep())
+
+
+def full_buffer(**options) -> ReplayBuffer:
+    """One to which nothing may be added before something is drawn."""
+    buffer = ReplayBuffer(100, example=0, limit=ONE_EACH, **options)
+    with buffer.writer() as writer:
+        try:
+            while True:
+                writer.add(0, timeout=0)
+        except queue.Full:
+            return buffer
+
+
+@pytest.mark.parametrize("limit", [None, ONE_EACH])
+@pytest.mark.parametrize("call", [lambda b: b.sample(4), lambda b: b.sample_sequences(4, 2)])
+def test_a_close_ends_draws_that_wait_in_other_threads(limit, call):
+    buffer = ReplayBuffer(100, example=0, limit=limit)
+    waiting = [Waiting(call, buffer) for _ in range(3)]
+    for each in waiting:
+        wait_until_asleep(each)
+    buffer.close()
+    assert all(each.ends_with(shmtree.ChannelClosed) for each in waiting)
+
+
+@pytest.mark.parametrize("call", [lambda b: b.add(1), lambda b: b.extend([1, 2, 3])])
+def test_a_close_ends_adds_that_wait_in_other_threads(call):
+    buffer = full_buffer()
+    again = ReplayBuffer._opened(buffer._replay.arena, buffer._replay.block, None)
+    waiting = [Waiting(call, buffer) for _ in range(3)]
+    for each in waiting:
+        wait_until_asleep(each)
+    buffer.close()
+    assert all(each.ends_with(shmtree.ChannelClosed) for each in waiting)
+    again.sample(1, timeout=60)  # what they waited for is there for others
+    again.add(1, timeout=60)
+    assert again._replay.check() == ""
+
+
+def test_a_thread_whose_buffer_was_closed_by_another_one_adds_nothing_more():
+    buffer = ReplayBuffer(100, example=0)
+    writer = buffer.writer()
+    has_added, is_closed, done = threading.Event(), threading.Event(), []
+
+    def add() -> None:
+        buffer.add(1)
+        has_added.set()
+        is_closed.wait(60)
+        with pytest.raises(shmtree.ChannelClosed):
+            buffer.add(2)
+        done.append(True)
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    assert has_added.wait(60)
+    buffer.close()
+    is_closed.set()
+    thread.join(60)
+    assert done == [True]
+    writer.add(3)  # those that were made go on
+    writer.close()
+
+
+def test_the_close_of_a_writer_ends_its_adds_and_no_others():
+    buffer = full_buffer()
+    closed, other = buffer.writer(), buffer.writer()
+    waiting, stays = Waiting(closed.add, 1), Waiting(other.add, 2)
+    late = Waiting(closed.add, 3)  # for the other thread of its stream
+    for each in (waiting, stays, late):
+        wait_until_asleep(each)
+    closed.close()
+    assert waiting.ends_with(shmtree.ChannelClosed) and late.ends_with(shmtree.ChannelClosed)
+    assert stays.is_alive()
+    buffer.sample(1, timeout=60)
+    stays.join(60)
+    assert not stays.is_alive() and stays.error is None
+
+
+def test_the_close_of_a_vector_of_writers_ends_its_adds():
+    buffer = full_buffer()
+    writers = buffer.vector_writer(3)
+    waiting = Waiting(writers.add, [1, 2, 3])
+    wait_until_asleep(waiting)
+    writers.close()
+    assert waiting.ends_with(shmtree.ChannelClosed)
+
+
+def test_a_signal_handler_may_close_the_writer_whose_add_it_interrupts():
+    buffer = full_buffer()
+    writer = buffer.writer()
+    before = signal.signal(signal.SIGUSR1, lambda *_: writer.close())
+    main = threading.main_thread()
+
+    def interrupt() -> None:
+        wait_until_asleep(main)
+        signal.pthread_kill(main.ident, signal.SIGUSR1)
+
+    thread = threading.Thread(target=interrupt)
+    try:
+        thread.start()
+        with pytest.raises(shmtree.ChannelClosed):
+            writer.add(1, timeout=60)
+    finally:
+        thread.join(60)
+        signal.signal(signal.SIGUSR1, before)
+    buffer.sample(1, timeout=60)
+    buffer.add(1, timeout=60)
