@@ -172,9 +172,15 @@ Status Store::bring_extent(std::uint64_t number, const WaitContext& wait) {
 
 // --- Looking
 
+// As it was at one instant: head did not move while tail was read. One that never stands still is taken as it is.
 Window Store::window() const noexcept {
-  const std::uint64_t head = load_acquire(header().head);
-  const std::uint64_t tail = load_acquire(header().tail);
+  constexpr int kMostTries = 64;
+  std::uint64_t head = load_acquire(header().head), tail = 0;
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    tail = load_acquire(header().tail);
+    const std::uint64_t before = std::exchange(head, load_acquire(header().head));
+    if (head == before) break;
+  }
   if (head == 0 || tail < head || tail - head > shape_.places || tail > kMostTicket) return {};  // damaged
   return {head, tail};
 }

@@ -1,7 +1,9 @@
 // Rows of a replay buffer: what is added can be read and drawn until it is too old, by every process that has the
 // buffer.
 #include <algorithm>
+#include <atomic>
 #include <map>
+#include <thread>
 
 #include "support/catch2.h"
 #include "support/replays.h"
@@ -54,6 +56,27 @@ TEST_CASE("A place that is closed early leaves its room to others") {
   }
   CHECK(store->check().empty());
   CHECK(store->size() >= 9);  // as many places as there are
+}
+
+TEST_CASE("Who looks while places are opened one after the other always finds a window") {
+  const auto store = new_store({.capacity = 8, .rows_per_place = 4});
+  std::atomic<bool> over{false};
+  std::thread adds([&] {
+    for (std::uint64_t number = 0; number < 20'000; ++number) {
+      Writer writer(store, 1);
+      add(writer, number).value();  // whose place is closed with one row, so that all places are in the window
+    }
+    over = true;
+  });
+  std::uint64_t last = 0;
+  bool is_there = true;
+  while (!over) {
+    const replay::Window found = store->window();
+    is_there = is_there && found.tail >= std::max<std::uint64_t>(last, 1) && found.head <= found.tail;
+    last = found.tail;
+  }
+  adds.join();
+  CHECK(is_there);
 }
 
 TEST_CASE("Rows are drawn with equal chances") {
