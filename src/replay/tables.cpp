@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cfloat>
+#include <cstdio>
 #include <cmath>
 #include <new>
 #include <string>
@@ -36,6 +37,12 @@ std::vector<std::uint64_t> plan_of(std::uint64_t slots, std::span<const TableSpe
   }
   begins.push_back(at);
   return begins;
+}
+
+std::string as_text(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", number);
+  return text;
 }
 
 Status check_spec(const TableSpec& spec) {
@@ -202,10 +209,11 @@ Status Tables::check_priorities(std::span<const double> priorities, std::size_t 
   for (std::size_t i = 0; i < priorities.size(); ++i) {
     const double priority = priorities[i];
     if (priority >= 0 && priority <= most) continue;
-    const char* why = priority > most && priority <= DBL_MAX ? "it is too large for the sampler's exponent"
-                                                             : "a number of 0 or more is needed";
+    const bool is_large = priority > most && priority <= DBL_MAX;
     return or_out_of_memory([&]() -> Status {
-      return invalid("a priority of " + std::to_string(priority) + ", number " + std::to_string(i) + ": " + why);
+      const std::string why = is_large ? "at most " + as_text(most) + " suits the sampler's exponent"
+                                       : "a finite number of 0 or more is needed";
+      return invalid("priority number " + std::to_string(i) + " is " + as_text(priority) + ": " + why);
     });
   }
   return success();

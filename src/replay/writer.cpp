@@ -222,7 +222,7 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
                             std::to_string(shape.finals ? shape.leaves.size() : 0) + " are kept"};
   }
   if (final.empty() && truncated && shape.finals) {
-    return Error{.code = Code::kInvalid, .message = "an episode that is cut off needs its last observation"};
+    return Error{.code = Code::kInvalid, .message = "an episode that is cut off needs its last observation: final"};
   }
   const bool is_mine = owner_ == store_->arena()->current_identity() && part_.at.ticket != 0;
   if (!is_mine || (!in_episode_ && !done_)) return success();

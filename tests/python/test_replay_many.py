@@ -58,8 +58,8 @@ def test_columns_of_any_layout_and_kind_are_added():
 @pytest.mark.parametrize(
     ("leaves", "text"),
     [
-        ({"obs": np.zeros((5, 3), np.float32)}, r"rows\['obs'\] has the shape \(5, 3\), .* \(5, 2\)"),
-        ({"n": np.zeros(4, int)}, "lengths of 5 and 4"),
+        ({"obs": np.zeros((5, 3), np.float32)}, r"rows\['obs'\] has the shape \(5, 3\); of n rows it is \(n, 2\)"),
+        ({"n": np.zeros(4, int)}, r"rows\['n'\] has 4 rows, and rows\['obs'\] has 5"),
         ({"n": np.zeros(5)}, r"rows\['n'\] is of float64"),
         ({"n": 3}, r"rows\['n'\] has the shape \(\)"),
         ({"more": 3}, r"rows\['more'\] is too many"),
@@ -106,7 +106,7 @@ def test_priorities_of_many_rows():
     assert set(buffer.sample(100).data["n"].tolist()) == {7}
     with pytest.raises(ValueError):
         buffer.extend(columns(0, 2), priority=[1.0, -1.0])
-    with pytest.raises(ValueError, match="priority has 3 numbers, for 2 rows"):
+    with pytest.raises(ValueError, match=r"priority has the shape \(3,\), and there are 2 rows"):
         buffer.extend(columns(0, 2), priority=[1.0, 1.0, 1.0])
     assert len(buffer) == 50
 
@@ -132,7 +132,7 @@ def test_a_vector_of_streams_is_added_to_at_once():
 def test_a_vector_of_rows_that_does_not_fit_is_refused_whole():
     buffer = buffer_with(next="obs")
     writer = buffer.vector_writer(3)
-    with pytest.raises(ValueError, match="4 rows, for 3 streams"):
+    with pytest.raises(ValueError, match="rows has 4 rows; it must have 3, one for each stream"):
         writer.add(columns(0, 4))
     with pytest.raises(ValueError, match="needs final"):
         writer.add(columns(0, 3), end=[True, False, False])

@@ -174,3 +174,13 @@ def test_a_replay_buffer_of_torchrl_has_our_storage_and_samplers():
             buffer.update_priority(about["index"], torch.full((16,), 9.0))
             assert about["priority_weight"].shape == (16,)
             assert storage.shared.max_priority == 9.0
+
+
+def test_stable_baselines_buffers_are_for_their_own_kind_of_spaces():
+    spaces = pytest.importorskip("gymnasium").spaces
+    sb3 = pytest.importorskip("shmtree.replay.sb3")
+    box, action = spaces.Box(0, 1, (3,)), spaces.Discrete(2)
+    with pytest.raises(TypeError, match="observation_space is Dict.*: DictReplayBuffer is for spaces of that kind"):
+        sb3.ReplayBuffer(10, spaces.Dict({"a": box}), action)
+    with pytest.raises(TypeError, match="observation_space is Box.*, no Dict: ReplayBuffer is for others"):
+        sb3.DictReplayBuffer(10, box, action)

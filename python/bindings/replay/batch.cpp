@@ -1,6 +1,7 @@
 #include "bindings/replay/batch.h"
 
 #include <algorithm>
+#include <string>
 
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
@@ -8,6 +9,7 @@
 #include "bindings/replay/until_closed.h"
 #include "memory/event.h"
 #include "platform/copy.h"
+#include "platform/machine.h"
 #include "replay/sample.h"
 #include "replay/sequences.h"
 
@@ -66,21 +68,38 @@ ReplayBatch::ReplayBatch(const std::shared_ptr<Replay>& replay, const DrawTerms&
                          const platform::Deadline& deadline, std::span<std::byte* const> out)
     : replay_(replay), terms_(terms) {
   plan(out.empty());
-  memory_ = replay->pool->take(at_.back());
+  take_memory();
   data_ = memory_.get();
   draw(deadline, out);
   newest_ = newest_of(*replay->store);
   lease_ = own(new_lease(memory_, data_, at_.back(), true));
 }
 
+void ReplayBatch::refuse(std::size_t row_bytes) const {
+  std::string rows = std::to_string(terms_.rows);
+  if (terms_.length != 0) rows += " x " + std::to_string(terms_.length);
+  throw py::value_error("n is " + std::to_string(terms_.rows) + ": a batch of " + rows + " rows of " +
+                        std::to_string(row_bytes) + " bytes, where the machine has " +
+                        std::to_string(platform::available_memory_bytes()) + " bytes left, and at most " +
+                        std::to_string(kMostRows) + " rows are drawn at once");
+}
+
+void ReplayBatch::take_memory() {
+  try {
+    memory_ = replay_->pool->take(at_.back());
+  } catch (const std::bad_alloc&) {
+    refuse(at_.back() / terms_.all_rows());
+  }
+}
+
 void ReplayBatch::plan(bool has_data) {
-  constexpr std::size_t kMostRows = std::size_t{1} << 31, kMostBytes = std::size_t{1} << 46;
+  constexpr std::size_t kMostBytes = std::size_t{1} << 46;
   const bool is_single = terms_.length == 0;
   std::size_t rows = terms_.rows, row_bytes = 64;
   for (std::size_t i = 0; i < replay_->gather.options().outputs.size(); ++i) row_bytes += replay_->gather.bytes(i);
   if ((!is_single && __builtin_mul_overflow(rows, terms_.length, &rows)) || rows > kMostRows ||
       rows > kMostBytes / row_bytes) {
-    throw std::bad_alloc();
+    refuse(row_bytes);
   }
   const bool has_priorities = is_single && (*replay_->tables)[terms_.table].spec().has_priorities();
   const std::size_t data = replay_->nests.data->leaves().size();

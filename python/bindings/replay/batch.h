@@ -48,8 +48,11 @@ class __attribute__((visibility("hidden"))) ReplayBatch {  // as pybind11's type
  private:
   static constexpr std::size_t kIndices = 0, kWeights = 1, kProbabilities = 2, kImportances = 3, kMask = 4,
                                kOutputs = 5;
+  static constexpr std::size_t kMostRows = std::size_t{1} << 31;
 
   void plan(bool has_data);
+  void take_memory();
+  [[noreturn]] void refuse(std::size_t row_bytes) const;  // ValueError
   void draw(const platform::Deadline& deadline, std::span<std::byte* const> out);
   Status draw_rows(std::span<std::byte* const> places, replay::Drawer& drawer, const platform::WaitContext& wait);
   Status draw_sequences(std::span<std::byte* const> places, const platform::WaitContext& wait);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bindings/cpython/large_copy.h"
+#include "platform/machine.h"
 
 namespace shmtree::python {
 
@@ -14,6 +15,8 @@ namespace {
 constexpr std::size_t kMostPieces = 4;  // a batch at work, one being drawn, and two threads
 // What is much larger than asked for stays for those who ask for it.
 constexpr std::size_t kMostWaste = 4;
+// Of so many bytes the machine says that it has them, and kills who uses them.
+constexpr std::size_t kLarge = std::size_t{1} << 30;
 
 }  // namespace
 
@@ -22,6 +25,7 @@ void BatchPool::Free::operator()(std::byte* data) const noexcept {
 }
 
 BatchPool::Piece BatchPool::make(std::size_t bytes) const {
+  if (bytes > kLarge && bytes > platform::available_memory_bytes()) throw std::bad_alloc();
   const std::size_t alignment = bytes >= kHugeBytes ? kHugeBytes / 2 : kAlignment;
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   Piece made{.data = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(std::aligned_alloc(alignment, size))),

@@ -121,7 +121,10 @@ bool Nest::compile(PyObject* skeleton, Ref path, Part& out) {
   }
   out.leaf = PyLong_AsSize_t(skeleton);
   if (PyErr_Occurred()) return false;
-  if (out.leaf < leaves_.size()) return true;
+  if (out.leaf < leaves_.size()) {
+    leaves_[out.leaf].path = Ref::borrow(place);
+    return true;
+  }
   PyErr_SetString(PyExc_ValueError, "a nest with more leaves than there are");
   return false;
 }
@@ -263,8 +266,11 @@ bool Nest::read_column(std::size_t number, PyObject* value, LeafColumns& out) co
     return false;
   }
   const auto rows = static_cast<std::size_t>(PyArray_DIM(column, 0));
-  if (std::exchange(out.has_rows_, true) && rows != out.rows_) {
-    PyErr_Format(PyExc_ValueError, "the columns have lengths of %zu and %zu; they must be of one", out.rows_, rows);
+  if (!std::exchange(out.has_rows_, true)) {
+    out.first_ = number;
+  } else if (rows != out.rows_) {
+    PyErr_Format(PyExc_ValueError, "%U has %zu rows, and %U has %zu; they must be of one length", leaf.path.get(), rows,
+                 leaves_[out.first_].path.get(), out.rows_);
     return false;
   }
   out.rows_ = rows;

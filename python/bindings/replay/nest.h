@@ -62,7 +62,8 @@ class LeafColumns {
   std::vector<Column> at_;
   std::vector<Ref> kept_;
   std::size_t rows_ = 0;
-  bool has_rows_ = false;  // some leaf said how many
+  bool has_rows_ = false;  // some leaf said how many:
+  std::size_t first_ = 0;
 };
 
 class Nest {
@@ -73,6 +74,7 @@ class Nest {
     std::size_t bytes = 0;
     int type_number = 0;
     bool is_plain = false;  // its type number says all of it
+    Ref path;               // as texts name it
 
     PyArray_Descr* descr() const noexcept { return reinterpret_cast<PyArray_Descr*>(dtype.get()); }
   };

@@ -26,7 +26,11 @@ using platform::WaitContext;
 bool take_priority(const Replay& replay, PyObject* given, float* out) {
   if (!given || given == Py_None) return true;
   const double priority = PyFloat_AsDouble(given);
-  if (priority == -1.0 && PyErr_Occurred()) return false;
+  if (priority == -1.0 && PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) return false;
+    PyErr_Format(PyExc_TypeError, "priority is %R; it must be a number", given);
+    return false;
+  }
   Status fits = replay.tables->check_priorities({&priority, 1});
   if (!fits) {
     raise(fits.error());
@@ -66,8 +70,9 @@ PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
   PyObject* given[3];
   if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
   const int truncated = truth_of(given[1], 0);
+  if (truncated < 0) return PyErr_Format(PyExc_TypeError, "truncated is %R; it must be true or false", given[1]);
   Deadline deadline;
-  if (truncated < 0 || (given[2] && !parse_deadline(nullptr, given[2], &deadline))) return nullptr;
+  if (given[2] && !parse_deadline(nullptr, given[2], &deadline)) return nullptr;
   WriterState& state = state_of(self);
   const std::shared_ptr<Replay> replay = state.replay;
   BorrowedAddresses addresses;
@@ -126,13 +131,21 @@ PyObject* get_version(PyObject* self, void*) {
 }
 
 int set_version(PyObject* self, PyObject* value, void*) {
-  const Ref number(value ? PyNumber_Index(value) : nullptr);
-  if (!number) {
-    if (!value) PyErr_SetString(PyExc_AttributeError, "the version cannot be deleted");
+  if (!value) {
+    PyErr_SetString(PyExc_AttributeError, "the version cannot be deleted");
     return -1;
   }
-  const long long version = PyLong_AsLongLong(number.get());
-  if (version == -1 && PyErr_Occurred()) return -1;
+  const Ref number(PyNumber_Index(value));
+  if (!number) {
+    PyErr_Format(PyExc_TypeError, "version is %R; it must be an int", value);
+    return -1;
+  }
+  int overflow = 0;
+  const long long version = PyLong_AsLongLongAndOverflow(number.get(), &overflow);
+  if (overflow != 0) {
+    PyErr_Format(PyExc_ValueError, "version is %S; it must be from -2**63 to 2**63 - 1", number.get());
+    return -1;
+  }
   state_of(self).version = version;
   return 0;
 }

@@ -16,22 +16,50 @@ namespace {
 using platform::Deadline;
 using platform::WaitContext;
 
-// An array of one number for each row, of that type; nothing for None. False with a Python error set.
-bool take_numbers(PyObject* given, const char* name, int type, std::size_t rows, Ref* out) {
+// One number for each row, as float64; nothing for None. False with a Python error set.
+bool take_numbers(PyObject* given, const char* name, std::size_t rows, Ref* out) {
   if (!given || given == Py_None) return true;
-  *out = Ref(PyArray_FROMANY(given, type, 1, 1, NPY_ARRAY_CARRAY_RO));
-  if (!*out) return false;
-  const auto count = static_cast<std::size_t>(PyArray_SIZE(as_array(out->get())));
-  if (count == rows) return true;
-  PyErr_Format(PyExc_ValueError, "%s has %zu numbers, for %zu rows", name, count, rows);
-  return false;
+  const Ref array(PyArray_FROM_O(given));
+  if (!array) return false;
+  const int type = PyArray_TYPE(as_array(array.get()));
+  if (!PyTypeNum_ISBOOL(type) && !PyTypeNum_ISINTEGER(type) && !PyTypeNum_ISFLOAT(type)) {
+    PyErr_Format(PyExc_TypeError, "%s is of %S; it must be a number for each row", name,
+                 PyArray_DESCR(as_array(array.get())));
+    return false;
+  }
+  if (PyArray_NDIM(as_array(array.get())) != 1 ||
+      PyArray_DIM(as_array(array.get()), 0) != static_cast<npy_intp>(rows)) {
+    const Ref shape(PyObject_GetAttrString(array.get(), "shape"));
+    if (shape) {
+      PyErr_Format(PyExc_ValueError, "%s has the shape %S, and there are %zu rows: it must be (%zu,)", name,
+                   shape.get(), rows, rows);
+    }
+    return false;
+  }
+  *out = Ref(PyArray_FROMANY(array.get(), NPY_DOUBLE, 1, 1, NPY_ARRAY_CARRAY_RO | NPY_ARRAY_FORCECAST));
+  return static_cast<bool>(*out);
 }
 
-template <class Number>
-std::span<const Number> numbers_in(const Ref& array) noexcept {
+std::span<const double> numbers_in(const Ref& array) noexcept {
   if (!array) return {};
-  return {static_cast<const Number*>(PyArray_DATA(as_array(array.get()))),
+  return {static_cast<const double*>(PyArray_DATA(as_array(array.get()))),
           static_cast<std::size_t>(PyArray_SIZE(as_array(array.get())))};
+}
+
+// True or false for each row, also as 1 and 0; empty for None. False with a Python error set.
+bool take_mask(PyObject* given, const char* name, std::size_t rows, std::vector<char>* out) {
+  Ref array;
+  if (!take_numbers(given, name, rows, &array)) return false;
+  for (const double each : numbers_in(array)) {
+    if (each != 0 && each != 1) {
+      const Ref number(PyFloat_FromDouble(each));
+      if (number)
+        PyErr_Format(PyExc_ValueError, "%s has %S; it must be a mask: true or false for each row", name, number.get());
+      return false;
+    }
+    out->push_back(each != 0);
+  }
+  return true;
 }
 
 // What the rows of a call are, besides their leaves.
@@ -42,17 +70,17 @@ struct Marks {
 
 // A row ends its episode when `ends` says so, or its own leaf does; it was cut off when only `ends` does.
 bool take_marks(const Replay& replay, const LeafColumns& columns, PyObject* ends, PyObject* priority, Marks& out) {
-  Ref given_ends, given_priorities;
-  if (!take_numbers(ends, "ends", NPY_BOOL, columns.rows(), &given_ends)) return false;
-  if (!take_numbers(priority, "priority", NPY_DOUBLE, columns.rows(), &given_priorities)) return false;
-  const auto priorities = numbers_in<double>(given_priorities);
+  std::vector<char> cut;
+  Ref given_priorities;
+  if (!take_mask(ends, "ends", columns.rows(), &cut)) return false;
+  if (!take_numbers(priority, "priority", columns.rows(), &given_priorities)) return false;
+  const auto priorities = numbers_in(given_priorities);
   Status fit = replay.tables->check_priorities(priorities);
   if (!fit) {
     raise(fit.error());
     return false;
   }
   for (const double each : priorities) out.priorities.push_back(static_cast<float>(each));
-  const auto cut = numbers_in<npy_bool>(given_ends);
   const bool has_done = replay.spec.done.has_value();
   if (!has_done && cut.empty()) return true;
   for (std::size_t i = 0; i < columns.rows(); ++i) {
@@ -174,7 +202,8 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   Marks marks;
   if (!replay->nests.columns->read_columns(args[1], columns)) return nullptr;
   if (columns.rows() != writers) {
-    return PyErr_Format(PyExc_ValueError, "%zu rows, for %zu streams", columns.rows(), writers);
+    return PyErr_Format(PyExc_ValueError, "rows has %zu rows; it must have %zu, one for each stream", columns.rows(),
+                        writers);
   }
   if (!take_marks(*replay, columns, args[2], args[4], marks)) return nullptr;
   if (!take_finals(*replay, args[3], columns, finals)) return nullptr;

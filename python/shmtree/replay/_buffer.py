@@ -16,7 +16,11 @@ from ..errors import ChannelClosed
 from . import _files, _places, _rows, _samplers, _spec
 from ._batch import Batch, SequenceBatch
 from ._files import Saved
+from ._numbers import not_negative, positive, seed_of
 from ._writers import OwnWriter, VectorWriter, Writer
+
+# At once. Of a batch, the core asks the machine's memory as well.
+_MOST_DRAWN, _MOST_THREADS, _MOST_STRIDE, _MOST_STREAMS = 1 << 31, 1024, 1 << 32, 1 << 20
 
 
 class ReplayBuffer:
@@ -98,17 +102,18 @@ class ReplayBuffer:
         name: str | None,
         seed: int | None,
     ) -> None:
-        terms = (_places.positive("chunk", chunk) if chunk is not None else 0, _places.positive("streams", streams))
+        terms = (positive("chunk", chunk) if chunk is not None else 0, positive("streams", streams))
         made = spec.core()
         if capacity is None:
-            capacity = _places.rows_within(made, _places.positive("max_bytes", max_bytes), *terms)
-        rows = _places.positive("capacity", capacity)
+            capacity = _places.rows_within(made, positive("max_bytes", max_bytes), arena, *terms)
+        seeded = None if seed is None else seed_of(seed)
+        rows = positive("capacity", capacity)
         home = _places.home_for(made.total_bytes(rows, *terms), rows, arena)
         core = _core.Replay.create(home, made, rows, *terms, spec.nests())
         known = _process.create_name(name, REPLAY, home, core.block) if name is not None else None
         self._become(spec, core, known)
-        if seed is not None:
-            core.seed = seed & (1 << 64) - 1
+        if seeded is not None:
+            core.seed = seeded
 
     def _become(self, spec: _spec.Spec, core: _core.Replay, name: _core.Name | None) -> None:
         self._spec = spec
@@ -170,7 +175,7 @@ class ReplayBuffer:
 
     def vector_writer(self, n: int) -> VectorWriter:
         """n new streams of rows, which are added to at once, such as n environments."""
-        return VectorWriter(tuple(self.writer() for _ in range(_places.positive("n", n))))
+        return VectorWriter(tuple(self.writer() for _ in range(positive("n", n, _MOST_STREAMS))))
 
     @property
     def _own_writer(self) -> Writer:
@@ -229,11 +234,11 @@ class ReplayBuffer:
                 the whole buffer.
         """
         core = self._replay
-        count = n if type(n) is int and n > 0 else _places.positive("n", n)
-        arrays = None if out is None else _places.arrays_for(self._data, count, out, core.arena)
+        count = n if type(n) is int and 0 < n <= _MOST_DRAWN else positive("n", n, _MOST_DRAWN)
+        arrays = None if out is None else _places.arrays_for(self._data, (count,), out, core.arena)
         of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
-        exponent = None if beta is None else _samplers.check_number("beta", beta)
-        most = 1 if threads == 1 else _places.positive("threads", threads)
+        exponent = None if beta is None else not_negative("beta", beta)
+        most = 1 if threads == 1 else positive("threads", threads, _MOST_THREADS)
         drawn = core.sample(count, self._spec.table(sampler), not replace, most, timeout, exponent, of_buffer, arrays)
         data = drawn.data() if arrays is None else out
         if isinstance(out, str):
@@ -265,9 +270,15 @@ class ReplayBuffer:
                 "refuse" draws those only that are as long.
             threads: how many may copy.
         """
-        sizes = (_places.positive("n", n), _places.positive("length", length), _places.positive("stride", stride))
+        sizes = (
+            positive("n", n, _MOST_DRAWN),
+            positive("length", length, _MOST_DRAWN),
+            positive("stride", stride, _MOST_STRIDE),
+        )
         may_be_partial = one_of("partial", partial, "pad", "refuse") == "pad"
-        drawn = self._replay.sample_sequences(*sizes, may_be_partial, _places.positive("threads", threads), timeout)
+        drawn = self._replay.sample_sequences(
+            *sizes, may_be_partial, positive("threads", threads, _MOST_THREADS), timeout
+        )
         return SequenceBatch(drawn.data(), drawn, self._spec.has_discount)
 
     def stats(self) -> dict[str, Any]:
@@ -283,21 +294,13 @@ class ReplayBuffer:
     def update_priorities(self, index: Any, priority: Any, *, sampler: str | None = None) -> np.ndarray[Any, Any]:
         """Gives rows new priorities by their indices, for all samplers that have any, or for that one.
 
-        Both are arrays or tensors, also of a device, of one length; the last of a repeated index counts. Returns a mask
-        of bool: False where the row was overwritten meanwhile. ValueError, and nothing is changed, for a priority that
-        is negative, not finite or too large, and for an index that was never given.
+        Both are arrays or tensors, also of a device, of one shape; the last of a repeated index counts. Returns such a
+        mask of bool: False where the row was overwritten meanwhile. ValueError, and nothing is changed, for a priority
+        that is negative, not finite or too large, and for an index that was never given.
         """
-        indices, priorities = _places.numbers("index", index), _places.numbers("priority", priority)
-        if indices.dtype.kind not in "iu" and indices.size:
-            raise TypeError(f"index is of {indices.dtype}; indices are integers")
-        if indices.shape != priorities.shape:
-            text = f"index has the shape {indices.shape}, and priority {priorities.shape}; they must be of one length"
-            raise ValueError(text)
-        if indices.size and indices.min() < 0:
-            raise ValueError(f"index has {indices.min()}, which was never given")
+        indices, priorities = _places.updates(index, priority)
         table = -1 if sampler is None else self._spec.table(sampler)
-        flat = (np.ascontiguousarray(indices.ravel(), np.uint64), np.ascontiguousarray(priorities.ravel(), np.float64))
-        applied = self._replay.update(table, *flat)
+        applied = self._replay.update(table, indices.ravel(), priorities.ravel())
         mask: np.ndarray[Any, Any] = applied.reshape(indices.shape)
         return mask
 
@@ -342,7 +345,7 @@ class ReplayBuffer:
         """
         if name is not None:
             _process.check_name(name)
-        files, streams = _files.open_files(path), _places.positive("streams", streams)
+        files, streams = _files.open_files(path), positive("streams", streams)
         spec = _spec.Spec.unpack(files.note)
         if sampler is not None or samplers is not None:
             spec = spec._replace(samplers=_samplers.named(sampler, samplers))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
-from . import _places
+from ._numbers import positive
 
 if TYPE_CHECKING:
     from ._buffer import ReplayBuffer
@@ -24,11 +24,18 @@ class Saved(NamedTuple):
 
 
 def save(core: _core.Replay, path: str | os.PathLike[str]) -> Saved:
-    return Saved(*_core.save_replay(core, os.fspath(path)))
+    return Saved(*_core.save_replay(core, _text_of(path)))
 
 
 def open_files(path: str | os.PathLike[str]) -> _core.ReplayFiles:
-    return _core.ReplayFiles(os.fspath(path))
+    return _core.ReplayFiles(_text_of(path))
+
+
+def _text_of(path: Any) -> Any:
+    try:
+        return os.fspath(path)
+    except TypeError:
+        raise TypeError(f"path is {path!r}; it must be a str or an os.PathLike: that of a folder") from None
 
 
 def to_bytes(buffer: ReplayBuffer) -> dict[str, bytes]:
@@ -49,8 +56,8 @@ def terms(
     files: _core.ReplayFiles, capacity: int | None, chunk: int | None, streams: int
 ) -> tuple[int, int | None, int]:
     """Capacity, no bytes, and chunk of a buffer for what is in the files: its chunks are no larger than they were."""
-    rows = files.capacity if capacity is None else _places.positive("capacity", capacity)
+    rows = files.capacity if capacity is None else positive("capacity", capacity)
     if chunk is not None:
-        return rows, None, _places.positive("chunk", chunk)
+        return rows, None, positive("chunk", chunk)
     most = rows if capacity is None else max(rows // (16 * streams), 1)  # what the core takes where none is given
     return rows, None, min(files.chunk, 1 << (most.bit_length() - 1))

@@ -9,7 +9,6 @@ import numpy as np
 
 from .. import _core
 from .._arena import Arena
-from .._arguments import one_of, whole
 from . import _rows
 
 # What an arena of a buffer's own has besides the buffer: batches of sample(out="arena").
@@ -19,27 +18,24 @@ _MOST_ROWS = 1 << 40
 Array = np.ndarray[Any, Any]
 
 
-def positive(what: str, value: Any) -> int:
-    number = whole(what, value)
-    if number < 1:
-        raise ValueError(f"{what} is {value}; it must be at least 1")
-    return number
+def _room(arena: Arena | None) -> tuple[int, str]:
+    """Bytes that a buffer may have there, and whose they are."""
+    if arena is None:
+        return _core.available_memory(), "the machine has"
+    if not isinstance(arena, Arena):
+        raise TypeError(f"arena is {arena!r}; it must be a shmtree.Arena, or None for one of the buffer's own")
+    return arena.max_bytes, "the arena has"
 
 
 def home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
     """An arena that a full buffer of so many bytes fits in."""
-    if arena is None:
-        left = _core.available_memory()
-        if needed > left:
-            raise ValueError(f"a replay buffer of {rows} rows takes {needed} bytes, and the machine has {left} left")
-        return _core.Arena.create(needed + max(_LEAST_SPARE, needed // 8), 0, False)
-    home = arena._open()
-    if needed > home.max_bytes:
-        raise ValueError(f"a replay buffer of {rows} rows takes {needed} bytes, and the arena has {home.max_bytes}")
-    return home
+    left, whose = _room(arena)
+    if needed > left:
+        raise ValueError(f"a replay buffer of {rows} rows takes {needed} bytes, and {whose} {left}")
+    return _core.Arena.create(needed + max(_LEAST_SPARE, needed // 8), 0, False) if arena is None else arena._open()
 
 
-def rows_within(spec: _core.ReplaySpec, max_bytes: int, chunk: int, streams: int) -> int:
+def rows_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None, chunk: int, streams: int) -> int:
     """As many rows as a buffer of so many bytes has."""
 
     def takes(rows: int) -> int:
@@ -48,6 +44,9 @@ def rows_within(spec: _core.ReplaySpec, max_bytes: int, chunk: int, streams: int
 
     if takes(1) > max_bytes:
         raise ValueError(f"max_bytes is {max_bytes}; a buffer of one such row takes {takes(1)}")
+    left, whose = _room(arena)
+    if max_bytes > left:
+        raise ValueError(f"max_bytes is {max_bytes}, and {whose} {left}")
     low, high = 1, 2
     while high < _MOST_ROWS and takes(high) <= max_bytes:
         low, high = high, 2 * high
@@ -57,20 +56,20 @@ def rows_within(spec: _core.ReplaySpec, max_bytes: int, chunk: int, streams: int
     return low
 
 
-def arrays_for(data: _rows.Rows, n: int, out: Any, home: _core.Arena) -> list[Array]:
-    """The arrays that a batch of n rows is drawn into: those of `out`, or new ones of the arena."""
+def arrays_for(data: _rows.Rows, front: tuple[int, ...], out: Any, home: _core.Arena) -> list[Array]:
+    """Where a batch goes that has so many rows: the arrays of `out`, or new ones of the arena."""
     if isinstance(out, str):
-        one_of("out", out, "arena")
-        return [home.new_array((n, *shape), dtype, "C", False, True) for dtype, shape in data.leaves]
-    leaves = _rows.flatten("out", data.skeleton, out)
-    paths = _rows.paths_of(data.skeleton, "out")
+        if out != "arena":
+            raise ValueError(f"out is {out!r}; it must be 'arena', or a nest of arrays")
+        return [home.new_array((*front, *shape), dtype, "C", False, True) for dtype, shape in data.leaves]
+    leaves, paths = _rows.flatten("out", data.skeleton, out), _rows.paths_of(data.skeleton, "out")
     return [
-        checked(path, leaf, dtype, (n, *shape))
+        _checked(path, leaf, dtype, (*front, *shape))
         for path, leaf, (dtype, shape) in zip(paths, leaves, data.leaves, strict=True)
     ]
 
 
-def checked(path: str, place: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def _checked(path: str, place: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """An array, or a tensor of the host, that a batch can be drawn into."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(place, torch.Tensor):
@@ -92,7 +91,24 @@ def numbers(what: str, given: Any) -> Array:
         given = given.detach().cpu().numpy()
     elif hasattr(given, "__cuda_array_interface__") and hasattr(given, "get"):
         given = given.get()  # CuPy's
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise ValueError(f"{what} is a {type(given).__name__}, which is no array of numbers: {error}") from None
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{what} is of {array.dtype}; it must be numbers")
+        kind = type(given).__name__ if array.dtype.hasobject else f"array of {array.dtype}"
+        raise TypeError(f"{what} is of the type {kind}; it must be an array of numbers")
     return array
+
+
+def updates(index: Any, priority: Any) -> tuple[Array, Array]:
+    """Indices (uint64) and priorities (float64) of one shape."""
+    indices, priorities = numbers("index", index), numbers("priority", priority)
+    if indices.dtype.kind not in "iu" and indices.size:
+        raise TypeError(f"index is of {indices.dtype}; indices are integers")
+    if indices.shape != priorities.shape:
+        text = f"index has the shape {indices.shape}, and priority {priorities.shape}; they must be of one shape"
+        raise ValueError(text)
+    if indices.size and indices.min() < 0:
+        raise ValueError(f"index has {indices.min()}, which was never given")
+    return np.ascontiguousarray(indices, np.uint64), np.ascontiguousarray(priorities, np.float64)

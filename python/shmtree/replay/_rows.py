@@ -18,6 +18,7 @@ Leaf = tuple[np.dtype[Any], tuple[int, ...]]
 
 # What no other process could read, or what has no fixed size.
 _REFUSED = {"O": "Python objects", "U": "str", "S": "bytes", "T": "str"}
+_MOST_LEAF_BYTES = 1 << 40
 _PYTHON = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32)}
 
 
@@ -42,8 +43,11 @@ class Rows(NamedTuple):
 
         def convert(value: Any, leaf: int) -> np.ndarray[Any, Any]:
             dtype, shape = self.leaves[leaf]
-            length = len(value) if hasattr(value, "__len__") and getattr(value, "shape", True) != () else 0
-            return as_leaf(paths[leaf], value, dtype, (length, *shape))
+            array = _array_or_refuse(paths[leaf], value)
+            if array.shape[1:] != shape or not array.ndim:
+                wanted = ", ".join(map(str, ("n", *shape)))
+                raise ValueError(f"{paths[leaf]} has the shape {array.shape}; of n rows it is ({wanted})")
+            return as_leaf(paths[leaf], array, dtype, array.shape)
 
         return _core.ReplayNest(self.skeleton, self.leaves, root, convert, refuse)
 
@@ -72,7 +76,8 @@ def from_columns(columns: Any) -> Rows:
                 raise TypeError
             return _checked_dtype(path, np.dtype(_dtype_of_torch(dtype))), tuple(map(int, sizes))
         except TypeError:
-            raise TypeError(f"{path} is {value!r}; it must be a pair of a shape and a dtype, or a dtype") from None
+            text = "a pair of a shape and a dtype, such as ((4, 84, 84), np.uint8), or a dtype"
+            raise TypeError(f"{path} is {value!r}; it must be {text}") from None
 
     return _numbered(columns, leaf_of, tuples_are_leaves=True)
 
@@ -86,10 +91,7 @@ def paths_of(skeleton: Skeleton, root: str) -> list[str]:
 
 def as_leaf(path: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """What is no such array as one of the leaf's dtype and shape, by casts of 'same_kind'."""
-    try:
-        array = _array_of(path, value)
-    except TypeError as error:
-        raise ValueError(str(error)) from None
+    array = _array_or_refuse(path, value)
     if array.shape != shape:
         raise ValueError(f"{path} has the shape {array.shape}, and the rows of the buffer have {shape}")
     out = cast(path, array, dtype)
@@ -180,6 +182,8 @@ def _checked(path: str, leaf: Leaf) -> Leaf:
     dtype, shape = leaf
     if math.prod(shape) * dtype.itemsize == 0:
         raise ValueError(f"{path} has the shape {shape} of {dtype}, which has no bytes")
+    if (needed := math.prod(shape) * dtype.itemsize) > _MOST_LEAF_BYTES:
+        raise ValueError(f"{path} has the shape {shape} of {dtype}, {needed} bytes; at most {_MOST_LEAF_BYTES} fit")
     if len(shape) > 28:
         raise ValueError(f"{path} has {len(shape)} dimensions; at most 28 are possible")
     return leaf
@@ -205,6 +209,14 @@ def _checked_dtype(path: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _dtype_of_torch(dtype: Any) -> Any:
     torch: Any = sys.modules.get("torch")
     return str(dtype).removeprefix("torch.") if torch is not None and isinstance(dtype, torch.dtype) else dtype
+
+
+def _array_or_refuse(path: str, value: Any) -> np.ndarray[Any, Any]:
+    """What is no array of numbers is a ValueError, as all that does not fit a row."""
+    try:
+        return _array_of(path, value)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _array_of(path: str, value: Any) -> np.ndarray[Any, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._arguments import limit, whole
+from .._arguments import limit
+from ._numbers import not_negative, positive
 
 # As the core has them: src/replay/tables_layout.h.
 _UNIFORM, _PRIORITIZED, _FIFO, _LIFO, _MAX_PRIORITY = 1, 2, 3, 4, 5
@@ -69,7 +69,7 @@ class Prioritized(Sampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         for what in ("alpha", "beta", "eps"):
-            check_number(what, getattr(self, what))
+            not_negative(what, getattr(self, what))
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,11 @@ class RateLimit:
     error_buffer: float | None = None
 
     def __post_init__(self) -> None:
-        if check_number("samples_per_insert", self.samples_per_insert) == 0:
+        if not_negative("samples_per_insert", self.samples_per_insert) == 0:
             raise ValueError("samples_per_insert is 0; it must be positive")
-        if whole("min_size", self.min_size) < 1:
-            raise ValueError(f"min_size is {self.min_size}; it must be at least 1")
+        positive("min_size", self.min_size)
         if self.error_buffer is not None:
-            check_number("error_buffer", self.error_buffer)
+            not_negative("error_buffer", self.error_buffer)
 
 
 #: (samples_per_insert, min_size, error_buffer)
@@ -106,17 +105,6 @@ def limit_terms(limit: RateLimit | None) -> LimitTerms | None:
         return None
     buffer = None if limit.error_buffer is None else float(limit.error_buffer)
     return float(limit.samples_per_insert), int(limit.min_size), buffer
-
-
-def check_number(what: str, value: Any) -> float:
-    """A finite number that is not negative."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{what} is {value!r}; it must be a number") from None
-    if not math.isfinite(number) or number < 0:
-        raise ValueError(f"{what} is {value!r}; it must be finite and not negative")
-    return number
 
 
 _KINDS: dict[type[Sampler], int] = {
@@ -140,7 +128,7 @@ def sampler_of(terms: Any) -> Sampler:
     """Of what anybody may have written: ValueError or TypeError for no such terms."""
     kind, alpha, beta, eps, max_times = terms
     cls = _CLASSES.get(kind)
-    if cls is None or not all(type(number) is float for number in (alpha, beta, eps)) or type(max_times) is not int:
+    if cls is None or not all(type(each) is float for each in (alpha, beta, eps)) or type(max_times) is not int:
         raise ValueError("a sampler of another kind")
     times = max_times or None
     return Prioritized(alpha, beta, eps, max_times=times) if cls is Prioritized else cls(max_times=times)
@@ -150,6 +138,8 @@ def named(sampler: Sampler | None, samplers: Mapping[str, Sampler] | None) -> di
     """The samplers of a buffer by their names, from what it is made with."""
     if sampler is not None and samplers is not None:
         raise TypeError("a replay buffer is made with either sampler= or samplers=")
+    if samplers is not None and not isinstance(samplers, Mapping):
+        raise TypeError(f"samplers is {samplers!r}; it must be a dict of names and samplers")
     given = dict(samplers) if samplers is not None else {"default": sampler if sampler is not None else Uniform()}
     if not given:
         raise ValueError("samplers is empty; a replay buffer needs one")
@@ -157,5 +147,6 @@ def named(sampler: Sampler | None, samplers: Mapping[str, Sampler] | None) -> di
         if not isinstance(name, str):
             raise TypeError(f"samplers has the name {name!r}; it must be a str")
         if type(each) not in _KINDS:
-            raise TypeError(f"sampler is {each!r}; it must be one of {', '.join(cls.__name__ for cls in _KINDS)}")
+            kinds = ", ".join(f"{cls.__name__}()" for cls in _KINDS)
+            raise TypeError(f"sampler is {each!r}; it must be one of {kinds}")
     return given

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from .. import _core, _serialize
-from .._arguments import one_of, whole
+from .._arguments import one_of
 from .._dtypes import describe
 from ..errors import IncompatibleArena
 from . import _samplers
+from ._numbers import not_negative, positive
 from ._rows import Leaf, Rows, Skeleton, checked_leaf, map_nest
 
 Padding = Literal["zeros", "first"]
 
 _KEY_OF_NEXT = "next"
-_MOST_FRAMES = 1024
+_MOST_FRAMES = _MOST_STEPS = 1024
 
 
 class Spec(NamedTuple):
@@ -157,6 +158,10 @@ def make(
     limit: _samplers.RateLimit | None,
 ) -> Spec:
     """From what a buffer is made with: leaves by the keys of a row, a name for all that lie below it."""
+    if not isinstance(next, Iterable):
+        raise TypeError(f"next is {next!r}; it must be a key of a row, or several")
+    if stack is not None and not isinstance(stack, Mapping):
+        raise TypeError(f"stack is {stack!r}; it must be a dict of keys of a row and numbers of frames")
     keys = [next] if isinstance(next, str) else list(next)
     if keys and isinstance(rows.skeleton, dict) and _KEY_OF_NEXT in rows.skeleton:
         raise ValueError(f"row[{_KEY_OF_NEXT!r}] is where batches have successors: give the leaf another name")
@@ -168,7 +173,7 @@ def make(
         samplers,
         tuple(sorted({leaf for key in keys for leaf in _below(rows, "next", key)})),
         _steps(n_step),
-        _samplers.check_number("gamma", gamma),
+        not_negative("gamma", gamma),
         tuple(stacks.items()),
         one_of("stack_padding", padding, "zeros", "first"),  # type: ignore[arg-type]
         _one_leaf(rows, "reward", reward, "reward"),
@@ -178,21 +183,19 @@ def make(
 
 
 def _steps(value: Any) -> int:
-    if (steps := whole("n_step", value)) < 1:
-        raise ValueError(f"n_step is {value}; it must be at least 1")
-    return steps
+    return positive("n_step", value, _MOST_STEPS)
 
 
 def _frames(what: str, value: Any) -> int:
-    if not 1 <= (frames := whole(what, value)) <= _MOST_FRAMES:
-        raise ValueError(f"{what} is {value}; it must be 1 to {_MOST_FRAMES} frames")
-    return frames
+    return positive(what, value, _MOST_FRAMES)
 
 
 def _below(rows: Rows, what: str, key: str) -> list[int]:
     """The leaves under a key of a row."""
-    if not isinstance(rows.skeleton, dict) or key not in rows.skeleton:
-        raise ValueError(f"{what} has {key!r}, which rows do not have")
+    keys = list(rows.skeleton) if isinstance(rows.skeleton, dict) else []
+    if key not in keys:
+        has = ", ".join(map(repr, keys)) or "no keys"
+        raise ValueError(f"{what} has {key!r}, which rows do not have: they have {has}")
     found: list[int] = []
     map_nest("", rows.skeleton[key], lambda _, leaf: found.append(leaf))
     return found

@@ -28,6 +28,10 @@ class VectorWriter:
     """Several streams that are added to at once, such as a vector of environments: `ReplayBuffer.vector_writer`."""
 
     def __init__(self, writers: tuple[Writer, ...]) -> None:
+        if not isinstance(writers, tuple) or not all(isinstance(each, Writer) for each in writers):
+            raise TypeError(
+                f"writers is {writers!r}; it must be a tuple of writers, as ReplayBuffer.vector_writer makes"
+            )
         self._writers = writers
         self._version = 0
 

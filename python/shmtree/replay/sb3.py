@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer as _Standard
 from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
@@ -42,6 +43,7 @@ class ReplayBuffer(_Standard):
         optimize_memory_usage: bool = False,
         handle_timeout_termination: bool = True,
     ) -> None:
+        self._check_space(observation_space)
         # The standard one's arrays of one row each are thrown away.
         super().__init__(1, *self._small(observation_space, action_space), device=device, n_envs=n_envs)
         self.observation_space, self.action_space = observation_space, action_space
@@ -60,6 +62,11 @@ class ReplayBuffer(_Standard):
         self.shared = _Shared(
             self.buffer_size * n_envs, columns=columns, chunk=1, done=None, seed=np.random.randint(1 << 62)
         )
+
+    @staticmethod
+    def _check_space(observation_space: Any) -> None:
+        if isinstance(observation_space, spaces.Dict):
+            raise TypeError(f"observation_space is {observation_space}: DictReplayBuffer is for spaces of that kind")
 
     @staticmethod
     def _small(observation_space: Any, action_space: Any) -> tuple[Any, Any]:
@@ -117,6 +124,11 @@ class ReplayBuffer(_Standard):
 
 class DictReplayBuffer(ReplayBuffer):
     """`stable_baselines3.common.buffers.DictReplayBuffer`, with the rows in shared memory."""
+
+    @staticmethod
+    def _check_space(observation_space: Any) -> None:
+        if not isinstance(observation_space, spaces.Dict):
+            raise TypeError(f"observation_space is {observation_space}, no Dict: ReplayBuffer is for others")
 
     @staticmethod
     def _small(observation_space: Any, action_space: Any) -> tuple[Any, Any]:

@@ -1,0 +1,48 @@
+"""Arguments that are numbers, as users give them: a text that names the argument, what it is and what it may be."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+MOST = (1 << 63) - 1
+
+
+def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
+    """An int from `least` to `most`, of Python's or NumPy's. TypeError for no int, ValueError for another one."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} is {value!r}; it must be an int") from None
+    if number < least:
+        raise ValueError(f"{what} is {number}; it must be at least {least}")
+    if number > most:
+        raise ValueError(f"{what} is {number}; it must be at most {most}")
+    return number
+
+
+def positive(what: str, value: Any, most: int = MOST) -> int:
+    """An int of 1 or more."""
+    return whole(what, value, 1, most)
+
+
+def not_negative(what: str, value: Any) -> float:
+    """A finite number that is not negative."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} is {value!r}; it must be a number") from None
+    except OverflowError:
+        raise ValueError(f"{what} is {value!r}; it must be at most 1.8e308") from None
+    if not math.isfinite(found) or found < 0:
+        raise ValueError(f"{what} is {value!r}; it must be finite and not negative")
+    return found
+
+
+def seed_of(value: Any) -> int:
+    """64 bits of any int."""
+    try:
+        return operator.index(value) & (1 << 64) - 1
+    except TypeError:
+        raise TypeError(f"seed is {value!r}; it must be an int, or None") from None
