@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import queue
 import re
 from typing import Any
@@ -202,6 +203,14 @@ def test_a_batch_in_the_place_of_its_index_is_refused():
     buffer.add(ROW)
     with pytest.raises(TypeError, match="index is of the type Batch; it must be an array of numbers"):
         buffer.update_priorities(buffer.sample(2), [1.0, 1.0])
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_is_refused_since_it_would_be_the_same_buffer(copied):
+    with pytest.raises(TypeError, match=r"a replay buffer is not copied: .* save\(\) and load\(\) make another"):
+        copied(made())
+    with pytest.raises(TypeError, match="is not copied"):
+        copy.deepcopy({"buffer": made()})
 
 
 @pytest.mark.parametrize("path", [5, None])
