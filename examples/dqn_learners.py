@@ -116,7 +116,7 @@ class TorchLearner:
     def step(self, batch: Any) -> Any:
         """One update. How wrong each row was."""
         torch = self._torch
-        data = batch.to("cpu")
+        data = batch.to("cpu").data
         with torch.no_grad():
             after = data["next"]["obs"]
             best = self._values(self._net, after).argmax(1, keepdim=True)

@@ -263,7 +263,7 @@ class PinningPeer:
         pinned, right = [], []
         for _ in range(8):
             batch = buffer.sample(64, out="arena")
-            moved = batch.to(DEVICE)
+            moved = batch.to(DEVICE).data
             pinned.append(torch.from_numpy(batch.data["seen"]).is_pinned())
             right.append(bool((moved["seen"] == moved["number"].view(-1, 1)).all()))
         return pinned, right

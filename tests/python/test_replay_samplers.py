@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shmtree
-from shmtree.replay import Fifo, Lifo, MaxPriority, Prioritized, ReplayBuffer, Uniform
+from shmtree.replay import Fifo, Lifo, MaxPriority, Prioritized, ReplayBuffer, SequenceBatch, Uniform
 
 
 def filled(count: int = 50, **options: object) -> ReplayBuffer:
@@ -219,9 +219,36 @@ def test_a_batch_goes_to_a_device_as_tensors():
     torch = pytest.importorskip("torch")
     buffer = ReplayBuffer(10, example={"a": np.zeros(3, np.float32), "b": (1, 2.0)})
     buffer.add({"a": np.ones(3), "b": (1, 2.0)})
-    data = buffer.sample(4).to("cpu")
+    data = buffer.sample(4).to("cpu").data
     assert data["a"].dtype is torch.float32
     assert data["b"][1].tolist() == [2.0] * 4
+
+
+def test_all_that_a_batch_has_goes_to_a_device_as_tensors():
+    torch = pytest.importorskip("torch")
+    row = {"obs": np.zeros(2, np.float32), "reward": 0.0, "done": False}
+    buffer = ReplayBuffer(100, example=row, sampler=Prioritized(), next="obs")
+    with buffer.writer() as writer:
+        writer.version = 7
+        for number in range(10):
+            writer.add({**row, "reward": float(number)}, priority=number + 1.0)
+    for batch in (buffer.sample(6), buffer.sample_sequences(6, 3)):
+        moved = batch.to("cpu")
+        assert len(moved) == 6
+        names = ["index", "weight", "probability", "priority", "age", "version", "step", "writer", "discount"]
+        for name in [*names, "mask"] if isinstance(batch, SequenceBatch) else names:
+            assert isinstance(getattr(moved, name), torch.Tensor), name
+            assert (getattr(moved, name).numpy() == getattr(batch, name)).all(), name
+        with pytest.raises(AttributeError, match="no attribute 'colour'"):
+            moved.colour  # noqa: B018
+
+
+def test_a_batch_on_a_device_has_a_discount_only_where_the_batch_has_one():
+    pytest.importorskip("torch")
+    buffer = ReplayBuffer(10, example=0.0)
+    buffer.add(1.0)
+    with pytest.raises(AttributeError, match="next= or n_step="):
+        buffer.sample(1).to("cpu").discount  # noqa: B018
 
 
 def test_several_threads_copy_a_large_batch():

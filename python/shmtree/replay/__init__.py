@@ -6,7 +6,7 @@ batch = buffer.sample(256)                                         # in any othe
 """
 
 from .. import _core as _core
-from ._batch import Batch, SequenceBatch
+from ._batch import Batch, SequenceBatch, TensorBatch
 from ._buffer import ReplayBuffer
 from ._files import Saved
 from ._samplers import Fifo, Lifo, MaxPriority, Prioritized, RateLimit, Sampler, Uniform
@@ -23,6 +23,7 @@ __all__ = [
     "Sampler",
     "Saved",
     "SequenceBatch",
+    "TensorBatch",
     "Uniform",
     "VectorWriter",
     "Writer",

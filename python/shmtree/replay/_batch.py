@@ -85,15 +85,9 @@ class Batch:
         discount: Array = self._drawn.discount()
         return discount
 
-    def to(self, device: Any, non_blocking: bool = True) -> Any:
-        """`data` as tensors of torch on that device, where NumPy's arrays are copied."""
-        import torch
-
-        def moved(_: str, leaf: Any) -> Any:
-            tensor = leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(leaf)
-            return tensor.to(device, non_blocking=non_blocking)
-
-        return map_nest("", self.data, moved)
+    def to(self, device: Any, non_blocking: bool = True) -> TensorBatch:
+        """The same as tensors of torch on that device."""
+        return TensorBatch(self, device, non_blocking)
 
     def __len__(self) -> int:
         """n."""
@@ -101,6 +95,39 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} rows>"
+
+
+class TensorBatch:
+    """A batch on a device: has what the `Batch` (or `SequenceBatch`) has, as tensors of torch.
+
+    Attributes:
+        data: all leaves. The other attributes are moved when they are first asked for.
+    """
+
+    def __init__(self, batch: Batch, device: Any, non_blocking: bool) -> None:
+        self._batch = batch
+        self._where = {"device": device, "non_blocking": non_blocking}
+        self.data = map_nest("", batch.data, lambda _, leaf: self._moved(leaf))
+
+    def _moved(self, leaf: Any) -> Any:
+        import torch
+
+        tensor = leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(leaf)
+        return tensor.to(**self._where)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not isinstance(array := getattr(self._batch, name), np.ndarray):
+            raise AttributeError(f"batches on a device have no {name!r}")
+        tensor = self._moved(array)
+        setattr(self, name, tensor)
+        return tensor
+
+    def __len__(self) -> int:
+        """n."""
+        return len(self._batch)
+
+    def __repr__(self) -> str:
+        return f"<TensorBatch of {len(self)} rows on {self._where['device']}>"
 
 
 class SequenceBatch(Batch):
