@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cfloat>
-#include <cstdio>
 #include <cmath>
+#include <cstdio>
 #include <new>
 #include <string>
 
@@ -211,7 +211,7 @@ Status Tables::check_priorities(std::span<const double> priorities, std::size_t 
     if (priority >= 0 && priority <= most) continue;
     const bool is_large = priority > most && priority <= DBL_MAX;
     return or_out_of_memory([&]() -> Status {
-      const std::string why = is_large ? "at most " + as_text(most) + " suits the sampler's exponent"
+      const std::string why = is_large ? "too large, at most " + as_text(most) + " suits the sampler's exponent"
                                        : "a finite number of 0 or more is needed";
       return invalid("priority number " + std::to_string(i) + " is " + as_text(priority) + ": " + why);
     });

@@ -69,7 +69,7 @@ TEST_CASE("A priority that is no priority is refused with its number, and nothin
   Writer writer(tables->store(), 1, tables.get());
   const std::uint64_t index = add_row(writer, 0), other = add_row(writer, 1);
   const double infinity = std::numeric_limits<double>::infinity();
-  CHECK(is_refused(update(*tables, {index, other}, {2, std::nan("")}), "nan, number 1"));
+  CHECK(is_refused(update(*tables, {index, other}, {2, std::nan("")}), "number 1 is nan"));
   CHECK(is_refused(update(*tables, {index, other}, {2, -0.5}), "-0.5"));
   CHECK(is_refused(update(*tables, {index, other}, {2, infinity}), "inf"));
   CHECK(is_refused(update(*tables, {index, other}, {2, 1e10}), "too large"));  // its fourth power is no float

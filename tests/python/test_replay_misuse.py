@@ -113,7 +113,7 @@ ADDED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ),
     ("add", {"row": ROW, "priority": "a"}, TypeError, "priority is 'a'; it must be a number"),
     ("add", {"row": ROW, "priority": np.ones(3)}, TypeError, "priority is array([1., 1., 1.]); it must be a number"),
-    ("add", {"row": ROW, "priority": 1e300}, ValueError, "priority number 0 is 1e+300: at most "),
+    ("add", {"row": ROW, "priority": 1e300}, ValueError, "priority number 0 is 1e+300: too large, at most "),
     ("end", {"truncated": np.zeros(2)}, TypeError, "truncated is array([0., 0.]); it must be true or false"),
 ]
 
