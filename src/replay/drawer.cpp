@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "replay/drawers.h"
 
@@ -131,6 +132,32 @@ void Drawer::describe(const Picks& picks, std::span<double> probabilities, std::
     const auto ratio = static_cast<float>(least_weight / picks.weights[at]);
     importances[at] = beta == 1 ? ratio : std::pow(ratio, static_cast<float>(beta));
   }
+}
+
+bool Drawer::fill_up(const Picks& picks) const {
+  SlotSet left_out;
+  add_refused(left_out);
+  std::vector<std::uint32_t> again;  // positions
+  for (std::uint32_t at = 0; at < picks.indices.size(); ++at) {
+    if (picks.weights[at] > 0 && !left_out.contains(tables_->slot_of(picks.indices[at]))) again.push_back(at);
+  }
+  std::size_t next = 0, kept = 0, count = again.size();  // those before `kept` may be drawn once more
+  for (const std::uint32_t to : positions_) {
+    while (!(picks.weights[to] > 0)) {
+      if (next == count) {
+        if (kept == 0) return false;
+        count = std::exchange(kept, 0);
+        next = 0;
+      }
+      const std::uint32_t from = again[next++];
+      const std::uint64_t index = picks.indices[from];
+      if (!table().take(tables_->slot_of(index), store().shape().ticket_of(index))) continue;
+      again[kept++] = from;
+      picks.indices[to] = index;
+      picks.weights[to] = picks.weights[from];
+    }
+  }
+  return true;
 }
 
 Error Drawer::too_few(std::uint64_t wanted, std::uint64_t found) const {

@@ -32,7 +32,8 @@ class Drawer {
   Drawer(const Drawer&) = delete;
   Drawer& operator=(const Drawer&) = delete;
 
-  // Draws rows, each of them once when they are to be `distinct`, as they always are in order of time or priority.
+  // Draws rows, each of them once when they are to be `distinct`. Those in order of time or priority come again, in the
+  // same order, when all were drawn.
   // kEmpty when no row, or too few of those that may be drawn some times only, can be had now; kInvalid, with the
   // numbers, for more distinct rows than there are.
   Status draw(const Picks& picks, bool distinct);
@@ -73,6 +74,9 @@ class Drawer {
   const Store& store() const noexcept { return *tables_->store(); }
   Random& random() noexcept { return random_; }
   Error too_few(std::uint64_t wanted, std::uint64_t found) const;
+  // Of draws in order: those that were found come again, in their order, at the positions for which there was none.
+  // False when none may be drawn again.
+  bool fill_up(const Picks& picks) const;
 
   const std::shared_ptr<Tables> tables_;
   const std::size_t number_;

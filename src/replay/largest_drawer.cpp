@@ -30,7 +30,7 @@ void LargestDrawer::push_children(const Candidate& of) {
 }
 
 // The largest candidate is a row, or is taken apart: nothing below the others is larger.
-Status LargestDrawer::find(const Picks& picks, bool) {
+Status LargestDrawer::find(const Picks& picks, bool distinct) {
   const Leaves leaves = table().leaves();
   const auto weight = [&](std::uint64_t slot) { return leaves.weight(slot); };
   if (watch_.collect()) {
@@ -55,6 +55,7 @@ Status LargestDrawer::find(const Picks& picks, bool) {
     }
   }
   if (found == positions_.size()) return success();
+  if (!distinct && fill_up(picks)) return success();
   return too_few(picks.indices.size(), kept + found);
 }
 

@@ -17,7 +17,7 @@ WalkDrawer::WalkDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::u
   if (!this->table().leaves().empty()) leaves_ = std::make_unique<Marked>(this->table().leaves());
 }
 
-Status WalkDrawer::find(const Picks& picks, bool) {
+Status WalkDrawer::find(const Picks& picks, bool distinct) {
   taken_.clear(picks.indices.size());
   const std::size_t kept = add_kept(picks, taken_);
   add_refused(taken_);
@@ -35,6 +35,7 @@ Status WalkDrawer::find(const Picks& picks, bool) {
     // Rows have left while it walked, and others have come.
     for (std::size_t i = before; i < found_; ++i) taken_.add(tables_->slot_of(picks.indices[positions_[i]]));
   }
+  if (!distinct && fill_up(picks)) return success();
   return too_few(picks.indices.size(), kept + found_);
 }
 

@@ -33,7 +33,7 @@ TEST_CASE("The oldest and the newest rows are drawn in their order, each once, a
     CHECK(std::equal(draws.indices.begin(), draws.indices.end(), added.rbegin()));
   }
   Draws too_many(size + 1);
-  CHECK(too_many.from(*oldest).code() == Code::kInvalid);
+  CHECK(too_many.from(*oldest, true).code() == Code::kInvalid);
 }
 
 TEST_CASE("Rows that may be drawn once come in order of time, whoever draws, until there are no more") {
@@ -75,6 +75,36 @@ TEST_CASE("The newest rows that were not drawn yet come first, also across the e
   }
 }
 
+TEST_CASE("Who draws more rows than there are in order, and not each once, goes round again") {
+  for (const TableSpec& spec : {kFifo, kLifo, kLargest}) {
+    const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {spec});
+    Writer writer(tables->store(), 1, tables.get());
+    const auto drawer = new_drawer(tables);
+    Draws draws(8);
+    CHECK(drawer->draw(draws.picks(), false).code() == Code::kEmpty);
+    std::vector<std::uint64_t> order;
+    for (std::uint64_t i = 0; i < 3; ++i) order.push_back(add_row(writer, i, static_cast<float>(3 - i)));
+    if (spec.kind == SamplerKind::kLifo) std::ranges::reverse(order);
+    REQUIRE(drawer->draw(draws.picks(), false).ok());
+    for (std::size_t i = 0; i < 8; ++i) CHECK(draws.indices[i] == order[i % 3]);
+  }
+}
+
+TEST_CASE("Going round, no row is drawn more often than it may be") {
+  const TableSpec twice{.kind = SamplerKind::kFifo, .max_times = 2};
+  const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {twice});
+  Writer writer(tables->store(), 1, tables.get());
+  const auto drawer = new_drawer(tables);
+  const std::uint64_t first = add_row(writer, 0), second = add_row(writer, 1);
+  Draws one(1), four(4), three(3);
+  CHECK(drawer->draw(four.picks(), true).code() == Code::kEmpty);
+  REQUIRE(drawer->draw(one.picks(), false).ok());
+  CHECK(drawer->draw(four.picks(), false).code() == Code::kEmpty);  // three are no four, and nothing is taken
+  REQUIRE(drawer->draw(three.picks(), false).ok());
+  CHECK(three.indices == std::vector{first, second, second});
+  CHECK(drawer->draw(one.picks(), false).code() == Code::kEmpty);
+}
+
 TEST_CASE("The rows of the largest priorities are drawn, as these are now") {
   const auto tables = new_tables({.capacity = 400, .rows_per_place = 8}, {kLargest});
   Writer writer(tables->store(), 1, tables.get());
@@ -98,7 +128,7 @@ TEST_CASE("The rows of the largest priorities are drawn, as these are now") {
     for (const std::uint64_t index : draws.indices) priority[index] = round;
   }
   Draws too_many(301);
-  CHECK(too_many.from(*drawer).code() == Code::kInvalid);
+  CHECK(too_many.from(*drawer, true).code() == Code::kInvalid);
   Draws all(300);
   CHECK(all.from(*drawer).ok());
 }

@@ -224,6 +224,17 @@ def test_a_batch_goes_to_a_device_as_tensors():
     assert data["b"][1].tolist() == [2.0] * 4
 
 
+@pytest.mark.parametrize("sampler", [Fifo(), Lifo(), MaxPriority()])
+def test_more_rows_than_there_are_come_round_again_in_their_order(sampler):
+    buffer = ReplayBuffer(100, example={"n": 0}, sampler=sampler, chunk=1)
+    for number in range(3):
+        buffer.add({"n": number}, priority=3.0 - number)
+    order = [2, 1, 0] if isinstance(sampler, Lifo) else [0, 1, 2]
+    assert buffer.sample(8).data["n"].tolist() == (order * 3)[:8]
+    with pytest.raises(ValueError, match="8 different rows, where there are 3"):
+        buffer.sample(8, replace=False)
+
+
 def test_all_that_a_batch_has_goes_to_a_device_as_tensors():
     torch = pytest.importorskip("torch")
     row = {"obs": np.zeros(2, np.float32), "reward": 0.0, "done": False}
