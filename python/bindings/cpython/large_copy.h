@@ -7,6 +7,7 @@
 #include "bindings/cpython/python_api.h"
 #include "platform/copy.h"
 #include "platform/file.h"
+#include "platform/huge_pages.h"
 
 namespace shmtree::python {
 
@@ -17,13 +18,9 @@ inline void copy_large(void* out, const void* in, std::size_t bytes) {
   platform::copy_bytes(out, in, bytes);
 }
 
-// From here on the pages of a new piece of heap cost more than the copy: 100 MB took 100 ms in pages of 4 KiB and 35 in
-// huge ones. NumPy asks for them at the same size.
-inline constexpr std::size_t kHugeBytes = std::size_t{4} << 20;
-
 // The same to memory of the heap that was never written.
 inline void copy_to_fresh(void* out, const void* in, std::size_t bytes) {
-  if (bytes >= kHugeBytes) platform::advise_huge(static_cast<std::byte*>(out), bytes);
+  if (bytes >= platform::kHugeBytes) platform::advise_huge(static_cast<std::byte*>(out), bytes);
   copy_large(out, in, bytes);
 }
 

@@ -17,7 +17,6 @@ namespace py = pybind11;
 using namespace py::literals;
 using memory::Arena;
 using platform::WaitContext;
-using replay::Store;
 
 namespace {
 
@@ -32,52 +31,38 @@ std::shared_ptr<Nest> make_nest(py::handle skeleton, py::handle leaves, py::hand
 using SharedNest = std::shared_ptr<Nest>;
 using NestTerms = std::tuple<SharedNest, SharedNest, SharedNest, SharedNest, SharedNest>;
 
-std::shared_ptr<Replay> replay_of(std::shared_ptr<replay::Tables> tables, const NestTerms& made_of,
-                                  const replay::Spec& spec) {
+std::shared_ptr<Replay> replay_of(std::shared_ptr<replay::Buffer> buffer, const NestTerms& made_of) {
   ReplayNests nests;
   std::tie(nests.rows, nests.columns, nests.data, nests.final, nests.final_columns) = made_of;
-  auto gather = unwrap(replay::Gather::create(tables->store(), spec.outputs()));
+  const replay::Spec& spec = buffer->spec();
   bool fits = spec.has_finals() == (nests.final != nullptr) && nests.rows->leaves().size() == spec.leaves.size() &&
               nests.data->leaves().size() == spec.data_outputs();
   for (std::size_t i = 0; fits && i < spec.leaves.size(); ++i) {
     fits = nests.rows->leaves()[i].bytes == spec.leaves[i].bytes();
   }
   for (std::size_t i = 0; fits && i < spec.data_outputs(); ++i) {
-    fits = nests.data->leaves()[i].bytes == gather.bytes(i);
+    fits = nests.data->leaves()[i].bytes == buffer->gather().bytes(i);
   }
   if (!fits) throw py::value_error("a replay buffer whose parts do not fit each other");
-  return std::make_shared<Replay>(std::move(tables), std::move(nests), spec, std::move(gather));
+  return std::make_shared<Replay>(std::move(buffer), std::move(nests));
 }
 
 std::shared_ptr<Replay> create(const std::shared_ptr<Arena>& arena, const replay::Spec& spec, std::uint64_t capacity,
                                std::uint64_t chunk, std::uint64_t streams, const NestTerms& nests) {
-  const replay::Shape shape = unwrap(spec.shape(capacity, chunk, streams));
-  const std::vector<replay::TableSpec> specs = spec.tables();
-  const replay::RateLimit* const limit = spec.limit_or_null();
-  const std::uint64_t table_bytes = unwrap(replay::Tables::bytes_for(shape, specs, limit));
-  const std::string note = replay::pack(spec);
   GilHooks hooks;
-  auto store =
-      unwrap(Store::create(arena, shape, std::as_bytes(std::span(note)), WaitContext{{}, &hooks}, table_bytes));
-  auto tables = unwrap(replay::Tables::create(std::move(store), specs, limit));
-  return replay_of(std::move(tables), nests, spec);
+  return replay_of(unwrap(replay::Buffer::create(arena, spec, {capacity, chunk, streams}, WaitContext{{}, &hooks})),
+                   nests);
 }
 
 std::shared_ptr<Replay> open(const std::shared_ptr<Arena>& arena, std::uint64_t block, const replay::Spec& spec,
                              const NestTerms& nests) {
   GilHooks hooks;
-  auto store = unwrap(Store::open(arena, memory::unpack(block), spec.leaf_bytes(), WaitContext{{}, &hooks}));
-  auto tables = unwrap(replay::Tables::open(std::move(store)));
-  const replay::Shape& shape = tables->store()->shape();
-  if (tables->size() != spec.samplers.size() || shape.ahead != spec.ahead() || shape.finals != spec.has_finals()) {
-    unwrap(Result<int>(Error{.code = Code::kIncompatible, .message = "a replay buffer that contradicts itself"}));
-  }
-  return replay_of(std::move(tables), nests, spec);
+  return replay_of(unwrap(replay::Buffer::open(arena, memory::unpack(block), spec, WaitContext{{}, &hooks})), nests);
 }
 
-py::bytes note_at(const std::shared_ptr<Arena>& arena, std::uint64_t block) {
+replay::Spec spec_at(const std::shared_ptr<Arena>& arena, std::uint64_t block) {
   GilHooks hooks;
-  return py::bytes(unwrap(Store::note_at(arena, memory::unpack(block), WaitContext{{}, &hooks})));
+  return unwrap(replay::Buffer::spec_at(arena, memory::unpack(block), WaitContext{{}, &hooks}));
 }
 
 // Memory of others that a batch is drawn into.
@@ -103,7 +88,7 @@ class Outputs {
   std::span<std::byte* const> of(const Replay& replay, std::size_t n) const {
     bool fits = views_.empty() || views_.size() == replay.nests.data->leaves().size();
     for (std::size_t i = 0; fits && i < views_.size(); ++i) {
-      fits = static_cast<std::uint64_t>(views_[i].len) == n * replay.gather.bytes(i);
+      fits = static_cast<std::uint64_t>(views_[i].len) == n * replay.buffer->gather().bytes(i);
     }
     if (!fits) throw py::value_error("these arrays are no place for the batch");
     return places_;
@@ -119,7 +104,7 @@ class Outputs {
 };
 
 std::size_t checked_table(const Replay& self, std::size_t table) {
-  if (table >= self.tables->size()) throw py::value_error("there is no such sampler");
+  if (table >= self.buffer->tables()->size()) throw py::value_error("there is no such sampler");
   return table;
 }
 
@@ -128,8 +113,8 @@ std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::si
                                     bool of_buffer, const py::object& out) {
   platform::Deadline deadline;
   if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
-  DrawTerms terms{.rows = n, .table = checked_table(*self, table), .distinct = distinct, .threads = threads};
-  terms.beta = beta.is_none() ? self->spec.samplers[table].second.beta : beta.cast<double>();
+  replay::DrawTerms terms{.rows = n, .table = checked_table(*self, table), .distinct = distinct, .threads = threads};
+  terms.beta = beta.is_none() ? self->buffer->spec().samplers[table].second.beta : beta.cast<double>();
   terms.of_buffer = of_buffer;
   const Outputs outputs(out);
   return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, n));
@@ -140,7 +125,7 @@ std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& sel
                                               py::handle timeout) {
   platform::Deadline deadline;
   if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
-  DrawTerms terms;
+  replay::DrawTerms terms;
   terms.rows = n;
   terms.length = length;
   terms.stride = stride;
@@ -152,12 +137,12 @@ std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& sel
 // Ends the waits of those who draw from this object.
 void close(Replay& self) {
   self.closed = true;
-  self.tables->wake_all();
+  self.buffer->tables()->wake_all();
 }
 
 void clear(const Replay& self) {
   GilHooks hooks;
-  Status cleared = self.tables->clear(WaitContext{{}, &hooks});
+  Status cleared = self.buffer->tables()->clear(WaitContext{{}, &hooks});
   if (!cleared) {
     raise(cleared.error());
     throw py::error_already_set();
@@ -166,11 +151,11 @@ void clear(const Replay& self) {
 
 py::dict stats(const Replay& self) {
   py::list samples;
-  for (std::size_t i = 0; i < self.tables->size(); ++i) samples.append((*self.tables)[i].samples());
-  const replay::Window window = self.store->window();
-  py::dict out("rows"_a = self.store->size(), "capacity"_a = self.store->shape().capacity,
+  for (std::size_t i = 0; i < self.buffer->tables()->size(); ++i) samples.append((*self.buffer->tables())[i].samples());
+  const replay::Window window = self.buffer->store()->window();
+  py::dict out("rows"_a = self.buffer->store()->size(), "capacity"_a = self.buffer->store()->shape().capacity,
                "chunks"_a = window.tail - window.head, "chunks_opened"_a = window.tail - 1, "samples"_a = samples);
-  if (const replay::Limit* const limit = self.tables->limit()) {
+  if (const replay::Limit* const limit = self.buffer->tables()->limit()) {
     out["inserted"] = limit->inserts();
     out["sampled"] = limit->samples();
   }
@@ -198,11 +183,7 @@ py::object update(Replay& self, std::int64_t table, py::handle indices, py::hand
   static_assert(sizeof(bool) == sizeof(npy_bool));
   const std::span mask(static_cast<bool*>(PyArray_DATA(as_array(applied.ptr()))), index.size());
   const std::size_t which = table < 0 ? replay::Tables::kAll : checked_table(self, static_cast<std::size_t>(table));
-  // What a drawer of this process knows of the leaves, it need not look for afterwards.
-  const std::size_t own = which == replay::Tables::kAll ? 0 : which;
-  auto drawer = self.drawers.take(own);
-  Status updated = self.tables->update(which, index, priority, mask, drawer ? drawer->watch() : nullptr);
-  self.drawers.give_back(own, std::move(drawer));
+  Status updated = self.buffer->update(which, index, priority, mask);
   if (!updated) {
     raise(updated.error());
     throw py::error_already_set();
@@ -234,17 +215,17 @@ void bind_replay(py::module_& module) {
   py::class_<Replay, std::shared_ptr<Replay>>(module, "Replay", "The rows of a replay buffer.", plain_class())
       .def_static("create", &create, "arena"_a, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a, "nests"_a)
       .def_static("open", &open, "arena"_a, "block"_a, "spec"_a, "nests"_a)
-      .def_static("note_at", &note_at, "arena"_a, "block"_a)
-      .def_property_readonly("arena", [](const Replay& self) { return self.store->arena(); })
-      .def_property_readonly("block", [](const Replay& self) { return memory::pack(self.store->block()); })
-      .def_property_readonly("capacity", [](const Replay& self) { return self.store->shape().capacity; })
-      .def_property_readonly("chunk", [](const Replay& self) { return self.store->shape().rows_per_place; })
-      .def_property_readonly("row_bytes", [](const Replay& self) { return self.row_bytes; })
+      .def_static("spec_at", &spec_at, "arena"_a, "block"_a)
+      .def_property_readonly("arena", [](const Replay& self) { return self.buffer->store()->arena(); })
+      .def_property_readonly("block", [](const Replay& self) { return memory::pack(self.buffer->store()->block()); })
+      .def_property_readonly("capacity", [](const Replay& self) { return self.buffer->store()->shape().capacity; })
+      .def_property_readonly("chunk", [](const Replay& self) { return self.buffer->store()->shape().rows_per_place; })
+      .def_property_readonly("row_bytes", [](const Replay& self) { return self.buffer->row_bytes(); })
       .def_property(
-          "seed", [](const Replay& self) { return self.seed; },
-          [](Replay& self, std::uint64_t seed) { self.seed = seed; })
-      .def("size", [](const Replay& self) { return self.store->size(); })
-      .def("check", [](const Replay& self) { return self.store->check(); })
+          "seed", [](const Replay& self) { return self.buffer->seed(); },
+          [](const Replay& self, std::uint64_t seed) { self.buffer->set_seed(seed); })
+      .def("size", [](const Replay& self) { return self.buffer->store()->size(); })
+      .def("check", [](const Replay& self) { return self.buffer->store()->check(); })
       .def("sample", &sample, "n"_a, "table"_a, "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a,
            "out"_a)
       .def("sample_sequences", &sample_sequences, "n"_a, "length"_a, "stride"_a, "may_be_partial"_a, "threads"_a,
@@ -253,8 +234,9 @@ void bind_replay(py::module_& module) {
       .def("clear", &clear)
       .def("stats", &stats)
       .def("update", &update, "table"_a, "indices"_a, "priorities"_a)
-      .def("max_priority",
-           [](const Replay& self, std::size_t table) { return self.tables->max_priority(checked_table(self, table)); });
+      .def("max_priority", [](const Replay& self, std::size_t table) {
+        return self.buffer->tables()->max_priority(checked_table(self, table));
+      });
   bind_batch(module);
   module.def("available_memory", [] { return platform::available_memory_bytes(); });
   if (!init_replay_writer(module.ptr())) throw py::error_already_set();

@@ -35,7 +35,7 @@ T unwrap_files(Result<T> result) {
 // (number of the save, rows, bytes written, bytes of all files)
 py::tuple save(const Replay& self, const std::string& path) {
   const auto report = unwrap_files(with_hooks(true, [&](platform::WaitHooks& hooks) {
-    return replay::save(*self.store, self.tables.get(), path, WaitContext{{}, &hooks});
+    return replay::save(*self.buffer->store(), self.buffer->tables().get(), path, WaitContext{{}, &hooks});
   }));
   return py::make_tuple(report.save, report.rows, report.written, report.bytes);
 }
@@ -51,7 +51,7 @@ class Files {
   std::uint64_t chunk() const { return loader_.rows_per_place(); }
   void load_into(const Replay& replay) {
     unwrap_files(with_hooks(true, [&](platform::WaitHooks& hooks) {
-      return loader_.load_into(*replay.store, replay.tables.get(), WaitContext{{}, &hooks});
+      return loader_.load_into(*replay.buffer->store(), replay.buffer->tables().get(), WaitContext{{}, &hooks});
     }));
   }
 
@@ -70,7 +70,7 @@ void bind_replay_files(py::module_& module) {
       .def("load_into", &Files::load_into, "replay"_a);
   // With chunks of one row: how many were ever begun, those of a buffer that it was loaded from included.
   module.def(
-      "replay_tickets", [](const Replay& self) { return self.store->window().tail - 1; }, "replay"_a);
+      "replay_tickets", [](const Replay& self) { return self.buffer->store()->window().tail - 1; }, "replay"_a);
   module.def("save_replay", &save, "replay"_a, "path"_a);
 }
 

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "bindings/cpython/unwrap.h"
+#include "replay/buffer.h"
 
 namespace shmtree::python {
 
@@ -110,10 +111,7 @@ Spec unpacked(const py::bytes& note) {
 
 // Bytes that a buffer takes of its arena when it is full.
 std::uint64_t total_bytes(const Spec& spec, std::uint64_t capacity, std::uint64_t chunk, std::uint64_t streams) {
-  const replay::Shape shape = unwrap(spec.shape(capacity, chunk, streams));
-  const auto tables = spec.tables();
-  return replay::Store::total_bytes(shape, replay::pack(spec).size(),
-                                    unwrap(replay::Tables::bytes_for(shape, tables, spec.limit_or_null())));
+  return unwrap(replay::Buffer::total_bytes(spec, {capacity, chunk, streams}));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ bool take_priority(const Replay& replay, PyObject* given, float* out) {
     PyErr_Format(PyExc_TypeError, "priority is %R; it must be a number", given);
     return false;
   }
-  Status fits = replay.tables->check_priorities({&priority, 1});
+  Status fits = replay.buffer->tables()->check_priorities({&priority, 1});
   if (!fits) {
     raise(fits.error());
     return false;
@@ -48,15 +48,16 @@ PyObject* add(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
   if (given[2] && !parse_deadline(nullptr, given[2], &deadline)) return nullptr;
   WriterState& state = state_of(self);
   const std::shared_ptr<Replay> replay = state.replay;
+  const replay::Spec& spec = replay->buffer->spec();
   BorrowedAddresses addresses;
   if (!replay->nests.rows->read(given[0], *addresses)) return nullptr;
   replay::RowInfo info;
   if (!take_priority(*replay, given[1], &info.priority)) return nullptr;
-  if (replay->spec.done) info.done = is_done(*replay, addresses->all()[*replay->spec.done]);
-  const std::shared_ptr<Stream> stream = stream_of(state);
+  if (spec.done) info.done = replay->buffer->is_done(addresses->all()[*spec.done]);
+  const std::shared_ptr<replay::Stream> stream = stream_of(state);
   if (!stream) return nullptr;
   addresses->append(&state.version);
-  auto added = with_hooks(replay->row_bytes > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
+  auto added = with_hooks(replay->buffer->row_bytes() > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
     return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
       return writer.add(addresses->all(), info, wait);
     });
@@ -75,6 +76,7 @@ PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
   if (given[2] && !parse_deadline(nullptr, given[2], &deadline)) return nullptr;
   WriterState& state = state_of(self);
   const std::shared_ptr<Replay> replay = state.replay;
+  const replay::Spec& spec = replay->buffer->spec();
   BorrowedAddresses addresses;
   std::vector<const void*> final;
   if (given[0] && given[0] != Py_None) {
@@ -84,11 +86,11 @@ PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
     }
     if (!replay->nests.final->read(given[0], *addresses)) return nullptr;
     final.resize(replay->nests.rows->leaves().size() + 1);
-    for (std::size_t i = 0; i < replay->spec.next.size(); ++i) final[replay->spec.next[i]] = addresses->all()[i];
+    for (std::size_t i = 0; i < spec.next.size(); ++i) final[spec.next[i]] = addresses->all()[i];
   }
-  const std::shared_ptr<Stream> stream = stream_of(state);
+  const std::shared_ptr<replay::Stream> stream = stream_of(state);
   if (!stream) return nullptr;
-  Status ended = with_hooks(replay->row_bytes > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
+  Status ended = with_hooks(replay->buffer->row_bytes() > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
     return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
       return writer.end(final, truncated != 0, wait);
     });
@@ -100,14 +102,14 @@ PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
 PyObject* close(PyObject* self, PyObject*) {
   WriterState& state = state_of(self);
   state.closed = true;
-  state.replay->tables->wake_all();
-  std::shared_ptr<Stream> stream = std::move(state.stream);
-  if (!stream || stream->owner != state.replay->store->arena()->current_identity()) {
-    let_go(std::move(stream));
-  } else if (stream->user != PyThread_get_thread_ident()) {  // a signal handler's call leaves it to the one below
+  state.replay->buffer->tables()->wake_all();
+  std::shared_ptr<replay::Stream> stream = std::move(state.stream);
+  if (!stream || stream->owner != state.replay->buffer->store()->arena()->current_identity()) {
+    replay::let_go(std::move(stream));
+  } else if (!stream->is_used_by_caller()) {  // a signal handler's call leaves it to the one below
     GilHooks hooks;
     const WaitContext wait{Deadline::never(), &hooks};
-    if (!lock(*stream, wait)) return nullptr;
+    if (!replay::lock(*stream, wait)) return nullptr;
     const std::lock_guard guard(stream->mutex, std::adopt_lock);
     stream->writer.close();
   }
@@ -151,12 +153,12 @@ int set_version(PyObject* self, PyObject* value, void*) {
 }
 
 PyObject* get_stream(PyObject* self, void*) {
-  const std::shared_ptr<Stream> stream = stream_of(state_of(self));
+  const std::shared_ptr<replay::Stream> stream = stream_of(state_of(self));
   return stream ? PyLong_FromUnsignedLong(stream->number) : nullptr;
 }
 
 PyObject* get_added(PyObject* self, void*) {
-  const std::shared_ptr<Stream>& stream = state_of(self).stream;
+  const std::shared_ptr<replay::Stream>& stream = state_of(self).stream;
   return PyLong_FromUnsignedLongLong(stream ? stream->writer.added() : 0);
 }
 

@@ -1,5 +1,4 @@
 // What adds many rows at once: to one writer, and one to each of several.
-#include <algorithm>
 #include <vector>
 
 #include "bindings/cpython/arguments.h"
@@ -62,38 +61,24 @@ bool take_mask(PyObject* given, const char* name, std::size_t rows, std::vector<
   return true;
 }
 
-// What the rows of a call are, besides their leaves.
-struct Marks {
-  std::vector<float> priorities{};
-  std::vector<char> ends{}, truncated{};  // empty: none ends
-};
+std::vector<replay::Writer::Column> places_of(const LeafColumns& columns) {
+  std::vector<replay::Writer::Column> places;
+  for (const LeafColumns::Column& column : columns.all()) places.push_back({column.first, column.stride});
+  return places;
+}
 
-// A row ends its episode when `ends` says so, or its own leaf does; it was cut off when only `ends` does.
-bool take_marks(const Replay& replay, const LeafColumns& columns, PyObject* ends, PyObject* priority, Marks& out) {
-  std::vector<char> cut;
+// False with a Python error set.
+bool take_marks(const Replay& replay, const LeafColumns& columns, PyObject* ends, PyObject* priority,
+                replay::Marks& out) {
+  std::vector<char> given_ends;
   Ref given_priorities;
-  if (!take_mask(ends, "ends", columns.rows(), &cut)) return false;
+  if (!take_mask(ends, "ends", columns.rows(), &given_ends)) return false;
   if (!take_numbers(priority, "priority", columns.rows(), &given_priorities)) return false;
-  const auto priorities = numbers_in(given_priorities);
-  Status fit = replay.tables->check_priorities(priorities);
-  if (!fit) {
-    raise(fit.error());
-    return false;
-  }
-  for (const double each : priorities) out.priorities.push_back(static_cast<float>(each));
-  const bool has_done = replay.spec.done.has_value();
-  if (!has_done && cut.empty()) return true;
-  for (std::size_t i = 0; i < columns.rows(); ++i) {
-    bool done = false;
-    if (has_done) {
-      const LeafColumns::Column& leaf = columns.all()[*replay.spec.done];
-      done = is_done(replay, leaf.first + i * leaf.stride);
-    }
-    const bool ended = !cut.empty() && cut[i] != 0;
-    out.ends.push_back(done || ended);
-    out.truncated.push_back(has_done && ended && !done);
-  }
-  return true;
+  auto marks =
+      replay::marks_of(*replay.buffer, places_of(columns), columns.rows(), given_ends, numbers_in(given_priorities));
+  if (marks) out = std::move(*marks);
+  if (!marks) raise(marks.error());
+  return marks.ok();
 }
 
 PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
@@ -105,19 +90,18 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   WriterState& state = state_of(self);
   const std::shared_ptr<Replay> replay = state.replay;
   LeafColumns columns;
-  Marks marks;
+  replay::Marks marks;
   if (!replay->nests.columns->read_columns(given[0], columns)) return nullptr;
   if (!take_marks(*replay, columns, given[1], given[2], marks)) return nullptr;
-  if (replay->spec.has_finals() && marks.ends.empty()) {
+  if (replay->buffer->spec().has_finals() && marks.ends.empty()) {
     PyErr_SetString(PyExc_ValueError, "rows with successors need ends, or a leaf that says where episodes end");
     return nullptr;
   }
-  const std::shared_ptr<Stream> stream = stream_of(state);
+  const std::shared_ptr<replay::Stream> stream = stream_of(state);
   npy_intp count = static_cast<npy_intp>(columns.rows());
   Ref indices(stream ? PyArray_SimpleNew(1, &count, NPY_INT64) : nullptr);
   if (!indices) return nullptr;
-  std::vector<replay::Writer::Column> places;
-  for (const LeafColumns::Column& column : columns.all()) places.push_back({column.first, column.stride});
+  std::vector<replay::Writer::Column> places = places_of(columns);
   const std::int64_t version = state.version;
   places.push_back({reinterpret_cast<const std::byte*>(&version), 0});
   const replay::Writer::Rows rows{
@@ -127,7 +111,7 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
       .truncated = marks.truncated.empty() ? nullptr : reinterpret_cast<const bool*>(marks.truncated.data()),
       .priorities = marks.priorities.empty() ? nullptr : marks.priorities.data()};
   auto* const at = static_cast<std::uint64_t*>(PyArray_DATA(as_array(indices.get())));
-  const bool is_long = columns.rows() * replay->row_bytes > platform::kLongCopyBytes;
+  const bool is_long = columns.rows() * replay->buffer->row_bytes() > platform::kLongCopyBytes;
   Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
     return alone(state, *stream, hooks, deadline,
                  [&](replay::Writer& writer, const WaitContext& wait) { return writer.extend(rows, at, wait); });
@@ -140,7 +124,7 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
 struct VectorRow {
   const Replay& replay;
   const LeafColumns &columns, &finals;
-  const Marks& marks;
+  const replay::Marks& marks;
   const std::vector<std::int64_t>& versions;
 };
 
@@ -158,8 +142,8 @@ Result<std::uint64_t> add_one(const VectorRow& rows, std::size_t i, replay::Writ
   std::vector<const void*> final;
   if (!rows.finals.all().empty()) {
     final.resize(leaves.size());
-    for (std::size_t k = 0; k < rows.replay.spec.next.size(); ++k) {
-      final[rows.replay.spec.next[k]] = rows.finals.all()[k].first + i * rows.finals.all()[k].stride;
+    for (std::size_t k = 0; k < rows.replay.buffer->spec().next.size(); ++k) {
+      final[rows.replay.buffer->spec().next[k]] = rows.finals.all()[k].first + i * rows.finals.all()[k].stride;
     }
   }
   if (!truncated && final.empty()) return added;  // it has ended by itself, or does with the next row
@@ -188,7 +172,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   if (!PyTuple_CheckExact(args[0]) || PyTuple_GET_SIZE(args[0]) == 0)
     return PyErr_Format(PyExc_TypeError, "no writers");
   const auto writers = static_cast<std::size_t>(PyTuple_GET_SIZE(args[0]));
-  std::vector<std::shared_ptr<Stream>> streams;
+  std::vector<std::shared_ptr<replay::Stream>> streams;
   std::vector<std::int64_t> versions;
   for (std::size_t i = 0; i < writers; ++i) {
     PyObject* const writer = PyTuple_GET_ITEM(args[0], static_cast<Py_ssize_t>(i));
@@ -199,7 +183,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   }
   const std::shared_ptr<Replay> replay = state_of(PyTuple_GET_ITEM(args[0], 0)).replay;
   LeafColumns columns, finals;
-  Marks marks;
+  replay::Marks marks;
   if (!replay->nests.columns->read_columns(args[1], columns)) return nullptr;
   if (columns.rows() != writers) {
     return PyErr_Format(PyExc_ValueError, "rows has %zu rows; it must have %zu, one for each stream", columns.rows(),
@@ -207,8 +191,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   }
   if (!take_marks(*replay, columns, args[2], args[4], marks)) return nullptr;
   if (!take_finals(*replay, args[3], columns, finals)) return nullptr;
-  const bool some_cut_off = std::ranges::find(marks.truncated, 1) != marks.truncated.end();
-  if (replay->spec.has_finals() && some_cut_off && finals.all().empty()) {
+  if (replay->buffer->spec().has_finals() && marks.cuts_some_off() && finals.all().empty()) {
     PyErr_SetString(PyExc_ValueError, "an episode that is cut off needs final, since the buffer has next=");
     return nullptr;
   }
@@ -218,7 +201,8 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   auto* const at = static_cast<std::int64_t*>(PyArray_DATA(as_array(indices.get())));
   const VectorRow rows{*replay, columns, finals, marks, versions};
   const WriterState* state = nullptr;  // of the writer that it has come to
-  Status added = with_hooks(writers * replay->row_bytes > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
+  const bool is_long = writers * replay->buffer->row_bytes() > platform::kLongCopyBytes;
+  Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
     for (std::size_t i = 0; i < writers; ++i) {
       state = &state_of(PyTuple_GET_ITEM(args[0], static_cast<Py_ssize_t>(i)));
       auto one = alone(*state, *streams[i], hooks, deadline,

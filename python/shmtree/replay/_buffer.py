@@ -137,9 +137,10 @@ class ReplayBuffer:
 
     @classmethod
     def _opened(cls, arena: _core.Arena, block: int, name: _core.Name | None) -> ReplayBuffer:
-        spec = _spec.Spec.unpack(_core.Replay.note_at(arena, block))
+        made = _core.Replay.spec_at(arena, block)
+        spec = _spec.Spec.of(made)
         self = cls.__new__(cls)
-        self._become(spec, _core.Replay.open(arena, block, spec.core(), spec.nests()), name)
+        self._become(spec, _core.Replay.open(arena, block, made, spec.nests()), name)
         return self
 
     @classmethod

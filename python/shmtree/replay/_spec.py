@@ -97,9 +97,13 @@ class Spec(NamedTuple):
     @classmethod
     def unpack(cls, note: bytes) -> Spec:
         """Of bytes that anybody may have written."""
-        found = _core.ReplaySpec.unpack(note).parts()
-        rows, leaves, samplers, next, n_step, gamma, stack, repeats_first, reward, done, limit = found
+        return cls.of(_core.ReplaySpec.unpack(note))
+
+    @classmethod
+    def of(cls, core: _core.ReplaySpec) -> Spec:
+        """As the core has it."""
         try:
+            rows, leaves, samplers, next, n_step, gamma, stack, repeats_first, reward, done, limit = core.parts()
             return cls(
                 Rows(_from_core(rows), tuple(checked_leaf(*leaf) for leaf in leaves)),
                 {name: _samplers.sampler_of(terms) for name, terms in samplers},

@@ -1,7 +1,7 @@
-// Memory that batches are drawn into, and that is used again when no array on it is left: fresh pages cost more than
+// Memory that batches are drawn into, and that is used again when nobody has it any more: fresh pages cost more than
 // the copy into them.
 //
-// All calls need the GIL.
+// Thread safety: any number of threads.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,15 @@
 #include <memory>
 #include <vector>
 
-#include "bindings/cpython/exclusive.h"
+#include "platform/fork.h"
 
-namespace shmtree::python {
+namespace shmtree::replay {
 
 class BatchPool : public std::enable_shared_from_this<BatchPool> {
  public:
   static constexpr std::size_t kAlignment = 64;
 
+  BatchPool();
   // At least so many bytes, of any content. Whoever lets go of the last of it gives it back. Throws std::bad_alloc.
   std::shared_ptr<std::byte> take(std::size_t bytes);
 
@@ -28,11 +29,12 @@ class BatchPool : public std::enable_shared_from_this<BatchPool> {
     std::unique_ptr<std::byte, Free> data{};
     std::size_t bytes = 0;
   };
-  Piece make(std::size_t bytes) const;
+  static Piece make(std::size_t bytes);
+  Piece find(std::size_t bytes) noexcept;
   void give_back(Piece piece) noexcept;
 
-  Mutex mutex_;
+  platform::ForkSafeMutex mutex_;
   std::vector<Piece> pieces_;  // the one that was used last at the end
 };
 
-}  // namespace shmtree::python
+}  // namespace shmtree::replay

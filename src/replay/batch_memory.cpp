@@ -1,14 +1,16 @@
-#include "bindings/replay/batch_memory.h"
+#include "replay/batch_memory.h"
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <utility>
 
-#include "bindings/cpython/large_copy.h"
+#include "platform/file.h"
+#include "platform/huge_pages.h"
 #include "platform/machine.h"
 
-namespace shmtree::python {
+namespace shmtree::replay {
 
 namespace {
 
@@ -24,7 +26,12 @@ void BatchPool::Free::operator()(std::byte* data) const noexcept {
   std::free(data);
 }
 
-BatchPool::Piece BatchPool::make(std::size_t bytes) const {
+BatchPool::BatchPool() {
+  pieces_.reserve(kMostPieces);
+}
+
+BatchPool::Piece BatchPool::make(std::size_t bytes) {
+  using platform::kHugeBytes;
   if (bytes > kLarge && bytes > platform::available_memory_bytes()) throw std::bad_alloc();
   const std::size_t alignment = bytes >= kHugeBytes ? kHugeBytes / 2 : kAlignment;
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
@@ -35,20 +42,19 @@ BatchPool::Piece BatchPool::make(std::size_t bytes) const {
   return made;
 }
 
+BatchPool::Piece BatchPool::find(std::size_t bytes) noexcept {
+  const std::lock_guard guard(mutex_);
+  const auto fits = std::find_if(pieces_.rbegin(), pieces_.rend(), [bytes](const Piece& piece) {
+    return piece.bytes >= bytes && piece.bytes / kMostWaste <= bytes;
+  });
+  if (fits == pieces_.rend()) return {};
+  Piece found = std::move(*fits);
+  pieces_.erase(std::next(fits).base());
+  return found;
+}
+
 std::shared_ptr<std::byte> BatchPool::take(std::size_t bytes) {
-  Piece found;
-  {
-    const std::lock_guard guard(mutex_);
-    const auto fits = std::find_if(pieces_.rbegin(), pieces_.rend(), [bytes](const Piece& piece) {
-      return piece.bytes >= bytes && piece.bytes / kMostWaste <= bytes;
-    });
-    if (fits != pieces_.rend()) {
-      found = std::move(*fits);
-      pieces_.erase(std::next(fits).base());
-    } else if (pieces_.capacity() == 0) {
-      pieces_.reserve(kMostPieces);
-    }
-  }
+  Piece found = find(bytes);
   if (!found.data) found = make(bytes);
   std::byte* const data = found.data.get();
   auto give_back = [pool = weak_from_this(), piece = std::make_shared<Piece>(std::move(found))](std::byte*) noexcept {
@@ -67,4 +73,4 @@ void BatchPool::give_back(Piece piece) noexcept {
   pieces_.push_back(std::move(piece));  // there is room: it was reserved
 }
 
-}  // namespace shmtree::python
+}  // namespace shmtree::replay

@@ -1,0 +1,126 @@
+#include "replay/batch.h"
+
+#include <new>
+
+#include "memory/event.h"
+#include "replay/limit.h"
+#include "replay/sample.h"
+#include "replay/sequences.h"
+
+namespace shmtree::replay {
+
+namespace {
+
+// sample(), again until there is something to be drawn.
+template <class Sample>
+Status when_there(memory::Event& ready, const WaitContext& wait, Sample sample) {
+  Status drawn = sample();
+  if (drawn || drawn.code() != Code::kEmpty) return drawn;
+  memory::EventWait waiting(ready, wait);
+  for (;;) {
+    waiting.arm();
+    drawn = sample();
+    if (drawn || drawn.code() != Code::kEmpty) break;
+    const auto woken = waiting.sleep();
+    if (woken == memory::EventWait::Wake::kInterrupted) return Error{.code = Code::kInterrupted, .message = {}};
+    if (woken == memory::EventWait::Wake::kTimedOut) break;
+  }
+  memory::notify(ready);  // others wait for the same rows
+  return drawn;
+}
+
+// The same where so many may be drawn only.
+template <class Sample>
+Status within_limit(const Buffer& buffer, std::size_t count, const WaitContext& wait, Sample sample) {
+  Limit* const limit = buffer.tables()->limit();
+  if (limit == nullptr) return when_there(buffer.store()->ready(), wait, sample);
+  Status taken = limit->take_samples(count, wait);
+  if (!taken) return taken;
+  Status drawn = when_there(buffer.store()->ready(), wait, sample);
+  if (drawn) {
+    limit->use_samples(count);
+  } else {
+    limit->give_back_samples(count);
+  }
+  return drawn;
+}
+
+}  // namespace
+
+std::size_t Batch::row_bytes(const Buffer& buffer) noexcept {
+  std::size_t bytes = 64;  // about, of what is told
+  for (std::size_t i = 0; i < buffer.gather().options().outputs.size(); ++i) bytes += buffer.gather().bytes(i);
+  return bytes;
+}
+
+Batch::Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const DrawTerms& terms, bool has_data)
+    : buffer_(std::move(buffer)), terms_(terms) {
+  check_size();
+  plan(has_data);
+  memory_ = pool.take(at_.back());
+}
+
+void Batch::check_size() const {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 46;
+  std::size_t rows = terms_.rows;
+  const bool overflows = terms_.length != 0 && __builtin_mul_overflow(rows, terms_.length, &rows);
+  if (overflows || rows > kMostRows || rows > kMostBytes / row_bytes(*buffer_)) throw std::bad_alloc();
+}
+
+void Batch::plan(bool has_data) {
+  const bool is_single = terms_.length == 0;
+  const bool has_priorities = is_single && (*buffer_->tables())[terms_.table].spec().has_priorities();
+  at_.push_back(0);
+  const auto next = [&](std::size_t bytes) {
+    at_.push_back(memory::round_up(at_.back() + bytes * terms_.all_rows(), BatchPool::kAlignment));
+  };
+  next(sizeof(std::uint64_t));
+  next(is_single ? sizeof(float) : 0);
+  next(has_priorities ? sizeof(double) : 0);
+  next(has_priorities ? sizeof(float) : 0);
+  next(is_single ? 0 : sizeof(bool));
+  for (std::size_t i = 0; i < outputs(); ++i) {
+    next(has_data || i >= buffer_->spec().data_outputs() ? buffer_->gather().bytes(i) : 0);
+  }
+}
+
+std::uint64_t Batch::copied_bytes() const noexcept {
+  std::uint64_t row_bytes = 0;
+  for (std::size_t i = 0; i < outputs(); ++i) row_bytes += buffer_->gather().bytes(i);
+  return row_bytes * terms_.all_rows();
+}
+
+Status Batch::draw(std::span<std::byte* const> out, const WaitContext& wait) {
+  std::vector<std::byte*> places(outputs());
+  for (std::size_t i = 0; i < places.size(); ++i) places[i] = i < out.size() ? out[i] : output(i);
+  Status drawn = terms_.length == 0 ? draw_rows(places, wait) : draw_sequences(places, wait);
+  newest_ = buffer_->newest();
+  return drawn;
+}
+
+Status Batch::draw_rows(std::span<std::byte* const> places, const WaitContext& wait) {
+  auto drawer = BorrowedDrawer::take(*buffer_, terms_.table);
+  if (!drawer) return std::move(drawer).error();
+  const Picks picks{indices(), numbers<float>(kWeights)};
+  Sampling sampling(**drawer, buffer_->gather(), picks, places, terms_.distinct, terms_.threads);
+  Status drawn = within_limit(*buffer_, terms_.rows, wait, [&] { return sampling.sample(); });
+  if (drawn) (**drawer).describe(picks, probabilities(), importances(), terms_.beta, terms_.of_buffer);
+  return drawn;
+}
+
+Status Batch::draw_sequences(std::span<std::byte* const> places, const WaitContext& wait) {
+  const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
+  Sequences sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
+  return within_limit(*buffer_, terms_.rows, wait,
+                      [&] { return sequences.sample(buffer_->gather(), indices(), mask(), places, terms_.threads); });
+}
+
+void Batch::priorities(std::span<float> out) const noexcept {
+  std::ranges::fill(out, 1.0f);
+  const Table& table = (*buffer_->tables())[terms_.table];
+  if (!table.spec().has_priorities() || terms_.length != 0) return;
+  std::ranges::transform(numbers<float>(kWeights), out.begin(),
+                         [&](float weight) { return static_cast<float>(table.priority_of(weight)); });
+}
+
+}  // namespace shmtree::replay

@@ -1,0 +1,141 @@
+#include "replay/buffer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "platform/machine.h"
+#include "replay/limit.h"
+
+namespace shmtree::replay {
+
+namespace {
+
+constexpr std::size_t kMostIdleDrawers = 4;
+
+}  // namespace
+
+DrawerPool::DrawerPool(std::size_t tables) : idle_(tables) {
+  for (auto& idle : idle_) idle.reserve(kMostIdleDrawers);
+}
+
+std::unique_ptr<Drawer> DrawerPool::take(std::size_t table) noexcept {
+  const std::lock_guard guard(mutex_);
+  auto& idle = idle_[table];
+  if (idle.empty()) return nullptr;
+  auto drawer = std::move(idle.back());
+  idle.pop_back();
+  return drawer;
+}
+
+void DrawerPool::give_back(std::size_t table, std::unique_ptr<Drawer> drawer) noexcept {
+  if (drawer == nullptr) return;
+  const std::lock_guard guard(mutex_);
+  auto& idle = idle_[table];
+  if (idle.size() < kMostIdleDrawers) idle.push_back(std::move(drawer));  // else it goes, behind the mutex
+}
+
+Result<BorrowedDrawer> BorrowedDrawer::take(Buffer& buffer, std::size_t table) {
+  auto drawer = buffer.drawers().take(table);
+  if (drawer == nullptr) {
+    auto made = Drawer::make(buffer.tables(), table, buffer.new_seed());
+    if (!made) return std::move(made).error();
+    drawer = std::move(*made);
+  }
+  return BorrowedDrawer(buffer, table, std::move(drawer));
+}
+
+Buffer::Buffer(std::shared_ptr<Tables> tables, Spec spec, Gather gather)
+    : tables_(std::move(tables)), spec_(std::move(spec)), gather_(std::move(gather)), drawers_(tables_->size()) {
+  unsigned char random[16];
+  platform::random_bytes(random, sizeof random);
+  std::uint64_t seed = 0;
+  std::memcpy(&seed, random, sizeof seed);
+  set_seed(seed);
+  for (const Leaf& leaf : store()->shape().leaves) row_bytes_ += leaf.bytes;
+}
+
+Result<std::shared_ptr<Buffer>> Buffer::make(std::shared_ptr<Tables> tables, Spec spec) {
+  auto gather = Gather::create(tables->store(), spec.outputs());
+  if (!gather) return std::move(gather).error();
+  return std::shared_ptr<Buffer>(new Buffer(std::move(tables), std::move(spec), std::move(*gather)));
+}
+
+Result<std::uint64_t> Buffer::total_bytes(const Spec& spec, const Room& room) {
+  const auto shape = spec.shape(room.capacity, room.chunk, room.streams);
+  if (!shape) return shape.error();
+  const auto tables = Tables::bytes_for(*shape, spec.tables(), spec.limit_or_null());
+  if (!tables) return tables.error();
+  return Store::total_bytes(*shape, pack(spec).size(), *tables);
+}
+
+Result<std::shared_ptr<Buffer>> Buffer::create(std::shared_ptr<Arena> arena, Spec spec, const Room& room,
+                                               const WaitContext& wait) {
+  const auto shape = spec.shape(room.capacity, room.chunk, room.streams);
+  if (!shape) return shape.error();
+  const std::vector<TableSpec> specs = spec.tables();
+  const auto table_bytes = Tables::bytes_for(*shape, specs, spec.limit_or_null());
+  if (!table_bytes) return table_bytes.error();
+  const std::string note = pack(spec);
+  auto store = Store::create(std::move(arena), *shape, std::as_bytes(std::span(note)), wait, *table_bytes);
+  if (!store) return std::move(store).error();
+  auto tables = Tables::create(std::move(*store), specs, spec.limit_or_null());
+  if (!tables) return std::move(tables).error();
+  return make(std::move(*tables), std::move(spec));
+}
+
+Result<Spec> Buffer::spec_at(const std::shared_ptr<Arena>& arena, memory::BlockRef block, const WaitContext& wait) {
+  const auto note = Store::note_at(arena, block, wait);
+  if (!note) return note.error();
+  return unpack(std::as_bytes(std::span(*note)));
+}
+
+Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memory::BlockRef block, Spec spec,
+                                             const WaitContext& wait) {
+  auto store = Store::open(std::move(arena), block, spec.leaf_bytes(), wait);
+  if (!store) return std::move(store).error();
+  auto tables = Tables::open(std::move(*store));
+  if (!tables) return std::move(tables).error();
+  const Shape& shape = (*tables)->store()->shape();
+  if ((*tables)->size() != spec.samplers.size() || shape.ahead != spec.ahead() || shape.finals != spec.has_finals()) {
+    return Error{.code = Code::kIncompatible, .message = "a replay buffer that contradicts itself"};
+  }
+  return make(std::move(*tables), std::move(spec));
+}
+
+std::uint64_t Buffer::new_seed() noexcept {
+  const std::uint64_t number = seeds_given_.fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t who = store()->arena()->current_identity();  // a forked child counts on from its parent
+  return Random(Random(seed() ^ number).next() ^ who).next();
+}
+
+bool Buffer::is_done(const void* leaf) const noexcept {
+  const auto* bytes = static_cast<const std::byte*>(leaf);
+  return std::any_of(bytes, bytes + spec_.leaves[*spec_.done].bytes(),
+                     [](std::byte byte) { return byte != std::byte{}; });
+}
+
+std::int64_t Buffer::newest() const noexcept {
+  const std::uint64_t last = store()->window().tail - 1, rows = store()->shape().rows_per_place;
+  const Progress now = store()->progress(last);
+  return static_cast<std::int64_t>(last * rows + (now.ticket == last ? now.rows : rows)) - 1;
+}
+
+std::size_t Buffer::priority_table() const noexcept {
+  for (std::size_t i = 0; i < tables_->size(); ++i) {
+    if ((*tables_)[i].spec().has_priorities()) return i;
+  }
+  return 0;
+}
+
+Status Buffer::update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
+                      std::span<bool> applied) {
+  // What a drawer of this process knows of the leaves, it need not look for afterwards.
+  const std::size_t own = table == Tables::kAll ? 0 : table;
+  auto drawer = drawers_.take(own);
+  Status updated = tables_->update(table, indices, priorities, applied, drawer ? drawer->watch() : nullptr);
+  drawers_.give_back(own, std::move(drawer));
+  return updated;
+}
+
+}  // namespace shmtree::replay

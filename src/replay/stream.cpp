@@ -1,0 +1,83 @@
+#include "replay/stream.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+namespace shmtree::replay {
+
+namespace {
+
+std::uint32_t new_stream(const Store& store) {
+  static std::atomic<std::uint64_t> made{0};
+  Random mix(std::uint64_t{store.arena()->current_identity()} << 32 ^ made.fetch_add(1));
+  return static_cast<std::uint32_t>(mix.next());
+}
+
+}  // namespace
+
+Stream::Stream(const Buffer& buffer, memory::Identity me)
+    : owner(me),
+      number(new_stream(*buffer.store())),
+      tables(buffer.tables()),
+      writer(buffer.store(), number, tables.get()) {}
+
+// One that may be the parent's: where a thread of it was at work in it, there is nothing to take apart here.
+void let_go(std::shared_ptr<Stream> stream) {
+  if (!stream || stream->owner == stream->tables->store()->arena()->current_identity()) return;
+  if (stream->mutex.try_lock()) {
+    stream->mutex.unlock();
+  } else {
+    new std::shared_ptr<Stream>(std::move(stream));
+  }
+}
+
+Result<std::shared_ptr<Stream>> stream_of(const Buffer& buffer, std::shared_ptr<Stream>& kept) {
+  memory::Arena& arena = *buffer.store()->arena();
+  const memory::Identity now = arena.current_identity();
+  if (kept != nullptr && kept->owner == now && now != memory::kNobody) [[likely]]
+    return kept;
+  auto me = arena.identity();
+  if (!me) return std::move(me).error();
+  let_go(std::move(kept));
+  kept = std::make_shared<Stream>(buffer, *me);
+  return kept;
+}
+
+bool lock(Stream& stream, const WaitContext& wait) {
+  constexpr std::int64_t kSliceNs = 50'000'000;
+  if (stream.mutex.try_lock()) [[likely]]
+    return true;
+  for (;;) {
+    const auto slice = std::chrono::nanoseconds(wait.deadline.remaining_ns(kSliceNs));
+    {
+      const platform::BlockingScope blocking(wait.hooks);
+      if (stream.mutex.try_lock_for(slice)) return true;
+    }
+    if (wait.interrupted() || wait.deadline.passed()) return false;
+  }
+}
+
+bool Marks::cuts_some_off() const noexcept {
+  return std::ranges::find(truncated, 1) != truncated.end();
+}
+
+Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> columns, std::size_t count,
+                       std::span<const char> ends, std::span<const double> priorities) {
+  Marks marks;
+  Status fit = buffer.tables()->check_priorities(priorities);
+  if (!fit) return std::move(fit).error();
+  for (const double each : priorities) marks.priorities.push_back(static_cast<float>(each));
+  const std::optional<std::size_t> done_leaf = buffer.spec().done;
+  if (!done_leaf && ends.empty()) return marks;
+  for (std::size_t i = 0; i < count; ++i) {
+    bool done = false;
+    if (done_leaf) done = buffer.is_done(columns[*done_leaf].first + i * columns[*done_leaf].stride);
+    const bool ended = !ends.empty() && ends[i] != 0;
+    marks.ends.push_back(done || ended);
+    marks.truncated.push_back(done_leaf && ended && !done);
+  }
+  return marks;
+}
+
+}  // namespace shmtree::replay
