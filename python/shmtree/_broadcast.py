@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _arrays, _core, _handles, _process
@@ -94,8 +95,10 @@ class Broadcast(_core.BroadcastBase):
 
         `behind` says what happens when it is slower than those who put. "block": they wait for it. "skip": it misses
         what was overwritten, and finds the last `capacity` messages. "latest": it finds the last one. "raise": as
-        "skip", and it is told by an `Overrun`. It may be handed to another process, which claims it with its first get;
-        until then it lasts as long as this process.
+        "skip", and it is told by an `Overrun`.
+
+        It may be handed to other processes. Until the first get it belongs to every process that has it, and goes with
+        the last of them; from then on it is that one's alone.
         """
         from_oldest = one_of("start", start, "next", "oldest") == "oldest"
         one_of("behind", behind, "block", "skip", "latest", "raise")
@@ -180,8 +183,13 @@ class Broadcast(_core.BroadcastBase):
 class Subscriber:
     """A reader of a Broadcast, with its own place; made by `Broadcast.subscribe`.
 
-    Several threads may read by it, each message going to one of them. The first process that reads by it has it from
-    then on, also when it was made by another.
+    Several threads may read by it, each message going to one of them.
+
+    It may be made by one process and used by another: until its first get it belongs to every process that has it (made
+    it, inherited it over fork, was started with it, or loaded it), and ends when the last of them has closed or dropped
+    it, or ended. From the first get on it is that process's alone, and cannot be handed on. One that was sent through a
+    pipe or queue lasts until it is claimed, the process that sent it ends, or calls `close`: so do not close what is
+    still on its way.
     """
 
     __slots__ = ("__weakref__", "_end", "_name", "_told")
@@ -270,7 +278,8 @@ class Subscriber:
         return self._end.closed
 
     def close(self) -> None:
-        """Ends this process's part: nobody waits for it any more. Views stay valid. May be called again."""
+        """Ends this process's part; nobody waits for it any more, but for one that other processes have as well, and
+        none of them has used. Views stay valid. May be called again."""
         self._end.close()
         self._name = None
 
@@ -283,9 +292,9 @@ class Subscriber:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
-        ring, number, owner = self._end._give()
-        handle = _handles.reduce_memory(ring.arena, ring.block, self._name)
-        return _open_subscriber, (*handle, number, owner, self._end.allow_pickle)
+        # A process that is being started has it from now on.
+        arena, block = self._end._give(get_spawning_popen() is None)
+        return _open_subscriber, (*_handles.reduce_memory(arena, block, self._name), self._end.allow_pickle)
 
 
 def _open_broadcast(cls: type[Broadcast], handle: bytes, inheritance: Any, allow_pickle: bool) -> Broadcast:
@@ -293,6 +302,6 @@ def _open_broadcast(cls: type[Broadcast], handle: bytes, inheritance: Any, allow
     return cls._of(_core.Ring.open(arena, block), allow_pickle, name)
 
 
-def _open_subscriber(handle: bytes, inheritance: Any, number: int, owner: int, allow_pickle: bool) -> Subscriber:
+def _open_subscriber(handle: bytes, inheritance: Any, allow_pickle: bool) -> Subscriber:
     arena, block, name = _handles.open_memory(handle, inheritance)
-    return Subscriber._of(_core.SubscriberBase(_core.Ring.open(arena, block), number, owner, allow_pickle), name)
+    return Subscriber._of(_core.SubscriberBase(arena, block, allow_pickle), name)

@@ -180,18 +180,16 @@ def _closed_ring() -> _core.Ring:
 def _flatten_subscriber(subscriber: Subscriber) -> object:
     if subscriber.closed:
         raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
-    ring, number, owner = subscriber._end._give()
-    handle = _handles.memory_handle(ring.arena, ring.block, subscriber._name)
-    return handle, number, owner, subscriber._end.allow_pickle
+    arena, block = subscriber._end._give(stays=True)
+    return _handles.memory_handle(arena, block, subscriber._name), subscriber._end.allow_pickle
 
 
 def _open_subscriber(flat: object, allowed: bool) -> Subscriber:
-    handle, number, owner, allow = _parts(flat, bytes, int, int, bool)
+    handle, allow = _parts(flat, bytes, bool)
     try:
         with _checked():
             core, block, name = _handles.open_memory(handle, None)
-            ring = _core.Ring.open(core, block)
-            return Subscriber._of(_core.SubscriberBase(ring, number, owner, allow and allowed), name)
+            return Subscriber._of(_core.SubscriberBase(core, block, allow and allowed), name)
     except FileNotFoundError:
         gone = Broadcast._of(_closed_ring(), False, None).subscribe()
         gone.close()

@@ -1,9 +1,11 @@
-// The cursors of a Broadcast: who is behind all others, and who is dead.
+// The cursors of a Broadcast: who is behind all others, and who is gone.
 //
 // Thread safety: an object is a name for the words; any thread, without locks.
 #pragma once
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "broadcast/layout.h"
 
@@ -11,26 +13,39 @@ namespace shmtree::broadcast {
 
 class Cursors {
  public:
-  Cursors(memory::Participants& participants, BroadcastHeader& header) noexcept
-      : participants_(participants), header_(header) {}
+  Cursors(memory::Arena& arena, BroadcastHeader& header) noexcept : arena_(arena), header_(header) {}
 
   // Those that were ever used.
   std::uint32_t used() const noexcept { return std::min(platform::load_acquire(header_.cursors_high), kMostCursors); }
   Cursor& at(std::uint32_t number) const noexcept { return header_.cursors[number]; }
+  Owner owner_of(std::uint32_t number) const noexcept { return unpack_owner(platform::load_acquire(at(number).owner)); }
   // How many readers have, of the living and the dead.
   std::uint32_t count() const noexcept;
+  // Under the arena lock: one that nobody has; kMostCursors when all are taken.
+  std::uint32_t find_free() const noexcept;
 
   struct Slowest {
     std::uint64_t position;
     Identity reader;  // nobody: there is none
+    std::uint32_t number = 0;
   };
   // The one behind all that block, or behind all; at `tail` when there is none.
   Slowest slowest(bool of_all) const noexcept;
-  // Those of the dead hold nobody up. True when there were some.
+  // Those of whom nobody lives that reads, or may begin to, hold nobody up. True when there were some.
   bool drop_dead() const noexcept;
+  // Whether a process lives that has a subscription which nobody has claimed.
+  bool is_held(const Cursor& cursor) const noexcept;
+  // The processes that have the cursor: who has claimed it, else all who may. May throw std::bad_alloc.
+  std::vector<int> pids_of(std::uint32_t number) const;
+  // The same in words, with "has" or "have".
+  std::string name(std::uint32_t number) const;
 
  private:
-  memory::Participants& participants_;
+  // Calls visit(slot) for those that hold the subscription and live.
+  template <class Visit>
+  void for_each_holder(const Cursor& cursor, Visit visit) const;
+
+  memory::Arena& arena_;
   BroadcastHeader& header_;
 };
 

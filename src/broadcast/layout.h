@@ -32,7 +32,7 @@ enum class Policy : std::uint32_t {
 struct Owner {
   Identity identity = memory::kNobody;
   std::uint32_t use = 0;  // of the cursor, to tell it from others before and after
-  bool claimed = false;   // by the process that reads; until then it is its giver's
+  bool claimed = false;   // by the process that reads; until then it is of all who hold its Subscription
   Policy policy = Policy::kBlock;
 
   bool operator==(const Owner&) const noexcept = default;
@@ -55,8 +55,19 @@ struct alignas(64) Cursor {
   std::atomic<std::uint64_t> position;
   std::atomic<std::uint64_t> missed;
   std::atomic<std::uint32_t> uses;
+  std::atomic<std::uint64_t> subscription;  // the block of that kind, packed; of meaning until it is claimed
 };
-static_assert(sizeof(Cursor) == 64);
+static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32);
+
+// A block of its own, of kind kSubscription, held by every process that has a subscription which nobody has claimed. It
+// refers to the control block. Written before anybody else knows it.
+struct Subscription {
+  std::uint64_t ring;   // the control block, packed
+  std::uint64_t owner;  // as the cursor's
+  std::uint32_t number;
+  std::uint32_t unused;
+};
+static_assert(sizeof(Subscription) == 24);
 
 // Changes only while `ticket` is 0.
 struct Entry {

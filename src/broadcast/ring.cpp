@@ -120,7 +120,8 @@ void Ring::look_for_dead() noexcept {
   cursors().drop_dead();
 }
 
-Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, Owner* owner, const WaitContext& wait) {
+Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef subscription, Owner* owner,
+                                      const WaitContext& wait) {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
   cursors().drop_dead();
@@ -128,8 +129,7 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, Owner* ow
   if (!locked) return std::move(locked).error();
   BroadcastHeader& shared = header();
   if (load_relaxed(shared.putting) != 0) repair();
-  std::uint32_t number = 0;
-  while (number < kMostCursors && load_acquire(cursors().at(number).owner) != 0) ++number;
+  const std::uint32_t number = cursors().find_free();
   if (number != kMostCursors) {
     Cursor& mine = cursors().at(number);
     // Small messages may lie there still that all have read.
@@ -140,6 +140,7 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, Owner* ow
     store_relaxed(mine.uses, owner->use);
     store_relaxed(mine.missed, std::uint64_t{0});
     store_relaxed(mine.position, position);
+    store_relaxed(mine.subscription, memory::pack(subscription));
     store_relaxed(shared.slowest, std::min(load_relaxed(shared.slowest), position));
     if (number >= cursors().used()) store_release(shared.cursors_high, number + 1);
     store_seq_cst(mine.owner, pack(*owner));
@@ -228,12 +229,13 @@ std::uint64_t Ring::write(const Outgoing& outgoing, BlockRef block) noexcept {
 Error Ring::full(const Cursors::Slowest& slowest, std::uint64_t bytes) const {
   std::string text("no room for ");
   text += std::to_string(bytes);
-  text += " bytes in time: process ";
-  text += std::to_string(load_relaxed(arena_->participants().slot_of_identity(slowest.reader).pid));
-  text += " has not read ";
+  text += " bytes in time: ";
+  text += cursors().name(slowest.number);
+  text += " not read ";
   text += std::to_string(tail() - std::min(tail(), slowest.position));
   text += " messages of a Broadcast of capacity ";
   text += std::to_string(capacity_);
+  if (!cursors().owner_of(slowest.number).claimed) text += ", by a subscription that was never used";
   return Error{.code = Code::kFull, .message = std::move(text)};
 }
 

@@ -87,9 +87,11 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
   // --- Reading: for subscriber.h
 
-  // A cursor that nobody has claimed; kInvalid when all are taken.
-  Result<std::uint32_t> subscribe(Policy policy, bool from_oldest, Owner* owner, const WaitContext& wait);
+  // A cursor that nobody has claimed, of those who hold `subscription`; kInvalid when all are taken.
+  Result<std::uint32_t> subscribe(Policy policy, bool from_oldest, BlockRef subscription, Owner* owner,
+                                  const WaitContext& wait);
   Cursor& cursor(std::uint32_t number) const noexcept { return header().cursors[number]; }
+  bool is_held(const Cursor& unclaimed) const noexcept { return cursors().is_held(unclaimed); }
   // The oldest message that a reader which may fall behind still finds.
   std::uint64_t oldest() const noexcept;
   // The message of that ticket; kNotFound when it was overwritten.
@@ -114,7 +116,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Entry& entry(std::uint64_t ticket) const noexcept { return ring_[ticket % entries_]; }
   memory::Publishers publishing() const noexcept { return {arena_->participants(), header().publishers}; }
   memory::ReferencePlaces references() const noexcept { return {*arena_, list_}; }
-  Cursors cursors() const noexcept { return {arena_->participants(), header()}; }
+  Cursors cursors() const noexcept { return {*arena_, header()}; }
   bool has_room(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept;
   void look_for_dead() noexcept;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;

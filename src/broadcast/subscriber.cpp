@@ -20,46 +20,72 @@ constexpr int kMostLooks = 64;  // for the next message of who may miss some
 
 Result<std::unique_ptr<Subscriber>> Subscriber::create(std::shared_ptr<Ring> ring, Policy policy, bool from_oldest,
                                                        const WaitContext& wait) try {
+  KeptForTakers::sweep();
+  auto subscription = new_subscription(*ring, wait);
+  if (!subscription) return std::move(subscription).error();
   Owner owner;
-  auto number = ring->subscribe(policy, from_oldest, &owner, wait);
+  auto number = ring->subscribe(policy, from_oldest, subscription->ref(), &owner, wait);
   if (!number) return std::move(number).error();
-  return std::unique_ptr<Subscriber>(new Subscriber(std::move(ring), *number, owner));
+  write_ticket(*subscription, {.ring = ring->block(), .number = *number, .owner = owner});
+  return std::unique_ptr<Subscriber>(new Subscriber(std::move(ring), *number, owner, std::move(*subscription)));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
 
-Result<std::unique_ptr<Subscriber>> Subscriber::open(std::shared_ptr<Ring> ring, std::uint32_t number,
-                                                     const Owner& owner) try {
-  if (number >= kMostCursors || owner.policy < Policy::kBlock || owner.policy > Policy::kRaise) {
-    return Error{.code = Code::kInvalid, .message = "there is no such subscription"};
-  }
-  return std::unique_ptr<Subscriber>(new Subscriber(std::move(ring), number, owner));
+Result<std::unique_ptr<Subscriber>> Subscriber::open(const std::shared_ptr<Arena>& arena, BlockRef block,
+                                                     const WaitContext& wait) try {
+  auto subscription = arena->hold_existing(block, wait);
+  if (!subscription) return std::move(subscription).error();
+  auto ticket = read_ticket(*subscription);
+  if (!ticket) return std::move(ticket).error();
+  auto ring = Ring::open(arena, ticket->ring, wait);
+  if (!ring) return std::move(ring).error();
+  return std::unique_ptr<Subscriber>(
+      new Subscriber(std::move(*ring), ticket->number, ticket->owner, std::move(*subscription)));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
 
-Owner Subscriber::owner() noexcept {
+Subscriber::~Subscriber() {
+  if (given_.load(std::memory_order_relaxed)) KeptForTakers::add(take_subscription(), cursor());
+  close();
+}
+
+memory::Lease Subscriber::take_subscription() noexcept {
   const std::lock_guard guard(mutex_);
-  return owner_;
+  return std::move(subscription_);
 }
 
-// The first who reads takes it over from whoever made it.
-Status Subscriber::claim() {
+Result<BlockRef> Subscriber::give(bool stays) {
+  KeptForTakers::sweep();
+  const Owner now = unpack_owner(load_acquire(cursor().owner));
+  const std::lock_guard guard(mutex_);
+  if (now.use != owner_.use || now.claimed || !subscription_.valid()) {
+    return Error{.code = Code::kClosed,
+                 .message = "a subscription by which a process has read cannot be handed to another"};
+  }
+  if (stays) given_.store(true, std::memory_order_relaxed);
+  return subscription_.ref();
+}
+
+// The first who reads takes it over from all who have it; the others let go of its block, outside the mutex.
+Status Subscriber::claim(memory::Lease& let_go) {
   auto me = ring_->arena()->identity();
   if (!me) return std::move(me).error();
-  const std::uint64_t word = load_acquire(cursor().owner);
-  const Owner now = unpack_owner(word);
-  if (now.identity == *me && now.claimed && now.use == owner_.use) return success();
-  const bool is_closed = now.identity == memory::kNobody || now.use != owner_.use;
-  if (is_closed || now.claimed) {
-    return Error{.code = Code::kClosed,
-                 .message = is_closed ? "this subscription was closed" : "this subscription is another process's"};
-  }
   Owner mine = owner_;
   mine.identity = *me;
   mine.claimed = true;
-  std::uint64_t expected = word;
-  if (!compare_swap(cursor().owner, expected, pack(mine))) return claim();
+  for (std::uint64_t word = load_acquire(cursor().owner);;) {
+    const Owner now = unpack_owner(word);
+    if (now == mine) return success();
+    const bool is_closed = now.identity == memory::kNobody || now.use != owner_.use;
+    if (is_closed || now.claimed) {
+      let_go = std::move(subscription_);
+      return Error{.code = Code::kClosed,
+                   .message = is_closed ? "this subscription was closed" : "this subscription is another process's"};
+    }
+    if (compare_swap(cursor().owner, word, pack(mine))) break;
+  }
   owner_ = mine;
   return success();
 }
@@ -81,9 +107,14 @@ bool Subscriber::catch_up(bool* overrun) noexcept {
 
 // What there is now; kEmpty for nothing.
 Result<Subscriber::Got> Subscriber::get_now(Incoming& message) {
+  memory::Lease let_go;
   const std::lock_guard guard(mutex_);
-  Status mine = claim();
+  Status mine = claim(let_go);
   if (!mine) return std::move(mine).error();
+  return get_claimed(message);
+}
+
+Result<Subscriber::Got> Subscriber::get_claimed(Incoming& message) {
   // A message that the ring has passed is looked for again further on; one that is not there all the same is being
   // written over by somebody who was stopped, or damaged: who waits looks again later.
   for (int looks = 0;; ++looks) {
@@ -143,12 +174,12 @@ std::uint64_t Subscriber::size() const noexcept {
 
 // A forked child has no part in what its parent has claimed.
 void Subscriber::close() noexcept {
+  take_subscription().reset();
   const memory::Identity me = ring_->arena()->current_identity();
   std::uint64_t word = load_acquire(cursor().owner);
   const Owner now = unpack_owner(word);
-  if (me == memory::kNobody || now.identity != me || now.use != owner_.use) return;
-  const bool others_may_have_it = given_.load(std::memory_order_relaxed) || ring_->arena()->holders().forks() != forks_;
-  if (!now.claimed && others_may_have_it) return;
+  if (me == memory::kNobody || now.identity == memory::kNobody || now.use != owner_.use) return;
+  if (now.claimed ? now.identity != me : ring_->is_held(cursor())) return;
   const std::uint64_t position = load_relaxed(cursor().position);
   if (compare_swap(cursor().owner, word, std::uint64_t{0})) ring_->passed(position);
 }

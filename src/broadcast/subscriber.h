@@ -1,12 +1,12 @@
-// A reader of a Broadcast: a cursor, which the first process that reads by it claims.
+// A reader of a Broadcast: a cursor, which the first process that reads by it claims. Until then it is of every process
+// that holds the subscription's block, and goes with the last of them; from then on it is the claimer's alone.
 //
-// Thread safety: several threads may read; each message goes to one of them. A subscription that was not claimed yet
-// may be had by several processes, of which the first to read gets it.
+// Thread safety: several threads may read; each message goes to one of them.
 #pragma once
 
 #include <memory>
 
-#include "broadcast/ring.h"
+#include "broadcast/subscription.h"
 #include "platform/fork.h"
 
 namespace shmtree::broadcast {
@@ -15,9 +15,12 @@ class Subscriber {
  public:
   static Result<std::unique_ptr<Subscriber>> create(std::shared_ptr<Ring> ring, Policy policy, bool from_oldest,
                                                     const WaitContext& wait);
-  // The subscription of such a number and owner, which another process has made and not claimed.
-  static Result<std::unique_ptr<Subscriber>> open(std::shared_ptr<Ring> ring, std::uint32_t number, const Owner& owner);
-  ~Subscriber() { close(); }
+  // One that another process has made, by its block. kNotFound when everybody has let go of it, or somebody has claimed
+  // it and is gone.
+  static Result<std::unique_ptr<Subscriber>> open(const std::shared_ptr<Arena>& arena, BlockRef subscription,
+                                                  const WaitContext& wait);
+  // As close(), but what was given away lasts until it is claimed, or this process ends.
+  ~Subscriber();
   Subscriber(const Subscriber&) = delete;
   Subscriber& operator=(const Subscriber&) = delete;
 
@@ -33,26 +36,28 @@ class Subscriber {
   std::uint64_t size() const noexcept;
   std::uint64_t missed() const noexcept { return platform::load_relaxed(cursor().missed); }
   std::uint32_t number() const noexcept { return number_; }
-  Owner owner() noexcept;
-  // It is on its way to another process, which has it from now on as well, as long as this one lives.
-  void give() noexcept { given_.store(true, std::memory_order_relaxed); }
-  // Nobody waits for it any more; but what another process may have, or has claimed, stays that one's.
+  // Its block, which is on its way to another process: `stays` until that one has it, although this object be dropped.
+  // kClosed when somebody reads by it, or it was closed.
+  Result<BlockRef> give(bool stays = true);
+  // Ends this process's part. Nobody waits for it any more, unless it is, or may yet become, another process's.
   void close() noexcept;
 
  private:
-  Subscriber(std::shared_ptr<Ring> ring, std::uint32_t number, Owner owner) noexcept
-      : ring_(std::move(ring)), number_(number), forks_(ring_->arena()->holders().forks()), owner_(owner) {}
+  Subscriber(std::shared_ptr<Ring> ring, std::uint32_t number, Owner owner, memory::Lease subscription) noexcept
+      : ring_(std::move(ring)), number_(number), owner_(owner), subscription_(std::move(subscription)) {}
   Cursor& cursor() const noexcept { return ring_->cursor(number_); }
   Result<Got> get_now(Incoming& message);
-  Status claim();
+  Status claim(memory::Lease& let_go);
+  Result<Got> get_claimed(Incoming& message);
   bool catch_up(bool* overrun) noexcept;
+  memory::Lease take_subscription() noexcept;
 
   const std::shared_ptr<Ring> ring_;
   const std::uint32_t number_;
-  const std::uint32_t forks_;  // of this process, when the object was made
   std::atomic<bool> given_{false};
   platform::ForkSafeMutex mutex_;  // who reads; never held in a wait
   Owner owner_;                    // under mutex_
+  memory::Lease subscription_;     // under mutex_; none once it was claimed elsewhere, or closed
 };
 
 }  // namespace shmtree::broadcast

@@ -138,16 +138,17 @@ constexpr std::uint32_t next_generation(std::uint64_t word) noexcept {
 }
 
 enum class BlockKind : std::uint32_t {
-  kMessage = 1,     // a frame
-  kArray = 2,       // memory handed to the user to write in place
-  kSegment = 3,     // a piece of a channel's ring
-  kDeliveries = 4,  // a channel's delivery records, or its ends on their way
-  kChannel = 5,     // a channel's control block; what it holds is found by the channel layer's walker
-  kReplay = 6,      // a replay buffer's control block; its list of references names the next kind
-  kExtent = 7,      // rows of a replay buffer
-  kLatest = 8,      // a Latest's control block; its list of references names the next kind
-  kPublished = 9,   // a frame that a Latest, or a Broadcast, names
-  kBroadcast = 10,  // a Broadcast's control block; its list of references names such frames
+  kMessage = 1,        // a frame
+  kArray = 2,          // memory handed to the user to write in place
+  kSegment = 3,        // a piece of a channel's ring
+  kDeliveries = 4,     // a channel's delivery records, or its ends on their way
+  kChannel = 5,        // a channel's control block; what it holds is found by the channel layer's walker
+  kReplay = 6,         // a replay buffer's control block; its list of references names the next kind
+  kExtent = 7,         // rows of a replay buffer
+  kLatest = 8,         // a Latest's control block; its list of references names the next kind
+  kPublished = 9,      // a frame that a Latest, or a Broadcast, names
+  kBroadcast = 10,     // a Broadcast's control block; its list of references names such frames
+  kSubscription = 11,  // a subscription to one that nobody has claimed
 };
 // Whether a channel may keep a block of that kind, of which nothing else tells: then only a recovery can say that
 // nobody does.

@@ -82,8 +82,8 @@ TEST_CASE("A reader that wants to be told of what it misses is told once, and re
 TEST_CASE("A message's memory is free when its last reader has passed it and let go, and not before") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
+  const auto one = subscribe_and_claim(ring), other = subscribe_and_claim(ring);
   const std::uint64_t empty = used_bytes(*arena);
-  const auto one = subscribe(ring), other = subscribe(ring);
   put(*ring, 7, kBlockWords).value();
   broadcast::Incoming first, second;
   one->get(first, no_wait()).value();
@@ -219,6 +219,7 @@ TEST_CASE("What is kept for a reader that may fall behind is free once it is fou
   });
   CHECK(child.was_killed());
   while (ring->readers() != 0) put(*ring, 1, kBlockWords).value();
+  arena->participants().check(0);
   put(*ring, 2, kBlockWords).value();
   CHECK(used_bytes(*arena) == empty);
 }

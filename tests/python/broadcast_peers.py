@@ -45,3 +45,10 @@ def put_then_hang(broadcast: shmtree.Broadcast, item: Any, told: Connection) -> 
 def read_one_and_hang(subscriber: shmtree.Subscriber, told: Connection) -> None:
     told.send(subscriber.get(timeout=100))
     told.recv()
+
+
+def close_when_told(subscriber: shmtree.Subscriber, told: Connection) -> None:
+    told.send("ready")
+    told.recv()
+    subscriber.close()
+    told.recv()

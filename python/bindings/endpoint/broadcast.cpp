@@ -111,17 +111,18 @@ py::object get(const SubscriberEnd& self, py::handle block, py::handle timeout, 
   return py::make_tuple(decode_published(arena, message.frame(), message.block, copy, self.allow_pickle));
 }
 
-std::unique_ptr<SubscriberEnd> open_subscriber(const std::shared_ptr<Ring>& ring, std::uint32_t number,
-                                               std::uint64_t owner, bool allow_pickle) {
-  return std::make_unique<SubscriberEnd>(unwrap(Subscriber::open(ring, number, broadcast::unpack_owner(owner))),
-                                         allow_pickle);
+std::unique_ptr<SubscriberEnd> open_subscriber(const std::shared_ptr<Arena>& arena, std::uint64_t block,
+                                               bool allow_pickle) {
+  GilHooks hooks;
+  return std::make_unique<SubscriberEnd>(
+      unwrap(Subscriber::open(arena, memory::unpack(block), {platform::Deadline(), &hooks})), allow_pickle);
 }
 
-// (ring, number, owner) of one that is on its way to another process.
-py::tuple give(const SubscriberEnd& self) {
+// (arena, block) of one that is on its way to another process.
+py::tuple give(const SubscriberEnd& self, bool stays) {
   const auto subscriber = self.open();
-  subscriber->give();
-  return py::make_tuple(subscriber->ring(), subscriber->number(), broadcast::pack(subscriber->owner()));
+  const memory::BlockRef block = unwrap(subscriber->give(stays));
+  return py::make_tuple(subscriber->ring()->arena(), memory::pack(block));
 }
 
 }  // namespace
@@ -148,9 +149,9 @@ void bind_broadcast(py::module_& module) {
       .def_property_readonly("block", [](const Ring& ring) { return memory::pack(ring.block()); })
       .def("check", &Ring::check);
   py::class_<SubscriberEnd>(module, "SubscriberBase", "What Subscriber is made of.", plain_class())
-      .def(py::init(&open_subscriber), "ring"_a, "number"_a, "owner"_a, "allow_pickle"_a)
+      .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)
       .def("_get", &get, "block"_a, "timeout"_a, "copy"_a)
-      .def("_give", &give)
+      .def("_give", &give, "stays"_a)
       .def(
           "qsize", [](const SubscriberEnd& self) { return self.open()->size(); },
           "Number of messages that it can read now.")

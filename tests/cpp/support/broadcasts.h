@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,6 +23,13 @@ inline std::shared_ptr<Ring> new_ring(const broadcast::Options& options = {},
 inline std::unique_ptr<Subscriber> subscribe(const std::shared_ptr<Ring>& ring, Policy policy = Policy::kBlock,
                                              bool from_oldest = false) {
   return Subscriber::create(ring, policy, from_oldest, patience()).value();
+}
+inline std::unique_ptr<Subscriber> subscribe_and_claim(const std::shared_ptr<Ring>& ring,
+                                                       Policy policy = Policy::kBlock) {
+  auto reader = subscribe(ring, policy);
+  broadcast::Incoming message;
+  if (reader->get(message, no_wait()).code() != Code::kEmpty) std::abort();
+  return reader;
 }
 
 constexpr std::size_t kSmallWords = 60, kBlockWords = 200;

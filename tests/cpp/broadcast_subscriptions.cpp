@@ -1,0 +1,135 @@
+// Subscriptions that nobody has used yet: whose they are, and when they end.
+#include "support/broadcasts.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+Code code_of_get(Subscriber& reader) {
+  broadcast::Incoming message;
+  return reader.get(message, no_wait()).code();
+}
+bool names(const Error& error, const std::vector<pid_t>& pids) {
+  return std::all_of(pids.begin(), pids.end(),
+                     [&](pid_t pid) { return error.message.find(std::to_string(pid)) != std::string::npos; });
+}
+bool is_full(Ring& ring) {
+  return put(ring, 9, kSmallWords, no_wait()).code() == Code::kFull;
+}
+
+}  // namespace
+
+TEST_CASE("A subscription that nobody has used goes with the last process that has it, and Full names them all") {
+  const auto ring = new_ring({.capacity = 1});
+  const auto reader = subscribe(ring);
+  const Gate begun, close, closed, end;
+  Child child([&] {
+    begun.open();
+    close.wait();
+    reader->close();
+    closed.open();
+    end.wait();
+    return true;
+  });
+  Child other([&] {
+    begun.open();
+    pause();
+    return true;
+  });
+  for (int i = 0; i < 2; ++i) begun.wait();
+  put(*ring, 0).value();
+  const auto refused = put(*ring, 1, kSmallWords, no_wait());
+  REQUIRE(refused.code() == Code::kFull);
+  CHECK(names(refused.error(), {getpid(), child.pid(), other.pid()}));
+  CHECK(refused.error().message.find("never used") != std::string::npos);
+  reader->close();
+  CHECK(is_full(*ring));
+  close.open();
+  closed.wait();
+  CHECK(is_full(*ring));
+  CHECK(ring->readers() == 1);
+  other.kill_and_wait();
+  CHECK(put(*ring, 1).ok());
+  CHECK(ring->readers() == 0);
+  end.open();
+  CHECK(child.succeeded());
+  CHECK(ring->check().empty());
+}
+
+TEST_CASE("From its first get on a subscription is the claimer's alone, and the others' part counts for nothing") {
+  const auto ring = new_ring({.capacity = 1});
+  const auto reader = subscribe(ring);
+  put(*ring, 0).value();
+  const Gate read;
+  Child child([&] {
+    read.open(next(*reader) == 0);
+    pause();
+    return true;
+  });
+  read.wait();
+  put(*ring, 1).value();
+  const auto refused = put(*ring, 2, kSmallWords, no_wait());
+  REQUIRE(refused.code() == Code::kFull);
+  CHECK(names(refused.error(), {child.pid()}));
+  CHECK(refused.error().message.find(std::to_string(getpid())) == std::string::npos);
+  child.kill_and_wait();
+  CHECK(put(*ring, 2).ok());
+  CHECK(code_of_get(*reader) == Code::kClosed);
+}
+
+TEST_CASE("A subscription that was given away lasts until it is claimed, or closed by who gave it") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({.capacity = 1}, arena);
+  const std::uint64_t empty = used_bytes(*arena);
+  auto given = subscribe(ring);
+  const BlockRef block = given->give().value();
+  given.reset();
+  CHECK(ring->readers() == 1);
+  put(*ring, 0).value();
+  CHECK(is_full(*ring));
+  Child child([&] { return next(*Subscriber::open(arena, block, patience()).value()) == 0; });
+  CHECK(child.succeeded());
+  CHECK(put(*ring, 1).ok());
+  CHECK(ring->readers() == 0);
+
+  const auto closed = subscribe(ring);  // which lets go of the other's block here
+  arena->participants().check(0);
+  arena->reconcile(patience()).value();
+  const BlockRef late = closed->give().value();
+  closed->close();
+  CHECK(ring->readers() == 0);
+  CHECK(used_bytes(*arena) == empty);
+  CHECK(Subscriber::open(arena, late, patience()).code() == Code::kNotFound);
+  CHECK(closed->give().code() == Code::kClosed);
+}
+
+TEST_CASE("A subscription that is read by is nobody else's to have") {
+  const auto ring = new_ring();
+  const auto reader = subscribe_and_claim(ring);
+  CHECK(reader->give().code() == Code::kClosed);
+  CHECK(Subscriber::open(ring->arena(), ring->block(), patience()).code() == Code::kIncompatible);
+}
+
+TEST_CASE("A subscription keeps its Broadcast, and goes with its giver") {
+  const auto arena = new_arena();
+  const Gate given;
+  Child giver([&] {
+    const auto reader = subscribe(new_ring({}, arena));
+    put(*reader->ring(), 7).value();
+    given.open(memory::pack(reader->give().value()));
+    pause();
+    return true;
+  });
+  const BlockRef block = memory::unpack(given.wait());
+  auto mine = Subscriber::open(arena, block, patience()).value();
+  const auto another = Subscriber::open(arena, block, patience()).value();
+  giver.kill_and_wait();
+  arena->participants().check(0);
+  arena->reconcile(patience()).value();
+  CHECK(next(*mine) == 7);
+  CHECK(mine->ring() == another->ring());
+  mine->close();
+  CHECK(code_of_get(*another) == Code::kClosed);
+}
