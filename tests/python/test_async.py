@@ -54,7 +54,7 @@ def test_get_async_stops_at_its_timeout(pair):
     began = time.monotonic()
     with pytest.raises(queue.Empty):
         asyncio.run(pair[1].get_async(timeout=0.1))
-    assert 0.1 <= time.monotonic() - began < 5
+    assert 0.1 <= time.monotonic() - began < 30
 
 
 def test_a_cancelled_get_async_loses_no_message(pair):
@@ -257,7 +257,7 @@ def test_wait_returns_those_that_are_ready(arena):
 def test_wait_stops_at_its_timeout(pair):
     began = time.monotonic()
     assert shmtree.wait([pair[1]], timeout=0.1) == []
-    assert 0.1 <= time.monotonic() - began < 5
+    assert 0.1 <= time.monotonic() - began < 30
     assert shmtree.wait([], timeout=0.01) == []
 
 

@@ -91,7 +91,7 @@ def test_who_waits_is_told_who_was_killed_and_goes_on_when_somebody_publishes_ag
             began = time.monotonic()
             os.kill(publisher.pid, signal.SIGKILL)
             assert mine.recv() == ("PeerDied", (publisher.pid,))
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 60  # and not 100, after which it would have given up
         with pytest.raises(shmtree.PeerDied, match=str(publisher.pid)):
             latest.get(newer_than=1)
     assert latest.get() == (1, "first")

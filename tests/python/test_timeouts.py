@@ -18,7 +18,7 @@ def test_get_waits_no_longer_than_its_timeout(pair):
     began = time.monotonic()
     with pytest.raises(queue.Empty):
         pair[1].get(timeout=0.1)
-    assert 0.1 <= time.monotonic() - began < 5
+    assert 0.1 <= time.monotonic() - began < 30
 
 
 def test_put_waits_no_longer_than_its_timeout(arena):
@@ -27,7 +27,7 @@ def test_put_waits_no_longer_than_its_timeout(arena):
     began = time.monotonic()
     with pytest.raises(queue.Full):
         sender.put(2, timeout=0.1)
-    assert 0.1 <= time.monotonic() - began < 5
+    assert 0.1 <= time.monotonic() - began < 30
     assert receiver.qsize() == 1
 
 
