@@ -263,13 +263,16 @@ def test_a_child_that_is_forked_in_a_write_has_no_part_in_it() -> None:
 
 def test_ctrl_c_ends_a_wait_for_a_writer() -> None:
     array = new_array()
+
+    def wait() -> None:
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        array.read()
+
     # A shell starts what runs in the background with SIGINT ignored, and Python leaves it so.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with array.write():
-            threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-            with pytest.raises(KeyboardInterrupt):
-                array.read()
+        with array.write(), pytest.raises(KeyboardInterrupt):
+            wait()
     finally:
         signal.signal(signal.SIGINT, before)
     assert array.read()[0] == 0

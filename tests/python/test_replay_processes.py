@@ -151,7 +151,7 @@ def test_rows_of_killed_writers_stay_and_the_others_go_on(start):
     for _ in range(5):
         children = [start(replay_peers.add_until_killed, buffer) for _ in range(3)]
         added = len(buffer)
-        wait_for(lambda: len(buffer) > min(added + 100, 3000))  # noqa: B023
+        wait_for(lambda: len(buffer) > min(added + 700, 3000))  # noqa: B023
         for child in children:
             os.kill(child.pid, signal.SIGKILL)
             child.join(60)
@@ -171,12 +171,16 @@ def test_a_draw_sees_rows_while_a_writer_is_stopped(start):
 
 def test_ctrl_c_ends_a_draw_that_waits():
     buffer = ReplayBuffer(10, example=0)
+    timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+
+    def wait() -> None:
+        timer.start()
+        buffer.sample(1, timeout=60)
+
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            buffer.sample(1, timeout=60)
+            wait()
         timer.join()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -220,5 +224,5 @@ def test_buffers_that_are_dropped_leave_no_memory_and_no_descriptors():
     for _ in range(20):
         use()
     left = held()
-    assert left[0] == descriptors
+    assert left[0] <= descriptors  # a thread of an earlier test may have ended meanwhile
     assert left[1] < maps + 10
