@@ -111,6 +111,7 @@ TEST_CASE("Readers of every kind see whole messages in order while several put a
     return !blocks || count == 2 * rounds;
   };
   std::atomic<int> wrong{0};
+  put(*ring, 1).value();  // from now on nobody finds that all who put are gone, however late this process begins
   {
     std::vector<std::unique_ptr<Subscriber>> readers;
     for (const Policy policy : {Policy::kBlock, Policy::kBlock, Policy::kSkip, Policy::kLatest, Policy::kRaise}) {
