@@ -87,3 +87,42 @@ def test_actors_that_are_killed_and_a_learner_share_a_replay_buffer(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     versions, killed = map(int, re.search(r"solved: (\d+) versions, (\d+) actors killed", done.stdout).groups())
     assert versions > 10 and killed >= 2
+
+
+WITHOUT_TORCH = """if True:
+    import runpy, sys
+    sys.modules["torch"] = None  # as if it were not installed
+    sys.path.insert(0, sys.argv[1])
+    program, sys.argv = sys.argv[2], sys.argv[2:]
+    runpy.run_path(program, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("lag", [1, 1000])
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_workers_play_with_the_newest_weights_and_rollouts_that_are_too_old_are_dropped(library: str, lag: int):
+    if library == "torch":
+        pytest.importorskip("torch")
+    start = [] if library == "torch" else ["-c", WITHOUT_TORCH, str(EXAMPLES)]
+    program = [sys.executable, *start, str(EXAMPLES / "ppo_workers.py"), "--updates=10", f"--lag={lag}"]
+
+    done = subprocess.run(program, capture_output=True, text=True, timeout=200, check=False)
+
+    assert done.returncode == 0, done.stderr
+    used, dropped = map(int, re.search(r"(\d+) rollouts used, (\d+) too old", done.stdout).groups())
+    assert used == 40
+    assert lag == 1 or dropped == 0
+
+
+def test_a_camera_gives_its_frames_to_readers_of_every_speed():
+    program = [sys.executable, str(EXAMPLES / "video_fanout.py"), "--seconds=1", "--fps=50", "--detecting=0.05"]
+
+    done = subprocess.run(program, capture_output=True, text=True, timeout=200, check=False)
+
+    assert done.returncode == 0, done.stderr
+    told = re.findall(r"(.+): (\d+) frames, [\d.]+ fps, (\d+) missed", done.stdout)
+    frames = {name: (int(count), int(missed)) for name, count, missed in told}
+    assert frames["camera"] == frames["recorder"] == (50, 0)
+    for name in ("detector that skips", "detector of the last"):
+        count, missed = frames[name]
+        assert count > 0 and count + missed == 50
