@@ -119,7 +119,7 @@ TEST_CASE("Who is killed at any instruction of a Broadcast tears no message, los
   if (!can_step()) return;
   int kills = 0;
   for (const Operation& operation : operations()) {
-    kills += kill_everywhere(26, [&](std::int64_t change, int further) { return kill_in(operation, change, further); });
+    kills += kill_everywhere(48, [&](std::int64_t change, int further) { return kill_in(operation, change, further); });
   }
   CHECK(kills > 1'000);
 }

@@ -90,7 +90,7 @@ TEST_CASE("A participant killed at any of a thousand instructions takes nothing 
   int kills = 0;
   for (const Operation& operation : operations()) {
     kills += kill_everywhere(
-        16, [&](std::int64_t change, int further) { return kill_in(operation, arena, change, further); });
+        12, [&](std::int64_t change, int further) { return kill_in(operation, arena, change, further); });
   }
   REQUIRE(kills >= 1'000);
 }

@@ -104,7 +104,7 @@ TEST_CASE("Who is killed at any instruction of a Latest tears no version, takes 
   if (!can_step()) return;
   int kills = 0;
   for (const Operation& operation : operations()) {
-    kills += kill_everywhere(10, [&](std::int64_t change, int further) { return kill_in(operation, change, further); });
+    kills += kill_everywhere(24, [&](std::int64_t change, int further) { return kill_in(operation, change, further); });
   }
   CHECK(kills > 1'000);
 }

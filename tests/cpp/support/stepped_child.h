@@ -78,14 +78,15 @@ inline bool can_step() {
 }
 
 // Calls `kill_at(change, instructions)`, which is to kill a child so many instructions after its n-th change and to say
-// where it was, for about every `stride`-th instruction after each change, until the child ends before. How often.
+// where it was, for about every `stride`-th instruction after each change, fewer far from it, until the child ends
+// before. How often.
 template <class KillAt>
 int kill_everywhere(int stride, KillAt kill_at) {
   int kills = 0;
   for (std::int64_t change = 1;; ++change) {
     REQUIRE(change < 1'000);
     Stepped stepped = Stepped::kThere;
-    for (int i = 1 + static_cast<int>(change % stride); stepped == Stepped::kThere; i += stride + i / 8) {
+    for (int i = 1 + static_cast<int>(change % stride); stepped == Stepped::kThere; i += stride + i / 2) {
       stepped = kill_at(change, i);
       if (stepped == Stepped::kEnded) return kills;
       ++kills;
