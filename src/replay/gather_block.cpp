@@ -97,10 +97,14 @@ bool GatherBlock::look_up(std::size_t row, Position at, std::uint64_t& earliest)
   }
   if (gather_.provenance_) {
     const About& about = store_.about(at.ticket);
-    const std::uint64_t finals = load_relaxed(about.finals) & bits_below(at.slot);
-    streams_[row] = load_relaxed(about.stream);
-    steps_[row] = static_cast<std::int64_t>(load_relaxed(about.first_row) + at.slot -
-                                            static_cast<std::uint64_t>(std::popcount(finals)));
+    const StreamStep step = step_of({.ticket = at.ticket,
+                                     .rows_per_place = store_.shape().rows_per_place,
+                                     .first = {load_relaxed(about.stream), load_relaxed(about.first_row)},
+                                     .begins = load_relaxed(about.begins),
+                                     .finals = load_relaxed(about.finals)},
+                                    at.slot);
+    streams_[row] = step.stream;
+    steps_[row] = static_cast<std::int64_t>(step.rows);
   }
   return true;
 }

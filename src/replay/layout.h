@@ -5,6 +5,8 @@
 // who is to be looked at (`opening`, `about`), or never changes.
 #pragma once
 
+#include <bit>
+
 #include "memory/layout.h"
 #include "platform/atomics.h"
 
@@ -14,11 +16,12 @@ using memory::Event;
 using memory::Identity;
 
 constexpr std::uint64_t kReplayMagic = 0x796c706572746d73;  // "smtreply"
-constexpr std::uint32_t kReplayVersion = 1;
+constexpr std::uint32_t kReplayVersion = 2;
 constexpr std::uint64_t kMostRowsPerPlace = 64;
 constexpr std::uint64_t kMostColumns = 64;
 constexpr std::uint64_t kMostExtents = 4096;
 constexpr std::uint64_t kMostAhead = 1024;
+constexpr std::size_t kMostOffers = 64;
 
 // Of a place: which ticket it has, how many slots are written and how many of them may be drawn, and whether its owner
 // is in the middle of a change.
@@ -52,20 +55,48 @@ constexpr std::uint64_t bits_below(std::uint64_t slot) noexcept {
   return slot >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << slot) - 1;
 }
 
+// What a stream is called that began in a place which another one had left, by the index of its first row: no two of
+// 2^32 rows have the same.
+constexpr std::uint32_t stream_from(std::uint64_t index) noexcept {
+  auto number = static_cast<std::uint32_t>(index);
+  number = (number ^ number >> 16) * 0x7feb352du;
+  number = (number ^ number >> 15) * 0x846ca68bu;
+  return number ^ number >> 16;
+}
+
 // Means something while the place has the ticket that it was written for. Of the bits, those of a slot are right once
 // the slot after it in its stream is written, or once it is ready where rows need successors.
 struct alignas(64) About {
-  std::atomic<Identity> owner;
-  std::atomic<std::uint32_t> stream;
+  std::atomic<Identity> owner;           // nobody: whoever takes the place's offer
+  std::atomic<std::uint32_t> stream;     // of the first slot
   std::atomic<std::uint64_t> first_row;  // of the stream: how many were added to it before
   std::atomic<std::uint64_t> previous;   // ticket of the place with the stream's slots before; 0: it begins here
   std::atomic<std::uint64_t> next;       // of the one with those after; 0: none yet
   std::atomic<std::uint64_t> ends;       // a bit a slot: an episode's last row
   std::atomic<std::uint64_t> finals;     // what came after an episode's last row: never drawn
   std::atomic<std::uint64_t> truncated;  // an episode's last row, which was cut off and is no terminal one
-  std::uint64_t unused;
+  std::atomic<std::uint64_t> begins;     // another stream's first row, which goes on in a place that was left
 };
 static_assert(sizeof(About) == 64 && offsetof(About, ends) == 32);
+
+// A stream, and how many rows it had before.
+struct StreamStep {
+  std::uint32_t stream = 0;
+  std::uint64_t rows = 0;
+};
+struct PlaceStreams {
+  std::uint64_t ticket, rows_per_place;
+  StreamStep first;  // of the first slot
+  std::uint64_t begins, finals;
+};
+// Of a slot of the place.
+constexpr StreamStep step_of(const PlaceStreams& place, std::uint64_t slot) noexcept {
+  const auto rows_of = [&](std::uint64_t slots) { return static_cast<unsigned>(std::popcount(slots & ~place.finals)); };
+  const std::uint64_t begun = place.begins & bits_below(slot + 1);
+  if (begun == 0) return {place.first.stream, place.first.rows + rows_of(bits_below(slot))};
+  const auto begin = static_cast<unsigned>(std::bit_width(begun)) - 1;
+  return {stream_from(place.ticket * place.rows_per_place + begin), rows_of(bits_below(slot) & ~bits_below(begin))};
+}
 
 // Who a buffer is, for its files: tickets below `inherited` have the rows that those of `parent` had.
 struct Origin {
@@ -103,9 +134,13 @@ struct alignas(64) ReplayHeader {
 
   // Written by who made it, before others have it.
   Origin origin;
+
+  alignas(
+      64) std::atomic<std::uint64_t> offers[kMostOffers];  // tickets of places that their writers have left; 0: none
 };
 static_assert(offsetof(ReplayHeader, lock) == 64 && offsetof(ReplayHeader, ready) == 128 &&
               offsetof(ReplayHeader, column_bytes) == 192 && offsetof(ReplayHeader, note_offset) == 704);
-static_assert(offsetof(ReplayHeader, origin) == 752 && sizeof(ReplayHeader) == 832);
+static_assert(offsetof(ReplayHeader, origin) == 752 && offsetof(ReplayHeader, offers) == 832 &&
+              sizeof(ReplayHeader) == 1344);
 
 }  // namespace shmtree::replay

@@ -162,8 +162,6 @@ Status Loader::Way::describe(const StateEntry& place) {
     if (ticket < window.head) continue;
     if (Status done = store.prepare_place(ticket, wait); !done) return done;
     const auto of_part = [&](std::uint64_t rows) { return std::clamp(rows, begin, begin + here) - begin; };
-    const std::uint64_t before =
-        begin == 0 ? 0 : static_cast<unsigned>(std::popcount(~place.finals & bits_below(begin)));
     std::uint64_t previous = ticket - 1, next = part + 1 < parts ? ticket + 1 : 0;
     if (part == 0) {
       const auto found = place_of.find(place.previous);
@@ -173,13 +171,15 @@ Status Loader::Way::describe(const StateEntry& place) {
     }
     About& about = store.about(ticket);
     store_relaxed(about.owner, memory::kNobody);
-    store_relaxed(about.stream, place.stream);
-    store_relaxed(about.first_row, place.first_row + before);
+    const StreamStep first = step_of(streams_of(place, saved.header.rows_per_place), begin);
+    store_relaxed(about.stream, first.stream);
+    store_relaxed(about.first_row, first.rows);
     store_relaxed(about.previous, previous);
     store_relaxed(about.next, next);
     store_relaxed(about.ends, place.ends >> begin & bits_below(here));
     store_relaxed(about.finals, place.finals >> begin & bits_below(here));
     store_relaxed(about.truncated, place.truncated >> begin & bits_below(here));
+    store_relaxed(about.begins, place.begins >> begin & bits_below(here));
     store.leave_place({.ticket = ticket,
                        .rows = static_cast<std::uint32_t>(of_part(place.rows)),
                        .ready = static_cast<std::uint32_t>(of_part(place.ready)),

@@ -59,19 +59,21 @@ bool Store::try_open(std::uint64_t ticket) noexcept {
 }
 
 // Under the lock nobody opens `previous` again meanwhile, and a link is never left in somebody else's place.
-void Store::describe(std::uint64_t ticket, Identity owner, std::uint32_t stream, std::uint64_t first_row,
+void Store::describe(std::uint64_t ticket, Identity owner, std::optional<std::uint32_t> stream, std::uint64_t first_row,
                      std::uint64_t previous) noexcept {
   About& what = about(ticket);
   store_relaxed(what.owner, owner);
-  store_relaxed(what.stream, stream);
+  store_relaxed(what.stream, stream.value_or(stream_from(shape_.index_of(ticket, 0))));
   store_relaxed(what.first_row, first_row);
   store_relaxed(what.previous, previous);
-  for (auto* word : {&what.next, &what.ends, &what.finals, &what.truncated}) store_relaxed(*word, std::uint64_t{0});
+  for (auto* word : {&what.next, &what.ends, &what.finals, &what.truncated, &what.begins}) {
+    store_relaxed(*word, std::uint64_t{0});
+  }
   if (previous != 0 && progress(previous).ticket == previous) store_release(about(previous).next, ticket);
 }
 
-Result<std::uint64_t> Store::open_place(std::uint32_t stream, std::uint64_t first_row, std::uint64_t previous,
-                                        const WaitContext& wait) {
+Result<std::uint64_t> Store::open_place(std::optional<std::uint32_t> stream, std::uint64_t first_row,
+                                        std::uint64_t previous, const WaitContext& wait) {
   std::uint64_t passed_over = 0;
   for (;;) {
     auto me = arena_->identity();

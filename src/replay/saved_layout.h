@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "replay/layout.h"
+
 namespace shmtree::replay {
 
 static_assert(std::endian::native == std::endian::little, "files have the machine's numbers");
@@ -88,10 +90,14 @@ struct StateEntry {
   std::uint64_t ticket, first_row, previous, ends, finals, truncated;
   std::uint32_t stream;
   std::uint16_t rows, ready;
-  std::uint64_t unused;
+  std::uint64_t begins;
 
   bool operator==(const StateEntry&) const noexcept = default;
 };
 static_assert(sizeof(RowsEntry) == 16 && sizeof(StateEntry) == 64);
+
+constexpr PlaceStreams streams_of(const StateEntry& place, std::uint64_t rows_per_place) noexcept {
+  return {place.ticket, rows_per_place, {place.stream, place.first_row}, place.begins, place.finals};
+}
 
 }  // namespace shmtree::replay

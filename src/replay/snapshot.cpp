@@ -25,6 +25,7 @@ StateEntry entry_of(const Store& store, std::uint64_t ticket) {
   entry.ends = load_relaxed(about.ends) & written;
   entry.finals = load_relaxed(about.finals) & written;
   entry.truncated = load_relaxed(about.truncated) & entry.ends;
+  entry.begins = load_relaxed(about.begins) & written;
   entry.stream = load_relaxed(about.stream);
   entry.rows = static_cast<std::uint16_t>(at.rows);
   entry.ready = static_cast<std::uint16_t>(std::min(at.ready, at.rows));
@@ -40,7 +41,8 @@ bool has_successors(const std::vector<StateEntry>& places,
     if ((places[place].ends >> slot & 1) != 0) return true;
     if (++slot < places[place].rows) continue;
     const auto next = next_of.find(places[place].ticket);
-    if (next == next_of.end() || places[next->second].stream != places[place].stream) return false;
+    if (next == next_of.end()) return false;
+    if (places[place].begins == 0 && places[next->second].stream != places[place].stream) return false;
     place = next->second;
     slot = 0;
   }

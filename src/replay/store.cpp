@@ -203,7 +203,8 @@ std::string Store::check() const {
     const std::uint64_t above = ~bits_below(at.rows);
     const About& what = about_[place];
     if (at.ticket == 0 || at.busy) continue;
-    if (((load_relaxed(what.ends) | load_relaxed(what.finals) | load_relaxed(what.truncated)) & above) != 0) {
+    const std::uint64_t bits = load_relaxed(what.ends) | load_relaxed(what.finals) | load_relaxed(what.truncated);
+    if (((bits | load_relaxed(what.begins)) & above) != 0) {
       return "a place with bits of slots that are not there";
     }
     if ((load_relaxed(what.truncated) & ~load_relaxed(what.ends)) != 0) return "an episode cut off that did not end";

@@ -71,10 +71,11 @@ class Store {
 
   // --- Of a place's owner.
 
-  // Opens a place, busy and without rows. `first_row` rows of its stream were added before; those before lie in the
-  // place that had the ticket `previous`, or nowhere (0). Older places leave the window for it. kUnavailable when every
-  // place is busy for a living process; errors as of Arena::allocate() while the buffer grows.
-  Result<std::uint64_t> open_place(std::uint32_t stream, std::uint64_t first_row, std::uint64_t previous,
+  // Opens a place, busy and without rows. No `stream`: what stream_from() calls it. `first_row` rows of its stream were
+  // added before; those before lie in the place that had the ticket `previous`, or nowhere (0). Older places leave the
+  // window for it. kUnavailable when every place is busy for a living process; errors as of Arena::allocate() while the
+  // buffer grows.
+  Result<std::uint64_t> open_place(std::optional<std::uint32_t> stream, std::uint64_t first_row, std::uint64_t previous,
                                    const WaitContext& wait);
   // Makes a place busy that is as its owner left it. False when it is somebody else's by now.
   bool take_place(const Progress& left) noexcept;
@@ -85,6 +86,10 @@ class Store {
   // No more rows come. False when the lock is not to be had, or the place is somebody else's: it is full for others
   // then.
   bool close_place(const Progress& left) noexcept;
+  // In place of that: the place goes to whoever wants one for a new stream. False when it cannot, and is to be closed.
+  bool offer_place(const Progress& left) noexcept;
+  // Such a place, as its writer left it and busy for `me`: the next slot begins a stream. Nothing when there is none.
+  std::optional<Progress> take_offered(Identity me) noexcept;
   // All rows go; tickets, and so indices, go on. What writers add from then on is there. Errors as of a lock.
   Status clear(const WaitContext& wait);
   // Whether rows that are added to the place will be there for half a lap at least.
@@ -170,7 +175,8 @@ class Store {
   std::uint64_t reserved_by(std::uint64_t ticket) const noexcept;
   void make_room() noexcept;
   bool try_open(std::uint64_t ticket) noexcept;
-  void describe(std::uint64_t ticket, Identity owner, std::uint32_t stream, std::uint64_t first_row,
+  bool may_go_on(const Progress& left) const noexcept;
+  void describe(std::uint64_t ticket, Identity owner, std::optional<std::uint32_t> stream, std::uint64_t first_row,
                 std::uint64_t previous) noexcept;
 
   const std::shared_ptr<Arena> arena_;

@@ -17,14 +17,16 @@ std::uint32_t new_stream(const Store& store) {
 }  // namespace
 
 Stream::Stream(const Buffer& buffer, memory::Identity me)
-    : owner(me),
-      number(new_stream(*buffer.store())),
-      tables(buffer.tables()),
-      writer(buffer.store(), number, tables.get()) {}
+    : owner(me), tables(buffer.tables()), writer(buffer.store(), std::nullopt, tables.get()) {}
+
+std::uint32_t Stream::number() {
+  if (!writer.stream()) writer.set_stream(new_stream(*tables->store()));
+  return *writer.stream();
+}
 
 // One that may be the parent's: where a thread of it was at work in it, there is nothing to take apart here.
 void let_go(std::shared_ptr<Stream> stream) {
-  if (!stream || stream->owner == stream->tables->store()->arena()->current_identity()) return;
+  if (!stream || stream->belongs_to_this_process()) return;
   if (stream->mutex.try_lock()) {
     stream->mutex.unlock();
   } else {

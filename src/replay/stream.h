@@ -19,12 +19,15 @@ struct Stream {
   Stream(const Buffer& buffer, memory::Identity me);
 
   const memory::Identity owner;
-  const std::uint32_t number;  // that no other stream of this machine is likely to have
   std::timed_mutex mutex;
   std::atomic<std::thread::id> user{};  // the thread that has the mutex
   const std::shared_ptr<Tables> tables;
   Writer writer;
 
+  // The stream's, which no other one of this machine is likely to have. One that is asked for before the first row is
+  // not that row's to choose any more. With the mutex.
+  std::uint32_t number();
+  bool belongs_to_this_process() const noexcept { return owner == tables->store()->arena()->current_identity(); }
   bool is_used_by_caller() const noexcept { return user.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
 };
 

@@ -52,16 +52,32 @@ bool Writer::continues() noexcept {
   return false;
 }
 
+// Whether a stream that begins has a place that another one has left. Slots of the place count as if they were its own.
+bool Writer::goes_on_elsewhere() noexcept {
+  if (stream_ || written_ != 0) return false;
+  const Identity me = store_->arena()->current_identity();
+  const auto left = me == memory::kNobody ? std::nullopt : store_->take_offered(me);
+  if (!left) return false;
+  part_ = {.at = *left, .first = 0};
+  written_ = ready_ = left->rows;
+  stream_ = stream_from(store_->shape().index_of(left->ticket, left->rows));
+  entry_ = store_->entry(left->ticket, 0);
+  owner_ = me;
+  return true;
+}
+
 // The place is busy, and has room for a slot at least. `linked`: it goes on where the last one ended. Room for the
 // priorities of `slots` is there.
 Status Writer::begin_slots(bool linked, std::uint64_t slots, const WaitContext& wait) {
   if (observer_ != nullptr) priorities_.reserve(priorities_.size() + slots);
   if (continues()) [[likely]]
     return success();
+  if (goes_on_elsewhere()) return success();
   left_.reserve(left_.size() + 1);
   const bool waits = part_.at.ready < part_.at.rows;
   auto opened = store_->open_place(stream_, added_, linked ? part_.at.ticket : 0, wait);
   if (!opened) return std::move(opened).error();
+  stream_ = load_relaxed(store_->about(*opened).stream);
   if (waits) left_.push_back(part_);
   if (observer_ != nullptr) observer_->after_open(*opened);
   part_ = {.at = {.ticket = *opened}, .first = written_};
@@ -251,7 +267,8 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
 void Writer::close() noexcept {
   if (part_.at.ticket != 0 && owner_ == store_->arena()->current_identity()) {
     if (done_) end_here(false);
-    if (!part_.at.closed) store_->close_place(part_.at);
+    const bool is_left = !part_.at.closed && leaves_places_ && store_->offer_place(part_.at);
+    if (!part_.at.closed && !is_left) store_->close_place(part_.at);
   }
   part_ = {};
   in_episode_ = false;

@@ -16,6 +16,7 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -51,10 +52,11 @@ class RowObserver {
 
 class Writer {
  public:
-  // `observer` is not owned.
-  Writer(std::shared_ptr<Store> store, std::uint32_t stream, RowObserver* observer = nullptr) noexcept
-      : store_(std::move(store)), stream_(stream), observer_(observer) {}
-  // Closes its place.
+  // Without `stream` the first row decides about its number, and what is left of its last place goes to the next such
+  // writer. `observer` is not owned.
+  Writer(std::shared_ptr<Store> store, std::optional<std::uint32_t> stream, RowObserver* observer = nullptr) noexcept
+      : store_(std::move(store)), stream_(stream), leaves_places_(!stream), observer_(observer) {}
+  // As close().
   ~Writer() { close(); }
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
@@ -88,6 +90,9 @@ class Writer {
   void close() noexcept;
 
   std::uint64_t added() const noexcept { return added_; }
+  // The number of the stream; none before its first row. It may be given one until then.
+  std::optional<std::uint32_t> stream() const noexcept { return stream_; }
+  void set_stream(std::uint32_t stream) noexcept { stream_ = stream; }
 
  private:
   // A place, and the number of its first slot in the stream.
@@ -98,6 +103,7 @@ class Writer {
 
   Error other_leaves(std::size_t leaves) const;
   bool continues() noexcept;
+  bool goes_on_elsewhere() noexcept;
   Status begin_slots(bool linked, std::uint64_t slots, const WaitContext& wait);
   void copy(std::span<const void* const> leaves) noexcept;
   void copy_rows(std::span<const Column> columns, std::uint64_t from, std::uint32_t count) noexcept;
@@ -114,7 +120,8 @@ class Writer {
   void forget() noexcept;
 
   const std::shared_ptr<Store> store_;
-  const std::uint32_t stream_;
+  std::optional<std::uint32_t> stream_;
+  const bool leaves_places_;  // to others
   RowObserver* const observer_;
   Identity owner_ = memory::kNobody;  // who opened the place: a forked child is another
   Part part_;

@@ -17,6 +17,7 @@ struct Operation {
   const char* name;
   ShapeOptions options;
   std::function<void(Writer&)> act;
+  std::optional<std::uint32_t> stream = 2;  // none: it takes places that were left, and leaves its own
 };
 
 void add_some(Writer& writer, std::uint64_t first, std::uint64_t count) {
@@ -47,6 +48,13 @@ std::vector<Operation> operations() {
          add(writer, 100, {.done = true}).value();
          writer.close();
        }},
+      {"a place that was left", kPlain, [](Writer& writer) { add_some(writer, 100, 1); }, std::nullopt},
+      {"a place that is left", kPlain,
+       [](Writer& writer) {
+         add_some(writer, 100, 2);
+         writer.close();
+       },
+       std::nullopt},
   };
 }
 
@@ -56,8 +64,12 @@ Stepped kill_in(const Operation& operation, std::int64_t change, int instruction
   Writer writer(store, 1);
   std::vector<std::uint64_t> known;
   for (std::uint64_t i = 0; i < 14; ++i) known.push_back(add(writer, i).value());
+  if (!operation.stream) {
+    Writer leaver(store, std::nullopt);
+    known.push_back(add(leaver, 14).value());
+  }
   SteppedChild child(change, [&] {
-    Writer own(store, 2);
+    Writer own(store, operation.stream);
     operation.act(own);
   });
   const Stepped stepped = child.step(instructions);

@@ -104,12 +104,22 @@ PyObject* close(PyObject* self, PyObject*) {
   state.closed = true;
   state.replay->buffer->tables()->wake_all();
   std::shared_ptr<replay::Stream> stream = std::move(state.stream);
-  if (!stream || stream->owner != state.replay->buffer->store()->arena()->current_identity()) {
+  if (!stream || !stream->belongs_to_this_process()) {
     replay::let_go(std::move(stream));
   } else if (!stream->is_used_by_caller()) {  // a signal handler's call leaves it to the one below
     GilHooks hooks;
     const WaitContext wait{Deadline::never(), &hooks};
     if (!replay::lock(*stream, wait)) return nullptr;
+    const std::lock_guard guard(stream->mutex, std::adopt_lock);
+    stream->writer.close();
+  }
+  Py_RETURN_NONE;
+}
+
+// The process ends: what is left of its place goes to others. A thread that is at work in it goes on.
+PyObject* leave(PyObject* self, PyObject*) {
+  const std::shared_ptr<replay::Stream> stream = state_of(self).stream;
+  if (stream && stream->belongs_to_this_process() && stream->mutex.try_lock()) {
     const std::lock_guard guard(stream->mutex, std::adopt_lock);
     stream->writer.close();
   }
@@ -152,9 +162,15 @@ int set_version(PyObject* self, PyObject* value, void*) {
   return 0;
 }
 
+// A number that is asked for before the first row is not the row's to choose any more.
 PyObject* get_stream(PyObject* self, void*) {
-  const std::shared_ptr<replay::Stream> stream = stream_of(state_of(self));
-  return stream ? PyLong_FromUnsignedLong(stream->number) : nullptr;
+  WriterState& state = state_of(self);
+  const std::shared_ptr<replay::Stream> stream = stream_of(state);
+  if (!stream) return nullptr;
+  GilHooks hooks;
+  auto number = alone(state, *stream, hooks, Deadline::never(),
+                      [&](replay::Writer&, const WaitContext&) { return Result<std::uint32_t>(stream->number()); });
+  return number ? PyLong_FromUnsignedLong(*number) : raise_waited(number.error(), state);
 }
 
 PyObject* get_added(PyObject* self, void*) {
@@ -206,6 +222,7 @@ const PyMethodDef own_methods[] = {
     {"end", as_method<end>(), METH_FASTCALL | METH_KEYWORDS, kEndDoc},
     {"close", as_method<close>(), METH_NOARGS,
      "close($self)\n--\n\nEnds the stream. What was added stays. May be called again."},
+    {"_leave", as_method<leave>(), METH_NOARGS, nullptr},
     {"__enter__", as_method<enter>(), METH_NOARGS, nullptr},
     {"__exit__", as_method<exit>(), METH_VARARGS, nullptr},
 };

@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _core
+from .. import _core, _process
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+_writers: dict[int, weakref.ref[Writer]] = {}  # those of this process
+
+
+def _leave() -> None:
+    for known in tuple(_writers.values()):
+        if (writer := known()) is not None:
+            writer._leave()
+
+
+_process.before_leaving(_leave)
 
 
 class Writer(_core.ReplayWriter):
@@ -19,6 +31,10 @@ class Writer(_core.ReplayWriter):
 
     It belongs to one process: a forked child that uses it begins a stream of its own. Threads may share it.
     """
+
+    def __init__(self, _: _core.Replay) -> None:
+        key = id(self)
+        _writers[key] = weakref.ref(self, lambda _: _writers.pop(key, None))
 
     def __repr__(self) -> str:
         return "<Writer, closed>" if self.closed else "<Writer>"
