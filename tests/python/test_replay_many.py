@@ -192,17 +192,6 @@ def test_sequences_of_nothing_are_refused(sizes):
         buffer_with().sample_sequences(*sizes)
 
 
-@pytest.mark.parametrize("n", [1 << 40, 1 << 62])
-def test_more_rows_than_a_batch_can_have_are_refused(n):
-    buffer = buffer_with()
-    buffer.add(row(1))
-    with pytest.raises(ValueError, match=str(n)):
-        buffer.sample(n)
-    with pytest.raises(ValueError, match=str(n)):
-        buffer.sample_sequences(n, n)
-    assert len(buffer.sample(3)) == 3
-
-
 # --- Orders
 
 
