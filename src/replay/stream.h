@@ -73,6 +73,7 @@ struct Marks {
   std::vector<float> priorities{};        // empty: none are given
   std::vector<char> ends{}, truncated{};  // empty: none ends
 
+  bool ends_at(std::size_t row) const noexcept { return !ends.empty() && ends[row] != 0; }
   bool cuts_some_off() const noexcept;
 };
 // Of `columns`, whose rows are `count`: a row ends its episode when `ends` says so, or its own leaf does; it was cut

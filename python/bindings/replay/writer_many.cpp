@@ -81,22 +81,101 @@ bool take_marks(const Replay& replay, const LeafColumns& columns, PyObject* ends
   return marks.ok();
 }
 
+// Last observations, of each row or of each row that ends its episode: in this order.
+struct Finals {
+  LeafColumns columns{};
+  bool is_by_end = false;
+
+  bool empty() const noexcept { return columns.all().empty(); }
+  // The leaves of a row that holds one, with a null for those that none has; no leaves without any.
+  std::vector<const void*> leaves(const Replay& replay, std::size_t row, std::size_t end) const {
+    std::vector<const void*> found;
+    if (empty()) return found;
+    const auto& next = replay.buffer->spec().next;
+    found.resize(replay.nests.rows->leaves().size() + 1);
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      const LeafColumns::Column& column = columns.all()[i];
+      found[next[i]] = column.first + (is_by_end ? end : row) * column.stride;
+    }
+    return found;
+  }
+};
+
+// False with a Python error set: also where there is none for an episode that was cut off and needs one.
+bool take_finals(const Replay& replay, PyObject* given, std::size_t rows, const replay::Marks& marks, Finals& out) {
+  if (!given || given == Py_None) {
+    if (!replay.buffer->spec().has_finals() || !marks.cuts_some_off()) return true;
+    PyErr_SetString(PyExc_ValueError, "an episode that is cut off needs final, since the buffer has next=");
+    return false;
+  }
+  if (!replay.nests.final_columns) {
+    PyErr_SetString(PyExc_ValueError, "final is for buffers with next=, which keep the last observations");
+    return false;
+  }
+  if (!replay.nests.final_columns->read_columns(given, out.columns)) return false;
+  const auto ends = static_cast<std::size_t>(std::ranges::count(marks.ends, 1));
+  out.is_by_end = out.columns.rows() != rows;
+  if (!out.is_by_end || out.columns.rows() == ends) return true;
+  PyErr_Format(PyExc_ValueError, "final has %zu rows; it must have %zu, one for each row, or %zu, one for each end",
+               out.columns.rows(), rows, ends);
+  return false;
+}
+
+// Some of the rows of extend().
+struct Stretch {
+  std::span<const replay::Writer::Column> columns{};
+  const replay::Marks& marks;
+  std::uint64_t* indices = nullptr;
+
+  // Those from `from` on. `ends`: as Writer::Rows has them.
+  Status add(replay::Writer& writer, std::size_t from, std::size_t count, const char* ends, const char* truncated,
+             const WaitContext& wait) const {
+    std::vector<replay::Writer::Column> begin(columns.begin(), columns.end());
+    for (replay::Writer::Column& column : begin) column.first += from * column.stride;
+    const auto at = [from](const char* mask) { return mask ? reinterpret_cast<const bool*>(mask) + from : nullptr; };
+    return writer.extend({.columns = begin,
+                          .count = count,
+                          .ends = at(ends),
+                          .truncated = at(truncated),
+                          .priorities = marks.priorities.empty() ? nullptr : marks.priorities.data() + from},
+                         indices + from, wait);
+  }
+};
+
+// Each episode's rows, then its end with the last observation.
+Status add_episodes(const Replay& replay, const Stretch& rows, std::size_t count, const Finals& finals,
+                    replay::Writer& writer, const WaitContext& wait) {
+  const replay::Marks& marks = rows.marks;
+  std::vector<char> done = marks.ends;  // but those that end() cuts off
+  for (std::size_t i = 0; i < done.size(); ++i) done[i] = done[i] && !marks.truncated[i];
+  std::size_t from = 0, ends = 0;
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    if (marks.ends[i] == 0) continue;
+    Status added = rows.add(writer, std::exchange(from, i + 1), i + 1 - from, done.data(), nullptr, wait);
+    if (added) added = writer.end(finals.leaves(replay, i, ends++), marks.truncated[i] != 0, wait);
+    if (!added) return added;
+  }
+  return rows.add(writer, from, count - from, nullptr, nullptr, wait);
+}
+
 PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<4> kSignature{"extend", {"rows", "ends", "priority", "timeout"}, 1, 1};
-  PyObject* given[4];
+  static constexpr Signature<5> kSignature{"extend", {"rows", "ends", "final", "priority", "timeout"}, 1, 1};
+  PyObject* given[5];
   if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
   Deadline deadline;
-  if (given[3] && !parse_deadline(nullptr, given[3], &deadline)) return nullptr;
+  if (given[4] && !parse_deadline(nullptr, given[4], &deadline)) return nullptr;
   WriterState& state = state_of(self);
   const std::shared_ptr<Replay> replay = state.replay;
   LeafColumns columns;
   replay::Marks marks;
+  Finals finals;
   if (!replay->nests.columns->read_columns(given[0], columns)) return nullptr;
-  if (!take_marks(*replay, columns, given[1], given[2], marks)) return nullptr;
+  if (!take_marks(*replay, columns, given[1], given[3], marks)) return nullptr;
   if (replay->buffer->spec().has_finals() && marks.ends.empty()) {
     PyErr_SetString(PyExc_ValueError, "rows with successors need ends, or a leaf that says where episodes end");
     return nullptr;
   }
+  if (!take_finals(*replay, given[2], columns.rows(), marks, finals)) return nullptr;
   const std::shared_ptr<replay::Stream> stream = stream_of(state);
   npy_intp count = static_cast<npy_intp>(columns.rows());
   Ref indices(stream ? PyArray_SimpleNew(1, &count, NPY_INT64) : nullptr);
@@ -104,17 +183,14 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   std::vector<replay::Writer::Column> places = places_of(columns);
   const std::int64_t version = state.version;
   places.push_back({reinterpret_cast<const std::byte*>(&version), 0});
-  const replay::Writer::Rows rows{
-      .columns = places,
-      .count = columns.rows(),
-      .ends = marks.ends.empty() ? nullptr : reinterpret_cast<const bool*>(marks.ends.data()),
-      .truncated = marks.truncated.empty() ? nullptr : reinterpret_cast<const bool*>(marks.truncated.data()),
-      .priorities = marks.priorities.empty() ? nullptr : marks.priorities.data()};
-  auto* const at = static_cast<std::uint64_t*>(PyArray_DATA(as_array(indices.get())));
+  const Stretch rows{places, marks, static_cast<std::uint64_t*>(PyArray_DATA(as_array(indices.get())))};
   const bool is_long = columns.rows() * replay->buffer->row_bytes() > platform::kLongCopyBytes;
   Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
-    return alone(state, *stream, hooks, deadline,
-                 [&](replay::Writer& writer, const WaitContext& wait) { return writer.extend(rows, at, wait); });
+    return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
+      if (!finals.empty()) return add_episodes(*replay, rows, columns.rows(), finals, writer, wait);
+      const auto mask = [](const std::vector<char>& bits) { return bits.empty() ? nullptr : bits.data(); };
+      return rows.add(writer, 0, columns.rows(), mask(marks.ends), mask(marks.truncated), wait);
+    });
   });
   return added ? indices.release() : raise_waited(added.error(), state);
 }
@@ -123,78 +199,79 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
 
 struct VectorRow {
   const Replay& replay;
-  const LeafColumns &columns, &finals;
+  const LeafColumns& columns;
+  const Finals& finals;
   const replay::Marks& marks;
   const std::vector<std::int64_t>& versions;
 };
 
-// Row i: added, and its episode ended where it is to.
-Result<std::uint64_t> add_one(const VectorRow& rows, std::size_t i, replay::Writer& writer, const WaitContext& wait) {
+// Row i: added, and its episode ended where it is to. `end`: how many of those before it do so.
+Result<std::uint64_t> add_one(const VectorRow& rows, std::size_t i, std::size_t end, replay::Writer& writer,
+                              const WaitContext& wait) {
   std::vector<const void*> leaves;
   for (const LeafColumns::Column& column : rows.columns.all()) leaves.push_back(column.first + i * column.stride);
   leaves.push_back(&rows.versions[i]);
-  const bool ends = !rows.marks.ends.empty() && rows.marks.ends[i] != 0;
+  const bool ends = rows.marks.ends_at(i);
   const bool truncated = ends && rows.marks.truncated[i] != 0;
   replay::RowInfo info{.done = ends && !truncated};
   if (!rows.marks.priorities.empty()) info.priority = rows.marks.priorities[i];
   auto added = writer.add(leaves, info, wait);
   if (!added || !ends) return added;
-  std::vector<const void*> final;
-  if (!rows.finals.all().empty()) {
-    final.resize(leaves.size());
-    for (std::size_t k = 0; k < rows.replay.buffer->spec().next.size(); ++k) {
-      final[rows.replay.buffer->spec().next[k]] = rows.finals.all()[k].first + i * rows.finals.all()[k].stride;
-    }
-  }
+  const std::vector<const void*> final = rows.finals.leaves(rows.replay, i, end);
   if (!truncated && final.empty()) return added;  // it has ended by itself, or does with the next row
   Status ended = writer.end(final, truncated, wait);
   if (!ended) return std::move(ended).error();
   return added;
 }
 
-bool take_finals(const Replay& replay, PyObject* given, const LeafColumns& columns, LeafColumns& out) {
-  if (!given || given == Py_None) return true;
-  if (!replay.nests.final_columns) {
-    PyErr_SetString(PyExc_ValueError, "final is for buffers with next=, which keep the last observations");
+// The writers of a call: a stream and a version each. False with a Python error set.
+bool take_writers(PyObject* writers, std::vector<std::shared_ptr<replay::Stream>>& streams,
+                  std::vector<std::int64_t>& versions) {
+  if (!PyTuple_CheckExact(writers) || PyTuple_GET_SIZE(writers) == 0) {
+    PyErr_SetString(PyExc_TypeError, "no writers");
     return false;
   }
-  if (!replay.nests.final_columns->read_columns(given, out)) return false;
-  if (out.rows() == columns.rows()) return true;
-  PyErr_Format(PyExc_ValueError, "final has %zu rows, and there are %zu", out.rows(), columns.rows());
-  return false;
-}
-
-// replay_add_to_each(writers, rows, end, final, priority, timeout)
-PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
-  if (nargs != 6) return PyErr_Format(PyExc_TypeError, "six arguments are needed");
-  Deadline deadline;
-  if (!parse_deadline(nullptr, args[5], &deadline)) return nullptr;
-  if (!PyTuple_CheckExact(args[0]) || PyTuple_GET_SIZE(args[0]) == 0)
-    return PyErr_Format(PyExc_TypeError, "no writers");
-  const auto writers = static_cast<std::size_t>(PyTuple_GET_SIZE(args[0]));
-  std::vector<std::shared_ptr<replay::Stream>> streams;
-  std::vector<std::int64_t> versions;
-  for (std::size_t i = 0; i < writers; ++i) {
-    PyObject* const writer = PyTuple_GET_ITEM(args[0], static_cast<Py_ssize_t>(i));
-    if (!is_writer(writer)) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(writers); ++i) {
+    PyObject* const writer = PyTuple_GET_ITEM(writers, i);
+    if (!is_writer(writer)) return false;
     streams.push_back(stream_of(state_of(writer)));
-    if (!streams.back()) return nullptr;
+    if (!streams.back()) return false;
     versions.push_back(state_of(writer).version);
   }
+  return true;
+}
+
+// Those that are left out end nothing.
+bool take_left_out(PyObject* given, std::size_t rows, replay::Marks& marks, std::vector<char>& out) {
+  if (!take_mask(given, "reset", rows, &out)) return false;
+  for (std::size_t i = 0; i < out.size() && !marks.ends.empty(); ++i) {
+    if (out[i] != 0) marks.ends[i] = marks.truncated[i] = 0;
+  }
+  return true;
+}
+
+// replay_add_to_each(writers, rows, end, final, priority, reset, timeout)
+PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+  if (nargs != 7) return PyErr_Format(PyExc_TypeError, "seven arguments are needed");
+  Deadline deadline;
+  if (!parse_deadline(nullptr, args[6], &deadline)) return nullptr;
+  std::vector<std::shared_ptr<replay::Stream>> streams;
+  std::vector<std::int64_t> versions;
+  if (!take_writers(args[0], streams, versions)) return nullptr;
+  const std::size_t writers = streams.size();
   const std::shared_ptr<Replay> replay = state_of(PyTuple_GET_ITEM(args[0], 0)).replay;
-  LeafColumns columns, finals;
+  LeafColumns columns;
+  Finals finals;
   replay::Marks marks;
+  std::vector<char> left_out;
   if (!replay->nests.columns->read_columns(args[1], columns)) return nullptr;
   if (columns.rows() != writers) {
     return PyErr_Format(PyExc_ValueError, "rows has %zu rows; it must have %zu, one for each stream", columns.rows(),
                         writers);
   }
   if (!take_marks(*replay, columns, args[2], args[4], marks)) return nullptr;
-  if (!take_finals(*replay, args[3], columns, finals)) return nullptr;
-  if (replay->buffer->spec().has_finals() && marks.cuts_some_off() && finals.all().empty()) {
-    PyErr_SetString(PyExc_ValueError, "an episode that is cut off needs final, since the buffer has next=");
-    return nullptr;
-  }
+  if (!take_left_out(args[5], writers, marks, left_out)) return nullptr;
+  if (!take_finals(*replay, args[3], writers, marks, finals)) return nullptr;
   npy_intp count = static_cast<npy_intp>(writers);
   Ref indices(PyArray_SimpleNew(1, &count, NPY_INT64));
   if (!indices) return nullptr;
@@ -203,12 +280,16 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   const WriterState* state = nullptr;  // of the writer that it has come to
   const bool is_long = writers * replay->buffer->row_bytes() > platform::kLongCopyBytes;
   Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
-    for (std::size_t i = 0; i < writers; ++i) {
+    for (std::size_t i = 0, ends = 0; i < writers; ++i) {
+      at[i] = -1;
+      if (!left_out.empty() && left_out[i] != 0) continue;
       state = &state_of(PyTuple_GET_ITEM(args[0], static_cast<Py_ssize_t>(i)));
-      auto one = alone(*state, *streams[i], hooks, deadline,
-                       [&](replay::Writer& writer, const WaitContext& wait) { return add_one(rows, i, writer, wait); });
+      auto one = alone(*state, *streams[i], hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
+        return add_one(rows, i, ends, writer, wait);
+      });
       if (!one) return Status(std::move(one).error());
       at[i] = static_cast<std::int64_t>(*one);
+      ends += marks.ends_at(i) ? 1 : 0;
     }
     return success();
   });
@@ -216,12 +297,15 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
 }
 
 constexpr const char* kExtendDoc =
-    "extend($self, rows, *, ends=None, priority=None, timeout=None)\n--\n\n"
+    "extend($self, rows, *, ends=None, final=None, priority=None, timeout=None)\n--\n\n"
     "Adds rows, the next ones of this stream, and returns their indices: an array of int64.\n\n"
     "`rows` is a nest like that of a row, of arrays that have one dimension more in front, all of one length. `ends`, "
     "a\n"
     "mask, says which rows end an episode, besides those whose leaf `done` is true; those that only `ends` names were\n"
-    "cut off, and did not terminate. `priority`: one for each. Errors as of add(), before anything is added.";
+    "cut off, and did not terminate. `final`: last observations, a nest of arrays of the leaves that the buffer has "
+    "as\n"
+    "`next`, one for each row that ends an episode or one for each row; episodes that were cut off need it there.\n"
+    "`priority`: one for each row. Errors as of add(), before anything is added.";
 
 const PyMethodDef many_methods[] = {
     {"extend", as_method<extend>(), METH_FASTCALL | METH_KEYWORDS, kExtendDoc},

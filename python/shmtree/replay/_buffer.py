@@ -202,10 +202,11 @@ class ReplayBuffer:
         self._own_writer.end(final=final, truncated=truncated, timeout=timeout)
 
     def extend(
-        self, rows: Any, *, ends: Any = None, priority: Any = None, timeout: float | None = None
+        self, rows: Any, *, ends: Any = None, final: Any = None, priority: Any = None, timeout: float | None = None
     ) -> np.ndarray[Any, Any]:
         """Adds many rows, in that stream, and returns their indices. As `Writer.extend`."""
-        added: np.ndarray[Any, Any] = self._own_writer.extend(rows, ends=ends, priority=priority, timeout=timeout)
+        terms = {"ends": ends, "final": final, "priority": priority, "timeout": timeout}
+        added: np.ndarray[Any, Any] = self._own_writer.extend(rows, **terms)
         return added
 
     # --- Drawing

@@ -68,7 +68,14 @@ class VectorWriter:
         self._version = version
 
     def add(
-        self, rows: Any, *, end: Any = None, final: Any = None, priority: Any = None, timeout: float | None = None
+        self,
+        rows: Any,
+        *,
+        end: Any = None,
+        final: Any = None,
+        priority: Any = None,
+        reset: Any = None,
+        timeout: float | None = None,
     ) -> np.ndarray[Any, Any]:
         """Adds a row to each stream, and returns their indices.
 
@@ -76,10 +83,13 @@ class VectorWriter:
             rows: a nest like that of a row, of arrays whose first dimension is that of the streams.
             end: a mask of those whose episode ends with this row, besides those whose leaf ``done`` is true. Such as
                 only it names were cut off, and did not terminate.
-            final: last observations, a nest of arrays for all streams; of those that end, each has its own.
+            final: last observations, a nest of arrays for all streams, or for those that end.
             priority: one for each.
+            reset: a mask of those whose row is no step, and is left out: its index is -1. Vectors of environments that
+                begin an episode one step after the last one's end have such rows, as Gymnasium's do by default.
         """
-        indices: np.ndarray[Any, Any] = _core.replay_add_to_each(self._writers, rows, end, final, priority, timeout)
+        given = (rows, end, final, priority, reset, timeout)
+        indices: np.ndarray[Any, Any] = _core.replay_add_to_each(self._writers, *given)
         return indices
 
     def close(self) -> None:
