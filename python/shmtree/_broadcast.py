@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Iterable
 from multiprocessing.context import get_spawning_popen
@@ -130,6 +131,12 @@ class Broadcast(_core.BroadcastBase):
             raise
         return sent
 
+    async def put_async(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
+        """`put` for coroutines. When it is cancelled, the object was not put."""
+        return await poll(
+            lambda: self._put(obj, False, None, move), lambda: not self.has_space(), timeout, not_yet=queue.Full
+        )
+
     def wait_for_all_ack(self, timeout: float | None = None) -> None:
         """Waits until all blocking readers have read what this object has put. TimeoutError."""
         self._wait_until_passed(None, timeout)
@@ -154,6 +161,11 @@ class Broadcast(_core.BroadcastBase):
         """Counts: put, capacity, history, kept (messages that one who may fall behind finds), subscribers, publishers
         (pids of those who put), pickled (what this object has put that needed a pickle)."""
         return self._stats()
+
+    @property
+    def capacity(self) -> int:
+        """Messages that the slowest blocking reader may be behind before `put` waits."""
+        return self._ring.capacity
 
     @property
     def arena(self) -> Arena:
@@ -183,7 +195,7 @@ class Broadcast(_core.BroadcastBase):
 class Subscriber:
     """A reader of a Broadcast, with its own place; made by `Broadcast.subscribe`.
 
-    Several threads may read by it, each message going to one of them.
+    `shmtree.wait` takes it as it does a receiver. Several threads may read by it, each message going to one of them.
 
     It may be made by one process and used by another: until its first get it belongs to every process that has it (made
     it, inherited it over fork, was started with it, or loaded it), and ends when the last of them has closed or dropped
@@ -241,6 +253,17 @@ class Subscriber:
         """`get` for coroutines. It can be cancelled at any time without losing a message."""
         return await poll(lambda: self.get(False, copy=copy), lambda: self.qsize() == 0, timeout)
 
+    def get_to(self, device: Any, block: bool = True, timeout: float | None = None) -> Any:
+        """`get` with the message's tensors, and its numeric arrays as tensors, copied to a device of torch.
+
+        As `Receiver.get_to`, but a message that cannot be copied is passed all the same, as others have it, too.
+        """
+        from .torch import check_device, receive_to
+
+        check_device(device)
+        arena = self._end._arena
+        return receive_to(arena, self.get(block, timeout, copy=False), device)
+
     def __iter__(self) -> Self:
         return self
 
@@ -258,6 +281,18 @@ class Subscriber:
             return await self.get_async()
         except ChannelClosed:
             raise StopAsyncIteration from None
+
+    def fileno(self) -> int:
+        """A descriptor that can be read while there is a message, or nobody is left who puts: for poll loops.
+
+        It belongs to this object. To ask for it is to use the subscription: it is this process's from then on. In a
+        program with several threads that read, a message may be gone again when it is looked for. The death of who puts
+        is seen by `shmtree.wait`, and by calls that wait.
+        """
+        return self._end.fileno()
+
+    def _ready(self) -> bool:
+        return self._end._ready()
 
     def qsize(self) -> int:
         """Number of messages that it can read now."""

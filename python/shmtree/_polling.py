@@ -18,8 +18,13 @@ _FIRST_LOOK_S, _MOST_LOOK_S = 0.0005, 0.025
 _ASK_AGAIN_S = 0.25
 
 
-async def poll(get: Callable[[], _T], is_empty: Callable[[], bool], timeout: float | None) -> _T:
-    """What `get` returns, as soon as it does not raise queue.Empty; that after `timeout` seconds (None: never).
+async def poll(
+    get: Callable[[], _T],
+    is_empty: Callable[[], bool],
+    timeout: float | None,
+    not_yet: type[Exception] = queue.Empty,
+) -> _T:
+    """What `get` returns, as soon as it does not raise `not_yet`; that after `timeout` seconds (None: never).
 
     `is_empty` is looked at often, and costs little.
     """
@@ -28,11 +33,13 @@ async def poll(get: Callable[[], _T], is_empty: Callable[[], bool], timeout: flo
     while True:
         try:
             return get()
-        except queue.Empty:
+        except not_yet:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise
         until = time.monotonic() + (_ASK_AGAIN_S if left is None else min(left, _ASK_AGAIN_S))
-        while is_empty() and (now := time.monotonic()) < until:
-            await asyncio.sleep(min(look, until - now))
+        while True:
+            await asyncio.sleep(max(min(look, until - time.monotonic()), 0))
             look = min(1.25 * look, _MOST_LOOK_S)
+            if not is_empty() or time.monotonic() >= until:
+                break

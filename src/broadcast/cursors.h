@@ -15,6 +15,7 @@ class Cursors {
  public:
   Cursors(memory::Arena& arena, BroadcastHeader& header) noexcept : arena_(arena), header_(header) {}
 
+  memory::Arena& arena() const noexcept { return arena_; }
   // Those that were ever used.
   std::uint32_t used() const noexcept { return std::min(platform::load_acquire(header_.cursors_high), kMostCursors); }
   Cursor& at(std::uint32_t number) const noexcept { return header_.cursors[number]; }

@@ -56,8 +56,9 @@ struct alignas(64) Cursor {
   std::atomic<std::uint64_t> missed;
   std::atomic<std::uint32_t> uses;
   std::atomic<std::uint64_t> subscription;  // the block of that kind, packed; of meaning until it is claimed
+  std::atomic<std::uint32_t> asks;          // not 0: its reader is to be sent a byte (doorbell.h)
 };
-static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32);
+static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32 && offsetof(Cursor, asks) == 40);
 
 // A block of its own, of kind kSubscription, held by every process that has a subscription which nobody has claimed. It
 // refers to the control block. Written before anybody else knows it.
@@ -98,6 +99,7 @@ struct alignas(64) BroadcastHeader {
   std::atomic<std::uint64_t> slowest;
   std::atomic<std::uint64_t> put_bytes;
   std::atomic<std::uint32_t> cursors_high;  // cursors from here on were never used
+  std::atomic<std::uint32_t> has_bells;     // some reader has asked for bytes, once
 
   Event items;  // there is a message, or nobody is left who puts
   Event space;  // a cursor has moved, or gone

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "broadcast/doorbell.h"
 #include "memory/event.h"
 #include "memory/weak_registry.h"
 #include "platform/clock.h"
@@ -139,6 +140,7 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
     *owner = {.identity = *me, .use = (load_relaxed(mine.uses) + 1) & kUseMask, .policy = policy};
     store_relaxed(mine.uses, owner->use);
     store_relaxed(mine.missed, std::uint64_t{0});
+    store_relaxed(mine.asks, 0u);
     store_relaxed(mine.position, position);
     store_relaxed(mine.subscription, memory::pack(subscription));
     store_relaxed(shared.slowest, std::min(load_relaxed(shared.slowest), position));
@@ -201,11 +203,12 @@ void Ring::repair() noexcept {
     if (!is_there) let_go(place);
   }
   const Entry& last = entry(end - 1);
-  store_relaxed(header().put_bytes, end == 0 ? 0 : load_relaxed(last.before) + load_relaxed(last.bytes));
+  const std::uint64_t referred = arena_->blocks().referred_bytes(memory::unpack(load_relaxed(last.block)));
+  store_relaxed(header().put_bytes, end == 0 ? 0 : load_relaxed(last.before) + load_relaxed(last.bytes) + referred);
   store_relaxed(header().putting, std::uint64_t{0});
 }
 
-std::uint64_t Ring::write(const Outgoing& outgoing, BlockRef block) noexcept {
+std::uint64_t Ring::write(const Outgoing& outgoing, BlockRef block, std::uint64_t counted) noexcept {
   BroadcastHeader& shared = header();
   const std::uint64_t ticket = load_relaxed(shared.tail);
   const std::uint64_t bytes = outgoing.bytes, before = load_relaxed(shared.put_bytes);
@@ -219,7 +222,7 @@ std::uint64_t Ring::write(const Outgoing& outgoing, BlockRef block) noexcept {
   store_relaxed(mine.before, before);
   if (!is_block) copy_racing(mine.frame, outgoing.frame.data(), outgoing.frame.size());
   store_release(mine.ticket, ticket + 1);
-  store_relaxed(shared.put_bytes, before + bytes);
+  store_relaxed(shared.put_bytes, before + counted);
   store_release(shared.tail, ticket + 1);
   if (is_block) let_go_of_passed();
   store_release(shared.putting, std::uint64_t{0});
@@ -245,7 +248,8 @@ Result<std::uint64_t> Ring::put(Outgoing outgoing, const WaitContext& wait) {
   const bool is_block = outgoing.block.valid();
   if (!is_block) outgoing.bytes = outgoing.frame.size();
   if (!is_block && outgoing.bytes > kInlineBytes) return Error{.code = Code::kInvalid, .message = "too long a frame"};
-  const std::uint64_t bytes = outgoing.bytes;
+  std::uint64_t bytes = outgoing.bytes;  // those that count, and so with the arrays that it refers to
+  if (is_block) bytes += arena_->blocks().referred_bytes(outgoing.block.ref());
   Lease held;
   if (is_block) {
     auto lease = arena_->hold_new(std::move(outgoing.block));
@@ -261,9 +265,9 @@ Result<std::uint64_t> Ring::put(Outgoing outgoing, const WaitContext& wait) {
     if (load_relaxed(header().putting) != 0) repair();
     if (has_room_now(bytes)) {
       const bool is_behind = load_relaxed(entry(load_relaxed(header().tail)).ticket) != 0;
-      const std::uint64_t ticket = write(outgoing, held.ref());
+      const std::uint64_t ticket = write(outgoing, held.ref(), bytes);
       arena_->reclaimer().unlock();
-      notify_all(header().items);
+      announce();
       if (is_behind) look_for_dead();
       return ticket;
     }
@@ -294,8 +298,29 @@ Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
   }
 }
 
+// Every reader has something to read, or is to be told that nobody puts any more.
+void Ring::announce() noexcept {
+  notify_all(header().items);
+  if (load_relaxed(header().has_bells) != 0) Doorbell::ring(block(), cursors());
+}
+
 void Ring::leave() noexcept {
-  if (has_put_.load(std::memory_order_relaxed) && publishing().leave()) notify_all(header().items);
+  if (has_put_.load(std::memory_order_relaxed) && publishing().leave()) announce();
+}
+
+bool Ring::has_room() noexcept {
+  return has_room(cursors().slowest(false), 0) || (cursors().drop_dead() && has_room(cursors().slowest(false), 0));
+}
+
+std::uint64_t Ring::unread_before(std::uint64_t ticket) const noexcept {
+  return ticket - std::min(ticket, cursors().slowest(false).position);
+}
+
+std::optional<Ring::Blocker> Ring::unused_blocker() const {
+  const Cursors::Slowest now = cursors().slowest(false);
+  const Owner owner = cursors().owner_of(now.number);
+  if (now.reader == memory::kNobody || now.position == tail() || owner.claimed) return std::nullopt;
+  return Blocker{now.position, cursors().name(now.number)};
 }
 
 void Ring::wake() noexcept {
@@ -347,37 +372,6 @@ void Ring::passed(std::uint64_t ticket) noexcept {
   if (!arena_->reclaimer().try_lock()) return;
   if (load_relaxed(header().putting) == 0) let_go_of_passed();
   arena_->reclaimer().unlock();
-}
-
-// --- Looking in
-
-std::string Ring::check() const {
-  const std::uint64_t end = tail();
-  if (load_relaxed(header().putting) != 0) return "a put was cut off";
-  for (std::uint64_t place = 0; place < entries_; ++place) {
-    const std::uint64_t ticket = load_relaxed(ring_[place].ticket);
-    const BlockRef listed = references().at(place);
-    if (ticket == 0) {
-      if (listed.id.value != 0) return "the list keeps a block of no message";
-      continue;
-    }
-    if (ticket > end || end - (ticket - 1) > entries_ || (ticket - 1) % entries_ != place) {
-      return "a message is in another's place";
-    }
-    const std::uint64_t block = load_relaxed(ring_[place].block);
-    if (block != 0 && memory::pack(listed) != block) return "the list keeps another block";
-    if (block == 0 && listed.id.value != 0) return "the list keeps a block of a small message";
-  }
-  for (std::uint64_t ticket = end - std::min(end, entries_); ticket < end; ++ticket) {
-    const Entry& at = entry(ticket);
-    const auto& after = ticket + 1 == end ? header().put_bytes : entry(ticket + 1).before;
-    if (load_relaxed(after) != load_relaxed(at.before) + load_relaxed(at.bytes)) return "bytes are miscounted";
-  }
-  const Cursors::Slowest now = cursors().slowest(false);
-  for (std::uint64_t ticket = now.position; ticket < end; ++ticket) {
-    if (load_relaxed(entry(ticket).ticket) != ticket + 1) return "a message that a reader waits for is gone";
-  }
-  return "";
 }
 
 }  // namespace shmtree::broadcast

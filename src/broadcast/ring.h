@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,6 +74,16 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Result<std::uint64_t> put(Outgoing outgoing, const WaitContext& wait);
   // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted.
   Status wait_until_passed(std::uint64_t ticket, const WaitContext& wait);
+  // Whether a small message could be put without waiting.
+  bool has_room() noexcept;
+  // How many of the messages before that ticket a blocking reader has not read.
+  std::uint64_t unread_before(std::uint64_t ticket) const noexcept;
+  // The slowest blocking reader, if it has not read all and nobody has ever read by that subscription.
+  struct Blocker {
+    std::uint64_t position;
+    std::string who;  // "process 5 has"
+  };
+  std::optional<Blocker> unused_blocker() const;
   std::vector<int> publishers() const { return publishing().pids(); }
   // Wakes whoever waits, to look again.
   void wake() noexcept;
@@ -91,7 +102,6 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Result<std::uint32_t> subscribe(Policy policy, bool from_oldest, BlockRef subscription, Owner* owner,
                                   const WaitContext& wait);
   Cursor& cursor(std::uint32_t number) const noexcept { return header().cursors[number]; }
-  bool is_held(const Cursor& unclaimed) const noexcept { return cursors().is_held(unclaimed); }
   // The oldest message that a reader which may fall behind still finds.
   std::uint64_t oldest() const noexcept;
   // The message of that ticket; kNotFound when it was overwritten.
@@ -101,6 +111,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Status check_publishers() const { return has_flag(kWaits) ? success() : publishing().check(tail() != 0); }
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
   Event& items() const noexcept { return header().items; }
+  // Whoever puts tells, from now on, those readers that ask (doorbell.h).
+  void tell_bells() noexcept { platform::store_seq_cst(header().has_bells, 1u); }
+  Cursors cursors() const noexcept { return {*arena_, header()}; }
 
   // How many cursors there are, of the living and the dead.
   std::uint32_t readers() const noexcept { return cursors().count(); }
@@ -116,9 +129,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Entry& entry(std::uint64_t ticket) const noexcept { return ring_[ticket % entries_]; }
   memory::Publishers publishing() const noexcept { return {arena_->participants(), header().publishers}; }
   memory::ReferencePlaces references() const noexcept { return {*arena_, list_}; }
-  Cursors cursors() const noexcept { return {*arena_, header()}; }
   bool has_room(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept;
   void look_for_dead() noexcept;
+  void announce() noexcept;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
 
   // Under the arena lock.
@@ -126,7 +139,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void repair() noexcept;
   void let_go(std::uint64_t place) noexcept;
   void let_go_of_passed() noexcept;
-  std::uint64_t write(const Outgoing& outgoing, BlockRef block) noexcept;
+  std::uint64_t write(const Outgoing& outgoing, BlockRef block, std::uint64_t counted) noexcept;
 
   const std::shared_ptr<Arena> arena_;
   const memory::Lease control_;

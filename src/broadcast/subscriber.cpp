@@ -111,7 +111,31 @@ Result<Subscriber::Got> Subscriber::get_now(Incoming& message) {
   const std::lock_guard guard(mutex_);
   Status mine = claim(let_go);
   if (!mine) return std::move(mine).error();
-  return get_claimed(message);
+  auto got = get_claimed(message);
+  refresh_bell();
+  return got;
+}
+
+void Subscriber::refresh_bell() noexcept {
+  bell_.refresh(ring_->block(), ring_->cursors(), number_, [this] { return ready(); });
+}
+
+Result<int> Subscriber::fd() {
+  memory::Lease let_go;
+  const std::lock_guard guard(mutex_);
+  Status mine = claim(let_go);
+  if (!mine) return std::move(mine).error();
+  Status opened = bell_.open(ring_->block(), ring_->cursors(), number_);
+  if (!opened) return std::move(opened).error();
+  ring_->tell_bells();
+  refresh_bell();
+  return bell_.fd();
+}
+
+bool Subscriber::ready() const {
+  const Owner now = unpack_owner(load_acquire(cursor().owner));
+  const bool is_ours = now.use == owner_.use && (!now.claimed || now.identity == ring_->arena()->current_identity());
+  return now.identity == memory::kNobody || !is_ours || size() != 0 || !ring_->check_publishers();
 }
 
 Result<Subscriber::Got> Subscriber::get_claimed(Incoming& message) {
@@ -175,11 +199,15 @@ std::uint64_t Subscriber::size() const noexcept {
 // A forked child has no part in what its parent has claimed.
 void Subscriber::close() noexcept {
   take_subscription().reset();
+  {
+    const std::lock_guard guard(mutex_);
+    bell_.close();
+  }
   const memory::Identity me = ring_->arena()->current_identity();
   std::uint64_t word = load_acquire(cursor().owner);
   const Owner now = unpack_owner(word);
   if (me == memory::kNobody || now.identity == memory::kNobody || now.use != owner_.use) return;
-  if (now.claimed ? now.identity != me : ring_->is_held(cursor())) return;
+  if (now.claimed ? now.identity != me : ring_->cursors().is_held(cursor())) return;
   const std::uint64_t position = load_relaxed(cursor().position);
   if (compare_swap(cursor().owner, word, std::uint64_t{0})) ring_->passed(position);
 }

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "broadcast/doorbell.h"
 #include "broadcast/subscription.h"
 #include "platform/fork.h"
 
@@ -32,6 +33,11 @@ class Subscriber {
     bool overrun = false;
   };
   Result<Got> get(Incoming& message, const WaitContext& wait);
+  // Whether get() would return, or fail, at once.
+  bool ready() const;
+  // A descriptor that can be read while ready(), but for deaths; owned by this object. It may be readable for a moment
+  // when another thread has just read. The subscription is claimed. kClosed as of get().
+  Result<int> fd();
   // Messages that it can read now, and those that it has missed so far.
   std::uint64_t size() const noexcept;
   std::uint64_t missed() const noexcept { return platform::load_relaxed(cursor().missed); }
@@ -50,6 +56,7 @@ class Subscriber {
   Status claim(memory::Lease& let_go);
   Result<Got> get_claimed(Incoming& message);
   bool catch_up(bool* overrun) noexcept;
+  void refresh_bell() noexcept;
   memory::Lease take_subscription() noexcept;
 
   const std::shared_ptr<Ring> ring_;
@@ -57,6 +64,7 @@ class Subscriber {
   std::atomic<bool> given_{false};
   platform::ForkSafeMutex mutex_;  // who reads; never held in a wait
   Owner owner_;                    // under mutex_
+  Doorbell bell_;                  // under mutex_
   memory::Lease subscription_;     // under mutex_; none once it was claimed elsewhere, or closed
 };
 

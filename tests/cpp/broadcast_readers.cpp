@@ -107,6 +107,26 @@ TEST_CASE("max_bytes bounds what a blocking reader has not read, but for one mes
   CHECK(put(*ring, 3, kSmallWords, no_wait()).code() == Code::kFull);
 }
 
+TEST_CASE("max_bytes counts the arrays that a message refers to") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({.capacity = 8, .max_bytes = 100'000}, arena);
+  const auto reader = subscribe(ring);
+  const auto put_referring = [&] {
+    const Lease array = new_lease(*arena, 60'000);
+    auto block = arena->allocate(2000, BlockKind::kPublished, patience()).value();
+    std::memset(block.data(), 0, 1000);
+    const BlockRef referred[] = {array.ref()};
+    arena->holders().refer(block, referred, patience()).value();
+    return ring->put({.block = std::move(block), .bytes = 1000}, no_wait());
+  };
+  CHECK(put_referring().ok());
+  CHECK(put_referring().code() == Code::kFull);
+  CHECK(ring->has_room());
+  CHECK(all_of(*reader) == Numbers{0});
+  CHECK(put_referring().ok());
+  CHECK(ring->check() == "");
+}
+
 TEST_CASE("A blocking reader that is closed, or killed, holds nobody up") {
   const auto ring = new_ring({.capacity = 2, .history = 1});
   auto reader = subscribe(ring);

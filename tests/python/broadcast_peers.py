@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -52,3 +53,14 @@ def close_when_told(subscriber: shmtree.Subscriber, told: Connection) -> None:
     told.recv()
     subscriber.close()
     told.recv()
+
+
+def hold_unused(subscriber: shmtree.Subscriber, told: Connection) -> None:
+    told.send("ready")
+    signal.pause()
+    subscriber.close()
+
+
+def put_when_told(broadcast: shmtree.Broadcast, told: Connection) -> None:
+    while True:
+        broadcast.put(told.recv())

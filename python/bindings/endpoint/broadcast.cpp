@@ -8,8 +8,10 @@
 
 #include "bindings/bind.h"
 #include "bindings/endpoint/published.h"
+#include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
 #include "broadcast/subscriber.h"
+#include "platform/clock.h"
 
 namespace shmtree::python {
 
@@ -41,6 +43,41 @@ class BroadcastEnd : public Closable<Ring> {
   const bool allow_pickle;
   std::atomic<std::uint64_t> pickled{0};
   std::atomic<std::uint64_t> last_ticket{0};  // + 1, of this object's puts
+  VainWait vain{};
+};
+
+// How a call waits for readers: it tells of one that blocks and was never used.
+class ReadersHooks final : public ClosableHooks {
+ public:
+  ReadersHooks(BroadcastEnd& end, const Ring& ring, py::handle block, py::handle timeout)
+      : ClosableHooks(end, block, timeout), vain_(end.vain), ring_(ring) {}
+  void before_block() noexcept override {
+    if (since_ns_ == 0) since_ns_ = platform::monotonic_ns();
+    ClosableHooks::before_block();
+  }
+  bool interrupted() noexcept override { return ClosableHooks::interrupted() || !look_for_unused(); }
+  // False when the warning became an exception, which is set.
+  bool look_for_unused() const noexcept {
+    if (since_ns_ == 0 || vain_.told.load(std::memory_order_relaxed)) return true;
+    const auto blocker = ring_.unused_blocker();
+    if (!blocker) return vain_.waited_ns.store(0), true;
+    const std::int64_t waited = count_vain_wait(vain_, blocker->position, since_ns_);
+    return waited == 0 || PyErr_WarnFormat(error_types().unused_end_warning, 1,
+                                           "waiting for %lld s, so far in vain, for a subscriber of a Broadcast that "
+                                           "%s and never used: who is not going to use it calls close() of it",
+                                           static_cast<long long>(waited / 1'000'000'000), blocker->who.c_str()) == 0;
+  }
+  template <class T>
+  T done_waiting(Result<T> result) {
+    const bool in_vain = !result.ok() && (result.code() == Code::kFull || result.code() == Code::kTimeout);
+    if (in_vain && !look_for_unused()) throw py::error_already_set();
+    return done(std::move(result));
+  }
+
+ private:
+  VainWait& vain_;
+  const Ring& ring_;
+  std::int64_t since_ns_ = 0;
 };
 
 class SubscriberEnd : public Closable<Subscriber> {
@@ -61,7 +98,7 @@ Policy policy_of(const std::string& word) {
 
 std::uint64_t put(BroadcastEnd& self, py::handle object, py::handle block, py::handle timeout, bool move) {
   const auto ring = self.open();
-  ClosableHooks hooks(self, block, timeout);
+  ReadersHooks hooks(self, *ring, block, timeout);
   Published value(*ring->arena(), object.ptr(), self.allow_pickle, move, "this Broadcast", self.pickled);
   broadcast::Outgoing outgoing;
   alignas(64) std::byte small[broadcast::kInlineBytes];
@@ -72,17 +109,22 @@ std::uint64_t put(BroadcastEnd& self, py::handle object, py::handle block, py::h
     outgoing.block = value.stage(hooks);
     outgoing.bytes = value.bytes();
   }
-  const std::uint64_t ticket = hooks.done(ring->put(std::move(outgoing), hooks.wait()));
+  const std::uint64_t ticket = hooks.done_waiting(ring->put(std::move(outgoing), hooks.wait()));
   value.settle();
   self.last_ticket = ticket + 1;
   return ticket;
 }
 
-void wait_until_passed(const BroadcastEnd& self, std::optional<std::uint64_t> ticket, py::handle timeout) {
+void wait_until_passed(BroadcastEnd& self, std::optional<std::uint64_t> ticket, py::handle timeout) {
   const auto ring = self.open();
-  ClosableHooks hooks(self, py::handle(), timeout);
+  ReadersHooks hooks(self, *ring, py::handle(), timeout);
   const std::uint64_t end = ticket ? *ticket + 1 : self.last_ticket.load();
-  if (end != 0) hooks.done(ring->wait_until_passed(end - 1, hooks.wait()));
+  if (end != 0) hooks.done_waiting(ring->wait_until_passed(end - 1, hooks.wait()));
+}
+
+std::uint64_t pending_acks(const BroadcastEnd& self) {
+  const auto ring = self.open();
+  return ring->unread_before(self.last_ticket.load());
 }
 
 std::unique_ptr<SubscriberEnd> subscribe(const BroadcastEnd& self, const std::string& behind, bool from_oldest) {
@@ -147,6 +189,7 @@ void bind_broadcast(py::module_& module) {
           "arena"_a, "block"_a)
       .def_property_readonly("arena", [](const Ring& ring) { return ring.arena(); })
       .def_property_readonly("block", [](const Ring& ring) { return memory::pack(ring.block()); })
+      .def_property_readonly("capacity", &Ring::capacity)
       .def("check", &Ring::check);
   py::class_<SubscriberEnd>(module, "SubscriberBase", "What Subscriber is made of.", plain_class())
       .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)
@@ -155,6 +198,11 @@ void bind_broadcast(py::module_& module) {
       .def(
           "qsize", [](const SubscriberEnd& self) { return self.open()->size(); },
           "Number of messages that it can read now.")
+      .def(
+          "fileno", [](const SubscriberEnd& self) { return unwrap(self.open()->fd()); },
+          "A descriptor for poll loops, which can be read while there is a message. It belongs to this object.")
+      .def("_ready", [](const SubscriberEnd& self) { return self.is_closed() || self.open()->ready(); })
+      .def_property_readonly("_arena", [](const SubscriberEnd& self) { return self.open()->ring()->arena(); })
       .def_property_readonly(
           "missed", [](const SubscriberEnd& self) { return self.open()->missed(); },
           "How many messages it has missed so far.")
@@ -179,6 +227,12 @@ void bind_broadcast(py::module_& module) {
           "Whether close() was called on this object.")
       .def_property_readonly("allow_pickle", [](const BroadcastEnd& self) { return self.allow_pickle; })
       .def("_put", &put, "obj"_a, "block"_a, "timeout"_a, "move"_a)
+      .def(
+          "has_space", [](const BroadcastEnd& self) { return self.open()->has_room(); },
+          "Whether a small message could be put without waiting.")
+      .def_property_readonly("pending_acks", &pending_acks,
+                             "Number of messages, up to the last that this object has put, that a blocking reader has "
+                             "not read.")
       .def("_wait_until_passed", &wait_until_passed, "ticket"_a, "timeout"_a)
       .def("_subscribe", &subscribe, "behind"_a, "from_oldest"_a)
       .def("_stats", &stats)

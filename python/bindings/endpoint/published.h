@@ -58,7 +58,7 @@ class Closable {
 };
 
 // How a call of such an object waits: until it is closed, too.
-class ClosableHooks final : public GilHooks {
+class ClosableHooks : public GilHooks {
  public:
   template <class T>
   ClosableHooks(const Closable<T>& of, pybind11::handle block, pybind11::handle timeout)

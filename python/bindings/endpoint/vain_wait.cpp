@@ -60,22 +60,32 @@ bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
 
 }  // namespace
 
+std::int64_t count_vain_wait(VainWait& vain, std::uint64_t passed, std::int64_t since_ns) {
+  if (vain.told.load(std::memory_order_relaxed)) return 0;
+  const std::int64_t now = platform::monotonic_ns();
+  const std::int64_t counted_to = vain.counted_to_ns.exchange(now);
+  if (vain.passed.exchange(passed) != passed) {
+    vain.waited_ns.store(0);
+    return 0;
+  }
+  const std::int64_t more = std::max<std::int64_t>(now - std::max(since_ns, counted_to), 0);
+  const std::int64_t waited = vain.waited_ns.fetch_add(more) + more;
+  return waited < unused_after_ns.load(std::memory_order_relaxed) || vain.told.exchange(true) ? 0 : waited;
+}
+
 bool warn_of_vain_wait(Endpoint* self, End waiting, std::int64_t since_ns) {
   VainWait& vain = self->vain;
   channel::Channel& channel = self->port.channel();
   const End peers = channel::other(waiting);
   if (vain.told.load(std::memory_order_relaxed) || !channel.ends().can_end(peers)) return true;
-  const std::int64_t now = platform::monotonic_ns();
-  const std::int64_t counted_to = vain.counted_to_ns.exchange(now);
-  const std::uint64_t passed = channel.passed(peers);
-  if (!channel.ends().is_unused(peers) || vain.passed.exchange(passed) != passed) {
+  if (!channel.ends().is_unused(peers)) {
+    vain.counted_to_ns.store(platform::monotonic_ns());
+    vain.passed.store(channel.passed(peers));
     vain.waited_ns.store(0);
     return true;
   }
-  const std::int64_t more = std::max<std::int64_t>(now - std::max(since_ns, counted_to), 0);
-  const std::int64_t waited = vain.waited_ns.fetch_add(more) + more;
-  if (waited < unused_after_ns.load(std::memory_order_relaxed) || vain.told.exchange(true)) return true;
-  return warn(channel, peers, waited);
+  const std::int64_t waited = count_vain_wait(vain, channel.passed(peers), since_ns);
+  return waited == 0 || warn(channel, peers, waited);
 }
 
 PyObject* note_wait(PyObject* self, End waiting, PyObject* seconds) {

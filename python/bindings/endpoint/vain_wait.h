@@ -11,6 +11,9 @@
 
 namespace shmtree::python {
 
+// Counts a wait since then for who has passed so many messages, and is of no use. How long such waits were in all, once
+// it is to be told; else 0.
+std::int64_t count_vain_wait(VainWait& vain, std::uint64_t passed, std::int64_t since_ns);
 // For a call that waits at `waiting` since then, a time of platform::monotonic_ns(); it may say so again and again.
 // False when the warning became an exception, which is set.
 bool warn_of_vain_wait(Endpoint* self, channel::End waiting, std::int64_t since_ns);
