@@ -80,6 +80,40 @@ TEST_CASE("A reader that may fall behind and is stopped holds nobody up, and wak
   CHECK(child.succeeded());
 }
 
+TEST_CASE("Who reads is not held up by who was stopped before any store of a put") {
+  for (const std::size_t words : {kSmallWords, kBlockWords}) {
+    std::int64_t stores = 1;
+    for (bool stopped = true; stopped; ++stores) {
+      const auto ring = new_ring({.capacity = 3});
+      const auto reader = subscribe(ring);
+      for (std::uint64_t i = 0; i < 2; ++i) put(*ring, i, words).value();
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(280);
+        crash_signal = SIGSTOP;
+        changes_until_crash.store(stores);
+        put(*ring, 2, words).value();
+        _exit(0);
+      }
+      int status = 0;
+      REQUIRE(waitpid(child, &status, WUNTRACED) == child);
+      stopped = WIFSTOPPED(status);
+      INFO("stopped at change " << stores << ", " << words << " words");
+      auto numbers = all_of(*reader);
+      if (stopped) {
+        kill(child, SIGKILL);
+        waitpid(child, &status, 0);
+      }
+      REQUIRE(numbers.size() >= 2);
+      REQUIRE((numbers[0] == 0 && numbers[1] == 1));
+      for (std::uint64_t number : all_of(*reader)) numbers.push_back(number);
+      REQUIRE(put(*ring, 3, words).ok());
+      REQUIRE(ring->check() == "");
+    }
+    CHECK(stores > 10);
+  }
+}
+
 #endif
 
 TEST_CASE("Readers of every kind see whole messages in order while several put as fast as they can") {
