@@ -101,7 +101,7 @@ def test_rows_with_successors_need_ends_when_they_do_not_say_so_themselves():
 
 
 def test_priorities_of_many_rows():
-    buffer = buffer_with(sampler=Prioritized(alpha=1, eps=1e-9))
+    buffer = buffer_with(sampler=Prioritized(alpha=1, eps=1e-30))
     buffer.extend(columns(0, 50), priority=np.where(np.arange(50) == 7, 1.0, 0.0))
     assert set(buffer.sample(100).data["n"].tolist()) == {7}
     with pytest.raises(ValueError):
@@ -152,7 +152,7 @@ def test_a_buffer_that_was_cleared_has_the_rows_that_come_then():
     new = buffer.extend(columns(100, 20))
     assert len(buffer) == 20
     assert new.min() > old.max()
-    assert buffer.sample(100).data["n"].min() == 100
+    assert sorted(buffer.sample(20, replace=False).data["n"].tolist()) == list(range(100, 120))
 
 
 # --- Sequences

@@ -46,17 +46,17 @@ def test_weights_make_up_for_the_chances_and_are_at_most_one():
 
 
 def test_weights_may_be_those_of_the_whole_buffer():
-    buffer = filled(0, sampler=Prioritized(alpha=1, beta=1, eps=1e-9))
-    least = buffer.add(1, priority=1e-6)
+    buffer = filled(0, sampler=Prioritized(alpha=1, beta=1, eps=1e-30))
+    least = buffer.add(1, priority=1e-20)
     buffer.add(1, priority=1.0)
     batch = buffer.sample(8, weights="buffer")
     assert least not in batch.index
-    np.testing.assert_allclose(batch.weight, 1e-6, rtol=1e-2)
+    np.testing.assert_allclose(batch.weight, 1e-20, rtol=1e-2)
     assert (buffer.sample(8).weight == 1).all()
 
 
 def test_updated_priorities_are_those_that_are_drawn_by():
-    buffer = filled(sampler=Prioritized(alpha=1, eps=1e-9))
+    buffer = filled(sampler=Prioritized(alpha=1, eps=1e-30))
     index = buffer.sample(2000).index
     every = np.unique(index)
     assert buffer.update_priorities(every, np.where(every == every[3], 1.0, 0.0)).all()
@@ -129,7 +129,7 @@ def test_tensors_are_indices_and_priorities():
 
 
 def test_several_samplers_draw_from_the_same_rows_by_their_names():
-    buffer = filled(samplers={"per": Prioritized(alpha=1, eps=1e-9), "all": Uniform()})
+    buffer = filled(samplers={"per": Prioritized(alpha=1, eps=1e-30), "all": Uniform()})
     index = np.unique(buffer.sample(5000).index)
     buffer.update_priorities(index, (index == index[0]).astype(float), sampler="per")
     assert set(buffer.sample(100, sampler="per").index.tolist()) == {int(index[0])}

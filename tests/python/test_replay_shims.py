@@ -123,7 +123,7 @@ def test_stable_baselines3_keeps_the_rows_in_its_files_and_draws_the_same_by_a_s
     buffer.shared.close()
     kept: Any = load_from_pkl(tmp_path / "buffer")
     assert (kept.size(), len(kept.shared)) == (50, 50)
-    assert set(kept.sample(500).rewards[:, 0].tolist()) == set(range(10, 60))
+    assert set(kept.sample(5000).rewards[:, 0].tolist()) == set(range(10, 60))
 
 
 def test_observations_of_several_parts_are_drawn_as_stable_baselines3_has_them():
