@@ -185,7 +185,7 @@ bool work(Arena& arena, const Lease& channel, Progress& progress, std::uint64_t 
 
 TEST_CASE("Random work of one process agrees with a plain model at every step") {
   const int steps = kThreadSanitizer || kAddressSanitizer || under_valgrind() ? 300 : 1500;
-  for (const std::uint64_t seed : {std::uint64_t{1}, std::uint64_t{std::random_device{}()}}) {
+  for (const std::uint64_t seed : {std::uint64_t{1}, std::uint64_t{2}}) {
     INFO("seed " << seed);
     Model model(seed);
     for (int i = 0; i < steps; ++i) {
@@ -196,9 +196,7 @@ TEST_CASE("Random work of one process agrees with a plain model at every step") 
 }
 
 TEST_CASE("Workers killed at random lose nothing, damage nothing and stop nobody") {
-  const std::uint64_t seed = std::random_device{}();
-  INFO("seed " << seed);
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(3);
   auto arena = new_arena(4 * kMiB);
   const Lease channel = Window::create(*arena);
   const Lease shared = new_lease(*arena);
