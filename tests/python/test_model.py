@@ -26,7 +26,12 @@ SETTLINGS = st.sampled_from(["ack", "nack", "drop", "raise", "requeue"])
 SIZES = st.sampled_from([0, 3, 200, 5000, 40_000, 300_000])
 
 explored = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
+    max_examples=25,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
 )
 
 
