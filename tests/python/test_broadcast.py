@@ -158,6 +158,28 @@ def test_a_killed_reader_that_blocks_holds_nobody_up() -> None:
         assert broadcast.stats()["subscribers"] == 0
 
 
+def test_a_stopped_reader_that_may_miss_some_and_a_killed_one_that_blocks_cost_the_others_nothing() -> None:
+    broadcast = shmtree.Broadcast(capacity=4)
+    with contextlib.ExitStack() as stack:
+        stopped, its = stack.enter_context(running(report_all, broadcast.subscribe(behind="skip"), None))
+        killed, last = stack.enter_context(running(report_all, broadcast.subscribe(), None))
+        _, told = stack.enter_context(running(report_all, broadcast.subscribe(), None))
+        broadcast.put(0)
+        for each in (its, last, told):
+            assert [each.recv() for _ in range(2)] == ["ready", 0]
+        os.kill(stopped.pid, signal.SIGSTOP)
+        os.kill(killed.pid, signal.SIGKILL)
+        began = time.monotonic()
+        for number in range(1, 200):
+            broadcast.put(number, timeout=60)
+            assert told.recv() == number
+        assert time.monotonic() - began < 20
+        os.kill(stopped.pid, signal.SIGCONT)
+        broadcast.close()
+        numbers = list(iter(its.recv, "ChannelClosed"))
+        assert numbers == sorted(set(numbers)) and numbers[-1] == 199
+
+
 def test_subscribers_are_told_of_killed_publishers_once_they_have_read_all() -> None:
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()

@@ -1,6 +1,6 @@
 """Processes killed at any moment: what they had put arrives, what they had is free, and the others go on.
 
-tests/chaos.py and tests/replay_chaos.py do this for as long as one likes; here they run for some seconds.
+tests/chaos.py and tests/chaos_replay.py do this for as long as one likes; here they run for some seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import pytest
 import shmtree
 
 CHAOS = Path(__file__).parents[1] / "chaos.py"
-REPLAY_CHAOS = Path(__file__).parents[1] / "replay_chaos.py"
+CHAOS_REPLAY = CHAOS.with_name("chaos_replay.py")
+CHAOS_PUBLISHERS = CHAOS.with_name("chaos_publishers.py")
 
 ALL_AT_ONCE = """if True:
     import multiprocessing as mp, os, sys
@@ -47,7 +48,7 @@ ALL_AT_ONCE = """if True:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_survivors_of_kills_draw_whole_rows_of_a_replay_buffer(method):
-    command = [sys.executable, REPLAY_CHAOS, "--seconds", "4", "--method", method, "--stall", "5", "--late", "2"]
+    command = [sys.executable, CHAOS_REPLAY, "--seconds", "4", "--method", method, "--stall", "5", "--late", "2"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -57,6 +58,13 @@ def test_survivors_of_kills_are_neither_kept_waiting_nor_robbed(method):
     # A clock on each processor tells how late the machine itself was, for what is to be on time.
     command = [sys.executable, CHAOS, "--seconds", "4", "--method", method, "--late", "0.5"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("kind", ["latest", "broadcast"])
+def test_readers_of_publishers_that_are_killed_see_no_torn_value_and_none_that_is_older(kind):
+    command = [sys.executable, CHAOS_PUBLISHERS, kind, "--kills", "1000", "--seconds", "15"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

@@ -1,6 +1,6 @@
 """Writers, samplers and updaters of a replay buffer killed at random moments, and what must hold for all others.
 
-    python tests/replay_chaos.py --seconds 600 --method spawn --seed 7
+    python tests/chaos_replay.py --seconds 600 --method spawn --seed 7
 
 One of each lives from the beginning to the end; four writers, two samplers and an updater beside it are killed in add,
 in sample, between them, while they are stopped, while they start, and are replaced.
