@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shmtree
+from shmtree.replay import Prioritized, ReplayBuffer
 
 PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")
 
@@ -84,3 +85,47 @@ def test_cpp_uses_the_ends_that_python_puts_into_messages() -> None:
         requests.close()
         assert answering.wait(60) == 0
     kept.close()
+
+
+@needs_programs
+def test_cpp_and_python_have_each_others_replay_buffers() -> None:
+    key = uuid.uuid4().hex
+    example = {
+        "obs": {"image": np.zeros((2, 3), np.uint8), "pair": (0, np.float64(0))},
+        "reward": 0.0,
+        "done": False,
+    }
+    ours = ReplayBuffer(
+        100, example=example, next="obs", sampler=Prioritized(alpha=1.0), chunk=1, name=f"ours-{key}", seed=3
+    )
+    program = pathlib.Path(PROGRAMS or "") / "replay_peer"
+    command = [program, f"ours-{key}", f"theirs-{key}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
+        assert peer.stdout is not None
+        assert peer.stdin is not None
+        assert peer.stdout.readline() == b"made\n"
+        assert len(ours) == 10
+        assert ours.max_priority == 10
+        batch = ours.sample(200)
+        numbers = batch.data["obs"]["pair"][0]
+        assert set(numbers) <= set(range(10))
+        np.testing.assert_array_equal(batch.data["obs"]["image"][:, 1, 2], numbers)
+        np.testing.assert_array_equal(batch.data["obs"]["pair"][1], numbers * 0.5)
+        np.testing.assert_array_equal(
+            batch.data["next"]["obs"]["image"][:, 0, 0], np.where(numbers == 9, 200, numbers + 1)
+        )
+        assert set(batch.version) == {7}
+        assert 4.0 in batch.priority
+
+        theirs = ReplayBuffer.open(f"theirs-{key}")
+        assert (theirs.capacity, len(theirs)) == (100, 20)
+        drawn = theirs.sample(20, sampler="all")
+        assert drawn.data["obs"].shape == (20, 2, 2)
+        np.testing.assert_array_equal(drawn.data["obs"][:, 1, 0] * 2.5, drawn.data["info"]["speed"])
+        np.testing.assert_array_equal(theirs.sample(3).data["info"]["speed"], [0.0, 2.5, 5.0])
+        for _ in range(5):
+            theirs.add({"info": {"speed": 1.0}, "obs": np.zeros(2, np.float32)})
+        with pytest.raises(ValueError, match="speed"):
+            theirs.add({"info": {}, "obs": np.zeros(2, np.float32)})
+        peer.stdin.close()
+        assert peer.wait(60) == 0

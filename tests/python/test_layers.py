@@ -25,7 +25,7 @@ ALLOWED = {
     "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "endpoint"},
     "value": {"base", "platform", "format", "public", "value"},  # C++ values as frames, and back
 }
-ALLOWED["api"] = ALLOWED["endpoint"] | {"latest", "broadcast", "public", "value", "api"}
+ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "latest", "broadcast", "public", "value", "api"}
 # The wings of the extension, each of which sees those before it: Python's API, what lives behind Python objects, Python
 # objects as frames and back, replay buffers, the ends. They may include all of the core but the classes of C++ users.
 WINGS = ["cpython", "objects", "codec", "replay", "endpoint"]

@@ -1,0 +1,305 @@
+/// @file
+/// Rows that many processes add and many draw, in shared memory: a replay buffer, without a server.
+///
+///     shmtree::ReplayBuffer buffer = shmtree::make_replay({
+///         .capacity = 1'000'000,
+///         .columns = {{"obs", shmtree::DType::kFloat32, {4}}, {"action"}, {"reward", shmtree::DType::kFloat32}},
+///         .samplers = {{.kind = shmtree::ReplayKind::kPrioritized}},
+///         .name = "experience"});
+///     shmtree::ReplayWriter writer = buffer.writer().value();
+///     writer.add(shmtree::Dict{{"obs", obs}, {"action", 1}, {"reward", 0.5}}).value();
+///     shmtree::ReplayBatch batch = buffer.sample(256, 10s).value();
+///     std::span<const float> seen = batch.span<float>("obs");           // 256 x 4
+///     buffer.update_priorities(batch.index(), errors).value();
+///
+/// The same as shmtree.replay.ReplayBuffer of Python, which opens what C++ made and the other way round: by name and by
+/// handle. docs/replay.md says what rows, episodes, samplers and limits are.
+///
+/// Leaves are named by their paths: "obs", or "info/speed" for a leaf of a dict in a dict, a number for a place in a
+/// list. Rows are Values of the same nest: a Dict, or an aggregate with SHMTREE_FIELDS. Arrays have the dtype and the
+/// shape of their column; numbers become those of their column where they fit it.
+///
+/// Ownership: a ReplayBuffer and a ReplayWriter are handles, copies name the same one; the buffer lives as long as any
+/// process has it. A batch is its own, and its spans stay valid as long as it or a copy of it lives.
+/// Thread safety: any thread may use any of them; threads that share a writer take turns.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shmtree/arena.h"
+#include "shmtree/item.h"
+#include "shmtree/result.h"
+#include "shmtree/value.h"
+
+namespace shmtree {
+
+namespace api {
+struct ReplayState;
+struct ReplayWriterState;
+struct ReplayBatchState;
+}  // namespace api
+
+/// A leaf of the rows.
+struct ReplayColumn {
+  std::string path{};                 ///< "obs", or "info/speed"
+  DType dtype = DType::kInt64;        ///< of its elements
+  std::vector<std::int64_t> shape{};  ///< empty: one number
+};
+
+/// By whom rows are drawn.
+enum class ReplayKind : std::uint8_t {
+  kUniform = 1,      ///< each row is as likely
+  kPrioritized = 2,  ///< a row is as likely as (priority + eps)^alpha
+  kFifo = 3,         ///< the oldest rows, in their order; with max_times it moves on
+  kLifo = 4,         ///< the newest rows, the newest first
+  kMaxPriority = 5,  ///< the rows of the largest priorities, the largest first
+};
+
+/// A sampler of a buffer.
+struct ReplaySampler {
+  std::string name = "default";            ///< for sample()
+  ReplayKind kind = ReplayKind::kUniform;  ///< what it does
+  double alpha = 0.6;                      ///< 0 makes all rows as likely
+  double beta = 0.4;                       ///< how far weights make up for that; 1 does so fully
+  double eps = 1e-6;                       ///< keeps rows of priority 0 possible
+  std::uint32_t max_times = 0;             ///< how often it draws a row, for all processes together; 0: no limit
+};
+
+/// How far those who add and those who draw may get from each other, as Reverb's SampleToInsertRatio.
+struct ReplayLimit {
+  double samples_per_insert = 1;         ///< how often a row is drawn, on average
+  std::uint64_t min_size = 1;            ///< rows before anybody draws
+  std::optional<double> error_buffer{};  ///< inserts x samples_per_insert - samples stays within samples_per_insert x
+                                         ///< min_size +- this; without it what suits the others
+};
+
+/// What make_replay() makes.
+struct ReplayOptions {
+  std::uint64_t capacity = 0;           ///< rows; the oldest go first
+  std::vector<ReplayColumn> columns{};  ///< what a row is
+  std::vector<std::string> next{};      ///< keys of a row whose leaves are wanted of the following row too: "next/obs"
+  std::uint32_t n_step = 1;             ///< how many rewards are summed
+  double gamma = 0.99;                  ///< what each step further on counts
+  std::map<std::string, std::uint32_t> stack{};          ///< by path: how many frames a batch has of a leaf
+  bool stack_repeats_first = false;                      ///< before an episode's first frame: that, and not zeros
+  std::optional<std::string> reward = "reward";          ///< path of the leaf that is summed, where there is one
+  std::optional<std::string> done = "done";              ///< path of the leaf that ends episodes, where there is one
+  std::vector<ReplaySampler> samplers{ReplaySampler{}};  ///< sample() takes the first by default
+  std::optional<ReplayLimit> limit{};                    ///< none: nobody waits
+  std::uint64_t chunk = 0;       ///< rows that are let go of at once, a power of two up to 64; 0: what suits. 1: a ring
+  std::uint64_t streams = 1;     ///< how many writers there are, about
+  std::string name{};            ///< for open_replay(), and ReplayBuffer.open() of Python
+  std::optional<Arena> arena{};  ///< where it lies; without one an arena of its own
+  std::optional<std::uint64_t> seed{};  ///< of this object's draws; without one other draws each time
+};
+
+/// How sample() draws.
+struct ReplayDraw {
+  std::string sampler{};         ///< by its name; empty: the first
+  bool replace = true;           ///< whether a row may be drawn several times
+  unsigned threads = 1;          ///< how many may copy
+  std::optional<double> beta{};  ///< in place of the sampler's
+  bool weights_of_buffer =
+      false;  ///< the largest weight, 1, is that of the least likely row of the buffer, not the batch
+  /// Where the leaves go, by their paths: all of them, or none. Each has n times the bytes of a row's.
+  std::map<std::string, std::span<std::byte>> out{};
+};
+
+/// How sample_sequences() draws.
+struct ReplaySequences {
+  std::uint64_t stride = 1;  ///< from one row of a sequence to the next
+  bool pad = true;           ///< whether a sequence may be shorter: mask() says where rows are
+  unsigned threads = 1;      ///< how many may copy
+};
+
+/// What extend() knows of rows besides their leaves; each of as many as there are rows, or empty.
+struct ReplayMarks {
+  std::span<const bool> ends{};  ///< rows that end an episode, besides those whose `done` is true; these were cut off
+  std::span<const double> priorities{};  ///< one for each
+};
+
+/// Numbers of a buffer.
+struct ReplayStats {
+  std::uint64_t rows = 0;                          ///< that can be drawn
+  std::uint64_t capacity = 0;                      ///< that there may be
+  std::uint64_t row_bytes = 0;                     ///< of each
+  std::uint64_t inserted = 0;                      ///< under the limit; 0 without one
+  std::uint64_t sampled = 0;                       ///< the same
+  std::map<std::string, std::uint64_t> samples{};  ///< rows drawn, by sampler
+};
+
+/// What a save did.
+struct ReplaySaved {
+  std::uint64_t save = 0;     ///< its number, from 1 on
+  std::uint64_t rows = 0;     ///< that are in the files and can be drawn
+  std::uint64_t written = 0;  ///< bytes
+  std::uint64_t bytes = 0;    ///< of all files
+};
+
+/// Rows that were drawn.
+class ReplayBatch {
+ public:
+  /// How many rows, or sequences.
+  std::size_t size() const noexcept;
+  /// Rows of each sequence; 0 where single rows were drawn.
+  std::size_t length() const noexcept;
+  /// By which update_priorities() knows the rows. As many as rows; of sequences size() x length(), one after the other.
+  std::span<const std::int64_t> index() const noexcept;
+  /// How much each row counts for who learns, at most 1.
+  std::span<const float> weight() const noexcept;
+  /// How likely each draw was that row.
+  std::span<const double> probability() const noexcept;
+  /// The priority that each row had; ones where the sampler has none.
+  std::span<const float> priority() const noexcept;
+  /// How many rows were added since, when the batch was drawn.
+  std::span<const std::int64_t> age() const noexcept;
+  /// ReplayWriter::set_version() when the row was added.
+  std::span<const std::int64_t> version() const noexcept;
+  /// The number of its stream.
+  std::span<const std::int64_t> writer() const noexcept;
+  /// How many rows its stream had before it.
+  std::span<const std::int64_t> step() const noexcept;
+  /// What the value of the successor counts; empty where the buffer has neither next nor n_step.
+  std::span<const float> discount() const noexcept;
+  /// Of sequences: where there is a row, of each at least the first. Empty for single rows.
+  std::span<const bool> mask() const noexcept;
+
+  /// The paths of its leaves, those of successors included.
+  const std::vector<std::string>& paths() const noexcept;
+  /// An array of shape (n, ...), or (n, length, ...) of sequences. kNotFound for a path that it does not have, kInvalid
+  /// where the data went elsewhere.
+  Result<ArrayView> try_view(std::string_view path) const;
+  /// The same. Throws BadResult.
+  ArrayView view(std::string_view path) const { return try_view(path).value(); }
+  /// All its elements, in C order. Throws BadResult: as view(), and kInvalid for elements of another type.
+  template <ArrayElement T>
+  std::span<T> span(std::string_view path) const {
+    const ArrayView found = view(path);
+    if (found.dtype != dtype_of<T>()) throw BadResult(detail::other_elements(found.dtype, dtype_of<T>()));
+    return {reinterpret_cast<T*>(found.data), found.elements};
+  }
+  /// That array as a Value, to be sent; it keeps the batch. As try_view(), and kInvalid for elements that C++ has none
+  /// of.
+  Result<ArrayRef> array_ref(std::string_view path) const;
+
+ private:
+  friend struct api::ReplayState;
+  explicit ReplayBatch(std::shared_ptr<const api::ReplayBatchState> state) noexcept : state_(std::move(state)) {}
+  std::shared_ptr<const api::ReplayBatchState> state_;
+};
+
+/// One stream of rows, such as one environment's. A forked child that uses it begins a stream of its own.
+class ReplayWriter {
+ public:
+  /// Adds a row, and returns its index. kInvalid names the leaf that is missing, too many or does not fit, and nothing
+  /// was added. Without a priority it has the largest that was given. Waits where the buffer has a limit: kFull after
+  /// the timeout. kClosed; others as of Arena::new_array() while the buffer grows.
+  Result<std::int64_t> add(const Value& row, Timeout timeout = std::nullopt,
+                           std::optional<double> priority = std::nullopt) const;
+  /// Ends the episode: all its rows can be drawn. `final` is the last observation, a nest of the leaves that the buffer
+  /// has as `next`, or None. `truncated`: it was cut off and did not terminate; with next it then needs a final
+  /// (kInvalid). Other errors as of add().
+  Status end(const Value& final = nullptr, bool truncated = false, Timeout timeout = std::nullopt) const;
+  /// Adds many rows: a nest of arrays that have one dimension more in front, all of one length. Their indices. Errors
+  /// as of add(), before anything is added.
+  Result<std::vector<std::int64_t>> extend(const Value& rows, const ReplayMarks& marks = {},
+                                           Timeout timeout = std::nullopt) const;
+  /// What rows are marked with from now on, such as the number of the weights that acted.
+  void set_version(std::int64_t version) noexcept;
+  /// The number of the stream, as batches have it. kClosed.
+  Result<std::uint32_t> stream() const;
+  /// Ends the stream. What was added stays. May be called again; what is left at the end closes by itself.
+  void close();
+  /// Whether it was, or was moved from.
+  bool closed() const noexcept;
+
+ private:
+  friend struct api::ReplayState;
+  explicit ReplayWriter(std::shared_ptr<api::ReplayWriterState> state) noexcept : state_(std::move(state)) {}
+  std::shared_ptr<api::ReplayWriterState> state_;
+};
+
+/// A replay buffer, as this process has it.
+class ReplayBuffer {
+ public:
+  /// A new stream of rows. kClosed.
+  Result<ReplayWriter> writer() const;
+
+  /// Draws n rows; waits for the first one. kEmpty after the timeout; kInvalid for n of 0, more different rows than
+  /// there are, a sampler that there is not, or an `out` that does not fit; kClosed.
+  Result<ReplayBatch> sample(std::size_t n, Timeout timeout = std::nullopt, const ReplayDraw& how = {}) const;
+  /// Draws n sequences: a row, each as likely, and those after it in its episode, `length` in all. Waits as sample().
+  Result<ReplayBatch> sample_sequences(std::size_t n, std::size_t length, Timeout timeout = std::nullopt,
+                                       const ReplaySequences& how = {}) const;
+  /// Gives rows new priorities, for all samplers that have any, or for that one. Which of them were there: false where
+  /// the row was overwritten meanwhile. kInvalid, and nothing is changed, for lengths that differ, a priority that is
+  /// negative, not finite or too large, and an index that was never given.
+  Result<std::vector<bool>> update_priorities(std::span<const std::int64_t> index, std::span<const double> priority,
+                                              const std::string& sampler = {}) const;
+  /// The same.
+  Result<std::vector<bool>> update_priorities(std::span<const std::int64_t> index, std::span<const float> priority,
+                                              const std::string& sampler = {}) const;
+  /// The largest priority that was given, 1.0 at first: that of rows which are added without one. 0: closed.
+  double max_priority() const noexcept;
+
+  /// Rows that can be drawn; 0 of a closed one.
+  std::uint64_t size() const noexcept;
+  /// Rows that there may be.
+  std::uint64_t capacity() const noexcept;
+  /// What a row is, in order.
+  std::vector<ReplayColumn> columns() const;
+  /// kClosed.
+  Result<ReplayStats> stats() const;
+  /// All rows go; their indices are never given again. kClosed; kTimeout when a stopped process keeps the lock.
+  Status clear(Timeout timeout = std::nullopt) const;
+
+  /// Brings a folder up to date, or makes it: what it has already is not written again. kOs where the disk refuses,
+  /// kUnavailable while somebody else saves or loads there, kExists for a folder of other files.
+  Result<ReplaySaved> save(const std::string& path) const;
+
+  /// A text by which a process of the same user opens it, with open(), as long as any process has it. kClosed.
+  Result<std::string> handle() const;
+  /// The buffer of such a text. kInvalid for one that is no handle, kIncompatible for that of something else, kNotFound
+  /// when nobody has it any more.
+  static Result<ReplayBuffer> open(const std::string& handle);
+
+  /// Of this process's part by this object and its copies. Batches and writers stay. Waits of its calls end.
+  void close();
+  /// Whether it was, or was moved from.
+  bool closed() const noexcept;
+
+ private:
+  friend struct api::ReplayState;
+  explicit ReplayBuffer(std::shared_ptr<api::ReplayState> state) noexcept : state_(std::move(state)) {}
+  std::shared_ptr<api::ReplayState> state_;
+};
+
+/// A new buffer. Throws BadResult: kInvalid, with the numbers and the leaf, for what cannot be; kExists for a name in
+/// use.
+ReplayBuffer make_replay(const ReplayOptions& options);
+
+/// The buffer that some process of this user named, from C++ or Python. kNotFound for a name that is not in use,
+/// kInvalid for one that names something else.
+Result<ReplayBuffer> open_replay(const std::string& name);
+
+/// A new buffer with the rows that were saved in that folder, their indices and their priorities; the newest of them
+/// where `capacity` is smaller than it was (0: as it was). kNotFound where nothing was saved, kCorrupt, with the file
+/// and the numbers, where any byte of a file is not as it was written.
+Result<ReplayBuffer> load_replay(const std::string& path, std::uint64_t capacity = 0, const std::string& name = {});
+
+/// One that a program in Python put into a message: `item["buffer"].as<shmtree::ReplayBuffer>()`. Errors as of
+/// ReplayBuffer::open(), and kInvalid for another item.
+template <>
+struct ItemAs<ReplayBuffer> {
+  static Result<ReplayBuffer> make(const Item& item);
+};
+
+}  // namespace shmtree

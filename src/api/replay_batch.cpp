@@ -1,0 +1,121 @@
+// Rows that were drawn, as users have them.
+#include <algorithm>
+
+#include "api/replay_state.h"
+
+namespace shmtree {
+
+using replay::SpecLeaf;
+
+namespace api {
+
+// Where C++ and NumPy agree: bytes of elements in C order.
+void ReplayBatchState::describe() {
+  const std::size_t rows = batch.terms().all_rows();
+  priorities.resize(rows);
+  batch.priorities(priorities);
+  if (batch.importances().empty()) weights.assign(rows, 1);
+  if (batch.probabilities().empty()) probabilities.assign(rows, batch.even_probability());
+  for (const std::uint64_t index : batch.indices()) {
+    ages.push_back(std::max<std::int64_t>(batch.newest() - static_cast<std::int64_t>(index), 0));
+  }
+  const replay::Spec& spec = core->buffer->spec();
+  for (std::size_t i = 0; i < spec.data_outputs(); ++i) {
+    const SpecLeaf leaf = spec.output(i);
+    std::vector<std::int64_t>& shape = shapes.emplace_back();
+    shape.push_back(static_cast<std::int64_t>(batch.terms().rows));
+    if (batch.terms().length != 0) shape.push_back(static_cast<std::int64_t>(batch.terms().length));
+    shape.insert(shape.end(), leaf.shape.begin(), leaf.shape.end());
+    auto stride = static_cast<std::int64_t>(leaf.item_bytes);
+    std::vector<std::int64_t>& steps = strides.emplace_back(shape.size());
+    for (std::size_t k = shape.size(); k-- > 0; stride *= shape[k]) steps[k] = stride;
+  }
+}
+
+std::span<const std::int64_t> ReplayBatchState::extra(std::size_t number) const noexcept {
+  const std::byte* const at = batch.output(core->buffer->spec().data_outputs() + number);
+  return {reinterpret_cast<const std::int64_t*>(at), batch.terms().all_rows()};
+}
+
+}  // namespace api
+
+std::size_t ReplayBatch::size() const noexcept {
+  return state_->batch.terms().rows;
+}
+std::size_t ReplayBatch::length() const noexcept {
+  return state_->batch.terms().length;
+}
+std::span<const std::int64_t> ReplayBatch::index() const noexcept {
+  const auto indices = state_->batch.indices();
+  return {reinterpret_cast<const std::int64_t*>(indices.data()), indices.size()};
+}
+std::span<const float> ReplayBatch::weight() const noexcept {
+  if (state_->weights.empty()) return state_->batch.importances();
+  return state_->weights;
+}
+std::span<const double> ReplayBatch::probability() const noexcept {
+  if (state_->probabilities.empty()) return state_->batch.probabilities();
+  return state_->probabilities;
+}
+std::span<const float> ReplayBatch::priority() const noexcept {
+  return state_->priorities;
+}
+std::span<const std::int64_t> ReplayBatch::age() const noexcept {
+  return state_->ages;
+}
+std::span<const std::int64_t> ReplayBatch::version() const noexcept {
+  return state_->extra(0);
+}
+std::span<const std::int64_t> ReplayBatch::writer() const noexcept {
+  return state_->extra(1);
+}
+std::span<const std::int64_t> ReplayBatch::step() const noexcept {
+  return state_->extra(2);
+}
+std::span<const float> ReplayBatch::discount() const noexcept {
+  const replay::Spec& spec = state_->core->buffer->spec();
+  if (!spec.has_discount()) return {};
+  const std::byte* const at = state_->batch.output(spec.data_outputs() + 3);
+  return {reinterpret_cast<const float*>(at), state_->batch.terms().all_rows()};
+}
+std::span<const bool> ReplayBatch::mask() const noexcept {
+  return state_->batch.mask();
+}
+const std::vector<std::string>& ReplayBatch::paths() const noexcept {
+  return state_->core->paths.outputs;
+}
+
+Result<ArrayView> ReplayBatch::try_view(std::string_view path) const {
+  const auto found = std::ranges::find(paths(), path);
+  if (found == paths().end()) return Error{Code::kNotFound, "the batch has no leaf \"" + std::string(path) + "\""};
+  if (!state_->has_data) {
+    return Error{Code::kInvalid, "the batch was drawn into memory of the caller's, and has no \"" + *found + "\""};
+  }
+  const auto number = static_cast<std::size_t>(found - paths().begin());
+  const replay::Spec& spec = state_->core->buffer->spec();
+  const SpecLeaf& leaf =
+      number < spec.leaves.size() ? spec.leaves[number] : spec.leaves[spec.next[number - spec.leaves.size()]];
+  ArrayView view{
+      .dtype = replay::dtype_of(leaf.dtype), .shape = state_->shapes[number], .strides = state_->strides[number]};
+  if (view.dtype == DType::kOther) view.description = leaf.dtype;
+  view.data = state_->batch.output(number);
+  view.item_bytes = leaf.item_bytes;
+  view.elements = 1;
+  for (const std::int64_t size : view.shape) view.elements *= static_cast<std::size_t>(size);
+  view.c_order = true;
+  return view;
+}
+
+Result<ArrayRef> ReplayBatch::array_ref(std::string_view path) const {
+  auto view = try_view(path);
+  if (!view) return std::move(view).error();
+  if (view->dtype == DType::kOther) {
+    return Error{Code::kInvalid, "\"" + std::string(path) + "\" is of " + std::string(view->description) +
+                                     ", which C++ has no arrays of"};
+  }
+  ArrayRef array{.data = view->data, .dtype = view->dtype, .shape = {view->shape.begin(), view->shape.end()}};
+  array.owner = state_;
+  return array;
+}
+
+}  // namespace shmtree

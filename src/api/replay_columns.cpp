@@ -1,0 +1,202 @@
+// What rows are, from what users of C++ say, and back.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "api/replay_rows.h"
+#include "value/text.h"
+
+namespace shmtree::api {
+
+using replay::Spec;
+using replay::SpecLeaf;
+using replay::SpecPart;
+
+namespace {
+
+constexpr const char* kNext = "next";
+
+Error invalid(std::string message) {
+  return Error{Code::kInvalid, std::move(message)};
+}
+
+std::string quoted(const std::string& path) {
+  return "\"" + path + "\"";
+}
+
+std::vector<std::string> parts_of(const std::string& path) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0;;) {
+    const std::size_t end = path.find('/', begin);
+    parts.push_back(path.substr(begin, end - begin));
+    if (end == std::string::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+// Adds the leaf at that path: dicts where there are none yet.
+Status add_leaf(SpecPart& row, const std::string& path, std::size_t number) {
+  SpecPart* part = &row;
+  const std::vector<std::string> keys = parts_of(path);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const bool is_last = i + 1 == keys.size();
+    if (keys[i].empty() || !value::is_text(keys[i])) return invalid("the column " + quoted(path) + " has no name");
+    const auto known = std::ranges::find(part->keys, keys[i], &SpecPart::Key::bytes);
+    if (known == part->keys.end()) {
+      part->keys.push_back({.bytes = keys[i]});
+      part->parts.push_back({.form = is_last ? SpecPart::Form::kLeaf : SpecPart::Form::kDict, .leaf = number});
+      part = &part->parts.back();
+      continue;
+    }
+    part = &part->parts[static_cast<std::size_t>(known - part->keys.begin())];
+    if (is_last || part->form == SpecPart::Form::kLeaf) {
+      return invalid("the column " + quoted(path) + " is where another one is");
+    }
+  }
+  return success();
+}
+
+// Numbers the leaves as they come; `order` has what they were.
+void number_leaves(SpecPart& part, std::vector<std::size_t>& order) {
+  if (part.form == SpecPart::Form::kLeaf) {
+    order.push_back(std::exchange(part.leaf, order.size()));
+    return;
+  }
+  for (SpecPart& each : part.parts) number_leaves(each, order);
+}
+
+Status add_columns(Spec& spec, const std::vector<ReplayColumn>& columns) {
+  spec.row.form = SpecPart::Form::kDict;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    const ReplayColumn& column = columns[i];
+    Status added = add_leaf(spec.row, column.path, i);
+    if (!added) return added;
+    if (replay::text_of(column.dtype).empty()) {
+      return invalid("the column " + quoted(column.path) + " is of " + std::string(name_of(column.dtype)) +
+                     ", which rows cannot have");
+    }
+    if (std::ranges::any_of(column.shape, [](std::int64_t size) { return size < 1; })) {
+      return invalid("the column " + quoted(column.path) + " has a dimension without elements");
+    }
+  }
+  std::vector<std::size_t> order;
+  number_leaves(spec.row, order);
+  for (const std::size_t number : order) {
+    const ReplayColumn& column = columns[number];
+    SpecLeaf leaf{.dtype = std::string(replay::text_of(column.dtype)), .item_bytes = item_bytes(column.dtype)};
+    leaf.shape.assign(column.shape.begin(), column.shape.end());
+    spec.leaves.push_back(std::move(leaf));
+  }
+  return success();
+}
+
+std::optional<std::size_t> find_leaf(const ReplayPaths& paths, const std::string& path) {
+  const auto found = std::ranges::find(paths.leaves, path);
+  if (found == paths.leaves.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - paths.leaves.begin());
+}
+
+Status add_next(Spec& spec, const ReplayPaths& paths, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    if (std::ranges::find(spec.row.keys, key, &SpecPart::Key::bytes) == spec.row.keys.end()) {
+      return invalid("next has " + quoted(key) + ", which is no key of rows");
+    }
+    for (std::size_t leaf = 0; leaf < paths.leaves.size(); ++leaf) {
+      if (paths.leaves[leaf] == key || paths.leaves[leaf].starts_with(key + "/")) spec.next.push_back(leaf);
+    }
+  }
+  std::ranges::sort(spec.next);
+  spec.next.erase(std::unique(spec.next.begin(), spec.next.end()), spec.next.end());
+  const bool is_taken = std::ranges::find(spec.row.keys, kNext, &SpecPart::Key::bytes) != spec.row.keys.end();
+  if (spec.next.empty() || !is_taken) return success();
+  return invalid("row[\"next\"] is where batches have successors: give the leaf another name");
+}
+
+// That of a name which only has to be there when it is not the default.
+Status find_named(const ReplayPaths& paths, const char* what, const std::optional<std::string>& path,
+                  std::optional<std::size_t>& leaf) {
+  if (!path) return success();
+  leaf = find_leaf(paths, *path);
+  if (leaf || *path == what) return success();
+  return invalid(std::string(what) + " is " + quoted(*path) + ", which rows do not have");
+}
+
+void add_paths(const SpecPart& part, const std::string& path, std::vector<std::string>& out) {
+  if (part.form == SpecPart::Form::kLeaf) {
+    out.push_back(path);
+    return;
+  }
+  for (std::size_t i = 0; i < part.parts.size(); ++i) {
+    const bool has_name = part.form == SpecPart::Form::kDict && part.keys[i].is_text;
+    const std::string key = has_name ? part.keys[i].bytes : std::to_string(i);
+    add_paths(part.parts[i], path.empty() ? key : path + "/" + key, out);
+  }
+}
+
+bool has_only(const SpecPart& part, const std::vector<std::size_t>& leaves) {
+  if (part.form == SpecPart::Form::kLeaf) return std::ranges::find(leaves, part.leaf) != leaves.end();
+  const auto has = [&](const SpecPart& each) { return has_only(each, leaves); };
+  return !part.parts.empty() && std::ranges::all_of(part.parts, has);
+}
+
+}  // namespace
+
+ReplayPaths::ReplayPaths(const Spec& spec) {
+  add_paths(spec.row, "", leaves);
+  outputs = leaves;
+  for (const std::size_t leaf : spec.next) outputs.push_back(std::string(kNext) + "/" + leaves[leaf]);
+  final.form = SpecPart::Form::kDict;
+  for (std::size_t i = 0; !spec.next.empty() && i < spec.row.parts.size(); ++i) {
+    if (!has_only(spec.row.parts[i], spec.next)) continue;
+    final.keys.push_back(spec.row.keys[i]);
+    final.parts.push_back(spec.row.parts[i]);
+  }
+}
+
+replay::TableSpec table_of(const ReplaySampler& sampler) {
+  replay::TableSpec table{.kind = static_cast<replay::SamplerKind>(sampler.kind), .alpha = 0, .beta = 0, .eps = 1};
+  if (sampler.kind == ReplayKind::kPrioritized) {
+    table.alpha = sampler.alpha;
+    table.beta = sampler.beta;
+    table.eps = sampler.eps;
+  }
+  table.max_times = sampler.max_times;
+  return table;
+}
+
+Result<Spec> spec_of(const ReplayOptions& options) {
+  Spec spec;
+  Status added = add_columns(spec, options.columns);
+  if (!added) return std::move(added).error();
+  const ReplayPaths paths(spec);
+  for (const ReplaySampler& sampler : options.samplers) spec.samplers.emplace_back(sampler.name, table_of(sampler));
+  spec.n_step = options.n_step;
+  spec.gamma = options.gamma;
+  spec.repeats_first = options.stack_repeats_first;
+  for (const auto& [path, frames] : options.stack) {
+    const auto leaf = find_leaf(paths, path);
+    if (!leaf) return invalid("stack has " + quoted(path) + ", which rows do not have");
+    spec.stack.emplace_back(*leaf, frames);
+  }
+  if (options.limit) {
+    spec.limit = {options.limit->samples_per_insert, options.limit->min_size,
+                  options.limit->error_buffer.value_or(std::nan(""))};
+  }
+  added = add_next(spec, paths, options.next);
+  if (added) added = find_named(paths, "reward", options.reward, spec.reward);
+  if (added) added = find_named(paths, "done", options.done, spec.done);
+  if (added) added = replay::check(spec);
+  if (!added) return std::move(added).error();
+  return spec;
+}
+
+std::vector<ReplayColumn> columns_of(const Spec& spec, const ReplayPaths& paths) {
+  std::vector<ReplayColumn> columns;
+  for (std::size_t i = 0; i < spec.leaves.size(); ++i) {
+    const SpecLeaf& leaf = spec.leaves[i];
+    columns.push_back({paths.leaves[i], replay::dtype_of(leaf.dtype), {leaf.shape.begin(), leaf.shape.end()}});
+  }
+  return columns;
+}
+
+}  // namespace shmtree::api

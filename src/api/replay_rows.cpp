@@ -1,0 +1,260 @@
+#include "api/replay_rows.h"
+
+#include <algorithm>
+#include <complex>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "value/array_layout.h"
+
+namespace shmtree::api {
+
+using replay::Spec;
+using replay::SpecLeaf;
+using replay::SpecPart;
+
+namespace {
+
+Error invalid(std::string message) {
+  return Error{Code::kInvalid, std::move(message)};
+}
+
+// How a leaf was come to; a text of it is made for errors only.
+struct Way {
+  const Way* up = nullptr;
+  const SpecPart* in = nullptr;
+  std::size_t at = 0;
+  const char* root = "row";
+
+  std::string text() const {
+    if (up == nullptr) return root;
+    if (in->form != SpecPart::Form::kDict) return up->text() + "[" + std::to_string(at) + "]";
+    const SpecPart::Key& key = in->keys[at];
+    return up->text() + "[" + (key.is_text ? "\"" + key.bytes + "\"" : "a key of Python's") + "]";
+  }
+};
+
+const char* word_of(const Value& value) {
+  constexpr const char* kWords[] = {"None",  "a bool",   "an int", "an int",  "a float", "a complex",      "a string",
+                                    "bytes", "an array", "a list", "a tuple", "a dict",  "a received item"};
+  return kWords[value.variant().index()];
+}
+
+std::string shown(std::string_view dtype, std::span<const std::int64_t> shape) {
+  std::string text(dtype);
+  text += ", shape (";
+  for (const std::int64_t size : shape) text += std::to_string(size) + ",";
+  return text + ")";
+}
+
+std::string dtype_name(const SpecLeaf& leaf) {
+  const DType dtype = replay::dtype_of(leaf.dtype);
+  return dtype == DType::kOther ? leaf.dtype : std::string(name_of(dtype));
+}
+
+constexpr auto same_size = [](std::int64_t a, std::uint64_t b) { return std::cmp_equal(a, b); };
+
+std::vector<std::int64_t> shape_of(const SpecLeaf& leaf) {
+  return {leaf.shape.begin(), leaf.shape.end()};
+}
+
+// --- The nest
+
+const Value* find(const Dict& dict, const SpecPart::Key& key, std::size_t expected_at) {
+  const auto& entries = dict.entries();
+  if (!key.is_text) return nullptr;
+  if (expected_at < entries.size() && entries[expected_at].key == key.bytes) return &entries[expected_at].value;
+  const auto found = std::ranges::find(entries, key.bytes, &Entry::key);
+  return found == entries.end() ? nullptr : &found->value;
+}
+
+Status too_many(const SpecPart& part, const Dict& dict, const Way& way) {
+  for (const Entry& entry : dict.entries()) {
+    const auto is_it = [&](const SpecPart::Key& key) { return key.is_text && key.bytes == entry.key; };
+    if (std::ranges::any_of(part.keys, is_it)) continue;
+    return invalid(way.text() + "[\"" + entry.key + "\"] is too many: the rows of the buffer have no such leaf");
+  }
+  return success();
+}
+
+template <class Take>
+Status walk_sequence(const SpecPart& part, const std::vector<Value>& items, const Way& way, const Take& take);
+
+// Calls take(leaf, value, way) for each leaf.
+template <class Take>
+Status walk(const SpecPart& part, const Value& value, const Way& way, const Take& take) {
+  if (part.form == SpecPart::Form::kLeaf) return take(part.leaf, value, way);
+  if (part.form != SpecPart::Form::kDict) {
+    if (const auto* list = std::get_if<List>(&value.variant())) return walk_sequence(part, list->items(), way, take);
+    if (const auto* tuple = std::get_if<Tuple>(&value.variant())) return walk_sequence(part, tuple->items(), way, take);
+    return invalid(way.text() + " is " + word_of(value) + ", and the rows of the buffer have a sequence there");
+  }
+  const auto* dict = std::get_if<Dict>(&value.variant());
+  if (dict == nullptr) {
+    return invalid(way.text() + " is " + word_of(value) + ", and the rows of the buffer have a dict there");
+  }
+  for (std::size_t i = 0; i < part.parts.size(); ++i) {
+    const Way next{&way, &part, i};
+    const Value* const found = find(*dict, part.keys[i], i);
+    if (found == nullptr) return invalid(next.text() + " is missing");
+    if (Status walked = walk(part.parts[i], *found, next, take); !walked) return walked;
+  }
+  return dict->size() == part.parts.size() ? success() : too_many(part, *dict, way);
+}
+
+template <class Take>
+Status walk_sequence(const SpecPart& part, const std::vector<Value>& items, const Way& way, const Take& take) {
+  if (items.size() != part.parts.size()) {
+    return invalid(way.text() + " has " + std::to_string(items.size()) + " items, and the rows of the buffer " +
+                   std::to_string(part.parts.size()));
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (Status walked = walk(part.parts[i], items[i], Way{&way, &part, i}, take); !walked) return walked;
+  }
+  return success();
+}
+
+// --- Numbers
+
+template <class T>
+inline constexpr bool is_complex = false;
+template <class T>
+inline constexpr bool is_complex<std::complex<T>> = true;
+
+// False where it does not fit: floats in ints, ints that are too large.
+template <class To, class From>
+bool stage(From from, std::byte* out) {
+  To number{};
+  if constexpr (std::is_same_v<From, bool>) {
+    number = To(from ? 1 : 0);
+  } else if constexpr (std::is_same_v<To, bool> || (is_complex<From> && !is_complex<To>)) {
+    return false;
+  } else if constexpr (std::is_integral_v<To>) {
+    if constexpr (!std::is_integral_v<From>) return false;
+    if constexpr (std::is_integral_v<From>) {
+      if (!std::in_range<To>(from)) return false;
+      number = static_cast<To>(from);
+    }
+  } else if constexpr (is_complex<To>) {
+    using Part = typename To::value_type;
+    if constexpr (is_complex<From>) number = To(static_cast<Part>(from.real()), static_cast<Part>(from.imag()));
+    if constexpr (!is_complex<From>) number = To(static_cast<Part>(from));
+  } else {
+    number = static_cast<To>(from);
+  }
+  std::memcpy(out, &number, sizeof number);
+  return true;
+}
+
+template <class From>
+bool stage_as(DType dtype, From from, std::byte* out) {
+  switch (dtype) {
+    case DType::kBool: return stage<bool>(from, out);
+    case DType::kInt8: return stage<std::int8_t>(from, out);
+    case DType::kUInt8: return stage<std::uint8_t>(from, out);
+    case DType::kInt16: return stage<std::int16_t>(from, out);
+    case DType::kUInt16: return stage<std::uint16_t>(from, out);
+    case DType::kInt32: return stage<std::int32_t>(from, out);
+    case DType::kUInt32: return stage<std::uint32_t>(from, out);
+    case DType::kInt64: return stage<std::int64_t>(from, out);
+    case DType::kUInt64: return stage<std::uint64_t>(from, out);
+    case DType::kFloat32: return stage<float>(from, out);
+    case DType::kFloat64: return stage<double>(from, out);
+    case DType::kComplex64: return stage<std::complex<float>>(from, out);
+    case DType::kComplex128: return stage<std::complex<double>>(from, out);
+    default: return false;
+  }
+}
+
+// False for what is no number, or does not fit.
+bool stage_value(DType dtype, const Value& value, std::byte* out) {
+  return std::visit(
+      [&](const auto& held) {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_arithmetic_v<Held> || is_complex<Held>) return stage_as(dtype, held, out);
+        return false;
+      },
+      value.variant());
+}
+
+// --- Arrays
+
+using Copies = std::vector<std::unique_ptr<std::byte[]>>;
+
+// Where its elements lie in C order, after a copy where they do not.
+Result<const std::byte*> elements_of(const ArrayRef& array, const Way& way, Copies& copies) {
+  auto layout = value::layout_of(array);
+  if (!layout) return invalid(way.text() + ": " + layout.error().message);
+  if (layout->empty || layout->order == format::Order::kC) return static_cast<const std::byte*>(array.data);
+  ArrayView view{.dtype = array.dtype, .shape = array.shape, .strides = array.strides};
+  view.data = const_cast<std::byte*>(static_cast<const std::byte*>(array.data));
+  view.item_bytes = item_bytes(array.dtype);
+  view.elements = 1;
+  for (const std::int64_t size : array.shape) view.elements *= static_cast<std::size_t>(size);
+  copies.push_back(std::make_unique<std::byte[]>(view.elements * view.item_bytes));
+  view.copy_to(copies.back().get());
+  return copies.back().get();
+}
+
+Error other(const Way& way, const Value& value, const SpecLeaf& leaf, const char* more) {
+  std::string found = word_of(value);
+  if (const auto* array = std::get_if<ArrayRef>(&value.variant())) found = shown(name_of(array->dtype), array->shape);
+  return invalid(way.text() + " is " + found + ", and the rows of the buffer have " +
+                 shown(dtype_name(leaf), shape_of(leaf)) + more);
+}
+
+}  // namespace
+
+// --- Rows
+
+Status ReplayRow::read(const Spec& spec, const SpecPart& part, const char* root, const Value& value) {
+  at_.assign(spec.leaves.size(), nullptr);
+  numbers_.resize(spec.leaves.size());
+  return walk(part, value, Way{.root = root}, [&](std::size_t leaf, const Value& found, const Way& way) -> Status {
+    const SpecLeaf& wanted = spec.leaves[leaf];
+    const DType dtype = replay::dtype_of(wanted.dtype);
+    if (const auto* array = std::get_if<ArrayRef>(&found.variant())) {
+      if (array->dtype != dtype || dtype == DType::kOther ||
+          !std::ranges::equal(array->shape, wanted.shape, same_size)) {
+        return other(way, found, wanted, "");
+      }
+      auto elements = elements_of(*array, way, copies_);
+      if (!elements) return std::move(elements).error();
+      at_[leaf] = *elements;
+      return success();
+    }
+    if (!wanted.shape.empty() || !stage_value(dtype, found, numbers_[leaf].bytes)) {
+      return other(way, found, wanted, wanted.shape.empty() ? ", which it does not fit" : "");
+    }
+    at_[leaf] = numbers_[leaf].bytes;
+    return success();
+  });
+}
+
+Status ReplayRows::read(const Spec& spec, const Value& value) {
+  at_.resize(spec.leaves.size());
+  bool has_rows = false;
+  return walk(spec.row, value, Way{.root = "rows"},
+              [&](std::size_t leaf, const Value& found, const Way& way) -> Status {
+                const SpecLeaf& wanted = spec.leaves[leaf];
+                const auto* array = std::get_if<ArrayRef>(&found.variant());
+                const DType dtype = replay::dtype_of(wanted.dtype);
+                const bool is_it = array != nullptr && array->dtype == dtype && dtype != DType::kOther &&
+                                   !array->shape.empty() &&
+                                   std::ranges::equal(std::span(array->shape).subspan(1), wanted.shape, same_size);
+                if (!is_it) return other(way, found, wanted, " for each");
+                auto elements = elements_of(*array, way, copies_);
+                if (!elements) return std::move(elements).error();
+                const auto rows = static_cast<std::size_t>(array->shape[0]);
+                if (std::exchange(has_rows, true) && rows != rows_) {
+                  return invalid(way.text() + " has " + std::to_string(rows) + " rows, and leaves before it " +
+                                 std::to_string(rows_));
+                }
+                rows_ = rows;
+                at_[leaf] = {*elements, wanted.bytes()};
+                return success();
+              });
+}
+
+}  // namespace shmtree::api
