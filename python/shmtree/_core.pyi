@@ -427,7 +427,14 @@ class Replay:
         out: list[Any] | None,
     ) -> ReplayBatch: ...
     def sample_sequences(
-        self, n: int, length: int, stride: int, may_be_partial: bool, threads: int, timeout: float | None
+        self,
+        n: int,
+        length: int,
+        stride: int,
+        may_be_partial: bool,
+        threads: int,
+        timeout: float | None,
+        out: list[Any] | None,
     ) -> ReplayBatch: ...
     def close(self) -> None: ...
     def clear(self) -> None: ...

@@ -148,14 +148,15 @@ void ReplayWriter::set_version(std::int64_t version) noexcept {
 
 Result<std::uint32_t> ReplayWriter::stream() const {
   return with_core(state_.get(), api::kWhat, {},
-                   [&](const std::shared_ptr<ReplayCore>&, const WaitContext&) -> Result<std::uint32_t> {
+                   [&](const std::shared_ptr<ReplayCore>&, const WaitContext& wait) -> Result<std::uint32_t> {
                      auto stream = state_->open_stream();
                      if (!stream) return std::move(stream).error();
-                     return (*stream)->number;
+                     return replay::alone(
+                         **stream, wait, [&](replay::Writer&) -> Result<std::uint32_t> { return (*stream)->number(); });
                    });
 }
 
-// A call of another thread that waits in the stream ends by itself.
+// Where another thread is at work in the stream, it ends with that call.
 void ReplayWriter::close() {
   if (state_ == nullptr) return;
   state_->closed.store(true, std::memory_order_relaxed);
@@ -164,8 +165,8 @@ void ReplayWriter::close() {
     const std::lock_guard guard(state_->mutex);
     stream = std::move(state_->stream);
   }
-  const memory::Identity now = state_->core->buffer->store()->arena()->current_identity();
-  if (stream == nullptr || stream->owner != now || !replay::lock(*stream, WaitContext{})) return;
+  if (stream == nullptr || !stream->belongs_to_this_process()) return replay::let_go(std::move(stream));
+  if (!stream->mutex.try_lock()) return;
   const std::lock_guard guard(stream->mutex, std::adopt_lock);
   stream->writer.close();
 }

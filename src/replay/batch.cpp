@@ -95,6 +95,10 @@ Status Batch::draw(std::span<std::byte* const> out, const WaitContext& wait) {
   for (std::size_t i = 0; i < places.size(); ++i) places[i] = i < out.size() ? out[i] : output(i);
   Status drawn = terms_.length == 0 ? draw_rows(places, wait) : draw_sequences(places, wait);
   newest_ = buffer_->newest();
+  if (drawn) {
+    const auto versions = numbers<std::int64_t>(kOutputs + buffer_->spec().data_outputs());
+    buffer_->drawn().add(indices(), versions, mask(), newest_);
+  }
   return drawn;
 }
 
@@ -111,8 +115,11 @@ Status Batch::draw_rows(std::span<std::byte* const> places, const WaitContext& w
 Status Batch::draw_sequences(std::span<std::byte* const> places, const WaitContext& wait) {
   const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
   Sequences sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
-  return within_limit(*buffer_, terms_.rows, wait,
-                      [&] { return sequences.sample(buffer_->gather(), indices(), mask(), places, terms_.threads); });
+  Status drawn = within_limit(*buffer_, terms_.rows, wait, [&] {
+    return sequences.sample(buffer_->gather(), indices(), mask(), places, terms_.threads);
+  });
+  if (drawn) (*buffer_->tables())[terms_.table].count_samples(terms_.rows);
+  return drawn;
 }
 
 void Batch::priorities(std::span<float> out) const noexcept {

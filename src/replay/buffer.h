@@ -11,6 +11,7 @@
 
 #include "platform/fork.h"
 #include "replay/drawer.h"
+#include "replay/drawn_rows.h"
 #include "replay/gather.h"
 #include "replay/spec.h"
 
@@ -53,6 +54,7 @@ class Buffer {
   const Gather& gather() const noexcept { return gather_; }
   std::uint64_t row_bytes() const noexcept { return row_bytes_; }
   DrawerPool& drawers() noexcept { return drawers_; }
+  DrawnRows& drawn() noexcept { return drawn_; }  // from this object
 
   // Of its draws; another one for each object, unless it was set.
   std::uint64_t seed() const noexcept { return seed_.load(std::memory_order_relaxed); }
@@ -80,6 +82,7 @@ class Buffer {
   std::uint64_t row_bytes_ = 0;
   std::atomic<std::uint64_t> seed_{0}, seeds_given_{0};
   DrawerPool drawers_;
+  DrawnRows drawn_;
 };
 
 // A drawer for one call.

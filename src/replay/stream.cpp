@@ -65,7 +65,7 @@ bool Marks::cuts_some_off() const noexcept {
 }
 
 Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> columns, std::size_t count,
-                       std::span<const char> ends, std::span<const double> priorities) {
+                       std::span<const bool> ends, std::span<const double> priorities) {
   Marks marks;
   Status fit = buffer.tables()->check_priorities(priorities);
   if (!fit) return std::move(fit).error();
@@ -75,7 +75,7 @@ Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> col
   for (std::size_t i = 0; i < count; ++i) {
     bool done = false;
     if (done_leaf) done = buffer.is_done(columns[*done_leaf].first + i * columns[*done_leaf].stride);
-    const bool ended = !ends.empty() && ends[i] != 0;
+    const bool ended = !ends.empty() && ends[i];
     marks.ends.push_back(done || ended);
     marks.truncated.push_back(done_leaf && ended && !done);
   }

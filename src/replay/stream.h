@@ -80,6 +80,6 @@ struct Marks {
 // off when only `ends` does. `ends` and `priorities` have as many, or none. kInvalid for a priority that no row can
 // have.
 Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> columns, std::size_t count,
-                       std::span<const char> ends, std::span<const double> priorities);
+                       std::span<const bool> ends, std::span<const double> priorities);
 
 }  // namespace shmtree::replay

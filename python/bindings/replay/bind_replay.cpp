@@ -84,11 +84,11 @@ class Outputs {
   Outputs(const Outputs&) = delete;
   Outputs& operator=(const Outputs&) = delete;
 
-  // ValueError unless each has what n rows need.
-  std::span<std::byte* const> of(const Replay& replay, std::size_t n) const {
+  // ValueError unless each has what n rows need, or n times `length`.
+  std::span<std::byte* const> of(const Replay& replay, std::size_t n, std::size_t length = 1) const {
     bool fits = views_.empty() || views_.size() == replay.nests.data->leaves().size();
     for (std::size_t i = 0; fits && i < views_.size(); ++i) {
-      fits = static_cast<std::uint64_t>(views_[i].len) == n * replay.buffer->gather().bytes(i);
+      fits = static_cast<std::uint64_t>(views_[i].len) == n * length * replay.buffer->gather().bytes(i);
     }
     if (!fits) throw py::value_error("these arrays are no place for the batch");
     return places_;
@@ -122,7 +122,7 @@ std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::si
 
 std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& self, std::size_t n, std::size_t length,
                                               std::size_t stride, bool may_be_partial, unsigned threads,
-                                              py::handle timeout) {
+                                              py::handle timeout, const py::object& out) {
   platform::Deadline deadline;
   if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
   replay::DrawTerms terms;
@@ -131,7 +131,8 @@ std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& sel
   terms.stride = stride;
   terms.may_be_partial = may_be_partial;
   terms.threads = threads;
-  return std::make_unique<ReplayBatch>(self, terms, deadline, std::span<std::byte* const>());
+  const Outputs outputs(out);
+  return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, n, length));
 }
 
 // Ends the waits of those who draw from this object.
@@ -149,13 +150,29 @@ void clear(const Replay& self) {
   }
 }
 
+// Of rows that were drawn since the last call.
+void add_drawn(replay::Buffer& buffer, py::dict& out) {
+  const replay::DrawnRows::Totals drawn = buffer.drawn().take();
+  const double rows = static_cast<double>(std::max<std::uint64_t>(drawn.rows, 1));
+  out["drawn"] = drawn.rows;
+  out["age_mean"] = drawn.ages / rows;
+  out["age_max"] = drawn.most_age;
+  out["version_lag_mean"] = drawn.lags / rows;
+  out["version_lag_max"] = drawn.most_lag;
+}
+
 py::dict stats(const Replay& self) {
   py::list samples;
-  for (std::size_t i = 0; i < self.buffer->tables()->size(); ++i) samples.append((*self.buffer->tables())[i].samples());
-  const replay::Window window = self.buffer->store()->window();
-  py::dict out("rows"_a = self.buffer->store()->size(), "capacity"_a = self.buffer->store()->shape().capacity,
+  const replay::Buffer& buffer = *self.buffer;
+  for (std::size_t i = 0; i < buffer.tables()->size(); ++i) samples.append((*buffer.tables())[i].samples());
+  const replay::Window window = buffer.store()->window();
+  const replay::Shape& shape = buffer.store()->shape();
+  const std::int64_t added = buffer.newest() + 1 - static_cast<std::int64_t>(shape.rows_per_place);
+  py::dict out("rows"_a = buffer.store()->size(), "capacity"_a = shape.capacity,
+               "max_bytes"_a = shape.most_extents * shape.extent_bytes, "added"_a = std::max<std::int64_t>(added, 0),
                "chunks"_a = window.tail - window.head, "chunks_opened"_a = window.tail - 1, "samples"_a = samples);
-  if (const replay::Limit* const limit = self.buffer->tables()->limit()) {
+  add_drawn(*self.buffer, out);
+  if (const replay::Limit* const limit = buffer.tables()->limit()) {
     out["inserted"] = limit->inserts();
     out["sampled"] = limit->samples();
   }
@@ -229,7 +246,7 @@ void bind_replay(py::module_& module) {
       .def("sample", &sample, "n"_a, "table"_a, "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a,
            "out"_a)
       .def("sample_sequences", &sample_sequences, "n"_a, "length"_a, "stride"_a, "may_be_partial"_a, "threads"_a,
-           "timeout"_a)
+           "timeout"_a, "out"_a)
       .def("close", &close)
       .def("clear", &clear)
       .def("stats", &stats)

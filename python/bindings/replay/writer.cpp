@@ -158,7 +158,9 @@ int set_version(PyObject* self, PyObject* value, void*) {
     PyErr_Format(PyExc_ValueError, "version is %S; it must be from -2**63 to 2**63 - 1", number.get());
     return -1;
   }
-  state_of(self).version = version;
+  WriterState& state = state_of(self);
+  state.version = version;
+  state.replay->buffer->drawn().meet(version);
   return 0;
 }
 

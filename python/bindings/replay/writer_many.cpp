@@ -74,8 +74,10 @@ bool take_marks(const Replay& replay, const LeafColumns& columns, PyObject* ends
   Ref given_priorities;
   if (!take_mask(ends, "ends", columns.rows(), &given_ends)) return false;
   if (!take_numbers(priority, "priority", columns.rows(), &given_priorities)) return false;
+  static_assert(sizeof(bool) == sizeof(char));
+  const std::span given(reinterpret_cast<const bool*>(given_ends.data()), given_ends.size());
   auto marks =
-      replay::marks_of(*replay.buffer, places_of(columns), columns.rows(), given_ends, numbers_in(given_priorities));
+      replay::marks_of(*replay.buffer, places_of(columns), columns.rows(), given, numbers_in(given_priorities));
   if (marks) out = std::move(*marks);
   if (!marks) raise(marks.error());
   return marks.ok();

@@ -10,17 +10,16 @@ import numpy as np
 
 from .. import _core, _handles, _process
 from .._arena import Arena
-from .._arguments import one_of
 from .._channel import REPLAY, open_known
 from ..errors import ChannelClosed
-from . import _files, _places, _rows, _samplers, _spec
+from . import _drawing, _files, _places, _rows, _samplers, _spec
 from ._batch import Batch, SequenceBatch
 from ._files import Saved
-from ._numbers import not_negative, positive, seed_of
+from ._numbers import positive, seed_of
+from ._stats import Stats
 from ._writers import OwnWriter, VectorWriter, Writer
 
-# At once. Of a batch, the core asks the machine's memory as well.
-_MOST_DRAWN, _MOST_THREADS, _MOST_STRIDE, _MOST_STREAMS = 1 << 31, 1024, 1 << 32, 1 << 20
+_MOST_STREAMS = 1 << 20  # of a vector
 
 
 class ReplayBuffer:
@@ -121,6 +120,7 @@ class ReplayBuffer:
         self._open_core: _core.Replay | None = core
         self._name = name
         self._local = OwnWriter({})
+        self._stats = Stats()
 
     @property
     def _replay(self) -> _core.Replay:
@@ -235,17 +235,8 @@ class ReplayBuffer:
             weights: whether the largest `Batch.weight` possible, 1, is that of the least likely row of the batch, or of
                 the whole buffer.
         """
-        core = self._replay
-        count = n if type(n) is int and 0 < n <= _MOST_DRAWN else positive("n", n, _MOST_DRAWN)
-        arrays = None if out is None else _places.arrays_for(self._data, (count,), out, core.arena)
-        of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
-        exponent = None if beta is None else not_negative("beta", beta)
-        most = 1 if threads == 1 else positive("threads", threads, _MOST_THREADS)
-        drawn = core.sample(count, self._spec.table(sampler), not replace, most, timeout, exponent, of_buffer, arrays)
-        data = drawn.data() if arrays is None else out
-        if isinstance(out, str):
-            data = _rows.map_leaves(self._data.skeleton, arrays or [])
-        return Batch(data, drawn, self._spec.has_discount)
+        given = (n, sampler, replace, out, threads, beta, weights, timeout)
+        return _drawing.sample(self._replay, self._spec, self._data, *given)
 
     def batches(self, n: int, **options: Any) -> Iterator[Batch]:
         """Draws again and again; as `sample`."""
@@ -259,6 +250,7 @@ class ReplayBuffer:
         *,
         stride: int = 1,
         partial: Literal["pad", "refuse"] = "pad",
+        out: Any = None,
         threads: int = 1,
         timeout: float | None = None,
     ) -> SequenceBatch:
@@ -270,26 +262,27 @@ class ReplayBuffer:
             stride: from one row of a sequence to the next: 2 is every other one.
             partial: "pad" gives shorter ones, with zeros behind, where the episode ends or its rows are not there yet;
                 "refuse" draws those only that are as long.
+            out: as in `sample`, of the shape (n, length, ...).
             threads: how many may copy.
         """
-        sizes = (
-            positive("n", n, _MOST_DRAWN),
-            positive("length", length, _MOST_DRAWN),
-            positive("stride", stride, _MOST_STRIDE),
-        )
-        may_be_partial = one_of("partial", partial, "pad", "refuse") == "pad"
-        drawn = self._replay.sample_sequences(
-            *sizes, may_be_partial, positive("threads", threads, _MOST_THREADS), timeout
-        )
-        return SequenceBatch(drawn.data(), drawn, self._spec.has_discount)
+        given = (n, length, stride, partial, out, threads, timeout)
+        return _drawing.sample_sequences(self._replay, self._spec, self._data, *given)
 
     def stats(self) -> dict[str, Any]:
-        """What is in the buffer: rows that can be drawn, the capacity, bytes of a row, draws by each sampler; with a
-        limit, how many rows were added and drawn under it.
+        """Numbers of the buffer, by all processes together where nothing else is said.
+
+        rows (that can be drawn), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when it is full); added
+        (rows, to within those that open chunks have not got yet; with `chunk=1` exactly), samples (draws by each
+        sampler, by its name: rows, or sequences); samples_per_insert so far (all samples / added). Those count from
+        when the buffer was made, or the one that it was loaded from; with a limit inserted and sampled are what it
+        counts, from the last `clear` on.
+
+        Since the last call on this object: added_per_s and sampled_per_s; and of the rows that this object drew, whose
+        number is drawn: age_mean and age_max (rows added since, as `Batch.age`), version_lag_mean and version_lag_max
+        (how far their `Writer.version` was behind the largest that this object had met). All 0.0 when there was none.
         """
-        found = self._replay.stats()
-        found["samples"] = dict(zip(self._spec.samplers, found["samples"], strict=True))
-        return {**found, "row_bytes": self._replay.row_bytes, "chunk": self.chunk}
+        core = self._replay
+        return self._stats.of(core, self._spec)
 
     # --- Priorities
 

@@ -1,0 +1,70 @@
+"""Draws of a buffer, and their arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _core
+from .._arguments import one_of
+from . import _places, _rows
+from ._batch import Batch, SequenceBatch
+from ._numbers import not_negative, positive
+from ._spec import Spec
+
+# At once. Of a batch, the core asks the machine's memory as well.
+_MOST_DRAWN, _MOST_THREADS, _MOST_STRIDE = 1 << 31, 1024, 1 << 32
+
+
+def sample(
+    core: _core.Replay,
+    spec: Spec,
+    data: _rows.Rows,
+    n: int,
+    sampler: str | None,
+    replace: bool,
+    out: Any,
+    threads: int,
+    beta: float | None,
+    weights: str,
+    timeout: float | None,
+) -> Batch:
+    """As `ReplayBuffer.sample`."""
+    count = n if type(n) is int and 0 < n <= _MOST_DRAWN else positive("n", n, _MOST_DRAWN)
+    arrays = None if out is None else _places.arrays_for(data, (count,), out, core.arena)
+    of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
+    exponent = None if beta is None else not_negative("beta", beta)
+    drawn = core.sample(
+        count, spec.table(sampler), not replace, _threads(threads), timeout, exponent, of_buffer, arrays
+    )
+    return Batch(_data(drawn, data, arrays, out), drawn, spec.has_discount)
+
+
+def sample_sequences(
+    core: _core.Replay,
+    spec: Spec,
+    data: _rows.Rows,
+    n: int,
+    length: int,
+    stride: int,
+    partial: str,
+    out: Any,
+    threads: int,
+    timeout: float | None,
+) -> SequenceBatch:
+    """As `ReplayBuffer.sample_sequences`."""
+    count, rows = positive("n", n, _MOST_DRAWN), positive("length", length, _MOST_DRAWN)
+    step = positive("stride", stride, _MOST_STRIDE)
+    may_be_partial = one_of("partial", partial, "pad", "refuse") == "pad"
+    arrays = None if out is None else _places.arrays_for(data, (count, rows), out, core.arena)
+    drawn = core.sample_sequences(count, rows, step, may_be_partial, _threads(threads), timeout, arrays)
+    return SequenceBatch(_data(drawn, data, arrays, out), drawn, spec.has_discount)
+
+
+def _threads(threads: int) -> int:
+    return 1 if threads == 1 else positive("threads", threads, _MOST_THREADS)
+
+
+def _data(drawn: _core.ReplayBatch, data: _rows.Rows, arrays: list[Any] | None, out: Any) -> Any:
+    if arrays is None:
+        return drawn.data()
+    return _rows.map_leaves(data.skeleton, arrays) if isinstance(out, str) else out

@@ -1,0 +1,30 @@
+"""What a buffer says of itself."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .. import _core
+from ._spec import Spec
+
+
+class Stats:
+    """The counts of a buffer, and what became of them since this object was asked last."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, int, int] | None = None
+
+    def of(self, core: _core.Replay, spec: Spec) -> dict[str, Any]:
+        """As `ReplayBuffer.stats`."""
+        found = core.stats()
+        found["samples"] = dict(zip(spec.samplers, found["samples"], strict=True))
+        found["row_bytes"], found["chunk"] = core.row_bytes, core.chunk
+        sampled = sum(found["samples"].values())
+        found["samples_per_insert"] = sampled / found["added"] if found["added"] else 0.0
+        now = (time.monotonic(), found["added"], sampled)
+        last, self._last = self._last or now, now
+        seconds = now[0] - last[0]
+        for key, before, after in zip(("added_per_s", "sampled_per_s"), last[1:], now[1:], strict=True):
+            found[key] = (after - before) / seconds if seconds > 0 else 0.0
+        return found
