@@ -86,7 +86,6 @@ Status Subscriber::claim(memory::Lease& let_go) {
     }
     if (compare_swap(cursor().owner, word, pack(mine))) break;
   }
-  owner_ = mine;
   return success();
 }
 

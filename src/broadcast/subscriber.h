@@ -61,9 +61,9 @@ class Subscriber {
 
   const std::shared_ptr<Ring> ring_;
   const std::uint32_t number_;
+  const Owner owner_;  // of the cursor until it is claimed
   std::atomic<bool> given_{false};
   platform::ForkSafeMutex mutex_;  // who reads; never held in a wait
-  Owner owner_;                    // under mutex_
   Doorbell bell_;                  // under mutex_
   memory::Lease subscription_;     // under mutex_; none once it was claimed elsewhere, or closed
 };

@@ -57,7 +57,7 @@ class ReadersHooks final : public ClosableHooks {
   }
   bool interrupted() noexcept override { return ClosableHooks::interrupted() || !look_for_unused(); }
   // False when the warning became an exception, which is set.
-  bool look_for_unused() const noexcept {
+  bool look_for_unused() const noexcept try {
     if (since_ns_ == 0 || vain_.told.load(std::memory_order_relaxed)) return true;
     const auto blocker = ring_.unused_blocker();
     if (!blocker) return vain_.waited_ns.store(0), true;
@@ -66,6 +66,8 @@ class ReadersHooks final : public ClosableHooks {
                                            "waiting for %lld s, so far in vain, for a subscriber of a Broadcast that "
                                            "%s and never used: who is not going to use it calls close() of it",
                                            static_cast<long long>(waited / 1'000'000'000), blocker->who.c_str()) == 0;
+  } catch (const std::bad_alloc&) {  // by the next look
+    return true;
   }
   template <class T>
   T done_waiting(Result<T> result) {
