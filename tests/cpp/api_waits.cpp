@@ -71,7 +71,7 @@ TEST_CASE("close() from another thread ends every wait at the end, and nothing i
   const auto began = std::chrono::steady_clock::now();
   wait.sends ? to.close() : from.close();
   waiting.join();
-  CHECK(std::chrono::steady_clock::now() - began < 10s);
+  CHECK(std::chrono::steady_clock::now() - began < 60s);
   CHECK(told == Code::kClosed);
   if (!wait.sends) sender.put("for others").value();
   CHECK(receiver.size() == 1);
@@ -88,7 +88,7 @@ TEST_CASE("a stop_token ends every wait, and the end goes on") {
   const auto began = std::chrono::steady_clock::now();
   waiting.stop();
   waiting.join();
-  CHECK(std::chrono::steady_clock::now() - began < 10s);
+  CHECK(std::chrono::steady_clock::now() - began < 60s);
   CHECK(told == Code::kInterrupted);
   if (!wait.sends) sender.put(0, 0s).value();
   CHECK(receiver.get(0s).value().as<int>() == 0);

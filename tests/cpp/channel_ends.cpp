@@ -373,7 +373,7 @@ TEST_CASE("A forked child has a descriptor of its own") {
     const int mine = channel->watchers().wake_fd(End::kReceiving).value();
     up.open();
     pollfd entry{mine, POLLIN, 0};
-    return poll(&entry, 1, 20'000) == 1 && get(*channel).value() == 1;
+    return poll(&entry, 1, 60'000) == 1 && get(*channel).value() == 1;
   });
   up.wait();
   put(*channel, 1).value();

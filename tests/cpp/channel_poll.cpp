@@ -17,7 +17,7 @@ TEST_CASE("A poll loop is woken by the death of the last sender") {
   const int fd = channel->watchers().poll_fd(End::kReceiving).value();
   REQUIRE_FALSE(readable(fd));
   sender.child.kill_and_wait();
-  REQUIRE(readable(fd, 20'000));
+  REQUIRE(readable(fd, 60'000));
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
 }
 
@@ -30,7 +30,7 @@ TEST_CASE("A poll loop is not woken by the death of one of two senders, and by t
   REQUIRE(code_of(get(*channel, patience(400))) == Code::kEmpty);
   REQUIRE_FALSE(readable(fd));
   second.child.kill_and_wait();
-  REQUIRE(readable(fd, 20'000));
+  REQUIRE(readable(fd, 60'000));
 }
 
 TEST_CASE("A poll loop is not woken by deaths that are not told") {
@@ -78,7 +78,7 @@ TEST_CASE("A poll loop watches who came since, once it has received something") 
   Peer sender(*channel);
   REQUIRE_FALSE(readable(fd));
   sender.child.kill_and_wait();
-  REQUIRE(readable(fd, 20'000));
+  REQUIRE(readable(fd, 60'000));
   REQUIRE(channel->watchers().poll_fd(End::kReceiving).value() == fd);
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("A poll loop's descriptor is readable for messages, and a forked child
   Child child([&] {
     const int mine = channel->watchers().poll_fd(End::kReceiving).value();
     up.open();
-    return readable(mine, 20'000) && get(*channel).value() == 1;
+    return readable(mine, 60'000) && get(*channel).value() == 1;
   });
   up.wait();
   put(*channel, 1).value();

@@ -62,7 +62,7 @@ void damage_each_word(std::size_t words, Where where) {
       const bool survived = child.succeeded();
       INFO("word " << word << " set to " << value);
       REQUIRE(survived);
-      REQUIRE(monotonic_ns() - began < 10'000'000'000);
+      REQUIRE(monotonic_ns() - began < 60'000'000'000);
     }
   }
   CHECK(tried > 0);

@@ -38,7 +38,7 @@ inline std::shared_ptr<Arena> new_arena(std::uint64_t max_bytes = 16 * kMiB) {
 inline WaitContext no_wait() {
   return WaitContext{Deadline::immediate()};
 }
-inline WaitContext patience(std::int64_t ms = 20'000) {
+inline WaitContext patience(std::int64_t ms = 60'000) {
   return WaitContext{Deadline::after_ns(ms * 1'000'000)};
 }
 

@@ -18,7 +18,7 @@ constexpr std::uint64_t kSurvivors = 1'000'000;  // the number of the message th
 inline void survive(Channel& channel, const std::function<void()>& check_contents) {
   Arena& arena = *channel.arena();
   CountedWaits waits;
-  REQUIRE(put(channel, kSurvivors, 1, waits.until(Deadline::after_ns(20'000'000'000))).ok());
+  REQUIRE(put(channel, kSurvivors, 1, waits.until(Deadline::after_ns(60'000'000'000))).ok());
   REQUIRE(waits.blocks == 0);
   arena.participants().check(0);
   REQUIRE(arena.reconcile(patience()).ok());
