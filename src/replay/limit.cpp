@@ -236,6 +236,11 @@ void Limit::give_back_samples(std::uint64_t permits) noexcept {
   memory::notify_all(words_.rows_added);
 }
 
+void Limit::restore(std::uint64_t inserts, std::uint64_t samples) noexcept {
+  inserts_.restore(inserts);
+  samples_.restore(samples);
+}
+
 void Limit::reset() noexcept {
   const std::uint32_t slots = arena_->participants().used_slots();
   inserts_.reset(slots);

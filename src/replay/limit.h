@@ -70,6 +70,8 @@ class Limit {
 
   // The buffer is empty again.
   void reset() noexcept;
+  // Of a new buffer, that nobody has yet: rows that count as added, and as drawn.
+  void restore(std::uint64_t inserts, std::uint64_t samples) noexcept;
 
  private:
   std::uint64_t insertable(std::uint64_t inserts, std::uint64_t most) const noexcept;

@@ -10,6 +10,7 @@
 
 #include "platform/checksum.h"
 #include "replay/data_file.h"
+#include "replay/saved_limit.h"
 
 namespace shmtree::replay {
 
@@ -355,6 +356,7 @@ Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& 
   }
   if (Status done = way.restore_tables(); !done) return done;
   way.finish();
+  if (tables != nullptr && tables->limit() != nullptr) restore_limit(saved_.header, store, *tables->limit());
   return success();
 } catch (const std::bad_alloc&) {
   return out_of_memory();

@@ -138,6 +138,10 @@ std::uint64_t Permits::used(std::uint32_t slots) const noexcept {
   return most - std::min(most, open);
 }
 
+void Permits::restore(std::uint64_t count) noexcept {
+  store_release(words_.total, pack(Total{.count = std::min(count, kMostCount)}));
+}
+
 void Permits::reset(std::uint32_t slots) noexcept {
   for (;;) {
     std::uint64_t before = settled();

@@ -20,6 +20,7 @@
 namespace shmtree::replay {
 
 constexpr std::uint64_t kMostPermits = 1 << 18;  // of a process
+constexpr std::uint64_t kMostCount = (std::uint64_t{1} << 42) - 1;
 
 struct PermitWords {
   alignas(64) std::atomic<std::uint64_t> total;
@@ -64,6 +65,8 @@ class Permits {
       give_back_step(slot, before, part);
     }
   }
+  // Of words that nobody else has yet, and of which no part was given: so many are used.
+  void restore(std::uint64_t count) noexcept;
   // The count begins anew; permits that are not used yet count.
   void reset(std::uint32_t slots) noexcept;
 

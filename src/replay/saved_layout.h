@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little, "files have the machin
 
 constexpr std::uint64_t kManifestMagic = 0x6465766173746d73;  // "smtsaved"
 constexpr std::uint64_t kDataMagic = 0x73776f72746d7373;      // "ssmtrows"
-constexpr std::uint32_t kSavedVersion = 1;
+constexpr std::uint32_t kSavedVersion = 2;
 
 struct ManifestHeader {
   std::uint64_t magic;
@@ -30,8 +30,13 @@ struct ManifestHeader {
   std::uint64_t note_bytes;
   std::uint16_t ahead, finals;
   std::uint32_t unused;
+  // The rate limit, all 0 where there is none, and what it had counted.
+  double samples_per_insert, error_buffer;
+  std::uint64_t min_size;
+  std::uint64_t inserts, samples;
+  std::uint64_t unused_too[3];
 };
-static_assert(sizeof(ManifestHeader) == 128);
+static_assert(sizeof(ManifestHeader) == 192);
 
 // Behind it: bytes of each leaf (8 each), the tables, the files, the parts, the note.
 

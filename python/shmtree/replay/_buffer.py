@@ -85,8 +85,7 @@ class ReplayBuffer:
             _process.check_name(name)
         rows = _rows.from_example(example) if columns is None else _rows.from_columns(columns)
         chosen = _samplers.named(sampler, samplers)
-        if limit is not None and not isinstance(limit, _samplers.RateLimit):
-            raise TypeError(f"limit is {limit!r}; it must be a RateLimit, or None")
+        _samplers.check_limit(limit)
         spec = _spec.make(rows, chosen, next, n_step, gamma, stack, stack_padding, reward, done, limit)
         self._make(spec, capacity, max_bytes, chunk, streams, arena, name, seed)
 
@@ -326,6 +325,8 @@ class ReplayBuffer:
         *,
         sampler: _samplers.Sampler | None = None,
         samplers: Mapping[str, _samplers.Sampler] | None = None,
+        limit: _samplers.RateLimit | Literal["saved"] | None = "saved",
+        gamma: float | None = None,
         chunk: int | None = None,
         streams: int = 1,
         arena: Arena | None = None,
@@ -335,15 +336,15 @@ class ReplayBuffer:
         """A new buffer with the rows that were saved, their indices and their priorities.
 
         The newest where it is smaller. What is not given is as it was, but for the name: it has none. A `chunk` cannot
-        be larger than it was. FileNotFoundError where nothing was saved; ValueError, with the file and the numbers,
-        where any byte of a file is not as it was written.
+        be larger than it was; what rows are, `next`, `n_step` and `stack` stay. A `limit` goes on with its counts; for
+        another one the rows count as added, and as drawn as often as they should; None is none. FileNotFoundError where
+        nothing was saved; ValueError, with the file and the numbers, where any byte of a file is not as it was written.
         """
         if name is not None:
             _process.check_name(name)
         files, streams = _files.open_files(path), positive("streams", streams)
         spec = _spec.Spec.unpack(files.note)
-        if sampler is not None or samplers is not None:
-            spec = spec._replace(samplers=_samplers.named(sampler, samplers))
+        spec = _files.changed(spec, sampler, samplers, limit, gamma)
         self = cls.__new__(cls)
         self._make(spec, *_files.terms(files, capacity, chunk, streams), streams, arena, None, seed)
         files.load_into(self._replay)

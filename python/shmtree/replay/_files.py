@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
-from ._numbers import positive
+from . import _samplers
+from ._numbers import not_negative, positive
+from ._spec import Spec
 
 if TYPE_CHECKING:
     from ._buffer import ReplayBuffer
@@ -50,6 +53,21 @@ def from_bytes(cls: type[ReplayBuffer], files: dict[str, bytes]) -> ReplayBuffer
         for name, content in files.items():
             (pathlib.Path(folder) / name).write_bytes(content)
         return cls.load(folder)
+
+
+def changed(
+    spec: Spec,
+    sampler: _samplers.Sampler | None,
+    samplers: Mapping[str, _samplers.Sampler] | None,
+    limit: _samplers.RateLimit | str | None,
+    gamma: float | None,
+) -> Spec:
+    """What a saved buffer is with these in the place of its own, where they are given."""
+    if sampler is not None or samplers is not None:
+        spec = spec._replace(samplers=_samplers.named(sampler, samplers))
+    if limit != "saved":
+        spec = spec._replace(limit=_samplers.check_limit(limit))
+    return spec if gamma is None else spec._replace(gamma=not_negative("gamma", gamma))
 
 
 def terms(

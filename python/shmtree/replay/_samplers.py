@@ -95,6 +95,12 @@ class RateLimit:
             not_negative("error_buffer", self.error_buffer)
 
 
+def check_limit(limit: Any) -> RateLimit | None:
+    if limit is not None and not isinstance(limit, RateLimit):
+        raise TypeError(f"limit is {limit!r}; it must be a RateLimit, or None")
+    return limit
+
+
 #: (samples_per_insert, min_size, error_buffer)
 LimitTerms = tuple[float, int, float | None]
 

@@ -1,0 +1,81 @@
+"""What may be another when a saved replay buffer is loaded, and where its rate limit goes on."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shmtree.replay import RateLimit, ReplayBuffer
+
+LIMIT = RateLimit(samples_per_insert=2.0, min_size=10, error_buffer=12.0)
+
+
+def saved(folder: Path, rows: int = 15, drawn: int = 8, **options: Any) -> Path:
+    buffer = ReplayBuffer(100, example={"n": 0, "reward": 0.0}, chunk=1, **options)
+    for number in range(rows):
+        buffer.add({"n": number, "reward": 1.0})
+    if drawn:
+        buffer.sample(drawn)
+    buffer.save(folder / "saved")
+    return folder / "saved"
+
+
+def counts(buffer: ReplayBuffer) -> tuple[int, int]:
+    stats = buffer.stats()
+    return stats["inserted"], stats["sampled"]
+
+
+def test_a_limit_goes_on_with_its_counts(tmp_path):
+    path = saved(tmp_path, limit=LIMIT)
+    buffer = ReplayBuffer.load(path)
+    assert counts(buffer) == (15, 8)
+    buffer.sample(14, timeout=0)  # 2 x 15 - 22 is the least of 20 - 12
+    with pytest.raises(queue.Empty, match="15 were added and 22 drawn"):
+        buffer.sample(1, timeout=0)
+    again = ReplayBuffer.load(path, capacity=12)
+    assert (counts(again), len(again)) == ((15, 8), 12)
+
+
+def test_a_limit_that_was_saved_goes_on_in_files_of_files(tmp_path):
+    first = ReplayBuffer.load(saved(tmp_path, limit=LIMIT))
+    first.add({"n": 15, "reward": 1.0})
+    first.save(tmp_path / "again")
+    assert counts(ReplayBuffer.load(tmp_path / "again")) == (16, 8)
+
+
+@pytest.mark.parametrize("before", [LIMIT, None])
+def test_another_limit_begins_where_neither_side_waits(tmp_path, before):
+    path = saved(tmp_path, limit=before, drawn=3)
+    buffer = ReplayBuffer.load(path, limit=RateLimit(samples_per_insert=4.0, min_size=5))
+    assert counts(buffer) == (15, 40)
+    buffer.add({"n": 15, "reward": 1.0}, timeout=0)
+    buffer.sample(4, timeout=0)
+    assert counts(ReplayBuffer.load(path, limit=RateLimit(samples_per_insert=4.0, min_size=50))) == (15, 0)
+
+
+def test_a_limit_may_be_left_out(tmp_path):
+    buffer = ReplayBuffer.load(saved(tmp_path, limit=LIMIT), limit=None)
+    assert "inserted" not in buffer.stats()
+    assert len(buffer.sample(500, timeout=0)) == 500
+
+
+def test_a_limit_that_is_none_is_refused(tmp_path):
+    path = saved(tmp_path)
+    with pytest.raises(TypeError, match="limit is 8.0; it must be a RateLimit, or None"):
+        ReplayBuffer.load(path, limit=8.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="min_size of 1000: 1 to the capacity of 100"):
+        ReplayBuffer.load(path, limit=RateLimit(1.0, min_size=1000))
+
+
+def test_rewards_are_discounted_as_the_new_buffer_says(tmp_path):
+    path = saved(tmp_path, n_step=3, gamma=1.0)
+    assert set(ReplayBuffer.load(path).sample(100).data["reward"].tolist()) == {3.0}
+    batch = ReplayBuffer.load(path, gamma=0.5).sample(100)
+    assert np.allclose(batch.data["reward"], 1.75)
+    assert np.allclose(batch.discount, 0.125)
+    with pytest.raises(ValueError, match="gamma is -1; it must be finite and not negative"):
+        ReplayBuffer.load(path, gamma=-1)
