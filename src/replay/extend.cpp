@@ -67,7 +67,16 @@ void Writer::mark_ends(const Rows& rows, std::uint64_t from, std::uint64_t ended
   }
 }
 
-Status Writer::extend(const Rows& rows, std::uint64_t* indices, const WaitContext& wait) try {
+Status Writer::extend(const Rows& rows, std::uint64_t* indices, const WaitContext& wait) {
+  const std::uint64_t before = added_;
+  Status done = add_all(rows, indices, wait);
+  if (done) return done;
+  Error error = std::move(done).error();
+  error.completed = added_ - before;
+  return error;
+}
+
+Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitContext& wait) try {
   const Shape& shape = store_->shape();
   if (rows.columns.size() != shape.leaves.size()) return other_leaves(rows.columns.size());
   for (std::uint64_t from = 0; from < rows.count;) {

@@ -68,8 +68,8 @@ class Writer {
     return add(leaves, {}, wait);
   }
   // Rows by the address of each leaf's first one, and how far it is to the next one's. Indices go to `indices`, if that
-  // is not null. kInvalid before anything is added; errors of Store::open_place() may come when some rows were: added()
-  // tells.
+  // is not null. kInvalid before anything is added. Errors as of add(), also when some rows were: Error::completed says
+  // how many.
   struct Column {
     const std::byte* first = nullptr;
     std::uint64_t stride = 0;
@@ -102,6 +102,7 @@ class Writer {
   };
 
   Error other_leaves(std::size_t leaves) const;
+  Status add_all(const Rows& rows, std::uint64_t* indices, const WaitContext& wait);
   bool continues() noexcept;
   bool goes_on_elsewhere() noexcept;
   Status begin_slots(bool linked, std::uint64_t slots, const WaitContext& wait);

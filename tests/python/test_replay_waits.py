@@ -147,3 +147,39 @@ def test_a_signal_handler_may_close_the_writer_whose_add_it_interrupts():
         signal.signal(signal.SIGUSR1, before)
     buffer.sample(1, timeout=60)
     buffer.add(1, timeout=60)
+
+
+def test_an_extend_that_is_full_in_the_middle_says_how_many_rows_went_in():
+    buffer = ReplayBuffer(100, example=0, limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    with pytest.raises(queue.Full) as caught:
+        buffer.extend(list(range(20)), timeout=0.01)
+    assert caught.value.sent == len(buffer) == 7
+    with pytest.raises(queue.Full) as caught:
+        buffer.extend([7, 8, 9], timeout=0)
+    assert caught.value.sent == 0
+    buffer.sample(2)
+    with pytest.raises(queue.Full) as caught:
+        buffer.extend([7, 8, 9], timeout=0)
+    assert caught.value.sent == 2
+    assert set(buffer.sample(2).data.tolist()) <= set(range(9))
+
+
+def test_a_vector_of_streams_that_is_full_in_the_middle_says_how_many_have_their_row():
+    buffer = ReplayBuffer(100, example=0, limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    writers = buffer.vector_writer(5)
+    writers.add([0, 1, 2, 3, 4])
+    with pytest.raises(queue.Full) as caught:
+        writers.add([0, 1, 2, 3, 4], timeout=0.01)
+    assert caught.value.sent == 2
+    assert [writer.added for writer in writers.writers] == [2, 2, 1, 1, 1]
+    assert len(buffer) == 7
+
+
+def test_a_close_in_the_middle_of_an_extend_says_how_many_rows_went_in():
+    buffer = ReplayBuffer(100, example=0, limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    writer = buffer.writer()
+    waiting = Waiting(writer.extend, list(range(20)))
+    wait_for(lambda: len(buffer) == 7)
+    writer.close()
+    assert waiting.ends_with(shmtree.ChannelClosed)
+    assert waiting.error.sent == 7

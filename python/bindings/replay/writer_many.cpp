@@ -160,6 +160,22 @@ Status add_episodes(const Replay& replay, const Stretch& rows, std::size_t count
   return rows.add(writer, from, count - from, nullptr, nullptr, wait);
 }
 
+// Whatever it is, it says how many rows were added before.
+PyObject* raise_in_the_middle(const Error& error, std::uint64_t sent, const WriterState& state) {
+  raise_waited(error, state);
+  add_to_exception("sent", sent);
+  return nullptr;
+}
+
+// act(), and how many rows it added, whether or not it failed.
+template <class Act>
+auto counting(const replay::Writer& writer, std::uint64_t& sent, Act act) {
+  const std::uint64_t before = writer.added();
+  auto result = act();
+  sent += writer.added() - before;
+  return result;
+}
+
 PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   static constexpr Signature<5> kSignature{"extend", {"rows", "ends", "final", "priority", "timeout"}, 1, 1};
   PyObject* given[5];
@@ -187,14 +203,17 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   places.push_back({reinterpret_cast<const std::byte*>(&version), 0});
   const Stretch rows{places, marks, static_cast<std::uint64_t*>(PyArray_DATA(as_array(indices.get())))};
   const bool is_long = columns.rows() * replay->buffer->row_bytes() > platform::kLongCopyBytes;
+  std::uint64_t sent = 0;
   Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
     return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
-      if (!finals.empty()) return add_episodes(*replay, rows, columns.rows(), finals, writer, wait);
-      const auto mask = [](const std::vector<char>& bits) { return bits.empty() ? nullptr : bits.data(); };
-      return rows.add(writer, 0, columns.rows(), mask(marks.ends), mask(marks.truncated), wait);
+      return counting(writer, sent, [&] {
+        if (!finals.empty()) return add_episodes(*replay, rows, columns.rows(), finals, writer, wait);
+        const auto mask = [](const std::vector<char>& bits) { return bits.empty() ? nullptr : bits.data(); };
+        return rows.add(writer, 0, columns.rows(), mask(marks.ends), mask(marks.truncated), wait);
+      });
     });
   });
-  return added ? indices.release() : raise_waited(added.error(), state);
+  return added ? indices.release() : raise_in_the_middle(added.error(), sent, state);
 }
 
 // --- One row to each of several writers
@@ -280,6 +299,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   auto* const at = static_cast<std::int64_t*>(PyArray_DATA(as_array(indices.get())));
   const VectorRow rows{*replay, columns, finals, marks, versions};
   const WriterState* state = nullptr;  // of the writer that it has come to
+  std::uint64_t sent = 0;
   const bool is_long = writers * replay->buffer->row_bytes() > platform::kLongCopyBytes;
   Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
     for (std::size_t i = 0, ends = 0; i < writers; ++i) {
@@ -287,7 +307,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
       if (!left_out.empty() && left_out[i] != 0) continue;
       state = &state_of(PyTuple_GET_ITEM(args[0], static_cast<Py_ssize_t>(i)));
       auto one = alone(*state, *streams[i], hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
-        return add_one(rows, i, ends, writer, wait);
+        return counting(writer, sent, [&] { return add_one(rows, i, ends, writer, wait); });
       });
       if (!one) return Status(std::move(one).error());
       at[i] = static_cast<std::int64_t>(*one);
@@ -295,7 +315,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     }
     return success();
   });
-  return added ? indices.release() : raise_waited(added.error(), *state);
+  return added ? indices.release() : raise_in_the_middle(added.error(), sent, *state);
 }
 
 constexpr const char* kExtendDoc =
@@ -307,7 +327,8 @@ constexpr const char* kExtendDoc =
     "cut off, and did not terminate. `final`: last observations, a nest of arrays of the leaves that the buffer has "
     "as\n"
     "`next`, one for each row that ends an episode or one for each row; episodes that were cut off need it there.\n"
-    "`priority`: one for each row. Errors as of add(), before anything is added.";
+    "`priority`: one for each row. ValueError comes before anything is added; another error, such as ``queue.Full``,\n"
+    "says as its `sent` how many rows were: the first ones.";
 
 const PyMethodDef many_methods[] = {
     {"extend", as_method<extend>(), METH_FASTCALL | METH_KEYWORDS, kExtendDoc},

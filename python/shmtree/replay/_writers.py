@@ -79,6 +79,9 @@ class VectorWriter:
     ) -> np.ndarray[Any, Any]:
         """Adds a row to each stream, and returns their indices.
 
+        ValueError comes before anything is added. Another error, such as ``queue.Full``, may come in the middle: its
+        `sent` says how many streams have their row, the first ones; `writers` are those of the others.
+
         Args:
             rows: a nest like that of a row, of arrays whose first dimension is that of the streams.
             end: a mask of those whose episode ends with this row, besides those whose leaf ``done`` is true. Such as
