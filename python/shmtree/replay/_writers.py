@@ -34,7 +34,7 @@ class Writer(_core.ReplayWriter):
 
     def __init__(self, _: _core.Replay) -> None:
         key = id(self)
-        _writers[key] = weakref.ref(self, lambda _: _writers.pop(key, None))
+        _writers[key] = weakref.ref(self, lambda _, known=_writers: known.pop(key, None))
 
     def __repr__(self) -> str:
         return "<Writer, closed>" if self.closed else "<Writer>"
