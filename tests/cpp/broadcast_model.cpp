@@ -85,8 +85,8 @@ class Trial {
     }
     return true;
   }
-  // A page for each block that is in the ring or held. Where small messages lie between, what all have read may go
-  // later.
+  // A page for each reader, and for each block that is in the ring or held. Where small messages lie between, what all
+  // have read may go later.
   bool memory_is_right() const {
     const std::uint64_t in_ring = last(std::max(options_.capacity, options_.history) + 1);
     std::uint64_t held = 0, kept_blocks = 0, ring_blocks = 0;
@@ -98,7 +98,7 @@ class Trial {
       kept_blocks += i >= kept();
       ring_blocks += 1;
     }
-    const std::uint64_t blocks = (used_bytes(*arena_) - empty_bytes_) / 4096;
+    const std::uint64_t blocks = (used_bytes(*arena_) - empty_bytes_) / 4096 - readers_.size();
     if (words_ != 0) return blocks == kept_blocks + held;
     return kept_blocks + held <= blocks && blocks <= ring_blocks + held;
   }
