@@ -21,6 +21,13 @@ from shmtree import multiprocessing as shared_mp
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
+# What a small or loaded machine warns of: more workers than cores, and processes that take longer than 10 s to start.
+OF_THIS_MACHINE = ["-W", "ignore:This DataLoader will create", "-W", "ignore:waiting for"]
+
+# Warnings are errors here.
+UNUSED_AFTER = 300
+_core.set_unused_after(UNUSED_AFTER)
+
 
 @pytest.fixture
 def arena() -> Iterator[shmtree.Arena]:
@@ -44,7 +51,7 @@ def soon() -> Iterator[None]:
     """Who waits for an end that nobody uses is told after 0.1 s."""
     _core.set_unused_after(0.1)
     yield
-    _core.set_unused_after(10)
+    _core.set_unused_after(UNUSED_AFTER)
 
 
 @pytest.fixture

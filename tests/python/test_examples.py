@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import OF_THIS_MACHINE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 IMPORT = "from shmtree import multiprocessing as mp\n"
@@ -15,9 +16,8 @@ STANDARD_IMPORT = "import multiprocessing as mp\n"
 
 
 def output_of(program: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=200, check=False
-    )
+    command = [sys.executable, "-W", "error", *OF_THIS_MACHINE, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stderr == ""
     assert done.returncode == 0
     return done.stdout
