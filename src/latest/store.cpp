@@ -116,8 +116,8 @@ void Store::enter(std::uint64_t version, BlockRef block, std::uint64_t bytes) no
 
 // The block that the entry kept, which nothing may keep any more: an invalid reference when there is none.
 BlockRef Store::remove(std::uint64_t place) noexcept {
-  store_relaxed(window_[place].version, std::uint64_t{0});
-  fence_seq_cst();  // readers see the version gone, or we see their bits
+  store_release(window_[place].version, std::uint64_t{0});  // who sees it gone sees `latest` as it was before
+  fence_seq_cst();                                          // readers see the version gone, or we see their bits
   return references().empty(place);
 }
 
@@ -194,6 +194,7 @@ Result<Held> Store::newest(std::uint64_t known) const {
     if (version <= known) return Error{.code = Code::kEmpty, .message = "there is no newer version"};
     auto held = try_hold(version);
     if (held || held.code() != Code::kNotFound) return held;
+    fence_acquire();  // what showed that it went was stored after the newer one
     if (this->version() == version) return damaged();
   }
 }
