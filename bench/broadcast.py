@@ -3,16 +3,23 @@
     python -m bench.broadcast [--seconds 2] [--readers 1 4 8] [--bytes 120 1000000]
 
 Readers are processes that read all, and look at a number of each message. The rate is of messages that went to all of
-them, from the first put until the last reader has said that it has the last one. Writes a table to stdout and the
-figures to bench/results/broadcast.json.
+them, from the first put until the last reader has said that it has the last one. Two more have a Broadcast in which
+something is wrong with one more reader: one that may skip is stopped, or one that blocks is killed once it has read,
+which those who put notice when the ring is full. Writes a table to stdout and the figures to
+bench/results/broadcast.json.
+
+Not measured is the ring of vLLM (shm_broadcast.py), which is not to be had without all of vLLM.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -52,6 +59,27 @@ def rate(ends: list[Any], put: Callable[[object], object], message: object, seco
     return count / taken
 
 
+def read_one(end: Any, started: Any) -> None:
+    end.get()
+    started.put(None)
+    time.sleep(1000)
+
+
+@contextlib.contextmanager
+def one_more(broadcast: shmtree.Broadcast, behind: Any, signal_number: int) -> Iterator[None]:
+    """A reader that has read one message, and then got that signal."""
+    started = CONTEXT.SimpleQueue()
+    reader = CONTEXT.Process(target=read_one, args=(broadcast.subscribe(behind=behind), started))
+    reader.start()
+    assert reader.pid is not None
+    broadcast.put(None)
+    started.get()
+    os.kill(reader.pid, signal_number)
+    yield
+    reader.kill()
+    reader.join()
+
+
 def to_all(ends: list[Any]) -> Callable[[object], object]:
     return lambda message: [end.put(message) for end in ends]
 
@@ -60,6 +88,11 @@ def rates(readers: int, message: object, seconds: float) -> dict[str, float]:
     found = {}
     broadcast = shmtree.Broadcast(CAPACITY)
     found["shmtree.Broadcast"] = rate([broadcast.subscribe() for _ in range(readers)], broadcast.put, message, seconds)
+    for name, behind, number in (("one more stopped", "skip", signal.SIGSTOP), ("one more killed", "block", 9)):
+        broadcast = shmtree.Broadcast(CAPACITY)
+        with one_more(broadcast, behind, number):
+            ends = [broadcast.subscribe() for _ in range(readers)]
+            found[f"Broadcast, {name}"] = rate(ends, broadcast.put, message, seconds)
     pairs = [shmtree.create_pair(CAPACITY) for _ in range(readers)]
     senders, receivers = [list(ends) for ends in zip(*pairs, strict=True)]
     found["a shmtree pair per reader"] = rate(receivers, to_all(senders), message, seconds)

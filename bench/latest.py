@@ -1,16 +1,17 @@
-"""The newest weights for several readers: shmtree.Latest, beside a copy, a queue per reader, and an array with a lock.
+"""The newest weights for several readers: shmtree.Latest, beside a copy, a queue per reader, and memory with a lock.
 
     python -m bench.latest [--readers 8] [--megabytes 100] [--arrays 200] [--versions 20]
 
 A version is a dict of arrays. Publishing is timed in this process, in turns with a copy of the same arrays into touched
-memory, which is the limit; a queue is published to with one put per reader, an array in shared memory by a copy under a
-lock. Readers say how long a get took, and how old a version was when they had it. Writes a table to stdout and the
-figures to bench/results/latest.json.
+memory, which is the limit; a queue is published to with one put per reader, an array in shared memory, or a tensor of
+torch there, by a copy under a lock. Readers say how long a get took, and how old a version was when they had it.
+Writes a table to stdout and the figures to bench/results/latest.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import multiprocessing
 import statistics
 import time
@@ -80,8 +81,33 @@ class Locked:
             return self._version.value, self._bytes.copy()
 
 
+class LockedTensors:
+    """All weights in a tensor in shared memory, copied under a lock, by readers into tensors that they have."""
+
+    def __init__(self, shared: Any, lock: Any, version: Any) -> None:
+        self._shared, self._lock, self._version = shared, lock, version
+        self._mine = shared.clone()
+
+    def publish(self, weights: Weights) -> None:
+        import torch
+
+        with self._lock:
+            at = 0
+            for each in weights.values():
+                self._shared[at : at + each.nbytes].copy_(torch.from_numpy(each.reshape(-1).view(np.uint8)))
+                at += each.nbytes
+            self._version.value += 1
+
+    def get(self, newer_than: int) -> tuple[int, Any]:
+        while self._version.value <= newer_than:
+            time.sleep(0.0005)
+        with self._lock:
+            return self._version.value, self._mine.copy_(self._shared).numpy()
+
+
 def read_locked(locked: Any, results: Any, versions: int) -> None:
-    mine, version = Locked(*locked), 0
+    kind, *arguments = locked
+    mine, version = kind(*arguments), 0
     while version < versions:
         begin = time.perf_counter()
         version, memory = mine.get(version)
@@ -165,13 +191,21 @@ def main() -> None:
     queues = [CONTEXT.Queue(2) for _ in range(given.readers)]
     few = max(given.versions // 5, 2)
     figures["a multiprocessing.Queue per reader"] = run(read_queue, queues, put_to(queues), weights, few)
-    memory = shared_memory.SharedMemory(create=True, size=sum(each.nbytes for each in weights.values()))
-    shared = memory.name, CONTEXT.Lock(), CONTEXT.Value("q", 0, lock=False)
-    locked = Locked(*shared)
-    figures["shared memory and a lock"] = run(
-        read_locked, [shared] * given.readers, locked.publish, weights, given.versions
-    )
+    nbytes = sum(each.nbytes for each in weights.values())
+    memory = shared_memory.SharedMemory(create=True, size=nbytes)
+
+    def run_locked(kind: Any, place: Any) -> Figures:
+        shared = place, CONTEXT.Lock(), CONTEXT.Value("q", 0, lock=False)
+        return run(read_locked, [(kind, *shared)] * given.readers, kind(*shared).publish, weights, given.versions)
+
+    figures["shared memory and a lock"] = run_locked(Locked, memory.name)
     memory.unlink()
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        tensor: Any = torch.empty(nbytes, dtype=torch.uint8)
+        tensor.share_memory_()
+        figures["a shared tensor of torch and a lock"] = run_locked(LockedTensors, tensor)
 
     def told(seconds: list[float], unit: float) -> str:
         return f"{unit * statistics.median(seconds):.2f}" if seconds else ""
