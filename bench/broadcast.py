@@ -1,4 +1,4 @@
-"""The same messages to several readers: shmtree.Broadcast, beside a pair and a standard queue per reader.
+"""The same messages to several readers: shmtree.Broadcast, beside a pair and a standard queue per reader, and ZeroMQ.
 
     python -m bench.broadcast [--seconds 2] [--readers 1 4 8] [--bytes 120 1000000]
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import shmtree
-from bench import machine, markdown
+from bench import machine, markdown, pubsub
 
 CONTEXT = multiprocessing.get_context("spawn")
 CAPACITY = 64
@@ -98,6 +99,11 @@ def rates(readers: int, message: object, seconds: float) -> dict[str, float]:
     found["a shmtree pair per reader"] = rate(receivers, to_all(senders), message, seconds)
     queues = [CONTEXT.Queue(CAPACITY) for _ in range(readers)]
     found["a multiprocessing.Queue per reader"] = rate(queues, to_all(queues), message, seconds)
+    if importlib.util.find_spec("zmq"):
+        publisher = pubsub.Publisher(readers)
+        subscriptions = [pubsub.Subscription(publisher.address) for _ in range(readers)]
+        found["ZeroMQ PUB/SUB"] = rate(subscriptions, publisher.put, message, seconds)
+        publisher.close()
     return found
 
 
