@@ -384,12 +384,10 @@ class ReplayBuffer:
         core = self._replay
         return _open_buffer, (type(self), *_handles.reduce_memory(core.arena, core.block, self._name))
 
-    def __copy__(self) -> ReplayBuffer:
-        return self.__deepcopy__({})
+    def __deepcopy__(self, _: object = None) -> ReplayBuffer:
+        raise TypeError("a replay buffer is not copied: others get the same one, save() and load() make another")
 
-    def __deepcopy__(self, _: object) -> ReplayBuffer:
-        text = "a replay buffer is not copied: others are given the same one, and save() and load() make another"
-        raise TypeError(text)
+    __copy__ = __deepcopy__
 
     def __repr__(self) -> str:
         if self._open_core is None:

@@ -34,7 +34,12 @@ class Writer(_core.ReplayWriter):
 
     def __init__(self, _: _core.Replay) -> None:
         key = id(self)
-        _writers[key] = weakref.ref(self, lambda _, known=_writers: known.pop(key, None))
+
+        # By a name of its own: those of the module may be gone when the interpreter ends.
+        def forget(_: weakref.ref[Writer], known: dict[int, weakref.ref[Writer]] = _writers) -> None:
+            known.pop(key, None)
+
+        _writers[key] = weakref.ref(self, forget)
 
     def __repr__(self) -> str:
         return "<Writer, closed>" if self.closed else "<Writer>"

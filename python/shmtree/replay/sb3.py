@@ -10,7 +10,7 @@ in which the rows are: others may draw from it, and add to it.
 from __future__ import annotations
 
 from multiprocessing import context
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ class ReplayBuffer(_Standard):
         # The standard one's arrays of one row each are thrown away.
         super().__init__(1, *self._small(observation_space, action_space), device=device, n_envs=n_envs)
         self.observation_space, self.action_space = observation_space, action_space
-        self.obs_shape = get_obs_shape(observation_space)
+        self.obs_shape = cast(Any, get_obs_shape(observation_space))
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.pos: int = 0
         self.handle_timeout_termination = handle_timeout_termination
@@ -99,10 +99,11 @@ class ReplayBuffer(_Standard):
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         data = self.shared.sample(batch_size).data
+        normalized: Any = self._normalize_obs
         return ReplayBufferSamples(
-            self.to_torch(self._normalize_obs(data["obs"], env)),
+            self.to_torch(normalized(data["obs"], env)),
             self.to_torch(data["action"]),
-            self.to_torch(self._normalize_obs(data["next_obs"], env)),
+            self.to_torch(normalized(data["next_obs"], env)),
             self.to_torch(data["ends"].reshape(-1, 1)),
             self.to_torch(self._normalize_reward(data["reward"].reshape(-1, 1), env)),
         )
@@ -149,7 +150,8 @@ class DictReplayBuffer(ReplayBuffer):
         data = self.shared.sample(batch_size).data
 
         def tensors(observations: Any) -> dict[str, torch.Tensor]:
-            return {key: self.to_torch(part) for key, part in self._normalize_obs(observations, env).items()}
+            normalized: Any = self._normalize_obs(observations, env)
+            return {key: self.to_torch(part) for key, part in normalized.items()}
 
         return DictReplayBufferSamples(
             observations=tensors(data["obs"]),
