@@ -1,4 +1,5 @@
 // Any order of calls of a Broadcast, against a list of what was put.
+#include <array>
 #include <map>
 #include <random>
 

@@ -1,4 +1,5 @@
 // Any order of calls of a Latest, against a list of what was published.
+#include <array>
 #include <map>
 #include <random>
 
