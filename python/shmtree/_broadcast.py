@@ -13,7 +13,7 @@ from ._arena import Arena
 from ._arguments import limit, one_of, seconds, whole
 from ._channel import BROADCAST, open_known
 from ._polling import poll
-from .errors import ChannelClosed, Overrun
+from .errors import ChannelClosed, Overrun, PeerDied
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -204,10 +204,11 @@ class Subscriber:
     still on its way.
     """
 
-    __slots__ = ("__weakref__", "_end", "_name", "_told")
+    __slots__ = ("__weakref__", "_end", "_failed", "_name", "_told")
     _end: _core.SubscriberBase
     _name: _core.Name | None
     _told: int
+    _failed: Exception | None  # of a message that get_many() came to behind others
 
     def __init__(self) -> None:
         raise TypeError("subscribers are made by Broadcast.subscribe()")
@@ -218,6 +219,7 @@ class Subscriber:
         self._end = end
         self._name = name
         self._told = 0
+        self._failed = None
         return self
 
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Any:
@@ -227,6 +229,9 @@ class Subscriber:
         overwritten and the subscription is to be told of it. ChannelClosed when nobody is left who puts, PeerDied when
         one of those who did was killed.
         """
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
         got = self._end._get(block, timeout, copy)
         if got is not None:
             return got[0]
@@ -238,15 +243,21 @@ class Subscriber:
         return self.get(False, copy=copy)
 
     def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[Any]:
-        """A list of 1 to n messages: waits for the first as `get` does, and takes what else is there."""
+        """A list of 1 to n messages: waits for the first as `get` does, and takes what else is there.
+
+        An error that is another message's than the first is the next call's.
+        """
         if whole("n", n) < 1:
             raise ValueError(f"n is {n}; it must be at least 1")
         items = [self.get(timeout=timeout, copy=copy)]
         while len(items) < n and self.qsize() > 0:
-            got = self._end._get(True, 0, copy)
-            if got is None:
-                break  # told by the next call, of what is in `missed`
-            items.append(got[0])
+            try:
+                items.append(self.get(False, copy=copy))
+            except (queue.Empty, ChannelClosed, PeerDied):  # another thread was quicker; an end comes again
+                break
+            except Exception as error:
+                self._failed = error
+                break
         return items
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
@@ -292,7 +303,7 @@ class Subscriber:
         return self._end.fileno()
 
     def _ready(self) -> bool:
-        return self._end._ready()
+        return self._failed is not None or self._end._ready()
 
     def qsize(self) -> int:
         """Number of messages that it can read now."""

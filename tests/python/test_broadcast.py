@@ -296,3 +296,54 @@ def test_what_means_nothing_is_refused() -> None:
         broadcast.subscribe()
     assert broadcast._ring.check() == ""
     del readers
+
+
+class FailsToLoad:
+    def __reduce__(self):
+        return int, ("x",)
+
+
+def test_messages_before_one_that_cannot_be_read_are_not_lost():
+    broadcast = shmtree.Broadcast()
+    reader = broadcast.subscribe()
+    for message in (1, 2, FailsToLoad(), 4):
+        broadcast.put(message)
+    assert reader.get_many(8, timeout=30) == [1, 2]
+    assert shmtree.wait([reader], timeout=0) == [reader]
+    with pytest.raises(ValueError, match="invalid literal"):
+        reader.get_many(8, timeout=30)
+    assert reader.get_many(8, timeout=30) == [4]
+
+
+def test_many_messages_are_told_of_what_was_missed_between_them():
+    broadcast = shmtree.Broadcast(capacity=2)
+    reader = broadcast.subscribe(behind="raise")
+    for message in range(5):
+        broadcast.put(message)
+    with pytest.raises(shmtree.Overrun) as told:
+        reader.get_many(8, timeout=30)
+    assert told.value.missed == 3
+    assert reader.get_many(8, timeout=30) == [3, 4]
+
+
+def test_threads_that_get_many_lose_none():
+    broadcast = shmtree.Broadcast(capacity=64)
+    reader = broadcast.subscribe()
+    found: list[int] = []
+
+    def read() -> None:
+        while True:
+            try:
+                found.extend(reader.get_many(16))
+            except shmtree.ChannelClosed:
+                return
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(20_000):
+        broadcast.put(number)
+    broadcast.close()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(found) == list(range(20_000))
