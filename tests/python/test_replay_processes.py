@@ -74,6 +74,16 @@ def test_processes_that_all_add_the_first_row_at_once_have_memory_for_it(start):
         assert len(buffer) == 6
 
 
+def test_who_opens_a_name_that_is_not_there_yet_may_wait_for_it(runtime_directory, name):
+    with pytest.raises(TimeoutError):
+        ReplayBuffer.open(name, timeout=0.01)
+    made: list[ReplayBuffer] = []
+    maker = threading.Timer(0.1, lambda: made.append(ReplayBuffer(10, example=0, name=name)))
+    maker.start()
+    assert ReplayBuffer.open(name, timeout=60).capacity == 10
+    maker.join()
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_a_buffer_goes_by_a_message_to_a_process_that_runs(start, runtime_directory, name, named):
     to_child, commands = shmtree.create_pair()

@@ -129,9 +129,11 @@ class ReplayBuffer:
         return core
 
     @classmethod
-    def open(cls, name: str) -> ReplayBuffer:
-        """The buffer of that name; FileNotFoundError when there is none."""
-        known = open_known(name, REPLAY)
+    def open(cls, name: str, timeout: float | None = 0.0) -> ReplayBuffer:
+        """The buffer of that name; FileNotFoundError when there is none. TimeoutError when there is still none after
+        `timeout` seconds, if that is more than 0 (None: never).
+        """
+        known = open_known(name, REPLAY, timeout)
         return cls._opened(known.arena, known.block, known)
 
     @classmethod
@@ -271,7 +273,7 @@ class ReplayBuffer:
         """Numbers of the buffer, by all processes together where nothing else is said.
 
         rows (that can be drawn), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when it is full); added
-        (rows, to within those that open chunks have not got yet; with `chunk=1` exactly), samples (draws by each
+        (rows and last observations, to within those that open chunks have not got yet), samples (draws by each
         sampler, by its name: rows, or sequences); samples_per_insert so far (all samples / added). Those count from
         when the buffer was made, or the one that it was loaded from; with a limit inserted and sampled are what it
         counts, from the last `clear` on.
@@ -280,8 +282,7 @@ class ReplayBuffer:
         number is drawn: age_mean and age_max (rows added since, as `Batch.age`), version_lag_mean and version_lag_max
         (how far their `Writer.version` was behind the largest that this object had met). All 0.0 when there was none.
         """
-        core = self._replay
-        return self._stats.of(core, self._spec)
+        return self._stats.of(self._replay, self._spec)
 
     # --- Priorities
 
