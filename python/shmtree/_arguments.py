@@ -18,6 +18,14 @@ def whole(what: str, value: Any) -> int:
     return number
 
 
+def natural(what: str, value: Any) -> int:
+    """One that is not negative."""
+    number = whole(what, value)
+    if number < 0:
+        raise ValueError(f"{what} is {value}; it must not be negative")
+    return number
+
+
 def seconds(what: str, value: Any) -> float:
     """A time as a float."""
     if not isinstance(value, Real):

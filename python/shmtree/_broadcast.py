@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import _arrays, _core, _handles, _process
 from ._arena import Arena
-from ._arguments import limit, one_of, seconds, whole
+from ._arguments import limit, natural, one_of, seconds, whole
 from ._channel import BROADCAST, open_known
 from ._polling import poll
 from .errors import ChannelClosed, Overrun, PeerDied
@@ -60,8 +60,7 @@ class Broadcast(_core.BroadcastBase):
     ) -> None:
         if whole("capacity", capacity) < 1:
             raise ValueError(f"capacity is {capacity}; it must be at least 1")
-        if whole("history", history) < 0:
-            raise ValueError(f"history is {history}; it must not be negative")
+        natural("history", history)
         waits = one_of("on_peer_death", on_peer_death, "raise", "wait") == "wait"
         if name is not None:
             _process.check_name(name)
@@ -134,7 +133,10 @@ class Broadcast(_core.BroadcastBase):
     async def put_async(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
         """`put` for coroutines. When it is cancelled, the object was not put."""
         return await poll(
-            lambda: self._put(obj, False, None, move), lambda: not self.has_space(), timeout, not_yet=queue.Full
+            lambda: self._put(obj, False, None, move),
+            lambda: not self.has_space(),
+            timeout,
+            not_yet=(queue.Full, TimeoutError),  # who was stopped with the arena's lock may go on
         )
 
     def wait_for_all_ack(self, timeout: float | None = None) -> None:
@@ -143,7 +145,7 @@ class Broadcast(_core.BroadcastBase):
 
     def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
         """Waits until all blocking readers have read that message, and those before it. TimeoutError."""
-        self._wait_until_passed(whole("ticket", ticket), timeout)
+        self._wait_until_passed(natural("ticket", ticket), timeout)
 
     def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
         """An uninitialised ndarray (a tensor for a dtype of torch) that `put` does not copy; see Sender.new_empty."""

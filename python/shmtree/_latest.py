@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _arrays, _core, _handles, _process
 from ._arena import Arena
-from ._arguments import whole
+from ._arguments import natural
 from ._channel import LATEST, open_known
 from ._polling import poll
 from .errors import ChannelClosed
@@ -45,8 +45,7 @@ class Latest(_core.LatestBase):
         history: int = 0,
         allow_pickle: bool | None = None,
     ) -> None:
-        if whole("history", history) < 0:
-            raise ValueError(f"history is {history}; it must not be negative")
+        natural("history", history)
         if name is not None:
             _process.check_name(name)
         if arena is not None:
@@ -105,14 +104,14 @@ class Latest(_core.LatestBase):
         writes to one changes it for everybody. copy=True copies all.
         """
         if version is not None:
-            return self._at(whole("version", version), copy)
-        return self._get(whole("newer_than", newer_than), timeout, copy)
+            return self._at(natural("version", version), copy)
+        return self._get(natural("newer_than", newer_than), timeout, copy)
 
     async def get_async(
         self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None
     ) -> tuple[int, Any]:
         """`get` for coroutines."""
-        known = whole("newer_than", newer_than)
+        known = natural("newer_than", newer_than)
         return await poll(lambda: self._get(known, 0, copy), lambda: self.version <= known, timeout)
 
     def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:

@@ -22,7 +22,7 @@ async def poll(
     get: Callable[[], _T],
     is_empty: Callable[[], bool],
     timeout: float | None,
-    not_yet: type[Exception] = queue.Empty,
+    not_yet: type[Exception] | tuple[type[Exception], ...] = queue.Empty,
 ) -> _T:
     """What `get` returns, as soon as it does not raise `not_yet`; that after `timeout` seconds (None: never).
 

@@ -260,3 +260,27 @@ def test_the_blocks_of_a_latest_are_in_order_after_all_that(arena: shmtree.Arena
     assert latest._store.check() == ""
     assert [int(value["w0"][0]) for _, value in views] == [0, 7, 14, 21, 28, 35]
     assert isinstance(latest._store, _core.LatestStore)
+
+
+def test_a_subclass_that_forgets_to_make_its_base_is_an_error():
+    class Forgets(shmtree.Latest):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(TypeError, match="__init__"):
+        Forgets().publish(1)
+    never_made = shmtree.Broadcast.__new__(shmtree.Broadcast)
+    with pytest.raises(TypeError, match="__init__"):
+        never_made.put(1)
+    never_made.close()
+    assert never_made.closed
+
+
+def test_numbers_that_are_negative_are_refused_with_their_names():
+    latest, broadcast = shmtree.Latest(), shmtree.Broadcast()
+    with pytest.raises(ValueError, match="newer_than is -1"):
+        latest.get(newer_than=-1)
+    with pytest.raises(ValueError, match="version is -1"):
+        latest.get(version=-1)
+    with pytest.raises(ValueError, match="ticket is -1"):
+        broadcast.wait_for_ack(-1)

@@ -279,3 +279,12 @@ def test_the_limit_of_a_buffer_is_known_to_who_opens_it(runtime_directory, name)
     other.extend(columns(0, 9))
     with pytest.raises(queue.Empty):
         buffer.sample(1, timeout=0)
+
+
+def test_no_rows_are_added_where_there_are_none_also_with_successors():
+    buffer = ReplayBuffer(100, example={"obs": np.zeros(2, "f4"), "reward": 0.0, "done": False}, next="obs")
+    none = {"obs": np.zeros((0, 2)), "reward": np.zeros(0), "done": np.zeros(0, bool)}
+    assert len(buffer.extend(none)) == 0
+    assert len(buffer.extend(none, ends=np.zeros(0, bool))) == 0
+    with pytest.raises(ValueError, match="^end has the shape"):
+        buffer.vector_writer(2).add({key: np.zeros((2, *each.shape[1:])) > 1 for key, each in none.items()}, end=5)

@@ -15,6 +15,7 @@ namespace py = pybind11;
 using memory::Arena;
 
 void throw_closed(const char* what) {
+  if (what == nullptr) throw pybind11::type_error("__init__() of this object was not called");
   PyErr_Format(error_types().channel_closed, "this %s was closed in this process", what);
   throw py::error_already_set();
 }

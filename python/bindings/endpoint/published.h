@@ -7,8 +7,11 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -23,12 +26,22 @@
 
 namespace shmtree::python {
 
+// Null: it was never made.
 [[noreturn]] void throw_closed(const char* what);
 
-// Of an object: what calls use of it. Another thread may close it, or drop it, while they go on.
+// Of an object: what calls use of it. Another thread may close it, or drop it, while they go on. One whose __init__ was
+// not called is zeros, and as if it were closed.
 template <class T>
 class Closable {
  public:
+  static void* operator new(std::size_t bytes) {
+    void* const made = std::calloc(1, bytes);
+    if (made == nullptr) throw std::bad_alloc();
+    return made;
+  }
+  static void* operator new(std::size_t, void* place) noexcept { return place; }
+  static void operator delete(void* made) noexcept { std::free(made); }
+
   Closable(std::shared_ptr<T> thing, const char* what) : what_(what), thing_(std::move(thing)) {}
 
   bool is_closed() const { return get() == nullptr; }
@@ -40,6 +53,7 @@ class Closable {
   }
   // Null when it was closed already.
   std::shared_ptr<T> close() {
+    if (what_ == nullptr) return nullptr;
     closed->store(true);
     const std::lock_guard guard(mutex_);
     return std::exchange(thing_, nullptr);
@@ -49,6 +63,7 @@ class Closable {
 
  private:
   std::shared_ptr<T> get() const {
+    if (what_ == nullptr) return nullptr;
     const std::lock_guard guard(mutex_);
     return thing_;
   }

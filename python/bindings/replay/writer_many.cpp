@@ -67,12 +67,12 @@ std::vector<replay::Writer::Column> places_of(const LeafColumns& columns) {
   return places;
 }
 
-// False with a Python error set.
-bool take_marks(const Replay& replay, const LeafColumns& columns, PyObject* ends, PyObject* priority,
+// `name`: of the argument `ends`. False with a Python error set.
+bool take_marks(const Replay& replay, const LeafColumns& columns, const char* name, PyObject* ends, PyObject* priority,
                 replay::Marks& out) {
   std::vector<char> given_ends;
   Ref given_priorities;
-  if (!take_mask(ends, "ends", columns.rows(), &given_ends)) return false;
+  if (!take_mask(ends, name, columns.rows(), &given_ends)) return false;
   if (!take_numbers(priority, "priority", columns.rows(), &given_priorities)) return false;
   static_assert(sizeof(bool) == sizeof(char));
   const std::span given(reinterpret_cast<const bool*>(given_ends.data()), given_ends.size());
@@ -188,8 +188,8 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   replay::Marks marks;
   Finals finals;
   if (!replay->nests.columns->read_columns(given[0], columns)) return nullptr;
-  if (!take_marks(*replay, columns, given[1], given[3], marks)) return nullptr;
-  if (replay->buffer->spec().has_finals() && marks.ends.empty()) {
+  if (!take_marks(*replay, columns, "ends", given[1], given[3], marks)) return nullptr;
+  if (replay->buffer->spec().has_finals() && columns.rows() != 0 && marks.ends.empty()) {
     PyErr_SetString(PyExc_ValueError, "rows with successors need ends, or a leaf that says where episodes end");
     return nullptr;
   }
@@ -290,7 +290,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     return PyErr_Format(PyExc_ValueError, "rows has %zu rows; it must have %zu, one for each stream", columns.rows(),
                         writers);
   }
-  if (!take_marks(*replay, columns, args[2], args[4], marks)) return nullptr;
+  if (!take_marks(*replay, columns, "end", args[2], args[4], marks)) return nullptr;
   if (!take_left_out(args[5], writers, marks, left_out)) return nullptr;
   if (!take_finals(*replay, args[3], writers, marks, finals)) return nullptr;
   npy_intp count = static_cast<npy_intp>(writers);
