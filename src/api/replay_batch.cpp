@@ -110,7 +110,7 @@ Result<ArrayRef> ReplayBatch::array_ref(std::string_view path) const {
   auto view = try_view(path);
   if (!view) return std::move(view).error();
   if (view->dtype == DType::kOther) {
-    return Error{Code::kInvalid, "\"" + std::string(path) + "\" is of " + std::string(view->description) +
+    return Error{Code::kInvalid, "the leaf \"" + std::string(path) + "\" is of " + std::string(view->description) +
                                      ", which C++ has no arrays of"};
   }
   ArrayRef array{.data = view->data, .dtype = view->dtype, .shape = {view->shape.begin(), view->shape.end()}};
