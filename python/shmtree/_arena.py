@@ -232,6 +232,15 @@ def default_arena() -> Arena:
     return Arena._of(_process.default_arena(), None)
 
 
+def home_for(arena: Arena | None, name: str | None) -> _core.Arena:
+    """Where something new lives: in the arena it was given; else in one of its own if it has a name, and with the
+    process's channels if it has none.
+    """
+    if arena is not None:
+        return arena._open()
+    return _process.default_arena() if name is None else _core.Arena.create(0, 0, False)
+
+
 def _open_arena(cls: type[Arena], handle: bytes, inheritance: Any) -> Arena:
     arena, _, name = _handles.open_memory(handle, inheritance)
     return cls._of(arena, name)

@@ -9,7 +9,7 @@ from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _arrays, _core, _handles, _process
-from ._arena import Arena
+from ._arena import Arena, home_for
 from ._arguments import limit, natural, one_of, seconds, whole
 from ._channel import BROADCAST, open_known
 from ._polling import poll
@@ -64,10 +64,7 @@ class Broadcast(_core.BroadcastBase):
         waits = one_of("on_peer_death", on_peer_death, "raise", "wait") == "wait"
         if name is not None:
             _process.check_name(name)
-        if arena is not None:
-            home = arena._open()
-        else:
-            home = _process.default_arena() if name is None else _core.Arena.create(0, 0, False)
+        home = home_for(arena, name)
         allow = name is None if allow_pickle is None else bool(allow_pickle)
         ring = _core.Ring.create(home, capacity, history, limit("max_bytes", max_bytes), allow, waits)
         super().__init__(ring, allow)

@@ -29,6 +29,8 @@ from .replay import ReplayBuffer
 
 _E = TypeVar("_E", Sender, Receiver)
 _Q = TypeVar("_Q", bound=BaseQueue[Any])
+_T = TypeVar("_T")
+_C = TypeVar("_C", Latest, Broadcast, Subscriber)
 
 
 def _parts(flat: object, *types: type) -> Any:
@@ -113,6 +115,20 @@ def _open_connection(flat: object, _: bool) -> Connection:
     raise CorruptMessage("a connection in the message is not made of ends")
 
 
+def _opened(handle: bytes, opens: Callable[[_core.Arena, int, _core.Name | None], _T], gone: Callable[[], _T]) -> _T:
+    """What a handle of memory leads to, or what `gone` makes where nobody has it any more."""
+    try:
+        with _checked():
+            return opens(*_handles.open_memory(handle, None))
+    except FileNotFoundError:
+        return gone()
+
+
+def _closing(thing: _C) -> _C:
+    thing.close()
+    return thing
+
+
 def _flatten_array(array: SharedArray) -> object:
     memory = array.array
     handle = _handles.memory_handle(array._home, _core.block_of(memory), array._name)
@@ -127,12 +143,11 @@ def _open_array(flat: object, _: bool) -> SharedArray:
     if torch_dtype is not None and (type(torch_dtype) is not str or torch_dtype not in _core.DTYPES):
         raise CorruptMessage("a shared array in the message is of no dtype of torch")
     _parts((handle, shape), bytes, tuple)
-    try:
-        with _checked():
-            core, block, name = _handles.open_memory(handle, None)
-            return SharedArray._of(core, core.open_array(block, shape, dtype, "C"), name, torch_dtype)
-    except FileNotFoundError:
-        return SharedArray._gone()
+    return _opened(
+        handle,
+        lambda core, block, name: SharedArray._of(core, core.open_array(block, shape, dtype, "C"), name, torch_dtype),
+        SharedArray._gone,
+    )
 
 
 def _flatten_latest(latest: Latest) -> object:
@@ -144,14 +159,11 @@ def _flatten_latest(latest: Latest) -> object:
 
 def _open_latest(flat: object, allowed: bool) -> Latest:
     handle, allow = _parts(flat, bytes, bool)
-    try:
-        with _checked():
-            core, block, name = _handles.open_memory(handle, None)
-            return Latest._of(_core.LatestStore.open(core, block), allow and allowed, name)
-    except FileNotFoundError:
-        gone = Latest._of(_core.LatestStore.create(_process.default_arena(), 0, False), False, None)
-        gone.close()
-        return gone
+    return _opened(
+        handle,
+        lambda core, block, name: Latest._of(_core.LatestStore.open(core, block), allow and allowed, name),
+        lambda: _closing(Latest._of(_core.LatestStore.create(_process.default_arena(), 0, False), False, None)),
+    )
 
 
 def _flatten_broadcast(broadcast: Broadcast) -> object:
@@ -163,18 +175,15 @@ def _flatten_broadcast(broadcast: Broadcast) -> object:
 
 def _open_broadcast(flat: object, allowed: bool) -> Broadcast:
     handle, allow = _parts(flat, bytes, bool)
-    try:
-        with _checked():
-            core, block, name = _handles.open_memory(handle, None)
-            return Broadcast._of(_core.Ring.open(core, block), allow and allowed, name)
-    except FileNotFoundError:
-        gone = Broadcast._of(_closed_ring(), False, None)
-        gone.close()
-        return gone
+    return _opened(
+        handle,
+        lambda core, block, name: Broadcast._of(_core.Ring.open(core, block), allow and allowed, name),
+        lambda: _closing(_empty_broadcast()),
+    )
 
 
-def _closed_ring() -> _core.Ring:
-    return _core.Ring.create(_process.default_arena(), 1, 0, 0, False, False)
+def _empty_broadcast() -> Broadcast:
+    return Broadcast._of(_core.Ring.create(_process.default_arena(), 1, 0, 0, False, False), False, None)
 
 
 def _flatten_subscriber(subscriber: Subscriber) -> object:
@@ -186,14 +195,11 @@ def _flatten_subscriber(subscriber: Subscriber) -> object:
 
 def _open_subscriber(flat: object, allowed: bool) -> Subscriber:
     handle, allow = _parts(flat, bytes, bool)
-    try:
-        with _checked():
-            core, block, name = _handles.open_memory(handle, None)
-            return Subscriber._of(_core.SubscriberBase(core, block, allow and allowed), name)
-    except FileNotFoundError:
-        gone = Broadcast._of(_closed_ring(), False, None).subscribe()
-        gone.close()
-        return gone
+    return _opened(
+        handle,
+        lambda core, block, name: Subscriber._of(_core.SubscriberBase(core, block, allow and allowed), name),
+        lambda: _closing(_empty_broadcast().subscribe()),
+    )
 
 
 def _flatten_arena(arena: Arena) -> object:
@@ -202,12 +208,7 @@ def _flatten_arena(arena: Arena) -> object:
 
 def _open_arena(flat: object, _: bool) -> Arena:
     (handle,) = _parts(flat, bytes)
-    try:
-        with _checked():
-            core, _block, name = _handles.open_memory(handle, None)
-            return Arena._of(core, name)
-    except FileNotFoundError:
-        return Arena._of(None, None)
+    return _opened(handle, lambda core, _block, name: Arena._of(core, name), lambda: Arena._of(None, None))
 
 
 def _flatten_replay(buffer: ReplayBuffer) -> object:
@@ -216,11 +217,7 @@ def _flatten_replay(buffer: ReplayBuffer) -> object:
 
 def _open_replay(flat: object, _: bool) -> ReplayBuffer:
     (handle,) = _parts(flat, bytes)
-    try:
-        with _checked():
-            return ReplayBuffer._opened(*_handles.open_memory(handle, None))
-    except FileNotFoundError:
-        return ReplayBuffer._gone()
+    return _opened(handle, ReplayBuffer._opened, ReplayBuffer._gone)
 
 
 _register_end(Sender, False)

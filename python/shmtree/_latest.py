@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _arrays, _core, _handles, _process
-from ._arena import Arena
+from ._arena import Arena, home_for
 from ._arguments import natural
 from ._channel import LATEST, open_known
 from ._polling import poll
@@ -48,10 +48,7 @@ class Latest(_core.LatestBase):
         natural("history", history)
         if name is not None:
             _process.check_name(name)
-        if arena is not None:
-            home = arena._open()
-        else:
-            home = _process.default_arena() if name is None else _core.Arena.create(0, 0, False)
+        home = home_for(arena, name)
         allow = name is None if allow_pickle is None else bool(allow_pickle)
         store = _core.LatestStore.create(home, history, allow)
         super().__init__(store, allow)
