@@ -118,9 +118,10 @@ class ReplayChaos(Chaos):
         return self._process(draw, *common, self.buffer, name == UPDATE)
 
     def judge_messages(self) -> None:
-        done = self.board.lives["done"]
-        for name in (WRITE, SAMPLE, UPDATE):
-            total = sum(int(done[number]) for number, (does, _) in enumerate(self.lives) if does == name)
+        rows = dict.fromkeys((WRITE, SAMPLE, UPDATE), 0)
+        for (name, _), done in zip(self.lives, self.board.lives["done"], strict=False):
+            rows[name] += int(done)
+        for name, total in rows.items():
             print(f"{name}: {total} rows by {sum(does == name for does, _ in self.lives)} processes")
         stats = self.buffer.stats()
         print(f"the buffer: {stats}")
@@ -128,8 +129,9 @@ class ReplayChaos(Chaos):
         if wrong:
             self.board.fail(f"the buffer is left wrong: {wrong}")
         self.draw_all()
-        if len(self.buffer) > ROWS or len(self.buffer) < ROWS // 2:
-            self.board.fail(f"{len(self.buffer)} of {ROWS} rows are left")
+        lost = 4 * len(self.lives)  # at most, with the killed: rows without their successors
+        if not min(rows[WRITE], ROWS) // 2 - lost <= len(self.buffer) <= ROWS:
+            self.board.fail(f"{len(self.buffer)} rows are left of {rows[WRITE]} that were added to {ROWS} places")
 
     def draw_all(self) -> None:
         """Until the limit has no more rows to be drawn."""
