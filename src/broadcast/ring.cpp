@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "broadcast/doorbell.h"
+#include "memory/control_block.h"
 #include "memory/event.h"
 #include "memory/weak_registry.h"
 #include "platform/clock.h"
@@ -66,9 +67,8 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const O
                             ", and the capacity is at least 1"};
   }
   const std::uint64_t entries = longer + 1;
-  auto block = arena->allocate(control_bytes(entries), BlockKind::kBroadcast, wait);
+  auto block = make_control_block(*arena, BlockKind::kBroadcast, control_bytes(entries), wait);
   if (!block) return std::move(block).error();
-  std::memset(block->data(), 0, control_bytes(entries));
   auto* header = new (block->data()) BroadcastHeader{};
   header->magic = kBroadcastMagic;
   header->version = kBroadcastVersion;
@@ -80,9 +80,7 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const O
   if (options.allow_pickle) header->flags |= kPickles;
   if (options.waits) header->flags |= kWaits;
   const std::vector<BlockRef> nothing(entries);
-  Status listed = arena->holders().refer(*block, nothing, wait);
-  if (!listed) return std::move(listed).error();
-  auto control = arena->hold_new(std::move(*block));
+  auto control = hold_control_block(*arena, std::move(*block), nothing, wait);
   if (!control) return std::move(control).error();
   return known(std::shared_ptr<Ring>(new Ring(std::move(arena), std::move(*control))));
 } catch (const std::bad_alloc&) {
@@ -91,21 +89,16 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const O
 
 Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, BlockRef block,
                                          const WaitContext& wait) try {
-  auto control = arena->hold_existing(block, wait);
+  auto control = open_control_block(*arena, block, BlockKind::kBroadcast, sizeof(BroadcastHeader), "a Broadcast", wait);
   if (!control) return std::move(control).error();
-  const memory::BlockEntry* entry = arena->blocks().entry(block.id);
-  const std::uint64_t room = arena->blocks().room_of(block.id);
-  const auto incompatible = [] { return Error{.code = Code::kIncompatible, .message = "not a Broadcast"}; };
-  if (entry == nullptr || !memory::is_kind(*entry, BlockKind::kBroadcast) || room < sizeof(BroadcastHeader)) {
-    return incompatible();
-  }
   const auto& header = *reinterpret_cast<const BroadcastHeader*>(control->data());
   const std::uint64_t entries = load_once(header.entries), capacity = load_once(header.capacity);
   const std::uint64_t history = load_once(header.history);
   const bool fits = load_once(header.magic) == kBroadcastMagic && load_once(header.version) == kBroadcastVersion &&
                     load_once(header.entry_bytes) == kEntryBytes && entries >= 2 && entries <= kMostEntries &&
-                    capacity != 0 && capacity < entries && history < entries && control_bytes(entries) <= room;
-  if (!fits) return incompatible();
+                    capacity != 0 && capacity < entries && history < entries &&
+                    control_bytes(entries) <= arena->blocks().room_of(block.id);
+  if (!fits) return Error{.code = Code::kIncompatible, .message = "not a Broadcast"};
   return known(std::shared_ptr<Ring>(new Ring(arena, std::move(*control))));
 } catch (const std::bad_alloc&) {
   return out_of_memory();

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "memory/control_block.h"
 #include "platform/never_destroyed.h"
 
 namespace shmtree::broadcast {
@@ -48,9 +49,7 @@ Result<Lease> new_subscription(const Ring& ring, const WaitContext& wait) {
   }
   new (block->data()) Subscription{memory::pack(ring.block()), 0, 0, 0};
   const BlockRef referred[] = {ring.block()};
-  Status listed = arena.holders().refer(*block, referred, wait);
-  if (!listed) return std::move(listed).error();
-  return arena.hold_new(std::move(*block));
+  return hold_control_block(arena, std::move(*block), referred, wait);
 }
 
 void write_ticket(const Lease& subscription, const Ticket& ticket) noexcept {

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "memory/control_block.h"
 #include "memory/event.h"
 #include "memory/weak_registry.h"
 #include "platform/never_destroyed.h"
@@ -62,9 +63,8 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
                             std::to_string(kMostHistory)};
   }
   const std::uint64_t entries = options.history + 2;
-  auto block = arena->allocate(control_bytes(entries), BlockKind::kLatest, wait);
+  auto block = make_control_block(*arena, BlockKind::kLatest, control_bytes(entries), wait);
   if (!block) return std::move(block).error();
-  std::memset(block->data(), 0, control_bytes(entries));
   auto* header = new (block->data()) LatestHeader{};
   header->magic = kLatestMagic;
   header->version = kLatestVersion;
@@ -73,9 +73,7 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
   if (options.allow_pickle) header->flags = kPickles;
   // As long as it will ever be, and empty: an entry of zeros names no block.
   const std::vector<BlockRef> nothing(entries);
-  Status listed = arena->holders().refer(*block, nothing, wait);
-  if (!listed) return std::move(listed).error();
-  auto control = arena->hold_new(std::move(*block));
+  auto control = hold_control_block(*arena, std::move(*block), nothing, wait);
   if (!control) return std::move(control).error();
   return known(std::shared_ptr<Store>(new Store(std::move(arena), std::move(*control), entries)));
 } catch (const std::bad_alloc&) {
@@ -84,19 +82,13 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
 
 Result<std::shared_ptr<Store>> Store::open(const std::shared_ptr<Arena>& arena, BlockRef block,
                                            const WaitContext& wait) try {
-  auto control = arena->hold_existing(block, wait);
+  auto control = open_control_block(*arena, block, BlockKind::kLatest, sizeof(LatestHeader), "a Latest", wait);
   if (!control) return std::move(control).error();
-  const auto incompatible = [] { return Error{.code = Code::kIncompatible, .message = "not a Latest"}; };
-  const memory::BlockEntry* entry = arena->blocks().entry(block.id);
-  const std::uint64_t room = arena->blocks().room_of(block.id);
-  if (entry == nullptr || !memory::is_kind(*entry, BlockKind::kLatest) || room < sizeof(LatestHeader)) {
-    return incompatible();
-  }
   const auto& header = *reinterpret_cast<const LatestHeader*>(control->data());
   const std::uint64_t entries = load_once(header.entries);
   if (load_once(header.magic) != kLatestMagic || load_once(header.version) != kLatestVersion || entries < 2 ||
-      entries > kMostHistory + 2 || control_bytes(entries) > room) {
-    return incompatible();
+      entries > kMostHistory + 2 || control_bytes(entries) > arena->blocks().room_of(block.id)) {
+    return Error{.code = Code::kIncompatible, .message = "not a Latest"};
   }
   return known(std::shared_ptr<Store>(new Store(arena, std::move(*control), entries)));
 } catch (const std::bad_alloc&) {

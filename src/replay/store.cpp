@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "memory/control_block.h"
 #include "memory/event.h"
 #include "memory/robust_lock.h"
 #include "platform/machine.h"
@@ -34,6 +35,13 @@ ControlPlan plan_of(const Shape& shape, std::uint64_t note_bytes, std::uint64_t 
   return plan;
 }
 
+Result<Lease> open_control(Arena& arena, BlockRef block, const WaitContext& wait) {
+  return open_control_block(arena, block, BlockKind::kReplay, sizeof(ReplayHeader), "a replay buffer", wait);
+}
+Error incompatible() {
+  return Error{.code = Code::kIncompatible, .message = "not a replay buffer"};
+}
+
 }  // namespace
 
 Store::Store(std::shared_ptr<Arena> arena, Lease control, Shape shape, std::uint64_t note_bytes,
@@ -53,9 +61,8 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
     return Error{.code = Code::kInvalid, .message = "a note, or tables, of more bytes than an arena can have"};
   }
   const ControlPlan plan = plan_of(shape, note.size(), table_bytes);
-  auto block = arena->allocate(plan.bytes, BlockKind::kReplay, wait);
+  auto block = make_control_block(*arena, BlockKind::kReplay, plan.bytes, wait);
   if (!block) return std::move(block).error();
-  std::memset(block->data(), 0, plan.bytes);
   auto* header = new (block->data()) ReplayHeader{};
   header->magic = kReplayMagic;
   header->version = kReplayVersion;
@@ -79,9 +86,7 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
   header->tables_bytes = table_bytes;
   random_bytes(header->origin.uuid, sizeof header->origin.uuid);
   if (!note.empty()) std::memcpy(block->data() + plan.note, note.data(), note.size());
-  Status listed = arena->holders().refer(*block, {}, wait, shape.most_extents);
-  if (!listed) return std::move(listed).error();
-  auto control = arena->hold_new(std::move(*block));
+  auto control = hold_control_block(*arena, std::move(*block), {}, wait, shape.most_extents);
   if (!control) return std::move(control).error();
   return std::shared_ptr<Store>(new Store(std::move(arena), std::move(*control), shape, note.size(), table_bytes));
 } catch (const std::bad_alloc&) {
@@ -90,14 +95,12 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
 
 Result<std::shared_ptr<Store>> Store::open(std::shared_ptr<Arena> arena, BlockRef block,
                                            std::span<const std::uint64_t> leaf_bytes, const WaitContext& wait) try {
-  auto control = arena->hold_existing(block, wait);
+  auto control = open_control(*arena, block, wait);
   if (!control) return std::move(control).error();
-  const auto incompatible = [] { return Error{.code = Code::kIncompatible, .message = "not a replay buffer"}; };
-  const std::uint64_t room = arena->blocks().room_of(block.id);
-  if (room < sizeof(ReplayHeader)) return incompatible();
   const auto& header = *reinterpret_cast<const ReplayHeader*>(control->data());
   auto shape = shape_of(header, leaf_bytes);
   if (!shape.ok()) return std::move(shape).error();
+  const std::uint64_t room = arena->blocks().room_of(block.id);
   const std::uint64_t note_bytes = load_once(header.note_bytes), table_bytes = load_once(header.tables_bytes);
   if (note_bytes > room || table_bytes > room) return incompatible();
   if (plan_of(*shape, note_bytes, table_bytes).bytes > room) return incompatible();
@@ -108,11 +111,9 @@ Result<std::shared_ptr<Store>> Store::open(std::shared_ptr<Arena> arena, BlockRe
 }
 
 Result<std::string> Store::note_at(const std::shared_ptr<Arena>& arena, BlockRef block, const WaitContext& wait) try {
-  auto control = arena->hold_existing(block, wait);
+  auto control = open_control(*arena, block, wait);
   if (!control) return std::move(control).error();
   const std::uint64_t room = arena->blocks().room_of(block.id);
-  const auto incompatible = [] { return Error{.code = Code::kIncompatible, .message = "not a replay buffer"}; };
-  if (room < sizeof(ReplayHeader)) return incompatible();
   const auto& header = *reinterpret_cast<const ReplayHeader*>(control->data());
   const std::uint64_t bytes = load_once(header.note_bytes);
   if (load_once(header.magic) != kReplayMagic || load_once(header.version) != kReplayVersion) return incompatible();

@@ -41,7 +41,7 @@ PARTS = {
     "memory": """
         layout mapping event hold_counts block_table block_snapshot participants dead_participants robust_lock
         held_bytes block_pool owned_block reclaimer reconcile_pass reconciler holder_table inspector allocator lease
-        arena publishers reference_places versions deaths weak_registry registry
+        arena control_block publishers reference_places versions deaths weak_registry registry
         """.split(),
     "channel": """
         layout control message ring records grants ends wake_hub watchers returns membership acks parts
