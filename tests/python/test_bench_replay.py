@@ -43,3 +43,16 @@ def test_a_workload_that_does_not_exist_is_an_error():
                           timeout=100)  # fmt: skip
 
     assert done.returncode == 1 and "nothing is called no-such" in done.stderr
+
+
+def test_a_run_becomes_a_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    rows = [{"workload": "add-small", "peer": peer, "problem": "", "rate": rate}
+            for peer, rate in (("shmtree", 2.0), ("cpprb", 1.0), ("memcpy", 9.0))]  # fmt: skip
+    (tmp_path / "replay.json").write_text(json.dumps({"rows": rows}))
+
+    command = [sys.executable, "-m", "bench.replay.plot", tmp_path / "replay.json", tmp_path / "plot.svg"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+    assert done.returncode == 0, done.stderr
+    assert "<svg" in (tmp_path / "plot.svg").read_text()

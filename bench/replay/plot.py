@@ -1,0 +1,52 @@
+"""A plot of a run, with matplotlib: how fast each peer is where shmtree's rate is 1."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+
+from bench.replay import peers
+
+Row = dict[str, Any]
+_MARKERS = "osD^vP"
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    ours = {row["workload"]: row["rate"] for row in rows if row["peer"] == peers.OURS and row.get("rate")}
+    places = {workload: -place for place, workload in enumerate(ours)}
+    figure, axis = pyplot.subplots(figsize=(9, 0.3 * len(places) + 1.2), layout="constrained")
+    axis.axvline(1, color="tab:blue", linewidth=2.6, label=peers.OURS)
+    for number, name in enumerate(name for name in peers.NAMES if name != peers.OURS):
+        mine = [row for row in rows if row["peer"] == name and row.get("rate") and row["workload"] in ours]
+        if not mine:
+            continue
+        style = {"color": "0.5", "facecolor": "none"} if name in peers.BOUNDS else {"color": f"C{number + 1}"}
+        rates = [row["rate"] / ours[row["workload"]] for row in mine]
+        lines = [places[row["workload"]] for row in mine]
+        axis.scatter(rates, lines, marker=_MARKERS[number], label=name, **style)
+    axis.set(xscale="log", xlabel="rate, in times of shmtree's")
+    axis.set_yticks(list(places.values()), list(places))
+    axis.grid(alpha=0.3)
+    figure.legend(loc="outside right center", fontsize=8, frameon=False)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, help="JSON that bench.replay wrote")
+    parser.add_argument("plot", type=Path, help="PNG or SVG to write")
+    options = parser.parse_args()
+    draw(json.loads(options.results.read_text())["rows"], options.plot)
+
+
+if __name__ == "__main__":
+    main()
