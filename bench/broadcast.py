@@ -1,4 +1,4 @@
-"""The same messages to several readers: shmtree.Broadcast, beside a pair and a standard queue per reader, and ZeroMQ.
+"""The same messages to several readers: shmtree.Broadcast, a pair and a standard queue per reader, ZeroMQ, vLLM's ring.
 
     python -m bench.broadcast [--seconds 2] [--readers 1 4 8] [--bytes 120 1000000]
 
@@ -6,9 +6,7 @@ Readers are processes that read all, and look at a number of each message. The r
 them, from the first put until the last reader has said that it has the last one. Two more have a Broadcast in which
 something is wrong with one more reader: one that may skip is stopped, or one that blocks is killed once it has read,
 which those who put notice when the ring is full. Writes a table to stdout and the figures to
-bench/results/broadcast.json.
-
-Not measured is the ring of vLLM (shm_broadcast.py), which is not to be had without all of vLLM.
+bench/results/broadcast.json. What is not installed is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import shmtree
-from bench import machine, markdown, pubsub
+from bench import machine, markdown, pubsub, vllm_ring
 
 CONTEXT = multiprocessing.get_context("spawn")
 CAPACITY = 64
@@ -104,6 +102,9 @@ def rates(readers: int, message: object, seconds: float) -> dict[str, float]:
         subscriptions = [pubsub.Subscription(publisher.address) for _ in range(readers)]
         found["ZeroMQ PUB/SUB"] = rate(subscriptions, publisher.put, message, seconds)
         publisher.close()
+    if importlib.util.find_spec("vllm"):
+        ring = vllm_ring.Publisher(readers)
+        found["vLLM's ring"] = rate([ring.subscription(rank) for rank in range(readers)], ring.put, message, seconds)
     return found
 
 
