@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import queue
 import re
 from typing import Any
@@ -203,6 +204,17 @@ def test_a_batch_in_the_place_of_its_index_is_refused():
     buffer.add(ROW)
     with pytest.raises(TypeError, match="index is of the type Batch; it must be an array of numbers"):
         buffer.update_priorities(buffer.sample(2), [1.0, 1.0])
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_copy_of_writers_is_refused_since_their_streams_belong_to_one_process(copied):
+    writers = made().vector_writer(3)
+    for each, name in ((writers, "VectorWriter"), (writers.writers[0], "Writer")):
+        with pytest.raises(TypeError, match=f"cannot pickle '{name}' object"):
+            copied(each)
+    assert repr(writers) == "<VectorWriter of 3>"
+    writers.close()
+    assert repr(writers) == "<VectorWriter of 3, closed>"
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -118,6 +118,12 @@ class VectorWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle 'VectorWriter' object: its streams belong to one process")
+
+    def __repr__(self) -> str:
+        return f"<VectorWriter of {len(self)}, closed>" if self.closed else f"<VectorWriter of {len(self)}>"
 
 
 class OwnWriter(threading.local):
