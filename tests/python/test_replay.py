@@ -192,7 +192,8 @@ def test_a_buffer_that_was_closed_says_so(buffer):
     for use in (len, lambda it: it.add(row()), lambda it: it.sample(1), lambda it: it.writer()):
         with pytest.raises(shmtree.ChannelClosed):
             use(buffer)
-    writer.add(row())  # it has the rows by itself
+    with pytest.raises(shmtree.ChannelClosed):
+        writer.add(row())
 
 
 def test_a_writer_that_was_closed_takes_no_rows(buffer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 import signal
 import threading
@@ -99,8 +100,35 @@ def test_a_thread_whose_buffer_was_closed_by_another_one_adds_nothing_more():
     is_closed.set()
     thread.join(60)
     assert done == [True]
-    writer.add(3)  # those that were made go on
-    writer.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        writer.add(3)
+
+
+def test_the_close_of_a_buffer_ends_its_writers_and_no_others_of_the_same_rows():
+    buffer = ReplayBuffer(100, example=0)
+    other = ReplayBuffer._opened(buffer._replay.arena, buffer._replay.block, None)
+    writer, vector, stays = buffer.writer(), buffer.vector_writer(2), other.writer()
+    writer.add(1)
+    vector.add([2, 3])
+    buffer.close()
+    assert writer.closed and vector.closed and not stays.closed
+    for add in (lambda: writer.add(4), lambda: vector.add([4, 5]), lambda: writer.extend([4])):
+        with pytest.raises(shmtree.ChannelClosed):
+            add()
+    assert stays.add(6) > 0 and len(other) == 4
+    again = pickle.loads(pickle.dumps(other))  # another object of this process
+    again.add(7)
+    assert len(other) == 5
+
+
+def test_the_close_of_a_buffer_ends_adds_of_its_writers_that_wait():
+    buffer = full_buffer()
+    writer, vector = buffer.writer(), buffer.vector_writer(2)
+    waiting = [Waiting(writer.add, 1), Waiting(vector.add, [2, 3])]
+    for each in waiting:
+        wait_until_asleep(each)
+    buffer.close()
+    assert all(each.ends_with(shmtree.ChannelClosed) for each in waiting)
 
 
 def test_the_close_of_a_writer_ends_its_adds_and_no_others():

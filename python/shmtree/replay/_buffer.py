@@ -12,7 +12,7 @@ from .. import _core, _handles, _process
 from .._arena import Arena
 from .._channel import REPLAY, open_known
 from ..errors import ChannelClosed
-from . import _drawing, _files, _places, _rows, _samplers, _spec
+from . import _drawing, _files, _places, _rows, _samplers, _spec, _writers
 from ._batch import Batch, SequenceBatch
 from ._files import Saved
 from ._numbers import positive, seed_of
@@ -118,7 +118,7 @@ class ReplayBuffer:
         self._data = spec.data()
         self._open_core: _core.Replay | None = core
         self._name = name
-        self._local = OwnWriter({})
+        self._local = OwnWriter()
         self._stats = Stats()
 
     @property
@@ -149,7 +149,7 @@ class ReplayBuffer:
         """One that no process has any more: closed."""
         self = cls.__new__(cls)
         self._open_core = self._name = None
-        self._local = OwnWriter({})
+        self._local = OwnWriter()
         return self
 
     @property
@@ -173,7 +173,10 @@ class ReplayBuffer:
 
     def writer(self) -> Writer:
         """A new stream of rows."""
-        return Writer(self._replay)
+        writer = Writer(self._replay)
+        if self.closed:  # meanwhile, by another thread
+            writer.close()
+        return writer
 
     def vector_writer(self, n: int) -> VectorWriter:
         """n new streams of rows, which are added to at once, such as n environments."""
@@ -185,9 +188,7 @@ class ReplayBuffer:
         try:
             return self._local.writer
         except AttributeError:
-            writer = self._local.begin(self._replay)
-            if self.closed:  # meanwhile, by another thread
-                writer.close()
+            writer = self._local.writer = self.writer()
             return writer
 
     def add(self, row: Any, *, priority: float | None = None, timeout: float | None = None) -> int:
@@ -360,15 +361,12 @@ class ReplayBuffer:
         self._replay.clear()
 
     def close(self) -> None:
-        """Ends this object's part in the buffer, and waits of other threads in its calls: these get ChannelClosed.
-
-        What was added stays for others, and writers that were made go on. May be called again.
-        """
+        """Ends this object's part, its writers, and waits of other threads: ChannelClosed. May be called again."""
         core, self._open_core = self._open_core, None
-        self._name = None
+        self._name, self._local = None, OwnWriter()
         if core is not None:
             core.close()
-        self._local.close()
+            _writers.close_all_of(core)
 
     @property
     def closed(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -17,10 +18,22 @@ if TYPE_CHECKING:
 _writers: dict[int, weakref.ref[Writer]] = {}  # those of this process
 
 
-def _leave() -> None:
+def _all_writers() -> Iterator[Writer]:
     for known in tuple(_writers.values()):
         if (writer := known()) is not None:
-            writer._leave()
+            yield writer
+
+
+def _leave() -> None:
+    for writer in _all_writers():
+        writer._leave()
+
+
+def close_all_of(replay: _core.Replay) -> None:
+    """The writers that were made for that object of a buffer."""
+    for writer in _all_writers():
+        if writer._replay is replay:
+            writer.close()
 
 
 _process.before_leaving(_leave)
@@ -32,7 +45,8 @@ class Writer(_core.ReplayWriter):
     It belongs to one process: a forked child that uses it begins a stream of its own. Threads may share it.
     """
 
-    def __init__(self, _: _core.Replay) -> None:
+    def __init__(self, replay: _core.Replay) -> None:
+        self._replay = replay
         key = id(self)
 
         # By a name of its own: those of the module may be gone when the interpreter ends.
@@ -127,22 +141,6 @@ class VectorWriter:
 
 
 class OwnWriter(threading.local):
-    """A thread's own writer, which ends with the thread. `known` has those of all threads."""
+    """A thread's own writer, which ends with the thread."""
 
     writer: Writer
-
-    def __init__(self, known: dict[int, weakref.ref[Writer]]) -> None:
-        self._known = known
-
-    def begin(self, replay: _core.Replay) -> Writer:
-        """The calling thread's is a new one."""
-        self.writer = Writer(replay)
-        self._known[threading.get_ident()] = weakref.ref(self.writer)
-        return self.writer
-
-    def close(self) -> None:
-        """Those of all threads."""
-        for known in tuple(self._known.values()):
-            if (writer := known()) is not None:
-                writer.close()
-        self.__dict__.pop("writer", None)
