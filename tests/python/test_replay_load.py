@@ -79,3 +79,41 @@ def test_rewards_are_discounted_as_the_new_buffer_says(tmp_path):
     assert np.allclose(batch.discount, 0.125)
     with pytest.raises(ValueError, match="gamma is -1; it must be finite and not negative"):
         ReplayBuffer.load(path, gamma=-1)
+
+
+FIXED: dict[str, Any] = {"next": "n", "n_step": 3, "stack": {"n": 4}, "stack_padding": "first"}
+
+
+def test_what_a_load_does_not_change_may_be_given_as_it_was(tmp_path):
+    path = saved(tmp_path, drawn=0, **FIXED)
+    assert len(ReplayBuffer.load(path, example={"n": 1, "reward": 2.0}, done="done", **FIXED)) == 12
+    assert len(ReplayBuffer.load(path, columns={"n": np.int64, "reward": np.float32}, next=["n"])) == 12
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"n_step": 1}, r"n_step is 1, and the saved buffer has 3, which a load does not change"),
+        ({"next": ()}, r"next is \(\), and the saved buffer has \[\"row\['n'\]\"\]"),
+        ({"next": ["n", "reward"]}, r"next is \['n', 'reward'\], and the saved buffer has"),
+        ({"stack": None}, r"stack is None, and the saved buffer has \{\"row\['n'\]\": 4\}"),
+        ({"stack": {"n": 2}}, r"stack is \{'n': 2\}, and"),
+        ({"stack_padding": "zeros"}, r"stack_padding is 'zeros', and the saved buffer has 'first'"),
+        ({"reward": None}, r"reward is None, and the saved buffer has \"row\['reward'\]\""),
+        (
+            {"example": {"n": 0}},
+            r"example is row\['n'\]: int64 \(\), and the saved buffer has row\['n'\]: int64 \(\), row",
+        ),
+        ({"n_step": 0}, "n_step is 0; it must be at least 1"),
+        ({"next": "no"}, "next has 'no', which rows do not have"),
+    ],
+)
+def test_what_a_load_does_not_change_is_refused_where_it_is_another(tmp_path, given, text):
+    path = saved(tmp_path, drawn=0, **FIXED)
+    with pytest.raises(ValueError, match=text):
+        ReplayBuffer.load(path, **given)
+
+
+def test_a_load_says_which_option_it_does_not_know(tmp_path):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_rows'"):
+        ReplayBuffer.load(saved(tmp_path), max_rows=5)

@@ -12,7 +12,7 @@ from .. import _core, _handles, _process
 from .._arena import Arena
 from .._channel import REPLAY, open_known
 from ..errors import ChannelClosed
-from . import _drawing, _files, _places, _rows, _samplers, _spec, _writers
+from . import _drawing, _files, _fixed, _places, _rows, _samplers, _spec, _writers
 from ._batch import Batch, SequenceBatch
 from ._files import Saved
 from ._numbers import positive, seed_of
@@ -87,28 +87,12 @@ class ReplayBuffer:
         chosen = _samplers.named(sampler, samplers)
         _samplers.check_limit(limit)
         spec = _spec.make(rows, chosen, next, n_step, gamma, stack, stack_padding, reward, done, limit)
-        self._make(spec, capacity, max_bytes, chunk, streams, arena, name, seed)
+        self._make(spec, _places.Room(capacity, max_bytes, chunk, streams), arena, name, seed)
 
-    def _make(
-        self,
-        spec: _spec.Spec,
-        capacity: int | None,
-        max_bytes: int | None,
-        chunk: int | None,
-        streams: int,
-        arena: Arena | None,
-        name: str | None,
-        seed: int | None,
-    ) -> None:
-        terms = (positive("chunk", chunk) if chunk is not None else 0, positive("streams", streams))
-        made = spec.core()
-        if capacity is None:
-            capacity = _places.rows_within(made, positive("max_bytes", max_bytes), arena, *terms)
+    def _make(self, spec: _spec.Spec, room: _places.Room, arena: Arena | None, name: str | None, seed: Any) -> None:
         seeded = None if seed is None else seed_of(seed)
-        rows = positive("capacity", capacity)
-        home = _places.home_for(made.total_bytes(rows, *terms), rows, arena)
-        core = _core.Replay.create(home, made, rows, *terms, spec.nests())
-        known = _process.create_name(name, REPLAY, home, core.block) if name is not None else None
+        core = _places.make(spec, room, arena)
+        known = _process.create_name(name, REPLAY, core.arena, core.block) if name is not None else None
         self._become(spec, core, known)
         if seeded is not None:
             core.seed = seeded
@@ -334,21 +318,24 @@ class ReplayBuffer:
         arena: Arena | None = None,
         name: str | None = None,
         seed: int | None = None,
+        **fixed: Any,
     ) -> ReplayBuffer:
         """A new buffer with the rows that were saved, their indices and their priorities.
 
         The newest where it is smaller. What is not given is as it was, but for the name: it has none. A `chunk` cannot
-        be larger than it was; what rows are, `next`, `n_step` and `stack` stay. A `limit` goes on with its counts; for
-        another one the rows count as added, and as drawn as often as they should; None is none. FileNotFoundError where
-        nothing was saved; ValueError, with the file and the numbers, where any byte of a file is not as it was written.
+        be larger than it was; what rows are, `next`, `n_step` and `stack` stay: ValueError where they are given and
+        differ. A `limit` goes on with its counts; for another one the rows count as added, and as drawn as often as
+        they should; None is none. FileNotFoundError where nothing was saved; ValueError, with the file and the numbers,
+        where any byte of a file is not as it was written.
         """
         if name is not None:
             _process.check_name(name)
         files, streams = _files.open_files(path), positive("streams", streams)
         spec = _spec.Spec.unpack(files.note)
+        _fixed.check(spec, fixed)
         spec = _files.changed(spec, sampler, samplers, limit, gamma)
         self = cls.__new__(cls)
-        self._make(spec, *_files.terms(files, capacity, chunk, streams), streams, arena, None, seed)
+        self._make(spec, _files.room_for(files, capacity, chunk, streams), arena, None, seed)
         files.load_into(self._replay)
         if name is not None:
             self._name = _process.create_name(name, REPLAY, self._replay.arena, self._replay.block)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _core
 from . import _samplers
 from ._numbers import not_negative, positive
+from ._places import Room
 from ._spec import Spec
 
 if TYPE_CHECKING:
@@ -70,12 +71,10 @@ def changed(
     return spec if gamma is None else spec._replace(gamma=not_negative("gamma", gamma))
 
 
-def terms(
-    files: _core.ReplayFiles, capacity: int | None, chunk: int | None, streams: int
-) -> tuple[int, int | None, int]:
-    """Capacity, no bytes, and chunk of a buffer for what is in the files: its chunks are no larger than they were."""
+def room_for(files: _core.ReplayFiles, capacity: int | None, chunk: int | None, streams: int) -> Room:
+    """Of a buffer for what is in the files: its chunks are no larger than they were."""
     rows = files.capacity if capacity is None else positive("capacity", capacity)
-    if chunk is not None:
-        return rows, None, positive("chunk", chunk)
-    most = rows if capacity is None else max(rows // (16 * streams), 1)  # what the core takes where none is given
-    return rows, None, min(files.chunk, 1 << (most.bit_length() - 1))
+    if chunk is None:
+        most = rows if capacity is None else max(rows // (16 * streams), 1)  # what the core takes where none is given
+        chunk = min(files.chunk, 1 << (most.bit_length() - 1))
+    return Room(rows, None, chunk, streams)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _core
 from .._arena import Arena
 from . import _rows
+from ._numbers import positive
+from ._spec import Spec
 
 # What an arena of a buffer's own has besides the buffer: batches of sample(out="arena").
 _LEAST_SPARE = 16 << 20
@@ -27,7 +29,27 @@ def _room(arena: Arena | None) -> tuple[int, str]:
     return arena.max_bytes, "the arena has"
 
 
-def home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
+class Room(NamedTuple):
+    """How much there may be of a buffer: rows, or bytes."""
+
+    capacity: int | None
+    max_bytes: int | None
+    chunk: int | None
+    streams: int
+
+
+def make(spec: Spec, room: Room, arena: Arena | None) -> _core.Replay:
+    """A new buffer."""
+    terms = (positive("chunk", room.chunk) if room.chunk is not None else 0, positive("streams", room.streams))
+    core, capacity = spec.core(), room.capacity
+    if capacity is None:
+        capacity = _rows_within(core, positive("max_bytes", room.max_bytes), arena, *terms)
+    rows = positive("capacity", capacity)
+    home = _home_for(core.total_bytes(rows, *terms), rows, arena)
+    return _core.Replay.create(home, core, rows, *terms, spec.nests())
+
+
+def _home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
     """An arena that a full buffer of so many bytes fits in."""
     left, whose = _room(arena)
     if needed > left:
@@ -35,7 +57,7 @@ def home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
     return _core.Arena.create(needed + max(_LEAST_SPARE, needed // 8), 0, False) if arena is None else arena._open()
 
 
-def rows_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None, chunk: int, streams: int) -> int:
+def _rows_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None, chunk: int, streams: int) -> int:
     """As many rows as a buffer of so many bytes has."""
 
     def takes(rows: int) -> int:

@@ -1,0 +1,65 @@
+"""What a buffer is made with, and stays as it was when it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import _rows, _spec
+
+_ROWS = {"example": _rows.from_example, "columns": _rows.from_columns}
+#: What a buffer has that is made without them.
+_TERMS: dict[str, Any] = {
+    "next": (),
+    "n_step": 1,
+    "stack": None,
+    "stack_padding": "zeros",
+    "reward": "reward",
+    "done": "done",
+}
+
+
+def check(saved: _spec.Spec, given: Mapping[str, Any]) -> None:
+    """ValueError for the first that is not as it was saved, with both."""
+    for name in given:
+        if name not in _ROWS and name not in _TERMS:
+            raise TypeError(f"ReplayBuffer.load() got an unexpected keyword argument {name!r}")
+    for name, rows_of in _ROWS.items():
+        if name in given and (rows := rows_of(given[name])) != saved.rows:
+            raise ValueError(_refusal(name, _leaves(rows), _leaves(saved.rows)))
+    terms = {**_TERMS, **{name: given[name] for name in _TERMS if name in given}}
+    wanted = _terms(_spec.make(saved.rows, saved.samplers, gamma=saved.gamma, limit=None, **_as_made(terms)))
+    for name, there in _terms(saved).items():
+        if name in given and wanted[name] != there:
+            raise ValueError(_refusal(name, repr(given[name]), repr(there)))
+
+
+def _refusal(name: str, given: str, there: str) -> str:
+    return f"{name} is {given}, and the saved buffer has {there}, which a load does not change"
+
+
+def _as_made(terms: Mapping[str, Any]) -> dict[str, Any]:
+    """By the names of `_spec.make`."""
+    return {"padding" if name == "stack_padding" else name: value for name, value in terms.items()}
+
+
+def _terms(spec: _spec.Spec) -> dict[str, Any]:
+    """As a program gives them, but for leaves, which are named by their ways."""
+    ways = _rows.paths_of(spec.rows.skeleton, "row")
+
+    def way(leaf: int | None) -> str | None:
+        return None if leaf is None else ways[leaf]
+
+    return {
+        "next": [ways[leaf] for leaf in spec.next],
+        "n_step": spec.n_step,
+        "stack": {ways[leaf]: frames for leaf, frames in sorted(spec.stack)},
+        "stack_padding": spec.padding,
+        "reward": way(spec.reward),
+        "done": way(spec.done),
+    }
+
+
+def _leaves(rows: _rows.Rows) -> str:
+    ways = _rows.paths_of(rows.skeleton, "row")
+    return ", ".join(f"{way}: {dtype} {shape}" for way, (dtype, shape) in zip(ways, rows.leaves, strict=True))
