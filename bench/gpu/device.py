@@ -22,7 +22,8 @@ class Device:
             torch.cuda.synchronize()
 
     def stream(self) -> Any:
-        return torch.cuda.Stream() if self.is_cuda else None
+        stream: Any = torch.cuda.Stream
+        return stream() if self.is_cuda else None
 
     def on(self, stream: Any) -> Any:
         """What is told to the device in this block goes into the stream."""

@@ -27,7 +27,8 @@ WAYS = ("torch.multiprocessing.Queue", "shmtree.Queue", "shmtree pair")
 def consume(end: Any, told: Any, device: str) -> None:
     """Gets tensors, with whether to say when, and whether to keep each until the next."""
     if device != "cpu":
-        torch.cuda.init()
+        cuda: Any = torch.cuda
+        cuda.init()
     told.send("ready")
     kept: Any = None
     while (item := end.get()) is not None:
@@ -48,6 +49,8 @@ class Way:
     def __init__(self, name: str, device: Device) -> None:
         context = torch.multiprocessing.get_context("spawn")
         self.told, theirs = context.Pipe()
+        receiver: Any
+        self.sender: Any
         if name == "shmtree pair":
             self.sender, receiver = shmtree.create_pair()
         else:

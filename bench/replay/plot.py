@@ -28,7 +28,7 @@ def draw(rows: list[Row], path: Path) -> None:
         mine = [row for row in rows if row["peer"] == name and row.get("rate") and row["workload"] in ours]
         if not mine:
             continue
-        style = {"color": "0.5", "facecolor": "none"} if name in peers.BOUNDS else {"color": f"C{number + 1}"}
+        style: Row = {"color": "0.5", "facecolor": "none"} if name in peers.BOUNDS else {"color": f"C{number + 1}"}
         rates = [row["rate"] / ours[row["workload"]] for row in mine]
         lines = [places[row["workload"]] for row in mine]
         axis.scatter(rates, lines, marker=_MARKERS[number], label=name, **style)
