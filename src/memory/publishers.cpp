@@ -55,7 +55,7 @@ std::vector<int> Publishers::pids() const {
   return found;
 }
 
-Status Publishers::check(bool begun) const try {
+Status Publishers::check(bool begun, const char* did) const try {
   std::vector<int> killed;
   const std::uint32_t slots = participants_.used_slots();
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
@@ -67,7 +67,9 @@ Status Publishers::check(bool begun) const try {
   if (killed.empty()) {
     return begun ? Status(Error{.code = Code::kClosed, .message = "nobody publishes any more"}) : success();
   }
-  std::string text("all who published were killed, or have closed since: process");
+  std::string text("all who ");
+  text += did;
+  text += " were killed, or have closed since: process";
   for (std::size_t i = 0; i < killed.size(); ++i) {
     text += i == 0 ? " " : ", ";
     text += std::to_string(killed[i]);

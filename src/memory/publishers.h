@@ -1,5 +1,6 @@
-// Who publishes to many readers: a word for each participant's slot, in a control block. A process is in there from its
-// first publication until it lets go. One that is dead is known by its identity; readers look for themselves.
+// Who publishes to many readers, or does anything else that others wait for: a word for each participant's slot, in a
+// control block. A process is in there from its first publication until it lets go. One that is dead is known by its
+// identity; readers look for themselves.
 //
 // Thread safety: an object is a name for the words; any thread, without locks.
 #pragma once
@@ -26,9 +27,9 @@ class Publishers {
   bool leave() noexcept;
   // The processes that do, and live. May throw std::bad_alloc.
   std::vector<int> pids() const;
-  // kClosed when somebody published, or `begun`, and nobody does any more; kPeerDied, with their pids, when some of
-  // those who did were killed.
-  Status check(bool begun) const;
+  // kPeerDied, with their pids, when some of those who did were killed, and nobody does any more. kClosed when none was
+  // killed, and `begun` says that somebody did. `did` is what they did, for the message.
+  Status check(bool begun, const char* did = "published") const;
 
  private:
   Participants& participants_;

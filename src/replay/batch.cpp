@@ -11,16 +11,27 @@ namespace shmtree::replay {
 
 namespace {
 
-// sample(), again until there is something to be drawn.
+bool is_empty(const Status& drawn) {
+  return !drawn && drawn.code() == Code::kEmpty;
+}
+
+// sample(), again until there is something to be drawn, or all who added were killed.
 template <class Sample>
-Status when_there(memory::Event& ready, const WaitContext& wait, Sample sample) {
+Status when_there(const Tables& tables, const WaitContext& wait, Sample sample) {
   Status drawn = sample();
-  if (drawn || drawn.code() != Code::kEmpty) return drawn;
+  if (!is_empty(drawn)) return drawn;
+  memory::Event& ready = tables.store()->ready();
   memory::EventWait waiting(ready, wait);
   for (;;) {
     waiting.arm();
     drawn = sample();
-    if (drawn || drawn.code() != Code::kEmpty) break;
+    if (!is_empty(drawn)) break;
+    Status attended = tables.adders() == nullptr ? success() : tables.adders()->check();
+    if (!attended) {
+      drawn = sample();  // what the last of them added came before they died
+      if (is_empty(drawn)) drawn = std::move(attended);
+      break;
+    }
     const auto woken = waiting.sleep();
     if (woken == memory::EventWait::Wake::kInterrupted) return Error{.code = Code::kInterrupted, .message = {}};
     if (woken == memory::EventWait::Wake::kTimedOut) break;
@@ -33,10 +44,10 @@ Status when_there(memory::Event& ready, const WaitContext& wait, Sample sample) 
 template <class Sample>
 Status within_limit(const Buffer& buffer, std::size_t count, const WaitContext& wait, Sample sample) {
   Limit* const limit = buffer.tables()->limit();
-  if (limit == nullptr) return when_there(buffer.store()->ready(), wait, sample);
+  if (limit == nullptr) return when_there(*buffer.tables(), wait, sample);
   Status taken = limit->take_samples(count, wait);
   if (!taken) return taken;
-  Status drawn = when_there(buffer.store()->ready(), wait, sample);
+  Status drawn = when_there(*buffer.tables(), wait, sample);
   if (drawn) {
     limit->use_samples(count);
   } else {
@@ -91,6 +102,8 @@ std::uint64_t Batch::copied_bytes() const noexcept {
 }
 
 Status Batch::draw(std::span<std::byte* const> out, const WaitContext& wait) {
+  Status begun = buffer_->drawing().begin();
+  if (!begun) return begun;
   std::vector<std::byte*> places(outputs());
   for (std::size_t i = 0; i < places.size(); ++i) places[i] = i < out.size() ? out[i] : output(i);
   Status drawn = terms_.length == 0 ? draw_rows(places, wait) : draw_sequences(places, wait);

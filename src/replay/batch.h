@@ -38,7 +38,7 @@ class Batch {
   Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const DrawTerms& terms, bool has_data);
 
   // Draws. `out`: where the data go, or nothing. Waits for rows, and for permission to draw: kEmpty at the deadline,
-  // kInterrupted; others as of Sampling and Sequences.
+  // kInterrupted, kPeerDied when all who added were killed and it is told (Spec); others as of Sampling and Sequences.
   Status draw(std::span<std::byte* const> out, const WaitContext& wait);
   // How many are copied for that.
   std::uint64_t copied_bytes() const noexcept;

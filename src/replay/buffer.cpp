@@ -46,7 +46,11 @@ Result<BorrowedDrawer> BorrowedDrawer::take(Buffer& buffer, std::size_t table) {
 }
 
 Buffer::Buffer(std::shared_ptr<Tables> tables, Spec spec, Gather gather)
-    : tables_(std::move(tables)), spec_(std::move(spec)), gather_(std::move(gather)), drawers_(tables_->size()) {
+    : tables_(std::move(tables)),
+      spec_(std::move(spec)),
+      gather_(std::move(gather)),
+      drawers_(tables_->size()),
+      drawing_(tables_->drawers()) {
   unsigned char random[16];
   platform::random_bytes(random, sizeof random);
   std::uint64_t seed = 0;
@@ -64,7 +68,7 @@ Result<std::shared_ptr<Buffer>> Buffer::make(std::shared_ptr<Tables> tables, Spe
 Result<std::uint64_t> Buffer::total_bytes(const Spec& spec, const Room& room) {
   const auto shape = spec.shape(room.capacity, room.chunk, room.streams);
   if (!shape) return shape.error();
-  const auto tables = Tables::bytes_for(*shape, spec.tables(), spec.limit_or_null());
+  const auto tables = Tables::bytes_for(*shape, spec.tables(), spec.limit_or_null(), spec.raises_on_death);
   if (!tables) return tables.error();
   return Store::total_bytes(*shape, pack(spec).size(), *tables);
 }
@@ -74,12 +78,12 @@ Result<std::shared_ptr<Buffer>> Buffer::create(std::shared_ptr<Arena> arena, Spe
   const auto shape = spec.shape(room.capacity, room.chunk, room.streams);
   if (!shape) return shape.error();
   const std::vector<TableSpec> specs = spec.tables();
-  const auto table_bytes = Tables::bytes_for(*shape, specs, spec.limit_or_null());
+  const auto table_bytes = Tables::bytes_for(*shape, specs, spec.limit_or_null(), spec.raises_on_death);
   if (!table_bytes) return table_bytes.error();
   const std::string note = pack(spec);
   auto store = Store::create(std::move(arena), *shape, std::as_bytes(std::span(note)), wait, *table_bytes);
   if (!store) return std::move(store).error();
-  auto tables = Tables::create(std::move(*store), specs, spec.limit_or_null());
+  auto tables = Tables::create(std::move(*store), specs, spec.limit_or_null(), spec.raises_on_death);
   if (!tables) return std::move(tables).error();
   return make(std::move(*tables), std::move(spec));
 }
@@ -97,7 +101,8 @@ Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memor
   auto tables = Tables::open(std::move(*store));
   if (!tables) return std::move(tables).error();
   const Shape& shape = (*tables)->store()->shape();
-  if ((*tables)->size() != spec.samplers.size() || shape.ahead != spec.ahead() || shape.finals != spec.has_finals()) {
+  if ((*tables)->size() != spec.samplers.size() || shape.ahead != spec.ahead() || shape.finals != spec.has_finals() ||
+      (*tables)->has_attendance() != spec.raises_on_death) {
     return Error{.code = Code::kIncompatible, .message = "a replay buffer that contradicts itself"};
   }
   return make(std::move(*tables), std::move(spec));

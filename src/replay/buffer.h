@@ -55,6 +55,8 @@ class Buffer {
   std::uint64_t row_bytes() const noexcept { return row_bytes_; }
   DrawerPool& drawers() noexcept { return drawers_; }
   DrawnRows& drawn() noexcept { return drawn_; }  // from this object
+  // This object's part in those who draw: it ends with the object, or before.
+  Attending& drawing() noexcept { return drawing_; }
 
   // Of its draws; another one for each object, unless it was set.
   std::uint64_t seed() const noexcept { return seed_.load(std::memory_order_relaxed); }
@@ -83,6 +85,7 @@ class Buffer {
   std::atomic<std::uint64_t> seed_{0}, seeds_given_{0};
   DrawerPool drawers_;
   DrawnRows drawn_;
+  Attending drawing_;
 };
 
 // A drawer for one call.

@@ -16,7 +16,7 @@ using memory::Event;
 using memory::Identity;
 
 constexpr std::uint64_t kReplayMagic = 0x796c706572746d73;  // "smtreply"
-constexpr std::uint32_t kReplayVersion = 2;
+constexpr std::uint32_t kReplayVersion = 3;
 constexpr std::uint64_t kMostRowsPerPlace = 64;
 constexpr std::uint64_t kMostColumns = 64;
 constexpr std::uint64_t kMostExtents = 4096;

@@ -66,9 +66,10 @@ void Limit::make(LimitWords& words, const RateLimit& checked) noexcept {
   words.min_size = checked.min_size;
 }
 
-Limit::Limit(LimitWords& words, std::shared_ptr<memory::Arena> arena) noexcept
+Limit::Limit(LimitWords& words, std::shared_ptr<memory::Arena> arena, std::shared_ptr<Attendance> attendance) noexcept
     : words_(words),
       arena_(std::move(arena)),
+      attendance_(std::move(attendance)),
       inserts_(words.inserts),
       samples_(words.samples),
       limit_{.samples_per_insert = load_once(words.samples_per_insert),
@@ -135,18 +136,24 @@ void Limit::give_back_of_dead() noexcept {
 
 // --- Waiting
 
-// Until take() gives something. Who waits looks for the dead.
+// Until take() gives something, as it may when `others` did something. Who waits looks for the dead.
 template <class Take>
-Result<std::uint64_t> Limit::wait_for(memory::Event& event, const WaitContext& wait, Take take) {
+Result<std::uint64_t> Limit::wait_for(memory::Event& event, Side* others, const WaitContext& wait, Take take) {
   EventWait waiting(event, wait);
   for (bool is_first = true;; is_first = false) {
     auto slot = own_slot();
     if (!slot) return std::move(slot).error();
     if (!is_first) waiting.arm();
-    const std::uint64_t taken = take(*slot);
+    std::uint64_t taken = take(*slot);
     if (taken != 0) return taken;
     if (is_first) continue;
     give_back_of_dead();
+    Status attended = others == nullptr ? success() : others->check();
+    if (!attended) {
+      taken = take(*slot);  // what the last of them did they did before they died
+      if (taken != 0) return taken;
+      return std::move(attended).error();
+    }
     switch (waiting.sleep()) {
       case EventWait::Wake::kLookAgain: break;
       case EventWait::Wake::kInterrupted:
@@ -165,7 +172,7 @@ Result<std::uint64_t> Limit::take_inserts(std::uint64_t least, std::uint64_t mos
       return free == 0 ? 0 : std::max(free, least);
     });
   };
-  auto taken = wait_for(words_.samples_taken, wait, take);
+  auto taken = wait_for(words_.samples_taken, attendance_ ? &attendance_->drawers() : nullptr, wait, take);
   if (!taken || *taken != 0) return taken;
   return Error{.code = Code::kFull,
                .message = "no row may be added before more are drawn: " + std::to_string(inserts_.count()) +
@@ -205,7 +212,7 @@ Status Limit::take_samples(std::uint64_t rows, const WaitContext& wait) {
       const std::lock_guard guard(operations());
       return samples_.take(slot, [&](std::uint64_t samples) { return sampleable(samples, rows - have); });
     };
-    auto taken = wait_for(words_.rows_added, wait, take);
+    auto taken = wait_for(words_.rows_added, attendance_ ? &attendance_->adders() : nullptr, wait, take);
     if (taken && *taken != 0) {
       have += *taken;
       memory::notify_all(words_.samples_taken);

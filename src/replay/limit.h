@@ -13,6 +13,7 @@
 
 #include "memory/arena.h"
 #include "platform/waiting.h"
+#include "replay/attendance.h"
 #include "replay/permits.h"
 
 namespace shmtree::replay {
@@ -44,8 +45,10 @@ class Limit {
   // at once, or for ever.
   static Result<RateLimit> checked(const RateLimit& limit, std::uint64_t capacity);
 
-  // The words were made with make(), or anybody may have written them.
-  Limit(LimitWords& words, std::shared_ptr<memory::Arena> arena) noexcept;
+  // The words were made with make(), or anybody may have written them. `attendance`: of those who wait for each other,
+  // or null.
+  Limit(LimitWords& words, std::shared_ptr<memory::Arena> arena,
+        std::shared_ptr<Attendance> attendance = nullptr) noexcept;
   static void make(LimitWords& words, const RateLimit& checked) noexcept;
 
   RateLimit limit() const noexcept;
@@ -53,13 +56,15 @@ class Limit {
   std::uint64_t samples() const noexcept { return samples_.count(); }
 
   // Permits to add rows: waits until one more may be added, then takes as many as may be, up to `most`, but `least` of
-  // them in any case (rows that become ready together). How many they are; kFull at the deadline, kInterrupted.
+  // them in any case (rows that become ready together). How many they are; kFull at the deadline, kInterrupted,
+  // kPeerDied when all who drew were killed.
   Result<std::uint64_t> take_inserts(std::uint64_t least, std::uint64_t most, const platform::WaitContext& wait);
   // Rows are ready; those without a permit count as well.
   void use_inserts(std::uint64_t rows) noexcept;
   void give_back_inserts(std::uint64_t permits) noexcept;
 
-  // Permits to draw so many rows, waited for one by one; kEmpty at the deadline, kInterrupted: then it has none.
+  // Permits to draw so many rows, waited for one by one; kEmpty at the deadline, kInterrupted, kPeerDied when all who
+  // added were killed: then it has none.
   Status take_samples(std::uint64_t rows, const platform::WaitContext& wait);
   // They were drawn.
   void use_samples(std::uint64_t rows) noexcept;
@@ -77,13 +82,14 @@ class Limit {
   std::uint64_t insertable(std::uint64_t inserts, std::uint64_t most) const noexcept;
   std::uint64_t sampleable(std::uint64_t samples, std::uint64_t most) const noexcept;
   template <class Take>
-  Result<std::uint64_t> wait_for(memory::Event& event, const platform::WaitContext& wait, Take take);
+  Result<std::uint64_t> wait_for(memory::Event& event, Side* others, const platform::WaitContext& wait, Take take);
   Result<std::uint32_t> own_slot();
   void give_back_of_dead() noexcept;
   bool give_back_of(std::uint32_t slot) noexcept;
 
   LimitWords& words_;
   const std::shared_ptr<memory::Arena> arena_;
+  const std::shared_ptr<Attendance> attendance_;
   Permits inserts_, samples_;
   const RateLimit limit_;
 };

@@ -10,7 +10,8 @@ namespace shmtree::replay {
 namespace {
 
 constexpr std::uint64_t kNoteMagic = 0x0065746f6e746d73;  // "smtnote"
-constexpr std::uint64_t kNoteVersion = 1;
+constexpr std::uint64_t kNoteVersion = 2;
+constexpr std::uint64_t kNoteWithoutDeaths = 1;     // a version that lacks what is done about deaths
 constexpr std::uint64_t kNone = ~std::uint64_t{0};  // of a leaf that is not named
 
 class NoteWriter {
@@ -192,6 +193,7 @@ std::string pack(const Spec& spec) {
   out.number(spec.reward.value_or(kNone));
   out.number(spec.done.value_or(kNone));
   write_samplers(out, spec);
+  out.number(spec.raises_on_death ? 1 : 0);
   return out.take();
 }
 
@@ -199,11 +201,13 @@ Result<Spec> unpack(std::span<const std::byte> note) try {
   NoteReader in(note);
   if (in.number() != kNoteMagic) return incompatible("it is not a note of a replay buffer");
   const std::uint64_t version = in.number();
-  if (version != kNoteVersion) return incompatible("its note is of version " + std::to_string(version));
+  if (version != kNoteVersion && version != kNoteWithoutDeaths)
+    return incompatible("its note is of version " + std::to_string(version));
   Spec spec;
   read_leaves(in, spec);
   read_outputs(in, spec);
   read_samplers(in, spec);
+  if (version == kNoteVersion) spec.raises_on_death = in.number_below(2) == 1;
   if (in.failed() || !in.at_end()) return incompatible("its note is cut off, or longer than it says");
   Status checked = check(spec);
   if (!checked) return incompatible(checked.error().message);

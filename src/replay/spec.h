@@ -65,6 +65,7 @@ struct Spec {
   std::optional<std::size_t> reward{};  // the leaf that is summed
   std::optional<std::size_t> done{};    // the leaf that ends episodes
   std::optional<RateLimit> limit{};
+  bool raises_on_death = false;  // who waits for others is told when all of these were killed
 
   bool has_discount() const noexcept { return !next.empty() || n_step > 1; }
   bool has_finals() const noexcept { return !next.empty(); }

@@ -25,18 +25,24 @@ Error incompatible() {
   return Error{.code = Code::kIncompatible, .message = "not the tables of a replay buffer of this version"};
 }
 
-// Where the limit and the words of each table begin, and the end of all.
-std::vector<std::uint64_t> plan_of(std::uint64_t slots, std::span<const TableSpec> specs, bool has_limit) {
-  std::uint64_t at = sizeof(TablesHeader) + specs.size() * sizeof(TableHead);
-  std::vector<std::uint64_t> begins{at};
-  if (has_limit) at += sizeof(LimitWords);
+// Where each part begins, and the end of all.
+struct TablesPlan {
+  std::uint64_t limit = 0, attendance = 0;
+  std::vector<std::uint64_t> tables{};
+  std::uint64_t bytes = 0;
+};
+TablesPlan plan_of(std::uint64_t slots, std::span<const TableSpec> specs, bool has_limit, bool has_attendance) {
+  TablesPlan plan;
+  plan.limit = sizeof(TablesHeader) + specs.size() * sizeof(TableHead);
+  plan.attendance = plan.limit + (has_limit ? sizeof(LimitWords) : 0);
+  std::uint64_t at = plan.attendance + (has_attendance ? sizeof(AttendanceWords) : 0);
   for (const TableSpec& spec : specs) {
-    begins.push_back(at);
+    plan.tables.push_back(at);
     if (spec.has_leaves()) at += Leaves::bytes_for(slots);
     if (spec.max_times != 0) at += round_up(slots * sizeof(std::uint64_t), 64);
   }
-  begins.push_back(at);
-  return begins;
+  plan.bytes = at;
+  return plan;
 }
 
 std::string as_text(double number) {
@@ -59,8 +65,8 @@ Status check_spec(const TableSpec& spec) {
 
 }  // namespace
 
-Result<std::uint64_t> Tables::bytes_for(const Shape& shape, std::span<const TableSpec> specs,
-                                        const RateLimit* limit) try {
+Result<std::uint64_t> Tables::bytes_for(const Shape& shape, std::span<const TableSpec> specs, const RateLimit* limit,
+                                        bool has_attendance) try {
   if (specs.empty() || specs.size() > kMostTables) {
     return invalid(std::to_string(specs.size()) + " samplers: 1 to " + std::to_string(kMostTables) + " are possible");
   }
@@ -77,25 +83,30 @@ Result<std::uint64_t> Tables::bytes_for(const Shape& shape, std::span<const Tabl
     auto checked = Limit::checked(*limit, shape.capacity);
     if (!checked) return std::move(checked).error();
   }
-  return plan_of(shape.slots(), specs, limit != nullptr).back();
+  return plan_of(shape.slots(), specs, limit != nullptr, has_attendance).bytes;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
 
-void Tables::add_tables(std::span<const TableSpec> specs, bool has_limit) {
+void Tables::add_tables(std::span<const TableSpec> specs, bool has_limit, bool has_attendance) {
   std::byte* area = store_->tables_area().data();
   auto* heads = reinterpret_cast<TableHead*>(area + sizeof(TablesHeader));
-  const std::vector<std::uint64_t> begins = plan_of(store_->shape().slots(), specs, has_limit);
+  const TablesPlan plan = plan_of(store_->shape().slots(), specs, has_limit, has_attendance);
+  if (has_attendance) {
+    attendance_ = Attendance::of(store_, *reinterpret_cast<AttendanceWords*>(area + plan.attendance));
+  }
   if (has_limit) {
-    limit_ = std::make_unique<Limit>(*reinterpret_cast<LimitWords*>(area + begins[0]), store_->arena());
+    limit_ = std::make_unique<Limit>(*reinterpret_cast<LimitWords*>(area + plan.limit), store_->arena(), attendance_);
   }
   tables_.reserve(specs.size());
-  for (std::size_t i = 0; i < specs.size(); ++i) tables_.emplace_back(store_, specs[i], heads[i], area + begins[i + 1]);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    tables_.emplace_back(store_, specs[i], heads[i], area + plan.tables[i]);
+  }
 }
 
 Result<std::shared_ptr<Tables>> Tables::create(std::shared_ptr<Store> store, std::span<const TableSpec> specs,
-                                               const RateLimit* limit) try {
-  auto bytes = bytes_for(store->shape(), specs, limit);
+                                               const RateLimit* limit, bool has_attendance) try {
+  auto bytes = bytes_for(store->shape(), specs, limit, has_attendance);
   if (!bytes) return std::move(bytes).error();
   if (*bytes > store->tables_area().size()) return invalid("a replay buffer without room for these samplers");
   auto* header = new (store->tables_area().data()) TablesHeader{};
@@ -109,16 +120,19 @@ Result<std::shared_ptr<Tables>> Tables::create(std::shared_ptr<Store> store, std
     head->eps = specs[i].eps;
     store_relaxed(head->max_priority, 1.0);
   }
+  const TablesPlan plan = plan_of(store->shape().slots(), specs, limit != nullptr, has_attendance);
   if (limit != nullptr) {
-    auto* words = new (&heads[specs.size()]) LimitWords{};
+    auto* words = new (store->tables_area().data() + plan.limit) LimitWords{};
     Limit::make(*words, Limit::checked(*limit, store->shape().capacity).value());
   }
+  if (has_attendance) new (store->tables_area().data() + plan.attendance) AttendanceWords{};
   header->count = static_cast<std::uint32_t>(specs.size());
   header->has_limit = limit != nullptr ? 1 : 0;
+  header->has_attendance = has_attendance ? 1 : 0;
   header->slots = store->shape().slots();
   header->magic = kTablesMagic;
   const std::shared_ptr<Tables> tables(new Tables(std::move(store)));
-  tables->add_tables(specs, limit != nullptr);
+  tables->add_tables(specs, limit != nullptr, has_attendance);
   return tables;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
@@ -144,18 +158,18 @@ Result<std::shared_ptr<Tables>> Tables::open(std::shared_ptr<Store> store) try {
   }
   auto bytes = bytes_for(store->shape(), specs);
   if (!bytes.ok()) return incompatible();
-  const bool has_limit = load_once(header.has_limit) != 0;
-  const std::vector<std::uint64_t> begins = plan_of(store->shape().slots(), specs, has_limit);
-  if (begins.back() > area.size()) return incompatible();
+  const bool has_limit = load_once(header.has_limit) != 0, has_attendance = load_once(header.has_attendance) != 0;
+  const TablesPlan plan = plan_of(store->shape().slots(), specs, has_limit, has_attendance);
+  if (plan.bytes > area.size()) return incompatible();
   if (has_limit) {
-    const auto& words = *reinterpret_cast<const LimitWords*>(area.data() + begins[0]);
+    const auto& words = *reinterpret_cast<const LimitWords*>(area.data() + plan.limit);
     const RateLimit limit{.samples_per_insert = load_once(words.samples_per_insert),
                           .min_size = load_once(words.min_size),
                           .error_buffer = load_once(words.error_buffer)};
     if (!Limit::checked(limit, store->shape().capacity).ok()) return incompatible();
   }
   const std::shared_ptr<Tables> tables(new Tables(std::move(store)));
-  tables->add_tables(specs, has_limit);
+  tables->add_tables(specs, has_limit, has_attendance);
   return tables;
 } catch (const std::bad_alloc&) {
   return out_of_memory();

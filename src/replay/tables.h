@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "replay/attendance.h"
 #include "replay/leaves.h"
 #include "replay/limit.h"
 #include "replay/store.h"
@@ -93,12 +94,13 @@ class Table {
 class Tables final : public RowObserver {
  public:
   // Bytes that a Store needs for them; kInvalid, with the numbers, for what cannot be.
-  // `limit`: of all of them together; null: none.
+  // `limit`: of all of them together; null: none. `has_attendance`: who waits is told when those it waits for were
+  // killed.
   static Result<std::uint64_t> bytes_for(const Shape& shape, std::span<const TableSpec> specs,
-                                         const RateLimit* limit = nullptr);
+                                         const RateLimit* limit = nullptr, bool has_attendance = false);
   // In a store that was just made with so many bytes for them.
   static Result<std::shared_ptr<Tables>> create(std::shared_ptr<Store> store, std::span<const TableSpec> specs,
-                                                const RateLimit* limit = nullptr);
+                                                const RateLimit* limit = nullptr, bool has_attendance = false);
   // Those that were created; kIncompatible for anything else.
   static Result<std::shared_ptr<Tables>> open(std::shared_ptr<Store> store);
 
@@ -107,6 +109,8 @@ class Tables final : public RowObserver {
   const Table& operator[](std::size_t number) const noexcept { return tables_[number]; }
   // Null where there is none.
   Limit* limit() const noexcept { return limit_.get(); }
+  bool has_attendance() const noexcept { return attendance_ != nullptr; }
+  Side* drawers() const noexcept { return has_attendance() ? &attendance_->drawers() : nullptr; }
 
   // All who wait for rows, or for the limit, look again.
   void wake_all() const noexcept;
@@ -116,6 +120,7 @@ class Tables final : public RowObserver {
 
   // --- Of writers.
 
+  Side* adders() const noexcept override { return has_attendance() ? &attendance_->adders() : nullptr; }
   // kInvalid, with the number, for a priority that a row cannot have.
   Status check_priorities(std::span<const double> priorities) const { return check_priorities(priorities, kAll); }
   void after_open(std::uint64_t ticket) noexcept override;
@@ -146,7 +151,7 @@ class Tables final : public RowObserver {
 
  private:
   explicit Tables(std::shared_ptr<Store> store) noexcept : store_(std::move(store)) {}
-  void add_tables(std::span<const TableSpec> specs, bool has_limit);
+  void add_tables(std::span<const TableSpec> specs, bool has_limit, bool has_attendance);
   Status check_priorities(std::span<const double> priorities, std::size_t table) const;
   Status check_indices(std::span<const std::uint64_t> indices) const;
   void apply(const Table& table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
@@ -154,6 +159,7 @@ class Tables final : public RowObserver {
 
   const std::shared_ptr<Store> store_;
   std::vector<Table> tables_;
+  std::shared_ptr<Attendance> attendance_;
   std::unique_ptr<Limit> limit_;
 };
 

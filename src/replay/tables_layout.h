@@ -23,7 +23,8 @@ struct alignas(64) TablesHeader {
   std::uint32_t count;
   std::uint32_t has_limit;
   std::uint64_t slots;  // of the buffer: places x rows per place
-  std::uint64_t unused[5];
+  std::uint32_t has_attendance;
+  std::uint32_t unused[9];
 };
 static_assert(sizeof(TablesHeader) == 64);
 

@@ -198,10 +198,12 @@ Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const Row
                                   const WaitContext& wait) try {
   const Shape& shape = store_->shape();
   if (leaves.size() != shape.leaves.size()) return other_leaves(leaves.size());
+  Status begun = adding_.begin();
+  if (!begun) return std::move(begun).error();
   std::uint64_t rows = 1;
   auto permits = ask(info.done ? 1 : 0, rows, wait);
   if (!permits) return permits;
-  Status begun = begin_slots(in_episode_, 1, wait);
+  begun = begin_slots(in_episode_, 1, wait);
   if (!begun) {
     answer(*permits, 0);
     return std::move(begun).error();
@@ -273,6 +275,7 @@ void Writer::close() noexcept {
   part_ = {};
   in_episode_ = false;
   forget();
+  adding_.end();
 }
 
 }  // namespace shmtree::replay

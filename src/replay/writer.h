@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "replay/attendance.h"
 #include "replay/store.h"
 
 namespace shmtree::replay {
@@ -36,6 +37,8 @@ struct RowInfo {
 class RowObserver {
  public:
   virtual ~RowObserver() = default;
+  // Those who are one of these from their first row on; null: nobody counts them.
+  virtual Side* adders() const noexcept { return nullptr; }
   // The place with that ticket was opened, and none of its rows is ready.
   virtual void after_open(std::uint64_t) noexcept {}
   // The rows with the indices from `first` on may be drawn as soon as this has returned. They may have left the window
@@ -55,7 +58,11 @@ class Writer {
   // Without `stream` the first row decides about its number, and what is left of its last place goes to the next such
   // writer. `observer` is not owned.
   Writer(std::shared_ptr<Store> store, std::optional<std::uint32_t> stream, RowObserver* observer = nullptr) noexcept
-      : store_(std::move(store)), stream_(stream), leaves_places_(!stream), observer_(observer) {}
+      : store_(std::move(store)),
+        stream_(stream),
+        leaves_places_(!stream),
+        observer_(observer),
+        adding_(observer == nullptr ? nullptr : observer->adders()) {}
   // As close().
   ~Writer() { close(); }
   Writer(const Writer&) = delete;
@@ -124,6 +131,7 @@ class Writer {
   std::optional<std::uint32_t> stream_;
   const bool leaves_places_;  // to others
   RowObserver* const observer_;
+  Attending adding_;
   Identity owner_ = memory::kNobody;  // who opened the place: a forked child is another
   Part part_;
   Entry entry_;                    // of the place's first slot

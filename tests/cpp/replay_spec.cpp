@@ -40,6 +40,7 @@ Spec rich() {
   spec.reward = 2;
   spec.done = 3;
   spec.limit = RateLimit{.samples_per_insert = 8, .min_size = 20, .error_buffer = 40};
+  spec.raises_on_death = true;
   return spec;
 }
 
@@ -68,7 +69,17 @@ TEST_CASE("a note says all that a buffer is made of") {
   CHECK((again.samplers[0].first == "per" && again.samplers[0].second.eps == 0.125));
   CHECK((again.samplers[1].first == "all" && again.samplers[1].second.max_times == 7));
   CHECK((again.limit && again.limit->min_size == 20 && again.limit->error_buffer == 40));
+  CHECK(again.raises_on_death);
   CHECK(pack(again) == pack(spec));
+}
+
+TEST_CASE("a note of the version before is one of a buffer whose waits outlast all deaths") {
+  std::string note = pack(rich());
+  note[sizeof(std::uint64_t)] = 1;
+  CHECK(unpacked(note).code() == Code::kIncompatible);  // which has a number less
+  note.resize(note.size() - sizeof(std::uint64_t));
+  const Spec before = unpacked(note).value();
+  CHECK((before.limit && before.limit->min_size == 20 && !before.raises_on_death));
 }
 
 TEST_CASE("what a batch has follows from what rows are") {

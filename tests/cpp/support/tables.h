@@ -16,10 +16,11 @@ using replay::TableSpec;
 inline std::shared_ptr<Tables> new_tables(const ShapeOptions& options, const std::vector<TableSpec>& specs,
                                           const std::shared_ptr<Arena>& arena = new_arena(),
                                           std::span<const std::uint64_t> leaf_bytes = kLeafBytes,
-                                          const replay::RateLimit* limit = nullptr) {
+                                          const replay::RateLimit* limit = nullptr, bool has_attendance = false) {
   const Shape shape = replay::shape_of(leaf_bytes, options).value();
-  auto store = Store::create(arena, shape, {}, patience(), Tables::bytes_for(shape, specs, limit).value()).value();
-  return Tables::create(std::move(store), specs, limit).value();
+  const std::uint64_t bytes = Tables::bytes_for(shape, specs, limit, has_attendance).value();
+  return Tables::create(Store::create(arena, shape, {}, patience(), bytes).value(), specs, limit, has_attendance)
+      .value();
 }
 inline std::shared_ptr<Tables> opened_tables(const std::shared_ptr<Tables>& tables) {
   const auto& store = tables->store();

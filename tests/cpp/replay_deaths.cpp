@@ -1,0 +1,387 @@
+// Who waits for rows, or for room, and is told when all whom it waits for were killed; who these are, wherever they
+// died.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <set>
+
+#include "support/caller.h"
+#include "support/catch2.h"
+#include "support/replay_survivors.h"
+#include "support/stepped_child.h"
+#include "support/tables.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+using replay::Attending;
+using replay::Limit;
+using replay::RateLimit;
+using replay::Side;
+
+namespace {
+
+constexpr RateLimit kOneEach{.samples_per_insert = 1, .min_size = 1, .error_buffer = 1};
+
+std::shared_ptr<Tables> attended(const RateLimit* limit = nullptr) {
+  return new_tables({.capacity = 100, .rows_per_place = 4}, {{.kind = SamplerKind::kUniform}}, new_arena(), kLeafBytes,
+                    limit, true);
+}
+WaitContext at_once() {
+  return {Deadline::immediate()};
+}
+// The pids of those who were killed, of a call that was told.
+template <class Outcome>
+std::vector<int> told_by(const Outcome& outcome) {
+  if (outcome.ok() || outcome.code() != Code::kPeerDied) return {};
+  std::vector<int> pids = outcome.error().pids;
+  std::ranges::sort(pids);
+  return pids;
+}
+using Pids = std::vector<int>;
+
+}  // namespace
+
+TEST_CASE("Who waits to draw is told when those who added were killed, after what these had added") {
+  const auto tables = attended(&kOneEach);
+  Limit& limit = *tables->limit();
+  const Gate added;
+  CHECK(limit.take_samples(1, at_once()).code() == Code::kEmpty);  // nobody was killed
+  Child child([&] {
+    Writer writer(tables->store(), 2, tables.get());
+    added.open(add_row(writer, 1));
+    pause();
+    return true;
+  });
+  added.wait();
+  CHECK(limit.take_samples(2, at_once()).code() == Code::kEmpty);
+  std::atomic<bool> told{false};
+  Caller waiting(
+      [&](const std::stop_token&) { told = told_by(limit.take_samples(2, patience())) == Pids{child.pid()}; });
+  child.kill_and_wait();
+  waiting.join();
+  CHECK(told);
+  CHECK(limit.samples() == 0);
+  CHECK(limit.take_samples(1, patience()).ok());  // what was added can be drawn
+  limit.use_samples(1);
+  CHECK(told_by(limit.take_samples(1, patience())) == Pids{child.pid()});
+}
+
+TEST_CASE("Who waits for room is told when those who drew were killed, and goes on when somebody draws again") {
+  const auto tables = attended(&kOneEach);
+  Limit& limit = *tables->limit();
+  const auto draw = [&] {
+    const bool drawn = limit.take_samples(1, patience()).ok();
+    limit.use_samples(1);
+    return drawn;
+  };
+  const Gate drawn;
+  Writer writer(tables->store(), 1, tables.get());
+  add_row(writer, 1);
+  add_row(writer, 2);
+  Child child([&] {
+    Attending drawing(tables->drawers());
+    drawn.open(drawing.begin().ok() && draw());
+    pause();
+    return true;
+  });
+  REQUIRE(drawn.wait() == 1);
+  add_row(writer, 3);
+  const Row row(4);
+  std::atomic<bool> told{false};
+  Caller waiting(
+      [&](const std::stop_token&) { told = told_by(writer.add(row.leaves(), patience())) == Pids{child.pid()}; });
+  child.kill_and_wait();
+  waiting.join();
+  CHECK(told);
+  CHECK(tables->store()->size() == 3);
+  Attending drawing(tables->drawers());
+  REQUIRE(drawing.begin().ok());
+  CHECK(told_by(writer.add(row.leaves(), at_once())).empty());
+  REQUIRE(draw());
+  CHECK(writer.add(row.leaves(), patience()).ok());
+}
+
+TEST_CASE("Those who closed, or live, are waited for, and the killed are told of when the last of these has closed") {
+  const auto tables = attended();
+  Side& adders = *tables->adders();
+  Child closer([&] {
+    Writer writer(tables->store(), 2, tables.get());
+    add_row(writer, 1);
+    writer.close();
+    return true;
+  });
+  REQUIRE(closer.succeeded());
+  CHECK(adders.check().ok());
+  Writer own(tables->store(), 1, tables.get()), other(tables->store(), 3, tables.get());
+  add_row(own, 2);
+  add_row(other, 2);
+  const Gate added;
+  Child child([&] {
+    Writer writer(tables->store(), 2, tables.get());
+    added.open(add_row(writer, 1));
+    pause();
+    return true;
+  });
+  added.wait();
+  child.kill_and_wait();
+  CHECK(adders.check().ok());
+  own.close();
+  CHECK(adders.check().ok());
+  other.close();
+  CHECK(told_by(adders.check()) == Pids{child.pid()});
+  add_row(own, 3);  // a writer that was closed begins anew
+  CHECK(adders.check().ok());
+  own.close();
+  CHECK(adders.check().ok());
+}
+
+TEST_CASE("A forked child counts for itself, and takes nothing from its parent") {
+  const auto tables = attended();
+  Side& adders = *tables->adders();
+  auto writer = std::make_unique<Writer>(tables->store(), 1, tables.get());
+  add_row(*writer, 1);
+  Child dropper([&] {
+    writer.reset();
+    return true;
+  });
+  REQUIRE(dropper.succeeded());
+  const Gate added;
+  Child child([&] {
+    added.open(add_row(*writer, 2));
+    pause();
+    return true;
+  });
+  added.wait();
+  Child leaver([&] {
+    add_row(*writer, 3);
+    writer->close();
+    return true;
+  });
+  REQUIRE(leaver.succeeded());
+  child.kill_and_wait();
+  CHECK(adders.check().ok());
+  writer->close();
+  CHECK(told_by(adders.check()) == Pids{child.pid()});
+}
+
+TEST_CASE("All objects of a process are counted together, whichever of its openings of the buffer they have") {
+  const auto tables = attended();
+  const auto again = opened_tables(tables);
+  REQUIRE(again->has_attendance());
+  CHECK(again->adders() == tables->adders());
+  Attending one(tables->drawers()), other(again->drawers());
+  REQUIRE(one.begin().ok());
+  REQUIRE(other.begin().ok());
+  one.end();
+  const Gate drawn;
+  Child child([&] {
+    Attending drawing(tables->drawers());
+    drawn.open(drawing.begin().ok());
+    pause();
+    return true;
+  });
+  REQUIRE(drawn.wait() == 1);
+  child.kill_and_wait();
+  CHECK(tables->drawers()->check().ok());
+  other.end();
+  CHECK(told_by(tables->drawers()->check()) == Pids{child.pid()});
+}
+
+TEST_CASE("Who ends in order is no death, though it has not closed") {
+  const auto tables = attended();
+  Child child([&]() -> bool {
+    Writer writer(tables->store(), 2, tables.get());
+    Attending drawing(tables->drawers());
+    add_row(writer, 1);
+    const bool begun = drawing.begin().ok();
+    replay::Attendance::leave_all();
+    Writer late(tables->store(), 3, tables.get());
+    add_row(late, 2);
+    _exit(begun ? 0 : 1);
+  });
+  REQUIRE(child.succeeded());
+  CHECK(tables->adders()->check().ok());
+  CHECK(tables->drawers()->check().ok());
+}
+
+TEST_CASE("A buffer that is not told of deaths has no words for it") {
+  const auto tables = new_tables({.capacity = 100, .rows_per_place = 4}, {{.kind = SamplerKind::kUniform}});
+  CHECK_FALSE(tables->has_attendance());
+  CHECK((tables->adders() == nullptr && tables->drawers() == nullptr));
+  CHECK(tables->store()->tables_area().size() + sizeof(replay::AttendanceWords) ==
+        attended()->store()->tables_area().size());
+}
+
+TEST_CASE("Whatever the words are, some answer is given, and a newcomer is found") {
+  const auto tables = attended();
+  auto& words = *reinterpret_cast<replay::AttendanceWords*>(tables->store()->tables_area().data() + 64 + 128);
+  replay::Random random(11);
+  Attending adding(tables->adders());
+  for (int round = 0; round < 50; ++round) {
+    for (auto& word : words.adders.by_slot) store_relaxed(word, random.next() >> random.below(64));
+    CHECK((tables->adders()->check().ok() || !told_by(tables->adders()->check()).empty()));
+    REQUIRE(adding.begin().ok());
+    CHECK(tables->adders()->check().ok());
+    adding.end();
+  }
+}
+
+namespace {
+
+// A process that joins and parts as it is told.
+class Attendant {
+ public:
+  explicit Attendant(Side& side)
+      : child_([this, &side] {
+          Attending attending(&side);
+          for (;;) {
+            bool good = true;
+            if (told_.wait() == 1) {
+              good = attending.begin().ok();
+            } else {
+              attending.end();
+            }
+            done_.open(good);
+          }
+          return true;
+        }) {}
+  bool tell(bool joins) const {
+    told_.open(joins ? 1 : 0);
+    return done_.wait() == 1;
+  }
+  int kill() {
+    child_.kill_and_wait();
+    return child_.pid();
+  }
+  int pid() const { return child_.pid(); }
+
+ private:
+  const Gate told_, done_;
+  Child child_;
+};
+
+}  // namespace
+
+TEST_CASE("Who is told of whom is as in a plain model, whoever joins, parts and is killed") {
+  const auto seed = GENERATE(1u, 2u, 3u);
+  INFO("seed " << seed);
+  replay::Random random(seed);
+  const auto tables = attended();
+  Side& side = *tables->adders();
+  std::vector<std::unique_ptr<Attendant>> all(4);
+  for (auto& each : all) each = std::make_unique<Attendant>(side);
+  std::set<int> living, killed;
+  for (int step = 0; step < 300; ++step) {
+    auto& each = all[random.below(all.size())];
+    switch (random.below(5)) {
+      case 0:
+      case 1:
+        REQUIRE(each->tell(true));
+        if (living.insert(each->pid()).second) killed.clear();
+        break;
+      case 2:
+      case 3:
+        REQUIRE(each->tell(false));
+        living.erase(each->pid());
+        break;
+      default:
+        const int pid = each->kill();
+        if (living.erase(pid) != 0) killed.insert(pid);
+        each = std::make_unique<Attendant>(side);
+    }
+    INFO("step " << step);
+    if (living.empty()) {
+      REQUIRE(told_by(side.check()) == Pids(killed.begin(), killed.end()));
+    } else {
+      REQUIRE(side.check().ok());
+    }
+  }
+}
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+TEST_CASE("Who is killed before any store from its first row to its close is told of, if it had begun") {
+  bool killed = true;
+  std::int64_t stores = 1;
+  for (; killed; ++stores) {
+    const auto tables = attended();
+    killed = killed_at_change(stores, [&] {
+      Writer writer(tables->store(), 2, tables.get());
+      add_row(writer, 0);
+      add_row(writer, 1);
+    });
+    INFO("killed at change " << stores);
+    Side& adders = *tables->adders();
+    const std::size_t told = told_by(adders.check()).size();
+    CHECK(told <= (killed ? 1u : 0u));
+    if (killed && tables->store()->size() != 0) CHECK(told == 1);
+    REQUIRE(is_whole_after_a_kill(tables->store(), {}, 200));
+    Writer writer(tables->store(), 1, tables.get());
+    add_row(writer, 0);
+    CHECK(adders.check().ok());
+    writer.close();
+    CHECK(adders.check().ok());
+  }
+  CHECK(stores > 8);
+}
+
+TEST_CASE("Who is killed while it forgets the dead leaves some of them, or is one itself") {
+  bool killed = true;
+  std::int64_t stores = 1;
+  for (; killed; ++stores) {
+    const auto tables = attended();
+    Side& adders = *tables->adders();
+    const auto begin_and_stay = [&](const Gate& begun) {
+      Attending adding(&adders);
+      begun.open(adding.begin().ok());
+      pause();
+      return true;
+    };
+    const Gate first, second;
+    Child one([&] { return begin_and_stay(first); }), two([&] { return begin_and_stay(second); });
+    REQUIRE((first.wait() == 1 && second.wait() == 1));
+    one.kill_and_wait();
+    two.kill_and_wait();
+    killed = killed_at_change(stores, [&] {
+      Attending adding(&adders);
+      adding.begin().value();
+      adding.end();
+    });
+    INFO("killed at change " << stores);
+    CHECK(told_by(adders.check()).empty() != killed);
+  }
+  CHECK(stores > 4);
+}
+
+namespace {
+
+Stepped kill_in_attendance(std::int64_t change, int instructions) {
+  INFO("killed " << instructions << " instructions after change " << change);
+  const auto tables = attended();
+  Side& adders = *tables->adders();
+  SteppedChild child(change, [&] {
+    Attending adding(&adders);
+    adding.begin().value();
+    adding.end();
+  });
+  const Stepped stepped = child.step(instructions);
+  child.kill_now();
+  CHECK((adders.check().ok() || told_by(adders.check()).size() == 1));
+  Attending adding(&adders);
+  REQUIRE(adding.begin().ok());
+  CHECK(adders.check().ok());
+  adding.end();
+  CHECK(adders.check().ok());
+  return stepped;
+}
+
+}  // namespace
+
+TEST_CASE("Who joins and parts may be killed at any instruction") {
+  if (!can_step()) return;
+  CHECK(kill_everywhere(20, kill_in_attendance) > 10);
+}
+
+#endif
