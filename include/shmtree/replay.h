@@ -36,6 +36,7 @@
 
 #include "shmtree/arena.h"
 #include "shmtree/item.h"
+#include "shmtree/pair.h"
 #include "shmtree/result.h"
 #include "shmtree/value.h"
 
@@ -94,10 +95,13 @@ struct ReplayOptions {
   std::optional<std::string> done = "done";              ///< path of the leaf that ends episodes, where there is one
   std::vector<ReplaySampler> samplers{ReplaySampler{}};  ///< sample() takes the first by default
   std::optional<ReplayLimit> limit{};                    ///< none: nobody waits
-  std::uint64_t chunk = 0;       ///< rows that are let go of at once, a power of two up to 64; 0: what suits. 1: a ring
-  std::uint64_t streams = 1;     ///< how many writers there are, about
-  std::string name{};            ///< for open_replay(), and ReplayBuffer.open() of Python
-  std::optional<Arena> arena{};  ///< where it lies; without one an arena of its own
+  std::uint64_t chunk = 0;    ///< rows that are let go of at once, a power of two up to 64; 0: what suits. 1: a ring
+  std::uint64_t streams = 1;  ///< how many writers there are, about
+  /// Whether who waits for rows, or for room under a limit, is told that all others were killed (kPeerDied), until
+  /// somebody comes, or waits for those who come. kEach is refused.
+  OnPeerDeath on_peer_death = OnPeerDeath::kWait;
+  std::string name{};                   ///< for open_replay(), and ReplayBuffer.open() of Python
+  std::optional<Arena> arena{};         ///< where it lies; without one an arena of its own
   std::optional<std::uint64_t> seed{};  ///< of this object's draws; without one other draws each time
 };
 
@@ -201,7 +205,8 @@ class ReplayWriter {
  public:
   /// Adds a row, and returns its index. kInvalid names the leaf that is missing, too many or does not fit, and nothing
   /// was added. Without a priority it has the largest that was given. Waits where the buffer has a limit: kFull after
-  /// the timeout. kClosed; others as of Arena::new_array() while the buffer grows.
+  /// the timeout, kPeerDied when those who drew were killed and it is told (ReplayOptions::on_peer_death). kClosed;
+  /// others as of Arena::new_array() while the buffer grows.
   Result<std::int64_t> add(const Value& row, Timeout timeout = std::nullopt,
                            std::optional<double> priority = std::nullopt) const;
   /// Ends the episode: all its rows can be drawn. `final` is the last observation, a nest of the leaves that the buffer
@@ -233,8 +238,9 @@ class ReplayBuffer {
   /// A new stream of rows. kClosed.
   Result<ReplayWriter> writer() const;
 
-  /// Draws n rows; waits for the first one. kEmpty after the timeout; kInvalid for n of 0, more different rows than
-  /// there are, a sampler that there is not, or an `out` that does not fit; kClosed.
+  /// Draws n rows; waits for the first one. kEmpty after the timeout, kPeerDied when those who added were killed and it
+  /// is told (ReplayOptions::on_peer_death); kInvalid for n of 0, more different rows than there are, a sampler that
+  /// there is not, or an `out` that does not fit; kClosed.
   Result<ReplayBatch> sample(std::size_t n, Timeout timeout = std::nullopt, const ReplayDraw& how = {}) const;
   /// Draws n sequences: a row, each as likely, and those after it in its episode, `length` in all. Waits as sample().
   Result<ReplayBatch> sample_sequences(std::size_t n, std::size_t length, Timeout timeout = std::nullopt,

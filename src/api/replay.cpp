@@ -49,6 +49,7 @@ void ReplayState::close() {
   const std::lock_guard guard(mutex);
   last = std::move(core);
   last_name = std::move(name);
+  if (last != nullptr) last->buffer->drawing().end();
 }
 
 namespace {

@@ -166,6 +166,8 @@ replay::TableSpec table_of(const ReplaySampler& sampler) {
 
 Result<Spec> spec_of(const ReplayOptions& options) {
   Spec spec;
+  if (options.on_peer_death == OnPeerDeath::kEach) return invalid("on_peer_death is kEach, which is for channels");
+  spec.raises_on_death = options.on_peer_death == OnPeerDeath::kRaise;
   Status added = add_columns(spec, options.columns);
   if (!added) return std::move(added).error();
   const ReplayPaths paths(spec);

@@ -29,6 +29,7 @@ struct ReplayCore {
 struct ReplayState {
   ReplayState(std::shared_ptr<Buffer> buffer, std::shared_ptr<endpoint::Name> known)
       : name(std::move(known)), core(std::make_shared<ReplayCore>(std::move(buffer))) {}
+  ~ReplayState() { close(); }
 
   static ReplayBuffer wrap(std::shared_ptr<Buffer> buffer, std::shared_ptr<endpoint::Name> name) {
     return ReplayBuffer(std::make_shared<ReplayState>(std::move(buffer), std::move(name)));
