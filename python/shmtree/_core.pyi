@@ -355,6 +355,7 @@ class ReplaySpec:
         reward: int | None,
         done: int | None,
         limit: _ReplayLimit | None,
+        raises_on_death: bool,
     ) -> None: ...
     @staticmethod
     def unpack(note: bytes) -> ReplaySpec: ...
@@ -372,6 +373,7 @@ class ReplaySpec:
         int | None,
         int | None,
         _ReplayLimit | None,
+        bool,
     ]: ...
     def total_bytes(self, capacity: int, chunk: int, streams: int) -> int: ...
 

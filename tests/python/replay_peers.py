@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from multiprocessing.connection import Connection
 from typing import Any
 
 import shmtree
@@ -56,3 +58,60 @@ def add_numbered_rows_until_killed(buffer: ReplayBuffer, row: Any) -> None:
     while True:
         buffer.add(row(number))
         number += 1
+
+
+def add_then_hang(buffer: ReplayBuffer, numbers: list[int], told: Connection) -> None:
+    writer = buffer.writer()
+    for number in numbers:
+        writer.add(number)
+    told.send(os.getpid())
+    told.recv()
+
+
+def extend_then_hang(buffer: ReplayBuffer, numbers: list[int], told: Connection) -> None:
+    buffer.extend(numbers)
+    told.send(os.getpid())
+    told.recv()
+
+
+def draw_then_hang(buffer: ReplayBuffer, n: int, told: Connection) -> None:
+    buffer.sample(n, timeout=100)
+    told.send(os.getpid())
+    told.recv()
+
+
+def add_and_close(buffer: ReplayBuffer, number: int) -> None:
+    writer = buffer.writer()
+    writer.add(number)
+    writer.close()
+    buffer.close()
+
+
+def add_and_draw(buffer: ReplayBuffer, number: int) -> None:
+    buffer.add(number)
+    buffer.sample(1, timeout=100)
+
+
+def add_in_a_daemon(buffer: ReplayBuffer, number: int) -> None:
+    """In a thread that is still at work in its stream when the process ends."""
+    added = threading.Event()
+
+    def add() -> None:
+        buffer.add(number)
+        added.set()
+        while True:
+            buffer.add(number)
+
+    threading.Thread(target=add, daemon=True).start()
+    added.wait(60)
+
+
+def report_end(buffer: ReplayBuffer, call: str, told: Connection, *args: Any) -> None:
+    """What a call that waits ended with, and how much of a core it took meanwhile."""
+    told.send("ready")
+    began, used = time.monotonic(), time.process_time()
+    try:
+        getattr(buffer, call)(*args, timeout=100)
+    except shmtree.Error as error:
+        spent = (time.process_time() - used) / (time.monotonic() - began)
+        told.send((type(error).__name__, getattr(error, "pids", None), spent))

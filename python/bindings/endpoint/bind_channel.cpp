@@ -14,6 +14,7 @@
 #include "endpoint/channels.h"
 #include "endpoint/given_ends.h"
 #include "latest/store.h"
+#include "replay/attendance.h"
 
 namespace shmtree::python {
 
@@ -137,6 +138,7 @@ void bind_channel(py::module_& module) {
     Channel::leave_all();
     latest::Store::leave_all();
     broadcast::Ring::leave_all();
+    replay::Attendance::leave_all();
   });
   module.def("forget_exit", [] { set_exiting(false); });
   module.def(

@@ -138,6 +138,7 @@ std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& sel
 // Ends the waits of those who draw from this object.
 void close(Replay& self) {
   self.closed = true;
+  self.buffer->drawing().end();
   self.buffer->tables()->wake_all();
 }
 

@@ -62,7 +62,8 @@ py::object nest_of(const SpecPart& part) {
 
 Spec make(py::handle rows, const std::vector<LeafTerms>& leaves, const std::vector<NamedSampler>& samplers,
           std::vector<std::size_t> next, std::uint32_t n_step, double gamma, Stack stack, bool repeats_first,
-          std::optional<std::size_t> reward, std::optional<std::size_t> done, const std::optional<LimitTerms>& limit) {
+          std::optional<std::size_t> reward, std::optional<std::size_t> done, const std::optional<LimitTerms>& limit,
+          bool raises_on_death) {
   Spec spec;
   spec.row = part_of(rows, 0);
   for (const auto& [dtype, item_bytes, shape] : leaves) spec.leaves.push_back({dtype, item_bytes, shape});
@@ -81,6 +82,7 @@ Spec make(py::handle rows, const std::vector<LeafTerms>& leaves, const std::vect
     const auto& [samples_per_insert, min_size, error_buffer] = *limit;
     spec.limit = {samples_per_insert, min_size, error_buffer.value_or(std::nan(""))};
   }
+  spec.raises_on_death = raises_on_death;
   unwrap(replay::check(spec));
   return spec;
 }
@@ -101,7 +103,7 @@ py::tuple parts(const Spec& spec) {
     limit.emplace(spec.limit->samples_per_insert, spec.limit->min_size, buffer);
   }
   return py::make_tuple(nest_of(spec.row), leaves, samplers, spec.next, spec.n_step, spec.gamma, spec.stack,
-                        spec.repeats_first, spec.reward, spec.done, limit);
+                        spec.repeats_first, spec.reward, spec.done, limit, spec.raises_on_death);
 }
 
 Spec unpacked(const py::bytes& note) {
@@ -119,7 +121,7 @@ std::uint64_t total_bytes(const Spec& spec, std::uint64_t capacity, std::uint64_
 void bind_replay_spec(py::module_& module) {
   py::class_<Spec>(module, "ReplaySpec", "What a replay buffer is.", plain_class())
       .def(py::init(&make), "rows"_a, "leaves"_a, "samplers"_a, "next"_a, "n_step"_a, "gamma"_a, "stack"_a,
-           "repeats_first"_a, "reward"_a, "done"_a, "limit"_a)
+           "repeats_first"_a, "reward"_a, "done"_a, "limit"_a, "raises_on_death"_a)
       .def_static("unpack", &unpacked, "note"_a)
       .def("parts", &parts)
       .def("total_bytes", &total_bytes, "capacity"_a, "chunk"_a, "streams"_a);

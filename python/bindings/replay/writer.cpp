@@ -210,7 +210,8 @@ constexpr const char* kAddDoc =
     "names the leaf that is missing, too many or does not fit, and nothing was added. A true leaf `done` ends the\n"
     "episode. `priority`, for all samplers that have any: the largest that was given, when it is None. With "
     "`timeout`,\n"
-    "``queue.Full`` after so many seconds.";
+    "``queue.Full`` after so many seconds. Where it waits for those who draw, and the buffer was made with\n"
+    "``on_peer_death=\"raise\"``: PeerDied when some of them were killed and none is left.";
 
 constexpr const char* kEndDoc =
     "end($self, *, final=None, truncated=False, timeout=None)\n--\n\n"

@@ -45,6 +45,8 @@ class ReplayBuffer:
         chunk: rows that are let go of at once, a power of two up to 64; None takes what suits the capacity. With 1
             there are exactly `capacity` rows once it was full.
         streams: how many writers there are, about; more work.
+        on_peer_death: "wait": who waits for rows, or for room under a `limit`, waits for those who come when all others
+            were killed. "raise": it gets PeerDied then, with their `pids`, until somebody comes.
         arena: where it lies; None is an arena of its own.
         name: makes it known to the user's other processes, for `ReplayBuffer.open`; FileExistsError when it is in use.
         seed: of this object's draws; None for other ones each time.
@@ -73,6 +75,7 @@ class ReplayBuffer:
         limit: _samplers.RateLimit | None = None,
         chunk: int | None = None,
         streams: int = 1,
+        on_peer_death: _spec.OnPeerDeath = "wait",
         arena: Arena | None = None,
         name: str | None = None,
         seed: int | None = None,
@@ -86,7 +89,8 @@ class ReplayBuffer:
         rows = _rows.from_example(example) if columns is None else _rows.from_columns(columns)
         chosen = _samplers.named(sampler, samplers)
         _samplers.check_limit(limit)
-        spec = _spec.make(rows, chosen, next, n_step, gamma, stack, stack_padding, reward, done, limit)
+        ends = (reward, done, limit, on_peer_death)
+        spec = _spec.make(rows, chosen, next, n_step, gamma, stack, stack_padding, *ends)
         self._make(spec, _places.Room(capacity, max_bytes, chunk, streams), arena, name, seed)
 
     def _make(self, spec: _spec.Spec, room: _places.Room, arena: Arena | None, name: str | None, seed: Any) -> None:
@@ -209,7 +213,8 @@ class ReplayBuffer:
         weights: Literal["batch", "buffer"] = "batch",
         timeout: float | None = None,
     ) -> Batch:
-        """Draws n rows. Waits for the first one: ``queue.Empty`` after `timeout` seconds (None: never).
+        """Draws n rows. Waits for the first one: ``queue.Empty`` after `timeout` seconds (None: never), and PeerDied
+        (``on_peer_death="raise"``) when some of those who added were killed, and none is left.
 
         Args:
             sampler: which one, by its name; None is the first.
@@ -313,6 +318,7 @@ class ReplayBuffer:
         samplers: Mapping[str, _samplers.Sampler] | None = None,
         limit: _samplers.RateLimit | Literal["saved"] | None = "saved",
         gamma: float | None = None,
+        on_peer_death: Literal["saved"] | _spec.OnPeerDeath = "saved",
         chunk: int | None = None,
         streams: int = 1,
         arena: Arena | None = None,
@@ -333,7 +339,7 @@ class ReplayBuffer:
         files, streams = _files.open_files(path), positive("streams", streams)
         spec = _spec.Spec.unpack(files.note)
         _fixed.check(spec, fixed)
-        spec = _files.changed(spec, sampler, samplers, limit, gamma)
+        spec = _files.changed(spec, sampler, samplers, limit, gamma, on_peer_death)
         self = cls.__new__(cls)
         self._make(spec, _files.room_for(files, capacity, chunk, streams), arena, None, seed)
         files.load_into(self._replay)

@@ -12,7 +12,7 @@ from .. import _core
 from . import _samplers
 from ._numbers import not_negative, positive
 from ._places import Room
-from ._spec import Spec
+from ._spec import Spec, peer_death
 
 if TYPE_CHECKING:
     from ._buffer import ReplayBuffer
@@ -62,12 +62,15 @@ def changed(
     samplers: Mapping[str, _samplers.Sampler] | None,
     limit: _samplers.RateLimit | str | None,
     gamma: float | None,
+    on_peer_death: str,
 ) -> Spec:
     """What a saved buffer is with these in the place of its own, where they are given."""
     if sampler is not None or samplers is not None:
         spec = spec._replace(samplers=_samplers.named(sampler, samplers))
     if limit != "saved":
         spec = spec._replace(limit=_samplers.check_limit(limit))
+    if on_peer_death != "saved":
+        spec = spec._replace(on_peer_death=peer_death(on_peer_death))
     return spec if gamma is None else spec._replace(gamma=not_negative("gamma", gamma))
 
 

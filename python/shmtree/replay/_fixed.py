@@ -28,7 +28,9 @@ def check(saved: _spec.Spec, given: Mapping[str, Any]) -> None:
         if name in given and (rows := rows_of(given[name])) != saved.rows:
             raise ValueError(_refusal(name, _leaves(rows), _leaves(saved.rows)))
     terms = {**_TERMS, **{name: given[name] for name in _TERMS if name in given}}
-    wanted = _terms(_spec.make(saved.rows, saved.samplers, gamma=saved.gamma, limit=None, **_as_made(terms)))
+    wanted = _terms(
+        _spec.make(saved.rows, saved.samplers, gamma=saved.gamma, limit=None, on_peer_death="wait", **_as_made(terms))
+    )
     for name, there in _terms(saved).items():
         if name in given and wanted[name] != there:
             raise ValueError(_refusal(name, repr(given[name]), repr(there)))

@@ -15,6 +15,7 @@ from ._numbers import not_negative, positive
 from ._rows import Leaf, Rows, Skeleton, checked_leaf, map_nest
 
 Padding = Literal["zeros", "first"]
+OnPeerDeath = Literal["wait", "raise"]
 
 _KEY_OF_NEXT = "next"
 _MOST_FRAMES = _MOST_STEPS = 1024
@@ -33,6 +34,7 @@ class Spec(NamedTuple):
     reward: int | None = None
     done: int | None = None
     limit: _samplers.RateLimit | None = None
+    on_peer_death: OnPeerDeath = "wait"
 
     @property
     def has_discount(self) -> bool:
@@ -86,6 +88,7 @@ class Spec(NamedTuple):
             self.reward,
             self.done,
             _samplers.limit_terms(self.limit),
+            self.on_peer_death == "raise",
         )
 
     def nests(self) -> _core._ReplayNests:
@@ -103,7 +106,9 @@ class Spec(NamedTuple):
     def of(cls, core: _core.ReplaySpec) -> Spec:
         """As the core has it."""
         try:
-            rows, leaves, samplers, next, n_step, gamma, stack, repeats_first, reward, done, limit = core.parts()
+            rows, leaves, samplers, next, n_step, gamma, stack, repeats_first, reward, done, limit, raises = (
+                core.parts()
+            )
             return cls(
                 Rows(_from_core(rows), tuple(checked_leaf(*leaf) for leaf in leaves)),
                 {name: _samplers.sampler_of(terms) for name, terms in samplers},
@@ -115,6 +120,7 @@ class Spec(NamedTuple):
                 reward,
                 done,
                 None if limit is None else _samplers.RateLimit(*limit),
+                "raise" if raises else "wait",
             )
         except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, AttributeError, RecursionError) as error:
             raise IncompatibleArena(f"what this replay buffer is made of cannot be read: {error}") from error
@@ -160,6 +166,7 @@ def make(
     reward: str | None,
     done: str | None,
     limit: _samplers.RateLimit | None,
+    on_peer_death: str,
 ) -> Spec:
     """From what a buffer is made with: leaves by the keys of a row, a name for all that lie below it."""
     if not isinstance(next, Iterable):
@@ -183,7 +190,12 @@ def make(
         _one_leaf(rows, "reward", reward, "reward"),
         _one_leaf(rows, "done", done, "done"),
         limit,
+        peer_death(on_peer_death),
     )
+
+
+def peer_death(on_peer_death: str) -> OnPeerDeath:
+    return one_of("on_peer_death", on_peer_death, "wait", "raise")  # type: ignore[return-value]
 
 
 def _steps(value: Any) -> int:
