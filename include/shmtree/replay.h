@@ -84,7 +84,7 @@ struct ReplayLimit {
 
 /// What make_replay() makes.
 struct ReplayOptions {
-  std::uint64_t capacity = 0;           ///< rows; the oldest go first
+  std::uint64_t capacity = 0;           ///< rows; the oldest go first. Or, in place of it, max_bytes
   std::vector<ReplayColumn> columns{};  ///< what a row is
   std::vector<std::string> next{};      ///< keys of a row whose leaves are wanted of the following row too: "next/obs"
   std::uint32_t n_step = 1;             ///< how many rewards are summed
@@ -103,6 +103,7 @@ struct ReplayOptions {
   std::string name{};                   ///< for open_replay(), and ReplayBuffer.open() of Python
   std::optional<Arena> arena{};         ///< where it lies; without one an arena of its own
   std::optional<std::uint64_t> seed{};  ///< of this object's draws; without one other draws each time
+  std::uint64_t max_bytes = 0;          ///< in place of a capacity: what all of it may take
 };
 
 /// How sample() draws.

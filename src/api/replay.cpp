@@ -54,24 +54,44 @@ void ReplayState::close() {
 
 namespace {
 
-// An arena that a full buffer fits in: one of its own, with room for what else lies in it, unless one is given.
-Result<std::shared_ptr<memory::Arena>> home_for(const Spec& spec, const Room& room, const std::optional<Arena>& given) {
+// Bytes that a buffer may have there, and whose they are; kInvalid for an arena that was moved from.
+struct Home {
+  std::uint64_t bytes = 0;
+  const char* whose = "the machine has";
+  std::shared_ptr<memory::Arena> arena = nullptr;  // none: one of its own
+
+  std::string left() const { return std::string(", and ") + whose + " " + std::to_string(bytes); }
+};
+Result<Home> home_of(const std::optional<Arena>& given) {
+  if (!given) return Home{.bytes = platform::available_memory_bytes()};
+  if (ArenaState::of(*given) == nullptr) return no_arena();
+  const std::shared_ptr<memory::Arena>& arena = ArenaState::of(*given)->arena;
+  return Home{arena->pool().max_bytes(), "the arena has", arena};
+}
+
+// Rows, where there is only a number of bytes.
+Result<std::uint64_t> capacity_of(const Spec& spec, const ReplayOptions& options, const Home& home) {
+  if (options.max_bytes == 0) return options.capacity;
+  if (options.capacity != 0) {
+    return Error{Code::kInvalid, "a capacity of " + std::to_string(options.capacity) + " rows and max_bytes of " +
+                                     std::to_string(options.max_bytes) + "; it must be one of them"};
+  }
+  auto rows = Buffer::capacity_within(spec, options.max_bytes, {0, options.chunk, options.streams});
+  if (!rows || options.max_bytes <= home.bytes) return rows;
+  return Error{Code::kInvalid, "max_bytes is " + std::to_string(options.max_bytes) + home.left()};
+}
+
+// The arena, which a full buffer fits in: one of its own has room for what else lies in it.
+Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const Room& room, const Home& home) {
   constexpr std::uint64_t kLeastSpare = std::uint64_t{16} << 20;
   const auto needed = Buffer::total_bytes(spec, room);
   if (!needed) return needed.error();
-  if (given) {
-    if (ArenaState::of(*given) == nullptr) return no_arena();
-    const std::shared_ptr<memory::Arena>& arena = ArenaState::of(*given)->arena;
-    const std::uint64_t most = arena->pool().max_bytes();
-    if (*needed <= most) return arena;
+  if (*needed > home.bytes) {
     return Error{Code::kInvalid, "a replay buffer of " + std::to_string(room.capacity) + " rows takes " +
-                                     std::to_string(*needed) + " bytes, and the arena has " + std::to_string(most)};
+                                     std::to_string(*needed) + " bytes" + home.left()};
   }
-  const std::uint64_t left = platform::available_memory_bytes();
-  if (*needed <= left) return memory::Arena::create({.max_bytes = *needed + std::max(kLeastSpare, *needed / 8)});
-  return Error{Code::kInvalid, "a replay buffer of " + std::to_string(room.capacity) + " rows takes " +
-                                   std::to_string(*needed) + " bytes, and the machine has " + std::to_string(left) +
-                                   " left"};
+  if (home.arena != nullptr) return home.arena;
+  return memory::Arena::create({.max_bytes = *needed + std::max(kLeastSpare, *needed / 8)});
 }
 
 std::shared_ptr<endpoint::Name> name_for(const std::string& name, const Buffer& buffer) {
@@ -149,8 +169,9 @@ constexpr const char* kWhat = "ReplayBuffer";
 
 ReplayBuffer make_replay(const ReplayOptions& options) try {
   Spec spec = api::spec_of(options).value();
-  const Room room{options.capacity, options.chunk, options.streams};
-  auto arena = api::home_for(spec, room, options.arena).value();
+  const api::Home home = api::home_of(options.arena).value();
+  const Room room{api::capacity_of(spec, options, home).value(), options.chunk, options.streams};
+  auto arena = api::arena_for(spec, room, home).value();
   auto buffer = Buffer::create(std::move(arena), std::move(spec), room, WaitContext{}).value();
   if (options.seed) buffer->set_seed(*options.seed);
   auto name = api::name_for(options.name, *buffer);
@@ -322,7 +343,7 @@ Result<ReplayBuffer> load_replay(const std::string& path, std::uint64_t capacity
     const std::uint64_t rows = capacity == 0 ? loader->capacity() : capacity;
     const std::uint64_t most = rows == loader->capacity() ? rows : std::max<std::uint64_t>(rows / 16, 1);
     const Room room{rows, std::min(loader->rows_per_place(), std::bit_floor(most)), 1};
-    auto arena = api::home_for(*spec, room, std::nullopt);
+    auto arena = api::arena_for(*spec, room, api::home_of(std::nullopt).value());
     if (!arena) return std::move(arena).error();
     auto buffer = Buffer::create(std::move(*arena), std::move(*spec), room, WaitContext{});
     if (!buffer) return std::move(buffer).error();

@@ -1,8 +1,10 @@
 #include "replay/buffer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <mutex>
+#include <string>
 
 #include "platform/machine.h"
 #include "replay/limit.h"
@@ -71,6 +73,29 @@ Result<std::uint64_t> Buffer::total_bytes(const Spec& spec, const Room& room) {
   const auto tables = Tables::bytes_for(*shape, spec.tables(), spec.limit_or_null(), spec.raises_on_death);
   if (!tables) return tables.error();
   return Store::total_bytes(*shape, pack(spec).size(), *tables);
+}
+
+Result<std::uint64_t> Buffer::capacity_within(const Spec& spec, std::uint64_t max_bytes, const Room& room) {
+  const auto takes = [&](std::uint64_t rows) {
+    return total_bytes(spec, {rows, std::min(room.chunk, std::bit_floor(rows)), room.streams});
+  };
+  auto one = takes(1);
+  if (!one) return one;
+  if (*one > max_bytes) {
+    return Error{Code::kInvalid, "max_bytes is " + std::to_string(max_bytes) + "; a buffer of one such row takes " +
+                                     std::to_string(*one)};
+  }
+  const auto fits = [&](std::uint64_t rows) {
+    const auto bytes = takes(rows);
+    return bytes && *bytes <= max_bytes;
+  };
+  std::uint64_t low = 1, high = 2;
+  for (; fits(high); high *= 2) low = high;  // what is too many rows for any buffer does not fit
+  while (high - low > 1) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
 }
 
 Result<std::shared_ptr<Buffer>> Buffer::create(std::shared_ptr<Arena> arena, Spec spec, const Room& room,

@@ -39,6 +39,9 @@ class Buffer {
  public:
   // Bytes that one takes of its arena when it is full; kInvalid, with the numbers, for what cannot be.
   static Result<std::uint64_t> total_bytes(const Spec& spec, const Room& room);
+  // The most rows of one that takes so many bytes; kInvalid, with the numbers, when it has no room for any. `room`: its
+  // other terms.
+  static Result<std::uint64_t> capacity_within(const Spec& spec, std::uint64_t max_bytes, const Room& room);
   // A new one, of a Spec that was checked. Errors as of Store::create().
   static Result<std::shared_ptr<Buffer>> create(std::shared_ptr<Arena> arena, Spec spec, const Room& room,
                                                 const WaitContext& wait);

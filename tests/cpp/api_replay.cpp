@@ -144,6 +144,28 @@ TEST_CASE("what no buffer can be is refused when it is made") {
       "and the arena has");
 }
 
+TEST_CASE("a buffer is made for a number of bytes, which all of it takes at most") {
+  ReplayOptions options = steps();
+  options.capacity = 0;
+  options.chunk = 0;
+  options.max_bytes = 4'000'000;
+  const ReplayBuffer buffer = make_replay(options);
+  CHECK((buffer.capacity() > 50'000 && buffer.capacity() < 4'000'000 / 15));
+  options.max_bytes *= 2;
+  options.arena = Arena::create({.max_bytes = 6'000'000}).value();
+  has(refusal(options), "max_bytes is 8000000, and the arena has ");
+  options.max_bytes /= 2;
+  CHECK(make_replay(options).capacity() == buffer.capacity());
+  options.capacity = 5;
+  has(refusal(options), "a capacity of 5 rows and max_bytes of 4000000; it must be one of them");
+  options = steps();
+  options.capacity = 0;
+  options.max_bytes = 10;
+  has(refusal(options), "max_bytes is 10; a buffer of one such row takes ");
+  options.max_bytes = std::uint64_t{1} << 62;
+  has(refusal(options), "max_bytes is 4611686018427387904, and the machine has ");
+}
+
 TEST_CASE("successors, sums of rewards and stacks come as the buffer was made for them") {
   ReplayOptions options = steps();
   options.next = {"obs"};

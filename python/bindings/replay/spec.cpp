@@ -116,6 +116,11 @@ std::uint64_t total_bytes(const Spec& spec, std::uint64_t capacity, std::uint64_
   return unwrap(replay::Buffer::total_bytes(spec, {capacity, chunk, streams}));
 }
 
+// The most rows of a buffer that takes so many.
+std::uint64_t capacity_within(const Spec& spec, std::uint64_t max_bytes, std::uint64_t chunk, std::uint64_t streams) {
+  return unwrap(replay::Buffer::capacity_within(spec, max_bytes, {0, chunk, streams}));
+}
+
 }  // namespace
 
 void bind_replay_spec(py::module_& module) {
@@ -124,7 +129,8 @@ void bind_replay_spec(py::module_& module) {
            "repeats_first"_a, "reward"_a, "done"_a, "limit"_a, "raises_on_death"_a)
       .def_static("unpack", &unpacked, "note"_a)
       .def("parts", &parts)
-      .def("total_bytes", &total_bytes, "capacity"_a, "chunk"_a, "streams"_a);
+      .def("total_bytes", &total_bytes, "capacity"_a, "chunk"_a, "streams"_a)
+      .def("capacity_within", &capacity_within, "max_bytes"_a, "chunk"_a, "streams"_a);
 }
 
 }  // namespace shmtree::python

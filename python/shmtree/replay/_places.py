@@ -15,7 +15,6 @@ from ._spec import Spec
 
 # What an arena of a buffer's own has besides the buffer: batches of sample(out="arena").
 _LEAST_SPARE = 16 << 20
-_MOST_ROWS = 1 << 40
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +42,7 @@ def make(spec: Spec, room: Room, arena: Arena | None) -> _core.Replay:
     terms = (positive("chunk", room.chunk) if room.chunk is not None else 0, positive("streams", room.streams))
     core, capacity = spec.core(), room.capacity
     if capacity is None:
-        capacity = _rows_within(core, positive("max_bytes", room.max_bytes), arena, *terms)
+        capacity = _capacity_within(core, positive("max_bytes", room.max_bytes), arena, *terms)
     rows = positive("capacity", capacity)
     home = _home_for(core.total_bytes(rows, *terms), rows, arena)
     return _core.Replay.create(home, core, rows, *terms, spec.nests())
@@ -57,25 +56,13 @@ def _home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
     return _core.Arena.create(needed + max(_LEAST_SPARE, needed // 8), 0, False) if arena is None else arena._open()
 
 
-def _rows_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None, chunk: int, streams: int) -> int:
-    """As many rows as a buffer of so many bytes has."""
-
-    def takes(rows: int) -> int:
-        fitting = min(chunk, 1 << (rows.bit_length() - 1))
-        return spec.total_bytes(rows, fitting, streams)
-
-    if takes(1) > max_bytes:
-        raise ValueError(f"max_bytes is {max_bytes}; a buffer of one such row takes {takes(1)}")
+def _capacity_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None, chunk: int, streams: int) -> int:
+    """Rows of a buffer that takes so many bytes."""
+    capacity = spec.capacity_within(max_bytes, chunk, streams)
     left, whose = _room(arena)
     if max_bytes > left:
         raise ValueError(f"max_bytes is {max_bytes}, and {whose} {left}")
-    low, high = 1, 2
-    while high < _MOST_ROWS and takes(high) <= max_bytes:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if takes(middle) <= max_bytes else (low, middle)
-    return low
+    return capacity
 
 
 def arrays_for(data: _rows.Rows, front: tuple[int, ...], out: Any, home: _core.Arena) -> list[Array]:
