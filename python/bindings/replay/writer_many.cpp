@@ -7,6 +7,7 @@
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/replay/streams.h"
 #include "platform/copy.h"
+#include "replay/episodes.h"
 
 namespace shmtree::python {
 
@@ -68,96 +69,32 @@ std::vector<replay::Writer::Column> places_of(const LeafColumns& columns) {
 }
 
 // `name`: of the argument `ends`. False with a Python error set.
-bool take_marks(const Replay& replay, const LeafColumns& columns, const char* name, PyObject* ends, PyObject* priority,
-                replay::Marks& out) {
+bool take_marks(const Replay& replay, const char* name, PyObject* ends, PyObject* priority, replay::GivenRows& rows) {
   std::vector<char> given_ends;
   Ref given_priorities;
-  if (!take_mask(ends, name, columns.rows(), &given_ends)) return false;
-  if (!take_numbers(priority, "priority", columns.rows(), &given_priorities)) return false;
+  if (!take_mask(ends, name, rows.count, &given_ends)) return false;
+  if (!take_numbers(priority, "priority", rows.count, &given_priorities)) return false;
   static_assert(sizeof(bool) == sizeof(char));
   const std::span given(reinterpret_cast<const bool*>(given_ends.data()), given_ends.size());
-  auto marks =
-      replay::marks_of(*replay.buffer, places_of(columns), columns.rows(), given, numbers_in(given_priorities));
-  if (marks) out = std::move(*marks);
+  auto marks = replay::marks_of(*replay.buffer, rows.columns, rows.count, given, numbers_in(given_priorities));
+  if (marks) rows.marks = std::move(*marks);
   if (!marks) raise(marks.error());
   return marks.ok();
 }
 
-// Last observations, of each row or of each row that ends its episode: in this order.
-struct Finals {
-  LeafColumns columns{};
-  bool is_by_end = false;
-
-  bool empty() const noexcept { return columns.all().empty(); }
-  // The leaves of a row that holds one, with a null for those that none has; no leaves without any.
-  std::vector<const void*> leaves(const Replay& replay, std::size_t row, std::size_t end) const {
-    std::vector<const void*> found;
-    if (empty()) return found;
-    const auto& next = replay.buffer->spec().next;
-    found.resize(replay.nests.rows->leaves().size() + 1);
-    for (std::size_t i = 0; i < next.size(); ++i) {
-      const LeafColumns::Column& column = columns.all()[i];
-      found[next[i]] = column.first + (is_by_end ? end : row) * column.stride;
-    }
-    return found;
-  }
-};
-
 // False with a Python error set: also where there is none for an episode that was cut off and needs one.
-bool take_finals(const Replay& replay, PyObject* given, std::size_t rows, const replay::Marks& marks, Finals& out) {
+bool take_finals(const Replay& replay, PyObject* given, LeafColumns& kept, replay::GivenRows& rows) {
+  const replay::Spec& spec = replay.buffer->spec();
   if (!given || given == Py_None) {
-    if (!replay.buffer->spec().has_finals() || !marks.cuts_some_off()) return true;
-    PyErr_SetString(PyExc_ValueError, "an episode that is cut off needs final, since the buffer has next=");
-    return false;
+    Status fits = replay::Finals::check_absence(spec, rows.marks);
+    if (!fits) raise(fits.error());
+    return fits.ok();
   }
-  if (!replay.nests.final_columns) {
-    PyErr_SetString(PyExc_ValueError, "final is for buffers with next=, which keep the last observations");
-    return false;
-  }
-  if (!replay.nests.final_columns->read_columns(given, out.columns)) return false;
-  const auto ends = static_cast<std::size_t>(std::ranges::count(marks.ends, 1));
-  out.is_by_end = out.columns.rows() != rows;
-  if (!out.is_by_end || out.columns.rows() == ends) return true;
-  PyErr_Format(PyExc_ValueError, "final has %zu rows; it must have %zu, one for each row, or %zu, one for each end",
-               out.columns.rows(), rows, ends);
-  return false;
-}
-
-// Some of the rows of extend().
-struct Stretch {
-  std::span<const replay::Writer::Column> columns{};
-  const replay::Marks& marks;
-  std::uint64_t* indices = nullptr;
-
-  // Those from `from` on. `ends`: as Writer::Rows has them.
-  Status add(replay::Writer& writer, std::size_t from, std::size_t count, const char* ends, const char* truncated,
-             const WaitContext& wait) const {
-    std::vector<replay::Writer::Column> begin(columns.begin(), columns.end());
-    for (replay::Writer::Column& column : begin) column.first += from * column.stride;
-    const auto at = [from](const char* mask) { return mask ? reinterpret_cast<const bool*>(mask) + from : nullptr; };
-    return writer.extend({.columns = begin,
-                          .count = count,
-                          .ends = at(ends),
-                          .truncated = at(truncated),
-                          .priorities = marks.priorities.empty() ? nullptr : marks.priorities.data() + from},
-                         indices + from, wait);
-  }
-};
-
-// Each episode's rows, then its end with the last observation.
-Status add_episodes(const Replay& replay, const Stretch& rows, std::size_t count, const Finals& finals,
-                    replay::Writer& writer, const WaitContext& wait) {
-  const replay::Marks& marks = rows.marks;
-  std::vector<char> done = marks.ends;  // but those that end() cuts off
-  for (std::size_t i = 0; i < done.size(); ++i) done[i] = done[i] && !marks.truncated[i];
-  std::size_t from = 0, ends = 0;
-  for (std::size_t i = 0; i < done.size(); ++i) {
-    if (marks.ends[i] == 0) continue;
-    Status added = rows.add(writer, std::exchange(from, i + 1), i + 1 - from, done.data(), nullptr, wait);
-    if (added) added = writer.end(finals.leaves(replay, i, ends++), marks.truncated[i] != 0, wait);
-    if (!added) return added;
-  }
-  return rows.add(writer, from, count - from, nullptr, nullptr, wait);
+  if (replay.nests.final_columns && !replay.nests.final_columns->read_columns(given, kept)) return false;
+  auto finals = replay::Finals::of(spec, places_of(kept), kept.rows(), rows.count, rows.marks);
+  if (finals) rows.finals = std::move(*finals);
+  if (!finals) raise(finals.error());
+  return finals.ok();
 }
 
 // Whatever it is, it says how many rows were added before.
@@ -165,15 +102,6 @@ PyObject* raise_in_the_middle(const Error& error, std::uint64_t sent, const Writ
   raise_waited(error, state);
   add_to_exception("sent", sent);
   return nullptr;
-}
-
-// act(), and how many rows it added, whether or not it failed.
-template <class Act>
-auto counting(const replay::Writer& writer, std::uint64_t& sent, Act act) {
-  const std::uint64_t before = writer.added();
-  auto result = act();
-  sent += writer.added() - before;
-  return result;
 }
 
 PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
@@ -184,66 +112,32 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (given[4] && !parse_deadline(nullptr, given[4], &deadline)) return nullptr;
   WriterState& state = state_of(self);
   const std::shared_ptr<Replay> replay = state.replay;
-  LeafColumns columns;
-  replay::Marks marks;
-  Finals finals;
+  LeafColumns columns, finals;
   if (!replay->nests.columns->read_columns(given[0], columns)) return nullptr;
-  if (!take_marks(*replay, columns, "ends", given[1], given[3], marks)) return nullptr;
-  if (replay->buffer->spec().has_finals() && columns.rows() != 0 && marks.ends.empty()) {
+  const std::vector<replay::Writer::Column> places = places_of(columns);
+  replay::GivenRows rows{.columns = places, .count = columns.rows()};
+  if (!take_marks(*replay, "ends", given[1], given[3], rows)) return nullptr;
+  if (replay->buffer->spec().has_finals() && rows.count != 0 && rows.marks.ends.empty()) {
     PyErr_SetString(PyExc_ValueError, "rows with successors need ends, or a leaf that says where episodes end");
     return nullptr;
   }
-  if (!take_finals(*replay, given[2], columns.rows(), marks, finals)) return nullptr;
+  if (!take_finals(*replay, given[2], finals, rows)) return nullptr;
   const std::shared_ptr<replay::Stream> stream = stream_of(state);
-  npy_intp count = static_cast<npy_intp>(columns.rows());
+  npy_intp count = static_cast<npy_intp>(rows.count);
   Ref indices(stream ? PyArray_SimpleNew(1, &count, NPY_INT64) : nullptr);
   if (!indices) return nullptr;
-  std::vector<replay::Writer::Column> places = places_of(columns);
+  auto* const at = static_cast<std::uint64_t*>(PyArray_DATA(as_array(indices.get())));
   const std::int64_t version = state.version;
-  places.push_back({reinterpret_cast<const std::byte*>(&version), 0});
-  const Stretch rows{places, marks, static_cast<std::uint64_t*>(PyArray_DATA(as_array(indices.get())))};
-  const bool is_long = columns.rows() * replay->buffer->row_bytes() > platform::kLongCopyBytes;
-  std::uint64_t sent = 0;
+  const bool is_long = rows.count * replay->buffer->row_bytes() > platform::kLongCopyBytes;
   Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
     return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
-      return counting(writer, sent, [&] {
-        if (!finals.empty()) return add_episodes(*replay, rows, columns.rows(), finals, writer, wait);
-        const auto mask = [](const std::vector<char>& bits) { return bits.empty() ? nullptr : bits.data(); };
-        return rows.add(writer, 0, columns.rows(), mask(marks.ends), mask(marks.truncated), wait);
-      });
+      return replay::add_rows(writer, replay->buffer->spec(), rows, version, at, wait);
     });
   });
-  return added ? indices.release() : raise_in_the_middle(added.error(), sent, state);
+  return added ? indices.release() : raise_in_the_middle(added.error(), added.error().completed, state);
 }
 
 // --- One row to each of several writers
-
-struct VectorRow {
-  const Replay& replay;
-  const LeafColumns& columns;
-  const Finals& finals;
-  const replay::Marks& marks;
-  const std::vector<std::int64_t>& versions;
-};
-
-// Row i: added, and its episode ended where it is to. `end`: how many of those before it do so.
-Result<std::uint64_t> add_one(const VectorRow& rows, std::size_t i, std::size_t end, replay::Writer& writer,
-                              const WaitContext& wait) {
-  std::vector<const void*> leaves;
-  for (const LeafColumns::Column& column : rows.columns.all()) leaves.push_back(column.first + i * column.stride);
-  leaves.push_back(&rows.versions[i]);
-  const bool ends = rows.marks.ends_at(i);
-  const bool truncated = ends && rows.marks.truncated[i] != 0;
-  replay::RowInfo info{.done = ends && !truncated};
-  if (!rows.marks.priorities.empty()) info.priority = rows.marks.priorities[i];
-  auto added = writer.add(leaves, info, wait);
-  if (!added || !ends) return added;
-  const std::vector<const void*> final = rows.finals.leaves(rows.replay, i, end);
-  if (!truncated && final.empty()) return added;  // it has ended by itself, or does with the next row
-  Status ended = writer.end(final, truncated, wait);
-  if (!ended) return std::move(ended).error();
-  return added;
-}
 
 // The writers of a call: a stream and a version each. False with a Python error set.
 bool take_writers(PyObject* writers, std::vector<std::shared_ptr<replay::Stream>>& streams,
@@ -281,23 +175,22 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   if (!take_writers(args[0], streams, versions)) return nullptr;
   const std::size_t writers = streams.size();
   const std::shared_ptr<Replay> replay = state_of(PyTuple_GET_ITEM(args[0], 0)).replay;
-  LeafColumns columns;
-  Finals finals;
-  replay::Marks marks;
-  std::vector<char> left_out;
+  LeafColumns columns, finals;
   if (!replay->nests.columns->read_columns(args[1], columns)) return nullptr;
-  if (columns.rows() != writers) {
-    return PyErr_Format(PyExc_ValueError, "rows has %zu rows; it must have %zu, one for each stream", columns.rows(),
+  const std::vector<replay::Writer::Column> places = places_of(columns);
+  replay::GivenRows rows{.columns = places, .count = columns.rows()};
+  if (rows.count != writers) {
+    return PyErr_Format(PyExc_ValueError, "rows has %zu rows; it must have %zu, one for each stream", rows.count,
                         writers);
   }
-  if (!take_marks(*replay, columns, "end", args[2], args[4], marks)) return nullptr;
-  if (!take_left_out(args[5], writers, marks, left_out)) return nullptr;
-  if (!take_finals(*replay, args[3], writers, marks, finals)) return nullptr;
+  std::vector<char> left_out;
+  if (!take_marks(*replay, "end", args[2], args[4], rows)) return nullptr;
+  if (!take_left_out(args[5], writers, rows.marks, left_out)) return nullptr;
+  if (!take_finals(*replay, args[3], finals, rows)) return nullptr;
   npy_intp count = static_cast<npy_intp>(writers);
   Ref indices(PyArray_SimpleNew(1, &count, NPY_INT64));
   if (!indices) return nullptr;
   auto* const at = static_cast<std::int64_t*>(PyArray_DATA(as_array(indices.get())));
-  const VectorRow rows{*replay, columns, finals, marks, versions};
   const WriterState* state = nullptr;  // of the writer that it has come to
   std::uint64_t sent = 0;
   const bool is_long = writers * replay->buffer->row_bytes() > platform::kLongCopyBytes;
@@ -307,11 +200,12 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
       if (!left_out.empty() && left_out[i] != 0) continue;
       state = &state_of(PyTuple_GET_ITEM(args[0], static_cast<Py_ssize_t>(i)));
       auto one = alone(*state, *streams[i], hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
-        return counting(writer, sent, [&] { return add_one(rows, i, ends, writer, wait); });
+        return replay::add_row(writer, replay->buffer->spec(), rows, i, ends, versions[i], wait);
       });
+      sent += one ? 1 : one.error().completed;
       if (!one) return Status(std::move(one).error());
       at[i] = static_cast<std::int64_t>(*one);
-      ends += marks.ends_at(i) ? 1 : 0;
+      ends += rows.marks.ends_at(i) ? 1 : 0;
     }
     return success();
   });

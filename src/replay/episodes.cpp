@@ -1,0 +1,118 @@
+#include "replay/episodes.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace shmtree::replay {
+
+namespace {
+
+Error invalid(std::string message) {
+  return Error{.code = Code::kInvalid, .message = std::move(message)};
+}
+
+// Some of the rows of a call.
+struct Stretch {
+  std::span<const Writer::Column> columns{};
+  const Marks& marks;
+  std::uint64_t* indices = nullptr;
+
+  // Those from `from` on. `ends`, `truncated`: as Writer::Rows has them.
+  Status add(Writer& writer, std::size_t from, std::size_t count, const std::vector<char>& ends,
+             const std::vector<char>& truncated, const WaitContext& wait) const {
+    static_assert(sizeof(bool) == sizeof(char));
+    std::vector<Writer::Column> begin(columns.begin(), columns.end());
+    for (Writer::Column& column : begin) column.first += from * column.stride;
+    const auto at = [from](const std::vector<char>& mask) {
+      return mask.empty() ? nullptr : reinterpret_cast<const bool*>(mask.data()) + from;
+    };
+    return writer.extend({.columns = begin,
+                          .count = count,
+                          .ends = at(ends),
+                          .truncated = at(truncated),
+                          .priorities = marks.priorities.empty() ? nullptr : marks.priorities.data() + from},
+                         indices + from, wait);
+  }
+};
+
+// Each episode's rows, then its end with the last observation.
+Status add_episodes(Writer& writer, const Spec& spec, const GivenRows& rows, const Stretch& all,
+                    const WaitContext& wait) {
+  const Marks& marks = rows.marks;
+  std::vector<char> done = marks.ends;  // but those that end() cuts off
+  for (std::size_t i = 0; i < done.size(); ++i) done[i] = done[i] && !marks.truncated[i];
+  std::size_t from = 0, ends = 0;
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    if (marks.ends[i] == 0) continue;
+    Status added = all.add(writer, std::exchange(from, i + 1), i + 1 - from, done, {}, wait);
+    if (added) added = writer.end(rows.finals.leaves(spec, i, ends++), marks.truncated[i] != 0, wait);
+    if (!added) return added;
+  }
+  return all.add(writer, from, rows.count - from, {}, {}, wait);
+}
+
+}  // namespace
+
+Result<Finals> Finals::of(const Spec& spec, std::vector<Writer::Column> columns, std::size_t count, std::size_t rows,
+                          const Marks& marks) {
+  if (!spec.has_finals()) return invalid("final is for buffers with next=, which keep the last observations");
+  const auto ends = static_cast<std::size_t>(std::ranges::count(marks.ends, 1));
+  Finals finals;
+  finals.columns_ = std::move(columns);
+  finals.is_by_end_ = count != rows;
+  if (!finals.is_by_end_ || count == ends) return finals;
+  return invalid("final has " + std::to_string(count) + " rows; it must have " + std::to_string(rows) +
+                 ", one for each row, or " + std::to_string(ends) + ", one for each end");
+}
+
+Status Finals::check_absence(const Spec& spec, const Marks& marks) {
+  if (!spec.has_finals() || !marks.cuts_some_off()) return success();
+  return invalid("an episode that is cut off needs final, since the buffer has next=");
+}
+
+std::vector<const void*> Finals::leaves(const Spec& spec, std::size_t row, std::size_t end) const {
+  std::vector<const void*> found;
+  if (empty()) return found;
+  found.resize(spec.leaves.size() + 1);
+  for (std::size_t i = 0; i < spec.next.size(); ++i) {
+    found[spec.next[i]] = columns_[i].first + (is_by_end_ ? end : row) * columns_[i].stride;
+  }
+  return found;
+}
+
+Status add_rows(Writer& writer, const Spec& spec, const GivenRows& rows, std::int64_t version, std::uint64_t* indices,
+                const WaitContext& wait) {
+  std::vector<Writer::Column> columns(rows.columns.begin(), rows.columns.end());
+  columns.push_back({reinterpret_cast<const std::byte*>(&version), 0});
+  const Stretch all{columns, rows.marks, indices};
+  const std::uint64_t before = writer.added();
+  Status added = rows.finals.empty() ? all.add(writer, 0, rows.count, rows.marks.ends, rows.marks.truncated, wait)
+                                     : add_episodes(writer, spec, rows, all, wait);
+  if (added) return added;
+  Error error = std::move(added).error();
+  error.completed = writer.added() - before;
+  return error;
+}
+
+Result<std::uint64_t> add_row(Writer& writer, const Spec& spec, const GivenRows& rows, std::size_t row, std::size_t end,
+                              std::int64_t version, const WaitContext& wait) {
+  std::vector<const void*> leaves;
+  for (const Writer::Column& column : rows.columns) leaves.push_back(column.first + row * column.stride);
+  leaves.push_back(&version);
+  const bool ends = rows.marks.ends_at(row);
+  const bool truncated = ends && rows.marks.truncated[row] != 0;
+  RowInfo info{.done = ends && !truncated};
+  if (!rows.marks.priorities.empty()) info.priority = rows.marks.priorities[row];
+  auto added = writer.add(leaves, info, wait);
+  if (!added || !ends) return added;
+  const std::vector<const void*> final = rows.finals.leaves(spec, row, end);
+  if (!truncated && final.empty()) return added;  // it has ended by itself, or does with the next row
+  Status ended = writer.end(final, truncated, wait);
+  if (ended) return added;
+  Error error = std::move(ended).error();
+  error.completed = 1;
+  return error;
+}
+
+}  // namespace shmtree::replay
