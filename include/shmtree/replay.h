@@ -21,7 +21,9 @@
 ///
 /// Ownership: a ReplayBuffer and a ReplayWriter are handles, copies name the same one; the buffer lives as long as any
 /// process has it. A batch is its own, and its spans stay valid as long as it or a copy of it lives.
-/// Thread safety: any thread may use any of them; threads that share a writer take turns.
+/// Thread safety: any thread may use any of them; threads that share a writer take turns. Waits end with their timeout,
+/// when the object is closed by any thread (kClosed), and when the stop_token of the call is asked to stop
+/// (kInterrupted).
 #pragma once
 
 #include <cstdint>
@@ -29,6 +31,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,6 +47,7 @@ namespace shmtree {
 
 namespace api {
 struct ReplayState;
+struct ReplayVectorState;
 struct ReplayWriterState;
 struct ReplayBatchState;
 }  // namespace api
@@ -125,10 +129,14 @@ struct ReplaySequences {
   unsigned threads = 1;      ///< how many may copy
 };
 
-/// What extend() knows of rows besides their leaves; each of as many as there are rows, or empty.
+/// What many rows are besides their leaves; each of as many as there are rows, or empty.
 struct ReplayMarks {
   std::span<const bool> ends{};  ///< rows that end an episode, besides those whose `done` is true; these were cut off
   std::span<const double> priorities{};  ///< one for each
+  /// Where the buffer has `next`: last observations, a nest of arrays of the leaves that it has, for each row or for
+  /// each that ends its episode. Those that were cut off need them.
+  Value final{};
+  std::span<const bool> reset{};  ///< of a vector of streams: rows that are no step, and are left out
 };
 
 /// Numbers of a buffer.
@@ -209,15 +217,16 @@ class ReplayWriter {
   /// the timeout, kPeerDied when those who drew were killed and it is told (ReplayOptions::on_peer_death). kClosed;
   /// others as of Arena::new_array() while the buffer grows.
   Result<std::int64_t> add(const Value& row, Timeout timeout = std::nullopt,
-                           std::optional<double> priority = std::nullopt) const;
+                           std::optional<double> priority = std::nullopt, const std::stop_token& stop = {}) const;
   /// Ends the episode: all its rows can be drawn. `final` is the last observation, a nest of the leaves that the buffer
   /// has as `next`, or None. `truncated`: it was cut off and did not terminate; with next it then needs a final
   /// (kInvalid). Other errors as of add().
-  Status end(const Value& final = nullptr, bool truncated = false, Timeout timeout = std::nullopt) const;
+  Status end(const Value& final = nullptr, bool truncated = false, Timeout timeout = std::nullopt,
+             const std::stop_token& stop = {}) const;
   /// Adds many rows: a nest of arrays that have one dimension more in front, all of one length. Their indices. Errors
-  /// as of add(), before anything is added.
+  /// as of add(): kInvalid before anything is added; after another one `completed` says how many were, the first ones.
   Result<std::vector<std::int64_t>> extend(const Value& rows, const ReplayMarks& marks = {},
-                                           Timeout timeout = std::nullopt) const;
+                                           Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// What rows are marked with from now on, such as the number of the weights that acted.
   void set_version(std::int64_t version) noexcept;
   /// The number of the stream, as batches have it. kClosed.
@@ -233,19 +242,58 @@ class ReplayWriter {
   std::shared_ptr<api::ReplayWriterState> state_;
 };
 
+/// Several streams that are added to at once, such as a vector of environments.
+class ReplayVectorWriter {
+ public:
+  /// Adds a row to each stream: a nest of arrays whose first dimension is that of the streams. Their indices; -1 for a
+  /// row that `marks` says is none. Vectors of environments that begin an episode one step after the last one's end
+  /// have such rows, as Gymnasium's do by default. Errors as of ReplayWriter::add(): kInvalid before anything is added;
+  /// after another one `completed` says how many streams have their row, the first of those that are not left out.
+  Result<std::vector<std::int64_t>> add(const Value& rows, const ReplayMarks& marks = {},
+                                        Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
+  /// Those of the single streams; none of one that was moved from.
+  const std::vector<ReplayWriter>& writers() const noexcept;
+  /// How many there are.
+  std::size_t size() const noexcept { return writers().size(); }
+  /// As ReplayWriter::set_version(), of all of them.
+  void set_version(std::int64_t version) noexcept;
+  /// Ends the streams. What was added stays. May be called again.
+  void close();
+  /// Whether all of them were.
+  bool closed() const noexcept;
+
+ private:
+  friend struct api::ReplayState;
+  explicit ReplayVectorWriter(std::shared_ptr<api::ReplayVectorState> state) noexcept : state_(std::move(state)) {}
+  std::shared_ptr<api::ReplayVectorState> state_;
+};
+
 /// A replay buffer, as this process has it.
 class ReplayBuffer {
  public:
   /// A new stream of rows. kClosed.
   Result<ReplayWriter> writer() const;
+  /// So many new streams, which are added to at once. kInvalid for none, and for more than 2^20; kClosed.
+  Result<ReplayVectorWriter> vector_writer(std::size_t n) const;
+
+  /// Adds a row, in a stream of the calling thread's own, which ends with the thread. As ReplayWriter::add().
+  Result<std::int64_t> add(const Value& row, Timeout timeout = std::nullopt,
+                           std::optional<double> priority = std::nullopt, const std::stop_token& stop = {}) const;
+  /// Ends the episode in that stream. As ReplayWriter::end().
+  Status end(const Value& final = nullptr, bool truncated = false, Timeout timeout = std::nullopt,
+             const std::stop_token& stop = {}) const;
+  /// Adds many rows, in that stream. As ReplayWriter::extend().
+  Result<std::vector<std::int64_t>> extend(const Value& rows, const ReplayMarks& marks = {},
+                                           Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
 
   /// Draws n rows; waits for the first one. kEmpty after the timeout, kPeerDied when those who added were killed and it
   /// is told (ReplayOptions::on_peer_death); kInvalid for n of 0, more different rows than there are, a sampler that
   /// there is not, or an `out` that does not fit; kClosed.
-  Result<ReplayBatch> sample(std::size_t n, Timeout timeout = std::nullopt, const ReplayDraw& how = {}) const;
+  Result<ReplayBatch> sample(std::size_t n, Timeout timeout = std::nullopt, const ReplayDraw& how = {},
+                             const std::stop_token& stop = {}) const;
   /// Draws n sequences: a row, each as likely, and those after it in its episode, `length` in all. Waits as sample().
   Result<ReplayBatch> sample_sequences(std::size_t n, std::size_t length, Timeout timeout = std::nullopt,
-                                       const ReplaySequences& how = {}) const;
+                                       const ReplaySequences& how = {}, const std::stop_token& stop = {}) const;
   /// Gives rows new priorities, for all samplers that have any, or for that one. Which of them were there: false where
   /// the row was overwritten meanwhile. kInvalid, and nothing is changed, for lengths that differ, a priority that is
   /// negative, not finite or too large, and an index that was never given.
@@ -266,11 +314,11 @@ class ReplayBuffer {
   /// kClosed.
   Result<ReplayStats> stats() const;
   /// All rows go; their indices are never given again. kClosed; kTimeout when a stopped process keeps the lock.
-  Status clear(Timeout timeout = std::nullopt) const;
+  Status clear(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
 
   /// Brings a folder up to date, or makes it: what it has already is not written again. kOs where the disk refuses,
   /// kUnavailable while somebody else saves or loads there, kExists for a folder of other files.
-  Result<ReplaySaved> save(const std::string& path) const;
+  Result<ReplaySaved> save(const std::string& path, const std::stop_token& stop = {}) const;
 
   /// A text by which a process of the same user opens it, with open(), as long as any process has it. kClosed.
   Result<std::string> handle() const;
@@ -278,7 +326,7 @@ class ReplayBuffer {
   /// when nobody has it any more.
   static Result<ReplayBuffer> open(const std::string& handle);
 
-  /// Of this process's part by this object and its copies. Batches and writers stay. Waits of its calls end.
+  /// Of this process's part by this object and its copies, and of its writers. Batches stay. Waits of its calls end.
   void close();
   /// Whether it was, or was moved from.
   bool closed() const noexcept;

@@ -46,10 +46,23 @@ void ReplayState::close() {
   closed.store(true, std::memory_order_relaxed);
   std::shared_ptr<ReplayCore> last;  // let go of outside the mutex
   std::shared_ptr<endpoint::Name> last_name;
-  const std::lock_guard guard(mutex);
-  last = std::move(core);
-  last_name = std::move(name);
-  if (last != nullptr) last->buffer->drawing().end();
+  std::vector<std::weak_ptr<ReplayWriterState>> made;
+  std::map<std::uint64_t, std::shared_ptr<ReplayWriterState>> of_threads;
+  {
+    const std::lock_guard guard(mutex);
+    last = std::move(core);
+    last_name = std::move(name);
+    made = std::move(writers);
+    of_threads = std::move(by_thread);
+  }
+  if (last != nullptr) {
+    last->buffer->drawing().end();
+    last->buffer->tables()->wake_all();
+  }
+  for (const auto& each : made) {
+    if (const auto writer = each.lock()) writer->close();
+  }
+  for (const auto& [thread, writer] : of_threads) writer->close();
 }
 
 namespace {
@@ -213,27 +226,23 @@ Result<ReplayBuffer> ItemAs<ReplayBuffer>::make(const Item& item) {
 }
 
 Result<std::string> ReplayBuffer::handle() const {
-  return with_core(state_.get(), api::kWhat, {}, [&](const CorePtr& core, const WaitContext&) -> Result<std::string> {
-    discovery::Handle handle = discovery::handle_of(*core->buffer->store()->arena());
-    handle.block = memory::pack(core->buffer->store()->block());
-    {
-      const std::lock_guard guard(state_->mutex);
-      if (state_->name != nullptr) handle.name = state_->name->path();
-    }
-    return api::handle_text(handle);
-  });
+  return with_core(state_.get(), api::kWhat, {}, {},
+                   [&](const CorePtr& core, const WaitContext&) -> Result<std::string> {
+                     discovery::Handle handle = discovery::handle_of(*core->buffer->store()->arena());
+                     handle.block = memory::pack(core->buffer->store()->block());
+                     {
+                       const std::lock_guard guard(state_->mutex);
+                       if (state_->name != nullptr) handle.name = state_->name->path();
+                     }
+                     return api::handle_text(handle);
+                   });
 }
 
-// --- Added and drawn
+// --- Drawn
 
-Result<ReplayWriter> ReplayBuffer::writer() const {
-  return with_core(state_.get(), api::kWhat, {}, [](const CorePtr& core, const WaitContext&) -> Result<ReplayWriter> {
-    return ReplayState::wrap(std::make_shared<api::ReplayWriterState>(core));
-  });
-}
-
-Result<ReplayBatch> ReplayBuffer::sample(std::size_t n, Timeout timeout, const ReplayDraw& how) const {
-  return with_core(state_.get(), api::kWhat, timeout,
+Result<ReplayBatch> ReplayBuffer::sample(std::size_t n, Timeout timeout, const ReplayDraw& how,
+                                         const std::stop_token& stop) const {
+  return with_core(state_.get(), api::kWhat, timeout, stop,
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplayBatch> {
                      auto table = api::table_named(core->buffer->spec(), how.sampler);
                      if (!table) return std::move(table).error();
@@ -248,8 +257,8 @@ Result<ReplayBatch> ReplayBuffer::sample(std::size_t n, Timeout timeout, const R
 }
 
 Result<ReplayBatch> ReplayBuffer::sample_sequences(std::size_t n, std::size_t length, Timeout timeout,
-                                                   const ReplaySequences& how) const {
-  return with_core(state_.get(), api::kWhat, timeout,
+                                                   const ReplaySequences& how, const std::stop_token& stop) const {
+  return with_core(state_.get(), api::kWhat, timeout, stop,
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplayBatch> {
                      if (length == 0) return Error{Code::kInvalid, "sequences of 0 rows; it must be at least 1"};
                      replay::DrawTerms terms{.rows = n};
@@ -264,14 +273,14 @@ Result<ReplayBatch> ReplayBuffer::sample_sequences(std::size_t n, std::size_t le
 Result<std::vector<bool>> ReplayBuffer::update_priorities(std::span<const std::int64_t> index,
                                                           std::span<const double> priority,
                                                           const std::string& sampler) const {
-  return with_core(state_.get(), api::kWhat, {}, [&](const CorePtr& core, const WaitContext&) {
+  return with_core(state_.get(), api::kWhat, {}, {}, [&](const CorePtr& core, const WaitContext&) {
     return api::update(core, index, priority, sampler);
   });
 }
 Result<std::vector<bool>> ReplayBuffer::update_priorities(std::span<const std::int64_t> index,
                                                           std::span<const float> priority,
                                                           const std::string& sampler) const {
-  return with_core(state_.get(), api::kWhat, {}, [&](const CorePtr& core, const WaitContext&) {
+  return with_core(state_.get(), api::kWhat, {}, {}, [&](const CorePtr& core, const WaitContext&) {
     return api::update(core, index, std::vector<double>(priority.begin(), priority.end()), sampler);
   });
 }
@@ -296,23 +305,24 @@ std::vector<ReplayColumn> ReplayBuffer::columns() const {
 }
 
 Result<ReplayStats> ReplayBuffer::stats() const {
-  return with_core(state_.get(), api::kWhat, {}, [](const CorePtr& core, const WaitContext&) -> Result<ReplayStats> {
-    const Buffer& buffer = *core->buffer;
-    ReplayStats stats{.rows = buffer.store()->size(), .capacity = buffer.store()->shape().capacity};
-    stats.row_bytes = buffer.row_bytes();
-    if (const replay::Limit* const limit = buffer.tables()->limit()) {
-      stats.inserted = limit->inserts();
-      stats.sampled = limit->samples();
-    }
-    for (std::size_t i = 0; i < buffer.tables()->size(); ++i) {
-      stats.samples[buffer.spec().samplers[i].first] = (*buffer.tables())[i].samples();
-    }
-    return stats;
-  });
+  return with_core(state_.get(), api::kWhat, {}, {},
+                   [](const CorePtr& core, const WaitContext&) -> Result<ReplayStats> {
+                     const Buffer& buffer = *core->buffer;
+                     ReplayStats stats{.rows = buffer.store()->size(), .capacity = buffer.store()->shape().capacity};
+                     stats.row_bytes = buffer.row_bytes();
+                     if (const replay::Limit* const limit = buffer.tables()->limit()) {
+                       stats.inserted = limit->inserts();
+                       stats.sampled = limit->samples();
+                     }
+                     for (std::size_t i = 0; i < buffer.tables()->size(); ++i) {
+                       stats.samples[buffer.spec().samplers[i].first] = (*buffer.tables())[i].samples();
+                     }
+                     return stats;
+                   });
 }
 
-Status ReplayBuffer::clear(Timeout timeout) const {
-  return with_core(state_.get(), api::kWhat, timeout,
+Status ReplayBuffer::clear(Timeout timeout, const std::stop_token& stop) const {
+  return with_core(state_.get(), api::kWhat, timeout, stop,
                    [](const CorePtr& core, const WaitContext& wait) { return core->buffer->tables()->clear(wait); });
 }
 
@@ -325,8 +335,8 @@ bool ReplayBuffer::closed() const noexcept {
 
 // --- Files
 
-Result<ReplaySaved> ReplayBuffer::save(const std::string& path) const {
-  return with_core(state_.get(), api::kWhat, {},
+Result<ReplaySaved> ReplayBuffer::save(const std::string& path, const std::stop_token& stop) const {
+  return with_core(state_.get(), api::kWhat, {}, stop,
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplaySaved> {
                      auto report = replay::save(*core->buffer->store(), core->buffer->tables().get(), path, wait);
                      if (!report) return std::move(report).error();

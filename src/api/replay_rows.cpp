@@ -232,29 +232,27 @@ Status ReplayRow::read(const Spec& spec, const SpecPart& part, const char* root,
   });
 }
 
-Status ReplayRows::read(const Spec& spec, const Value& value) {
+Status ReplayRows::read(const Spec& spec, const SpecPart& part, const char* root, const Value& value) {
   at_.resize(spec.leaves.size());
   bool has_rows = false;
-  return walk(spec.row, value, Way{.root = "rows"},
-              [&](std::size_t leaf, const Value& found, const Way& way) -> Status {
-                const SpecLeaf& wanted = spec.leaves[leaf];
-                const auto* array = std::get_if<ArrayRef>(&found.variant());
-                const DType dtype = replay::dtype_of(wanted.dtype);
-                const bool is_it = array != nullptr && array->dtype == dtype && dtype != DType::kOther &&
-                                   !array->shape.empty() &&
-                                   std::ranges::equal(std::span(array->shape).subspan(1), wanted.shape, same_size);
-                if (!is_it) return other(way, found, wanted, " for each");
-                auto elements = elements_of(*array, way, copies_);
-                if (!elements) return std::move(elements).error();
-                const auto rows = static_cast<std::size_t>(array->shape[0]);
-                if (std::exchange(has_rows, true) && rows != rows_) {
-                  return invalid(way.text() + " has " + std::to_string(rows) + " rows, and leaves before it " +
-                                 std::to_string(rows_));
-                }
-                rows_ = rows;
-                at_[leaf] = {*elements, wanted.bytes()};
-                return success();
-              });
+  return walk(part, value, Way{.root = root}, [&](std::size_t leaf, const Value& found, const Way& way) -> Status {
+    const SpecLeaf& wanted = spec.leaves[leaf];
+    const auto* array = std::get_if<ArrayRef>(&found.variant());
+    const DType dtype = replay::dtype_of(wanted.dtype);
+    const bool is_it = array != nullptr && array->dtype == dtype && dtype != DType::kOther && !array->shape.empty() &&
+                       std::ranges::equal(std::span(array->shape).subspan(1), wanted.shape, same_size);
+    if (!is_it) return other(way, found, wanted, " for each");
+    auto elements = elements_of(*array, way, copies_);
+    if (!elements) return std::move(elements).error();
+    const auto rows = static_cast<std::size_t>(array->shape[0]);
+    if (std::exchange(has_rows, true) && rows != rows_) {
+      return invalid(way.text() + " has " + std::to_string(rows) + " rows, and leaves before it " +
+                     std::to_string(rows_));
+    }
+    rows_ = rows;
+    at_[leaf] = {*elements, wanted.bytes()};
+    return success();
+  });
 }
 
 }  // namespace shmtree::api

@@ -50,8 +50,9 @@ class ReplayRow {
 // The same of many rows: arrays with one dimension more in front.
 class ReplayRows {
  public:
-  Status read(const replay::Spec& spec, const Value& value);
-  std::vector<replay::Writer::Column>& columns() noexcept { return at_; }
+  // As ReplayRow::read(); of a leaf that the nest does not have the column is null.
+  Status read(const replay::Spec& spec, const replay::SpecPart& part, const char* root, const Value& value);
+  const std::vector<replay::Writer::Column>& columns() const noexcept { return at_; }
   std::size_t rows() const noexcept { return rows_; }
 
  private:

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "api/replay_rows.h"
 #include "api/state.h"
 #include "replay/batch.h"
+#include "replay/stream.h"
 
 namespace shmtree::api {
 
@@ -26,6 +29,29 @@ struct ReplayCore {
   const std::shared_ptr<replay::BatchPool> pool = std::make_shared<replay::BatchPool>();
 };
 
+// One stream of a process: with it ends the stream.
+struct ReplayWriterState {
+  explicit ReplayWriterState(std::shared_ptr<ReplayCore> of) : core(std::move(of)) {}
+  ~ReplayWriterState() { replay::let_go(std::move(stream)); }
+  ReplayWriterState(const ReplayWriterState&) = delete;
+  ReplayWriterState& operator=(const ReplayWriterState&) = delete;
+
+  // That of this process.
+  Result<std::shared_ptr<replay::Stream>> open_stream();
+  void close();
+
+  const std::shared_ptr<ReplayCore> core;
+  std::atomic<std::int64_t> version{0};
+  std::atomic<bool> closed{false};
+  platform::ForkSafeMutex mutex;
+  std::shared_ptr<replay::Stream> stream;  // under mutex
+};
+
+struct ReplayVectorState {
+  std::vector<std::shared_ptr<ReplayWriterState>> states;
+  std::vector<ReplayWriter> writers{};  // of these
+};
+
 struct ReplayState {
   ReplayState(std::shared_ptr<Buffer> buffer, std::shared_ptr<endpoint::Name> known)
       : name(std::move(known)), core(std::make_shared<ReplayCore>(std::move(buffer))) {}
@@ -35,6 +61,7 @@ struct ReplayState {
     return ReplayBuffer(std::make_shared<ReplayState>(std::move(buffer), std::move(name)));
   }
   static ReplayWriter wrap(std::shared_ptr<ReplayWriterState> writer) { return ReplayWriter(std::move(writer)); }
+  static ReplayVectorWriter wrap(std::vector<std::shared_ptr<ReplayWriterState>> writers);
   static ReplayBatch wrap(std::shared_ptr<const ReplayBatchState> batch) { return ReplayBatch(std::move(batch)); }
   // The buffer of a block of some process's.
   static Result<ReplayBuffer> open_block(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
@@ -46,25 +73,20 @@ struct ReplayState {
     const std::lock_guard guard(mutex);
     return core;
   }
+  // New ones, which end with this object's close(). kClosed.
+  Result<std::vector<std::shared_ptr<ReplayWriterState>>> new_writers(std::size_t n);
+  // That of a thread by its number, which is kept for it until end_writer_of(): null when there is none yet. kClosed.
+  std::shared_ptr<ReplayWriterState> known_writer_of(std::uint64_t thread);
+  Result<std::shared_ptr<ReplayWriterState>> new_writer_of(std::uint64_t thread);
+  void end_writer_of(std::uint64_t thread);
   void close();
 
   platform::ForkSafeMutex mutex;
-  std::shared_ptr<endpoint::Name> name;  // under mutex
-  std::shared_ptr<ReplayCore> core;      // under mutex
+  std::shared_ptr<endpoint::Name> name;                                   // under mutex
+  std::shared_ptr<ReplayCore> core;                                       // under mutex
+  std::vector<std::weak_ptr<ReplayWriterState>> writers;                  // under mutex
+  std::map<std::uint64_t, std::shared_ptr<ReplayWriterState>> by_thread;  // under mutex
   std::atomic<bool> closed{false};
-};
-
-struct ReplayWriterState {
-  explicit ReplayWriterState(std::shared_ptr<ReplayCore> of) : core(std::move(of)) {}
-
-  // That of this process.
-  Result<std::shared_ptr<replay::Stream>> open_stream();
-
-  const std::shared_ptr<ReplayCore> core;
-  std::atomic<std::int64_t> version{0};
-  std::atomic<bool> closed{false};
-  platform::ForkSafeMutex mutex;
-  std::shared_ptr<replay::Stream> stream;  // under mutex
 };
 
 struct ReplayBatchState {
@@ -84,19 +106,31 @@ struct ReplayBatchState {
   std::vector<std::vector<std::int64_t>> shapes{}, strides{};  // of each array of the data
 };
 
-// What ends the waits of a call besides its deadline: the closing of the object.
-class UntilFlag final : public endpoint::UntilDone {
+// What ends the waits of a call besides its deadline: the closing of the object, or a request to stop.
+// Who asks to stop ends waits only: what can be done at once is done.
+class UntilEnded final : public platform::WaitHooks {
  public:
-  explicit UntilFlag(const std::atomic<bool>& closed) noexcept : closed_(closed) {}
+  UntilEnded(const std::atomic<bool>& closed, const std::stop_token& stop, const replay::Tables& tables) noexcept
+      : closed_(closed), stop_(stop), wake_(stop, Wake{&tables}) {}
+  void before_block() noexcept override {}
+  void after_block() noexcept override {}
+  bool interrupted() noexcept override { return ended() || stop_.stop_requested(); }
   bool ended() const noexcept override { return closed_.load(std::memory_order_relaxed); }
 
  private:
+  struct Wake {
+    const replay::Tables* tables;
+    void operator()() const noexcept { tables->wake_all(); }
+  };
   const std::atomic<bool>& closed_;
+  const std::stop_token& stop_;
+  std::stop_callback<Wake> wake_;
 };
 
 // `act(parts, wait)` of a state that is open, whose `parts` are its core; `what` it is called in errors.
 template <class State, class Act>
-auto with_core(State* state, const char* what, const Timeout& timeout, Act act)
+auto with_core_until(State* state, const char* what, const platform::Deadline& deadline, const std::stop_token& stop,
+                     Act act)
     -> decltype(act(std::declval<const std::shared_ptr<ReplayCore>&>(), platform::WaitContext{})) {
   using Returned = decltype(act(std::declval<const std::shared_ptr<ReplayCore>&>(), platform::WaitContext{}));
   return or_out_of_memory([&]() -> Returned {
@@ -107,11 +141,16 @@ auto with_core(State* state, const char* what, const Timeout& timeout, Act act)
       if (state != nullptr && !state->closed.load(std::memory_order_relaxed)) core = state->core;
     }
     if (core == nullptr) return closed_here(what);
-    UntilFlag until(state->closed);
-    auto result = act(core, waiting(timeout, &until));
+    UntilEnded until(state->closed, stop, *core->buffer->tables());
+    auto result = act(core, platform::WaitContext{deadline, &until});
     if (!result && result.code() == Code::kInterrupted && until.ended()) return closed_here(what);
     return result;
   });
+}
+
+template <class State, class Act>
+auto with_core(State* state, const char* what, const Timeout& timeout, const std::stop_token& stop, Act act) {
+  return with_core_until(state, what, platform::Deadline::after(timeout), stop, std::move(act));
 }
 
 }  // namespace shmtree::api

@@ -32,6 +32,21 @@ Result<std::shared_ptr<Stream>> ReplayWriterState::open_stream() {
   return mine;
 }
 
+// Where another thread is at work in the stream, it ends with that call.
+void ReplayWriterState::close() {
+  closed.store(true, std::memory_order_relaxed);
+  core->buffer->tables()->wake_all();
+  std::shared_ptr<Stream> last;
+  {
+    const std::lock_guard guard(mutex);
+    last = std::move(stream);
+  }
+  if (last == nullptr || !last->belongs_to_this_process()) return replay::let_go(std::move(last));
+  if (!last->mutex.try_lock()) return;
+  const std::lock_guard guard(last->mutex, std::adopt_lock);
+  last->writer.close();
+}
+
 namespace {
 
 constexpr const char* kWhat = "ReplayWriter";
@@ -48,24 +63,12 @@ Error invalid(std::string message) {
   return Error{Code::kInvalid, std::move(message)};
 }
 
-Status check_marks(const replay::Spec& spec, std::size_t rows, const ReplayMarks& marks) {
-  if (!marks.ends.empty() && marks.ends.size() != rows) {
-    return invalid("ends has " + std::to_string(marks.ends.size()) + " marks, for " + std::to_string(rows) + " rows");
-  }
-  if (!marks.priorities.empty() && marks.priorities.size() != rows) {
-    return invalid(std::to_string(marks.priorities.size()) + " priorities, for " + std::to_string(rows) + " rows");
-  }
-  if (spec.has_finals() && marks.ends.empty() && !spec.done) {
-    return invalid("rows with successors need ends, or a leaf that says where episodes end");
-  }
-  return success();
-}
-
 }  // namespace
 }  // namespace api
 
-Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::optional<double> priority) const {
-  return with_core(state_.get(), api::kWhat, timeout,
+Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::optional<double> priority,
+                                       const std::stop_token& stop) const {
+  return with_core(state_.get(), api::kWhat, timeout, stop,
                    [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Result<std::int64_t> {
                      const replay::Spec& spec = core->buffer->spec();
                      ReplayRow read;
@@ -86,8 +89,8 @@ Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::o
                    });
 }
 
-Status ReplayWriter::end(const Value& final, bool truncated, Timeout timeout) const {
-  return with_core(state_.get(), api::kWhat, timeout,
+Status ReplayWriter::end(const Value& final, bool truncated, Timeout timeout, const std::stop_token& stop) const {
+  return with_core(state_.get(), api::kWhat, timeout, stop,
                    [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Status {
                      const replay::Spec& spec = core->buffer->spec();
                      ReplayRow read;
@@ -107,47 +110,12 @@ Status ReplayWriter::end(const Value& final, bool truncated, Timeout timeout) co
                    });
 }
 
-Result<std::vector<std::int64_t>> ReplayWriter::extend(const Value& rows, const ReplayMarks& marks,
-                                                       Timeout timeout) const {
-  using Indices = std::vector<std::int64_t>;
-  return with_core(state_.get(), api::kWhat, timeout,
-                   [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Result<Indices> {
-                     api::ReplayRows read;
-                     Status fits = read.read(core->buffer->spec(), rows);
-                     if (fits) fits = api::check_marks(core->buffer->spec(), read.rows(), marks);
-                     if (!fits) return std::move(fits).error();
-                     auto checked =
-                         replay::marks_of(*core->buffer, read.columns(), read.rows(), marks.ends, marks.priorities);
-                     if (!checked) return std::move(checked).error();
-                     auto stream = state_->open_stream();
-                     if (!stream) return std::move(stream).error();
-                     const std::int64_t version = state_->version.load(std::memory_order_relaxed);
-                     read.columns().push_back({reinterpret_cast<const std::byte*>(&version), 0});
-                     static_assert(sizeof(bool) == sizeof(char));
-                     const auto flags = [](const std::vector<char>& from) {
-                       return from.empty() ? nullptr : reinterpret_cast<const bool*>(from.data());
-                     };
-                     const replay::Writer::Rows all{
-                         .columns = read.columns(),
-                         .count = read.rows(),
-                         .ends = flags(checked->ends),
-                         .truncated = flags(checked->truncated),
-                         .priorities = checked->priorities.empty() ? nullptr : checked->priorities.data()};
-                     Indices indices(read.rows());
-                     Status added = replay::alone(**stream, wait, [&](replay::Writer& writer) {
-                       return writer.extend(all, reinterpret_cast<std::uint64_t*>(indices.data()), wait);
-                     });
-                     if (!added) return std::move(added).error();
-                     return indices;
-                   });
-}
-
 void ReplayWriter::set_version(std::int64_t version) noexcept {
   if (state_ != nullptr) state_->version.store(version, std::memory_order_relaxed);
 }
 
 Result<std::uint32_t> ReplayWriter::stream() const {
-  return with_core(state_.get(), api::kWhat, {},
+  return with_core(state_.get(), api::kWhat, {}, {},
                    [&](const std::shared_ptr<ReplayCore>&, const WaitContext& wait) -> Result<std::uint32_t> {
                      auto stream = state_->open_stream();
                      if (!stream) return std::move(stream).error();
@@ -156,19 +124,8 @@ Result<std::uint32_t> ReplayWriter::stream() const {
                    });
 }
 
-// Where another thread is at work in the stream, it ends with that call.
 void ReplayWriter::close() {
-  if (state_ == nullptr) return;
-  state_->closed.store(true, std::memory_order_relaxed);
-  std::shared_ptr<Stream> stream;
-  {
-    const std::lock_guard guard(state_->mutex);
-    stream = std::move(state_->stream);
-  }
-  if (stream == nullptr || !stream->belongs_to_this_process()) return replay::let_go(std::move(stream));
-  if (!stream->mutex.try_lock()) return;
-  const std::lock_guard guard(stream->mutex, std::adopt_lock);
-  stream->writer.close();
+  if (state_ != nullptr) state_->close();
 }
 bool ReplayWriter::closed() const noexcept {
   return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);

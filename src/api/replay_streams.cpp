@@ -1,0 +1,117 @@
+// The streams of a buffer: those that were asked for, and one for each thread that adds to the buffer itself.
+#include <algorithm>
+#include <utility>
+
+#include "api/replay_state.h"
+
+namespace shmtree {
+
+namespace api {
+
+namespace {
+
+constexpr const char* kWhat = "ReplayBuffer";
+
+// A thread, for as long as it is one: no later one has its number. Its streams end with it.
+class ThisThread {
+ public:
+  ThisThread() : number_(made_.fetch_add(1, std::memory_order_relaxed)) {}
+  ~ThisThread() {
+    for (const auto& each : adds_to_) {
+      if (const auto state = each.lock()) state->end_writer_of(number_);
+    }
+  }
+  ThisThread(const ThisThread&) = delete;
+  ThisThread& operator=(const ThisThread&) = delete;
+
+  std::uint64_t number() const noexcept { return number_; }
+  void adds_to(const std::shared_ptr<ReplayState>& state) {
+    std::erase_if(adds_to_, [](const auto& each) { return each.expired(); });
+    adds_to_.push_back(state);
+  }
+
+ private:
+  static inline std::atomic<std::uint64_t> made_{0};
+  const std::uint64_t number_;
+  std::vector<std::weak_ptr<ReplayState>> adds_to_;
+};
+
+Result<ReplayWriter> own_writer(const std::shared_ptr<ReplayState>& state) {
+  static thread_local ThisThread me;
+  return or_out_of_memory([&]() -> Result<ReplayWriter> {
+    if (state == nullptr) return closed_here(kWhat);
+    if (auto known = state->known_writer_of(me.number())) return ReplayState::wrap(std::move(known));
+    me.adds_to(state);
+    auto made = state->new_writer_of(me.number());
+    if (!made) return std::move(made).error();
+    return ReplayState::wrap(std::move(*made));
+  });
+}
+
+}  // namespace
+
+Result<std::vector<std::shared_ptr<ReplayWriterState>>> ReplayState::new_writers(std::size_t n) {
+  const std::lock_guard guard(mutex);
+  if (core == nullptr) return closed_here(kWhat);
+  std::erase_if(writers, [](const auto& each) { return each.expired(); });
+  std::vector<std::shared_ptr<ReplayWriterState>> made;
+  for (std::size_t i = 0; i < n; ++i) {
+    made.push_back(std::make_shared<ReplayWriterState>(core));
+    writers.push_back(made.back());
+  }
+  return made;
+}
+
+std::shared_ptr<ReplayWriterState> ReplayState::known_writer_of(std::uint64_t thread) {
+  const std::lock_guard guard(mutex);
+  const auto known = by_thread.find(thread);
+  return known == by_thread.end() ? nullptr : known->second;
+}
+
+Result<std::shared_ptr<ReplayWriterState>> ReplayState::new_writer_of(std::uint64_t thread) {
+  const std::lock_guard guard(mutex);
+  if (core == nullptr) return closed_here(kWhat);
+  return by_thread[thread] = std::make_shared<ReplayWriterState>(core);
+}
+
+void ReplayState::end_writer_of(std::uint64_t thread) {
+  std::shared_ptr<ReplayWriterState> last;  // let go of outside the mutex
+  const std::lock_guard guard(mutex);
+  const auto known = by_thread.find(thread);
+  if (known == by_thread.end()) return;
+  last = std::move(known->second);
+  by_thread.erase(known);
+}
+
+}  // namespace api
+
+using api::ReplayState;
+
+Result<ReplayWriter> ReplayBuffer::writer() const {
+  return or_out_of_memory([&]() -> Result<ReplayWriter> {
+    if (state_ == nullptr) return closed_here(api::kWhat);
+    auto made = state_->new_writers(1);
+    if (!made) return std::move(made).error();
+    return ReplayState::wrap(std::move(made->front()));
+  });
+}
+
+Result<std::int64_t> ReplayBuffer::add(const Value& row, Timeout timeout, std::optional<double> priority,
+                                       const std::stop_token& stop) const {
+  auto writer = api::own_writer(state_);
+  if (!writer) return std::move(writer).error();
+  return writer->add(row, timeout, priority, stop);
+}
+Status ReplayBuffer::end(const Value& final, bool truncated, Timeout timeout, const std::stop_token& stop) const {
+  auto writer = api::own_writer(state_);
+  if (!writer) return std::move(writer).error();
+  return writer->end(final, truncated, timeout, stop);
+}
+Result<std::vector<std::int64_t>> ReplayBuffer::extend(const Value& rows, const ReplayMarks& marks, Timeout timeout,
+                                                       const std::stop_token& stop) const {
+  auto writer = api::own_writer(state_);
+  if (!writer) return std::move(writer).error();
+  return writer->extend(rows, marks, timeout, stop);
+}
+
+}  // namespace shmtree

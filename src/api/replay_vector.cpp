@@ -1,0 +1,197 @@
+// Many rows at once, of one stream or one for each of several, as users have them.
+#include <algorithm>
+#include <utility>
+
+#include "api/replay_state.h"
+#include "replay/episodes.h"
+
+namespace shmtree {
+
+using api::ReplayCore;
+using api::ReplayRows;
+using api::ReplayState;
+using api::with_core;
+using platform::WaitContext;
+using replay::GivenRows;
+
+namespace api {
+
+namespace {
+
+Error invalid(std::string message) {
+  return Error{Code::kInvalid, std::move(message)};
+}
+
+Status check_count(const char* name, std::size_t given, std::size_t rows) {
+  if (given == 0 || given == rows) return success();
+  return invalid(std::string(name) + " has " + std::to_string(given) + " marks, for " + std::to_string(rows) + " rows");
+}
+
+// Rows of a call, and the Values that they are read from, for as long as both are there.
+class ReadRows {
+ public:
+  Status read(const ReplayCore& core, const Value& rows, const ReplayMarks& marks) {
+    const Buffer& buffer = *core.buffer;
+    Status fits = rows_.read(buffer.spec(), buffer.spec().row, "rows", rows);
+    if (fits) fits = check_count("ends", marks.ends.size(), rows_.rows());
+    if (fits) fits = check_count("priorities", marks.priorities.size(), rows_.rows());
+    if (fits) fits = check_count("reset", marks.reset.size(), rows_.rows());
+    if (!fits) return fits;
+    given_.columns = rows_.columns();
+    given_.count = rows_.rows();
+    auto checked = replay::marks_of(buffer, given_.columns, given_.count, marks.ends, marks.priorities);
+    if (!checked) return std::move(checked).error();
+    given_.marks = std::move(*checked);
+    for (std::size_t i = 0; i < marks.reset.size() && !given_.marks.ends.empty(); ++i) {
+      if (marks.reset[i]) given_.marks.ends[i] = given_.marks.truncated[i] = 0;  // what is left out ends nothing
+    }
+    return read_finals(core, marks.final);
+  }
+  const GivenRows& given() const noexcept { return given_; }
+
+ private:
+  Status read_finals(const ReplayCore& core, const Value& final) {
+    const replay::Spec& spec = core.buffer->spec();
+    if (std::holds_alternative<std::monostate>(final.variant())) {
+      return replay::Finals::check_absence(spec, given_.marks);
+    }
+    std::vector<replay::Writer::Column> columns;
+    if (spec.has_finals()) {
+      Status fits = finals_.read(spec, core.paths.final, "final", final);
+      if (!fits) return fits;
+      for (const std::size_t leaf : spec.next) columns.push_back(finals_.columns()[leaf]);
+    }
+    auto finals = replay::Finals::of(spec, std::move(columns), finals_.rows(), given_.count, given_.marks);
+    if (!finals) return std::move(finals).error();
+    given_.finals = std::move(*finals);
+    return success();
+  }
+
+  ReplayRows rows_, finals_;
+  GivenRows given_;
+};
+
+Result<std::int64_t> add_one(const std::shared_ptr<ReplayWriterState>& writer, const GivenRows& rows, std::size_t row,
+                             std::size_t end, const platform::Deadline& deadline, const std::stop_token& stop) {
+  return with_core_until(writer.get(), "ReplayWriter", deadline, stop,
+                         [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Result<std::int64_t> {
+                           auto stream = writer->open_stream();
+                           if (!stream) return std::move(stream).error();
+                           const std::int64_t version = writer->version.load(std::memory_order_relaxed);
+                           auto added = replay::alone(**stream, wait, [&](replay::Writer& to) {
+                             return replay::add_row(to, core->buffer->spec(), rows, row, end, version, wait);
+                           });
+                           if (!added) return std::move(added).error();
+                           return static_cast<std::int64_t>(*added);
+                         });
+}
+
+using Indices = std::vector<std::int64_t>;
+
+// A row to each stream; -1 for those that are left out.
+Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, const ReplayMarks& marks,
+                            const Timeout& timeout, const std::stop_token& stop) {
+  const platform::Deadline deadline = platform::Deadline::after(timeout);
+  const std::size_t streams = state.states.size();
+  ReadRows read;
+  Status fits = read.read(*state.states.front()->core, rows, marks);
+  if (!fits) return std::move(fits).error();
+  if (read.given().count != streams) {
+    return invalid("rows has " + std::to_string(read.given().count) + " rows; it must have " + std::to_string(streams) +
+                   ", one for each stream");
+  }
+  Indices indices(streams, -1);
+  std::uint64_t added = 0;
+  for (std::size_t i = 0, ends = 0; i < streams; ++i) {
+    if (!marks.reset.empty() && marks.reset[i]) continue;
+    auto one = add_one(state.states[i], read.given(), i, ends, deadline, stop);
+    if (!one) {
+      Error error = std::move(one).error();
+      error.completed += added;
+      return error;
+    }
+    ++added;
+    indices[i] = *one;
+    ends += read.given().marks.ends_at(i) ? 1 : 0;
+  }
+  return indices;
+}
+
+}  // namespace
+
+ReplayVectorWriter ReplayState::wrap(std::vector<std::shared_ptr<ReplayWriterState>> states) {
+  auto vector = std::make_shared<ReplayVectorState>();
+  for (const auto& each : states) vector->writers.push_back(wrap(each));
+  vector->states = std::move(states);
+  return ReplayVectorWriter(std::move(vector));
+}
+
+}  // namespace api
+
+Result<std::vector<std::int64_t>> ReplayWriter::extend(const Value& rows, const ReplayMarks& marks, Timeout timeout,
+                                                       const std::stop_token& stop) const {
+  using api::Indices;
+  const auto act = [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Result<Indices> {
+    const replay::Spec& spec = core->buffer->spec();
+    if (!marks.reset.empty()) return api::invalid("reset is for vectors of streams");
+    api::ReadRows read;
+    Status fits = read.read(*core, rows, marks);
+    if (!fits) return std::move(fits).error();
+    if (spec.has_finals() && marks.ends.empty() && !spec.done) {
+      return api::invalid("rows with successors need ends, or a leaf that says where episodes end");
+    }
+    auto stream = state_->open_stream();
+    if (!stream) return std::move(stream).error();
+    const std::int64_t version = state_->version.load(std::memory_order_relaxed);
+    Indices indices(read.given().count);
+    Status added = replay::alone(**stream, wait, [&](replay::Writer& writer) {
+      return replay::add_rows(writer, spec, read.given(), version, reinterpret_cast<std::uint64_t*>(indices.data()),
+                              wait);
+    });
+    if (!added) return std::move(added).error();
+    return indices;
+  };
+  return with_core(state_.get(), "ReplayWriter", timeout, stop, act);
+}
+
+Result<ReplayVectorWriter> ReplayBuffer::vector_writer(std::size_t n) const {
+  constexpr std::size_t kMostStreams = std::size_t{1} << 20;
+  return or_out_of_memory([&]() -> Result<ReplayVectorWriter> {
+    if (state_ == nullptr) return closed_here("ReplayBuffer");
+    if (n == 0 || n > kMostStreams) {
+      return api::invalid("a vector of " + std::to_string(n) + " streams: 1 to " + std::to_string(kMostStreams) +
+                          " are possible");
+    }
+    auto made = state_->new_writers(n);
+    if (!made) return std::move(made).error();
+    return ReplayState::wrap(std::move(*made));
+  });
+}
+
+Result<std::vector<std::int64_t>> ReplayVectorWriter::add(const Value& rows, const ReplayMarks& marks, Timeout timeout,
+                                                          const std::stop_token& stop) const {
+  return or_out_of_memory([&]() -> Result<std::vector<std::int64_t>> {
+    if (state_ == nullptr) return closed_here("ReplayVectorWriter");
+    return api::add_to_each(*state_, rows, marks, timeout, stop);
+  });
+}
+
+const std::vector<ReplayWriter>& ReplayVectorWriter::writers() const noexcept {
+  static const std::vector<ReplayWriter> none;
+  return state_ == nullptr ? none : state_->writers;
+}
+
+void ReplayVectorWriter::set_version(std::int64_t version) noexcept {
+  if (state_ == nullptr) return;
+  for (ReplayWriter& each : state_->writers) each.set_version(version);
+}
+
+void ReplayVectorWriter::close() {
+  if (state_ == nullptr) return;
+  for (ReplayWriter& each : state_->writers) each.close();
+}
+bool ReplayVectorWriter::closed() const noexcept {
+  return std::ranges::all_of(writers(), [](const ReplayWriter& each) { return each.closed(); });
+}
+
+}  // namespace shmtree

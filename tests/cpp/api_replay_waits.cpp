@@ -1,0 +1,95 @@
+// What ends the waits of a replay buffer's calls in C++ besides their deadline: closing, and a stop_token.
+#include <functional>
+#include <stop_token>
+#include <vector>
+
+#include "shmtree/shmtree.h"
+#include "support/caller.h"
+#include "support/catch2.h"
+
+using namespace std::chrono_literals;
+using namespace shmtree;
+using shmtree::test::Caller;
+
+namespace {
+
+ReplayBuffer numbers(std::optional<ReplayLimit> limit = {}) {
+  return make_replay({.capacity = 100, .columns = {{"n"}}, .limit = limit});
+}
+Dict row(int n) {
+  return Dict{{"n", n}};
+}
+// One in which nobody may add before somebody draws.
+ReplayBuffer full() {
+  ReplayBuffer buffer = numbers(ReplayLimit{.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
+  const ReplayWriter writer = buffer.writer().value();
+  while (writer.add(row(0), 0s).ok()) {
+  }
+  return buffer;
+}
+
+}  // namespace
+
+TEST_CASE("a stop_token ends each wait of a replay buffer, and the buffer goes on") {
+  const ReplayBuffer empty = numbers(), taken = full();
+  const ReplayWriter writer = taken.writer().value();
+  const std::vector<std::int64_t> three{1, 2, 3};
+  const std::vector<std::function<Code(const std::stop_token&)>> calls{
+      [&](const std::stop_token& stop) { return empty.sample(1, {}, {}, stop).code(); },
+      [&](const std::stop_token& stop) { return empty.sample_sequences(1, 2, {}, {}, stop).code(); },
+      [&](const std::stop_token& stop) { return writer.add(row(1), {}, {}, stop).code(); },
+      [&](const std::stop_token& stop) {
+        return writer.extend(Dict{{"n", three}}, {}, {}, stop).code();
+      },
+  };
+  for (const auto& call : calls) {
+    Code told = Code::kOs;
+    Caller waiting([&](const std::stop_token& stop) { told = call(stop); });
+    waiting.stop();
+    waiting.join();
+    CHECK(told == Code::kInterrupted);
+    std::stop_source source;
+    source.request_stop();
+    CHECK(call(source.get_token()) == Code::kInterrupted);
+  }
+  CHECK(empty.writer().value().add(row(1)).ok());
+  CHECK(taken.sample(1, 60s).ok());
+  CHECK(writer.add(row(2), 60s).ok());
+}
+
+TEST_CASE("a call of a replay buffer that can be done at once is done, whether it is to stop or not") {
+  const ReplayBuffer buffer = numbers();
+  const ReplayWriter writer = buffer.writer().value();
+  std::stop_source source;
+  source.request_stop();
+  CHECK(writer.add(row(1), {}, {}, source.get_token()).ok());
+  CHECK(buffer.sample(3, {}, {}, source.get_token()).value().size() == 3);
+  CHECK(buffer.clear({}, source.get_token()).ok());
+}
+
+TEST_CASE("the close of a replay buffer ends its writers, also those that wait, and nobody else's") {
+  ReplayBuffer buffer = full();
+  const ReplayBuffer other = ReplayBuffer::open(buffer.handle().value()).value();
+  const ReplayWriter idle = buffer.writer().value(), busy = buffer.writer().value(), stays = other.writer().value();
+  Code told = Code::kOs;
+  {
+    Caller waiting([&](const std::stop_token&) { told = busy.add(row(1)).code(); });
+    buffer.close();
+  }
+  CHECK(told == Code::kClosed);
+  CHECK((idle.closed() && busy.closed() && !stays.closed()));
+  CHECK((idle.add(row(1), 0s).code() == Code::kClosed && buffer.writer().code() == Code::kClosed));
+  CHECK(other.sample(1, 60s).ok());
+  CHECK(stays.add(row(1), 60s).ok());
+}
+
+TEST_CASE("the close of a writer ends its add that waits") {
+  const ReplayBuffer buffer = full();
+  ReplayWriter writer = buffer.writer().value();
+  Code told = Code::kOs;
+  {
+    Caller waiting([&](const std::stop_token&) { told = writer.add(row(1)).code(); });
+    writer.close();
+  }
+  CHECK(told == Code::kClosed);
+}
