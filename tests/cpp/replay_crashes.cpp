@@ -1,7 +1,12 @@
 // A writer killed, or stopped, anywhere: no row is torn or lost, and nobody else is held up.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <csignal>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "support/catch2.h"
 #include "support/replay_survivors.h"
@@ -10,6 +15,76 @@ using namespace shmtree;
 using namespace shmtree::test;
 
 #if defined(SHMTREE_CRASH_POINTS)
+
+namespace {
+
+// A child that stops before its n-th change, or ends before it.
+class StoppedChild {
+ public:
+  template <class Act>
+  StoppedChild(std::int64_t n, Act act) : pid_(fork()) {
+    if (pid_ == 0) {
+      alarm(280);
+      crash_signal = SIGSTOP;
+      changes_until_crash.store(n);
+      act();
+      _exit(0);
+    }
+    int status = 0;
+    stopped_ = waitpid(pid_, &status, WUNTRACED) == pid_ && WIFSTOPPED(status);
+  }
+  ~StoppedChild() { end(SIGKILL); }
+  StoppedChild(const StoppedChild&) = delete;
+  StoppedChild& operator=(const StoppedChild&) = delete;
+
+  int pid() const { return pid_; }
+  bool is_stopped() const { return stopped_; }
+  // With SIGCONT it goes on to its end.
+  void end(int signal) {
+    if (!std::exchange(stopped_, false)) return;
+    kill(pid_, signal);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  const pid_t pid_;
+  bool stopped_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("Who needs a place while another process is stopped in opening one is told which, and all others go on") {
+  const int how = GENERATE(SIGKILL, SIGCONT);
+  int told = 0;
+  bool stopped = true;
+  for (std::int64_t stores = 1; stopped; ++stores) {
+    const auto store = new_store({.capacity = 12, .rows_per_place = 4, .streams = 3});
+    Writer writer(store, 1), other(store, 3);
+    std::vector<std::uint64_t> known;
+    for (std::uint64_t i = 0; i < 14; ++i) known.push_back(add(writer, i).value());
+    StoppedChild child(stores, [&] {
+      Writer own(store, 2);
+      add(own, 100).value();
+    });
+    stopped = child.is_stopped();
+    INFO("stopped at change " << stores);
+    const Row row(200);
+    const auto added = other.add(row.leaves(), patience(1));
+    if (!added) {
+      ++told;
+      REQUIRE(added.code() == Code::kTimeout);
+      CHECK(added.error().message.find("process " + std::to_string(child.pid()) + " ") != std::string::npos);
+    }
+    known.push_back(add(writer, 14).value());  // it has a place
+    Reader reader(store, 7);
+    Batch batch(16);
+    CHECK((sample(reader, batch).ok() && !batch.is_torn()));
+    child.end(how);
+    CHECK(add(other, 201).ok());
+    REQUIRE(is_whole_after_a_kill(store, known, 300));
+  }
+  CHECK(told > 5);
+}
 
 TEST_CASE("Who is killed while a buffer is cleared leaves all rows or none") {
   bool killed = true;
