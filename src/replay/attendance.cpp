@@ -57,8 +57,7 @@ void Side::part(Identity me) noexcept {
 
 // --- Attending
 
-Status Attending::begin() {
-  if (side_ == nullptr) return success();
+Status Attending::begin_on_side() {
   auto me = side_->identity();
   if (!me) return std::move(me).error();
   if (as_.load(std::memory_order_relaxed) != *me && as_.exchange(*me) != *me) side_->join(*me);

@@ -65,11 +65,13 @@ class Attending {
   Attending& operator=(const Attending&) = delete;
 
   // Before each thing that it does; the first one, in each process, is what counts. Errors as of Arena::identity().
-  Status begin();
+  Status begin() { return side_ == nullptr ? success() : begin_on_side(); }
   // After the last. It may begin again.
   void end() noexcept;
 
  private:
+  Status begin_on_side();
+
   Side* const side_;
   std::atomic<memory::Identity> as_{memory::kNobody};
 };

@@ -102,8 +102,7 @@ std::uint64_t Batch::copied_bytes() const noexcept {
 }
 
 Status Batch::draw(std::span<std::byte* const> out, const WaitContext& wait) {
-  Status begun = buffer_->drawing().begin();
-  if (!begun) return begun;
+  if (Status joined = buffer_->drawing().begin(); !joined) return joined;
   std::vector<std::byte*> places(outputs());
   for (std::size_t i = 0; i < places.size(); ++i) places[i] = i < out.size() ? out[i] : output(i);
   Status drawn = terms_.length == 0 ? draw_rows(places, wait) : draw_sequences(places, wait);

@@ -79,14 +79,13 @@ Status Writer::extend(const Rows& rows, std::uint64_t* indices, const WaitContex
 Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitContext& wait) try {
   const Shape& shape = store_->shape();
   if (rows.columns.size() != shape.leaves.size()) return other_leaves(rows.columns.size());
-  Status begun = adding_.begin();
-  if (!begun) return begun;
+  if (Status joined = adding_.begin(); !joined) return joined;
   for (std::uint64_t from = 0; from < rows.count;) {
     std::uint64_t most = std::min(rows.count - from, shape.rows_per_place);
     std::uint64_t ended = ends_of(rows.ends == nullptr ? nullptr : rows.ends + from, most);
     auto permits = ask(ended, most, wait);
     if (!permits) return std::move(permits).error();
-    begun = begin_slots(in_episode_, most, wait);
+    Status begun = begin_slots(in_episode_, most, wait);
     if (!begun) {
       answer(*permits, 0);
       return begun;

@@ -198,12 +198,11 @@ Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const Row
                                   const WaitContext& wait) try {
   const Shape& shape = store_->shape();
   if (leaves.size() != shape.leaves.size()) return other_leaves(leaves.size());
-  Status begun = adding_.begin();
-  if (!begun) return std::move(begun).error();
+  if (Status joined = adding_.begin(); !joined) return std::move(joined).error();
   std::uint64_t rows = 1;
   auto permits = ask(info.done ? 1 : 0, rows, wait);
   if (!permits) return permits;
-  begun = begin_slots(in_episode_, 1, wait);
+  Status begun = begin_slots(in_episode_, 1, wait);
   if (!begun) {
     answer(*permits, 0);
     return std::move(begun).error();
