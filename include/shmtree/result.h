@@ -36,6 +36,7 @@ enum class Code : std::uint8_t {
   kInterrupted,        ///< the caller's interrupt hook asked to stop
   kUnavailable,        ///< the arena's process cannot be reached (another PID namespace, not dumpable)
   kOs,                 ///< an operating system call failed: `os_errno`
+  kOverrun,            ///< a subscriber that is told has missed messages: `missed`
 };
 
 /// The name of a code, as it is written.
@@ -49,6 +50,7 @@ struct Error {
   std::vector<int> pids{};   ///< the killed processes, for kPeerDied
   std::uint64_t ticket = 0;  ///< the message concerned, for kCorrupt, and for kOutOfSharedMemory of one to be received
   std::uint64_t completed = 0;  ///< how many of several went through before this
+  std::uint64_t missed = 0;     ///< messages that were overwritten since this was last told, for kOverrun
 };
 
 /// What `Result::value()` throws when there is no value.

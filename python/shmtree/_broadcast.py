@@ -13,7 +13,7 @@ from ._arena import Arena, home_for
 from ._arguments import limit, natural, one_of, seconds, whole
 from ._channel import BROADCAST, open_known
 from ._polling import poll
-from .errors import ChannelClosed, Overrun, PeerDied
+from .errors import ChannelClosed, PeerDied
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -203,10 +203,9 @@ class Subscriber:
     still on its way.
     """
 
-    __slots__ = ("__weakref__", "_end", "_failed", "_name", "_told")
+    __slots__ = ("__weakref__", "_end", "_failed", "_name")
     _end: _core.SubscriberBase
     _name: _core.Name | None
-    _told: int
     _failed: Exception | None  # of a message that get_many() came to behind others
 
     def __init__(self) -> None:
@@ -217,7 +216,6 @@ class Subscriber:
         self = cls.__new__(cls)
         self._end = end
         self._name = name
-        self._told = 0
         self._failed = None
         return self
 
@@ -231,11 +229,7 @@ class Subscriber:
         if self._failed is not None:
             failed, self._failed = self._failed, None
             raise failed
-        got = self._end._get(block, timeout, copy)
-        if got is not None:
-            return got[0]
-        missed, self._told = self.missed - self._told, self.missed
-        raise Overrun(f"{missed} messages were overwritten before they were read", missed)
+        return self._end._get(block, timeout, copy)
 
     def get_nowait(self, *, copy: bool | None = None) -> Any:
         """`get` that does not wait: queue.Empty when there is nothing now."""

@@ -90,7 +90,7 @@ Status Subscriber::claim(memory::Lease& let_go) {
 }
 
 // Whether there is a message; what was missed on the way to it is counted.
-bool Subscriber::catch_up(bool* overrun) noexcept {
+bool Subscriber::catch_up() noexcept {
   const std::uint64_t tail = ring_->tail(), position = load_relaxed(cursor().position);
   if (position >= tail) return false;
   std::uint64_t next = position;
@@ -100,17 +100,23 @@ bool Subscriber::catch_up(bool* overrun) noexcept {
   store_relaxed(cursor().missed, load_relaxed(cursor().missed) + (next - position));
   store_seq_cst(cursor().position, next);
   ring_->passed(position);
-  *overrun = owner_.policy == Policy::kRaise;
   return next < tail;
 }
 
+Error Subscriber::overrun() {
+  const std::uint64_t count = missed() - std::exchange(told_, missed());
+  return Error{.code = Code::kOverrun,
+               .message = std::to_string(count) + " messages were overwritten before they were read",
+               .missed = count};
+}
+
 // What there is now; kEmpty for nothing.
-Result<Subscriber::Got> Subscriber::get_now(Incoming& message) {
+Status Subscriber::get_now(Incoming& message) {
   memory::Lease let_go;
   const std::lock_guard guard(mutex_);
   Status mine = claim(let_go);
-  if (!mine) return std::move(mine).error();
-  auto got = get_claimed(message);
+  if (!mine) return mine;
+  Status got = get_claimed(message);
   refresh_bell();
   return got;
 }
@@ -137,22 +143,21 @@ bool Subscriber::ready() const {
   return now.identity == memory::kNobody || !is_ours || size() != 0 || !ring_->check_publishers();
 }
 
-Result<Subscriber::Got> Subscriber::get_claimed(Incoming& message) {
+Status Subscriber::get_claimed(Incoming& message) {
   // A message that the ring has passed is looked for again further on; one that is not there all the same is being
   // written over by somebody who was stopped, or damaged: who waits looks again later.
   for (int looks = 0;; ++looks) {
-    bool overrun = false;
-    const bool there = catch_up(&overrun);
-    if (overrun) return Got{true};
+    const bool there = catch_up();
+    if (is_to_be_told()) return overrun();
     if (!there || looks == kMostLooks) return Error{.code = Code::kEmpty, .message = "no message came in time"};
     const std::uint64_t ticket = load_relaxed(cursor().position);
     Status got = ring_->read(ticket, message);
     if (got) {
       store_seq_cst(cursor().position, ticket + 1);
       ring_->passed(ticket);
-      return Got{};
+      return success();
     }
-    if (got.code() != Code::kNotFound) return std::move(got).error();
+    if (got.code() != Code::kNotFound) return got;
     if (owner_.policy == Policy::kBlock) {
       return Error{.code = Code::kCorrupt, .message = "the words of a Broadcast are damaged"};
     }
@@ -160,24 +165,24 @@ Result<Subscriber::Got> Subscriber::get_claimed(Incoming& message) {
 }
 
 // Nothing is locked while it waits.
-Result<Subscriber::Got> Subscriber::get(Incoming& message, const WaitContext& wait) {
+Status Subscriber::get(Incoming& message, const WaitContext& wait) {
   memory::EventWait waiting(ring_->items(), wait);
   for (bool looked = false;; looked = true) {
     if (looked) waiting.arm();
-    auto got = get_now(message);
+    Status got = get_now(message);
     if (got || got.code() != Code::kEmpty) return got;
     if (!looked && !wait.deadline.is_immediate()) continue;
     Status attended = ring_->check_publishers();
     if (!attended) {
       // What the last of them put came before they went.
-      auto last = get_now(message);
+      Status last = get_now(message);
       if (last || last.code() != Code::kEmpty) return last;
-      return std::move(attended).error();
+      return attended;
     }
     memory::Participants& participants = ring_->arena()->participants();
     if (looked && participants.check(wait_policy::alive_within_ns(true))) {
       Status repaired = ring_->arena()->reconcile(wait);
-      if (!repaired) return std::move(repaired).error();
+      if (!repaired) return repaired;
     }
     switch (waiting.sleep()) {
       case memory::EventWait::Wake::kLookAgain: break;

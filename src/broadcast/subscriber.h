@@ -27,12 +27,9 @@ class Subscriber {
 
   const std::shared_ptr<Ring>& ring() const noexcept { return ring_; }
   // The next message. kEmpty when the deadline passed, kInterrupted; kClosed when nobody puts any more, or the
-  // subscription was closed or is another process's, kPeerDied when one of those who put was killed. `overrun`: nothing
+  // subscription was closed or is another process's, kPeerDied when one of those who put was killed. kOverrun: nothing
   // was read, since a reader that is told has missed messages.
-  struct Got {
-    bool overrun = false;
-  };
-  Result<Got> get(Incoming& message, const WaitContext& wait);
+  Status get(Incoming& message, const WaitContext& wait);
   // Whether get() would return, or fail, at once.
   bool ready() const;
   // A descriptor that can be read while ready(), but for deaths; owned by this object. It may be readable for a moment
@@ -52,10 +49,12 @@ class Subscriber {
   Subscriber(std::shared_ptr<Ring> ring, std::uint32_t number, Owner owner, memory::Lease subscription) noexcept
       : ring_(std::move(ring)), number_(number), owner_(owner), subscription_(std::move(subscription)) {}
   Cursor& cursor() const noexcept { return ring_->cursor(number_); }
-  Result<Got> get_now(Incoming& message);
+  Status get_now(Incoming& message);
   Status claim(memory::Lease& let_go);
-  Result<Got> get_claimed(Incoming& message);
-  bool catch_up(bool* overrun) noexcept;
+  Status get_claimed(Incoming& message);
+  bool catch_up() noexcept;
+  bool is_to_be_told() const noexcept { return owner_.policy == Policy::kRaise && missed() != told_; }
+  Error overrun();
   void refresh_bell() noexcept;
   memory::Lease take_subscription() noexcept;
 
@@ -65,6 +64,7 @@ class Subscriber {
   std::atomic<bool> given_{false};
   platform::ForkSafeMutex mutex_;  // who reads; never held in a wait
   Doorbell bell_;                  // under mutex_
+  std::uint64_t told_ = 0;         // under mutex_; of `missed`
   memory::Lease subscription_;     // under mutex_; none once it was claimed elsewhere, or closed
 };
 

@@ -21,6 +21,7 @@ std::string_view name_of(Code code) noexcept {
     case Code::kInterrupted: return "interrupted";
     case Code::kUnavailable: return "unavailable";
     case Code::kOs: return "operating system error";
+    case Code::kOverrun: return "overrun";
   }
   return "unknown";
 }

@@ -133,8 +133,8 @@ TEST_CASE("Readers of every kind see whole messages in order while several put a
     broadcast::Incoming message;
     while (last[1] != rounds || last[2] != rounds) {
       auto got = reader.get(message, patience(blocks ? 20'000 : 500));
+      if (!got && got.code() == Code::kOverrun) continue;
       if (!got) return !blocks && got.code() == Code::kEmpty;
-      if (got->overrun) continue;
       const auto number = number_in(message);
       if (!number) return false;
       const std::uint64_t who = *number >> 32, i = *number & 0xffffffff;

@@ -132,13 +132,14 @@ class Trial {
     broadcast::Incoming message;
     const auto got = reader.subscriber->get(message, no_wait());
     const bool told = reader.policy == Policy::kRaise && next != reader.position;
-    reader.missed += next - reader.position;
+    const std::uint64_t missed = next - reader.position;
+    reader.missed += missed;
     reader.position = next;
-    if (told) return got.ok() && got->overrun;
+    if (told) return got.code() == Code::kOverrun && got.error().missed == missed;
     if (next == end()) return got.code() == (is_putting() ? Code::kEmpty : Code::kClosed);
     ++reader.position;
     const Message& expected = put_[next];
-    if (!got || got->overrun || message.ticket != next || message.bytes != expected.bytes()) return false;
+    if (!got || message.ticket != next || message.bytes != expected.bytes()) return false;
     if (number_in(message) != expected.number) return false;
     hold(std::move(message), expected.number);
     return true;

@@ -74,9 +74,13 @@ TEST_CASE("A reader that wants to be told of what it misses is told once, and re
   const auto reader = subscribe(ring, Policy::kRaise);
   put_run(*ring, 0, 10);
   broadcast::Incoming message;
-  CHECK(reader->get(message, no_wait()).value().overrun);
+  const auto told = reader->get(message, no_wait());
+  CHECK((told.code() == Code::kOverrun && told.error().missed == 6));
   CHECK(reader->missed() == 6);
   CHECK(all_of(*reader) == Numbers{6, 7, 8, 9});
+  put_run(*ring, 10, 5);
+  CHECK(reader->get(message, no_wait()).error().missed == 1);
+  CHECK(reader->missed() == 7);
 }
 
 TEST_CASE("A message's memory is free when its last reader has passed it and let go, and not before") {

@@ -25,6 +25,7 @@ PyObject* class_of(Code code) noexcept {
     case Code::kInterrupted: return PyExc_KeyboardInterrupt;
     case Code::kUnavailable: return types.error;
     case Code::kOs: return PyExc_OSError;
+    case Code::kOverrun: return types.overrun;
   }
   return PyExc_SystemError;
 }
@@ -42,6 +43,7 @@ bool add_attributes(PyObject* exception, const Error& error) {
     case Code::kFull: return set_attribute(exception, "sent", error.completed);
     case Code::kPeerDied: return set_attribute(exception, "pids", tuple_of(std::span<const int>(error.pids)));
     case Code::kCorrupt: return set_attribute(exception, "ticket", error.ticket);
+    case Code::kOverrun: return set_attribute(exception, "missed", error.missed);
     default: return true;
   }
 }

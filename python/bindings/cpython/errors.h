@@ -9,8 +9,8 @@
 namespace shmtree::python {
 
 // Sets the exception that stands for `error`, with its attributes (`sent` for Full, `pids` for PeerDied, `ticket` for
-// CorruptMessage). An exception that is already set, as by a signal handler during a wait, is left as it is. Returns
-// null, so that a caller can `return raise(error)`.
+// CorruptMessage, `missed` for Overrun). An exception that is already set, as by a signal handler during a wait, is
+// left as it is. Returns null, so that a caller can `return raise(error)`.
 PyObject* raise(const Error& error);
 
 // The same of a frame by itself: a CorruptMessage without a ticket, which whoever moves frames knows.

@@ -25,6 +25,7 @@ bool set_package(PyObject* given) {
       {&members.corrupt_message, "CorruptMessage"},
       {&members.pickle_refused, "PickleRefused"},
       {&members.incompatible_arena, "IncompatibleArena"},
+      {&members.overrun, "Overrun"},
       {&members.unused_end_warning, "UnusedEndWarning"},
       {&members.queue_full, "Full"},
       {&members.queue_empty, "Empty"},

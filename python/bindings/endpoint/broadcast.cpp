@@ -144,15 +144,13 @@ py::dict stats(const BroadcastEnd& self) {
                   "publishers"_a = ring->publishers(), "pickled"_a = self.pickled.load());
 }
 
-// (message), or None when the reader was overrun.
 py::object get(const SubscriberEnd& self, py::handle block, py::handle timeout, py::handle copy) {
   const auto subscriber = self.open();
   ClosableHooks hooks(self, block, timeout);
   broadcast::Incoming message;
-  const auto got = hooks.done(subscriber->get(message, hooks.wait()));
-  if (got.overrun) return py::none();
+  hooks.done(subscriber->get(message, hooks.wait()));
   Arena& arena = *subscriber->ring()->arena();
-  return py::make_tuple(decode_published(arena, message.frame(), message.block, copy, self.allow_pickle));
+  return decode_published(arena, message.frame(), message.block, copy, self.allow_pickle);
 }
 
 std::unique_ptr<SubscriberEnd> open_subscriber(const std::shared_ptr<Arena>& arena, std::uint64_t block,

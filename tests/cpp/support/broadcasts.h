@@ -62,7 +62,7 @@ inline std::optional<std::uint64_t> number_in(const broadcast::Incoming& message
 inline std::optional<std::uint64_t> next(Subscriber& subscriber, const WaitContext& wait = no_wait()) {
   broadcast::Incoming message;
   auto got = subscriber.get(message, wait);
-  if (!got || got->overrun) return std::nullopt;
+  if (!got) return std::nullopt;
   return number_in(message);
 }
 inline std::vector<std::uint64_t> all_of(Subscriber& subscriber) {
