@@ -1,7 +1,8 @@
 // A Broadcast in shared memory: docs/broadcast-layout.md has the bytes, the order of stores, and why a kill does no
 // harm.
 //
-// What is true: `tail`, the entries of the ring, and the cursors. `kept`, `slowest` and `put_bytes` are derived.
+// What is true: `tail`, the entries of the ring, and the cursors. `kept`, `slowest`, `put_bytes` and `blocks_end` are
+// derived.
 #pragma once
 
 #include "memory/publishers.h"
@@ -100,6 +101,7 @@ struct alignas(64) BroadcastHeader {
   std::atomic<std::uint64_t> put_bytes;
   std::atomic<std::uint32_t> cursors_high;  // cursors from here on were never used
   std::atomic<std::uint32_t> has_bells;     // some reader has asked for bytes, once
+  std::atomic<std::uint64_t> blocks_end;    // after the last message that is in a block
 
   Event items;  // there is a message, or nobody is left who puts
   Event space;  // a cursor has moved, or gone

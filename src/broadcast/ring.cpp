@@ -111,14 +111,14 @@ void Ring::look_for_dead() noexcept {
   const std::int64_t now = coarse_monotonic_ns();
   if (now - last_look_ns_.load(std::memory_order_relaxed) < wait_policy::kLookedLatelyNs) return;
   last_look_ns_.store(now, std::memory_order_relaxed);
-  cursors().drop_dead();
+  if (cursors().drop_dead()) passed();
 }
 
 Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef subscription, Owner* owner,
                                       const WaitContext& wait) {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
-  cursors().drop_dead();
+  if (cursors().drop_dead()) passed();
   Status locked = arena_->reconciler().lock_arena(wait);
   if (!locked) return std::move(locked).error();
   BroadcastHeader& shared = header();
@@ -175,10 +175,19 @@ void Ring::let_go(std::uint64_t place) noexcept {
   if (block.id.value != 0) arena_->reclaimer().free_if_unreferenced(block);
 }
 
+std::uint64_t Ring::needed() const noexcept {
+  const std::uint64_t end = tail();
+  return std::min(cursors().slowest(true).position, end - std::min(end, history_));
+}
+
+bool Ring::has_passed_blocks() const noexcept {
+  const std::uint64_t kept = load_relaxed(header().kept);
+  return load_relaxed(header().blocks_end) > kept && needed() > kept;
+}
+
 // What every reader has read, but for the history.
 void Ring::let_go_of_passed() noexcept {
-  const std::uint64_t end = tail();
-  const std::uint64_t limit = std::min(cursors().slowest(true).position, end - std::min(end, history_));
+  const std::uint64_t end = tail(), limit = needed();
   std::uint64_t at = std::max(load_relaxed(header().kept), end - std::min(end, entries_));
   for (; at < limit; ++at) {
     if (load_relaxed(entry(at).ticket) == at + 1) let_go(at % entries_);
@@ -197,6 +206,7 @@ void Ring::repair() noexcept {
   }
   const Entry& last = entry(end - 1);
   const std::uint64_t referred = arena_->blocks().referred_bytes(memory::unpack(load_relaxed(last.block)));
+  store_relaxed(header().blocks_end, end);
   store_relaxed(header().put_bytes, end == 0 ? 0 : load_relaxed(last.before) + load_relaxed(last.bytes) + referred);
   store_relaxed(header().putting, std::uint64_t{0});
 }
@@ -216,8 +226,9 @@ std::uint64_t Ring::write(const Outgoing& outgoing, BlockRef block, std::uint64_
   if (!is_block) copy_racing(mine.frame, outgoing.frame.data(), outgoing.frame.size());
   store_release(mine.ticket, ticket + 1);
   store_relaxed(shared.put_bytes, before + counted);
+  if (is_block) store_relaxed(shared.blocks_end, ticket + 1);
   store_release(shared.tail, ticket + 1);
-  if (is_block) let_go_of_passed();
+  if (has_passed_blocks()) let_go_of_passed();
   store_release(shared.putting, std::uint64_t{0});
   return ticket;
 }
@@ -281,7 +292,9 @@ Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
     if (looked) waiting.arm();
     const Cursors::Slowest now = cursors().slowest(false);
     if (now.reader == memory::kNobody || now.position > ticket) return success();
-    if (cursors().drop_dead() || (!looked && !wait.deadline.is_immediate())) continue;
+    const bool dropped = cursors().drop_dead();
+    if (dropped) passed();
+    if (dropped || (!looked && !wait.deadline.is_immediate())) continue;
     switch (waiting.sleep()) {
       case memory::EventWait::Wake::kLookAgain: break;
       case memory::EventWait::Wake::kInterrupted:
@@ -358,10 +371,11 @@ Status Ring::read(std::uint64_t ticket, Incoming& message) const {
   return success();
 }
 
-// Whoever was the slowest lets go of what it has passed, if the lock is to be had: otherwise the next put does.
-void Ring::passed(std::uint64_t ticket) noexcept {
+// Whoever was the slowest lets go of what it has passed, if the lock is to be had: otherwise the next does that puts or
+// passes a message.
+void Ring::passed() noexcept {
   notify_all(header().space);
-  if (load_relaxed(entry(ticket).block) == 0 || cursors().slowest(true).position <= ticket) return;
+  if (!has_passed_blocks()) return;
   if (!arena_->reclaimer().try_lock()) return;
   if (load_relaxed(header().putting) == 0) let_go_of_passed();
   arena_->reclaimer().unlock();

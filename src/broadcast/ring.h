@@ -106,8 +106,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::uint64_t oldest() const noexcept;
   // The message of that ticket; kNotFound when it was overwritten.
   Status read(std::uint64_t ticket, Incoming& message) const;
-  // A cursor has moved on from `ticket`, or gone.
-  void passed(std::uint64_t ticket) noexcept;
+  // A cursor has moved on, or gone: what all have passed goes.
+  void passed() noexcept;
   Status check_publishers() const { return has_flag(kWaits) ? success() : publishing().check(tail() != 0); }
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
   Event& items() const noexcept { return header().items; }
@@ -133,6 +133,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void look_for_dead() noexcept;
   void announce() noexcept;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
+  // The oldest ticket that somebody may yet read, or that is history; whether a block before it was not let go of.
+  std::uint64_t needed() const noexcept;
+  bool has_passed_blocks() const noexcept;
 
   // Under the arena lock.
   bool has_room_now(std::uint64_t bytes) noexcept;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "memory/event.h"
+#include "platform/fork.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::broadcast {
@@ -52,11 +53,13 @@ Subscriber::~Subscriber() {
 }
 
 memory::Lease Subscriber::take_subscription() noexcept {
+  forget_parent();  // whose threads may have had the mutex
   const std::lock_guard guard(mutex_);
   return std::move(subscription_);
 }
 
 Result<BlockRef> Subscriber::give(bool stays) {
+  forget_parent();
   KeptForTakers::sweep();
   const Owner now = unpack_owner(load_acquire(cursor().owner));
   const std::lock_guard guard(mutex_);
@@ -69,11 +72,9 @@ Result<BlockRef> Subscriber::give(bool stays) {
 }
 
 // The first who reads takes it over from all who have it; the others let go of its block, outside the mutex.
-Status Subscriber::claim(memory::Lease& let_go) {
-  auto me = ring_->arena()->identity();
-  if (!me) return std::move(me).error();
+Status Subscriber::claim(Identity me, memory::Lease& let_go) {
   Owner mine = owner_;
-  mine.identity = *me;
+  mine.identity = me;
   mine.claimed = true;
   for (std::uint64_t word = load_acquire(cursor().owner);;) {
     const Owner now = unpack_owner(word);
@@ -90,7 +91,7 @@ Status Subscriber::claim(memory::Lease& let_go) {
 }
 
 // Whether there is a message; what was missed on the way to it is counted.
-bool Subscriber::catch_up() noexcept {
+bool Subscriber::catch_up(bool& moved) noexcept {
   const std::uint64_t tail = ring_->tail(), position = load_relaxed(cursor().position);
   if (position >= tail) return false;
   std::uint64_t next = position;
@@ -99,7 +100,7 @@ bool Subscriber::catch_up() noexcept {
   if (next == position) return true;
   store_relaxed(cursor().missed, load_relaxed(cursor().missed) + (next - position));
   store_seq_cst(cursor().position, next);
-  ring_->passed(position);
+  moved = true;
   return next < tail;
 }
 
@@ -112,12 +113,19 @@ Error Subscriber::overrun() {
 
 // What there is now; kEmpty for nothing.
 Status Subscriber::get_now(Incoming& message) {
+  auto me = ring_->arena()->identity();  // which may take a recovery, and lets go of mutexes that a parent had locked
+  if (!me) return std::move(me).error();
   memory::Lease let_go;
-  const std::lock_guard guard(mutex_);
-  Status mine = claim(let_go);
-  if (!mine) return mine;
-  Status got = get_claimed(message);
-  refresh_bell();
+  bool moved = false;
+  Status got = success();
+  {
+    const std::lock_guard guard(mutex_);
+    got = claim(*me, let_go);
+    if (!got) return got;
+    got = get_claimed(message, moved);
+    refresh_bell();
+  }
+  if (moved) ring_->passed();
   return got;
 }
 
@@ -126,9 +134,11 @@ void Subscriber::refresh_bell() noexcept {
 }
 
 Result<int> Subscriber::fd() {
+  auto me = ring_->arena()->identity();
+  if (!me) return std::move(me).error();
   memory::Lease let_go;
   const std::lock_guard guard(mutex_);
-  Status mine = claim(let_go);
+  Status mine = claim(*me, let_go);
   if (!mine) return std::move(mine).error();
   Status opened = bell_.open(ring_->block(), ring_->cursors(), number_);
   if (!opened) return std::move(opened).error();
@@ -143,18 +153,18 @@ bool Subscriber::ready() const {
   return now.identity == memory::kNobody || !is_ours || size() != 0 || !ring_->check_publishers();
 }
 
-Status Subscriber::get_claimed(Incoming& message) {
+Status Subscriber::get_claimed(Incoming& message, bool& moved) {
   // A message that the ring has passed is looked for again further on; one that is not there all the same is being
   // written over by somebody who was stopped, or damaged: who waits looks again later.
   for (int looks = 0;; ++looks) {
-    const bool there = catch_up();
+    const bool there = catch_up(moved);
     if (is_to_be_told()) return overrun();
     if (!there || looks == kMostLooks) return Error{.code = Code::kEmpty, .message = "no message came in time"};
     const std::uint64_t ticket = load_relaxed(cursor().position);
     Status got = ring_->read(ticket, message);
     if (got) {
       store_seq_cst(cursor().position, ticket + 1);
-      ring_->passed(ticket);
+      moved = true;
       return success();
     }
     if (got.code() != Code::kNotFound) return got;
@@ -212,8 +222,7 @@ void Subscriber::close() noexcept {
   const Owner now = unpack_owner(word);
   if (me == memory::kNobody || now.identity == memory::kNobody || now.use != owner_.use) return;
   if (now.claimed ? now.identity != me : ring_->cursors().is_held(cursor())) return;
-  const std::uint64_t position = load_relaxed(cursor().position);
-  if (compare_swap(cursor().owner, word, std::uint64_t{0})) ring_->passed(position);
+  if (compare_swap(cursor().owner, word, std::uint64_t{0})) ring_->passed();
 }
 
 }  // namespace shmtree::broadcast

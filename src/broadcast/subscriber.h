@@ -50,9 +50,9 @@ class Subscriber {
       : ring_(std::move(ring)), number_(number), owner_(owner), subscription_(std::move(subscription)) {}
   Cursor& cursor() const noexcept { return ring_->cursor(number_); }
   Status get_now(Incoming& message);
-  Status claim(memory::Lease& let_go);
-  Status get_claimed(Incoming& message);
-  bool catch_up() noexcept;
+  Status claim(Identity me, memory::Lease& let_go);
+  Status get_claimed(Incoming& message, bool& moved);
+  bool catch_up(bool& moved) noexcept;
   bool is_to_be_told() const noexcept { return owner_.policy == Policy::kRaise && missed() != told_; }
   Error overrun();
   void refresh_bell() noexcept;
@@ -62,10 +62,12 @@ class Subscriber {
   const std::uint32_t number_;
   const Owner owner_;  // of the cursor until it is claimed
   std::atomic<bool> given_{false};
-  platform::ForkSafeMutex mutex_;  // who reads; never held in a wait
-  Doorbell bell_;                  // under mutex_
-  std::uint64_t told_ = 0;         // under mutex_; of `missed`
-  memory::Lease subscription_;     // under mutex_; none once it was claimed elsewhere, or closed
+  // Who reads. No call waits while it is held, or is made that another thread would wait for; those of the arena's that
+  // are taken inside are older (fork.h).
+  platform::ForkSafeMutex mutex_;
+  Doorbell bell_;               // under mutex_
+  std::uint64_t told_ = 0;      // under mutex_; of `missed`
+  memory::Lease subscription_;  // under mutex_; none once it was claimed elsewhere, or closed
 };
 
 }  // namespace shmtree::broadcast

@@ -33,8 +33,8 @@ void forget_parent() noexcept;
 // Runs in every forked child, also while every ForkSafeMutex is held. The handlers stay. False: no memory.
 bool call_in_children(ForkHandler handler) noexcept;
 
-// A spinlock for a few instructions of process-private state. A leaf: nothing else is locked while it is held, so fork
-// can take all of them in any order and hand the child consistent state.
+// A spinlock for a few instructions of process-private state. Fork takes all of them, the newest first, and hands the
+// child consistent state: so whoever holds one may lock only older ones, and most lock none.
 class ForkSafeMutex {
  public:
   ForkSafeMutex();

@@ -101,6 +101,53 @@ TEST_CASE("A message's memory is free when its last reader has passed it and let
   CHECK(arena->inspector().check().empty());
 }
 
+TEST_CASE("Messages in blocks behind small ones go with the last reader, also when it leaves without reading") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({}, arena);
+  const std::uint64_t empty = used_bytes(*arena);
+  const auto one = subscribe_and_claim(ring), other = subscribe_and_claim(ring);
+  put(*ring, 0).value();
+  put_run(*ring, 1, 3, kBlockWords);
+  CHECK(all_of(*other) == Numbers{0, 1, 2, 3});
+  CHECK(used_bytes(*arena) == empty + (2 + 3) * 4096);
+  one->close();
+  CHECK(used_bytes(*arena) == empty + 4096);  // of the other's subscription
+}
+
+TEST_CASE("A message that was passed while somebody had the arena's lock goes with the next, however small that is") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({}, arena);
+  const auto one = subscribe_and_claim(ring);
+  const std::uint64_t empty = used_bytes(*arena);
+  put(*ring, 0, kBlockWords).value();
+  REQUIRE(arena->reclaimer().try_lock());
+  CHECK(next(*one) == 0);
+  arena->reclaimer().unlock();
+  CHECK(used_bytes(*arena) == empty + 4096);
+  put(*ring, 1).value();
+  CHECK(used_bytes(*arena) == empty);
+}
+
+TEST_CASE("What a killed reader has not read goes when it is found dead") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({}, arena);
+  const std::uint64_t empty = used_bytes(*arena);
+  const Gate claimed;
+  Child reading([&] {
+    const auto reader = subscribe_and_claim(ring);
+    claimed.open();
+    pause();
+    return true;
+  });
+  claimed.wait();
+  put_run(*ring, 0, 3, kBlockWords);
+  reading.kill_and_wait();
+  ring->wait_until_passed(2, patience()).value();
+  arena->participants().check(0);
+  arena->reconcile(patience()).value();
+  CHECK(used_bytes(*arena) == empty);
+}
+
 TEST_CASE("max_bytes bounds what a blocking reader has not read, but for one message") {
   const auto ring = new_ring({.capacity = 8, .max_bytes = 4000});
   const auto reader = subscribe(ring);
