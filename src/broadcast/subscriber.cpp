@@ -36,7 +36,14 @@ Result<std::unique_ptr<Subscriber>> Subscriber::create(std::shared_ptr<Ring> rin
 Result<std::unique_ptr<Subscriber>> Subscriber::open(const std::shared_ptr<Arena>& arena, BlockRef block,
                                                      const WaitContext& wait) try {
   auto subscription = arena->hold_existing(block, wait);
-  if (!subscription) return std::move(subscription).error();
+  if (!subscription) {
+    Error error = std::move(subscription).error();
+    if (error.code == Code::kNotFound) {
+      error.message =
+          "the subscription is gone: everybody who had it closed it or ended, or another process has read by it";
+    }
+    return error;
+  }
   auto ticket = read_ticket(*subscription);
   if (!ticket) return std::move(ticket).error();
   auto ring = Ring::open(arena, ticket->ring, wait);

@@ -100,7 +100,9 @@ TEST_CASE("A subscription that was given away lasts until it is claimed, or clos
   closed->close();
   CHECK(ring->readers() == 0);
   CHECK(used_bytes(*arena) == empty);
-  CHECK(Subscriber::open(arena, late, patience()).code() == Code::kNotFound);
+  const auto gone = Subscriber::open(arena, late, patience());
+  CHECK(gone.code() == Code::kNotFound);
+  CHECK(gone.error().message.find("the subscription is gone: everybody who had it closed it") == 0);
   CHECK(closed->give().code() == Code::kClosed);
 }
 
