@@ -41,8 +41,13 @@ Result<Lease> new_subscription(const Ring& ring, const WaitContext& wait) {
   Arena& arena = *ring.arena();
   constexpr std::uint64_t kBytes = sizeof(Subscription) + sizeof(memory::ListEntry);
   auto block = arena.allocate(kBytes, BlockKind::kSubscription, {Deadline::immediate(), wait.hooks});
+  // Who was stopped with the arena's lock is waited for, which each try does a little.
+  while (!block && block.code() == Code::kTimeout && !wait.deadline.passed()) {
+    block = arena.allocate(kBytes, BlockKind::kSubscription, {Deadline::immediate(), wait.hooks});
+  }
   if (!block) {
     Error error = std::move(block).error();
+    if (error.code == Code::kTimeout || error.code == Code::kInterrupted) return error;
     error.message = "there is no memory to note one more subscription: " + error.message;
     if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
     return error;

@@ -16,7 +16,7 @@ struct Ticket {
 };
 
 // A block for a new one. kOutOfSharedMemory when there is no memory for it now: nobody is waited for, since those whom
-// the memory is full of may be waiting for just this reader.
+// the memory is full of may be waiting for just this reader. kTimeout: a stopped process kept the arena's lock.
 Result<memory::Lease> new_subscription(const Ring& ring, const WaitContext& wait);
 // By its holder, before anybody else knows it.
 void write_ticket(const memory::Lease& subscription, const Ticket& ticket) noexcept;

@@ -51,9 +51,7 @@ Status write_frame(format::FrameBuilder& builder, std::span<const memory::BlockR
   }
   builder.write_metadata(block.data());
   if (referred.empty()) return success();
-  Status listed = arena.holders().refer(block, referred, wait);
-  if (!listed) return in_time(std::move(listed).error());
-  return success();
+  return arena.holders().refer(block, referred, wait);
 }
 
 // A new block as what is put, with what `write` writes to it.
@@ -118,7 +116,7 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
   auto block = message_block(channel, block_bytes(frame_bytes, referred.size()), wait);
   if (!block) return std::move(block).error();
   Status written = write_frame(builder, referred, *channel.arena(), *block, wait);
-  if (!written) return written;
+  if (!written) return in_time(std::move(written).error());
   out.block = std::move(*block);
   out.bytes = frame_bytes;
   return success();
@@ -127,7 +125,7 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
 Result<memory::OwnedBlock> stage_published(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred,
                                            memory::Arena& arena, const WaitContext& wait) {
   auto block = arena.allocate(block_bytes(builder.total_bytes(), referred.size()), memory::BlockKind::kPublished, wait);
-  if (!block) return in_time(std::move(block).error());
+  if (!block) return std::move(block).error();
   Status written = write_frame(builder, referred, arena, *block, wait);
   if (!written) return std::move(written).error();
   return block;

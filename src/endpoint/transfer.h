@@ -28,8 +28,8 @@ Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> re
 Result<memory::OwnedBlock> message_block(channel::Channel& channel, std::uint64_t bytes,
                                          const platform::WaitContext& wait);
 
-// The builder's frame in a new block that a Latest, or a Broadcast, may name; else as stage() has it in a block.
-// Nothing is published yet.
+// The builder's frame in a new block that a Latest, or a Broadcast, may name; else as stage() has it in a block, but
+// kTimeout when a stopped process keeps the arena's lock. Nothing is published yet.
 Result<memory::OwnedBlock> stage_published(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred,
                                            memory::Arena& arena, const platform::WaitContext& wait);
 // The same of a frame that is there already, whole, and refers to no other block.

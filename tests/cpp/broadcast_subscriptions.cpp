@@ -1,5 +1,9 @@
 // Subscriptions that nobody has used yet: whose they are, and when they end.
+#include <atomic>
+#include <thread>
+
 #include "support/broadcasts.h"
+#include "support/caller.h"
 #include "support/catch2.h"
 
 using namespace shmtree;
@@ -133,4 +137,44 @@ TEST_CASE("A subscription keeps its Broadcast, and goes with its giver") {
   CHECK(mine->ring() == another->ring());
   mine->close();
   CHECK(code_of_get(*another) == Code::kClosed);
+}
+
+TEST_CASE("Who subscribes waits for a process that was stopped with the arena's lock, or names it in time") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({}, arena);
+  const Gate taken, go_on;
+  Child owner([&] {
+    if (!arena->reconciler().lock_arena(patience()).ok()) return false;
+    taken.open();
+    go_on.wait();
+    arena->reclaimer().unlock();
+    return true;
+  });
+  taken.wait();
+  owner.signal(SIGSTOP);
+  owner.wait_until_stopped();
+  const auto refused = Subscriber::create(ring, Policy::kBlock, false, patience(100));
+  REQUIRE(refused.code() == Code::kTimeout);
+  CHECK(names(refused.error(), {owner.pid()}));
+  CHECK(refused.error().message.find("memory") == std::string::npos);
+  std::atomic<bool> has_subscribed{false};
+  Caller waiting([&](const std::stop_token&) { has_subscribed = subscribe(ring) != nullptr; });
+  owner.signal(SIGCONT);
+  go_on.open();
+  waiting.join();
+  CHECK(has_subscribed);
+  CHECK(owner.succeeded());
+}
+
+TEST_CASE("Children that are forked while a thread reads have no part in its subscription") {
+  const auto ring = new_ring();
+  const auto reader = subscribe_and_claim(ring);
+  std::atomic<bool> done{false};
+  std::jthread reading([&] {
+    while (!done) code_of_get(*reader);
+  });
+  int good = 0;
+  for (int i = 0; i < 20; ++i) good += Child([&] { return code_of_get(*reader) == Code::kClosed; }).succeeded();
+  done = true;
+  CHECK(good == 20);
 }

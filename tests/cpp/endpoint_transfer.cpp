@@ -6,7 +6,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-TEST_CASE("A message that needs a block finds the channel full while a stopped process keeps the arena's lock") {
+TEST_CASE("While a stopped process keeps the arena's lock a channel is full, and what is published is told its name") {
   auto channel = new_channel(new_arena());
   Gate taken;
   Child owner([&] {
@@ -26,6 +26,9 @@ TEST_CASE("A message that needs a block finds the channel full while a stopped p
   endpoint::InlineFrame scratch;
   channel::Outgoing message;
   REQUIRE(code_of(endpoint::stage(builder, {}, *channel, scratch, message, patience(10))) == Code::kFull);
+  const auto published = endpoint::stage_published(builder, {}, *channel->arena(), patience(10));
+  REQUIRE(published.code() == Code::kTimeout);
+  CHECK(published.error().message.find("process " + std::to_string(owner.pid())) != std::string::npos);
   owner.kill_and_wait();
   REQUIRE(endpoint::stage(builder, {}, *channel, scratch, message, patience()).ok());
 }
