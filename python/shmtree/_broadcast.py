@@ -87,7 +87,12 @@ class Broadcast(_core.BroadcastBase):
         known = open_known(name, BROADCAST, timeout)
         return cls._of(_core.Ring.open(known.arena, known.block), allow_pickle, known)
 
-    def subscribe(self, start: Literal["next", "oldest"] = "next", behind: FallBehind = "block") -> Subscriber:
+    def subscribe(
+        self,
+        start: Literal["next", "oldest"] = "next",
+        behind: FallBehind = "block",
+        timeout: float | None = None,
+    ) -> Subscriber:
         """A reader of what is put from now on, or from the oldest message that is there.
 
         `behind` says what happens when it is slower than those who put. "block": they wait for it. "skip": it misses
@@ -96,17 +101,21 @@ class Broadcast(_core.BroadcastBase):
 
         It may be handed to other processes. Until the first get it belongs to every process that has it, and goes with
         the last of them; from then on it is that one's alone.
+
+        Waits for nobody but a process that was stopped with the arena's lock: TimeoutError after `timeout` seconds
+        (None: never), which names it. ValueError for one subscription too many, OutOfSharedMemory without memory.
         """
         from_oldest = one_of("start", start, "next", "oldest") == "oldest"
         one_of("behind", behind, "block", "skip", "latest", "raise")
-        return Subscriber._of(self._subscribe(behind, from_oldest), self._name)
+        return Subscriber._of(self._subscribe(behind, from_oldest, timeout), self._name)
 
     def put(self, obj: object, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
         """Puts a message for all subscribers, and returns its ticket. It succeeds without any.
 
         Waits while a blocking reader that lives is `capacity` messages behind, for `timeout` seconds at most (None: for
-        ever; block=False: not at all): queue.Full after that, which names its process. The object may be changed
-        afterwards, but for arrays of `new_empty`. Other errors as of `Sender.put`, but no PeerDied.
+        ever; block=False: not at all): queue.Full after that, which names its process; TimeoutError when a process that
+        was stopped kept the arena's lock, and is named. The object may be changed afterwards, but for arrays of
+        `new_empty`. Other errors as of `Sender.put`, but no PeerDied.
         """
         return self._put(obj, block, timeout, move)
 

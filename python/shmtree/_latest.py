@@ -78,8 +78,9 @@ class Latest(_core.LatestBase):
         become read-only here (with `move=True` parts of them, and received arrays, too).
 
         Waits for memory, for `timeout` seconds at most (None: for ever): queue.Full after that. OutOfSharedMemory,
-        after a second, when only views that somebody holds are in the way: it names who holds how much since when. An
-        object that cannot be sent raises as with `Sender.put`, and nothing is published.
+        after a second, when only views that somebody holds are in the way: it names who holds how much since when.
+        TimeoutError when a process that was stopped kept the arena's lock: it is named. An object that cannot be sent
+        raises as with `Sender.put`, and nothing is published.
         """
         return self._publish(obj, timeout, move)
 

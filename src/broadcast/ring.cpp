@@ -211,11 +211,12 @@ void Ring::repair() noexcept {
   store_relaxed(header().putting, std::uint64_t{0});
 }
 
-std::uint64_t Ring::write(const Outgoing& outgoing, BlockRef block, std::uint64_t counted) noexcept {
+std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted) noexcept {
   BroadcastHeader& shared = header();
   const std::uint64_t ticket = load_relaxed(shared.tail);
-  const std::uint64_t bytes = outgoing.bytes, before = load_relaxed(shared.put_bytes);
-  const bool is_block = block.id.value != 0;
+  const std::uint64_t before = load_relaxed(shared.put_bytes);
+  const bool is_block = outgoing.held.valid();
+  const BlockRef block = outgoing.held.ref();
   store_release(shared.putting, ticket + 1);
   Entry& mine = entry(ticket);
   let_go(ticket % entries_);
@@ -246,20 +247,19 @@ Error Ring::full(const Cursors::Slowest& slowest, std::uint64_t bytes) const {
   return Error{.code = Code::kFull, .message = std::move(text)};
 }
 
-Result<std::uint64_t> Ring::put(Outgoing outgoing, const WaitContext& wait) {
+Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
-  const bool is_block = outgoing.block.valid();
-  if (!is_block) outgoing.bytes = outgoing.frame.size();
-  if (!is_block && outgoing.bytes > kInlineBytes) return Error{.code = Code::kInvalid, .message = "too long a frame"};
-  std::uint64_t bytes = outgoing.bytes;  // those that count, and so with the arrays that it refers to
-  if (is_block) bytes += arena_->blocks().referred_bytes(outgoing.block.ref());
-  Lease held;
-  if (is_block) {
+  if (outgoing.block.valid()) {
     auto lease = arena_->hold_new(std::move(outgoing.block));
     if (!lease) return std::move(lease).error();
-    held = std::move(*lease);
+    outgoing.held = std::move(*lease);
   }
+  const bool is_block = outgoing.held.valid();
+  const std::uint64_t frame = is_block ? outgoing.bytes : outgoing.frame.size();
+  if (!is_block && frame > kInlineBytes) return Error{.code = Code::kInvalid, .message = "too long a frame"};
+  std::uint64_t bytes = frame;  // those that count, and so with the arrays that it refers to
+  if (is_block) bytes += arena_->blocks().referred_bytes(outgoing.held.ref());
   if (publishing().enter(*me)) has_put_.store(true, std::memory_order_relaxed);
   memory::EventWait waiting(header().space, wait);
   for (bool looked = false;; looked = true) {
@@ -269,7 +269,7 @@ Result<std::uint64_t> Ring::put(Outgoing outgoing, const WaitContext& wait) {
     if (load_relaxed(header().putting) != 0) repair();
     if (has_room_now(bytes)) {
       const bool is_behind = load_relaxed(entry(load_relaxed(header().tail)).ticket) != 0;
-      const std::uint64_t ticket = write(outgoing, held.ref(), bytes);
+      const std::uint64_t ticket = write(outgoing, frame, bytes);
       arena_->reclaimer().unlock();
       announce();
       if (is_behind) look_for_dead();

@@ -34,9 +34,11 @@ struct Options {
   bool waits = false;           // for who puts next when nobody does any more: there is no end
 };
 
-// What is put: a block of kind kPublished with a frame of `bytes` at its beginning, or a small frame.
+// What is put: a block of kind kPublished with a frame of `bytes` at its beginning, or a small frame. A block that was
+// not put is in `held`, to be put another time.
 struct Outgoing {
   memory::OwnedBlock block{};
+  memory::Lease held{};
   std::uint64_t bytes = 0;
   std::span<const std::byte> frame{};
 };
@@ -71,7 +73,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
   // The ticket. Waits while a blocking reader that lives is `capacity` behind: kFull names it. kTimeout when a stopped
   // process keeps the arena's lock; kInterrupted.
-  Result<std::uint64_t> put(Outgoing outgoing, const WaitContext& wait);
+  Result<std::uint64_t> put(Outgoing& outgoing, const WaitContext& wait);
   // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted.
   Status wait_until_passed(std::uint64_t ticket, const WaitContext& wait);
   // Whether a small message could be put without waiting.
@@ -142,7 +144,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void repair() noexcept;
   void let_go(std::uint64_t place) noexcept;
   void let_go_of_passed() noexcept;
-  std::uint64_t write(const Outgoing& outgoing, BlockRef block, std::uint64_t counted) noexcept;
+  std::uint64_t write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted) noexcept;
 
   const std::shared_ptr<Arena> arena_;
   const memory::Lease control_;

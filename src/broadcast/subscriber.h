@@ -42,6 +42,8 @@ class Subscriber {
   // Its block, which is on its way to another process: `stays` until that one has it, although this object be dropped.
   // kClosed when somebody reads by it, or it was closed.
   Result<BlockRef> give(bool stays = true);
+  // Wakes whoever waits, to look again.
+  void wake() noexcept { ring_->wake(); }
   // Ends this process's part. Nobody waits for it any more, unless it is, or may yet become, another process's.
   void close() noexcept;
 

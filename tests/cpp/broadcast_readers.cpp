@@ -168,7 +168,8 @@ TEST_CASE("max_bytes counts the arrays that a message refers to") {
     std::memset(block.data(), 0, 1000);
     const BlockRef referred[] = {array.ref()};
     arena->holders().refer(block, referred, patience()).value();
-    return ring->put({.block = std::move(block), .bytes = 1000}, no_wait());
+    broadcast::Outgoing outgoing{.block = std::move(block), .bytes = 1000};
+    return ring->put(outgoing, no_wait());
   };
   CHECK(put_referring().ok());
   CHECK(put_referring().code() == Code::kFull);

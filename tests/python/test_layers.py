@@ -22,10 +22,10 @@ ALLOWED = {
     "latest": {"base", "platform", "memory", "latest"},  # versions of bytes
     "broadcast": {"base", "platform", "memory", "broadcast"},  # messages of bytes
     # What an end is in every language: no values of any of them.
-    "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "endpoint"},
+    "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "latest", "broadcast", "endpoint"},
     "value": {"base", "platform", "format", "public", "value"},  # C++ values as frames, and back
 }
-ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "latest", "broadcast", "public", "value", "api"}
+ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "public", "value", "api"}
 # The wings of the extension, each of which sees those before it: Python's API, what lives behind Python objects, Python
 # objects as frames and back, replay buffers, the ends. They may include all of the core but the classes of C++ users.
 WINGS = ["cpython", "objects", "codec", "replay", "endpoint"]

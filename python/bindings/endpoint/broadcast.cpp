@@ -11,6 +11,7 @@
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
 #include "broadcast/subscriber.h"
+#include "endpoint/published.h"
 #include "platform/clock.h"
 
 namespace shmtree::python {
@@ -19,30 +20,20 @@ namespace py = pybind11;
 using namespace py::literals;
 using broadcast::Policy;
 using broadcast::Ring;
+using broadcast::Source;
 using broadcast::Subscriber;
 using memory::Arena;
 
 namespace {
 
 // What an object of Python has of a Broadcast.
-class BroadcastEnd : public Closable<Ring> {
+class BroadcastEnd : public Closable<Source> {
  public:
-  BroadcastEnd(std::shared_ptr<Ring> ring, bool allows)
-      : Closable(ring, "Broadcast"), allow_pickle(allows && ring->allows_pickle()) {
-    ring->join();
-  }
-  BroadcastEnd(const BroadcastEnd&) = delete;
-  BroadcastEnd& operator=(const BroadcastEnd&) = delete;
-  ~BroadcastEnd() { leave(); }
-  void leave() {
-    if (const auto last = close()) {
-      last->part();
-      last->wake();  // whoever waits in a call of this object
-    }
-  }
+  BroadcastEnd(const std::shared_ptr<Ring>& ring, bool allows)
+      : Closable(std::make_shared<Source>(ring), "Broadcast"), allow_pickle(allows && ring->allows_pickle()) {}
+  std::shared_ptr<Ring> ring() const { return open()->ring(); }
   const bool allow_pickle;
   std::atomic<std::uint64_t> pickled{0};
-  std::atomic<std::uint64_t> last_ticket{0};  // + 1, of this object's puts
   VainWait vain{};
 };
 
@@ -99,45 +90,28 @@ Policy policy_of(const std::string& word) {
 }
 
 std::uint64_t put(BroadcastEnd& self, py::handle object, py::handle block, py::handle timeout, bool move) {
-  const auto ring = self.open();
-  ReadersHooks hooks(self, *ring, block, timeout);
-  Published value(*ring->arena(), object.ptr(), self.allow_pickle, move, "this Broadcast", self.pickled);
-  broadcast::Outgoing outgoing;
-  alignas(64) std::byte small[broadcast::kInlineBytes];
-  if (value.bytes() <= sizeof small && value.is_plain()) {
-    value.write(small);
-    outgoing.frame = {small, value.bytes()};
-  } else {
-    outgoing.block = value.stage(hooks);
-    outgoing.bytes = value.bytes();
-  }
-  const std::uint64_t ticket = hooks.done_waiting(ring->put(std::move(outgoing), hooks.wait()));
-  value.settle();
-  self.last_ticket = ticket + 1;
-  return ticket;
+  const auto source = self.open();
+  ReadersHooks hooks(self, *source->ring(), block, timeout);
+  Published value(*source->ring()->arena(), object.ptr(), self.allow_pickle, move, "this Broadcast", self.pickled);
+  return hooks.done_waiting(endpoint::put(*source, value, hooks.wait()));
 }
 
 void wait_until_passed(BroadcastEnd& self, std::optional<std::uint64_t> ticket, py::handle timeout) {
-  const auto ring = self.open();
-  ReadersHooks hooks(self, *ring, py::handle(), timeout);
-  const std::uint64_t end = ticket ? *ticket + 1 : self.last_ticket.load();
-  if (end != 0) hooks.done_waiting(ring->wait_until_passed(end - 1, hooks.wait()));
+  const auto source = self.open();
+  ReadersHooks hooks(self, *source->ring(), py::handle(), timeout);
+  hooks.done_waiting(source->wait_until_passed(ticket, hooks.wait()));
 }
 
-std::uint64_t pending_acks(const BroadcastEnd& self) {
-  const auto ring = self.open();
-  return ring->unread_before(self.last_ticket.load());
-}
-
-std::unique_ptr<SubscriberEnd> subscribe(const BroadcastEnd& self, const std::string& behind, bool from_oldest) {
-  const auto ring = self.open();
-  ClosableHooks hooks(self, py::handle(), py::none());
+std::unique_ptr<SubscriberEnd> subscribe(const BroadcastEnd& self, const std::string& behind, bool from_oldest,
+                                         py::handle timeout) {
+  const auto ring = self.ring();
+  ClosableHooks hooks(self, py::handle(), timeout);
   auto made = hooks.done(Subscriber::create(ring, policy_of(behind), from_oldest, hooks.wait()));
   return std::make_unique<SubscriberEnd>(std::move(made), self.allow_pickle);
 }
 
 py::dict stats(const BroadcastEnd& self) {
-  const auto ring = self.open();
+  const auto ring = self.ring();
   notice_deaths(*ring->arena(), 0);
   return py::dict("put"_a = ring->tail(), "capacity"_a = ring->capacity(), "history"_a = ring->history(),
                   "kept"_a = ring->tail() - ring->oldest(), "subscribers"_a = ring->readers(),
@@ -215,30 +189,35 @@ void bind_broadcast(py::module_& module) {
           [](SubscriberEnd& self) {
             if (const auto last = self.close()) {
               last->close();
-              last->ring()->wake();  // whoever waits in a call of this object
+              last->wake();  // whoever waits in a call of this object
             }
           },
           "Ends this process's part: nobody waits for it any more. Views stay valid. May be called again.");
   py::class_<BroadcastEnd>(module, "BroadcastBase", "What Broadcast is made of.", plain_class())
       .def(py::init<std::shared_ptr<Ring>, bool>(), "ring"_a, "allow_pickle"_a)
-      .def_property_readonly("_ring", [](const BroadcastEnd& self) { return self.open(); })
+      .def_property_readonly("_ring", &BroadcastEnd::ring)
       .def_property_readonly(
           "closed", [](const BroadcastEnd& self) { return self.is_closed(); },
           "Whether close() was called on this object.")
       .def_property_readonly("allow_pickle", [](const BroadcastEnd& self) { return self.allow_pickle; })
       .def("_put", &put, "obj"_a, "block"_a, "timeout"_a, "move"_a)
       .def(
-          "has_space", [](const BroadcastEnd& self) { return self.open()->has_room(); },
+          "has_space", [](const BroadcastEnd& self) { return self.ring()->has_room(); },
           "Whether a small message could be put without waiting.")
-      .def_property_readonly("pending_acks", &pending_acks,
-                             "Number of messages, up to the last that this object has put, that a blocking reader has "
-                             "not read.")
+      .def_property_readonly(
+          "pending_acks", [](const BroadcastEnd& self) { return self.open()->pending(); },
+          "Number of messages, up to the last that this object has put, that a blocking reader has "
+          "not read.")
       .def("_wait_until_passed", &wait_until_passed, "ticket"_a, "timeout"_a)
-      .def("_subscribe", &subscribe, "behind"_a, "from_oldest"_a)
+      .def("_subscribe", &subscribe, "behind"_a, "from_oldest"_a, "timeout"_a)
       .def("_stats", &stats)
-      .def("close", &BroadcastEnd::leave,
-           "Ends this object's part in putting; with the last one that puts, subscribers find the end once they have\n"
-           "read all. May be called again.");
+      .def(
+          "close",
+          [](BroadcastEnd& self) {
+            if (const auto last = self.close()) last->close();
+          },
+          "Ends this object's part in putting; with the last one that puts, subscribers find the end once they have\n"
+          "read all. May be called again.");
 }
 
 }  // namespace shmtree::python

@@ -6,7 +6,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/endpoint/published.h"
-#include "latest/store.h"
+#include "endpoint/published.h"
 
 namespace shmtree::python {
 
@@ -31,10 +31,7 @@ std::uint64_t publish(LatestEnd& self, py::handle object, py::handle timeout, bo
   const auto store = self.open();
   ClosableHooks hooks(self, py::handle(), timeout);
   Published value(*store->arena(), object.ptr(), self.allow_pickle, move, "this Latest", self.pickled);
-  auto block = value.stage(hooks);
-  const std::uint64_t version = hooks.done(store->publish(std::move(block), value.bytes(), hooks.wait()));
-  value.settle();
-  return version;
+  return hooks.done(endpoint::publish(*store, value, hooks.wait()));
 }
 
 py::tuple decoded(const Held& held, Arena& arena, py::handle copy, bool allow_pickle) {

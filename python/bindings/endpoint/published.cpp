@@ -6,7 +6,6 @@
 #include "bindings/codec/decode.h"
 #include "bindings/codec/refusal.h"
 #include "bindings/objects/frame_object.h"
-#include "endpoint/put.h"
 #include "endpoint/transfer.h"
 
 namespace shmtree::python {
@@ -29,7 +28,7 @@ void ClosableHooks::fail(const Error& error) {
 
 Published::Published(Arena& arena, PyObject* object, bool allow_pickle, bool move, const char* what,
                      std::atomic<std::uint64_t>& pickled)
-    : arena_(arena), loans_(arena, move ? Lending::kMove : Lending::kOwn) {
+    : loans_(arena, move ? Lending::kMove : Lending::kOwn) {
   bool has_pickle = false;
   if (is_frame(object)) {
     has_pickle = reinterpret_cast<const Frame*>(object)->pickled;
@@ -65,12 +64,9 @@ void Published::write(std::byte* out) {
   session_->builder().copy_buffers(out);
 }
 
-memory::OwnedBlock Published::stage(ClosableHooks& hooks) {
-  auto block =
-      hooks.done(frame_.empty() ? endpoint::stage_published(session_->builder(), loans_.blocks(), arena_, hooks.wait())
-                                : endpoint::stage_published(frame_, arena_, hooks.wait()));
-  if (!loans_.are_ours()) hooks.fail(endpoint::not_ours());
-  return block;
+Result<memory::OwnedBlock> Published::stage(Arena& arena, const platform::WaitContext& wait) {
+  if (!frame_.empty()) return endpoint::stage_published(frame_, arena, wait);
+  return endpoint::stage_published(session_->builder(), loans_.blocks(), arena, wait);
 }
 
 namespace {

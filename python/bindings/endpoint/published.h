@@ -96,7 +96,8 @@ class ClosableHooks : public GilHooks {
   platform::Deadline deadline_;
 };
 
-// A value on its way to many readers: an object as a frame, or a Frame, of which only its bytes go.
+// A value on its way to many readers (endpoint/published.h): an object as a frame, or a Frame, of which only its bytes
+// go.
 class Published {
  public:
   // `pickled` counts those that need a pickle.
@@ -107,7 +108,8 @@ class Published {
   // Whether it may go without a block.
   bool is_plain() noexcept { return loans_.blocks().empty(); }
   void write(std::byte* out);
-  memory::OwnedBlock stage(ClosableHooks& hooks);
+  Result<memory::OwnedBlock> stage(memory::Arena& arena, const platform::WaitContext& wait);
+  bool is_ours() const noexcept { return loans_.are_ours(); }
   // It went: what it gives away is given.
   void settle() noexcept {
     loans_.settle();
@@ -115,7 +117,6 @@ class Published {
   }
 
  private:
-  memory::Arena& arena_;
   LoanBook loans_;
   endpoint::GivenEnds given_{};
   BorrowedSession session_{};

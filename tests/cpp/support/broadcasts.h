@@ -40,14 +40,14 @@ inline Result<std::uint64_t> put(Ring& ring, std::uint64_t value, std::size_t wo
   broadcast::Outgoing outgoing;
   if (words * 8 <= broadcast::kInlineBytes) {
     outgoing.frame = std::as_bytes(std::span(frame));
-    return ring.put(std::move(outgoing), wait);
+    return ring.put(outgoing, wait);
   }
   auto block = ring.arena()->allocate(words * 8, BlockKind::kPublished, wait);
   if (!block) return std::move(block).error();
   std::memcpy(block->data(), frame.data(), words * 8);
   outgoing.block = std::move(*block);
   outgoing.bytes = words * 8;
-  return ring.put(std::move(outgoing), wait);
+  return ring.put(outgoing, wait);
 }
 
 // The number of a message; none for a torn one.
