@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import _arrays, _core, _handles, _process
+from . import _core, _handles, _process
 from ._arena import Arena, home_for
 from ._arguments import limit, natural, one_of, seconds, whole
-from ._channel import BROADCAST, open_known
+from ._channel import BROADCAST
 from ._polling import poll
+from ._published import Published
 from .errors import ChannelClosed, PeerDied
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 FallBehind = Literal["block", "skip", "latest", "raise"]
 
 
-class Broadcast(_core.BroadcastBase):
+class Broadcast(Published, _core.BroadcastBase):
     """One ring of messages, of which every subscriber sees each: frames to several consumers, events to everybody.
 
     A message is copied once, however many read it. `subscribe` gives a reader with its own place, from any process that
@@ -45,7 +46,7 @@ class Broadcast(_core.BroadcastBase):
         on_peer_death: "wait": subscribers wait for whoever puts next, there is no end.
     """
 
-    _name: _core.Name | None = None
+    _WHAT, _KIND, _THING, _BASE = "Broadcast", BROADCAST, _core.Ring, _core.BroadcastBase
 
     def __init__(
         self,
@@ -67,25 +68,12 @@ class Broadcast(_core.BroadcastBase):
         home = home_for(arena, name)
         allow = name is None if allow_pickle is None else bool(allow_pickle)
         ring = _core.Ring.create(home, capacity, history, limit("max_bytes", max_bytes), allow, waits)
-        super().__init__(ring, allow)
-        if name is not None:
-            self._name = _process.create_name(name, BROADCAST, home, ring.block)
+        self._become(ring, allow, None)
+        self._make_name(name)
 
-    @classmethod
-    def _of(cls, ring: _core.Ring, allow_pickle: bool, name: _core.Name | None) -> Broadcast:
-        self = cls.__new__(cls)
-        _core.BroadcastBase.__init__(self, ring, allow_pickle)
-        self._name = name
-        return self
-
-    @classmethod
-    def open(cls, name: str, timeout: float | None = 0.0, *, allow_pickle: bool = False) -> Broadcast:
-        """The Broadcast of that name; FileNotFoundError when there is none.
-
-        TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None: never).
-        """
-        known = open_known(name, BROADCAST, timeout)
-        return cls._of(_core.Ring.open(known.arena, known.block), allow_pickle, known)
+    @property
+    def _thing(self) -> _core.Ring:
+        return self._ring
 
     def subscribe(
         self,
@@ -153,18 +141,6 @@ class Broadcast(_core.BroadcastBase):
         """Waits until all blocking readers have read that message, and those before it. TimeoutError."""
         self._wait_until_passed(natural("ticket", ticket), timeout)
 
-    def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """An uninitialised ndarray (a tensor for a dtype of torch) that `put` does not copy; see Sender.new_empty."""
-        return _arrays.new_array(self._ring.arena, shape, dtype, order, False)
-
-    def new_zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """`new_empty` filled with zeros."""
-        return _arrays.new_array(self._ring.arena, shape, dtype, order, True)
-
-    def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
-        """`new_empty` with the shape, dtype and order of another array or tensor."""
-        return _arrays.new_like(self._ring.arena, prototype, dtype, order)
-
     def stats(self) -> dict[str, Any]:
         """Counts: put, capacity, history, kept (messages that one who may fall behind finds), subscribers, publishers
         (pids of those who put), pickled (what this object has put that needed a pickle)."""
@@ -174,30 +150,6 @@ class Broadcast(_core.BroadcastBase):
     def capacity(self) -> int:
         """Messages that the slowest blocking reader may be behind before `put` waits."""
         return self._ring.capacity
-
-    @property
-    def arena(self) -> Arena:
-        """The arena that it is in."""
-        return Arena._of(self._ring.arena, None)
-
-    def close(self) -> None:
-        super().close()
-        self._name = None
-
-    close.__doc__ = _core.BroadcastBase.close.__doc__
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.closed:
-            raise ChannelClosed("a Broadcast that was closed cannot be handed to another process")
-        ring = self._ring
-        handle = _handles.reduce_memory(ring.arena, ring.block, self._name)
-        return _open_broadcast, (type(self), *handle, self.allow_pickle)
 
 
 class Subscriber:
@@ -343,11 +295,6 @@ class Subscriber:
         # A process that is being started has it from now on.
         arena, block = self._end._give(get_spawning_popen() is None)
         return _open_subscriber, (*_handles.reduce_memory(arena, block, self._name), self._end.allow_pickle)
-
-
-def _open_broadcast(cls: type[Broadcast], handle: bytes, inheritance: Any, allow_pickle: bool) -> Broadcast:
-    arena, block, name = _handles.open_memory(handle, inheritance)
-    return cls._of(_core.Ring.open(arena, block), allow_pickle, name)
 
 
 def _open_subscriber(handle: bytes, inheritance: Any, allow_pickle: bool) -> Subscriber:

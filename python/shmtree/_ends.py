@@ -30,6 +30,7 @@ from .replay import ReplayBuffer
 _E = TypeVar("_E", Sender, Receiver)
 _Q = TypeVar("_Q", bound=BaseQueue[Any])
 _T = TypeVar("_T")
+_P = TypeVar("_P", Latest, Broadcast)
 _C = TypeVar("_C", Latest, Broadcast, Subscriber)
 
 
@@ -150,36 +151,20 @@ def _open_array(flat: object, _: bool) -> SharedArray:
     )
 
 
-def _flatten_latest(latest: Latest) -> object:
-    if latest.closed:
-        raise ChannelClosed("a Latest that was closed cannot be handed to another process")
-    store = latest._store
-    return _handles.memory_handle(store.arena, store.block, latest._name), latest.allow_pickle
+def _register_published(cls: type[_P], gone: Callable[[], _P]) -> None:
+    def unflatten(flat: object, allowed: bool) -> _P:
+        handle, allow = _parts(flat, bytes, bool)
+        return _opened(
+            handle,
+            lambda core, block, name: cls._opened(core, block, name, allow and allowed),
+            lambda: _closing(gone()),
+        )
+
+    _core._register_end(cls, f"shmtree:{cls.__name__}", cls._flatten, unflatten)
 
 
-def _open_latest(flat: object, allowed: bool) -> Latest:
-    handle, allow = _parts(flat, bytes, bool)
-    return _opened(
-        handle,
-        lambda core, block, name: Latest._of(_core.LatestStore.open(core, block), allow and allowed, name),
-        lambda: _closing(Latest._of(_core.LatestStore.create(_process.default_arena(), 0, False), False, None)),
-    )
-
-
-def _flatten_broadcast(broadcast: Broadcast) -> object:
-    if broadcast.closed:
-        raise ChannelClosed("a Broadcast that was closed cannot be handed to another process")
-    ring = broadcast._ring
-    return _handles.memory_handle(ring.arena, ring.block, broadcast._name), broadcast.allow_pickle
-
-
-def _open_broadcast(flat: object, allowed: bool) -> Broadcast:
-    handle, allow = _parts(flat, bytes, bool)
-    return _opened(
-        handle,
-        lambda core, block, name: Broadcast._of(_core.Ring.open(core, block), allow and allowed, name),
-        lambda: _closing(_empty_broadcast()),
-    )
+def _empty_latest() -> Latest:
+    return Latest._of(_core.LatestStore.create(_process.default_arena(), 0, False), False, None)
 
 
 def _empty_broadcast() -> Broadcast:
@@ -227,8 +212,8 @@ _register_queue(JoinableQueue)
 _register_queue(SimpleQueue)
 _core._register_end(Connection, "shmtree:Connection", _flatten_connection, _open_connection)
 _core._register_end(SharedArray, "shmtree:SharedArray", _flatten_array, _open_array)
-_core._register_end(Latest, "shmtree:Latest", _flatten_latest, _open_latest)
-_core._register_end(Broadcast, "shmtree:Broadcast", _flatten_broadcast, _open_broadcast)
+_register_published(Latest, _empty_latest)
+_register_published(Broadcast, _empty_broadcast)
 _core._register_end(Subscriber, "shmtree:Subscriber", _flatten_subscriber, _open_subscriber)
 _core._register_end(Arena, "shmtree:Arena", _flatten_arena, _open_arena)
 _core._register_end(ReplayBuffer, "shmtree:ReplayBuffer", _flatten_replay, _open_replay)

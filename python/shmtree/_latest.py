@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _arrays, _core, _handles, _process
+from . import _core, _process
 from ._arena import Arena, home_for
 from ._arguments import natural
-from ._channel import LATEST, open_known
+from ._channel import LATEST
 from ._polling import poll
-from .errors import ChannelClosed
+from ._published import Published
 
 
-class Latest(_core.LatestBase):
+class Latest(Published, _core.LatestBase):
     """A value that some processes publish, and others want the newest version of: the weights of a policy.
 
     Versions are numbered 1, 2, ..., whoever publishes. Readers take no lock, wait for nobody and hold nobody up; each
@@ -35,7 +35,7 @@ class Latest(_core.LatestBase):
             a name, but not with one.
     """
 
-    _name: _core.Name | None = None
+    _WHAT, _KIND, _THING, _BASE = "Latest", LATEST, _core.LatestStore, _core.LatestBase
 
     def __init__(
         self,
@@ -51,25 +51,12 @@ class Latest(_core.LatestBase):
         home = home_for(arena, name)
         allow = name is None if allow_pickle is None else bool(allow_pickle)
         store = _core.LatestStore.create(home, history, allow)
-        super().__init__(store, allow)
-        if name is not None:
-            self._name = _process.create_name(name, LATEST, home, store.block)
+        self._become(store, allow, None)
+        self._make_name(name)
 
-    @classmethod
-    def _of(cls, store: _core.LatestStore, allow_pickle: bool, name: _core.Name | None) -> Latest:
-        self = cls.__new__(cls)
-        _core.LatestBase.__init__(self, store, allow_pickle)
-        self._name = name
-        return self
-
-    @classmethod
-    def open(cls, name: str, timeout: float | None = 0.0, *, allow_pickle: bool = False) -> Latest:
-        """The Latest of that name; FileNotFoundError when there is none.
-
-        TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None: never).
-        """
-        known = open_known(name, LATEST, timeout)
-        return cls._of(_core.LatestStore.open(known.arena, known.block), allow_pickle, known)
+    @property
+    def _thing(self) -> _core.LatestStore:
+        return self._store
 
     def publish(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
         """Makes an object the newest version, and returns its number: from the return on everybody reads it.
@@ -112,18 +99,6 @@ class Latest(_core.LatestBase):
         known = natural("newer_than", newer_than)
         return await poll(lambda: self._get(known, 0, copy), lambda: self.version <= known, timeout)
 
-    def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """An uninitialised ndarray (a tensor for a dtype of torch) that `publish` does not copy."""
-        return _arrays.new_array(self._store.arena, shape, dtype, order, False)
-
-    def new_zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """`new_empty` filled with zeros."""
-        return _arrays.new_array(self._store.arena, shape, dtype, order, True)
-
-    def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
-        """`new_empty` with the shape, dtype and order of another array or tensor."""
-        return _arrays.new_like(self._store.arena, prototype, dtype, order)
-
     def stats(self) -> dict[str, Any]:
         """Counts and bytes.
 
@@ -132,37 +107,5 @@ class Latest(_core.LatestBase):
         """
         return self._stats()
 
-    @property
-    def arena(self) -> Arena:
-        """The arena that it is in."""
-        return Arena._of(self._store.arena, None)
-
-    def __enter__(self) -> Latest:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        super().close()
-        self._name = None
-
-    close.__doc__ = _core.LatestBase.close.__doc__
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.closed:
-            raise ChannelClosed("a Latest that was closed cannot be handed to another process")
-        store = self._store
-        return _open_latest, (
-            type(self),
-            *_handles.reduce_memory(store.arena, store.block, self._name),
-            self.allow_pickle,
-        )
-
     def __repr__(self) -> str:
         return "<Latest, closed>" if self.closed else f"<Latest, version {self.version}>"
-
-
-def _open_latest(cls: type[Latest], handle: bytes, inheritance: Any, allow_pickle: bool) -> Latest:
-    arena, block, name = _handles.open_memory(handle, inheritance)
-    return cls._of(_core.LatestStore.open(arena, block), allow_pickle, name)
