@@ -20,12 +20,14 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -43,6 +45,20 @@ template <class T>
 concept Sendable = std::is_constructible_v<Value, T>;
 
 namespace detail {
+
+/// What put_many() takes besides Values: a range of what becomes one. One that can be gone over once only when it gives
+/// its elements away, since what it refers to would be gone when they are put.
+template <class T>
+concept RangeOfValues = std::ranges::input_range<T> && Sendable<std::ranges::range_reference_t<T>> &&
+    (std::ranges::forward_range<T> ||
+     !std::is_lvalue_reference_v<std::ranges::range_reference_t<T>>)&&!std::same_as<std::ranges::range_value_t<T>,
+                                                                                    Value>;
+template <RangeOfValues Range>
+std::vector<Value> values_of(Range&& range) {
+  std::vector<Value> values;
+  for (auto&& each : range) values.push_back(Value(std::forward<decltype(each)>(each)));
+  return values;
+}
 
 template <class T>
 concept Element = ArrayElement<T> && std::is_same_v<T, std::remove_cv_t<T>>;

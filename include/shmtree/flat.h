@@ -33,9 +33,6 @@
 
 namespace shmtree {
 
-class Receiver;
-class Sender;
-
 /// What put_struct(), get_struct() and loan() take.
 template <class T>
 concept FlatStruct = std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T> && !std::is_pointer_v<T> &&
@@ -49,6 +46,8 @@ struct EndLoan {
   void operator()(LoanedBlock* block) const noexcept;
 };
 using LoanPointer = std::unique_ptr<LoanedBlock, EndLoan>;
+using Lent = std::pair<LoanPointer, std::byte*>;  ///< and the first of its bytes
+struct LoanAccess;
 }  // namespace detail
 
 /// The bytes of a received message, where they lie: aligned to 64.
@@ -122,7 +121,7 @@ class Loaned {
   T& operator*() const noexcept { return *value_; }
 
  private:
-  friend class Sender;
+  friend struct detail::LoanAccess;
   Loaned(detail::LoanPointer block, T* value) noexcept : value_(value), block_(std::move(block)) {}
   void end() noexcept { *this = Loaned(nullptr, nullptr); }
   T* value_;
@@ -148,7 +147,7 @@ class Loaned<std::byte[]> {
   std::span<std::byte> bytes() const noexcept { return value_; }
 
  private:
-  friend class Sender;
+  friend struct detail::LoanAccess;
   Loaned(detail::LoanPointer block, std::span<std::byte> value) noexcept : value_(value), block_(std::move(block)) {}
   void end() noexcept { *this = Loaned(nullptr, {}); }
   std::span<std::byte> value_;
@@ -156,5 +155,29 @@ class Loaned<std::byte[]> {
 };
 /// What Sender::loan_bytes() returns.
 using LoanedBytes = Loaned<std::byte[]>;
+
+namespace detail {
+
+/// What loans are to those who make and put them.
+struct LoanAccess {
+  template <FlatStruct T>
+  static Result<Loaned<T>> make(Result<Lent> lent) {
+    if (!lent) return std::move(lent).error();
+    T* value = new (lent->second) T();
+    return Loaned<T>(std::move(lent->first), value);
+  }
+  static Result<LoanedBytes> make_bytes(Result<Lent> lent, std::size_t count) {
+    if (!lent) return std::move(lent).error();
+    return LoanedBytes(std::move(lent->first), {lent->second, count});
+  }
+  template <class T, class Put>
+  static Result<std::uint64_t> put(Loaned<T>& loan, Put put_block) {
+    Result<std::uint64_t> ticket = put_block(loan.block_.get());
+    if (ticket) loan.end();
+    return ticket;
+  }
+};
+
+}  // namespace detail
 
 }  // namespace shmtree

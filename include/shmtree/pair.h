@@ -124,16 +124,10 @@ class Sender {
                   const std::stop_token& stop = {}) const;
   /// The same of a range of anything that becomes a Value; of one that can be gone over once only when it gives its
   /// elements away, since what it refers to would be gone when they are put.
-  template <std::ranges::input_range Range>
-  requires(Sendable<std::ranges::range_reference_t<Range>> &&
-           (std::ranges::forward_range<Range> ||
-            !std::is_lvalue_reference_v<
-                std::ranges::range_reference_t<Range>>)&&!std::same_as<std::ranges::range_value_t<Range>, Value>) Status
-      put_many(Range&& range, Timeout timeout = std::nullopt, const std::stop_token& stop = {})
-  const {
+  template <detail::RangeOfValues Range>
+  Status put_many(Range&& range, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return or_out_of_memory([&] {
-      std::vector<Value> values;
-      for (auto&& each : range) values.push_back(Value(std::forward<decltype(each)>(each)));
+      const std::vector<Value> values = detail::values_of(std::forward<Range>(range));
       return put_many(std::span<const Value>(values), timeout, stop);
     });
   }
@@ -179,26 +173,17 @@ class Sender {
   template <FlatStruct T>
   requires std::is_default_constructible_v<T> Result<Loaned<T>> loan(Timeout timeout = std::nullopt,
                                                                      const std::stop_token& stop = {})
-  const {
-    auto lent = lend(sizeof(T), timeout, stop);
-    if (!lent) return std::move(lent).error();
-    T* value = new (lent->second) T();
-    return Loaned<T>(std::move(lent->first), value);
-  }
+  const { return detail::LoanAccess::make<T>(lend(sizeof(T), timeout, stop)); }
   /// The same of `count` bytes, at least one, which are not initialised.
   Result<LoanedBytes> loan_bytes(std::size_t count, Timeout timeout = std::nullopt,
                                  const std::stop_token& stop = {}) const {
-    auto lent = lend(count, timeout, stop);
-    if (!lent) return std::move(lent).error();
-    return LoanedBytes(std::move(lent->first), {lent->second, count});
+    return detail::LoanAccess::make_bytes(lend(count, timeout, stop), count);
   }
   /// Puts what was lent, without a copy: `put(std::move(loan))`. It is empty afterwards, and untouched after an error.
   /// kInvalid: it is empty, is of another arena, or is put by a forked child.
   template <class T>
   Result<std::uint64_t> put(Loaned<T>&& loan, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
-    auto ticket = put_lent(loan.block_.get(), timeout, stop);
-    if (ticket) loan.end();
-    return ticket;
+    return detail::LoanAccess::put(loan, [&](detail::LoanedBlock* block) { return put_lent(block, timeout, stop); });
   }
 
   /// Whether a small message would be taken at once.
@@ -249,14 +234,48 @@ class Sender {
   explicit Sender(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
   Result<std::uint64_t> put_moved(Item& item, Timeout timeout) const;
   Result<std::uint64_t> put_moved(Item& item, Timeout timeout, const std::stop_token& stop) const;
-  Result<std::pair<detail::LoanPointer, std::byte*>> lend(std::size_t bytes, Timeout timeout,
-                                                          const std::stop_token& stop) const;
+  Result<detail::Lent> lend(std::size_t bytes, Timeout timeout, const std::stop_token& stop) const;
   Result<std::uint64_t> put_flat(const FlatItem& item, Timeout timeout, const std::stop_token& stop) const;
   Result<std::uint64_t> put_lent(detail::LoanedBlock* block, Timeout timeout, const std::stop_token& stop) const;
   template <class Put>
   Result<std::uint64_t> forward(Item& item, Put put) const;
   api::EndPointer state_;
 };
+
+namespace detail {
+
+/// Of what is received until the end of a stream, by get() of an End.
+template <class End>
+class StreamIterator {
+ public:
+  using value_type = Item;
+  using difference_type = std::ptrdiff_t;
+  using iterator_category = std::input_iterator_tag;
+  using pointer = const Item*;
+  using reference = const Item&;
+
+  explicit StreamIterator(const End& end) : end_(end) { ++*this; }
+  const Item& operator*() const noexcept { return *item_; }
+  const Item* operator->() const noexcept { return &*item_; }
+  StreamIterator& operator++() {
+    item_.reset();
+    Result<Item> next = end_.get();
+    if (next) {
+      item_ = std::move(*next);
+    } else if (next.code() != Code::kClosed && next.code() != Code::kShutDown) {
+      throw BadResult(std::move(next).error());
+    }
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  bool operator==(std::default_sentinel_t) const noexcept { return !item_; }
+
+ private:
+  End end_;
+  std::optional<Item> item_{};
+};
+
+}  // namespace detail
 
 /// The end of a channel that messages are received from.
 class Receiver {
@@ -301,9 +320,9 @@ class Receiver {
   /// All messages to the end of the stream: `for (const Item& item : receiver)`. Waits for each; the one before is let
   /// go of first, unless it was copied. Ends when get() would say kClosed, also because this end was closed. Throws
   /// BadResult for every other error; begin() goes on after it. One at a time.
-  class Iterator;
+  using Iterator = detail::StreamIterator<Receiver>;
   /// The next message; waits for it.
-  Iterator begin() const;
+  Iterator begin() const { return Iterator(*this); }
   /// The end of these.
   std::default_sentinel_t end() const noexcept { return {}; }
 
@@ -336,40 +355,6 @@ class Receiver {
   Status get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const;
   api::EndPointer state_;
 };
-
-class Receiver::Iterator {
- public:
-  using value_type = Item;
-  using difference_type = std::ptrdiff_t;
-  using iterator_category = std::input_iterator_tag;
-  using pointer = const Item*;
-  using reference = const Item&;
-
-  const Item& operator*() const noexcept { return *item_; }
-  const Item* operator->() const noexcept { return &*item_; }
-  Iterator& operator++() {
-    item_.reset();
-    Result<Item> next = receiver_.get();
-    if (next) {
-      item_ = std::move(*next);
-    } else if (next.code() != Code::kClosed && next.code() != Code::kShutDown) {
-      throw BadResult(std::move(next).error());
-    }
-    return *this;
-  }
-  void operator++(int) { ++*this; }
-  bool operator==(std::default_sentinel_t) const noexcept { return !item_; }
-
- private:
-  friend class Receiver;
-  explicit Iterator(const Receiver& receiver) : receiver_(receiver) { ++*this; }
-  Receiver receiver_;
-  std::optional<Item> item_{};
-};
-
-inline Receiver::Iterator Receiver::begin() const {
-  return Iterator(*this);
-}
 
 /// The positions of those whose next get() returns, or fails, at once, be it since their stream has ended. Waits until
 /// there is one; none after the timeout, and where there are no receivers. Another process may be quicker: get with a

@@ -2,12 +2,13 @@
 /// All of shmtree: channels, values to send, items received, and xtensor views where xtensor is installed.
 ///
 /// Reading order: result.h, value.h, item.h, containers.h, fields.h, array.h, flat.h, arena.h, pair.h, queue.h,
-/// latest.h, replay.h, sent_ends.h.
+/// latest.h, broadcast.h, replay.h, sent_ends.h.
 #pragma once
 
 #if __has_include(<xtensor/xarray.hpp>) || __has_include(<xtensor/containers/xarray.hpp>)
 #include "shmtree/array.h"
 #endif
+#include "shmtree/broadcast.h"
 #include "shmtree/containers.h"
 #include "shmtree/fields.h"
 #include "shmtree/flat.h"

@@ -21,13 +21,6 @@ using ByteRun = std::span<const std::byte>;
 
 namespace detail {
 
-// Written, and then put, by one process: in a forked child it is the parent's.
-struct LoanedBlock {
-  std::shared_ptr<memory::Arena> arena;
-  memory::OwnedBlock block;
-  std::uint64_t frame_bytes;
-};
-
 void EndLoan::operator()(LoanedBlock* block) const noexcept {
   delete block;
 }
@@ -36,6 +29,54 @@ Error other_size(std::size_t found, std::size_t wanted) {
   return Error{.code = Code::kInvalid,
                .message = "The message has " + std::to_string(found) + " bytes, and the struct that was asked for " +
                           std::to_string(wanted) + "."};
+}
+
+FlatItem flat_copy(ByteRun bytes) {
+  auto copy = value::aligned_copy(bytes);
+  const ByteRun copied(copy.get(), bytes.size());
+  return FlatAccess::make(std::move(copy), nullptr, copied);
+}
+
+bool is_aligned(ByteRun bytes) noexcept {
+  return std::bit_cast<std::uintptr_t>(bytes.data()) % format::kBufferAlignment == 0;
+}
+
+Result<ByteRun> bytes_in(const Item& item) {
+  if (item.kind() == Kind::kBytes || item.kind() == Kind::kLongBytes || item.kind() == Kind::kByteArray ||
+      item.kind() == Kind::kLongByteArray) {
+    return item.try_as<ByteRun>();
+  }
+  const auto array = item.try_view();
+  if (array && array->dtype == DType::kUInt8 && array->c_order) return ByteRun(array->data, array->elements);
+  return item.mismatch("bytes");
+}
+
+Result<Lent> lend(const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind, std::size_t bytes,
+                  const WaitContext& wait) {
+  if (bytes == 0) return Error{Code::kInvalid, "a loan of no bytes"};
+  if (bytes > format::kMaxFrameBytes - format::kFlatBuffer) {
+    return Error{Code::kMessageTooLarge, "a loan of more than 256 TiB"};
+  }
+  LoanPointer lent(new LoanedBlock{.arena = arena, .kind = kind});
+  lent->frame_bytes = format::flat_buffer_bytes(bytes);
+  auto block = arena->allocate(lent->frame_bytes, kind, wait);
+  if (!block) return std::move(block).error();
+  std::byte* begin = block->data();
+  format::write_flat_prefix(begin, bytes);
+  lent->writer = block->writer();
+  lent->block = std::move(*block);
+  return Lent(std::move(lent), begin + format::kFlatBuffer);
+}
+
+Status check_loan(const LoanedBlock* lent, const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind) {
+  if (lent == nullptr || (!lent->block.valid() && !lent->held.valid()))
+    return Error{Code::kInvalid, "an empty loan: it was put, or moved from"};
+  if (lent->writer != lent->arena->current_identity())
+    return Error{Code::kInvalid, "the loan of the process that forked this one"};
+  if (lent->arena != arena) return Error{Code::kInvalid, "a loan of another arena"};
+  if (lent->kind == kind) return success();
+  return Error{Code::kInvalid, kind == memory::BlockKind::kPublished ? "the loan of a Sender is put into a Broadcast"
+                                                                     : "the loan of a Broadcast is put by a Sender"};
 }
 
 }  // namespace detail
@@ -52,33 +93,16 @@ Result<std::uint64_t> Sender::put_bytes(ByteRun bytes, Timeout timeout, const st
   });
 }
 
-Result<std::pair<detail::LoanPointer, std::byte*>> Sender::lend(std::size_t bytes, Timeout timeout,
-                                                                const std::stop_token& stop) const {
-  using Lent = std::pair<detail::LoanPointer, std::byte*>;
-  return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<Lent> {
-    if (bytes == 0) return Error{Code::kInvalid, "a loan of no bytes"};
-    if (bytes > format::kMaxFrameBytes - format::kFlatBuffer) {
-      return Error{Code::kMessageTooLarge, "a loan of more than 256 TiB"};
-    }
-    const auto& arena = state_->channel().arena();
-    const std::uint64_t frame_bytes = format::flat_buffer_bytes(bytes);
-    detail::LoanPointer lent(new detail::LoanedBlock{.arena = arena, .block = {}, .frame_bytes = frame_bytes});
-    auto block = arena->allocate(frame_bytes, memory::BlockKind::kMessage, wait);
-    if (!block) return state_->told(std::move(block).error());
-    std::byte* begin = block->data();
-    format::write_flat_prefix(begin, bytes);
-    lent->block = std::move(*block);
-    return Lent(std::move(lent), begin + format::kFlatBuffer);
+Result<detail::Lent> Sender::lend(std::size_t bytes, Timeout timeout, const std::stop_token& stop) const {
+  return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
+    return state_->told(detail::lend(state_->channel().arena(), memory::BlockKind::kMessage, bytes, wait));
   });
 }
 
 Result<std::uint64_t> Sender::put_lent(detail::LoanedBlock* lent, Timeout timeout, const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
-    if (lent == nullptr || !lent->block.valid())
-      return Error{Code::kInvalid, "an empty loan: it was put, or moved from"};
-    if (lent->block.writer() != lent->arena->current_identity())
-      return Error{Code::kInvalid, "the loan of the process that forked this one"};
-    if (lent->arena != state_->channel().arena()) return Error{Code::kInvalid, "a loan of another arena"};
+    Status usable = detail::check_loan(lent, state_->channel().arena(), memory::BlockKind::kMessage);
+    if (!usable) return std::move(usable).error();
     channel::Outgoing outgoing{.block = std::move(lent->block), .bytes = lent->frame_bytes};
     auto ticket = state_->channel().sending().put(outgoing, wait);
     if (!ticket) lent->block = std::move(outgoing.block);
@@ -125,17 +149,6 @@ Error no_bytes(const Incoming& message, std::string reason) {
                .ticket = message.ticket()};
 }
 
-// The bytes in any other message that is made of bytes.
-Result<ByteRun> bytes_in(const Item& item) {
-  if (item.kind() == Kind::kBytes || item.kind() == Kind::kLongBytes || item.kind() == Kind::kByteArray ||
-      item.kind() == Kind::kLongByteArray) {
-    return item.try_as<ByteRun>();
-  }
-  const auto array = item.try_view();
-  if (array && array->dtype == DType::kUInt8 && array->c_order) return ByteRun(array->data, array->elements);
-  return item.mismatch("bytes");
-}
-
 // What endpoint::receive() makes of a message: `Made` of its bytes. `make` is given these, and the Item that they are
 // in if they are in one.
 template <class Made, class Make>
@@ -156,7 +169,7 @@ class FlatCodec {
     if (const auto run = format::flat_run(message.frame())) return make_(arena, message, *run, nullptr);
     Result<Item> item = api::to_item(arena, message);
     if (!item) return std::move(item).error();
-    const Result<ByteRun> bytes = bytes_in(*item);
+    const Result<ByteRun> bytes = detail::bytes_in(*item);
     if (!bytes) return no_bytes(message, bytes.error().message);
     return make_(arena, message, *bytes, &*item);
   }
@@ -173,12 +186,9 @@ Result<Made> receive(ChannelState& state, const Timeout& timeout, const std::sto
 }
 
 Result<FlatItem> to_flat(memory::Arena& arena, Incoming& message, ByteRun run, const Item* item) {
-  const bool aligned = std::bit_cast<std::uintptr_t>(run.data()) % format::kBufferAlignment == 0;
-  if (!message.in_block() || !aligned || run.size() <= endpoint::kCopiedMessageBytes ||
+  if (!message.in_block() || !detail::is_aligned(run) || run.size() <= endpoint::kCopiedMessageBytes ||
       endpoint::is_hoarding(arena, message, {}) || endpoint::is_seen(arena, message, {})) {
-    auto copy = value::aligned_copy(run);
-    const ByteRun bytes(copy.get(), run.size());
-    return detail::FlatAccess::make(std::move(copy), nullptr, bytes);
+    return detail::flat_copy(run);
   }
   if (item != nullptr) {
     const auto& tree = value::Tree::of(*item);

@@ -1,4 +1,4 @@
-// How FlatItems are made, and what they lie in.
+// How FlatItems are made, and what they lie in; what loans are.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,8 @@
 #include <span>
 #include <utility>
 
+#include "api/state.h"
+#include "memory/owned_block.h"
 #include "shmtree/flat.h"
 #include "value/codec.h"
 
@@ -27,5 +29,26 @@ struct FlatAccess {
     return origin;
   }
 };
+
+// A copy of the bytes.
+FlatItem flat_copy(std::span<const std::byte> bytes);
+// As all that is viewed is.
+bool is_aligned(std::span<const std::byte> bytes) noexcept;
+// The bytes in a message that is made of bytes, though it has a tree.
+Result<std::span<const std::byte>> bytes_in(const Item& item);
+
+// Written, and then put, by one process: in a forked child it is the parent's.
+struct LoanedBlock {
+  std::shared_ptr<memory::Arena> arena;
+  memory::BlockKind kind;  // kMessage: a Sender's; kPublished: a Broadcast's
+  memory::Identity writer = memory::kNobody;
+  memory::OwnedBlock block{};
+  memory::Lease held{};  // in place of `block`, after a put that failed
+  std::uint64_t frame_bytes = 0;
+};
+Result<Lent> lend(const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind, std::size_t bytes,
+                  const platform::WaitContext& wait);
+// kInvalid: there is none, or it is not one that is put here.
+Status check_loan(const LoanedBlock* lent, const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind);
 
 }  // namespace shmtree::detail

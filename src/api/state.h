@@ -82,7 +82,29 @@ struct ArenaState {
   std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // by first byte
 };
 
-struct ChannelState final : endpoint::Port {
+// An error for the next call: items were received before it, which had to be handed over first.
+class Deferred {
+ public:
+  void defer(Error error) noexcept {
+    const std::lock_guard guard(mutex_);
+    error_ = std::move(error);
+    has_deferred_.store(true, std::memory_order_relaxed);
+  }
+  std::optional<Error> take_deferred() noexcept {
+    if (!has_deferred()) return std::nullopt;
+    const std::lock_guard guard(mutex_);
+    has_deferred_.store(false, std::memory_order_relaxed);
+    return std::exchange(error_, std::nullopt);
+  }
+  bool has_deferred() const noexcept { return has_deferred_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> has_deferred_{false};
+  platform::ForkSafeMutex mutex_;
+  std::optional<Error> error_{};  // under mutex_
+};
+
+struct ChannelState final : endpoint::Port, Deferred {
   ChannelState(ArenaState* of, End which) noexcept : arena(of), end(which) {}
 
   template <class Handle>  // a Sender, or a Receiver
@@ -134,25 +156,9 @@ struct ChannelState final : endpoint::Port {
     return result;
   }
 
-  // An error for the next call that receives: items were received before it, which had to be handed over first.
-  void defer(Error error) noexcept {
-    const std::lock_guard guard(mutex);
-    deferred = std::move(error);
-    has_deferred.store(true, std::memory_order_relaxed);
-  }
-  std::optional<Error> take_deferred() noexcept {
-    if (!has_deferred.load(std::memory_order_relaxed)) return std::nullopt;
-    const std::lock_guard guard(mutex);
-    has_deferred.store(false, std::memory_order_relaxed);
-    return std::exchange(deferred, std::nullopt);
-  }
-
   ArenaState* arena;  // as the channel
   End end;
   endpoint::UntilClosed until_closed{*this, end};
-  std::atomic<bool> has_deferred{false};
-  platform::ForkSafeMutex mutex;
-  std::optional<Error> deferred{};  // under mutex
 };
 
 // `act` in a call of an end that is open.

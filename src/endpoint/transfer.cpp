@@ -26,6 +26,15 @@ Error in_time(Error error) {
   return error;
 }
 
+Error too_large() {
+  return Error{.code = Code::kMessageTooLarge, .message = "The message has more than 256 TiB."};
+}
+
+void write_flat(std::byte* to, std::span<const std::byte> run) {
+  format::write_flat_prefix(to, run.size());
+  platform::copy_bytes(to + format::kFlatBuffer, run.data(), run.size());
+}
+
 }  // namespace
 
 Result<memory::OwnedBlock> message_block(channel::Channel& channel, std::uint64_t bytes, const WaitContext& wait) {
@@ -83,12 +92,10 @@ Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, Inl
     return success();
   }
   if (run.size() > format::kMaxFrameBytes - format::kFlatBuffer) {
-    return Error{.code = Code::kMessageTooLarge, .message = "The message has more than 256 TiB."};
+    return too_large();
   }
-  return stage_block(channel, format::flat_buffer_bytes(run.size()), out, wait, [run](std::byte* to) {
-    format::write_flat_prefix(to, run.size());
-    platform::copy_bytes(to + format::kFlatBuffer, run.data(), run.size());
-  });
+  return stage_block(channel, format::flat_buffer_bytes(run.size()), out, wait,
+                     [run](std::byte* to) { write_flat(to, run); });
 }
 
 Status stage_frame(std::span<const std::byte> frame, channel::Channel& channel, InlineFrame& scratch, Outgoing& out,
@@ -131,13 +138,31 @@ Result<memory::OwnedBlock> stage_published(format::FrameBuilder& builder, std::s
   return block;
 }
 
+namespace {
+
+template <class Write>
+Result<memory::OwnedBlock> published_block(std::uint64_t bytes, memory::Arena& arena, const WaitContext& wait,
+                                           Write write) {
+  auto block = arena.allocate(bytes, memory::BlockKind::kPublished, wait);
+  if (!block) return std::move(block).error();
+  const platform::BlockingScope released(bytes > platform::kLongCopyBytes ? wait.hooks : nullptr);
+  write(block->data());
+  return block;
+}
+
+}  // namespace
+
 Result<memory::OwnedBlock> stage_published(std::span<const std::byte> frame, memory::Arena& arena,
                                            const WaitContext& wait) {
-  auto block = arena.allocate(frame.size(), memory::BlockKind::kPublished, wait);
-  if (!block) return in_time(std::move(block).error());
-  const platform::BlockingScope released(frame.size() > platform::kLongCopyBytes ? wait.hooks : nullptr);
-  platform::copy_bytes(block->data(), frame.data(), frame.size());
-  return block;
+  return published_block(frame.size(), arena, wait,
+                         [frame](std::byte* to) { platform::copy_bytes(to, frame.data(), frame.size()); });
+}
+
+Result<memory::OwnedBlock> stage_published_run(std::span<const std::byte> run, memory::Arena& arena,
+                                               const WaitContext& wait) {
+  if (run.size() > format::kMaxFrameBytes - format::kFlatBuffer) return too_large();
+  return published_block(format::flat_buffer_bytes(run.size()), arena, wait,
+                         [run](std::byte* to) { write_flat(to, run); });
 }
 
 std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,

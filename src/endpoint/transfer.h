@@ -36,6 +36,10 @@ Result<memory::OwnedBlock> stage_published(format::FrameBuilder& builder, std::s
 Result<memory::OwnedBlock> stage_published(std::span<const std::byte> frame, memory::Arena& arena,
                                            const platform::WaitContext& wait);
 
+// The same of nothing but bytes (format/flat.h).
+Result<memory::OwnedBlock> stage_published_run(std::span<const std::byte> run, memory::Arena& arena,
+                                               const platform::WaitContext& wait);
+
 // Stages a frame of nothing but bytes (format/flat.h), as stage() does the builder's.
 Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, InlineFrame& scratch,
                   channel::Outgoing& out, const platform::WaitContext& wait);

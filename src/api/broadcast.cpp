@@ -1,0 +1,213 @@
+// Putting into a Broadcast, as users have it.
+#include "shmtree/broadcast.h"
+
+#include <utility>
+
+#include "api/broadcast_state.h"
+#include "api/flat.h"
+#include "format/flat.h"
+
+namespace shmtree {
+
+using api::BroadcastState;
+using broadcast::Source;
+using platform::WaitContext;
+using Ticket = Result<std::uint64_t>;
+
+namespace api {
+namespace {
+
+template <class Act>
+auto with_source(BroadcastState* state, const Timeout& timeout, const std::stop_token& stop, Act act) {
+  return with_thing<Source>(state, "Broadcast", timeout, stop, std::move(act));
+}
+template <class Read>
+std::uint64_t number_of_source(BroadcastState* state, Read read) noexcept {
+  return number_of<Source>(state, std::move(read));
+}
+
+Ticket put(BroadcastState& state, Source& source, const Value& value, const WaitContext& wait) {
+  Published message(*state.arena, source.ring()->allows_pickle());
+  Status encoded = message.encode(value);
+  if (!encoded) return std::move(encoded).error();
+  return endpoint::put(source, message, wait);
+}
+
+// A run of bytes, as endpoint/published.h has messages.
+class Run {
+ public:
+  explicit Run(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
+  bool is_short() const noexcept { return format::flat_text_bytes(bytes_.size()) <= broadcast::kInlineBytes; }
+  std::uint64_t bytes() const noexcept {
+    return is_short() ? format::flat_text_bytes(bytes_.size()) : format::flat_buffer_bytes(bytes_.size());
+  }
+  bool is_plain() const noexcept { return is_short(); }
+  void write(std::byte* out) const { format::write_flat_text(out, bytes_); }
+  Result<memory::OwnedBlock> stage(memory::Arena& arena, const WaitContext& wait) const {
+    return endpoint::stage_published_run(bytes_, arena, wait);
+  }
+  bool is_ours() const noexcept { return true; }
+  void settle() const noexcept {}
+
+ private:
+  const std::span<const std::byte> bytes_;
+};
+
+broadcast::Policy policy_of(FallBehind behind) noexcept {
+  switch (behind) {
+    case FallBehind::kBlock: return broadcast::Policy::kBlock;
+    case FallBehind::kSkip: return broadcast::Policy::kSkip;
+    case FallBehind::kLatest: return broadcast::Policy::kLatest;
+    case FallBehind::kRaise: return broadcast::Policy::kRaise;
+  }
+  return broadcast::Policy::kBlock;
+}
+
+}  // namespace
+}  // namespace api
+
+using api::with_source;
+
+// --- Putting
+
+Ticket Broadcast::put(const Value& value, Timeout timeout, const std::stop_token& stop) const {
+  return with_source(state_.get(), timeout, stop,
+                     [&](Source& source, const WaitContext& wait) { return api::put(*state_, source, value, wait); });
+}
+
+Status Broadcast::put_many(std::span<const Value> values, Timeout timeout, const std::stop_token& stop) const {
+  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Status {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      Ticket ticket = or_out_of_memory([&] { return api::put(*state_, source, values[i], wait); });
+      if (ticket) continue;
+      Error error = std::move(ticket).error();
+      error.completed = i;
+      return error;
+    }
+    return success();
+  });
+}
+
+Ticket Broadcast::put_bytes(std::span<const std::byte> bytes, Timeout timeout, const std::stop_token& stop) const {
+  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Ticket {
+    api::Run run(bytes);
+    return endpoint::put(source, run, wait);
+  });
+}
+
+Result<detail::Lent> Broadcast::lend(std::size_t bytes, Timeout timeout, const std::stop_token& stop) const {
+  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) {
+    return detail::lend(source.ring()->arena(), memory::BlockKind::kPublished, bytes, wait);
+  });
+}
+
+Ticket Broadcast::put_lent(detail::LoanedBlock* lent, Timeout timeout, const std::stop_token& stop) const {
+  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Ticket {
+    Status usable = detail::check_loan(lent, source.ring()->arena(), memory::BlockKind::kPublished);
+    if (!usable) return std::move(usable).error();
+    broadcast::Outgoing outgoing{.block = std::move(lent->block), .held = std::move(lent->held)};
+    outgoing.bytes = lent->frame_bytes;
+    auto ticket = source.put(outgoing, wait);
+    if (!ticket) {
+      lent->block = std::move(outgoing.block);
+      lent->held = std::move(outgoing.held);
+    }
+    return ticket;
+  });
+}
+
+Result<Subscriber> Broadcast::subscribe(const Subscription& how, Timeout timeout, const std::stop_token& stop) const {
+  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Result<Subscriber> {
+    const bool from_oldest = how.start == StartAt::kOldest;
+    auto made = broadcast::Subscriber::create(source.ring(), api::policy_of(how.behind), from_oldest, wait);
+    if (!made) return std::move(made).error();
+    return api::SubscriberState::wrap(std::move(*made), state_->known_name());
+  });
+}
+
+// --- What is known of it
+
+bool Broadcast::has_space() const noexcept {
+  return api::number_of_source(state_.get(), [](const Source& source) { return source.ring()->has_room() ? 1u : 0u; });
+}
+Status Broadcast::wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const {
+  return with_source(state_.get(), timeout, stop,
+                     [&](Source& source, const WaitContext& wait) { return source.wait_until_passed(ticket, wait); });
+}
+Status Broadcast::wait_for_all_ack(Timeout timeout, const std::stop_token& stop) const {
+  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) {
+    return source.wait_until_passed(std::nullopt, wait);
+  });
+}
+std::uint64_t Broadcast::pending_acks() const noexcept {
+  return api::number_of_source(state_.get(), [](const Source& source) { return source.pending(); });
+}
+std::uint64_t Broadcast::capacity() const noexcept {
+  return api::number_of_source(state_.get(), [](const Source& source) { return source.ring()->capacity(); });
+}
+Result<BroadcastStats> Broadcast::stats() const {
+  return with_source(state_.get(), {}, {}, [](Source& source, const WaitContext&) -> Result<BroadcastStats> {
+    const broadcast::Ring& ring = *source.ring();
+    memory::look_for_dead(*ring.arena(), 0);
+    return BroadcastStats{.put = ring.tail(),
+                          .capacity = ring.capacity(),
+                          .history = ring.history(),
+                          .kept = ring.tail() - ring.oldest(),
+                          .subscribers = ring.readers(),
+                          .publishers = ring.publishers()};
+  });
+}
+
+Result<ArrayRef> Broadcast::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+                                      const std::stop_token& stop) const {
+  return with_source(state_.get(), timeout, stop, [&](Source&, const WaitContext& wait) {
+    return state_->arena->new_array(dtype, std::move(shape), wait);
+  });
+}
+
+// --- Making and finding
+
+Result<std::string> Broadcast::handle() const {
+  return with_source(state_.get(), {}, {}, [&](Source& source, const WaitContext&) -> Result<std::string> {
+    return state_->handle(source.ring()->block());
+  });
+}
+Result<Broadcast> Broadcast::open(const std::string& handle) {
+  return or_out_of_memory([&] { return BroadcastState::open(api::find_handle(handle)); });
+}
+
+void Broadcast::close() {
+  if (state_ != nullptr) state_->close([](Source& source) { source.close(); });
+}
+bool Broadcast::closed() const noexcept {
+  return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);
+}
+
+Broadcast make_broadcast(const BroadcastOptions& options) try {
+  if (options.on_peer_death == OnPeerDeath::kEach) {
+    throw BadResult(Error{Code::kInvalid, "a Broadcast tells of the last who put (kRaise) or waits (kWait)"});
+  }
+  const auto arena = api::home_for(options.arena, options.name);
+  const broadcast::Options terms{.capacity = options.capacity,
+                                 .history = options.history,
+                                 .max_bytes = options.max_bytes,
+                                 .allow_pickle = options.allow_pickle.value_or(options.name.empty()),
+                                 .waits = options.on_peer_death == OnPeerDeath::kWait};
+  auto ring = broadcast::Ring::create(arena, terms, WaitContext{}).value();
+  auto name = api::name_for(options.name, discovery::NamedKind::kBroadcast, arena, ring->block());
+  return BroadcastState::wrap(std::move(ring), std::move(name));
+} catch (const std::bad_alloc&) {
+  throw BadResult(out_of_memory());
+}
+
+Result<Broadcast> open_broadcast(const std::string& name) {
+  return or_out_of_memory(
+      [&] { return BroadcastState::open(api::find_name(name, discovery::NamedKind::kBroadcast, "Broadcast")); });
+}
+
+Result<Broadcast> ItemAs<Broadcast>::make(const Item& item) {
+  return or_out_of_memory(
+      [&] { return BroadcastState::open(api::find_item(item, "shmtree:Broadcast", "a Broadcast")); });
+}
+
+}  // namespace shmtree

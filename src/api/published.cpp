@@ -1,0 +1,64 @@
+#include "api/published.h"
+
+#include "discovery/handle.h"
+#include "endpoint/transfer.h"
+
+namespace shmtree::api {
+
+// Others read it: nothing of it may be written, or given away.
+Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease block) {
+  std::vector<std::span<const std::byte>> blocks;
+  if (block.valid()) blocks = endpoint::referred_blocks(arena, arena.blocks().referred_to_by(block.ref()));
+  const bool copied = !block.valid() || (blocks.empty() && frame.size() <= endpoint::kCopiedMessageBytes);
+  std::shared_ptr<const void> owner;
+  if (!copied) owner = std::make_shared<memory::Lease>(std::move(block));
+  return value::decode(frame, std::move(owner), blocks, nullptr, !copied);
+}
+
+std::shared_ptr<memory::Arena> home_for(const std::optional<Arena>& arena, const std::string& name) {
+  if (!arena && !name.empty()) return memory::Arena::create({}).value();
+  const std::shared_ptr<ArenaState> state = ArenaState::of(arena ? *arena : Arena::shared().value());
+  if (state == nullptr) throw BadResult(no_arena());
+  return state->arena;
+}
+
+std::shared_ptr<endpoint::Name> name_for(const std::string& name, discovery::NamedKind kind,
+                                         const std::shared_ptr<memory::Arena>& arena, memory::BlockRef block) {
+  if (name.empty()) return nullptr;
+  discovery::NamedThing thing{.kind = kind, .arena = arena};
+  thing.block = memory::pack(block);
+  return endpoint::create_name(name, thing).value();
+}
+
+Result<Found> find_handle(std::span<const std::byte> bytes) {
+  auto handle = discovery::decode(bytes);
+  if (!handle) return std::move(handle).error();
+  auto opened = discovery::open_arena(*handle);
+  if (!opened) return std::move(opened).error();
+  auto name = endpoint::join_name(handle->name, *opened);
+  return Found{std::move(*opened), memory::unpack(handle->block), std::move(name)};
+}
+Result<Found> find_handle(const std::string& text) {
+  auto bytes = handle_bytes(text);
+  if (!bytes) return std::move(bytes).error();
+  return find_handle(*bytes);
+}
+
+Result<Found> find_name(const std::string& name, discovery::NamedKind kind, const char* what) {
+  auto known = endpoint::open_name(name);
+  if (!known) return std::move(known).error();
+  const discovery::NamedThing& thing = (*known)->thing();
+  if (thing.kind == kind) return Found{thing.arena, memory::unpack(thing.block), std::move(*known)};
+  return Error{Code::kInvalid, "the name " + name + " is in use for something that is no " + what};
+}
+
+Result<Found> find_item(const Item& item, std::string_view name, const char* what) {
+  if (item.kind() != Kind::kRegistered || item.class_name() != name) return item.mismatch(what);
+  const Item parts = item.at(0);
+  if (parts.kind() != Kind::kTuple || parts.size() != 2) return item.mismatch("a handle");
+  auto handle = parts.at(0).try_as<std::span<const std::byte>>();
+  if (!handle) return std::move(handle).error();
+  return find_handle(*handle);
+}
+
+}  // namespace shmtree::api

@@ -1,0 +1,146 @@
+// What Latest, Broadcast and Subscriber have in common: objects of this process that name a thing of many processes,
+// and values that go to many readers.
+//
+// Thread safety: that of the handles, any call from any thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/message.h"
+#include "endpoint/published.h"
+
+namespace shmtree::api {
+
+// What an object has until it is closed. A Thing has wake(), for whoever waits in a call of it.
+template <class Thing>
+struct Closable {
+  Closable(std::shared_ptr<Thing> made, const std::shared_ptr<memory::Arena>& in, std::shared_ptr<endpoint::Name> known)
+      : arena(std::make_shared<ArenaState>(in)), name(std::move(known)), thing(std::move(made)) {}
+
+  // Null once it was closed.
+  std::shared_ptr<Thing> get() {
+    const std::lock_guard guard(mutex);
+    return thing;
+  }
+  // `end` ends what it had.
+  template <class End>
+  void close(End end) {
+    closed.store(true, std::memory_order_relaxed);
+    std::shared_ptr<Thing> last;  // let go of outside the mutex
+    std::shared_ptr<endpoint::Name> last_name;
+    {
+      const std::lock_guard guard(mutex);
+      last = std::move(thing);
+      last_name = std::move(name);
+    }
+    if (last != nullptr) end(*last);
+  }
+  std::shared_ptr<endpoint::Name> known_name() {
+    const std::lock_guard guard(mutex);
+    return name;
+  }
+  // A text by which another process finds the block of the thing.
+  std::string handle(memory::BlockRef block) {
+    discovery::Handle handle = discovery::handle_of(*arena->arena);
+    handle.block = memory::pack(block);
+    if (const auto known = known_name()) handle.name = known->path();
+    return handle_text(handle);
+  }
+
+  const std::shared_ptr<ArenaState> arena;
+  platform::ForkSafeMutex mutex;
+  std::shared_ptr<endpoint::Name> name;  // under mutex
+  std::shared_ptr<Thing> thing;          // under mutex
+  std::atomic<bool> closed{false};
+};
+
+// What ends the waits of a call besides its deadline: the closing of the object, or a request to stop.
+template <class Thing>
+class UntilEnded final : public endpoint::UntilDone {
+ public:
+  UntilEnded(const std::atomic<bool>& closed, Thing& thing, const std::stop_token& stop) noexcept
+      : closed_(closed), stop_(stop), wake_(stop, Wake{&thing}) {}
+  bool ended() const noexcept override { return closed_.load(std::memory_order_relaxed) || stop_.stop_requested(); }
+
+ private:
+  struct Wake {
+    Thing* thing;
+    void operator()() const noexcept { thing->wake(); }
+  };
+  const std::atomic<bool>& closed_;
+  const std::stop_token& stop_;
+  std::stop_callback<Wake> wake_;
+};
+
+// `act(thing, wait)` of an object that is open; `what` it is called in errors. Null is one that was moved from.
+template <class Thing, class Act>
+auto with_thing(Closable<Thing>* state, const char* what, const Timeout& timeout, const std::stop_token& stop, Act act)
+    -> decltype(act(std::declval<Thing&>(), platform::WaitContext{})) {
+  return or_out_of_memory([&]() -> decltype(act(std::declval<Thing&>(), platform::WaitContext{})) {
+    const auto thing = state == nullptr ? nullptr : state->get();
+    if (thing == nullptr) return closed_here(what);
+    UntilEnded<Thing> until(state->closed, *thing, stop);
+    auto result = act(*thing, waiting(timeout, &until));
+    const bool was_closed = !result && result.code() == Code::kInterrupted && !stop.stop_requested();
+    if (was_closed) return closed_here(what);
+    return result;
+  });
+}
+// `read(thing)` of one that is open, or else 0.
+template <class Thing, class Read>
+std::uint64_t number_of(Closable<Thing>* state, Read read) noexcept {
+  const auto thing = state == nullptr ? nullptr : state->get();
+  return thing == nullptr ? 0 : read(*thing);
+}
+
+// A Value on its way to many readers (endpoint/published.h).
+class Published {
+ public:
+  Published(ArenaState& arena, bool allows_pickle) : message_(builder_, arena, allows_pickle) {}
+  Status encode(const Value& value) { return message_.encode(value); }
+  std::uint64_t bytes() const noexcept { return builder_.total_bytes(); }
+  bool is_plain() const noexcept { return message_.blocks().empty(); }
+  void write(std::byte* out) {
+    builder_.write_metadata(out);
+    builder_.copy_buffers(out);
+  }
+  Result<memory::OwnedBlock> stage(memory::Arena& arena, const platform::WaitContext& wait) {
+    return endpoint::stage_published(builder_, message_.blocks(), arena, wait);
+  }
+  bool is_ours() const noexcept { return message_.is_ours(); }
+  void settle() noexcept { message_.settle(); }
+
+ private:
+  format::FrameBuilder builder_;
+  Message<> message_;
+};
+
+// The Item of a frame that many read. `block`, if that is valid, has it, and keeps what it refers to.
+Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease block);
+
+// Where something new goes: the arena that was asked for, that of the process, or one of the name's. Throws BadResult.
+std::shared_ptr<memory::Arena> home_for(const std::optional<Arena>& arena, const std::string& name);
+// That name for it, or null for an empty one. Throws BadResult.
+std::shared_ptr<endpoint::Name> name_for(const std::string& name, discovery::NamedKind kind,
+                                         const std::shared_ptr<memory::Arena>& arena, memory::BlockRef block);
+
+// What a handle, or a name, leads to.
+struct Found {
+  std::shared_ptr<memory::Arena> arena;
+  memory::BlockRef block;
+  std::shared_ptr<endpoint::Name> name;
+};
+Result<Found> find_handle(std::span<const std::byte> handle);
+Result<Found> find_handle(const std::string& text);
+// kInvalid for something that is not `kind`, called `what`.
+Result<Found> find_name(const std::string& name, discovery::NamedKind kind, const char* what);
+// In a message of Python's, of an object whose class is called `name` there, which is `what` in errors.
+Result<Found> find_item(const Item& item, std::string_view name, const char* what);
+
+}  // namespace shmtree::api

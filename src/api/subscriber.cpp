@@ -1,0 +1,150 @@
+// Reading a Broadcast, as users have it.
+#include <cstring>
+#include <utility>
+
+#include "api/broadcast_state.h"
+#include "api/flat.h"
+#include "format/flat.h"
+#include "value/tree.h"
+
+namespace shmtree {
+
+using api::SubscriberState;
+using platform::WaitContext;
+
+namespace {
+
+using Reader = broadcast::Subscriber;
+
+template <class Act>
+auto with_reader(SubscriberState* state, const Timeout& timeout, const std::stop_token& stop, Act act) {
+  return api::with_thing<Reader>(state, "Subscriber", timeout, stop, std::move(act));
+}
+
+Error of_message(Error error, std::uint64_t ticket) {
+  error.ticket = ticket;
+  error.message = "message " + std::to_string(ticket) + ": " + error.message;
+  return error;
+}
+
+// What `make(arena, message)` makes of the next message; an error that was met before comes first.
+template <class Made, class Make>
+Result<Made> receive(SubscriberState& state, Reader& reader, const WaitContext& wait, Make make) {
+  if (auto error = state.take_deferred()) return *std::move(error);
+  broadcast::Incoming message;
+  Status got = reader.get(message, wait);
+  if (!got) return std::move(got).error();
+  Result<Made> made = or_out_of_memory([&] { return make(*reader.ring()->arena(), message); });
+  if (!made) return of_message(std::move(made).error(), message.ticket);
+  return made;
+}
+
+Result<Item> item_of(memory::Arena& arena, broadcast::Incoming& message) {
+  const auto frame = message.frame();
+  return api::to_item(arena, frame, std::move(message.block));
+}
+
+Result<FlatItem> flat_of(memory::Arena& arena, broadcast::Incoming& message) {
+  const auto run = format::flat_run(message.frame());
+  if (run && (!message.block.valid() || run->size() <= endpoint::kCopiedMessageBytes)) return detail::flat_copy(*run);
+  if (run) return detail::FlatAccess::make(std::make_shared<memory::Lease>(std::move(message.block)), nullptr, *run);
+  Result<Item> item = item_of(arena, message);
+  if (!item) return std::move(item).error();
+  const auto bytes = detail::bytes_in(*item);
+  if (!bytes) return Error{Code::kInvalid, bytes.error().message};
+  if (!detail::is_aligned(*bytes)) return detail::flat_copy(*bytes);
+  return detail::FlatAccess::make(value::Tree::of(*item), nullptr, *bytes);
+}
+
+Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, std::size_t most,
+                                       const WaitContext& wait) {
+  if (most == 0) return Error{Code::kInvalid, "get_many of 0 items"};
+  std::vector<Item> items;
+  items.reserve(1);
+  Result<Item> next = receive<Item>(state, reader, wait, item_of);
+  if (!next) return std::move(next).error();
+  items.push_back(std::move(*next));
+  const WaitContext now{platform::Deadline::immediate(), wait.hooks};
+  while (items.size() < most && reader.size() != 0) {
+    items.reserve(items.size() + 1);  // what was read has a place
+    next = receive<Item>(state, reader, now, item_of);
+    if (next) {
+      items.push_back(std::move(*next));
+      continue;
+    }
+    // Another thread was quicker, or it comes again.
+    const Code code = next.code();
+    const bool is_met_again = code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied;
+    if (!is_met_again && code != Code::kInterrupted) state.defer(std::move(next).error());
+    break;
+  }
+  return items;
+}
+
+}  // namespace
+
+Result<Item> Subscriber::get(Timeout timeout, const std::stop_token& stop) const {
+  return with_reader(state_.get(), timeout, stop, [&](Reader& reader, const WaitContext& wait) {
+    return receive<Item>(*state_, reader, wait, item_of);
+  });
+}
+Result<std::vector<Item>> Subscriber::get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const {
+  return with_reader(state_.get(), timeout, stop, [&](Reader& reader, const WaitContext& wait) {
+    return receive_many(*state_, reader, most, wait);
+  });
+}
+Result<FlatItem> Subscriber::get_bytes(Timeout timeout, const std::stop_token& stop) const {
+  return with_reader(state_.get(), timeout, stop, [&](Reader& reader, const WaitContext& wait) {
+    return receive<FlatItem>(*state_, reader, wait, flat_of);
+  });
+}
+Status Subscriber::get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const {
+  const auto make = [out](memory::Arena& arena, broadcast::Incoming& message) -> Status {
+    auto item = flat_of(arena, message);
+    if (!item) return std::move(item).error();
+    if (item->size() != out.size()) return detail::other_size(item->size(), out.size());
+    std::memcpy(out.data(), item->bytes().data(), out.size());
+    return success();
+  };
+  return with_reader(state_.get(), timeout, stop, [&](Reader& reader, const WaitContext& wait) {
+    return receive<Unit>(*state_, reader, wait, make);
+  });
+}
+
+std::uint64_t Subscriber::size() const noexcept {
+  return api::number_of<Reader>(state_.get(), [](const Reader& reader) { return reader.size(); });
+}
+std::uint64_t Subscriber::missed() const noexcept {
+  return api::number_of<Reader>(state_.get(), [](const Reader& reader) { return reader.missed(); });
+}
+Result<int> Subscriber::fileno() const {
+  return with_reader(state_.get(), {}, {}, [](Reader& reader, const WaitContext&) { return reader.fd(); });
+}
+
+Result<std::string> Subscriber::handle() const {
+  return with_reader(state_.get(), {}, {}, [&](Reader& reader, const WaitContext&) -> Result<std::string> {
+    auto block = reader.give();
+    if (!block) return std::move(block).error();
+    return state_->handle(*block);
+  });
+}
+Result<Subscriber> Subscriber::open(const std::string& handle) {
+  return or_out_of_memory([&] { return SubscriberState::open(api::find_handle(handle)); });
+}
+Result<Subscriber> ItemAs<Subscriber>::make(const Item& item) {
+  return or_out_of_memory(
+      [&] { return SubscriberState::open(api::find_item(item, "shmtree:Subscriber", "a Subscriber")); });
+}
+
+void Subscriber::close() {
+  if (state_ == nullptr) return;
+  state_->close([](Reader& reader) {
+    reader.close();
+    reader.wake();
+  });
+}
+bool Subscriber::closed() const noexcept {
+  return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);
+}
+
+}  // namespace shmtree
