@@ -64,6 +64,8 @@ class FrameReader : public NodeCursor {
   bool next_array(ArrayInfo& out) noexcept;
   // The bytes of a kLongStr, kLongBytes...: in the frame itself, so copy before parsing.
   std::span<const std::byte> next_blob() noexcept;
+  // Bytes of each buffer, by number.
+  std::span<const std::uint64_t> buffer_sizes() const noexcept { return {buffers_.at, buffers_.left()}; }
   std::size_t external_count() const noexcept { return externals_.left(); }
   // `index` as in ArrayInfo::buffer of an external array. The caller checks it against the block it refers to.
   External external(std::size_t index) const noexcept { return externals_.at[index]; }

@@ -1,12 +1,26 @@
 // Coverage-guided search for a frame that its readers do not survive.
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "format/standalone.h"
 #include "support/frame_walk.h"
 #include "value/codec.h"
 
 using namespace shmtree;
+
+// One that is sound is so when it stands alone, too.
+static void make_alone(std::span<const std::byte> frame, format::Blocks blocks) {
+  format::CheckedFrame checked;
+  if (!checked.load(frame, blocks).ok()) return;
+  format::Standalone alone(checked, blocks);
+  if (!alone.finish().ok()) return;
+  std::vector<std::byte> made(alone.total_bytes());
+  alone.write(made.data());
+  format::CheckedFrame again;
+  if (!again.load(made).ok() || !again.contents().stands_alone || !test::walk_frame(made).ok()) std::abort();
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // The input is the metadata and what follows; a header that fits is put before it, so that the search begins where
@@ -23,6 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   (void)test::walk_frame(frame).ok();
   const std::vector<std::byte> block(4096);
   const std::span<const std::byte> blocks[] = {block, block};
+  make_alone(frame, blocks);
   auto item = value::decode(frame, nullptr, blocks);
   if (item.ok()) {
     for (const Item& part : *item) (void)part.try_as<std::string>().ok();
