@@ -91,10 +91,11 @@ class Arena:
         max_attempts: int | None = None,
         behind: Behind = "block",
         keep_open: bool = False,
+        portable: bool = False,
         exist_ok: bool = False,
     ) -> tuple[Sender, Receiver]:
         """A channel in this arena; see `shmtree.create_pair`."""
-        terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, behind, keep_open)
+        terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, behind, keep_open, portable)
         return make_pair(self._open(), terms, name, allow_pickle, exist_ok)
 
     def Queue(
@@ -104,9 +105,10 @@ class Arena:
         max_bytes: int | None = None,
         name: str | None = None,
         allow_pickle: bool | None = None,
+        portable: bool = False,
     ) -> Queue[Any]:
         """A queue in this arena; see `shmtree.Queue`."""
-        return Queue(maxsize, max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle)
+        return Queue(maxsize, max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle, portable=portable)
 
     def JoinableQueue(
         self,
@@ -115,9 +117,12 @@ class Arena:
         max_bytes: int | None = None,
         name: str | None = None,
         allow_pickle: bool | None = None,
+        portable: bool = False,
     ) -> JoinableQueue[Any]:
         """A joinable queue in this arena; see `shmtree.JoinableQueue`."""
-        return JoinableQueue(maxsize, max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle)
+        return JoinableQueue(
+            maxsize, max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle, portable=portable
+        )
 
     def SimpleQueue(
         self, *, max_bytes: int | None = None, name: str | None = None, allow_pickle: bool | None = None

@@ -46,6 +46,7 @@ class Terms(NamedTuple):
     max_attempts: int = 0
     keep_open: bool = False
     drop_oldest: bool = False
+    portable: bool = False
 
 
 def new_channel(
@@ -244,6 +245,7 @@ def pair_terms(
     on_peer_death: str,
     behind: str,
     keep_open: bool,
+    portable: bool,
 ) -> Terms:
     one_of("on_peer_death", on_peer_death, "raise", "wait", "each")
     return Terms(
@@ -254,6 +256,7 @@ def pair_terms(
         limit("max_attempts", max_attempts),
         bool(keep_open),
         one_of("behind", behind, "block", "drop_oldest") == "drop_oldest",
+        bool(portable),
     )
 
 

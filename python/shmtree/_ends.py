@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from . import _core, _handles, _process
+from . import _core, _handles, _portable, _process
 from ._arena import Arena
 from ._broadcast import Broadcast, Subscriber
 from ._channel import Receiver, Sender
@@ -217,3 +217,6 @@ _register_published(Broadcast, _empty_broadcast)
 _core._register_end(Subscriber, "shmtree:Subscriber", _flatten_subscriber, _open_subscriber)
 _core._register_end(Arena, "shmtree:Arena", _flatten_arena, _open_arena)
 _core._register_end(ReplayBuffer, "shmtree:ReplayBuffer", _flatten_replay, _open_replay)
+
+_portable.handles += [Sender, Receiver, BaseQueue, Connection, SharedArray, Latest, Broadcast, Subscriber, Arena]
+_portable.handles += [ReplayBuffer]

@@ -2,7 +2,7 @@
 
 import queue
 
-from . import _core, _dtypes, _inside, _leaves, _models, _reducers, errors
+from . import _core, _dtypes, _inside, _leaves, _models, _portable, _reducers, errors
 
 _core.set_package(
     {
@@ -13,6 +13,7 @@ _core.set_package(
         "parse_dtype": _dtypes.parse,
         "reducers": _reducers.table,
         "path_of_refused": _inside.path_of_refused,
+        "path_of_local": _portable.path_of_local,
         **vars(_leaves),
         **vars(_models),
     }

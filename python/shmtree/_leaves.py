@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+from . import _core, _portable
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -126,11 +126,14 @@ def receive_device(flat: Any) -> Any:
     return _cuda_received.receive(flat)
 
 
-def device_leaf(thing: Any, home: Any) -> Any:
+def device_leaf(thing: Any, home: Any, portable: bool) -> Any:
     """What is sent in place of a tensor or array on a device, into a channel of the arena `home`.
 
     None for what only pickle can send; so is all of it where there is no channel whose arena would keep the memory.
+    NotPortable where nothing may be sent that other machines do not have.
     """
+    if portable and _portable.is_on_device(thing):
+        _portable.refuse(thing)
     torch = sys.modules.get("torch")
     on_host = torch is not None and isinstance(thing, torch.Tensor) and not thing.is_cuda
     if home is None or on_host:

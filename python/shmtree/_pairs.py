@@ -21,6 +21,7 @@ def create_pair(
     max_attempts: int | None = None,
     behind: Behind = "block",
     keep_open: bool = False,
+    portable: bool = False,
     exist_ok: bool = False,
 ) -> tuple[Sender, Receiver]:
     """A new channel: the end to put into, and the end to get from.
@@ -45,12 +46,14 @@ def create_pair(
         behind: "block" lets a `put` that finds no room wait; "drop_oldest" lets it drop the oldest messages that nobody
             has received, which `Sender.dropped` counts and which count as received for those who wait for it.
         keep_open: whether receivers wait for other senders when none is left, so that the stream has no end.
+        portable: whether `put` refuses what means something on this machine only (ends, shared arrays, arenas, memory
+            of devices), with NotPortable, so that what is taken as frames can be put on any other one.
         exist_ok: with a name that a channel has already, gives the ends of that one, as to a server that starts again
             while its clients live; ValueError, with the values of both, when it was made with other arguments.
     """
     if arena is not None and not isinstance(arena, Arena):
         raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
-    terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, behind, keep_open)
+    terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, behind, keep_open, portable)
     return make_pair(arena._open() if arena is not None else None, terms, name, allow_pickle, exist_ok)
 
 

@@ -55,12 +55,13 @@ class BaseQueue(_core.QueueBase[_T], End):
         name: str | None,
         arena: HasArena | None,
         allow_pickle: bool | None,
+        portable: bool,
     ) -> None:
         self._maxsize = max(whole("maxsize", maxsize), 0)
         if arena is not None and not hasattr(arena, "_open"):
             raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
         home = arena._open() if arena is not None else None
-        terms = Terms(self._maxsize, limit("max_bytes", max_bytes), "never")
+        terms = Terms(self._maxsize, limit("max_bytes", max_bytes), "never", portable=bool(portable))
         self._become(*new_channel(home, terms, allow_pickle, name, QUEUE))
 
     def _become(self, channel: _core.Channel, allow_pickle: bool, name: _core.Name | None) -> None:
@@ -172,6 +173,7 @@ class Queue(BaseQueue[_T]):
         arena: where objects lie; None is the arena that this process makes for all channels.
         allow_pickle: whether objects without a native kind may be pickled; None is yes for unnamed and no for named
             queues, where both sides have to say yes.
+        portable: whether `put` refuses what means something on this machine only, as `create_pair` has it.
         ctx: taken for the sake of multiprocessing's signature. A queue works with every start method.
 
     There is no thread behind it: `put` raises what is wrong with an object, and when it returns `empty`, `qsize` and
@@ -186,9 +188,10 @@ class Queue(BaseQueue[_T]):
         name: str | None = None,
         arena: HasArena | None = None,
         allow_pickle: bool | None = None,
+        portable: bool = False,
         ctx: object = None,
     ) -> None:
-        self._create(maxsize, max_bytes, name, arena, allow_pickle)
+        self._create(maxsize, max_bytes, name, arena, allow_pickle, portable)
 
     def join_thread(self) -> None:
         """Nothing: there is no thread, and what was put is in the queue already."""
@@ -228,6 +231,7 @@ class SimpleQueue(BaseQueue[_T]):
         name: str | None = None,
         arena: HasArena | None = None,
         allow_pickle: bool | None = None,
+        portable: bool = False,
         ctx: object = None,
     ) -> None:
-        self._create(0, max_bytes, name, arena, allow_pickle)
+        self._create(0, max_bytes, name, arena, allow_pickle, portable)

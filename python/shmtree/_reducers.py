@@ -10,34 +10,32 @@ from typing import Any, Literal
 
 import numpy as np
 
-from . import _core, _leaves, _out_of_band
+from . import _core, _leaves, _out_of_band, _portable
 
 Reducer = Callable[[Any], Any]
 
 _TABLE: dict[type, Reducer] = {}
 
 
-# Classes of arrays on devices, which pickle by a copy on the host; in modules that are looked into if they are there.
-_DEVICE_ARRAYS = (("cupy", "ndarray"), ("numba.cuda.cudadrv.devicearray", "DeviceNDArray"))
-
-
-def table(independent: bool, home: _core.Arena | None) -> dict[type, Reducer]:
+def table(independent: bool, home: _core.Arena | None, portable: bool) -> dict[type, Reducer]:
     """The reducers by exact class.
 
     `independent`: arrays are to arrive writable, as from a standard queue. `home`: the arena of the message, if it is
-    for a channel.
+    for a channel. `portable`: what means something on this machine only is refused.
     """
     made = dict(_TABLE)
+    if portable:
+        made.update(_portable.refused())
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "Tensor"):
-        made[torch.Tensor] = made[torch.nn.Parameter] = functools.partial(_reduce_tensor, home=home)
+        made[torch.Tensor] = made[torch.nn.Parameter] = functools.partial(_reduce_tensor, home=home, portable=portable)
     jax_class = getattr(sys.modules.get("jax._src.array"), "ArrayImpl", None)
     if jax_class is not None:
         made[jax_class] = _reduce_jax
-    for module, name in _DEVICE_ARRAYS:
+    for module, name in _portable.DEVICE_ARRAYS:
         cls = getattr(sys.modules.get(module), name, None)
         if cls is not None:
-            made[cls] = functools.partial(_reduce_device_array, home=home)
+            made[cls] = functools.partial(_reduce_device_array, home=home, portable=portable)
     made.update(_out_of_band.reducers())
     if independent:
         made[np.ndarray] = _reduce_as_writable
@@ -94,16 +92,16 @@ def _build_tensor(memory: Any, *arguments: Any) -> Any:
     return _leaves.tensor_build(np.frombuffer(memory, np.uint8), *arguments)
 
 
-def _reduce_device_array(array: Any, home: _core.Arena | None) -> Any:
-    leaf = _leaves.device_leaf(array, home)
+def _reduce_device_array(array: Any, home: _core.Arena | None, portable: bool) -> Any:
+    leaf = _leaves.device_leaf(array, home, portable)
     return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if leaf is None else _TABLE[type(leaf)](leaf)
 
 
-def _reduce_tensor(tensor: Any, home: _core.Arena | None) -> Any:
+def _reduce_tensor(tensor: Any, home: _core.Arena | None, portable: bool) -> Any:
     """Like torch's own reduction, with the memory as an out-of-band buffer that tensors on it share again."""
     parts = _leaves.tensor_parts(tensor)
     if parts is None:
-        return _reduce_device_array(tensor, home)
+        return _reduce_device_array(tensor, home, portable)
     owner, number, requires_grad, _, shape, strides = parts
     if strides is not None:
         owner, strides = owner.contiguous(), None

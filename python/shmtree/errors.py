@@ -16,6 +16,7 @@ __all__ = [
     "Error",
     "IncompatibleArena",
     "MessageTooLarge",
+    "NotPortable",
     "OutOfSharedMemory",
     "Overrun",
     "PeerDied",
@@ -137,6 +138,19 @@ class PickleRefused(Error, TypeError):
     """The message needs pickle, or a class that is neither imported nor registered, and that is not allowed.
 
     The text names the object, where it lies, and who refuses: the end, whoever made the channel, or the call.
+
+    Attributes:
+        path: where that object lies in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None``
+            when it is not known.
+    """
+
+    path: str | None = None
+
+
+class NotPortable(Error, ValueError):
+    """The message has something in it that means nothing on another machine, and is to be portable.
+
+    The text names the object and where it lies.
 
     Attributes:
         path: where that object lies in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None``

@@ -71,6 +71,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   header->max_attempts = static_cast<std::uint32_t>(options.max_attempts);
   header->keep_open = options.keep_open ? 1 : 0;
   header->drop_oldest = options.drop_oldest ? 1 : 0;
+  header->portable = options.portable ? 1 : 0;
   store_relaxed(header->head_segment, memory::pack(ring->ref()));
   store_relaxed(header->tail_segment, memory::pack(ring->ref()));
   // The channel is known before its ring leaves its writer: a kill in between leaves no ring that nothing leads to.
@@ -135,6 +136,7 @@ Status Channel::check_options(const ChannelOptions& options) const {
   compare("keep_open", word_of(parts_.control.keeps_open()), word_of(options.keep_open));
   compare("behind", parts_.control.drops_oldest() ? "drop_oldest" : "block",
           options.drop_oldest ? "drop_oldest" : "block");
+  compare("portable", word_of(parts_.control.is_portable()), word_of(options.portable));
   if (others.empty()) return success();
   return Error{Code::kInvalid, "it is that of a channel with other options: " + others};
 }

@@ -41,6 +41,7 @@ struct ChannelOptions {
   std::uint64_t max_attempts = 0;   // to have a message taken and acknowledged, then it is rejected; 0 is no limit
   bool keep_open = false;           // receivers wait for senders to come when none is left
   bool drop_oldest = false;         // a put that finds no room drops the oldest messages instead of waiting
+  bool portable = false;            // nothing may be put that means something on this machine only
 };
 
 struct ChannelStats {
@@ -62,6 +63,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::uint64_t capacity() const noexcept { return parts_.control.shared.capacity; }
   std::uint64_t inline_bytes() const noexcept { return parts_.control.inline_bytes(); }
   bool allows_pickle() const noexcept { return parts_.control.shared.allow_pickle != 0; }
+  bool is_portable() const noexcept { return parts_.control.is_portable(); }
   // How many messages puts have dropped.
   std::uint64_t dropped() const noexcept { return platform::load_acquire(parts_.control.shared.dropped); }
   // kInvalid, with the values of both, unless it was made with these.

@@ -44,7 +44,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 4;
+constexpr std::uint32_t kChannelVersion = 5;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct RingSlot {
@@ -262,6 +262,7 @@ struct ChannelHeader {
   std::uint32_t max_attempts;          // to have a message taken and acknowledged, 0: no limit
   std::uint32_t keep_open;             // 1: the stream does not end where no senders are left
   std::uint32_t drop_oldest;           // 1: a put that finds no room receives the oldest messages, for nobody
+  std::uint32_t portable;              // 1: nothing in a message means something on this machine only
   std::atomic<std::uint64_t> dropped;  // how many those were, under receivers_lock
 
   alignas(64) PerEnd<std::atomic<std::uint32_t>> watched;  // some bit of its `watchers`, or `awaiting`, was set
@@ -275,7 +276,7 @@ struct ChannelHeader {
   PerEnd<ParticipantSet> awaiting;  // want one datagram at their hub, when there is something to do; taken by who sends
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
-static_assert(offsetof(ChannelHeader, reserved) == 48);
+static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 476);
 static_assert(offsetof(ChannelHeader, senders_lock) == 64 && offsetof(ChannelHeader, receivers_lock) == 128);
 
 }  // namespace shmtree::channel

@@ -7,6 +7,8 @@
 //   wants_more()                   whether another object is wanted, and there is room for it
 //   add(object)
 //   defer(error), defer(object, may_retry)   why there are no more; what is not met again is for the next call
+// and for take_first() and take_rest(), of what is taken, these and
+//   add(object, delivery)          whether it was added; if not, the message goes back
 //
 // What holds: no message is lost but by a fault of its own, and none is received that its caller would not get.
 //
@@ -86,15 +88,45 @@ inline void consume(channel::Delivery& delivery) noexcept {
 // The object of a message that was taken. The delivery keeps it only as its record then; without an object it goes back
 // with the delivery, or was consumed.
 template <class Codec>
-typename Codec::Object decode_taken(Codec& codec, channel::Channel& channel, channel::Delivery& delivery) {
-  bool may_retry = false;
-  auto object = codec.decode(channel, delivery.message(), &may_retry);
+typename Codec::Object decode_taken(Codec& codec, channel::Channel& channel, channel::Delivery& delivery,
+                                    bool* may_retry) {
+  auto object = codec.decode(channel, delivery.message(), may_retry);
   if (object) {
     delivery.message().drop();
-  } else if (!may_retry) {
+  } else if (!*may_retry) {
     consume(delivery);
   }
   return object;
+}
+template <class Codec>
+typename Codec::Object decode_taken(Codec& codec, channel::Channel& channel, channel::Delivery& delivery) {
+  bool may_retry = false;
+  return decode_taken(codec, channel, delivery, &may_retry);
+}
+
+// Takes the next message; waits for it. False: the codec knows why.
+template <class Codec>
+bool take_first(Codec& codec, channel::Channel& channel, const platform::WaitContext& wait) {
+  auto delivery = channel.take(wait);
+  if (!delivery) return static_cast<void>(codec.failed(std::move(delivery).error())), false;
+  auto object = decode_taken(codec, channel, *delivery);
+  return object && codec.add(std::move(object), std::move(*delivery));
+}
+
+// After that, what else is there. What was taken before stays taken.
+template <class Codec>
+void take_rest(Codec& codec, channel::Channel& channel) {
+  try {
+    while (codec.wants_more() && channel.ready()) {
+      auto delivery = channel.take({platform::Deadline::immediate(), nullptr});
+      if (!delivery) return codec.defer(delivery.error());
+      bool may_retry = false;
+      auto object = decode_taken(codec, channel, *delivery, &may_retry);
+      if (!object) return codec.defer(std::move(object), may_retry);
+      if (!codec.add(std::move(object), std::move(*delivery))) return codec.defer(std::move(object), true);
+    }
+  } catch (const std::bad_alloc&) {  // the next call finds it, if it lasts
+  }
 }
 
 }  // namespace shmtree::endpoint

@@ -75,12 +75,6 @@ def test_a_frame_with_a_pickle_goes_only_where_pickles_do() -> None:
     assert empty.get() == [1]
 
 
-def test_a_frame_within_a_message_is_refused_as_before() -> None:
-    sender, _ = shmtree.create_pair()
-    with pytest.raises(TypeError, match="A Frame is not pickled"):
-        sender.put({"frame": shmtree.pack(1)})
-
-
 def test_a_frame_over_the_budget_and_a_full_channel_are_told_as_for_objects() -> None:
     import queue
 

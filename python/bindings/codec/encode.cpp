@@ -3,6 +3,7 @@
 
 #include "bindings/codec/encoder.h"
 #include "bindings/codec/pickle_support.h"
+#include "bindings/codec/portable.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/objects/loan.h"
@@ -52,8 +53,14 @@ void EncodeSession::start_over(const EncodeOptions& options) {
 }
 
 Encoded EncodeSession::encode(PyObject* object, const EncodeOptions& options) {
-  const Encoded how = walk(object, options);
-  if (how == kNotEncoded) return kNotEncoded;
+  const Encoded how = [&] {
+    const PortableScope scope(options.portable);
+    return walk(object, options);
+  }();
+  if (how == kNotEncoded) {
+    if (options.portable) explain_not_portable(object);
+    return kNotEncoded;
+  }
   const Status finished = builder_.finish();
   if (finished.ok()) [[likely]]
     return how;

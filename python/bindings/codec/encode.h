@@ -33,6 +33,7 @@ struct EncodeOptions {
   // Every array arrives as the receiver's own: writable, on memory that no other has, and as one object if it was one.
   // (Tensors of one storage stay so, as torch has it.)
   bool independent = false;
+  bool portable = false;      // NotPortable for what means something on this machine only
   LoanBook* loans = nullptr;  // decides for each array on a lease whether it goes by reference
   // Is told of ends in the message, which go as handles then; without it they are pickled.
   endpoint::GivenEnds* given = nullptr;

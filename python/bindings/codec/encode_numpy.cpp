@@ -176,7 +176,8 @@ void lend_tensor(Encoder& encoder, format::ArraySource& source) {
 // What leaves.device_leaf() says is to be sent in place of memory of a device.
 bool device_leaf(Encoder& encoder, PyObject* value) {
   Ref home(encoder.options().loans ? encoder.options().loans->home() : Ref::borrow(Py_None));
-  Ref leaf(home ? call_python(package().device_leaf, value, home.get()) : nullptr);
+  PyObject* const portable = encoder.options().portable ? Py_True : Py_False;
+  Ref leaf(home ? call_python(package().device_leaf, value, home.get(), portable) : nullptr);
   if (!leaf) return false;
   if (leaf.get() == Py_None) return encoder.needs_pickle(value);
   encoder.keep(Ref::borrow(leaf.get()));

@@ -4,6 +4,7 @@
 // No end comes out of bytes that no channel gave, and none may do more than the channel that it came by.
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
+#include "bindings/codec/portable.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
 #include "endpoint/given_ends.h"
@@ -14,6 +15,7 @@ namespace {
 
 bool end_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   const EncodeOptions& options = encoder.options();
+  if (options.portable) return refuse_local(Py_TYPE(value)->tp_name), false;
   if (options.given == nullptr && options.allow_pickle) return encoder.needs_pickle(value);
   if (options.given == nullptr) {
     encoder.session().set_refused(value);

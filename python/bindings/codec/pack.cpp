@@ -33,7 +33,8 @@ PyObject* packed(PyObject* object, const EncodeOptions& options) {
   format::FrameBuilder& builder = session->builder();
   Frame* frame = new_frame(builder.total_bytes());
   if (!frame) return nullptr;
-  frame->pickled = how == kPickled;
+  frame->contents.has_pickle = how == kPickled;
+  frame->known_portable = options.portable;
   builder.write_metadata(frame->data);
   const WithoutGil unlocked(builder.buffer_bytes() > platform::kLongCopyBytes);
   builder.copy_buffers(frame->data);
@@ -41,25 +42,26 @@ PyObject* packed(PyObject* object, const EncodeOptions& options) {
 }
 
 // What pack() and pack_aside() are given.
-bool take_object(const Signature<2>& signature, PyObject* const* args, Py_ssize_t nargs, PyObject* names,
+bool take_object(const Signature<3>& signature, PyObject* const* args, Py_ssize_t nargs, PyObject* names,
                  PyObject** object, EncodeOptions& options) {
-  PyObject* given[2];
+  PyObject* given[3];
   if (!take_arguments(signature, args, nargs, names, given)) return false;
-  const int allow_pickle = truth_of(given[1], 1);
+  const int allow_pickle = truth_of(given[1], 1), portable = truth_of(given[2], 0);
   *object = given[0];
   options.allow_pickle = allow_pickle == 1;
-  return allow_pickle >= 0;
+  options.portable = portable == 1;
+  return allow_pickle >= 0 && portable >= 0;
 }
 
 PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
-  static constexpr Signature<2> kSignature{"pack", {"obj", "allow_pickle"}, 2, 1};
+  static constexpr Signature<3> kSignature{"pack", {"obj", "allow_pickle", "portable"}, 2, 1};
   PyObject* object = nullptr;
   EncodeOptions options;
   return take_object(kSignature, args, nargs, names, &object, options) ? packed(object, options) : nullptr;
 }
 
 PyObject* pack_aside(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
-  static constexpr Signature<2> kSignature{"_pack_aside", {"obj", "allow_pickle"}, 2, 1};
+  static constexpr Signature<3> kSignature{"_pack_aside", {"obj", "allow_pickle", "portable"}, 2, 1};
   endpoint::GivenEnds given;  // taken back in the end
   PyObject* object = nullptr;
   EncodeOptions options;
@@ -90,7 +92,11 @@ PyObject* unpack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* n
   if (allow_pickle < 0 || !parse_copy_policy(given[1], &context.copy)) return nullptr;
   Input input;
   if (PyObject_GetBuffer(given[0], &input.buffer, PyBUF_SIMPLE) != 0) return nullptr;
-  context.allow_pickle = allow_pickle == 1 || is_frame(given[0]);
+  if (is_frame(given[0])) {
+    context.allow_pickle = as_frame(given[0])->trusted;
+    context.for_channel = as_frame(given[0])->from_channel;
+  }
+  context.allow_pickle = context.allow_pickle || allow_pickle == 1;
   context.writable = !input.buffer.readonly;
   context.make_owner = Input::make_owner;
   context.state = &input;
@@ -137,11 +143,13 @@ PyObject* unflatten(PyObject*, PyObject* args) {
 }
 
 constexpr const char* kPackDoc =
-    "pack(obj, allow_pickle=True)\n--\n\n"
+    "pack(obj, allow_pickle=True, *, portable=False)\n--\n\n"
     "Encodes a nested object as a Frame, a read-only buffer.\n\n"
     "Whatever has no native kind is pickled (protocol 5, its buffers out of band), and then the whole object is,\n"
     "so that identity is kept as with pickle. allow_pickle=False raises PickleRefused instead. ValueError when\n"
-    "the object is nested deeper than 1,000 levels; what the object's own code raises comes through.";
+    "the object is nested deeper than 1,000 levels; what the object's own code raises comes through.\n\n"
+    "portable=True: the frame means the same on every machine. NotPortable, a ValueError, names what does not and\n"
+    "where it lies: ends, shared arrays, arenas, memory of devices, and what pickle sends by descriptor.";
 
 constexpr const char* kUnpackDoc =
     "unpack(buffer, *, copy=None, allow_pickle=False)\n--\n\n"

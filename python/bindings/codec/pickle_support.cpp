@@ -37,10 +37,11 @@ Ref channel_reducers() {
 Ref reducers(const EncodeOptions& options) {
   Ref home(options.loans ? options.loans->home() : Ref::borrow(Py_None));
   if (!home) return Ref();
-  Ref own(call_python(package().reducers, options.independent ? Py_True : Py_False, home.get()));
+  Ref own(call_python(package().reducers, options.independent ? Py_True : Py_False, home.get(),
+                      options.portable ? Py_True : Py_False));
   Ref table(own ? PyDict_Copy(standard_reducers) : nullptr);
   if (!table) return Ref();
-  if (options.for_channel) {
+  if (options.for_channel && !options.portable) {
     Ref extra = channel_reducers();
     if (!extra || PyDict_Update(table.get(), extra.get()) != 0) return Ref();
   }

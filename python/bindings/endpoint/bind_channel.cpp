@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
+#include "bindings/codec/portable.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
@@ -36,7 +37,7 @@ channel::Ending ending_of(const std::string& word) {
 
 channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_bytes, const std::string& ending,
                                     std::uint64_t max_unsettled, std::uint64_t max_attempts, bool keep_open,
-                                    bool drop_oldest, bool allow_pickle) {
+                                    bool drop_oldest, bool portable, bool allow_pickle) {
   channel::ChannelOptions options;
   options.capacity = capacity;
   options.max_bytes = max_bytes;
@@ -46,6 +47,7 @@ channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_by
   options.ending = ending_of(ending);
   options.keep_open = keep_open;
   options.drop_oldest = drop_oldest;
+  options.portable = portable;
   return options;
 }
 
@@ -93,7 +95,7 @@ void bind_channel(py::module_& module) {
   py::class_<channel::ChannelOptions>(module, "ChannelOptions", "What a channel is made with; limits of 0 are none.",
                                       plain_class())
       .def(py::init(&new_options), "capacity"_a, "max_bytes"_a, "ending"_a, "max_unsettled"_a, "max_attempts"_a,
-           "keep_open"_a, "drop_oldest"_a, "allow_pickle"_a);
+           "keep_open"_a, "drop_oldest"_a, "portable"_a = false, py::kw_only(), "allow_pickle"_a);
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
                                                 plain_class())
       .def_static("create", &create, "arena"_a, "options"_a)
@@ -103,6 +105,7 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("block", [](const Channel& channel) { return memory::pack(channel.block()); })
       .def_property_readonly("capacity", &Channel::capacity)
       .def_property_readonly("allows_pickle", &Channel::allows_pickle)
+      .def_property_readonly("is_portable", &Channel::is_portable)
       .def_property_readonly("dropped", &Channel::dropped)
       .def_property_readonly("is_queue",
                              [](const Channel& channel) { return channel.ending() == channel::Ending::kNever; })
@@ -110,6 +113,10 @@ void bind_channel(py::module_& module) {
       .def(
           "grant",
           [](const std::shared_ptr<Channel>& channel, bool receiving) {
+            if (PortableScope::is_portable()) {
+              refuse_local(receiving ? "receiving end" : "sending end");
+              throw py::error_already_set();
+            }
             return unwrap(endpoint::GivenEnds::grant(channel, end_of(receiving)));
           },
           "receiving"_a)

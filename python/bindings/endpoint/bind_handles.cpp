@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"
+#include "bindings/codec/portable.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
 #include "discovery/handle.h"
@@ -16,6 +17,10 @@ using memory::Arena;
 namespace {
 
 py::bytes make_handle(const Arena& arena, std::uint64_t block, std::uint64_t grant, const std::string& name) {
+  if (PortableScope::is_portable()) {
+    refuse_local("handle");
+    throw py::error_already_set();
+  }
   Handle handle = discovery::handle_of(arena);
   handle.block = block;
   handle.grant = grant;

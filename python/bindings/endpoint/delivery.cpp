@@ -135,7 +135,7 @@ class TakenObjects : public Objects {
   MayGoBack may_go_back{};
 };
 
-PyObject* make_delivery(channel::Delivery delivery) {
+PyObject* make_delivery(channel::Delivery&& delivery) {
   PyObject* made = delivery_type->tp_alloc(delivery_type, 0);
   if (!made) return nullptr;
   as_delivery(made)->ticket = delivery.message().ticket();
@@ -194,6 +194,10 @@ PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy co
   as_delivery(made)->item = item.release();
   as_delivery(made)->may_go_back = std::move(objects.may_go_back);
   return made;
+}
+
+PyObject* new_delivery(channel::Delivery delivery) {
+  return make_delivery(std::move(delivery));
 }
 
 PyObject* new_rejected(Endpoint* self, channel::Delivery delivery) {

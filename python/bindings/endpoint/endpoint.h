@@ -102,6 +102,10 @@ PyObject* wake_descriptor(PyObject* self, channel::End which);
 PyObject* wake_name(PyObject* self, channel::End which);
 PyObject* await_wake(PyObject* self, channel::End which, PyObject* hub);
 
+class EndHooks;
+// Of what was put: a sender's put() returns the ticket, a queue's nothing. Null with a Python error set.
+PyObject* told_ticket(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket);
+
 // What senders and queues have (send.cpp), and receivers and queues (receive.cpp).
 std::span<const PyMethodDef> sending_methods();
 std::span<const PyMethodDef> receiving_methods();

@@ -90,4 +90,33 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   return nullptr;
 }
 
+channel::Channel* begin_receiving(Endpoint* self) {
+  if (self->deferred.load(std::memory_order_relaxed)) [[unlikely]] {
+    Ref exception(self->deferred.exchange(nullptr));
+    if (!exception) return open_channel(self, channel::End::kReceiving);  // another thread has it
+    PyErr_SetObject(type_object(Py_TYPE(exception.get())), exception.get());
+    return nullptr;
+  }
+  return open_channel(self, channel::End::kReceiving);
+}
+
+// Without its traceback, whose frames would keep this object.
+void defer_exception(Endpoint* self) {
+  Ref exception = take_exception();
+  PyException_SetTraceback(exception.get(), Py_None);
+  Py_XDECREF(self->deferred.exchange(exception.release()));
+}
+
+bool parse_count(PyObject* value, Py_ssize_t* count) {
+  if (PyBool_Check(value)) {  // what other queues have in this place
+    PyErr_Format(PyExc_TypeError, "n is %R; it must be a number of objects", value);
+    return false;
+  }
+  Ref number(PyNumber_Index(value));
+  if (!number) return false;
+  *count = PyLong_AsSsize_t(number.get());
+  if (*count < 1 && !PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "n is %zd; it must be at least 1", *count);
+  return *count >= 1;
+}
+
 }  // namespace shmtree::python

@@ -33,6 +33,15 @@ class Objects {
   EndHooks* hooks_;
 };
 
+// For calls that receive: the channel, unless an exception is left from the call before; null with a Python error set.
+channel::Channel* begin_receiving(Endpoint* self);
+// Takes back the exception that is set, for the next call: items were received that must be handed over first.
+void defer_exception(Endpoint* self);
+// Their argument `n`: at least 1. False with a Python error set.
+bool parse_count(PyObject* value, Py_ssize_t* count);
+
+// A new Delivery object, which does not have its item. Null with a Python error set; the message is returned then.
+PyObject* new_delivery(channel::Delivery delivery);
 // A new Delivery object. Null with a Python error set; the message is then returned if it may be decoded another time,
 // and acknowledged if not.
 PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);

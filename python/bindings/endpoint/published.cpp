@@ -31,11 +31,13 @@ Published::Published(Arena& arena, PyObject* object, bool allow_pickle, bool mov
     : loans_(arena, move ? Lending::kMove : Lending::kOwn) {
   bool has_pickle = false;
   if (is_frame(object)) {
-    has_pickle = reinterpret_cast<const Frame*>(object)->pickled;
-    if (has_pickle && !allow_pickle) {
-      PyErr_SetString(error_types().pickle_refused, "The frame has a pickle in it, but allow_pickle is False");
+    const Frame& frame = *as_frame(object);
+    const Status may_go = endpoint::check_may_go(frame.contents, {.allow_pickle = allow_pickle}, frame.known_portable);
+    if (!may_go.ok()) {
+      raise(may_go.error());
       throw py::error_already_set();
     }
+    has_pickle = frame.contents.has_pickle;
     frame_ = frame_bytes(object);
     bytes_ = frame_.size();
   } else {

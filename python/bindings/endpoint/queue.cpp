@@ -5,6 +5,7 @@
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
+#include "bindings/endpoint/frames.h"
 
 namespace shmtree::python {
 namespace {
@@ -108,12 +109,13 @@ const PyMethodDef queue_methods[] = {
 }  // namespace
 
 bool init_queue(PyObject* module) {
-  return add_end_type(module, {"shmtree._core.QueueBase",
-                               guarded<make_queue>,
-                               {sending_methods(), receiving_methods(), queue_methods},
-                               {},
-                               true,
-                               "What the queues are made of."});
+  return add_end_type(
+      module, {"shmtree._core.QueueBase",
+               guarded<make_queue>,
+               {sending_methods(), receiving_methods(), frame_putting_methods(), frame_taking_methods(), queue_methods},
+               {},
+               true,
+               "What the queues are made of."});
 }
 
 }  // namespace shmtree::python

@@ -14,6 +14,7 @@
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
+#include "bindings/endpoint/frames.h"
 #include "bindings/endpoint/incoming.h"
 #include "bindings/endpoint/spans.h"
 #include "bindings/endpoint/vain_wait.h"
@@ -25,17 +26,6 @@ namespace {
 using channel::Channel;
 using channel::End;
 using platform::Deadline;
-
-// The channel, unless an exception is left from the call before.
-Channel* begin(Endpoint* self) {
-  if (self->deferred.load(std::memory_order_relaxed)) [[unlikely]] {
-    Ref exception(self->deferred.exchange(nullptr));
-    if (!exception) return open_channel(self, End::kReceiving);  // another thread has it
-    PyErr_SetObject(type_object(Py_TYPE(exception.get())), exception.get());
-    return nullptr;
-  }
-  return open_channel(self, End::kReceiving);
-}
 
 Pool<channel::Received> spares;
 
@@ -53,7 +43,7 @@ struct Spare {
 PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
   const Span span("shmtree.get");
   const endpoint::Call call(self->port);
-  Channel* channel = begin(self);
+  Channel* channel = begin_receiving(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kReceiving);
   Spare spare;
@@ -77,24 +67,17 @@ class ManyObjects final : public Objects {
   void add(const Ref&) noexcept {}
   // Somebody else may have been faster; what is worse is met again, unless it is told once.
   void defer(const Error& error) {
-    if (error.code == Code::kPeerDied) raise(error), defer_exception();
+    if (error.code == Code::kPeerDied) raise(error), defer_exception(self_);
   }
   void defer(const Ref&, bool may_retry) {
     if (may_retry && PyErr_ExceptionMatches(PyExc_MemoryError)) {
       PyErr_Clear();
     } else {
-      defer_exception();
+      defer_exception(self_);
     }
   }
 
  private:
-  // Takes back the exception that is set, for the next call: items were received that must be handed over first.
-  // Without its traceback, whose frames would keep this object.
-  void defer_exception() {
-    Ref exception = take_exception();
-    PyException_SetTraceback(exception.get(), Py_None);
-    Py_XDECREF(self_->deferred.exchange(exception.release()));
-  }
   PyObject* items_;
   Py_ssize_t most_;
 };
@@ -115,7 +98,7 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
   const Span span("shmtree.take");
   Endpoint* self = as_endpoint(object);
   const endpoint::Call call(self->port);
-  Channel* channel = begin(self);
+  Channel* channel = begin_receiving(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kReceiving);
   auto delivery = channel->take({deadline, &hooks});
@@ -181,25 +164,16 @@ PyObject* get_many(PyObject* object, PyObject* const* args, Py_ssize_t nargs, Py
   PyObject* given[3];
   Deadline deadline;
   CopyPolicy copy = CopyPolicy::kAuto;
+  Py_ssize_t most = 0;
   if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(nullptr, given[1], &deadline) ||
-      !parse_copy_policy(given[2], &copy)) {
-    return nullptr;
-  }
-  if (PyBool_Check(given[0])) {  // what other queues have in this place
-    return PyErr_Format(PyExc_TypeError, "n is %R; it must be a number of objects", given[0]);
-  }
-  Ref number(PyNumber_Index(given[0]));
-  if (!number) return nullptr;
-  const Py_ssize_t most = PyLong_AsSsize_t(number.get());
-  if (most < 1) {
-    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "n is %zd; it must be at least 1", most);
+      !parse_copy_policy(given[2], &copy) || !parse_count(given[0], &most)) {
     return nullptr;
   }
   const Span span("shmtree.get_many");
   Endpoint* self = as_endpoint(object);
   const endpoint::Call call(self->port);
   Ref items(PyList_New(0));
-  Channel* channel = items ? begin(self) : nullptr;
+  Channel* channel = items ? begin_receiving(self) : nullptr;
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kReceiving);
   Spare spare;
@@ -337,7 +311,7 @@ PyObject* next_object(PyObject* self) {
 bool init_receiver(PyObject* module) {
   return add_end_type(module, {"shmtree._core.ReceiverBase",
                                guarded<make_receiver>,
-                               {shared_methods, receiver_methods},
+                               {shared_methods, receiver_methods, frame_taking_methods()},
                                {},
                                true,
                                "What Receiver is made of."});

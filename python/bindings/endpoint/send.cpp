@@ -14,6 +14,7 @@
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
+#include "bindings/endpoint/frames.h"
 #include "bindings/endpoint/spans.h"
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
@@ -42,6 +43,7 @@ class Message {
     options.independent = self_->is_queue;
     options.loans = &loans_;
     options.given = &given_;
+    options.portable = self_->port.channel().is_portable();
     const Encoded how = session_->encode(object, options);
     if (how == kEncoded) [[likely]]
       return true;
@@ -73,29 +75,11 @@ class Message {
   endpoint::GivenEnds given_;
 };
 
-// Whether a Frame may go: not with a pickle where there may be none. False with a Python error set.
-bool may_go(Endpoint* self, PyObject* frame) {
-  if (!reinterpret_cast<const Frame*>(frame)->pickled) return true;
-  if (self->allow_pickle && self->port.channel().allows_pickle()) {
-    self->pickled.fetch_add(1, std::memory_order_relaxed);
-    return true;
-  }
-  PyErr_SetString(error_types().pickle_refused, "The frame has a pickle in it, but allow_pickle is False");
-  name_refuser(refuser_of_pickles(*self));
-  return false;
-}
-
-// A sender's put() returns the ticket, a queue's nothing.
-PyObject* told(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket) {
-  if (!ticket) return raise_waited(self, hooks, ticket.error());
-  return self->is_queue ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(*ticket);
-}
-
 // A value that was walked already. Apart, so that others do not pay for the room that it needs.
 [[gnu::noinline]] PyObject* put_frame(Endpoint* self, Channel& channel, PyObject* frame, EndHooks& hooks,
                                       const WaitContext& wait) {
   if (!may_go(self, frame)) return nullptr;
-  return told(self, hooks, endpoint::put_frame(channel, frame_bytes(frame), wait));
+  return told_ticket(self, hooks, endpoint::put_frame(channel, frame_bytes(frame), wait));
 }
 
 PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool move) {
@@ -110,7 +94,7 @@ PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool m
   Message message(self, move);
   if (!message.encode(object)) return nullptr;
   if (self->port.closed(End::kSending)) return set_closed_here(self), nullptr;  // by the object's own code
-  return told(self, hooks, endpoint::put(*channel, message, wait));
+  return told_ticket(self, hooks, endpoint::put(*channel, message, wait));
 }
 
 PyObject* put(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
@@ -382,6 +366,11 @@ const PyGetSetDef sender_attributes[] = {
 
 }  // namespace
 
+PyObject* told_ticket(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket) {
+  if (!ticket) return raise_waited(self, hooks, ticket.error());
+  return self->is_queue ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(*ticket);
+}
+
 std::span<const PyMethodDef> sending_methods() {
   return shared_methods;
 }
@@ -389,7 +378,7 @@ std::span<const PyMethodDef> sending_methods() {
 bool init_sender(PyObject* module) {
   return add_end_type(module, {"shmtree._core.SenderBase",
                                guarded<make_sender>,
-                               {shared_methods, sender_methods},
+                               {shared_methods, sender_methods, frame_putting_methods()},
                                sender_attributes,
                                false,
                                "What Sender is made of."});

@@ -3,24 +3,26 @@
 #include <structmember.h>
 
 #include <cstdlib>
+#include <memory>
+#include <new>
+#include <utility>
 
+#include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"
+#include "bindings/objects/lease.h"
 
 namespace shmtree::python {
 namespace {
 
 PyTypeObject* frame_type = nullptr;
-
-constexpr std::size_t kAlignment = 64;
-
-Frame* as_frame(PyObject* object) noexcept {
-  return reinterpret_cast<Frame*>(object);
-}
+PyObject* load_function = nullptr;  // what a pickle of a frame calls
 
 void dealloc(PyObject* self) {
   Frame* frame = as_frame(self);
   if (frame->weakrefs) PyObject_ClearWeakRefs(self);
-  std::free(frame->data);
+  if (!frame->owner) std::free(frame->data);
+  Py_XDECREF(frame->owner);
+  Py_XDECREF(frame->delivery);  // gives the message back, if that is still to be decided: nobody sees it here any more
   PyTypeObject* type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);
@@ -36,12 +38,104 @@ Py_ssize_t length(PyObject* self) {
 }
 
 PyObject* repr(PyObject* self) {
-  return PyUnicode_FromFormat("<shmtree.Frame of %zu bytes>", as_frame(self)->size_bytes);
+  const Frame* frame = as_frame(self);
+  if (!frame->delivery) return PyUnicode_FromFormat("<shmtree.Frame of %zu bytes>", frame->size_bytes);
+  return PyUnicode_FromFormat("<shmtree.Frame of %zu bytes: %R>", frame->size_bytes, frame->delivery);
 }
 
-PyObject* refuse_pickle(PyObject*, PyObject*) {
-  return PyErr_Format(PyExc_TypeError, "A Frame is not pickled: send it by itself, or the object, or bytes(frame)");
+PyObject* get_portable(PyObject* self, void*) {
+  return PyBool_FromLong(endpoint::is_portable(as_frame(self)->contents, as_frame(self)->known_portable));
 }
+
+// --- of a message that was taken -------------------------------------------------------------------------------------
+
+PyObject* from_delivery(PyObject* self, void* name) {
+  PyObject* delivery = as_frame(self)->delivery;
+  return delivery ? PyObject_GetAttrString(delivery, static_cast<const char*>(name)) : Py_NewRef(Py_None);
+}
+
+PyObject* settle(PyObject* self, const char* how) {
+  PyObject* delivery = as_frame(self)->delivery;
+  if (delivery) return PyObject_CallMethod(delivery, how, nullptr);
+  return PyErr_Format(PyExc_ValueError, "this frame was not taken from a channel: there is no message to %s", how);
+}
+PyObject* ack(PyObject* self, PyObject*) {
+  return settle(self, "ack");
+}
+PyObject* nack(PyObject* self, PyObject*) {
+  return settle(self, "nack");
+}
+PyObject* requeue(PyObject* self, PyObject*) {
+  return settle(self, "requeue");
+}
+
+PyObject* enter(PyObject* self, PyObject*) {
+  return Py_NewRef(self);
+}
+PyObject* leave(PyObject* self, PyObject* args) {
+  PyObject* delivery = as_frame(self)->delivery;
+  if (!delivery) Py_RETURN_NONE;
+  Ref exit(PyObject_GetAttrString(delivery, "__exit__"));
+  return exit ? PyObject_CallObject(exit.get(), args) : nullptr;
+}
+
+// --- pickled ---------------------------------------------------------------------------------------------------------
+
+// From protocol 5 on the bytes are a buffer of their own, which who pickles may keep out of the pickle.
+PyObject* reduce(PyObject* self, PyObject* protocol) {
+  constexpr long kOutOfBand = 5;
+  const long number = PyLong_AsLong(protocol);
+  if (number == -1 && PyErr_Occurred()) return nullptr;
+  const Frame* frame = as_frame(self);
+  Ref bytes(number >= kOutOfBand ? PyPickleBuffer_FromObject(self) : PyBytes_FromObject(self));
+  if (!bytes) return nullptr;
+  return Py_BuildValue("O(NOO)", load_function, bytes.release(), frame->known_portable ? Py_True : Py_False,
+                       frame->trusted ? Py_True : Py_False);
+}
+
+// Adopts `owner`, which keeps [data, data + size); null where that is memory of std::free, and then it is freed on
+// failure.
+Frame* make_frame(PyObject* owner, std::byte* data, std::size_t size_bytes) {
+  PyObject* self = frame_type->tp_alloc(frame_type, 0);
+  if (!self) {
+    if (!owner) std::free(data);
+    Py_XDECREF(owner);
+    return nullptr;
+  }
+  Frame* frame = as_frame(self);
+  new (&frame->contents) format::FrameContents();
+  frame->data = data;
+  frame->size_bytes = size_bytes;
+  frame->owner = owner;
+  return frame;
+}
+
+// A frame on a buffer, where it lies.
+PyObject* load(PyObject*, PyObject* args) {
+  PyObject* buffer = nullptr;
+  int portable = 0, trusted = 0;
+  if (!PyArg_ParseTuple(args, "Opp:_load_frame", &buffer, &portable, &trusted)) return nullptr;
+  Py_buffer view{};
+  if (PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE) != 0) return nullptr;
+  Ref owner(new_buffer_lease(std::move(view)));
+  if (!owner) return nullptr;
+  const Lease* lease = as_lease(owner.get());
+  format::CheckedFrame checked;
+  const Status sound = checked.load({lease->data, lease->size_bytes});
+  if (!sound.ok()) return raise_from_frame(sound.error());
+  std::byte* const data = lease->data;
+  Frame* frame = make_frame(owner.release(), data, static_cast<std::size_t>(checked.contents().bytes));
+  if (!frame) return nullptr;
+  frame->contents = checked.contents();
+  frame->known_portable = portable != 0;
+  frame->trusted = trusted != 0;
+  return reinterpret_cast<PyObject*>(frame);
+}
+
+PyMethodDef functions[] = {
+    {"_load_frame", as_method<load>(), METH_VARARGS, "The Frame on a buffer, for pickle."},
+    {nullptr, nullptr, 0, nullptr},
+};
 
 PyMemberDef members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Frame, weakrefs), READONLY, nullptr},
@@ -49,20 +143,56 @@ PyMemberDef members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
+PyGetSetDef getset[] = {
+    {"portable", guarded<get_portable>, nullptr,
+     "Whether it means the same on every machine: no ends, shared arrays or memory of devices are in it, and no "
+     "pickle\n"
+     "that was not made to be portable.",
+     nullptr},
+    {"ticket", guarded<from_delivery>, nullptr, "The number that put() gave the message; None if it was not taken.",
+     const_cast<char*>("ticket")},
+    {"attempts", guarded<from_delivery>, nullptr,
+     "How often the message was taken, this time included; None if it was not taken.", const_cast<char*>("attempts")},
+    {"redelivered", guarded<from_delivery>, nullptr,
+     "Whether another receiver had it before and did not acknowledge it; None if it was not taken.",
+     const_cast<char*>("redelivered")},
+    {"settled", guarded<from_delivery>, nullptr,
+     "Whether the message was acknowledged or returned; None if it was not taken.", const_cast<char*>("settled")},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
 PyMethodDef methods[] = {
-    {"__reduce__", as_method<refuse_pickle>(), METH_NOARGS, nullptr},
+    {"ack", as_method<ack>(), METH_NOARGS,
+     "ack($self)\n--\n\nThe message counts as received. ValueError when it was acknowledged or returned before, or "
+     "the\n"
+     "frame was not taken from a channel. The bytes stay."},
+    {"nack", as_method<nack>(), METH_NOARGS,
+     "nack($self)\n--\n\nReturns the message to the channel, as Delivery.nack() does."},
+    {"requeue", as_method<requeue>(), METH_NOARGS,
+     "requeue($self)\n--\n\nReturns the message as if it had never been taken, as Delivery.requeue() does."},
+    {"__enter__", as_method<enter>(), METH_NOARGS, "__enter__($self)\n--\n\n"},
+    {"__exit__", as_method<leave>(), METH_VARARGS,
+     "__exit__($self, exc_type, exc_value, traceback, /)\n--\n\n"
+     "Acknowledges a message that was taken; after an exception, returns it. Nothing when that was decided before."},
+    {"__reduce_ex__", as_method<reduce>(), METH_O,
+     "__reduce_ex__($self, protocol, /)\n--\n\n"
+     "From protocol 5 on its bytes are one buffer out of band. What is loaded is a Frame on the buffer that is given\n"
+     "there, and no message that could be acknowledged."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 constexpr const char* kDoc =
-    "An encoded value, as pack() returns it: read-only bytes with the buffer protocol.\n\n"
-    "put(frame) sends the value without walking it again: what is received is the value. "
-    "len(frame) and frame.nbytes are its size in bytes; bytes(frame) copies it.";
+    "An encoded value that stands alone: read-only bytes with the buffer protocol.\n\n"
+    "Made by pack(), taken from a channel by take_frames(), or loaded from a pickle. put(frame) and put_frame(frame)\n"
+    "send the value without walking it again: what is received is the value; unpack(frame) is the value here.\n"
+    "len(frame) and frame.nbytes are its size in bytes; bytes(frame) copies it. One that was taken goes back to the\n"
+    "channel unless it is acknowledged: see Delivery, whose methods it has.";
 
 PyType_Slot slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_repr, reinterpret_cast<void*>(guarded<repr>)},
     {Py_tp_members, members},
+    {Py_tp_getset, getset},
     {Py_tp_methods, methods},
     {Py_tp_doc, const_cast<char*>(kDoc)},
     {Py_sq_length, reinterpret_cast<void*>(length)},
@@ -77,23 +207,38 @@ PyType_Spec spec = {"shmtree.Frame", sizeof(Frame), 0,
 
 bool init_frame(PyObject* module) {
   frame_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  return frame_type && PyModule_AddObjectRef(module, "Frame", type_object(frame_type)) == 0;
+  if (!frame_type || PyModule_AddObjectRef(module, "Frame", type_object(frame_type)) != 0) return false;
+  if (PyModule_AddFunctions(module, functions) != 0) return false;
+  load_function = PyObject_GetAttrString(module, "_load_frame");
+  return load_function != nullptr;
 }
 
 Frame* new_frame(std::size_t size_bytes) {
-  void* data = nullptr;
-  if (posix_memalign(&data, kAlignment, size_bytes) != 0) {
-    PyErr_NoMemory();
-    return nullptr;
+  auto memory = endpoint::frame_memory(size_bytes);
+  if (!memory) return PyErr_NoMemory(), nullptr;
+  Frame* frame = make_frame(nullptr, memory->release(), size_bytes);
+  if (!frame) return nullptr;
+  frame->contents.bytes = size_bytes;
+  frame->trusted = true;
+  return frame;
+}
+
+Frame* new_frame(endpoint::RawFrame&& raw) {
+  // Nobody writes where a frame lies.
+  auto* const data = const_cast<std::byte*>(raw.bytes.data());
+  Ref owner;
+  if (raw.block.valid()) {
+    auto hold = std::make_shared<memory::Lease>(std::move(raw.block));
+    owner = Ref(new_lease(std::move(hold), data, raw.bytes.size(), false));
+    if (!owner) return nullptr;
+  } else {
+    raw.copy.release();
   }
-  PyObject* self = frame_type->tp_alloc(frame_type, 0);
-  if (!self) {
-    std::free(data);
-    return nullptr;
-  }
-  as_frame(self)->data = static_cast<std::byte*>(data);
-  as_frame(self)->size_bytes = size_bytes;
-  return as_frame(self);
+  Frame* frame = make_frame(owner.release(), data, raw.bytes.size());
+  if (!frame) return nullptr;
+  frame->contents = raw.contents;
+  frame->from_channel = true;
+  return frame;
 }
 
 bool is_frame(PyObject* object) noexcept {

@@ -1,0 +1,222 @@
+#include "bindings/endpoint/frames.h"
+
+#include <utility>
+
+#include "bindings/codec/decode.h"
+#include "bindings/codec/describe.h"
+#include "bindings/codec/refusal.h"
+#include "bindings/cpython/arguments.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/guarded.h"
+#include "bindings/cpython/wait_hooks.h"
+#include "bindings/endpoint/end_hooks.h"
+#include "bindings/endpoint/incoming.h"
+#include "bindings/endpoint/spans.h"
+#include "endpoint/put.h"
+#include "endpoint/receive.h"
+
+namespace shmtree::python {
+namespace {
+
+using channel::Channel;
+using channel::End;
+using platform::Deadline;
+
+// --- putting ---------------------------------------------------------------------------------------------------------
+
+// A frame of any origin, for one call.
+struct Given {
+  std::span<const std::byte> bytes{};
+  format::FrameContents contents{};
+  bool known_portable = false;
+  Py_buffer buffer{};
+
+  Given() = default;
+  Given(const Given&) = delete;
+  Given& operator=(const Given&) = delete;
+  ~Given() {
+    if (buffer.obj) PyBuffer_Release(&buffer);
+  }
+  // False with a Python error set.
+  bool take(PyObject* object) {
+    if (is_frame(object)) {
+      bytes = frame_bytes(object);
+      contents = as_frame(object)->contents;
+      known_portable = as_frame(object)->known_portable;
+      return true;
+    }
+    if (PyObject_GetBuffer(object, &buffer, PyBUF_SIMPLE) != 0) return false;
+    const std::span<const std::byte> all(static_cast<const std::byte*>(buffer.buf),
+                                         static_cast<std::size_t>(buffer.len));
+    format::CheckedFrame checked;
+    const Status sound = checked.load(all);
+    if (!sound.ok()) return raise_from_frame(sound.error()), false;
+    contents = checked.contents();
+    bytes = all.first(static_cast<std::size_t>(contents.bytes));
+    return true;
+  }
+};
+
+// Puts the way to the first handle before what is wrong with the frame.
+void add_path(std::span<const std::byte> frame, const format::FrameContents& contents) {
+  if (!contents.has_handle()) return;
+  const std::optional<std::string> found = path_of_node(frame, contents.handle);
+  const Ref path(found ? PyUnicode_DecodeUTF8(found->data(), static_cast<Py_ssize_t>(found->size()), "replace")
+                       : nullptr);
+  Ref exception = take_exception();
+  if (path && PyUnicode_GET_LENGTH(path.get()) != 0) {
+    PyErr_Format(type_object(Py_TYPE(exception.get())), "%U: %S", path.get(), exception.get());
+  } else {
+    PyErr_Clear();
+    set_exception(std::move(exception));
+  }
+}
+
+bool may_go(Endpoint* self, std::span<const std::byte> bytes, const format::FrameContents& contents,
+            bool known_portable) {
+  const Channel& channel = self->port.channel();
+  const endpoint::Terms terms{.allow_pickle = self->allow_pickle && channel.allows_pickle(),
+                              .portable = channel.is_portable()};
+  const Status may = endpoint::check_may_go(contents, terms, known_portable);
+  if (may.ok()) {
+    if (contents.has_pickle) self->pickled.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+  raise(may.error());
+  if (may.code() == Code::kPickleRefused) {
+    name_refuser(refuser_of_pickles(*self));
+  } else {
+    add_path(bytes, contents);
+  }
+  return false;
+}
+
+PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<3> kSignature{"put_frame", {"buffer", "block", "timeout"}, 3, 1};
+  PyObject* given[3];
+  Deadline deadline;
+  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(given[1], given[2], &deadline)) {
+    return nullptr;
+  }
+  const Span span("shmtree.put_frame");
+  Endpoint* const self = as_endpoint(object);
+  Given frame;
+  if (!frame.take(given[0])) return nullptr;
+  const endpoint::Call call(self->port);
+  Channel* channel = open_channel(self, End::kSending);
+  if (!channel || !may_go(self, frame.bytes, frame.contents, frame.known_portable)) return nullptr;
+  EndHooks hooks(self, End::kSending);
+  return told_ticket(self, hooks, endpoint::put_frame(*channel, frame.bytes, {deadline, &hooks}));
+}
+
+// --- taking ----------------------------------------------------------------------------------------------------------
+
+// For take_frames().
+class Frames {
+ public:
+  using Object = Ref;
+  Frames(Endpoint* self, EndHooks* hooks, PyObject* list, Py_ssize_t most)
+      : self_(self), hooks_(hooks), list_(list), most_(most) {}
+
+  Ref decode(Channel& channel, channel::Incoming& message, bool* may_retry) {
+    auto raw = endpoint::raw_frame(*channel.arena(), message, hooks_);
+    Frame* frame = nullptr;
+    if (!raw) {
+      raise(raw.error());
+      *may_retry = raw.code() == Code::kOutOfSharedMemory;
+    } else {
+      frame = new_frame(std::move(*raw));
+      *may_retry = frame == nullptr;
+    }
+    if (!frame) return Ref();
+    frame->trusted = self_->allow_pickle && channel.allows_pickle();
+    frame->known_portable = channel.is_portable();
+    return Ref(reinterpret_cast<PyObject*>(frame));
+  }
+  Ref failed(const Error& error) { return Ref(raise_waited(self_, *hooks_, error)); }
+  bool wants_more() const noexcept { return PyList_GET_SIZE(list_) < most_ && !self_->port.closed(End::kReceiving); }
+  // False with a Python error set; the message goes back then.
+  bool add(Ref frame, channel::Delivery delivery) {
+    as_frame(frame.get())->delivery = new_delivery(std::move(delivery));
+    return as_frame(frame.get())->delivery && PyList_Append(list_, frame.get()) == 0;
+  }
+  // Somebody else may have been faster; what is worse is met again, unless it is told once.
+  void defer(const Error& error) {
+    if (error.code == Code::kPeerDied) raise(error), defer_exception(self_);
+  }
+  void defer(const Ref&, bool may_retry) {
+    if (may_retry) {
+      PyErr_Clear();
+    } else {
+      defer_exception(self_);
+    }
+  }
+
+ private:
+  Endpoint* self_;
+  EndHooks* hooks_;
+  PyObject* list_;
+  Py_ssize_t most_;
+};
+
+PyObject* take_frames(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<2> kSignature{"take_frames", {"n", "timeout"}, 2, 1};
+  PyObject* given[2];
+  Deadline deadline;
+  Py_ssize_t most = 0;
+  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(nullptr, given[1], &deadline) ||
+      !parse_count(given[0], &most)) {
+    return nullptr;
+  }
+  const Span span("shmtree.take_frames");
+  Endpoint* const self = as_endpoint(object);
+  const endpoint::Call call(self->port);
+  Ref list(PyList_New(0));
+  Channel* channel = list ? begin_receiving(self) : nullptr;
+  if (!channel) return nullptr;
+  EndHooks hooks(self, End::kReceiving);
+  Frames frames(self, &hooks, list.get(), most);
+  if (!endpoint::take_first(frames, *channel, {deadline, &hooks})) return nullptr;
+  endpoint::take_rest(frames, *channel);
+  return list.release();
+}
+
+const PyMethodDef putting[] = {
+    {"put_frame", as_method<put_frame>(), METH_FASTCALL | METH_KEYWORDS,
+     "put_frame($self, buffer, block=True, timeout=None)\n--\n\n"
+     "Sends the value in a frame without making it: a Frame, or any contiguous buffer with the bytes of one. Returns\n"
+     "what put() does, and waits as it does.\n\n"
+     "The bytes are checked first: CorruptMessage, a ValueError, says what is wrong and at which node. ValueError, "
+     "with\n"
+     "the way to it, when there is a handle in it (an end, a shared array, memory of a device): that is given to the "
+     "one\n"
+     "who receives it. PickleRefused for a pickle where the channel takes none; what is behind the frame is not sent."},
+};
+
+const PyMethodDef taking[] = {
+    {"take_frames", as_method<take_frames>(), METH_FASTCALL | METH_KEYWORDS,
+     "take_frames($self, n, timeout=None)\n--\n\n"
+     "A list of 1 to n messages as Frames, without making their objects: waits for the first as take() does, and "
+     "takes\n"
+     "what else is there.\n\n"
+     "Each goes back to the channel unless it is acknowledged (frame.ack()): at nack(), with the Frame and all views "
+     "of\n"
+     "it, or when this process dies. Arrays that lie in other memory are copied into the frame; large frames without\n"
+     "such arrays lie in the memory of the message. Errors as of take(); a message that is no sound frame is "
+     "consumed."},
+};
+
+}  // namespace
+
+bool may_go(Endpoint* self, PyObject* frame) {
+  return may_go(self, frame_bytes(frame), as_frame(frame)->contents, as_frame(frame)->known_portable);
+}
+
+std::span<const PyMethodDef> frame_putting_methods() {
+  return putting;
+}
+std::span<const PyMethodDef> frame_taking_methods() {
+  return taking;
+}
+
+}  // namespace shmtree::python

@@ -1,0 +1,108 @@
+#include "endpoint/frames.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "endpoint/transfer.h"
+#include "format/standalone.h"
+#include "platform/copy.h"
+
+namespace shmtree::endpoint {
+
+using channel::Incoming;
+using format::CheckedFrame;
+using memory::Arena;
+using platform::WaitHooks;
+
+namespace {
+
+// A frame of so many bytes, which `write` writes.
+template <class Write>
+Status make_copy(RawFrame& frame, std::uint64_t bytes, WaitHooks* hooks, Write write) {
+  auto memory = frame_memory(bytes);
+  if (!memory) return std::move(memory).error();
+  {
+    const platform::BlockingScope released(bytes > platform::kLongCopyBytes ? hooks : nullptr);
+    write(memory->get());
+  }
+  frame.copy = std::move(*memory);
+  frame.bytes = {frame.copy.get(), static_cast<std::size_t>(bytes)};
+  return success();
+}
+
+Status make_alone(RawFrame& frame, const CheckedFrame& checked, format::Blocks blocks, WaitHooks* hooks) {
+  format::Standalone alone(checked, blocks);
+  Status fits = alone.finish();
+  if (!fits) return fits;
+  frame.contents.bytes = alone.total_bytes();
+  frame.contents.stands_alone = true;
+  return make_copy(frame, alone.total_bytes(), hooks, [&](std::byte* to) { alone.write(to); });
+}
+
+Status fill(RawFrame& frame, Arena& arena, Incoming& message, WaitHooks* hooks) {
+  std::vector<memory::BlockRef> referred;
+  if (message.in_block()) referred = arena.blocks().referred_to_by(message.block());
+  const auto blocks = referred_blocks(arena, referred);
+  CheckedFrame checked;
+  Status sound = checked.load(message.frame(), blocks);
+  if (!sound) return sound;
+  frame.contents = checked.contents();
+  if (!frame.contents.stands_alone) return make_alone(frame, checked, blocks, hooks);
+  const std::span<const std::byte> bytes = message.frame().first(frame.contents.bytes);
+  if (!message.in_block() || bytes.size() <= kCopiedMessageBytes || is_seen(arena, message, referred) ||
+      is_hoarding(arena, message, blocks)) {
+    return make_copy(frame, bytes.size(), hooks,
+                     [&](std::byte* to) { platform::copy_bytes(to, bytes.data(), bytes.size()); });
+  }
+  auto lease = message.adopt();
+  if (!lease) return std::move(lease).error();
+  frame.block = std::move(*lease);
+  frame.bytes = bytes;
+  return success();
+}
+
+}  // namespace
+
+Result<FrameMemory> frame_memory(std::uint64_t bytes) {
+  void* data = nullptr;
+  if (posix_memalign(&data, format::kBufferAlignment, bytes) != 0) return out_of_memory();
+  return FrameMemory(static_cast<std::byte*>(data));
+}
+
+Result<RawFrame> raw_frame(Arena& arena, Incoming& message, WaitHooks* hooks) {
+  RawFrame frame;
+  Status filled = or_out_of_memory([&] { return fill(frame, arena, message, hooks); });
+  if (filled) return frame;
+  Error error = std::move(filled).error();
+  error.ticket = message.ticket();
+  return error;
+}
+
+Status check_may_go(const format::FrameContents& contents, const Terms& terms, bool known_portable) {
+  if (!contents.stands_alone) {
+    return Error{.code = Code::kInvalid,
+                 .message =
+                     "the frame does not stand alone: it has arrays in other blocks of memory, which only the "
+                     "message that it came in can name"};
+  }
+  if (contents.has_handle()) {
+    return Error{.code = Code::kInvalid,
+                 .message = "node " + std::to_string(contents.handle) +
+                            " of the frame is a handle of something that lies on this machine. It is on its way to the "
+                            "one who receives it, and a copy would come too late, or from nowhere; unpack the frame "
+                            "and put the object"};
+  }
+  if (contents.needs_pickle() && !terms.allow_pickle) {
+    return Error{.code = Code::kPickleRefused, .message = "The frame has a pickle in it, but allow_pickle is False"};
+  }
+  if (terms.portable && !is_portable(contents, known_portable)) {
+    return Error{.code = Code::kInvalid,
+                 .message =
+                     "the frame has a pickle in it that was not made to be portable, so nobody knows whether it "
+                     "means something on this machine only, and this channel is portable"};
+  }
+  return success();
+}
+
+}  // namespace shmtree::endpoint
