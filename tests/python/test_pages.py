@@ -1,0 +1,37 @@
+"""Numbers of the page on limits are those of the source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROW = re.compile(r"^\| ([^|]+) \| ([\d,.]+)(?: (KiB|MiB|TiB|s|ms))? \|(?:.*\|)? `([\w/.]+)` `(k\w+)` \|$", re.MULTILINE)
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "TiB": 1 << 40, "s": 1, "ms": 1}
+LIMITS = ROW.findall((ROOT / "docs/limits.md").read_text())
+
+
+def constant(file: str, name: str) -> int:
+    """What a line `constexpr ... name = expression` of a source says."""
+    text = (ROOT / file).read_text()
+    found = re.search(rf"constexpr [^;]*?\b{name} = ([^,;]+)[,;]", text)
+    assert found, f"{file} has no {name}"
+    expression = re.sub(r"std::\w+\{(\d+)\}", r"\1", found[1]).replace("'", "")
+    expression = re.sub(r"\b(\d+)u\b", r"\1", expression)
+    assert re.fullmatch(r"[\d<+*() -]+", expression), expression
+    return int(eval(expression))
+
+
+def test_the_page_on_limits_names_its_constants():
+    page = (ROOT / "docs/limits.md").read_text()
+    assert len(LIMITS) == len(re.findall(r"`k[A-Z]\w+` \|$", page, re.MULTILINE)) > 20
+
+
+@pytest.mark.parametrize(("what", "number", "unit", "file", "name"), LIMITS, ids=[row[-1] for row in LIMITS])
+def test_a_limit_of_the_page_is_that_of_the_source(what, number, unit, file, name):
+    stated = int(number.replace(",", "")) * UNITS[unit]
+    if name.endswith("Ns"):
+        stated *= {"s": 1_000_000_000, "ms": 1_000_000}[unit]
+    assert stated == constant(file, name), what
