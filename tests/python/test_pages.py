@@ -1,4 +1,4 @@
-"""Numbers of the page on limits are those of the source."""
+"""Numbers of the pages on limits and versions are those of the source."""
 
 from __future__ import annotations
 
@@ -35,3 +35,10 @@ def test_a_limit_of_the_page_is_that_of_the_source(what, number, unit, file, nam
     if name.endswith("Ns"):
         stated *= {"s": 1_000_000_000, "ms": 1_000_000}[unit]
     assert stated == constant(file, name), what
+
+
+def test_the_formats_of_the_page_on_versions_are_those_of_the_source():
+    page = (ROOT / "docs/versions.md").read_text()
+    stated = re.findall(r"\| (\d+) \(`([\w/.]+)` `(k\w+)`\)", page)
+    assert len(stated) == 2
+    assert [int(number) for number, _, _ in stated] == [constant(file, name) for _, file, name in stated]

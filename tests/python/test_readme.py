@@ -73,7 +73,8 @@ def test_a_python_block_prints_what_stands_below_it(tmp_path, code, output):
 
 
 def test_what_the_readme_names_is_there():
-    paths = re.findall(r"`((?:src|include|schema|docs|examples|bench|tests|python)/[\w./-]*)`", README)
+    texts = README + "".join((ROOT / page).read_text() for page in ("CONTRIBUTING.md", "SECURITY.md"))
+    paths = re.findall(r"`((?:src|include|schema|docs|examples|bench|tests|python)/[\w./-]*)`", texts)
     assert len(paths) > 3
     assert [path for path in paths if not (ROOT / path).exists()] == []
     row = re.compile(r"^\| `([\w/]+)` \|.*\| ([^|]+) \|$", re.MULTILINE)
@@ -88,8 +89,8 @@ def test_what_the_readme_names_is_there():
 
 def test_the_readme_links_every_page_and_nothing_else():
     links = set(re.findall(r"\]\(([^)#:]+)\)", README))
-    shown = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.png")]
-    assert links == {f"docs/{page.name}" for page in shown}
+    shown = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.png"), *ROOT.glob("*.md")]
+    assert links == {str(page.relative_to(ROOT)) for page in shown} - {"README.md"}
 
 
 def anchors(text):
@@ -98,7 +99,7 @@ def anchors(text):
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
 def test_every_link_of_a_page_leads_somewhere(page):
     for name, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
         target = page.parent / name if name else page
