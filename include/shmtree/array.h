@@ -1,14 +1,14 @@
 /// @file
 /// xtensor: containers and expressions as Values to send, received arrays as xtensor views of shared memory.
 ///
-///   xt::xarray<float> obs = xt::zeros<float>({84, 84});
-///   sender.put(shmtree::Dict{{"obs", obs}});           // referred to until put returns
-///   auto view = item["obs"].array<float>();            // no copy; the view keeps the message
+///     xt::xarray<float> obs = xt::zeros<float>({84, 84});
+///     sender.put(shmtree::Dict{{"obs", obs}});           // referred to until put returns
+///     auto view = item["obs"].array<float>();            // no copy; the view keeps the message
 ///
 /// The only header of shmtree that includes xtensor. Thread safety and errors are those of value.h and item.h.
 #pragma once
 
-/// xtensor 0.26 moved its headers into folders.
+// xtensor 0.26 moved its headers into folders.
 #if __has_include(<xtensor/containers/xadapt.hpp>)
 #include <xtensor/containers/xadapt.hpp>
 #include <xtensor/containers/xarray.hpp>

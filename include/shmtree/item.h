@@ -1,9 +1,9 @@
 /// @file
 /// What C++ receives: a tree that refers to shared memory and keeps it.
 ///
-///   shmtree::Item item = receiver.get(3s).value();
-///   double reward = item["reward"].as<double>();
-///   for (const shmtree::Item& step : item["steps"]) use(step["obs"].view());
+///     shmtree::Item item = receiver.get(3s).value();
+///     double reward = item["reward"].as<double>();
+///     for (const shmtree::Item& step : item["steps"]) use(step["obs"].view());
 ///
 /// Ownership: an Item, and every Item got from it, shares one hold on its message. Views of arrays, strings and bytes
 /// are valid as long as any of them lives; the memory goes back to the sender's arena with the last. (The xtensor views

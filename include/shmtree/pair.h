@@ -1,9 +1,9 @@
 /// @file
 /// Channels between processes, and the arenas that they live in.
 ///
-///   auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
-///   sender.put(shmtree::Dict{{"obs", obs}, {"reward", 1.0}}, 3s).value();
-///   shmtree::Item item = receiver.get(3s).value();
+///     auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
+///     sender.put(shmtree::Dict{{"obs", obs}, {"reward", 1.0}}, 3s).value();
+///     shmtree::Item item = receiver.get(3s).value();
 ///
 /// Ownership: Sender, Receiver and Arena are handles; copies name the same thing and are cheap. A process takes part in
 /// an end from the moment it has it until its last handle of that end is closed or gone, it exits, or it uses the other

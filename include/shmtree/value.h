@@ -1,7 +1,7 @@
 /// @file
 /// What C++ sends: a tree of scalars, strings, arrays, lists and dicts, put together for one message.
 ///
-///   shmtree::Dict{{"obs", obs}, {"reward", 1.0}, {"info", shmtree::Dict{{"episode", "ep-12"}}}}
+///     shmtree::Dict{{"obs", obs}, {"reward", 1.0}, {"info", shmtree::Dict{{"episode", "ep-12"}}}}
 ///
 /// Ownership: a Value owns its scalars, strings and containers. Arrays are *referred to* where they are (lvalues of
 /// xtensor containers, std::vector, std::span): that memory must stay alive and unchanged until `put` returns. Arrays
