@@ -1,4 +1,4 @@
-"""Numbers of the pages on limits and versions are those of the source."""
+"""The site: numbers are those of the source, the references have all that is public, and every page has its place."""
 
 from __future__ import annotations
 
@@ -42,3 +42,26 @@ def test_the_formats_of_the_page_on_versions_are_those_of_the_source():
     stated = re.findall(r"\| (\d+) \(`([\w/.]+)` `(k\w+)`\)", page)
     assert len(stated) == 2
     assert [int(number) for number, _, _ in stated] == [constant(file, name) for _, file, name in stated]
+
+
+@pytest.mark.parametrize("module", ["", ".errors", ".replay", ".cuda", ".torch", ".spdl"])
+def test_the_reference_of_python_has_every_public_name(module):
+    file = ROOT / "python/shmtree" / (module[1:] or "__init__")
+    text = (file / "__init__.py" if file.is_dir() else file.with_suffix(".py")).read_text()
+    names = re.findall(r'"(\w+)"', re.search(r"__all__ = \[(.*?)\]", text, re.DOTALL)[1])
+    page = (ROOT / "docs/site/python.md").read_text()
+    assert len(names) > 3
+    assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_the_reference_of_cpp_has_every_public_header():
+    headers = {file.name for file in (ROOT / "include/shmtree").glob("*.h")} - {"shmtree.h"}
+    page = (ROOT / "docs/site/cpp.md").read_text()
+    assert set(re.findall(r"{doxygenfile} (\S+)", page)) == headers
+
+
+def test_every_page_has_its_place_in_the_site():
+    trees = re.findall(r"```{toctree}\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.DOTALL)
+    placed = re.findall(r"^(?!:)(?:.*<)?([\w/-]+)>?$", "\n".join(trees), re.MULTILINE)
+    pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(placed) == sorted({str(page.with_suffix("")) for page in pages} - {"index"})

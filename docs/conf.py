@@ -1,0 +1,89 @@
+"""The pages as a site: `./dev docs` builds it with Sphinx in build/site/html, with a warning as an error.
+
+The pages of docs/ are read as they stand. docs/site has what only the site has: the references of Python and C++, and
+the pages of the root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from sphinx.ext.autodoc.mock import mock
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = ("shmtree", "shmtree.replay", "shmtree.torch", "shmtree.cuda", "shmtree.spdl")
+
+project = "shmtree"
+copyright = "the authors of shmtree, MIT license"
+version = release = re.findall(r"set\(SHMTREE_VERSION ([0-9.]+)\)", (ROOT / "CMakeLists.txt").read_text())[0]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "breathe"]
+suppress_warnings = [
+    "myst.header",  # a section of a page may be two levels down
+    "duplicate_declaration.cpp",  # the namespace, once for each header
+]
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!shmtree\b).*"),  # no other project's reference is at hand
+    ("py:.*", r"shmtree\..*\._.*|shmtree\._.*|shmtree\.multiprocessing.*"),
+    ("cpp:.*", r"(?!shmtree\b).*"),
+    ("cpp:.*", r"shmtree::(detail|api|value)\b.*"),
+]
+
+myst_heading_anchors = 4
+myst_links_external_new_tab = True
+
+default_role = "code"
+autodoc_default_options = {"member-order": "bysource"}
+autodoc_typehints = "signature"
+autodoc_mock_imports = ["torch"]  # whether it is here or not
+python_use_unqualified_type_names = True
+add_module_names = False
+
+breathe_projects = {"shmtree": str(ROOT / "build/site/cpp/xml")}
+breathe_default_project = "shmtree"
+breathe_default_members = ("members",)
+cpp_maximum_signature_line_length = python_maximum_signature_line_length = 100
+
+html_theme = "furo"
+html_title = f"shmtree {version}"
+html_show_sphinx = html_copy_source = html_show_sourcelink = False
+html_theme_options = {"navigation_with_keys": True}
+pygments_style = "friendly"
+html_static_path = ["site/static"]
+html_css_files = ["site.css"]
+
+
+# Files of the root that are pages of the site.
+ROOT_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "reporting.md"}
+
+
+def _lead_within(_app: Any, page: str, source: list[str]) -> None:
+    """A link to a file outside of docs/ leads to its page, or becomes its path: the site has the pages alone."""
+
+    def target(link: re.Match[str]) -> str:
+        words, path = link.groups()
+        return f"[{words}](site/{ROOT_PAGES[path]})" if path in ROOT_PAGES else f"`{path}`"
+
+    if not page.startswith("site/"):
+        source[0] = re.sub(r"\[([^\]]*)\]\(\.\./([^)#]*)\)", target, source[0])
+
+
+def _public_names() -> None:
+    """What a module lists in `__all__` is called by that module, wherever it is written."""
+    with mock(autodoc_mock_imports):
+        modules = [importlib.import_module(name) for name in MODULES]
+    for module in modules:
+        for thing in (getattr(module, name) for name in module.__all__):
+            if str(getattr(thing, "__module__", "")).startswith(("shmtree._", "shmtree.errors")):
+                with contextlib.suppress(TypeError):  # the core's own types do not let themselves be changed
+                    thing.__module__ = module.__name__
+
+
+def setup(app: Any) -> None:
+    _public_names()
+    app.connect("source-read", _lead_within)
