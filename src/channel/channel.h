@@ -84,6 +84,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::uint64_t size() const noexcept { return parts_.watchers.size(); }
   bool ready() const noexcept { return parts_.watchers.ready(); }
   ChannelStats stats();  // may throw std::bad_alloc
+  // Puts of this process are counted from now on; how many were, by whomever (RingTail::count_puts).
+  void count_puts() noexcept { parts_.tail.count_puts(); }
+  std::uint64_t counted() const noexcept { return RingTail::counted(parts_.control.shared); }
   // How many messages went through that end so far.
   std::uint64_t passed(End end) const noexcept {
     const ChannelHeader& shared = parts_.control.shared;

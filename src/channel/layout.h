@@ -3,6 +3,7 @@
 // What is true, and the order of stores that keeps it so:
 //   put    slot written, then `tail`; the message is in the channel from that store on
 //   grow   successor block complete, then the last segment's `next`
+//          one that is counted: `counted_then`, `counting_tail`, slot, `tail`, `counted`, `counting_tail` := 0
 //   get    holder bit of the message's block, then `head`
 //   take   record written (its state last), then `head`; a record whose ticket is not below `head` does not count
 //   ack    record state -> free.  nack, or the taker's death: record state -> returned, or rejected after so many takes
@@ -274,6 +275,11 @@ struct ChannelHeader {
   std::atomic<std::uint64_t> more_grants;  // truth: packed BlockRef of the first block of more, 0 when there is none
 
   PerEnd<ParticipantSet> awaiting;  // want one datagram at their hub, when there is something to do; taken by who sends
+
+  // Of who counts its puts, under senders_lock (ring.h).
+  alignas(64) std::atomic<std::uint64_t> counted;  // truth, but for a put that is under way
+  std::atomic<std::uint64_t> counted_then;         // what it is from the store of `tail` on
+  std::atomic<std::uint64_t> counting_tail;        // what `tail` is then; 0: no such put is under way
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
 static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 476);

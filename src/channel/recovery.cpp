@@ -86,6 +86,7 @@ class Repair {
       }
       packed = next;
     }
+    RingTail::finish_count(shared_);
     store_relaxed(shared_.wakes_on_their_way, 0u);  // of one that died before its byte
     store_relaxed(shared_.cached_head, head);
     store_relaxed(shared_.limit, shared_.capacity);

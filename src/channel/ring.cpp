@@ -134,13 +134,36 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
   } while (count < most && shared.max_bytes == 0 && !messages[count].block.valid());
   store_relaxed(shared.bytes_in, load_relaxed(shared.bytes_in) + bytes);
   if (watched) add(shared.wakes_on_their_way, 1u);
+  const bool counts = counts_.load(std::memory_order_relaxed);
+  if (counts) {
+    store_relaxed(shared.counted_then, load_relaxed(shared.counted) + count);
+    store_release(shared.counting_tail, tail + count);
+  }
   store_release(shared.tail, tail + count);
+  if (counts) finish_count(shared);
   const std::uint64_t next = tail + count;
   if (next - std::max(head, segment.base) < segment.slots) {  // free, so that no receiver is about to read it
     const std::uint64_t frame = messages[0].block.valid() ? 0 : messages[0].size();
     prefetch_for_write(&segment.at(next), sizeof(RingSlot) + frame);
   }
   return count;
+}
+
+void RingTail::finish_count(ChannelHeader& shared) noexcept {
+  const std::uint64_t counting = load_acquire(shared.counting_tail);
+  if (counting == 0) return;
+  if (load_acquire(shared.tail) >= counting) store_release(shared.counted, load_relaxed(shared.counted_then));
+  store_release(shared.counting_tail, std::uint64_t{0});
+}
+
+// A put whose process is dead stays under way until its lock is taken over, and nobody moves `tail` before that.
+std::uint64_t RingTail::counted(const ChannelHeader& shared) noexcept {
+  for (;;) {
+    const std::uint64_t counting = load_acquire(shared.counting_tail);
+    const std::uint64_t then = load_acquire(shared.counted_then), counted = load_acquire(shared.counted);
+    const bool is_put = counting != 0 && load_acquire(shared.tail) >= counting;
+    if (load_acquire(shared.counting_tail) == counting) return is_put ? then : counted;
+  }
 }
 
 // What the ring grows by next, and what it goes on with when there is no more for that: as much again.

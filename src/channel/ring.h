@@ -39,6 +39,13 @@ class RingTail {
   // given the last segment.
   Room room_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, Look look,
                 Segment* ring = nullptr) noexcept;
+  // From now on the puts of this process are counted, each with the store that publishes it. Recovery finishes the
+  // count of one that a kill ended, before anybody else can put: so it says of any put whether it took place.
+  void count_puts() noexcept { counts_.store(true, std::memory_order_relaxed); }
+  // How many were. Without the lock.
+  static std::uint64_t counted(const ChannelHeader& shared) noexcept;
+  // Under the lock: the put that is under way, if there is one, took place or did not.
+  static void finish_count(ChannelHeader& shared) noexcept;
   bool has_room() noexcept {
     const Room room = room_for(1, 0, 0, Look::kAtCounts);  // no message is smaller
     return room == Room::kYes || room == Room::kRelieved;
@@ -73,6 +80,7 @@ class RingTail {
 
   const Control control_;
   KnownSegment known_last_;  // under the senders' lock
+  std::atomic<bool> counts_{false};
 };
 
 // What a look under the receivers' lock leaves to do without it, and why it found nothing that this process can have.

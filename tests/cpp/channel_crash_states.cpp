@@ -36,6 +36,23 @@ TEST_CASE("A message whose sender died between the tail and the lock is delivere
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
 }
 
+TEST_CASE("The count of a put whose sender died on either side of the tail is known before and after its recovery") {
+  for (const bool took_place : {false, true}) {
+    auto channel = new_channel(new_arena());
+    channel->count_puts();
+    put(*channel, 1).value();
+    ChannelHeader& header = header_of(*channel);
+    REQUIRE(channel->counted() == 1);
+    header.senders_lock.store(held_by(dead_one(*channel->arena())));
+    header.counted_then.store(took_place ? 1 : 2);
+    header.counting_tail.store(took_place ? 1 : 2);
+    header.counted.store(took_place ? 0 : 1);
+    REQUIRE(channel->counted() == 1);
+    survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
+    REQUIRE(channel->counted() == 2);  // with the survivor's
+  }
+}
+
 TEST_CASE("A block that is in the window is live although its dead sender still writes it") {
   auto channel = new_channel(new_arena());
   put(*channel, 1, 700).value();

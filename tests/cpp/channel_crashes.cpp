@@ -67,6 +67,23 @@ TEST_CASE("A sender killed anywhere in put_many leaves the first of its messages
       run_of(0, 6, 10));
 }
 
+TEST_CASE("A put that counts itself is counted if, and only if, it took place, wherever its sender is killed") {
+  for (const std::size_t words : {4, 700}) {
+    Channel* made = nullptr;
+    kill_at_every_change(
+        unlimited(),
+        [&](Channel& channel) {
+          made = &channel;
+          putting(0, 6, words)(channel);
+        },
+        [&](Channel& channel) {
+          channel.count_puts();
+          putting(6, 4, words)(channel);
+        },
+        [&](const Numbers& numbers) { return run_of(0, 6, 10)(numbers) && numbers.size() == 6 + made->counted(); });
+  }
+}
+
 TEST_CASE("A receiver killed anywhere in a get loses at most the message that it was getting") {
   for (const std::size_t words : {4, 700}) {
     kill_at_every_change(

@@ -107,6 +107,8 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("allows_pickle", &Channel::allows_pickle)
       .def_property_readonly("is_portable", &Channel::is_portable)
       .def_property_readonly("dropped", &Channel::dropped)
+      .def("count_puts", &Channel::count_puts)
+      .def_property_readonly("counted", &Channel::counted)
       .def_property_readonly("is_queue",
                              [](const Channel& channel) { return channel.ending() == channel::Ending::kNever; })
       .def("stats", &stats)

@@ -128,6 +128,7 @@ void bind_arena(py::module_& module) {
           "is_alive", [](Arena& arena, memory::Identity who) { return arena.participants().is_alive(who); },
           "identity"_a)
       .def("is_shared", &is_shared, "block"_a)
+      .def("detach", [](Arena& arena) { arena.participants().detach(); })
       .def("set_pinned", &set_pinned, "pinned"_a)
       .def_property_readonly("is_pinned_here", [](Arena& arena) { return arena.participants().is_pinned_here(); })
       .def("lease_count", [](Arena& arena) { return arena.holders().lease_count(); })
