@@ -1,0 +1,94 @@
+"""Messages as bytes, taken from one channel and put into another."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .._channel import Receiver, Sender
+from .._serialize import Frame, pack, unpack
+
+Bytes = npt.NDArray[np.uint8]
+
+_SMALL = 64 << 10  # bytes: what is larger travels as a buffer of its own
+_ALIGNED = 64
+
+#: Buffers, and the sizes of the messages that lie in each, at multiples of 64 bytes.
+Batch = list[tuple[Bytes, list[int]]]
+
+
+class Taken(NamedTuple):
+    """A message that was taken from its channel, and is there until it is acknowledged."""
+
+    ticket: int
+    frame: Any
+    delivery: Any
+
+
+def take(receiver: Receiver[Any], messages: int, nbytes: int) -> list[Taken]:
+    """Up to so many messages, without waiting; of more than `nbytes` only one. Raises as `get_nowait` but for Empty."""
+    taken: list[Taken] = []
+    size = 0
+    while len(taken) < messages and size < nbytes:
+        try:
+            delivery = receiver.take(False)
+        except queue.Empty:
+            break
+        except Exception:
+            if not taken:
+                raise
+            break  # it is raised again when these have gone
+        taken.append(Taken(delivery.ticket, pack(delivery.item), delivery))
+        size += taken[-1].frame.nbytes
+    return taken
+
+
+def put(sender: Sender[Any], frame: Any) -> int:
+    """Its ticket; queue.Full when there is no room now."""
+    value = frame if isinstance(frame, Frame) else unpack(frame, copy=False, allow_pickle=True)
+    return sender.put(value, timeout=0)
+
+
+def join(frames: Iterable[Any]) -> Batch:
+    """For one call: small messages are copied behind one another, and large ones are views."""
+    batch: Batch = []
+    small: list[Bytes] = []
+
+    def end_small() -> None:
+        if small:
+            sizes = [each.nbytes for each in small]
+            joined = np.zeros(sum(map(_place, sizes)), np.uint8)
+            at = 0
+            for each, size in zip(small, sizes):
+                joined[at : at + size] = each
+                at += _place(size)
+            batch.append((joined, sizes))
+            small.clear()
+
+    for frame in frames:
+        view = np.frombuffer(frame, np.uint8)
+        if view.nbytes < _SMALL:
+            small.append(view)
+        else:
+            end_small()
+            batch.append((view, [view.nbytes]))
+    end_small()
+    return batch
+
+
+def split(batch: Batch) -> Iterator[memoryview]:
+    """What `join` was given."""
+    for buffer, sizes in batch:
+        memory: Any = buffer
+        view, at = memoryview(memory), 0
+        for size in sizes:
+            yield view[at : at + size]
+            at += _place(size)
+
+
+def _place(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED

@@ -1,0 +1,73 @@
+"""Channels by handles that are no ends on their way: for the gateway and the keeper of a node, which hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .. import _core, _process
+from .._channel import Receiver, Sender, Terms
+from ._landing import WORDS
+
+
+def new_channel(terms: Terms) -> _core.Channel:
+    options = _core.ChannelOptions(*terms, allow_pickle=True)
+    channel = _core.Channel.create(_process.default_arena(), options)
+    _quietly(channel.arena)
+    return channel
+
+
+def handle_of(channel: _core.Channel) -> bytes:
+    return _core.make_handle(channel.arena, channel.block)
+
+
+def open_channel(handle: bytes) -> _core.Channel:
+    """FileNotFoundError when nobody has it any more."""
+    arena, block, *_ = _core.open_handle(handle)
+    return _core.Channel.open(arena, block)
+
+
+def open_quietly(handle: bytes) -> _core.Channel:
+    """Of a process whose death is no news: another takes its place."""
+    channel = open_channel(handle)
+    _quietly(channel.arena)
+    return channel
+
+
+def new_table() -> tuple[bytes, Any]:
+    """Words for a `Landing`, and a handle of them."""
+    arena = _process.default_arena()
+    table = arena.new_shared_array((WORDS,), "q")
+    _quietly(arena)
+    table[:] = 0
+    return _core.make_handle(arena, _core.block_of(table)), table
+
+
+def open_table(handle: bytes) -> Any:
+    arena, block, *_ = _core.open_handle(handle)
+    table = arena.open_array(block, (WORDS,), "q", "C")
+    _quietly(arena)
+    return table
+
+
+def _quietly(arena: _core.Arena) -> None:
+    _ = arena.identity  # it has one from here on
+    arena.detach()
+
+
+class Held:
+    """What a process keeps of one channel, lest it ends, or its memory goes, while another process is replaced."""
+
+    def __init__(self, handle: bytes, ends: str, tables: Iterable[bytes]) -> None:
+        self.channel = open_quietly(handle)
+        self.ends: dict[str, Any] = {}
+        self.tables = [open_table(each) for each in tables]
+        self.hold(ends)
+
+    def hold(self, ends: str) -> None:
+        """Takes part in the ends that are named, "s" and "r", and in no other."""
+        for letter, cls in (("s", Sender), ("r", Receiver)):
+            if letter in ends and letter not in self.ends:
+                self.ends[letter] = cls(self.channel)
+            elif letter not in ends and letter in self.ends:
+                self.ends.pop(letter).close()
