@@ -1,0 +1,45 @@
+"""Processes that were killed on other nodes, as who waits here is told of them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from .. import errors
+from .._serialize import register
+from ._pump import Peer
+
+
+class PeerDied(errors.PeerDied):
+    """Nobody is left who could serve the call, and one of them was killed, or its node is gone.
+
+    Attributes:
+        peers: the node of each that was killed, and its process id there: 0 for all of a node that is gone.
+        pids: the process ids alone.
+    """
+
+    peers: tuple[Peer, ...]
+
+    def __init__(self, peers: Iterable[Peer] = ()) -> None:
+        self.peers = tuple((str(node), int(pid)) for node, pid in peers)
+        self.pids = tuple(pid for _, pid in self.peers)
+        told = ", ".join(f"process {pid} of node {node}" if pid else f"node {node}" for node, pid in self.peers)
+        super().__init__(f"{told} was killed, and nobody else is left")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.peers,)
+
+
+class Deaths:
+    """The last message of a stream whose senders were killed: who receives it gets PeerDied."""
+
+    def __init__(self, peers: Iterable[Peer]) -> None:
+        self.peers = [list(peer) for peer in peers]
+
+
+def _raise(peers: Any) -> Any:
+    raise PeerDied(peers)
+
+
+register(Deaths, operator.attrgetter("peers"), _raise)

@@ -1,0 +1,46 @@
+"""What of a node outlives its gateway: channels, and what was agreed on them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+from ._handles import Held
+
+Key = tuple[Hashable, ...]
+
+
+class Kept(NamedTuple):
+    """What is kept of one channel: plain values, and what holds it."""
+
+    record: dict[str, Any]
+    handle: bytes
+    ends: str
+    tables: tuple[bytes, ...]
+
+
+class Keeper:
+    """Of one node, in a process that does nothing else. The gateway tells one that was replaced everything again."""
+
+    def __init__(self) -> None:
+        self.number = random.getrandbits(62)
+        self._kept: dict[Key, tuple[Kept, Held]] = {}
+
+    def store(self, key: Key, kept: Kept | None) -> None:
+        """Keeps this under the key, or nothing more."""
+        if kept is None:
+            old = self._kept.pop(key, None)
+            if old is not None:
+                old[1].hold("")
+            return
+        known = self._kept.get(key)
+        if known is not None and known[0].handle == kept.handle:
+            held = known[1]
+            held.hold(kept.ends)
+        else:
+            held = Held(kept.handle, kept.ends, kept.tables)
+        self._kept[key] = (kept, held)
+
+    def all(self) -> tuple[int, dict[Key, Kept]]:
+        return self.number, {key: kept for key, (kept, _) in self._kept.items()}

@@ -1,0 +1,282 @@
+"""What the gateway of a node does: it hosts pairs, and moves what is sent here to pairs of other nodes.
+
+It knows nothing of Ray: other gateways and its keeper are given to it. Whatever it has to know after it was killed, the
+keeper has before anybody is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from .. import _handles as _grants
+from .._channel import Receiver, Terms
+from ..errors import ChannelClosed
+from . import _frames, _handles, _hosted
+from ._hosted import Hosted
+from ._keeper import Kept, Key
+from ._pump import Ended, LinkLost, Peer, Pump, Room
+
+_WATCH_S = 0.25
+_KEEPER_S = 1.0
+_PAUSE_S = 0.2
+
+Token = tuple[str, int]  # "s" or "r", and a random number
+
+
+class Others(Protocol):
+    """The gateways of the other nodes."""
+
+    async def call(self, node: str, method: str, *arguments: Any) -> Any:
+        """LinkLost when it does not answer now, Ended when its node is gone."""
+
+    async def gone(self, nodes: Iterable[str]) -> set[str]:
+        """Those of the nodes that are no more."""
+
+
+class KeeperHandle(Protocol):
+    """The keeper of this node. Every call waits for one that is being replaced."""
+
+    async def identify(self) -> int: ...
+    async def store(self, key: Key, kept: Kept | None) -> None: ...
+    async def all(self) -> tuple[int, dict[Key, Kept]]: ...
+
+
+class _ToHome:
+    """The Link of an outbox."""
+
+    def __init__(self, others: Others, home: str, pair: int, origin: int) -> None:
+        self._others, self._home, self._whose = others, home, (pair, origin)
+
+    async def room(self, wait: bool) -> Room:
+        return Room(*await self._others.call(self._home, "room", *self._whose, wait))
+
+    async def land(self, first: int, batch: _frames.Batch) -> Room:
+        return Room(*await self._others.call(self._home, "land", *self._whose, first, batch))
+
+    async def received(self, tickets: list[int]) -> list[int]:
+        found: list[int] = await self._others.call(self._home, "received", *self._whose, tickets)
+        return found
+
+    async def over(self, peers: tuple[Peer, ...]) -> None:
+        await self._others.call(self._home, "over", *self._whose, peers)
+
+
+class Outbox:
+    """What is sent on this node to a pair whose home is elsewhere. The record: pair, home, origin."""
+
+    def __init__(self, node: str, others: Others, record: dict[str, Any], kept: Kept | None) -> None:
+        if kept is None:
+            self.channel = _handles.new_channel(Terms(*record["terms"]))
+            self.handle = _handles.handle_of(self.channel)
+        else:
+            self.channel, self.handle = _handles.open_quietly(kept.handle), kept.handle
+        self.record = record
+        self.receiver: Receiver[Any] = Receiver(self.channel)
+        self.pump = Pump(self.receiver, _ToHome(others, record["home"], record["pair"], record["origin"]), node)
+
+    @property
+    def key(self) -> Key:
+        return "out", self.record["pair"], self.record["origin"]
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(self.record, self.handle, "r", ())
+
+
+class Node:
+    """Of one event loop. Every method but `start` is called by other processes, any number of times with the same."""
+
+    def __init__(self, name: str, machine: str, others: Others, keeper: KeeperHandle) -> None:
+        self._name, self._machine = name, machine
+        self._others = others
+        self._keeper = keeper
+        self._hosted: dict[int, Hosted] = {}
+        self._outboxes: dict[int, Outbox] = {}  # the one of a pair that new senders are given
+        self._ended: dict[int, tuple[Peer, ...]] = {}  # of pairs elsewhere: who of those that received was killed
+        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._keeper_number = 0
+
+    async def start(self) -> None:
+        self._keeper_number, everything = await self._keeper.all()
+        for key, kept in everything.items():
+            if key[0] == "home":
+                self._hosted[kept.record["pair"]] = Hosted(self._name, kept, kept.record)
+            else:
+                self._begin(Outbox(self._name, self._others, kept.record, kept))
+        self._run(self._watch())
+
+    # Of pairs whose home this is.
+
+    async def host(self, pair: int, terms: tuple[Any, ...], tokens: dict[str, int]) -> tuple[bytes, str]:
+        """Makes a pair, whose ends its maker has by these tokens. The handle of its ring, and what machine this is."""
+        async with self._locks[pair]:
+            if pair not in self._hosted:
+                record = {"pair": pair, **_hosted.new_record(Terms(*terms), tokens)}
+                hosted = Hosted(self._name, None, record)
+                await self._store(pair, hosted)
+                self._hosted[pair] = hosted
+        return self._hosted[pair].handle, self._machine
+
+    async def settle(self, pair: int, given: list[Token], taken: list[Token]) -> None:
+        """Ends that are on their way, and ends that have come, or never will."""
+        async with self._locks[pair]:
+            hosted = self._hosted.get(pair)
+            if hosted is None:
+                return
+            for end, token in given:
+                hosted.give(end, token)
+            for end, token in taken:
+                hosted.take(end, token)
+            await self._settle(pair, hosted)
+
+    async def join(self, pair: int, node: str, token: Token) -> int:
+        """A node is about to send from elsewhere: the number of its outbox."""
+        async with self._locks[pair]:
+            hosted = self._of(pair)
+            origin = hosted.join(node)
+            hosted.take(*token)
+            await self._settle(pair, hosted)
+            return origin
+
+    async def room(self, pair: int, origin: int, wait: bool) -> Room:
+        return await self._of(pair).room(origin, wait)
+
+    async def land(self, pair: int, origin: int, first: int, batch: _frames.Batch) -> Room:
+        return await self._of(pair).land(origin, first, batch)
+
+    async def received(self, pair: int, origin: int, tickets: list[int]) -> list[int]:
+        return await self._of(pair).received(origin, tickets)
+
+    async def over(self, pair: int, origin: int, peers: tuple[Peer, ...]) -> None:
+        async with self._locks[pair]:
+            hosted = self._hosted.get(pair)
+            if hosted is not None:
+                hosted.leave(origin, peers)
+                await self._settle(pair, hosted)
+
+    def _of(self, pair: int) -> Hosted:
+        if pair not in self._hosted:
+            raise Ended
+        return self._hosted[pair]
+
+    # Of senders here to pairs elsewhere.
+
+    async def open_sender(self, pair: int, home: str, terms: tuple[Any, ...], token: Token) -> bytes:
+        """A handle of a sender that counts as on its way. Ended when the pair is no more."""
+        async with self._locks[pair]:
+            outbox = self._outboxes.get(pair)
+            if outbox is not None and not outbox.pump.is_over:
+                handle = _grants.handle_of(outbox.channel, None, False)
+                await self._until_answered(home, "settle", pair, [], [token])
+                return handle
+            origin = await self._until_answered(home, "join", pair, self._name, token)
+            record = {"pair": pair, "home": home, "origin": origin, "terms": terms}
+            outbox = Outbox(self._name, self._others, record, None)
+            await self._keeper.store(outbox.key, outbox.kept)
+            self._begin(outbox)
+            return _grants.handle_of(outbox.channel, None, False)
+
+    async def why(self, pair: int) -> tuple[Peer, ...]:
+        """Who of those that received from a pair elsewhere was killed."""
+        return self._ended.get(pair, ())
+
+    def _begin(self, outbox: Outbox) -> None:
+        self._outboxes[outbox.record["pair"]] = outbox
+        self._run(self._pump(outbox))
+
+    async def _pump(self, outbox: Outbox) -> None:
+        try:
+            await outbox.pump.run()
+        except Ended as ended:
+            self._ended[outbox.record["pair"]] = ended.peers
+        outbox.pump.is_over = True
+        outbox.receiver.close()
+        await self._keeper.store(outbox.key, None)
+        if self._outboxes.get(outbox.record["pair"]) is outbox:
+            del self._outboxes[outbox.record["pair"]]
+
+    async def _until_answered(self, node: str, method: str, *arguments: Any) -> Any:
+        while True:
+            try:
+                return await self._others.call(node, method, *arguments)
+            except LinkLost:
+                await asyncio.sleep(_PAUSE_S)
+
+    # Both.
+
+    async def _settle(self, pair: int, hosted: Hosted) -> None:
+        await self._store(pair, hosted)  # before anybody may find that the stream has ended
+        if hosted.settle():
+            await self._store(pair, hosted)
+
+    async def _store(self, pair: int, hosted: Hosted) -> None:
+        await self._keeper.store(("home", pair), hosted.kept)
+
+    async def _watch(self) -> None:
+        """Looks for what nobody tells of."""
+        rounds = 0
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            rounds += 1
+            try:
+                for pair in list(self._hosted):
+                    await self._look_at(pair)
+                if rounds % int(_KEEPER_S / _WATCH_S) == 0:
+                    await self._look_at_keeper()
+                    await self._look_at_nodes()
+            except Exception as error:  # what is wrong with one pair is no reason to leave the others
+                report(error)
+
+    async def _look_at(self, pair: int) -> None:
+        async with self._locks[pair]:
+            hosted = self._hosted[pair]
+            if hosted.settle():
+                await self._store(pair, hosted)
+            if hosted.is_unused():
+                del self._hosted[pair]
+                hosted.close()
+                await self._keeper.store(("home", pair), None)
+
+    async def _look_at_keeper(self) -> None:
+        number = await self._keeper.identify()
+        if number == self._keeper_number:
+            return
+        for pair, hosted in list(self._hosted.items()):
+            await self._store(pair, hosted)
+        for outbox in list(self._outboxes.values()):
+            await self._keeper.store(outbox.key, outbox.kept)
+        self._keeper_number = number
+
+    async def _look_at_nodes(self) -> None:
+        sending = {node for hosted in self._hosted.values() for node in hosted.record["origins"].values()}
+        for node in await self._others.gone(sending):
+            for pair, hosted in list(self._hosted.items()):
+                for origin in [origin for origin, its in hosted.record["origins"].items() if its == node]:
+                    await self.over(pair, origin, ((node, 0),))
+
+    def _run(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            report(error)
+
+    async def stop(self) -> None:
+        """Without a word to anybody, as if it had been killed. For tests."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(ChannelClosed):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def report(error: BaseException) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": "in a gateway of shmtree", "exception": error})

@@ -1,0 +1,112 @@
+"""Gateways and keepers of several nodes in one process and loop, without Ray."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from shmtree import _handles as grants
+from shmtree._channel import Sender, Terms
+from shmtree.ray import _handles
+from shmtree.ray._ends import new_token
+from shmtree.ray._keeper import Keeper
+from shmtree.ray._node import Node
+from shmtree.ray._pump import Ended, LinkLost
+
+
+class _Keeping:
+    """A keeper as gateways see it: what passes is copied."""
+
+    def __init__(self) -> None:
+        self.keeper = Keeper()
+
+    async def identify(self) -> int:
+        return self.keeper.number
+
+    async def store(self, key: Any, kept: Any) -> None:
+        self.keeper.store(key, copy.deepcopy(kept))
+
+    async def all(self) -> Any:
+        return copy.deepcopy(self.keeper.all())
+
+
+class Nodes:
+    """Named nodes. A call is lost with `loss`, on its way there or on its way back."""
+
+    def __init__(self, *names: str, loss: float = 0.0, seed: int = 0) -> None:
+        self.names = names
+        self.dead: set[str] = set()
+        self._keepers = {name: _Keeping() for name in names}
+        self._nodes: dict[str, Node] = {}
+        self._random, self._loss = random.Random(seed), loss
+
+    async def start(self) -> None:
+        for name in self.names:
+            await self.start_gateway(name)
+
+    async def start_gateway(self, name: str) -> None:
+        node = Node(name, name, self, self._keepers[name])
+        await node.start()
+        self._nodes[name] = node
+
+    async def kill_gateway(self, name: str) -> None:
+        """What it had taken goes back, as recovery gives it back."""
+        node = self._nodes.pop(name)
+        await node.stop()
+        del node
+        gc.collect()
+
+    async def kill_keeper(self, name: str) -> None:
+        self._keepers[name].keeper = Keeper()
+
+    async def stop(self) -> None:
+        for name in list(self._nodes):
+            await self.kill_gateway(name)
+
+    async def call(self, node: str, method: str, *arguments: Any) -> Any:
+        if node in self.dead:
+            raise Ended(((node, 0),))
+        if node not in self._nodes or self._random.random() < self._loss:
+            raise LinkLost
+        result = await getattr(self._nodes[node], method)(*arguments)
+        if self._random.random() < self._loss:
+            raise LinkLost
+        return result
+
+    async def gone(self, nodes: Iterable[str]) -> set[str]:
+        return set(nodes) & self.dead
+
+    def node(self, name: str) -> Node:
+        return self._nodes[name]
+
+
+class Hosted:
+    """A pair at a node, and senders to it from others."""
+
+    def __init__(self, nodes: Nodes, home: str, capacity: int = 8, max_bytes: int = 0) -> None:
+        self._nodes, self.home = nodes, home
+        self.terms = tuple(Terms(capacity, max_bytes, "raise"))
+        self.number = new_token()
+        self.tokens = {"s": new_token(), "r": new_token()}
+
+    async def make(self) -> Any:
+        """The channel of its ring."""
+        handle, _ = await self._nodes.node(self.home).host(self.number, self.terms, self.tokens)
+        return _handles.open_channel(handle)
+
+    async def sender(self, node: str) -> Sender[Any]:
+        token = new_token()
+        await self.settle([("s", token)], [])
+        handle = await self._nodes.node(node).open_sender(self.number, self.home, self.terms, ("s", token))
+        with grants.open_channel(handle, None, False) as (channel, _):
+            return Sender(channel)
+
+    async def settle(self, given: list[tuple[str, int]], taken: list[tuple[str, int]]) -> None:
+        await self._nodes.node(self.home).settle(self.number, given, taken)
+
+    async def let_go(self, ends: str = "sr") -> None:
+        """As its maker does, when it closes what it has not given away."""
+        await self.settle([], [(end, self.tokens[end]) for end in ends])

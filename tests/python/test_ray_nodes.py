@@ -1,0 +1,220 @@
+"""What gateways make of messages: gateways and keepers in one process, killed and replaced at any time, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from ray_nodes import Hosted, Nodes
+
+import shmtree
+from shmtree.ray._deaths import PeerDied
+
+PATIENCE_S = 120
+
+
+def run(test: Awaitable[None]) -> None:
+    asyncio.run(asyncio.wait_for(test, PATIENCE_S))  # type: ignore[arg-type]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def send(sender: Any, count: int, close: bool = True) -> None:
+    for number in range(count):
+        await sender.put_async(number)
+    if close:
+        sender.close()
+
+
+async def receive(receiver: Any, count: int) -> list[int]:
+    return [await receiver.get_async() for _ in range(count)]
+
+
+def test_messages_of_another_node_arrive_in_order_and_are_acknowledged_when_they_are_received() -> None:
+    async def test() -> None:
+        nodes = Nodes("here", "there")
+        await nodes.start()
+        pair = Hosted(nodes, "here", capacity=8)
+        receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+        value = {"big": np.arange(100_000), "small": "text", "nested": [1, (2.0, None)]}
+        await sender.put_async(value)
+        await sender.put_async(2)
+        got = await receiver.get_async()
+        assert np.array_equal(got["big"], value["big"]) and got["nested"] == value["nested"]
+        await until(lambda: sender.pending_acks == 1)
+        assert await receiver.get_async() == 2
+        await until(lambda: sender.pending_acks == 0)
+        sender.wait_for_all_ack(timeout=60)
+        await nodes.stop()
+
+    run(test())
+
+
+def test_a_full_pair_takes_its_capacity_on_both_nodes_and_then_put_waits() -> None:
+    async def test() -> None:
+        nodes = Nodes("here", "there")
+        await nodes.start()
+        pair = Hosted(nodes, "here", capacity=4)
+        receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+        for number in range(8):
+            await sender.put_async(number)
+        await until(lambda: receiver.qsize() == 4)
+        with pytest.raises(queue.Full):
+            await sender.put_async(8, timeout=0.2)
+        assert await receiver.get_async() == 0
+        await sender.put_async(8)
+        assert await receive(receiver, 8) == list(range(1, 9))
+        await nodes.stop()
+
+    run(test())
+
+
+@pytest.mark.parametrize("killed", [("here",), ("there",), ("here", "there")])
+def test_gateways_that_are_killed_again_and_again_lose_nothing_and_double_nothing(killed: tuple[str, ...]) -> None:
+    async def test() -> None:
+        nodes = Nodes("here", "there")
+        await nodes.start()
+        pair = Hosted(nodes, "here", capacity=16)
+        receiver = shmtree.Receiver(await pair.make())
+        sending = asyncio.ensure_future(send(await pair.sender("there"), 400))
+        received = []
+        for _ in range(8):
+            received += await receive(receiver, 40)
+            for name in killed:
+                await nodes.kill_gateway(name)
+            for name in killed:
+                await nodes.start_gateway(name)
+        received += await receive(receiver, 80)
+        await sending
+        assert received == list(range(400))
+        await nodes.stop()
+
+    run(test())
+
+
+def test_a_keeper_that_is_replaced_is_told_what_the_next_gateway_needs() -> None:
+    async def test() -> None:
+        nodes = Nodes("here", "there")
+        await nodes.start()
+        pair = Hosted(nodes, "here", capacity=16)
+        receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+        await send(sender, 10, close=False)
+        for name in ("here", "there"):
+            await nodes.kill_keeper(name)
+            await until(lambda name=name: bool(nodes._keepers[name].keeper.all()[1]))  # type: ignore[misc]
+            await nodes.kill_gateway(name)
+            await nodes.start_gateway(name)
+        await sender.put_async(10)
+        assert await receive(receiver, 11) == list(range(11))
+        await nodes.stop()
+
+    run(test())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calls_that_are_lost_on_their_way_or_back_lose_nothing_and_double_nothing(seed: int) -> None:
+    async def test() -> None:
+        nodes = Nodes("here", "there", loss=0.2, seed=seed)
+        await nodes.start()
+        pair = Hosted(nodes, "here", capacity=8)
+        receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+        sending = asyncio.ensure_future(send(sender, 100, close=False))
+        assert await receive(receiver, 100) == list(range(100))
+        await sending
+        await until(lambda: sender.pending_acks == 0)
+        await nodes.stop()
+
+    run(test())
+
+
+def test_the_stream_ends_when_every_end_that_was_given_away_is_closed() -> None:
+    async def test() -> None:
+        nodes = Nodes("here", "there", "elsewhere")
+        await nodes.start()
+        pair = Hosted(nodes, "here", capacity=8)
+        receiver = shmtree.Receiver(await pair.make())
+        first = await pair.sender("there")
+        first.put(0)  # before anything else runs: the gateway is in this process, and receives here
+        second = await pair.sender("elsewhere")
+        second.put(1)
+        assert sorted(await receive(receiver, 2)) == [0, 1]
+        await pair.let_go()
+        await send(first, 3)
+        assert await receive(receiver, 3) == [0, 1, 2]
+        with pytest.raises(queue.Empty):
+            await receiver.get_async(timeout=1)
+        second.close()
+        with pytest.raises(shmtree.ChannelClosed):
+            await receiver.get_async()
+        await nodes.stop()
+
+    run(test())
+
+
+def test_a_sender_on_its_way_keeps_the_stream_open_for_as_long_as_it_takes() -> None:
+    async def test() -> None:
+        nodes = Nodes("here", "there")
+        await nodes.start()
+        pair = Hosted(nodes, "here")
+        receiver = shmtree.Receiver(await pair.make())
+        await pair.settle([("s", 17)], [])
+        await pair.let_go()
+        with pytest.raises(queue.Empty):
+            await receiver.get_async(timeout=1)
+        await pair.settle([], [("s", 17)])
+        with pytest.raises(shmtree.ChannelClosed):
+            await receiver.get_async()
+        await nodes.stop()
+
+    run(test())
+
+
+def test_a_receiver_is_told_of_a_node_that_is_gone_after_what_had_landed() -> None:
+    async def test() -> None:
+        nodes = Nodes("here", "there")
+        await nodes.start()
+        pair = Hosted(nodes, "here")
+        receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+        await pair.let_go()
+        await send(sender, 3, close=False)
+        await until(lambda: receiver.qsize() == 3)
+        nodes.dead.add("there")
+        assert await receive(receiver, 3) == [0, 1, 2]
+        with pytest.raises(PeerDied) as told:
+            await receiver.get_async()
+        assert told.value.peers == (("there", 0),)
+        with pytest.raises(shmtree.ChannelClosed):
+            await receiver.get_async()
+        await nodes.stop()
+
+    run(test())
+
+
+def test_senders_elsewhere_are_told_that_nobody_receives() -> None:
+    async def test() -> None:
+        nodes = Nodes("here", "there")
+        await nodes.start()
+        pair = Hosted(nodes, "here")
+        receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+        await sender.put_async(1)
+        assert await receiver.get_async() == 1
+        await pair.let_go()
+        receiver.close()
+        with pytest.raises(shmtree.ChannelClosed):
+            await send(sender, 1_000_000)
+        await nodes.stop()
+
+    run(test())
