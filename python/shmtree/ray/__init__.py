@@ -1,1 +1,8 @@
-"""Pairs between the nodes of a cluster of Ray; see docs/ray.md. Needs ``shmtree[ray]``."""
+"""Pairs, values and weights between the nodes of a cluster of Ray; see docs/ray.md. Needs ``shmtree[ray]``."""
+
+from ._deaths import PeerDied
+from ._ends import Receiver, Sender
+from ._pairs import create_pair
+from ._store import get, put
+
+__all__ = ["PeerDied", "Receiver", "Sender", "create_pair", "get", "put"]

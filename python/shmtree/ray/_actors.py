@@ -1,0 +1,218 @@
+"""Gateways and keepers as actors of Ray, and calls to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import ray
+from ray.exceptions import ObjectStoreFullError, RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ._keeper import Keeper, Kept, Key
+from ._node import Node
+from ._node import report as _report
+from ._pump import Ended, LinkLost
+
+_PAUSE_S = 0.2
+_JOB_S = 5.0  # between looks whether the job is over
+
+
+def context() -> Any:
+    """Of a process that is connected to Ray, and not by ``ray://``."""
+    if ray.util.client.ray.is_connected():
+        raise RuntimeError("shmtree.ray needs a process on a node of the cluster, and no client by ray://")
+    return ray.get_runtime_context()
+
+
+def here() -> str:
+    """The node that this process is on."""
+    return str(context().get_node_id())
+
+
+def machine() -> str:
+    """What is the same for all nodes whose processes see each other; two raylets may run on one machine."""
+    if os.environ.get("SHMTREE_RAY_LOCAL", "1") == "0":
+        return here()
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{file.read().strip()}-{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def gateway(node: str) -> Any:
+    return _actor(_Gateway, f"shmtree-gateway-{node}", node)
+
+
+def call(node: str, method: str, *arguments: Any) -> Any:
+    """Of a gateway, by a process that may wait. Ended when what it is about, or the node, is no more."""
+    while True:
+        try:
+            status, value = ray.get(gateway(node).call.remote(method, *arguments))
+            break
+        except RayActorError:
+            if node in _gone((node,)):
+                raise Ended(((node, 0),)) from None
+            time.sleep(_PAUSE_S)
+    if status == "ended":
+        raise Ended(value)
+    return value
+
+
+def node_of(home: Any) -> str:
+    """The node of an actor, by its handle, which may have to start first; or of that id; None is this one."""
+    if home is None:
+        return here()
+    if isinstance(home, str):
+        if home in _gone((home,)):
+            raise ValueError(f"home is {home!r}, and no node that is alive has that id")
+        return home
+    if not isinstance(home, ray.actor.ActorHandle):
+        raise TypeError(f"home is a {type(home).__name__}; it must be an actor's handle, the id of a node, or None")
+    return str(ray.get(home.__ray_call__.remote(_node_of_actor)))
+
+
+def _node_of_actor(_: Any) -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def _gone(nodes: Iterable[str]) -> set[str]:
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    return set(nodes) - alive
+
+
+def _namespace() -> str:
+    return f"shmtree-{context().get_job_id()}"
+
+
+_known: dict[tuple[str, str], Any] = {}
+
+
+def _actor(cls: Any, name: str, node: str) -> Any:
+    """The actor of that name, made on that node unless it is there. It ends with its job."""
+    key = (_namespace(), name)
+    if key not in _known:
+        _known[key] = cls.options(
+            name=name,
+            namespace=key[0],
+            get_if_exists=True,
+            lifetime="detached",
+            max_restarts=-1,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        ).remote(node)
+    return _known[key]
+
+
+class _ByRay:
+    """The gateways of other nodes, called by one."""
+
+    async def call(self, node: str, method: str, *arguments: Any) -> Any:
+        try:
+            handle = await asyncio.to_thread(gateway, node)
+            status, value = await handle.call.remote(method, *arguments)
+        except RayActorError:
+            if await self.gone((node,)):
+                raise Ended(((node, 0),)) from None
+            raise LinkLost from None
+        except ObjectStoreFullError:  # what was to be sent stays in its outbox until there is room
+            raise LinkLost from None
+        except RayError as error:  # what went with the call was lost on its way, or the other side is at fault
+            _report(error)
+            raise LinkLost from None
+        if status == "ended":
+            raise Ended(value)
+        return value
+
+    async def gone(self, nodes: Iterable[str]) -> set[str]:
+        nodes = tuple(nodes)
+        return await asyncio.to_thread(_gone, nodes) if nodes else set()
+
+
+class _KeeperByRay:
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    async def identify(self) -> int:
+        return int(await self._call("identify"))
+
+    async def store(self, key: Key, kept: Kept | None) -> None:
+        await self._call("store", key, kept)
+
+    async def all(self) -> tuple[int, dict[Key, Kept]]:
+        number, everything = await self._call("all")
+        return number, everything
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        while True:
+            try:
+                keeper = await asyncio.to_thread(_actor, _Keeper, f"shmtree-keeper-{self._node}", self._node)
+                return await getattr(keeper, method).remote(*arguments)
+            except RayActorError:
+                await asyncio.sleep(_PAUSE_S)
+
+
+def _job_is_over() -> bool:
+    own = ray.get_runtime_context().get_job_id()
+    return any(job["JobID"] == own and job["IsDead"] for job in ray._private.state.jobs())
+
+
+async def _until_job_is_over() -> None:
+    while not await asyncio.to_thread(_job_is_over):
+        await asyncio.sleep(_JOB_S)
+    os._exit(0)
+
+
+@ray.remote(num_cpus=0, max_concurrency=10_000)
+class _Gateway:
+    """One per node and job: `_node.Node`, restarted after a kill."""
+
+    def __init__(self, node: str) -> None:
+        self._name = node
+        self._node: Node | None = None
+        self._starting = asyncio.Lock()
+        self._leaving: Any = None
+        ray.get_runtime_context().current_actor.pid.remote()  # nobody else may have a reason to call
+
+    async def _started(self) -> Node:
+        async with self._starting:
+            if self._node is None:
+                node = Node(self._name, machine(), _ByRay(), _KeeperByRay(self._name))
+                await node.start()
+                self._leaving = asyncio.ensure_future(_until_job_is_over())
+                self._node = node
+        return self._node
+
+    async def call(self, method: str, *arguments: Any) -> tuple[str, Any]:
+        node = await self._started()
+        try:
+            return "done", await getattr(node, method)(*arguments)
+        except Ended as ended:
+            return "ended", ended.peers
+
+    async def pid(self) -> int:
+        await self._started()
+        return os.getpid()
+
+
+@ray.remote(num_cpus=0, max_concurrency=100)
+class _Keeper(Keeper):
+    """`_keeper.Keeper`, one per node and job."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._leaving: Any = None
+
+    async def identify(self) -> int:
+        if self._leaving is None:
+            self._leaving = asyncio.ensure_future(_until_job_is_over())
+        return self.number
+
+    async def store(self, key: Key, kept: Kept | None) -> None:  # type: ignore[override]
+        Keeper.store(self, key, kept)
+
+    async def all(self) -> tuple[int, dict[Key, Kept]]:  # type: ignore[override]
+        return Keeper.all(self)
+
+    async def pid(self) -> int:
+        return os.getpid()

@@ -1,0 +1,136 @@
+"""The ends of a pair, on whatever node they arrive."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from .. import _channel, errors
+from .. import _handles as _grants
+from .._channel import Terms
+from . import _handles
+from ._deaths import PeerDied
+from ._pump import Ended
+
+_R = TypeVar("_R")
+
+
+class Pair(NamedTuple):
+    """What every end of a pair knows of it."""
+
+    number: int
+    home: str  # node
+    machine: str  # of the home
+    terms: Terms
+    handle: bytes  # of the ring
+
+    def settle(self, given: list[tuple[str, int]], taken: list[tuple[str, int]]) -> None:
+        from . import _actors
+
+        with contextlib.suppress(Ended):
+            _actors.call(self.home, "settle", self.number, given, taken)
+
+
+def new_token() -> int:
+    return random.getrandbits(62)
+
+
+class Sender(_channel.Sender[Any]):
+    """An ordinary `shmtree.Sender`, which can be given to tasks and actors on any node."""
+
+    __slots__ = ("_pair",)
+    _pair: Pair
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _give(self, "s")
+
+
+class Receiver(_channel.Receiver[Any]):
+    """An ordinary `shmtree.Receiver`, which can be given to tasks and actors on any node."""
+
+    __slots__ = ("_pair",)
+    _pair: Pair
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _give(self, "r")
+
+
+class RemoteSender(Sender):
+    """A Sender away from the home of its pair: what it puts is moved there. It is told who was killed there."""
+
+    __slots__ = ()
+
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
+        with self._told():
+            return super().put(obj, block, timeout, move=move)
+
+    def put_nowait(self, obj: Any, *, move: bool = False) -> int:
+        return self.put(obj, False, move=move)
+
+    def put_many(self, iterable: Any, timeout: float | None = None) -> int:
+        with self._told():
+            return super().put_many(iterable, timeout)
+
+    def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
+        with self._told():
+            super().wait_for_ack(ticket, timeout)
+
+    def wait_for_all_ack(self, timeout: float | None = None) -> None:
+        with self._told():
+            super().wait_for_all_ack(timeout)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except errors.ChannelClosed:
+            from . import _actors
+
+            peers = () if self.closed else _actors.call(_actors.here(), "why", self._pair.number)
+            if peers:
+                raise PeerDied(peers) from None
+            raise
+
+
+def _give(end: Any, letter: str) -> tuple[Any, ...]:
+    if end.closed:
+        raise errors.ChannelClosed("an end that was closed cannot be handed to another process")
+    token = new_token()
+    end._pair.settle([(letter, token)], [])
+    return arrive, (end._pair, letter, token)
+
+
+def arrive(pair: Pair, letter: str, token: int) -> Any:
+    """The end, where it is unpickled."""
+    from . import _actors
+
+    pair = Pair(*pair)
+    if pair.machine == _actors.machine():
+        made = _at_home(pair, letter)
+        made._pair = pair
+        pair.settle([], [(letter, token)])
+        return made
+    if letter == "r":
+        raise NotImplementedError(
+            f"a receiver has come to node {_actors.here()}, and the home of its pair is {pair.home}: messages are"
+            " received where their home is, so create the pair with home= there"
+        )
+    try:
+        handle = _actors.call(_actors.here(), "open_sender", pair.number, pair.home, tuple(pair.terms), (letter, token))
+    except Ended:
+        raise errors.ChannelClosed("the pair was given up before this end of it was loaded") from None
+    with _grants.open_channel(handle, None, False) as (channel, _):
+        made = RemoteSender(channel)
+        made._pair = pair
+        return made
+
+
+def _at_home(pair: Pair, letter: str) -> Any:
+    try:
+        channel = _handles.open_channel(pair.handle)
+    except FileNotFoundError:
+        raise errors.ChannelClosed("the pair was given up before this end of it was loaded") from None
+    make: Callable[[Any], Any] = Sender if letter == "s" else Receiver
+    return make(channel)

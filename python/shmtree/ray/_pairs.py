@@ -1,0 +1,134 @@
+"""Pairs whose ends are on any nodes of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from .._channel import Terms, pair_terms
+from ..errors import ChannelClosed
+from . import _ends
+from ._ends import Pair, new_token
+
+
+def create_pair(
+    capacity: int | None = 8, *, max_bytes: int | None = None, home: Any = None
+) -> tuple[OfferedSender, OfferedReceiver]:
+    """A channel across nodes: the end to put into, and the end to get from, to be given to tasks and actors.
+
+    They arrive as a Sender and a Receiver, with all that those of `shmtree.create_pair` can do. Here they are opened
+    when they are first used. The stream ends when all ends that were given away are closed, and these two: who gives
+    them away, and uses neither, closes both.
+
+    Args:
+        capacity: messages put and not yet received, at the home, and again on each other node, before `put` waits; None
+            or 0 is unlimited.
+        max_bytes: bytes of them, likewise.
+        home: where messages lie until they are received: the handle of the actor that receives them, or the id of a
+            node; None is this node. Receivers are there; senders may be on any node.
+    """
+    from . import _actors
+
+    node = _actors.node_of(home)
+    terms = pair_terms(capacity, max_bytes, None, None, "raise", "block", False)
+    number, tokens = new_token(), {"s": new_token(), "r": new_token()}
+    handle, machine = _actors.call(node, "host", number, tuple(terms), tokens)
+    pair = Pair(number, node, machine, Terms(*terms), handle)
+    sender, receiver = OfferedSender(pair, tokens["s"]), OfferedReceiver(pair, tokens["r"])
+    sender._other, receiver._other = receiver, sender
+    return sender, receiver
+
+
+class _Offered:
+    """An end where its pair was made. It takes part from the beginning, and is opened here when it is first used."""
+
+    _letter = ""
+
+    def __init__(self, pair: Pair, token: int) -> None:
+        self._pair = pair
+        self._token: int | None = token  # while it takes part without having been opened
+        self._given: list[tuple[str, int]] = []  # what its home does not know of yet
+        self._end: Any = None
+        self._closed = False
+        self._other: Any = None
+
+    def open(self) -> Any:
+        """The end itself. A process that uses one end, and has not given the other away, takes no part in the other."""
+        if self._closed:
+            raise ChannelClosed("this end was closed")
+        if self._end is None:
+            self._end = _ends.arrive(self._pair, self._letter, new_token() if self._token is None else self._token)
+            self._token = None
+            self._tell()
+            if not self._other._given and self._other._end is None:
+                self._other._let_go()
+        return self._end
+
+    def close(self) -> None:
+        """Ends the part of this process. May be called again."""
+        self._closed = True
+        if self._end is not None:
+            self._end.close()
+        self._let_go()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def _let_go(self) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            self._tell([(self._letter, token)])
+
+    def _tell(self, taken: list[tuple[str, int]] | None = None) -> None:
+        given, self._given = self._given, []
+        if given or taken:
+            self._pair.settle(given, taken or [])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._closed:
+            raise ChannelClosed("an end that was closed cannot be handed to another process")
+        if self._end is not None:
+            reduced: tuple[Any, ...] = self._end.__reduce__()
+            return reduced
+        token = new_token()
+        self._given.append((self._letter, token))
+        if self._token is None:  # nothing of it keeps the stream open
+            self._tell()
+        return _ends.arrive, (self._pair, self._letter, token)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self.open(), name)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+
+class OfferedSender(_Offered):
+    """The sending end, where the pair was made."""
+
+    _letter = "s"
+
+
+class OfferedReceiver(_Offered):
+    """The receiving end, where the pair was made."""
+
+    _letter = "r"
+
+    def __iter__(self) -> Any:
+        return iter(self.open())
+
+    def __next__(self) -> Any:
+        return next(self.open())
+
+    def __aiter__(self) -> Any:
+        return aiter(self.open())

@@ -1,0 +1,195 @@
+"""Pairs between two nodes of Ray, and kills of everybody who takes part."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+import shmtree.ray
+from shmtree.ray import PeerDied
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shmtree.ray import _actors
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
+
+STORE_BYTES = 90 << 20
+LONG_S = 300
+HEALTH = {
+    "health_check_initial_delay_ms": 5000,
+    "health_check_period_ms": 5000,
+    "health_check_timeout_ms": 30000,
+    "health_check_failure_threshold": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[tuple[str, str]]:
+    """Two nodes that are told apart though they are on one machine; this process is on the first."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHMTREE_RAY_LOCAL", "0")
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 2,
+                "object_store_memory": STORE_BYTES,
+                "include_dashboard": False,
+                "_system_config": HEALTH,
+            },
+        )
+        try:
+            other = cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+            ray.init(address=cluster.address, log_to_driver=False)
+            yield str(ray.get_runtime_context().get_node_id()), str(other.node_id)
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+class Peer:
+    """A process on a node."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def send(self, sender: Any, first: int, count: int, close: bool) -> Any:
+        for number in range(first, first + count):
+            sender.put((number, "x" * (number % 100)), timeout=LONG_S)
+        self.sender = None if close else sender
+        return type(sender).__name__
+
+    def send_one(self, value: Any) -> None:
+        self.sender.put(value, timeout=LONG_S)
+
+    def wait_for_all_ack(self) -> int:
+        self.sender.wait_for_all_ack(timeout=LONG_S)
+        return int(self.sender.pending_acks)
+
+    def keep(self, receiver: Any) -> None:
+        self.receiver = receiver
+
+    def send_until_told(self, sender: Any) -> Any:
+        try:
+            while True:
+                sender.put(b"x", timeout=LONG_S)
+        except PeerDied as died:
+            return died.peers
+
+
+@pytest.fixture
+def peer(nodes: tuple[str, str]) -> Iterator[Any]:
+    """peer(node): an actor there."""
+    made: list[Any] = []
+
+    def make(node: str) -> Any:
+        cls = ray.remote(num_cpus=0)(Peer)
+        made.append(cls.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote())
+        return made[-1]
+
+    yield make
+    for each in made:
+        ray.kill(each)
+
+
+def kill(actor: Any) -> int:
+    pid = int(ray.get(actor.pid.remote(), timeout=LONG_S))
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def kill_gateway(node: str) -> int:
+    while True:
+        with contextlib.suppress(ray.exceptions.RayActorError):
+            return kill(_actors.gateway(node))
+        time.sleep(0.2)
+
+
+def numbers(receiver: Any, count: int) -> list[int]:
+    return [receiver.get(timeout=LONG_S)[0] for _ in range(count)]
+
+
+def test_a_stream_from_another_node_outlives_both_gateways(nodes: tuple[str, str], peer: Any) -> None:
+    here, there = nodes
+    sender, receiver = shmtree.ray.create_pair(capacity=64)
+    sending = peer(there).send.remote(sender, 0, 1200, True)
+    sender.close()
+    received = numbers(receiver, 100)
+    for killed in ((here,), (there,), (here, there)):
+        for node in killed:
+            kill_gateway(node)
+        received += numbers(receiver, 300)
+    received += [number for number, _ in receiver]
+    assert received == list(range(1200))
+    assert ray.get(sending, timeout=LONG_S) == "RemoteSender"
+    receiver.close()
+
+
+def test_a_sender_at_the_home_is_an_ordinary_one_and_large_arrays_come_from_elsewhere(
+    nodes: tuple[str, str], peer: Any
+) -> None:
+    here, there = nodes
+    sender, receiver = shmtree.ray.create_pair(capacity=8)
+    near, far = peer(here), peer(there)
+    assert ray.get(near.send.remote(sender, 0, 3, True), timeout=LONG_S) == "Sender"
+    assert numbers(receiver, 3) == [0, 1, 2]
+    ray.get(far.send.remote(sender, 3, 1, False), timeout=LONG_S)
+    array = np.arange(3 << 20)
+    sent = far.send_one.remote({"array": array, "rest": [1, None]})
+    assert numbers(receiver, 1) == [3]
+    got = receiver.get(timeout=LONG_S)
+    assert np.array_equal(got["array"], array) and got["rest"] == [1, None]
+    ray.get(sent, timeout=LONG_S)
+    assert ray.get(far.wait_for_all_ack.remote(), timeout=LONG_S) == 0
+    sender.close()
+    receiver.close()
+
+
+def test_a_killed_sender_is_told_with_its_node_after_what_it_sent(nodes: tuple[str, str], peer: Any) -> None:
+    sender, receiver = shmtree.ray.create_pair(capacity=64)
+    far = peer(nodes[1])
+    ray.get(far.send.remote(sender, 0, 20, False), timeout=LONG_S)
+    sender.close()
+    pid = kill(far)
+    assert numbers(receiver, 20) == list(range(20))
+    with pytest.raises(PeerDied) as told:
+        receiver.get(timeout=LONG_S)
+    assert told.value.peers == ((nodes[1], pid),)
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get(timeout=LONG_S)
+    receiver.close()
+
+
+def test_senders_elsewhere_are_told_of_a_killed_receiver(nodes: tuple[str, str], peer: Any) -> None:
+    near, far = peer(nodes[0]), peer(nodes[1])
+    sender, receiver = shmtree.ray.create_pair(capacity=8, home=near)
+    ray.get(near.keep.remote(receiver), timeout=LONG_S)
+    told = far.send_until_told.remote(sender)
+    sender.close()
+    receiver.close()
+    pid = kill(near)
+    assert ray.get(told, timeout=LONG_S) == ((nodes[0], pid),)
+
+
+def test_objects_of_the_store_are_read_in_place(nodes: tuple[str, str]) -> None:
+    value = {"array": np.arange(100_000), "nested": [1, (2.0, "three")]}
+    got = shmtree.ray.get(shmtree.ray.put(value))
+    assert np.array_equal(got["array"], value["array"]) and got["nested"] == value["nested"]
+    assert not got["array"].flags.writeable
+    copies = shmtree.ray.get([shmtree.ray.put(value)], copy=True)
+    assert copies[0]["array"].flags.writeable
