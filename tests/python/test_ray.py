@@ -84,6 +84,13 @@ class Peer:
     def keep(self, receiver: Any) -> None:
         self.receiver = receiver
 
+    def look(self, latest: Any, newer_than: int) -> tuple[int, float]:
+        version, value = latest.get(newer_than, timeout=LONG_S)
+        return version, float(value["layers"][0][-1])
+
+    def publish(self, latest: Any, value: Any) -> int:
+        return int(latest.publish(value))
+
     def send_until_told(self, sender: Any) -> Any:
         try:
             while True:
@@ -184,6 +191,23 @@ def test_senders_elsewhere_are_told_of_a_killed_receiver(nodes: tuple[str, str],
     receiver.close()
     pid = kill(near)
     assert ray.get(told, timeout=LONG_S) == ((nodes[0], pid),)
+
+
+def test_a_latest_is_read_on_every_node_and_outlives_gateways(nodes: tuple[str, str], peer: Any) -> None:
+    latest = shmtree.ray.Latest()
+    far = peer(nodes[1])
+    weights = {"layers": [np.full(50_000, 1.0)]}
+    assert latest.publish(weights) == 1
+    version, first = ray.get(far.look.remote(latest, 0), timeout=LONG_S)
+    assert (version, first) == (1, 1.0)
+    for node in nodes:
+        kill_gateway(node)
+    looking = far.look.remote(latest, 1)
+    weights["layers"][0] += 1
+    assert latest.publish(weights) == 2
+    assert ray.get(looking, timeout=LONG_S) == (2, 2.0)
+    assert ray.get(far.publish.remote(latest, {"layers": [np.full(50_000, 3.0)]}), timeout=LONG_S) == 3
+    assert latest.get(2, timeout=LONG_S)[1]["layers"][0][0] == 3.0
 
 
 def test_objects_of_the_store_are_read_in_place(nodes: tuple[str, str]) -> None:

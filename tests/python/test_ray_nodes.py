@@ -12,6 +12,7 @@ import pytest
 from ray_nodes import Hosted, Nodes
 
 import shmtree
+from shmtree.ray import _handles
 from shmtree.ray._deaths import PeerDied
 
 PATIENCE_S = 120
@@ -215,6 +216,33 @@ def test_senders_elsewhere_are_told_that_nobody_receives() -> None:
         receiver.close()
         with pytest.raises(shmtree.ChannelClosed):
             await send(sender, 1_000_000)
+        await nodes.stop()
+
+    run(test())
+
+
+def test_a_latest_is_mirrored_and_a_gateway_that_is_replaced_mirrors_it_anew() -> None:
+    async def test() -> None:
+        nodes = Nodes("here", "there")
+        await nodes.start()
+        handle, _ = await nodes.node("here").host_latest(5)
+        latest = _handles.open_latest(handle)
+        mirror = _handles.open_latest(await nodes.node("there").mirror_latest(5, "here"))
+        weights = np.arange(10_000)
+        latest.publish(weights)
+        known, (version, value) = await mirror.get_async()
+        assert version == 1 and np.array_equal(value, weights)
+        latest.publish(weights + 1)
+        known, (version, value) = await mirror.get_async(known)
+        assert version == 2 and np.array_equal(value, weights + 1)
+        for name in ("here", "there"):
+            await nodes.kill_gateway(name)
+        latest.publish(weights + 2)
+        for name in ("here", "there"):
+            await nodes.start_gateway(name)
+        mirror = _handles.open_latest(await nodes.node("there").mirror_latest(5, "here"))
+        _, (version, value) = await mirror.get_async()
+        assert version == 3 and np.array_equal(value, weights + 2)
         await nodes.stop()
 
     run(test())

@@ -2,7 +2,8 @@
 
 from ._deaths import PeerDied
 from ._ends import Receiver, Sender
+from ._latest import Latest
 from ._pairs import create_pair
 from ._store import get, put
 
-__all__ = ["PeerDied", "Receiver", "Sender", "create_pair", "get", "put"]
+__all__ = ["Latest", "PeerDied", "Receiver", "Sender", "create_pair", "get", "put"]

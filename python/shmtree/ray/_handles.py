@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import _core, _process
 from .._channel import Receiver, Sender, Terms
+from .._latest import Latest
 from ._landing import WORDS
 
 
@@ -32,6 +33,13 @@ def open_quietly(handle: bytes) -> _core.Channel:
     channel = open_channel(handle)
     _quietly(channel.arena)
     return channel
+
+
+def open_latest(handle: bytes, quietly: bool = False) -> Latest:
+    arena, block, *_ = _core.open_handle(handle)
+    if quietly:
+        _quietly(arena)
+    return Latest._of(_core.LatestStore.open(arena, block), True, None)
 
 
 def new_table() -> tuple[bytes, Any]:

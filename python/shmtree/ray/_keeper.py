@@ -6,7 +6,7 @@ import random
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from ._handles import Held
+from ._handles import Held, open_latest
 
 Key = tuple[Hashable, ...]
 
@@ -18,6 +18,7 @@ class Kept(NamedTuple):
     handle: bytes
     ends: str
     tables: tuple[bytes, ...]
+    is_latest: bool = False
 
 
 class Keeper:
@@ -25,19 +26,22 @@ class Keeper:
 
     def __init__(self) -> None:
         self.number = random.getrandbits(62)
-        self._kept: dict[Key, tuple[Kept, Held]] = {}
+        self._kept: dict[Key, tuple[Kept, Any]] = {}
 
     def store(self, key: Key, kept: Kept | None) -> None:
         """Keeps this under the key, or nothing more."""
         if kept is None:
             old = self._kept.pop(key, None)
-            if old is not None:
+            if old is not None and not old[0].is_latest:
                 old[1].hold("")
             return
         known = self._kept.get(key)
         if known is not None and known[0].handle == kept.handle:
             held = known[1]
-            held.hold(kept.ends)
+            if not kept.is_latest:
+                held.hold(kept.ends)
+        elif kept.is_latest:
+            held = open_latest(kept.handle, quietly=True)
         else:
             held = Held(kept.handle, kept.ends, kept.tables)
         self._kept[key] = (kept, held)

@@ -19,6 +19,7 @@ from . import _frames, _handles, _hosted
 from ._hosted import Hosted
 from ._keeper import Kept, Key
 from ._pump import Ended, LinkLost, Peer, Pump, Room
+from ._versions import Newest, Versions
 
 _WATCH_S = 0.25
 _KEEPER_S = 1.0
@@ -100,12 +101,15 @@ class Node:
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper_number = 0
+        self._versions = Versions(others, keeper, self._run)
 
     async def start(self) -> None:
         self._keeper_number, everything = await self._keeper.all()
         for key, kept in everything.items():
             if key[0] == "home":
                 self._hosted[kept.record["pair"]] = Hosted(self._name, kept, kept.record)
+            elif key[0] == "latest":
+                self._versions.restore(kept.record["latest"], kept)
             else:
                 self._begin(Outbox(self._name, self._others, kept.record, kept))
         self._run(self._watch())
@@ -200,6 +204,20 @@ class Node:
         if self._outboxes.get(outbox.record["pair"]) is outbox:
             del self._outboxes[outbox.record["pair"]]
 
+    # Of every Latest.
+
+    async def host_latest(self, number: int) -> tuple[bytes, str]:
+        return await self._versions.host(number), self._machine
+
+    async def publish(self, number: int, batch: _frames.Batch) -> int:
+        return await self._versions.publish(number, batch)
+
+    async def newest(self, number: int, newer_than: int) -> Newest | None:
+        return await self._versions.newest(number, newer_than)
+
+    async def mirror_latest(self, number: int, home: str) -> bytes:
+        return await self._versions.mirror(number, home)
+
     async def _until_answered(self, node: str, method: str, *arguments: Any) -> Any:
         while True:
             try:
@@ -250,6 +268,7 @@ class Node:
             await self._store(pair, hosted)
         for outbox in list(self._outboxes.values()):
             await self._keeper.store(outbox.key, outbox.kept)
+        await self._versions.store_all()
         self._keeper_number = number
 
     async def _look_at_nodes(self) -> None:

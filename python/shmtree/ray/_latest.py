@@ -1,0 +1,116 @@
+"""The newest version of a value, on every node that reads it."""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import Any, NamedTuple
+
+from .. import _latest, errors
+from .._arguments import natural, seconds
+from .._serialize import pack
+from . import _frames, _handles
+from ._ends import new_token
+
+
+class _Place(NamedTuple):
+    """What every Latest of one value knows of it."""
+
+    number: int
+    home: str  # node
+    machine: str  # of the home
+    handle: bytes  # at the home
+
+
+class Latest:
+    """`shmtree.Latest` for all nodes of a cluster: each version is fetched once by each node that has readers.
+
+    Readers are as local as ever: `get` takes no lock and copies nothing of large arrays, which are read-only views of
+    the memory of their node. On nodes other than the home some versions may never be seen, if others follow quickly.
+    It pickles: as an argument of tasks and actors, and in messages.
+
+    Args:
+        home: where the value is published: the handle of the actor that does, or the id of a node; None is this node.
+            Others may publish as well, by a call to the home.
+    """
+
+    def __init__(self, *, home: Any = None) -> None:
+        from . import _actors
+
+        number, node = new_token(), _actors.node_of(home)
+        handle, machine = _actors.call(node, "host_latest", number)
+        self._open(_Place(number, node, machine, handle))
+
+    def _open(self, place: _Place) -> None:
+        from . import _actors
+
+        self._place = place
+        self._is_home = place.machine == _actors.machine()
+        handle = place.handle
+        if not self._is_home:
+            handle = _actors.call(_actors.here(), "mirror_latest", place.number, place.home)
+        self._local: _latest.Latest = _handles.open_latest(handle)
+
+    def publish(self, obj: object) -> int:
+        """Makes an object the newest version, and returns its number. See `shmtree.Latest.publish`."""
+        from . import _actors
+
+        if self._is_home:
+            return self._local.publish(obj)
+        version: int = _actors.call(self._place.home, "publish", self._place.number, _frames.join([pack(obj)]))
+        return version
+
+    def get(self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None) -> tuple[int, Any]:
+        """The newest version and its number, as soon as that is more than `newer_than`. See `shmtree.Latest.get`."""
+        if self._is_home:
+            return self._local.get(newer_than, timeout, copy=copy)
+        natural("newer_than", newer_than)
+        deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+        here = 0
+        while True:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            try:
+                here, (version, value) = self._local.get(here, left, copy=copy)
+            except (errors.ChannelClosed, errors.PeerDied):
+                if self._local.closed:
+                    raise
+                self._open(self._place)  # the gateway was killed: the next one has another mirror
+                here = 0
+                continue
+            if version > newer_than:
+                return version, value
+
+    @property
+    def version(self) -> int:
+        """The number of the newest version that has come here; 0 before the first."""
+        if self._is_home:
+            return self._local.version
+        try:
+            return self.get(timeout=0)[0]
+        except queue.Empty:
+            return 0
+
+    @property
+    def closed(self) -> bool:
+        return self._local.closed
+
+    def close(self) -> None:
+        """Ends the part of this process. May be called again."""
+        self._local.close()
+
+    def __enter__(self) -> Latest:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.closed:
+            raise errors.ChannelClosed("a Latest that was closed cannot be handed to another process")
+        return _arrive, (tuple(self._place),)
+
+
+def _arrive(place: tuple[Any, ...]) -> Latest:
+    made = Latest.__new__(Latest)
+    made._open(_Place(*place))
+    return made

@@ -1,0 +1,117 @@
+"""What a gateway does for `Latest`: it holds those whose home this is, and a mirror of each that is read here.
+
+A mirror has pairs of a version at the home, and the value. Nothing is kept of it: readers whose gateway was killed ask
+the next one for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Callable
+from typing import Any
+
+from .. import _core, _process
+from .._latest import Latest
+from .._serialize import pack, unpack
+from ..errors import ChannelClosed, OutOfSharedMemory, PeerDied
+from . import _frames, _handles
+from ._keeper import Kept, Key
+from ._pump import Ended, LinkLost
+
+_LONGEST_S = 2.0
+_PAUSE_S = 0.2
+
+Newest = tuple[int, _frames.Batch]
+
+
+class Versions:
+    """Of one event loop. See `_node.Node` for the arguments; `run` has a coroutine run."""
+
+    def __init__(self, others: Any, keeper: Any, run: Callable[[Any], None]) -> None:
+        self._others, self._keeper, self._run = others, keeper, run
+        self._hosted: dict[int, tuple[bytes, Latest]] = {}
+        self._packed: dict[int, Newest] = {}
+        self._mirrors: dict[int, tuple[bytes, Latest]] = {}
+
+    def restore(self, number: int, kept: Kept) -> None:
+        self._hosted[number] = (kept.handle, _handles.open_latest(kept.handle, quietly=True))
+
+    async def store_all(self) -> None:
+        for number, (handle, _) in list(self._hosted.items()):
+            await self._keeper.store(*_kept(number, handle))
+
+    async def host(self, number: int) -> bytes:
+        if number not in self._hosted:
+            handle, latest = _new_latest()
+            await self._keeper.store(*_kept(number, handle))
+            self._hosted.setdefault(number, (handle, latest))
+        return self._hosted[number][0]
+
+    async def publish(self, number: int, batch: _frames.Batch) -> int:
+        latest = self._of(number)
+        (frame,) = _frames.split(batch)
+        return await asyncio.to_thread(lambda: latest.publish(unpack(frame, copy=False, allow_pickle=True)))
+
+    async def newest(self, number: int, newer_than: int) -> Newest | None:
+        """None when there is no newer one for some time. It is packed once for all nodes."""
+        latest = self._of(number)
+        try:
+            version, value = await latest.get_async(newer_than, _LONGEST_S)
+        except queue.Empty:
+            return None
+        except (ChannelClosed, PeerDied):  # of those who published; others may come
+            await asyncio.sleep(_PAUSE_S)
+            return None
+        packed = self._packed.get(number)
+        if packed is None or packed[0] < version:
+            frame = await asyncio.to_thread(pack, value)
+            packed = self._packed[number] = (version, _frames.join([frame]))
+        return packed
+
+    def _of(self, number: int) -> Latest:
+        if number not in self._hosted:
+            raise Ended
+        return self._hosted[number][1]
+
+    async def mirror(self, number: int, home: str) -> bytes:
+        if number not in self._mirrors:
+            self._mirrors[number] = _new_latest()
+            self._run(self._follow(number, home, self._mirrors[number][1]))
+        return self._mirrors[number][0]
+
+    async def _follow(self, number: int, home: str, mirror: Latest) -> None:
+        known = 0
+        while True:
+            try:
+                newest = await self._others.call(home, "newest", number, known)
+            except LinkLost:
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            except Ended:
+                mirror.close()
+                return
+            if newest is not None:
+                version, batch = newest
+                if await asyncio.to_thread(_publish, mirror, version, batch):
+                    known = version
+
+
+def _publish(mirror: Latest, version: int, batch: _frames.Batch) -> bool:
+    """Whether there was memory for it."""
+    (frame,) = _frames.split(batch)
+    try:
+        mirror.publish((version, unpack(frame, copy=False, allow_pickle=True)), timeout=_LONGEST_S)
+    except (queue.Full, OutOfSharedMemory):
+        return False
+    return True
+
+
+def _new_latest() -> tuple[bytes, Latest]:
+    store = _core.LatestStore.create(_process.default_arena(), 0, True)
+    handle = _core.make_handle(store.arena, store.block)
+    return handle, _handles.open_latest(handle, quietly=True)
+
+
+def _kept(number: int, handle: bytes) -> tuple[Key, Kept]:
+    return ("latest", number), Kept({"latest": number}, handle, "", (), is_latest=True)
