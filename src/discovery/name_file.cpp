@@ -44,6 +44,12 @@ Result<NameRecord> read_record(const LockedFile& file) {
   return parse(*bytes);
 }
 
+Result<NameRecord> look_at_record(int directory, const std::string& name) {
+  auto bytes = platform::read_private_file(directory, name);
+  if (!bytes) return std::move(bytes).error();
+  return parse(*bytes);
+}
+
 bool is_alive(const NameEntry& entry, const unsigned char uuid[16]) {
   if (entry.pid <= 0) return false;
   auto opened = platform::open_from_process(entry.pid, entry.fd);

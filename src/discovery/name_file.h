@@ -44,6 +44,8 @@ struct NameRecord {
 
 // Code::kIncompatible when it is not one of this version.
 Result<NameRecord> read_record(const platform::LockedFile& file);
+// Without its lock: entries may be changing, the header never does.
+Result<NameRecord> look_at_record(int directory, const std::string& name);
 
 // Anything but a clear no counts as alive: taking a name from the living is the mistake that cannot be mended.
 bool is_alive(const NameEntry& entry, const unsigned char uuid[16]);

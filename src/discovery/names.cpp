@@ -271,6 +271,23 @@ std::vector<NameInfo> list_names() {
   return found;
 }
 
+std::vector<SeenName> look_at_names() {
+  std::vector<SeenName> seen;
+  for (const Place& place : places()) {
+    for (const std::string& name : platform::list_directory(place.directory.get())) {
+      const auto record = look_at_record(place.directory.get(), name);
+      if (!record) continue;
+      SeenName& found = seen.emplace_back();
+      found.name = name;
+      found.kind = static_cast<NamedKind>(record->header.kind);
+      std::memcpy(found.uuid, record->header.uuid, sizeof found.uuid);
+      found.block = record->header.block;
+      found.has_parts = platform::has_parts(place.directory.get(), name);
+    }
+  }
+  return seen;
+}
+
 std::vector<std::string> clean_names() {
   std::vector<std::string> removed;
   for (const Place& place : places()) {

@@ -92,6 +92,15 @@ struct NameInfo {
 
 // Removes what nobody alive has, after it was listed.
 std::vector<NameInfo> list_names();
+// The same for who only looks: takes no lock, and removes nothing. May have names that are made or removed meanwhile.
+struct SeenName {
+  std::string name{};
+  NamedKind kind = NamedKind::kArena;
+  unsigned char uuid[16]{};
+  std::uint64_t block = 0;  // packed; 0 for an arena
+  bool has_parts = false;   // somebody lives who has it
+};
+std::vector<SeenName> look_at_names();
 // Removes what nobody alive has; returns the names.
 std::vector<std::string> clean_names();
 

@@ -95,31 +95,34 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   return arena;
 }
 
-Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, ReservedSlot* reserved) {
-  auto size = file_size(fd.get());
+Result<Arena::Head> Arena::read_head(int fd) {
+  auto size = file_size(fd);
   if (!size) return std::move(size).error();
-  if (!size_is_sealed(fd.get())) return incompatible("its size is not sealed");
+  if (!size_is_sealed(fd)) return incompatible("its size is not sealed");
   if (*size < kHeaderBytes) return incompatible("it has " + std::to_string(*size) + " bytes");
-  auto page = map_shared(fd.get(), 0, kHeaderBytes);
-  if (!page) return std::move(page).error();
-  const ArenaHeader& header = *reinterpret_cast<const ArenaHeader*>(*page);
-  const std::uint64_t magic = header.magic, budget = header.max_bytes, flags = header.flags;
-  const std::uint32_t version = header.version, header_bytes = header.header_bytes;
-  unsigned char uuid[16];
-  std::memcpy(uuid, header.uuid, sizeof uuid);
-  unmap(*page, kHeaderBytes);
-  if (magic != kMagic) return incompatible("its first bytes are others");
-  if (version != kVersion || header_bytes != sizeof(ArenaHeader)) {
-    return Error{Code::kIncompatible, "the arena has layout version " + std::to_string(version) + ", this is version " +
-                                          std::to_string(kVersion) + " of shmtree's layout"};
+  ArenaHeader header{};
+  if (!read_at(fd, 0, &header, sizeof header)) return incompatible("it cannot be read");
+  if (header.magic != kMagic) return incompatible("its first bytes are others");
+  if (header.version != kVersion || header.header_bytes != sizeof(ArenaHeader)) {
+    return Error{Code::kIncompatible, "the arena has layout version " + std::to_string(header.version) +
+                                          ", this is version " + std::to_string(kVersion) + " of shmtree's layout"};
   }
+  const std::uint64_t budget = header.max_bytes;
   if (budget < kMinBudget || budget > kMaxBudget || Geometry(budget).file_bytes() != *size) {
     return incompatible("a budget of " + std::to_string(budget) + " bytes does not fit its " + std::to_string(*size) +
                         " bytes");
   }
-  if (auto known = find(uuid)) return known;
+  Head head{{}, budget, header.flags};
+  std::memcpy(head.uuid, header.uuid, sizeof head.uuid);
+  return head;
+}
+
+Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, ReservedSlot* reserved) {
+  const auto head = read_head(fd.get());
+  if (!head) return head.error();
+  if (auto known = find(head->uuid)) return known;
   if (Status pages = check_pages(page_size()); !pages) return std::move(pages).error();
-  auto mapping = Mapping::create(std::move(fd), budget, (flags & 1) != 0, page_size());
+  auto mapping = Mapping::create(std::move(fd), head->max_bytes, (head->flags & 1) != 0, page_size());
   if (!mapping) return std::move(mapping).error();
   return enroll(std::move(*mapping), reserved);
 }

@@ -50,6 +50,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // version. Gives the process's existing Arena where there is one; otherwise the process takes part as `reserved`,
   // which is consumed, if it is given.
   static Result<std::shared_ptr<Arena>> attach(platform::UniqueFd fd, ReservedSlot* reserved = nullptr);
+  // What the first bytes of the file say of it. Code::kIncompatible as attach(); takes no part in it.
+  struct Head {
+    unsigned char uuid[16];
+    std::uint64_t max_bytes, flags;
+  };
+  static Result<Head> read_head(int fd);
   // The arena with this uuid if the process has it, else null.
   static std::shared_ptr<Arena> find(const unsigned char uuid[16]);
   ~Arena();

@@ -111,6 +111,12 @@ Result<std::uint64_t> file_size(int fd) {
   return static_cast<std::uint64_t>(status.st_size);
 }
 
+Result<FileId> file_id(int fd) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return os_error("fstat", errno);
+  return FileId{status.st_dev, status.st_ino};
+}
+
 bool read_at(int fd, std::uint64_t offset, void* out, std::uint64_t bytes) noexcept {
   auto* to = static_cast<std::byte*>(out);
   while (bytes != 0) {

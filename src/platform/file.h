@@ -46,6 +46,12 @@ Result<UniqueFd> reopen(int fd);
 Result<UniqueFd> duplicate(int fd);
 
 Result<std::uint64_t> file_size(int fd);
+// Tells files apart, whatever the descriptors.
+struct FileId {
+  std::uint64_t device = 0, inode = 0;
+  bool operator==(const FileId&) const noexcept = default;
+};
+Result<FileId> file_id(int fd);
 // Fills `out` from `offset` on; false when the file cannot be read or ends before.
 bool read_at(int fd, std::uint64_t offset, void* out, std::uint64_t bytes) noexcept;
 // Whether an exec leaves the descriptor open.

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -70,7 +72,7 @@ bool is_zombie(const std::string& folder) {
 
 }  // namespace
 
-Result<UniqueFd> open_from_process(int pid, int fd) {
+Result<UniqueFd> open_from_process(int pid, int fd, Access access) {
   Error refused;
   for (const std::string& folder : thread_folders(pid)) {
     const std::string path = folder + "/fd/" + std::to_string(fd);
@@ -78,7 +80,7 @@ Result<UniqueFd> open_from_process(int pid, int fd) {
     const std::string link = link_of(path);
     if (!link.empty() && link.compare(0, kMemoryFile.size(), kMemoryFile) != 0) break;
     if (!link.empty()) {
-      UniqueFd opened(open(path.c_str(), O_RDWR | O_CLOEXEC));
+      UniqueFd opened(open(path.c_str(), (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC));
       if (opened.valid()) return opened;
     }
     // The kernel refuses also what an ended thread no longer has.
@@ -92,6 +94,19 @@ Result<UniqueFd> open_from_process(int pid, int fd) {
   if (refused.os_errno != 0) return refused;
   return Error{Code::kNotFound,
                "process " + std::to_string(pid) + " has ended, let go of it, or is in another PID namespace", ENOENT};
+}
+
+int pid_in_its_namespace(int pid) {
+  std::ifstream status(process_folder(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.compare(0, 6, "NSpid:") != 0) continue;
+    std::istringstream numbers(line.substr(6));
+    int number = 0;
+    while (numbers >> number) {
+    }
+    return number;
+  }
+  return 0;
 }
 
 bool is_own_process(int pid) noexcept {

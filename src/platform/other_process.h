@@ -11,9 +11,15 @@
 
 namespace shmtree::platform {
 
+enum class Access { kRead, kReadAndWrite };
+
 // The memory file that process `pid` has at descriptor `fd`, as a descriptor of our own. Code::kUnavailable where the
 // kernel does not let us, and Code::kNotFound where there is no such process or memory file.
-Result<UniqueFd> open_from_process(int pid, int fd);
+Result<UniqueFd> open_from_process(int pid, int fd, Access access = Access::kReadAndWrite);
+
+// The number that process `pid` has in its own PID namespace, which is `pid` where that is ours, too. 0 where that
+// cannot be seen.
+int pid_in_its_namespace(int pid);
 
 // Whether there is a process of this number, and it belongs to this user.
 bool is_own_process(int pid) noexcept;

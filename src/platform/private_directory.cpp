@@ -62,6 +62,14 @@ std::string random_name() {
   return name;
 }
 
+Result<std::vector<std::byte>> read_all(int fd) {
+  auto size = file_size(fd);
+  if (!size) return std::move(size).error();
+  std::vector<std::byte> bytes(std::min<std::uint64_t>(*size, 1u << 20));
+  if (!read_at(fd, 0, bytes.data(), bytes.size())) return os_error("pread", errno);
+  return bytes;
+}
+
 }  // namespace
 
 std::vector<std::string> private_directories(const std::string& name) {
@@ -121,11 +129,7 @@ LockedFile::~LockedFile() {
 }
 
 Result<std::vector<std::byte>> LockedFile::read() const {
-  auto size = file_size(fd_.get());
-  if (!size) return std::move(size).error();
-  std::vector<std::byte> bytes(std::min<std::uint64_t>(*size, 1u << 20));
-  if (!read_at(fd_.get(), 0, bytes.data(), bytes.size())) return os_error("pread", errno);
-  return bytes;
+  return read_all(fd_.get());
 }
 
 Status LockedFile::write(std::uint64_t offset, const void* data, std::uint64_t bytes) const {
@@ -184,6 +188,14 @@ Result<UniqueFd> create_private_file(int directory, const std::string& name, con
   Error error = os_error("link " + name, failure);
   if (failure == EEXIST) error.code = Code::kExists;
   return error;
+}
+
+Result<std::vector<std::byte>> read_private_file(int directory, const std::string& name) {
+  const UniqueFd fd = open_in(directory, name);
+  if (!fd.valid()) return open_error(name);
+  Status checked = check_private(fd.get(), name);
+  if (!checked) return std::move(checked).error();
+  return read_all(fd.get());
 }
 
 bool has_parts(int directory, const std::string& name) noexcept {

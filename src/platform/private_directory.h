@@ -58,6 +58,9 @@ void end_part(UniqueFd& part) noexcept;
 // part in it.
 Result<UniqueFd> create_private_file(int directory, const std::string& name, const void* data, std::uint64_t bytes);
 
+// What is in that file, without its lock: it may be written meanwhile.
+Result<std::vector<std::byte>> read_private_file(int directory, const std::string& name);
+
 // Whether anybody has a part in that file, or it cannot be told. Waits for no lock.
 bool has_parts(int directory, const std::string& name) noexcept;
 

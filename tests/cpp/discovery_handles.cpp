@@ -165,3 +165,34 @@ TEST_CASE("a file appears whole or not at all, and never in place of another") {
   CHECK(platform::LockedFile::open(opened.get(), "x", 1'000'000).code() == Code::kTimeout);
   CHECK(platform::list_directory(opened.get()) == std::vector<std::string>{"x"});
 }
+
+TEST_CASE("who only looks at names sees what they are of, and removes none that a kill left over") {
+  const OwnDirectory directory;
+  const auto arena = new_arena();
+  const std::string name = unique_name();
+  const auto find = [&name] {
+    std::optional<discovery::SeenName> found;
+    for (const discovery::SeenName& seen : discovery::look_at_names()) {
+      if (seen.name == name) found = seen;
+    }
+    return found;
+  };
+  test::Child child([&] {
+    auto part = Name::create(name, {NamedKind::kArena, arena, 0, ""}).value();
+    ::kill(::getpid(), SIGKILL);
+    return part != nullptr;
+  });
+  REQUIRE(child.was_killed());
+  for (int look = 0; look < 2; ++look) {
+    const auto left = find();
+    REQUIRE(left.has_value());
+    CHECK_FALSE(left->has_parts);
+  }
+  const auto part = Name::create(name, {NamedKind::kChannel, arena, 77, ""}).value();
+  const auto seen = find();
+  REQUIRE(seen.has_value());
+  CHECK(seen->kind == NamedKind::kChannel);
+  CHECK(seen->block == 77);
+  CHECK(std::equal(std::begin(seen->uuid), std::end(seen->uuid), arena->uuid()));
+  CHECK(seen->has_parts);
+}

@@ -41,6 +41,19 @@ TEST_CASE("A descriptor of another process can be opened, and one that is not th
   CHECK(absent.code() == Code::kNotFound);
 }
 
+TEST_CASE("A descriptor that was opened for reading alone cannot be written to") {
+  const UniqueFd fd = new_file();
+  const UniqueFd seen = open_from_process(getpid(), fd.get(), Access::kRead).value();
+  CHECK(file_id(seen.get()).value() == file_id(fd.get()).value());
+  CHECK(pwrite(seen.get(), "x", 1, 0) == -1);
+  CHECK(try_map_shared(seen.get(), 0, 4096) == nullptr);
+}
+
+TEST_CASE("A process of our PID namespace has the number there that it has here") {
+  CHECK(pid_in_its_namespace(getpid()) == getpid());
+  CHECK(pid_in_its_namespace(1 << 30) == 0);
+}
+
 TEST_CASE("What another process has at the number instead of a memory file is not opened") {
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   CHECK(open_from_process(getpid(), null.get()).code() == Code::kNotFound);
