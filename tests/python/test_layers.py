@@ -21,16 +21,17 @@ ALLOWED = {
     "replay": {"base", "platform", "memory", "replay"},  # rows of bytes, and what they are
     "latest": {"base", "platform", "memory", "latest"},  # versions of bytes
     "broadcast": {"base", "platform", "memory", "broadcast"},  # messages of bytes
+    "observe": {"base", "platform", "memory", "channel", "discovery", "replay", "latest", "broadcast", "observe"},
     # What an end is in every language: no values of any of them.
     "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "latest", "broadcast", "endpoint"},
     "value": {"base", "platform", "format", "public", "value"},  # C++ values as frames, and back
 }
-ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "public", "value", "api"}
+ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "observe", "public", "value", "api"}
 # The wings of the extension, each of which sees those before it: Python's API, what lives behind Python objects, Python
 # objects as frames and back, replay buffers, the ends. They may include all of the core but the classes of C++ users.
 WINGS = ["cpython", "objects", "codec", "replay", "endpoint"]
 CORE = {"base", "platform", "memory", "format", "channel", "discovery", "endpoint", "bindings"}
-CORE |= {"replay", "latest", "broadcast"}
+CORE |= {"replay", "latest", "broadcast", "observe"}
 for number, wing in enumerate(WINGS):
     ALLOWED[f"bindings/{wing}"] = CORE | {f"bindings/{lower}" for lower in WINGS[: number + 1]}
 ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cpp, and bind.h that it shares with all

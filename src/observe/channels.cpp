@@ -1,0 +1,123 @@
+#include "observe/channels.h"
+
+#include <algorithm>
+#include <string>
+
+#include "channel/grants.h"
+#include "platform/clock.h"
+
+namespace shmtree::observe {
+
+using channel::ChannelHeader;
+using channel::End;
+using channel::Grant;
+using channel::kEnds;
+using channel::Shutdown;
+
+namespace {
+
+// Those of `mine` that have used the other end only, or not; see Ends.
+bool takes_part(const ChannelHeader& header, End end, Slot slot) {
+  return header.ends[end].users.contains(slot) || !header.ends[other(end)].users.contains(slot);
+}
+
+class GrantCounter {
+ public:
+  GrantCounter(const People& people, ChannelInfo& info) : people_(people), info_(info) {}
+
+  void count(const Grant& grant) {
+    const std::uint64_t state = grant.state.load();
+    if (state == 0) return;
+    const bool counts = channel::giver_is_gone(state) ? channel::gone_for(state, now_s_) < channel::kGrantLifeS
+                                                      : people_.is_alive(channel::giver_of(state));
+    if (counts) ++info_.ends[channel::end_of_grant(state)].on_their_way;
+  }
+
+ private:
+  const People& people_;
+  ChannelInfo& info_;
+  const std::uint64_t now_s_ = channel::second_of(platform::monotonic_ns());
+};
+
+void count_grants(const ArenaFile& file, const ChannelHeader& header, GrantCounter counter) {
+  for (const Grant& grant : header.grants) counter.count(grant);
+  std::uint64_t packed = header.more_grants.load();
+  for (int links = 0; packed != 0 && links < channel::kMostChained; ++links) {
+    const BlockRef ref = memory::unpack(packed);
+    channel::ChainHeader chain{};
+    if (!file.read_block(ref, 0, &chain, sizeof chain)) return;
+    constexpr std::uint64_t kAtOnce = 256;
+    Grant grants[kAtOnce]{};
+    for (std::uint64_t first = 0; first < chain.count; first += kAtOnce) {
+      const std::uint64_t count = std::min(kAtOnce, chain.count - first);
+      if (!file.read_block(ref, sizeof chain + first * sizeof(Grant), grants, count * sizeof(Grant))) return;
+      for (std::uint64_t i = 0; i < count; ++i) counter.count(grants[i]);
+    }
+    packed = chain.next.load();
+  }
+}
+
+void fill_counts(const ChannelHeader& header, ChannelInfo& info) {
+  const std::uint64_t head = header.head.load(), tail = std::max(header.tail.load(), head);
+  const std::uint64_t taken = header.taken.load(), done = header.tasks_done.load();
+  info.shutdown = static_cast<Shutdown>(header.shutdown.load());
+  info.put = tail;
+  info.dropped = header.dropped.load();
+  info.received = head - std::min(info.dropped, head);
+  info.returned = header.returned.load();
+  info.queued = info.shutdown == Shutdown::kDiscarded ? 0 : tail - head + info.returned;
+  info.queued_bytes = std::max(header.bytes_in.load(), header.bytes_out.load()) - header.bytes_out.load();
+  info.taken = std::max(taken, info.returned) - info.returned;
+  info.rejected = header.rejected.load();
+  const std::uint64_t last = info.shutdown == Shutdown::kDiscarded ? header.discarded_from.load() : tail;
+  info.unfinished = std::max(last, done) - done;
+}
+
+void fill_options(const ChannelHeader& header, ChannelInfo& info) {
+  info.capacity = header.capacity;
+  info.max_bytes = header.max_bytes;
+  info.max_unsettled = header.max_unsettled;
+  info.max_attempts = header.max_attempts;
+  info.limit = header.limit.load();
+  info.ending = static_cast<channel::Ending>(header.ending);
+  info.allow_pickle = header.allow_pickle != 0;
+  info.keep_open = header.keep_open != 0;
+  info.drop_oldest = header.drop_oldest != 0;
+}
+
+void fill_end(const ChannelHeader& header, End end, const People& people, EndInfo& info) {
+  info.members = people.living(header.ends[end].members);
+  for (const Slot slot : info.members) {
+    if (!takes_part(header, end, slot)) continue;
+    info.counting.push_back(slot);
+    if (!header.ends[end].users.contains(slot)) info.unused.push_back(slot);
+  }
+  const bool sends = end == End::kSending;
+  info.locked_by = people.owner_of_lock(sends ? header.senders_lock.load() : header.receivers_lock.load());
+  info.is_waited_at = sends ? header.space.waiters.load() != 0 || header.freed_bytes.waiters.load() != 0
+                            : header.items.waiters.load() != 0;
+}
+
+}  // namespace
+
+ChannelInfo look_at_channel(const ArenaFile& file, BlockRef block, const People& people) {
+  ChannelInfo info;
+  info.block = memory::pack(block);
+  const auto header = file.read_still<ChannelHeader>(block, info.still);
+  if (header == nullptr) {
+    info.refused = "it went while it was looked at";
+  } else if (header->magic != channel::kChannelMagic) {
+    info.refused = "its first bytes are those of no channel";
+  } else if (header->version != channel::kChannelVersion) {
+    info.refused = "it has layout version " + std::to_string(header->version) + ", this is version " +
+                   std::to_string(channel::kChannelVersion);
+  } else {
+    fill_options(*header, info);
+    fill_counts(*header, info);
+    for (const End end : kEnds) fill_end(*header, end, people, info.ends[end]);
+    count_grants(file, *header, GrantCounter(people, info));
+  }
+  return info;
+}
+
+}  // namespace shmtree::observe

@@ -1,0 +1,171 @@
+#include "observe/observer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "discovery/names.h"
+#include "observe/openers.h"
+#include "observe/publications.h"
+#include "platform/clock.h"
+
+namespace shmtree::observe {
+
+using memory::ArenaHeader;
+using memory::BlockKind;
+
+namespace {
+
+constexpr const char* kOutOfSight =
+    "it is out of sight: the processes that have it are in another PID namespace, or hide from this one";
+
+// The uuid of an arena of whatever version; false for other files, and for arenas that are being made.
+bool read_uuid(int fd, unsigned char uuid[16]) noexcept {
+  std::uint64_t magic = 0;
+  return platform::read_at(fd, offsetof(ArenaHeader, magic), &magic, sizeof magic) && magic == memory::kMagic &&
+         platform::read_at(fd, offsetof(ArenaHeader, uuid), uuid, 16);
+}
+
+// What holders hold, by slot.
+class Holdings {
+ public:
+  explicit Holdings(const People& people) : people_(people) {}
+
+  void count(BlockId id, const BlockEntry& block) {
+    const auto kind = static_cast<BlockKind>(block.kind.load());
+    if (kind != BlockKind::kMessage && kind != BlockKind::kArray && kind != BlockKind::kPublished) return;
+    if (memory::state_of(block.word.load()) != memory::BlockState::kLive) return;
+    const std::int64_t held_ns = now_ - std::clamp<std::int64_t>(block.since_ns.load(), 0, now_);
+    block.holders.for_each([&](Slot slot) {
+      if (!people_.lives(slot)) return;
+      auto known = std::find_if(found.begin(), found.end(), [slot](const HolderInfo& one) { return one.slot == slot; });
+      if (known == found.end()) known = found.insert(found.end(), HolderInfo{.slot = slot});
+      known->bytes += memory::committed_of(block, id.size_class());
+      known->blocks += 1;
+      known->held_ns = std::max(known->held_ns, held_ns);
+    });
+  }
+
+  std::vector<HolderInfo> found{};
+
+ private:
+  const People& people_;
+  const std::int64_t now_ = platform::coarse_monotonic_ns();
+};
+
+void fill_counts(const ArenaHeader& header, const People& people, ArenaInfo& info) {
+  info.committed_bytes = header.committed_bytes.load();
+  info.used_bytes = header.used_bytes.load();
+  info.held_bytes = header.held_bytes.load() & memory::kHeldMask;
+  info.reconciles = header.reconciles.load();
+  info.needs_recovery = memory::needs_recovery(header);
+  info.locked_by = people.owner_of_lock(header.arena_lock.load());
+}
+
+void add_thing(const ArenaFile& file, BlockRef block, std::uint32_t kind, const People& people, ArenaInfo& info) {
+  switch (static_cast<BlockKind>(kind)) {
+    case BlockKind::kChannel: info.channels.push_back(look_at_channel(file, block, people)); break;
+    case BlockKind::kLatest: info.latests.push_back(look_at_latest(file, block, people)); break;
+    case BlockKind::kBroadcast: info.broadcasts.push_back(look_at_broadcast(file, block, people)); break;
+    case BlockKind::kReplay: info.replays.push_back(look_at_replay(file, block, people)); break;
+    default: break;
+  }
+}
+
+std::unique_ptr<const ArenaHeader> read_header(const ArenaFile& file, bool& still) {
+  const auto read = [&file](ArenaHeader& out) { return file.read(0, &out, sizeof out); };
+  return ArenaFile::read_still<ArenaHeader>(read, still);
+}
+
+void look_into(const ArenaFile& file, const std::vector<Process>& processes, ArenaInfo& info) {
+  const auto header = read_header(file, info.still);
+  if (header == nullptr) return;
+  const People people(file, *header, processes);
+  info.max_bytes = file.head().max_bytes;
+  fill_counts(*header, people, info);
+  Holdings holdings(people);
+  file.for_each_block(*header, [&](BlockId id, const BlockEntry& block) {
+    ++info.blocks;
+    holdings.count(id, block);
+    const BlockRef ref{id, memory::generation_of_block(block.word.load())};
+    if (memory::state_of(block.word.load()) == memory::BlockState::kLive)
+      add_thing(file, ref, block.kind.load(), people, info);
+  });
+  info.holders = std::move(holdings.found);
+  info.participants = people.all();
+}
+
+// To the thing that lies in that block, or else, as an array's, to the arena.
+void add_name(ArenaInfo& arena, const discovery::SeenName& seen) {
+  const auto add_to = [&seen](auto& things) {
+    for (ThingInfo& thing : things) {
+      if (thing.block != seen.block) continue;
+      thing.names.push_back(seen.name);
+      return true;
+    }
+    return false;
+  };
+  const bool is_things =
+      add_to(arena.channels) || add_to(arena.latests) || add_to(arena.broadcasts) || add_to(arena.replays);
+  if (!is_things) arena.names.push_back(seen.name);
+}
+
+void add_names(std::vector<ArenaInfo>& arenas) {
+  for (const discovery::SeenName& seen : discovery::look_at_names()) {
+    const auto is_it = [&](const ArenaInfo& one) { return std::memcmp(one.uuid, seen.uuid, sizeof one.uuid) == 0; };
+    auto known = std::find_if(arenas.begin(), arenas.end(), is_it);
+    if (known == arenas.end() && !seen.has_parts) continue;  // left over by a kill
+    if (known == arenas.end()) {
+      known = arenas.insert(arenas.end(), ArenaInfo{.refused = kOutOfSight});
+      std::memcpy(known->uuid, seen.uuid, sizeof known->uuid);
+    }
+    add_name(*known, seen);
+  }
+}
+
+}  // namespace
+
+std::optional<ArenaInfo> look_at_arena(platform::UniqueFd fd, const std::vector<Process>& processes) {
+  ArenaInfo info;
+  if (!read_uuid(fd.get(), info.uuid)) return std::nullopt;
+  const auto file = ArenaFile::open(std::move(fd));
+  if (!file) {
+    info.refused = file.error().message;
+  } else {
+    look_into(*file, processes, info);
+  }
+  return info;
+}
+
+std::vector<ArenaInfo> look_at_all() {
+  std::vector<ArenaInfo> arenas;
+  for (OpenArena& open : find_open_arenas()) {
+    auto info = open.fd.valid() ? look_at_arena(std::move(open.fd), open.processes)
+                                : std::optional(ArenaInfo{.refused = std::move(open.refused)});
+    if (!info) continue;
+    info->openers = std::move(open.openers);
+    arenas.push_back(*std::move(info));
+  }
+  std::sort(arenas.begin(), arenas.end(), [](const ArenaInfo& a, const ArenaInfo& b) {
+    if (a.refused.empty() != b.refused.empty()) return a.refused.empty();
+    return std::memcmp(a.uuid, b.uuid, sizeof a.uuid) < 0;
+  });
+  add_names(arenas);
+  return arenas;
+}
+
+Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
+                                               std::uint64_t most_bytes) {
+  for (OpenArena& open : find_open_arenas()) {
+    if (!open.fd.valid()) continue;
+    const auto file = ArenaFile::open(std::move(open.fd));
+    if (!file || std::memcmp(file->head().uuid, uuid, sizeof file->head().uuid) != 0) continue;
+    bool still = false;
+    const auto header = read_header(*file, still);
+    if (header == nullptr) break;
+    return look_at_messages(*file, memory::unpack(block), People(*file, *header, open.processes), most, most_bytes);
+  }
+  return Error{Code::kNotFound, "no process of this user has that arena any more"};
+}
+
+}  // namespace shmtree::observe

@@ -1,0 +1,24 @@
+// Looks into the arenas of this user from outside: takes no slot in them and no lock, and has their files open for
+// reading alone. So it can neither block nor change anything, whenever it is killed, and it sees as much of processes
+// that are stopped, or were killed, as of others.
+//
+// Thread safety: free functions; any thread. May throw std::bad_alloc.
+#pragma once
+
+#include "observe/channels.h"
+#include "observe/infos.h"
+
+namespace shmtree::observe {
+
+// Every arena that a process of this user has open, as /proc shows it, by uuid: those that could not be read, or are
+// only known by a name, last, with the reason.
+std::vector<ArenaInfo> look_at_all();
+
+// One arena by a descriptor of it, as of the processes that have it. Nothing for what is no arena, or not one yet.
+std::optional<ArenaInfo> look_at_arena(platform::UniqueFd fd, const std::vector<Process>& processes);
+
+// The messages that are queued in a channel; none when it has gone. `block` as ThingInfo has it.
+Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
+                                               std::uint64_t most_bytes);
+
+}  // namespace shmtree::observe

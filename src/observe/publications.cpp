@@ -1,0 +1,138 @@
+#include "observe/publications.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "broadcast/layout.h"
+#include "latest/layout.h"
+#include "replay/layout.h"
+
+namespace shmtree::observe {
+
+namespace {
+
+// Says in `info` why a control block is none of this version; true when it is one.
+template <class Header>
+bool check(const Header* header, std::uint64_t magic, std::uint32_t version, ThingInfo& info) {
+  if (header == nullptr) {
+    info.refused = "it went while it was looked at";
+  } else if (header->magic != magic) {
+    info.refused = "its first bytes are others";
+  } else if (header->version != version) {
+    info.refused =
+        "it has layout version " + std::to_string(header->version) + ", this is version " + std::to_string(version);
+  }
+  return info.refused.empty();
+}
+
+std::vector<Slot> publishing(const memory::PublisherWords& words, const People& people) {
+  std::vector<Slot> found;
+  for (Slot slot = 0; slot < memory::kMaxParticipants; ++slot) {
+    const std::uint64_t word = words.by_slot[slot].load();
+    const auto identity = static_cast<memory::Identity>(word >> 32);
+    if (word != 0 && memory::slot_of(identity) == slot && people.is_alive(identity)) found.push_back(slot);
+  }
+  return found;
+}
+
+std::uint64_t kept_of(const broadcast::BroadcastHeader& header, std::uint64_t tail) {
+  const std::uint64_t window = std::min(tail, std::max(header.capacity, header.history));
+  return tail - std::min(tail, std::max(header.kept.load(), tail - window));
+}
+
+// Rows that may be drawn, of a window of places.
+class RowSum {
+ public:
+  RowSum(const ArenaFile& file, BlockRef block, const replay::ReplayHeader& header)
+      : file_(file), block_(block), header_(header), head_(header.head.load()), tail_(header.tail.load()) {}
+
+  std::uint64_t count() const {
+    std::uint64_t rows = 0;
+    for (std::uint64_t first = 0; first < header_.places; first += kAtOnce) {
+      const std::uint64_t places = std::min(kAtOnce, header_.places - first);
+      std::uint64_t progress[kAtOnce];
+      replay::About about[kAtOnce]{};
+      if (!read(header_.progress_offset, first, progress, places)) break;
+      if (header_.finals != 0 && !read(header_.about_offset, first, about, places)) break;
+      for (std::uint64_t i = 0; i < places; ++i) {
+        rows += rows_of(replay::unpack_progress(progress[i]), about[i].finals.load());
+      }
+    }
+    return rows;
+  }
+
+ private:
+  static constexpr std::uint64_t kAtOnce = 512;
+
+  // Elements of an array that begins at `offset` of the block.
+  template <class T>
+  bool read(std::uint64_t offset, std::uint64_t first, T* out, std::uint64_t count) const {
+    constexpr std::uint64_t kMost = std::uint64_t{1} << memory::kMaxClass;
+    return offset < kMost && first < kMost / sizeof(T) &&
+           file_.read_block(block_, offset + first * sizeof(T), out, count * sizeof(T));
+  }
+  std::uint64_t rows_of(const replay::Progress& place, std::uint64_t finals) const {
+    if (place.ticket < head_ || place.ticket >= tail_) return 0;
+    const std::uint64_t ready = std::min<std::uint64_t>(place.ready, header_.rows_per_place);
+    return ready - static_cast<std::uint64_t>(std::popcount(finals & replay::bits_below(ready)));
+  }
+
+  const ArenaFile& file_;
+  BlockRef block_;
+  const replay::ReplayHeader& header_;
+  std::uint64_t head_, tail_;
+};
+
+}  // namespace
+
+LatestInfo look_at_latest(const ArenaFile& file, BlockRef block, const People& people) {
+  LatestInfo info;
+  info.block = memory::pack(block);
+  const auto header = file.read_still<latest::LatestHeader>(block, info.still);
+  if (!check(header.get(), latest::kLatestMagic, latest::kLatestVersion, info)) return info;
+  info.version = header->latest.load();
+  info.history = header->history;
+  info.publishers = publishing(header->publishers, people);
+  return info;
+}
+
+BroadcastInfo look_at_broadcast(const ArenaFile& file, BlockRef block, const People& people) {
+  BroadcastInfo info;
+  info.block = memory::pack(block);
+  const auto header = file.read_still<broadcast::BroadcastHeader>(block, info.still);
+  if (!check(header.get(), broadcast::kBroadcastMagic, broadcast::kBroadcastVersion, info)) return info;
+  info.put = header->tail.load();
+  info.capacity = header->capacity;
+  info.history = header->history;
+  info.kept = kept_of(*header, info.put);
+  info.publishers = publishing(header->publishers, people);
+  const std::uint32_t used = std::min(header->cursors_high.load(), broadcast::kMostCursors);
+  for (std::uint32_t i = 0; i < used; ++i) {
+    const broadcast::Cursor& cursor = header->cursors[i];
+    const broadcast::Owner owner = broadcast::unpack_owner(cursor.owner.load());
+    if (cursor.owner.load() == 0 || (owner.claimed && !people.is_alive(owner.identity))) continue;
+    CursorInfo& reader = info.cursors.emplace_back();
+    if (owner.claimed) reader.slot = memory::slot_of(owner.identity);
+    reader.position = cursor.position.load();
+    reader.missed = cursor.missed.load();
+    reader.blocks = owner.policy == broadcast::Policy::kBlock;
+  }
+  return info;
+}
+
+ReplayInfo look_at_replay(const ArenaFile& file, BlockRef block, const People& people) {
+  ReplayInfo info;
+  info.block = memory::pack(block);
+  const auto header = file.read_still<replay::ReplayHeader>(block, info.still);
+  if (!check(header.get(), replay::kReplayMagic, replay::kReplayVersion, info)) return info;
+  info.capacity = header->capacity;
+  info.record_bytes = header->record_bytes;
+  info.chunks_opened = std::max<std::uint64_t>(header->tail.load(), 1) - 1;
+  info.chunks = header->tail.load() - std::min(header->tail.load(), header->head.load());
+  info.rows = RowSum(file, block, *header).count();
+  info.locked_by = people.owner_of_lock(header->lock.load());
+  return info;
+}
+
+}  // namespace shmtree::observe

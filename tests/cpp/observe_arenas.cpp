@@ -1,0 +1,140 @@
+// What an observer sees of arenas and of who takes part in them, and that it changes nothing.
+#include <unistd.h>
+
+#include <string>
+
+#include "platform/machine.h"
+#include "support/catch2.h"
+#include "support/looks.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+TEST_CASE("An arena without a name is found by who has it open") {
+  const auto arena = new_arena(8 * kMiB);
+  const Lease held = new_lease(*arena, 100'000);
+  const ArenaInfo seen = look_at(*arena);
+  CHECK(seen.refused == "");
+  REQUIRE(seen.openers.size() == 1);
+  CHECK(seen.openers[0].pid == process_id());
+  CHECK(seen.max_bytes == 8 * kMiB);
+  CHECK(seen.used_bytes == arena->inspector().stats().used_bytes);
+  CHECK(seen.committed_bytes == arena->inspector().stats().committed_bytes);
+  CHECK(seen.held_bytes >= 100'000);
+  CHECK(seen.blocks == 1);
+  CHECK(seen.still);
+  CHECK_FALSE(seen.needs_recovery);
+  CHECK_FALSE(seen.locked_by.has_value());
+}
+
+TEST_CASE("Participants are shown as they are: alive, stopped, and killed") {
+  const auto arena = new_arena();
+  const Gate attached;
+  Child child([&] {
+    arena->identity().value();
+    attached.open();
+    pause();
+    return true;
+  });
+  attached.wait();
+  CHECK(participant_of(look_at(*arena), process_id()).alive);
+  CHECK(participant_of(look_at(*arena), child.pid()).alive);
+  CHECK_FALSE(participant_of(look_at(*arena), child.pid()).stopped);
+  CHECK(look_at(*arena).openers.size() == 2);
+
+  child.signal(SIGSTOP);
+  child.wait_until_stopped();
+  const ParticipantInfo stopped = participant_of(look_at(*arena), child.pid());
+  CHECK(stopped.alive);
+  CHECK(stopped.stopped);
+  CHECK(stopped.said_pid == child.pid());
+
+  child.kill_and_wait();
+  const ArenaInfo after = look_at(*arena);
+  CHECK(after.openers.size() == 1);
+  REQUIRE(after.participants.size() == 2);
+  for (const ParticipantInfo& one : after.participants) CHECK(one.alive == (one.said_pid == process_id()));
+}
+
+TEST_CASE("Who holds how much, and for how long, is summed for each process") {
+  const auto arena = new_arena();
+  const Lease one = new_lease(*arena, 100'000), other = new_lease(*arena, 50'000);
+  const ArenaInfo seen = look_at(*arena);
+  REQUIRE(seen.holders.size() == 1);
+  CHECK(pids_of(seen, {seen.holders[0].slot}) == std::vector<int>{process_id()});
+  CHECK(seen.holders[0].bytes >= 150'000);
+  CHECK(seen.holders[0].bytes < 200'000);
+  CHECK(seen.holders[0].blocks == 2);
+  CHECK(seen.holders[0].held_ns >= 0);
+}
+
+TEST_CASE("Who has the arena's lock is named while it is stopped") {
+  const auto arena = new_arena();
+  const Gate locked;
+  Child child([&] {
+    arena->lock(arena->header().arena_lock, patience()).value();
+    locked.open();
+    pause();
+    return true;
+  });
+  locked.wait();
+  child.signal(SIGSTOP);
+  child.wait_until_stopped();
+  const ArenaInfo seen = look_at(*arena);
+  REQUIRE(seen.locked_by.has_value());
+  CHECK(pids_of(seen, {*seen.locked_by}) == std::vector<int>{child.pid()});
+}
+
+TEST_CASE("A look changes no byte of an arena and allocates no page of it") {
+  const auto arena = new_arena(4 * kMiB);
+  const Lease held = new_lease(*arena, 10'000);
+  // A table that is said to be longer than it is would cost pages, were it mapped.
+  arena->header().classes[1].high = 100'000;
+  const auto before = bytes_of(*arena);
+  const std::uint64_t pages = file_pages_bytes(*arena);
+  for (int look = 0; look < 3; ++look) look_at(*arena);
+  CHECK(bytes_of(*arena) == before);
+  CHECK(file_pages_bytes(*arena) == pages);
+}
+
+TEST_CASE("An arena of another layout version is named as such, and nothing of it is shown") {
+  const auto arena = new_arena();
+  arena->header().version = 77;
+  const ArenaInfo seen = look_at(*arena);
+  arena->header().version = memory::kVersion;
+  CHECK(seen.refused.find("layout version 77") != std::string::npos);
+  CHECK(seen.refused.find("version " + std::to_string(memory::kVersion)) != std::string::npos);
+  CHECK(seen.openers.size() == 1);
+  CHECK(seen.participants.empty());
+}
+
+TEST_CASE("A budget that does not fit the file is refused") {
+  const auto arena = new_arena();
+  const std::uint64_t budget = arena->header().max_bytes;
+  for (const std::uint64_t wrong : {std::uint64_t{0}, budget * 2, ~std::uint64_t{0}}) {
+    arena->header().max_bytes = wrong;
+    CHECK_FALSE(look_at(*arena).refused.empty());
+  }
+}
+
+TEST_CASE("Other files of the same name are passed over") {
+  const UniqueFd empty = create_memory_file(memory::kFileName, 0).value();
+  const UniqueFd zeros = create_memory_file(memory::kFileName, 1 << 20).value();
+  const UniqueFd text = create_memory_file(memory::kFileName, 4096).value();
+  REQUIRE(pwrite(text.get(), "no arena", 8, 0) == 8);
+  const auto arena = new_arena();
+  std::size_t ours = 0;
+  for (const ArenaInfo& one : observe::look_at_all()) {
+    for (const observe::Opener& opener : one.openers) ours += opener.pid == process_id();
+  }
+  CHECK(ours == 1);
+}
+
+TEST_CASE("A file that only begins as an arena does is refused") {
+  const UniqueFd file = create_memory_file(memory::kFileName, 1 << 20).value();
+  unsigned char uuid[16];
+  random_bytes(uuid, sizeof uuid);
+  REQUIRE(pwrite(file.get(), &memory::kMagic, 8, 0) == 8);
+  REQUIRE(pwrite(file.get(), uuid, sizeof uuid, offsetof(memory::ArenaHeader, uuid)) == 16);
+  CHECK_FALSE(look_at(uuid).refused.empty());
+}

@@ -1,0 +1,167 @@
+// What an observer sees of channels and of the messages in them.
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+
+#include "platform/machine.h"
+#include "support/catch2.h"
+#include "support/channels.h"
+#include "support/looks.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+ChannelInfo look_at(Channel& channel) {
+  for (const ChannelInfo& info : test::look_at(*channel.arena()).channels) {
+    if (info.block == memory::pack(channel.block())) return info;
+  }
+  std::abort();
+}
+std::vector<observe::MessageInfo> queued_in(Channel& channel, std::size_t most = 100) {
+  return observe::look_at_queue(channel.arena()->uuid(), memory::pack(channel.block()), most, kMiB).value();
+}
+
+}  // namespace
+
+TEST_CASE("A channel is seen with the counts that it has itself") {
+  const auto channel = new_channel(new_arena(), with_capacity(5));
+  for (std::uint64_t number = 0; number < 4; ++number) put(*channel, number, number == 3 ? 1000 : 4).value();
+  get(*channel).value();
+  const Delivery taken = take(*channel).value();
+  const ChannelInfo seen = look_at(*channel);
+  const channel::ChannelStats stats = channel->stats();
+  CHECK(seen.still);
+  CHECK(seen.put == 4);
+  CHECK(seen.put == stats.put);
+  CHECK(seen.received == stats.received);
+  CHECK(seen.queued == 2);
+  CHECK(seen.queued == stats.queued);
+  CHECK(seen.queued_bytes == stats.queued_bytes);
+  CHECK(seen.taken == 1);
+  CHECK(seen.taken == stats.taken);
+  CHECK(seen.returned == stats.returned);
+  CHECK(seen.rejected == stats.rejected);
+  CHECK(seen.unfinished == stats.unfinished);
+  CHECK(seen.capacity == 5);
+  CHECK_FALSE(seen.ends[End::kSending].locked_by.has_value());
+}
+
+TEST_CASE("Who takes part in which end is seen, and who has not used it") {
+  const auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  const ChannelInfo seen = look_at(*channel);
+  const ArenaInfo arena = test::look_at(*channel->arena());
+  CHECK(pids_of(arena, seen.ends[End::kSending].counting) == std::vector<int>{process_id()});
+  CHECK(seen.ends[End::kSending].unused.empty());
+  CHECK(seen.ends[End::kReceiving].members.size() == 1);
+  CHECK(seen.ends[End::kReceiving].counting.empty());  // it has used the other one only
+}
+
+TEST_CASE("Ends on their way are counted, also those that the control block has no place for") {
+  const auto channel = new_channel(new_arena());
+  for (int i = 0; i < 70; ++i) channel->membership().grant(End::kReceiving).value();
+  channel->membership().grant(End::kSending).value();
+  CHECK(look_at(*channel).ends[End::kReceiving].on_their_way == 70);
+  CHECK(look_at(*channel).ends[End::kSending].on_their_way == 1);
+}
+
+TEST_CASE("A sender that is stopped in the middle of a put is named, and the rest is seen") {
+  const auto channel = new_channel(new_arena());
+  put(*channel, 1).value();
+  const Gate locked;
+  Child child([&] {
+    channel->arena()->lock(header_of(*channel).senders_lock, patience()).value();
+    locked.open();
+    pause();
+    return true;
+  });
+  locked.wait();
+  child.signal(SIGSTOP);
+  child.wait_until_stopped();
+  const ChannelInfo seen = look_at(*channel);
+  REQUIRE(seen.ends[End::kSending].locked_by.has_value());
+  CHECK(pids_of(test::look_at(*channel->arena()), {*seen.ends[End::kSending].locked_by}) ==
+        std::vector<int>{child.pid()});
+  CHECK(seen.queued == 1);
+  CHECK(queued_in(*channel).size() == 1);
+}
+
+TEST_CASE("Queued messages are seen in their order, over all segments, and stay queued") {
+  const auto channel = new_channel(new_arena(), with_capacity(0));
+  for (std::uint64_t number = 0; number < 50; ++number) put(*channel, number, number % 7 == 0 ? 400 : 3).value();
+  for (std::uint64_t number = 0; number < 11; ++number) get(*channel).value();
+  const auto seen = queued_in(*channel);
+  REQUIRE(seen.size() == 39);
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    CHECK(seen[i].ticket == 11 + i);
+    CHECK(seen[i].in_block == ((11 + i) % 7 == 0));
+    CHECK(number_in(seen[i].frame) == 11 + i);
+    CHECK(seen[i].sender == process_id());
+  }
+  CHECK(queued_in(*channel, 3).size() == 3);
+  CHECK(drain(*channel).size() == 39);
+  CHECK(queued_in(*channel).empty());
+}
+
+TEST_CASE("A frame over the limit is named and not copied") {
+  const auto channel = new_channel(new_arena());
+  put(*channel, 1, 1000).value();
+  const auto seen = observe::look_at_queue(channel->arena()->uuid(), memory::pack(channel->block()), 1, 100).value();
+  REQUIRE(seen.size() == 1);
+  CHECK(seen[0].bytes == 8000);
+  CHECK(seen[0].frame.empty());
+}
+
+TEST_CASE("Of a channel that is being used, no message is seen torn, and no more than it can have") {
+  const auto channel = new_channel(new_arena(), with_capacity(8));
+  std::atomic<bool> over{false};
+  std::thread sender([&] {
+    for (std::uint64_t number = 0; !over; ++number) put(*channel, number, number % 3 == 0 ? 200 : 3).value();
+    channel->membership().leave(End::kSending);
+  });
+  std::thread receiver([&] {
+    while (get(*channel).ok()) {
+    }
+  });
+  for (int look = 0; look < 100; ++look) {
+    const ChannelInfo seen = look_at(*channel);
+    if (seen.still) CHECK(seen.queued <= 8);
+    for (const auto& message : queued_in(*channel)) {
+      if (!message.frame.empty()) CHECK(number_in(message.frame) == message.ticket);
+    }
+  }
+  over = true;
+  sender.join();
+  receiver.join();
+}
+
+TEST_CASE("A look at channels whose every user is stopped changes no byte") {
+  const auto channel = new_channel(new_arena(4 * kMiB));
+  const Gate ready;
+  Child child([&] {
+    put(*channel, 1, 300).value();
+    put(*channel, 2).value();
+    ready.open();
+    pause();
+    return true;
+  });
+  ready.wait();
+  child.signal(SIGSTOP);
+  child.wait_until_stopped();
+  const auto before = bytes_of(*channel->arena());
+  for (int look = 0; look < 3; ++look) {
+    CHECK(look_at(*channel).queued == 2);
+    CHECK(queued_in(*channel).size() == 2);
+  }
+  CHECK(bytes_of(*channel->arena()) == before);
+}
+
+TEST_CASE("A control block of another version is named as such") {
+  const auto channel = new_channel(new_arena());
+  header_of(*channel).version = 99;
+  CHECK(look_at(*channel).refused.find("layout version 99") != std::string::npos);
+  header_of(*channel).version = channel::kChannelVersion;
+}

@@ -1,0 +1,155 @@
+// An observer of arenas in which a broken or hostile process writes: it may be told wrong things, and goes on.
+#include <random>
+#include <string>
+
+#include "broadcast/layout.h"
+#include "observe/publications.h"
+#include "platform/machine.h"
+#include "platform/other_process.h"
+#include "replay/layout.h"
+#include "support/broadcasts.h"
+#include "support/catch2.h"
+#include "support/channels.h"
+#include "support/flips.h"
+#include "support/latests.h"
+#include "support/looks.h"
+#include "support/replays.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+constexpr std::uint64_t kInteresting[] = {0, 1, 7, 0x7fff'ffff, 0xffff'ffff, std::uint64_t{1} << 62, ~std::uint64_t{0}};
+
+// Looks with each word of [begin, begin + bytes) replaced, one at a time, then all at random.
+template <class Look>
+void with_damage(std::byte* begin, std::size_t bytes, Look look) {
+  std::mt19937_64 random(1);
+  std::vector<std::uint64_t> whole(bytes / 8);
+  std::memcpy(whole.data(), begin, bytes);
+  for (std::size_t word = 0; word < whole.size(); ++word) {
+    if (whole[word] == 0 && word % 16 != 0) continue;  // one of a row of unused ones is enough
+    const std::uint64_t value = kInteresting[random() % std::size(kInteresting)];
+    std::memcpy(begin + 8 * word, &value, 8);
+    look();
+    std::memcpy(begin + 8 * word, &whole[word], 8);
+  }
+  for (int round = 0; round < 20; ++round) {
+    for (std::size_t word = 0; word < whole.size(); ++word) {
+      const std::uint64_t value = random() % 2 == 0 ? random() : kInteresting[random() % std::size(kInteresting)];
+      std::memcpy(begin + 8 * word, &value, 8);
+    }
+    look();
+  }
+  std::memcpy(begin, whole.data(), bytes);
+}
+
+UniqueFd open_for_reading(const Arena& arena) {
+  return open_from_process(process_id(), arena.fd(), Access::kRead).value();
+}
+
+// Without the search in /proc, which sees the same each time.
+struct Looker {
+  explicit Looker(const Arena& of) : file(observe::ArenaFile::open(open_for_reading(of)).value()) {}
+
+  observe::People people() const {
+    auto header = std::make_unique<memory::ArenaHeader>();
+    if (!file.read(0, header.get(), sizeof *header)) std::abort();
+    return {file, *header, {{process_id(), process_id()}}};
+  }
+  observe::ArenaFile file;
+};
+
+}  // namespace
+
+TEST_CASE("Whatever a channel's control block says, the look ends and stays inside the file") {
+  const auto channel = new_channel(new_arena(4 * kMiB), with_capacity(0));
+  for (std::uint64_t number = 0; number < 20; ++number) put(*channel, number).value();
+  const Looker looker(*channel->arena());
+  const auto people = looker.people();
+  with_damage(reinterpret_cast<std::byte*>(&header_of(*channel)), sizeof(ChannelHeader), [&] {
+    const auto info = observe::look_at_channel(looker.file, channel->block(), people);
+    const auto queue = observe::look_at_messages(looker.file, channel->block(), people, 30, kMiB);
+    if (queue.size() > 30 || info.block == 0) std::abort();
+  });
+  CHECK(drain(*channel).size() == 20);
+}
+
+TEST_CASE("Whatever a ring's segment says, messages are looked for inside the file") {
+  const auto channel = new_channel(new_arena(4 * kMiB), with_capacity(0));
+  for (std::uint64_t number = 0; number < 20; ++number) put(*channel, number, number % 2 == 0 ? 300 : 3).value();
+  const Looker looker(*channel->arena());
+  const auto people = looker.people();
+  const std::uint64_t first = header_of(*channel).head_segment.load();
+  with_damage(reinterpret_cast<std::byte*>(&segment_of(*channel, first)), 4096,
+              [&] { observe::look_at_messages(looker.file, channel->block(), people, 30, kMiB); });
+  CHECK(drain(*channel).size() == 20);
+}
+
+TEST_CASE("A chain of segments that leads back to itself is left") {
+  const auto channel = new_channel(new_arena(4 * kMiB), with_capacity(0));
+  for (std::uint64_t number = 0; number < 20; ++number) put(*channel, number).value();
+  const Looker looker(*channel->arena());
+  const std::uint64_t first = header_of(*channel).head_segment.load();
+  SegmentHeader& segment = segment_of(*channel, first);
+  const std::uint64_t next = segment.next.exchange(first);
+  CHECK(observe::look_at_messages(looker.file, channel->block(), looker.people(), 30, kMiB).size() <= 30);
+  segment.next = next;
+}
+
+TEST_CASE("Whatever Latests, Broadcasts and replay buffers say, the look ends and stays inside the file") {
+  const auto arena = new_arena();
+  const auto latest = new_latest(2, arena);
+  const auto ring = new_ring({.capacity = 4}, arena);
+  const auto store = new_store({.capacity = 500}, arena);
+  publish(*latest, 1).value();
+  put(*ring, 1).value();
+  const Looker looker(*arena);
+  const auto people = looker.people();
+  with_damage(reinterpret_cast<std::byte*>(&header_of(*latest)), sizeof(latest::LatestHeader),
+              [&] { observe::look_at_latest(looker.file, latest->block(), people); });
+  auto* broadcast = arena->blocks().address(ring->block().id);
+  with_damage(broadcast, sizeof(broadcast::BroadcastHeader),
+              [&] { observe::look_at_broadcast(looker.file, ring->block(), people); });
+  with_damage(reinterpret_cast<std::byte*>(&header_of(*store)), sizeof(ReplayHeader),
+              [&] { observe::look_at_replay(looker.file, store->block(), people); });
+}
+
+TEST_CASE("Whatever an arena's header, slots and block table say, the look ends and stays inside the file") {
+  const auto arena = new_arena(4 * kMiB);
+  const auto channel = new_channel(arena);
+  put(*channel, 1, 300).value();
+  const Lease held = new_lease(*arena, 10'000);
+  auto* header = reinterpret_cast<std::byte*>(&arena->header());
+  const auto look = [&] {
+    const auto info = observe::look_at_arena(open_for_reading(*arena), {{process_id(), process_id()}});
+    if (!info || info->participants.size() > memory::kMaxParticipants) std::abort();
+  };
+  // The first words say that it is an arena at all.
+  with_damage(header + 32, sizeof(memory::ArenaHeader) - 32, look);
+  with_damage(reinterpret_cast<std::byte*>(&arena->participants().slot(0)), 256, look);
+  with_damage(reinterpret_cast<std::byte*>(arena->blocks().entry(held.ref().id)), sizeof(BlockEntry), look);
+  with_damage(reinterpret_cast<std::byte*>(arena->blocks().entry(channel->block().id)), sizeof(BlockEntry), look);
+  CHECK(look_at(*arena).channels.size() == 1);
+}
+
+TEST_CASE("Looks at a channel while somebody else writes over its words end, each of them") {
+  const auto channel = new_channel(new_arena(4 * kMiB), with_capacity(0));
+  for (std::uint64_t number = 0; number < 20; ++number) put(*channel, number).value();
+  const Looker looker(*channel->arena());
+  const auto people = looker.people();
+  ChannelHeader& header = header_of(*channel);
+  SegmentHeader& segment = segment_of(*channel, header.head_segment.load());
+  Child child([&] {
+    const Flips heads(header.head_segment, {header.head_segment.load(), 0, ~std::uint64_t{0}, std::uint64_t{9} << 59});
+    const Flips tails(header.tail, {20, 0, ~std::uint64_t{0}});
+    const Flips slots(as_atomic(segment.slots), {8, 0, 3, ~std::uint64_t{0}});
+    for (int look = 0; look < 500; ++look) {
+      observe::look_at_channel(looker.file, channel->block(), people);
+      if (observe::look_at_messages(looker.file, channel->block(), people, 30, kMiB).size() > 30) return false;
+    }
+    return true;
+  });
+  CHECK(child.succeeded());
+}

@@ -1,0 +1,54 @@
+// What an observer sees of Latests, Broadcasts and replay buffers.
+#include "platform/machine.h"
+#include "support/broadcasts.h"
+#include "support/catch2.h"
+#include "support/latests.h"
+#include "support/looks.h"
+#include "support/replays.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+TEST_CASE("A Latest is seen with its version and who publishes") {
+  const auto store = new_latest(3);
+  publish(*store, 1).value();
+  publish(*store, 2).value();
+  const ArenaInfo seen = look_at(*store->arena());
+  REQUIRE(seen.latests.size() == 1);
+  CHECK(seen.latests[0].version == 2);
+  CHECK(seen.latests[0].history == 3);
+  CHECK(pids_of(seen, seen.latests[0].publishers) == std::vector<int>{process_id()});
+}
+
+TEST_CASE("A Broadcast is seen with its readers and how far they are") {
+  const auto ring = new_ring({.capacity = 10});
+  const auto reader = subscribe_and_claim(ring);
+  const auto unclaimed = subscribe(ring, Policy::kSkip);
+  for (std::uint64_t number = 0; number < 5; ++number) put(*ring, number).value();
+  next(*reader);
+  const ArenaInfo seen = look_at(*ring->arena());
+  REQUIRE(seen.broadcasts.size() == 1);
+  const observe::BroadcastInfo& one = seen.broadcasts[0];
+  CHECK(one.put == 5);
+  CHECK(one.capacity == 10);
+  CHECK(one.kept == 5);
+  CHECK(pids_of(seen, one.publishers) == std::vector<int>{process_id()});
+  REQUIRE(one.cursors.size() == 2);
+  CHECK(one.cursors[0].slot.has_value());
+  CHECK(one.cursors[0].position == 1);
+  CHECK(one.cursors[0].blocks);
+  CHECK_FALSE(one.cursors[1].slot.has_value());
+  CHECK_FALSE(one.cursors[1].blocks);
+}
+
+TEST_CASE("A replay buffer is seen with the rows that may be drawn") {
+  const auto store = new_store({.capacity = 1000});
+  Writer writer(store, 1);
+  for (std::uint64_t number = 0; number < 150; ++number) add(writer, number).value();
+  const ArenaInfo seen = look_at(*store->arena());
+  REQUIRE(seen.replays.size() == 1);
+  CHECK(seen.replays[0].capacity == 1000);
+  CHECK(seen.replays[0].rows == 150);
+  CHECK(seen.replays[0].rows == store->size());
+  CHECK(seen.replays[0].chunks == store->window().tail - store->window().head);
+}
