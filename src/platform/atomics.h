@@ -146,11 +146,13 @@ inline void relax_cpu() noexcept {
 inline void prefetch(const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kLine = 64;
   for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const char*>(from) + at);
+  asm volatile("");  // to GCC what only asks is without effect: it leaves out calls of functions that do no more
 }
 // The same, to be written.
 inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kLine = 64;
   for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const char*>(from) + at, 1);
+  asm volatile("");
 }
 
 }  // namespace shmtree::platform
