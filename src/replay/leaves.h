@@ -111,6 +111,11 @@ class LeafWatch {
   // One more change, and this process's own: others need not be looked for where it is the only one. Memory for it was
   // reserved.
   void changed(std::uint64_t slot) noexcept;
+  // Asks for what that touches, but for the leaf's own words.
+  void fetch(std::uint64_t slot) const noexcept {
+    platform::prefetch_for_write(&groups_[slot / kGroupLeaves], 1);
+    platform::prefetch_for_write(&uppers_[slot / kGroupLeaves / kGroupLeaves], 1);
+  }
   void reserve(std::size_t changes) {
     if (lines_.capacity() - lines_.size() < changes) lines_.reserve(2 * (lines_.size() + changes));
   }

@@ -278,18 +278,19 @@ void Tables::apply(const Table& table, std::span<const std::uint64_t> indices, s
                    std::span<bool> applied, LeafWatch* own) const noexcept {
   constexpr std::size_t kAhead = 16;
   const std::uint64_t head = store_->window().head;
+  if (own != nullptr && !own->is_of(table.leaves())) own = nullptr;
+  const auto fetch = [&](std::uint64_t slot) {
+    table.leaves().fetch(slot);
+    if (own != nullptr) own->fetch(slot);
+  };
   double most = 0;
   for (std::size_t i = 0; i < indices.size(); ++i) {
-    if (i + kAhead < indices.size()) table.leaves().fetch(slot_of(indices[i + kAhead]));
+    if (i + kAhead < indices.size()) fetch(slot_of(indices[i + kAhead]));
     const std::uint64_t slot = slot_of(indices[i]), ticket = store_->shape().ticket_of(indices[i]);
     if (ticket < head || !table.update(slot, ticket, priorities[i])) continue;
     applied[i] = true;
     most = std::max(most, priorities[i]);
-    if (own != nullptr && own->is_of(table.leaves())) {
-      own->changed(slot);
-    } else {
-      table.leaves().changed(slot);
-    }
+    own != nullptr ? own->changed(slot) : table.leaves().changed(slot);
   }
   table.raise_max_priority(most);
 }
