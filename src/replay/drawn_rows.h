@@ -26,20 +26,11 @@ class DrawnRows {
   // Rows of one batch; where there is a mask, those that it has. `newest` is the index of the row that was added last.
   void add(std::span<const std::uint64_t> indices, std::span<const std::int64_t> versions, std::span<const bool> mask,
            std::int64_t newest) noexcept {
-    const auto is_there = [&](std::size_t i) { return mask.empty() || mask[i]; };
     const std::lock_guard guard(mutex_);
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      if (is_there(i)) newest_version_ = std::max(newest_version_, versions[i]);
-    }
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      if (!is_there(i)) continue;
-      const auto age = static_cast<double>(std::max<std::int64_t>(newest - static_cast<std::int64_t>(indices[i]), 0));
-      const auto lag = static_cast<double>(newest_version_) - static_cast<double>(versions[i]);
-      ++totals_.rows;
-      totals_.ages += age;
-      totals_.lags += lag;
-      totals_.most_age = std::max(totals_.most_age, age);
-      totals_.most_lag = std::max(totals_.most_lag, lag);
+    if (mask.empty()) {
+      add_those(indices, versions, newest, [](std::size_t) { return true; });
+    } else {
+      add_those(indices, versions, newest, [mask](std::size_t i) { return mask[i]; });
     }
   }
   // A version that rows of this object's writers have from now on.
@@ -54,6 +45,29 @@ class DrawnRows {
   }
 
  private:
+  template <class IsThere>
+  void add_those(std::span<const std::uint64_t> indices, std::span<const std::int64_t> versions, std::int64_t newest,
+                 IsThere is_there) noexcept {
+    Totals totals = totals_;
+    std::int64_t newest_version = newest_version_;
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      if (is_there(i)) newest_version = std::max(newest_version, versions[i]);
+    }
+    const auto version_then = static_cast<double>(newest_version);
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      if (!is_there(i)) continue;
+      const auto age = static_cast<double>(std::max<std::int64_t>(newest - static_cast<std::int64_t>(indices[i]), 0));
+      const double lag = version_then - static_cast<double>(versions[i]);
+      ++totals.rows;
+      totals.ages += age;
+      totals.lags += lag;
+      totals.most_age = std::max(totals.most_age, age);
+      totals.most_lag = std::max(totals.most_lag, lag);
+    }
+    totals_ = totals;
+    newest_version_ = newest_version;
+  }
+
   platform::ForkSafeMutex mutex_;
   Totals totals_{};
   std::int64_t newest_version_ = std::numeric_limits<std::int64_t>::min();

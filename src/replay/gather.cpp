@@ -152,10 +152,11 @@ Result<std::size_t> Gather::read(std::span<const std::uint64_t> indices, std::sp
     return Error{.code = Code::kOutOfSharedMemory, .message = "no address space left to map rows of a replay buffer"};
   }
   platform::fence_acquire();  // the bytes were read before this asks whose they were
+  const std::uint64_t head = store_->head();
   std::size_t count = 0;
   for (std::size_t at = 0; at < indices.size(); ++at) {
     const std::uint64_t ticket = earliest.empty() ? store_->shape().ticket_of(indices[at]) : earliest[at];
-    gone[at] = gone[at] || !store_->is_in_window(ticket);
+    gone[at] = gone[at] || ticket < head;
     count += gone[at];
   }
   return count;

@@ -17,16 +17,15 @@ constexpr std::uint32_t kMostAsked = 8;  // of rows that are summed
 void fetch_leaf(const Leaf& leaf, const Entry& entry) noexcept {
   prefetch(entry.leaf(leaf), std::min<std::uint64_t>(leaf.bytes, kFetched));
 }
-void fetch_slot(const Shape& shape, std::span<const std::size_t> columns, const Entry& entry) noexcept {
-  prefetch(entry.extent + entry.number * shape.record_bytes, shape.record_bytes);
-  for (const std::size_t column : columns) fetch_leaf(shape.leaves[column], entry);
-}
 
 #if !defined(__SANITIZE_THREAD__)
+// Of leaves that share a record.
 template <std::size_t kBytes>
-void copy_fixed(std::span<const Entry> entries, const Leaf& leaf, std::byte* out) noexcept {
-  for (const Entry& entry : entries) {
-    std::memcpy(out, entry.extent + leaf.begin + entry.number * leaf.stride, kBytes);
+void copy_fixed(std::span<const std::byte* const> records, const Leaf& leaf, std::byte* out) noexcept {
+  static_assert(kBytes <= kMostInRecord);
+  const std::uint64_t begin = leaf.begin;
+  for (const std::byte* const record : records) {
+    std::memcpy(out, record + begin, kBytes);
     out += kBytes;
   }
 }
@@ -69,36 +68,42 @@ bool GatherBlock::look_back(Position from, std::uint32_t frames, std::span<Entry
   return before != Before::kGone;
 }
 
-bool GatherBlock::look_up(std::size_t row, Position at, std::uint64_t& earliest) noexcept {
-  if (!store_.has_row(at.ticket, at.slot)) return false;
-  here_[row] = entry(at);
-  earliest = at.ticket;
+// What is copied of the row's successors.
+bool GatherBlock::look_ahead(std::size_t row, Position at, std::uint64_t& earliest) noexcept {
   const GatherOptions& options = gather_.options_;
-  if (gather_.reaches_) {
-    Entry* sum = gather_.sums_ ? &sums_[row * options.n_step] : nullptr;
-    const Reach reach =
-        chain_.reach(at, options.n_step, gather_.wants_successor_, [&](Position from, std::uint32_t count) {
-          for (std::uint32_t i = 0; sum != nullptr && i < count; ++i) *sum++ = entry({from.ticket, from.slot + i});
-        });
-    if (!reach.there) return false;
-    summed_[row] = reach.rows;
-    terminated_[row] = reach.terminated;
-    if (gather_.wants_successor_) after_[row] = entry(reach.successor);
-    const std::uint32_t frames = gather_.frames_after_;
-    if (frames != 0 && !look_back(reach.successor, frames, std::span(stacks_after_).subspan(row * frames, frames),
-                                  frames_after_[row], earliest)) {
-      return false;
-    }
-  }
+  Entry* sum = gather_.sums_ ? &sums_[row * options.n_step] : nullptr;
+  const Reach reach =
+      chain_.reach(at, options.n_step, gather_.wants_successor_, [&](Position from, std::uint32_t count) {
+        for (std::uint32_t i = 0; sum != nullptr && i < count; ++i) *sum++ = entry({from.ticket, from.slot + i});
+      });
+  if (!reach.there) return false;
+  summed_[row] = reach.rows;
+  terminated_[row] = reach.terminated;
+  if (gather_.wants_successor_) after_.set(row, entry(reach.successor), store_.shape());
+  const std::uint32_t frames = gather_.frames_after_;
+  return frames == 0 || look_back(reach.successor, frames, std::span(stacks_after_).subspan(row * frames, frames),
+                                  frames_after_[row], earliest);
+}
+
+bool GatherBlock::look_up(std::size_t row, Position at, std::uint64_t& earliest) noexcept {
+  if (at.ticket > kMostTicket) return false;
+  const Shape& shape = store_.shape();
+  const std::uint64_t place = shape.place_of(at.ticket);
+  if (!store_.has_row_in(place, at.ticket, at.slot)) return false;
+  const Entry here = store_.entry_of_place(place, at.slot);
+  failed_ = failed_ || here.extent == nullptr;
+  here_.set(row, here, shape);
+  earliest = at.ticket;
+  if (gather_.reaches_ && !look_ahead(row, at, earliest)) return false;
   const std::uint32_t frames = gather_.frames_here_;
   if (frames != 0 &&
       !look_back(at, frames, std::span(stacks_here_).subspan(row * frames, frames), frames_here_[row], earliest)) {
     return false;
   }
   if (gather_.provenance_) {
-    const About& about = store_.about(at.ticket);
+    const About& about = store_.about_of_place(place);
     const StreamStep step = step_of({.ticket = at.ticket,
-                                     .rows_per_place = store_.shape().rows_per_place,
+                                     .rows_per_place = shape.rows_per_place,
                                      .first = {load_relaxed(about.stream), load_relaxed(about.first_row)},
                                      .begins = load_relaxed(about.begins),
                                      .finals = load_relaxed(about.finals)},
@@ -118,54 +123,60 @@ void GatherBlock::look_up(std::span<const std::uint64_t> indices, std::span<bool
     const Position at{shape.ticket_of(indices[row]), static_cast<std::uint32_t>(shape.slot_of(indices[row]))};
     std::uint64_t least = 0;
     gone[row] = !look_up(row, at, least);
-    if (gone[row]) here_[row] = {};
+    if (gone[row]) here_.set(row, {}, shape);
     if (!earliest.empty()) earliest[row] = least;
     all_there_ = all_there_ && !gone[row];
   }
 }
 
-void GatherBlock::fetch() const noexcept {
+void GatherBlock::fetch_slot(std::span<const std::size_t> columns, const Slots& slots, std::size_t row) const noexcept {
   const Shape& shape = store_.shape();
+  prefetch(slots.records[row], shape.record_bytes);
+  for (const std::size_t column : columns) fetch_leaf(shape.leaves[column], slots.entries[row]);
+}
+
+void GatherBlock::fetch() const noexcept {
+  const std::vector<Leaf>& leaves = store_.shape().leaves;
   const GatherOptions& options = gather_.options_;
   for (std::size_t row = 0; row < rows_; ++row) {
-    if (here_[row].extent == nullptr) continue;
-    fetch_slot(shape, gather_.columns_here_, here_[row]);
-    if (gather_.wants_successor_) fetch_slot(shape, gather_.columns_after_, after_[row]);
+    if (!is_there(row)) continue;
+    fetch_slot(gather_.columns_here_, here_, row);
+    if (gather_.wants_successor_) fetch_slot(gather_.columns_after_, after_, row);
     if (gather_.sums_) {
       const std::uint32_t asked = std::min(summed_[row], kMostAsked);
-      for (std::uint32_t i = 1; i < asked; ++i)
-        fetch_leaf(shape.leaves[gather_.sum_leaf_], sums_[row * options.n_step + i]);
+      for (std::uint32_t i = 1; i < asked; ++i) fetch_leaf(leaves[gather_.sum_leaf_], sums_[row * options.n_step + i]);
     }
     for (std::uint32_t i = 1; gather_.frames_here_ != 0 && i < frames_here_[row]; ++i) {
-      fetch_leaf(shape.leaves[gather_.stack_leaf_], stacks_here_[row * gather_.frames_here_ + i]);
+      fetch_leaf(leaves[gather_.stack_leaf_], stacks_here_[row * gather_.frames_here_ + i]);
     }
   }
 }
 
 // --- Copies
 
-void GatherBlock::copy_leaves(std::span<const Entry> entries, const Leaf& leaf, std::byte* out) const noexcept {
+void GatherBlock::copy_leaves(const Slots& slots, const Leaf& leaf, std::byte* out) const noexcept {
 #if !defined(__SANITIZE_THREAD__)
+  const std::span records(slots.records.data(), rows_);
   if (all_there_) {
     switch (leaf.bytes) {
-      case 1: return copy_fixed<1>(entries, leaf, out);
-      case 2: return copy_fixed<2>(entries, leaf, out);
-      case 4: return copy_fixed<4>(entries, leaf, out);
-      case 8: return copy_fixed<8>(entries, leaf, out);
-      case 12: return copy_fixed<12>(entries, leaf, out);
-      case 16: return copy_fixed<16>(entries, leaf, out);
-      case 24: return copy_fixed<24>(entries, leaf, out);
-      case 32: return copy_fixed<32>(entries, leaf, out);
-      case 64: return copy_fixed<64>(entries, leaf, out);
+      case 1: return copy_fixed<1>(records, leaf, out);
+      case 2: return copy_fixed<2>(records, leaf, out);
+      case 4: return copy_fixed<4>(records, leaf, out);
+      case 8: return copy_fixed<8>(records, leaf, out);
+      case 12: return copy_fixed<12>(records, leaf, out);
+      case 16: return copy_fixed<16>(records, leaf, out);
+      case 24: return copy_fixed<24>(records, leaf, out);
+      case 32: return copy_fixed<32>(records, leaf, out);
+      case 64: return copy_fixed<64>(records, leaf, out);
       default: break;
     }
   }
 #endif
   for (std::size_t row = 0; row < rows_; ++row, out += leaf.bytes) {
-    if (here_[row].extent == nullptr) {
-      std::memset(out, 0, leaf.bytes);
+    if (is_there(row)) {
+      copy_racing(out, slots.entries[row].leaf(leaf), leaf.bytes);
     } else {
-      copy_racing(out, entries[row].leaf(leaf), leaf.bytes);
+      std::memset(out, 0, leaf.bytes);
     }
   }
 }
@@ -174,7 +185,7 @@ void GatherBlock::copy_stacks(bool here, const Output& output, std::byte* out) c
   const Leaf& leaf = store_.shape().leaves[output.leaf];
   const std::uint32_t most = here ? gather_.frames_here_ : gather_.frames_after_;
   for (std::size_t row = 0; row < rows_; ++row, out += output.frames * leaf.bytes) {
-    if (here_[row].extent == nullptr) {
+    if (!is_there(row)) {
       std::memset(out, 0, output.frames * leaf.bytes);
       continue;
     }
@@ -196,7 +207,7 @@ void GatherBlock::sum(const Leaf& leaf, std::byte* out) const noexcept {
   const std::size_t elements = leaf.bytes / sizeof(Number);
   for (std::size_t row = 0; row < rows_; ++row) {
     const Entry* from = &sums_[row * gather_.options_.n_step];
-    const std::uint32_t terms = here_[row].extent == nullptr ? 0 : summed_[row];
+    const std::uint32_t terms = is_there(row) ? summed_[row] : 0;
     for (std::size_t element = 0; element < elements; ++element, out += sizeof(Number)) {
       double sum = 0;
       for (std::uint32_t i = 0; i < terms; ++i) {
@@ -213,16 +224,16 @@ void GatherBlock::sum(const Leaf& leaf, std::byte* out) const noexcept {
 template <class Number>
 void GatherBlock::discounts(std::byte* out) const noexcept {
   for (std::size_t row = 0; row < rows_; ++row, out += sizeof(Number)) {
-    const bool left = here_[row].extent != nullptr && !terminated_[row];
+    const bool left = is_there(row) && !terminated_[row];
     const auto result = static_cast<Number>(left ? gather_.powers_[summed_[row]] : 0);
     std::memcpy(out, &result, sizeof result);
   }
 }
 
 void GatherBlock::numbers(const std::array<std::int64_t, kMostRows>& from, std::byte* out) const noexcept {
-  for (std::size_t row = 0; row < rows_; ++row, out += sizeof(std::int64_t)) {
-    const std::int64_t number = here_[row].extent == nullptr ? 0 : from[row];
-    std::memcpy(out, &number, sizeof number);
+  std::memcpy(out, from.data(), rows_ * sizeof(std::int64_t));
+  for (std::size_t row = 0; !all_there_ && row < rows_; ++row) {
+    if (!is_there(row)) std::memset(out + row * sizeof(std::int64_t), 0, sizeof(std::int64_t));
   }
 }
 
@@ -233,8 +244,8 @@ void GatherBlock::copy(std::size_t first, std::span<std::byte* const> out) const
     const Output& output = outputs[i];
     std::byte* const to = out[i] + first * gather_.bytes_[i];
     switch (output.what) {
-      case What::kHere: copy_leaves({here_.data(), rows_}, leaves[output.leaf], to); break;
-      case What::kSuccessor: copy_leaves({after_.data(), rows_}, leaves[output.leaf], to); break;
+      case What::kHere: copy_leaves(here_, leaves[output.leaf], to); break;
+      case What::kSuccessor: copy_leaves(after_, leaves[output.leaf], to); break;
       case What::kStack: copy_stacks(true, output, to); break;
       case What::kSuccessorStack: copy_stacks(false, output, to); break;
       case What::kRewardSum:

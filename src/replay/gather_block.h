@@ -34,11 +34,25 @@ class GatherBlock {
   bool failed() const noexcept { return failed_; }
 
  private:
+  // Where slots lie, and their records.
+  struct Slots {
+    std::array<Entry, kMostRows> entries;
+    std::array<const std::byte*, kMostRows> records;
+
+    void set(std::size_t row, const Entry& entry, const Shape& shape) noexcept {
+      entries[row] = entry;
+      records[row] = entry.extent == nullptr ? nullptr : entry.extent + entry.number * shape.record_bytes;
+    }
+  };
+
   bool look_up(std::size_t row, Position at, std::uint64_t& earliest) noexcept;
+  bool look_ahead(std::size_t row, Position at, std::uint64_t& earliest) noexcept;
   bool look_back(Position from, std::uint32_t frames, std::span<Entry> entries, std::uint32_t& count,
                  std::uint64_t& earliest) noexcept;
   Entry entry(Position at) noexcept;
-  void copy_leaves(std::span<const Entry> entries, const Leaf& leaf, std::byte* out) const noexcept;
+  bool is_there(std::size_t row) const noexcept { return here_.entries[row].extent != nullptr; }
+  void fetch_slot(std::span<const std::size_t> columns, const Slots& slots, std::size_t row) const noexcept;
+  void copy_leaves(const Slots& slots, const Leaf& leaf, std::byte* out) const noexcept;
   void copy_stacks(bool here, const Output& output, std::byte* out) const noexcept;
   template <class Number>
   void sum(const Leaf& leaf, std::byte* out) const noexcept;
@@ -51,7 +65,7 @@ class GatherBlock {
   const Chain chain_;
   std::size_t rows_ = 0;
   bool failed_ = false, all_there_ = false;
-  std::array<Entry, kMostRows> here_, after_;
+  Slots here_, after_;
   std::array<std::uint32_t, kMostRows> summed_{}, frames_here_{}, frames_after_{};
   std::array<bool, kMostRows> terminated_{};
   std::array<std::int64_t, kMostRows> streams_{}, steps_{};

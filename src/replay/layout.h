@@ -91,6 +91,7 @@ struct PlaceStreams {
 };
 // Of a slot of the place.
 constexpr StreamStep step_of(const PlaceStreams& place, std::uint64_t slot) noexcept {
+  if ((place.begins | place.finals) == 0) return {place.first.stream, place.first.rows + slot};
   const auto rows_of = [&](std::uint64_t slots) { return static_cast<unsigned>(std::popcount(slots & ~place.finals)); };
   const std::uint64_t begun = place.begins & bits_below(slot + 1);
   if (begun == 0) return {place.first.stream, place.first.rows + rows_of(bits_below(slot))};

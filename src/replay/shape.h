@@ -54,10 +54,6 @@ struct Shape {
   // Of a ticket up to kMostTicket.
   std::uint64_t place_of(std::uint64_t ticket) const noexcept { return by_places.remainder(ticket); }
   std::uint64_t extent_of(std::uint64_t place) const noexcept { return by_places_per_extent.quotient(place); }
-  // Number of a slot in its extent.
-  std::uint64_t entry_of(std::uint64_t place, std::uint64_t slot) const noexcept {
-    return (by_places_per_extent.remainder(place) << row_bits) + slot;
-  }
   // Of a row's index.
   std::uint64_t ticket_of(std::uint64_t index) const noexcept { return index >> row_bits; }
   std::uint64_t slot_of(std::uint64_t index) const noexcept { return index & (rows_per_place - 1); }

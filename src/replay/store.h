@@ -102,10 +102,15 @@ class Store {
     return entry(ticket, slot).leaf(leaf);
   }
   Entry entry(std::uint64_t ticket, std::uint64_t slot) const noexcept {
-    const std::uint64_t place = place_of(ticket);
-    return {extent(shape_.extent_of(place)), shape_.entry_of(place, slot)};
+    return entry_of_place(place_of(ticket), slot);
   }
   About& about(std::uint64_t ticket) const noexcept { return about_[place_of(ticket)]; }
+  // The same by the number of the place, which is below Shape::places.
+  Entry entry_of_place(std::uint64_t place, std::uint64_t slot) const noexcept {
+    const std::uint64_t number = shape_.extent_of(place);
+    return {extent(number), ((place - number * shape_.places_per_extent) << shape_.row_bits) + slot};
+  }
+  About& about_of_place(std::uint64_t place) const noexcept { return about_[place]; }
   // Which of all slots of the buffer it is; what is kept for each slot has as many.
   std::uint64_t slot(std::uint64_t ticket, std::uint64_t row) const noexcept {
     return place_of(ticket) * shape_.rows_per_place + row;
@@ -125,14 +130,19 @@ class Store {
   void fetch_progress_of_place(std::uint64_t place) const noexcept { platform::prefetch(&progress_[place], 1); }
   // Whether there is such a row, which may be drawn: to be asked before its bytes are read.
   bool has_row(std::uint64_t ticket, std::uint64_t slot) const noexcept {
-    if (ticket > kMostTicket) return false;
-    const Progress now = progress(ticket);
+    return ticket <= kMostTicket && has_row_in(place_of(ticket), ticket, slot);
+  }
+  // The same of a ticket up to kMostTicket, by the number of its place.
+  bool has_row_in(std::uint64_t place, std::uint64_t ticket, std::uint64_t slot) const noexcept {
+    const Progress now = progress_of_place(place);
     return now.ticket == ticket && slot < now.ready && slot < shape_.rows_per_place && is_in_window(ticket) &&
-           !(shape_.finals && (platform::load_relaxed(about(ticket).finals) >> slot & 1) != 0);
+           !(shape_.finals && (platform::load_relaxed(about_[place].finals) >> slot & 1) != 0);
   }
   // Whether bytes that were read of a row, and of those after it in its stream, were theirs: to be asked behind an
   // acquire fence. Places leave the window in order, and are opened again after that only.
-  bool is_in_window(std::uint64_t ticket) const noexcept { return ticket >= platform::load_relaxed(header().head); }
+  bool is_in_window(std::uint64_t ticket) const noexcept { return ticket >= head(); }
+  // The oldest ticket of the window.
+  std::uint64_t head() const noexcept { return platform::load_relaxed(header().head); }
   // Asks for what is known of the place.
   void fetch_words(std::uint64_t ticket, bool with_about) const noexcept {
     platform::prefetch(&progress_word(ticket), sizeof(std::uint64_t));
