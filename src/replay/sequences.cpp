@@ -1,6 +1,7 @@
 #include "replay/sequences.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -11,15 +12,17 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr int kMostDraws = 4096;  // of a first row that is followed by enough
+constexpr int kMostDraws = 4096;     // of a first row that is followed by enough
+constexpr std::size_t kAtOnce = 32;  // first rows whose words are asked for
 constexpr std::uint64_t kMostStride = std::uint64_t{1} << 32;
 
 }  // namespace
 
-Status Sequences::draw_one(std::span<std::uint64_t> indices, std::span<bool> mask) {
+Status Sequences::draw_one(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask) {
   const Shape& shape = store_->shape();
-  for (int draws = 0; draws < kMostDraws; ++draws) {
-    const std::uint64_t first = draw_uniformly(*store_, random_);
+  for (int draws = 0; draws < kMostDraws; ++draws, first = 0) {
+    const bool is_there = first != 0 && store_->has_row(shape.ticket_of(first), shape.slot_of(first));
+    if (!is_there) first = draw_uniformly(*store_, random_);
     if (first == 0) return Error{.code = Code::kEmpty, .message = "there are no rows to be drawn"};
     const Position at{shape.ticket_of(first), static_cast<std::uint32_t>(shape.slot_of(first))};
     const std::size_t rows = Chain(*store_).follow(at, options_.stride, indices);
@@ -34,6 +37,17 @@ Status Sequences::draw_one(std::span<std::uint64_t> indices, std::span<bool> mas
                           std::to_string(options_.length) + " in its episode"};
 }
 
+// Rows of the window, if it has any, and asks for what is known of their places.
+void Sequences::choose(std::span<std::uint64_t> first) noexcept {
+  const Shape& shape = store_->shape();
+  const Window window = store_->window();
+  const std::uint64_t begin = shape.index_of(window.head, 0), count = shape.index_of(window.tail, 0) - begin;
+  for (std::uint64_t& index : first) {
+    index = count == 0 ? 0 : begin + random_.below(count);
+    if (count != 0) store_->fetch_words(shape.ticket_of(index), true);
+  }
+}
+
 Status Sequences::draw(std::span<std::uint64_t> indices, std::span<bool> mask) try {
   const std::uint64_t length = options_.length;
   const bool is_stride = options_.stride != 0 && options_.stride <= kMostStride;
@@ -42,8 +56,11 @@ Status Sequences::draw(std::span<std::uint64_t> indices, std::span<bool> mask) t
                  .message = "sequences of " + std::to_string(length) + " rows, one in " +
                             std::to_string(options_.stride) + ", for " + std::to_string(indices.size()) + " indices"};
   }
+  std::array<std::uint64_t, kAtOnce> first;
   for (std::size_t at = 0; at < indices.size(); at += length) {
-    Status drawn = draw_one(indices.subspan(at, length), mask.subspan(at, length));
+    const std::size_t turn = at / length % kAtOnce;
+    if (turn == 0) choose(std::span(first).first(std::min(kAtOnce, (indices.size() - at) / length)));
+    Status drawn = draw_one(first[turn], indices.subspan(at, length), mask.subspan(at, length));
     if (!drawn) return drawn;
   }
   return success();

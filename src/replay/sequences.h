@@ -40,7 +40,10 @@ class Sequences {
                 std::span<std::byte* const> out, unsigned threads = 1);
 
  private:
-  Status draw_one(std::span<std::uint64_t> indices, std::span<bool> mask);
+  void choose(std::span<std::uint64_t> first) noexcept;
+  // Beginning with the row `first`, if it will do.
+  Status draw_one(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask);
+  Status draw_one(std::span<std::uint64_t> indices, std::span<bool> mask) { return draw_one(0, indices, mask); }
 
   const std::shared_ptr<const Store> store_;
   const SequenceOptions options_;
