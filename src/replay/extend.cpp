@@ -1,6 +1,7 @@
 // Many rows at once: a place at a time, and of each column all that goes into it.
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "replay/leaf_copy.h"
 #include "replay/writer.h"
@@ -95,10 +96,13 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
     ended &= bits_below(count);
     copy_rows(rows.columns, from, count);
     mark_ends(rows, from, ended);
-    for (std::uint32_t i = 0; i < count; ++i) {
-      if (indices != nullptr) indices[from + i] = shape.index_of(part_.at.ticket, slot + i);
-      if (observer_ != nullptr)
-        priorities_.push_back(rows.priorities != nullptr ? rows.priorities[from + i] : kNoPriority);
+    if (indices != nullptr) {
+      std::iota(indices + from, indices + from + count, shape.index_of(part_.at.ticket, slot));
+    }
+    if (observer_ != nullptr && rows.priorities != nullptr) {
+      priorities_.insert(priorities_.end(), rows.priorities + from, rows.priorities + from + count);
+    } else if (observer_ != nullptr) {
+      priorities_.insert(priorities_.end(), count, kNoPriority);
     }
     answer(*permits, publish_rows(count, ended));
     from += count;

@@ -14,6 +14,15 @@ std::uint32_t new_stream(const Store& store) {
   return static_cast<std::uint32_t>(mix.next());
 }
 
+void mark_done(const Buffer& buffer, const Writer::Column& column, std::span<char> out) noexcept {
+  const std::byte* leaf = column.first;
+  if (buffer.spec().leaves[*buffer.spec().done].bytes() == 1) {
+    for (char& done : out) done = *leaf != std::byte{}, leaf += column.stride;
+  } else {
+    for (char& done : out) done = buffer.is_done(leaf), leaf += column.stride;
+  }
+}
+
 }  // namespace
 
 Stream::Stream(const Buffer& buffer, memory::Identity me)
@@ -72,12 +81,12 @@ Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> col
   for (const double each : priorities) marks.priorities.push_back(static_cast<float>(each));
   const std::optional<std::size_t> done_leaf = buffer.spec().done;
   if (!done_leaf && ends.empty()) return marks;
-  for (std::size_t i = 0; i < count; ++i) {
-    bool done = false;
-    if (done_leaf) done = buffer.is_done(columns[*done_leaf].first + i * columns[*done_leaf].stride);
-    const bool ended = !ends.empty() && ends[i];
-    marks.ends.push_back(done || ended);
-    marks.truncated.push_back(done_leaf && ended && !done);
+  marks.ends.resize(count);
+  marks.truncated.resize(count);
+  if (done_leaf) mark_done(buffer, columns[*done_leaf], marks.ends);
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    marks.truncated[i] = done_leaf && ends[i] && marks.ends[i] == 0;
+    marks.ends[i] = ends[i] || marks.ends[i] != 0;
   }
   return marks;
 }
