@@ -12,6 +12,18 @@ using platform::WaitContext;
 
 namespace api {
 
+std::shared_ptr<ArenaState> ArenaState::for_arena(std::shared_ptr<memory::Arena> arena) {
+  using States = std::map<const memory::Arena*, std::weak_ptr<ArenaState>>;
+  static platform::ForkSafeMutex& mutex = *new platform::ForkSafeMutex;  // for good, as the states: static objects send
+  static States& states = *new States;
+  const std::lock_guard guard(mutex);
+  std::erase_if(states, [](const auto& each) { return each.second.expired(); });
+  std::weak_ptr<ArenaState>& known = states[arena.get()];
+  auto state = known.lock();
+  if (state == nullptr) known = state = std::make_shared<ArenaState>(std::move(arena));
+  return state;
+}
+
 Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> shape, const WaitContext& wait) {
   std::uint64_t bytes = item_bytes(dtype);
   if (bytes == 0) return Error{Code::kInvalid, "an array in an arena needs elements of a fixed size"};

@@ -107,7 +107,7 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const s
   Status in_time = (*channel)->ends().check_grant(handle->grant, end, handle->pid);
   if (!in_time) return std::move(in_time).error();
   auto name = endpoint::join_name(handle->name, *opened);
-  auto state = join(std::make_shared<ArenaState>(std::move(*opened)), *channel, end, std::move(name));
+  auto state = join(ArenaState::for_arena(std::move(*opened)), *channel, end, std::move(name));
   if (state) (*channel)->membership().claim(handle->grant, end);
   return state;
 }
@@ -127,7 +127,7 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string
                                                                discovery::NamedKind kind) {
   auto known = endpoint::open_channel(named, kind);
   if (!known) return std::move(known).error();
-  auto arena = std::make_shared<ArenaState>(known->channel->arena());
+  auto arena = ArenaState::for_arena(known->channel->arena());
   return join(std::move(arena), std::move(known->channel), end, std::move(known->name));
 }
 
@@ -171,7 +171,7 @@ std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelS
     // Who opens a name gets at all of its arena: it has no other channels in it, unless it was given.
     const auto kind = of_queue ? discovery::NamedKind::kQueue : discovery::NamedKind::kChannel;
     made = endpoint::make_channel(options.name, kind, arena ? arena->arena : nullptr, wanted, options.exist_ok).value();
-    if (arena == nullptr) arena = std::make_shared<ArenaState>(made.channel->arena());
+    if (arena == nullptr) arena = ArenaState::for_arena(made.channel->arena());
   }
   auto sending = join(arena, made.channel, End::kSending, made.name).value();
   return {std::move(sending), join(arena, made.channel, End::kReceiving, made.name).value()};

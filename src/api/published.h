@@ -21,7 +21,7 @@ namespace shmtree::api {
 template <class Thing>
 struct Closable {
   Closable(std::shared_ptr<Thing> made, const std::shared_ptr<memory::Arena>& in, std::shared_ptr<endpoint::Name> known)
-      : arena(std::make_shared<ArenaState>(in)), name(std::move(known)), thing(std::move(made)) {}
+      : arena(ArenaState::for_arena(in)), name(std::move(known)), thing(std::move(made)) {}
 
   // Null once it was closed.
   std::shared_ptr<Thing> get() {

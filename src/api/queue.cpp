@@ -65,7 +65,7 @@ Result<Queue> Queue::with_sender(Result<std::shared_ptr<ChannelState>> receiving
   if (!receiving) return std::move(receiving).error();
   return or_out_of_memory([&]() -> Result<Queue> {
     const ChannelState& state = **receiving;
-    auto arena = std::make_shared<api::ArenaState>(state.channel().arena());
+    auto arena = api::ArenaState::for_arena(state.channel().arena());
     auto sending =
         ChannelState::join(std::move(arena), state.channel().shared_from_this(), End::kSending, state.name());
     if (!sending) return std::move(sending).error();

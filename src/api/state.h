@@ -65,9 +65,9 @@ platform::ForkSafeMutex& received_mutex() noexcept;
 struct ArenaState {
   explicit ArenaState(std::shared_ptr<memory::Arena> made) : arena(std::move(made)) {}
 
-  static Arena wrap(std::shared_ptr<memory::Arena> made) {
-    return Arena(std::make_shared<ArenaState>(std::move(made)));
-  }
+  // That of the arena in this process: whoever has it knows what was lent there.
+  static std::shared_ptr<ArenaState> for_arena(std::shared_ptr<memory::Arena> arena);
+  static Arena wrap(std::shared_ptr<memory::Arena> made) { return Arena(for_arena(std::move(made))); }
   // Null for one that was moved from.
   static const std::shared_ptr<ArenaState>& of(const Arena& arena) noexcept { return arena.state_; }
 

@@ -229,3 +229,12 @@ TEST_CASE("a named pair has an arena of its own") {
   sender.put(std::vector<double>(100'000)).value();
   CHECK(shmtree::Arena::shared().value().usage().used_bytes > before);
 }
+
+TEST_CASE("an array of one handle's arena goes without a copy by every other handle of that arena in the process") {
+  auto [sender, receiver] = shmtree::make_pair({.name = unique_name("arrays")});
+  const shmtree::Sender again = shmtree::Sender::open(sender.handle().value()).value();
+  shmtree::ArrayRef array = again.new_array(shmtree::DType::kFloat64, {100'000}).value();
+  const void* const place = array.data;
+  sender.put(std::move(array)).value();
+  CHECK(receiver.get(30s).value().view().data == place);
+}
