@@ -40,6 +40,7 @@
 #include "shmtree/arena.h"
 #include "shmtree/item.h"
 #include "shmtree/pair.h"
+#include "shmtree/replay_batch.h"
 #include "shmtree/result.h"
 #include "shmtree/value.h"
 
@@ -49,7 +50,6 @@ namespace api {
 struct ReplayState;
 struct ReplayVectorState;
 struct ReplayWriterState;
-struct ReplayBatchState;
 }  // namespace api
 
 /// A leaf of the rows.
@@ -89,7 +89,7 @@ struct ReplayLimit {
 /// What make_replay() makes.
 struct ReplayOptions {
   std::uint64_t capacity = 0;           ///< rows; the oldest go first. Or, in place of it, max_bytes
-  std::vector<ReplayColumn> columns{};  ///< what a row is
+  std::vector<ReplayColumn> columns{};  ///< what a row is. Or, in place of it, example
   std::vector<std::string> next{};      ///< keys of a row whose leaves are wanted of the following row too: "next/obs"
   std::uint32_t n_step = 1;             ///< how many rewards are summed
   double gamma = 0.99;                  ///< what each step further on counts
@@ -108,6 +108,9 @@ struct ReplayOptions {
   std::optional<Arena> arena{};         ///< where it lies; without one an arena of its own
   std::optional<std::uint64_t> seed{};  ///< of this object's draws; without one other draws each time
   std::uint64_t max_bytes = 0;          ///< in place of a capacity: what all of it may take
+  /// In place of columns: a row, or one like it, such as an aggregate with SHMTREE_FIELDS. Arrays keep their dtype and
+  /// shape; floats are float32, ints int64, those without a sign uint64, as Python's are.
+  std::optional<Value> example{};
 };
 
 /// How sample() draws.
@@ -120,13 +123,22 @@ struct ReplayDraw {
       false;  ///< the largest weight, 1, is that of the least likely row of the buffer, not the batch
   /// Where the leaves go, by their paths: all of them, or none. Each has n times the bytes of a row's.
   std::map<std::string, std::span<std::byte>> out{};
+  /// In place of that: new arrays of ReplayBuffer::arena(). ReplayBatch::array_ref() has them, and a channel of that
+  /// arena sends them without a copy, once.
+  bool in_arena = false;
 };
 
 /// How sample_sequences() draws.
 struct ReplaySequences {
-  std::uint64_t stride = 1;  ///< from one row of a sequence to the next
-  bool pad = true;           ///< whether a sequence may be shorter: mask() says where rows are
-  unsigned threads = 1;      ///< how many may copy
+  std::uint64_t stride = 1;        ///< from one row of a sequence to the next
+  bool pad = true;                 ///< whether a sequence may be shorter: mask() says where rows are
+  unsigned threads = 1;            ///< how many may copy
+  std::string sampler{};           ///< who draws the first rows, by its name; empty: any row, each as likely
+  bool replace = true;             ///< whether several may begin with the same row
+  std::optional<double> beta{};    ///< in place of the sampler's
+  bool weights_of_buffer = false;  ///< as of ReplayDraw; rows of a sequence have the weight of its first one
+  std::map<std::string, std::span<std::byte>> out{};  ///< as of ReplayDraw: n x length times the bytes of a row's
+  bool in_arena = false;                              ///< as of ReplayDraw
 };
 
 /// What many rows are besides their leaves; each of as many as there are rows, or empty.
@@ -139,14 +151,43 @@ struct ReplayMarks {
   std::span<const bool> reset{};  ///< of a vector of streams: rows that are no step, and are left out
 };
 
-/// Numbers of a buffer.
+/// Numbers of a buffer, by all processes together where nothing else is said.
 struct ReplayStats {
-  std::uint64_t rows = 0;                          ///< that can be drawn
-  std::uint64_t capacity = 0;                      ///< that there may be
-  std::uint64_t row_bytes = 0;                     ///< of each
-  std::uint64_t inserted = 0;                      ///< under the limit; 0 without one
+  std::uint64_t rows = 0;       ///< that can be drawn
+  std::uint64_t capacity = 0;   ///< that there may be
+  std::uint64_t chunk = 0;      ///< rows that are let go of at once
+  std::uint64_t row_bytes = 0;  ///< of each
+  std::uint64_t max_bytes = 0;  ///< of all rows, when it is full
+  /// Rows and last observations, to within those that open chunks have not got yet, since the buffer was made, or the
+  /// one that it was loaded from. So do samples.
+  std::uint64_t added = 0;
+  std::map<std::string, std::uint64_t> samples{};  ///< rows drawn, or sequences, by sampler
+  double samples_per_insert = 0;                   ///< all samples / added
+  std::uint64_t inserted = 0;                      ///< under the limit, since the last clear; 0 without one
   std::uint64_t sampled = 0;                       ///< the same
-  std::map<std::string, std::uint64_t> samples{};  ///< rows drawn, by sampler
+
+  // Since the last call on this object; 0 where there was none.
+  double added_per_s = 0;       ///< rows, and last observations
+  double sampled_per_s = 0;     ///< all samples
+  std::uint64_t drawn = 0;      ///< rows that this object drew, of which those below are told
+  double age_mean = 0;          ///< rows added since they were, as ReplayBatch::age()
+  double age_max = 0;           ///< the same of the oldest
+  double version_lag_mean = 0;  ///< how far their version was behind the largest that this object had met
+  double version_lag_max = 0;   ///< the same of the one most behind
+};
+
+/// How load_replay() makes a buffer: what is not given is as it was saved. What rows are, next, n_step and stack stay.
+struct ReplayLoad {
+  std::uint64_t capacity = 0;             ///< the newest rows are there where it is smaller
+  std::string name{};                     ///< without one it has none
+  std::vector<ReplaySampler> samplers{};  ///< in place of those that it had
+  std::optional<ReplayLimit> limit{};     ///< another one: rows count as added, and as drawn as often as they should
+  bool without_limit = false;             ///< none
+  std::optional<double> gamma{};          ///< another one
+  std::uint64_t chunk = 0;                ///< no larger than it was
+  std::uint64_t streams = 1;              ///< how many writers there are, about
+  std::optional<Arena> arena{};           ///< where it lies; without one an arena of its own
+  std::optional<std::uint64_t> seed{};    ///< of this object's draws
 };
 
 /// What a save did.
@@ -155,58 +196,6 @@ struct ReplaySaved {
   std::uint64_t rows = 0;     ///< that are in the files and can be drawn
   std::uint64_t written = 0;  ///< bytes
   std::uint64_t bytes = 0;    ///< of all files
-};
-
-/// Rows that were drawn.
-class ReplayBatch {
- public:
-  /// How many rows, or sequences.
-  std::size_t size() const noexcept;
-  /// Rows of each sequence; 0 where single rows were drawn.
-  std::size_t length() const noexcept;
-  /// By which update_priorities() knows the rows. As many as rows; of sequences size() x length(), one after the other.
-  std::span<const std::int64_t> index() const noexcept;
-  /// How much each row counts for who learns, at most 1.
-  std::span<const float> weight() const noexcept;
-  /// How likely each draw was that row.
-  std::span<const double> probability() const noexcept;
-  /// The priority that each row had; ones where the sampler has none.
-  std::span<const float> priority() const noexcept;
-  /// How many rows were added since, when the batch was drawn.
-  std::span<const std::int64_t> age() const noexcept;
-  /// ReplayWriter::set_version() when the row was added.
-  std::span<const std::int64_t> version() const noexcept;
-  /// The number of its stream.
-  std::span<const std::int64_t> writer() const noexcept;
-  /// How many rows its stream had before it.
-  std::span<const std::int64_t> step() const noexcept;
-  /// What the value of the successor counts; empty where the buffer has neither next nor n_step.
-  std::span<const float> discount() const noexcept;
-  /// Of sequences: where there is a row, of each at least the first. Empty for single rows.
-  std::span<const bool> mask() const noexcept;
-
-  /// The paths of its leaves, those of successors included.
-  const std::vector<std::string>& paths() const noexcept;
-  /// An array of shape (n, ...), or (n, length, ...) of sequences. kNotFound for a path that it does not have, kInvalid
-  /// where the data went elsewhere.
-  Result<ArrayView> try_view(std::string_view path) const;
-  /// The same. Throws BadResult.
-  ArrayView view(std::string_view path) const { return try_view(path).value(); }
-  /// All its elements, in C order. Throws BadResult: as view(), and kInvalid for elements of another type.
-  template <ArrayElement T>
-  std::span<T> span(std::string_view path) const {
-    const ArrayView found = view(path);
-    if (found.dtype != dtype_of<T>()) throw BadResult(detail::other_elements(found.dtype, dtype_of<T>()));
-    return {reinterpret_cast<T*>(found.data), found.elements};
-  }
-  /// That array as a Value, to be sent; it keeps the batch. As try_view(), and kInvalid for elements that C++ has none
-  /// of.
-  Result<ArrayRef> array_ref(std::string_view path) const;
-
- private:
-  friend struct api::ReplayState;
-  explicit ReplayBatch(std::shared_ptr<const api::ReplayBatchState> state) noexcept : state_(std::move(state)) {}
-  std::shared_ptr<const api::ReplayBatchState> state_;
 };
 
 /// One stream of rows, such as one environment's. A forked child that uses it begins a stream of its own.
@@ -309,6 +298,8 @@ class ReplayBuffer {
   std::uint64_t size() const noexcept;
   /// Rows that there may be.
   std::uint64_t capacity() const noexcept;
+  /// Where it lies: a channel of that arena sends the arrays of a batch there without a copy. kClosed.
+  Result<Arena> arena() const;
   /// What a row is, in order.
   std::vector<ReplayColumn> columns() const;
   /// kClosed.
@@ -345,10 +336,10 @@ ReplayBuffer make_replay(const ReplayOptions& options);
 /// kInvalid for one that names something else.
 Result<ReplayBuffer> open_replay(const std::string& name);
 
-/// A new buffer with the rows that were saved in that folder, their indices and their priorities; the newest of them
-/// where `capacity` is smaller than it was (0: as it was). kNotFound where nothing was saved, kCorrupt, with the file
-/// and the numbers, where any byte of a file is not as it was written.
-Result<ReplayBuffer> load_replay(const std::string& path, std::uint64_t capacity = 0, const std::string& name = {});
+/// A new buffer with the rows that were saved in that folder, their indices and their priorities. kNotFound where
+/// nothing was saved, kCorrupt, with the file and the numbers, where any byte of a file is not as it was written;
+/// others as what make_replay() throws.
+Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how = {});
 
 /// One that a program in Python put into a message: `item["buffer"].as<shmtree::ReplayBuffer>()`. Errors as of
 /// ReplayBuffer::open(), and kInvalid for another item.

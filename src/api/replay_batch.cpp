@@ -21,15 +21,25 @@ void ReplayBatchState::describe() {
   }
   const replay::Spec& spec = core->buffer->spec();
   for (std::size_t i = 0; i < spec.data_outputs(); ++i) {
-    const SpecLeaf leaf = spec.output(i);
-    std::vector<std::int64_t>& shape = shapes.emplace_back();
-    shape.push_back(static_cast<std::int64_t>(batch.terms().rows));
-    if (batch.terms().length != 0) shape.push_back(static_cast<std::int64_t>(batch.terms().length));
-    shape.insert(shape.end(), leaf.shape.begin(), leaf.shape.end());
-    auto stride = static_cast<std::int64_t>(leaf.item_bytes);
+    const std::vector<std::int64_t>& shape = shapes.emplace_back(shape_of_output(spec, i, batch.terms()));
+    auto stride = static_cast<std::int64_t>(spec.output(i).item_bytes);
     std::vector<std::int64_t>& steps = strides.emplace_back(shape.size());
     for (std::size_t k = shape.size(); k-- > 0; stride *= shape[k]) steps[k] = stride;
   }
+}
+
+std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t number,
+                                          const replay::DrawTerms& terms) {
+  const SpecLeaf leaf = spec.output(number);
+  std::vector<std::int64_t> shape{static_cast<std::int64_t>(terms.rows)};
+  if (terms.length != 0) shape.push_back(static_cast<std::int64_t>(terms.length));
+  shape.insert(shape.end(), leaf.shape.begin(), leaf.shape.end());
+  return shape;
+}
+
+Error other_dtype(std::string_view path, std::string_view dtype) {
+  return Error{Code::kInvalid,
+               "the leaf \"" + std::string(path) + "\" is of " + std::string(dtype) + ", which C++ has no arrays of"};
 }
 
 std::span<const std::int64_t> ReplayBatchState::extra(std::size_t number) const noexcept {
@@ -88,7 +98,7 @@ const std::vector<std::string>& ReplayBatch::paths() const noexcept {
 Result<ArrayView> ReplayBatch::try_view(std::string_view path) const {
   const auto found = std::ranges::find(paths(), path);
   if (found == paths().end()) return Error{Code::kNotFound, "the batch has no leaf \"" + std::string(path) + "\""};
-  if (!state_->has_data) {
+  if (!state_->has_data && state_->arrays.empty()) {
     return Error{Code::kInvalid, "the batch was drawn into memory of the caller's, and has no \"" + *found + "\""};
   }
   const auto number = static_cast<std::size_t>(found - paths().begin());
@@ -98,7 +108,8 @@ Result<ArrayView> ReplayBatch::try_view(std::string_view path) const {
   ArrayView view{
       .dtype = replay::dtype_of(leaf.dtype), .shape = state_->shapes[number], .strides = state_->strides[number]};
   if (view.dtype == DType::kOther) view.description = leaf.dtype;
-  view.data = state_->batch.output(number);
+  view.data = state_->has_data ? state_->batch.output(number)
+                               : static_cast<std::byte*>(const_cast<void*>(state_->arrays[number].data));
   view.item_bytes = leaf.item_bytes;
   view.elements = 1;
   for (const std::int64_t size : view.shape) view.elements *= static_cast<std::size_t>(size);
@@ -109,9 +120,10 @@ Result<ArrayView> ReplayBatch::try_view(std::string_view path) const {
 Result<ArrayRef> ReplayBatch::array_ref(std::string_view path) const {
   auto view = try_view(path);
   if (!view) return std::move(view).error();
-  if (view->dtype == DType::kOther) {
-    return Error{Code::kInvalid, "the leaf \"" + std::string(path) + "\" is of " + std::string(view->description) +
-                                     ", which C++ has no arrays of"};
+  if (view->dtype == DType::kOther) return api::other_dtype(path, view->description);
+  if (!state_->arrays.empty()) {
+    const auto number = std::ranges::find(paths(), path) - paths().begin();
+    return state_->arrays[static_cast<std::size_t>(number)];
   }
   ArrayRef array{.data = view->data, .dtype = view->dtype, .shape = {view->shape.begin(), view->shape.end()}};
   array.owner = state_;

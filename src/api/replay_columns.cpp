@@ -1,7 +1,9 @@
 // What rows are, from what users of C++ say, and back.
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <utility>
+#include <variant>
 
 #include "api/replay_rows.h"
 #include "value/text.h"
@@ -90,6 +92,66 @@ Status add_columns(Spec& spec, const std::vector<ReplayColumn>& columns) {
   return success();
 }
 
+// The dtype that a number without one has, as Python's of that kind.
+DType dtype_for(const Value& value) {
+  if (std::holds_alternative<bool>(value.variant())) return DType::kBool;
+  if (std::holds_alternative<std::int64_t>(value.variant())) return DType::kInt64;
+  if (std::holds_alternative<std::uint64_t>(value.variant())) return DType::kUInt64;
+  if (std::holds_alternative<double>(value.variant())) return DType::kFloat32;
+  if (std::holds_alternative<std::complex<double>>(value.variant())) return DType::kComplex128;
+  const auto* array = std::get_if<ArrayRef>(&value.variant());
+  return array == nullptr ? DType::kOther : array->dtype;
+}
+
+Status add_parts(Spec& spec, SpecPart& part, const std::string& way, std::span<const Value> items);
+
+// A part of an example at `way`, and its leaves.
+Status add_part(Spec& spec, SpecPart& part, const std::string& way, const Value& value) {
+  if (const auto* dict = std::get_if<Dict>(&value.variant())) {
+    part.form = SpecPart::Form::kDict;
+    for (const Entry& entry : dict->entries()) {
+      const std::string key = way + "[\"" + entry.key + "\"]";
+      const bool is_known = std::ranges::find(part.keys, entry.key, &SpecPart::Key::bytes) != part.keys.end();
+      if (is_known || !value::is_text(entry.key)) return invalid(key + (is_known ? " is there twice" : " is no text"));
+      part.keys.push_back({.bytes = entry.key});
+      part.parts.emplace_back();
+      if (Status added = add_part(spec, part.parts.back(), key, entry.value); !added) return added;
+    }
+    return success();
+  }
+  if (const auto* list = std::get_if<List>(&value.variant())) {
+    part.form = SpecPart::Form::kList;
+    return add_parts(spec, part, way, list->items());
+  }
+  if (const auto* tuple = std::get_if<Tuple>(&value.variant())) {
+    part.form = SpecPart::Form::kTuple;
+    return add_parts(spec, part, way, tuple->items());
+  }
+  const DType dtype = dtype_for(value);
+  const std::string_view text = replay::text_of(dtype);
+  if (text.empty()) return invalid(way + " is " + word_of(value) + ": rows have numbers and arrays of them");
+  part.leaf = spec.leaves.size();
+  SpecLeaf leaf{.dtype = std::string(text), .item_bytes = item_bytes(dtype)};
+  if (const auto* array = std::get_if<ArrayRef>(&value.variant())) {
+    if (std::ranges::any_of(array->shape, [](std::int64_t size) { return size < 1; })) {
+      return invalid(way + " has a dimension without elements");
+    }
+    leaf.shape.assign(array->shape.begin(), array->shape.end());
+  }
+  spec.leaves.push_back(std::move(leaf));
+  return success();
+}
+
+Status add_parts(Spec& spec, SpecPart& part, const std::string& way, std::span<const Value> items) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    part.parts.emplace_back();
+    if (Status added = add_part(spec, part.parts.back(), way + "[" + std::to_string(i) + "]", items[i]); !added) {
+      return added;
+    }
+  }
+  return success();
+}
+
 std::optional<std::size_t> find_leaf(const ReplayPaths& paths, const std::string& path) {
   const auto found = std::ranges::find(paths.leaves, path);
   if (found == paths.leaves.end()) return std::nullopt;
@@ -153,6 +215,10 @@ ReplayPaths::ReplayPaths(const Spec& spec) {
   }
 }
 
+replay::RateLimit limit_of(const ReplayLimit& limit) {
+  return {limit.samples_per_insert, limit.min_size, limit.error_buffer.value_or(std::nan(""))};
+}
+
 replay::TableSpec table_of(const ReplaySampler& sampler) {
   replay::TableSpec table{.kind = static_cast<replay::SamplerKind>(sampler.kind), .alpha = 0, .beta = 0, .eps = 1};
   if (sampler.kind == ReplayKind::kPrioritized) {
@@ -168,7 +234,9 @@ Result<Spec> spec_of(const ReplayOptions& options) {
   Spec spec;
   if (options.on_peer_death == OnPeerDeath::kEach) return invalid("on_peer_death is kEach, which is for channels");
   spec.raises_on_death = options.on_peer_death == OnPeerDeath::kRaise;
-  Status added = add_columns(spec, options.columns);
+  if (options.example && !options.columns.empty()) return invalid("columns and an example; it must be one of them");
+  Status added =
+      options.example ? add_part(spec, spec.row, "row", *options.example) : add_columns(spec, options.columns);
   if (!added) return std::move(added).error();
   const ReplayPaths paths(spec);
   for (const ReplaySampler& sampler : options.samplers) spec.samplers.emplace_back(sampler.name, table_of(sampler));
@@ -180,10 +248,7 @@ Result<Spec> spec_of(const ReplayOptions& options) {
     if (!leaf) return invalid("stack has " + quoted(path) + ", which rows do not have");
     spec.stack.emplace_back(*leaf, frames);
   }
-  if (options.limit) {
-    spec.limit = {options.limit->samples_per_insert, options.limit->min_size,
-                  options.limit->error_buffer.value_or(std::nan(""))};
-  }
+  if (options.limit) spec.limit = limit_of(*options.limit);
   added = add_next(spec, paths, options.next);
   if (added) added = find_named(paths, "reward", options.reward, spec.reward);
   if (added) added = find_named(paths, "done", options.done, spec.done);

@@ -14,6 +14,12 @@ using replay::Spec;
 using replay::SpecLeaf;
 using replay::SpecPart;
 
+const char* word_of(const Value& value) {
+  constexpr const char* kWords[] = {"None",  "a bool",   "an int", "an int",  "a float", "a complex",      "a string",
+                                    "bytes", "an array", "a list", "a tuple", "a dict",  "a received item"};
+  return kWords[value.variant().index()];
+}
+
 namespace {
 
 Error invalid(std::string message) {
@@ -34,12 +40,6 @@ struct Way {
     return up->text() + "[" + (key.is_text ? "\"" + key.bytes + "\"" : "a key of Python's") + "]";
   }
 };
-
-const char* word_of(const Value& value) {
-  constexpr const char* kWords[] = {"None",  "a bool",   "an int", "an int",  "a float", "a complex",      "a string",
-                                    "bytes", "an array", "a list", "a tuple", "a dict",  "a received item"};
-  return kWords[value.variant().index()];
-}
 
 std::string shown(std::string_view dtype, std::span<const std::int64_t> shape) {
   std::string text(dtype);

@@ -28,6 +28,9 @@ struct ReplayPaths {
 // A Spec that was checked, of what a user says; kInvalid, with names and numbers.
 Result<replay::Spec> spec_of(const ReplayOptions& options);
 replay::TableSpec table_of(const ReplaySampler& sampler);
+replay::RateLimit limit_of(const ReplayLimit& limit);
+// What a Value is called in errors: "a list".
+const char* word_of(const Value& value);
 std::vector<ReplayColumn> columns_of(const replay::Spec& spec, const ReplayPaths& paths);
 
 // Valid as long as the Value is there, and this.

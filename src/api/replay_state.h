@@ -8,6 +8,7 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,10 +23,12 @@ using replay::Buffer;
 
 // A buffer, its paths, and memory for its batches: what writers and batches keep.
 struct ReplayCore {
-  explicit ReplayCore(std::shared_ptr<Buffer> of) : buffer(std::move(of)), paths(buffer->spec()) {}
+  explicit ReplayCore(std::shared_ptr<Buffer> of)
+      : buffer(std::move(of)), paths(buffer->spec()), arena(ArenaState::for_arena(buffer->store()->arena())) {}
 
   const std::shared_ptr<Buffer> buffer;
   const ReplayPaths paths;
+  const std::shared_ptr<ArenaState> arena;
   const std::shared_ptr<replay::BatchPool> pool = std::make_shared<replay::BatchPool>();
 };
 
@@ -45,6 +48,12 @@ struct ReplayWriterState {
   std::atomic<bool> closed{false};
   platform::ForkSafeMutex mutex;
   std::shared_ptr<replay::Stream> stream;  // under mutex
+};
+
+// What was counted when somebody asked last.
+struct ReplayCounts {
+  std::int64_t at_ns = 0;  // 0: nobody did
+  std::uint64_t added = 0, sampled = 0;
 };
 
 struct ReplayVectorState {
@@ -86,6 +95,7 @@ struct ReplayState {
   std::shared_ptr<ReplayCore> core;                                       // under mutex
   std::vector<std::weak_ptr<ReplayWriterState>> writers;                  // under mutex
   std::map<std::uint64_t, std::shared_ptr<ReplayWriterState>> by_thread;  // under mutex
+  ReplayCounts counts;                                                    // under mutex
   std::atomic<bool> closed{false};
 };
 
@@ -104,7 +114,12 @@ struct ReplayBatchState {
   std::vector<double> probabilities{};
   std::vector<std::int64_t> ages{};
   std::vector<std::vector<std::int64_t>> shapes{}, strides{};  // of each array of the data
+  std::vector<ArrayRef> arrays{};                              // the data, where they are in the arena
 };
+
+// Of an array of the data.
+std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t number, const replay::DrawTerms& terms);
+Error other_dtype(std::string_view path, std::string_view dtype);
 
 // What ends the waits of a call besides its deadline: the closing of the object, or a request to stop.
 // Who asks to stop ends waits only: what can be done at once is done.

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "memory/event.h"
+#include "replay/drawers.h"
 #include "replay/limit.h"
 #include "replay/sample.h"
 #include "replay/sequences.h"
@@ -80,13 +81,13 @@ void Batch::check_size() const {
 
 void Batch::plan(bool has_data) {
   const bool is_single = terms_.length == 0;
-  const bool has_priorities = is_single && (*buffer_->tables())[terms_.table].spec().has_priorities();
+  const bool has_priorities = terms_.by_table() && (*buffer_->tables())[terms_.table].spec().has_priorities();
   at_.push_back(0);
   const auto next = [&](std::size_t bytes) {
     at_.push_back(memory::round_up(at_.back() + bytes * terms_.all_rows(), BatchPool::kAlignment));
   };
   next(sizeof(std::uint64_t));
-  next(is_single ? sizeof(float) : 0);
+  next(terms_.by_table() ? sizeof(float) : 0);
   next(has_priorities ? sizeof(double) : 0);
   next(has_priorities ? sizeof(float) : 0);
   next(is_single ? 0 : sizeof(bool));
@@ -125,6 +126,15 @@ Status Batch::draw_rows(std::span<std::byte* const> places, const WaitContext& w
 }
 
 Status Batch::draw_sequences(std::span<std::byte* const> places, const WaitContext& wait) {
+  if (!terms_.any_first) {
+    auto drawer = BorrowedDrawer::take(*buffer_, terms_.table);
+    if (!drawer) return std::move(drawer).error();
+    return draw_sequences_of(**drawer, places, wait);
+  }
+  if (terms_.distinct) {
+    UniformDrawer any(buffer_->tables(), terms_.table, buffer_->new_seed());
+    return draw_sequences_of(any, places, wait);
+  }
   const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
   Sequences sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
   Status drawn = within_limit(*buffer_, terms_.rows, wait, [&] {
@@ -134,10 +144,34 @@ Status Batch::draw_sequences(std::span<std::byte* const> places, const WaitConte
   return drawn;
 }
 
+// What is known of the first rows is told of all.
+Status Batch::draw_sequences_of(Drawer& drawer, std::span<std::byte* const> places, const WaitContext& wait) {
+  const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
+  Sequences sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
+  std::vector<std::uint64_t> firsts(terms_.rows);
+  std::vector<float> weights(terms_.rows);
+  const Picks picks{firsts, weights};
+  Status drawn = within_limit(*buffer_, terms_.rows, wait, [&] {
+    return sequences.sample(drawer, picks, terms_.distinct, buffer_->gather(), indices(), mask(), places,
+                            terms_.threads);
+  });
+  if (!drawn || terms_.any_first) return drawn;
+  const auto first = [&](auto all) { return all.first(all.empty() ? 0 : terms_.rows); };
+  drawer.describe(picks, first(probabilities()), first(importances()), terms_.beta, terms_.of_buffer);
+  std::ranges::copy(weights, numbers<float>(kWeights).begin());
+  const auto spread = [&](auto all) {
+    for (std::size_t i = all.size(); i-- > 0;) all[i] = all[i / terms_.length];
+  };
+  spread(probabilities());
+  spread(importances());
+  spread(numbers<float>(kWeights));
+  return drawn;
+}
+
 void Batch::priorities(std::span<float> out) const noexcept {
   std::ranges::fill(out, 1.0f);
   const Table& table = (*buffer_->tables())[terms_.table];
-  if (!table.spec().has_priorities() || terms_.length != 0) return;
+  if (!table.spec().has_priorities() || !terms_.by_table()) return;
   std::ranges::transform(numbers<float>(kWeights), out.begin(),
                          [&](float weight) { return static_cast<float>(table.priority_of(weight)); });
 }

@@ -24,7 +24,10 @@ struct DrawTerms {
   std::size_t length = 0;  // 0: single rows
   std::size_t stride = 1;
   bool may_be_partial = true;
+  bool any_first = true;  // they begin with any row, each as likely, and not with those that the table draws
 
+  // Whether the table draws: then rows are told how likely that was.
+  bool by_table() const noexcept { return length == 0 || !any_first; }
   std::size_t all_rows() const noexcept { return length == 0 ? rows : rows * length; }
 };
 
@@ -47,7 +50,7 @@ class Batch {
   const std::shared_ptr<std::byte>& memory() const noexcept { return memory_; }
   std::size_t bytes() const noexcept { return at_.back(); }
 
-  // All of these are of as many as there are rows, or of none.
+  // All of these are of as many as there are rows, or of none. Rows of a sequence have what its first one has.
   std::span<std::uint64_t> indices() const noexcept { return numbers<std::uint64_t>(kIndices); }
   std::span<float> importances() const noexcept { return numbers<float>(kImportances); }        // where rows differ
   std::span<double> probabilities() const noexcept { return numbers<double>(kProbabilities); }  // the same
@@ -72,6 +75,7 @@ class Batch {
   void plan(bool has_data);
   Status draw_rows(std::span<std::byte* const> places, const WaitContext& wait);
   Status draw_sequences(std::span<std::byte* const> places, const WaitContext& wait);
+  Status draw_sequences_of(Drawer& drawer, std::span<std::byte* const> places, const WaitContext& wait);
   template <class Number>
   std::span<Number> numbers(std::size_t part) const noexcept {
     return {reinterpret_cast<Number*>(memory_.get() + at_[part]), at_[part + 1] == at_[part] ? 0 : terms_.all_rows()};

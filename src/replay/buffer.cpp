@@ -151,6 +151,11 @@ std::int64_t Buffer::newest() const noexcept {
   return static_cast<std::int64_t>(last * rows + (now.ticket == last ? now.rows : rows)) - 1;
 }
 
+std::uint64_t Buffer::added() const noexcept {
+  const std::int64_t slots = newest() + 1 - static_cast<std::int64_t>(store()->shape().rows_per_place);
+  return slots < 0 ? 0 : static_cast<std::uint64_t>(slots);
+}
+
 std::size_t Buffer::priority_table() const noexcept {
   for (std::size_t i = 0; i < tables_->size(); ++i) {
     if ((*tables_)[i].spec().has_priorities()) return i;

@@ -84,7 +84,7 @@ Status Drawer::redraw(const Picks& picks, std::span<const bool> gone, bool disti
 }
 
 void Drawer::put_back(const Picks& picks) const noexcept {
-  for (std::size_t at = 0; at < picks.indices.size(); ++at) {
+  for (std::size_t at = 0; takes_leaves() && at < picks.indices.size(); ++at) {
     if (picks.weights[at] > 0) tables_->put_back(number_, picks.indices[at], picks.weights[at]);
   }
 }

@@ -60,6 +60,8 @@ class Drawer {
   // The sum of all weights, as of the last draw.
   virtual double total() const noexcept = 0;
   virtual double least() { return 1; }
+  // Whether a draw takes something of a row's leaf, that is to be put back.
+  virtual bool takes_leaves() const noexcept { return true; }
 
   // What came of a leaf that was chosen.
   enum class Found { kRow, kNothing, kNotReady, kStale };

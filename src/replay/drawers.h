@@ -7,7 +7,8 @@
 
 namespace shmtree::replay {
 
-// All rows of the window are as likely, and none is remembered: there is nothing but the window.
+// All rows of the window are as likely, and none is remembered: there is nothing but the window, whatever leaves the
+// table has.
 class UniformDrawer final : public Drawer {
  public:
   UniformDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) noexcept
@@ -16,6 +17,7 @@ class UniformDrawer final : public Drawer {
  private:
   Status find(const Picks& picks, bool distinct) override;
   double total() const noexcept override { return static_cast<double>(store().size()); }
+  bool takes_leaves() const noexcept override { return false; }
   Status find_among_all(const Picks& picks, bool distinct);
 
   SlotSet found_;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "replay/drawer.h"
 #include "replay/gather.h"
 #include "replay/random.h"
 
@@ -38,12 +39,22 @@ class Sequences {
   // Other errors as of Gather::read().
   Status sample(const Gather& gather, std::span<std::uint64_t> indices, std::span<bool> mask,
                 std::span<std::byte* const> out, unsigned threads = 1);
+  // The same of sequences whose first rows the drawer draws: `firsts` has as many as there are sequences. Errors as of
+  // Drawer::draw(), too; then nothing was drawn.
+  Status sample(Drawer& drawer, const Picks& firsts, bool distinct, const Gather& gather,
+                std::span<std::uint64_t> indices, std::span<bool> mask, std::span<std::byte* const> out,
+                unsigned threads = 1);
 
  private:
+  Status check(std::size_t indices, std::size_t mask) const;
   void choose(std::span<std::uint64_t> first) noexcept;
   // Beginning with the row `first`, if it will do.
   Status draw_one(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask);
   Status draw_one(std::span<std::uint64_t> indices, std::span<bool> mask) { return draw_one(0, indices, mask); }
+  bool follow(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask) const noexcept;
+  bool follow_marked(const Picks& firsts, std::span<bool> marked, std::span<std::uint64_t> indices,
+                     std::span<bool> mask) const noexcept;
+  Error too_short() const;
 
   const std::shared_ptr<const Store> store_;
   const SequenceOptions options_;

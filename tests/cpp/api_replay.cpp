@@ -343,7 +343,7 @@ TEST_CASE("a buffer comes back from its files") {
   for (std::size_t i = 0; i < 20; ++i) {
     REQUIRE(batch.index()[i] == index[static_cast<std::size_t>(batch.span<std::int16_t>("action")[i])]);
   }
-  CHECK(load_replay(path, 5).value().size() == 5);
+  CHECK(load_replay(path, {.capacity = 5}).value().size() == 5);
   CHECK(load_replay(path + "/none").code() == Code::kNotFound);
   CHECK(again.clear().ok());
   CHECK(again.size() == 0);

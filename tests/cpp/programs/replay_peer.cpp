@@ -45,18 +45,22 @@ bool add_to(const ReplayBuffer& buffer) {
 int main(int count, char** arguments) {
   if (count < 3) return 64;
   if (!add_to(open_replay(arguments[1]).value())) return 1;
+  const double still = 0;
+  const Dict example{{"info", Dict{{"speed", array_ref(&still, {})}}}, {"obs", std::vector<float>(2)}};
   const ReplayBuffer own = make_replay({.capacity = 100,
-                                        .columns = {{"info/speed", DType::kFloat64}, {"obs", DType::kFloat32, {2}}},
                                         .n_step = 1,
                                         .stack = {{"obs", 2}},
                                         .samplers = {{.name = "old", .kind = ReplayKind::kFifo}, {.name = "all"}},
                                         .chunk = 1,
-                                        .name = arguments[2]});
-  const ReplayWriter writer = own.writer().value();
+                                        .name = arguments[2],
+                                        .example = example});
+  std::vector<double> speeds;
+  std::vector<float> obs;
   for (int i = 0; i < 20; ++i) {
-    const std::vector<float> obs(2, static_cast<float>(i));
-    writer.add(Dict{{"info", Dict{{"speed", 2.5 * i}}}, {"obs", obs}}).value();
+    speeds.push_back(2.5 * i);
+    obs.insert(obs.end(), 2, static_cast<float>(i));
   }
+  own.extend(Dict{{"info", Dict{{"speed", speeds}}}, {"obs", array_ref(obs.data(), {20, 2})}}).value();
   std::puts("made");
   std::fflush(stdout);
   while (std::getchar() != EOF) {

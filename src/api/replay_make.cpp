@@ -1,0 +1,180 @@
+// Replay buffers that are made, opened and loaded.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "api/replay_state.h"
+#include "discovery/handle.h"
+#include "platform/machine.h"
+#include "replay/loader.h"
+
+namespace shmtree {
+
+using api::Buffer;
+using api::ReplayState;
+using platform::WaitContext;
+using replay::Room;
+using replay::Spec;
+
+namespace api {
+
+Result<ReplayBuffer> ReplayState::open_block(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
+                                             std::shared_ptr<endpoint::Name> name) {
+  auto spec = Buffer::spec_at(arena, memory::unpack(block), WaitContext{});
+  if (!spec) return std::move(spec).error();
+  auto buffer = Buffer::open(arena, memory::unpack(block), std::move(*spec), WaitContext{});
+  if (!buffer) return std::move(buffer).error();
+  return wrap(std::move(*buffer), std::move(name));
+}
+
+Result<ReplayBuffer> ReplayState::open_bytes(std::span<const std::byte> bytes) {
+  auto handle = discovery::decode(bytes);
+  if (!handle) return std::move(handle).error();
+  auto opened = discovery::open_arena(*handle);
+  if (!opened) return std::move(opened).error();
+  return open_block(*opened, handle->block, endpoint::join_name(handle->name, *opened));
+}
+
+namespace {
+
+// Bytes that a buffer may have there, and whose they are; kInvalid for an arena that was moved from.
+struct Home {
+  std::uint64_t bytes = 0;
+  const char* whose = "the machine has";
+  std::shared_ptr<memory::Arena> arena = nullptr;  // none: one of its own
+
+  std::string left() const { return std::string(", and ") + whose + " " + std::to_string(bytes); }
+};
+Result<Home> home_of(const std::optional<Arena>& given) {
+  if (!given) return Home{.bytes = platform::available_memory_bytes()};
+  if (ArenaState::of(*given) == nullptr) return no_arena();
+  const std::shared_ptr<memory::Arena>& arena = ArenaState::of(*given)->arena;
+  return Home{arena->pool().max_bytes(), "the arena has", arena};
+}
+
+// Rows, where there is only a number of bytes.
+Result<std::uint64_t> capacity_of(const Spec& spec, const ReplayOptions& options, const Home& home) {
+  if (options.max_bytes == 0) return options.capacity;
+  if (options.capacity != 0) {
+    return Error{Code::kInvalid, "a capacity of " + std::to_string(options.capacity) + " rows and max_bytes of " +
+                                     std::to_string(options.max_bytes) + "; it must be one of them"};
+  }
+  auto rows = Buffer::capacity_within(spec, options.max_bytes, {0, options.chunk, options.streams});
+  if (!rows || options.max_bytes <= home.bytes) return rows;
+  return Error{Code::kInvalid, "max_bytes is " + std::to_string(options.max_bytes) + home.left()};
+}
+
+// The arena, which a full buffer fits in: one of its own has room for what else lies in it.
+Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const Room& room, const Home& home) {
+  constexpr std::uint64_t kLeastSpare = std::uint64_t{16} << 20;
+  const auto needed = Buffer::total_bytes(spec, room);
+  if (!needed) return needed.error();
+  if (*needed > home.bytes) {
+    return Error{Code::kInvalid, "a replay buffer of " + std::to_string(room.capacity) + " rows takes " +
+                                     std::to_string(*needed) + " bytes" + home.left()};
+  }
+  if (home.arena != nullptr) return home.arena;
+  return memory::Arena::create({.max_bytes = *needed + std::max(kLeastSpare, *needed / 8)});
+}
+
+std::shared_ptr<endpoint::Name> name_for(const std::string& name, const Buffer& buffer) {
+  if (name.empty()) return nullptr;
+  discovery::NamedThing thing{.kind = discovery::NamedKind::kReplay, .arena = buffer.store()->arena()};
+  thing.block = memory::pack(buffer.store()->block());
+  return endpoint::create_name(name, thing).value();
+}
+
+// What a saved buffer is with these in the place of its own.
+Status change(Spec& spec, const ReplayLoad& how) {
+  if (!how.samplers.empty()) spec.samplers.clear();
+  for (const ReplaySampler& sampler : how.samplers) spec.samplers.emplace_back(sampler.name, table_of(sampler));
+  if (how.limit && how.without_limit) return Error{Code::kInvalid, "a limit, and none; it must be one of them"};
+  if (how.limit) spec.limit = limit_of(*how.limit);
+  if (how.without_limit) spec.limit.reset();
+  if (how.gamma) spec.gamma = *how.gamma;
+  return replay::check(spec);
+}
+
+// Of what is in the files: chunks are no larger than they were.
+Room room_for(const replay::Loader& loader, const ReplayLoad& how) {
+  const std::uint64_t rows = how.capacity == 0 ? loader.capacity() : how.capacity;
+  if (how.chunk != 0) return {rows, how.chunk, how.streams};
+  const std::uint64_t streams = std::max<std::uint64_t>(how.streams, 1);
+  const std::uint64_t most = how.capacity == 0 ? rows : std::max<std::uint64_t>(rows / 16 / streams, 1);
+  return {rows, std::min(loader.rows_per_place(), std::bit_floor(most)), how.streams};
+}
+
+}  // namespace
+}  // namespace api
+
+ReplayBuffer make_replay(const ReplayOptions& options) try {
+  Spec spec = api::spec_of(options).value();
+  const api::Home home = api::home_of(options.arena).value();
+  const Room room{api::capacity_of(spec, options, home).value(), options.chunk, options.streams};
+  auto arena = api::arena_for(spec, room, home).value();
+  auto buffer = Buffer::create(std::move(arena), std::move(spec), room, WaitContext{}).value();
+  if (options.seed) buffer->set_seed(*options.seed);
+  auto name = api::name_for(options.name, *buffer);
+  return ReplayState::wrap(std::move(buffer), std::move(name));
+} catch (const std::bad_alloc&) {
+  throw BadResult(out_of_memory());
+}
+
+Result<ReplayBuffer> open_replay(const std::string& name) {
+  return or_out_of_memory([&]() -> Result<ReplayBuffer> {
+    auto known = endpoint::open_name(name);
+    if (!known) return std::move(known).error();
+    const discovery::NamedThing& thing = (*known)->thing();
+    if (thing.kind != discovery::NamedKind::kReplay) {
+      return Error{Code::kInvalid, "the name " + name + " is in use for something that is no replay buffer"};
+    }
+    return ReplayState::open_block(thing.arena, thing.block, *known);
+  });
+}
+
+Result<ReplayBuffer> ReplayBuffer::open(const std::string& handle) {
+  return or_out_of_memory([&]() -> Result<ReplayBuffer> {
+    auto bytes = api::handle_bytes(handle);
+    if (!bytes) return std::move(bytes).error();
+    return ReplayState::open_bytes(*bytes);
+  });
+}
+
+Result<ReplayBuffer> ItemAs<ReplayBuffer>::make(const Item& item) {
+  return or_out_of_memory([&]() -> Result<ReplayBuffer> {
+    const bool is_one = item.kind() == Kind::kRegistered && item.class_name() == "shmtree:ReplayBuffer";
+    if (!is_one) return item.mismatch("a ReplayBuffer");
+    const Item parts = item.at(0);
+    if (parts.kind() != Kind::kTuple || parts.size() != 1) return item.mismatch("a handle");
+    auto handle = parts.at(0).try_as<std::span<const std::byte>>();
+    if (!handle) return std::move(handle).error();
+    return ReplayState::open_bytes(*handle);
+  });
+}
+
+Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how) try {
+  auto loader = replay::Loader::open(path);
+  if (!loader) return std::move(loader).error();
+  auto spec = replay::unpack(loader->note());
+  if (!spec) return std::move(spec).error();
+  Status fits = api::change(*spec, how);
+  if (!fits) return std::move(fits).error();
+  const Room room = api::room_for(*loader, how);
+  auto home = api::home_of(how.arena);
+  if (!home) return std::move(home).error();
+  auto arena = api::arena_for(*spec, room, *home);
+  if (!arena) return std::move(arena).error();
+  auto buffer = Buffer::create(std::move(*arena), std::move(*spec), room, WaitContext{});
+  if (!buffer) return std::move(buffer).error();
+  if (how.seed) (*buffer)->set_seed(*how.seed);
+  Status loaded = loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{});
+  if (!loaded) return std::move(loaded).error();
+  auto known = api::name_for(how.name, **buffer);
+  return ReplayState::wrap(std::move(*buffer), std::move(known));
+} catch (const BadResult& refused) {  // the name
+  return refused.error();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+}  // namespace shmtree
