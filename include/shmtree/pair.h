@@ -32,6 +32,7 @@
 #include "shmtree/arena.h"
 #include "shmtree/containers.h"
 #include "shmtree/flat.h"
+#include "shmtree/frame.h"
 #include "shmtree/item.h"
 #include "shmtree/result.h"
 #include "shmtree/taken.h"
@@ -85,6 +86,7 @@ struct PairOptions {
   std::optional<bool> allow_pickle{};
   Behind behind = Behind::kBlock;  ///< what a put does that finds no room
   bool keep_open = false;  ///< the stream does not end where nobody is left who sends: receivers wait for others
+  bool portable = false;   ///< a put of what means something on this machine only is kInvalid: ends, shared arrays
   bool exist_ok = false;   ///< with a name: of a channel that has it and the same options, the ends of that one
 };
 
@@ -185,6 +187,10 @@ class Sender {
   Result<std::uint64_t> put(Loaned<T>&& loan, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return detail::LoanAccess::put(loan, [&](detail::LoanedBlock* block) { return put_lent(block, timeout, stop); });
   }
+  /// Puts the value in a frame, or in bytes that begin with one (frame.h), without making it. kCorrupt, kIncompatible:
+  /// what is wrong with them. kInvalid: a handle is in it, or it is not portable and the channel is. Else as put().
+  Result<std::uint64_t> put_frame(const FrameSource& frame, Timeout timeout = std::nullopt,
+                                  const std::stop_token& stop = {}) const;
 
   /// Whether a small message would be taken at once.
   bool has_space() const;
@@ -312,6 +318,9 @@ class Receiver {
   Result<TakenItem> take(Timeout timeout, const std::stop_token& stop) const;
   /// The same of a message as get_bytes() receives it. kInvalid: it is made of no bytes, and is consumed.
   Result<TakenBytes> take_bytes(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
+  /// The same of 1 to `most` messages as frames (frame.h): waits for one, then takes what is there, without decoding.
+  Result<std::vector<TakenFrame>> take_frames(std::size_t most, Timeout timeout = std::nullopt,
+                                              const std::stop_token& stop = {}) const;
   /// The messages that were given up after `max_attempts`, the oldest first, but for those that another process looks
   /// at. Acknowledged they are gone. Their senders do not wait for them. Looking does not count as a use of this end.
   /// kCorrupt: one was damaged; it is consumed. kOutOfSharedMemory: for one of them there is no memory; all stay.

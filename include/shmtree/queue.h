@@ -39,6 +39,7 @@ struct QueueOptions {
   std::string name{};            ///< for open_queue(), and Queue.open() of Python; an arena of its own unless given
   std::optional<Arena> arena{};  ///< where messages lie; without one that of the process, or of the name
   std::optional<bool> allow_pickle{};  ///< as of PairOptions
+  bool portable = false;               ///< as of PairOptions
 };
 
 /// A queue, as this process has it.

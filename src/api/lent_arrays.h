@@ -30,6 +30,8 @@ class LentArrays : public value::ExternalArrays {
     return channel_ == nullptr ? allows_pickle_ : channel_->allows_pickle();
   }
 
+  bool is_portable() const noexcept override { return channel_ != nullptr && channel_->is_portable(); }
+
   // What the message refers to, by the numbers of its references.
   const std::vector<memory::BlockRef>& blocks() const noexcept { return blocks_; }
   // All were when they were lent.

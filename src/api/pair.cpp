@@ -149,6 +149,7 @@ channel::ChannelOptions channel_options(const PairOptions& options, bool of_queu
   made.max_unsettled = options.max_unsettled;
   made.max_attempts = options.max_attempts;
   made.keep_open = options.keep_open;
+  made.portable = options.portable;
   made.drop_oldest = options.behind == Behind::kDropOldest;
   return made;
 }

@@ -87,6 +87,7 @@ Queue make_queue(const QueueOptions& options) {
   PairOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes, .name = options.name};
   made.arena = options.arena;
   made.allow_pickle = options.allow_pickle;
+  made.portable = options.portable;
   auto [sending, receiving] = ChannelState::make(made, true);
   return {ChannelState::handle_to<Sender>(std::move(sending)), ChannelState::handle_to<Receiver>(std::move(receiving))};
 }

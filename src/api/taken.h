@@ -56,6 +56,12 @@ struct TakenAccess {
     state->set_may_go_back(true);
     return Taken<T>(std::move(state));
   }
+  // Of an item that knows no Received.
+  template <class T>
+  static Taken<T> made(channel::Delivery delivery, T item) {
+    using State = typename Taken<T>::State;
+    return Taken<T>(std::unique_ptr<State>(new State{std::move(delivery), std::move(item)}));
+  }
   template <class T, class Codec>
   static Result<Taken<T>> take(Codec& codec, api::ChannelState& end, const platform::WaitContext& wait) {
     auto delivery = end.channel().take(wait);

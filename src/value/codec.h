@@ -38,11 +38,14 @@ class ExternalArrays {
   virtual bool is_given(const Origin&) const noexcept { return false; }
   // Whether the message may have pickles in it.
   virtual bool allows_pickle() const noexcept { return true; }
+  // Whether nothing in the message may mean something on this machine only.
+  virtual bool is_portable() const noexcept { return false; }
 };
 
 // Makes `builder` hold exactly `value`, finished: its total_bytes() is known. `value` must live until the frame was
-// written. kPickleRefused: it forwards what needs pickle, and may not. kInvalid: deeper than kMaxDepth, or an array
-// that cannot be (its message says which rule); kMessageTooLarge and kOutOfSharedMemory as FrameBuilder::finish().
+// written. kPickleRefused: it forwards what needs pickle, and may not. kInvalid: it forwards what is not portable, and
+// is to be; deeper than kMaxDepth, or an array that cannot be (its message says which rule); kMessageTooLarge and
+// kOutOfSharedMemory as FrameBuilder::finish().
 Status encode(const Value& value, format::FrameBuilder& builder, ExternalArrays* externals = nullptr);
 
 // A copy that is aligned as buffers are.

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "format/checked_frame.h"
 #include "format/grammar.h"
 #include "shmtree/item.h"
 #include "value/array_layout.h"
@@ -76,6 +77,7 @@ class Forwarder {
     const Node& node = tree_.at(index);
     if (needs_pickle(node.kind) && !is_factory && externals_ != nullptr && !externals_->allows_pickle())
       return refused(index, node.kind);
+    if (externals_ != nullptr && externals_->is_portable() && is_local(node)) return not_portable(index, node);
     if (node.kind == Kind::kStr) return add_text(node, Kind::kLongStr);
     if (node.kind == Kind::kBytes) return add_text(node, Kind::kLongBytes);
     if (node.kind == Kind::kByteArray) return add_text(node, Kind::kLongByteArray);
@@ -100,6 +102,19 @@ class Forwarder {
     text.append(name_of(kind)).append(" in it, and this channel takes no pickles.");
     return Error{.code = Code::kPickleRefused,
                  .message = way.empty() ? text : std::string(way).append(": ").append(text)};
+  }
+
+  // A pickle may have come by a channel that is not portable.
+  bool is_local(const Node& node) const noexcept {
+    return node.kind == Kind::kPickle || node.kind == Kind::kLongPickle ||
+           (node.kind == Kind::kRegistered && format::is_handle(tree_.texts[node.text]));
+  }
+  Error not_portable(std::uint32_t index, const Node& node) const {
+    const std::string way = Tree::item(message_, index).way();
+    std::string text(way.empty() ? "" : way + ": ");
+    text.append("a ").append(node.kind == Kind::kRegistered ? tree_.texts[node.text] : name_of(node.kind));
+    text.append(" means something on this machine only, or may, and what is sent here is to be portable.");
+    return Error{.code = Code::kInvalid, .message = std::move(text)};
   }
 
   // Where a node's own values and children are taken from.

@@ -60,6 +60,7 @@ class Asked : public value::ExternalArrays {
     return false;
   }
   bool allows_pickle() const noexcept override { return pickle; }
+  bool is_portable() const noexcept override { return portable; }
   struct Question {
     value::Origin origin;
     std::uint64_t bytes;
@@ -67,6 +68,7 @@ class Asked : public value::ExternalArrays {
   };
   std::vector<Question> asked{};
   bool pickle = true;
+  bool portable = false;
 };
 
 Item received(bool read_only, const void* home) {
@@ -178,4 +180,32 @@ TEST_CASE("what needs pickle is forwarded only where that is allowed") {
     CHECK(refused.code() == Code::kPickleRefused);
     CHECK(refused.error().message.starts_with("[0]: "));
   }
+}
+
+TEST_CASE("what means something on one machine only is not forwarded into what is portable, and is named") {
+  FrameBuilder builder;
+  builder.begin_node(Kind::kList, 2);
+  builder.add_int_node(1);
+  const bool is_pickle = GENERATE(false, true);
+  if (is_pickle) {
+    builder.add_kind(Kind::kPickle);
+    builder.add_string("x");
+    builder.add_length(0);
+  } else {
+    builder.add_kind(Kind::kRegistered);
+    builder.add_name("shmtree:Sender");
+    builder.add_none_node();
+  }
+  const Item item = item_in(test::bytes_of(builder));
+  Asked asked;
+  FrameBuilder forwarded;
+  CHECK(value::encode(item, forwarded, &asked).ok());
+  asked.portable = true;
+  forwarded.clear();
+  const Status refused = value::encode(item, forwarded, &asked);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.code() == Code::kInvalid);
+  CHECK(refused.error().message.starts_with("[1]: a "));
+  forwarded.clear();
+  CHECK(value::encode(item[0], forwarded, &asked).ok());
 }
