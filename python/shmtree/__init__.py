@@ -22,6 +22,7 @@ from ._channel import Receiver, Sender
 from ._client import Client
 from ._core import VERSION, Delivery
 from ._latest import Latest
+from ._observe import observe
 from ._pairs import (
     Known,
     clean_names,
@@ -105,6 +106,7 @@ __all__ = [
     "iterate_in_subprocess",
     "list_names",
     "load",
+    "observe",
     "open_receiver",
     "open_sender",
     "pack",

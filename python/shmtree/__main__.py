@@ -1,33 +1,135 @@
-"""``python -m shmtree``: shows and sweeps the names of arenas, channels and arrays."""
+"""``python -m shmtree``: shows and sweeps the names of arenas, channels and arrays, and looks into all of them."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
+import json
+import sys
+import time
 from collections.abc import Sequence
+from typing import Any
 
-from . import clean_names, list_names
+from . import _shown, clean_names, list_names, observe
+from ._observe import Observer, messages
+
+MOST_MESSAGES = 8
+FIRST_LOOK = 0.5  # seconds that rates are measured over at least
 
 
-def _printable(name: str) -> str:
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name)
+def _ls(options: argparse.Namespace) -> int:
+    if options.all:
+        look = observe()
+        print(json.dumps(look) if options.json else _shown.table(_shown.ARENAS, _shown.arena_rows(look)))
+        return 0
+    names = list_names()
+    if options.json:
+        print(json.dumps({"names": [known._asdict() for known in names]}))
+        return 0
+    for known in names:
+        who = ", ".join(str(pid) if pid else "out of sight" for pid in known.pids) or "nobody, left over: removed"
+        print(f"{_shown.printable(known.name)}\t{known.kind}\t{who}")
+    return 0
+
+
+def _clean(_: argparse.Namespace) -> int:
+    for name in clean_names():
+        print(f"removed {_shown.printable(name)}")
+    return 0
+
+
+def _things(arena: dict[str, Any]) -> list[dict[str, Any]]:
+    return [thing for key in ("channels", "latests", "broadcasts", "replays") for thing in arena.get(key, ())]
+
+
+def _is_of(arena: dict[str, Any], text: str) -> bool:
+    """Whether a pid, a name or the beginning of a uuid means that arena."""
+    if text.isdecimal() and any(opener["pid"] == int(text) for opener in arena["openers"]):
+        return True
+    if text in arena["names"] or any(text in thing["names"] for thing in _things(arena)):
+        return True
+    return len(text) >= 8 and arena["uuid"].startswith(text)
+
+
+def _is_channel(channel: dict[str, Any], number: int, text: str) -> bool:
+    return text in channel["names"] or text == str(number)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    arenas = observe()["arenas"]
+    found, chosen = [arena for arena in arenas if _is_of(arena, options.what)], ""
+    if not found and ":" in options.what:
+        what, _, chosen = options.what.rpartition(":")
+        found = [arena for arena in arenas if _is_of(arena, what)]
+    if chosen:
+        for arena in found:
+            arena["channels"] = [
+                each for number, each in enumerate(arena.get("channels", ())) if _is_channel(each, number, chosen)
+            ]
+        found = [arena for arena in found if arena["channels"]]
+    if not found:
+        print(f"shmtree: nothing that this user's processes have is {options.what!r}", file=sys.stderr)
+        return 1
+    for arena in found:
+        for channel in arena.get("channels", ()):
+            if channel["refused"] is None:
+                with contextlib.suppress(FileNotFoundError):  # it went meanwhile
+                    channel["messages"] = messages(arena, channel, options.messages)
+    print(json.dumps({"arenas": found}) if options.json else "\n\n".join(map(_shown.inspect, found)))
+    return 0
+
+
+def _top(options: argparse.Namespace) -> int:
+    observer = Observer()
+    observer.look()
+    time.sleep(min(options.interval, FIRST_LOOK))
+    if options.once or options.json or not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
+        while True:
+            look = observer.look()
+            print(json.dumps(look) if options.json else _shown.top(look), flush=True)
+            if options.once:
+                return 0
+            time.sleep(options.interval)
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(Text(_shown.top(observer.look())), screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(options.interval)
+            live.update(Text(_shown.top(observer.look())), refresh=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="shmtree", description="What this user's processes share.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    ls = verbs.add_parser(
+        "ls", help="show the names, what they are of, and which processes have them; remove those left over"
+    )
+    ls.add_argument("--all", action="store_true", help="show arenas without a name, too; only looks, removes nothing")
+    ls.set_defaults(run=_ls)
+    verbs.add_parser("clean", help="remove the names that a kill left over").set_defaults(run=_clean)
+    inspect = verbs.add_parser("inspect", help="what lies in an arena, in words; queued messages stay queued")
+    inspect.add_argument("what", metavar="PID|NAME[:CHANNEL]", help="a process, a name, or the beginning of a uuid")
+    inspect.add_argument(
+        "--messages", type=int, default=MOST_MESSAGES, help="how many of a channel to describe (%(default)s)"
+    )
+    inspect.set_defaults(run=_inspect)
+    top = verbs.add_parser("top", help="all arenas and channels, who holds what, and which stage limits")
+    top.add_argument("--once", action="store_true", help="look once, and end")
+    top.add_argument("--interval", type=float, default=1.0, help="seconds between looks (%(default)s)")
+    top.set_defaults(run=_top)
+    for verb in (ls, inspect, top):
+        verb.add_argument("--json", action="store_true", help="one JSON object on a line for each look")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="shmtree", description="The names of this user's shared arenas.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser(
-        "ls", help="show the names, what they are of, and which processes have them; remove those left over"
-    )
-    verbs.add_parser("clean", help="remove the names that a kill left over")
-    verb = parser.parse_args(arguments).verb
-    if verb == "ls":
-        for known in list_names():
-            who = ", ".join(str(pid) if pid else "out of sight" for pid in known.pids) or "nobody, left over: removed"
-            print(f"{_printable(known.name)}\t{known.kind}\t{who}")
-    else:
-        for name in clean_names():
-            print(f"removed {_printable(name)}")
-    return 0
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except KeyboardInterrupt:
+        return 130 if options.verb != "top" else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,248 @@
+"""Looking into arenas from outside: what is seen of those who use them, and that nothing of it changes."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import peers
+import pytest
+
+import shmtree
+from shmtree import _shown
+from shmtree._observe import Observer
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+RATES = {"put_per_s", "received_per_s"}
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    """What a process that has no part in anything prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "shmtree", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def channel_called(look: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arena and the channel of that name."""
+    ((arena, channel),) = [
+        (arena, channel)
+        for arena in look["arenas"]
+        for channel in arena.get("channels", ())
+        if name in channel["names"]
+    ]
+    return arena, channel
+
+
+def arena_called(look: dict[str, Any], name: str) -> dict[str, Any]:
+    (arena,) = [arena for arena in look["arenas"] if name in arena["names"]]
+    return arena
+
+
+def file_bytes(arena: dict[str, Any]) -> bytes:
+    """Every byte of an arena that this process has."""
+    (fd,) = [opener["fd"] for opener in arena["openers"] if opener["pid"] == os.getpid()]
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+def wait_until_stopped(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+
+
+def test_a_channel_has_the_keys_of_its_stats(name):
+    sender, receiver = shmtree.create_pair(capacity=4, name=name)
+    for number in range(3):
+        sender.put(number)
+    receiver.get()
+    arena, channel = channel_called(shmtree.observe(), name)
+    stats = receiver.stats()
+    assert {key: channel[key] for key in stats.keys() - RATES} == {key: stats[key] for key in stats.keys() - RATES}
+    assert channel.keys() >= RATES
+    assert (channel["name"], channel["refused"], channel["consistent"]) == (name, None, True)
+    assert os.getpid() in [opener["pid"] for opener in arena["openers"]]
+    assert [one["pid"] for one in arena["participants"]] == [os.getpid()]
+    assert json.loads(json.dumps(arena)) == arena
+
+
+def test_an_arena_without_a_name_is_seen_with_who_holds_what_of_it():
+    arena = shmtree.Arena(33 << 20)
+    view = arena.array((1000, 1000), np.uint8).array
+    looked = shmtree.observe()["arenas"]
+    ours = [one for one in looked if os.getpid() in [opener["pid"] for opener in one["openers"]]]
+    (seen,) = [one for one in ours if one.get("max_bytes") == 33 << 20]
+    assert seen["name"] is None
+    (holder,) = seen["holders"]
+    assert holder["pid"] == os.getpid()
+    assert holder["bytes"] >= view.nbytes
+    assert holder["seconds"] >= 0
+
+
+def test_a_full_channel_is_limited_by_its_receiving_end(name, start):
+    sender, receiver = shmtree.create_pair(capacity=2, name=name)
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, "x", theirs)
+    assert ours.recv() == child.pid
+    sender.put("y")
+    _, channel = channel_called(shmtree.observe(), name)
+    assert channel["queued"] == channel["capacity"] == 2
+    assert channel["limiting"]["end"] == "receiving"
+    assert channel["limiting"]["pids"] == channel["receiver_pids"]
+    assert child.pid in channel["sender_pids"]
+    assert receiver.get() == "x"
+    assert channel_called(shmtree.observe(), name)[1]["limiting"] is None
+
+
+def test_rates_and_the_age_of_the_oldest_message_come_from_looks_in_a_row(name):
+    sender, _receiver = shmtree.create_pair(capacity=100, name=name)
+    sender.put(0)
+    observer = Observer()
+    first = channel_called(observer.look(), name)[1]
+    assert (first["put_per_s"], first["oldest_seconds"]) == (0.0, 0.0)
+    for number in range(50):
+        sender.put(number)
+    second = channel_called(observer.look(), name)[1]
+    assert second["put_per_s"] > 0
+    assert second["received_per_s"] == 0
+    assert second["oldest_seconds"] > 0
+    third = channel_called(observer.look(), name)[1]
+    assert third["put_per_s"] == 0
+    assert third["oldest_seconds"] > second["oldest_seconds"]
+
+
+def test_looks_of_all_kinds_change_no_byte_while_everybody_else_is_stopped(name, start):
+    small = shmtree.Arena(1 << 20, name=name)  # its file is read whole
+    sender, _receiver = small.create_pair(capacity=8)
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, {"x": np.arange(1000), "text": "words"}, theirs)
+    assert ours.recv() == child.pid
+    wait_until_stopped(child.pid)
+    arena = arena_called(shmtree.observe(), name)
+    assert arena["channels"][0]["queued"] == 1
+    before = file_bytes(arena)
+    look = json.loads(run("top", "--once", "--json", "--interval", "0"))
+    run("ls", "--all")
+    run("ls", "--all", "--json")
+    run("inspect", name)
+    run("inspect", str(child.pid), "--json")
+    run("top", "--once", "--interval", "0")
+    assert file_bytes(arena) == before
+    seen = arena_called(look, name)["participants"]
+    assert {one["pid"]: one["stopped"] for one in seen} == {os.getpid(): False, child.pid: True}
+    os.kill(child.pid, signal.SIGCONT)
+
+
+def test_a_process_that_was_killed_is_shown_until_somebody_cleans_up(name, start):
+    sender, _receiver = shmtree.create_pair(name=name)
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, "x", theirs)
+    assert ours.recv() == child.pid
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(60)
+    arena, channel = channel_called(json.loads(run("top", "--once", "--json", "--interval", "0")), name)
+    assert {one["said_pid"]: one["alive"] for one in arena["participants"]} == {os.getpid(): True, child.pid: False}
+    assert child.pid not in channel["sender_pids"]
+    assert channel["queued"] == 1
+    assert "killed" in run("inspect", name)
+
+
+def test_inspect_describes_queued_messages_and_leaves_them(name):
+    sender, receiver = shmtree.create_pair(capacity=8, name=name)
+    sender.put({"obs": np.zeros((84, 84), np.uint8), "reward": 1.5})
+    sender.put(["a text", 7])
+    words = run("inspect", name)
+    for part in (f"channel {name}: 2 of 8 queued", "message 0", "message 1", "obs", "84", "a text"):
+        assert part in words, words
+    assert str(os.getpid()) in words
+    (arena,) = json.loads(run("inspect", f"{os.getpid()}:{name}", "--json", "--messages", "1"))["arenas"]
+    (message,) = arena["channels"][0]["messages"]
+    assert (message["ticket"], message["sender"]) == (0, os.getpid())
+    assert "reward" in message["description"]
+    assert receiver.get()["reward"] == 1.5
+    assert receiver.get() == ["a text", 7]
+
+
+def test_inspect_finds_a_channel_by_its_number_and_says_when_there_is_nothing(name):
+    arena = shmtree.Arena(8 << 20, name=name)
+    first, second = arena.create_pair(capacity=3), arena.create_pair(capacity=5)
+    assert "0 of 3" in run("inspect", f"{name}:0")
+    words = run("inspect", f"{name}:1")
+    assert "0 of 5" in words
+    assert "0 of 3" not in words
+    assert "nothing" in run("inspect", f"{name}:2", code=1)
+    assert "nothing" in run("inspect", "no-such-name", code=1)
+    assert first
+    assert second
+
+
+def test_ls_shows_arenas_without_a_name_only_when_asked_for_all(name):
+    _sender, _receiver = shmtree.create_pair(name=name)
+    assert name in run("ls")
+    assert name in run("ls", "--all")
+    unnamed = shmtree.Arena(8 << 20)
+    pids = [one["openers"] for one in json.loads(run("ls", "--all", "--json"))["arenas"] if not one["names"]]
+    assert any(opener["pid"] == os.getpid() for openers in pids for opener in openers)
+    known = json.loads(run("ls", "--json"))["names"]
+    assert {"name": name, "kind": "a channel", "pids": [os.getpid()]} in known
+    unnamed.close()
+
+
+def test_other_things_in_an_arena_are_shown(name):
+    arena = shmtree.Arena(8 << 20, name=name)
+    latest = shmtree.Latest(arena=arena)
+    latest.publish(1)
+    broadcast = shmtree.Broadcast(capacity=4, arena=arena)
+    reader = broadcast.subscribe()
+    broadcast.put("x")
+    seen = arena_called(shmtree.observe(), name)
+    assert seen["latests"][0]["version"] == 1
+    assert seen["latests"][0]["publishers"] == [os.getpid()]
+    assert seen["broadcasts"][0]["put"] == 1
+    assert seen["broadcasts"][0]["subscribers"][0]["behind"] == 1
+    words = run("inspect", name)
+    assert "version 1" in words
+    assert "1 put" in words
+    assert reader.get() == "x"
+
+
+def test_what_limits_is_said_in_one_line(name):
+    sender, _receiver = shmtree.create_pair(capacity=1, name=name)
+    sender.put(1)
+    lines = run("top", "--once", "--interval", "0").splitlines()
+    assert any(line.startswith(name) and "1 of 1" in line for line in lines)
+    assert sum(line.startswith(("What limits:", "No channel waits")) for line in lines) == 1
+
+
+def test_a_table_aligns_its_columns_and_sizes_have_units():
+    assert _shown.table(("A", "B"), [("long", "x"), ("s", "y")]) == "A     B\nlong  x\ns     y"
+    assert [_shown.size(count) for count in (5, 2048, 3 << 20, 1 << 30, 5 << 40)] == [
+        "5 B",
+        "2.0 KiB",
+        "3.0 MiB",
+        "1.0 GiB",
+        "5.0 TiB",
+    ]
+
+
+def test_a_name_that_is_not_printable_does_not_reach_the_terminal():
+    assert _shown.printable("a\x1b[2J") == "a\\x1b[2J"
+
+
+def test_a_queue_is_asked_for_with_a_whole_uuid():
+    with pytest.raises(ValueError, match="16 bytes, this has 3"):
+        shmtree._core.look_at_queue(b"abc", 0, 1, 1)
+    with pytest.raises(FileNotFoundError):
+        shmtree._core.look_at_queue(bytes(16), 0, 1, 1)
