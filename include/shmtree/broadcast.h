@@ -42,9 +42,13 @@
 
 namespace shmtree {
 
+class Subscriber;
+
 namespace api {
 struct BroadcastState;
 struct SubscriberState;
+Result<std::vector<std::size_t>> wait_for(std::span<const Subscriber> subscribers, Timeout timeout,
+                                          const std::stop_token& stop);
 }  // namespace api
 
 /// What becomes of a reader that is slower than those who put.
@@ -154,7 +158,7 @@ class Subscriber {
 
  private:
   friend struct api::SubscriberState;
-  friend Result<std::vector<std::size_t>> wait(std::span<const Subscriber>, Timeout, const std::stop_token&);
+  friend Result<std::vector<std::size_t>> api::wait_for(std::span<const Subscriber>, Timeout, const std::stop_token&);
   explicit Subscriber(std::shared_ptr<api::SubscriberState> state) noexcept : state_(std::move(state)) {}
   Status get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const;
   std::shared_ptr<api::SubscriberState> state_;
@@ -249,9 +253,13 @@ class Broadcast {
   std::shared_ptr<api::BroadcastState> state_;
 };
 
-/// As wait() of receivers. Notices a stop, a close, and the death of who puts within 250 ms.
-Result<std::vector<std::size_t>> wait(std::span<const Subscriber> subscribers, Timeout timeout = std::nullopt,
-                                      const std::stop_token& stop = {});
+/// As wait() of receivers, of a contiguous range of subscribers. Notices a stop, a close, and the death of who puts
+/// within 250 ms.
+template <std::convertible_to<std::span<const Subscriber>> Subscribers>
+Result<std::vector<std::size_t>> wait(const Subscribers& subscribers, Timeout timeout = std::nullopt,
+                                      const std::stop_token& stop = {}) {
+  return api::wait_for(subscribers, timeout, stop);
+}
 
 /// A new Broadcast. Throws BadResult: kExists for a name in use, kInvalid for numbers that are too large, a capacity of
 /// 0, and OnPeerDeath::kEach; kOutOfSharedMemory.

@@ -79,6 +79,11 @@ class Published:
         return Arena._of(self._thing.arena, None)
 
     def close(self) -> None:
+        """Ends this object's part, and with the last one of a process its part in publishing.
+
+        Who reads is told of the end when nobody else publishes. What was published stays for the others, and views
+        stay valid. May be called again.
+        """
         self._BASE.close(self)
         self._name = None
 

@@ -78,12 +78,12 @@ Result<std::vector<std::size_t>> wait(std::span<const Receiver> receivers, Timeo
   });
 }
 
-Result<std::vector<std::size_t>> wait(std::span<const Subscriber> subscribers, Timeout timeout,
-                                      const std::stop_token& stop) {
+Result<std::vector<std::size_t>> api::wait_for(std::span<const Subscriber> subscribers, Timeout timeout,
+                                               const std::stop_token& stop) {
   return or_out_of_memory([&] {
     std::vector<SubscriberState*> states;
     for (const Subscriber& subscriber : subscribers) states.push_back(subscriber.state_.get());
-    return wait_for<SubscriberState>(states, platform::Deadline::after(timeout), stop);
+    return shmtree::wait_for<SubscriberState>(states, platform::Deadline::after(timeout), stop);
   });
 }
 

@@ -64,8 +64,7 @@ class Subscriber {
   const std::uint32_t number_;
   const Owner owner_;  // of the cursor until it is claimed
   std::atomic<bool> given_{false};
-  // Who reads. No call waits while it is held, or is made that another thread would wait for; those of the arena's that
-  // are taken inside are older (fork.h).
+  // Who reads. Nothing waits while it is held; the mutexes of the arena that are taken inside are older (fork.h).
   platform::ForkSafeMutex mutex_;
   Doorbell bell_;               // under mutex_
   std::uint64_t told_ = 0;      // under mutex_; of `missed`
