@@ -125,5 +125,5 @@ def test_one_that_comes_too_late_is_closed() -> None:
     got = receiver.get()
     assert got["reader"].closed
     assert got["more"] == 1
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="the subscription is gone"):
         pickle.loads(data)
