@@ -12,12 +12,13 @@ using namespace platform;
 namespace {
 
 constexpr std::size_t kFetched = 256;  // bytes of each page of a leaf that are asked for: the rest comes by itself
-constexpr std::size_t kPage = 4096;
-constexpr std::uint32_t kMostAsked = 8;  // of rows that are summed
+constexpr std::size_t kPage = 4096, kMostFetched = 16 * kPage;  // what is more would push itself out of the caches
+constexpr std::uint32_t kMostAsked = 8;                         // of rows that are summed
 
 void fetch_leaf(const Leaf& leaf, const Entry& entry) noexcept {
-  for (std::uint64_t at = 0; at < leaf.bytes; at += kPage) {
-    prefetch(entry.leaf(leaf) + at, std::min<std::uint64_t>(leaf.bytes - at, kFetched));
+  const std::uint64_t end = std::min<std::uint64_t>(leaf.bytes, kMostFetched);
+  for (std::uint64_t at = 0; at < end; at += kPage) {
+    prefetch(entry.leaf(leaf) + at, std::min<std::uint64_t>(end - at, kFetched));
   }
 }
 
