@@ -79,17 +79,19 @@ Result<std::uint64_t> Buffer::capacity_within(const Spec& spec, std::uint64_t ma
   const auto takes = [&](std::uint64_t rows) {
     return total_bytes(spec, {rows, std::min(room.chunk, std::bit_floor(rows)), room.streams});
   };
-  auto one = takes(1);
-  if (!one) return one;
-  if (*one > max_bytes) {
-    return Error{Code::kInvalid, "max_bytes is " + std::to_string(max_bytes) + "; a buffer of one such row takes " +
-                                     std::to_string(*one)};
+  const std::uint64_t least = std::max(spec.ahead() + 1, spec.limit ? spec.limit->min_size : 1);  // that there may be
+  auto smallest = takes(least);
+  if (!smallest) return smallest;
+  if (*smallest > max_bytes) {
+    return Error{Code::kInvalid, "max_bytes is " + std::to_string(max_bytes) + "; a buffer of " +
+                                     (least == 1 ? "one such row" : std::to_string(least) + " such rows") + " takes " +
+                                     std::to_string(*smallest)};
   }
   const auto fits = [&](std::uint64_t rows) {
     const auto bytes = takes(rows);
     return bytes && *bytes <= max_bytes;
   };
-  std::uint64_t low = 1, high = 2;
+  std::uint64_t low = least, high = 2 * least;
   for (; fits(high); high *= 2) low = high;  // what is too many rows for any buffer does not fit
   while (high - low > 1) {
     const std::uint64_t middle = low + (high - low) / 2;

@@ -162,6 +162,11 @@ TEST_CASE("a buffer is made for a number of bytes, which all of it takes at most
   options.capacity = 0;
   options.max_bytes = 10;
   has(refusal(options), "max_bytes is 10; a buffer of one such row takes ");
+  options.next = {"obs"};
+  options.limit = ReplayLimit{.min_size = 5000};
+  has(refusal(options), "max_bytes is 10; a buffer of 5000 such rows takes ");
+  options.max_bytes = 4'000'000;
+  CHECK(make_replay(options).capacity() > 40'000);
   options.max_bytes = std::uint64_t{1} << 62;
   has(refusal(options), "max_bytes is 4611686018427387904, and the machine has ");
 }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shmtree
-from shmtree.replay import ReplayBuffer
+from shmtree.replay import RateLimit, ReplayBuffer
 
 OBS = np.arange(4, dtype=np.float32)
 ROW = {"obs": {"a": OBS, "b": (1, [2.0, True])}, "reward": 0.5}
@@ -200,6 +200,13 @@ def test_a_capacity_in_bytes_is_filled_without_going_over_them(arena):
     for _ in range(2 * buffer.capacity):
         buffer.add(np.zeros(100))
     assert arena.stats()["used_bytes"] <= 4_000_000
+
+
+def test_a_number_of_bytes_is_enough_for_rows_with_successors_and_a_limit():
+    options = {"example": {"x": 0.0, "done": False}, "next": "x", "n_step": 1, "reward": None}
+    assert ReplayBuffer(max_bytes=4_000_000, limit=RateLimit(1.0, min_size=1000), **options).capacity > 40_000
+    with pytest.raises(ValueError, match="max_bytes is 10; a buffer of 1000 such rows takes"):
+        ReplayBuffer(max_bytes=10, limit=RateLimit(1.0, min_size=1000), **options)
 
 
 def test_a_row_of_a_damaged_buffer_is_not_guessed(arena):
