@@ -4,10 +4,10 @@
 #include <bit>
 #include <cstring>
 #include <optional>
-#include <unordered_map>
 
 #include "platform/checksum.h"
 #include "replay/data_file.h"
+#include "replay/kept_files.h"
 #include "replay/manifest.h"
 #include "replay/saved_limit.h"
 #include "replay/snapshot.h"
@@ -20,8 +20,6 @@ namespace {
 
 constexpr std::uint64_t kPartBytes = 16u << 20;  // of rows, about: written again when the window goes past them
 constexpr std::uint64_t kStateSlots = 65'536;    // whose state is written again when one of them changed
-constexpr std::size_t kMostFiles = 32;           // then the smaller half is put together
-constexpr std::uint64_t kLeastWaste = 64u << 20;
 
 class Saver {
  public:
@@ -31,36 +29,23 @@ class Saver {
   Result<SaveReport> run();
 
  private:
-  struct Known {
-    std::uint64_t rows = 0;
-    std::uint32_t part = 0;
-  };
-
   Status describe();
-  Status look_at_old();
-  void look_at_part(std::uint32_t number, const UniqueFd& fd);
-  void choose_files();
   Status write_rows();
   Status write_part(std::vector<RowsEntry>& places);
   Status write_bytes(const std::vector<RowsEntry>& places);
   Status write_states();
   Status write_state(std::uint64_t first, std::span<const StateEntry> places);
-  bool keep_state(std::uint64_t first, const std::vector<std::byte>& state);
   Status begin_file();
   Status finish();
   std::uint64_t row_bytes() const noexcept { return next_.row_bytes(); }
-  std::uint32_t kept_file(std::uint32_t old);
 
   const Store& store_;
   const Tables* tables_;
   const Folder& folder_;
   const WaitContext& wait_;
   Snapshot now_;
-  Manifest old_, next_;
-  std::vector<UniqueFd> old_files_;                 // none: not to be used
-  std::vector<std::uint64_t> live_;                 // bytes of each that still count
-  std::unordered_map<std::uint64_t, Known> known_;  // rows of tickets that are in old files
-  std::vector<std::uint32_t> kept_;                 // number in the new manifest of each old file, + 1
+  Manifest next_;
+  KeptFiles kept_{next_};
   std::optional<DataFile> file_;
   std::uint32_t file_number_ = 0;  // in the new manifest
   std::uint64_t newest_ = 0;       // number of a file in the folder
@@ -109,92 +94,6 @@ Status Saver::describe() {
   return success();
 }
 
-// Which rows are in files already: of this buffer, or of that which it was loaded from.
-Status Saver::look_at_old() {
-  auto read = Manifest::read(folder_);
-  if (!read) {
-    const Code code = read.error().code;
-    const bool is_replaced = code == Code::kNotFound || code == Code::kCorrupt || code == Code::kIncompatible;
-    return is_replaced ? success() : Status(std::move(read).error());
-  }
-  const ManifestHeader &then = read->header, &header = next_.header;
-  next_.header.save = then.save;
-  const Origin& origin = store_.origin();
-  const bool is_own = std::memcmp(then.uuid, origin.uuid, sizeof then.uuid) == 0;
-  const bool is_parents = std::memcmp(then.uuid, origin.parent, sizeof then.uuid) == 0;
-  if (!is_own && !is_parents) {
-    return Error{.code = Code::kExists,
-                 .message = folder_.path() + " has the rows of another replay buffer, which would be lost"};
-  }
-  if (then.rows_per_place != header.rows_per_place || then.record_bytes != header.record_bytes ||
-      read->leaf_bytes != next_.leaf_bytes) {
-    return success();
-  }
-  old_ = std::move(*read);
-  live_.resize(old_.files.size());
-  kept_.resize(old_.files.size());
-  for (const SavedFile& file : old_.files) {
-    auto fd = folder_.open_file(data_name(file.number));
-    auto size = fd.ok() ? file_size(fd->get()) : Result<std::uint64_t>(0);
-    const bool is_whole = fd.ok() && size.ok() && *size == file.bytes;
-    old_files_.push_back(is_whole ? std::move(*fd) : UniqueFd());
-  }
-  for (std::uint32_t i = 0; i < old_.parts.size(); ++i) look_at_part(i, old_files_[old_.parts[i].file]);
-  if (!is_own) std::erase_if(known_, [&](const auto& each) { return each.first >= origin.inherited; });
-  for (const StateEntry& place : now_.places) {
-    const auto found = known_.find(place.ticket);
-    if (found == known_.end() || found->second.rows != place.rows) continue;
-    live_[old_.parts[found->second.part].file] += place.rows * row_bytes();
-  }
-  return success();
-}
-
-void Saver::look_at_part(std::uint32_t number, const UniqueFd& fd) {
-  const SavedPart& part = old_.parts[number];
-  if (part.kind != PartKind::kRows || !fd.valid()) return;
-  std::vector<RowsEntry> entries(part.places);
-  if (!read_at(fd.get(), part.offset, entries.data(), entries.size() * sizeof(RowsEntry))) return;
-  for (const RowsEntry& entry : entries) {
-    Known& known = known_[entry.ticket];  // a place that was written again has more rows than it had
-    if (entry.rows > known.rows) known = {.rows = entry.rows, .part = number};
-  }
-}
-
-// Files of which little counts any more are not used, nor the smaller half of many: their rows are written again.
-void Saver::choose_files() {
-  std::vector<std::uint32_t> order;
-  std::uint64_t bytes = 0, live = 0;
-  for (std::uint32_t i = 0; i < old_files_.size(); ++i) {
-    if (!old_files_[i].valid()) continue;
-    order.push_back(i);
-    bytes += old_.files[i].bytes;
-    live += live_[i];
-  }
-  const auto share = [&](std::uint32_t i) {
-    return static_cast<double>(live_[i]) / static_cast<double>(old_.files[i].bytes);
-  };
-  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return share(a) < share(b); });
-  for (const std::uint32_t i : order) {
-    if (bytes <= 2 * live + kLeastWaste) break;
-    bytes -= old_.files[i].bytes;
-    bytes += live_[i];
-    old_files_[i] = {};
-  }
-  std::erase_if(order, [&](auto i) { return !old_files_[i].valid(); });
-  if (order.size() <= kMostFiles) return;
-  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return old_.files[a].bytes < old_.files[b].bytes; });
-  for (std::size_t i = 0; i < kMostFiles / 2; ++i) old_files_[order[i]] = {};
-}
-
-// The file's number in the new manifest.
-std::uint32_t Saver::kept_file(std::uint32_t old) {
-  if (kept_[old] == 0) {
-    next_.files.push_back(old_.files[old]);
-    kept_[old] = static_cast<std::uint32_t>(next_.files.size());
-  }
-  return kept_[old] - 1;
-}
-
 Status Saver::begin_file() {
   if (file_) return success();
   auto begun = DataFile::begin(folder_, newest_ + 1, store_.origin().uuid);
@@ -206,17 +105,13 @@ Status Saver::begin_file() {
 }
 
 Status Saver::write_rows() {
-  std::vector<bool> is_used(old_.parts.size());
+  std::vector<bool> is_used(kept_.parts());
   std::vector<RowsEntry> places;
   std::uint64_t bytes = 0;
   for (const StateEntry& place : now_.places) {
-    const auto found = known_.find(place.ticket);
-    if (found != known_.end() && found->second.rows == place.rows) {
-      const std::uint32_t part = found->second.part;
-      if (old_files_[old_.parts[part].file].valid()) {
-        is_used[part] = true;
-        continue;
-      }
+    if (const auto part = kept_.part_with(place)) {
+      is_used[*part] = true;
+      continue;
     }
     places.push_back({.ticket = place.ticket, .rows = place.rows});
     bytes += place.rows * row_bytes();
@@ -226,9 +121,7 @@ Status Saver::write_rows() {
   }
   if (Status done = write_part(places); !done) return done;
   for (std::uint32_t i = 0; i < is_used.size(); ++i) {
-    if (!is_used[i]) continue;
-    next_.parts.push_back(old_.parts[i]);
-    next_.parts.back().file = kept_file(old_.parts[i].file);
+    if (is_used[i]) kept_.keep(i);
   }
   return success();
 }
@@ -306,7 +199,7 @@ Status Saver::write_state(std::uint64_t first, std::span<const StateEntry> place
       }
     }
   }
-  if (keep_state(first, state)) return success();
+  if (kept_.keep_state(first, state)) return success();
   if (Status done = begin_file(); !done) return done;
   const std::uint64_t offset = file_->mark().bytes;
   next_.parts.push_back({.kind = PartKind::kState,
@@ -318,21 +211,6 @@ Status Saver::write_state(std::uint64_t first, std::span<const StateEntry> place
                          .checksum = crc32c(0, state.data(), state.size()),
                          .unused = 0});
   return file_->append(state.data(), state.size());
-}
-
-// Whether a file that stays has the same.
-bool Saver::keep_state(std::uint64_t first, const std::vector<std::byte>& state) {
-  for (const SavedPart& part : old_.parts) {
-    if (part.kind != PartKind::kState || part.first != first || part.bytes != state.size()) continue;
-    if (!old_files_[part.file].valid()) continue;
-    if (kept_[part.file] == 0 && old_.files[part.file].bytes > kLeastWaste) continue;  // not for its state alone
-    std::vector<std::byte> then(part.bytes);
-    if (!read_at(old_files_[part.file].get(), part.offset, then.data(), then.size()) || then != state) continue;
-    next_.parts.push_back(part);
-    next_.parts.back().file = kept_file(part.file);
-    return true;
-  }
-  return false;
 }
 
 Status Saver::finish() {
@@ -365,8 +243,8 @@ Status Saver::finish() {
 
 Result<SaveReport> Saver::run() {
   if (Status done = describe(); !done) return std::move(done).error();
-  if (Status done = look_at_old(); !done) return std::move(done).error();
-  choose_files();
+  if (Status done = kept_.look(folder_, store_, now_); !done) return std::move(done).error();
+  kept_.choose();
   if (Status done = write_rows(); !done) return std::move(done).error();
   now_.forget_before(store_.window().head);
   if (Status done = write_states(); !done) return std::move(done).error();
