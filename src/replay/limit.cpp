@@ -221,7 +221,8 @@ Status Limit::take_samples(std::uint64_t rows, const WaitContext& wait) {
     give_back_samples(have);
     if (!taken) return std::move(taken).error();
     return Error{.code = Code::kEmpty,
-                 .message = "no row may be drawn before more are added: " + std::to_string(inserts()) +
+                 .message = "a draw of " + std::to_string(rows) + ", of which " + std::to_string(have) +
+                            " may be drawn before more rows are added: " + std::to_string(inserts()) +
                             " were added and " + std::to_string(samples_.count()) + " drawn"};
   }
   return success();
