@@ -464,8 +464,12 @@ class Replay:
         length: int,
         stride: int,
         may_be_partial: bool,
+        table: int,
+        distinct: bool,
         threads: int,
         timeout: float | None,
+        beta: float | None,
+        of_buffer: bool,
         out: list[Any] | None,
     ) -> ReplayBatch: ...
     def close(self) -> None: ...

@@ -120,17 +120,21 @@ std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::si
   return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, n));
 }
 
+// `table` -1: sequences begin with any row.
 std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& self, std::size_t n, std::size_t length,
-                                              std::size_t stride, bool may_be_partial, unsigned threads,
-                                              py::handle timeout, const py::object& out) {
+                                              std::size_t stride, bool may_be_partial, std::int64_t table,
+                                              bool distinct, unsigned threads, py::handle timeout, py::handle beta,
+                                              bool of_buffer, const py::object& out) {
   platform::Deadline deadline;
   if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
-  replay::DrawTerms terms;
-  terms.rows = n;
+  replay::DrawTerms terms{.rows = n, .distinct = distinct, .threads = threads};
+  terms.any_first = table < 0;
+  if (!terms.any_first) terms.table = checked_table(*self, static_cast<std::size_t>(table));
+  terms.beta = beta.is_none() ? self->buffer->spec().samplers[terms.table].second.beta : beta.cast<double>();
+  terms.of_buffer = of_buffer;
   terms.length = length;
   terms.stride = stride;
   terms.may_be_partial = may_be_partial;
-  terms.threads = threads;
   const Outputs outputs(out);
   return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, n, length));
 }
@@ -168,9 +172,8 @@ py::dict stats(const Replay& self) {
   for (std::size_t i = 0; i < buffer.tables()->size(); ++i) samples.append((*buffer.tables())[i].samples());
   const replay::Window window = buffer.store()->window();
   const replay::Shape& shape = buffer.store()->shape();
-  const std::int64_t added = buffer.newest() + 1 - static_cast<std::int64_t>(shape.rows_per_place);
   py::dict out("rows"_a = buffer.store()->size(), "capacity"_a = shape.capacity,
-               "max_bytes"_a = shape.most_extents * shape.extent_bytes, "added"_a = std::max<std::int64_t>(added, 0),
+               "max_bytes"_a = shape.most_extents * shape.extent_bytes, "added"_a = buffer.added(),
                "chunks"_a = window.tail - window.head, "chunks_opened"_a = window.tail - 1, "samples"_a = samples);
   add_drawn(*self.buffer, out);
   if (const replay::Limit* const limit = buffer.tables()->limit()) {
@@ -246,8 +249,8 @@ void bind_replay(py::module_& module) {
       .def("check", [](const Replay& self) { return self.buffer->store()->check(); })
       .def("sample", &sample, "n"_a, "table"_a, "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a,
            "out"_a)
-      .def("sample_sequences", &sample_sequences, "n"_a, "length"_a, "stride"_a, "may_be_partial"_a, "threads"_a,
-           "timeout"_a, "out"_a)
+      .def("sample_sequences", &sample_sequences, "n"_a, "length"_a, "stride"_a, "may_be_partial"_a, "table"_a,
+           "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a, "out"_a)
       .def("close", &close)
       .def("clear", &clear)
       .def("stats", &stats)

@@ -241,11 +241,15 @@ class ReplayBuffer:
         *,
         stride: int = 1,
         partial: Literal["pad", "refuse"] = "pad",
+        sampler: str | None = None,
+        replace: bool = True,
         out: Any = None,
         threads: int = 1,
+        beta: float | None = None,
+        weights: Literal["batch", "buffer"] = "batch",
         timeout: float | None = None,
     ) -> SequenceBatch:
-        """Draws n sequences: a row, each as likely, and those after it in its episode, `length` in all.
+        """Draws n sequences: a row, and those after it in its episode, `length` in all.
 
         Waits as `sample`. Arrays of the batch have the shape (n, length, ...).
 
@@ -253,10 +257,12 @@ class ReplayBuffer:
             stride: from one row of a sequence to the next: 2 is every other one.
             partial: "pad" gives shorter ones, with zeros behind, where the episode ends or its rows are not there yet;
                 "refuse" draws those only that are as long.
+            sampler: which one draws the first rows, by its name; None takes any row, each as likely.
+            replace: whether several sequences may begin with the same row.
             out: as in `sample`, of the shape (n, length, ...).
-            threads: how many may copy.
+            threads, beta, weights: as in `sample`; all rows of a sequence have the weight of the first one.
         """
-        given = (n, length, stride, partial, out, threads, timeout)
+        given = (n, length, stride, partial, sampler, replace, out, threads, beta, weights, timeout)
         return _drawing.sample_sequences(self._replay, self._spec, self._data, *given)
 
     def stats(self) -> dict[str, Any]:

@@ -47,8 +47,12 @@ def sample_sequences(
     length: int,
     stride: int,
     partial: str,
+    sampler: str | None,
+    replace: bool,
     out: Any,
     threads: int,
+    beta: float | None,
+    weights: str,
     timeout: float | None,
 ) -> SequenceBatch:
     """As `ReplayBuffer.sample_sequences`."""
@@ -56,7 +60,11 @@ def sample_sequences(
     step = positive("stride", stride, _MOST_STRIDE)
     may_be_partial = one_of("partial", partial, "pad", "refuse") == "pad"
     arrays = None if out is None else _places.arrays_for(data, (count, rows), out, core.arena)
-    drawn = core.sample_sequences(count, rows, step, may_be_partial, _threads(threads), timeout, arrays)
+    table = -1 if sampler is None else spec.table(sampler)
+    of_buffer = one_of("weights", weights, "batch", "buffer") == "buffer"
+    exponent = None if beta is None else not_negative("beta", beta)
+    terms = (count, rows, step, may_be_partial, table, not replace, _threads(threads))
+    drawn = core.sample_sequences(*terms, timeout, exponent, of_buffer, arrays)
     return SequenceBatch(_data(drawn, data, arrays, out), drawn, spec.has_discount)
 
 
