@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 import warnings
@@ -208,6 +209,24 @@ def test_a_latest_is_read_on_every_node_and_outlives_gateways(nodes: tuple[str, 
     assert ray.get(looking, timeout=LONG_S) == (2, 2.0)
     assert ray.get(far.publish.remote(latest, {"layers": [np.full(50_000, 3.0)]}), timeout=LONG_S) == 3
     assert latest.get(2, timeout=LONG_S)[1]["layers"][0][0] == 3.0
+
+
+def test_gateways_and_keepers_end_with_their_job(nodes: tuple[str, str]) -> None:
+    program = """
+import ray, shmtree.ray
+ray.init("auto")
+shmtree.ray.create_pair()
+print(ray.get_runtime_context().get_job_id())
+"""
+    address = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG_S, env={**os.environ, **address}
+    )
+    namespace = f"shmtree-{done.stdout.split()[-1]}"
+    deadline = time.monotonic() + LONG_S
+    while any(each["namespace"] == namespace for each in ray.util.list_named_actors(all_namespaces=True)):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def test_objects_of_the_store_are_read_in_place(nodes: tuple[str, str]) -> None:

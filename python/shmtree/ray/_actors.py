@@ -60,6 +60,11 @@ def call(node: str, method: str, *arguments: Any) -> Any:
     return value
 
 
+def tell(node: str, method: str, *arguments: Any) -> None:
+    """`call` for who can wait for nothing, and is told nothing."""
+    gateway(node).call.remote(method, *arguments)
+
+
 def node_of(home: Any) -> str:
     """The node of an actor, by its handle, which may have to start first; or of that id; None is this one."""
     if home is None:
@@ -86,16 +91,16 @@ def _namespace() -> str:
     return f"shmtree-{context().get_job_id()}"
 
 
-_known: dict[tuple[str, str], Any] = {}
+_known: dict[tuple[str, str, str], Any] = {}
 
 
 def _actor(cls: Any, name: str, node: str) -> Any:
     """The actor of that name, made on that node unless it is there. It ends with its job."""
-    key = (_namespace(), name)
+    key = (context().gcs_address, _namespace(), name)
     if key not in _known:
         _known[key] = cls.options(
             name=name,
-            namespace=key[0],
+            namespace=key[1],
             get_if_exists=True,
             lifetime="detached",
             max_restarts=-1,
@@ -160,7 +165,7 @@ def _job_is_over() -> bool:
 async def _until_job_is_over() -> None:
     while not await asyncio.to_thread(_job_is_over):
         await asyncio.sleep(_JOB_S)
-    os._exit(0)
+    ray.kill(ray.get_runtime_context().current_actor)  # it is not restarted
 
 
 @ray.remote(num_cpus=0, max_concurrency=10_000)

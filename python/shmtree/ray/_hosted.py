@@ -156,11 +156,13 @@ class Hosted:
 
     async def room(self, origin: int, wait: bool) -> Room:
         deadline = time.monotonic() + _LONGEST_S * wait
+        look = _FIRST_LOOK_S
         while True:
             room = self._room(origin)
             if min(room.messages, room.nbytes) > 0 or time.monotonic() >= deadline:
                 return room
-            await self._until_room(_FIRST_LOOK_S)
+            await self._until_room(look)
+            look = min(2 * look, _MOST_LOOK_S)
 
     async def _until_room(self, look: float) -> None:
         """Or a little longer than `look`: nobody is told of bytes."""

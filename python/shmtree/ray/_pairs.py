@@ -30,7 +30,7 @@ def create_pair(
     from . import _actors
 
     node = _actors.node_of(home)
-    terms = pair_terms(capacity, max_bytes, None, None, "raise", "block", False)
+    terms = pair_terms(capacity, max_bytes, None, None, "raise", "block", False, False)
     number, tokens = new_token(), {"s": new_token(), "r": new_token()}
     handle, machine = _actors.call(node, "host", number, tuple(terms), tokens)
     pair = Pair(number, node, machine, Terms(*terms), handle)
@@ -109,8 +109,12 @@ class _Offered:
         self.close()
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            self.close()
+        with contextlib.suppress(Exception):  # Ray may be gone
+            taken = [] if self._token is None else [(self._letter, self._token)]
+            if taken or self._given:
+                from . import _actors
+
+                _actors.tell(self._pair.home, "settle", self._pair.number, self._given, taken)
 
 
 class OfferedSender(_Offered):
