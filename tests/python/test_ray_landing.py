@@ -97,23 +97,24 @@ def land_until_killed(handle: bytes, table: bytes, how: Callable[[Landing], None
     landing.land(1, count - 1, frame(count - 1))
 
 
-def before_the_put(landing: Landing) -> None:
-    def die(*_: Any) -> int:
+class _Killed:
+    """A sender that is killed as it puts."""
+
+    def __init__(self, sender: Any, puts: bool) -> None:
+        self._sender, self._puts = sender, puts
+
+    def put_frame(self, *arguments: Any, **options: Any) -> None:
+        if self._puts:
+            self._sender.put_frame(*arguments, **options)
         os.kill(os.getpid(), signal.SIGKILL)
-        return 0
-
-    _frames.put = die  # type: ignore[assignment]
 
 
-def after_the_put(landing: Landing) -> None:
-    put = _frames.put
+def before_the_put(landing: Any) -> None:
+    landing.sender = _Killed(landing.sender, False)
 
-    def put_and_die(*arguments: Any) -> int:
-        put(*arguments)
-        os.kill(os.getpid(), signal.SIGKILL)
-        return 0
 
-    _frames.put = put_and_die  # type: ignore[assignment]
+def after_the_put(landing: Any) -> None:
+    landing.sender = _Killed(landing.sender, True)
 
 
 @pytest.mark.parametrize("how", [before_the_put, after_the_put])

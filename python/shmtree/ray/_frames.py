@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._channel import Receiver, Sender
-from .._serialize import Frame, pack, unpack
+from .._channel import Receiver
+from .._serialize import Frame
 
 Bytes = npt.NDArray[np.uint8]
 
 _SMALL = 64 << 10  # bytes: what is larger travels as a buffer of its own
 _ALIGNED = 64
+_AT_ONCE = 64  # small messages
 
 #: Buffers, and the sizes of the messages that lie in each, at multiples of 64 bytes.
 Batch = list[tuple[Bytes, list[int]]]
@@ -25,8 +26,7 @@ class Taken(NamedTuple):
     """A message that was taken from its channel, and is there until it is acknowledged."""
 
     ticket: int
-    frame: Any
-    delivery: Any
+    frame: Frame
 
 
 def take(receiver: Receiver[Any], messages: int, nbytes: int) -> list[Taken]:
@@ -34,23 +34,18 @@ def take(receiver: Receiver[Any], messages: int, nbytes: int) -> list[Taken]:
     taken: list[Taken] = []
     size = 0
     while len(taken) < messages and size < nbytes:
+        at_once = _AT_ONCE if taken and taken[-1].frame.nbytes < _SMALL else 1
         try:
-            delivery = receiver.take(False)
+            frames = receiver.take_frames(min(messages - len(taken), at_once), 0.0)
         except queue.Empty:
             break
         except Exception:
             if not taken:
                 raise
             break  # it is raised again when these have gone
-        taken.append(Taken(delivery.ticket, pack(delivery.item), delivery))
-        size += taken[-1].frame.nbytes
+        taken += [Taken(frame.ticket or 0, frame) for frame in frames]
+        size += sum(frame.nbytes for frame in frames)
     return taken
-
-
-def put(sender: Sender[Any], frame: Any) -> int:
-    """Its ticket; queue.Full when there is no room now."""
-    value = frame if isinstance(frame, Frame) else unpack(frame, copy=False, allow_pickle=True)
-    return sender.put(value, timeout=0)
 
 
 def join(frames: Iterable[Any]) -> Batch:

@@ -24,7 +24,6 @@ import numpy as np
 from .. import _core
 from .._channel import Sender
 from ..errors import ChannelClosed, CorruptMessage
-from . import _frames
 
 _EPOCH, _APPLIED, _ORIGIN, _THEN, _NEXT = 0, 1, 2, 3, 4
 ORIGINS = 1020
@@ -56,7 +55,7 @@ class Landing:
         self._epoch = self._table[_EPOCH] = self._table[_EPOCH] + 1
         self._apply()
         self._landed_before = channel.stats()["put"]
-        self._settled_before = False
+        self._settled_before = False  # whether all that landed by processes before this one was received
         self._unreceived: dict[int, dict[int, int]] = {}  # of each origin: ticket there, ticket here
 
     def next_ticket(self, origin: int) -> int:
@@ -76,7 +75,7 @@ class Landing:
             raise Gap(f"message {ticket} of origin {origin} came before {expected}")
         table[_ORIGIN] = origin
         table[_THEN] = ticket + 1
-        here = _frames.put(self.sender, frame)
+        here = self.sender.put_frame(frame, timeout=0)
         table[_NEXT + origin] = ticket + 1
         table[_APPLIED] += 1
         self._unreceived.setdefault(origin, {})[ticket] = here
@@ -90,10 +89,18 @@ class Landing:
         """Those of the tickets that somebody has received."""
         waiting = self._unreceived.setdefault(origin, {})
         landed = self.next_ticket(origin)
+        stats = self.channel.stats()
+        head, any_taken = stats["received"], stats["taken"] != 0  # what was taken is counted before the head moves
+        if head >= self._landed_before and not any_taken:
+            self._settled_before = True
         found = []
         for ticket in tickets:
             here = waiting.get(ticket)
-            if ticket < landed and (self._all_before_are_received() if here is None else self._is_received(here)):
+            if here is None:
+                is_received = ticket < landed and self._settled_before
+            else:
+                is_received = here < head and (not any_taken or self._is_received(here))
+            if is_received:
                 waiting.pop(ticket, None)
                 found.append(ticket)
         return found
@@ -130,10 +137,3 @@ class Landing:
         except (TimeoutError, ChannelClosed):
             return False
         return True
-
-    def _all_before_are_received(self) -> bool:
-        """Of what landed by processes before this one, and has no ticket here that is known."""
-        if not self._settled_before:
-            stats = self.channel.stats()
-            self._settled_before = stats["received"] >= self._landed_before and stats["taken"] == 0
-        return self._settled_before

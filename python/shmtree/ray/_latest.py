@@ -57,7 +57,9 @@ class Latest:
 
         if self._is_home:
             return self._local.publish(obj)
-        version: int = _actors.call(self._place.home, "publish", self._place.number, _frames.join([pack(obj)]))
+        version: int = _actors.call(
+            self._place.home, "publish", self._place.number, _frames.join([pack(obj, portable=True)])
+        )
         return version
 
     def get(self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None) -> tuple[int, Any]:

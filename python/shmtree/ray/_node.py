@@ -71,7 +71,7 @@ class Outbox:
 
     def __init__(self, node: str, others: Others, record: dict[str, Any], kept: Kept | None) -> None:
         if kept is None:
-            self.channel = _handles.new_channel(Terms(*record["terms"]))
+            self.channel = _handles.new_channel(Terms(*record["terms"]), portable=True)
             self.handle = _handles.handle_of(self.channel)
         else:
             self.channel, self.handle = _handles.open_quietly(kept.handle), kept.handle

@@ -98,7 +98,7 @@ class Pump:
                 await self._move_all(room, killed)
                 await self._link.over(tuple((self._node, pid) for pid in sorted(killed)))
                 break
-            except LinkLost:
+            except (LinkLost, MemoryError):
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _MOST_PAUSE_S)
         self._moved.set()
@@ -141,7 +141,7 @@ class Pump:
             self._note_landed([each for each in sent if each.ticket < room.next])
             rest = [each for each in sent if each.ticket >= room.next] + rest
             for each in rest:
-                each.delivery.nack()
+                each.frame.nack()
         if rest and not sent:
             await asyncio.sleep(_FIRST_PAUSE_S)
         return room
@@ -164,7 +164,7 @@ class Pump:
             try:
                 for ticket in await self._link.received(sorted(self._landed)[:_MOST_MESSAGES]):
                     with contextlib.suppress(KeyError, ChannelClosed):
-                        self._landed.pop(ticket).delivery.ack()
+                        self._landed.pop(ticket).frame.ack()
                 pause = _FIRST_PAUSE_S
             except LinkLost:
                 await asyncio.sleep(pause)

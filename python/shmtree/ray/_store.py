@@ -12,12 +12,13 @@ from .._serialize import pack, unpack
 def put(obj: object) -> Any:
     """Stores an object, and returns Ray's reference of it, which any process of the cluster may `get`.
 
-    It is one buffer there, whatever it is made of. What cannot be packed raises as `shmtree.pack` does. A store without
+    It is one buffer there, whatever it is made of. What cannot be packed raises as `shmtree.pack` does, and what
+    means something on this machine only raises NotPortable. A store without
     room for it raises Ray's ObjectStoreFullError.
     """
     import ray
 
-    frame: Any = pack(obj)
+    frame: Any = pack(obj, portable=True)
     return ray.put(np.frombuffer(frame, np.uint8))
 
 
