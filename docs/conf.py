@@ -15,7 +15,7 @@ from typing import Any
 from sphinx.ext.autodoc.mock import mock
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ("shmtree", "shmtree.replay", "shmtree.torch", "shmtree.cuda", "shmtree.spdl")
+MODULES = ("shmtree", "shmtree.replay", "shmtree.torch", "shmtree.cuda", "shmtree.spdl", "shmtree.ray")
 
 project = "shmtree"
 copyright = "the authors of shmtree, MIT license"
@@ -40,7 +40,7 @@ myst_links_external_new_tab = True
 default_role = "code"
 autodoc_default_options = {"member-order": "bysource"}
 autodoc_typehints = "signature"
-autodoc_mock_imports = ["torch"]  # whether it is here or not
+autodoc_mock_imports = ["torch", "ray"]  # whether they are here or not
 python_use_unqualified_type_names = True
 add_module_names = False
 

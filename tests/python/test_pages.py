@@ -44,7 +44,7 @@ def test_the_formats_of_the_page_on_versions_are_those_of_the_source():
     assert [int(number) for number, _, _ in stated] == [constant(file, name) for _, file, name in stated]
 
 
-@pytest.mark.parametrize("module", ["", ".errors", ".replay", ".cuda", ".torch", ".spdl"])
+@pytest.mark.parametrize("module", ["", ".errors", ".replay", ".cuda", ".torch", ".spdl", ".ray"])
 def test_the_reference_of_python_has_every_public_name(module):
     file = ROOT / "python/shmtree" / (module[1:] or "__init__")
     text = (file / "__init__.py" if file.is_dir() else file.with_suffix(".py")).read_text()
