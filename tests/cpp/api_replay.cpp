@@ -146,8 +146,7 @@ TEST_CASE("what no buffer can be is refused when it is made") {
 
 TEST_CASE("a buffer is made for a number of bytes, which all of it takes at most") {
   ReplayOptions options = steps();
-  options.capacity = 0;
-  options.chunk = 0;
+  options.capacity = options.chunk = 0;
   options.max_bytes = 4'000'000;
   const ReplayBuffer buffer = make_replay(options);
   CHECK((buffer.capacity() > 50'000 && buffer.capacity() < 4'000'000 / 15));
