@@ -184,10 +184,11 @@ struct ReplayLoad {
   std::optional<ReplayLimit> limit{};     ///< another one: rows count as added, and as drawn as often as they should
   bool without_limit = false;             ///< none
   std::optional<double> gamma{};          ///< another one
-  std::uint64_t chunk = 0;                ///< no larger than it was
-  std::uint64_t streams = 1;              ///< how many writers there are, about
-  std::optional<Arena> arena{};           ///< where it lies; without one an arena of its own
-  std::optional<std::uint64_t> seed{};    ///< of this object's draws
+  std::optional<OnPeerDeath> on_peer_death{};  ///< another one; kEach is refused
+  std::uint64_t chunk = 0;                     ///< no larger than it was
+  std::uint64_t streams = 1;                   ///< how many writers there are, about
+  std::optional<Arena> arena{};                ///< where it lies; without one an arena of its own
+  std::optional<std::uint64_t> seed{};         ///< of this object's draws
 };
 
 /// What a save did.

@@ -230,10 +230,16 @@ replay::TableSpec table_of(const ReplaySampler& sampler) {
   return table;
 }
 
+Status set_on_peer_death(Spec& spec, OnPeerDeath told) {
+  if (told == OnPeerDeath::kEach) return invalid("on_peer_death is kEach, which is for channels");
+  spec.raises_on_death = told == OnPeerDeath::kRaise;
+  return success();
+}
+
 Result<Spec> spec_of(const ReplayOptions& options) {
   Spec spec;
-  if (options.on_peer_death == OnPeerDeath::kEach) return invalid("on_peer_death is kEach, which is for channels");
-  spec.raises_on_death = options.on_peer_death == OnPeerDeath::kRaise;
+  Status told = set_on_peer_death(spec, options.on_peer_death);
+  if (!told) return std::move(told).error();
   if (options.example && !options.columns.empty()) return invalid("columns and an example; it must be one of them");
   Status added =
       options.example ? add_part(spec, spec.row, "row", *options.example) : add_columns(spec, options.columns);

@@ -29,6 +29,8 @@ struct ReplayPaths {
 Result<replay::Spec> spec_of(const ReplayOptions& options);
 replay::TableSpec table_of(const ReplaySampler& sampler);
 replay::RateLimit limit_of(const ReplayLimit& limit);
+// kInvalid for kEach.
+Status set_on_peer_death(replay::Spec& spec, OnPeerDeath told);
 // What a Value is called in errors: "a list".
 const char* word_of(const Value& value);
 std::vector<ReplayColumn> columns_of(const replay::Spec& spec, const ReplayPaths& paths);

@@ -96,6 +96,8 @@ TEST_CASE("a buffer is told as it was made, after a load too, and channels have 
   REQUIRE(mkdtemp(path.data()) != nullptr);
   REQUIRE(make_replay(told()).save(path).ok());
   const ReplayBuffer loaded = load_replay(path).value();
+  const ReplayBuffer not_told = load_replay(path, {.on_peer_death = OnPeerDeath::kWait}).value();
+  CHECK(load_replay(path, {.on_peer_death = OnPeerDeath::kEach}).code() == Code::kInvalid);
   std::filesystem::remove_all(path);
   std::optional<ReplayWriter> kept;
   Killed adder([&] { return add(kept.emplace(loaded.writer().value()), 1); });
@@ -106,9 +108,10 @@ TEST_CASE("a buffer is told as it was made, after a load too, and channels have 
   each.on_peer_death = OnPeerDeath::kEach;
   CHECK_THROWS_AS(make_replay(each), BadResult);
   each.on_peer_death = OnPeerDeath::kWait;
-  const ReplayBuffer waits = make_replay(each);
-  Killed other([&] { return add(kept.emplace(waits.writer().value()), 1); });
-  other.kill();
-  REQUIRE(waits.clear().ok());
-  CHECK(waits.sample(1, 100ms).code() == Code::kEmpty);
+  for (const ReplayBuffer& waits : {make_replay(each), not_told}) {
+    Killed other([&] { return add(kept.emplace(waits.writer().value()), 1); });
+    other.kill();
+    REQUIRE(waits.clear().ok());
+    CHECK(waits.sample(1, 100ms).code() == Code::kEmpty);
+  }
 }
