@@ -1,6 +1,7 @@
 // Messages as frames: taken and put without being decoded, packed and unpacked.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <numeric>
