@@ -20,9 +20,7 @@ namespace api {
 
 Result<ReplayBuffer> ReplayState::open_block(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
                                              std::shared_ptr<endpoint::Name> name) {
-  auto spec = Buffer::spec_at(arena, memory::unpack(block), WaitContext{});
-  if (!spec) return std::move(spec).error();
-  auto buffer = Buffer::open(arena, memory::unpack(block), std::move(*spec), WaitContext{});
+  auto buffer = Buffer::open(arena, memory::unpack(block), WaitContext{});
   if (!buffer) return std::move(buffer).error();
   return wrap(std::move(*buffer), std::move(name));
 }
@@ -169,7 +167,8 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   auto buffer = Buffer::create(std::move(*arena), std::move(*spec), room, WaitContext{});
   if (!buffer) return std::move(buffer).error();
   if (how.seed) (*buffer)->set_seed(*how.seed);
-  Status loaded = loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{});
+  Status loaded =
+      loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{}, (*buffer)->spec().samplers);
   if (!loaded) return std::move(loaded).error();
   auto known = api::name_for(how.name, **buffer);
   return ReplayState::wrap(std::move(*buffer), std::move(known));

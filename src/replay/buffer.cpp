@@ -115,14 +115,15 @@ Result<std::shared_ptr<Buffer>> Buffer::create(std::shared_ptr<Arena> arena, Spe
   return make(std::move(*tables), std::move(spec));
 }
 
-Result<Spec> Buffer::spec_at(const std::shared_ptr<Arena>& arena, memory::BlockRef block, const WaitContext& wait) {
+Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memory::BlockRef block,
+                                             const WaitContext& wait) {
+  const auto held = arena->hold_existing(block, wait);
+  if (!held) return held.error();
   const auto note = Store::note_at(arena, block, wait);
   if (!note) return note.error();
-  return unpack(std::as_bytes(std::span(*note)));
-}
-
-Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memory::BlockRef block, Spec spec,
-                                             const WaitContext& wait) {
+  auto known = unpack(std::as_bytes(std::span(*note)));
+  if (!known) return std::move(known).error();
+  Spec& spec = *known;
   auto store = Store::open(std::move(arena), block, spec.leaf_bytes(), wait);
   if (!store) return std::move(store).error();
   auto tables = Tables::open(std::move(*store));

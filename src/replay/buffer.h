@@ -45,10 +45,9 @@ class Buffer {
   // A new one, of a Spec that was checked. Errors as of Store::create().
   static Result<std::shared_ptr<Buffer>> create(std::shared_ptr<Arena> arena, Spec spec, const Room& room,
                                                 const WaitContext& wait);
-  // What the one there is says that it is. Errors as of Store::open() and unpack().
-  static Result<Spec> spec_at(const std::shared_ptr<Arena>& arena, memory::BlockRef block, const WaitContext& wait);
-  // That one. kIncompatible when it is another than the Spec says.
-  static Result<std::shared_ptr<Buffer>> open(std::shared_ptr<Arena> arena, memory::BlockRef block, Spec spec,
+  // The one there, held from the first look on: nobody else may have it any more. Errors as of Store::open() and
+  // unpack(); kIncompatible when it contradicts what it says of itself.
+  static Result<std::shared_ptr<Buffer>> open(std::shared_ptr<Arena> arena, memory::BlockRef block,
                                               const WaitContext& wait);
 
   const std::shared_ptr<Tables>& tables() const noexcept { return tables_; }

@@ -31,6 +31,10 @@ float converted(const SavedTable& then, const Table& table, float weight) {
   return table.weight_of(std::clamp(priority, 0.0, table.most_priority()));
 }
 
+bool has_priorities(const SavedTable& table) noexcept {
+  return TableSpec{.kind = static_cast<SamplerKind>(table.kind)}.has_priorities();
+}
+
 }  // namespace
 
 // A load: a place that was saved is `ratio` places of the store, with the same indices of its rows.
@@ -40,6 +44,8 @@ struct Loader::Way {
   Store& store;
   const Tables* tables;
   const WaitContext& wait;
+  std::span<const NamedSampler> samplers;        // of the tables, and
+  std::span<const NamedSampler> saved_samplers;  // of those that were saved; nothing: they have no names
   std::uint64_t ratio;
   std::vector<StateEntry> places{};                                // of the files, by ticket
   std::vector<std::pair<const SavedPart*, std::size_t>> states{};  // and where the first of each begins
@@ -62,6 +68,7 @@ struct Loader::Way {
   Status read_part(DataReader& file, const SavedPart& part);
   Status read_rows(DataReader& file, const std::vector<RowsEntry>& entries);
   Status restore_tables();
+  const SavedTable* source_of(std::size_t number) const noexcept;
   void restore_table(std::size_t number, const SavedPart& part, std::size_t begin, std::span<const std::byte> words);
   void finish();
 };
@@ -258,15 +265,31 @@ Status Loader::Way::read_rows(DataReader& file, const std::vector<RowsEntry>& en
   return runs.flush();
 }
 
+// The table whose priorities and numbers that one goes on with; null: none.
+const SavedTable* Loader::Way::source_of(std::size_t number) const noexcept {
+  const TableSpec& now = (*tables)[number].spec();
+  const auto is_same = [&](const SavedTable& then) { return static_cast<SamplerKind>(then.kind) == now.kind; };
+  const auto is_like = [&](const SavedTable& then) {
+    return is_same(then) || (now.has_priorities() && has_priorities(then));
+  };
+  const auto found = [&](auto at) { return at == saved.tables.end() ? nullptr : &*at; };
+  std::size_t then = number;
+  if (!samplers.empty()) {
+    const auto named = std::ranges::find(saved_samplers, samplers[number].first, &NamedSampler::first);
+    then = static_cast<std::size_t>(named - saved_samplers.begin());
+  }
+  if (then < saved.tables.size() && is_like(saved.tables[then])) return &saved.tables[then];
+  const SavedTable* same = found(std::ranges::find_if(saved.tables, is_same));
+  return same != nullptr ? same : found(std::ranges::find_if(saved.tables, is_like));
+}
+
 Status Loader::Way::restore_tables() {
-  for (std::size_t i = 0; tables != nullptr && i < std::min(tables->size(), saved.tables.size()); ++i) {
-    const SavedTable& then = saved.tables[i];
+  for (std::size_t i = 0; tables != nullptr && i < tables->size(); ++i) {
+    const SavedTable* then = source_of(i);
+    if (then == nullptr) continue;
     const Table& table = (*tables)[i];
-    const double most = table.most_priority();
-    const bool is_number = then.max_priority >= 0 && then.max_priority <= most;
-    if (static_cast<SamplerKind>(then.kind) == table.spec().kind) {
-      table.restore(is_number ? then.max_priority : 1.0, then.samples);
-    }
+    const bool is_number = then->max_priority >= 0 && then->max_priority <= table.most_priority();
+    table.restore(is_number ? then->max_priority : 1.0, then->samples);
   }
   if (tables == nullptr) return success();
   for (const auto& [part, begin] : states) {
@@ -286,12 +309,13 @@ void Loader::Way::restore_table(std::size_t number, const SavedPart& part, std::
                                 std::span<const std::byte> words) {
   const Table& table = (*tables)[number];
   const std::uint64_t rows = saved.header.rows_per_place, stretch = part.places * rows * 4;
-  const SavedTable* then = number < saved.tables.size() && saved.tables[number].has_leaves != 0 &&
-                                   static_cast<SamplerKind>(saved.tables[number].kind) == table.spec().kind
-                               ? &saved.tables[number]
-                               : nullptr;
+  const SavedTable* then = source_of(number);
+  if (then != nullptr && then->has_leaves == 0) then = nullptr;
   std::uint64_t at = 0;
-  for (std::size_t i = 0; i < number && i < saved.tables.size(); ++i) at += saved.words_of(saved.tables[i]) * stretch;
+  for (const SavedTable& before : saved.tables) {
+    if (&before == then) break;
+    at += saved.words_of(before) * stretch;
+  }
   for (std::size_t i = 0; i < part.places; ++i) {
     const StateEntry& place = places[begin + i];
     if (!place_of.contains(place.ticket)) continue;
@@ -337,12 +361,21 @@ Result<Loader> Loader::open(const std::string& path) try {
   return out_of_memory();
 }
 
-Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& wait) try {
+Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& wait,
+                         std::span<const NamedSampler> samplers) try {
+  std::vector<NamedSampler> saved_samplers;
+  if (!samplers.empty()) {
+    auto spec = unpack(note());
+    if (!spec) return std::move(spec).error();
+    saved_samplers = std::move(spec->samplers);
+  }
   Way way{.folder = folder_,
           .saved = saved_,
           .store = store,
           .tables = tables,
           .wait = wait,
+          .samplers = samplers,
+          .saved_samplers = saved_samplers,
           .ratio = saved_.header.rows_per_place / store.shape().rows_per_place};
   if (Status done = way.fits(); !done) return done;
   if (Status done = way.read_states(); !done) return done;

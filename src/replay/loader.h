@@ -8,6 +8,7 @@
 
 #include "replay/manifest.h"
 #include "replay/snapshot.h"
+#include "replay/spec.h"
 #include "replay/tables.h"
 
 namespace shmtree::replay {
@@ -28,9 +29,11 @@ class Loader {
 
   // The newest rows that have room, into a store that was just made and that nobody else has: with the same leaves,
   // `ahead` and `finals`, any capacity, and chunks that are no larger (kInvalid otherwise). `tables`: null where there
-  // are none; rows have the weights that they had in the table of the same number, if that is of the same kind, and
-  // else that of new ones. After an error the store is of no use.
-  Status load_into(Store& store, const Tables* tables, const platform::WaitContext& wait);
+  // are none; `samplers`: what they are called, or nothing. Rows have the priorities that they had in the table of the
+  // same name (without names: of the same number); where there is none that has priorities too, in the first of the
+  // same kind, or else in the first with priorities; and else that of new ones. After an error the store is of no use.
+  Status load_into(Store& store, const Tables* tables, const platform::WaitContext& wait,
+                   std::span<const NamedSampler> samplers = {});
 
  private:
   struct Way;  // of one load

@@ -50,13 +50,15 @@ struct SpecLeaf {
 DType dtype_of(std::string_view text) noexcept;
 std::string_view text_of(DType dtype) noexcept;
 
+using NamedSampler = std::pair<std::string, TableSpec>;
+
 struct Spec {
   static constexpr std::size_t kMostDims = 28;  // batches have two more
   static constexpr std::size_t kMostDepth = 500;
 
   SpecPart row{};
   std::vector<SpecLeaf> leaves{};
-  std::vector<std::pair<std::string, TableSpec>> samplers{};
+  std::vector<NamedSampler> samplers{};
   std::vector<std::size_t> next{};  // leaves whose successors batches have; ascending
   std::uint32_t n_step = 1;
   double gamma = 0.99;

@@ -12,6 +12,10 @@ import shmtree
 from shmtree.replay import ReplayBuffer
 
 
+def count_rows(buffer: ReplayBuffer, sender: shmtree.Sender[Any]) -> None:
+    sender.put(len(buffer))
+
+
 def add_numbers(buffer: ReplayBuffer, first: int, count: int) -> None:
     for number in range(first, first + count):
         buffer.add(number)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import replay_peers
 
-from shmtree.replay import Fifo, Prioritized, ReplayBuffer
+from shmtree.replay import Fifo, MaxPriority, Prioritized, ReplayBuffer, Uniform
 
 
 def row(number: int) -> dict[str, Any]:
@@ -226,6 +226,28 @@ def test_priorities_and_episodes_are_kept_and_the_sampler_may_be_another(tmp_pat
     assert batch.data["next"]["obs"][:, 0].tolist() == [2, 3, 4, 5, 5]
     assert batch.data["reward"].tolist() == [1.5, 1.5, 1.5, 1.5, 1.0]
     assert batch.discount.tolist() == [0.25, 0.25, 0.25, 0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    "samplers",
+    [
+        {"all": Uniform(), "per": Prioritized()},
+        {"all": Uniform(), "per": MaxPriority()},
+        {"oldest": Fifo(), "all": Uniform(), "other": Prioritized(alpha=1.0)},
+    ],
+)
+def test_samplers_go_on_with_the_priorities_of_their_name_or_of_the_first(tmp_path, samplers):
+    buffer = ReplayBuffer(64, example=0, samplers={"per": Prioritized(), "all": Uniform()})
+    for number in range(50):
+        buffer.add(number, priority=number + 1)
+    buffer.save(tmp_path / "saved")
+
+    back = ReplayBuffer.load(tmp_path / "saved", samplers=samplers)
+
+    last = list(samplers)[-1]
+    assert back.max_priority == 50
+    batch = back.sample(50, sampler=last, replace=False)
+    np.testing.assert_allclose(batch.priority, batch.data + 1, rtol=1e-3)
 
 
 def _priorities(buffer: ReplayBuffer) -> Any:

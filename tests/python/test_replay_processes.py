@@ -39,6 +39,18 @@ def test_rows_of_a_child_are_drawn_by_its_parent(start, method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
+def test_a_child_has_a_buffer_that_its_parent_closes_at_once(start, method):
+    buffer = ReplayBuffer(1000, example=0)
+    buffer.extend(np.arange(10))
+    sender, receiver = shmtree.create_pair()
+    child = start(replay_peers.count_rows, buffer, sender, method=method)
+    buffer.close()
+    assert receiver.get(timeout=60) == 10
+    child.join(60)
+    assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("method", START_METHODS)
 def test_rows_of_a_parent_are_drawn_by_its_child(start, method):
     buffer = ReplayBuffer(1000, example=0)
     sender, receiver = shmtree.create_pair()

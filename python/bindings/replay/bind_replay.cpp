@@ -54,15 +54,12 @@ std::shared_ptr<Replay> create(const std::shared_ptr<Arena>& arena, const replay
                    nests);
 }
 
-std::shared_ptr<Replay> open(const std::shared_ptr<Arena>& arena, std::uint64_t block, const replay::Spec& spec,
-                             const NestTerms& nests) {
+// `nests_of` makes its nests of its ReplaySpec.
+std::shared_ptr<Replay> open(const std::shared_ptr<Arena>& arena, std::uint64_t block, const py::object& nests_of) {
   GilHooks hooks;
-  return replay_of(unwrap(replay::Buffer::open(arena, memory::unpack(block), spec, WaitContext{{}, &hooks})), nests);
-}
-
-replay::Spec spec_at(const std::shared_ptr<Arena>& arena, std::uint64_t block) {
-  GilHooks hooks;
-  return unwrap(replay::Buffer::spec_at(arena, memory::unpack(block), WaitContext{{}, &hooks}));
+  auto buffer = unwrap(replay::Buffer::open(arena, memory::unpack(block), WaitContext{{}, &hooks}));
+  const auto nests = nests_of(buffer->spec()).cast<NestTerms>();
+  return replay_of(std::move(buffer), nests);
 }
 
 // Memory of others that a batch is drawn into.
@@ -235,8 +232,8 @@ void bind_replay(py::module_& module) {
   bind_replay_spec(module);
   py::class_<Replay, std::shared_ptr<Replay>>(module, "Replay", "The rows of a replay buffer.", plain_class())
       .def_static("create", &create, "arena"_a, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a, "nests"_a)
-      .def_static("open", &open, "arena"_a, "block"_a, "spec"_a, "nests"_a)
-      .def_static("spec_at", &spec_at, "arena"_a, "block"_a)
+      .def_static("open", &open, "arena"_a, "block"_a, "nests_of"_a)
+      .def_property_readonly("spec", [](const Replay& self) { return self.buffer->spec(); })
       .def_property_readonly("arena", [](const Replay& self) { return self.buffer->store()->arena(); })
       .def_property_readonly("block", [](const Replay& self) { return memory::pack(self.buffer->store()->block()); })
       .def_property_readonly("capacity", [](const Replay& self) { return self.buffer->store()->shape().capacity; })

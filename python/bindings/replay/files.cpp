@@ -51,7 +51,8 @@ class Files {
   std::uint64_t chunk() const { return loader_.rows_per_place(); }
   void load_into(const Replay& replay) {
     unwrap_files(with_hooks(true, [&](platform::WaitHooks& hooks) {
-      return loader_.load_into(*replay.buffer->store(), replay.buffer->tables().get(), WaitContext{{}, &hooks});
+      return loader_.load_into(*replay.buffer->store(), replay.buffer->tables().get(), WaitContext{{}, &hooks},
+                               replay.buffer->spec().samplers);
     }));
   }
 

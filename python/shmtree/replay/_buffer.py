@@ -126,10 +126,9 @@ class ReplayBuffer:
 
     @classmethod
     def _opened(cls, arena: _core.Arena, block: int, name: _core.Name | None) -> ReplayBuffer:
-        made = _core.Replay.spec_at(arena, block)
-        spec = _spec.Spec.of(made)
+        core = _core.Replay.open(arena, block, lambda made: _spec.Spec.of(made).nests())
         self = cls.__new__(cls)
-        self._become(spec, _core.Replay.open(arena, block, made, spec.nests()), name)
+        self._become(_spec.Spec.of(core.spec), core, name)
         return self
 
     @classmethod
