@@ -40,7 +40,7 @@ class Broadcast(Published, _core.BroadcastBase):
     Args:
         capacity: messages that the slowest blocking reader may be behind; and as many are there for those that fall
             behind.
-        max_bytes: of the messages that the slowest blocking reader has not read.
+        max_bytes: of the messages that the slowest blocking reader has not read; a larger one goes when it has all.
         history: how many messages are kept for those who subscribe later, though all have read them.
         name, arena, allow_pickle: as of `Latest`.
         on_peer_death: "wait": subscribers wait for whoever puts next, there is no end.
