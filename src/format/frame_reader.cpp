@@ -1,5 +1,6 @@
 #include "format/frame_reader.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <exception>
@@ -132,7 +133,8 @@ Status FrameReader::load_metadata(std::span<const std::byte> frame) {
     return corrupt("it says that it has " + std::to_string(total_bytes_) + " bytes, and there are " +
                    std::to_string(frame.size()));
   }
-  if (metadata_bytes_ % 8 != 0 || metadata_bytes_ == 0 || metadata_bytes_ > total_bytes_ - sizeof(header)) {
+  const std::uint64_t room = total_bytes_ - std::min<std::uint64_t>(total_bytes_, sizeof(header));
+  if (metadata_bytes_ % 8 != 0 || metadata_bytes_ == 0 || metadata_bytes_ > room) {
     return corrupt("its metadata cannot have " + std::to_string(metadata_bytes_) + " bytes of " +
                    std::to_string(total_bytes_));
   }

@@ -27,6 +27,15 @@ bool ArenaFile::read_block(BlockRef ref, std::uint64_t offset, void* out, std::u
   return read(geometry_.data_offset(ref.id) + offset, out, bytes) && is_current(ref);
 }
 
+std::uint64_t ArenaFile::present(BlockRef ref, std::uint64_t offset, std::uint64_t count,
+                                 std::uint64_t each) const noexcept {
+  if (!geometry_.contains(ref.id)) return 0;
+  const std::uint64_t room = std::uint64_t{1} << ref.id.size_class();
+  if (offset >= room) return 0;
+  const std::uint64_t bytes = std::min(count, (room - offset) / each) * each;
+  return platform::pages_from(fd_.get(), geometry_.data_offset(ref.id) + offset, bytes) / each;
+}
+
 std::uint64_t ArenaFile::present_entries(unsigned size_class, std::uint64_t high) const noexcept {
   const std::uint64_t count = std::min(high, geometry_.count(size_class));
   const std::uint64_t bytes =

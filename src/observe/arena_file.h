@@ -43,6 +43,10 @@ class ArenaFile {
   // Bytes of such a block. False where it has fewer, or is another by now.
   bool read_block(BlockRef ref, std::uint64_t offset, void* out, std::uint64_t bytes) const noexcept;
 
+  // Of elements of `each` bytes that begin there, and are as many as a word of the file says, those that the file has
+  // pages for.
+  std::uint64_t present(BlockRef ref, std::uint64_t offset, std::uint64_t count, std::uint64_t each) const noexcept;
+
   // Reads until two looks in a row are the same, a few times. Nothing where there is no such block.
   template <class T>
   std::unique_ptr<const T> read_still(BlockRef ref, bool& still) const {

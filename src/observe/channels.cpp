@@ -48,8 +48,9 @@ void count_grants(const ArenaFile& file, const ChannelHeader& header, GrantCount
     if (!file.read_block(ref, 0, &chain, sizeof chain)) return;
     constexpr std::uint64_t kAtOnce = 256;
     Grant grants[kAtOnce]{};
-    for (std::uint64_t first = 0; first < chain.count; first += kAtOnce) {
-      const std::uint64_t count = std::min(kAtOnce, chain.count - first);
+    const std::uint64_t there = file.present(ref, sizeof chain, chain.count, sizeof(Grant));
+    for (std::uint64_t first = 0; first < there; first += kAtOnce) {
+      const std::uint64_t count = std::min(kAtOnce, there - first);
       if (!file.read_block(ref, sizeof chain + first * sizeof(Grant), grants, count * sizeof(Grant))) return;
       for (std::uint64_t i = 0; i < count; ++i) counter.count(grants[i]);
     }

@@ -10,6 +10,8 @@ using channel::SegmentHeader;
 
 namespace {
 
+constexpr std::uint64_t kReceivedMeanwhile = 1024;  // messages that are passed over, at most
+
 // Walks a ring's chain of segments from its first one, in copies of their headers.
 class SegmentWalk {
  public:
@@ -79,7 +81,8 @@ std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channe
   }
   const std::uint64_t slot_bytes = header->slot_bytes, head = header->head.load(), tail = header->tail.load();
   SegmentWalk walk(file, header->head_segment.load(), slot_bytes);
-  for (std::uint64_t ticket = head; ticket < tail && found.size() < most; ++ticket) {
+  const std::uint64_t last = head + std::min<std::uint64_t>(std::max(tail, head) - head, most + kReceivedMeanwhile);
+  for (std::uint64_t ticket = head; ticket < last && found.size() < most; ++ticket) {
     std::uint64_t offset = 0;
     RingSlot slot{}, again{};
     if (!walk.find(ticket, offset) || !file.read_block(walk.block(), offset, &slot, sizeof slot)) break;

@@ -49,8 +49,9 @@ class RowSum {
 
   std::uint64_t count() const {
     std::uint64_t rows = 0;
-    for (std::uint64_t first = 0; first < header_.places; first += kAtOnce) {
-      const std::uint64_t places = std::min(kAtOnce, header_.places - first);
+    const std::uint64_t there = file_.present(block_, header_.progress_offset, header_.places, sizeof(std::uint64_t));
+    for (std::uint64_t first = 0; first < there; first += kAtOnce) {
+      const std::uint64_t places = std::min(kAtOnce, there - first);
       std::uint64_t progress[kAtOnce];
       replay::About about[kAtOnce]{};
       if (!read(header_.progress_offset, first, progress, places)) break;

@@ -146,6 +146,12 @@ TEST_CASE("the reason says what is wrong with the header") {
   frame = good;
   poke<std::uint32_t>(frame, 8, static_cast<std::uint32_t>(good.size() + 1));
   CHECK(refused(frame, "there are " + std::to_string(good.size())));
+  for (std::uint8_t total = 0; total < 16; ++total) {  // a whole that is shorter than its header
+    frame = good;
+    poke<std::uint32_t>(frame, 4, 0x4000'0000);
+    poke<std::uint64_t>(frame, 8, std::uint64_t{1} << 48 | total);
+    CHECK(refused(frame, "metadata cannot have 1073741824 bytes of " + std::to_string(total)));
+  }
   frame = good;
   poke<std::uint64_t>(frame, 16, 0);
   CHECK(refused(frame, "has no node"));

@@ -1,4 +1,5 @@
 // An observer of arenas in which a broken or hostile process writes: it may be told wrong things, and goes on.
+#include <cstring>
 #include <random>
 #include <string>
 
@@ -74,6 +75,29 @@ TEST_CASE("Whatever a channel's control block says, the look ends and stays insi
     if (queue.size() > 30 || info.block == 0) std::abort();
   });
   CHECK(drain(*channel).size() == 20);
+}
+
+TEST_CASE("A channel that says it has more messages than could ever be put is looked at for no longer") {
+  const auto channel = new_channel(new_arena(4 * kMiB), with_capacity(0));
+  put(*channel, 7).value();
+  const Looker looker(*channel->arena());
+  auto& tail = header_of(*channel).tail;
+  const std::uint64_t whole = tail.exchange(std::uint64_t{1} << 62);
+  CHECK(observe::look_at_messages(looker.file, channel->block(), looker.people(), 30, kMiB).size() == 1);
+  tail = whole;
+}
+
+TEST_CASE("Of elements that a block is said to have, those are read for which there are pages") {
+  const auto arena = new_arena();
+  memory::OwnedBlock block = arena->allocate(20'480, memory::BlockKind::kReplay, {}).value();
+  const memory::Lease lease = arena->hold_new(std::move(block)).value();
+  std::memset(lease.data(), 1, 20'480);
+  const Looker looker(*arena);
+  CHECK(looker.file.present(lease.ref(), 0, 100, 8) == 100);
+  CHECK(looker.file.present(lease.ref(), 0, std::uint64_t{1} << 60, 8) == 20'480 / 8);
+  CHECK(looker.file.present(lease.ref(), 20'480 - 64, 100, 16) == 4);
+  CHECK(looker.file.present(lease.ref(), 32'768, 1, 1) == 0);
+  CHECK(looker.file.present(lease.ref(), ~std::uint64_t{0}, 1, 1) == 0);
 }
 
 TEST_CASE("Whatever a ring's segment says, messages are looked for inside the file") {
