@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "api/state.h"
+#include "memory/weak_registry.h"
 #include "platform/machine.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree {
 
@@ -12,16 +14,23 @@ using platform::WaitContext;
 
 namespace api {
 
-std::shared_ptr<ArenaState> ArenaState::for_arena(std::shared_ptr<memory::Arena> arena) {
-  using States = std::map<const memory::Arena*, std::weak_ptr<ArenaState>>;
-  static platform::ForkSafeMutex& mutex = *new platform::ForkSafeMutex;  // for good, as the states: static objects send
-  static States& states = *new States;
-  const std::lock_guard guard(mutex);
-  std::erase_if(states, [](const auto& each) { return each.second.expired(); });
-  std::weak_ptr<ArenaState>& known = states[arena.get()];
-  auto state = known.lock();
-  if (state == nullptr) known = state = std::make_shared<ArenaState>(std::move(arena));
-  return state;
+namespace {
+
+memory::WeakRegistry<ArenaState>& states() noexcept {
+  return platform::never_destroyed<memory::WeakRegistry<ArenaState>>();
+}
+[[maybe_unused]] const bool g_made = (states(), true);  // before a fork handler could ask for it
+
+}  // namespace
+
+ArenaState::~ArenaState() {
+  states().erase(this);
+}
+
+std::shared_ptr<ArenaState> ArenaState::for_arena(const std::shared_ptr<memory::Arena>& arena) {
+  const auto is_it = [&](const ArenaState& state) { return state.arena == arena; };
+  if (auto known = states().find(is_it)) return known;
+  return states().insert(std::make_shared<ArenaState>(arena), is_it);
 }
 
 Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> shape, const WaitContext& wait) {

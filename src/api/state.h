@@ -64,10 +64,13 @@ platform::ForkSafeMutex& received_mutex() noexcept;
 
 struct ArenaState {
   explicit ArenaState(std::shared_ptr<memory::Arena> made) : arena(std::move(made)) {}
+  ~ArenaState();
+  ArenaState(const ArenaState&) = delete;
+  ArenaState& operator=(const ArenaState&) = delete;
 
   // That of the arena in this process: whoever has it knows what was lent there.
-  static std::shared_ptr<ArenaState> for_arena(std::shared_ptr<memory::Arena> arena);
-  static Arena wrap(std::shared_ptr<memory::Arena> made) { return Arena(for_arena(std::move(made))); }
+  static std::shared_ptr<ArenaState> for_arena(const std::shared_ptr<memory::Arena>& arena);
+  static Arena wrap(const std::shared_ptr<memory::Arena>& made) { return Arena(for_arena(made)); }
   // Null for one that was moved from.
   static const std::shared_ptr<ArenaState>& of(const Arena& arena) noexcept { return arena.state_; }
 
@@ -77,7 +80,7 @@ struct ArenaState {
   // Whether it may go with `message`, which then has it until it is settled or withdrawn.
   bool lend(Loan& loan, const void* message);
 
-  std::shared_ptr<memory::Arena> arena;
+  const std::shared_ptr<memory::Arena> arena;
   platform::ForkSafeMutex mutex;
   std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // by first byte
 };

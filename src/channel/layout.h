@@ -2,8 +2,8 @@
 //
 // What is true, and the order of stores that keeps it so:
 //   put    slot written, then `tail`; the message is in the channel from that store on
+//          one that is counted: slot, `counted_then`, `counting_tail`, `tail`, `counted`, `counting_tail` := 0
 //   grow   successor block complete, then the last segment's `next`
-//          one that is counted: `counted_then`, `counting_tail`, slot, `tail`, `counted`, `counting_tail` := 0
 //   get    holder bit of the message's block, then `head`
 //   take   record written (its state last), then `head`; a record whose ticket is not below `head` does not count
 //   ack    record state -> free.  nack, or the taker's death: record state -> returned, or rejected after so many takes
