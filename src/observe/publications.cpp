@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "broadcast/layout.h"
 #include "latest/layout.h"
@@ -12,9 +14,12 @@ namespace shmtree::observe {
 
 namespace {
 
-// Says in `info` why a control block is none of this version; true when it is one.
+// The control block of a thing of this version; null when it is none, and `info` says why.
 template <class Header>
-bool check(const Header* header, std::uint64_t magic, std::uint32_t version, ThingInfo& info) {
+std::unique_ptr<const Header> header_at(const ArenaFile& file, BlockRef block, std::uint64_t magic,
+                                        std::uint32_t version, ThingInfo& info) {
+  info.block = memory::pack(block);
+  auto header = file.read_still<Header>(block, info.still);
   if (header == nullptr) {
     info.refused = "it went while it was looked at";
   } else if (header->magic != magic) {
@@ -23,7 +28,7 @@ bool check(const Header* header, std::uint64_t magic, std::uint32_t version, Thi
     info.refused =
         "it has layout version " + std::to_string(header->version) + ", this is version " + std::to_string(version);
   }
-  return info.refused.empty();
+  return info.refused.empty() ? std::move(header) : nullptr;
 }
 
 std::vector<Slot> publishing(const memory::PublisherWords& words, const People& people) {
@@ -89,9 +94,8 @@ class RowSum {
 
 LatestInfo look_at_latest(const ArenaFile& file, BlockRef block, const People& people) {
   LatestInfo info;
-  info.block = memory::pack(block);
-  const auto header = file.read_still<latest::LatestHeader>(block, info.still);
-  if (!check(header.get(), latest::kLatestMagic, latest::kLatestVersion, info)) return info;
+  const auto header = header_at<latest::LatestHeader>(file, block, latest::kLatestMagic, latest::kLatestVersion, info);
+  if (header == nullptr) return info;
   info.version = header->latest.load();
   info.history = header->history;
   info.publishers = publishing(header->publishers, people);
@@ -100,9 +104,9 @@ LatestInfo look_at_latest(const ArenaFile& file, BlockRef block, const People& p
 
 BroadcastInfo look_at_broadcast(const ArenaFile& file, BlockRef block, const People& people) {
   BroadcastInfo info;
-  info.block = memory::pack(block);
-  const auto header = file.read_still<broadcast::BroadcastHeader>(block, info.still);
-  if (!check(header.get(), broadcast::kBroadcastMagic, broadcast::kBroadcastVersion, info)) return info;
+  const auto header = header_at<broadcast::BroadcastHeader>(file, block, broadcast::kBroadcastMagic,
+                                                            broadcast::kBroadcastVersion, info);
+  if (header == nullptr) return info;
   info.put = header->tail.load();
   info.capacity = header->capacity;
   info.history = header->history;
@@ -124,9 +128,8 @@ BroadcastInfo look_at_broadcast(const ArenaFile& file, BlockRef block, const Peo
 
 ReplayInfo look_at_replay(const ArenaFile& file, BlockRef block, const People& people) {
   ReplayInfo info;
-  info.block = memory::pack(block);
-  const auto header = file.read_still<replay::ReplayHeader>(block, info.still);
-  if (!check(header.get(), replay::kReplayMagic, replay::kReplayVersion, info)) return info;
+  const auto header = header_at<replay::ReplayHeader>(file, block, replay::kReplayMagic, replay::kReplayVersion, info);
+  if (header == nullptr) return info;
   info.capacity = header->capacity;
   info.record_bytes = header->record_bytes;
   info.chunks_opened = std::max<std::uint64_t>(header->tail.load(), 1) - 1;

@@ -70,19 +70,10 @@ TEST_CASE("Who holds how much, and for how long, is summed for each process") {
 
 TEST_CASE("Who has the arena's lock is named while it is stopped") {
   const auto arena = new_arena();
-  const Gate locked;
-  Child child([&] {
-    arena->lock(arena->header().arena_lock, patience()).value();
-    locked.open();
-    pause();
-    return true;
-  });
-  locked.wait();
-  child.signal(SIGSTOP);
-  child.wait_until_stopped();
+  const StoppedOwner owner(arena, arena->header().arena_lock);
   const ArenaInfo seen = look_at(*arena);
   REQUIRE(seen.locked_by.has_value());
-  CHECK(pids_of(seen, {*seen.locked_by}) == std::vector<int>{child.pid()});
+  CHECK(pids_of(seen, {*seen.locked_by}) == std::vector<int>{owner.pid()});
 }
 
 TEST_CASE("A look changes no byte of an arena and allocates no page of it") {

@@ -71,20 +71,11 @@ TEST_CASE("Ends on their way are counted, also those that the control block has 
 TEST_CASE("A sender that is stopped in the middle of a put is named, and the rest is seen") {
   const auto channel = new_channel(new_arena());
   put(*channel, 1).value();
-  const Gate locked;
-  Child child([&] {
-    channel->arena()->lock(header_of(*channel).senders_lock, patience()).value();
-    locked.open();
-    pause();
-    return true;
-  });
-  locked.wait();
-  child.signal(SIGSTOP);
-  child.wait_until_stopped();
+  const StoppedOwner owner(channel->arena(), header_of(*channel).senders_lock);
   const ChannelInfo seen = look_at(*channel);
   REQUIRE(seen.ends[End::kSending].locked_by.has_value());
   CHECK(pids_of(test::look_at(*channel->arena()), {*seen.ends[End::kSending].locked_by}) ==
-        std::vector<int>{child.pid()});
+        std::vector<int>{owner.pid()});
   CHECK(seen.queued == 1);
   CHECK(queued_in(*channel).size() == 1);
 }

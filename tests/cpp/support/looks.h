@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -44,5 +45,26 @@ inline std::vector<std::byte> bytes_of(const Arena& arena) {
   if (!read_at(arena.fd(), 0, bytes.data(), bytes.size())) std::abort();
   return bytes;
 }
+
+// A process that has a lock of the arena's, and is stopped.
+class StoppedOwner {
+ public:
+  StoppedOwner(const std::shared_ptr<Arena>& arena, std::atomic<std::uint32_t>& lock)
+      : child_([&] {
+          arena->lock(lock, patience()).value();
+          locked_.open();
+          pause();
+          return true;
+        }) {
+    locked_.wait();
+    child_.signal(SIGSTOP);
+    child_.wait_until_stopped();
+  }
+  int pid() const noexcept { return child_.pid(); }
+
+ private:
+  Gate locked_;  // made before the child
+  Child child_;
+};
 
 }  // namespace shmtree::test
