@@ -117,11 +117,9 @@ Result<std::shared_ptr<Buffer>> Buffer::create(std::shared_ptr<Arena> arena, Spe
 
 Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memory::BlockRef block,
                                              const WaitContext& wait) {
-  const auto held = arena->hold_existing(block, wait);
-  if (!held) return held.error();
   const auto note = Store::note_at(arena, block, wait);
   if (!note) return note.error();
-  auto known = unpack(std::as_bytes(std::span(*note)));
+  auto known = unpack(std::as_bytes(std::span(note->bytes)));
   if (!known) return std::move(known).error();
   Spec& spec = *known;
   auto store = Store::open(std::move(arena), block, spec.leaf_bytes(), wait);

@@ -69,7 +69,8 @@ struct Loader::Way {
   Status read_rows(DataReader& file, const std::vector<RowsEntry>& entries);
   Status restore_tables();
   const SavedTable* source_of(std::size_t number) const noexcept;
-  void restore_table(std::size_t number, const SavedPart& part, std::size_t begin, std::span<const std::byte> words);
+  void restore_table(const Table& table, const SavedTable* then, const SavedPart& part, std::size_t begin,
+                     std::span<const std::byte> words);
   void finish();
 };
 
@@ -284,14 +285,15 @@ const SavedTable* Loader::Way::source_of(std::size_t number) const noexcept {
 }
 
 Status Loader::Way::restore_tables() {
-  for (std::size_t i = 0; tables != nullptr && i < tables->size(); ++i) {
-    const SavedTable* then = source_of(i);
+  if (tables == nullptr) return success();
+  std::vector<const SavedTable*> sources;
+  for (std::size_t i = 0; i < tables->size(); ++i) {
+    const SavedTable* then = sources.emplace_back(source_of(i));
     if (then == nullptr) continue;
     const Table& table = (*tables)[i];
     const bool is_number = then->max_priority >= 0 && then->max_priority <= table.most_priority();
     table.restore(is_number ? then->max_priority : 1.0, then->samples);
   }
-  if (tables == nullptr) return success();
   for (const auto& [part, begin] : states) {
     auto file = DataReader::begin(folder, saved.files[part->file]);
     if (!file) return std::move(file).error();
@@ -299,17 +301,15 @@ Status Loader::Way::restore_tables() {
     std::vector<std::byte> words(part->bytes - entries);
     if (Status done = file->look(part->offset + entries, words); !done) return done;
     for (std::size_t i = 0; i < tables->size(); ++i) {
-      if ((*tables)[i].spec().has_leaves()) restore_table(i, *part, begin, words);
+      if ((*tables)[i].spec().has_leaves()) restore_table((*tables)[i], sources[i], *part, begin, words);
     }
   }
   return success();
 }
 
-void Loader::Way::restore_table(std::size_t number, const SavedPart& part, std::size_t begin,
+void Loader::Way::restore_table(const Table& table, const SavedTable* then, const SavedPart& part, std::size_t begin,
                                 std::span<const std::byte> words) {
-  const Table& table = (*tables)[number];
   const std::uint64_t rows = saved.header.rows_per_place, stretch = part.places * rows * 4;
-  const SavedTable* then = source_of(number);
   if (then != nullptr && then->has_leaves == 0) then = nullptr;
   std::uint64_t at = 0;
   for (const SavedTable& before : saved.tables) {

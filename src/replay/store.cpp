@@ -110,7 +110,7 @@ Result<std::shared_ptr<Store>> Store::open(std::shared_ptr<Arena> arena, BlockRe
   return out_of_memory();
 }
 
-Result<std::string> Store::note_at(const std::shared_ptr<Arena>& arena, BlockRef block, const WaitContext& wait) try {
+Result<Store::Note> Store::note_at(const std::shared_ptr<Arena>& arena, BlockRef block, const WaitContext& wait) try {
   auto control = open_control(*arena, block, wait);
   if (!control) return std::move(control).error();
   const std::uint64_t room = arena->blocks().room_of(block.id);
@@ -118,7 +118,8 @@ Result<std::string> Store::note_at(const std::shared_ptr<Arena>& arena, BlockRef
   const std::uint64_t bytes = load_once(header.note_bytes);
   if (load_once(header.magic) != kReplayMagic || load_once(header.version) != kReplayVersion) return incompatible();
   if (bytes > room - sizeof(ReplayHeader)) return incompatible();
-  return std::string(reinterpret_cast<const char*>(control->data()) + sizeof(ReplayHeader), bytes);
+  std::string note(reinterpret_cast<const char*>(control->data()) + sizeof(ReplayHeader), bytes);
+  return Note{.bytes = std::move(note), .held = std::move(*control)};
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }

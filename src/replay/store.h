@@ -55,9 +55,13 @@ class Store {
   static Result<std::shared_ptr<Store>> open(std::shared_ptr<Arena> arena, memory::BlockRef block,
                                              std::span<const std::uint64_t> leaf_bytes, const WaitContext& wait);
 
-  // The note of one, which says what is needed to open it. Errors as of open().
-  static Result<std::string> note_at(const std::shared_ptr<Arena>& arena, memory::BlockRef block,
-                                     const WaitContext& wait);
+  // The note of one, which says what is needed to open it: the buffer is held until then, as nobody else may have it
+  // any more. Errors as of open().
+  struct Note {
+    std::string bytes{};
+    memory::Lease held{};
+  };
+  static Result<Note> note_at(const std::shared_ptr<Arena>& arena, memory::BlockRef block, const WaitContext& wait);
   // Bytes of an arena that a buffer has once it is full.
   static std::uint64_t total_bytes(const Shape& shape, std::uint64_t note_bytes,
                                    std::uint64_t table_bytes = 0) noexcept;
