@@ -14,13 +14,6 @@ using test::Bytes;
 
 namespace {
 
-Bytes everything() {
-  const test::Sample sample;
-  FrameBuilder builder;
-  test::add_everything(builder, sample);
-  return test::bytes_of(builder);
-}
-
 Bytes small_dict() {
   FrameBuilder builder;
   test::add_small_dict(builder);
@@ -70,7 +63,7 @@ Bytes written(const std::function<void(FrameBuilder&)>& add) {
 }  // namespace
 
 TEST_CASE("a frame that is cut off anywhere is refused") {
-  for (const Bytes& whole : {small_dict(), one_array(), everything()}) {
+  for (const Bytes& whole : {small_dict(), one_array(), test::everything()}) {
     for (std::size_t size = 0; size < whole.size(); ++size) {
       auto walk = test::walk_frame(std::span(whole).first(size));
       REQUIRE_FALSE(walk.ok());
@@ -94,7 +87,7 @@ TEST_CASE("no change of a single word makes a reader misbehave") {
   // sanitizers see.
   std::mt19937_64 random(20261121);
   std::uint64_t accepted = 0;
-  for (const Bytes& whole : {small_dict(), one_array(), everything()}) {
+  for (const Bytes& whole : {small_dict(), one_array(), test::everything()}) {
     const std::size_t checked = 16 + peek<std::uint32_t>(whole, 4);
     // A mutated copy of the exact size, so that a read beyond it is seen.
     for (std::size_t offset = 0; offset + 8 <= checked; offset += 8) {

@@ -18,13 +18,6 @@ using test::Bytes;
 
 namespace {
 
-Bytes everything() {
-  const test::Sample sample;
-  FrameBuilder builder;
-  test::add_everything(builder, sample);
-  return test::bytes_of(builder);
-}
-
 // At an address like that of memory that frames lie in.
 struct Aligned {
   explicit Aligned(std::size_t count) : memory(count + 64) {}
@@ -97,7 +90,7 @@ std::vector<Bytes> elements_of(const Bytes& frame, Blocks blocks) {
 }  // namespace
 
 TEST_CASE("a frame of every kind is sound, and can be made to stand alone") {
-  const Bytes frame = everything();
+  const Bytes frame = test::everything();
   const Blocks3 blocks;
   CheckedFrame checked;
   REQUIRE(checked.load(frame, blocks.all).ok());
@@ -157,7 +150,7 @@ TEST_CASE("a frame tells of its pickles, classes as values and handles") {
 }
 
 TEST_CASE("what is checked is what a careful receiver accepts, whatever bit is another") {
-  const Bytes frame = everything();
+  const Bytes frame = test::everything();
   const Blocks3 blocks;
   CheckedFrame whole;
   whole.load(frame, blocks.all).value();

@@ -260,4 +260,11 @@ inline void add_everything(format::FrameBuilder& builder, const Sample& sample) 
   builder.add_array({.data = sample.lonely, .shape = five, .ndim = 1, .dtype = DType::kBFloat16});
 }
 
+inline Bytes everything() {
+  const Sample sample;
+  format::FrameBuilder builder;
+  add_everything(builder, sample);
+  return bytes_of(builder);
+}
+
 }  // namespace shmtree::test
