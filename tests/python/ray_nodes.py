@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from shmtree import _handles as grants
@@ -43,9 +43,12 @@ class Nodes:
         self._nodes: dict[str, Node] = {}
         self._random, self._loss = random.Random(seed), loss
 
-    async def start(self) -> None:
+    async def run(self, test: Callable[[Nodes], Awaitable[None]]) -> None:
         for name in self.names:
             await self.start_gateway(name)
+        await test(self)
+        for name in list(self._nodes):
+            await self.kill_gateway(name)
 
     async def start_gateway(self, name: str) -> None:
         node = Node(name, name, self, self._keepers[name])
@@ -61,10 +64,6 @@ class Nodes:
 
     async def kill_keeper(self, name: str) -> None:
         self._keepers[name].keeper = Keeper()
-
-    async def stop(self) -> None:
-        for name in list(self._nodes):
-            await self.kill_gateway(name)
 
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
         if node in self.dead:

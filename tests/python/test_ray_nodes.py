@@ -18,8 +18,10 @@ from shmtree.ray._deaths import PeerDied
 PATIENCE_S = 120
 
 
-def run(test: Awaitable[None]) -> None:
-    asyncio.run(asyncio.wait_for(test, PATIENCE_S))  # type: ignore[arg-type]
+def run(test: Callable[[Nodes], Awaitable[None]], *names: str, **options: Any) -> None:
+    """With nodes of these names, or two; the gateways are there, and end with the test."""
+    nodes = Nodes(*(names or ("here", "there")), **options)
+    asyncio.run(asyncio.wait_for(nodes.run(test), PATIENCE_S))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -39,9 +41,7 @@ async def receive(receiver: Any, count: int) -> list[int]:
 
 
 def test_messages_of_another_node_arrive_in_order_and_are_acknowledged_when_they_are_received() -> None:
-    async def test() -> None:
-        nodes = Nodes("here", "there")
-        await nodes.start()
+    async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         receiver = shmtree.Receiver(await pair.make())
         sender = await pair.sender("there")
@@ -54,15 +54,12 @@ def test_messages_of_another_node_arrive_in_order_and_are_acknowledged_when_they
         assert await receiver.get_async() == 2
         await until(lambda: sender.pending_acks == 0)
         sender.wait_for_all_ack(timeout=60)
-        await nodes.stop()
 
-    run(test())
+    run(test)
 
 
 def test_a_full_pair_takes_its_capacity_on_both_nodes_and_then_put_waits() -> None:
-    async def test() -> None:
-        nodes = Nodes("here", "there")
-        await nodes.start()
+    async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4)
         receiver = shmtree.Receiver(await pair.make())
         sender = await pair.sender("there")
@@ -74,16 +71,13 @@ def test_a_full_pair_takes_its_capacity_on_both_nodes_and_then_put_waits() -> No
         assert await receiver.get_async() == 0
         await sender.put_async(8)
         assert await receive(receiver, 8) == list(range(1, 9))
-        await nodes.stop()
 
-    run(test())
+    run(test)
 
 
 @pytest.mark.parametrize("killed", [("here",), ("there",), ("here", "there")])
 def test_gateways_that_are_killed_again_and_again_lose_nothing_and_double_nothing(killed: tuple[str, ...]) -> None:
-    async def test() -> None:
-        nodes = Nodes("here", "there")
-        await nodes.start()
+    async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         receiver = shmtree.Receiver(await pair.make())
         sending = asyncio.ensure_future(send(await pair.sender("there"), 400))
@@ -97,15 +91,12 @@ def test_gateways_that_are_killed_again_and_again_lose_nothing_and_double_nothin
         received += await receive(receiver, 80)
         await sending
         assert received == list(range(400))
-        await nodes.stop()
 
-    run(test())
+    run(test)
 
 
 def test_a_keeper_that_is_replaced_is_told_what_the_next_gateway_needs() -> None:
-    async def test() -> None:
-        nodes = Nodes("here", "there")
-        await nodes.start()
+    async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         receiver = shmtree.Receiver(await pair.make())
         sender = await pair.sender("there")
@@ -117,16 +108,13 @@ def test_a_keeper_that_is_replaced_is_told_what_the_next_gateway_needs() -> None
             await nodes.start_gateway(name)
         await sender.put_async(10)
         assert await receive(receiver, 11) == list(range(11))
-        await nodes.stop()
 
-    run(test())
+    run(test)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_calls_that_are_lost_on_their_way_or_back_lose_nothing_and_double_nothing(seed: int) -> None:
-    async def test() -> None:
-        nodes = Nodes("here", "there", loss=0.2, seed=seed)
-        await nodes.start()
+    async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         receiver = shmtree.Receiver(await pair.make())
         sender = await pair.sender("there")
@@ -134,15 +122,12 @@ def test_calls_that_are_lost_on_their_way_or_back_lose_nothing_and_double_nothin
         assert await receive(receiver, 100) == list(range(100))
         await sending
         await until(lambda: sender.pending_acks == 0)
-        await nodes.stop()
 
-    run(test())
+    run(test, loss=0.2, seed=seed)
 
 
 def test_the_stream_ends_when_every_end_that_was_given_away_is_closed() -> None:
-    async def test() -> None:
-        nodes = Nodes("here", "there", "elsewhere")
-        await nodes.start()
+    async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         receiver = shmtree.Receiver(await pair.make())
         first = await pair.sender("there")
@@ -158,15 +143,12 @@ def test_the_stream_ends_when_every_end_that_was_given_away_is_closed() -> None:
         second.close()
         with pytest.raises(shmtree.ChannelClosed):
             await receiver.get_async()
-        await nodes.stop()
 
-    run(test())
+    run(test, "here", "there", "elsewhere")
 
 
 def test_a_sender_on_its_way_keeps_the_stream_open_for_as_long_as_it_takes() -> None:
-    async def test() -> None:
-        nodes = Nodes("here", "there")
-        await nodes.start()
+    async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
         receiver = shmtree.Receiver(await pair.make())
         await pair.settle([("s", 17)], [])
@@ -176,15 +158,12 @@ def test_a_sender_on_its_way_keeps_the_stream_open_for_as_long_as_it_takes() -> 
         await pair.settle([], [("s", 17)])
         with pytest.raises(shmtree.ChannelClosed):
             await receiver.get_async()
-        await nodes.stop()
 
-    run(test())
+    run(test)
 
 
 def test_a_receiver_is_told_of_a_node_that_is_gone_after_what_had_landed() -> None:
-    async def test() -> None:
-        nodes = Nodes("here", "there")
-        await nodes.start()
+    async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
         receiver = shmtree.Receiver(await pair.make())
         sender = await pair.sender("there")
@@ -198,15 +177,12 @@ def test_a_receiver_is_told_of_a_node_that_is_gone_after_what_had_landed() -> No
         assert told.value.peers == (("there", 0),)
         with pytest.raises(shmtree.ChannelClosed):
             await receiver.get_async()
-        await nodes.stop()
 
-    run(test())
+    run(test)
 
 
 def test_senders_elsewhere_are_told_that_nobody_receives() -> None:
-    async def test() -> None:
-        nodes = Nodes("here", "there")
-        await nodes.start()
+    async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
         receiver = shmtree.Receiver(await pair.make())
         sender = await pair.sender("there")
@@ -216,15 +192,12 @@ def test_senders_elsewhere_are_told_that_nobody_receives() -> None:
         receiver.close()
         with pytest.raises(shmtree.ChannelClosed):
             await send(sender, 1_000_000)
-        await nodes.stop()
 
-    run(test())
+    run(test)
 
 
 def test_a_latest_is_mirrored_and_a_gateway_that_is_replaced_mirrors_it_anew() -> None:
-    async def test() -> None:
-        nodes = Nodes("here", "there")
-        await nodes.start()
+    async def test(nodes: Nodes) -> None:
         handle, _ = await nodes.node("here").host_latest(5)
         latest = _handles.open_latest(handle)
         mirror = _handles.open_latest(await nodes.node("there").mirror_latest(5, "here"))
@@ -243,6 +216,5 @@ def test_a_latest_is_mirrored_and_a_gateway_that_is_replaced_mirrors_it_anew() -
         mirror = _handles.open_latest(await nodes.node("there").mirror_latest(5, "here"))
         _, (version, value) = await mirror.get_async()
         assert version == 3 and np.array_equal(value, weights + 2)
-        await nodes.stop()
 
-    run(test())
+    run(test)
