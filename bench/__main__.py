@@ -46,9 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=30, help="seconds after which a competitor counts as stuck")
     parser.add_argument("--minutes", type=float, default=20, help="start nothing new after so long")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument(
-        "--readme", action="store_true", help="put the main table and the plots into README.md and docs"
-    )
+    parser.add_argument("--pages", action="store_true", help="put the main tables and the plot into the pages")
     parser.add_argument("--list", action="store_true", help="show workloads and competitors, and measure nothing")
     return parser.parse_args()
 
@@ -157,8 +155,8 @@ def main() -> int:
     about["minutes"] = round((time.monotonic() - started) / 60, 1)
     about["load_after"] = machine.load()
     written = report.write(options.out, about, bench.rows)
-    if options.readme:
-        report.update_readme(about, bench.rows, written)
+    if options.pages:
+        report.update_pages(about, bench.rows, written)
     return 0
 
 

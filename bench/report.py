@@ -1,4 +1,4 @@
-"""Rows of figures, and what is made of them: lines on the screen, JSON, Markdown, plots, the README's table."""
+"""Rows of figures, and what is made of them: lines on the screen, JSON, Markdown, plots, the page of figures."""
 
 from __future__ import annotations
 
@@ -184,18 +184,28 @@ def write(folder: Path, about: dict[str, Any], rows: list[Row]) -> list[Path]:
     return plots.draw(folder, rows)
 
 
-README_COLUMNS = ["bytes-10B", "bytes-1KB", "bytes-100KB", "array-1MB", "array-32MB", "C", "D", "E", "F", "G"]
-BEGIN, END = "<!-- written by ./dev bench --readme -->\n", "<!-- end -->\n"
+PAGE_COLUMNS = ["bytes-10B", "bytes-1KB", "bytes-100KB", "array-1MB", "array-32MB", "C", "D", "E", "F", "G"]
+README_COLUMNS = ["E", "C", "bytes-1KB", "array-1MB", "F"]
+README_COMPETITORS = ["shmtree", "multiprocessing.Queue"]
+BEGIN, END = "<!-- written by ./dev bench --pages -->\n", "<!-- end -->\n"
 
 
-def update_readme(about: dict[str, Any], rows: list[Row], plots: list[Path]) -> None:
-    readme = ROOT / "README.md"
-    before, _, rest = readme.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    text = table("Messages per second", README_COLUMNS, "items_per_s", _number("items_per_s"), rows)
-    body = text.partition("\n\n")[2]
+def _rates(columns: list[str], rows: list[Row]) -> str:
+    return table("", columns, "items_per_s", _number("items_per_s"), rows).partition("\n\n")[2]
+
+
+def _write_between_marks(page: Path, text: str) -> None:
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}")
+
+
+def update_pages(about: dict[str, Any], rows: list[Row], plots: list[Path]) -> None:
+    """The page of figures has the whole table and the plot, the README two rows of it."""
+    text = f"{about_lines(about)}\n{_rates(PAGE_COLUMNS, rows)}"
     for plot in plots:
         if plot.name == "throughput.png":
             shutil.copy(plot, ROOT / "docs" / plot.name)
-            body += "\n![Throughput over message size](docs/throughput.png)\n"
-    readme.write_text(f"{before}{BEGIN}{about_lines(about)}\n{body}{END}{after}")
+            text += "\n![Throughput over message size](throughput.png)\n"
+    _write_between_marks(ROOT / "docs/results.md", text)
+    few = [row for row in rows if row["competitor"] in README_COMPETITORS]
+    _write_between_marks(ROOT / "README.md", _rates(README_COLUMNS, few))

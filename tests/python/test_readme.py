@@ -72,25 +72,27 @@ def test_a_python_block_prints_what_stands_below_it(tmp_path, code, output):
     assert done.stdout == output
 
 
-def test_what_the_readme_names_is_there():
-    texts = README + "".join((ROOT / page).read_text() for page in ("CONTRIBUTING.md", "SECURITY.md"))
+def test_what_the_pages_on_the_tree_name_is_there():
+    made = (ROOT / "docs/architecture.md").read_text()
+    texts = README + made + "".join((ROOT / page).read_text() for page in ("CONTRIBUTING.md", "SECURITY.md"))
     paths = re.findall(r"`((?:src|include|schema|docs|examples|bench|tests|python)/[\w./-]*)`", texts)
     assert len(paths) > 3
     assert [path for path in paths if not (ROOT / path).exists()] == []
     row = re.compile(r"^\| `([\w/]+)` \|.*\| ([^|]+) \|$", re.MULTILINE)
     missing = [
         f"{folder}/{name}"
-        for folder, names in row.findall(README)
+        for folder, names in row.findall(made)
         for name in re.findall(r"`([^`]+)`", names)
         if not (ROOT / folder / name).exists() and not (ROOT / name).exists()
     ]
     assert missing == []
 
 
-def test_the_readme_links_every_page_and_nothing_else():
-    links = set(re.findall(r"\]\(([^)#:]+)\)", README))
-    shown = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.png"), *ROOT.glob("*.md")]
-    assert links == {str(page.relative_to(ROOT)) for page in shown} - {"README.md"}
+def test_every_page_stands_in_a_table_of_contents():
+    index = PAGES["docs/index.md"]
+    listed = "\n".join(re.findall(r"^```{toctree}\n(.*?)^```", index, re.DOTALL | re.MULTILINE))
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert {page for page in pages if not re.search(rf"^(?:.* <)?{page}>?$", listed, re.MULTILINE)} == set()
 
 
 def anchors(text):
