@@ -1,7 +1,7 @@
 # Writes where the fields of a schema stand in a message as C++ constants, from what capnp itself says of it:
 #
 #   cmake -D CAPNP=<capnp> -D PLUGIN=<capnpc-capnp> -D INCLUDE=<where capnp/c++.capnp is> -D SCHEMA=<x.capnp>
-#     -D OUT=<x.columns.h> -P SchemaColumns.cmake
+#     -D OUT=<x.h> -P SchemaColumns.cmake
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -37,7 +37,7 @@ foreach(line IN LISTS lines)
   endif()
 endforeach()
 
-file(WRITE ${OUT} "// Made of a schema by cmake/SchemaColumns.cmake. Fields of structs stand at bits, columns at pointers of the root.
+file(WRITE ${OUT} "// Made of schema/shmtree.capnp by cmake/SchemaColumns.cmake. Fields of structs stand at bits, columns at pointers of the root.
 #pragma once
 
 #include \"format/segment.h\"

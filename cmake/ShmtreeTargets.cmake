@@ -1,4 +1,4 @@
-# How each layer, the generated schema and the public library are built.
+# How each layer and the public library are built.
 
 add_library(shmtree_options INTERFACE)
 target_compile_features(shmtree_options INTERFACE cxx_std_20)
@@ -34,49 +34,14 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
 endif()
 
-# What is made of one schema. `<target>_columns`: where fields stand in a message, as constants (cmake/SchemaColumns.cmake),
-# which the library is built with; it does without Cap'n Proto's. `<target>`: the C++ that capnp generates, a library of its
-# own, free of our warnings, which the library is tested against.
-function(shmtree_schema target schema)
-  set(source ${PROJECT_SOURCE_DIR}/${schema})
-  get_filename_component(folder ${source} DIRECTORY)
-  get_filename_component(name ${source} NAME)
-  set(out ${PROJECT_BINARY_DIR}/generated/schema)
-  file(MAKE_DIRECTORY ${out})
-  add_custom_command(
-    OUTPUT ${out}/${name}.c++ ${out}/${name}.h
-    COMMAND ${CapnpCore_COMPILER} compile -I${CapnpCore_INCLUDE_DIR} -o${CapnpCore_CPP_PLUGIN}:${out}
-      --src-prefix=${folder} ${source}
-    DEPENDS ${source}
-    COMMENT "Generating C++ from ${schema}"
-    VERBATIM)
-  add_library(${target} STATIC ${out}/${name}.c++ ${out}/${name}.h)
-  target_compile_features(${target} PUBLIC cxx_std_20)
-  target_compile_options(${target} PRIVATE -w)
-  target_include_directories(${target} SYSTEM PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
-  target_link_libraries(${target} PUBLIC CapnpCore::capnp)
-
-  set(columns ${PROJECT_SOURCE_DIR}/cmake/SchemaColumns.cmake)
-  string(REGEX REPLACE "\\.capnp$" ".columns.h" header ${out}/${name})
-  add_custom_command(
-    OUTPUT ${header}
-    COMMAND ${CMAKE_COMMAND} -D CAPNP=${CapnpCore_COMPILER} -D PLUGIN=${CapnpCore_TEXT_PLUGIN}
-      -D INCLUDE=${CapnpCore_INCLUDE_DIR} -D SCHEMA=${source} -D OUT=${header} -P ${columns}
-    DEPENDS ${source} ${columns}
-    COMMENT "Generating the columns of ${schema}"
-    VERBATIM)
-  add_library(${target}_columns INTERFACE ${header})
-  target_include_directories(${target}_columns INTERFACE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
-endfunction()
-
-# shmtree_layer(<name> [LINK ...] [PRIVATE_LINK ...]): all of src/<name> as the static library shmtree_<name>.
+# shmtree_layer(<name> [LINK ...]): all of src/<name> as the static library shmtree_<name>.
 function(shmtree_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LINK;PRIVATE_LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LINK")
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp ${PROJECT_SOURCE_DIR}/src/${name}/*.h)
   set(target shmtree_${name})
   add_library(${target} STATIC ${sources})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-  target_link_libraries(${target} PUBLIC ${arg_LINK} PRIVATE shmtree_options ${arg_PRIVATE_LINK})
+  target_link_libraries(${target} PUBLIC ${arg_LINK} PRIVATE shmtree_options)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_property(GLOBAL APPEND PROPERTY SHMTREE_LAYERS ${target})
 endfunction()

@@ -77,7 +77,10 @@ system() {
   done
 }
 
-build_packages='g++ cmake ninja-build capnproto libcapnp-dev libxtensor-dev ca-certificates'
+build_packages='g++ cmake ninja-build libxtensor-dev ca-certificates'
+
+# What the C++ tests are built with.
+test_packages='catch2 capnproto libcapnp-dev'
 
 # What tools/free_threaded_python builds an interpreter with.
 python_source_packages='make xz-utils zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev'

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "format/segment_writer.h"
-#include "schema/shmtree.columns.h"
+#include "format/schema_columns.h"
 #include "shmtree/kind.h"
 
 namespace shmtree::format {

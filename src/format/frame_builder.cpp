@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "format/segment_writer.h"
-#include "schema/shmtree.columns.h"
+#include "format/schema_columns.h"
 
 namespace shmtree::format {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "format/segment.h"
-#include "schema/shmtree.columns.h"
+#include "format/schema_columns.h"
 
 namespace shmtree::format {
 

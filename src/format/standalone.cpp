@@ -5,8 +5,8 @@
 #include <span>
 
 #include "format/segment_writer.h"
+#include "format/schema_columns.h"
 #include "platform/copy.h"
-#include "schema/shmtree.columns.h"
 
 namespace shmtree::format {
 

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "format/segment.h"
+#include "format/schema_columns.h"
 #include "schema/shmtree.capnp.h"
-#include "schema/shmtree.columns.h"
 #include "support/catch2.h"
 #include "support/frame_walk.h"
 #include "support/frames.h"

@@ -39,8 +39,6 @@ def lacks() -> list[str]:
         missing.append("a C++ compiler")
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         missing.append("the headers of Python")
-    if not (shutil.which("capnp") and shutil.which("capnpc-c++")):
-        missing.append("Cap'n Proto (tests/gpu/prepare)")
     return missing
 
 
