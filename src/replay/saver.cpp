@@ -1,9 +1,9 @@
 #include "replay/saver.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <optional>
+#include <string>
 
 #include "platform/checksum.h"
 #include "replay/data_file.h"
@@ -20,15 +20,20 @@ namespace {
 
 constexpr std::uint64_t kPartBytes = 16u << 20;  // of rows, about: written again when the window goes past them
 constexpr std::uint64_t kStateSlots = 65'536;    // whose state is written again when one of them changed
+constexpr int kMostPasses = 4;                   // over a buffer of which less than the following stays
+constexpr std::uint64_t kLeastShare = 8;         // an eighth of its rows
 
 class Saver {
  public:
   Saver(const Store& store, const Tables* tables, const Folder& folder, const WaitContext& wait)
       : store_(store), tables_(tables), folder_(folder), wait_(wait), now_(Snapshot::of(store)) {}
 
-  Result<SaveReport> run();
+  // Nothing when most rows were overwritten meanwhile, and `may_retry`: all is as it was then.
+  Result<std::optional<SaveReport>> run(bool may_retry);
 
  private:
+  void discard();
+  SaveReport report() const;
   Status describe();
   Status write_rows();
   Status write_part(std::vector<RowsEntry>& places);
@@ -226,7 +231,7 @@ Status Saver::finish() {
   if (done) done = folder_.rename(kNextManifestName, kManifestName);
   if (!done) {
     folder_.remove(kNextManifestName);
-    if (file_) folder_.remove(data_name(file_->number()));
+    discard();
     return done;
   }
   if (Status there = folder_.sync(); !there) return there;
@@ -241,20 +246,34 @@ Status Saver::finish() {
   return success();
 }
 
-Result<SaveReport> Saver::run() {
+void Saver::discard() {
+  if (file_) folder_.remove(data_name(file_->number()));
+}
+
+SaveReport Saver::report() const {
+  SaveReport report{.save = next_.header.save, .rows = now_.rows(), .written = file_ ? file_->mark().bytes : 0};
+  for (const SavedFile& file : next_.files) report.bytes += file.bytes;
+  return report;
+}
+
+Result<std::optional<SaveReport>> Saver::run(bool may_retry) {
+  const std::uint64_t rows = now_.rows();
   if (Status done = describe(); !done) return std::move(done).error();
   if (Status done = kept_.look(folder_, store_, now_); !done) return std::move(done).error();
   kept_.choose();
   if (Status done = write_rows(); !done) return std::move(done).error();
   now_.forget_before(store_.window().head);
+  const std::uint64_t left = now_.rows();
+  if (rows != 0 && (left == 0 || (may_retry && left < rows / kLeastShare))) {
+    discard();
+    if (may_retry) return std::optional<SaveReport>();
+    return Error{.code = Code::kUnavailable,
+                 .message = "all " + std::to_string(rows) + " rows were overwritten while they were written to " +
+                            folder_.path() + ", " + std::to_string(kMostPasses) + " times: it is as it was"};
+  }
   if (Status done = write_states(); !done) return std::move(done).error();
   if (Status done = finish(); !done) return std::move(done).error();
-  SaveReport report{.save = next_.header.save, .rows = 0, .written = file_ ? file_->mark().bytes : 0, .bytes = 0};
-  for (const StateEntry& place : now_.places) {
-    report.rows += place.ready - static_cast<unsigned>(std::popcount(place.finals & bits_below(place.ready)));
-  }
-  for (const SavedFile& file : next_.files) report.bytes += file.bytes;
-  return report;
+  return std::optional(report());
 }
 
 }  // namespace
@@ -268,7 +287,11 @@ Result<SaveReport> save(const Store& store, const Tables* tables, const std::str
   if (!*locked) {
     return Error{.code = Code::kUnavailable, .message = path + " is being saved to or loaded from by somebody else"};
   }
-  return Saver(store, tables, *folder, wait).run();
+  for (int pass = 1;; ++pass) {
+    auto saved = Saver(store, tables, *folder, wait).run(pass < kMostPasses);
+    if (!saved) return std::move(saved).error();
+    if (*saved) return **saved;
+  }
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }

@@ -71,6 +71,14 @@ void Snapshot::forget_before(std::uint64_t head) {
   places.erase(places.begin(), std::partition_point(places.begin(), places.end(), gone));
 }
 
+std::uint64_t Snapshot::rows() const noexcept {
+  std::uint64_t rows = 0;
+  for (const StateEntry& place : places) {
+    rows += place.ready - static_cast<unsigned>(std::popcount(place.finals & bits_below(place.ready)));
+  }
+  return rows;
+}
+
 void correct_ready(std::vector<StateEntry>& places, std::uint64_t ahead) {
   if (ahead == 0) return;
   std::unordered_map<std::uint64_t, std::size_t> next_of;

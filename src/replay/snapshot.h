@@ -16,6 +16,8 @@ struct Snapshot {
   static Snapshot of(const Store& store);
   // Those that have left the window meanwhile go.
   void forget_before(std::uint64_t head);
+  // That may be drawn.
+  std::uint64_t rows() const noexcept;
 };
 
 // Slots that the last ready rows of a place need may be missing in what was saved, or said to be: then fewer are ready.

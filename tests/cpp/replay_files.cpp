@@ -1,4 +1,7 @@
 // A buffer that was saved can be loaded, of any capacity, and saving it again costs what changed.
+#include <chrono>
+#include <thread>
+
 #include "support/catch2.h"
 #include "support/saved.h"
 
@@ -29,7 +32,51 @@ void add_episodes(const std::shared_ptr<Store>& store, std::uint64_t rows) {
   }
 }
 
+// Fills the buffer anew while it is saved, as often as said: before its rows are written.
+class Overwriting final : public platform::WaitHooks {
+ public:
+  Overwriting(const std::shared_ptr<Store>& store, int times) : writer_(store, 8), times_(times) {}
+  void before_block() noexcept override {}
+  void after_block() noexcept override {}
+  bool interrupted() noexcept override {
+    for (std::uint64_t i = 0; times_ > 0 && i < 4 * kPlain.capacity; ++i) add(writer_, 1000 + i).value();
+    --times_;
+    return false;
+  }
+  platform::WaitContext wait() noexcept { return {platform::Deadline::never(), this}; }
+
+ private:
+  Writer writer_;
+  int times_;
+};
+
 }  // namespace
+
+TEST_CASE("A save whose rows are overwritten meanwhile has those that came") {
+  const TemporaryFolder folder;
+  const auto store = filled(kPlain, 50);
+  Overwriting others(store, 3);
+  const SaveReport report = replay::save(*store, nullptr, folder.saved(), others.wait()).value();
+  CHECK(report.rows == rows_of(store).size());
+  CHECK(report.save == 1);
+  CHECK(rows_of(loaded(folder, kPlain).value()) == rows_of(store));
+  CHECK(files_in(folder.saved()).size() == 2);  // what was begun in vain is gone
+}
+
+TEST_CASE("A save that finds no row at its end is refused, and what was saved before stays") {
+  const TemporaryFolder folder;
+  const auto store = filled(kPlain, 50);
+  save(store, folder);
+  const auto before = rows_of(store);
+  Overwriting others(store, 1000);
+  others.interrupted();  // so that there is nothing in the files of what there is
+  auto refused = replay::save(*store, nullptr, folder.saved(), others.wait());
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.code() == Code::kUnavailable);
+  CHECK(refused.error().message.find("rows were overwritten") != std::string::npos);
+  CHECK(rows_of(loaded(folder, kPlain).value()) == before);
+  CHECK(files_in(folder.saved()).size() == 2);
+}
 
 TEST_CASE("A buffer that was saved and loaded has the same rows with the same indices") {
   const TemporaryFolder folder;
@@ -217,15 +264,20 @@ TEST_CASE("Saves while others write have whole rows, and rows with their success
     Writer writer(store, stream);
     for (std::uint64_t i = 0;; ++i) {
       if (!add(writer, stream * 1'000'000 + i + i / 9, {.done = i % 9 == 8})) return false;
-      if (i % 9 == 8 && !end_with(writer, stream * 1'000'000 + i + i / 9 + 1)) return false;
+      if (i % 9 != 8) continue;
+      if (!end_with(writer, stream * 1'000'000 + i + i / 9 + 1)) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));  // or nothing stays for as long as a save takes
     }
   };
   Child one([&] { return write(1); }), two([&] { return write(2); });
-  for (int i = 0; i < 20; ++i) {
-    const SaveReport report = save(store, folder);
+  for (int saves = 0; saves < 20;) {
+    const auto report = replay::save(*store, nullptr, folder.saved(), patience());
+    if (!report.ok()) REQUIRE(report.code() == Code::kUnavailable);
+    if (!report.ok()) continue;
+    ++saves;
     const auto back = loaded(folder, options).value();
     const auto rows = rows_of(back);
-    REQUIRE(rows.size() == report.rows);
+    REQUIRE(rows.size() == report->rows);
     for (const auto& [index, number] : rows) REQUIRE(row_at(back, index) == number);
     REQUIRE(chains_are_right(back));
     REQUIRE(back->check().empty());
