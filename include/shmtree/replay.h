@@ -309,7 +309,8 @@ class ReplayBuffer {
   Status clear(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
 
   /// Brings a folder up to date, or makes it: what it has already is not written again. kOs where the disk refuses,
-  /// kUnavailable while somebody else saves or loads there, kExists for a folder of other files.
+  /// kUnavailable while somebody else saves or loads there, or when all rows were overwritten meanwhile, again and
+  /// again; kExists for a folder of other files.
   Result<ReplaySaved> save(const std::string& path, const std::stop_token& stop = {}) const;
 
   /// A text by which a process of the same user opens it, with open(), as long as any process has it. kClosed.

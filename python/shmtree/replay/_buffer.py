@@ -308,8 +308,8 @@ class ReplayBuffer:
 
         Others go on meanwhile, and rows that they add during the save may be in it or not. When the call returns, the
         rows are on the disk; when it raises, or the process is killed, the folder has what the last save left. OSError
-        where the disk refuses, BlockingIOError while somebody else saves or loads there, FileExistsError for a folder
-        of other files.
+        where the disk refuses, BlockingIOError while somebody else saves or loads there, or when all rows were
+        overwritten meanwhile, again and again; FileExistsError for a folder of other files.
         """
         return _files.save(self._replay, path)
 
