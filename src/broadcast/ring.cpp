@@ -261,7 +261,8 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   std::uint64_t bytes = frame;  // those that count, and so with the arrays that it refers to
   if (is_block) bytes += arena_->blocks().referred_bytes(outgoing.held.ref());
   if (publishing().enter(*me)) has_put_.store(true, std::memory_order_relaxed);
-  memory::EventWait waiting(header().space, wait);
+  const memory::SleepReason reason{arena_->participants(), memory::WaitFor::kRoom, memory::pack(block())};
+  memory::EventWait waiting(header().space, reason, wait);
   for (bool looked = false;; looked = true) {
     if (looked) waiting.arm();
     Status locked = arena_->reconciler().lock_arena(wait);
@@ -287,7 +288,8 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
 }
 
 Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
-  memory::EventWait waiting(header().space, wait);
+  const memory::SleepReason reason{arena_->participants(), memory::WaitFor::kAcks, memory::pack(block())};
+  memory::EventWait waiting(header().space, reason, wait);
   for (bool looked = false;; looked = true) {
     if (looked) waiting.arm();
     const Cursors::Slowest now = cursors().slowest(false);

@@ -183,7 +183,9 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
 
 // Nothing is locked while it waits.
 Status Subscriber::get(Incoming& message, const WaitContext& wait) {
-  memory::EventWait waiting(ring_->items(), wait);
+  const memory::SleepReason reason{ring_->arena()->participants(), memory::WaitFor::kMessage,
+                                   memory::pack(ring_->block())};
+  memory::EventWait waiting(ring_->items(), reason, wait);
   for (bool looked = false;; looked = true) {
     if (looked) waiting.arm();
     Status got = get_now(message);

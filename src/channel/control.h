@@ -4,6 +4,7 @@
 
 #include "channel/layout.h"
 #include "memory/arena.h"
+#include "memory/sleep.h"
 #include "platform/atomics.h"
 #include "platform/waiting.h"
 
@@ -34,6 +35,13 @@ struct Control {
   bool is_reserved(End end) const noexcept {
     const Identity by = platform::load_relaxed(shared.reserved[end]);
     return by != memory::kNobody && by != arena.current_identity();
+  }
+  // What a thread that sleeps says of it; at that end the time is counted.
+  memory::SleepReason sleep_at(End end, memory::WaitFor what) const noexcept {
+    return {arena.participants(), what, memory::pack(block), &shared.slept[end]};
+  }
+  memory::SleepReason sleep_for(memory::WaitFor what) const noexcept {
+    return {arena.participants(), what, memory::pack(block)};
   }
   // What a message of that frame counts with: all blocks that it refers to as well, whoever else refers to them.
   std::uint64_t counted_bytes(std::uint64_t frame_bytes, BlockRef in) const noexcept {

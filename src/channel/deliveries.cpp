@@ -72,8 +72,9 @@ Status Deliveries::wait_until_settled(const WaitContext& wait) {
     return !parts_.records.has_too_many_taken() || !parts_.watchers.can_receive() ||
            receiving_.access() == Receiving::Access::kShutDown;
   };
+  const auto reason = parts_.control.sleep_for(memory::WaitFor::kAcks);
   Status waited =
-      parts_.ends.wait_at(parts_.control.shared.acked, End::kReceiving, "an acknowledgement", is_ready, wait);
+      parts_.ends.wait_at(parts_.control.shared.acked, reason, End::kReceiving, "an acknowledgement", is_ready, wait);
   if (waited || waited.code() != Code::kTimeout) return waited;
   return Error{Code::kEmpty, "no message in time: " + std::to_string(parts_.records.unsettled()) + " of at most " +
                                  std::to_string(parts_.control.shared.max_unsettled) +

@@ -64,13 +64,13 @@ class Ends {
   // when it is of the other end.
   Status check_grant(std::uint64_t grant, End end, int giver_pid) const;
 
-  // Sleeps at `event` until ready(), for as long as somebody takes part in `peers`.
+  // Sleeps at `event`, as `reason` says, until ready(), for as long as somebody takes part in `peers`.
   //   kTimeout: the deadline has passed; kInterrupted; or what end_error() says. ready() was false after each of them.
   template <class Ready>
-  Status wait_at(memory::Event& event, End peers, const char* waited_for, const Ready& ready,
-                 const WaitContext& wait) const {
+  Status wait_at(memory::Event& event, const memory::SleepReason& reason, End peers, const char* waited_for,
+                 const Ready& ready, const WaitContext& wait) const {
     using platform::wait_policy::alive_within_ns;
-    memory::EventWait waiting(event, wait);
+    memory::EventWait waiting(event, reason, wait);
     for (bool looked = false;; looked = true) {
       if (looked) waiting.arm();
       if (ready()) return success();

@@ -45,7 +45,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 5;
+constexpr std::uint32_t kChannelVersion = 6;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct RingSlot {
@@ -280,6 +280,9 @@ struct ChannelHeader {
   alignas(64) std::atomic<std::uint64_t> counted;  // truth, but for a put that is under way
   std::atomic<std::uint64_t> counted_then;         // what it is from the store of `tail` on
   std::atomic<std::uint64_t> counting_tail;        // what `tail` is then; 0: no such put is under way
+
+  // Of those who slept in a call: at the sending end for room, at the receiving end for messages.
+  PerEnd<memory::SleepTime> slept;
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
 static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 476);

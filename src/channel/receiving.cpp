@@ -59,12 +59,19 @@ Status Receiving::get(Incoming& out, const WaitContext& wait) {
   return receive_by([&](Identity me) { return get_now(out, me, wait); }, wait);
 }
 
+template <class Ready>
+Status Receiving::wait_for_messages(const Ready& is_ready, const WaitContext& wait) const {
+  const Control& control = parts_.control;
+  const auto reason = control.sleep_at(End::kReceiving, memory::WaitFor::kMessage);
+  return parts_.ends.wait_at(control.shared.items, reason, End::kSending, "a message", is_ready, wait);
+}
+
 Status Receiving::poll(const WaitContext& wait) {
   auto me = parts_.control.arena.identity();
   if (!me) return std::move(me).error();
   parts_.membership.mark_used(End::kReceiving, *me);
   const auto is_ready = [this] { return parts_.watchers.ready(); };
-  Status waited = parts_.ends.wait_at(parts_.control.shared.items, End::kSending, "a message", is_ready, wait);
+  Status waited = wait_for_messages(is_ready, wait);
   parts_.watchers.leave_messages_to_others();
   return waited ? success() : in_time(std::move(waited).error(), Code::kEmpty);
 }
@@ -76,7 +83,7 @@ Status Receiving::wait_until_ready(const WaitContext& wait) {
   if (spinner_.until(messages, shared.capacity == 0 ? ~std::uint64_t{0} : shared.capacity / 2, wait)) {
     return success();
   }
-  Status waited = parts_.ends.wait_at(shared.items, End::kSending, "a message", is_ready, wait);
+  Status waited = wait_for_messages(is_ready, wait);
   if (waited) return waited;
   // An interrupted call may have been woken for a message that it leaves.
   if (waited.code() == Code::kInterrupted) parts_.watchers.leave_messages_to_others();

@@ -63,6 +63,8 @@ class Receiving {
 
  private:
   Status wait_until_ready(const WaitContext& wait);
+  template <class Ready>
+  Status wait_for_messages(const Ready& is_ready, const WaitContext& wait) const;
   Result<bool> get_now(Incoming& out, Identity me, const WaitContext& wait);
   void drop_next(Drop& drop, Identity me) noexcept;
   bool receive_next(Incoming& out, Identity me, Receipt& receipt) noexcept;

@@ -134,6 +134,7 @@ class Repair {
       for (EndState& end : shared_.ends) end.users.remove(slot);
       for (ParticipantSet& watchers : shared_.watchers) watchers.remove(slot);
       for (ParticipantSet& awaiting : shared_.awaiting) awaiting.remove(slot);
+      for (memory::SleepTime& slept : shared_.slept) slept.who.remove(slot);
       for (std::atomic<Identity>& reserved : shared_.reserved) {
         Identity by = load_acquire(reserved);
         if (by != memory::kNobody && memory::slot_of(by) == slot) compare_swap(reserved, by, Identity{memory::kNobody});

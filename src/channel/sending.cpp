@@ -118,8 +118,10 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
     return most == 0 ? 1 : std::max<std::uint64_t>(most - std::min(parts_.watchers.size(), most), 1);
   };
   if (spinner_.until(places, shared.capacity / 2, wait)) return success();
-  EventWait for_place(shared.space, wait), for_bytes(shared.freed_bytes, wait);
-  EventWait for_memory(parts_.control.arena.header().space, wait);
+  const auto at_room = parts_.control.sleep_at(End::kSending, memory::WaitFor::kRoom);
+  const auto at_memory = parts_.control.sleep_at(End::kSending, memory::WaitFor::kMemory);
+  EventWait for_place(shared.space, at_room, wait), for_bytes(shared.freed_bytes, at_room, wait);
+  EventWait for_memory(parts_.control.arena.header().space, at_memory, wait);
   for (bool looked = false;; looked = true) {
     const Room missing = room;
     EventWait& waiting = missing == Room::kFull ? for_place : missing == Room::kFullOfBytes ? for_bytes : for_memory;

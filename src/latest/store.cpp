@@ -203,7 +203,8 @@ Result<Held> Store::at(std::uint64_t version) const {
 }
 
 Status Store::wait_for_newer(std::uint64_t known, const WaitContext& wait) const {
-  memory::EventWait waiting(header().changed, wait);
+  const memory::SleepReason reason{arena_->participants(), memory::WaitFor::kNewer, memory::pack(block())};
+  memory::EventWait waiting(header().changed, reason, wait);
   for (bool looked = false;; looked = true) {
     if (looked) waiting.arm();
     if (version() > known) return success();

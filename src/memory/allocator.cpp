@@ -93,7 +93,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
                                              in_words(pool.max_bytes()) + " (max_bytes)"};
   }
   const Request request{bytes, parts_.table.geometry().round_to_pages(std::max<std::uint64_t>(bytes, 1)), kind};
-  EventWait waiting(header_.space, wait);
+  EventWait waiting(header_.space, {parts_.participants, WaitFor::kMemory}, wait);
   std::int64_t hoarded_since = 0;
   bool repaired_now = false;  // since the last sleep: what is marked again at once must not keep the call from ending
   for (bool looked = false;; looked = true) {

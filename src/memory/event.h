@@ -9,7 +9,7 @@
 // it wakes anyone: sleeps come in slices, after each of which the waiter looks again.
 #pragma once
 
-#include "memory/layout.h"
+#include "memory/sleep.h"
 #include "platform/clock.h"
 #include "platform/waiting.h"
 
@@ -23,7 +23,9 @@ void notify_all(Event& event) noexcept;
 // One waiting call. Not thread safe.
 class EventWait {
  public:
-  EventWait(Event& event, const platform::WaitContext& wait) noexcept : event_(event), wait_(wait) {}
+  // `reason` is what is said of it while it sleeps.
+  EventWait(Event& event, const SleepReason& reason, const platform::WaitContext& wait) noexcept
+      : event_(event), reason_(reason), wait_(wait) {}
 
   // Announces the waiter. What is published after this wakes the next sleep().
   void arm() noexcept;
@@ -34,6 +36,7 @@ class EventWait {
 
  private:
   Event& event_;
+  const SleepReason reason_;
   const platform::WaitContext& wait_;
   std::int64_t began_ns_ = 0;  // read when the first sleep begins: most calls never sleep
   std::uint32_t armed_ = 0;

@@ -19,6 +19,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "platform/atomics.h"
 
@@ -27,7 +28,7 @@ namespace shmtree::memory {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 constexpr const char* kFileName = "shmtree";  // as /proc shows it
 constexpr std::uint32_t kMaxParticipants = 1024;
 constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;
@@ -67,6 +68,10 @@ struct alignas(64) ParticipantSet {
     return (platform::clear_bits(words[slot / 64], bit_of(slot)) & bit_of(slot)) != 0;
   }
   void remove(std::uint32_t slot) noexcept { take(slot); }
+  bool is_empty() const noexcept {
+    return std::all_of(std::begin(words), std::end(words),
+                       [](const auto& word) { return platform::load_seq_cst(word) == 0; });
+  }
   bool contains(std::uint32_t slot) const noexcept {
     return (platform::load_seq_cst(words[slot / 64]) & bit_of(slot)) != 0;
   }
@@ -220,6 +225,38 @@ enum class ParticipantStatus : std::uint32_t {
 
 constexpr std::uint32_t kDeferredFrees = 96;
 
+// What a thread sleeps for.
+enum class WaitFor : std::uint32_t {
+  kNothing = 0,      // the place is free
+  kUnsaid = 1,       // and this one is being written
+  kMessage = 2,      // of a channel or a Broadcast
+  kRoom = 3,         // in one
+  kMemory = 4,       // of the arena; for a channel, if that has no room for want of it
+  kAcks = 5,         // of messages of a channel or a Broadcast
+  kTasks = 6,        // of a queue, to be done
+  kReservation = 7,  // of an end of a channel
+  kNewer = 8,        // version of a Latest, or of a shared array
+  kRows = 9,         // of a replay buffer
+  kRateLimit = 10,   // of one
+  kArray = 11,       // that others read or write
+  kLock = 12,        // of whatever the owner has it of
+};
+// Whether both are sleep of the same SleepTime of one channel.
+constexpr bool is_counted_with(WaitFor a, WaitFor b) noexcept {
+  const auto is_for_room = [](WaitFor what) { return what == WaitFor::kRoom || what == WaitFor::kMemory; };
+  return (a == WaitFor::kMessage && b == WaitFor::kMessage) || (is_for_room(a) && is_for_room(b));
+}
+
+constexpr std::uint32_t kMostWaits = 8;
+// A thread that sleeps (sleep.h).
+struct Wait {
+  std::atomic<std::uint64_t> about;    // packed BlockRef of what it sleeps at, 0: the arena; of a lock, its owner
+  std::atomic<std::int64_t> since_ns;  // when the call began to wait
+  std::atomic<std::uint32_t> what;     // WaitFor
+  std::atomic<std::int32_t> thread;    // its number in its own PID namespace, for messages only
+};
+static_assert(sizeof(Wait) == 24);
+
 // 1 KiB. A participant lives while byte `slot` of the file is locked.
 struct alignas(64) Participant {
   std::atomic<std::uint32_t> generation;
@@ -229,10 +266,19 @@ struct alignas(64) Participant {
   std::atomic<std::int64_t> attached_ns;
   std::atomic<std::uint32_t> pinned;     // the generation of the owner that has pages registered for DMA; 0: none
   std::atomic<std::uint32_t> wake_name;  // of the process's wake-up socket (channel/wake_hub.h); 0: it had none
-  std::uint64_t reserved[28];
+  Wait waits[kMostWaits];
+  std::uint64_t reserved[4];
   std::atomic<std::uint64_t> deferred_frees[kDeferredFrees];  // deferred-free list: packed BlockRefs
 };
-static_assert(sizeof(Participant) == 1024);
+static_assert(sizeof(Participant) == 1024 && offsetof(Participant, waits) == 32);
+
+// How long somebody slept for one thing, and who does now (sleep.h).
+struct alignas(64) SleepTime {
+  ParticipantSet who;
+  std::atomic<std::int64_t> since_ns;   // from when on it is not counted yet; 0: nobody sleeps
+  std::atomic<std::uint64_t> slept_ns;  // in all; time in which several slept is counted once
+};
+static_assert(sizeof(SleepTime) == 192);
 
 // Whoever publishes looks at `waiters` and, when it is set, takes it back, moves `sequence` and wakes; whoever waits
 // sets it. Only changed or unchanged counts, so wrapping is harmless and a dead waiter costs nothing.

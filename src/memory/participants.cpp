@@ -69,6 +69,7 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
   if (generation == 0) generation = 1;  // identity 0 means nobody
   store_relaxed(mine.pid, process_id());
   store_relaxed(mine.attached_ns, monotonic_ns());
+  for (Wait& left : mine.waits) store_relaxed(left.what, static_cast<std::uint32_t>(WaitFor::kNothing));
   store_release(mine.generation, generation);
   store_release(mine.status, static_cast<std::uint32_t>(status));
   std::atomic<std::uint32_t>& high = mapping_.header().participants_high;

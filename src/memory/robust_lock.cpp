@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "memory/sleep.h"
 #include "platform/atomics.h"
 #include "platform/machine.h"
 #include "platform/other_process.h"
@@ -50,6 +51,8 @@ Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants&
     {
       // Only the sleep: hooks are called neither with the lock taken nor, below, between before_block and after_block.
       const BlockingScope blocking(wait.hooks);
+      const SleepReason reason{participants, WaitFor::kLock, owner_in(seen)};
+      const Sleep asleep(reason, began, began);
       futex_wait(word, seen | kContended, std::max(wait.deadline.remaining_ns(kLockSliceNs), kLeastLockSliceNs));
     }
     if (wait.interrupted()) return Error{Code::kInterrupted, "interrupted while waiting for a lock"};

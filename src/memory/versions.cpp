@@ -99,7 +99,7 @@ Error Versions::timed_out(const char* what) const {
 Status Versions::begin_write(const WaitContext& wait) const {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
-  EventWait waiting(shared_->changed, wait);
+  EventWait waiting(shared_->changed, {arena_->participants(), WaitFor::kArray}, wait);
   std::int64_t gave_way_ns = 0;
   // A reader that was overtaken goes first: for a while, and if it is not stopped.
   const auto gives_way = [&] {
@@ -172,7 +172,7 @@ class Asking {
 Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) const {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
-  EventWait waiting(shared_->changed, wait);
+  EventWait waiting(shared_->changed, {arena_->participants(), WaitFor::kArray}, wait);
   Asking asking;
   int overtaken = 0;
   const auto was_overtaken = [&] {
@@ -205,7 +205,7 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
 }
 
 Result<std::uint64_t> Versions::wait_for_newer(std::uint64_t known, const WaitContext& wait) const {
-  EventWait waiting(shared_->changed, wait);
+  EventWait waiting(shared_->changed, {arena_->participants(), WaitFor::kNewer}, wait);
   for (;;) {
     if (version() > known) return version();
     waiting.arm();

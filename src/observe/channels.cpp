@@ -1,6 +1,7 @@
 #include "observe/channels.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "channel/grants.h"
@@ -86,6 +87,15 @@ void fill_options(const ChannelHeader& header, ChannelInfo& info) {
   info.drop_oldest = header.drop_oldest != 0;
 }
 
+// With what those who sleep now have not counted yet.
+std::int64_t slept_ns(const memory::SleepTime& time, const People& people) {
+  const std::int64_t since = time.since_ns.load(), now = platform::monotonic_ns();
+  const bool anyone = since > 0 && since < now && !people.living(time.who).empty();
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max() / 2;
+  const auto counted = static_cast<std::int64_t>(std::min<std::uint64_t>(time.slept_ns.load(), kMost));
+  return counted + (anyone ? now - since : 0);
+}
+
 void fill_end(const ChannelHeader& header, End end, const People& people, EndInfo& info) {
   info.members = people.living(header.ends[end].members);
   for (const Slot slot : info.members) {
@@ -93,6 +103,7 @@ void fill_end(const ChannelHeader& header, End end, const People& people, EndInf
     info.counting.push_back(slot);
     if (!header.ends[end].users.contains(slot)) info.unused.push_back(slot);
   }
+  info.slept_ns = slept_ns(header.slept[end], people);
   const bool sends = end == End::kSending;
   info.locked_by = people.owner_of_lock(sends ? header.senders_lock.load() : header.receivers_lock.load());
   info.is_waited_at = sends ? header.space.waiters.load() != 0 || header.freed_bytes.waiters.load() != 0

@@ -20,6 +20,15 @@ struct Opener {
   int fd = -1;
 };
 
+// A thread that sleeps.
+struct WaitInfo {
+  memory::WaitFor what{};
+  std::uint64_t block = 0;      // packed, of what it sleeps at; 0: the arena
+  std::optional<Slot> owner{};  // of the lock that it waits for
+  int thread = 0;               // its number, as its process has it
+  std::int64_t waited_ns = 0;
+};
+
 struct ParticipantInfo {
   Slot slot = 0;
   int pid = 0;       // as this process sees it; 0: it is out of sight, as in a PID namespace that is not below ours
@@ -28,7 +37,8 @@ struct ParticipantInfo {
   bool stopped = false;  // known of those in sight
   bool leaving = false;  // it is about to exit
   bool pinned = false;
-  std::int64_t attached_ns = 0;  // how long ago it came
+  std::int64_t attached_ns = 0;   // how long ago it came
+  std::vector<WaitInfo> waits{};  // of one that was killed: those that it died in
 };
 
 // What one participant holds of messages and arrays.
@@ -46,6 +56,7 @@ struct EndInfo {
   std::uint64_t on_their_way = 0;
   std::optional<Slot> locked_by{};  // whoever puts, or receives, at this moment
   bool is_waited_at = false;        // somebody may sleep there: for room, or for messages
+  std::int64_t slept_ns = 0;        // how long somebody did, since the channel was made
 };
 
 struct ThingInfo {

@@ -38,6 +38,25 @@ People::People(const ArenaFile& file, const memory::ArenaHeader& header, const s
     info.attached_ns = now - std::clamp<std::int64_t>(said.attached_ns.load(), 0, now);
     generations_.push_back(said.generation.load());
   }
+  for (ParticipantInfo& info : people_) info.waits = waits_of(written[info.slot], now);
+}
+
+std::vector<WaitInfo> People::waits_of(const memory::Participant& said, std::int64_t now_ns) const {
+  std::vector<WaitInfo> waits;
+  for (const memory::Wait& one : said.waits) {
+    const auto what = static_cast<memory::WaitFor>(one.what.load());
+    if (what <= memory::WaitFor::kUnsaid || what > memory::WaitFor::kLock) continue;
+    WaitInfo& wait = waits.emplace_back();
+    wait.what = what;
+    wait.thread = one.thread.load();
+    wait.waited_ns = now_ns - std::clamp<std::int64_t>(one.since_ns.load(), 0, now_ns);
+    if (what == memory::WaitFor::kLock) {
+      wait.owner = owner_of_lock(memory::kHeld | static_cast<std::uint32_t>(one.about.load()));
+    } else {
+      wait.block = one.about.load();
+    }
+  }
+  return waits;
 }
 
 const ParticipantInfo* People::find(Slot slot) const noexcept {

@@ -42,6 +42,7 @@ class People {
 
  private:
   const ParticipantInfo* find(Slot slot) const noexcept;
+  std::vector<WaitInfo> waits_of(const memory::Participant& said, std::int64_t now_ns) const;
   std::uint32_t generation_of(const ParticipantInfo& of) const noexcept {
     return generations_[static_cast<std::size_t>(&of - people_.data())];
   }

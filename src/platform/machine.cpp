@@ -126,6 +126,9 @@ void crash_now() noexcept {
 int process_id() noexcept {
   return static_cast<int>(getpid());
 }
+int thread_id() noexcept {
+  return static_cast<int>(gettid());
+}
 
 void random_bytes(unsigned char* out, std::uint64_t bytes) noexcept {
   std::uint64_t done = 0;

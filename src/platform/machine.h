@@ -25,6 +25,7 @@ unsigned usable_cores() noexcept;
 void yield_core() noexcept;
 
 int process_id() noexcept;
+int thread_id() noexcept;  // of the calling thread, as its PID namespace has it
 
 // 16 random bytes from the kernel.
 void random_bytes(unsigned char* out, std::uint64_t bytes) noexcept;

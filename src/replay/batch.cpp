@@ -22,7 +22,9 @@ Status when_there(const Tables& tables, const WaitContext& wait, Sample sample) 
   Status drawn = sample();
   if (!is_empty(drawn)) return drawn;
   memory::Event& ready = tables.store()->ready();
-  memory::EventWait waiting(ready, wait);
+  const auto& store = *tables.store();
+  const memory::SleepReason reason{store.arena()->participants(), memory::WaitFor::kRows, memory::pack(store.block())};
+  memory::EventWait waiting(ready, reason, wait);
   for (;;) {
     waiting.arm();
     drawn = sample();

@@ -139,7 +139,7 @@ void Limit::give_back_of_dead() noexcept {
 // Until take() gives something, as it may when `others` did something. Who waits looks for the dead.
 template <class Take>
 Result<std::uint64_t> Limit::wait_for(memory::Event& event, Side* others, const WaitContext& wait, Take take) {
-  EventWait waiting(event, wait);
+  EventWait waiting(event, {arena_->participants(), memory::WaitFor::kRateLimit}, wait);
   for (bool is_first = true;; is_first = false) {
     auto slot = own_slot();
     if (!slot) return std::move(slot).error();

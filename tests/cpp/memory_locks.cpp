@@ -35,6 +35,10 @@ auto owner_of(Arena& arena, Lock& word, Gate& taken) {
   };
 }
 
+memory::SleepReason for_a_message(Arena& arena) {
+  return {arena.participants(), memory::WaitFor::kMessage};
+}
+
 }  // namespace
 
 TEST_CASE("A lock lets one of several processes in at a time") {
@@ -220,7 +224,7 @@ TEST_CASE("An event wakes a waiter in another process") {
   auto& published = *new (lease.data() + 64) std::atomic<std::uint32_t>(0);
   Child waiter([&] {
     const WaitContext wait = patience();
-    memory::EventWait waiting(event, wait);
+    memory::EventWait waiting(event, for_a_message(*arena), wait);
     while (true) {
       waiting.arm();
       if (load_acquire(published) != 0) return true;
@@ -239,7 +243,7 @@ TEST_CASE("A publisher that dies before it wakes anyone costs a slice of time, n
   auto& event = *new (lease.data()) memory::Event{};
   auto& published = *new (lease.data() + 64) std::atomic<std::uint32_t>(0);
   const WaitContext wait = patience();
-  memory::EventWait waiting(event, wait);
+  memory::EventWait waiting(event, for_a_message(*arena), wait);
   waiting.arm();
   Child publisher([&] {
     store_release(published, 1u);
@@ -264,9 +268,10 @@ TEST_CASE("A wait that was over before it slept does not sleep") {
     bool ended() const noexcept override { return true; }
     int blocks = 0;
   } hooks;
+  const auto arena = new_arena();
   memory::Event event{};
   const WaitContext wait{platform::Deadline::never(), &hooks};
-  memory::EventWait waiting(event, wait);
+  memory::EventWait waiting(event, for_a_message(*arena), wait);
   waiting.arm();
   CHECK(waiting.sleep() == memory::EventWait::Wake::kInterrupted);
   CHECK(hooks.blocks == 0);

@@ -1,8 +1,10 @@
 // What an observer sees of channels and of the messages in them.
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "platform/machine.h"
 #include "support/catch2.h"
@@ -148,6 +150,73 @@ TEST_CASE("A look at channels whose every user is stopped changes no byte") {
     CHECK(queued_in(*channel).size() == 2);
   }
   CHECK(bytes_of(*channel->arena()) == before);
+}
+
+TEST_CASE("Who sleeps for a message is seen with what, where and since when, and its time grows while it does") {
+  const auto channel = new_channel(new_arena());
+  Child child([&] { return get(*channel).ok(); });
+  const auto sleeping = [&] {
+    const ArenaInfo arena = test::look_at(*channel->arena());
+    for (const ParticipantInfo& one : arena.participants) {
+      if (one.pid == child.pid() && !one.waits.empty()) return one.waits;
+    }
+    return std::vector<observe::WaitInfo>{};
+  };
+  auto waits = sleeping();
+  while (waits.empty()) waits = sleeping();
+  REQUIRE(waits.size() == 1);
+  CHECK(waits[0].what == memory::WaitFor::kMessage);
+  CHECK(waits[0].block == memory::pack(channel->block()));
+  CHECK(waits[0].thread == child.pid());
+  CHECK(waits[0].waited_ns > 0);
+  const std::int64_t first = look_at(*channel).ends[End::kReceiving].slept_ns;
+  while (look_at(*channel).ends[End::kReceiving].slept_ns <= first) {
+  }
+  CHECK(look_at(*channel).ends[End::kSending].slept_ns == 0);
+  put(*channel, 1).value();
+  CHECK(child.succeeded());
+  CHECK(sleeping().empty());
+  const std::int64_t last = look_at(*channel).ends[End::kReceiving].slept_ns;
+  CHECK(last > first);
+  CHECK(look_at(*channel).ends[End::kReceiving].slept_ns == last);
+}
+
+TEST_CASE("Who sleeps for room is seen, and its time is not counted on once it was killed") {
+  const auto channel = new_channel(new_arena(), with_capacity(1));
+  put(*channel, 1).value();
+  Child child([&] { return put(*channel, 2).ok(); });
+  const auto waits_of = [&](bool alive) {
+    for (const ParticipantInfo& one : test::look_at(*channel->arena()).participants) {
+      if (one.said_pid == child.pid() && one.alive == alive) return one.waits;
+    }
+    return std::vector<observe::WaitInfo>{};
+  };
+  auto waits = waits_of(true);
+  while (waits.empty()) waits = waits_of(true);
+  CHECK(waits[0].what == memory::WaitFor::kRoom);
+  child.kill_and_wait();
+  CHECK(waits_of(false).size() == 1);  // what it slept for when it died
+  const std::int64_t slept = look_at(*channel).ends[End::kSending].slept_ns;
+  CHECK(look_at(*channel).ends[End::kSending].slept_ns == slept);
+  notice_deaths(*channel);
+  CHECK(header_of(*channel).slept[End::kSending].who.is_empty());
+  CHECK(look_at(*channel).ends[End::kSending].slept_ns == slept);
+}
+
+TEST_CASE("Who sleeps for a lock is seen with the lock's owner") {
+  const auto channel = new_channel(new_arena());
+  const StoppedOwner owner(channel->arena(), header_of(*channel).senders_lock);
+  Child child([&] { return put(*channel, 1).ok(); });
+  for (;;) {
+    const ArenaInfo arena = test::look_at(*channel->arena());
+    const auto found = std::find_if(arena.participants.begin(), arena.participants.end(),
+                                    [&](const auto& one) { return one.pid == child.pid() && !one.waits.empty(); });
+    if (found == arena.participants.end()) continue;
+    CHECK(found->waits[0].what == memory::WaitFor::kLock);
+    REQUIRE(found->waits[0].owner.has_value());
+    CHECK(pids_of(arena, {*found->waits[0].owner}) == std::vector<int>{owner.pid()});
+    break;
+  }
 }
 
 TEST_CASE("A control block of another version is named as such") {

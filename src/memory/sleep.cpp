@@ -1,0 +1,98 @@
+#include "memory/sleep.h"
+
+#include <cstdint>
+
+#include "platform/atomics.h"
+#include "platform/clock.h"
+#include "platform/machine.h"
+#include "platform/wait_policy.h"
+
+namespace shmtree::memory {
+
+using namespace platform;
+
+namespace {
+
+// Who sleeps sees to `since_ns` at the end of each slice. What is twice as old was left by a kill.
+constexpr std::uint64_t kMostUncountedNs = 2 * wait_policy::kLaterSliceNs;
+
+Wait* take_place(Participant& mine) noexcept {
+  for (Wait& place : mine.waits) {
+    auto free = static_cast<std::uint32_t>(WaitFor::kNothing);
+    if (load_relaxed(place.what) == free &&
+        compare_swap(place.what, free, static_cast<std::uint32_t>(WaitFor::kUnsaid)))
+      return &place;
+  }
+  return nullptr;
+}
+
+// From a word that may be anything.
+std::uint64_t since(std::int64_t then_ns, std::int64_t now_ns) noexcept {
+  return then_ns > 0 && then_ns < now_ns ? static_cast<std::uint64_t>(now_ns - then_ns) : 0;
+}
+
+// Whoever moves `since_ns` counts what it moved over.
+void count_until(SleepTime& time, std::int64_t now_ns) noexcept {
+  std::int64_t then = load_acquire(time.since_ns);
+  const std::uint64_t slept = since(then, now_ns);
+  if (slept != 0 && compare_swap(time.since_ns, then, now_ns)) add(time.slept_ns, slept);
+}
+
+void open(SleepTime& time, std::int64_t now_ns) noexcept {
+  std::int64_t nobody = 0;
+  compare_swap(time.since_ns, nobody, now_ns);
+}
+
+}  // namespace
+
+Sleep::Sleep(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns) noexcept
+    : reason_(reason), me_(reason.participants.current()) {
+  if (me_ == kNobody) return;
+  place_ = take_place(reason.participants.slot_of_identity(me_));
+  if (place_ == nullptr) return;
+  store_relaxed(place_->about, reason.about);
+  store_relaxed(place_->since_ns, since_ns);
+  store_relaxed(place_->thread, thread_id());
+  store_seq_cst(place_->what, static_cast<std::uint32_t>(reason.what));  // complete, and there before the bit is set
+  if (reason.time != nullptr) begin(*reason.time, now_ns);
+}
+
+// A child that was forked in a handler of a signal does not sleep, and leaves its parent's words alone.
+Sleep::~Sleep() {
+  if (place_ == nullptr || reason_.participants.current() != me_) return;
+  store_seq_cst(place_->what, static_cast<std::uint32_t>(WaitFor::kNothing));
+  if (reason_.time != nullptr) end(*reason_.time);
+}
+
+void Sleep::begin(SleepTime& time, std::int64_t now_ns) const noexcept {
+  time.who.add(slot_of(me_));
+  std::int64_t then = load_acquire(time.since_ns);
+  if (then != 0 && since(then, now_ns) <= kMostUncountedNs) return;
+  compare_swap(time.since_ns, then, now_ns);
+}
+
+// Others may begin at any moment: each sets its bit and then looks at `since_ns`, which is changed here before the bits
+// are looked at again. So one of both opens it.
+void Sleep::end(SleepTime& time) const noexcept {
+  const std::int64_t now = monotonic_ns();
+  while (!others_of_process_sleep()) {
+    time.who.remove(slot_of(me_));
+    if (!others_of_process_sleep()) break;
+    time.who.add(slot_of(me_));  // one has begun, and may have found its bit set; it may be over, too
+  }
+  count_until(time, now);
+  if (!time.who.is_empty()) return;
+  const std::uint64_t more = since(exchange_seq_cst(time.since_ns, std::int64_t{0}), now);
+  if (more != 0) add(time.slept_ns, more);
+  if (!time.who.is_empty()) open(time, now);
+}
+
+bool Sleep::others_of_process_sleep() const noexcept {
+  for (const Wait& other : reason_.participants.slot_of_identity(me_).waits) {
+    const auto what = static_cast<WaitFor>(load_seq_cst(other.what));
+    if (load_relaxed(other.about) == reason_.about && is_counted_with(what, reason_.what)) return true;
+  }
+  return false;
+}
+
+}  // namespace shmtree::memory

@@ -1,0 +1,187 @@
+// What threads that sleep say of it in shared memory, and how their time is counted.
+#include <deque>
+#include <limits>
+
+#include "memory/sleep.h"
+#include "platform/clock.h"
+#include "platform/machine.h"
+#include "support/arenas.h"
+#include "support/catch2.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+using memory::Participant;
+using memory::Sleep;
+using memory::SleepReason;
+using memory::SleepTime;
+using memory::Wait;
+using memory::WaitFor;
+
+namespace {
+
+// A SleepTime in shared memory, and reasons to sleep that it counts.
+class Slept {
+ public:
+  Slept() { std::memset(lease_.data(), 0, sizeof(SleepTime)); }
+  Arena& arena() { return *arena_; }
+  SleepTime& time() { return *reinterpret_cast<SleepTime*>(lease_.data()); }
+  SleepReason reason(WaitFor what = WaitFor::kMessage, std::uint64_t about = 7) {
+    return {arena_->participants(), what, about, &time()};
+  }
+  Participant& mine() { return arena_->participants().slot_of_identity(arena_->identity().value()); }
+  std::uint64_t ns() { return time().slept_ns.load(); }
+
+ private:
+  std::shared_ptr<Arena> arena_ = new_arena();
+  Lease lease_ = new_lease(*arena_);
+};
+
+std::size_t places_taken(const Participant& participant) {
+  std::size_t taken = 0;
+  for (const Wait& place : participant.waits) taken += place.what.load() != 0;
+  return taken;
+}
+void let_time_pass() {
+  const std::int64_t begin = monotonic_ns();
+  while (monotonic_ns() - begin < 2'000'000) relax_cpu();
+}
+std::uint64_t passed_since(std::int64_t begin) {
+  return static_cast<std::uint64_t>(monotonic_ns() - begin);
+}
+
+}  // namespace
+
+TEST_CASE("What a thread sleeps for stands in its participant's slot while it sleeps") {
+  Slept slept;
+  const SleepReason reason = slept.reason(WaitFor::kRoom, 99);
+  {
+    const Sleep asleep(reason, 12345, monotonic_ns());
+    const Wait& place = slept.mine().waits[0];
+    CHECK(static_cast<WaitFor>(place.what.load()) == WaitFor::kRoom);
+    CHECK(place.about == 99);
+    CHECK(place.since_ns == 12345);
+    CHECK(place.thread == thread_id());
+    CHECK_FALSE(slept.time().who.is_empty());
+  }
+  CHECK(places_taken(slept.mine()) == 0);
+  CHECK(slept.time().who.is_empty());
+  CHECK(slept.time().since_ns == 0);
+}
+
+TEST_CASE("Of more threads than a participant has places, the first are shown, and the others take nobody's") {
+  Slept slept;
+  const SleepReason reason = slept.reason();
+  std::deque<Sleep> asleep;
+  for (std::uint32_t i = 0; i < memory::kMostWaits + 3; ++i) asleep.emplace_back(reason, i + 1, monotonic_ns());
+  CHECK(places_taken(slept.mine()) == memory::kMostWaits);
+  asleep.pop_back();
+  CHECK(places_taken(slept.mine()) == memory::kMostWaits);
+  CHECK_FALSE(slept.time().who.is_empty());
+  asleep.pop_front();
+  CHECK(places_taken(slept.mine()) == memory::kMostWaits - 1);
+  asleep.clear();
+  CHECK(places_taken(slept.mine()) == 0);
+  CHECK(slept.time().who.is_empty());
+}
+
+TEST_CASE("Time in which several slept is counted once, whoever ends first") {
+  Slept slept;
+  const SleepReason reason = slept.reason();
+  const std::int64_t begin = monotonic_ns();
+  std::deque<Sleep> asleep;
+  for (int i = 0; i < 3; ++i) asleep.emplace_back(reason, begin, monotonic_ns());
+  const std::int64_t all_asleep = monotonic_ns();
+  for (int i = 0; i < 2; ++i) {  // one that begins and ends within the others' sleep changes nothing
+    let_time_pass();
+    const Sleep short_one(reason, begin, monotonic_ns());
+    let_time_pass();
+  }
+  asleep.pop_front();
+  let_time_pass();
+  const std::uint64_t least = passed_since(all_asleep);
+  asleep.clear();
+  CHECK(slept.ns() >= least);
+  CHECK(slept.ns() <= passed_since(begin));
+}
+
+TEST_CASE("Time in which nobody slept is not counted") {
+  Slept slept;
+  const SleepReason reason = slept.reason();
+  std::uint64_t most = 0;
+  for (int i = 0; i < 3; ++i) {
+    const std::int64_t begin = monotonic_ns();
+    { const Sleep asleep(reason, begin, monotonic_ns()); }
+    most += passed_since(begin);
+    let_time_pass();
+  }
+  CHECK(slept.ns() > 0);
+  CHECK(slept.ns() <= most);
+}
+
+TEST_CASE("Sleep of two processes is counted once") {
+  Slept slept;
+  const SleepReason reason = slept.reason();
+  Gate asleep_too, may_end;
+  const std::int64_t begin = monotonic_ns();
+  Child child([&] {
+    slept.arena().identity().value();
+    const Sleep asleep(reason, begin, monotonic_ns());
+    asleep_too.open();
+    may_end.wait();
+    return true;
+  });
+  asleep_too.wait();
+  { const Sleep asleep(reason, begin, monotonic_ns()); }
+  CHECK_FALSE(slept.time().who.is_empty());
+  CHECK(slept.time().since_ns != 0);
+  may_end.open();
+  CHECK(child.succeeded());
+  CHECK(slept.time().who.is_empty());
+  CHECK(slept.ns() <= passed_since(begin));
+}
+
+TEST_CASE("A sleep that a kill has left open long ago is not counted up to the next one") {
+  Slept slept;
+  const SleepReason reason = slept.reason();
+  slept.time().who.add(1000);
+  slept.time().since_ns = monotonic_ns() - 3'600'000'000'000;
+  const std::int64_t begin = monotonic_ns();
+  { const Sleep asleep(reason, begin, monotonic_ns()); }
+  CHECK(slept.ns() <= passed_since(begin));
+}
+
+TEST_CASE("Words that nobody can have written do no harm") {
+  Slept slept;
+  const SleepReason reason = slept.reason();
+  for (const std::int64_t word :
+       {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}, std::numeric_limits<std::int64_t>::max()}) {
+    slept.time().since_ns = word;
+    const std::int64_t begin = monotonic_ns();
+    const std::uint64_t before = slept.ns();
+    { const Sleep asleep(reason, begin, begin); }
+    CHECK(slept.ns() - before <= passed_since(begin));
+  }
+}
+
+TEST_CASE("A slot is taken over without what its predecessor slept for") {
+  Slept slept;
+  const SleepReason reason = slept.reason();
+  Gate asleep_too;
+  Child child([&] {
+    slept.arena().identity().value();
+    const Sleep asleep(reason, 1, monotonic_ns());
+    asleep_too.open();
+    pause();
+    return true;
+  });
+  asleep_too.wait();
+  child.kill_and_wait();
+  const std::uint32_t used = slept.arena().participants().used_slots();
+  slept.arena().participants().check(0);
+  slept.arena().reconcile(patience()).value();
+  Child next([&] {
+    const auto me = slept.arena().identity().value();
+    return memory::slot_of(me) < used && places_taken(slept.arena().participants().slot_of_identity(me)) == 0;
+  });
+  CHECK(next.succeeded());
+}
