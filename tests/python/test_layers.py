@@ -40,7 +40,7 @@ BASE_HEADERS = {"result.h", "kind.h", "export.h"}
 # The parts of an arena, and of a channel, each of which looks only at those before it.
 PARTS = {
     "memory": """
-        layout mapping event hold_counts block_table block_snapshot participants dead_participants robust_lock
+        layout mapping hold_counts block_table block_snapshot participants sleep event dead_participants robust_lock
         held_bytes block_pool owned_block reclaimer reconcile_pass reconciler holder_table inspector allocator lease
         arena control_block publishers reference_places versions deaths weak_registry registry
         """.split(),
