@@ -6,15 +6,18 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from . import _shown, clean_names, list_names, observe
-from ._observe import Observer, messages
+from . import _shown, _why, clean_names, list_names, observe
+from ._observe import Observer, is_of, messages
+from ._watch import Watch
 
 MOST_MESSAGES = 8
+MOST_SECONDS = 86400.0  # between looks
 FIRST_LOOK = 0.5  # seconds that rates are measured over at least
 
 
@@ -39,29 +42,16 @@ def _clean(_: argparse.Namespace) -> int:
     return 0
 
 
-def _things(arena: dict[str, Any]) -> list[dict[str, Any]]:
-    return [thing for key in ("channels", "latests", "broadcasts", "replays") for thing in arena.get(key, ())]
-
-
-def _is_of(arena: dict[str, Any], text: str) -> bool:
-    """Whether a pid, a name or the beginning of a uuid means that arena."""
-    if text.isdecimal() and any(opener["pid"] == int(text) for opener in arena["openers"]):
-        return True
-    if text in arena["names"] or any(text in thing["names"] for thing in _things(arena)):
-        return True
-    return len(text) >= 8 and arena["uuid"].startswith(text)
-
-
 def _is_channel(channel: dict[str, Any], number: int, text: str) -> bool:
     return text in channel["names"] or text == str(number)
 
 
 def _inspect(options: argparse.Namespace) -> int:
     arenas = observe()["arenas"]
-    found, chosen = [arena for arena in arenas if _is_of(arena, options.what)], ""
+    found, chosen = [arena for arena in arenas if is_of(arena, options.what)], ""
     if not found and ":" in options.what:
         what, _, chosen = options.what.rpartition(":")
-        found = [arena for arena in arenas if _is_of(arena, what)]
+        found = [arena for arena in arenas if is_of(arena, what)]
     if chosen:
         for arena in found:
             arena["channels"] = [
@@ -100,6 +90,39 @@ def _top(options: argparse.Namespace) -> int:
             live.update(Text(_shown.top(observer.look())), refresh=True)
 
 
+def _run_why(options: argparse.Namespace) -> int:
+    found = _why.why(options.what)
+    print(json.dumps(found) if options.json else _why.words(found))
+    return 0
+
+
+def _run_watch(options: argparse.Namespace) -> int:
+    watch = Watch(options.dump, options.names)
+    is_first = True
+    while True:
+        for path, pids in watch.look():
+            killed = {"dump": path, "killed": pids}
+            print(json.dumps(killed) if options.json else f"{_shown.who(pids)} was killed: {path}", flush=True)
+        if is_first:
+            print(json.dumps({"watching": len(watch)}) if options.json else f"watching {len(watch)}", flush=True)
+        is_first = False
+        watch.wait(options.interval)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to {MOST_SECONDS:.0f} seconds")
+    return seconds
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if not 0 <= count <= sys.maxsize:
+        raise argparse.ArgumentTypeError(f"{text} is no number of messages")
+    return count
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="shmtree", description="What this user's processes share.")
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -112,14 +135,22 @@ def _parser() -> argparse.ArgumentParser:
     inspect = verbs.add_parser("inspect", help="what lies in an arena, in words; queued messages stay queued")
     inspect.add_argument("what", metavar="PID|NAME[:CHANNEL]", help="a process, a name, or the beginning of a uuid")
     inspect.add_argument(
-        "--messages", type=int, default=MOST_MESSAGES, help="how many of a channel to describe (%(default)s)"
+        "--messages", type=_count, default=MOST_MESSAGES, help="how many of a channel to describe (%(default)s)"
     )
     inspect.set_defaults(run=_inspect)
     top = verbs.add_parser("top", help="all arenas and channels, who holds what, and which stage limits")
     top.add_argument("--once", action="store_true", help="look once, and end")
-    top.add_argument("--interval", type=float, default=1.0, help="seconds between looks (%(default)s)")
+    top.add_argument("--interval", type=_seconds, default=1.0, help="seconds between looks (%(default)s)")
     top.set_defaults(run=_top)
-    for verb in (ls, inspect, top):
+    why = verbs.add_parser("why", help="who waits for whom, what for and since when; deadlocks; stacks by py-spy")
+    why.add_argument("what", metavar="PID|CHANNEL", nargs="?", help="what depends on that (everybody)")
+    why.set_defaults(run=_run_why)
+    watch = verbs.add_parser("watch", help="writes a file for each arena in which somebody was killed")
+    watch.add_argument("--dump", metavar="DIR", required=True, help="where to write; made, if it is not there")
+    watch.add_argument("names", metavar="PID|NAME", nargs="*", help="only what these have, or are of (everything)")
+    watch.add_argument("--interval", type=_seconds, default=0.2, help="seconds between looks (%(default)s)")
+    watch.set_defaults(run=_run_watch)
+    for verb in (ls, inspect, top, why, watch):
         verb.add_argument("--json", action="store_true", help="one JSON object on a line for each look")
     return parser
 
@@ -127,9 +158,14 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
-        return 130 if options.verb != "top" else 0
+        return 130 if options.verb not in ("top", "watch") else 0
+    except BrokenPipeError:  # whoever reads it has seen enough; nor may the end of the interpreter write on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-TOP = ("CHANNEL", "DEPTH", "BYTES", "PUT/S", "GET/S", "OLDEST", "SENDING", "RECEIVING", "WAITS FOR")
+TOP = ("CHANNEL", "DEPTH", "BYTES", "PUT/S", "GET/S", "OLDEST", "FULL", "EMPTY", "SENDING", "RECEIVING", "WAITS FOR")
 ARENAS = ("ARENA", "KIND", "PROCESSES", "USED", "OF")
 
 
@@ -60,6 +60,8 @@ def channel_row(arena: dict[str, Any], number: int) -> tuple[str, ...]:
         f"{channel['put_per_s']:.0f}",
         f"{channel['received_per_s']:.0f}",
         f"> {channel['oldest_seconds']:.1f} s" if channel["oldest_seconds"] else "-",
+        f"{channel['full_share']:.0%}",
+        f"{channel['empty_share']:.0%}",
         who(channel["sender_pids"]),
         who(channel["receiver_pids"]),
         _waits_for(channel),
@@ -85,16 +87,31 @@ def _named(things: list[dict[str, Any]], kind: str) -> list[tuple[str, ...]]:
 
 
 def limiting_line(look: dict[str, Any]) -> str:
-    """The stage that limits: the end which most channels, and the fullest of them, wait for."""
-    waited = [
-        (channel["queued"], channel["limiting"], channel_label(arena, number))
+    """The stage that limits: the one which others wait for most, and which waits least itself."""
+    channels = [
+        (channel, channel_label(arena, number))
         for arena in look["arenas"]
         for number, channel in enumerate(arena.get("channels", ()))
-        if channel.get("limiting") and channel["limiting"]["pids"]
+        if not channel["refused"]
     ]
-    if not waited:
+    waits: dict[int, float] = {}  # of a process, the most that it shares in
+    for channel, _ in channels:
+        for key, share in (("sender_pids", channel["full_share"]), ("receiver_pids", channel["empty_share"])):
+            for pid in channel[key]:
+                waits[pid] = max(waits.get(pid, 0.0), share)
+    limits = [
+        (
+            max(channel["full_share"], channel["empty_share"]) - min(waits[pid] for pid in channel["limiting"]["pids"]),
+            channel["queued"],
+            name,
+            channel["limiting"],
+        )
+        for channel, name in channels
+        if channel["limiting"] and channel["limiting"]["pids"]
+    ]
+    if not limits:
         return "No channel waits for one of its ends."
-    _, limiting, name = max(waited, key=lambda each: (each[0], each[2]))
+    _, _, name, limiting = max(limits, key=lambda each: each[:3])
     does = "receives from" if limiting["end"] == "receiving" else "sends to"
     return f"What limits: the process that {does} {name}, {who(limiting['pids'])}."
 
@@ -120,7 +137,17 @@ def _participant(one: dict[str, Any]) -> str:
     if not one["alive"] and not one["pid"]:
         number = str(one["said_pid"])
     leaving = ", about to exit" if one["leaving"] else ""
-    return f"  process {number}: {state}{leaving}, for {one['seconds']:.1f} s"
+    waits = "".join(f"; {wait_words(wait)}" for wait in one["waits"])
+    return f"  process {number}: {state}{leaving}, for {one['seconds']:.1f} s{waits}"
+
+
+def wait_words(wait: dict[str, Any]) -> str:
+    """What a thread sleeps for."""
+    if wait["what"] == "lock":
+        owner = "one that has gone" if wait["lock_owner"] is None else who([wait["lock_owner"]])
+        return f"has waited {wait['seconds']:.1f} s for a lock of {owner}"
+    article = "a " if wait["what"] in ("message", "reservation", "newer version", "rate limit") else ""
+    return f"has waited {wait['seconds']:.1f} s at {printable(wait['at'])} for {article}{wait['what']}"
 
 
 def _end(channel: dict[str, Any], end: str, verb: str) -> str:
@@ -194,7 +221,8 @@ def _latest(latest: dict[str, Any]) -> str:
 
 def _broadcast(broadcast: dict[str, Any]) -> str:
     behind = [
-        f"{'one that was given away' if each['pid'] is None else who([each['pid']])} is {each['behind']} behind"
+        f"{'a subscription that nobody has used yet' if each['pid'] is None else who([each['pid']])}"
+        f" is {each['behind']} behind"
         for each in broadcast["subscribers"]
     ]
     return f"{broadcast['put']} put; {', '.join(behind) or 'nobody reads'}"

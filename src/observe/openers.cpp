@@ -30,6 +30,15 @@ class Search {
     add(*known, pid, fd);
   }
 
+  // Something of that process's cannot be opened, or not even be listed.
+  void refuse(int pid, int fd, const std::string& why) {
+    const auto same = [&](const OpenArena& one) { return !one.fd.valid() && one.openers[0].pid == pid; };
+    if (std::any_of(found.begin(), found.end(), same)) return;
+    OpenArena& one = found.emplace_back();
+    one.refused = why;
+    add(one, pid, fd);
+  }
+
   std::vector<OpenArena> found{};
 
  private:
@@ -37,13 +46,6 @@ class Search {
   bool is_mine(int pid, int fd) const {
     return pid == me_ &&
            std::any_of(found.begin(), found.end(), [fd](const OpenArena& one) { return one.fd.get() == fd; });
-  }
-  void refuse(int pid, int fd, const std::string& why) {
-    const auto same = [&](const OpenArena& one) { return !one.fd.valid() && one.openers[0].pid == pid; };
-    if (std::any_of(found.begin(), found.end(), same)) return;
-    OpenArena& one = found.emplace_back();
-    one.refused = why;
-    add(one, pid, fd);
   }
   void add(OpenArena& to, int pid, int fd) {
     if (!to.openers.empty() && to.openers.back().pid == pid) return;  // it has several descriptors of it
@@ -61,10 +63,13 @@ class Search {
 
 std::vector<OpenArena> find_open_arenas() {
   Search search;
-  platform::find_memory_file(memory::kFileName, [&search](int pid, int fd) {
-    search.visit(pid, fd);
-    return false;
-  });
+  platform::find_memory_file(
+      memory::kFileName,
+      [&search](int pid, int fd) {
+        search.visit(pid, fd);
+        return false;
+      },
+      [&search](int pid, const Error& why) { search.refuse(pid, -1, why.message); });
   return std::move(search.found);
 }
 

@@ -20,8 +20,10 @@ namespace {
 
 constexpr std::string_view kMemoryFile = "/memfd:";
 
+// Nothing, and errno, where it cannot be read.
 std::vector<int> numbers_in(const std::string& directory) {
   std::vector<int> numbers;
+  errno = 0;
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(directory.c_str()), &closedir);
   if (entries == nullptr) return numbers;
   while (const dirent* entry = readdir(entries.get())) {
@@ -122,12 +124,20 @@ bool is_stopped(int pid) noexcept {
   return state == 0 || state == 'T' || state == 't';
 }
 
-void find_memory_file(const std::string& name, const std::function<bool(int pid, int fd)>& visit) {
+void find_memory_file(const std::string& name, const std::function<bool(int pid, int fd)>& visit,
+                      const std::function<void(int pid, const Error& why)>& unseen) {
   const std::string link = std::string(kMemoryFile) + name + " (deleted)";
-  for (const int pid : numbers_in("/proc")) {
+  const auto list = [&unseen](int pid, const std::string& folder) {
+    std::vector<int> numbers = numbers_in(folder);
+    const int failure = errno;
+    const bool is_ours = failure == EMFILE || failure == ENFILE || failure == ENOMEM;
+    if (numbers.empty() && is_ours && unseen) unseen(pid, os_error("opendir " + folder, failure));
+    return numbers;
+  };
+  for (const int pid : list(0, "/proc")) {
     if (!is_own_process(pid)) continue;
     for (const std::string& folder : thread_folders(pid)) {
-      const std::vector<int> descriptors = numbers_in(folder + "/fd");
+      const std::vector<int> descriptors = list(pid, folder + "/fd");
       for (const int fd : descriptors) {
         if (link_of(folder + "/fd/" + std::to_string(fd)) == link && visit(pid, fd)) return;
       }

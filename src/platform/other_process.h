@@ -29,7 +29,10 @@ bool is_own_process(int pid) noexcept;
 bool is_stopped(int pid) noexcept;
 
 // Calls `visit` with process and descriptor for the memory files called `name` that processes of this user have open,
-// until it returns true. Looks at every descriptor of all of them: for when nothing better is known.
-void find_memory_file(const std::string& name, const std::function<bool(int pid, int fd)>& visit);
+// until it returns true. Looks at every descriptor of all of them: for when nothing better is known. `unseen` is told
+// of a process, or with 0 of all, whose descriptors cannot be listed since this one has no more of its own, or no
+// memory.
+void find_memory_file(const std::string& name, const std::function<bool(int pid, int fd)>& visit,
+                      const std::function<void(int pid, const Error& why)>& unseen = {});
 
 }  // namespace shmtree::platform

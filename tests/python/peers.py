@@ -188,3 +188,31 @@ class LooksWhilePickled:
         with contextlib.suppress(queue.Empty):
             self.receiver.get(timeout=0.2)
         return list, ((1, 2),)
+
+
+def exchange(receiver: shmtree.Receiver, sender: shmtree.Sender, told: Connection) -> None:
+    """Has used both, and then waits for a message before it sends one: with another like it, a deadlock."""
+    sender.put("hello", timeout=30)
+    receiver.get(timeout=30)
+    told.send(os.getpid())
+    sender.put(receiver.get())
+
+
+def receive_for_ever(receiver: shmtree.Receiver, told: Connection) -> None:
+    receiver.get(timeout=30)
+    told.send(os.getpid())
+    while True:
+        receiver.get()
+
+
+def send_for_ever(sender: shmtree.Sender, told: Connection) -> None:
+    sender.put(0, timeout=30)
+    told.send(os.getpid())
+    while True:
+        sender.put(1)
+
+
+def receive_then_hang(receiver: shmtree.Receiver, told: Connection) -> None:
+    receiver.get(timeout=30)
+    told.send(os.getpid())
+    told.recv()

@@ -226,6 +226,91 @@ def test_what_limits_is_said_in_one_line(name):
     assert sum(line.startswith(("What limits:", "No channel waits")) for line in lines) == 1
 
 
+@pytest.mark.parametrize("interval", ["-1", "nan", "inf", "soon"])
+def test_an_interval_that_is_none_is_an_error_of_usage(interval):
+    words = run("top", "--interval", interval, code=2)
+    assert "--interval" in words
+    assert "Traceback" not in words
+
+
+def test_who_has_seen_enough_of_a_pipe_ends_it_without_a_word():
+    command = [sys.executable, "-W", "error", "-m", "shmtree", "top", "--interval", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+
+def test_arenas_that_an_observer_has_no_descriptor_for_are_listed_as_refused():
+    arenas = [shmtree.Arena(8 << 20) for _ in range(4)]
+    code = (
+        "import json, resource, shmtree; resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5));"
+        " print(json.dumps(shmtree.observe()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    looked = json.loads(done.stdout)["arenas"]
+    assert sum(arena["refused"] is None for arena in looked) <= 2
+    assert any("Too many open files" in arena["refused"] for arena in looked if arena["refused"])
+    assert arenas
+
+
+def channel_look(name: str, **values: Any) -> dict[str, Any]:
+    """A channel as a look has it, of a pipeline whose stages are processes 1 to 3."""
+    known = {"name": name, "refused": None, "queued": 0, "full_share": 0.0, "empty_share": 0.0, "limiting": None}
+    return {**known, **values}
+
+
+@pytest.mark.parametrize(
+    ("full", "empty", "limits"),
+    [
+        ((0.9, 0.0), (0.0, 0.9), 2),  # the middle one is waited for from both sides
+        ((0.9, 0.9), (0.0, 0.0), 3),  # the last one; the middle one waits for it
+        ((0.0, 0.0), (0.9, 0.9), 1),
+        ((0.9, 0.3), (0.0, 0.1), 2),
+    ],
+)
+def test_the_stage_that_limits_is_waited_for_and_does_not_wait(full, empty, limits):
+    channels = []
+    for number in (0, 1):
+        sending, receiving = [number + 1], [number + 2]
+        is_full = full[number] >= empty[number]
+        limiting = {"end": "receiving", "pids": receiving} if is_full else {"end": "sending", "pids": sending}
+        channels.append(
+            channel_look(
+                f"c{number}",
+                full_share=full[number],
+                empty_share=empty[number],
+                sender_pids=sending,
+                receiver_pids=receiving,
+                limiting=limiting if max(full[number], empty[number]) else None,
+            )
+        )
+    line = _shown.limiting_line({"arenas": [{"name": "a", "uuid": "0" * 32, "channels": channels}]})
+    assert line.endswith(f", {limits}.")
+
+
+def test_limiting_comes_from_the_time_that_the_ends_slept_between_looks(name, start):
+    sender, receiver = shmtree.create_pair(capacity=1, name=name)
+    ours, theirs = mp.Pipe()
+    child = start(peers.send_for_ever, sender, theirs)
+    assert ours.recv() == child.pid
+    sender.close()
+    observer = Observer()
+    channel = channel_called(observer.look(), name)[1]
+    while not channel["full_share"]:
+        channel = channel_called(observer.look(), name)[1]
+    assert 0 < channel["full_share"] <= 1
+    assert channel["empty_share"] == 0
+    assert channel["limiting"]["end"] == "receiving"
+    arena, channel = channel_called(observer.look(), name)
+    assert channel["full_seconds"] > 0
+    (wait,) = [wait for one in arena["participants"] if one["pid"] == child.pid for wait in one["waits"]]
+    assert (wait["what"], wait["channel"]) == ("room", name)
+    assert wait["seconds"] > 0
+    assert receiver.get() == 0
+
+
 def test_a_table_aligns_its_columns_and_sizes_have_units():
     assert _shown.table(("A", "B"), [("long", "x"), ("s", "y")]) == "A     B\nlong  x\ns     y"
     assert [_shown.size(count) for count in (5, 2048, 3 << 20, 1 << 30, 5 << 40)] == [

@@ -38,7 +38,7 @@ class Pids {
 
   int of(Slot slot) const {
     for (const ParticipantInfo& one : arena_.participants) {
-      if (one.slot == slot) return one.pid;
+      if (one.slot == slot) return one.alive || one.pid != 0 ? one.pid : one.said_pid;  // the dead are not in sight
     }
     return 0;
   }
@@ -61,6 +61,26 @@ const char* word_of(channel::Ending ending) {
     case channel::Ending::kWait: return "wait";
     case channel::Ending::kEach: return "each";
     case channel::Ending::kNever: return "never";
+  }
+  return "unknown";
+}
+
+const char* word_of(memory::WaitFor what) {
+  using memory::WaitFor;
+  switch (what) {
+    case WaitFor::kNothing:
+    case WaitFor::kUnsaid: return "nothing";
+    case WaitFor::kMessage: return "message";
+    case WaitFor::kRoom: return "room";
+    case WaitFor::kMemory: return "memory";
+    case WaitFor::kAcks: return "acknowledgements";
+    case WaitFor::kTasks: return "tasks";
+    case WaitFor::kReservation: return "reservation";
+    case WaitFor::kNewer: return "newer version";
+    case WaitFor::kRows: return "rows";
+    case WaitFor::kRateLimit: return "rate limit";
+    case WaitFor::kArray: return "array";
+    case WaitFor::kLock: return "lock";
   }
   return "unknown";
 }
@@ -103,6 +123,8 @@ py::dict dict_of(const Pids& pids, const ChannelInfo& info) {
   out["keep_open"] = info.keep_open;
   out["drop_oldest"] = info.drop_oldest;
   out["shut_down"] = info.shutdown != channel::Shutdown::kNot;
+  out["full_seconds"] = static_cast<double>(info.ends[End::kSending].slept_ns) / kPerSecond;
+  out["empty_seconds"] = static_cast<double>(info.ends[End::kReceiving].slept_ns) / kPerSecond;
   add_end(pids, info.ends[End::kSending], "sender", out);
   add_end(pids, info.ends[End::kReceiving], "receiver", out);
   return out;
@@ -153,12 +175,22 @@ py::list dicts_of(const Pids& pids, const std::vector<Thing>& things) {
   return out;
 }
 
-py::list participants_of(const ArenaInfo& info) {
+py::list waits_of(const Pids& pids, const ParticipantInfo& info) {
+  py::list out;
+  for (const WaitInfo& one : info.waits) {
+    out.append(py::dict("what"_a = word_of(one.what), "block"_a = one.block, "lock_owner"_a = pids.of(one.owner),
+                        "thread"_a = one.thread, "seconds"_a = static_cast<double>(one.waited_ns) / kPerSecond));
+  }
+  return out;
+}
+
+py::list participants_of(const Pids& pids, const ArenaInfo& info) {
   py::list out;
   for (const ParticipantInfo& one : info.participants) {
     out.append(py::dict("pid"_a = one.pid, "said_pid"_a = one.said_pid, "alive"_a = one.alive,
                         "stopped"_a = one.stopped, "leaving"_a = one.leaving, "pinned"_a = one.pinned,
-                        "seconds"_a = static_cast<double>(one.attached_ns) / kPerSecond));
+                        "seconds"_a = static_cast<double>(one.attached_ns) / kPerSecond,
+                        "waits"_a = waits_of(pids, one)));
   }
   return out;
 }
@@ -188,7 +220,7 @@ py::dict dict_of(const ArenaInfo& info) {
   out["blocks"] = info.blocks;
   out["reconciles"] = info.reconciles;
   out["locked_by"] = pids.of(info.locked_by);
-  out["participants"] = participants_of(info);
+  out["participants"] = participants_of(pids, info);
   out["holders"] = holders_of(pids, info);
   out["channels"] = dicts_of(pids, info.channels);
   out["latests"] = dicts_of(pids, info.latests);

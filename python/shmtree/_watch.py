@@ -1,0 +1,154 @@
+"""Keeps the arenas that it watches, and writes down what lies in one when a process that takes part was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ._observe import Observer, is_of, messages
+
+MOST_MESSAGES = 1000  # of each channel
+
+
+class Watch:
+    """Looks, and has what it saw last; keeps a descriptor of each arena, and with it the memory of one that all left.
+
+    A dump is a file that its user alone can read: JSON with `time`, `killed` (what each did before: `waits`, `sending`,
+    `receiving`, `held`, `locks`), `arena` as it was found, queued messages described, and `before`, the same at the
+    look before, `seconds` earlier. Close it, or let it go, to let go of the arenas.
+    """
+
+    def __init__(self, directory: str, names: Iterable[str] = ()) -> None:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        self._directory = directory
+        self._names = tuple(names)
+        self._observer = Observer()
+        self._kept: dict[str, int] = {}  # descriptors, by uuid
+        self._before: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._told: set[tuple[str, int]] = set()  # the dead of whom there is a dump, until somebody has cleaned up
+        self._processes: dict[int, int] = {}  # descriptors that are readable once the process has ended
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def look(self) -> Iterator[tuple[str, list[int]]]:
+        """Looks once; the path of each dump that it wrote, and who was killed. OSError when one cannot be written."""
+        now = time.monotonic()
+        arenas = [
+            arena for arena in self._observer.look()["arenas"] if not arena["refused"] and self._is_watched(arena)
+        ]
+        dead: set[tuple[str, int]] = set()
+        for arena in arenas:
+            self._keep(arena)
+            killed = [one for one in arena["participants"] if not one["alive"] and not one["leaving"]]
+            new = [one for one in killed if (arena["uuid"], one["said_pid"]) not in self._told]
+            dead |= {(arena["uuid"], one["said_pid"]) for one in killed}
+            if new:
+                yield self._dump(arena, new, now), [one["said_pid"] for one in new]
+        self._told = dead
+        self._before = {arena["uuid"]: (now, arena) for arena in arenas}
+        self._let_go(arenas)
+        self._follow(arenas)
+
+    def wait(self, seconds: float) -> None:
+        """Until a process that takes part has ended, or so long."""
+        poll = select.poll()
+        for fd in self._processes.values():
+            poll.register(fd, select.POLLIN)
+        poll.poll(seconds * 1000)
+
+    def close(self) -> None:
+        for fd in (*self._kept.values(), *self._processes.values()):
+            os.close(fd)
+        self._kept, self._processes = {}, {}
+
+    def _is_watched(self, arena: dict[str, Any]) -> bool:
+        return arena["uuid"] in self._kept or not self._names or any(is_of(arena, name) for name in self._names)
+
+    def _keep(self, arena: dict[str, Any]) -> None:
+        for opener in arena["openers"] if arena["uuid"] not in self._kept else ():
+            path = f"/proc/{opener['pid']}/fd/{opener['fd']}"
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                if not os.readlink(path).startswith("/memfd:"):
+                    continue
+                self._kept[arena["uuid"]] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                return
+
+    def _let_go(self, arenas: list[dict[str, Any]]) -> None:
+        """Of arenas that nobody else has any more."""
+        alone = [arena["uuid"] for arena in arenas if all(each["pid"] == os.getpid() for each in arena["openers"])]
+        seen = {arena["uuid"] for arena in arenas}
+        for uuid in [uuid for uuid in self._kept if uuid in alone or uuid not in seen]:
+            os.close(self._kept.pop(uuid))
+            self._before.pop(uuid, None)
+
+    def _follow(self, arenas: list[dict[str, Any]]) -> None:
+        living = {one["pid"] for arena in arenas for one in arena["participants"] if one["alive"] and one["pid"]}
+        for pid in self._processes.keys() - living:
+            os.close(self._processes.pop(pid))
+        for pid in living - self._processes.keys():
+            with contextlib.suppress(OSError):  # it has ended, or there are no more descriptors: looks find it later
+                self._processes[pid] = os.pidfd_open(pid)
+
+    def _dump(self, arena: dict[str, Any], killed: list[dict[str, Any]], now: float) -> str:
+        for channel in arena["channels"]:
+            if channel["refused"] is None:
+                with contextlib.suppress(FileNotFoundError):
+                    channel["messages"] = messages(arena, channel, MOST_MESSAGES)
+        at, before = self._before.get(arena["uuid"], (now, arena))
+        content = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "killed": [_last_of(one, arena, before) for one in killed],
+            "seconds": now - at,
+            "arena": arena,
+            "before": before,
+        }
+        path = os.path.join(self._directory, f"{arena['uuid'][:8]}-{killed[0]['said_pid']}-{time.time_ns()}.json")
+        _write(path, json.dumps(content, indent=1))
+        return path
+
+
+def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """What a process that was killed did, as far as the arena and the look before it tell."""
+    pids = {one["pid"], one["said_pid"]} - {0}
+    was = next((each for each in before["participants"] if each["said_pid"] == one["said_pid"]), one)
+    pids |= {was["pid"]} - {0}
+    ends = {
+        word: [
+            each["name"] if each["name"] is not None else number
+            for number, each in enumerate(before["channels"])
+            if each["refused"] is None and pids & set(each[key])
+        ]
+        for word, key in (("sending", "sender_pids"), ("receiving", "receiver_pids"))
+    }
+    locks = [
+        f"the {end}s of {each['name'] if each['name'] is not None else number}"
+        for number, each in enumerate(arena["channels"])
+        for end in ("sender", "receiver")
+        if each["refused"] is None and each[f"{end}_locked_by"] is not None and each[f"{end}_locked_by"] in pids
+    ]
+    return {
+        "pid": was["pid"] or one["said_pid"],
+        "waits": one["waits"],
+        **ends,
+        "held": [each for each in before["holders"] if each["pid"] in pids],
+        "locks": locks,
+    }
+
+
+def _write(path: str, text: str) -> None:
+    """All of it or nothing, for its user alone."""
+    part = path + ".part"
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:
+            os.unlink(part)
+            raise
+    os.rename(part, path)

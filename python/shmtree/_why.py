@@ -1,0 +1,244 @@
+"""Who waits for whom: what an observer saw twice, as a graph of processes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from . import _shown
+from ._observe import Observer
+
+BETWEEN_LOOKS = 0.3  # seconds: a wait that is in both looks is not one that was about to end
+MOST_STACKS = 16
+STACK_SECONDS = 10.0
+
+
+class Wait(NamedTuple):
+    """A thread of a process, and the processes of which any could end its wait."""
+
+    pid: int
+    thread: int
+    what: str
+    at: str
+    channel: str | int | None
+    arena: str
+    block: int
+    seconds: float
+    for_pids: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[int, int, str, str, int]:
+        return self.pid, self.thread, self.what, self.arena, self.block
+
+
+def _used(channel: dict[str, Any], end: str) -> list[int]:
+    """Who takes part in that end, and has used it."""
+    return [pid for pid in channel[f"{end}_pids"] if pid not in channel[f"{end}s_unused"]]
+
+
+def _can_go_on(what: str, channel: dict[str, Any]) -> bool:
+    """Whether what is waited for is there: the sleeper has not been woken yet."""
+    if what == "message":
+        return bool(channel["queued"])
+    has_bytes = not channel["max_bytes"] or channel["queued_bytes"] == 0
+    return what == "room" and has_bytes and (not channel["limit"] or channel["queued"] < channel["limit"])
+
+
+def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
+    """The processes of which any could end the wait."""
+    if wait["what"] == "lock":
+        return [] if wait["lock_owner"] is None else [wait["lock_owner"]]
+    holders = [holder["pid"] for holder in arena["holders"]] if wait["what"] == "memory" else []
+    for channel in arena["channels"]:
+        if channel["block"] == wait["block"] and not channel["refused"]:
+            return [*holders, *_used(channel, "sender" if wait["what"] == "message" else "receiver")]
+    for thing in (*arena["latests"], *arena["broadcasts"]):
+        if thing["block"] == wait["block"] and not thing["refused"]:
+            if wait["what"] in ("message", "newer version"):
+                return list(thing["publishers"])
+            return _slowest(thing["subscribers"])
+    return holders
+
+
+def _slowest(subscribers: list[dict[str, Any]]) -> list[int]:
+    """Those that a Broadcast's put waits for."""
+    blocking = [each for each in subscribers if each["blocks"] and each["pid"] is not None]
+    most = max((each["behind"] for each in blocking), default=0)
+    return [each["pid"] for each in blocking if each["behind"] == most]
+
+
+def _waits(look: dict[str, Any]) -> Iterator[Wait]:
+    for arena in look["arenas"]:
+        channels = {each["block"]: each for each in arena.get("channels", ()) if not each["refused"]}
+        for one in arena.get("participants", ()):
+            for wait in one["waits"] if one["alive"] else ():
+                channel = channels.get(wait["block"])
+                if channel is not None and _can_go_on(wait["what"], channel):
+                    continue
+                pids = tuple(pid for pid in dict.fromkeys(_awaited(arena, wait)) if pid != one["pid"])
+                at = wait["at"] if wait["what"] != "lock" else "a lock"
+                yield Wait(
+                    one["pid"],
+                    wait["thread"],
+                    wait["what"],
+                    at,
+                    wait["channel"],
+                    arena["uuid"],
+                    wait["block"],
+                    wait["seconds"],
+                    pids,
+                )
+
+
+def _stuck(waits: list[Wait]) -> dict[int, set[int]]:
+    """The processes that wait for each other alone, and for whom: nobody outside can end any of their waits."""
+    edges: dict[int, set[int]] = {}
+    free: set[int] = set()
+    for wait in waits:
+        edges.setdefault(wait.pid, set()).update(wait.for_pids)
+        if not wait.for_pids or 0 in wait.for_pids or wait.pid == 0:
+            free.add(wait.pid)
+    while True:
+        free |= {pid for pid, others in edges.items() if not others <= edges.keys() - free}
+        if not free & edges.keys():
+            return edges
+        for pid in free:
+            edges.pop(pid, None)
+
+
+def _reached(edges: dict[int, set[int]], start: int) -> set[int]:
+    seen: set[int] = set()
+    left = [start]
+    while left:
+        for other in edges.get(left.pop(), ()):
+            if other not in seen:
+                seen.add(other)
+                left.append(other)
+    return seen
+
+
+def _cycles(edges: dict[int, set[int]]) -> list[set[int]]:
+    reached = {pid: _reached(edges, pid) for pid in edges}
+    cycles: list[set[int]] = []
+    for pid in sorted(edges):
+        cycle = {other for other in reached[pid] if pid in reached[other]}
+        if cycle and cycle not in cycles:
+            cycles.append(cycle)
+    return cycles
+
+
+def _deadlock(cycle: set[int], waits: list[Wait]) -> dict[str, Any]:
+    within = [wait for wait in waits if wait.pid in cycle and cycle & set(wait.for_pids)]
+    channels = dict.fromkeys(wait.channel for wait in within if wait.channel is not None)
+    return {
+        "pids": sorted(cycle),
+        "channels": list(channels),
+        "places": list(dict.fromkeys(wait.at for wait in within)),
+        "seconds": min(wait.seconds for wait in within),
+    }
+
+
+def _locks(look: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Locks that a stopped process has."""
+    for arena in look["arenas"]:
+        stopped = {one["pid"] for one in arena.get("participants", ()) if one["stopped"]}
+        if arena.get("locked_by") in stopped:
+            yield {"pid": arena["locked_by"], "of": f"arena {_shown.label(arena)}"}
+        for number, channel in enumerate(arena.get("channels", ())):
+            for end in ("sender", "receiver"):
+                if channel.get(f"{end}_locked_by") in stopped:
+                    of = f"the {end}s of channel {_shown.channel_label(arena, number)}"
+                    yield {"pid": channel[f"{end}_locked_by"], "of": of}
+
+
+def _chosen(waits: list[Wait], look: dict[str, Any], what: str) -> list[Wait]:
+    """The waits of a process, or at a channel, and those that they depend on."""
+    if what.isdecimal():
+        start = {int(what)}
+    else:
+        start = {
+            pid
+            for arena in look["arenas"]
+            for channel in arena.get("channels", ())
+            if what in channel["names"] and not channel["refused"]
+            for pid in (*channel["sender_pids"], *channel["receiver_pids"])
+        }
+    edges: dict[int, set[int]] = {}
+    for wait in waits:
+        edges.setdefault(wait.pid, set()).update(wait.for_pids)
+    wanted = start.union(*(_reached(edges, pid) for pid in start)) if start else start
+    return [wait for wait in waits if wait.pid in wanted]
+
+
+def _stack(pid: int, program: str) -> str:
+    command = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=STACK_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"py-spy had not ended after {STACK_SECONDS:.0f} s"
+    return (done.stdout if done.returncode == 0 else done.stderr).strip()
+
+
+def stacks(pids: Iterable[int]) -> dict[str, str]:
+    """What py-spy says of these processes, which are not stopped for it; nothing where it is not installed."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return {}
+    return {str(pid): _stack(pid, program) for pid in list(pids)[:MOST_STACKS] if pid}
+
+
+def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str, Any]:
+    """Who waits for whom, as two looks in a row saw it. `what` is a pid or a channel's name; None: everybody.
+
+    `waits`: pid, thread, what, at, channel, arena, seconds, `for_pids` (any of these could end it) and `stopped`, those
+    of them that are. `deadlocks`: pids, channels, places, seconds. `locks` of stopped processes: pid, of. `stacks`:
+    text by pid, where py-spy is installed.
+    """
+    observer = Observer()
+    before = {wait.key: wait for wait in _waits(observer.look())}
+    time.sleep(seconds)
+    look = observer.look()
+    lasting = [wait for wait in _waits(look) if wait.key in before and wait.seconds >= before[wait.key].seconds]
+    chosen = lasting if what is None else _chosen(lasting, look, what)
+    stopped = {one["pid"] for arena in look["arenas"] for one in arena.get("participants", ()) if one["stopped"]}
+    pids = dict.fromkeys(pid for wait in chosen for pid in (wait.pid, *wait.for_pids))
+    deadlocks = [_deadlock(cycle, lasting) for cycle in _cycles(_stuck(lasting))]
+    return {
+        "waits": [
+            {**wait._asdict(), "for_pids": list(wait.for_pids), "stopped": sorted(stopped & set(wait.for_pids))}
+            for wait in chosen
+        ],
+        "deadlocks": [each for each in deadlocks if what is None or pids.keys() & set(each["pids"])],
+        "locks": [lock for lock in _locks(look) if what is None or lock["pid"] in pids],
+        "stacks": stacks(pids),
+    }
+
+
+def words(found: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = []
+    for deadlock in found["deadlocks"]:
+        places = ", ".join(map(_shown.printable, deadlock["places"]))
+        lines.append(
+            f"Deadlock: {_shown.who(deadlock['pids'])} have waited for each other for"
+            f" {deadlock['seconds']:.1f} s, at {places}."
+        )
+    lines += [f"Process {lock['pid']} is stopped and has the lock of {lock['of']}." for lock in found["locks"]]
+    lines += [_wait_words(wait) for wait in found["waits"]]
+    for pid, stack in found["stacks"].items():
+        lines += ["", f"Python stack of {pid}:", *(f"  {line}" for line in stack.splitlines())]
+    return "\n".join(lines) or "Nobody waits."
+
+
+def _wait_words(wait: dict[str, Any]) -> str:
+    article = "a " if wait["what"] in ("message", "lock", "reservation", "newer version", "rate limit") else ""
+    at = f" at {_shown.printable(wait['at'])}" if wait["what"] != "lock" else ""
+    peers = _shown.who(wait["for_pids"]) if wait["for_pids"] else "nobody that is known"
+    stopped = f", of which {_shown.who(wait['stopped'])} is stopped" if wait["stopped"] else ""
+    return (
+        f"{_shown.who([wait['pid']])} has waited {wait['seconds']:.1f} s{at} for {article}{wait['what']},"
+        f" from {peers}{stopped}."
+    )

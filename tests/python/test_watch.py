@@ -1,0 +1,129 @@
+"""What is written down when somebody was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing as mp
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import peers
+import pytest
+from test_observe import arena_called, file_bytes
+
+import shmtree
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+
+@contextlib.contextmanager
+def watching(directory: Path, *names: str) -> Iterator[Any]:
+    """What a process that watches prints, after its first look."""
+    command = [sys.executable, "-W", "error", "-m", "shmtree", "watch", "--json", "--dump", str(directory), *names]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert json.loads(process.stdout.readline())["watching"] >= 1
+        yield process.stdout
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def dump_in(line: str, directory: Path) -> dict[str, Any]:
+    path = Path(json.loads(line)["dump"])
+    assert path.parent == directory
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    return json.loads(path.read_text())
+
+
+def kill(process: Any) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(60)
+
+
+def test_who_was_killed_is_written_down_with_what_is_queued(name, start, tmp_path):
+    sender, receiver = shmtree.create_pair(name=name)
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, {"reward": 1.5}, theirs)
+    assert ours.recv() == child.pid
+    with watching(tmp_path / "dumps", name) as lines:
+        kill(child)
+        dump = dump_in(lines.readline(), tmp_path / "dumps")
+    (killed,) = dump["killed"]
+    assert killed["pid"] == child.pid
+    assert killed["sending"] == [name]
+    assert killed["receiving"] == []
+    (channel,) = dump["arena"]["channels"]
+    assert channel["queued"] == 1
+    assert "reward" in channel["messages"][0]["description"]
+    assert dump["before"]["channels"][0]["put"] == 1
+    assert receiver.get()["reward"] == 1.5
+
+
+def test_what_it_waited_for_when_it_was_killed_is_written_down(name, start, tmp_path):
+    sender, receiver = shmtree.create_pair(name=name)
+    ours, theirs = mp.Pipe()
+    sender.put("x")
+    child = start(peers.receive_for_ever, receiver, theirs)
+    assert ours.recv() == child.pid
+    while not any(
+        one["waits"]
+        for one in arena_called_by_channel(shmtree.observe(), name)["participants"]
+        if one["pid"] == child.pid
+    ):
+        pass
+    with watching(tmp_path, name) as lines:
+        kill(child)
+        dump = dump_in(lines.readline(), tmp_path)
+    (wait,) = dump["killed"][0]["waits"]
+    assert (wait["what"], wait["channel"]) == ("message", name)
+
+
+def arena_called_by_channel(look: dict[str, Any], name: str) -> dict[str, Any]:
+    (arena,) = [arena for arena in look["arenas"] if any(name in each["names"] for each in arena.get("channels", ()))]
+    return arena
+
+
+def use_alone(name: str, told: Any) -> None:
+    """Has an arena that nobody else has."""
+    arena = shmtree.Arena(8 << 20)
+    sender, _receiver = arena.create_pair(name=name)
+    sender.put(["the last words"])
+    told.send(os.getpid())
+    told.recv()
+
+
+def test_what_the_last_participant_left_is_written_down_after_it_was_killed(name, start, tmp_path):
+    ours, theirs = mp.Pipe()
+    child = start(use_alone, name, theirs, method="spawn")
+    assert ours.recv() == child.pid
+    with watching(tmp_path, str(child.pid)) as lines:
+        kill(child)
+        dump = dump_in(lines.readline(), tmp_path)
+    assert dump["killed"][0]["pid"] == child.pid
+    (channel,) = dump["arena"]["channels"]
+    assert "the last words" in channel["messages"][0]["description"]
+    assert not any(opener["pid"] == child.pid for arena in shmtree.observe()["arenas"] for opener in arena["openers"])
+
+
+def test_who_leaves_is_not_written_down_and_no_byte_is_changed(name, start, tmp_path):
+    small = shmtree.Arena(1 << 20, name=name)
+    sender, receiver = small.create_pair()
+    before = file_bytes(arena_called(shmtree.observe(), name))
+    with watching(tmp_path, name):
+        pass
+    assert file_bytes(arena_called(shmtree.observe(), name)) == before
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, "x", theirs)
+    assert ours.recv() == child.pid
+    with watching(tmp_path, name):
+        ours.send("go on")
+        child.join(60)
+        assert child.exitcode == 0
+    assert list(tmp_path.glob("*.json*")) == []
+    assert receiver.get() == "x"

@@ -1,0 +1,139 @@
+"""Who waits for whom, as it is seen from outside."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import peers
+import pytest
+from test_observe import run, wait_until_stopped
+
+import shmtree
+from shmtree import _why
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+
+def told(*pipes: Any) -> list[int]:
+    return [pipe.recv() for pipe in pipes]
+
+
+def why_until(what: str, is_seen: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """What is printed once that is to be seen; the processes need some time to fall asleep."""
+    while True:
+        found = json.loads(run("why", what, "--json"))
+        if is_seen(found):
+            return found
+
+
+def waits_of(found: dict[str, Any], pid: int) -> list[dict[str, Any]]:
+    return [wait for wait in found["waits"] if wait["pid"] == pid]
+
+
+def test_two_processes_that_wait_for_each_other_are_named_as_one_deadlock(name, start):
+    there, back = shmtree.create_pair(name=f"{name}-there"), shmtree.create_pair(name=f"{name}-back")
+    (ours, theirs), (our_other, their_other) = mp.Pipe(), mp.Pipe()
+    one = start(peers.exchange, there[1], back[0], theirs)
+    other = start(peers.exchange, back[1], there[0], their_other)
+    for end in (*there, *back):
+        end.close()
+    pids = sorted(told(ours, our_other))
+    found = why_until(f"{name}-there", lambda found: found["deadlocks"])
+    (deadlock,) = found["deadlocks"]
+    assert deadlock["pids"] == pids == sorted([one.pid, other.pid])
+    assert sorted(deadlock["channels"]) == [f"{name}-back", f"{name}-there"]
+    assert deadlock["seconds"] > 0
+    assert {wait["pid"]: wait["for_pids"] for wait in found["waits"]} == {
+        one.pid: [other.pid],
+        other.pid: [one.pid],
+    }
+    words = run("why", str(one.pid)).splitlines()
+    assert sum(line.startswith("Deadlock: ") for line in words) == 1
+    assert f"{pids[0]}, {pids[1]}" in words[0]
+
+
+def test_who_waits_for_a_sender_that_computes_is_named_with_it_and_is_no_deadlock(name, start):
+    sender, receiver = shmtree.create_pair(name=name)
+    (ours, theirs), (our_other, their_other) = mp.Pipe(), mp.Pipe()
+    computes = start(peers.put_then_hang, sender, "x", theirs)
+    waits = start(peers.receive_for_ever, receiver, their_other)
+    sender.close()
+    receiver.close()
+    told(ours, our_other)
+    found = why_until(name, lambda found: waits_of(found, waits.pid))
+    (wait,) = waits_of(found, waits.pid)
+    assert (wait["what"], wait["channel"], wait["for_pids"]) == ("message", name, [computes.pid])
+    assert wait["seconds"] > 0
+    assert wait["stopped"] == []
+    assert found["deadlocks"] == []
+    assert waits_of(found, computes.pid) == []
+    assert f"{waits.pid} has waited" in run("why", name)
+
+
+def test_who_waits_for_room_because_a_receiver_is_stopped_is_told_so(name, start):
+    sender, receiver = shmtree.create_pair(capacity=2, name=name)
+    (ours, theirs), (our_other, their_other) = mp.Pipe(), mp.Pipe()
+    stopped = start(peers.receive_then_hang, receiver, theirs)
+    waits = start(peers.send_for_ever, sender, their_other)
+    sender.close()
+    receiver.close()
+    told(ours, our_other)
+    wait_until_stopped(stopped.pid)
+    found = why_until(name, lambda found: waits_of(found, waits.pid))
+    (wait,) = waits_of(found, waits.pid)
+    assert (wait["what"], wait["channel"]) == ("room", name)
+    assert wait["for_pids"] == wait["stopped"] == [stopped.pid]
+    assert found["deadlocks"] == []
+    assert f"{stopped.pid} is stopped" in run("why", str(waits.pid))
+
+
+def test_an_end_that_its_process_never_used_is_nobody_that_is_waited_for(name, start):
+    sender, receiver = shmtree.create_pair(name=name)
+    ours, theirs = mp.Pipe()
+    waits = start(peers.receive_for_ever, receiver, theirs)
+    sender.put("x")
+    told(ours)
+    other, other_theirs = mp.Pipe()
+    has_it = start(peers.put_then_hang, shmtree.create_pair()[0], "x", other_theirs)  # inherits `sender`, too
+    told(other)
+    found = why_until(name, lambda found: waits_of(found, waits.pid))
+    assert waits_of(found, waits.pid)[0]["for_pids"] == [os.getpid()]
+    assert has_it.is_alive()
+
+
+def wait_of(pid: int, *for_pids: int) -> _why.Wait:
+    return _why.Wait(pid, pid, "message", "channel x", "x", "uuid", 1, 1.0, for_pids)
+
+
+@pytest.mark.parametrize(
+    ("waits", "cycles"),
+    [
+        ([], []),
+        ([(1, 2)], []),
+        ([(1, 2), (2, 1)], [{1, 2}]),
+        ([(1, 2), (2, 3), (3, 1)], [{1, 2, 3}]),
+        ([(1, 2, 3), (2, 1)], []),  # 3 may go on, and then 1
+        ([(1, 2), (2, 1), (3, 1)], [{1, 2}]),  # 3 only waits for it
+        ([(1, 2), (2, 1), (1, 3)], []),  # another thread of 1 may
+        ([(1, 2), (2, 1), (3, 4), (4, 3)], [{1, 2}, {3, 4}]),
+        ([(1, 0), (0, 1)], []),  # whoever is out of sight may be anybody
+        ([(1,), (2, 1)], []),
+    ],
+)
+def test_a_deadlock_is_a_cycle_that_nobody_outside_can_end(waits, cycles):
+    assert _why._cycles(_why._stuck([wait_of(*each) for each in waits])) == cycles
+
+
+def test_stacks_are_left_out_where_there_is_no_py_spy_and_asked_for_where_there_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _why.stacks([os.getpid()]) == {}
+    program = tmp_path / "py-spy"
+    program.write_text(f'#!{shutil.which("sh", path=os.defpath)}\necho "$@"\n')
+    program.chmod(0o755)
+    assert _why.stacks([7, 0]) == {"7": "dump --nonblocking --pid 7"}
+    assert "Python stack of 7:" in _why.words({"deadlocks": [], "locks": [], "waits": [], "stacks": {"7": "x"}})
