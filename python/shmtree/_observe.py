@@ -88,16 +88,27 @@ def _limiting(channel: dict[str, Any]) -> dict[str, Any] | None:
     """The end that the other one waited for since the last look or, if nobody did, has to wait for now."""
     full, empty = channel["full_share"], channel["empty_share"]
     if max(full, empty) >= WAITED_AT_ALL:
-        end, key = ("receiving", "receiver_pids") if full >= empty else ("sending", "sender_pids")
-        return {"end": end, "pids": channel[key]}
+        return _limits(channel, "receiving" if full >= empty else "sending")
     is_full = (channel["limit"] and channel["queued"] >= channel["limit"]) or (
         channel["max_bytes"] and channel["queued_bytes"] >= channel["max_bytes"]
     )
     if is_full:
-        return {"end": "receiving", "pids": channel["receiver_pids"]}
+        return _limits(channel, "receiving")
     if channel["queued"] == 0 and channel["receivers_wait"]:
-        return {"end": "sending", "pids": channel["sender_pids"]}
+        return _limits(channel, "sending")
     return None
+
+
+def _limits(channel: dict[str, Any], end: str) -> dict[str, Any]:
+    side = "receiver" if end == "receiving" else "sender"
+    return {"end": end, "pids": users(channel, side) or channel[f"{side}_pids"]}
+
+
+def users(channel: dict[str, Any], side: str) -> list[int]:
+    """Who takes part in that end ("sender", "receiver") and has used it."""
+    pids: list[int] = channel[f"{side}_pids"]
+    unused = channel[f"{side}s_unused"]
+    return [pid for pid in pids if pid not in unused] if unused else pids
 
 
 def observe() -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ._observe import users
+
 TOP = ("CHANNEL", "DEPTH", "BYTES", "PUT/S", "GET/S", "OLDEST", "FULL", "EMPTY", "SENDING", "RECEIVING", "WAITS FOR")
 ARENAS = ("ARENA", "KIND", "PROCESSES", "USED", "OF")
 
@@ -49,6 +51,13 @@ def _waits_for(channel: dict[str, Any]) -> str:
     return f"{limiting['end']} end" if limiting else "-"
 
 
+def _end_of(channel: dict[str, Any], side: str) -> str:
+    unused = channel[f"{side}s_unused"]
+    if not unused:
+        return who(channel[f"{side}_pids"])
+    return f"{who(users(channel, side))} ({len(unused)} unused)"
+
+
 def channel_row(arena: dict[str, Any], number: int) -> tuple[str, ...]:
     channel = arena["channels"][number]
     if channel["refused"]:
@@ -62,8 +71,8 @@ def channel_row(arena: dict[str, Any], number: int) -> tuple[str, ...]:
         f"> {channel['oldest_seconds']:.1f} s" if channel["oldest_seconds"] else "-",
         f"{channel['full_share']:.0%}",
         f"{channel['empty_share']:.0%}",
-        who(channel["sender_pids"]),
-        who(channel["receiver_pids"]),
+        _end_of(channel, "sender"),
+        _end_of(channel, "receiver"),
         _waits_for(channel),
     )
 
@@ -96,12 +105,13 @@ def limiting_line(look: dict[str, Any]) -> str:
     ]
     waits: dict[int, float] = {}  # of a process, the most that it shares in
     for channel, _ in channels:
-        for key, share in (("sender_pids", channel["full_share"]), ("receiver_pids", channel["empty_share"])):
-            for pid in channel[key]:
+        for side, share in (("sender", channel["full_share"]), ("receiver", channel["empty_share"])):
+            for pid in users(channel, side):
                 waits[pid] = max(waits.get(pid, 0.0), share)
     limits = [
         (
-            max(channel["full_share"], channel["empty_share"]) - min(waits[pid] for pid in channel["limiting"]["pids"]),
+            max(channel["full_share"], channel["empty_share"])
+            - min(waits.get(pid, 0.0) for pid in channel["limiting"]["pids"]),
             channel["queued"],
             name,
             channel["limiting"],

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from . import _shown
-from ._observe import Observer
+from ._observe import Observer, users
 
 BETWEEN_LOOKS = 0.3  # seconds: a wait that is in both looks is not one that was about to end
 MOST_STACKS = 16
@@ -34,11 +34,6 @@ class Wait(NamedTuple):
         return self.pid, self.thread, self.what, self.arena, self.block
 
 
-def _used(channel: dict[str, Any], end: str) -> list[int]:
-    """Who takes part in that end, and has used it."""
-    return [pid for pid in channel[f"{end}_pids"] if pid not in channel[f"{end}s_unused"]]
-
-
 def _can_go_on(what: str, channel: dict[str, Any]) -> bool:
     """Whether what is waited for is there: the sleeper has not been woken yet."""
     if what == "message":
@@ -54,7 +49,7 @@ def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
     holders = [holder["pid"] for holder in arena["holders"]] if wait["what"] == "memory" else []
     for channel in arena["channels"]:
         if channel["block"] == wait["block"] and not channel["refused"]:
-            return [*holders, *_used(channel, "sender" if wait["what"] == "message" else "receiver")]
+            return [*holders, *users(channel, "sender" if wait["what"] == "message" else "receiver")]
     for thing in (*arena["latests"], *arena["broadcasts"]):
         if thing["block"] == wait["block"] and not thing["refused"]:
             if wait["what"] in ("message", "newer version"):

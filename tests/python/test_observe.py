@@ -139,6 +139,14 @@ def test_looks_of_all_kinds_change_no_byte_while_everybody_else_is_stopped(name,
     run("inspect", name)
     run("inspect", str(child.pid), "--json")
     run("top", "--once", "--interval", "0")
+    run("why")
+    run("why", str(child.pid), "--json")
+    for _ in range(3):  # one that is killed
+        with subprocess.Popen(
+            [sys.executable, "-m", "shmtree", "top", "--json", "--interval", "0"], stdout=subprocess.PIPE
+        ) as observer:
+            observer.stdout.readline()
+            observer.kill()
     assert file_bytes(arena) == before
     seen = arena_called(look, name)["participants"]
     assert {one["pid"]: one["stopped"] for one in seen} == {os.getpid(): False, child.pid: True}
@@ -257,6 +265,7 @@ def test_arenas_that_an_observer_has_no_descriptor_for_are_listed_as_refused():
 
 def channel_look(name: str, **values: Any) -> dict[str, Any]:
     """A channel as a look has it, of a pipeline whose stages are processes 1 to 3."""
+    values |= {"senders_unused": [], "receivers_unused": []}
     known = {"name": name, "refused": None, "queued": 0, "full_share": 0.0, "empty_share": 0.0, "limiting": None}
     return {**known, **values}
 
