@@ -97,7 +97,16 @@ def _run_why(options: argparse.Namespace) -> int:
 
 
 def _run_watch(options: argparse.Namespace) -> int:
-    watch = Watch(options.dump, options.names)
+    try:
+        return _watch(Watch(options.dump, options.names), options)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print(f"shmtree: {error}", file=sys.stderr)
+        return 1
+
+
+def _watch(watch: Watch, options: argparse.Namespace) -> int:
     is_first = True
     while True:
         for path, pids in watch.look():

@@ -16,7 +16,7 @@ from typing import Any
 
 import peers
 import pytest
-from test_observe import arena_called, file_bytes
+from test_observe import arena_called, file_bytes, run
 
 import shmtree
 
@@ -109,6 +109,13 @@ def test_what_the_last_participant_left_is_written_down_after_it_was_killed(name
     (channel,) = dump["arena"]["channels"]
     assert "the last words" in channel["messages"][0]["description"]
     assert not any(opener["pid"] == child.pid for arena in shmtree.observe()["arenas"] for opener in arena["openers"])
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_and_no_traceback(tmp_path):
+    (tmp_path / "file").write_text("x")
+    words = run("watch", "--dump", str(tmp_path / "file"), code=1)
+    assert words.startswith("shmtree: ")
+    assert "Traceback" not in words
 
 
 def test_who_leaves_is_not_written_down_and_no_byte_is_changed(name, start, tmp_path):

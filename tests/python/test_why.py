@@ -129,6 +129,30 @@ def test_a_deadlock_is_a_cycle_that_nobody_outside_can_end(waits, cycles):
     assert _why._cycles(_why._stuck([wait_of(*each) for each in waits])) == cycles
 
 
+def test_locks_of_stopped_processes_are_named():
+    people = [{"pid": 7, "stopped": True}, {"pid": 8, "stopped": False}]
+    channel = {"name": "c", "sender_locked_by": 7, "receiver_locked_by": 8}
+    arena = {"name": "a", "uuid": "0" * 32, "participants": people, "locked_by": 7, "channels": [channel]}
+    locks = list(_why._locks({"arenas": [arena]}))
+    assert locks == [{"pid": 7, "of": "arena a"}, {"pid": 7, "of": "the senders of channel c"}]
+    words = _why.words({"deadlocks": [], "locks": locks, "waits": [], "stacks": {}})
+    assert words.splitlines()[0] == "Process 7 is stopped and has the lock of arena a."
+
+
+def test_who_waits_at_a_broadcast_waits_for_the_slowest_that_puts_wait_for():
+    readers = [
+        {"pid": 1, "behind": 9, "blocks": False},
+        {"pid": 2, "behind": 5, "blocks": True},
+        {"pid": 3, "behind": 1, "blocks": True},
+        {"pid": None, "behind": 7, "blocks": False},
+    ]
+    broadcast = {"block": 5, "refused": None, "publishers": [4], "subscribers": readers}
+    arena = {"holders": [], "channels": [], "latests": [], "broadcasts": [broadcast]}
+    assert _why._awaited(arena, {"what": "room", "block": 5}) == [2]
+    assert _why._awaited(arena, {"what": "message", "block": 5}) == [4]
+    assert _why._awaited(arena, {"what": "lock", "block": 0, "lock_owner": 6}) == [6]
+
+
 def test_stacks_are_left_out_where_there_is_no_py_spy_and_asked_for_where_there_is(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert _why.stacks([os.getpid()]) == {}
