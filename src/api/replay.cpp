@@ -8,6 +8,7 @@
 #include "discovery/handle.h"
 #include "replay/limit.h"
 #include "replay/saver.h"
+#include "replay/waiters.h"
 
 namespace shmtree {
 
@@ -170,6 +171,9 @@ ReplayStats stats_of(Buffer& buffer) {
   stats.age_max = drawn.most_age;
   stats.version_lag_mean = drawn.lags / rows;
   stats.version_lag_max = drawn.most_lag;
+  replay::Waiters waiters = replay::waiters_of(*buffer.store());
+  stats.waiting_to_add = std::move(waiters.adding);
+  stats.waiting_to_sample = std::move(waiters.drawing);
   return stats;
 }
 

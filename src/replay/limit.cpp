@@ -66,10 +66,12 @@ void Limit::make(LimitWords& words, const RateLimit& checked) noexcept {
   words.min_size = checked.min_size;
 }
 
-Limit::Limit(LimitWords& words, std::shared_ptr<memory::Arena> arena, std::shared_ptr<Attendance> attendance) noexcept
+Limit::Limit(LimitWords& words, std::shared_ptr<memory::Arena> arena, std::shared_ptr<Attendance> attendance,
+             std::uint64_t about) noexcept
     : words_(words),
       arena_(std::move(arena)),
       attendance_(std::move(attendance)),
+      about_(about),
       inserts_(words.inserts),
       samples_(words.samples),
       limit_{.samples_per_insert = load_once(words.samples_per_insert),
@@ -136,10 +138,10 @@ void Limit::give_back_of_dead() noexcept {
 
 // --- Waiting
 
-// Until take() gives something, as it may when `others` did something. Who waits looks for the dead.
+// Until take() gives something, as it may when others did something. Who waits looks for the dead.
 template <class Take>
-Result<std::uint64_t> Limit::wait_for(memory::Event& event, Side* others, const WaitContext& wait, Take take) {
-  EventWait waiting(event, {arena_->participants(), memory::WaitFor::kRateLimit}, wait);
+Result<std::uint64_t> Limit::wait_for(const Waiting& by, const WaitContext& wait, Take take) {
+  EventWait waiting(by.event, {arena_->participants(), by.what, about_}, wait);
   for (bool is_first = true;; is_first = false) {
     auto slot = own_slot();
     if (!slot) return std::move(slot).error();
@@ -148,7 +150,7 @@ Result<std::uint64_t> Limit::wait_for(memory::Event& event, Side* others, const 
     if (taken != 0) return taken;
     if (is_first) continue;
     give_back_of_dead();
-    Status attended = others == nullptr ? success() : others->check();
+    Status attended = by.others == nullptr ? success() : by.others->check();
     if (!attended) {
       taken = take(*slot);  // what the last of them did they did before they died
       if (taken != 0) return taken;
@@ -172,7 +174,8 @@ Result<std::uint64_t> Limit::take_inserts(std::uint64_t least, std::uint64_t mos
       return free == 0 ? 0 : std::max(free, least);
     });
   };
-  auto taken = wait_for(words_.samples_taken, attendance_ ? &attendance_->drawers() : nullptr, wait, take);
+  Side* const drawers = attendance_ ? &attendance_->drawers() : nullptr;
+  auto taken = wait_for({words_.samples_taken, memory::WaitFor::kRateLimit, drawers}, wait, take);
   if (!taken || *taken != 0) return taken;
   return Error{.code = Code::kFull,
                .message = "no row may be added before more are drawn: " + std::to_string(inserts_.count()) +
@@ -212,7 +215,8 @@ Status Limit::take_samples(std::uint64_t rows, const WaitContext& wait) {
       const std::lock_guard guard(operations());
       return samples_.take(slot, [&](std::uint64_t samples) { return sampleable(samples, rows - have); });
     };
-    auto taken = wait_for(words_.rows_added, attendance_ ? &attendance_->adders() : nullptr, wait, take);
+    Side* const adders = attendance_ ? &attendance_->adders() : nullptr;
+    auto taken = wait_for({words_.rows_added, memory::WaitFor::kRows, adders}, wait, take);
     if (taken && *taken != 0) {
       have += *taken;
       memory::notify_all(words_.samples_taken);

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "memory/arena.h"
+#include "memory/layout.h"
 #include "platform/waiting.h"
 #include "replay/attendance.h"
 #include "replay/permits.h"
@@ -46,9 +47,9 @@ class Limit {
   static Result<RateLimit> checked(const RateLimit& limit, std::uint64_t capacity);
 
   // The words were made with make(), or anybody may have written them. `attendance`: of those who wait for each other,
-  // or null.
-  Limit(LimitWords& words, std::shared_ptr<memory::Arena> arena,
-        std::shared_ptr<Attendance> attendance = nullptr) noexcept;
+  // or null. `about`: the buffer's block, packed, for who asks what a process waits for.
+  Limit(LimitWords& words, std::shared_ptr<memory::Arena> arena, std::shared_ptr<Attendance> attendance = nullptr,
+        std::uint64_t about = 0) noexcept;
   static void make(LimitWords& words, const RateLimit& checked) noexcept;
 
   RateLimit limit() const noexcept;
@@ -81,8 +82,13 @@ class Limit {
  private:
   std::uint64_t insertable(std::uint64_t inserts, std::uint64_t most) const noexcept;
   std::uint64_t sampleable(std::uint64_t samples, std::uint64_t most) const noexcept;
+  struct Waiting {
+    memory::Event& event;  // others did something
+    memory::WaitFor what;
+    Side* others;  // or null
+  };
   template <class Take>
-  Result<std::uint64_t> wait_for(memory::Event& event, Side* others, const platform::WaitContext& wait, Take take);
+  Result<std::uint64_t> wait_for(const Waiting& waiting, const platform::WaitContext& wait, Take take);
   Result<std::uint32_t> own_slot();
   void give_back_of_dead() noexcept;
   bool give_back_of(std::uint32_t slot) noexcept;
@@ -90,6 +96,7 @@ class Limit {
   LimitWords& words_;
   const std::shared_ptr<memory::Arena> arena_;
   const std::shared_ptr<Attendance> attendance_;
+  const std::uint64_t about_;
   Permits inserts_, samples_;
   const RateLimit limit_;
 };

@@ -96,7 +96,8 @@ void Tables::add_tables(std::span<const TableSpec> specs, bool has_limit, bool h
     attendance_ = Attendance::of(store_, *reinterpret_cast<AttendanceWords*>(area + plan.attendance));
   }
   if (has_limit) {
-    limit_ = std::make_unique<Limit>(*reinterpret_cast<LimitWords*>(area + plan.limit), store_->arena(), attendance_);
+    limit_ = std::make_unique<Limit>(*reinterpret_cast<LimitWords*>(area + plan.limit), store_->arena(), attendance_,
+                                     memory::pack(store_->block()));
   }
   tables_.reserve(specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {

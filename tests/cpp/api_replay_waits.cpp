@@ -1,6 +1,9 @@
 // What ends the waits of a replay buffer's calls in C++ besides their deadline: closing, and a stop_token.
+#include <unistd.h>
+
 #include <functional>
 #include <stop_token>
+#include <thread>
 #include <vector>
 
 #include "shmtree/shmtree.h"
@@ -55,6 +58,27 @@ TEST_CASE("a stop_token ends each wait of a replay buffer, and the buffer goes o
   CHECK(empty.writer().value().add(row(1)).ok());
   CHECK(taken.sample(1, 60s).ok());
   CHECK(writer.add(row(2), 60s).ok());
+}
+
+TEST_CASE("the statistics of a replay buffer name those who wait to draw, and those who wait to add") {
+  const ReplayBuffer empty = numbers(), taken = full();
+  const ReplayWriter writer = taken.writer().value();
+  CHECK(empty.stats()->waiting_to_sample.empty());
+  Caller drawing([&](const std::stop_token& stop) { empty.sample(1, {}, {}, stop).ok(); });
+  Caller adding([&](const std::stop_token& stop) { writer.add(row(1), {}, {}, stop).ok(); });
+  const auto until = [](const auto& there) {
+    while (!there()) std::this_thread::sleep_for(1ms);
+  };
+  until([&] { return empty.stats()->waiting_to_sample == std::vector{getpid()}; });
+  until([&] { return taken.stats()->waiting_to_add == std::vector{getpid()}; });
+  CHECK(empty.stats()->waiting_to_add.empty());
+  CHECK(taken.stats()->waiting_to_sample.empty());
+  drawing.stop();
+  adding.stop();
+  drawing.join();
+  adding.join();
+  CHECK(empty.stats()->waiting_to_sample.empty());
+  CHECK(taken.stats()->waiting_to_add.empty());
 }
 
 TEST_CASE("a call of a replay buffer that can be done at once is done, whether it is to stop or not") {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import queue
 import signal
@@ -211,3 +212,22 @@ def test_a_close_in_the_middle_of_an_extend_says_how_many_rows_went_in():
     writer.close()
     assert waiting.ends_with(shmtree.ChannelClosed)
     assert waiting.error.sent == 7
+
+
+@pytest.mark.parametrize("death", [signal.SIGTERM, signal.SIGKILL])
+def test_stats_name_those_who_wait_and_none_that_is_dead(start, death):
+    full = full_buffer()
+    empty = ReplayBuffer(100, example=0, limit=ONE_EACH)
+    assert empty.stats()["waiting"] == {"add": [], "sample": []}
+    adding, drawing = start(full.add, 1), start(empty.sample, 1)
+    wait_for(lambda: full.stats()["waiting"]["add"] and empty.stats()["waiting"]["sample"])
+    assert full.stats()["waiting"] == {"add": [adding.pid], "sample": []}
+    assert empty.stats()["waiting"] == {"add": [], "sample": [drawing.pid]}
+
+    os.kill(adding.pid, death)
+    adding.join(60)
+    assert full.stats()["waiting"] == {"add": [], "sample": []}
+    empty.add(1)
+    drawing.join(60)
+    assert drawing.exitcode == 0
+    assert empty.stats()["waiting"] == {"add": [], "sample": []}

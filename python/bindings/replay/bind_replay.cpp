@@ -10,6 +10,7 @@
 #include "bindings/replay/batch.h"
 #include "bindings/replay/spec.h"
 #include "platform/machine.h"
+#include "replay/waiters.h"
 
 namespace shmtree::python {
 
@@ -173,6 +174,8 @@ py::dict stats(const Replay& self) {
                "max_bytes"_a = shape.most_extents * shape.extent_bytes, "added"_a = buffer.added(),
                "chunks"_a = window.tail - window.head, "chunks_opened"_a = window.tail - 1, "samples"_a = samples);
   add_drawn(*self.buffer, out);
+  const replay::Waiters waiters = replay::waiters_of(*buffer.store());
+  out["waiting"] = py::dict("add"_a = waiters.adding, "sample"_a = waiters.drawing);
   if (const replay::Limit* const limit = buffer.tables()->limit()) {
     out["inserted"] = limit->inserts();
     out["sampled"] = limit->samples();
