@@ -1,0 +1,152 @@
+"""Messages between two nodes of Ray: a pair of shmtree.ray, ray.util.queue, and a bare ray.get.
+
+    python -m bench.ray_nodes [--seconds 3] [--only 1KB nested 32MB] [--pairs-only]
+
+Two raylets on this machine, told apart as if it were two: an actor on one puts for so many seconds, an actor on the
+other, where the pair or the queue lies, gets all. The rate is from the first put until the last message was received.
+A bare ray.get fetches arrays that lie in the store of the other node before the time begins. Writes a table to stdout
+and the figures to bench/results/ray_nodes.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from bench import machine, markdown
+
+STORE_BYTES = 1 << 30
+FETCHED = 8  # arrays: what a bare ray.get is measured with
+
+os.environ["SHMTREE_RAY_LOCAL"] = "0"  # read by every process of the cluster
+
+
+def make(kind: str) -> Any:
+    rng = np.random.default_rng(0)
+    if kind == "1KB":
+        return rng.bytes(1024)
+    if kind == "32MB":
+        return rng.random(4 << 20)
+    return {
+        "observations": {name: rng.random((8, 16), np.float32) for name in ("position", "velocity", "goal")},
+        "actions": rng.random(8, np.float32),
+        "rewards": [float(each) for each in rng.random(8)],
+        "info": {"episode": 17, "policy": "latest", "steps": list(range(8)), "done": (False, True)},
+    }
+
+
+class End:
+    """An actor on one node."""
+
+    def ready(self) -> None: ...
+
+    def first(self, end: Any) -> Any:
+        return end.get()
+
+    def put(self, end: Any, kind: str, seconds: float) -> tuple[float, int]:
+        """When it began, and how many."""
+        message, count, begin = make(kind), 0, time.monotonic()
+        while time.monotonic() - begin < seconds:
+            end.put(message)
+            count += 1
+        end.put(None)
+        return begin, count
+
+    def put_one(self, end: Any) -> None:
+        end.put(None)
+
+    def get_all(self, end: Any) -> float:
+        """When the last had come."""
+        while end.get() is not None:
+            pass
+        return time.monotonic()
+
+    def store(self, kind: str) -> list[Any]:
+        import ray
+
+        message = make(kind)
+        return [ray.put(message) for _ in range(FETCHED)]
+
+    def fetch(self, references: list[Any]) -> float:
+        import ray
+
+        begin = time.monotonic()
+        for reference in references:
+            ray.get(reference)
+        return len(references) / (time.monotonic() - begin)
+
+
+def rate(source: Any, sink: Any, ends: tuple[Any, Any], kind: str, seconds: float) -> float:
+    import ray
+
+    put_into, get_from = ends
+    ray.get([source.put_one.remote(put_into), sink.first.remote(get_from)])
+    putting, getting = source.put.remote(put_into, kind, seconds), sink.get_all.remote(get_from)
+    begin, count = ray.get(putting)
+    return float(count / (ray.get(getting) - begin))
+
+
+def rates(source: Any, sink: Any, node: str, kind: str, seconds: float, pairs_only: bool) -> dict[str, float]:
+    import ray
+    from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    import shmtree.ray
+
+    capacity = 8 if kind == "32MB" else 4096
+    sender, receiver = shmtree.ray.create_pair(capacity, home=node)
+    found = {"shmtree.ray.create_pair": rate(source, sink, (sender, receiver), kind, seconds)}
+    sender.close()
+    receiver.close()
+    if pairs_only:
+        return found
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    queue = Queue(capacity, actor_options={"num_cpus": 0, "scheduling_strategy": where})
+    found["ray.util.queue"] = rate(source, sink, (queue, queue), kind, seconds)
+    queue.shutdown()
+    if kind == "32MB":
+        found["ray.get"] = ray.get(sink.fetch.remote(ray.get(source.store.remote(kind))))
+    return found
+
+
+def main() -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--only", nargs="+", default=["1KB", "nested", "32MB"])
+    parser.add_argument("--pairs-only", action="store_true", help="leave out what they are compared with")
+    given = parser.parse_args()
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "object_store_memory": STORE_BYTES, "include_dashboard": False},
+    )
+    try:
+        other = str(cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES).node_id)
+        ray.init(address=cluster.address, log_to_driver=False)
+        here = str(ray.get_runtime_context().get_node_id())
+        source, sink = (
+            ray.remote(End)
+            .options(num_cpus=1, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+            .remote()
+            for node in (other, here)
+        )
+        ray.get([source.ready.remote(), sink.ready.remote()])
+        figures = {kind: rates(source, sink, here, kind, given.seconds, given.pairs_only) for kind in given.only}
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    ways = list(dict.fromkeys(way for found in figures.values() for way in found))
+    rows = [[kind, *(f"{found[way]:,.1f}" if way in found else "" for way in ways)] for kind, found in figures.items()]
+    print(markdown.table(["messages per second", *ways], rows))
+    machine.save("ray_nodes", machine.describe({}), rates=figures)
+
+
+if __name__ == "__main__":
+    main()
