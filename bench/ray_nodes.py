@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from typing import Any
 
@@ -138,7 +139,10 @@ def main() -> None:
             for node in (other, here)
         )
         ray.get([source.ready.remote(), sink.ready.remote()])
-        figures = {kind: rates(source, sink, here, kind, given.seconds, given.pairs_only) for kind in given.only}
+        figures = {}
+        for kind in given.only:
+            figures[kind] = rates(source, sink, here, kind, given.seconds, given.pairs_only)
+            print(kind, figures[kind], file=sys.stderr, flush=True)
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import random
@@ -13,6 +14,7 @@ from shmtree._channel import Sender, Terms
 from shmtree.ray import _handles
 from shmtree.ray._ends import new_token
 from shmtree.ray._keeper import Keeper
+from shmtree.ray._landing import Superseded
 from shmtree.ray._node import Node
 from shmtree.ray._pump import Ended, LinkLost
 
@@ -34,14 +36,15 @@ class _Keeping:
 
 
 class Nodes:
-    """Named nodes. A call is lost with `loss`, on its way there or on its way back."""
+    """Named nodes. A call may be lost on its way there or back, with `loss` each, and take up to `delay_s` on each."""
 
-    def __init__(self, *names: str, loss: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, *names: str, loss: float = 0.0, delay_s: float = 0.0, seed: int = 0) -> None:
         self.names = names
         self.dead: set[str] = set()
         self._keepers = {name: _Keeping() for name in names}
         self._nodes: dict[str, Node] = {}
-        self._random, self._loss = random.Random(seed), loss
+        self._random, self._loss, self._delay_s = random.Random(seed), loss, delay_s
+        self._landing = self.most_landing = 0  # calls under way that land messages
 
     async def run(self, test: Callable[[Nodes], Awaitable[None]]) -> None:
         for name in self.names:
@@ -68,12 +71,23 @@ class Nodes:
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
         if node in self.dead:
             raise Ended(((node, 0),))
+        self._landing += method == "land"
+        self.most_landing = max(self.most_landing, self._landing)
+        try:
+            await self._travel(node)
+            result = await getattr(self._nodes[node], method)(*arguments)
+            await self._travel(node)
+        except Superseded:  # by a gateway that was killed while the call was there
+            raise LinkLost from None
+        finally:
+            self._landing -= method == "land"
+        return result
+
+    async def _travel(self, node: str) -> None:
+        if self._delay_s:
+            await asyncio.sleep(self._random.uniform(0, self._delay_s))
         if node not in self._nodes or self._random.random() < self._loss:
             raise LinkLost
-        result = await getattr(self._nodes[node], method)(*arguments)
-        if self._random.random() < self._loss:
-            raise LinkLost
-        return result
 
     async def gone(self, nodes: Iterable[str]) -> set[str]:
         return set(nodes) & self.dead

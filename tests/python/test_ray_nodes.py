@@ -126,6 +126,70 @@ def test_calls_that_are_lost_on_their_way_or_back_lose_nothing_and_double_nothin
     run(test, loss=0.2, seed=seed)
 
 
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+@pytest.mark.parametrize("killed", [(), ("here",), ("there",)])
+def test_calls_that_overtake_each_other_or_are_lost_while_several_are_under_way_keep_the_order(
+    loss: float, killed: tuple[str, ...]
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=4096)
+        receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+        sending = asyncio.ensure_future(send(sender, 8000, close=False))
+        received = await receive(receiver, 2000)
+        for name in killed:
+            await nodes.kill_gateway(name)
+            await nodes.start_gateway(name)
+        received += await receive(receiver, 6000)
+        await sending
+        assert received == list(range(8000))
+        assert nodes.most_landing > 1
+        await until(lambda: sender.pending_acks == 0)
+
+    run(test, loss=loss, delay_s=0.05)
+
+
+def test_large_messages_are_under_way_together_and_keep_the_order_when_calls_are_lost() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=8)
+        receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+
+        async def send_arrays() -> None:
+            for number in range(40):
+                await sender.put_async(np.full(1_000_000, number))
+
+        sending = asyncio.ensure_future(send_arrays())
+        for number in range(40):
+            array = await receiver.get_async()
+            assert array[0] == array[-1] == number
+        await sending
+        assert nodes.most_landing > 1
+        await until(lambda: sender.pending_acks == 0)
+
+    run(test, loss=0.1, delay_s=0.05)
+
+
+def test_a_call_that_overtakes_the_one_before_it_lands_after_it() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here")
+        receiver = shmtree.Receiver(await pair.make())
+        home = nodes.node("here")
+        await pair.settle([("s", 17)], [])
+        origin = await home.join(pair.number, "there", ("s", 17))
+        frames = [bytes(shmtree.pack(number)) for number in range(6)]
+        sizes = [[len(each) for each in frames[:2]]]
+        calls = [
+            asyncio.ensure_future(home.land(pair.number, origin, first, sizes, b"".join(frames[first : first + 2])))
+            for first in (4, 2, 0, 2)
+        ]
+        rooms = await asyncio.gather(*calls)
+        assert rooms[0].next == 6
+        assert receiver.get_many(9) == list(range(6))
+
+    run(test)
+
+
 def test_the_stream_ends_when_every_end_that_was_given_away_is_closed() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)

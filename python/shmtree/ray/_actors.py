@@ -110,12 +110,16 @@ def _actor(cls: Any, name: str, node: str) -> Any:
 
 
 class _ByRay:
-    """The gateways of other nodes, called by one."""
+    """The gateways of other nodes, called by one: calls of one coroutine, or of several in turn, go in that order."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, Any] = {}
 
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
         try:
-            handle = await asyncio.to_thread(gateway, node)
-            status, value = await handle.call.remote(method, *arguments)
+            if node not in self._handles:
+                self._handles[node] = await asyncio.to_thread(gateway, node)
+            status, value = await self._handles[node].call.remote(method, *arguments)
         except RayActorError:
             if await self.gone((node,)):
                 raise Ended(((node, 0),)) from None

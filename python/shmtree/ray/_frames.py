@@ -15,11 +15,13 @@ from .._serialize import Frame
 Bytes = npt.NDArray[np.uint8]
 
 _SMALL = 64 << 10  # bytes: what is larger travels as a buffer of its own
-_ALIGNED = 64
+_TOGETHER = (
+    96_000  # bytes of small messages in one buffer: Ray sends arguments of less than 100 KiB with the call itself
+)
 _AT_ONCE = 64  # small messages
 
-#: Buffers, and the sizes of the messages that lie in each, at multiples of 64 bytes.
-Batch = list[tuple[Bytes, list[int]]]
+#: Buffers, and the sizes of the messages that lie in each, one behind the other.
+Batch = list[tuple[bytes | Bytes, list[int]]]
 
 
 class Taken(NamedTuple):
@@ -51,26 +53,27 @@ def take(receiver: Receiver[Any], messages: int, nbytes: int) -> list[Taken]:
 def join(frames: Iterable[Any]) -> Batch:
     """For one call: small messages are copied behind one another, and large ones are views."""
     batch: Batch = []
-    small: list[Bytes] = []
+    small: list[Any] = []
+    sizes: list[int] = []
 
     def end_small() -> None:
         if small:
-            sizes = [each.nbytes for each in small]
-            joined = np.zeros(sum(map(_place, sizes)), np.uint8)
-            at = 0
-            for each, size in zip(small, sizes):
-                joined[at : at + size] = each
-                at += _place(size)
-            batch.append((joined, sizes))
+            batch.append((b"".join(small), sizes.copy()))
             small.clear()
+            sizes.clear()
 
+    together = 0
     for frame in frames:
-        view = np.frombuffer(frame, np.uint8)
-        if view.nbytes < _SMALL:
-            small.append(view)
-        else:
+        size = len(frame)
+        if size >= _SMALL:
             end_small()
-            batch.append((view, [view.nbytes]))
+            batch.append((np.frombuffer(frame, np.uint8), [size]))
+            continue
+        if together + size > _TOGETHER:
+            end_small()
+        together = together + size if small else size
+        small.append(frame)
+        sizes.append(size)
     end_small()
     return batch
 
@@ -82,8 +85,4 @@ def split(batch: Batch) -> Iterator[memoryview]:
         view, at = memoryview(memory), 0
         for size in sizes:
             yield view[at : at + size]
-            at += _place(size)
-
-
-def _place(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
+            at += size

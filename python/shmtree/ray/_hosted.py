@@ -10,19 +10,21 @@ from typing import Any
 
 from .._channel import Receiver, Terms
 from .._serialize import pack
-from .._wakes import Awaited, until_usable
+from .._wakes import Awaited, until_usable, until_woken, wake
 from ..errors import ChannelClosed, PeerDied
 from . import _frames, _handles
 from ._deaths import Deaths
 from ._keeper import Kept
 from ._landing import ORIGINS, Gap, Landing
 from ._pump import Ended, Peer, Room
+from ._tickets import Runs, each_of, runs
 
 _SLICE_S = 0.25
 _OWN_SENDERS = 2  # the gateway and the keeper
 _LONGEST_S = 2.0  # that a call waits here for room, or for messages to be received
 _UNLIMITED_MESSAGES, _UNLIMITED_BYTES = 1 << 20, 64 << 20
 _FIRST_LOOK_S, _MOST_LOOK_S = 0.001, 0.05
+_WITHOUT_REST = 256  # messages that land before others have a turn
 
 
 class Hosted:
@@ -50,6 +52,7 @@ class Hosted:
         self._receiver: Receiver[Any] | None = Receiver(channel)
         self._gone: tuple[Peer, ...] = ()
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._early: defaultdict[int, list[asyncio.Future[None]]] = defaultdict(list)  # calls that overtook others
 
     @property
     def handle(self) -> bytes:
@@ -173,32 +176,50 @@ class Hosted:
             await until_usable(Awaited(sender, receiving=False), _SLICE_S)
 
     async def land(self, origin: int, first: int, batch: _frames.Batch) -> Room:
+        """Puts what has not landed yet, after what comes before it, for which it waits for some time."""
         deadline = time.monotonic() + _LONGEST_S
+        await self._until_next(origin, first, deadline)
         async with self._locks[origin]:
-            for number, frame in enumerate(_frames.split(batch)):
-                look = _FIRST_LOOK_S
-                while True:
-                    try:
-                        self._landing.land(origin, first + number, frame)
-                        break
-                    except Gap:
-                        return self._room(origin)
-                    except queue.Full:
-                        if time.monotonic() >= deadline:
-                            return self._room(origin)
-                    except (ChannelClosed, PeerDied) as error:
-                        raise self._ended(error) from None
-                    await self._until_room(look)
-                    look = min(2 * look, _MOST_LOOK_S)
+            try:
+                await self._land_all(origin, first, batch, deadline)
+            finally:
+                for waiting in self._early.pop(origin, ()):
+                    wake(waiting)
         return self._room(origin)
 
-    async def received(self, origin: int, tickets: list[int]) -> list[int]:
+    async def _until_next(self, origin: int, first: int, deadline: float) -> None:
+        while self._landing.next_ticket(origin) < first and (left := deadline - time.monotonic()) > 0:
+            waiting = asyncio.get_running_loop().create_future()
+            self._early[origin].append(waiting)
+            await until_woken(waiting, left)
+
+    async def _land_all(self, origin: int, first: int, batch: _frames.Batch, deadline: float) -> None:
+        """Until there has been no room for some time."""
+        for number, frame in enumerate(_frames.split(batch)):
+            look = _FIRST_LOOK_S
+            while True:
+                try:
+                    self._landing.land(origin, first + number, frame)
+                    break
+                except Gap:
+                    return
+                except queue.Full:
+                    if time.monotonic() >= deadline:
+                        return
+                except (ChannelClosed, PeerDied) as error:
+                    raise self._ended(error) from None
+                await self._until_room(look)
+                look = min(2 * look, _MOST_LOOK_S)
+            if number % _WITHOUT_REST == _WITHOUT_REST - 1:
+                await asyncio.sleep(0)  # others are to run, too
+
+    async def received(self, origin: int, tickets: Runs) -> Runs:
         deadline = time.monotonic() + _LONGEST_S
         look = _FIRST_LOOK_S
         while True:
-            found = self._landing.received(origin, tickets)
+            found = self._landing.received(origin, each_of(tickets))
             if found or time.monotonic() >= deadline:
-                return found
+                return runs(found)
             self._check()
             await asyncio.sleep(look)
             look = min(2 * look, _MOST_LOOK_S)

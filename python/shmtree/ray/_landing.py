@@ -86,7 +86,7 @@ class Landing:
         self._unreceived.pop(0, None)
 
     def received(self, origin: int, tickets: Iterable[int]) -> list[int]:
-        """Those of the tickets that somebody has received."""
+        """Those of the tickets, in ascending order, that somebody has received."""
         waiting = self._unreceived.setdefault(origin, {})
         landed = self.next_ticket(origin)
         stats = self.channel.stats()
@@ -96,10 +96,12 @@ class Landing:
         found = []
         for ticket in tickets:
             here = waiting.get(ticket)
+            if here is not None and here >= head:
+                break  # what came later is further back
             if here is None:
                 is_received = ticket < landed and self._settled_before
             else:
-                is_received = here < head and (not any_taken or self._is_received(here))
+                is_received = not any_taken or self._is_received(here)
             if is_received:
                 waiting.pop(ticket, None)
                 found.append(ticket)

@@ -19,6 +19,7 @@ from . import _frames, _handles, _hosted
 from ._hosted import Hosted
 from ._keeper import Kept, Key
 from ._pump import Ended, LinkLost, Peer, Pump, Room
+from ._tickets import Runs
 from ._versions import Newest, Versions
 
 _WATCH_S = 0.25
@@ -56,10 +57,11 @@ class _ToHome:
         return Room(*await self._others.call(self._home, "room", *self._whose, wait))
 
     async def land(self, first: int, batch: _frames.Batch) -> Room:
-        return Room(*await self._others.call(self._home, "land", *self._whose, first, batch))
+        buffers, sizes = zip(*batch)  # each buffer is an argument: small ones go with the call
+        return Room(*await self._others.call(self._home, "land", *self._whose, first, sizes, *buffers))
 
-    async def received(self, tickets: list[int]) -> list[int]:
-        found: list[int] = await self._others.call(self._home, "received", *self._whose, tickets)
+    async def received(self, tickets: Runs) -> Runs:
+        found: Runs = await self._others.call(self._home, "received", *self._whose, tickets)
         return found
 
     async def over(self, peers: tuple[Peer, ...]) -> None:
@@ -150,10 +152,10 @@ class Node:
     async def room(self, pair: int, origin: int, wait: bool) -> Room:
         return await self._of(pair).room(origin, wait)
 
-    async def land(self, pair: int, origin: int, first: int, batch: _frames.Batch) -> Room:
-        return await self._of(pair).land(origin, first, batch)
+    async def land(self, pair: int, origin: int, first: int, sizes: list[list[int]], *buffers: Any) -> Room:
+        return await self._of(pair).land(origin, first, list(zip(buffers, sizes)))
 
-    async def received(self, pair: int, origin: int, tickets: list[int]) -> list[int]:
+    async def received(self, pair: int, origin: int, tickets: Runs) -> Runs:
         return await self._of(pair).received(origin, tickets)
 
     async def over(self, pair: int, origin: int, peers: tuple[Peer, ...]) -> None:

@@ -2,13 +2,18 @@
 
 A message stays taken here, and so in shared memory, until it was received there. What this process had taken when it
 was killed goes back to the channel, and the process after it moves that again; what had landed is known there by its
-ticket (`_landing`). A ticket is sent only when all before it have landed: the first ones may be on their way back yet.
+ticket (`_landing`). A ticket is sent only when all before it have been: the first ones may be on their way back yet.
+
+Several calls may be under way, each with the tickets that follow those of the one before. They may come in any order:
+the other side lands tickets as they follow one another, whatever call brings them. When one was lost, or has landed in
+part, all that is not known to have landed goes back to the channel, and is sent again from the ticket that is next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -16,10 +21,13 @@ from .._channel import Receiver
 from .._wakes import Awaited, until_usable
 from ..errors import ChannelClosed, PeerDied
 from . import _frames
+from ._tickets import Runs, each_of, runs
 
-_MOST_MESSAGES = 1024
-_MOST_BYTES = 64 << 20  # in one call
+_MOST_MESSAGES, _MOST_BYTES = 1024, 4 << 20  # in one call, or one message
+_MOST_CALLS, _MOST_BYTES_OF_ALL = 8, 64 << 20  # under way; what makes it more is the last
+_WORTH_MESSAGES, _WORTH_BYTES = 512, 1 << 20  # that are waiting: enough for one more call while others are under way
 _SLICE_S = 0.25
+_LOOK_S = 0.005  # between looks whether that many are waiting
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.02, 1.0
 
 Peer = tuple[str, int]  # a node, and a process there
@@ -52,11 +60,24 @@ class Link(Protocol):
         """With `wait` after some time, or as soon as there is room."""
 
     async def land(self, first: int, batch: _frames.Batch) -> Room: ...
-    async def received(self, tickets: list[int]) -> list[int]:
+    async def received(self, tickets: Runs) -> Runs:
         """Those of the tickets that were received: after some time, or as soon as one was."""
 
     async def over(self, peers: tuple[Peer, ...]) -> None:
         """Nothing more comes; those were killed."""
+
+
+class _Call(NamedTuple):
+    """One that is under way."""
+
+    taken: list[_frames.Taken]
+    nbytes: int
+    answer: asyncio.Future[Room]
+
+    @property
+    def end(self) -> int:
+        """The ticket after its last."""
+        return self.taken[-1].ticket + 1
 
 
 class Pump:
@@ -71,6 +92,8 @@ class Pump:
         self.is_over = False  # nothing more comes: who is about to send needs another channel
         self._link = link
         self._node = node
+        self._room = Room(0, 0, 0)  # as it was last said
+        self._calls: list[_Call] = []  # in the order of their tickets
         self._landed: dict[int, _frames.Taken] = {}  # and not yet received, by ticket
         self._any_landed = asyncio.Event()
         self._moved = asyncio.Event()
@@ -87,15 +110,18 @@ class Pump:
             for each in (acks, moves):
                 each.cancel()
             await asyncio.gather(acks, moves, return_exceptions=True)
+            for landed in self._landed.values():
+                with contextlib.suppress(ChannelClosed):
+                    landed.frame.nack()
 
     async def _move(self) -> None:
         killed: set[int] = set()
         pause = _FIRST_PAUSE_S
         while True:
             try:
-                room = await self._link.room(False)
+                self._room = await self._link.room(False)
                 pause = _FIRST_PAUSE_S
-                await self._move_all(room, killed)
+                await self._move_all(killed)
                 await self._link.over(tuple((self._node, pid) for pid in sorted(killed)))
                 break
             except (LinkLost, MemoryError):
@@ -104,47 +130,108 @@ class Pump:
         self._moved.set()
         self._any_landed.set()
 
-    async def _move_all(self, room: Room, killed: set[int]) -> None:
-        """To the end of what comes."""
-        while True:
-            if room.messages <= 0 or room.nbytes <= 0:
-                room = await self._link.room(True)
-                continue
-            try:
-                taken = _frames.take(self.receiver, min(room.messages, _MOST_MESSAGES), min(room.nbytes, _MOST_BYTES))
-            except PeerDied as error:
-                killed.update(error.pids)
-                continue
-            except ChannelClosed:
-                self.is_over = True
-                return
-            if taken:
-                room = await self._send(taken, room)
-            else:
-                await until_usable(Awaited(self.receiver, receiving=True), _SLICE_S)
+    async def _move_all(self, killed: set[int]) -> None:
+        """To the end of what comes, or until a call was lost."""
+        try:
+            while not self.is_over:
+                self._take_answers()
+                if self._may_send() and (not self._calls or self._is_worth_it()):
+                    await self._take_and_send(killed)
+                elif self._calls:
+                    answers = [call.answer for call in self._calls]
+                    await asyncio.wait(answers, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    self._room = await self._link.room(True)
+        finally:
+            self._give_back()
 
-    async def _send(self, taken: list[_frames.Taken], room: Room) -> Room:
+    def _take_answers(self) -> None:
+        for call in self._calls.copy():
+            if not call.answer.done():
+                continue
+            room = call.answer.result()
+            if room.next < call.end:
+                raise LinkLost
+            if room.next >= self._room.next:
+                self._room = room
+            self._calls.remove(call)
+            self._note_landed(call.taken)
+
+    def _next_to_send(self) -> int:
+        return max([self._room.next, *(call.end for call in self._calls)])
+
+    def _room_left(self) -> tuple[int, int]:
+        """Messages and bytes that there is room for, after those that are under way."""
+        messages = self._room.messages - (self._next_to_send() - self._room.next)
+        return messages, self._room.nbytes - self._bytes_under_way()
+
+    def _bytes_under_way(self) -> int:
+        return sum(call.nbytes for call in self._calls)
+
+    def _may_send(self) -> bool:
+        return (
+            min(self._room_left()) > 0
+            and len(self._calls) < _MOST_CALLS
+            and self._bytes_under_way() < _MOST_BYTES_OF_ALL
+        )
+
+    def _is_worth_it(self) -> bool:
+        """Whether so much is waiting that it should not wait for those before it."""
+        waiting = self.receiver.qsize()
+        return waiting >= _WORTH_MESSAGES or (waiting > 0 and self.receiver.stats()["queued_bytes"] >= _WORTH_BYTES)
+
+    async def _take_and_send(self, killed: set[int]) -> None:
+        messages, nbytes = self._room_left()
+        try:
+            taken = _frames.take(self.receiver, min(messages, _MOST_MESSAGES), min(nbytes, _MOST_BYTES))
+        except PeerDied as error:
+            killed.update(error.pids)
+        except ChannelClosed:
+            if self._calls:
+                await asyncio.wait([call.answer for call in self._calls])
+            else:
+                self.is_over = True
+        else:
+            if not taken:
+                await until_usable(Awaited(self.receiver, receiving=True), _SLICE_S)
+            elif not self._send(taken):
+                await asyncio.sleep(_FIRST_PAUSE_S)
+
+    def _send(self, taken: list[_frames.Taken]) -> bool:
         """Sends those that are next; the others go back, and come again after what is to come before them."""
-        known = [each for each in taken if each.ticket < room.next]
-        first = room.next
+        first = self._next_to_send()
+        taken.sort(key=operator.attrgetter("ticket"))
+        known = [each for each in taken if each.ticket < self._room.next]
         sent: list[_frames.Taken] = []
         for each in taken[len(known) :]:
             if each.ticket != first + len(sent):
                 break
             sent.append(each)
-        rest = taken[len(known) + len(sent) :]
+        for each in taken[len(known) + len(sent) :]:
+            each.frame.nack()
         self._note_landed(known)
-        try:
-            if sent:
-                room = await self._link.land(first, _frames.join(each.frame for each in sent))
-        finally:
-            self._note_landed([each for each in sent if each.ticket < room.next])
-            rest = [each for each in sent if each.ticket >= room.next] + rest
-            for each in rest:
-                each.frame.nack()
-        if rest and not sent:
-            await asyncio.sleep(_FIRST_PAUSE_S)
-        return room
+        if sent:
+            answer = asyncio.ensure_future(self._land(first, sent))
+            self._calls.append(_Call(sent, sum(each.frame.nbytes for each in sent), answer))
+        return bool(sent or known)
+
+    async def _land(self, first: int, sent: list[_frames.Taken]) -> Room:
+        return await self._link.land(first, _frames.join(each.frame for each in sent))
+
+    def _give_back(self) -> None:
+        """What is not known to have landed; it may be landing yet."""
+        calls, self._calls = self._calls, []
+        landed = self._room.next
+        for call in calls:
+            if not call.answer.done():
+                call.answer.cancel()
+            elif not call.answer.cancelled() and call.answer.exception() is None:
+                landed = max(landed, call.answer.result().next)
+        for call in calls:
+            self._note_landed([each for each in call.taken if each.ticket < landed])
+            for each in call.taken:
+                if each.ticket >= landed:
+                    each.frame.nack()
 
     def _note_landed(self, taken: list[_frames.Taken]) -> None:
         self._landed.update((each.ticket, each) for each in taken)
@@ -162,7 +249,7 @@ class Pump:
                 self._any_landed.clear()
                 continue
             try:
-                for ticket in await self._link.received(sorted(self._landed)[:_MOST_MESSAGES]):
+                for ticket in each_of(await self._link.received(runs(sorted(self._landed)))):
                     with contextlib.suppress(KeyError, ChannelClosed):
                         self._landed.pop(ticket).frame.ack()
                 pause = _FIRST_PAUSE_S
