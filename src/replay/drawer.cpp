@@ -134,6 +134,13 @@ void Drawer::describe(const Picks& picks, std::span<double> probabilities, std::
   }
 }
 
+Result<Drawer::Weights> Drawer::weigh(bool with_least) try {
+  renew_total();
+  return Weights{.total = total(), .least = with_least ? least() : 0};
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
 bool Drawer::fill_up(const Picks& picks) const {
   SlotSet left_out;
   add_refused(left_out);

@@ -49,6 +49,13 @@ class Drawer {
                 bool of_buffer);
 
   const Table& table() const noexcept { return (*tables_)[number_]; }
+  // Weights as they are now, of samplers that draw by weight: all weigh 1 where they have no priorities. Counts as no
+  // draw. kOutOfMemory. The least one costs sums of its own, from the first call on that asks for it.
+  struct Weights {
+    double total = 0;
+    double least = 0;  // nothing where it was not asked for
+  };
+  Result<Weights> weigh(bool with_least);
   // For Tables::update() by the same thread; null where there is none.
   virtual LeafWatch* watch() noexcept { return nullptr; }
 
@@ -59,6 +66,8 @@ class Drawer {
   virtual Status find(const Picks& picks, bool distinct) = 0;
   // The sum of all weights, as of the last draw.
   virtual double total() const noexcept = 0;
+  // Makes it that of now.
+  virtual void renew_total() {}
   virtual double least() { return 1; }
   // Whether a draw takes something of a row's leaf, that is to be put back.
   virtual bool takes_leaves() const noexcept { return true; }

@@ -33,6 +33,7 @@ class TreeDrawer final : public Drawer {
  private:
   Status find(const Picks& picks, bool distinct) override;
   double total() const noexcept override { return total_; }
+  void renew_total() override;
   double least() override;
 
   Status find_in_rounds(const Picks& picks, bool distinct);

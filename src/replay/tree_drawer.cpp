@@ -54,6 +54,13 @@ void TreeDrawer::look_at_changes() {
   }
 }
 
+void TreeDrawer::renew_total() {
+  if (are_out_) watch_.forget();  // no memory was left in the middle of a draw
+  are_out_ = false;
+  look_at_changes();
+  total_ = sums_.total();
+}
+
 double TreeDrawer::least() {
   if (leasts_ == nullptr) {
     leasts_ = std::make_unique<LeafTree<Least>>(table().leaves().lines());
@@ -114,13 +121,11 @@ bool TreeDrawer::accept(std::size_t at, std::uint32_t position, const Picks& pic
 }
 
 Status TreeDrawer::find(const Picks& picks, bool distinct) {
-  if (are_out_) watch_.forget();  // no memory was left in the middle of a draw
-  are_out_ = refusals_are_taken_ = false;
+  refusals_are_taken_ = false;
   taken_.clear(distinct ? picks.indices.size() : 0);
   if (distinct) add_kept(picks, taken_);
   add_refused(taken_);
-  look_at_changes();
-  total_ = sums_.total();
+  renew_total();
   Status found = find_in_rounds(picks, distinct);
   let_in_again();
   return found;

@@ -101,6 +101,23 @@ TEST_CASE("A draw tells the probability of each row, and what it counts for who 
   }
 }
 
+TEST_CASE("A sampler weighs its rows as they are now, and draws none of them") {
+  for (const bool has_priorities : {false, true}) {
+    const auto tables = new_tables({.capacity = 100, .rows_per_place = 8}, {has_priorities ? kByPriority : kUniform});
+    Writer writer(tables->store(), 1, tables.get());
+    const auto drawer = new_drawer(tables);
+    CHECK(drawer->weigh(false).value().total == 0);
+    std::vector<std::uint64_t> rows;
+    for (int i = 0; i < 3; ++i) rows.push_back(add_row(writer, 0, 4));
+    CHECK(drawer->weigh(false).value().total == (has_priorities ? 12 : 3));
+    if (has_priorities) update(*tables, {rows[1]}, {0.5}).value();
+    const auto weights = drawer->weigh(true).value();
+    CHECK(weights.total == (has_priorities ? 8.5 : 3));
+    CHECK(weights.least == (has_priorities ? 0.5 : 1));
+    CHECK((*tables)[0].samples() == 0);
+  }
+}
+
 TEST_CASE("Without repetition all rows can be drawn once, and one more is refused with the numbers") {
   for (const TableSpec& spec : {kUniform, kByPriority}) {
     const auto tables = new_tables({.capacity = 200, .rows_per_place = 8}, {spec});

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <tuple>
+#include <utility>
 
 #include "bindings/bind.h"
 #include "bindings/cpython/unwrap.h"
@@ -212,6 +213,19 @@ py::object update(Replay& self, std::int64_t table, py::handle indices, py::hand
   return applied;
 }
 
+// The weights of all rows together, and the least one where it is asked for: of samplers that draw by weight.
+std::tuple<double, double> weigh(Replay& self, std::size_t table, bool with_least) {
+  auto drawer = replay::BorrowedDrawer::take(*self.buffer, checked_table(self, table));
+  Status done = drawer ? success() : Status(drawer.error());
+  if (drawer) {
+    auto weights = (**drawer).weigh(with_least);
+    if (weights) return {weights->total, weights->least};
+    done = std::move(weights).error();
+  }
+  raise(done.error());
+  throw py::error_already_set();
+}
+
 void bind_batch(py::module_& module) {
   py::class_<ReplayBatch>(module, "ReplayBatch", "Rows that were drawn, and what is known of them.", plain_class())
       .def("data", &ReplayBatch::data)
@@ -251,6 +265,7 @@ void bind_replay(py::module_& module) {
            "out"_a)
       .def("sample_sequences", &sample_sequences, "n"_a, "length"_a, "stride"_a, "may_be_partial"_a, "table"_a,
            "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a, "out"_a)
+      .def("weigh", &weigh, "table"_a, "with_least"_a)
       .def("close", &close)
       .def("clear", &clear)
       .def("stats", &stats)
