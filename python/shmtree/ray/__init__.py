@@ -1,9 +1,13 @@
-"""Pairs, values and weights between the nodes of a cluster of Ray; see docs/ray.md. Needs ``shmtree[ray]``."""
+"""Pairs, values, weights and replay buffers between the nodes of a cluster of Ray; see docs/ray.md.
+
+Needs ``shmtree[ray]``.
+"""
 
 from ._deaths import PeerDied
 from ._ends import Receiver, Sender
 from ._latest import Latest
 from ._pairs import create_pair
+from ._replay import ReplayBuffer
 from ._store import get, put
 
-__all__ = ["Latest", "PeerDied", "Receiver", "Sender", "create_pair", "get", "put"]
+__all__ = ["Latest", "PeerDied", "Receiver", "ReplayBuffer", "Sender", "create_pair", "get", "put"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ray
@@ -45,11 +45,14 @@ def gateway(node: str) -> Any:
     return _actor(_Gateway, f"shmtree-gateway-{node}", node)
 
 
-def call(node: str, method: str, *arguments: Any) -> Any:
-    """Of a gateway, by a process that may wait. Ended when what it is about, or the node, is no more."""
+def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gateway) -> Any:
+    """Of a gateway, by a process that may wait. Ended when what it is about, or the node, is no more.
+
+    `of` finds another actor of a node, which is called in the same way.
+    """
     while True:
         try:
-            status, value = ray.get(gateway(node).call.remote(method, *arguments))
+            status, value = ray.get(of(node).call.remote(method, *arguments))
             break
         except RayActorError:
             if node in _gone((node,)):
@@ -110,15 +113,19 @@ def _actor(cls: Any, name: str, node: str) -> Any:
 
 
 class _ByRay:
-    """The gateways of other nodes, called by one: calls of one coroutine, or of several in turn, go in that order."""
+    """The gateways of other nodes, called by one; or other actors, which `of` finds.
 
-    def __init__(self) -> None:
+    Calls of one coroutine, or of several in turn, go in that order.
+    """
+
+    def __init__(self, of: Callable[[str], Any] = gateway) -> None:
+        self._of = of
         self._handles: dict[str, Any] = {}
 
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
         try:
             if node not in self._handles:
-                self._handles[node] = await asyncio.to_thread(gateway, node)
+                self._handles[node] = await asyncio.to_thread(self._of, node)
             status, value = await self._handles[node].call.remote(method, *arguments)
         except RayActorError:
             if await self.gone((node,)):
@@ -139,8 +146,10 @@ class _ByRay:
 
 
 class _KeeperByRay:
-    def __init__(self, node: str) -> None:
-        self._node = node
+    """The keeper of a node: an actor of that class and name, made on the node unless it is there."""
+
+    def __init__(self, cls: Any, name: str, node: str) -> None:
+        self._which = cls, name, node
 
     async def identify(self) -> int:
         return int(await self._call("identify"))
@@ -155,7 +164,7 @@ class _KeeperByRay:
     async def _call(self, method: str, *arguments: Any) -> Any:
         while True:
             try:
-                keeper = await asyncio.to_thread(_actor, _Keeper, f"shmtree-keeper-{self._node}", self._node)
+                keeper = await asyncio.to_thread(_actor, *self._which)
                 return await getattr(keeper, method).remote(*arguments)
             except RayActorError:
                 await asyncio.sleep(_PAUSE_S)
@@ -186,7 +195,8 @@ class _Gateway:
     async def _started(self) -> Node:
         async with self._starting:
             if self._node is None:
-                node = Node(self._name, machine(), _ByRay(), _KeeperByRay(self._name))
+                keeper = _KeeperByRay(_Keeper, f"shmtree-keeper-{self._name}", self._name)
+                node = Node(self._name, machine(), _ByRay(), keeper)
                 await node.start()
                 self._leaving = asyncio.ensure_future(_until_job_is_over())
                 self._node = node

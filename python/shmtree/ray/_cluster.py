@@ -1,0 +1,200 @@
+"""The shards of one buffer, as one process knows them: where they are, what they weigh, and calls to all of them.
+
+The shard of this node is used in its memory, without a call.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import ChannelClosed
+from ..replay._buffer import ReplayBuffer
+from . import _parts
+from ._deaths import PeerDied
+from ._pump import Ended
+from ._shards import Call
+
+_LOOK_S = 1.0  # between looks which nodes have shards
+_FRESH_S = 0.2  # that a weight counts for the next draw
+
+
+class Own(NamedTuple):
+    """The shard of this node."""
+
+    id: int
+    buffer: ReplayBuffer
+
+
+class Cluster:
+    """Of one object of a buffer. Any thread."""
+
+    def __init__(self, number: int, home: str, plan: _parts.Plan) -> None:
+        from . import _actors
+
+        self.lost: set[str] = set()  # nodes with a shard that are gone
+        self._number, self._home, self._plan = number, home, plan
+        self._here = _actors.here()
+        self._own: Own | None = None
+        self._opening = threading.Lock()
+        self._nodes: dict[int, str] = {}  # of the shards elsewhere
+        self._looked = -_LOOK_S
+        self._weights: dict[tuple[int, int], tuple[float, _parts.Weights]] = {}  # by sampler and shard; when it was so
+
+    # --- This node's
+
+    def own(self) -> Own:
+        """The shard of this node, made if there is none."""
+        return self._own or self._open()
+
+    def _open(self) -> Own:
+        with self._opening:
+            while self._own is None:
+                shard, handle = self._told("open", self._number, self._home, self._plan)
+                try:
+                    self._own = Own(shard, pickle.loads(handle))
+                except FileNotFoundError:  # whoever had it was killed
+                    time.sleep(_FRESH_S)
+            return self._own
+
+    def _told(self, method: str, *arguments: Any) -> Any:
+        from . import _shard_actors
+
+        return _unless_ended(lambda: _shard_actors.call(self._here, method, *arguments))
+
+    # --- All of them
+
+    def _look(self, at_once: bool) -> None:
+        """Finds shards that have come."""
+        from . import _shard_actors
+
+        if not at_once and time.monotonic() - self._looked < _LOOK_S:
+            return
+        try:
+            shards = _shard_actors.call(self._home, "shards", self._number)
+        except Ended as ended:
+            if not ended.peers:
+                self._nodes = {}
+                raise ChannelClosed("the replay buffer was shut down") from None
+            if not self._nodes and self._own is None:
+                raise PeerDied(ended.peers) from None
+        else:
+            self._nodes = {s: node for s, (node, _) in shards.items() if node not in self.lost | {self._here}}
+            self._look_at_own({s: handle for s, (node, handle) in shards.items() if node == self._here})
+        self._looked = time.monotonic()
+
+    def _look_at_own(self, found: dict[int, bytes]) -> None:
+        with self._opening:
+            for shard, handle in found.items():
+                if self._own is None or self._own.id != shard:
+                    try:
+                        self._own = Own(shard, pickle.loads(handle))
+                    except FileNotFoundError:
+                        continue  # it was lost; the next one who adds makes another
+
+    def weights(self, table: int, with_least: bool, *, fresh: bool) -> dict[int, _parts.Weights]:
+        """By shard. With `fresh` as of now; otherwise those of other nodes may be as old as `_FRESH_S`."""
+        self._look(fresh)
+        oldest = time.monotonic() if fresh or with_least else time.monotonic() - _FRESH_S
+        nodes = dict(self._nodes)
+        stale = {node for s, node in nodes.items() if self._weights.get((table, s), (-_FRESH_S, None))[0] < oldest}
+        for answer in self._ask(dict.fromkeys(stale, ("weigh", (table, with_least), {}))).values():
+            if answer is not None:
+                self._note(table, *answer)
+        known = {s: self._weights[table, s][1] for s in self._nodes if (table, s) in self._weights}
+        if (own := self._own) is not None:
+            known[own.id] = _parts.weigh(own.buffer, table, with_least)
+        return known
+
+    def forget_weights(self) -> None:
+        self._weights.clear()
+
+    def _note(self, table: int, shard: int, weights: _parts.Weights) -> None:
+        self._weights[table, shard] = (time.monotonic(), weights)
+
+    def draw(self, counts: Mapping[int, int], terms: _parts.Terms, table: int) -> dict[int, _parts.Part]:
+        """So many rows of each; those that had none are missing."""
+        nodes = {s: self._nodes[s] for s in counts if s in self._nodes}
+        own = self._own
+        calls: dict[str, Call] = {node: ("draw", (shard, counts[shard], terms), {}) for shard, node in nodes.items()}
+
+        def draw_own() -> Any:
+            return _parts.draw(own.buffer, counts[own.id], terms) if own is not None and own.id in counts else None
+
+        mine, answers = self._ask_with(calls, draw_own)
+        parts = {shard: answers.get(node) for shard, node in nodes.items()}
+        for shard, part in parts.items():
+            if part is not None:
+                self._note(table, shard, part.weights)
+            else:
+                self._weights.pop((table, shard), None)
+        if own is not None and mine is not None:
+            parts[own.id] = mine
+        return {shard: part for shard, part in parts.items() if part is not None}
+
+    def update(self, asked: Mapping[int, tuple[Any, Any]], sampler: str | None) -> dict[int, Any]:
+        """The masks of the shards that are there."""
+        own = self._own
+        if any(s not in self._nodes and not (own is not None and s == own.id) for s in asked):
+            self._look(True)
+            own = self._own
+        nodes = {s: self._nodes[s] for s in asked if s in self._nodes}
+        calls: dict[str, Call] = {node: ("update", (s, *asked[s]), {"sampler": sampler}) for s, node in nodes.items()}
+
+        def update_own() -> Any:
+            return own.buffer.update_priorities(*asked[own.id], sampler=sampler) if own and own.id in asked else None
+
+        mine, answers = self._ask_with(calls, update_own)
+        masks = {s: answers.get(node) for s, node in nodes.items()}
+        if own is not None:
+            masks[own.id] = mine
+        return {shard: mask for shard, mask in masks.items() if mask is not None}
+
+    def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
+        """By node; the server of this one is asked, too."""
+        self._look(True)
+        nodes = {*self._nodes.values()} | ({self._here} if self._own is not None else set())
+        answers = self._ask(dict.fromkeys(nodes, (method, arguments, {})))
+        return {node: answer for node, answer in answers.items() if answer is not None}
+
+    def _ask(self, calls: Mapping[str, Call]) -> dict[str, Any]:
+        return self._ask_with(calls, lambda: None)[1]
+
+    def _ask_with(self, calls: Mapping[str, Call], meanwhile: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+        """Nodes that turn out to be gone are lost."""
+        from . import _shard_actors
+
+        whose = self._number, self._home
+        under_way = _shard_actors.Calls(
+            {node: (method, (*whose, *arguments), options) for node, (method, arguments, options) in calls.items()}
+        )
+        mine = meanwhile()
+        answers, gone = _unless_ended(under_way.answers)
+        self.lost |= gone
+        self._nodes = {s: node for s, node in self._nodes.items() if node not in gone}
+        return mine, answers
+
+    # --- The end
+
+    def shutdown(self) -> None:
+        from . import _shard_actors
+
+        _unless_ended(lambda: _shard_actors.call(self._home, "end", self._number))
+
+    def close(self) -> None:
+        with self._opening:
+            own, self._own = self._own, None
+        if own is not None:
+            own.buffer.close()
+
+
+def _unless_ended(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except Ended as ended:
+        if ended.peers:
+            raise PeerDied(ended.peers) from None
+        raise ChannelClosed("the replay buffer was shut down") from None

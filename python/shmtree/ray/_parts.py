@@ -1,0 +1,92 @@
+"""Draws from one shard of a replay buffer, by whoever has its memory."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..replay import _rows
+from ..replay._buffer import ReplayBuffer
+from ..replay._places import Room
+from ..replay._spec import Spec
+
+Array = np.ndarray[Any, Any]
+
+#: What is known of each row besides its leaves.
+KNOWN = ("index", "probability", "priority", "version", "writer", "step")
+
+
+class Plan(NamedTuple):
+    """How a shard is made."""
+
+    spec: Spec
+    room: Room
+    seed: int | None
+
+    def make(self) -> ReplayBuffer:
+        made = ReplayBuffer.__new__(ReplayBuffer)
+        made._make(self.spec, self.room, None, None, self.seed)
+        return made
+
+
+class Weights(NamedTuple):
+    """What a shard counts for: rows that can be drawn, what they weigh together, and the least one if asked for."""
+
+    rows: int
+    total: float
+    least: float
+
+
+class Terms(NamedTuple):
+    """Of a draw, but for how many."""
+
+    sampler: str | None
+    replace: bool
+    length: int = 0  # of sequences; 0: rows
+    stride: int = 1
+    partial: str = "pad"
+
+    def table(self, spec: Spec) -> int:
+        """The number of the sampler; -1: any row, each as likely."""
+        return -1 if self.length and self.sampler is None else spec.table(self.sampler)
+
+
+class Part(NamedTuple):
+    """What one shard gave."""
+
+    weights: Weights  # when it was drawn
+    known: dict[str, Array]
+    leaves: list[Array]
+    newest: int
+
+
+def weigh(buffer: ReplayBuffer, table: int, with_least: bool) -> Weights:
+    rows = len(buffer)
+    if table < 0:
+        return Weights(rows, float(rows), 1.0)
+    return Weights(rows, *buffer._replay.weigh(table, with_least))
+
+
+def draw(buffer: ReplayBuffer, n: int, terms: Terms) -> Part | None:
+    """None where there are no such rows, or too few."""
+    options: dict[str, Any] = {"sampler": terms.sampler, "replace": terms.replace, "timeout": 0.0}
+    if not terms.replace and len(buffer) < n:
+        return None
+    try:
+        if terms.length:
+            more: dict[str, Any] = {"stride": terms.stride, "partial": terms.partial}
+            batch: Any = buffer.sample_sequences(n, terms.length, **more, **options)
+        else:
+            batch = buffer.sample(n, **options)
+    except queue.Empty:
+        return None
+    spec: Spec = buffer._spec
+    known = {name: getattr(batch, name) for name in KNOWN}
+    if spec.has_discount:
+        known["discount"] = batch.discount
+    if terms.length:
+        known["mask"] = batch.mask
+    leaves = _rows.flatten("data", buffer._data.skeleton, batch.data)
+    return Part(weigh(buffer, terms.table(spec), False), known, leaves, int(batch._drawn.newest))

@@ -1,0 +1,45 @@
+"""Values that are made ahead of who takes them, by a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_SLICE_S = 0.25
+
+
+def ahead(make: Callable[[threading.Event], _T], most: int) -> Iterator[_T]:
+    """What `make` returns, again and again, up to so many ahead; what it raises is raised after those before it.
+
+    `make` is given an event that is set when nobody takes any more: then it is to return, or raise, soon.
+    """
+    stop = threading.Event()
+    made: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(most)
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                item: tuple[Any, BaseException | None] = (make(stop), None)
+            except BaseException as error:
+                item = (None, error)
+            while not stop.is_set():
+                with contextlib.suppress(queue.Full):
+                    made.put(item, timeout=_SLICE_S)
+                    break
+            if item[1] is not None:
+                return
+
+    thread = threading.Thread(target=run, name="shmtree-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            value, error = made.get()
+            if error is not None:
+                raise error
+            yield value
+    finally:
+        stop.set()

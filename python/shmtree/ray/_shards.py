@@ -1,0 +1,235 @@
+"""What the shard server of a node does: it has the node's shards of replay buffers, and draws from them for others.
+
+Of buffers whose home this is, it knows all shards. Like the gateway it knows nothing of Ray, and whatever it has to
+know after it was killed, its keeper has before anybody is told. The keeper has the memory, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import random
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from ..replay import Saved
+from ..replay._buffer import ReplayBuffer
+from . import _parts
+from ._node import Others, report
+from ._pump import Ended, LinkLost
+
+_KEEPER_S = 1.0
+_PAUSE_S = 0.2
+
+Key = tuple[str, int]
+Record = dict[str, Any]
+#: A method of `Shards`, its arguments, and options.
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+class ShardKeeper:
+    """Of one node, in a process that does nothing else. The server tells one that was replaced everything again."""
+
+    def __init__(self) -> None:
+        self.number = random.getrandbits(62)
+        self._kept: dict[Key, tuple[Record, Any]] = {}
+
+    def store(self, key: Key, record: Record | None) -> None:
+        """Keeps this under the key, or nothing more; and the shard whose handle is in there."""
+        known = self._kept.pop(key, None)
+        if record is None:
+            return
+        handle = record.get("handle")
+        if known is not None and known[0].get("handle") == handle:
+            held = known[1]
+        else:
+            held = None if handle is None else pickle.loads(handle)
+        self._kept[key] = record, held
+
+    def all(self) -> tuple[int, dict[Key, Record]]:
+        return self.number, {key: record for key, (record, _) in self._kept.items()}
+
+
+class Shard(NamedTuple):
+    """One that is here."""
+
+    id: int
+    home: str
+    handle: bytes
+    buffer: ReplayBuffer
+
+
+class Shards:
+    """Of one event loop. Every method but `start` is called by other processes, any number of times with the same."""
+
+    def __init__(self, node: str, others: Others, keeper: Any) -> None:
+        self._node, self._others, self._keeper = node, others, keeper
+        self._homes: dict[int, Record] = {}  # next: a shard's number; shards: node and handle by number
+        self._here: dict[int, Shard] = {}
+        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._keeper_number = 0
+        self._watching: Any = None
+
+    async def start(self) -> None:
+        self._keeper_number, everything = await self._keeper.all()
+        for (kind, number), record in everything.items():
+            if kind == "home":
+                self._homes[number] = record
+            else:
+                self._here[number] = Shard(**record, buffer=pickle.loads(record["handle"]))
+        self._watching = asyncio.ensure_future(self._watch())
+
+    # Of buffers whose home this is.
+
+    async def host(self, number: int) -> None:
+        if number not in self._homes:
+            await self._keep_home(number, {"next": 1, "shards": {}})
+
+    async def shards(self, number: int) -> dict[int, tuple[str, bytes]]:
+        """The node and the handle of each. Ended when the buffer was shut down."""
+        if number not in self._homes:
+            raise Ended
+        found: dict[int, tuple[str, bytes]] = self._homes[number]["shards"]
+        return found
+
+    async def join(self, number: int, node: str, handle: bytes) -> int:
+        """The number of a new shard, in the place of one that the node may have had."""
+        shards = await self.shards(number)
+        for shard, known in shards.items():
+            if known == (node, handle):
+                return shard
+        new = self._homes[number]["next"]
+        others = {shard: known for shard, known in shards.items() if known[0] != node}
+        await self._keep_home(number, {"next": new + 1, "shards": {**others, new: (node, handle)}})
+        return int(new)
+
+    async def end(self, number: int) -> None:
+        """The buffer is no more, on any node."""
+        record = self._homes.pop(number, None)
+        await self._keeper.store(("home", number), None)
+        nodes = {node for node, _ in record["shards"].values()} if record else set()
+        await asyncio.gather(*(self._drop_at(node, number) for node in nodes))
+
+    async def _drop_at(self, node: str, number: int) -> None:
+        try:
+            await self._until_answered(node, "drop", number)
+        except Ended:
+            return  # with its node
+
+    async def _keep_home(self, number: int, record: Record) -> None:
+        self._homes[number] = record
+        await self._keeper.store(("home", number), record)
+
+    # Of shards here.
+
+    async def open(self, number: int, home: str, plan: _parts.Plan) -> tuple[int, bytes]:
+        """The node's shard, which is made if there is none: its number and handle. Ended after a shutdown."""
+        async with self._locks[number]:
+            shard = await self._find(number, home)
+            if shard is None:
+                buffer = await asyncio.to_thread(plan.make)
+                handle = pickle.dumps(buffer)
+                joined = await self._until_answered(home, "join", number, self._node, handle)
+                shard = await self._keep(number, Shard(joined, home, handle, buffer))
+        return shard.id, shard.handle
+
+    async def drop(self, number: int) -> None:
+        async with self._locks[number]:
+            shard = self._here.pop(number, None)
+            if shard is not None:
+                shard.buffer.close()
+            await self._keeper.store(("shard", number), None)
+
+    async def weigh(self, number: int, home: str, table: int, with_least: bool) -> tuple[int, _parts.Weights] | None:
+        """And the number of the shard."""
+        shard = await self._found(number, home)
+        if shard is None:
+            return None
+        return shard.id, await asyncio.to_thread(_parts.weigh, shard.buffer, table, with_least)
+
+    async def draw(self, number: int, home: str, which: int, n: int, terms: _parts.Terms) -> _parts.Part | None:
+        shard = await self._found(number, home)
+        if shard is None or shard.id != which:
+            return None
+        return await asyncio.to_thread(_parts.draw, shard.buffer, n, terms)
+
+    async def update(self, number: int, home: str, which: int, *given: Any, sampler: str | None) -> Any:
+        """The mask of the rows that were there, None where that shard is no more."""
+        shard = await self._found(number, home)
+        if shard is None or shard.id != which:
+            return None
+        return await asyncio.to_thread(lambda: shard.buffer.update_priorities(*given, sampler=sampler))
+
+    async def stats(self, number: int, home: str) -> dict[str, Any] | None:
+        shard = await self._found(number, home)
+        return None if shard is None else shard.buffer.stats()
+
+    async def clear(self, number: int, home: str) -> None:
+        shard = await self._found(number, home)
+        if shard is not None:
+            await asyncio.to_thread(shard.buffer.clear)
+
+    async def save(self, number: int, home: str, path: str) -> Saved | None:
+        shard = await self._found(number, home)
+        if shard is None:
+            return None
+        folder = os.path.join(path, f"shard-{shard.id}")
+        os.makedirs(path, exist_ok=True)
+        return await asyncio.to_thread(shard.buffer.save, folder)
+
+    async def _found(self, number: int, home: str) -> Shard | None:
+        if number in self._here:
+            return self._here[number]
+        async with self._locks[number]:
+            return await self._find(number, home)
+
+    async def _find(self, number: int, home: str) -> Shard | None:
+        """The shard that is here; after both this process and the keeper were killed, as any process here has it."""
+        if number in self._here:
+            return self._here[number]
+        for shard, (node, handle) in (await self._until_answered(home, "shards", number)).items():
+            if node == self._node:
+                try:
+                    buffer = pickle.loads(handle)
+                except FileNotFoundError:
+                    return None
+                return await self._keep(number, Shard(shard, home, handle, buffer))
+        return None
+
+    async def _keep(self, number: int, shard: Shard) -> Shard:
+        await self._keeper.store(("shard", number), _record(shard))
+        self._here[number] = shard
+        return shard
+
+    # Both.
+
+    async def _until_answered(self, node: str, method: str, *arguments: Any) -> Any:
+        if node == self._node:
+            return await getattr(self, method)(*arguments)
+        while True:
+            try:
+                return await self._others.call(node, method, *arguments)
+            except LinkLost:
+                if await self._others.gone((node,)):  # who had never called it cannot be told otherwise
+                    raise Ended(((node, 0),)) from None
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _watch(self) -> None:
+        """Tells a keeper that was replaced."""
+        while True:
+            await asyncio.sleep(_KEEPER_S)
+            try:
+                number = await self._keeper.identify()
+                if number != self._keeper_number:
+                    for each, record in list(self._homes.items()):
+                        await self._keeper.store(("home", each), record)
+                    for each, shard in list(self._here.items()):
+                        await self._keeper.store(("shard", each), _record(shard))
+                    self._keeper_number = number
+            except Exception as error:
+                report(error)
+
+
+def _record(shard: Shard) -> Record:
+    return {"id": shard.id, "home": shard.home, "handle": shard.handle}

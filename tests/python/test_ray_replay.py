@@ -1,0 +1,283 @@
+"""Replay buffers with a shard on each of two nodes of Ray, and kills of what serves them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from ray_cluster import LONG_S, cluster_of_two, kill, on, ray
+
+import shmtree
+import shmtree.ray
+from shmtree.ray import _actors, _shard_actors
+from shmtree.replay import Fifo, Prioritized, Uniform
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
+
+ROW = {"value": 0, "done": False}
+
+
+class Writer:
+    """Adds on its node."""
+
+    buffer: Any = None
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def add(self, buffer: Any, values: list[int], priorities: list[float] | None = None, every: int = 0) -> list[int]:
+        self.buffer = buffer or self.buffer
+        given: Any = priorities or [None] * len(values)
+        rows = [{"value": value, "done": every > 0 and value % every == every - 1} for value in values]
+        return [self.buffer.add(row, priority=priority) for row, priority in zip(rows, given, strict=True)]
+
+    def forget(self) -> None:
+        self.buffer.close()
+        del self.buffer
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Any, str, str]]:
+    with cluster_of_two(__name__) as made:
+        yield made
+
+
+@pytest.fixture
+def far(cluster: Any) -> Iterator[Any]:
+    """A writer on the other node."""
+    made = on(cluster[2], Writer)
+    yield made
+    ray.kill(made)
+
+
+@pytest.fixture
+def make(cluster: Any) -> Iterator[Callable[..., Any]]:
+    """Buffers that are shut down with the test."""
+    made: list[Any] = []
+
+    def new(**options: Any) -> Any:
+        made.append(shmtree.ray.ReplayBuffer(1000, **{"example": ROW, "chunk": 1, "seed": 7, **options}))
+        return made[-1]
+
+    yield new
+    for each in made:
+        if not each.closed:
+            each.shutdown()
+
+
+def add_both(buffer: Any, far: Any, here: list[int], there: list[int], *more: Any) -> list[int]:
+    """Rows on both nodes; the indices of those there."""
+    buffer.extend({"value": np.array(here, np.int64), "done": np.zeros(len(here), bool)})
+    found: list[int] = ray.get(far.add.remote(buffer, there, *more), timeout=LONG_S)
+    return found
+
+
+def fits(values: Any, likely: dict[int, float]) -> bool:
+    """Below 5 deviations of chi-square."""
+    times, total, draws = Counter(np.asarray(values).tolist()), sum(likely.values()), len(values)
+    assert times.keys() <= likely.keys()
+    expected = {value: draws * weight / total for value, weight in likely.items()}
+    statistic = sum((times[value] - each) ** 2 / each for value, each in expected.items())
+    freedom = len(likely) - 1
+    return bool(statistic < freedom + 5 * np.sqrt(2 * freedom))
+
+
+def test_every_row_of_every_shard_is_as_likely(make: Any, far: Any) -> None:
+    buffer = make(sampler=Uniform())
+    add_both(buffer, far, list(range(10)), list(range(10, 40)))
+    assert len(buffer) == 40
+    batches = [buffer.sample(400) for _ in range(10)]
+    assert fits(np.concatenate([batch.data["value"] for batch in batches]), dict.fromkeys(range(40), 1.0))
+    assert np.allclose(batches[0].probability, 1 / 40) and (batches[0].weight == 1).all()
+    assert len(set(batches[0].index.tolist())) == 40  # none of one node is one of the other
+    distinct = buffer.sample(40, replace=False)
+    assert sorted(distinct.data["value"].tolist()) == list(range(40))
+    with pytest.raises(ValueError, match="n is 41, and there are 40 rows"):
+        buffer.sample(41, replace=False)
+
+
+def test_rows_are_as_likely_as_their_priorities_whatever_shard_they_are_in(make: Any, far: Any) -> None:
+    buffer = make(sampler=Prioritized(alpha=1, beta=0.5, eps=0))
+    there = add_both(buffer, far, [0, 1], [2, 3, 4], [2.0, 3.0, 4.0])
+    here = buffer.sample(200)
+    index = {int(value): int(i) for value, i in zip(here.data["value"], here.index, strict=True)}
+    assert there == [index[2], index[3], index[4]]
+    likely = {0: 6.0, 1: 0.5, 2: 2.0, 3: 8.0, 4: 4.0}
+    changed = [0, 1, 3]
+    mask = buffer.update_priorities(np.array([index[each] for each in changed]), [likely[each] for each in changed])
+    assert mask.tolist() == [True, True, True]
+    batches = [buffer.sample(500) for _ in range(10)]
+    assert fits(np.concatenate([batch.data["value"] for batch in batches]), likely)
+    batch = buffer.sample(200, weights="buffer")
+    of_each = np.array([likely[value] for value in batch.data["value"].tolist()])
+    assert np.allclose(batch.priority, of_each) and np.allclose(batch.probability, of_each / 20.5)
+    assert np.allclose(batch.weight, (0.5 / of_each) ** 0.5, rtol=1e-5)
+
+
+def test_a_priority_of_a_row_that_is_no_more_is_masked_and_a_wrong_one_is_refused(make: Any, far: Any) -> None:
+    buffer = make(sampler=Prioritized())
+    (there,) = add_both(buffer, far, [0], [1])
+    (old,) = ray.get(far.add.remote(buffer, [2]), timeout=LONG_S)
+    buffer.clear()
+    assert len(buffer) == 0
+    ray.get(far.add.remote(buffer, [3]), timeout=LONG_S)
+    new = int(buffer.sample(1, timeout=LONG_S).index[0])
+    assert buffer.update_priorities([there, new, old], [1, 2, 3]).tolist() == [False, True, False]
+    with pytest.raises(ValueError, match=r"priority has -1\.0"):
+        buffer.update_priorities([new], [-1])
+    with pytest.raises(ValueError, match="index has 5, which was never given"):
+        buffer.update_priorities([5], [1])
+
+
+def test_sequences_are_of_one_shard_each(make: Any, far: Any) -> None:
+    buffer = make()
+    ray.get(far.add.remote(buffer, list(range(40)), None, 8), timeout=LONG_S)
+    for value in range(100, 120):
+        buffer.add({"value": value, "done": value % 4 == 3})
+    drawn = buffer.sample_sequences(300, 3, timeout=LONG_S)
+    values, mask = drawn.data["value"], drawn.mask
+    assert values.shape == mask.shape == drawn.index.shape == drawn.weight.shape == (300, 3)
+    assert fits(values[:, 0], dict.fromkeys([*range(40), *range(100, 120)], 1.0))
+    for row, there in zip(values, mask, strict=True):
+        assert (np.diff(row[there]) == 1).all() and (row[~there] == 0).all()
+        assert there.sum() == min(3, (8 - row[0] % 8) if row[0] < 100 else 4 - row[0] % 4)
+    whole = buffer.sample_sequences(100, 6, partial="refuse")  # there are none in the episodes here
+    assert whole.mask.all() and (whole.data["value"] < 40).all()
+
+
+def test_a_draw_waits_for_the_first_row_and_for_as_long_as_it_is_told(make: Any, far: Any) -> None:
+    buffer = make()
+    with pytest.raises(queue.Empty):
+        buffer.sample(1, timeout=0.1)
+    added = far.add.remote(buffer, [5])
+    assert buffer.sample(3, timeout=LONG_S).data["value"].tolist() == [5, 5, 5]
+    ray.get(added, timeout=LONG_S)
+
+
+def test_batches_that_are_made_ahead_are_as_others_and_their_thread_ends(make: Any, far: Any) -> None:
+    buffer = make()
+    add_both(buffer, far, [1], [2])
+    batches = buffer.batches(64, prefetch=2)
+    values = np.concatenate([batch.data["value"] for batch in itertools.islice(batches, 20)])
+    assert fits(values, {1: 1.0, 2: 1.0})
+    batches.close()
+    with pytest.raises(ValueError, match="n is 3, and there are 2 rows"):
+        next(buffer.batches(3, prefetch=1, replace=False))
+
+
+def test_a_buffer_says_what_it_has_and_saves_each_shard(make: Any, far: Any, cluster: Any, tmp_path: Any) -> None:
+    buffer = make()
+    add_both(buffer, far, [1, 2], [3])
+    stats = buffer.stats()
+    assert (stats["rows"], stats["capacity"], stats["lost"]) == (3, 2000, [])
+    assert {node: each["rows"] for node, each in stats["shards"].items()} == {cluster[1]: 2, cluster[2]: 1}
+    saved = buffer.save(tmp_path)
+    assert saved.rows == 3
+    loaded = [shmtree.replay.ReplayBuffer.load(folder) for folder in sorted(tmp_path.iterdir())]
+    assert [sorted(set(each.sample(50).data["value"].tolist())) for each in loaded] == [[1, 2], [3]]
+
+
+def test_what_cannot_be_over_several_nodes_is_refused(cluster: Any) -> None:
+    with pytest.raises(ValueError, match=r"sampler 'default' is Fifo\(max_times=None\); over several nodes"):
+        shmtree.ray.ReplayBuffer(10, example=ROW, sampler=Fifo())
+    with pytest.raises(ValueError, match="max_times=1"):
+        shmtree.ray.ReplayBuffer(10, example=ROW, sampler=Uniform(max_times=1))
+    with pytest.raises(ValueError, match="capacity is -1; it must be at least 1"):
+        shmtree.ray.ReplayBuffer(-1, example=ROW)
+    with pytest.raises(ValueError, match="no node that is alive"):
+        shmtree.ray.ReplayBuffer(10, example=ROW, home="nowhere")
+
+
+def test_rows_outlive_the_server_of_their_shard_its_keeper_and_who_added_them(
+    make: Any, far: Any, cluster: Any
+) -> None:
+    buffer = make(sampler=Prioritized(alpha=1, eps=0))
+    add_both(buffer, far, [0], [1, 2])
+    ray.get(far.forget.remote(), timeout=LONG_S)
+    server = _shard_actors.server(cluster[2])
+    keeper = ray.get_actor(f"shmtree-shards-keeper-{cluster[2]}", _actors._namespace())
+    before = sorted(set(buffer.sample(100).index.tolist()))
+    kill(server)
+    assert sorted(set(buffer.sample(100, timeout=LONG_S).data["value"].tolist())) == [0, 1, 2]
+    number = ray.get(keeper.identify.remote(), timeout=LONG_S)
+    kill(keeper)
+    while not (kept := _all_kept(keeper)) or kept[0] == number or not kept[1]:
+        time.sleep(0.1)
+    kill(server)
+    assert sorted(set(buffer.sample(100, timeout=LONG_S).index.tolist())) == before
+    assert buffer.update_priorities(before, [1.0, 0.0, 1.0]).all()
+
+
+def _all_kept(keeper: Any) -> Any:
+    try:
+        return ray.get(keeper.all.remote(), timeout=LONG_S)
+    except ray.exceptions.RayActorError:
+        return None
+
+
+def test_a_shard_that_a_writer_has_is_found_again_when_its_server_and_keeper_were_killed(
+    make: Any, far: Any, cluster: Any
+) -> None:
+    buffer = make()
+    add_both(buffer, far, [0], [1, 2])
+    server = _shard_actors.server(cluster[2])
+    keeper = ray.get_actor(f"shmtree-shards-keeper-{cluster[2]}", _actors._namespace())
+    kill(keeper)
+    kill(server)
+    index = ray.get(far.add.remote(None, [3]), timeout=LONG_S)  # by the object that has the shard open
+    assert len(buffer) == 4
+    batch = buffer.sample(200)
+    assert sorted(set(batch.data["value"].tolist())) == [0, 1, 2, 3] and index[0] in batch.index
+
+
+def test_after_a_shutdown_nothing_is_left_and_who_comes_late_is_told(make: Any, far: Any, cluster: Any) -> None:
+    buffer = make()
+    add_both(buffer, far, [0], [1])
+    late = shmtree.ray.ReplayBuffer(10, example=ROW)
+    buffer.shutdown()
+    with pytest.raises(shmtree.ChannelClosed):
+        buffer.sample(1)
+    ray.get(far.forget.remote(), timeout=LONG_S)
+    for node in cluster[1:]:
+        keeper = ray.get_actor(f"shmtree-shards-keeper-{node}", _actors._namespace())
+        kinds = [kind for kind, _ in ray.get(keeper.all.remote(), timeout=LONG_S)[1]]
+        assert "shard" not in kinds
+    copied = ray.put(late)
+    late.shutdown()
+    with pytest.raises(shmtree.ChannelClosed):
+        ray.get(copied).add({"value": 1, "done": False})
+
+
+def draw_until(buffer: Any, deadline: float) -> None:
+    while time.monotonic() < deadline:
+        buffer.sample(60)
+
+
+def test_rows_of_a_node_that_is_gone_are_gone_and_draws_go_on(make: Any, cluster: Any) -> None:
+    """The last test: it takes the other node away."""
+    nodes, _, there = cluster
+    quiet = make()
+    told = make(on_peer_death="raise")
+    far = on(there, Writer)
+    for each in (quiet, told):
+        index = add_both(each, far, [0, 1], [2])
+        assert sorted(set(each.sample(60).data["value"].tolist())) == [0, 1, 2]
+    nodes.remove_node(next(each for each in nodes.list_all_nodes() if each.node_id == there))
+    deadline = time.monotonic() + LONG_S
+    while not quiet.stats()["lost"]:
+        assert time.monotonic() < deadline
+        assert set(quiet.sample(60, timeout=LONG_S).data["value"].tolist()) <= {0, 1, 2}
+    assert quiet.stats()["lost"] == [there] and len(quiet) == 2
+    assert sorted(set(quiet.sample(60).data["value"].tolist())) == [0, 1]
+    with pytest.raises(shmtree.ray.PeerDied) as died:
+        draw_until(told, deadline)
+    assert died.value.peers == ((there, 0),)
+    assert told.update_priorities(index, [1.0]).tolist() == [False]
+    assert sorted(set(told.sample(60).data["value"].tolist())) == [0, 1]
