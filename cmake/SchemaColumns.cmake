@@ -37,7 +37,7 @@ foreach(line IN LISTS lines)
   endif()
 endforeach()
 
-file(WRITE ${OUT} "// Made of schema/shmtree.capnp by cmake/SchemaColumns.cmake. Fields of structs stand at bits, columns at pointers of the root.
+file(WRITE ${OUT} "// Made of schema/shmtree.capnp by cmake/SchemaColumns.cmake: fields of structs at bits, columns at pointers.
 #pragma once
 
 #include \"format/segment.h\"

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <span>
 
-#include "format/segment_writer.h"
 #include "format/schema_columns.h"
+#include "format/segment_writer.h"
 #include "shmtree/kind.h"
 
 namespace shmtree::format {

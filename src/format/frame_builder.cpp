@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "format/segment_writer.h"
 #include "format/schema_columns.h"
+#include "format/segment_writer.h"
 
 namespace shmtree::format {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "format/segment.h"
 #include "format/schema_columns.h"
+#include "format/segment.h"
 
 namespace shmtree::format {
 

@@ -1,4 +1,4 @@
-// Made of schema/shmtree.capnp by cmake/SchemaColumns.cmake. Fields of structs stand at bits, columns at pointers of the root.
+// Made of schema/shmtree.capnp by cmake/SchemaColumns.cmake: fields of structs at bits, columns at pointers.
 #pragma once
 
 #include "format/segment.h"

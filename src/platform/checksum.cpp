@@ -65,7 +65,7 @@ constexpr std::size_t kPart = 1024;  // the instruction takes three cycles and c
 const Zeros<kPart> kZeros;
 
 __attribute__((target("sse4.2,crc32"))) std::uint32_t by_instruction(std::uint32_t before, const unsigned char* at,
-                                                               std::size_t bytes) noexcept {
+                                                                     std::size_t bytes) noexcept {
   std::uint64_t sum = ~before;
   for (; bytes >= 3 * kPart; at += 3 * kPart, bytes -= 3 * kPart) {
     std::uint64_t second = 0, third = 0;

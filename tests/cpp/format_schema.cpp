@@ -4,8 +4,8 @@
 
 #include <random>
 
-#include "format/segment.h"
 #include "format/schema_columns.h"
+#include "format/segment.h"
 #include "schema/shmtree.capnp.h"
 #include "support/catch2.h"
 #include "support/frame_walk.h"
