@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "shmtree"
 
 # Imported in functions, by those who ask for what they are there for.
-WHEN_ASKED_FOR = {"_cuda_received", "_cuda_sent", "_pinned", "ray._actors", "torch"}
+WHEN_ASKED_FOR = {"_cuda_received", "_cuda_sent", "_pinned", "ray._actors", "ray._shard_actors", "torch"}
 
 
 def statements(nodes: list[ast.stmt], in_function: bool = False) -> Iterator[tuple[ast.ImportFrom, bool]]:
