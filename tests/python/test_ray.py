@@ -2,65 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from ray_cluster import LONG_S, cluster_of_two, kill, on, ray
 
 import shmtree
 import shmtree.ray
-from shmtree.ray import PeerDied
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from shmtree.ray import _actors
+from shmtree.ray import PeerDied, _actors
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
-
-STORE_BYTES = 90 << 20
-LONG_S = 300
-HEALTH = {
-    "health_check_initial_delay_ms": 5000,
-    "health_check_period_ms": 5000,
-    "health_check_timeout_ms": 30000,
-    "health_check_failure_threshold": 5,
-}
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[tuple[str, str]]:
-    """Two nodes that are told apart though they are on one machine; this process is on the first."""
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SHMTREE_RAY_LOCAL", "0")
-        cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                "num_cpus": 2,
-                "object_store_memory": STORE_BYTES,
-                "include_dashboard": False,
-                "_system_config": HEALTH,
-            },
-        )
-        try:
-            other = cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
-            ray.init(address=cluster.address, log_to_driver=False)
-            yield str(ray.get_runtime_context().get_node_id()), str(other.node_id)
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+    """This process is on the first."""
+    with cluster_of_two(__name__) as (_, here, there):
+        yield here, there
 
 
 class Peer:
@@ -106,8 +70,7 @@ def peer(nodes: tuple[str, str]) -> Iterator[Any]:
     made: list[Any] = []
 
     def make(node: str) -> Any:
-        cls = ray.remote(num_cpus=0)(Peer)
-        made.append(cls.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote())
+        made.append(on(node, Peer))
         return made[-1]
 
     yield make
@@ -115,17 +78,8 @@ def peer(nodes: tuple[str, str]) -> Iterator[Any]:
         ray.kill(each)
 
 
-def kill(actor: Any) -> int:
-    pid = int(ray.get(actor.pid.remote(), timeout=LONG_S))
-    os.kill(pid, signal.SIGKILL)
-    return pid
-
-
 def kill_gateway(node: str) -> int:
-    while True:
-        with contextlib.suppress(ray.exceptions.RayActorError):
-            return kill(_actors.gateway(node))
-        time.sleep(0.2)
+    return kill(_actors.gateway(node))
 
 
 def numbers(receiver: Any, count: int) -> list[int]:
