@@ -166,10 +166,8 @@ struct ReplayStats {
   std::uint64_t inserted = 0;                      ///< under the limit, since the last clear; 0 without one
   std::uint64_t sampled = 0;                       ///< the same
 
-  /// Process ids of those that wait at present: to add rows, for others to draw as the limit wants; to draw, for others
-  /// to add. None of the dead.
-  std::vector<int> waiting_to_add{};
-  std::vector<int> waiting_to_sample{};
+  std::vector<int> waiting_to_add{};     ///< pids that wait at present for others to draw, as the limit wants
+  std::vector<int> waiting_to_sample{};  ///< pids that wait at present for others to add
 
   // Since the last call on this object; 0 where there was none.
   double added_per_s = 0;       ///< rows, and last observations
