@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from ray_nodes import Hosted, Nodes
 
 import shmtree
+from shmtree import _handles as grants
 from shmtree.ray import _handles
 from shmtree.ray._deaths import PeerDied
 
@@ -220,6 +223,35 @@ def test_a_sender_on_its_way_keeps_the_stream_open_for_as_long_as_it_takes() -> 
         with pytest.raises(queue.Empty):
             await receiver.get_async(timeout=1)
         await pair.settle([], [("s", 17)])
+        with pytest.raises(shmtree.ChannelClosed):
+            await receiver.get_async()
+
+    run(test)
+
+
+def put_and_be_killed(handle: bytes, count: int) -> None:
+    with grants.open_channel(handle, None, False) as (channel, _):
+        sender: Any = shmtree.Sender(channel)
+    for number in range(count):
+        sender.put(number)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_a_sender_that_was_killed_is_told_after_what_waits_in_its_outbox(start: Any, count: int) -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=64)
+        receiver = shmtree.Receiver(await pair.make())
+        await pair.settle([("s", 17)], [])
+        handle = await nodes.node("there").open_sender(pair.number, "here", pair.terms, ("s", 17))
+        await pair.let_go()
+        child = start(put_and_be_killed, handle, count, method="spawn")
+        child.join(PATIENCE_S)  # before anything else runs: the gateway is in this process
+        assert child.exitcode == -signal.SIGKILL
+        assert await receive(receiver, count) == list(range(count))
+        with pytest.raises(PeerDied) as told:
+            await receiver.get_async()
+        assert told.value.peers == (("there", child.pid),)
         with pytest.raises(shmtree.ChannelClosed):
             await receiver.get_async()
 

@@ -31,8 +31,11 @@ class Taken(NamedTuple):
     frame: Frame
 
 
-def take(receiver: Receiver[Any], messages: int, nbytes: int) -> list[Taken]:
-    """Up to so many messages, without waiting; of more than `nbytes` only one. Raises as `get_nowait` but for Empty."""
+def take(receiver: Receiver[Any], messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
+    """Up to so many messages, without waiting; of more than `nbytes` only one. And what came in place of the next.
+
+    That is what `get_nowait` raises but for Empty: it is raised once, so whoever is told of it here has to act on it.
+    """
     taken: list[Taken] = []
     size = 0
     while len(taken) < messages and size < nbytes:
@@ -41,13 +44,11 @@ def take(receiver: Receiver[Any], messages: int, nbytes: int) -> list[Taken]:
             frames = receiver.take_frames(min(messages - len(taken), at_once), 0.0)
         except queue.Empty:
             break
-        except Exception:
-            if not taken:
-                raise
-            break  # it is raised again when these have gone
+        except Exception as error:
+            return taken, error
         taken += [Taken(frame.ticket or 0, frame) for frame in frames]
         size += sum(frame.nbytes for frame in frames)
-    return taken
+    return taken, None
 
 
 def join(frames: Iterable[Any]) -> Batch:

@@ -182,20 +182,24 @@ class Pump:
 
     async def _take_and_send(self, killed: set[int]) -> None:
         messages, nbytes = self._room_left()
-        try:
-            taken = _frames.take(self.receiver, min(messages, _MOST_MESSAGES), min(nbytes, _MOST_BYTES))
-        except PeerDied as error:
+        taken, error = _frames.take(self.receiver, min(messages, _MOST_MESSAGES), min(nbytes, _MOST_BYTES))
+        if taken and not self._send(taken):
+            await asyncio.sleep(_FIRST_PAUSE_S)
+        if isinstance(error, PeerDied):
             killed.update(error.pids)
-        except ChannelClosed:
-            if self._calls:
-                await asyncio.wait([call.answer for call in self._calls])
-            else:
-                self.is_over = True
-        else:
-            if not taken:
-                await until_usable(Awaited(self.receiver, receiving=True), _SLICE_S)
-            elif not self._send(taken):
-                await asyncio.sleep(_FIRST_PAUSE_S)
+        elif isinstance(error, ChannelClosed):
+            await self._close(bool(taken))
+        elif error is not None:
+            raise error
+        elif not taken:
+            await until_usable(Awaited(self.receiver, receiving=True), _SLICE_S)
+
+    async def _close(self, any_taken: bool) -> None:
+        """Nothing more comes, but what goes back to the channel when a call is lost."""
+        if self._calls:
+            await asyncio.wait([call.answer for call in self._calls])
+        elif not any_taken:
+            self.is_over = True
 
     def _send(self, taken: list[_frames.Taken]) -> bool:
         """Sends those that are next; the others go back, and come again after what is to come before them."""
