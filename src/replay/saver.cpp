@@ -264,12 +264,15 @@ Result<std::optional<SaveReport>> Saver::run(bool may_retry) {
   if (Status done = write_rows(); !done) return std::move(done).error();
   now_.forget_before(store_.window().head);
   const std::uint64_t left = now_.rows();
-  if (rows != 0 && (left == 0 || (may_retry && left < rows / kLeastShare))) {
+  // A buffer of few rows may have had none at the moment of the snapshot.
+  const bool is_empty_in_vain = left == 0 && (rows != 0 || store_.size() != 0);
+  if (is_empty_in_vain || (may_retry && left < rows / kLeastShare)) {
     discard();
     if (may_retry) return std::optional<SaveReport>();
     return Error{.code = Code::kUnavailable,
-                 .message = "all " + std::to_string(rows) + " rows were overwritten while they were written to " +
-                            folder_.path() + ", " + std::to_string(kMostPasses) + " times: it is as it was"};
+                 .message = "all rows, of which there are up to " + std::to_string(store_.shape().capacity) +
+                            ", were overwritten while they were written to " + folder_.path() + ", " +
+                            std::to_string(kMostPasses) + " times: it is as it was"};
   }
   if (Status done = write_states(); !done) return std::move(done).error();
   if (Status done = finish(); !done) return std::move(done).error();

@@ -73,7 +73,7 @@ TEST_CASE("A save that finds no row at its end is refused, and what was saved be
   auto refused = replay::save(*store, nullptr, folder.saved(), others.wait());
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.code() == Code::kUnavailable);
-  CHECK(refused.error().message.find("rows were overwritten") != std::string::npos);
+  CHECK(refused.error().message.find("all rows, of which there are up to 64, were overwritten") != std::string::npos);
   CHECK(rows_of(loaded(folder, kPlain).value()) == before);
   CHECK(files_in(folder.saved()).size() == 2);
 }
