@@ -1,11 +1,13 @@
 #include "replay/saver.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
 
 #include "platform/checksum.h"
+#include "platform/clock.h"
 #include "replay/data_file.h"
 #include "replay/kept_files.h"
 #include "replay/manifest.h"
@@ -20,8 +22,10 @@ namespace {
 
 constexpr std::uint64_t kPartBytes = 16u << 20;  // of rows, about: written again when the window goes past them
 constexpr std::uint64_t kStateSlots = 65'536;    // whose state is written again when one of them changed
-constexpr int kMostPasses = 4;                   // over a buffer of which less than the following stays
-constexpr std::uint64_t kLeastShare = 8;         // an eighth of its rows
+// A buffer of which less than an eighth of the rows stays is written again: so often, and for so long.
+constexpr std::uint64_t kLeastShare = 8;
+constexpr int kLeastPasses = 4;
+constexpr std::int64_t kRetryNs = 1'000'000'000;
 
 class Saver {
  public:
@@ -271,8 +275,8 @@ Result<std::optional<SaveReport>> Saver::run(bool may_retry) {
     if (may_retry) return std::optional<SaveReport>();
     return Error{.code = Code::kUnavailable,
                  .message = "all rows, of which there are up to " + std::to_string(store_.shape().capacity) +
-                            ", were overwritten while they were written to " + folder_.path() + ", " +
-                            std::to_string(kMostPasses) + " times: it is as it was"};
+                            ", were overwritten while they were written to " + folder_.path() +
+                            ", again and again: it is as it was"};
   }
   if (Status done = write_states(); !done) return std::move(done).error();
   if (Status done = finish(); !done) return std::move(done).error();
@@ -290,8 +294,9 @@ Result<SaveReport> save(const Store& store, const Tables* tables, const std::str
   if (!*locked) {
     return Error{.code = Code::kUnavailable, .message = path + " is being saved to or loaded from by somebody else"};
   }
+  const std::int64_t until = monotonic_ns() + kRetryNs;
   for (int pass = 1;; ++pass) {
-    auto saved = Saver(store, tables, *folder, wait).run(pass < kMostPasses);
+    auto saved = Saver(store, tables, *folder, wait).run(pass < kLeastPasses || monotonic_ns() < until);
     if (!saved) return std::move(saved).error();
     if (*saved) return **saved;
   }

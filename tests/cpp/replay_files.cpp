@@ -1,5 +1,6 @@
 // A buffer that was saved can be loaded, of any capacity, and saving it again costs what changed.
 #include <chrono>
+#include <limits>
 #include <thread>
 
 #include "support/catch2.h"
@@ -68,7 +69,7 @@ TEST_CASE("A save that finds no row at its end is refused, and what was saved be
   const auto store = filled(kPlain, 50);
   save(store, folder);
   const auto before = rows_of(store);
-  Overwriting others(store, 1000);
+  Overwriting others(store, std::numeric_limits<int>::max());
   others.interrupted();  // so that there is nothing in the files of what there is
   auto refused = replay::save(*store, nullptr, folder.saved(), others.wait());
   REQUIRE_FALSE(refused.ok());
