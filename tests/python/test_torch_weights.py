@@ -164,10 +164,10 @@ def test_what_was_given_away_is_not_shown() -> None:
         shmtree._core.show(np.zeros(3))
 
 
-def sums(receiver: Any, results: Any) -> None:
+def sums(receiver: Any, results: Any, versions: int) -> None:
     torch.set_num_threads(1)
-    for weights in receiver:
-        results.put(float(weights["w"].sum()))
+    for _ in range(versions):  # not to the end of the stream: a forked child has a sender of it too
+        results.put(float(receiver.get(timeout=100)["w"].sum()))
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
@@ -176,7 +176,7 @@ def test_fresh_versions_reach_every_process_whole(method: str) -> None:
     arena = shmtree.Arena(64 * MIB)
     pairs = [arena.create_pair() for _ in range(2)]
     results = context.Queue()
-    actors = [context.Process(target=sums, args=(receiver, results)) for _, receiver in pairs]
+    actors = [context.Process(target=sums, args=(receiver, results, 5)) for _, receiver in pairs]
     for actor in actors:
         actor.start()
     for version in range(5):
@@ -189,4 +189,5 @@ def test_fresh_versions_reach_every_process_whole(method: str) -> None:
         receiver.close()
     for actor in actors:
         actor.join(100)
+        assert actor.exitcode == 0
     assert got == [float(version * MIB) for version in range(5) for _ in range(2)]
