@@ -158,8 +158,8 @@ struct ReplayStats {
   std::uint64_t chunk = 0;      ///< rows that are let go of at once
   std::uint64_t row_bytes = 0;  ///< of each
   std::uint64_t max_bytes = 0;  ///< of all rows, when it is full
-  /// Rows and last observations, to within those that open chunks have not got yet, since the buffer was made, or the
-  /// one that it was loaded from. So do samples.
+  /// Rows and last observations, since the buffer was made, or the one that it was loaded from, as samples are. A chunk
+  /// that was left part-full counts as a full one when it is gone.
   std::uint64_t added = 0;
   std::map<std::string, std::uint64_t> samples{};  ///< rows drawn, or sequences, by sampler
   double samples_per_insert = 0;                   ///< all samples / added

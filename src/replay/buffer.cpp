@@ -153,8 +153,14 @@ std::int64_t Buffer::newest() const noexcept {
 }
 
 std::uint64_t Buffer::added() const noexcept {
-  const std::int64_t slots = newest() + 1 - static_cast<std::int64_t>(store()->shape().rows_per_place);
-  return slots < 0 ? 0 : static_cast<std::uint64_t>(slots);
+  const Window window = store()->window();
+  const std::uint64_t rows = store()->shape().rows_per_place;
+  std::uint64_t slots = (window.tail - 1) * rows;
+  for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {
+    const Progress now = store()->progress(ticket);
+    if (now.ticket == ticket) slots -= rows - std::min<std::uint64_t>(now.rows, rows);
+  }
+  return slots;
 }
 
 std::size_t Buffer::priority_table() const noexcept {

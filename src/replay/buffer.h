@@ -70,7 +70,8 @@ class Buffer {
   bool is_done(const void* leaf) const noexcept;
   // The index of the row that was added last, about: the newest place's.
   std::int64_t newest() const noexcept;
-  // How many slots were filled, about, since it was made or the one that it was loaded from.
+  // How many slots were filled since it was made, or the one that it was loaded from: all of the places that have left
+  // the window, and those of the others that are. Looks at each place of the window.
   std::uint64_t added() const noexcept;
   // The first sampler with priorities; the first one where none has any.
   std::size_t priority_table() const noexcept;

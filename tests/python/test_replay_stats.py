@@ -26,6 +26,19 @@ def test_an_empty_buffer_has_counts_of_zero():
     assert stats["max_bytes"] >= 100 * stats["row_bytes"] > 0
 
 
+def test_rows_in_chunks_that_are_not_full_are_counted_one_by_one():
+    buffer = ReplayBuffer(10_000, example={"x": 0.0})
+    assert buffer.stats()["chunk"] == 64
+    writers = [buffer.writer() for _ in range(20)]
+    for _ in range(5):
+        for writer in writers:
+            writer.add({"x": 1.0})
+    assert buffer.stats()["added"] == 100
+    for writer in writers[:10]:
+        writer.close()
+    assert buffer.stats()["added"] == 100
+
+
 def test_rows_that_were_added_and_drawn_are_counted_for_ever():
     samplers = {"per": Prioritized(), "all": Uniform()}
     buffer = buffer_with(250, samplers=samplers)

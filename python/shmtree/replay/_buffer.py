@@ -267,12 +267,13 @@ class ReplayBuffer:
     def stats(self) -> dict[str, Any]:
         """Numbers of the buffer, by all processes together where nothing else is said.
 
-        rows (that can be drawn), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when it is full); added
-        (rows and last observations, to within those that open chunks have not got yet), samples (draws by each
-        sampler, by its name: rows, or sequences); samples_per_insert so far (all samples / added). Those count from
-        when the buffer was made, or the one that it was loaded from; with a limit inserted and sampled are what it
-        counts, from the last `clear` on. waiting: pids of those that wait at present, to "add" (for others to draw, as
-        the limit wants) and to "sample" (for others to add).
+        rows (that can be drawn), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when it is full); chunks
+        (that are there) and chunks_opened (so far); added (rows and last observations; a chunk that was left part-full
+        counts as a full one when it is gone), samples (draws by each sampler, by its name: rows, or sequences);
+        samples_per_insert so far (all samples / added). Those count from when the buffer was made, or the one that it
+        was loaded from; with a limit inserted and sampled are what it counts, from the last `clear` on. waiting: pids
+        of those that wait at present, to "add" (for others to draw, as the limit wants) and to "sample" (for others to
+        add).
 
         Since the last call on this object: added_per_s and sampled_per_s; and of the rows that this object drew, whose
         number is drawn: age_mean and age_max (rows added since, as `Batch.age`), version_lag_mean and version_lag_max
