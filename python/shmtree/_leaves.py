@@ -126,8 +126,8 @@ def receive_device(flat: Any) -> Any:
     return _cuda_received.receive(flat)
 
 
-def device_leaf(thing: Any, home: Any, portable: bool) -> Any:
-    """What is sent in place of a tensor or array on a device, into a channel of the arena `home`.
+def device_leaf(thing: Any, home: bytes | None, portable: bool) -> Any:
+    """What is sent in place of a tensor or array on a device, into a channel of the arena with the uuid `home`.
 
     None for what only pickle can send; so is all of it where there is no channel whose arena would keep the memory.
     NotPortable where nothing may be sent that other machines do not have.
@@ -136,8 +136,9 @@ def device_leaf(thing: Any, home: Any, portable: bool) -> Any:
         _portable.refuse(thing)
     torch = sys.modules.get("torch")
     on_host = torch is not None and isinstance(thing, torch.Tensor) and not thing.is_cuda
-    if home is None or on_host:
+    arena = None if home is None or on_host else _core.find_arena(home)
+    if arena is None:
         return None
     from . import _cuda_sent
 
-    return _cuda_sent.leaf_of(thing, home)
+    return _cuda_sent.leaf_of(thing, arena)

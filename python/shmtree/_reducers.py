@@ -17,11 +17,11 @@ Reducer = Callable[[Any], Any]
 _TABLE: dict[type, Reducer] = {}
 
 
-def table(independent: bool, home: _core.Arena | None, portable: bool) -> dict[type, Reducer]:
+def table(independent: bool, home: bytes | None, portable: bool) -> dict[type, Reducer]:
     """The reducers by exact class.
 
-    `independent`: arrays are to arrive writable, as from a standard queue. `home`: the arena of the message, if it is
-    for a channel. `portable`: what means something on this machine only is refused.
+    `independent`: arrays are to arrive writable, as from a standard queue. `home`: the uuid of the arena of the message,
+    if it is for a channel. `portable`: what means something on this machine only is refused.
     """
     made = dict(_TABLE)
     if portable:
@@ -92,12 +92,12 @@ def _build_tensor(memory: Any, *arguments: Any) -> Any:
     return _leaves.tensor_build(np.frombuffer(memory, np.uint8), *arguments)
 
 
-def _reduce_device_array(array: Any, home: _core.Arena | None, portable: bool) -> Any:
+def _reduce_device_array(array: Any, home: bytes | None, portable: bool) -> Any:
     leaf = _leaves.device_leaf(array, home, portable)
     return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if leaf is None else _TABLE[type(leaf)](leaf)
 
 
-def _reduce_tensor(tensor: Any, home: _core.Arena | None, portable: bool) -> Any:
+def _reduce_tensor(tensor: Any, home: bytes | None, portable: bool) -> Any:
     """Like torch's own reduction, with the memory as an out-of-band buffer that tensors on it share again."""
     parts = _leaves.tensor_parts(tensor)
     if parts is None:
