@@ -235,7 +235,7 @@ class Broadcast {
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt,
                              const std::stop_token& stop = {}) const;
 
-  /// A text by which a process of the same user opens it, with open(), as long as any process has it. kClosed.
+  /// A text by which a process of the same user opens it; this one keeps it until then. kClosed, kOutOfSharedMemory.
   Result<std::string> handle() const;
   /// The Broadcast of such a text. Errors as of Latest::open().
   static Result<Broadcast> open(const std::string& handle);

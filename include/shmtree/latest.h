@@ -88,7 +88,7 @@ class Latest {
   /// Memory to write in place, which publish() refers to: as Arena::new_array().
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
 
-  /// A text by which a process of the same user opens it, with open(), as long as any process has it. kClosed.
+  /// A text by which a process of the same user opens it; this one keeps it until then. kClosed, kOutOfSharedMemory.
   Result<std::string> handle() const;
   /// The Latest of such a text. kInvalid for one that is no handle, kIncompatible for that of something else, kNotFound
   /// when nobody has it any more.

@@ -316,7 +316,7 @@ class ReplayBuffer {
   /// again; kExists for a folder of other files.
   Result<ReplaySaved> save(const std::string& path, const std::stop_token& stop = {}) const;
 
-  /// A text by which a process of the same user opens it, with open(), as long as any process has it. kClosed.
+  /// A text by which a process of the same user opens it; this one keeps it until then. kClosed, kOutOfSharedMemory.
   Result<std::string> handle() const;
   /// The buffer of such a text. kInvalid for one that is no handle, kIncompatible for that of something else, kNotFound
   /// when nobody has it any more.

@@ -214,6 +214,7 @@ class Arena:
             self.unpin()
         self._name = None
         self._core = None
+        _core.sweep_given_memory()
 
     def __enter__(self) -> Arena:
         return self
@@ -247,5 +248,4 @@ def home_for(arena: Arena | None, name: str | None) -> _core.Arena:
 
 
 def _open_arena(cls: type[Arena], handle: bytes, inheritance: Any) -> Arena:
-    arena, _, name = _handles.open_memory(handle, inheritance)
-    return cls._of(arena, name)
+    return _handles.open_memory(handle, inheritance, lambda arena, _, name: cls._of(arena, name))

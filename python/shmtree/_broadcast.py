@@ -294,9 +294,12 @@ class Subscriber:
             raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
         # A process that is being started has it from now on.
         arena, block = self._end._give(get_spawning_popen() is None)
-        return _open_subscriber, (*_handles.reduce_memory(arena, block, self._name), self._end.allow_pickle)
+        # The subscription has its own way of lasting until somebody claims it.
+        return _open_subscriber, (*_handles.reduce_memory(arena, block, self._name, 0), self._end.allow_pickle)
 
 
 def _open_subscriber(handle: bytes, inheritance: Any, allow_pickle: bool) -> Subscriber:
-    arena, block, name = _handles.open_memory(handle, inheritance)
-    return Subscriber._of(_core.SubscriberBase(arena, block, allow_pickle), name)
+    def opens(arena: _core.Arena, block: int, name: _core.Name | None) -> Subscriber:
+        return Subscriber._of(_core.SubscriberBase(arena, block, allow_pickle), name)
+
+    return _handles.open_memory(handle, inheritance, opens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from . import _arrays, _async, _core, _handles, _process
+from . import _arrays, _async, _core, _handles, _launch, _process
 from ._arguments import limit, one_of
 from .errors import ChannelClosed
 
@@ -67,6 +67,7 @@ def new_channel(
     options = _core.ChannelOptions(*terms, allow_pickle=allow)
     if name is None:
         return _core.Channel.create(arena or _process.default_arena(), options), allow, None
+    _launch.sweep()
     channel, known = _core.Channel.create_named(name, kind, arena, options, exist_ok)
     return channel, allow, known
 

@@ -120,7 +120,7 @@ def _opened(handle: bytes, opens: Callable[[_core.Arena, int, _core.Name | None]
     """What a handle of memory leads to, or what `gone` makes where nobody has it any more."""
     try:
         with _checked():
-            return opens(*_handles.open_memory(handle, None))
+            return _handles.open_memory(handle, None, opens)
     except FileNotFoundError:
         return gone()
 
@@ -175,7 +175,7 @@ def _flatten_subscriber(subscriber: Subscriber) -> object:
     if subscriber.closed:
         raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
     arena, block = subscriber._end._give(stays=True)
-    return _handles.memory_handle(arena, block, subscriber._name), subscriber._end.allow_pickle
+    return _handles.memory_handle(arena, block, subscriber._name, 0), subscriber._end.allow_pickle
 
 
 def _open_subscriber(flat: object, allowed: bool) -> Subscriber:

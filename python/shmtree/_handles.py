@@ -1,20 +1,21 @@
 """How ends, arenas and shared arrays are pickled: as handles, by which another process finds the real thing.
 
 A process being started is given what it needs with its arguments. One that runs already opens the arena through
-``/proc`` of the process that made the handle, or of any other that has the arena when that one has ended.
+``/proc`` of the process that made the handle, or of any other that has the arena when that one has ended. Until it has,
+the process that made the handle keeps what is on its way, and the name that goes with it, whatever it closes meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import context
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _core, _launch
 from .errors import ChannelClosed
 
-Opened = tuple[_core.Arena, int, _core.Name | None]
+_T = TypeVar("_T")
 
 
 def _path_of(name: _core.Name | None) -> str:
@@ -23,7 +24,7 @@ def _path_of(name: _core.Name | None) -> str:
 
 def handle_of(channel: _core.Channel, name: _core.Name | None, receiving: bool) -> bytes:
     """For a process that runs already; the end is on its way from now on."""
-    return _core.make_handle(channel.arena, channel.block, channel.grant(receiving), _path_of(name))
+    return _core.make_handle(channel.arena, channel.block, channel.grant(receiving, name), _path_of(name))
 
 
 def describe_end(
@@ -36,7 +37,7 @@ def describe_end(
     passenger = _launch.passenger(popen, channel.arena)
     for receiving in ends:
         channel.join_for(passenger.identity, receiving)
-    return _core.make_handle(channel.arena, channel.block, 0, _path_of(name)), passenger.inheritance
+    return _core.make_handle(channel.arena, channel.block, 0, _path_of(name)), passenger.inheritance(name)
 
 
 @contextlib.contextmanager
@@ -47,11 +48,11 @@ def open_channel(
 
     ChannelClosed when it comes so late that the others take the stream to be over.
     """
-    arena, block, grant, path, giver_pid = _launch.adopt(handle, inheritance)
+    arena, block, grant, giver_pid, name = _launch.adopt(handle, inheritance)
     channel = _core.Channel.open(arena, block)
     channel.check_grant(grant, receiving, giver_pid)
-    yield channel, _core.Name.join(path, arena)
-    channel.claim(grant, receiving)
+    yield channel, name
+    channel.claim(grant, receiving, name)
 
 
 def reduce_end(end: Any, receiving: bool) -> tuple[Any, ...]:
@@ -68,23 +69,35 @@ def open_end(cls: Any, receiving: bool, handle: bytes, inheritance: _launch.Inhe
     return end
 
 
-def memory_handle(arena: _core.Arena, block: int, name: _core.Name | None) -> bytes:
-    """Of an arena, or of a block in it that this process holds: for a process that runs already."""
-    return _core.make_handle(arena, block, 0, _path_of(name))
+def memory_handle(arena: _core.Arena, block: int, name: _core.Name | None, given: int | None = None) -> bytes:
+    """Of an arena, or of a block in it that this process holds: for a process that runs already.
+
+    It is on its way from now on; `given` where something else is: another block, or 0 for the arena alone.
+    """
+    grant = _core.give_memory(arena, block if given is None else given, name)
+    return _core.make_handle(arena, block, grant, _path_of(name))
 
 
-def reduce_memory(arena: _core.Arena, block: int, name: _core.Name | None) -> tuple[bytes, _launch.Inheritance | None]:
+def reduce_memory(
+    arena: _core.Arena, block: int, name: _core.Name | None, given: int | None = None
+) -> tuple[bytes, _launch.Inheritance | None]:
     """The same for whatever process it is pickled for."""
-    handle = memory_handle(arena, block, name)
     popen = context.get_spawning_popen()
     if popen is None:
-        return handle, None
+        return memory_handle(arena, block, name, given), None
     passenger = _launch.passenger(popen, arena)
     if block:
         arena.hold_for(passenger.identity, block)
-    return handle, passenger.inheritance
+    return _core.make_handle(arena, block, 0, _path_of(name)), passenger.inheritance(name)
 
 
-def open_memory(handle: bytes, inheritance: _launch.Inheritance | None) -> Opened:
-    arena, block, _, path, _ = _launch.adopt(handle, inheritance)
-    return arena, block, _core.Name.join(path, arena)
+def open_memory(
+    handle: bytes,
+    inheritance: _launch.Inheritance | None,
+    opens: Callable[[_core.Arena, int, _core.Name | None], _T],
+) -> _T:
+    """What `opens` makes of the arena, the block and the name that a handle leads to: then it has arrived."""
+    arena, block, grant, _, name = _launch.adopt(handle, inheritance)
+    made = opens(arena, block, name)
+    _core.claim_memory(arena, grant, name)
+    return made

@@ -1,32 +1,43 @@
-"""What a process that is being started with spawn or forkserver inherits: for each arena a descriptor and a slot.
+"""What a process that is being started with spawn or forkserver inherits: descriptors of arenas, slots, parts in names.
 
 The slot makes the child take part from the moment its arguments are pickled. It lives as long as its lock is open
 anywhere, so the copy of the lock that stays here is closed as soon as the child has been started, lest the death of a
-child that never got as far as taking it over goes unseen.
+child that never got as far as taking it over goes unseen. A part in the name of what it is given is kept likewise.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import weakref
 from multiprocessing import reduction
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _core
 
-# Stands in a pickle: the arena's descriptor, the lock's descriptor, the slot.
-Inheritance = tuple[Any, Any, int]
+# Stands in a pickle: the arena's descriptor, the lock's descriptor, the slot; a part's descriptor, or None.
+Inheritance = tuple[Any, Any, int, Any]
 
 
 class Passenger:
-    """A slot reserved in one arena for one process being started."""
+    """A slot reserved in one arena for one process being started, and its parts in names there."""
 
     def __init__(self, arena: _core.Arena) -> None:
         self.arena = arena
         self.identity, self._lock_fd = arena.reserve_slot()
-        self.inheritance: Inheritance = (reduction.DupFd(arena.fd), reduction.DupFd(self._lock_fd), self.identity)
+        self._slot = (reduction.DupFd(arena.fd), reduction.DupFd(self._lock_fd), self.identity)
+        self._parts: dict[str, tuple[int, Any]] = {}  # by path: the descriptor, and what stands for it in a pickle
+
+    def inheritance(self, name: _core.Name | None) -> Inheritance:
+        """For something that is known by that name."""
+        if name is not None and name.path not in self._parts:
+            with _no_fork, contextlib.suppress(OSError):  # it goes without its name where there is no part to be had
+                part = name.part_for_child()
+                self._parts[name.path] = part, reduction.DupFd(part)
+        _, part_fd = self._parts.get(name.path, (-1, None)) if name is not None else (-1, None)
+        return (*self._slot, part_fd)
 
     def started(self, pid: int) -> None:
         self.arena.note_started(self.identity, pid)
@@ -34,15 +45,19 @@ class Passenger:
 
     def abandon(self) -> None:
         self.arena.abandon_slot(self.identity, self._lock_fd)
+        for path, (part, _) in self._parts.items():
+            _core.give_up_part(path, part)
 
     def drop(self) -> None:
         os.close(self._lock_fd)
+        for part, _ in self._parts.values():
+            os.close(part)
 
 
 # No fork comes between the making of a lock and its entry here. A signal handler may fork within, so it is recursive.
 _no_fork = threading.RLock()
 _launches: dict[int, tuple[weakref.ref[Any], int, dict[bytes, Passenger]]] = {}  # with the thread that starts it
-_adopted: set[tuple[int, int]] = set()
+_adopted: set[tuple[int, ...]] = set()
 
 
 def passenger(popen: Any, arena: _core.Arena) -> Passenger:
@@ -103,16 +118,39 @@ def after_fork() -> None:
     _core.want_idle(False)
 
 
-def adopt(handle: bytes, inheritance: Inheritance | None) -> tuple[_core.Arena, int, int, str, int]:
-    """Opens a handle in the process that it was made for."""
+class Adopted(NamedTuple):
+    """What a handle leads to, in the process that it was made for."""
+
+    arena: _core.Arena
+    block: int
+    grant: int
+    giver_pid: int
+    name: _core.Name | None
+
+
+def adopt(handle: bytes, inheritance: Inheritance | None) -> Adopted:
+    part = -1
     if inheritance is None:
-        return _core.open_handle(handle)
-    arena, lock, identity = inheritance
-    descriptors = (arena.detach(), lock.detach())
-    if descriptors in _adopted:
-        return _core.open_handle(handle)
-    _adopted.add(descriptors)
-    return _core.open_handle(handle, *descriptors, identity)
+        opened = _core.open_handle(handle)
+    else:
+        arena_fd, lock, identity, part_fd = inheritance
+        descriptors = (arena_fd.detach(), lock.detach())
+        part = _first(part_fd.detach()) if part_fd is not None else -1
+        if descriptors in _adopted:
+            opened = _core.open_handle(handle)
+        else:
+            _adopted.add(descriptors)
+            opened = _core.open_handle(handle, *descriptors, identity)
+    arena, block, grant, path, giver_pid = opened
+    return Adopted(arena, block, grant, giver_pid, _core.Name.join(path, arena, part))
+
+
+def _first(descriptor: int) -> int:
+    """-1 where it was adopted before: what is inherited once may be unpickled several times."""
+    if (descriptor,) in _adopted:
+        return -1
+    _adopted.add((descriptor,))
+    return descriptor
 
 
 _core.set_idle_callback(sweep)

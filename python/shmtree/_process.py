@@ -63,6 +63,7 @@ def home_arena() -> _core.Arena | None:
 
 def create_name(name: str, kind: int, arena: _core.Arena, block: int = 0, note: str = "") -> _core.Name:
     check_name(name)
+    _launch.sweep()
     return _core.Name.create(name, kind, arena, block, note)
 
 
@@ -78,6 +79,7 @@ def check_name(name: Any) -> None:
 def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
     """What has that name. FileNotFoundError when nothing has, or TimeoutError after so many seconds (None: never)."""
     check_name(name)
+    _launch.sweep()
     deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
     pause = _FIRST_PAUSE_S
     while True:

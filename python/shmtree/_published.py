@@ -86,6 +86,7 @@ class Published:
         """
         self._BASE.close(self)
         self._name = None
+        _core.sweep_given_memory()
 
     def __enter__(self) -> Self:
         return self
@@ -111,4 +112,4 @@ class Published:
 
 
 def _open(cls: type[Published], handle: bytes, inheritance: Any, allow_pickle: bool) -> Published:
-    return cls._opened(*_handles.open_memory(handle, inheritance), allow_pickle)
+    return _handles.open_memory(handle, inheritance, lambda *found: cls._opened(*found, allow_pickle))

@@ -16,9 +16,9 @@ from ._channel import ARRAY, open_known
 class SharedArray:
     """One array in several processes: what one writes the others see. Made by `Arena.array`.
 
-    It pickles as a reference, and its memory lives as long as any process has it, or a view of it. A process that is
-    sent it through a pipe or queue has to get it before the last one that has it lets go: in a message of a channel it
-    comes all the same otherwise, and whatever is done with it raises FileNotFoundError.
+    It pickles as a reference, and its memory lives as long as any process has it, or a view of it, and until a process
+    that it was sent to has received it, if the one that sent it lives as long. In a message of a channel it comes all
+    the same otherwise, and whatever is done with it raises FileNotFoundError.
 
     `array` and `tensor` are that memory, without any locking. `write` and `read` are for programs in which nobody may
     see a half-written array: one writer at a time, and copies that are whole. Both kinds of use may be mixed, but only
@@ -226,5 +226,7 @@ def _dtype_of(text: Any) -> np.dtype[Any]:
 def _open_array(
     cls: type[SharedArray], handle: bytes, inheritance: Any, shape: Any, dtype: Any, torch_dtype: str | None = None
 ) -> SharedArray:
-    arena, block, name = _handles.open_memory(handle, inheritance)
-    return cls._of(arena, arena.open_array(block, shape, dtype, "C"), name, torch_dtype)
+    def opens(arena: _core.Arena, block: int, name: _core.Name | None) -> SharedArray:
+        return cls._of(arena, arena.open_array(block, shape, dtype, "C"), name, torch_dtype)
+
+    return _handles.open_memory(handle, inheritance, opens)

@@ -22,6 +22,7 @@ struct BroadcastState : Closable<broadcast::Source> {
     if (!found) return std::move(found).error();
     auto ring = broadcast::Ring::open(found->arena, found->block, platform::WaitContext{});
     if (!ring) return std::move(ring).error();
+    found->note_arrival();
     return wrap(std::move(*ring), std::move(found->name));
   }
 };
@@ -37,6 +38,7 @@ struct SubscriberState : Closable<broadcast::Subscriber>, Deferred {
     if (!found) return std::move(found).error();
     auto made = broadcast::Subscriber::open(found->arena, found->block, platform::WaitContext{});
     if (!made) return std::move(made).error();
+    found->note_arrival();
     return wrap(std::move(*made), std::move(found->name));
   }
 };

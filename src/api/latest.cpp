@@ -24,6 +24,7 @@ struct LatestState : Closable<Store> {
     if (!found) return std::move(found).error();
     auto store = Store::open(found->arena, found->block, WaitContext{});
     if (!store) return std::move(store).error();
+    found->note_arrival();
     return wrap(std::move(*store), std::move(found->name));
   }
 };

@@ -43,6 +43,8 @@ ChannelStats ChannelState::stats() const {
           std::move(now.receivers_unused)};
 }
 
+namespace {
+
 std::string handle_text(const discovery::Handle& handle) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -54,18 +56,34 @@ std::string handle_text(const discovery::Handle& handle) {
   return text;
 }
 
-Result<std::string> ChannelState::handle() const {
-  discovery::Handle handle = discovery::handle_of(*arena->arena);
+// Of what `grant` makes known to be on its way.
+template <class Grant>
+Result<std::string> given_text(const memory::Arena& arena, std::uint64_t block, const endpoint::Name* name,
+                               Grant grant) {
+  discovery::Handle handle = discovery::handle_of(arena);
   endpoint::GivenEnds given;  // taken back unless the text is made
   const endpoint::GivenEnds::Pickling pickling(&given);
-  auto grant = endpoint::GivenEnds::grant(channel().shared_from_this(), end);
-  if (!grant) return std::move(grant).error();
-  handle.block = memory::pack(channel().block());
-  handle.grant = *grant;
-  if (const auto known = name()) handle.name = known->path();
+  auto granted = grant();
+  if (!granted) return std::move(granted).error();
+  handle.block = block;
+  handle.grant = *granted;
+  if (name != nullptr) handle.name = name->path();
   std::string text = handle_text(handle);
   given.keep();
   return text;
+}
+
+}  // namespace
+
+Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block, std::uint64_t given,
+                                const endpoint::Name* name) {
+  return given_text(*arena, block, name, [&] { return endpoint::GivenEnds::grant(arena, given, name); });
+}
+
+Result<std::string> ChannelState::handle() const {
+  const auto known = name();
+  return given_text(*arena->arena, memory::pack(channel().block()), known.get(),
+                    [&] { return endpoint::GivenEnds::grant(channel().shared_from_this(), end, known.get()); });
 }
 
 Result<std::vector<std::byte>> handle_bytes(const std::string& text) {
@@ -107,8 +125,8 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const s
   Status in_time = (*channel)->ends().check_grant(handle->grant, end, handle->pid);
   if (!in_time) return std::move(in_time).error();
   auto name = endpoint::join_name(handle->name, *opened);
-  auto state = join(ArenaState::for_arena(std::move(*opened)), *channel, end, std::move(name));
-  if (state) (*channel)->membership().claim(handle->grant, end);
+  auto state = join(ArenaState::for_arena(std::move(*opened)), *channel, end, name);
+  if (state) endpoint::claim(**channel, handle->grant, end, name.get());
   return state;
 }
 

@@ -36,7 +36,7 @@ Result<Found> find_handle(std::span<const std::byte> bytes) {
   auto opened = discovery::open_arena(*handle);
   if (!opened) return std::move(opened).error();
   auto name = endpoint::join_name(handle->name, *opened);
-  return Found{std::move(*opened), memory::unpack(handle->block), std::move(name)};
+  return Found{std::move(*opened), memory::unpack(handle->block), std::move(name), handle->grant};
 }
 Result<Found> find_handle(const std::string& text) {
   auto bytes = handle_bytes(text);

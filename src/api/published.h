@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "api/message.h"
+#include "endpoint/given_ends.h"
+#include "endpoint/given_memory.h"
 #include "endpoint/published.h"
 
 namespace shmtree::api {
@@ -40,17 +42,15 @@ struct Closable {
       last_name = std::move(name);
     }
     if (last != nullptr) end(*last);
+    endpoint::sweep_given_memory();
   }
   std::shared_ptr<endpoint::Name> known_name() {
     const std::lock_guard guard(mutex);
     return name;
   }
-  // A text by which another process finds the block of the thing.
-  std::string handle(memory::BlockRef block) {
-    discovery::Handle handle = discovery::handle_of(*arena->arena);
-    handle.block = memory::pack(block);
-    if (const auto known = known_name()) handle.name = known->path();
-    return handle_text(handle);
+  // A text by which another process finds the block of the thing, which is kept for it (api::give_handle()).
+  Result<std::string> handle(memory::BlockRef block) {
+    return give_handle(arena->arena, memory::pack(block), memory::pack(block), known_name().get());
   }
 
   const std::shared_ptr<ArenaState> arena;
@@ -130,11 +130,14 @@ std::shared_ptr<memory::Arena> home_for(const std::optional<Arena>& arena, const
 std::shared_ptr<endpoint::Name> name_for(const std::string& name, discovery::NamedKind kind,
                                          const std::shared_ptr<memory::Arena>& arena, memory::BlockRef block);
 
-// What a handle, or a name, leads to.
+// What a handle, or a name, leads to. By a handle it is on its way until it has arrived.
 struct Found {
   std::shared_ptr<memory::Arena> arena;
   memory::BlockRef block;
   std::shared_ptr<endpoint::Name> name;
+  std::uint64_t grant = 0;
+
+  void note_arrival() const noexcept { endpoint::claim(*arena, grant, name.get()); }
 };
 Result<Found> find_handle(std::span<const std::byte> handle);
 Result<Found> find_handle(const std::string& text);

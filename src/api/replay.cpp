@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "api/replay_state.h"
-#include "discovery/handle.h"
 #include "replay/limit.h"
 #include "replay/saver.h"
 #include "replay/waiters.h"
@@ -235,13 +234,13 @@ Result<std::vector<bool>> ReplayBuffer::update_priorities(std::span<const std::i
 Result<std::string> ReplayBuffer::handle() const {
   return with_core(state_.get(), api::kWhat, {}, {},
                    [&](const CorePtr& core, const WaitContext&) -> Result<std::string> {
-                     discovery::Handle handle = discovery::handle_of(*core->buffer->store()->arena());
-                     handle.block = memory::pack(core->buffer->store()->block());
+                     std::shared_ptr<endpoint::Name> name;
                      {
                        const std::lock_guard guard(state_->mutex);
-                       if (state_->name != nullptr) handle.name = state_->name->path();
+                       name = state_->name;
                      }
-                     return api::handle_text(handle);
+                     const std::uint64_t block = memory::pack(core->buffer->store()->block());
+                     return api::give_handle(core->buffer->store()->arena(), block, block, name.get());
                    });
 }
 

@@ -5,6 +5,7 @@
 
 #include "api/replay_state.h"
 #include "discovery/handle.h"
+#include "endpoint/given_ends.h"
 #include "platform/machine.h"
 #include "replay/loader.h"
 
@@ -30,7 +31,10 @@ Result<ReplayBuffer> ReplayState::open_bytes(std::span<const std::byte> bytes) {
   if (!handle) return std::move(handle).error();
   auto opened = discovery::open_arena(*handle);
   if (!opened) return std::move(opened).error();
-  return open_block(*opened, handle->block, endpoint::join_name(handle->name, *opened));
+  auto name = endpoint::join_name(handle->name, *opened);
+  auto buffer = open_block(*opened, handle->block, name);
+  if (buffer) endpoint::claim(**opened, handle->grant, name.get());
+  return buffer;
 }
 
 namespace {

@@ -42,8 +42,10 @@ inline Error no_arena() {
   return Error{Code::kInvalid, "this Arena was moved from"};
 }
 
-// A handle as a text, its bytes in hexadecimal; and those of a text: kInvalid for one that is no such thing.
-std::string handle_text(const discovery::Handle& handle);
+// A text by which another process finds a block, its handle in hexadecimal. `given`, packed as the block is, is on its
+// way from now on; 0 is the arena as such. And the bytes of a text: kInvalid for one that is no such thing.
+Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block, std::uint64_t given,
+                                const endpoint::Name* name);
 Result<std::vector<std::byte>> handle_bytes(const std::string& text);
 
 // Memory handed out by new_array.

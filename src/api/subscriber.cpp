@@ -125,7 +125,8 @@ Result<std::string> Subscriber::handle() const {
   return with_reader(state_.get(), {}, {}, [&](Reader& reader, const WaitContext&) -> Result<std::string> {
     auto block = reader.give();
     if (!block) return std::move(block).error();
-    return state_->handle(*block);
+    // The subscription has its own way of lasting until somebody claims it (broadcast::KeptForTakers).
+    return api::give_handle(state_->arena->arena, memory::pack(*block), 0, state_->known_name().get());
   });
 }
 Result<Subscriber> Subscriber::open(const std::string& handle) {

@@ -65,8 +65,12 @@ std::vector<int> living(const LockedFile& file, const NameRecord& record) {
   }
   std::sort(pids.begin(), pids.end());
   pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
-  if (pids.empty() && file.has_parts()) pids.push_back(0);
+  if (pids.empty() && has_parts(file, record)) pids.push_back(0);
   return pids;
+}
+
+bool has_parts(const LockedFile& file, const NameRecord& record) noexcept {
+  return file.has_parts() || (record.has_any_on_its_way() && file.has_parts(platform::PartKind::kForOthers));
 }
 
 std::vector<Place> places() {
@@ -97,6 +101,22 @@ Result<MadeFile> make_file(const std::string& name, const std::byte* bytes, std:
 
 bool OpenName::is(const unsigned char uuid[16], std::uint64_t block) const noexcept {
   return std::memcmp(record.header.uuid, uuid, sizeof record.header.uuid) == 0 && record.header.block == block;
+}
+
+Status OpenName::write(std::size_t index, const NameEntry& entry) {
+  Status written = file.write(sizeof(NameHeader) + index * sizeof(NameEntry), &entry, sizeof entry);
+  if (written && index < record.entries.size()) record.entries[index] = entry;
+  return written;
+}
+
+Status OpenName::add(const NameEntry& entry) {
+  const auto is_free = [&](const NameEntry& each) { return each.pid <= 0 || !is_alive(each, record.header.uuid); };
+  const auto place = std::ranges::find_if(record.entries, is_free);
+  return write(static_cast<std::size_t>(place - record.entries.begin()), entry);
+}
+
+Status OpenName::remove_unless_alive() {
+  return living(file, record).empty() ? file.remove() : success();
 }
 
 Result<OpenName> open_path(const std::string& path) {

@@ -1,16 +1,21 @@
 // The file of a name: its bytes, where it lies, and whether anybody lives who has the name.
 //
-//   offset 0   8   magic "smtname1"
+//   offset 0   8   magic "smtname2"
 //          8  16   uuid of the arena
 //         24   8   block of the channel or array, 0 for an arena
 //         32   4   what it is (NamedKind)
 //         36   4   bytes of the note
 //         40 472   the note
-//        512   8   per participant: pid (4), descriptor of the arena there (4); pid 0 for a free place
+//        512  16   per entry: pid (4), descriptor of the arena there (4), grant (8); pid 0 for a free place
+//
+// An entry without a grant is that of a process that has the name. One with a grant is that of something on its way to
+// a process that will have it: the pid is its giver's, which keeps the arena for it, and who receives it clears it.
 //
 // The file is created whole. Everything else happens under the lock of its first byte.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,7 +24,7 @@
 
 namespace shmtree::discovery {
 
-constexpr char kNameMagic[8] = {'s', 'm', 't', 'n', 'a', 'm', 'e', '1'};
+constexpr char kNameMagic[8] = {'s', 'm', 't', 'n', 'a', 'm', 'e', '2'};
 constexpr std::int64_t kNameLockTimeoutNs = 5'000'000'000;
 
 struct NameHeader {
@@ -34,12 +39,17 @@ static_assert(sizeof(NameHeader) == 512);
 struct NameEntry {
   std::int32_t pid;
   std::int32_t fd;
+  std::uint64_t grant;
+
+  bool is_on_its_way() const noexcept { return pid > 0 && grant != 0; }
 };
-static_assert(sizeof(NameEntry) == 8);
+static_assert(sizeof(NameEntry) == 16);
 
 struct NameRecord {
   NameHeader header{};
   std::vector<NameEntry> entries{};
+
+  bool has_any_on_its_way() const noexcept { return std::ranges::any_of(entries, &NameEntry::is_on_its_way); }
 };
 
 // Code::kIncompatible when it is not one of this version.
@@ -50,7 +60,10 @@ Result<NameRecord> look_at_record(int directory, const std::string& name);
 // Anything but a clear no counts as alive: taking a name from the living is the mistake that cannot be mended.
 bool is_alive(const NameEntry& entry, const unsigned char uuid[16]);
 
-// Those who are known to live; 0 for all that have a part and no entry that this process can look behind.
+// Whether somebody lives who has a part for itself, or for what the record says to be on its way.
+bool has_parts(const platform::LockedFile& file, const NameRecord& record) noexcept;
+// Those who are known to live, and have it or have given it; 0 for all that have a part and no entry that this process
+// can look behind.
 std::vector<int> living(const platform::LockedFile& file, const NameRecord& record);
 
 struct Place {
@@ -77,6 +90,23 @@ struct OpenName {
   NameRecord record;
 
   bool is(const unsigned char uuid[16], std::uint64_t block) const noexcept;
+  // Into a place that is free, or whose process is gone; the living keep theirs.
+  Status add(const NameEntry& entry);
+  // Frees the places of the entries that `is` says true of.
+  template <class Is>
+  Status clear(Is is) {
+    for (std::size_t i = 0; i < record.entries.size(); ++i) {
+      if (record.entries[i].pid == 0 || !is(record.entries[i])) continue;
+      Status written = write(i, NameEntry{});
+      if (!written) return written;
+    }
+    return success();
+  }
+  // Removes the file where nobody alive has the name, or has given it.
+  Status remove_unless_alive();
+
+ private:
+  Status write(std::size_t index, const NameEntry& entry);
 };
 Result<OpenName> open_path(const std::string& path);
 

@@ -34,12 +34,15 @@ Status check_name(const std::string& name) {
   return Error{Code::kInvalid, "a name has 1 to 200 bytes, no '/', and no '.' at its beginning"};
 }
 
-// Removes the file of a name that nobody alive has. Code::kExists when somebody does.
+// Removes the file of a name that nobody alive has. Code::kExists when somebody does. What this process has given keeps
+// it from others only: who makes a name anew has let go of what it was.
 Status take_over(const Place& place, const std::string& name) {
   auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
   if (!file) return file.code() == Code::kNotFound ? success() : Status(std::move(file).error());
   auto record = read_record(*file);
   if (!record) return std::move(record).error();
+  const int me = platform::process_id();
+  std::erase_if(record->entries, [me](const NameEntry& entry) { return entry.is_on_its_way() && entry.pid == me; });
   const std::vector<int> pids = living(*file, *record);
   if (pids.empty()) return file->remove();
   if (pids[0] == 0) return Error{Code::kExists, "it is in use by " + std::string(kOutOfSight)};
@@ -88,7 +91,7 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
   header.kind = static_cast<std::uint32_t>(thing.kind);
   header.note_bytes = static_cast<std::uint32_t>(thing.note.size());
   std::memcpy(header.note, thing.note.data(), thing.note.size());
-  const NameEntry entry{platform::process_id(), thing.arena->fd()};
+  const NameEntry entry{platform::process_id(), thing.arena->fd(), 0};
   std::byte bytes[sizeof header + sizeof entry];
   std::memcpy(bytes, &header, sizeof header);
   std::memcpy(bytes + sizeof header, &entry, sizeof entry);
@@ -137,9 +140,9 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
         error = std::move(opened).error();
       }
     }
-    const bool has_parts = file->has_parts();
+    const bool is_kept = has_parts(*file, *record);
     file = Error{};  // unlocks
-    if (arena == nullptr && has_parts) {
+    if (arena == nullptr && is_kept) {
       if (error.code == Code::kNotFound) {
         error = Error{Code::kUnavailable, "only " + std::string(kOutOfSight) + ", has it"};
       }
@@ -159,7 +162,7 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
   return with_name(std::move(error), name);
 }
 
-Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_ptr<Arena> arena) {
+Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_ptr<Arena> arena, UniqueFd part) {
   NameHeader header;
   {
     auto open = open_path(path);
@@ -168,6 +171,7 @@ Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_pt
   }
   std::unique_ptr<Name> made(new Name(path, thing_of(header, std::move(arena))));
   Status added = made->add_entry();
+  platform::end_part(part);  // its own is there; the parent may have a copy of this one open still
   if (!added) return std::move(added).error();
   return made;
 }
@@ -178,15 +182,8 @@ Status Name::add_entry() {
   if (!open->is(thing_.arena->uuid(), thing_.block)) {
     return Error{Code::kNotFound, "another process has made something else of it meanwhile"};
   }
-  const std::vector<NameEntry>& entries = open->record.entries;
-  // A place that is free, or whose process is gone; the living keep theirs.
-  const auto is_free = [&](const NameEntry& entry) {
-    return entry.pid <= 0 || !is_alive(entry, open->record.header.uuid);
-  };
-  const auto place = std::find_if(entries.begin(), entries.end(), is_free);
-  const NameEntry mine{platform::process_id(), thing_.arena->fd()};
-  const auto index = static_cast<std::uint64_t>(place - entries.begin());
-  Status written = open->file.write(sizeof(NameHeader) + index * sizeof(NameEntry), &mine, sizeof mine);
+  const NameEntry mine{platform::process_id(), thing_.arena->fd(), 0};
+  Status written = open->add(mine);
   if (!written) return written;
   pid_ = mine.pid;
   if (part_.valid()) return success();
@@ -200,18 +197,29 @@ Status Name::remove_entry() {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
   if (!open->is(thing_.arena->uuid(), thing_.block)) return success();
-  std::vector<NameEntry>& entries = open->record.entries;
-  const auto mine = std::find_if(entries.begin(), entries.end(), [&](const NameEntry& entry) {
-    return entry.pid == pid_ && entry.fd == thing_.arena->fd();
-  });
-  if (mine != entries.end()) {
-    *mine = NameEntry{0, 0};
-    const auto index = static_cast<std::uint64_t>(mine - entries.begin());
-    Status written = open->file.write(sizeof(NameHeader) + index * sizeof(NameEntry), &*mine, sizeof *mine);
-    if (!written) return written;
-  }
+  Status cleared = open->clear(
+      [&](const NameEntry& entry) { return entry.pid == pid_ && entry.fd == thing_.arena->fd() && entry.grant == 0; });
+  if (!cleared) return cleared;
   end_part();
-  return living(open->file, open->record).empty() ? open->file.remove() : success();
+  return open->remove_unless_alive();
+}
+
+Result<UniqueFd> Name::part_for_child() const {
+  return platform::another_part(part_);
+}
+
+void Name::give_up_part(const std::string& path, UniqueFd part) noexcept {
+  platform::end_part(part);
+  try {
+    if (auto open = open_path(path)) open->remove_unless_alive().ok();
+  } catch (const std::bad_alloc&) {  // what cannot be removed is left to clean_names()
+  }
+}
+
+Status Name::note_arrival(std::uint64_t grant) {
+  auto open = open_path(path_);
+  if (!open) return std::move(open).error();
+  return open->clear([grant](const NameEntry& entry) { return entry.grant == grant; });
 }
 
 // In a child that has no part of its own what is here is still the parent's. Within the mutex, so that no child is
@@ -282,7 +290,9 @@ std::vector<SeenName> look_at_names() {
       found.kind = static_cast<NamedKind>(record->header.kind);
       std::memcpy(found.uuid, record->header.uuid, sizeof found.uuid);
       found.block = record->header.block;
-      found.has_parts = platform::has_parts(place.directory.get(), name);
+      found.has_parts = platform::has_parts(place.directory.get(), name) ||
+                        (record->has_any_on_its_way() &&
+                         platform::has_parts(place.directory.get(), name, platform::PartKind::kForOthers));
     }
   }
   return seen;

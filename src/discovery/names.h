@@ -2,15 +2,19 @@
 // have it (name_file.h). The arena itself has no name anywhere, so nothing but that file can be left over after a kill.
 //
 // Whoever takes part keeps a part in the file (LockedFile::take_part) besides its entry: entries tell where the arena
-// is, parts whether anybody lives, also in another PID namespace. It is taken over, or swept, only when there are
-// neither: when that name is made anew, when any name is made or opened (a few files each time), and when the names are
-// listed.
+// is, parts whether anybody lives, also in another PID namespace. So does who gives what is known by the name to
+// another process, until it arrives there (given_name.h). It is taken over, or swept, only when there are neither: when
+// that name is made anew, when any name is made or opened (a few files each time), and when the names are listed.
 //
 // What holds around a fork: the child has a part before it exists, which its parent took for it and both have the
 // descriptor of until fork() returns. So there is no moment in which the name could be taken from the child. A fork
 // that fails, a child that is killed and one that runs another program close it. The child enters itself later, when it
 // may wait for the file's lock; whoever finds a part and no entry that leads anywhere looks for the arena in all
 // processes of this user.
+//
+// A process that is being started has such a part as well, from the moment its arguments are pickled: its parent takes
+// it, and it inherits the descriptor; when it joins it takes one of its own and ends that one, in its parent too. If it
+// is killed before, its parent's copy of the descriptor goes when the parent next makes, opens or gives something.
 //
 // Thread safety: every function may be called from any thread; a Name is used by one thread at a time, but for the fork
 // handlers.
@@ -52,8 +56,9 @@ class Name {
   // it.
   static Result<std::unique_ptr<Name>> open(const std::string& name);
   // Takes part in a name by way of an arena that came with a handle; `path` as path() gave it. An error when the name
-  // means something else by now.
-  static Result<std::unique_ptr<Name>> join(const std::string& path, std::shared_ptr<memory::Arena> arena);
+  // means something else by now. `part`: what the parent of this process took for it, or none.
+  static Result<std::unique_ptr<Name>> join(const std::string& path, std::shared_ptr<memory::Arena> arena,
+                                            platform::UniqueFd part = {});
   ~Name();
   Name(const Name&) = delete;
   Name& operator=(const Name&) = delete;
@@ -68,6 +73,13 @@ class Name {
   void after_fork_in_child() noexcept;
   // Later, in the child: enters it in the file.
   Status join_again() { return add_entry(); }
+
+  // The part of a process that is being started and will join with it; kept open here until it has it as well.
+  Result<platform::UniqueFd> part_for_child() const;
+  // Of one that was not started after all.
+  static void give_up_part(const std::string& path, platform::UniqueFd part) noexcept;
+  // What was given under that grant has arrived here.
+  Status note_arrival(std::uint64_t grant);
 
  private:
   Name(std::string path, NamedThing thing) : path_(std::move(path)), thing_(std::move(thing)) {}

@@ -1,5 +1,6 @@
-// Ends that are given away with a message: taken back unless the message is put. A child that is forked meanwhile takes
-// back nothing: they are on their way with its parent's message.
+// What is given away with a message, or by a handle: ends of channels, and what lies in memory, with the names that
+// they are known by. All of it is taken back unless the message is put. A child that is forked meanwhile takes back
+// nothing: it is on its way with its parent's message.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "channel/channel.h"
+#include "endpoint/names.h"
 
 namespace shmtree::endpoint {
 
@@ -26,8 +28,13 @@ class GivenEnds {
     given_.clear();
   }
 
-  // Makes a grant, which is one of the message that this thread encodes, if it encodes one.
-  static Result<std::uint64_t> grant(const std::shared_ptr<channel::Channel>& channel, channel::End end);
+  // Makes a grant, which is one of the message that this thread encodes, if it encodes one: of an end, or of a block of
+  // memory (packed; 0 for the arena as such) that this process holds. `name`: what is known by that goes with it, and
+  // so does the name until it arrives; null for none.
+  static Result<std::uint64_t> grant(const std::shared_ptr<channel::Channel>& channel, channel::End end,
+                                     const Name* name);
+  static Result<std::uint64_t> grant(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
+                                     const Name* name);
 
   // While it is there the thread flattens an end, or pickles the whole, for the message of these.
   class Pickling {
@@ -43,15 +50,23 @@ class GivenEnds {
 
  private:
   struct Given {
-    std::shared_ptr<channel::Channel> channel;
-    std::uint64_t grant;
-    channel::End end;
-    memory::Identity giver;
-    void take_back() const noexcept {
-      if (channel->arena()->current_identity() == giver) channel->membership().claim(grant, end);
-    }
+    std::shared_ptr<memory::Arena> arena{};
+    std::shared_ptr<channel::Channel> channel{};  // null for memory
+    channel::End end = channel::End::kSending;
+    std::uint64_t grant = 0;
+    memory::Identity giver = memory::kNobody;
+    std::shared_ptr<discovery::GivenName> name{};
+    void take_back() const noexcept;
   };
+  // Makes it with `make`, and notes it.
+  template <class Make>
+  static Result<std::uint64_t> note(Given given, const Name* name, Make make);
+
   std::vector<Given> given_;
 };
+
+// What came with a handle has arrived, and this process has it and its name, if it has one.
+void claim(channel::Channel& channel, std::uint64_t grant, channel::End end, Name* name) noexcept;
+void claim(memory::Arena& arena, std::uint64_t grant, Name* name) noexcept;
 
 }  // namespace shmtree::endpoint

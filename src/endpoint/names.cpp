@@ -1,5 +1,6 @@
 #include "endpoint/names.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -11,8 +12,10 @@
 
 namespace shmtree::endpoint {
 
+using discovery::GivenName;
 using discovery::NamedThing;
 using memory::Arena;
+using platform::UniqueFd;
 
 namespace {
 
@@ -56,6 +59,26 @@ class Names {
     }
     return nullptr;
   }
+  // The object by which the process gives that name; `made` if it has none yet.
+  std::shared_ptr<GivenName> given(const Name& name, std::shared_ptr<GivenName> made) {
+    const std::lock_guard guard(mutex_);
+    const auto known = std::ranges::find_if(given_, [&](const auto& each) { return each->is_of(name); });
+    if (known != given_.end()) return *known;
+    return given_.emplace_back(std::move(made));
+  }
+  // Forgets those but `one` that keep nothing any more; unless a thread may just be giving something by them.
+  void sweep_given(const GivenName& one) {
+    for (auto& each : all_given()) {
+      const std::uint64_t given = each->count();
+      if (each.get() == &one || each->is_needed()) continue;
+      const std::lock_guard guard(mutex_);
+      if (each.use_count() == 2 && each->count() == given) std::erase(given_, each);
+    }
+  }
+  std::vector<std::shared_ptr<GivenName>> all_given() {
+    const std::lock_guard guard(mutex_);
+    return given_;
+  }
   // Let go of outside the mutex.
   std::vector<std::shared_ptr<Name>> living() {
     std::vector<std::shared_ptr<Name>> found;
@@ -83,6 +106,10 @@ class Names {
     if (of_process_ == nullptr) return;
     for (const Entry& each : of_process_.load()->names_) visit(*each.raw, each.name.expired());
   }
+  static void forget_given() noexcept {
+    if (of_process_ == nullptr) return;
+    for (const auto& each : of_process_.load()->given_) each->forget();
+  }
   static inline platform::ForkHandlers handlers_{
       .prepare =
           [] {
@@ -91,12 +118,17 @@ class Names {
             });
           },
       .parent = [] { for_each_unlocked([](Name& name, bool) { name.after_fork_in_parent(); }); },
-      .child = [] { for_each_unlocked([](Name& name, bool) { name.after_fork_in_child(); }); },
+      .child =
+          [] {
+            for_each_unlocked([](Name& name, bool) { name.after_fork_in_child(); });
+            forget_given();
+          },
   };
   void join_again() noexcept {
     {
       const std::lock_guard guard(mutex_);
       std::erase_if(names_, [](const Entry& each) { return each.name.expired(); });  // whose thread is not here
+      given_.clear();
     }
     try {
       for (const auto& name : living()) name->join_again().ok();
@@ -107,6 +139,7 @@ class Names {
   static inline std::atomic<Names*> of_process_{nullptr};  // for the handlers, which cannot wait for the making of it
   platform::ForkSafeMutex mutex_;
   std::vector<Entry> names_;
+  std::vector<std::shared_ptr<GivenName>> given_;
 };
 
 Result<std::shared_ptr<Name>> remembered(Result<std::unique_ptr<Name>> name) {
@@ -124,16 +157,28 @@ Result<std::shared_ptr<Name>> open_name(const std::string& name) {
   return remembered(Name::open(name));
 }
 
-std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<Arena>& arena) {
+std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<Arena>& arena, UniqueFd part) {
   if (path.empty()) return nullptr;
   if (auto known = Names::of_process().find(path, *arena)) return known;
-  auto joined = remembered(Name::join(path, arena));
+  auto joined = remembered(Name::join(path, arena, std::move(part)));
   return joined ? std::move(*joined) : nullptr;
+}
+
+std::shared_ptr<GivenName> give_name(const Name& name, std::uint64_t grant) noexcept {
+  try {
+    Names& names = Names::of_process();
+    auto given = names.given(name, std::make_shared<GivenName>(name));
+    names.sweep_given(*given);
+    return given->give(grant) ? given : nullptr;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 void leave_names() noexcept {
   try {
     for (const auto& name : Names::of_process().living()) name->leave();
+    for (const auto& given : Names::of_process().all_given()) given->take_back_all();
   } catch (const std::bad_alloc&) {  // others take them for names of the dead
   }
 }

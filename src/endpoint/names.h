@@ -4,9 +4,11 @@
 // Thread safety: every function may be called from any thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "discovery/given_name.h"
 #include "discovery/names.h"
 
 namespace shmtree::endpoint {
@@ -17,8 +19,12 @@ using discovery::Name;
 Result<std::shared_ptr<Name>> create_name(const std::string& name, const discovery::NamedThing& thing);
 Result<std::shared_ptr<Name>> open_name(const std::string& name);
 // Takes part in the name that came with the handle of something in `arena`, by its path. Null for an empty path, and
-// when the name is no longer the arena's: the arena does without.
-std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<memory::Arena>& arena);
+// when the name is no longer the arena's: the arena does without. `part`: what the parent of this process took for it.
+std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<memory::Arena>& arena,
+                                platform::UniqueFd part = {});
+// Keeps the name for something known by that grant, which is on its way to another process (discovery::GivenName). Null
+// where that cannot be noted: it goes without then.
+std::shared_ptr<discovery::GivenName> give_name(const Name& name, std::uint64_t grant) noexcept;
 // The process is about to exit.
 void leave_names() noexcept;
 

@@ -154,6 +154,7 @@ enum class BlockKind : std::uint32_t {
   kPublished = 9,      // a frame that a Latest, or a Broadcast, names
   kBroadcast = 10,     // a Broadcast's control block; its list of references names such frames
   kSubscription = 11,  // a subscription to one that nobody has claimed
+  kGrant = 12,         // memory on its way to another process; its list of references names that
 };
 // Whether a channel may keep a block of that kind, of which nothing else tells: then only a recovery can say that
 // nobody does.

@@ -21,7 +21,9 @@ namespace shmtree::platform {
 namespace {
 
 constexpr std::uint64_t kLockByte = 0;
-constexpr std::uint64_t kPartByte = 1;
+constexpr std::uint64_t byte_of(PartKind kind) noexcept {
+  return static_cast<std::uint64_t>(kind);
+}
 
 // Ours alone: of our user, and nobody else has any right to it.
 Status check_private(int fd, const std::string& what) {
@@ -136,25 +138,35 @@ Status LockedFile::write(std::uint64_t offset, const void* data, std::uint64_t b
   return write_all(fd_.get(), offset, data, bytes);
 }
 
-Result<UniqueFd> another_part(const UniqueFd& part) {
-  auto another = reopen(part.get());
-  if (!another) return another;
-  Status shared = share_byte_lock(another->get(), kPartByte);
+namespace {
+
+Result<UniqueFd> part_in(const UniqueFd& file, PartKind kind) {
+  auto part = reopen(file.get());
+  if (!part) return part;
+  Status shared = share_byte_lock(part->get(), byte_of(kind));
   if (!shared) return std::move(shared).error();
-  return another;
+  return part;
 }
 
-Result<UniqueFd> LockedFile::take_part() const {
-  return another_part(fd_);
+}  // namespace
+
+Result<UniqueFd> another_part(const UniqueFd& part) {
+  return part_in(part, PartKind::kOwn);
+}
+
+Result<UniqueFd> LockedFile::take_part(PartKind kind) const {
+  return part_in(fd_, kind);
 }
 
 void end_part(UniqueFd& part) noexcept {
-  if (part.valid()) unlock_byte(part.get(), kPartByte).ok();
+  for (const PartKind kind : {PartKind::kOwn, PartKind::kForOthers}) {
+    if (part.valid()) unlock_byte(part.get(), byte_of(kind)).ok();
+  }
   part.reset();
 }
 
-bool LockedFile::has_parts() const noexcept {
-  return byte_is_locked(fd_.get(), kPartByte);
+bool LockedFile::has_parts(PartKind kind) const noexcept {
+  return byte_is_locked(fd_.get(), byte_of(kind));
 }
 
 Status LockedFile::remove() const {
@@ -175,7 +187,7 @@ Result<UniqueFd> create_private_file(int directory, const std::string& name, con
     if (!fd.valid()) return os_error("open " + temporary, errno);
   }
   Status written = write_all(fd.get(), 0, data, bytes);
-  if (written) written = share_byte_lock(fd.get(), kPartByte);
+  if (written) written = share_byte_lock(fd.get(), byte_of(PartKind::kOwn));
   int failure = 0;
   if (written.ok()) {
     const int linked = path.empty() ? linkat(directory, temporary.c_str(), directory, name.c_str(), 0)
@@ -198,9 +210,9 @@ Result<std::vector<std::byte>> read_private_file(int directory, const std::strin
   return read_all(fd.get());
 }
 
-bool has_parts(int directory, const std::string& name) noexcept {
+bool has_parts(int directory, const std::string& name, PartKind kind) noexcept {
   const UniqueFd fd = open_in(directory, name);
-  return !fd.valid() || byte_is_locked(fd.get(), kPartByte);
+  return !fd.valid() || byte_is_locked(fd.get(), byte_of(kind));
 }
 
 std::vector<std::string> list_directory(int directory, std::size_t most) {

@@ -19,8 +19,9 @@ std::vector<std::string> private_directories(const std::string& name);
 Result<UniqueFd> open_private_directory(const std::string& path, bool create);
 
 // An open file of a directory, with its lock taken through a description of its own. Apart from that lock, processes
-// may keep a part in a file: a descriptor that tells others that they live, whatever they can see of each other
-// otherwise.
+// may keep parts in a file, of either kind: descriptors that tell others that they live, whatever they can see of each
+// other otherwise.
+enum class PartKind : std::uint64_t { kOwn = 1, kForOthers = 2 };  // the byte that is locked
 class LockedFile {
  public:
   // Waits for the lock at most `timeout_ns` (Code::kTimeout). The file is still the one called `name` when it returns.
@@ -30,9 +31,9 @@ class LockedFile {
   Result<std::vector<std::byte>> read() const;
   // Replaces `bytes` from `offset` on; the file grows as needed.
   Status write(std::uint64_t offset, const void* data, std::uint64_t bytes) const;
-  Result<UniqueFd> take_part() const;
-  // Whether anybody has a part in it.
-  bool has_parts() const noexcept;
+  Result<UniqueFd> take_part(PartKind kind = PartKind::kOwn) const;
+  // Whether anybody has a part of that kind in it.
+  bool has_parts(PartKind kind = PartKind::kOwn) const noexcept;
   // Takes the name away; the lock stays until this object goes.
   Status remove() const;
 
@@ -61,8 +62,8 @@ Result<UniqueFd> create_private_file(int directory, const std::string& name, con
 // What is in that file, without its lock: it may be written meanwhile.
 Result<std::vector<std::byte>> read_private_file(int directory, const std::string& name);
 
-// Whether anybody has a part in that file, or it cannot be told. Waits for no lock.
-bool has_parts(int directory, const std::string& name) noexcept;
+// Whether anybody has a part of that kind in that file, or it cannot be told. Waits for no lock.
+bool has_parts(int directory, const std::string& name, PartKind kind = PartKind::kOwn) noexcept;
 
 // The names of its files, sorted; of the first `most` that the system gives, where there are more.
 std::vector<std::string> list_directory(int directory, std::size_t most = SIZE_MAX);

@@ -3,7 +3,9 @@
 #include <optional>
 #include <string>
 
+#include "discovery/given_name.h"
 #include "discovery/handle.h"
+#include "discovery/name_file.h"
 #include "discovery/names.h"
 #include "platform/machine.h"
 #include "platform/private_directory.h"
@@ -144,7 +146,7 @@ TEST_CASE("a name is in use while anybody has a part in its file, whatever can b
   const std::string path = Name::create(name, thing).value()->path();
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   auto opened = platform::open_private_directory(folder.string(), false).value();
-  char header[512] = "smtname1";  // and nobody's entry
+  char header[512] = "smtname2";  // and nobody's entry
   auto part = platform::create_private_file(opened.get(), name, header, sizeof header);
   REQUIRE(part.ok());
   CHECK(Name::create(name, thing).code() == Code::kExists);
@@ -195,4 +197,64 @@ TEST_CASE("who only looks at names sees what they are of, and removes none that 
   CHECK(seen->block == 77);
   CHECK(std::equal(std::begin(seen->uuid), std::end(seen->uuid), arena->uuid()));
   CHECK(seen->has_parts);
+}
+
+TEST_CASE("a name is kept for what is on its way, until that has arrived, and from others than its giver") {
+  const OwnDirectory directory;
+  const std::string name = unique_name();
+  const auto arena = new_arena();
+  const discovery::NamedThing thing{NamedKind::kChannel, arena, 42, ""};
+  auto made = Name::create(name, thing).value();
+  const std::string path = made->path();
+  discovery::GivenName given(*made);
+  CHECK(given.is_of(*made));
+  REQUIRE(given.give(7).ok());
+  REQUIRE(given.give(8).ok());
+  made.reset();
+
+  CHECK(Name::open(name).ok());
+  CHECK(discovery::list_names().at(0).pids == std::vector<int>{::getpid()});
+  test::Child stranger([&] {
+    auto mine = new_arena();
+    return Name::create(name, {NamedKind::kArena, mine, 0, ""}).code() == Code::kExists;
+  });
+  CHECK(stranger.succeeded());
+
+  auto arrived = Name::join(path, arena).value();
+  REQUIRE(arrived->note_arrival(7).ok());
+  arrived.reset();
+  CHECK(given.is_needed());
+  CHECK(Name::open(name).ok());
+  given.take_back(8);
+  CHECK_FALSE(given.is_needed());
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("what its giver has on its way keeps a name though its pid cannot be seen, and nobody's when it is dead") {
+  const OwnDirectory directory;
+  const std::string name = unique_name();
+  const auto arena = new_arena();
+  const discovery::NamedThing thing{NamedKind::kArena, arena, 0, ""};
+  const test::Gate given_it, done;
+  test::Child giver([&] {
+    const auto mine = new_arena();
+    auto made = Name::create(name, {NamedKind::kArena, mine, 0, ""}).value();
+    discovery::GivenName given(*made);
+    if (!given.give(7).ok()) return false;
+    const discovery::NameEntry unseen[2] = {{0, 0, 0}, {1 << 30, 3, 7}};  // as from another PID namespace
+    const bool written = discovery::open_path(made->path())
+                             .value()
+                             .file.write(sizeof(discovery::NameHeader), unseen, sizeof unseen)
+                             .ok();
+    made.reset();
+    if (!written) return false;
+    given_it.open();
+    return done.wait() == 0;
+  });
+  REQUIRE(given_it.wait() == 0);
+  CHECK(Name::create(name, thing).code() == Code::kExists);
+  CHECK(discovery::clean_names().empty());
+  done.open();
+  CHECK(giver.succeeded());
+  CHECK(Name::create(name, thing).ok());
 }

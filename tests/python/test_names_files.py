@@ -133,7 +133,7 @@ def make_file(mode, content):
     return make
 
 
-HEADER = b"smtname1" + bytes(16) + bytes(8) + (1).to_bytes(4, "little") + bytes(476)
+HEADER = b"smtname2" + bytes(16) + bytes(8) + (1).to_bytes(4, "little") + bytes(476)
 STRANGE = {
     "a directory": make_directory,
     "a pipe": make_fifo,

@@ -47,4 +47,10 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
+template <class Call>
+auto without_gil(Call call, bool worth = true) {
+  const WithoutGil unlocked(worth);
+  return call();
+}
+
 }  // namespace shmtree::python

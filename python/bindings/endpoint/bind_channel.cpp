@@ -114,14 +114,15 @@ void bind_channel(py::module_& module) {
       .def("stats", &stats)
       .def(
           "grant",
-          [](const std::shared_ptr<Channel>& channel, bool receiving) {
+          [](const std::shared_ptr<Channel>& channel, bool receiving, const endpoint::Name* name) {
             if (PortableScope::is_portable()) {
               refuse_local(receiving ? "receiving end" : "sending end");
               throw py::error_already_set();
             }
-            return unwrap(endpoint::GivenEnds::grant(channel, end_of(receiving)));
+            const auto grant = [&] { return endpoint::GivenEnds::grant(channel, end_of(receiving), name); };
+            return unwrap(without_gil(grant, name != nullptr));
           },
-          "receiving"_a)
+          "receiving"_a, "name"_a = nullptr)
       .def(
           "check_grant",
           [](Channel& channel, std::uint64_t grant, bool receiving, int giver_pid) {
@@ -130,10 +131,10 @@ void bind_channel(py::module_& module) {
           "grant"_a, "receiving"_a, "giver_pid"_a)
       .def(
           "claim",
-          [](Channel& channel, std::uint64_t grant, bool receiving) {
-            channel.membership().claim(grant, end_of(receiving));
+          [](Channel& channel, std::uint64_t grant, bool receiving, endpoint::Name* name) {
+            without_gil([&] { endpoint::claim(channel, grant, end_of(receiving), name); }, name != nullptr);
           },
-          "grant"_a, "receiving"_a)
+          "grant"_a, "receiving"_a, "name"_a = nullptr)
       .def(
           "join_for",
           [](Channel& channel, memory::Identity child, bool receiving) {

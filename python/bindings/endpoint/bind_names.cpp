@@ -18,12 +18,6 @@ using memory::Arena;
 
 namespace {
 
-template <class Call>
-auto without_gil(Call call) {
-  const WithoutGil unlocked;
-  return call();
-}
-
 // Programs in other languages may have names that are no UTF-8; this is how Python has such names of files.
 py::object text(const std::string& name) {
   return own(PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
@@ -47,15 +41,27 @@ void bind_names(py::module_& module) {
           "name"_a)
       .def_static(
           "join",
-          [](const std::string& path, const std::shared_ptr<Arena>& arena) {
-            return without_gil([&] { return endpoint::join_name(path, arena); });
+          [](const std::string& path, const std::shared_ptr<Arena>& arena, int part) {
+            platform::UniqueFd owned(part);
+            if (owned.valid()) platform::set_close_on_exec(owned.get());
+            return without_gil([&] { return endpoint::join_name(path, arena, std::move(owned)); });
           },
-          "path"_a, "arena"_a)
+          "path"_a, "arena"_a, "part"_a = -1)
+      .def(
+          "part_for_child", [](const Name& name) { return unwrap(name.part_for_child()).release(); },
+          "A descriptor for a process that is being started, which joins with it.")
       .def_property_readonly("path", &Name::path)
       .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.thing().kind); })
       .def_property_readonly("arena", [](const Name& name) { return name.thing().arena; })
       .def_property_readonly("block", [](const Name& name) { return name.thing().block; })
       .def_property_readonly("note", [](const Name& name) { return py::bytes(name.thing().note); });
+  module.def(
+      "give_up_part",
+      [](const std::string& path, int part) {
+        platform::UniqueFd owned(part);
+        without_gil([&] { Name::give_up_part(path, std::move(owned)); });
+      },
+      "path"_a, "part"_a);
   module.def("leave_names", [] { without_gil([] { endpoint::leave_names(); }); });
   module.def("list_names", [] {
     py::list out;

@@ -367,6 +367,7 @@ class ReplayBuffer:
         if core is not None:
             core.close()
             _writers.close_all_of(core)
+        _core.sweep_given_memory()
 
     @property
     def closed(self) -> bool:
@@ -395,4 +396,4 @@ class ReplayBuffer:
 
 
 def _open_buffer(cls: type[ReplayBuffer], handle: bytes, inheritance: Any) -> ReplayBuffer:
-    return cls._opened(*_handles.open_memory(handle, inheritance))
+    return _handles.open_memory(handle, inheritance, cls._opened)

@@ -1,0 +1,68 @@
+#include "discovery/given_name.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "platform/machine.h"
+
+namespace shmtree::discovery {
+
+GivenName::GivenName(const Name& name)
+    : path_(name.path()), block_(name.thing().block), entry_{platform::process_id(), name.thing().arena->fd(), 0} {
+  std::memcpy(uuid_, name.thing().arena->uuid(), sizeof uuid_);
+}
+
+bool GivenName::is_of(const Name& name) const noexcept {
+  return name.path() == path_ && name.thing().block == block_ &&
+         std::memcmp(name.thing().arena->uuid(), uuid_, sizeof uuid_) == 0;
+}
+
+Status GivenName::give(std::uint64_t grant) {
+  count_.fetch_add(1, std::memory_order_release);
+  auto open = open_path(path_);
+  if (!open) return std::move(open).error();
+  if (!open->is(uuid_, block_))
+    return Error{Code::kNotFound, "another process has made something else of it meanwhile"};
+  if (!part_.valid()) {
+    auto part = open->file.take_part(platform::PartKind::kForOthers);
+    if (!part) return std::move(part).error();
+    part_ = std::move(*part);
+  }
+  return open->add({entry_.pid, entry_.fd, grant});
+}
+
+template <class Is>
+Status GivenName::clear(Is is) {
+  if (entry_.pid != platform::process_id()) return success();
+  auto open = open_path(path_);
+  if (!open) return std::move(open).error();
+  if (!open->is(uuid_, block_)) return success();
+  Status cleared = open->clear([&](const NameEntry& entry) { return entry.pid == entry_.pid && is(entry); });
+  return cleared ? open->remove_unless_alive() : std::move(cleared);
+}
+
+void GivenName::take_back(std::uint64_t grant) noexcept {
+  try {
+    clear([grant](const NameEntry& entry) { return entry.grant == grant; }).ok();
+  } catch (const std::bad_alloc&) {  // it stays until this process ends
+  }
+}
+
+void GivenName::take_back_all() noexcept {
+  try {
+    clear([](const NameEntry& entry) { return entry.is_on_its_way(); }).ok();
+  } catch (const std::bad_alloc&) {  // it is an entry of the dead then
+  }
+}
+
+bool GivenName::is_needed() const {
+  auto open = open_path(path_);
+  if (!open) return open.code() != Code::kNotFound;
+  return open->is(uuid_, block_) && std::ranges::any_of(open->record.entries, [&](const NameEntry& entry) {
+           return entry.pid == entry_.pid && entry.is_on_its_way();
+         });
+}
+
+}  // namespace shmtree::discovery

@@ -1,0 +1,104 @@
+#include "endpoint/given_memory.h"
+
+#include <atomic>
+#include <list>
+#include <mutex>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "memory/control_block.h"
+#include "platform/atomics.h"
+#include "platform/fork.h"
+#include "platform/never_destroyed.h"
+
+namespace shmtree::endpoint {
+
+using memory::Arena;
+using memory::BlockRef;
+using memory::Lease;
+using platform::Deadline;
+using platform::WaitContext;
+
+namespace {
+
+// The list of references, of one or none, comes after it.
+struct GrantBlock {
+  std::atomic<std::uint64_t> is_open;
+};
+
+GrantBlock& grant_in(const Lease& lease) noexcept {
+  return *reinterpret_cast<GrantBlock*>(lease.data());
+}
+
+struct Given {
+  Lease grant;
+  memory::Identity giver;
+
+  bool is_over() const noexcept {
+    return platform::load_acquire(grant_in(grant).is_open) == 0 || grant.arena()->current_identity() != giver;
+  }
+};
+
+struct AllGiven {
+  platform::ForkSafeMutex mutex;
+  std::list<Given> given;
+};
+AllGiven& all_given() noexcept {
+  return platform::never_destroyed<AllGiven>();
+}
+
+}  // namespace
+
+// Nobody is waited for: those whom the memory is full of may be waiting for just this.
+Result<std::uint64_t> give_memory(const std::shared_ptr<Arena>& arena, std::uint64_t block) try {
+  sweep_given_memory();
+  std::list<Given> made(1);  // what can fail comes first
+  auto me = arena->identity();
+  if (!me) return std::move(me).error();
+  const WaitContext wait{Deadline::immediate()};
+  const std::uint64_t bytes = sizeof(GrantBlock) + sizeof(memory::ListEntry);
+  auto noted = memory::make_control_block(*arena, memory::BlockKind::kGrant, bytes, wait);
+  if (!noted) {
+    Error error = std::move(noted).error();
+    error.message = "there is no memory to note that something is on its way: " + error.message;
+    if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
+    return error;
+  }
+  platform::store_relaxed(reinterpret_cast<GrantBlock*>(noted->data())->is_open, std::uint64_t{1});
+  const BlockRef given = memory::unpack(block);
+  auto held = memory::hold_control_block(*arena, std::move(*noted), std::span(&given, block == 0 ? 0 : 1), wait);
+  if (!held) return std::move(held).error();
+  const std::uint64_t grant = memory::pack(held->ref());
+  made.front().grant = std::move(*held);
+  made.front().giver = *me;
+  const std::lock_guard guard(all_given().mutex);
+  all_given().given.splice(all_given().given.end(), made);
+  return grant;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+void claim_memory(Arena& arena, std::uint64_t grant) noexcept {
+  try {
+    const BlockRef ref = memory::unpack(grant);
+    if (grant != 0 && arena.blocks().geometry().contains(ref.id)) {
+      const auto held = memory::open_control_block(arena, ref, memory::BlockKind::kGrant, sizeof(GrantBlock), "a grant",
+                                                   WaitContext{});
+      if (held) platform::store_release(grant_in(*held).is_open, std::uint64_t{0});
+    }
+  } catch (const std::bad_alloc&) {  // it is kept until its giver ends
+  }
+  sweep_given_memory();
+}
+
+void sweep_given_memory() noexcept {
+  std::list<Given> over;  // let go of without the mutex
+  const std::lock_guard guard(all_given().mutex);
+  for (auto each = all_given().given.begin(); each != all_given().given.end();) {
+    const auto at = each++;
+    if (at->is_over()) over.splice(over.end(), all_given().given, at);
+  }
+}
+
+}  // namespace shmtree::endpoint

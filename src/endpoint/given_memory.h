@@ -1,0 +1,28 @@
+// Memory on its way to other processes: what a Latest, a Broadcast, a replay buffer or a shared array is, or a whole
+// arena. (Ends of channels have grants of their own, which count for their streams: channel/grants.h.)
+//
+// What holds: from give_memory() until claim_memory(), the process that gave it keeps it, by a block in its arena that
+// refers to it and that this process holds. Whoever receives it holds it before it claims the grant, by one store of
+// that block's word. The giver looks at the words whenever it gives, receives or closes something, and lets go then. So
+// what never arrives is kept for as long as its giver lives; and what a giver had is gone with it, unless others have
+// it.
+//
+// A forked child has given nothing. Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "memory/arena.h"
+
+namespace shmtree::endpoint {
+
+// A block that the caller holds (packed; 0 for the arena as such) is on its way now, under the number that is returned.
+// kOutOfSharedMemory when there is no memory to note it.
+Result<std::uint64_t> give_memory(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block);
+// It has arrived, or was not sent. A number that is none, or not any more, does nothing. 0 is none.
+void claim_memory(memory::Arena& arena, std::uint64_t grant) noexcept;
+// Lets go of what has arrived.
+void sweep_given_memory() noexcept;
+
+}  // namespace shmtree::endpoint

@@ -1,0 +1,367 @@
+"""Names, and what they are those of, are kept for a process that is given them, whatever their giver closes."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing as mp
+import os
+import pickle
+import queue
+import signal
+import threading
+from typing import Any
+
+import given_peers
+import pytest
+from given_peers import MEMORY, OPEN
+
+import shmtree
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+KINDS = list(OPEN)
+STARTED = ["spawn", "forkserver"]
+
+
+def made(kind: str, name: str | None = None) -> Any:
+    """One that this process has the only object of, and what using it gives."""
+    thing = given_peers.make(kind, name)
+    gc.collect()
+    return thing, given_peers.use(thing) if kind != "broadcast" else 0
+
+
+def let_go(thing: Any) -> None:
+    given_peers.drop(thing)
+
+
+def is_known(kind: str, name: str) -> bool:
+    try:
+        OPEN[kind](name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def is_free(name: str) -> bool:
+    try:
+        shmtree.Arena(1 << 20, name=name).close()
+    except FileExistsError:
+        return False
+    return True
+
+
+# --- to a process that is being started
+
+
+@pytest.mark.parametrize("method", STARTED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_started_process_has_what_its_launcher_closes_at_once_and_its_name(name, start, kind, method) -> None:
+    ours, theirs = mp.get_context(method).Pipe()
+    thing, usual = made(kind, name)
+    child = start(given_peers.have, given_peers.WaitsWhereItIsLoaded(theirs), thing, theirs, method=method)
+    let_go(thing)
+    del thing
+    assert ours.recv() == "loading"
+
+    assert is_known(kind, name)
+    assert not is_free(name)
+    ours.send("go on")
+    assert ours.recv() == usual
+    assert is_known(kind, name)
+    ours.send("close")
+    assert ours.recv() == "closed"
+    if kind == "array":  # which is among the arguments of the process as long as that runs
+        ours.send("end")
+        child.join(60)
+
+    assert not is_known(kind, name)
+    assert is_free(name)
+    if kind != "array":
+        ours.send("end")
+    child.join(60)
+    assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("method", STARTED)
+@pytest.mark.parametrize("kind", ["sender", "latest"])
+def test_a_process_that_is_killed_before_it_has_what_it_was_started_with_keeps_no_name(
+    name, start, kind, method
+) -> None:
+    ours, theirs = mp.get_context(method).Pipe()
+    thing, _ = made(kind, name)
+    child = start(given_peers.have, given_peers.WaitsWhereItIsLoaded(theirs), thing, theirs, method=method)
+    let_go(thing)
+    del thing
+    assert ours.recv() == "loading"
+
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(60)
+
+    assert not is_known(kind, name)
+    assert is_free(name)
+
+
+@pytest.mark.parametrize("kind", ["sender", "latest"])
+def test_a_start_that_fails_keeps_no_name(name, kind) -> None:
+    thing, _ = made(kind, name)
+    process = mp.get_context("spawn").Process(target=given_peers.have, args=(thing, lambda: 0))
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        process.start()
+    let_go(thing)
+    del thing
+    shmtree._launch.sweep()
+
+    assert is_free(name)
+    assert not list(shmtree._core.list_names())
+
+
+# --- to a process that runs
+
+
+class Route:
+    """By which things are given, with `put` and `get`: pickled, or in messages of a channel."""
+
+    def __init__(self, kind: str) -> None:
+        if kind == "pickles":
+            self._reading, self._writing = mp.Pipe(duplex=False)
+        self._kind = kind
+        self._queue: Any = None
+        if kind != "pickles":
+            self._queue = shmtree.Queue(allow_pickle=kind == "our queue")
+
+    def put(self, thing: Any) -> None:
+        if self._kind == "pickles":
+            self._writing.send(thing)
+        else:
+            self._queue.put(thing)
+
+    def get(self) -> Any:
+        return self._reading.recv() if self._kind == "pickles" else self._queue.get(timeout=30)
+
+
+@pytest.fixture(params=["pickles", "our queue", "our queue without pickles"])
+def route(request: pytest.FixtureRequest) -> Route:
+    return Route(request.param)
+
+
+@pytest.fixture
+def receiver(route, start) -> Any:
+    """A process that runs already, and takes what comes when it is told."""
+    ours, theirs = mp.Pipe()
+    start(given_peers.receive, route, theirs)
+    return ours
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_its_giver_closes_at_once_arrives_with_its_name(name, route, receiver, kind) -> None:
+    thing, usual = made(kind, name)
+    route.put(thing)
+    let_go(thing)
+    del thing
+
+    assert is_known(kind, name)
+    assert not_free_elsewhere(name)
+    receiver.send("take it")
+    assert receiver.recv() == usual
+    assert is_known(kind, name)
+    receiver.send("close")
+    assert receiver.recv() == "closed"
+
+    assert not is_known(kind, name)
+    assert is_free(name)
+    receiver.send("end")
+
+
+def not_free_elsewhere(name: str) -> bool:
+    """As other processes find it: they cannot make it."""
+    context = mp.get_context("fork")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=tell_whether_free, args=(name, theirs))
+    child.start()
+    told: bool = ours.recv()
+    child.join()
+    return not told
+
+
+def tell_whether_free(name: str, told: Any) -> None:
+    told.send(is_free(name))
+
+
+@pytest.mark.parametrize("kind", MEMORY)
+def test_what_has_no_name_arrives_though_its_giver_drops_it_at_once(route, receiver, kind) -> None:
+    thing, usual = made(kind)
+    route.put(thing)
+    let_go(thing)
+    del thing
+    receiver.send("take it")
+    assert receiver.recv() == usual
+    receiver.send("close")
+    assert receiver.recv() == "closed"
+    receiver.send("end")
+
+
+def test_a_standard_queue_has_it_as_well(name, start) -> None:
+    """Its thread pickles what was put, by and by: until then it has the object itself."""
+    standard = mp.Queue()
+    ours, theirs = mp.Pipe()
+    start(given_peers.receive, standard, theirs)
+    latest, usual = made("latest", name)
+    standard.put(latest)
+    del latest
+    ours.send("take it")
+    assert ours.recv() == usual
+    assert is_known("latest", name)
+    ours.send("close")
+    assert ours.recv() == "closed"
+    assert not is_known("latest", name)
+    ours.send("end")
+
+
+def test_what_was_given_twice_is_kept_until_both_have_arrived(name) -> None:
+    latest, _ = made("latest", name)
+    first, second = pickle.dumps(latest), pickle.dumps(latest)
+    let_go(latest)
+    had = pickle.loads(first)
+    let_go(had)
+    assert is_known("latest", name)
+
+    had = pickle.loads(second)
+    assert had.get(timeout=0)[1] == "published"
+    let_go(had)
+    assert not is_known("latest", name)
+
+
+def test_a_pickle_that_is_loaded_twice_arrives_once(name) -> None:
+    latest, _ = made("latest", name)
+    first, second = pickle.dumps(latest), pickle.dumps(latest)
+    let_go(latest)
+    for _ in range(2):
+        let_go(pickle.loads(first))
+        assert is_known("latest", name)
+    let_go(pickle.loads(second))
+    assert not is_known("latest", name)
+
+
+@pytest.mark.parametrize("kind", ["sender", "latest"])
+def test_what_was_given_goes_with_its_giver(name, start, kind) -> None:
+    route = Route("our queue")
+    ours, theirs = mp.Pipe()
+    child = start(given_peers.give, kind, name, route, theirs)
+    assert ours.recv() == "given"
+    assert is_known(kind, name)
+
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(60)
+
+    assert not is_known(kind, name)
+    assert is_free(name)
+    assert route.get().closed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_not_put_is_not_on_its_way(name, kind) -> None:
+    full = shmtree.Queue(1)
+    full.put("busy")
+    thing, _ = made(kind, name)
+    blocks = blocks_of(thing)
+    with pytest.raises(queue.Full):
+        full.put(thing, timeout=0.01)
+    if kind in MEMORY:
+        shmtree._core.sweep_given_memory()
+        assert blocks_of(thing) == blocks
+    let_go(thing)
+    del thing
+    assert is_free(name)
+
+
+def core_of(thing: Any) -> Any:
+    """The arena that it lies in."""
+    for name in ("_channel", "_thing", "_replay"):
+        if hasattr(thing, name):
+            return getattr(thing, name).arena
+    return thing._home if isinstance(thing, shmtree.SharedArray) else thing._open()
+
+
+def blocks_of(thing: Any) -> int:
+    return core_of(thing).stats()["blocks"]
+
+
+@pytest.mark.parametrize("kind", MEMORY)
+def test_nothing_is_kept_of_what_has_arrived(kind) -> None:
+    thing, _ = made(kind)
+    before = blocks_of(thing)
+    for _ in range(100):
+        pickle.loads(pickle.dumps(thing))
+    shmtree._core.sweep_given_memory()
+    assert blocks_of(thing) == before
+
+
+def test_its_giver_may_make_the_name_of_what_never_arrives_anew(name) -> None:
+    sender, receiver = shmtree.create_pair(name=name)
+    lost = pickle.dumps(sender)
+    sender.close()
+    receiver.close()
+    del sender, receiver
+    assert not_free_elsewhere(name)
+
+    _, again = shmtree.create_pair(name=name)
+
+    late = pickle.loads(lost)
+    late.put("to nobody")
+    assert again.qsize() == 0
+    shmtree.open_sender(name).put("to the new one")
+    assert again.get(timeout=30) == "to the new one"
+    late.close()
+    assert is_known("sender", name)
+
+
+def test_a_forked_child_has_given_nothing(name, start) -> None:
+    latest, _ = made("latest", name)
+    data = pickle.dumps(latest)
+    let_go(latest)
+    ours, theirs = mp.Pipe()
+    child = start(gives_something_itself, theirs)
+    assert ours.recv() == "done"
+    child.join(60)
+    assert child.exitcode == 0
+
+    assert is_known("latest", name)
+    let_go(pickle.loads(data))
+    assert not is_known("latest", name)
+
+
+def gives_something_itself(told: Any) -> None:
+    shmtree._core.sweep_given_memory()
+    pickle.loads(pickle.dumps(shmtree.Latest())).close()
+    told.send("done")
+
+
+def test_many_threads_give_and_receive_one_name(name) -> None:
+    latest, _ = made("latest", name)
+
+    def give() -> None:
+        for _ in range(50):
+            pickle.loads(pickle.dumps(latest))
+
+    threads = [threading.Thread(target=give) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert is_known("latest", name)
+    let_go(latest)
+    assert not is_known("latest", name)
+
+
+def test_a_handle_text_keeps_a_queue_and_its_name_until_it_is_opened(name) -> None:
+    q = shmtree.Queue(name=name)
+    q.put("kept")
+    text = q.handle()
+    q.close()
+    del q
+    assert is_known("queue", name)
+    again = shmtree.Queue.open_handle(text)
+    assert again.get(timeout=30) == "kept"
+    again.close()
+    del again
+    assert is_free(name)
