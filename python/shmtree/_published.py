@@ -112,4 +112,6 @@ class Published:
 
 
 def _open(cls: type[Published], handle: bytes, inheritance: Any, allow_pickle: bool) -> Published:
-    return _handles.open_memory(handle, inheritance, lambda *found: cls._opened(*found, allow_pickle))
+    return _handles.open_memory(
+        handle, inheritance, lambda arena, block, name: cls._opened(arena, block, name, allow_pickle)
+    )

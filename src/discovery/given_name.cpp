@@ -39,8 +39,11 @@ Status GivenName::clear(Is is) {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
   if (!open->is(uuid_, block_)) return success();
-  Status cleared = open->clear([&](const NameEntry& entry) { return entry.pid == entry_.pid && is(entry); });
-  return cleared ? open->remove_unless_alive() : std::move(cleared);
+  const auto is_ours = [&](const NameEntry& entry) { return entry.pid == entry_.pid && is(entry); };
+  while (std::ranges::any_of(open->record.entries, is_ours)) {
+    if (Status cleared = open->clear(is_ours); !cleared) return cleared;
+  }
+  return open->remove_unless_alive();
 }
 
 void GivenName::take_back(std::uint64_t grant) noexcept {

@@ -92,13 +92,12 @@ struct OpenName {
   bool is(const unsigned char uuid[16], std::uint64_t block) const noexcept;
   // Into a place that is free, or whose process is gone; the living keep theirs.
   Status add(const NameEntry& entry);
-  // Frees the places of the entries that `is` says true of.
+  // Frees the place of the first entry that `is` says true of: threads that open a name at once have one each.
   template <class Is>
   Status clear(Is is) {
     for (std::size_t i = 0; i < record.entries.size(); ++i) {
       if (record.entries[i].pid == 0 || !is(record.entries[i])) continue;
-      Status written = write(i, NameEntry{});
-      if (!written) return written;
+      return write(i, NameEntry{});
     }
     return success();
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -14,6 +15,11 @@ from shmtree.replay import ReplayBuffer
 
 def count_rows(buffer: ReplayBuffer, sender: shmtree.Sender[Any]) -> None:
     sender.put(len(buffer))
+
+
+def give_and_die(sender: shmtree.Sender[Any]) -> None:
+    sender.put(ReplayBuffer(100, example=0))
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def add_numbers(buffer: ReplayBuffer, first: int, count: int) -> None:

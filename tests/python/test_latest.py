@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import pickle
 import queue
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -153,10 +155,14 @@ def test_it_goes_in_messages_and_through_pickles() -> None:
     assert pickle.loads(pickle.dumps(latest)).get() == (1, "value")
 
 
-def test_one_that_nobody_has_any_more_arrives_closed() -> None:
-    sender, receiver = shmtree.create_pair()
+def give_and_die(sender: shmtree.Sender) -> None:
     sender.put(shmtree.Latest())
-    gc.collect()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_one_that_nobody_has_any_more_arrives_closed(start) -> None:
+    sender, receiver = shmtree.create_pair()
+    start(give_and_die, sender).join(30)
     arrived = receiver.get()
     assert arrived.closed
     with pytest.raises(shmtree.ChannelClosed):

@@ -138,6 +138,7 @@ def test_a_handle_of_an_arena_that_was_let_go_of_is_a_clear_error():
         import shmtree, pickle, sys, gc
         arena = shmtree.Arena(8 << 20)
         data = pickle.dumps(arena)
+        pickle.loads(data)  # so that it is on its way no more
         del arena
         gc.collect()
         sys.stdout.buffer.write(data)

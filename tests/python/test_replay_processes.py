@@ -109,16 +109,16 @@ def test_a_buffer_goes_by_a_message_to_a_process_that_runs(start, runtime_direct
     child.join(60)
 
 
-def test_a_buffer_goes_by_a_channel_that_refuses_pickles_and_arrives_closed_when_it_is_late(arena):
+def test_a_buffer_goes_by_a_channel_that_refuses_pickles_and_arrives_closed_when_it_is_late(arena, start):
     sender, receiver = arena.create_pair(allow_pickle=False)
     buffer = ReplayBuffer(100, example=0)
     sender.put([buffer])
     (same,) = receiver.get(timeout=60)
     same.add(3)
     assert buffer.sample(1).data.tolist() == [3]
-    sender.put(same)
     del buffer, same
     gc.collect()
+    start(replay_peers.give_and_die, sender).join(60)
     late = receiver.get(timeout=60)
     assert late.closed
     with pytest.raises(shmtree.ChannelClosed):
@@ -136,6 +136,7 @@ def test_a_pickle_in_the_same_process_is_the_same_rows():
 def test_a_buffer_that_nobody_has_any_more_is_not_found():
     buffer = ReplayBuffer(100, example=0)
     late = pickle.dumps(buffer)
+    pickle.loads(late)  # so that it is on its way no more
     del buffer
     gc.collect()
     with pytest.raises(FileNotFoundError):
