@@ -48,6 +48,7 @@ class Names {
       last->leave();
       of_process().forget(last);
       delete last;
+      of_process().sweep_given();
     });
     const std::lock_guard guard(mutex_);
     names_.push_back(Entry{shared.get(), shared});
@@ -67,12 +68,15 @@ class Names {
     return given_.emplace_back(std::move(made));
   }
   // Forgets those but `one` that keep nothing any more; unless a thread may just be giving something by them.
-  void sweep_given(const GivenName& one) {
-    for (auto& each : all_given()) {
-      const std::uint64_t given = each->count();
-      if (each.get() == &one || each->is_needed()) continue;
-      const std::lock_guard guard(mutex_);
-      if (each.use_count() == 2 && each->count() == given) std::erase(given_, each);
+  void sweep_given(const GivenName* one = nullptr) noexcept {
+    try {
+      for (auto& each : all_given()) {
+        const std::uint64_t given = each->count();
+        if (each.get() == one || each->is_needed()) continue;
+        const std::lock_guard guard(mutex_);
+        if (each.use_count() == 2 && each->count() == given) std::erase(given_, each);
+      }
+    } catch (const std::bad_alloc&) {  // they are looked at again
     }
   }
   std::vector<std::shared_ptr<GivenName>> all_given() {
@@ -150,10 +154,12 @@ Result<std::shared_ptr<Name>> remembered(Result<std::unique_ptr<Name>> name) {
 }  // namespace
 
 Result<std::shared_ptr<Name>> create_name(const std::string& name, const NamedThing& thing) {
+  Names::of_process().sweep_given();
   return remembered(Name::create(name, thing));
 }
 
 Result<std::shared_ptr<Name>> open_name(const std::string& name) {
+  Names::of_process().sweep_given();
   return remembered(Name::open(name));
 }
 
@@ -168,7 +174,7 @@ std::shared_ptr<GivenName> give_name(const Name& name, std::uint64_t grant) noex
   try {
     Names& names = Names::of_process();
     auto given = names.given(name, std::make_shared<GivenName>(name));
-    names.sweep_given(*given);
+    names.sweep_given(given.get());
     return given->give(grant) ? given : nullptr;
   } catch (const std::bad_alloc&) {
     return nullptr;

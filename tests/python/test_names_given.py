@@ -258,6 +258,20 @@ def test_what_was_given_goes_with_its_giver(name, start, kind) -> None:
     assert route.get().closed
 
 
+@pytest.mark.parametrize("kind", ["queue", "latest"])
+def test_a_giver_keeps_no_name_for_what_its_receiver_gave_on(name, start, kind) -> None:
+    thing, _ = made(kind, name)
+    ours, theirs = mp.Pipe()
+    child = start(given_peers.give_on, pickle.dumps(thing), theirs, method="spawn")
+    assert ours.recv() == "given"
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(60)
+
+    let_go(thing)
+    del thing
+    assert is_free(name)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_not_put_is_not_on_its_way(name, kind) -> None:
     full = shmtree.Queue(1)
