@@ -54,12 +54,28 @@ Status Records::add(const WaitContext& wait) {
   return success();
 }
 
-Record* Records::find_free() const noexcept {
+Record* Records::find_free() noexcept {
+  Record* const freed = freed_.exchange(nullptr, std::memory_order_relaxed);
+  if (freed != nullptr && load_acquire(freed->state) == kFreeRecord) return freed;
+  Record* const found = find_free_from(next_);
+  return found != nullptr || next_ == 0 ? found : find_free_from(0);
+}
+
+Record* Records::find_free_from(std::uint64_t number) noexcept {
+  if (!is_slot_size(control_.slot_bytes)) return nullptr;
   Record* found = nullptr;
-  for_each([&](Record& record) {
-    if (load_acquire(record.state) == kFreeRecord) found = &record;
+  std::uint64_t before = 0;  // records of earlier blocks
+  const auto look = [&](BlockRef, std::byte* records, std::uint64_t count) {
+    for (std::uint64_t i = std::min(number - std::min(number, before), count); i < count && found == nullptr; ++i) {
+      auto& record = *reinterpret_cast<Record*>(records + i * each_bytes());
+      if (load_acquire(record.state) != kFreeRecord) continue;
+      found = &record;
+      next_ = before + i + 1;
+    }
+    before += count;
     return found == nullptr;
-  });
+  };
+  walk_chain(control_.arena, load_acquire(control_.shared.records), each_bytes(), look);
   return found;
 }
 
@@ -83,6 +99,7 @@ void Records::set(Record& record, std::uint64_t word) noexcept {
   const std::uint32_t returned = load_relaxed(shared.returned) + static_cast<std::uint32_t>(more_returned);
   if (more_returned > 0) store_relaxed(shared.also_queued, returned);
   store_release(record.state, word);
+  if (word == kFreeRecord) store_relaxed(freed_, &record);
   count(shared.taken, awaits_ack(to) - awaits_ack(from));
   count(shared.rejected, (to == RecordState::kRejected) - (from == RecordState::kRejected));
   if (more_returned == 0) return;

@@ -68,8 +68,9 @@ class Records {
   // another thread or process has done so meanwhile.
   Status add(const WaitContext& wait);
 
-  // Under the receivers' lock. find_free() also without, as a hint; null when there is none.
-  Record* find_free() const noexcept;
+  // Under the receivers' lock; null when there is none. Looks first where one was freed, then on from where one was
+  // found: a receiver that has thousands and settles them in whatever order need not look at all of them each time.
+  Record* find_free() noexcept;
   Record* oldest_returned() const noexcept;
   // Stores the record's state, and counts it.
   void set(Record& record, std::uint64_t word) noexcept;
@@ -78,8 +79,12 @@ class Records {
 
  private:
   std::uint64_t each_bytes() const noexcept { return record_bytes(control_.slot_bytes); }
+  // The first one from that number in the chain on.
+  Record* find_free_from(std::uint64_t number) noexcept;
 
   const Control control_;
+  std::atomic<Record*> freed_{nullptr};  // last, by this process
+  std::uint64_t next_ = 0;               // number in the chain
 };
 
 }  // namespace shmtree::channel

@@ -1,5 +1,9 @@
 // Messages taken, acknowledged and given back.
+#include <algorithm>
+#include <random>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "support/catch2.h"
 #include "support/channels.h"
@@ -111,6 +115,27 @@ TEST_CASE("Any number of deliveries may be outstanding") {
   }
   for (std::uint64_t i = 1; i < kCount; i += 2) REQUIRE(get(*channel, no_wait()).value() == i);
   REQUIRE(channel->size() == 0);
+}
+
+TEST_CASE("A record that is free is used again, in whatever order messages are settled") {
+  constexpr std::uint64_t kCount = 200;
+  auto channel = channel_of(kCount);
+  std::vector<Delivery> deliveries;
+  for (std::uint64_t i = 0; i < kCount; ++i) deliveries.push_back(take(*channel).value());
+  const std::uint64_t blocks = channel->arena()->inspector().stats().blocks;
+  std::minstd_rand random(1);
+  for (std::uint64_t number = kCount, round = 0; round < 200; ++round) {
+    const std::uint64_t settled = 1 + random() % kCount;
+    std::shuffle(deliveries.begin(), deliveries.end(), random);
+    for (std::uint64_t i = 0; i < settled; ++i) REQUIRE(deliveries[i].ack(patience()).ok());
+    for (std::uint64_t i = 0; i < settled; ++i, ++number) {
+      put(*channel, number).value();
+      deliveries[i] = take(*channel).value();
+      REQUIRE(number_in(deliveries[i]) == number);
+    }
+    REQUIRE(channel->stats().taken == kCount);
+  }
+  REQUIRE(channel->arena()->inspector().stats().blocks == blocks);
 }
 
 TEST_CASE("Takers in several processes that run out of records at once lose none of them") {
