@@ -20,8 +20,8 @@ _TABLE: dict[type, Reducer] = {}
 def table(independent: bool, home: bytes | None, portable: bool) -> dict[type, Reducer]:
     """The reducers by exact class.
 
-    `independent`: arrays are to arrive writable, as from a standard queue. `home`: the uuid of the arena of the message,
-    if it is for a channel. `portable`: what means something on this machine only is refused.
+    `independent`: arrays are to arrive writable, as from a standard queue. `home`: the uuid of the arena of the
+    message, if it is for a channel. `portable`: what means something on this machine only is refused.
     """
     made = dict(_TABLE)
     if portable:

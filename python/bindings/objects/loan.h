@@ -94,8 +94,8 @@ class LoanBook {
   // copied. `array` is null for a tensor, whose memory only its address tells. Runs no Python code. The message may
   // still fail: what follows from a loan is for settle().
   bool resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out);
-  // The uuid of the arena that the message is going to lie in. Not the arena: code of the user's may have it when another
-  // thread forks, and a child would keep it for good. Null with a Python error set.
+  // The uuid of the arena that the message is going to lie in. Not the arena: code of the user's may have it when
+  // another thread forks, and a child would keep it for good. Null with a Python error set.
   Ref home() const;
   // The message is encoded from its beginning again: none of the loans so far is in it.
   void start_over();
