@@ -3,6 +3,7 @@
 // each of which looks only at those before it:
 //
 //   Control     the control block, and the arena that it lies in        control.h
+//   TapNotes    what puts leave for who looks on                        tap_notes.h
 //   RingTail    where messages are put: room, slots, segments           ring.h
 //   RingHead    where they are received                                 ring.h
 //   Records     of messages taken and not yet acknowledged              records.h
@@ -18,6 +19,7 @@
 //   Sending     putting                                                 sending.h
 //   Deliveries  taking, and what was given up                           deliveries.h
 //   Tasks       what a queue has besides                                tasks.h
+//   Tap         looking on                                              tap.h
 //
 // Thread safety: every method may be called from any thread and, since the state is shared, from any process that has
 // the channel. A process has at most one Channel object per channel (channels() in recovery.h).
@@ -28,6 +30,7 @@
 
 #include "channel/deliveries.h"
 #include "channel/sending.h"
+#include "channel/tap.h"
 #include "channel/tasks.h"
 
 namespace shmtree::channel {
@@ -81,6 +84,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   Result<Delivery> take(const WaitContext& wait) { return deliveries_.take(deliveries(), wait); }
   Result<std::vector<Delivery>> rejected(const WaitContext& wait) { return deliveries_.rejected(deliveries(), wait); }
+  // Looks on from now on, as nobody else does at the time.
+  Result<std::shared_ptr<Tap>> tap(const WaitContext& wait) { return Tap::open(parts_, shared_from_this(), wait); }
   std::uint64_t size() const noexcept { return parts_.watchers.size(); }
   bool ready() const noexcept { return parts_.watchers.ready(); }
   ChannelStats stats();  // may throw std::bad_alloc

@@ -3,6 +3,7 @@
 // What is true, and the order of stores that keeps it so:
 //   put    slot written, then `tail`; the message is in the channel from that store on
 //          one that is counted: slot, `counted_then`, `counting_tail`, `tail`, `counted`, `counting_tail` := 0
+//          into a channel with a tap: slot, the tap's note of it (tap_notes.h), `tail`
 //   grow   successor block complete, then the last segment's `next`
 //   get    holder bit of the message's block, then `head`
 //   take   record written (its state last), then `head`; a record whose ticket is not below `head` does not count
@@ -45,7 +46,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 6;
+constexpr std::uint32_t kChannelVersion = 7;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct RingSlot {
@@ -220,6 +221,37 @@ constexpr std::uint64_t chain_bytes(std::uint64_t count, std::uint64_t element_b
   return sizeof(ChainHeader) + count * element_bytes;
 }
 
+// Begins the block of a tap's notes, which follow it.
+struct alignas(64) TapHeader {
+  Identity owner;            // whose holder bit the notes' blocks have
+  std::uint32_t count;       // of notes: a power of two; the note of ticket t is number t mod count
+  std::uint64_t most_bytes;  // that blocks may have for which the tap alone is a reason to stay
+  // By the tap.
+  alignas(64) std::atomic<std::uint64_t> read;  // it is done with the tickets below
+  std::atomic<std::uint64_t> bytes_out;         // `bytes_in` as of the last note that it was done with
+  // By senders, under senders_lock.
+  alignas(64) std::atomic<std::uint64_t> bytes_in;
+};
+static_assert(sizeof(TapHeader) == 192);
+
+// What a put leaves for a tap. It counts while its ticket is neither under `read` nor, less one, at `tail` or past it.
+struct TapNote {
+  std::atomic<std::uint64_t> ticket;  // and one; 0: none
+  std::atomic<std::int64_t> put_ns;   // monotonic clock
+  std::atomic<std::uint64_t> bytes;   // `bytes_in` with it
+  std::atomic<std::uint64_t> block;   // packed; the tap's bit of it is the tap's to clear. 0: the frame follows
+  std::atomic<std::uint64_t> frame_bytes;
+  std::uint64_t unused[3];
+
+  std::byte* inline_data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+  const std::byte* inline_data() const noexcept { return reinterpret_cast<const std::byte*>(this + 1); }
+};
+static_assert(sizeof(TapNote) == 64);
+constexpr std::uint64_t kMostTapNotes = 1024, kFewestTapNotes = 8;
+constexpr std::uint64_t tap_note_bytes(std::uint64_t slot_bytes) noexcept {
+  return sizeof(TapNote) + inline_bytes(slot_bytes);
+}
+
 struct ChannelHeader {
   std::uint64_t magic;
   std::uint32_t version;
@@ -240,6 +272,8 @@ struct ChannelHeader {
   std::atomic<std::uint64_t> bytes_in;      // derived, as bytes_in - bytes_out: of the ring and what was returned
   std::atomic<std::uint64_t> limit;         // derived: capacity, or fewer while there is no memory for a longer ring
   std::atomic<std::uint32_t> also_queued;   // derived, and written by receivers: `returned`, where senders look
+  std::uint32_t unused;
+  std::atomic<std::uint64_t> tap;  // truth: packed BlockRef of the notes that puts leave for who looks on, 0: nobody
 
   // Receivers, under receivers_lock.
   alignas(64) std::atomic<std::uint32_t> receivers_lock;
@@ -286,6 +320,7 @@ struct ChannelHeader {
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
 static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 476);
+static_assert(offsetof(ChannelHeader, tap) == 120);
 static_assert(offsetof(ChannelHeader, senders_lock) == 64 && offsetof(ChannelHeader, receivers_lock) == 128);
 
 }  // namespace shmtree::channel

@@ -64,6 +64,17 @@ class Repair {
   Repair(const Control& control, ReconcilePass& pass)
       : control_(control), arena_(control.arena), shared_(control.shared), pass_(pass) {}
 
+  // The notes of puts that did not take place. A tap that is dead is none: its notes go with it.
+  void tap() noexcept {
+    const std::uint64_t packed = load_relaxed(shared_.tap);
+    if (packed == 0) return;
+    const auto notes = TapNotes::at(control_, packed);
+    if (notes) notes->forget_from(load_relaxed(shared_.tail));
+    const Identity owner = notes ? load_once(notes->header().owner) : Identity{memory::kNobody};
+    const bool is_dead = pass_.dead().contains(memory::slot_of(owner)) || !arena_.participants().is_alive(owner);
+    if (is_dead) store_release(shared_.tap, std::uint64_t{0});
+  }
+
   void ring() noexcept {
     const std::uint64_t head = load_relaxed(shared_.head), tail = load_relaxed(shared_.tail);
     std::uint64_t packed = load_relaxed(shared_.head_segment), queued = 0, ticket = head;
@@ -208,6 +219,7 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
     if (!receivers.is_taken()) return;
     Repair repair(control, pass);
     repair.members();
+    repair.tap();
     repair.ring();
     repair.records();
     repair.grants();

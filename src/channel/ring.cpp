@@ -134,6 +134,9 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
   } while (count < most && shared.max_bytes == 0 && !messages[count].block.valid());
   store_relaxed(shared.bytes_in, load_relaxed(shared.bytes_in) + bytes);
   if (watched) add(shared.wakes_on_their_way, 1u);
+  if (const std::uint64_t tap = load_relaxed(shared.tap); tap != 0) [[unlikely]] {
+    if (const auto notes = TapNotes::at(control_, tap)) notes->add(segment, tail, count);
+  }
   const bool counts = counts_.load(std::memory_order_relaxed);
   if (counts) {
     store_relaxed(shared.counted_then, load_relaxed(shared.counted) + count);

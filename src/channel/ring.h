@@ -4,7 +4,7 @@
 #include <iterator>
 #include <span>
 
-#include "channel/message.h"
+#include "channel/tap_notes.h"
 
 namespace shmtree::channel {
 

@@ -62,6 +62,19 @@ Status fill(RawFrame& frame, Arena& arena, Incoming& message, WaitHooks* hooks) 
   return success();
 }
 
+Status fill(RawFrame& frame, Arena& arena, const channel::Tap::Seen& seen) {
+  std::vector<memory::BlockRef> referred;
+  if (seen.block.id.value != 0) referred = arena.blocks().referred_to_by(seen.block);
+  const auto blocks = referred_blocks(arena, referred);
+  CheckedFrame checked;
+  Status sound = checked.load(seen.frame, blocks);
+  if (!sound) return sound;
+  frame.contents = checked.contents();
+  if (!frame.contents.stands_alone) return make_alone(frame, checked, blocks, nullptr);
+  frame.bytes = seen.frame.first(static_cast<std::size_t>(frame.contents.bytes));
+  return success();
+}
+
 }  // namespace
 
 Result<FrameMemory> frame_memory(std::uint64_t bytes) {
@@ -76,6 +89,15 @@ Result<RawFrame> raw_frame(Arena& arena, Incoming& message, WaitHooks* hooks) {
   if (filled) return frame;
   Error error = std::move(filled).error();
   error.ticket = message.ticket();
+  return error;
+}
+
+Result<RawFrame> seen_frame(Arena& arena, const channel::Tap::Seen& seen) {
+  RawFrame frame;
+  Status filled = or_out_of_memory([&] { return fill(frame, arena, seen); });
+  if (filled) return frame;
+  Error error = std::move(filled).error();
+  error.ticket = seen.ticket;
   return error;
 }
 

@@ -37,6 +37,10 @@ struct RawFrame {
 // kOutOfSharedMemory. The hooks are told of long copies.
 Result<RawFrame> raw_frame(memory::Arena& arena, channel::Incoming& message, platform::WaitHooks* hooks);
 
+// The frame of a message that a tap sees: in the message's memory, until Tap::release(), unless it has arrays in other
+// blocks, which are copied into it. kCorrupt, kIncompatible, kOutOfSharedMemory.
+Result<RawFrame> seen_frame(memory::Arena& arena, const channel::Tap::Seen& seen);
+
 // Where frames are put.
 struct Terms {
   bool allow_pickle = false;

@@ -65,6 +65,8 @@ class Participants {
   void adopt(Identity identity, platform::UniqueFd lock) noexcept;
   // Nobody will adopt the slot: not a death.
   void abandon(ReservedSlot claimed) noexcept;
+  // Of a slot that this process keeps: its children, which have a copy of the descriptor, do not keep it alive.
+  void keep_lock_from_children(ReservedSlot& claimed) const noexcept;
   // The process that a claimed slot is for was started; it is named so until it adopts the slot itself.
   void note_started(Identity claimed, int pid) noexcept;
   // Ends participation, not holds: this process is about to exit normally.
@@ -91,7 +93,6 @@ class Participants {
  private:
   Identity load_identity() const noexcept { return identity_.load(std::memory_order_acquire); }
   Result<Identity> occupy(std::uint32_t number, ParticipantStatus status);
-  void keep_lock_from_children(ReservedSlot& claimed) const noexcept;
   void become(ReservedSlot claimed) noexcept;
 
   Mapping& mapping_;

@@ -45,8 +45,8 @@ PARTS = {
         arena control_block publishers reference_places versions deaths weak_registry registry
         """.split(),
     "channel": """
-        layout control message ring records grants ends wake_hub watchers returns membership acks parts
-        spinner receiving sending deliveries tasks channel recovery
+        layout control message tap_notes ring records grants ends wake_hub watchers returns membership acks parts
+        spinner receiving sending deliveries tasks tap channel recovery
         """.split(),
 }
 

@@ -1,0 +1,188 @@
+#include "channel/tap.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "memory/weak_registry.h"
+#include "platform/never_destroyed.h"
+#include "platform/wait_policy.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+using memory::slot_of;
+
+namespace {
+
+constexpr std::uint64_t kShareOfNotes = 16, kShareOfKept = 8;  // of the arena's budget: one of so many parts
+constexpr std::int64_t kCloseWithinNs = 2'000'000'000;
+
+memory::WeakRegistry<Tap>& taps() noexcept {
+  return never_destroyed<memory::WeakRegistry<Tap>>();
+}
+
+std::uint64_t number_of_notes(const Control& control) noexcept {
+  const std::uint64_t share = control.arena.pool().max_bytes() / kShareOfNotes / tap_note_bytes(control.slot_bytes);
+  return std::clamp(std::bit_floor(share), kFewestTapNotes, kMostTapNotes);
+}
+
+// Under the senders' lock: the tap of now lives.
+bool is_tapped(const Control& control) noexcept {
+  const auto notes = TapNotes::at(control, load_relaxed(control.shared.tap));
+  return notes && control.arena.participants().is_alive(load_once(notes->header().owner));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void> keeps, const WaitContext& wait) {
+  const Control& control = parts.control;
+  Arena& arena = control.arena;
+  static const bool keeps_children_out =
+      call_in_children([] { taps().for_each_unlocked([](Tap& tap, bool) { tap.slot_.lock.reset(); }); });
+  if (!keeps_children_out) return out_of_memory();
+  auto me = arena.identity();
+  if (!me) return std::move(me).error();
+  const std::uint64_t count = number_of_notes(control), note_bytes = tap_note_bytes(control.slot_bytes);
+  auto block = arena.allocate(sizeof(TapHeader) + count * note_bytes, memory::BlockKind::kDeliveries, wait);
+  if (!block) return std::move(block).error();
+  auto slot = arena.reconciler().reserve_slot();
+  if (!slot) return std::move(slot).error();
+  auto* header = new (block->data()) TapHeader{};
+  header->owner = slot->identity;
+  header->count = static_cast<std::uint32_t>(count);
+  header->most_bytes = arena.pool().max_bytes() / kShareOfKept;
+  for (std::uint64_t i = 0; i < count; ++i) new (block->data() + sizeof(TapHeader) + i * note_bytes) TapNote{};
+  const BlockRef ref = block->ref();
+  const auto notes = TapNotes::at(control, memory::pack(ref));
+  if (!notes) return Error{Code::kCorrupt, "the arena's table of blocks is damaged"};
+  arena.blocks().entry(ref.id)->holders.add(slot_of(slot->identity));
+  block->publish();
+  std::shared_ptr<Tap> tap(new Tap(parts, std::move(keeps), std::move(*slot), ref, *notes));
+  taps().insert(tap, [](const Tap&) { return false; });
+  tap->next_ = load_relaxed(control.shared.tail);            // where it ends if it does not come to be one
+  arena.participants().keep_lock_from_children(tap->slot_);  // of those that were forked meanwhile
+  Status locked = arena.lock(control.shared.senders_lock, wait);
+  if (!locked) return std::move(locked).error();
+  const bool taken = is_tapped(control);
+  if (!taken) {
+    tap->next_ = load_relaxed(control.shared.tail);
+    store_relaxed(tap->notes_.header().read, tap->next_);
+    store_release(control.shared.tap, memory::pack(ref));
+  }
+  arena.unlock(control.shared.senders_lock);
+  if (taken) return Error{Code::kInvalid, "the channel has a tap already; it has one at a time"};
+  return tap;
+}
+
+// The senders' lock is not waited for without end: a stopped process may have it. Then this participant is dead as soon
+// as its slot is, and recovery does the rest.
+Tap::~Tap() {
+  taps().erase(this);
+  if (!is_mine()) return;
+  release();
+  if (stop({Deadline::after_ns(kCloseWithinNs), nullptr})) {
+    taken_ = std::min(end() - next_, notes_.count());
+    next_ += taken_;
+    release();
+    Arena& arena = parts_.control.arena;
+    if (arena.blocks().entry(block_.id)->holders.take(slot_of(slot_.identity))) arena.reclaimer().collect(block_);
+  }
+  parts_.control.arena.participants().abandon(std::move(slot_));
+}
+
+std::uint64_t Tap::end() const noexcept {
+  return stopped_at_.value_or(load_acquire(parts_.control.shared.tail));
+}
+
+std::vector<Tap::Seen> Tap::take(std::size_t most) {
+  std::vector<Seen> seen;
+  if (!is_mine()) return seen;
+  seen.reserve(most);
+  const std::uint64_t end = this->end();  // sees the notes below
+  for (; next_ < end && seen.size() < most; ++next_, ++taken_) {
+    if (taken_ >= notes_.count()) {  // there was no room for a note of any of these
+      missed_ += end - next_;
+      taken_ += end - next_;
+      next_ = end;
+      break;
+    }
+    const TapNote& note = notes_.of(next_);
+    Seen one{.ticket = next_, .put_ns = 0, .frame = {}, .block = {}};
+    if (load_acquire(note.ticket) == next_ + 1 && look_at(note, one)) {
+      seen.push_back(one);
+    } else {
+      ++missed_;
+    }
+  }
+  return seen;
+}
+
+// Any word may be anything.
+bool Tap::look_at(const TapNote& note, Seen& seen) const noexcept {
+  memory::BlockTable& blocks = parts_.control.arena.blocks();
+  const std::uint64_t bytes = load_relaxed(note.frame_bytes), packed = load_relaxed(note.block);
+  seen.put_ns = load_relaxed(note.put_ns);
+  if (packed == 0) {
+    seen.frame = {note.inline_data(), bytes};
+    return bytes <= parts_.control.inline_bytes();
+  }
+  seen.block = memory::unpack(packed);
+  if (!blocks.is_current(seen.block) || blocks.address(seen.block.id) == nullptr) return false;
+  if (!blocks.entry(seen.block.id)->holders.contains(slot_of(slot_.identity))) return false;
+  seen.frame = {blocks.address(seen.block.id), bytes};
+  return bytes <= blocks.room_of(seen.block.id);
+}
+
+// A Dekker handshake with a receiver: this stores the bit and looks at the window; it moves the window on, stores its
+// own bit, and looks at all bits. So one of them collects the block.
+void Tap::let_go(TapNote& note, std::uint64_t ticket) noexcept {
+  Arena& arena = parts_.control.arena;
+  const std::uint64_t packed = load_relaxed(note.block);
+  if (packed == 0) return;
+  const BlockRef ref = memory::unpack(packed);
+  const bool held =
+      arena.blocks().is_current(ref) && arena.blocks().entry(ref.id)->holders.take(slot_of(slot_.identity));
+  store_relaxed(note.block, std::uint64_t{0});
+  fence_seq_cst();
+  if (held && load_seq_cst(parts_.control.shared.head) > ticket) arena.reclaimer().collect(ref);
+}
+
+void Tap::release() noexcept {
+  if (taken_ == 0 || !is_mine()) return;
+  TapHeader& header = notes_.header();
+  std::uint64_t out = load_relaxed(header.bytes_out);
+  const std::uint64_t first = next_ - taken_;
+  for (std::uint64_t ticket = first; ticket != first + std::min(taken_, notes_.count()); ++ticket) {
+    TapNote& note = notes_.of(ticket);
+    if (load_relaxed(note.ticket) != ticket + 1) continue;
+    let_go(note, ticket);
+    out = load_relaxed(note.bytes);
+  }
+  taken_ = 0;
+  store_release(header.bytes_out, out);
+  store_release(header.read, next_);  // the notes may be written again
+}
+
+bool Tap::is_over(const WaitContext& wait) {
+  if (!is_mine()) return true;
+  Arena& arena = parts_.control.arena;
+  if (arena.participants().check(wait_policy::kLookedLatelyNs)) static_cast<void>(arena.reconcile(wait));
+  const bool ends = stopped_at_.has_value() || parts_.ends.is_over(End::kSending);
+  return ends && next_ >= end();  // the end was looked at first
+}
+
+Status Tap::stop(const WaitContext& wait) {
+  if (stopped_at_ || !is_mine()) return success();
+  ChannelHeader& shared = parts_.control.shared;
+  Status locked = parts_.control.arena.lock(shared.senders_lock, wait);
+  if (!locked) return locked;
+  if (load_relaxed(shared.tap) == memory::pack(block_)) store_release(shared.tap, std::uint64_t{0});
+  stopped_at_ = load_relaxed(shared.tail);
+  parts_.control.arena.unlock(shared.senders_lock);
+  return success();
+}
+
+}  // namespace shmtree::channel

@@ -1,0 +1,70 @@
+#include "channel/tap_notes.h"
+
+#include <bit>
+#include <cstring>
+
+#include "platform/clock.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+
+std::optional<TapNotes> TapNotes::at(const Control& control, std::uint64_t packed) noexcept {
+  const memory::BlockTable& blocks = control.arena.blocks();
+  const BlockRef ref = memory::unpack(packed);
+  if (packed == 0 || !blocks.is_current(ref)) return std::nullopt;
+  auto* header = reinterpret_cast<TapHeader*>(blocks.address(ref.id));
+  const std::uint64_t room = blocks.room_of(ref.id);
+  if (header == nullptr || room < sizeof(TapHeader)) return std::nullopt;
+  const std::uint64_t count = load_once(header->count);
+  if (!std::has_single_bit(count) || count > kMostTapNotes) return std::nullopt;
+  if (count * tap_note_bytes(control.slot_bytes) > room - sizeof(TapHeader)) return std::nullopt;
+  return TapNotes(control, header, count);
+}
+
+void TapNotes::add(const Segment& segment, std::uint64_t first, std::uint64_t count) const noexcept {
+  const std::int64_t now = monotonic_ns();
+  for (std::uint64_t ticket = first; ticket != first + count; ++ticket) add_one(segment.at(ticket), ticket, now);
+}
+
+void TapNotes::add_one(const RingSlot& slot, std::uint64_t ticket, std::int64_t now) const noexcept {
+  if (ticket - load_acquire(header_->read) >= count_) return;
+  TapNote& note = of(ticket);
+  const std::uint64_t packed = load_once(slot.block), frame_bytes = load_once(slot.bytes);
+  std::uint64_t in = load_relaxed(header_->bytes_in);
+  if (packed == 0) {
+    if (frame_bytes > control_.inline_bytes()) return;  // somebody writes where it may not
+  } else {
+    const std::uint64_t kept = in - load_acquire(header_->bytes_out), bytes = control_.counted_bytes(slot);
+    if (kept != 0 && kept + bytes > header_->most_bytes) return;
+    in += bytes;
+  }
+  store_relaxed(note.ticket, ticket + 1);
+  store_relaxed(note.put_ns, now);
+  store_relaxed(note.bytes, in);
+  store_relaxed(note.frame_bytes, frame_bytes);
+  if (packed == 0) {
+    std::memcpy(note.inline_data(), slot.inline_data(), frame_bytes);
+  } else {
+    store_release(note.block, packed);  // the ticket before it says of which put it is
+    memory::BlockEntry* block = control_.arena.blocks().entry(memory::unpack(packed).id);
+    if (block != nullptr) block->holders.add(memory::slot_of(load_once(header_->owner)));
+  }
+  store_relaxed(header_->bytes_in, in);
+}
+
+void TapNotes::forget_from(std::uint64_t tail) const noexcept {
+  for (std::uint64_t number = 0; number < count_; ++number) {
+    TapNote& note = of(number);
+    const std::uint64_t ticket = load_relaxed(note.ticket);
+    if (ticket == 0 || ticket - 1 < tail) continue;
+    const BlockRef ref = memory::unpack(load_acquire(note.block));
+    if (load_relaxed(note.block) != 0 && control_.arena.blocks().is_current(ref)) {
+      control_.arena.blocks().entry(ref.id)->holders.remove(memory::slot_of(load_once(header_->owner)));
+    }
+    store_relaxed(note.block, std::uint64_t{0});
+    store_relaxed(note.ticket, std::uint64_t{0});
+  }
+}
+
+}  // namespace shmtree::channel

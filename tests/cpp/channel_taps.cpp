@@ -1,0 +1,271 @@
+// Taps: who looks on at a channel sees what is put, takes nothing from anybody, and is waited for by nobody.
+#include <unistd.h>
+
+#include <csignal>
+
+#include "support/crash_states.h"
+#include "support/survivors.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+using channel::Tap;
+
+constexpr std::size_t kInline = 4, kBlock = 700;  // words
+
+std::shared_ptr<Tap> new_tap(Channel& channel) {
+  return channel.tap(patience()).value();
+}
+// What the tap sees now, and is done with then.
+Numbers seen_by(Tap& tap) {
+  Numbers numbers;
+  for (;;) {
+    const auto seen = tap.take(3);
+    for (const Tap::Seen& one : seen) numbers.push_back(number_in(one.frame));
+    tap.release();
+    if (seen.empty()) return numbers;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("A tap sees what is put after it came, and takes nothing from those who receive") {
+  for (const std::size_t words : {kInline, kBlock}) {
+    auto channel = new_channel(new_arena(), unlimited());
+    put(*channel, 1, words).value();
+    auto tap = new_tap(*channel);
+    for (std::uint64_t i = 2; i <= 20; ++i) put(*channel, i, words).value();
+    CHECK(run_of(2, 19, 19)(seen_by(*tap)));
+    CHECK(tap->missed() == 0);
+    CHECK(channel->size() == 20);
+    CHECK(run_of(1, 20, 20)(drain(*channel)));
+    CHECK(seen_by(*tap).empty());
+  }
+}
+
+TEST_CASE("Messages stay for a tap that comes to them after their receivers let go, and their memory is free then") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena, unlimited());
+  auto tap = new_tap(*channel);
+  const std::uint64_t bytes = used_bytes(*arena);
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    put(*channel, i, kBlock).value();
+    CHECK(get(*channel).value() == i);
+  }
+  CHECK(used_bytes(*arena) >= bytes + 20 * kBlock * 8);
+  CHECK(run_of(1, 20, 20)(seen_by(*tap)));
+  CHECK(used_bytes(*arena) == bytes);
+  CHECK(channel::check(*arena) == "");
+}
+
+TEST_CASE("A tap that is done with a message leaves it to its receiver, who finds it whole and frees it") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena, unlimited());
+  auto tap = new_tap(*channel);
+  const std::uint64_t bytes = used_bytes(*arena);
+  put(*channel, 1, kBlock).value();
+  CHECK(run_of(1, 1, 1)(seen_by(*tap)));
+  arena->reconcile(patience()).value();
+  put(*channel, 2, kBlock).value();  // in other memory
+  CHECK(run_of(1, 2, 2)(drain(*channel)));
+  CHECK(run_of(2, 1, 1)(seen_by(*tap)));
+  CHECK(used_bytes(*arena) == bytes);
+}
+
+TEST_CASE("A message that its taker has given back is still there when a tap is done with it") {
+  auto channel = new_channel(new_arena(), unlimited());
+  auto tap = new_tap(*channel);
+  put(*channel, 1, kBlock).value();
+  take(*channel).value().nack(patience()).value();
+  CHECK(run_of(1, 1, 1)(seen_by(*tap)));
+  CHECK(get(*channel).value() == 1);
+}
+
+TEST_CASE("Nobody waits for a tap that does not read: what finds no room is counted, and is all that is missed") {
+  for (const std::size_t words : {kInline, kBlock}) {
+    auto arena = new_arena();
+    auto channel = new_channel(arena, with_capacity(1));
+    auto tap = new_tap(*channel);
+    const std::uint64_t count = 3'000;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      put(*channel, i, words, no_wait()).value();
+      REQUIRE(get(*channel, no_wait()).value() == i);
+    }
+    CHECK(arena->pool().free_bytes() >= arena->pool().max_bytes() / 2);
+    const Numbers seen = seen_by(*tap);
+    CHECK(tap->missed() == count - seen.size());
+    CHECK(run_of(0, 100, count - 1)(seen));
+    put(*channel, count, words).value();
+    CHECK(run_of(count, 1, 1)(seen_by(*tap)));
+  }
+}
+
+TEST_CASE("A message larger than what is kept for a tap is seen where nothing else is kept") {
+  auto arena = new_arena(8 * kMiB);
+  auto channel = new_channel(arena, unlimited());
+  auto tap = new_tap(*channel);
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    put(*channel, i, 2 * kMiB / 8).value();
+    CHECK(get(*channel).value() == i);
+    CHECK(run_of(i, 1, 1)(seen_by(*tap)));
+  }
+}
+
+TEST_CASE("A channel has one tap at a time, and another one when that is closed or killed") {
+  auto channel = new_channel(new_arena());
+  auto tap = new_tap(*channel);
+  CHECK(code_of(channel->tap(patience())) == Code::kInvalid);
+  tap.reset();
+  Gate tapped;
+  Child child([&] {
+    auto theirs = channel->tap(patience());
+    tapped.open(theirs.ok());
+    pause();
+    return true;
+  });
+  CHECK(tapped.wait() == 1);
+  CHECK(code_of(channel->tap(patience())) == Code::kInvalid);
+  child.kill_and_wait();
+  auto mine = new_tap(*channel);
+  put(*channel, 1, kBlock).value();
+  CHECK(run_of(1, 1, 1)(seen_by(*mine)));
+}
+
+TEST_CASE("What is put after a tap was stopped is not seen, and it is over when the rest is taken") {
+  auto channel = new_channel(new_arena());
+  auto tap = new_tap(*channel);
+  put(*channel, 1, kBlock).value();
+  CHECK_FALSE(tap->is_over(patience()));
+  tap->stop(patience()).value();
+  CHECK_FALSE(tap->is_over(patience()));
+  put(*channel, 2, kBlock).value();
+  CHECK(run_of(1, 1, 1)(seen_by(*tap)));
+  CHECK(tap->is_over(patience()));
+}
+
+TEST_CASE("A tap is at neither end: it is over when the stream is, and the stream does not wait for it") {
+  auto channel = new_channel(new_arena());
+  auto tap = new_tap(*channel);
+  put(*channel, 1).value();
+  channel->membership().leave(End::kSending);
+  CHECK_FALSE(tap->is_over(patience()));
+  CHECK(get(*channel).value() == 1);
+  CHECK(code_of(get(*channel)) == Code::kClosed);
+  CHECK(run_of(1, 1, 1)(seen_by(*tap)));
+  CHECK(tap->is_over(patience()));
+}
+
+TEST_CASE("A tap that is stopped by a signal holds nobody up") {
+  auto channel = new_channel(new_arena(), with_capacity(1));
+  Gate tapped;
+  Child child([&] {
+    auto theirs = channel->tap(patience()).value();
+    tapped.open();
+    raise(SIGSTOP);
+    return true;
+  });
+  tapped.wait();
+  child.wait_until_stopped();
+  for (std::uint64_t i = 0; i < 3'000; ++i) {
+    put(*channel, i, kBlock, no_wait()).value();
+    REQUIRE(get(*channel, no_wait()).value() == i);
+  }
+  child.signal(SIGCONT);
+  CHECK(child.succeeded());
+  CHECK(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("Notes of nonsense are missed, and lead nowhere") {
+  auto channel = new_channel(new_arena(), unlimited());
+  auto tap = new_tap(*channel);
+  const std::uint64_t packed = header_of(*channel).tap.load();
+  auto* notes = channel->arena()->blocks().address(memory::unpack(packed).id) + sizeof(channel::TapHeader);
+  const std::uint64_t each = channel::tap_note_bytes(header_of(*channel).slot_bytes);
+  for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i).value();
+  const auto note = [&](std::uint64_t number) { return reinterpret_cast<channel::TapNote*>(notes + number * each); };
+  note(0)->frame_bytes = ~0ull;
+  note(1)->block = ~0ull;
+  note(2)->ticket = 77;
+  CHECK(run_of(3, 1, 1)(seen_by(*tap)));
+  CHECK(tap->missed() == 3);
+  header_of(*channel).tap = ~0ull;
+  put(*channel, 4).value();
+  CHECK(run_of(0, 5, 5)(drain(*channel)));
+}
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+TEST_CASE("A put that is killed before any of its stores is seen by a tap if, and only if, it took place") {
+  for (const std::size_t words : {kInline, kBlock}) {
+    std::int64_t stores = 1;
+    for (bool killed = true; killed; ++stores) {
+      auto arena = new_arena();
+      auto channel = new_channel(arena, unlimited());
+      auto tap = new_tap(*channel);
+      const std::uint64_t bytes = used_bytes(*arena);
+      put(*channel, 0, words).value();
+      killed = killed_at_change(stores, [&] { put(*channel, 1, words).value(); });
+      INFO("killed before change " << stores << " with " << words << " words");
+      put(*channel, 2, words).value();
+      const Numbers received = drain(*channel), seen = seen_by(*tap);
+      REQUIRE(received == seen);
+      REQUIRE((received == Numbers{0, 1, 2} || received == Numbers{0, 2}));
+      REQUIRE(tap->missed() == 0);
+      notice_deaths(*channel);
+      REQUIRE(used_bytes(*arena) == bytes);
+      REQUIRE(channel::check(*arena) == "");
+    }
+    CHECK(stores > 10);
+  }
+}
+
+TEST_CASE("A tap that is killed before any of its stores leaves nothing behind, and holds nobody up") {
+  for (const std::size_t words : {kInline, kBlock}) {
+    std::int64_t stores = 1;
+    for (bool killed = true; killed; ++stores) {
+      auto arena = new_arena();
+      auto channel = new_channel(arena, unlimited());
+      put(*channel, 0, words).value();
+      drain(*channel);
+      const std::uint64_t bytes = used_bytes(*arena);
+      killed = killed_at_change(stores, [&] {
+        auto tap = channel->tap(patience()).value();
+        for (std::uint64_t i = 1; i <= 3; ++i) put(*channel, i, words).value();
+        if (!run_of(1, 3, 3)(seen_by(*tap))) ::kill(getpid(), SIGABRT);
+        put(*channel, 4, words).value();
+        tap.reset();
+      });
+      INFO("killed before change " << stores << " with " << words << " words");
+      put(*channel, 5, words, no_wait()).value();
+      REQUIRE(drain(*channel).back() == 5);
+      notice_deaths(*channel);
+      REQUIRE(header_of(*channel).tap.load() == 0);
+      REQUIRE(used_bytes(*arena) == bytes);
+      REQUIRE(channel::check(*arena) == "");
+    }
+    CHECK(stores > 30);
+  }
+}
+
+TEST_CASE("A receiver and a tap that are killed before any of their stores lose no other message") {
+  std::int64_t stores = 1;
+  for (bool killed = true; killed; ++stores) {
+    auto arena = new_arena();
+    auto channel = new_channel(arena, unlimited());
+    auto tap = new_tap(*channel);
+    const std::uint64_t bytes = used_bytes(*arena);
+    for (std::uint64_t i = 0; i < 3; ++i) put(*channel, i, kBlock).value();
+    killed = killed_at_change(stores, [&] { get(*channel).value(); });
+    INFO("killed before change " << stores);
+    REQUIRE(run_of(0, 3, 3)(seen_by(*tap)));
+    notice_deaths(*channel);
+    REQUIRE(tail_of(3, 2)(drain(*channel)));
+    REQUIRE(used_bytes(*arena) == bytes);
+    REQUIRE(channel::check(*arena) == "");
+  }
+  CHECK(stores > 3);
+}
+
+#endif
