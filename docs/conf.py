@@ -15,7 +15,15 @@ from typing import Any
 from sphinx.ext.autodoc.mock import mock
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ("shmtree", "shmtree.replay", "shmtree.torch", "shmtree.cuda", "shmtree.spdl", "shmtree.ray")
+MODULES = (
+    "shmtree",
+    "shmtree.replay",
+    "shmtree.torch",
+    "shmtree.cuda",
+    "shmtree.spdl",
+    "shmtree.ray",
+    "shmtree.recording",
+)
 
 project = "shmtree"
 copyright = "the authors of shmtree, MIT license"

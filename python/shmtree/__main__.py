@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from . import _shown, _why, clean_names, list_names, observe
+from . import _recording_verbs, _shown, _why, clean_names, list_names, observe
 from ._observe import Observer, is_of, messages
 from ._watch import Watch
 
@@ -159,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_argument("names", metavar="PID|NAME", nargs="*", help="only what these have, or are of (everything)")
     watch.add_argument("--interval", type=_seconds, default=0.2, help="seconds between looks (%(default)s)")
     watch.set_defaults(run=_run_watch)
+    _recording_verbs.add_to(verbs, _seconds)
     for verb in (ls, inspect, top, why, watch):
         verb.add_argument("--json", action="store_true", help="one JSON object on a line for each look")
     return parser

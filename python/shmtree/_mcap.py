@@ -1,0 +1,311 @@
+"""Recordings as files: MCAP (https://mcap.dev/spec), without chunks, so that frames lie in the file as they are.
+
+Every frame begins at a multiple of 64, so that its arrays can be used where they lie in the mapped file: a record of a
+private opcode, which readers skip, fills what is missing before each message. A file that was cut off anywhere has
+whole records up to the cut, and is read up to there; the summary at its end is for other tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ._core import VERSION
+from .errors import CorruptMessage
+
+MAGIC = b"\x89MCAP0\r\n"
+HEADER, FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK = 0x01, 0x02, 0x03, 0x04, 0x05, 0x06
+STATISTICS, METADATA, METADATA_INDEX, DATA_END = 0x0B, 0x0C, 0x0D, 0x0F
+PADDING = 0x80  # the first of those that the format leaves to its users
+PROFILE = ENCODING = "shmtree"
+MISSED = "shmtree.missed"  # the name of the metadata that says how many messages of a channel were not seen
+
+ALIGNMENT = 64
+_PREFIX = struct.Struct("<BQ")  # of every record: opcode, bytes that follow
+_MESSAGE = struct.Struct("<BQHIQQ")  # prefix, channel, sequence, log time, publish time; the frame follows
+_STATISTICS = struct.Struct("<QHIIIIQQI")  # then, for each channel, how many messages it has
+_FOOTER = struct.Struct("<BQQQI")
+_MOST_PARTS = 1000  # of one writev; the system takes 1,024
+_MOST_CHANNELS = 0xFFFF
+
+
+class Entry(NamedTuple):
+    """A message of a recording, and where its frame lies."""
+
+    channel: str
+    time_ns: int  #: since the epoch
+    sequence: int  #: the low 32 bits of its ticket
+    frame: memoryview
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    return struct.pack("<I", len(encoded)) + encoded
+
+
+def _map(values: dict[str, str]) -> bytes:
+    pairs = b"".join(_text(key) + _text(value) for key, value in values.items())
+    return struct.pack("<I", len(pairs)) + pairs
+
+
+def _record(opcode: int, content: bytes) -> bytes:
+    return _PREFIX.pack(opcode, len(content)) + content
+
+
+def _padding(offset: int) -> bytes:
+    """What comes between a record that ends at `offset` and a message, for its frame to begin at a multiple of 64."""
+    missing = -(offset + _MESSAGE.size) % ALIGNMENT
+    if missing == 0:
+        return b""
+    if missing < _PREFIX.size:
+        missing += ALIGNMENT
+    return _record(PADDING, bytes(missing - _PREFIX.size))
+
+
+class Writer:
+    """A new recording. Only its user may read it. A file of that name is replaced, and stays as it is for its readers.
+
+    An error of the system, as of a disk that is full, is an OSError: what was written before it stays, and is whole.
+    Any number of threads may write, one at a time.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.messages = 0
+        self._channels: dict[str, int] = {}  # by name, from 0
+        self._counts: list[int] = []
+        self._records: list[bytes] = []  # of the channels
+        self._missed: dict[str, int] = {}
+        self._first_ns = self._last_ns = 0
+        self._offset = 0
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISREG(os.lstat(self.path).st_mode):
+                os.unlink(self.path)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            self._append([MAGIC, _record(HEADER, _text(PROFILE) + _text(f"shmtree {VERSION}"))])
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file so far."""
+        return self._offset
+
+    def add_channel(self, name: str) -> int:
+        """The number of a channel, for `write`. ValueError for one more than 65,535."""
+        if name in self._channels:
+            return self._channels[name]
+        number = len(self._channels)
+        if number == _MOST_CHANNELS:
+            raise ValueError(f"a recording has at most {_MOST_CHANNELS} channels")
+        no_schema = 0
+        content = struct.pack("<HH", number, no_schema) + _text(name) + _text(ENCODING) + _map({})
+        record = _record(CHANNEL, content)
+        self._append([record])
+        self._channels[name] = number
+        self._counts.append(0)
+        self._records.append(record)
+        return number
+
+    def write(self, channel: int, messages: Sequence[tuple[int, int, Any]]) -> None:
+        """Appends messages of one channel: (nanoseconds since the epoch, ticket, buffer of the frame) of each.
+
+        After an error those are there that there was room for.
+        """
+        for first in range(0, len(messages), _MOST_PARTS // 2):
+            some = messages[first : first + _MOST_PARTS // 2]
+            try:
+                self._write(channel, some)
+            except OSError:
+                for each in some:
+                    self._write(channel, [each])
+
+    def _write(self, channel: int, messages: Sequence[tuple[int, int, Any]]) -> None:
+        parts: list[Any] = []
+        offset = self._offset
+        for time_ns, ticket, frame in messages:
+            padding = _padding(offset)
+            nbytes = memoryview(frame).nbytes
+            content = _MESSAGE.size - _PREFIX.size + nbytes
+            head = _MESSAGE.pack(MESSAGE, content, channel, ticket & 0xFFFFFFFF, time_ns, time_ns)
+            parts += (padding + head, frame)
+            offset += len(padding) + _MESSAGE.size + nbytes
+        self._append(parts)
+        times = [time_ns for time_ns, _, _ in messages]
+        self._first_ns = min(self._first_ns, *times) if self.messages else min(times)
+        self._last_ns = max(self._last_ns, *times)
+        self.messages += len(messages)
+        self._counts[channel] += len(messages)
+
+    def note_missed(self, name: str, count: int) -> None:
+        """So many messages of that channel are not in the recording."""
+        self._missed[name] = count
+
+    def close(self) -> None:
+        """Writes the summary. The file is whole without it, but other tools would have to read all of it."""
+        if self._fd < 0:
+            return
+        try:
+            index = b""
+            if any(self._missed.values()):
+                missed = {name: str(count) for name, count in self._missed.items() if count}
+                metadata = _record(METADATA, _text(MISSED) + _map(missed))
+                index = _record(METADATA_INDEX, struct.pack("<QQ", self._offset, len(metadata)) + _text(MISSED))
+                self._append([metadata])
+            no_crc = 0
+            self._append([_record(DATA_END, struct.pack("<I", no_crc))])
+            counts = b"".join(struct.pack("<HQ", number, count) for number, count in enumerate(self._counts))
+            statistics = _STATISTICS.pack(
+                self.messages, 0, len(self._counts), 0, 1 if index else 0, 0, self._first_ns, self._last_ns, len(counts)
+            )
+            summary = b"".join(self._records) + _record(STATISTICS, statistics + counts) + index
+            footer = _FOOTER.pack(FOOTER, _FOOTER.size - _PREFIX.size, self._offset, 0, no_crc)
+            self._append([summary, footer, MAGIC])
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _append(self, parts: list[Any]) -> None:
+        """All of it; what an error leaves of it is cut off again."""
+        if self._fd < 0:
+            raise ValueError("the recording was closed")
+        left = [memoryview(part).cast("B") for part in parts if len(part)]
+        written = 0
+        try:
+            while left:
+                count = os.writev(self._fd, left[:_MOST_PARTS])
+                written += count
+                whole = 0
+                while whole < len(left) and count >= left[whole].nbytes:
+                    count -= left[whole].nbytes
+                    whole += 1
+                del left[:whole]
+                if count:
+                    left[0] = left[0][count:]
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._offset)
+                os.lseek(self._fd, self._offset, os.SEEK_SET)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, self.path) from None
+            raise
+        self._offset += written
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _Fields:
+    """Reads the content of one record, or CorruptMessage."""
+
+    def __init__(self, content: memoryview, where: str) -> None:
+        self._content, self._at, self._where = content, 0, where
+
+    def bytes(self, count: int) -> memoryview:
+        if count > len(self._content) - self._at:
+            raise CorruptMessage(f"{self._where}: it says that it has more than there is")
+        self._at += count
+        return self._content[self._at - count : self._at]
+
+    def numbers(self, layout: str) -> tuple[Any, ...]:
+        return struct.unpack(layout, self.bytes(struct.calcsize(layout)))
+
+    def text(self) -> str:
+        (size,) = self.numbers("<I")
+        try:
+            return bytes(self.bytes(size)).decode()
+        except UnicodeDecodeError:
+            raise CorruptMessage(f"{self._where}: a text is not UTF-8") from None
+
+    def map(self) -> dict[str, str]:
+        (size,) = self.numbers("<I")
+        fields, values = _Fields(self.bytes(size), self._where), {}
+        while fields._at < size:
+            key = fields.text()
+            values[key] = fields.text()
+        return values
+
+
+class Reader:
+    """A recording, mapped for reading. Any number of threads."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < len(MAGIC):
+                raise CorruptMessage(f"{self.path!r} has {size} bytes: too few for a recording")
+            self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if self._bytes[: len(MAGIC)] != MAGIC:
+            raise CorruptMessage(f"{self.path!r} is no recording: it does not begin as MCAP does")
+        self.channels: dict[str, int] = {}  # how many messages each has
+        self.missed: dict[str, int] = {}
+        self.is_whole = False  # it was closed, and not cut off
+        for entry in self._walk(note=True):
+            self.channels[entry.channel] += 1
+
+    def entries(self) -> Iterator[Entry]:
+        return self._walk(note=False)
+
+    def _records(self) -> Iterator[tuple[int, int, memoryview]]:
+        """The opcode, the offset and the content of each record up to the end of the data, or the cut."""
+        at = len(MAGIC)
+        while at + _PREFIX.size <= len(self._bytes):
+            opcode, size = _PREFIX.unpack_from(self._bytes, at)
+            begin = at + _PREFIX.size
+            if opcode == 0:
+                raise CorruptMessage(f"{self.path!r}, at byte {at}: there is no record of kind 0")
+            if size > len(self._bytes) - begin:
+                return
+            yield opcode, at, self._bytes[begin : begin + size]
+            if opcode == DATA_END:
+                return
+            at = begin + size
+
+    def _walk(self, note: bool) -> Iterator[Entry]:
+        names: dict[int, str] = {}
+        header = _MESSAGE.size - _PREFIX.size
+        for opcode, at, content in self._records():
+            where = f"{self.path!r}, at byte {at}"
+            if opcode == MESSAGE:
+                if len(content) < header:
+                    raise CorruptMessage(f"{where}: a message of {len(content)} bytes is shorter than its header")
+                number, sequence, time_ns, _ = struct.unpack_from("<HIQQ", content)
+                if number not in names:
+                    raise CorruptMessage(f"{where}: a message of channel {number}, which is not there before it")
+                yield Entry(names[number], time_ns, sequence, content[header:])
+            elif opcode == CHANNEL:
+                fields = _Fields(content, where)
+                number, _ = fields.numbers("<HH")
+                topic, encoding = fields.text(), fields.text()
+                if encoding != ENCODING:
+                    raise CorruptMessage(f"{where}: the messages of {topic!r} are {encoding!r} and not {ENCODING!r}")
+                names[number] = topic
+                if note:
+                    self.channels.setdefault(topic, 0)
+            elif opcode == METADATA and note:
+                fields = _Fields(content, where)
+                if fields.text() == MISSED:
+                    self._note_missed(fields.map(), where)
+            elif opcode == CHUNK:
+                raise CorruptMessage(
+                    f"{where}: a chunk; another tool has rewritten the recording, and cannot be mapped"
+                )
+            elif opcode == DATA_END and note:
+                self.is_whole = True
+
+    def _note_missed(self, missed: dict[str, str], where: str) -> None:
+        for name, count in missed.items():
+            if not count.isdecimal():
+                raise CorruptMessage(f"{where}: {count!r} messages of {name!r} were missed")
+            self.missed[name] = int(count)

@@ -1,0 +1,167 @@
+"""What is done with recordings: their messages put into a channel again, or written down for other tools."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import math
+import os
+import queue
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TextIO
+
+import numpy as np
+
+from ._channel import Sender
+from ._pairs import create_pair, open_sender
+from .recording import RecordedMessage, Recording
+
+_SLICE_S = 0.1  # of waits, between looks whether to stop
+_CAPACITY = 8
+_GROUP = 1024  # rows of a Parquet file that are made at once
+
+Stop = Callable[[], bool]
+
+
+def messages_of(recording: Recording, channel: str | None) -> list[RecordedMessage]:
+    """Those of one channel, or of all, in the order in which they were put. ValueError for one that is not there."""
+    if channel is not None and channel not in recording.channels:
+        known = ", ".join(map(repr, recording.channels)) or "none"
+        raise ValueError(f"{recording.path!r} has no channel {channel!r}; it has {known}")
+    return sorted((each for each in recording if channel in (None, each.channel)), key=lambda each: each.time_ns)
+
+
+class Player:
+    """Puts recorded messages into a named channel, which is made if it is not there.
+
+    A channel that is made has this process at its receiving end, too, until the last message was received: a receiver
+    may come at any time.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._receiver: Any = None
+        try:
+            self._sender: Sender = open_sender(name, allow_pickle=True)
+        except FileNotFoundError:
+            self._sender, self._receiver = create_pair(_CAPACITY, name=name, allow_pickle=True)
+
+    def play(self, messages: Iterable[RecordedMessage], rate: float, should_stop: Stop) -> int:
+        """Puts them with the pauses that were between them, divided by `rate`; 0: without any. How many were put."""
+        count = 0
+        begin, first = time.monotonic(), 0
+        for message in messages:
+            first = first or message.time_ns
+            due = begin + (message.time_ns - first) / 1e9 / rate if rate else 0.0
+            while (left := due - time.monotonic()) > 0 and not should_stop():
+                time.sleep(min(left, _SLICE_S))
+            if not self._put(message, should_stop):
+                break
+            count += 1
+        return count
+
+    def _put(self, message: RecordedMessage, should_stop: Stop) -> bool:
+        while not should_stop():
+            with contextlib.suppress(queue.Full):
+                self._sender.put_frame(message.frame, timeout=_SLICE_S)
+                return True
+        return False
+
+    def close(self, should_stop: Stop) -> None:
+        """Ends the part in the stream, of a channel that was made when all of it was received."""
+        while self._receiver is not None and self._receiver.qsize() and not should_stop():
+            time.sleep(_SLICE_S / 10)
+        self._sender.close()
+        if self._receiver is not None:
+            self._receiver.close()
+
+
+# --- For other tools
+
+
+def plain(value: Any) -> Any:
+    """In types that JSON and Parquet have: arrays as nested lists, what else there may be as a text."""
+    if value is None or isinstance(value, bool | int | str | bytes):
+        return value
+    if isinstance(value, float):
+        return value
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        return value.tolist()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
+        return value.tolist()
+    if hasattr(value, "detach") and hasattr(value, "tolist"):  # a tensor
+        return value.detach().tolist()
+    return str(value)
+
+
+def _for_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _for_json(each) for key, each in value.items()}
+    return [_for_json(each) for each in value] if isinstance(value, list) else value
+
+
+def to_jsonl(messages: Iterable[RecordedMessage], out: TextIO, allow_pickle: bool) -> int:
+    """An object a line: channel, time_ns, sequence, value. Bytes are base64, numbers that JSON has not are null."""
+    count = 0
+    for message in messages:
+        value = _for_json(plain(message.load(copy=False, allow_pickle=allow_pickle)))
+        row = {"channel": message.channel, "time_ns": message.time_ns, "sequence": message.sequence, "value": value}
+        out.write(json.dumps(row, allow_nan=False) + "\n")
+        count += 1
+    return count
+
+
+def _columns(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            yield from _columns(each, f"{name}.{key}")
+    else:
+        yield name, value
+
+
+def _row(message: RecordedMessage, allow_pickle: bool) -> dict[str, Any]:
+    row = {"channel": message.channel, "time_ns": message.time_ns, "sequence": message.sequence}
+    row.update(_columns(plain(message.load(copy=False, allow_pickle=allow_pickle)), "value"))
+    return row
+
+
+def to_parquet(messages: list[RecordedMessage], path: str | os.PathLike[str], allow_pickle: bool) -> int:
+    """A row for each message, a column for each leaf of a dict, by its path. What a message has not is null.
+
+    ValueError, and no file, where the leaves of one path have no type together. Needs pyarrow.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def tables(schema: Any) -> Iterator[Any]:
+        for first in range(0, len(messages), _GROUP):
+            rows = [_row(message, allow_pickle) for message in messages[first : first + _GROUP]]
+            names = schema.names if schema is not None else list(dict.fromkeys(name for row in rows for name in row))
+            arrays = [
+                pa.array([row.get(name) for row in rows], schema.field(name).type if schema is not None else None)
+                for name in names
+            ]
+            yield pa.table(arrays, schema=schema) if schema is not None else pa.table(arrays, names=names)
+
+    try:
+        schemas = [table.schema for table in tables(None)]
+        schema = pa.unify_schemas(schemas or [pa.schema([])], promote_options="permissive")
+        with pq.ParquetWriter(path, schema) as writer:
+            for table in tables(schema):
+                writer.write_table(table)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        raise ValueError(f"the messages have no columns in common: {error}") from error
+    return len(messages)

@@ -1,0 +1,140 @@
+"""``python -m shmtree record``, ``replay`` and ``export``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import _playback, _shown
+from ._mcap import Writer
+from ._recorders import Recorded, record
+from .errors import ChannelClosed, Error
+from .recording import Recording
+
+
+@contextlib.contextmanager
+def _asked_to_stop(seconds: float | None = None) -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM came, or that time is over. They are ends in order, and no errors."""
+    signals: list[int] = []
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    before = {each: signal.signal(each, lambda number, _: signals.append(number)) for each in _ENDS}
+    try:
+        yield lambda: bool(signals) or time.monotonic() >= end
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+_ENDS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _failed(what: object) -> int:
+    print(f"shmtree: {what}", file=sys.stderr)
+    return 1
+
+
+def _record(options: argparse.Namespace) -> int:
+    names = list(dict.fromkeys(options.names))
+    recorded: list[Recorded] = []
+    try:
+        writer = Writer(options.file)
+    except OSError as error:
+        return _failed(error)
+
+    def ready() -> None:
+        print(f"recording {len(names)} to {_shown.printable(options.file)}", flush=True)
+
+    try:
+        with writer, _asked_to_stop(options.seconds) as should_stop:
+            recorded = record(writer, names, ready, should_stop)
+    except (OSError, ValueError, Error) as error:
+        kept = f"; {writer.messages} messages, {_shown.size(writer.nbytes)}, were written and can be read"
+        return _failed(f"{error}{kept if writer.messages else ''}")
+    for each in recorded:
+        print(f"{_shown.printable(each.name)}: {each.messages} recorded, {each.missed} missed")
+    return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    try:
+        messages = _playback.messages_of(Recording(options.file), options.channel)
+        player = _playback.Player(options.to)
+    except (OSError, ValueError) as error:
+        return _failed(error)
+    put = 0
+    with _asked_to_stop() as should_stop:
+        try:
+            print(f"replaying {len(messages)} to {_shown.printable(options.to)}", flush=True)
+            while messages and not should_stop():
+                put += player.play(messages, options.rate, should_stop)
+                if not options.loop:
+                    break
+            player.close(should_stop)
+        except (ChannelClosed, Error, ValueError) as error:
+            return _failed(f"after {put} messages: {error}")
+    print(f"{put} replayed")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    if options.form == "parquet" and options.out is None:
+        return _failed("a Parquet file is written to --out FILE")
+    try:
+        messages = _playback.messages_of(Recording(options.file), options.channel)
+        if options.form == "parquet":
+            _playback.to_parquet(messages, options.out, options.allow_pickle)
+        elif options.out is None:
+            _playback.to_jsonl(messages, sys.stdout, options.allow_pickle)
+        else:
+            with open(options.out, "w", opener=_private) as out:
+                _playback.to_jsonl(messages, out, options.allow_pickle)
+    except BrokenPipeError:
+        raise
+    except ModuleNotFoundError as error:
+        return _failed(f"{error.name} is not installed: pip install pyarrow")
+    except (OSError, ValueError, Error) as error:
+        return _failed(error)
+    return 0
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 <= rate < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no rate: 0 is as fast as the receivers take")
+    return rate
+
+
+def add_to(verbs: Any, seconds: Callable[[str], float]) -> None:
+    """Adds the three to those of the command line; `seconds` reads a time."""
+    verb = verbs.add_parser("record", help="write what is put into channels to a file, and take nothing from them")
+    verb.add_argument("file", metavar="FILE", help="MCAP, which only this user may read; replaced if it is there")
+    verb.add_argument("names", metavar="NAME", nargs="+", help="of a channel or queue")
+    verb.add_argument("--seconds", type=seconds, help="end after so many (at the end of the streams, or Ctrl-C)")
+    verb.set_defaults(run=_record)
+    verb = verbs.add_parser("replay", help="put what was recorded into a channel")
+    verb.add_argument("file", metavar="FILE")
+    verb.add_argument("--to", metavar="NAME", required=True, help="of the channel; it is made if it is not there")
+    verb.add_argument(
+        "--rate", type=_rate, default=1.0, help="so many times as fast as recorded (%(default)s); 0: at once"
+    )
+    verb.add_argument("--loop", action="store_true", help="again and again, until it is ended")
+    verb.add_argument("--channel", metavar="NAME", help="only what was put into that one (all, in the order of time)")
+    verb.set_defaults(run=_replay)
+    verb = verbs.add_parser("export", help="write what was recorded for other tools")
+    verb.add_argument("file", metavar="FILE")
+    verb.add_argument("--to", dest="form", choices=("jsonl", "parquet"), required=True)
+    verb.add_argument("--out", metavar="FILE", help="(jsonl: to standard output)")
+    verb.add_argument("--channel", metavar="NAME", help="only what was put into that one (all)")
+    verb.add_argument("--allow-pickle", action="store_true", help="load pickles, which may run anything")
+    verb.set_defaults(run=_export)

@@ -1,0 +1,329 @@
+"""Recordings: made by looking on, read by mapping them, put into channels again, written down for others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+from shmtree._mcap import ALIGNMENT, Writer
+from shmtree._recorders import record
+from shmtree.recording import Recording
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+
+def shmtree_run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shmtree", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+class Recorder:
+    """`shmtree record` in a process of its own, from the moment on at which it looks."""
+
+    def __init__(self, path: Path, *names: str, **options: Any) -> None:
+        command = [sys.executable, "-m", "shmtree", "record", str(path), *names]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().startswith(f"recording {len(names)} to ")
+
+    def end(self, by: signal.Signals | None = None) -> tuple[str, str]:
+        if by is not None:
+            self.process.send_signal(by)
+        return self.process.communicate(timeout=120)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., Path]:
+    """A recording that was made here, of a channel for each name."""
+
+    def make(**channels: list[Any]) -> Path:
+        path = tmp_path / "made.mcap"
+        pairs = {name: shmtree.create_pair(100, name=name, allow_pickle=True) for name in channels}
+
+        def put() -> None:
+            count = 0
+            for name, values in channels.items():
+                sender, receiver = pairs[name]
+                for value in values:
+                    sender.put(value)
+                    receiver.get()
+                    count += 1
+                    while writer.messages < count:  # so that none is missed
+                        time.sleep(0)
+                sender.close()
+
+        thread = threading.Thread(target=put)
+        with Writer(path) as writer:
+            record(writer, list(channels), thread.start, lambda: False)
+        thread.join()
+        for _, receiver in pairs.values():
+            receiver.close()
+        return path
+
+    return make
+
+
+def test_what_is_put_is_recorded_and_received_all_the_same(name: str, tmp_path: Path) -> None:
+    sender, receiver = shmtree.create_pair(4, name=name)
+    recorder = Recorder(tmp_path / "run.mcap", name)
+    for step in range(500):
+        sender.put({"step": step, "obs": np.full(50 if step % 2 else 20_000, step)})
+        assert receiver.get()["step"] == step
+    sender.close()
+    out, err = recorder.end()
+    assert (recorder.process.returncode, err) == (0, "")
+    assert out == f"{name}: 500 recorded, 0 missed\n"
+    recording = Recording(tmp_path / "run.mcap")
+    assert (recording.channels, recording.missed, recording.whole, len(recording)) == ({name: 500}, {}, True, 500)
+    last = 0
+    for step, message in enumerate(recording):
+        assert (message.channel, message.sequence) == (name, step)
+        value = message.load()
+        assert value["step"] == step
+        assert (value["obs"] == step).all()
+        assert message.time_ns >= last
+        last = message.time_ns
+
+
+def test_arrays_of_a_recording_are_views_of_the_file_which_only_its_user_may_read(recorded) -> None:
+    path = recorded(frames=[{"obs": np.arange(100_000)}])
+    (message,) = Recording(path)
+    array = message.load()["obs"]
+    address = np.frombuffer(message.frame, np.uint8).ctypes.data
+    assert address % ALIGNMENT == 0
+    assert address <= array.ctypes.data < address + message.frame.nbytes
+    assert not array.flags.writeable
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    os.truncate(path, path.stat().st_size)
+    del message
+    assert array.sum() == 100_000 * 99_999 // 2
+
+
+def test_a_queue_and_several_channels_are_recorded_in_one_file(tmp_path: Path) -> None:
+    tasks = shmtree.Queue(name="tasks")
+    sender, receiver = shmtree.create_pair(name="frames")
+    recorder = Recorder(tmp_path / "run.mcap", "tasks", "frames")
+    for i in range(5):
+        tasks.put(i)
+        sender.put(-i)
+    out, _ = recorder.end(signal.SIGINT)
+    assert out == "tasks: 5 recorded, 0 missed\nframes: 5 recorded, 0 missed\n"
+    recording = Recording(tmp_path / "run.mcap")
+    assert [each.load() for each in recording if each.channel == "tasks"] == [0, 1, 2, 3, 4]
+    assert [each.load() for each in recording if each.channel == "frames"] == [0, -1, -2, -3, -4]
+    assert [tasks.get() for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert [receiver.get() for _ in range(5)] == [0, -1, -2, -3, -4]
+
+
+def test_a_recorder_that_is_stopped_holds_nobody_up_and_says_what_it_missed(name: str, tmp_path: Path) -> None:
+    sender, receiver = shmtree.create_pair(2, name=name)
+    recorder = Recorder(tmp_path / "run.mcap", name)
+    recorder.process.send_signal(signal.SIGSTOP)
+    for step in range(3000):
+        sender.put(step, timeout=10)
+        assert receiver.get(timeout=10) == step
+    recorder.process.send_signal(signal.SIGCONT)
+    out, _ = recorder.end(signal.SIGTERM)
+    recording = Recording(tmp_path / "run.mcap")
+    missed = recording.missed[name]
+    assert out == f"{name}: {len(recording)} recorded, {missed} missed\n"
+    assert len(recording) + missed == 3000
+    assert 0 < missed < 3000
+    numbers = [each.load() for each in recording]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_recorder_that_is_killed_leaves_what_it_wrote_and_another_may_come(name: str, tmp_path: Path) -> None:
+    sender, receiver = shmtree.create_pair(None, name=name)
+    recorder = Recorder(tmp_path / "run.mcap", name)
+    for step in range(100):
+        sender.put({"step": step, "obs": np.zeros(5000)})
+        receiver.get()
+    while len(Recording(tmp_path / "run.mcap")) < 100:
+        pass
+    recorder.process.kill()
+    recorder.end()
+    recording = Recording(tmp_path / "run.mcap")
+    assert not recording.whole
+    assert [each.load()["step"] for each in recording] == list(range(100))
+    again = Recorder(tmp_path / "again.mcap", name)
+    sender.put({"step": 100, "obs": np.zeros(5000)})
+    assert again.end(signal.SIGINT)[0] == f"{name}: 1 recorded, 0 missed\n"
+    assert receiver.get()["step"] == 100
+
+
+def test_a_recording_that_was_cut_off_anywhere_has_whole_messages_up_to_there(recorded, tmp_path: Path) -> None:
+    data = recorded(a=[{"n": n, "x": np.arange(n)} for n in range(20)], b=["text"]).read_bytes()
+    whole = [each.load()["n"] for each in Recording(recorded(a=[])) if each.channel == "a"]
+    assert whole == []
+    cut = tmp_path / "cut.mcap"
+    counts = []
+    for size in range(len(data) + 1):
+        cut.write_bytes(data[:size])
+        if size < 8:
+            with pytest.raises(shmtree.CorruptMessage, match="too few"):
+                Recording(cut)
+            continue
+        recording = Recording(cut)
+        values = [each.load() for each in recording]
+        assert [value["n"] for value in values[:20]] == list(range(min(len(values), 20)))
+        counts.append(len(values))
+    assert counts == sorted(counts)
+    assert counts[-1] == 21
+    assert recording.whole
+
+
+def test_what_is_no_recording_or_was_altered_is_an_error_that_names_the_place(recorded, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"something else entirely")
+    with pytest.raises(shmtree.CorruptMessage, match="does not begin as MCAP does"):
+        Recording(other)
+    data = bytearray(recorded(a=[1, 2, 3]).read_bytes())
+    for at in range(8, len(data)):
+        other.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
+        with contextlib.suppress(shmtree.Error, ValueError):
+            for message in Recording(other):
+                message.load()
+
+
+def test_a_disk_that_is_full_is_an_error_and_what_was_written_can_be_read(name: str, tmp_path: Path) -> None:
+    sender, receiver = shmtree.create_pair(4, name=name)
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    recorder = Recorder(tmp_path / "run.mcap", name, preexec_fn=limit)
+    for step in range(300):
+        sender.put({"step": step, "obs": np.zeros(1000)})
+        receiver.get()
+    _, err = recorder.end()
+    recording = Recording(tmp_path / "run.mcap")
+    count = len(recording)
+    assert recorder.process.returncode == 1
+    assert f"; {count} messages, " in err
+    assert 120 < count < 131
+    assert [each.load()["step"] for each in recording] == list(range(count))
+    sender.put(None)
+    assert receiver.get() is None
+
+
+def test_a_name_of_something_else_and_a_second_recorder_are_refused(name: str, tmp_path: Path) -> None:
+    latest = shmtree.Latest(name=name)
+    ran = shmtree_run("record", str(tmp_path / "run.mcap"), name)
+    assert ran.returncode == 1
+    assert "is the name of a Latest, and no channel" in ran.stderr
+    assert shmtree_run("record", str(tmp_path / "run.mcap"), "nothing").returncode == 1
+    latest.close()
+    ends = shmtree.create_pair(name=name)
+    recorder = Recorder(tmp_path / "run.mcap", name)
+    ran = shmtree_run("record", str(tmp_path / "other.mcap"), name)
+    assert ran.returncode == 1
+    assert "the channel has a tap already" in ran.stderr
+    recorder.end(signal.SIGINT)
+    for end in ends:
+        end.close()
+
+
+def test_a_recording_is_replayed_to_who_opens_its_channel(recorded) -> None:
+    values = [{"n": n, "x": np.full(5000, n)} for n in range(50)]
+    path = recorded(a=values[:25], b=values[25:])
+    command = [sys.executable, "-m", "shmtree", "replay", str(path), "--to", "again", "--rate", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as player:
+        receiver = shmtree.open_receiver("again", timeout=60)
+        got = [(item["n"], int(item["x"][-1])) for item in receiver]
+        assert player.communicate(timeout=60)[0] == "replaying 50 to again\n50 replayed\n"
+    assert got == [(n, n) for n in range(50)]
+
+
+def test_a_replay_keeps_the_pauses_and_goes_round_until_it_is_ended(recorded) -> None:
+    path = recorded(a=[1, 2, 3])
+    sender, receiver = shmtree.create_pair(name="again")
+    command = [sys.executable, "-m", "shmtree", "replay", str(path), "--to", "again", "--loop", "--channel", "a"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as player:
+        assert [receiver.get(timeout=60) for _ in range(10)] == [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]
+        player.send_signal(signal.SIGINT)
+        while player.poll() is None:
+            with contextlib.suppress(queue.Empty, shmtree.ChannelClosed):
+                receiver.get(timeout=0.1)
+        assert player.returncode == 0
+    sender.close()
+    ran = shmtree_run("replay", str(path), "--to", "again", "--channel", "c")
+    assert (ran.returncode, ran.stderr) == (1, f"shmtree: {str(path)!r} has no channel 'c'; it has 'a'\n")
+
+
+def lines(text: str) -> Iterator[dict[str, Any]]:
+    return map(json.loads, text.splitlines())
+
+
+def test_an_export_has_a_line_for_each_message(recorded) -> None:
+    values = [
+        {"n": 1, "x": np.float32([[1, 2], [3, 4]]), "b": b"\x00\x01", "bad": float("nan")},
+        ("text", None, {1: 2}),
+    ]
+    ran = shmtree_run("export", str(recorded(a=values)), "--to", "jsonl")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    first, second = lines(ran.stdout)
+    assert first["value"] == {"n": 1, "x": [[1.0, 2.0], [3.0, 4.0]], "b": "AAE=", "bad": None}
+    assert second["value"] == ["text", None, {"1": 2}]
+    assert (first["channel"], first["sequence"], second["sequence"]) == ("a", 0, 1)
+    assert second["time_ns"] >= first["time_ns"]
+
+
+class Own:
+    pass
+
+
+def test_pickles_are_loaded_where_that_is_asked_for(recorded, tmp_path: Path) -> None:
+    path = recorded(a=[{"own": {1, 2, 3}.__reduce__}])
+    assert shmtree_run("export", str(path), "--to", "jsonl").returncode == 1
+    out = tmp_path / "out.jsonl"
+    assert shmtree_run("export", str(path), "--to", "jsonl", "--allow-pickle", "--out", str(out)).returncode == 0
+    assert "own" in next(lines(out.read_text()))["value"]
+
+
+def test_an_export_to_parquet_has_a_column_for_each_leaf(recorded, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    values: list[Any] = [{"n": n, "info": {"x": np.arange(n)}} for n in range(2000)] + [{"m": 1.5}]
+    out = tmp_path / "out.parquet"
+    ran = shmtree_run("export", str(recorded(a=values)), "--to", "parquet", "--out", str(out))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    table = parquet.read_table(out).to_pydict()
+    assert list(table) == ["channel", "time_ns", "sequence", "value.n", "value.info.x", "value.m"]
+    assert table["value.n"] == [*range(2000), None]
+    assert table["value.info.x"][3] == [0, 1, 2]
+    assert table["value.m"][-2:] == [None, 1.5]
+    ran = shmtree_run("export", str(recorded(a=[{"n": 1}, {"n": "text"}])), "--to", "parquet", "--out", str(out))
+    assert ran.returncode == 1
+    assert "no columns in common" in ran.stderr
+    assert shmtree_run("export", str(out), "--to", "parquet").returncode == 1
+
+
+def test_other_tools_read_a_recording(recorded) -> None:
+    reader = pytest.importorskip("mcap.reader")
+    path = recorded(a=[1, 2], b=[np.zeros(5000)])
+    with open(path, "rb") as file:
+        found = reader.make_reader(file)
+        assert found.get_header().profile == "shmtree"
+        summary = found.get_summary()
+        assert summary.statistics.message_count == 3
+        assert {each.topic for each in summary.channels.values()} == {"a", "b"}
+        loaded = [(channel.topic, shmtree.unpack(message.data)) for _, channel, message in found.iter_messages()]
+    assert loaded[:2] == [("a", 1), ("a", 2)]
+    assert loaded[2][1].shape == (5000,)
