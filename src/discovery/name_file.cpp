@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -50,18 +51,41 @@ Result<NameRecord> look_at_record(int directory, const std::string& name) {
   return parse(*bytes);
 }
 
-bool is_alive(const NameEntry& entry, const unsigned char uuid[16]) {
-  if (entry.pid <= 0) return false;
+namespace {
+
+// Of the entries of one file, of which many may be one process's: each process is looked at once. Anything but a clear
+// no counts as alive: taking a name from the living is the mistake that cannot be mended.
+class Alive {
+ public:
+  explicit Alive(const unsigned char uuid[16]) noexcept : uuid_(uuid) {}
+  bool operator()(const NameEntry& entry) {
+    if (entry.pid <= 0) return false;
+    const auto [known, is_new] = known_.try_emplace({entry.pid, entry.fd}, false);
+    if (is_new) known->second = look(entry);
+    return known->second;
+  }
+
+ private:
+  bool look(const NameEntry& entry) const;
+
+  const unsigned char* uuid_;
+  std::map<std::pair<int, int>, bool> known_;
+};
+
+bool Alive::look(const NameEntry& entry) const {
   auto opened = platform::open_from_process(entry.pid, entry.fd);
-  if (opened) return is_arena(opened->get(), uuid);
+  if (opened) return is_arena(opened->get(), uuid_);
   if (opened.code() == Code::kNotFound) return false;
   return platform::is_own_process(entry.pid);
 }
 
+}  // namespace
+
 std::vector<int> living(const LockedFile& file, const NameRecord& record) {
   std::vector<int> pids;
+  Alive is_alive(record.header.uuid);
   for (const NameEntry& entry : record.entries) {
-    if (is_alive(entry, record.header.uuid)) pids.push_back(entry.pid);
+    if (is_alive(entry)) pids.push_back(entry.pid);
   }
   std::sort(pids.begin(), pids.end());
   pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
@@ -110,8 +134,8 @@ Status OpenName::write(std::size_t index, const NameEntry& entry) {
 }
 
 Status OpenName::add(const NameEntry& entry) {
-  const auto is_free = [&](const NameEntry& each) { return each.pid <= 0 || !is_alive(each, record.header.uuid); };
-  const auto place = std::ranges::find_if(record.entries, is_free);
+  Alive is_alive(record.header.uuid);
+  const auto place = std::ranges::find_if(record.entries, [&](const NameEntry& each) { return !is_alive(each); });
   return write(static_cast<std::size_t>(place - record.entries.begin()), entry);
 }
 

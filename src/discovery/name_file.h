@@ -57,9 +57,6 @@ Result<NameRecord> read_record(const platform::LockedFile& file);
 // Without its lock: entries may be changing, the header never does.
 Result<NameRecord> look_at_record(int directory, const std::string& name);
 
-// Anything but a clear no counts as alive: taking a name from the living is the mistake that cannot be mended.
-bool is_alive(const NameEntry& entry, const unsigned char uuid[16]);
-
 // Whether somebody lives who has a part for itself, or for what the record says to be on its way.
 bool has_parts(const platform::LockedFile& file, const NameRecord& record) noexcept;
 // Those who are known to live, and have it or have given it; 0 for all that have a part and no entry that this process

@@ -1,7 +1,8 @@
 #include "endpoint/given_memory.h"
 
+#include <algorithm>
 #include <atomic>
-#include <list>
+#include <map>
 #include <mutex>
 #include <new>
 #include <span>
@@ -40,20 +41,43 @@ struct Given {
   }
 };
 
+// By the arena and the number of the grant.
+using GivenMap = std::map<std::pair<const Arena*, std::uint64_t>, Given>;
+
+constexpr std::size_t kFew = 64;  // are looked at every time
+
 struct AllGiven {
   platform::ForkSafeMutex mutex;
-  std::list<Given> given;
+  GivenMap given;
+  std::size_t due = kFew;  // when there are so many, they are all looked at: twice as many as were left the last time
 };
 AllGiven& all_given() noexcept {
   return platform::never_destroyed<AllGiven>();
+}
+
+// What has arrived goes to `over`. Under the mutex, and without that is let go of.
+void move_over(AllGiven& all, GivenMap& over) noexcept {
+  for (auto each = all.given.begin(); each != all.given.end();) {
+    const auto at = each++;
+    if (at->second.is_over()) over.insert(all.given.extract(at));
+  }
+  all.due = std::max(kFew, 2 * all.given.size());
+}
+
+void sweep_if_due() noexcept {
+  AllGiven& all = all_given();
+  GivenMap over;
+  const std::lock_guard guard(all.mutex);
+  if (all.given.size() <= kFew || all.given.size() >= all.due) move_over(all, over);
 }
 
 }  // namespace
 
 // Nobody is waited for: those whom the memory is full of may be waiting for just this.
 Result<std::uint64_t> give_memory(const std::shared_ptr<Arena>& arena, std::uint64_t block) try {
-  sweep_given_memory();
-  std::list<Given> made(1);  // what can fail comes first
+  sweep_if_due();
+  GivenMap made;  // what can fail comes first
+  made.try_emplace({});
   auto me = arena->identity();
   if (!me) return std::move(me).error();
   const WaitContext wait{Deadline::immediate()};
@@ -70,10 +94,11 @@ Result<std::uint64_t> give_memory(const std::shared_ptr<Arena>& arena, std::uint
   auto held = memory::hold_control_block(*arena, std::move(*noted), std::span(&given, block == 0 ? 0 : 1), wait);
   if (!held) return std::move(held).error();
   const std::uint64_t grant = memory::pack(held->ref());
-  made.front().grant = std::move(*held);
-  made.front().giver = *me;
+  auto node = made.extract(made.begin());
+  node.key() = {arena.get(), grant};
+  node.mapped() = {.grant = std::move(*held), .giver = *me};
   const std::lock_guard guard(all_given().mutex);
-  all_given().given.splice(all_given().given.end(), made);
+  all_given().given.insert(std::move(node));
   return grant;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
@@ -89,16 +114,19 @@ void claim_memory(Arena& arena, std::uint64_t grant) noexcept {
     }
   } catch (const std::bad_alloc&) {  // it is kept until its giver ends
   }
-  sweep_given_memory();
+  {
+    AllGiven& all = all_given();
+    GivenMap::node_type own;
+    const std::lock_guard guard(all.mutex);
+    own = all.given.extract({&arena, grant});
+  }
+  sweep_if_due();
 }
 
 void sweep_given_memory() noexcept {
-  std::list<Given> over;  // let go of without the mutex
+  GivenMap over;
   const std::lock_guard guard(all_given().mutex);
-  for (auto each = all_given().given.begin(); each != all_given().given.end();) {
-    const auto at = each++;
-    if (at->is_over()) over.splice(over.end(), all_given().given, at);
-  }
+  move_over(all_given(), over);
 }
 
 }  // namespace shmtree::endpoint

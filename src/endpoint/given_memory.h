@@ -3,9 +3,9 @@
 //
 // What holds: from give_memory() until claim_memory(), the process that gave it keeps it, by a block in its arena that
 // refers to it and that this process holds. Whoever receives it holds it before it claims the grant, by one store of
-// that block's word. The giver looks at the words whenever it gives, receives or closes something, and lets go then. So
-// what never arrives is kept for as long as its giver lives; and what a giver had is gone with it, unless others have
-// it.
+// that block's word. The giver looks at the words when it gives, receives or closes something, and lets go then; where
+// there are more than a few, each time that they have doubled. So what never arrives is kept for as long as its giver
+// lives; and what a giver had is gone with it, unless others have it.
 //
 // A forked child has given nothing. Thread safety: any thread.
 #pragma once

@@ -67,21 +67,31 @@ class Names {
     if (known != given_.end()) return *known;
     return given_.emplace_back(std::move(made));
   }
-  // Forgets those but `one` that keep nothing any more; unless a thread may just be giving something by them.
+  // Forgets those but `one` that keep nothing any more; unless a thread may just be giving something by them. Looks at
+  // their files: each time where there are few, else each time that they have doubled.
   void sweep_given(const GivenName* one = nullptr) noexcept {
     try {
-      for (auto& each : all_given()) {
+      auto looked_at = given_to_look_at();
+      if (looked_at.empty()) return;
+      for (auto& each : looked_at) {
         const std::uint64_t given = each->count();
         if (each.get() == one || each->is_needed()) continue;
         const std::lock_guard guard(mutex_);
         if (each.use_count() == 2 && each->count() == given) std::erase(given_, each);
       }
+      const std::lock_guard guard(mutex_);
+      given_due_ = std::max(kFewGiven, 2 * given_.size());
     } catch (const std::bad_alloc&) {  // they are looked at again
     }
   }
   std::vector<std::shared_ptr<GivenName>> all_given() {
     const std::lock_guard guard(mutex_);
     return given_;
+  }
+  std::vector<std::shared_ptr<GivenName>> given_to_look_at() {
+    const std::lock_guard guard(mutex_);
+    return given_.size() <= kFewGiven || given_.size() >= given_due_ ? given_
+                                                                     : std::vector<std::shared_ptr<GivenName>>{};
   }
   // Let go of outside the mutex.
   std::vector<std::shared_ptr<Name>> living() {
@@ -143,7 +153,9 @@ class Names {
   static inline std::atomic<Names*> of_process_{nullptr};  // for the handlers, which cannot wait for the making of it
   platform::ForkSafeMutex mutex_;
   std::vector<Entry> names_;
+  static constexpr std::size_t kFewGiven = 8;
   std::vector<std::shared_ptr<GivenName>> given_;
+  std::size_t given_due_ = kFewGiven;
 };
 
 Result<std::shared_ptr<Name>> remembered(Result<std::unique_ptr<Name>> name) {
