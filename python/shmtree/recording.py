@@ -17,19 +17,12 @@ __all__ = ["RecordedMessage", "Recording"]
 
 
 class RecordedMessage(NamedTuple):
-    """A message of a recording.
+    """A message of a recording."""
 
-    Attributes:
-        channel: the name of the channel that it was put into.
-        time_ns: when it was put: nanoseconds since the epoch.
-        sequence: the low 32 bits of its ticket, which counts the puts of its channel.
-        frame: the message as `unpack` takes it, where it lies in the mapped file.
-    """
-
-    channel: str
-    time_ns: int
-    sequence: int
-    frame: memoryview
+    channel: str  #: the name of the channel that it was put into
+    time_ns: int  #: when it was put: nanoseconds since the epoch
+    sequence: int  #: the low 32 bits of its ticket, which counts the puts of its channel
+    frame: memoryview  #: the message as `unpack` takes it, where it lies in the mapped file
 
     def load(self, *, copy: bool | None = None, allow_pickle: bool = False) -> Any:
         """The object, as of `unpack`: large arrays are read-only views of the file, which stays mapped for them."""
