@@ -7,12 +7,13 @@ so no wait is longer than a slice.
 from __future__ import annotations
 
 import asyncio
+import functools
 import queue
 import selectors
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ._arguments import seconds
@@ -98,13 +99,18 @@ _lines: dict[tuple[int, int], deque[_Woken]] = {}
 
 async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> Any:
     options = {} if copy is None else {"copy": copy}  # a subclass of a queue need not know what is ours
+    return await receive_async(receiver, functools.partial(receiver.get_nowait, **options), timeout)
+
+
+async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: float | None) -> T:
+    """What `receive_now` returns, which raises queue.Empty where nothing is there to be received."""
     # Nothing is awaited between the receiving of a message and its return.
     deadline = None if timeout is None else time.monotonic() + timeout
     loop = asyncio.get_running_loop()
     key = (id(loop), id(receiver))
     if key not in _lines:
         try:
-            return receiver.get_nowait(**options)
+            return receive_now()
         except queue.Empty:
             if timeout is not None and timeout <= 0:
                 raise
@@ -118,7 +124,7 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
         # Whoever is not first after that has no time left, and looks once.
         while True:
             try:
-                return receiver.get_nowait(**options)
+                return receive_now()
             except queue.Empty:
                 left = None if deadline is None else deadline - time.monotonic()
                 if (left is not None and left <= 0) or line[0] is not place:

@@ -17,9 +17,10 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from . import _handles, _process
+from . import _core, _handles, _process
 from ._arena import Arena
 from ._arguments import seconds
+from ._async import receive_async
 from ._channel import Sender
 from ._pairs import create_pair
 from ._serialize import register
@@ -240,7 +241,7 @@ class Service(Generic[_T]):
         deadline = deadline_after(timeout)
         while True:
             try:
-                request = self._request(self._receiver.get(timeout=left(deadline)))
+                request = self._request(self._receiver.take(timeout=left(deadline)))
             except (queue.Empty, MemoryError):
                 raise
             except Exception as error:
@@ -254,7 +255,7 @@ class Service(Generic[_T]):
         deadline = deadline_after(timeout)
         while True:
             try:
-                request = self._request(await self._receiver.get_async(left(deadline)))
+                request = self._request(await receive_async(self._receiver, self._take_now, left(deadline)))
             except (queue.Empty, MemoryError):
                 raise
             except Exception as error:
@@ -289,9 +290,23 @@ class Service(Generic[_T]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _request(self, message: Any) -> Request[_T] | None:
-        """None for one that nobody waits for any more."""
+    def _take_now(self) -> _core.Delivery:
+        return self._receiver.take(block=False)
+
+    def _request(self, delivery: _core.Delivery) -> Request[_T] | None:
+        """None for one that nobody waits for any more.
+
+        It is acknowledged once its client is told of the death of this process. Until then another server gets it.
+        """
         loaded.parts = None
+        with delivery:
+            try:
+                return self._of_message(delivery.item)
+            except CorruptMessage:
+                delivery.ack()
+                raise
+
+    def _of_message(self, message: Any) -> Request[_T] | None:
         if type(message) is not tuple or len(message) != 2:
             raise CorruptMessage("this is no request")
         header, value = message

@@ -113,6 +113,33 @@ def tell_what_is_served(name: str, told: Any) -> None:
         request.reply(request.value)
 
 
+def be_killed_on_the_first_request(name: str) -> None:
+    service: Service[int] = Service(name)
+    service._client = lambda handle: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,func-returns-value]
+    service.get()
+
+
+def serve_after(name: str, told: Any) -> None:
+    service: Service[int] = Service(name)
+    told.recv()
+    double_all(service)
+
+
+def test_a_request_of_which_a_killed_server_knew_too_little_goes_to_another(start, runtime_directory, name):
+    told, ours = mp.Pipe()
+    other = start(serve_after, name, told)
+    with Client(name, timeout=30) as client:
+        while not client.stats()["receivers"]:
+            time.sleep(0.01)
+        killed = start(be_killed_on_the_first_request, name)
+        asked = client.submit(21)
+        killed.join(30)
+        assert killed.exitcode == -signal.SIGKILL
+        ours.send("serve")
+        assert asked.result(timeout=60) == 42
+    assert other.is_alive()
+
+
 def test_one_of_two_servers_is_killed_and_the_other_goes_on(start, runtime_directory, name):
     servers = [start(serve_name, name) for _ in range(2)]
     with Client(name, timeout=30) as client:
