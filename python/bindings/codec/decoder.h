@@ -74,7 +74,8 @@ class Decoder {
     }
     if (const std::size_t index = in.names(); index < tables_.keys.size()) [[likely]] {
       DecoderTables::Key& known = tables_.keys[index];
-      if (known.str && KeyCache::is_kept(known.str) && in.next_name_is(KeyCache::text_of(known.str))) [[likely]] {
+      if (known.str && KeyCache::may_stay(known.str) && in.next_name_is(KeyCache::text_of(known.str))) [[likely]] {
+        KeyCache::came_again(known.str);
         known.message = tables_.message;
         return known.str;
       }

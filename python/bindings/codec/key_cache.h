@@ -27,7 +27,7 @@ class KeyCache {
     if (text.size() > kLongest) return decode(text);
     PyObject*& slot = slots_[hash(text) % kSlots];
     if (slot && text_of(slot) == text) [[likely]] {
-      if (!PyUnicode_CHECK_INTERNED(slot)) PyUnicode_InternInPlace(&slot);
+      came_again(slot);
       Py_INCREF(slot);
       return slot;
     }
@@ -39,8 +39,14 @@ class KeyCache {
     return made;
   }
 
-  // Whether get() would give this very str, which it gave before, for the same bytes: those of text_of().
-  static bool is_kept(PyObject* str) noexcept { return PyUnicode_CHECK_INTERNED(str) && PyUnicode_IS_ASCII(str); }
+  // Whether a str that get() gave may stand for the same bytes again, those of text_of(), though another one has its
+  // slot now; came_again() says that it does.
+  static bool may_stay(PyObject* str) noexcept {
+    return PyUnicode_IS_ASCII(str) && static_cast<std::size_t>(PyUnicode_GET_LENGTH(str)) <= kLongest;
+  }
+  static void came_again(PyObject*& str) noexcept {
+    if (!PyUnicode_CHECK_INTERNED(str)) PyUnicode_InternInPlace(&str);
+  }
   static std::string_view text_of(PyObject* ascii) noexcept {
     return {static_cast<const char*>(PyUnicode_DATA(ascii)), static_cast<std::size_t>(PyUnicode_GET_LENGTH(ascii))};
   }
