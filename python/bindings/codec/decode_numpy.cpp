@@ -100,8 +100,10 @@ PyObject* Decoder::empty(const format::ArrayInfo& info, PyArray_Descr* descr) {
 PyObject* Decoder::view(const format::ArrayInfo& info, PyArray_Descr* descr, const Place& place) {
   const int flags = place.writable && !info.read_only() ? NPY_ARRAY_WRITEABLE : 0;
   Py_INCREF(reinterpret_cast<PyObject*>(descr));
-  Ref made(PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape), as_intp(info.strides),
-                                place.buffer + info.offset, flags, nullptr));
+  // NumPy needs no look at strides that it makes.
+  const bool plain = info.contiguous() && (info.flags & format::kFortran) == 0;
+  Ref made(PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape),
+                                plain ? nullptr : as_intp(info.strides), place.buffer + info.offset, flags, nullptr));
   if (!made) return corrupt_unless(nullptr, "an array cannot have such a shape");
   // Others read the block of such an array, too, so nobody may make it writable again.
   if (info.external() && info.read_only() && is_lease(place.base)) as_lease(place.base)->writable = false;
