@@ -90,7 +90,9 @@ class Latest(Published, _core.LatestBase):
         """
         if version is not None:
             return self._at(natural("version", version), copy)
-        return self._get(natural("newer_than", newer_than), timeout, copy)
+        if type(newer_than) is not int or newer_than < 0:
+            newer_than = natural("newer_than", newer_than)
+        return self._get(newer_than, timeout, copy)
 
     async def get_async(
         self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bindings/bind.h"
+#include "bindings/cpython/fast_method.h"
 #include "bindings/endpoint/published.h"
 #include "endpoint/published.h"
 
@@ -39,11 +40,19 @@ py::tuple decoded(const Held& held, Arena& arena, py::handle copy, bool allow_pi
   return py::make_tuple(held.version, decode_published(arena, frame, held.block, copy, allow_pickle));
 }
 
-py::tuple get(const LatestEnd& self, std::uint64_t newer_than, py::handle timeout, py::handle copy) {
+// newer_than, timeout, copy.
+py::tuple get(const LatestEnd& self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 3) throw py::type_error("_get() takes three arguments");
+  const std::uint64_t newer_than = PyLong_AsUnsignedLongLong(arguments[0]);
+  if (PyErr_Occurred()) throw py::error_already_set();
   const auto store = self.open();
-  ClosableHooks hooks(self, py::handle(), timeout);
+  ClosableHooks hooks(self, py::handle(), arguments[1]);
   hooks.done(store->wait_for_newer(newer_than, hooks.wait()));
-  return decoded(hooks.done(store->newest(newer_than)), *store->arena(), copy, self.allow_pickle);
+  return decoded(hooks.done(store->newest(newer_than)), *store->arena(), arguments[2], self.allow_pickle);
+}
+
+py::int_ version(const LatestEnd& self, void*) {
+  return self.open()->version();
 }
 
 py::object at(const LatestEnd& self, std::uint64_t version, py::handle copy) {
@@ -81,12 +90,9 @@ void bind_latest(py::module_& module) {
       .def_property_readonly("arena", [](const Store& store) { return store.arena(); })
       .def_property_readonly("block", [](const Store& store) { return memory::pack(store.block()); })
       .def("check", &Store::check);
-  py::class_<LatestEnd>(module, "LatestBase", "What Latest is made of.", plain_class())
-      .def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)
+  py::class_<LatestEnd> end(module, "LatestBase", "What Latest is made of.", plain_class());
+  end.def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)
       .def_property_readonly("_store", [](const LatestEnd& self) { return self.open(); })
-      .def_property_readonly(
-          "version", [](const LatestEnd& self) { return self.open()->version(); },
-          "The number of the newest version; 0: none yet. Costs one load.")
       .def_property_readonly(
           "history", [](const LatestEnd& self) { return self.open()->history(); },
           "How many versions are kept besides the newest.")
@@ -97,7 +103,6 @@ void bind_latest(py::module_& module) {
           "allow_pickle", [](const LatestEnd& self) { return self.allow_pickle; },
           "Whether this object publishes, and loads, pickles.")
       .def("_publish", &publish, "obj"_a, "timeout"_a, "move"_a)
-      .def("_get", &get, "newer_than"_a, "timeout"_a, "copy"_a)
       .def("_at", &at, "version"_a, "copy"_a)
       .def("_stats", &stats)
       .def(
@@ -108,6 +113,9 @@ void bind_latest(py::module_& module) {
           "Ends this object's part. What was published stays as long as any process has the Latest; with the last\n"
           "object of a process that published, readers are told when nobody else publishes. Views stay valid. May\n"
           "be called again.");
+  add_fast_method<LatestEnd, get>(end, "_get");
+  add_fast_property<LatestEnd, version>(end, "version",
+                                        "The number of the newest version; 0: none yet. Costs one load.");
 }
 
 }  // namespace shmtree::python
