@@ -23,8 +23,7 @@ Status GivenName::give(std::uint64_t grant) {
   count_.fetch_add(1, std::memory_order_release);
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
-  if (!open->is(uuid_, block_))
-    return Error{Code::kNotFound, "another process has made something else of it meanwhile"};
+  if (Status same = open->check(uuid_, block_); !same) return same;
   if (!part_.valid()) {
     auto part = open->file.take_part(platform::PartKind::kForOthers);
     if (!part) return std::move(part).error();
@@ -39,10 +38,8 @@ Status GivenName::clear(Is is) {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
   if (!open->is(uuid_, block_)) return success();
-  const auto is_ours = [&](const NameEntry& entry) { return entry.pid == entry_.pid && is(entry); };
-  while (std::ranges::any_of(open->record.entries, is_ours)) {
-    if (Status cleared = open->clear(is_ours); !cleared) return cleared;
-  }
+  Status cleared = open->clear([&](const NameEntry& entry) { return entry.pid == entry_.pid && is(entry); });
+  if (!cleared) return cleared;
   return open->remove_unless_alive();
 }
 

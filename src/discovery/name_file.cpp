@@ -94,7 +94,7 @@ std::vector<int> living(const LockedFile& file, const NameRecord& record) {
 }
 
 bool has_parts(const LockedFile& file, const NameRecord& record) noexcept {
-  return file.has_parts() || (record.has_any_on_its_way() && file.has_parts(platform::PartKind::kForOthers));
+  return record.is_kept([&](platform::PartKind kind) { return file.has_parts(kind); });
 }
 
 std::vector<Place> places() {
@@ -125,6 +125,11 @@ Result<MadeFile> make_file(const std::string& name, const std::byte* bytes, std:
 
 bool OpenName::is(const unsigned char uuid[16], std::uint64_t block) const noexcept {
   return std::memcmp(record.header.uuid, uuid, sizeof record.header.uuid) == 0 && record.header.block == block;
+}
+
+Status OpenName::check(const unsigned char uuid[16], std::uint64_t block) const {
+  if (is(uuid, block)) return success();
+  return Error{Code::kNotFound, "another process has made something else of it meanwhile"};
 }
 
 Status OpenName::write(std::size_t index, const NameEntry& entry) {

@@ -49,7 +49,12 @@ struct NameRecord {
   NameHeader header{};
   std::vector<NameEntry> entries{};
 
-  bool has_any_on_its_way() const noexcept { return std::ranges::any_of(entries, &NameEntry::is_on_its_way); }
+  // Whether somebody lives who has a part for itself, or for what this says to be on its way, by has(PartKind).
+  template <class Has>
+  bool is_kept(Has has) const noexcept {
+    return has(platform::PartKind::kOwn) ||
+           (std::ranges::any_of(entries, &NameEntry::is_on_its_way) && has(platform::PartKind::kForOthers));
+  }
 };
 
 // Code::kIncompatible when it is not one of this version.
@@ -57,7 +62,6 @@ Result<NameRecord> read_record(const platform::LockedFile& file);
 // Without its lock: entries may be changing, the header never does.
 Result<NameRecord> look_at_record(int directory, const std::string& name);
 
-// Whether somebody lives who has a part for itself, or for what the record says to be on its way.
 bool has_parts(const platform::LockedFile& file, const NameRecord& record) noexcept;
 // Those who are known to live, and have it or have given it; 0 for all that have a part and no entry that this process
 // can look behind.
@@ -87,14 +91,18 @@ struct OpenName {
   NameRecord record;
 
   bool is(const unsigned char uuid[16], std::uint64_t block) const noexcept;
+  // kNotFound when it is not that any more.
+  Status check(const unsigned char uuid[16], std::uint64_t block) const;
   // Into a place that is free, or whose process is gone; the living keep theirs.
   Status add(const NameEntry& entry);
-  // Frees the place of the first entry that `is` says true of: threads that open a name at once have one each.
+  // Frees the places of those entries that `is` says true of, `most` of them at most: threads that open a name at once
+  // have one each.
   template <class Is>
-  Status clear(Is is) {
-    for (std::size_t i = 0; i < record.entries.size(); ++i) {
+  Status clear(Is is, std::size_t most = SIZE_MAX) {
+    for (std::size_t i = 0; i < record.entries.size() && most != 0; ++i) {
       if (record.entries[i].pid == 0 || !is(record.entries[i])) continue;
-      return write(i, NameEntry{});
+      if (Status written = write(i, NameEntry{}); !written) return written;
+      --most;
     }
     return success();
   }

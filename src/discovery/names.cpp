@@ -179,9 +179,7 @@ Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_pt
 Status Name::add_entry() {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
-  if (!open->is(thing_.arena->uuid(), thing_.block)) {
-    return Error{Code::kNotFound, "another process has made something else of it meanwhile"};
-  }
+  if (Status same = open->check(thing_.arena->uuid(), thing_.block); !same) return same;
   const NameEntry mine{platform::process_id(), thing_.arena->fd(), 0};
   Status written = open->add(mine);
   if (!written) return written;
@@ -198,7 +196,8 @@ Status Name::remove_entry() {
   if (!open) return std::move(open).error();
   if (!open->is(thing_.arena->uuid(), thing_.block)) return success();
   Status cleared = open->clear(
-      [&](const NameEntry& entry) { return entry.pid == pid_ && entry.fd == thing_.arena->fd() && entry.grant == 0; });
+      [&](const NameEntry& entry) { return entry.pid == pid_ && entry.fd == thing_.arena->fd() && entry.grant == 0; },
+      1);
   if (!cleared) return cleared;
   end_part();
   return open->remove_unless_alive();
@@ -219,7 +218,7 @@ void Name::give_up_part(const std::string& path, UniqueFd part) noexcept {
 Status Name::note_arrival(std::uint64_t grant) {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
-  return open->clear([grant](const NameEntry& entry) { return entry.grant == grant; });
+  return open->clear([grant](const NameEntry& entry) { return entry.grant == grant; }, 1);
 }
 
 // In a child that has no part of its own what is here is still the parent's. Within the mutex, so that no child is
@@ -290,9 +289,8 @@ std::vector<SeenName> look_at_names() {
       found.kind = static_cast<NamedKind>(record->header.kind);
       std::memcpy(found.uuid, record->header.uuid, sizeof found.uuid);
       found.block = record->header.block;
-      found.has_parts = platform::has_parts(place.directory.get(), name) ||
-                        (record->has_any_on_its_way() &&
-                         platform::has_parts(place.directory.get(), name, platform::PartKind::kForOthers));
+      found.has_parts = record->is_kept(
+          [&](platform::PartKind kind) { return platform::has_parts(place.directory.get(), name, kind); });
     }
   }
   return seen;

@@ -52,20 +52,15 @@ channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_by
 }
 
 std::shared_ptr<Channel> create(const std::shared_ptr<Arena>& arena, const channel::ChannelOptions& options) {
-  auto made = [&] {
-    const WithoutGil unlocked;
-    return Channel::create(arena, options);
-  }();
-  return unwrap(std::move(made));
+  return unwrap(without_gil([&] { return Channel::create(arena, options); }));
 }
 
 // The arena may be null: one of its own.
 py::tuple create_named(const std::string& name, int kind, std::shared_ptr<Arena> arena,
                        const channel::ChannelOptions& options, bool exist_ok) {
-  auto made = [&] {
-    const WithoutGil unlocked;
+  auto made = without_gil([&] {
     return endpoint::make_channel(name, static_cast<discovery::NamedKind>(kind), std::move(arena), options, exist_ok);
-  }();
+  });
   endpoint::KnownChannel known = unwrap(std::move(made));
   return py::make_tuple(std::move(known.channel), std::move(known.name));
 }

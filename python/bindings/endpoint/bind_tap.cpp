@@ -30,12 +30,8 @@ class Tap {
   // (monotonic nanoseconds, ticket, frame) of each. The frames are there until release(), and not longer.
   py::list take(std::size_t most) {
     open();
-    std::vector<channel::Tap::Seen> seen;
-    {
-      const WithoutGil unlocked;
-      seen = tap_->take(most);
-      frames_.reserve(seen.size());
-    }
+    const std::vector<channel::Tap::Seen> seen = without_gil([&] { return tap_->take(most); });
+    frames_.reserve(seen.size());
     py::list out;
     for (const channel::Tap::Seen& one : seen) {
       auto frame = endpoint::seen_frame(*arena_, one);

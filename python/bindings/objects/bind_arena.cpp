@@ -19,11 +19,7 @@ using memory::Arena;
 namespace {
 
 std::shared_ptr<Arena> create(std::uint64_t max_bytes, std::uint64_t prefault, bool huge_pages) {
-  auto made = [&] {
-    const WithoutGil unlocked;
-    return Arena::create({max_bytes, prefault, huge_pages});
-  }();
-  return unwrap(std::move(made));
+  return unwrap(without_gil([&] { return Arena::create({max_bytes, prefault, huge_pages}); }));
 }
 
 py::dict stats(Arena& arena) {

@@ -230,10 +230,7 @@ py::dict dict_of(const ArenaInfo& info) {
 }
 
 py::list look() {
-  const std::vector<ArenaInfo> arenas = [] {
-    const WithoutGil unlocked;
-    return look_at_all();
-  }();
+  const std::vector<ArenaInfo> arenas = without_gil([] { return look_at_all(); });
   py::list out;
   for (const ArenaInfo& info : arenas) out.append(dict_of(info));
   return out;
@@ -241,10 +238,8 @@ py::list look() {
 
 py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::size_t most, std::uint64_t most_bytes) {
   if (uuid.size() != 16) throw py::value_error("an arena's uuid has 16 bytes, this has " + std::to_string(uuid.size()));
-  auto looked = [&] {
-    const WithoutGil unlocked;
-    return look_at_queue(reinterpret_cast<const unsigned char*>(uuid.data()), block, most, most_bytes);
-  }();
+  auto looked = without_gil(
+      [&] { return look_at_queue(reinterpret_cast<const unsigned char*>(uuid.data()), block, most, most_bytes); });
   py::list out;
   for (const MessageInfo& one : unwrap(std::move(looked))) {
     py::object sender = py::none();
