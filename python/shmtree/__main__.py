@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _recording_verbs, _shown, _why, clean_names, list_names, observe
+from ._metrics import Server
 from ._observe import Observer, is_of, messages
 from ._watch import Watch
 
@@ -118,6 +119,25 @@ def _watch(watch: Watch, options: argparse.Namespace) -> int:
         watch.wait(options.interval)
 
 
+def _run_metrics(options: argparse.Namespace) -> int:
+    try:
+        server = Server(options.port)
+    except OSError as error:
+        print(f"shmtree: port {options.port}: {error.strerror}", file=sys.stderr)
+        return 1
+    with server:
+        print(server.address, flush=True)
+        server.serve_forever()
+    return 0
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text} is no port: they go from 0, which takes a free one, to 65535")
+    return port
+
+
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 <= seconds <= MOST_SECONDS:
@@ -159,6 +179,9 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_argument("names", metavar="PID|NAME", nargs="*", help="only what these have, or are of (everything)")
     watch.add_argument("--interval", type=_seconds, default=0.2, help="seconds between looks (%(default)s)")
     watch.set_defaults(run=_run_watch)
+    metrics = verbs.add_parser("metrics", help="all counts as OpenMetrics, for a Prometheus on this machine")
+    metrics.add_argument("--port", type=_port, required=True, help="on 127.0.0.1; 0 takes a free one")
+    metrics.set_defaults(run=_run_metrics)
     _recording_verbs.add_to(verbs, _seconds)
     for verb in (ls, inspect, top, why, watch):
         verb.add_argument("--json", action="store_true", help="one JSON object on a line for each look")
@@ -172,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return 130 if options.verb not in ("top", "watch") else 0
+        return 130 if options.verb not in ("top", "watch", "metrics") else 0
     except BrokenPipeError:  # whoever reads it has seen enough; nor may the end of the interpreter write on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

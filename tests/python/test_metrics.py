@@ -1,0 +1,211 @@
+"""What an observer sees, as a Prometheus reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent import futures
+from typing import Any
+
+import numpy as np
+import pytest
+from test_observe import channel_called, file_bytes, run
+
+import shmtree
+from shmtree._metrics import page
+from shmtree.replay import ReplayBuffer
+
+parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@contextlib.contextmanager
+def metrics_of(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address that the command says, and its process."""
+    command = [sys.executable, "-W", "error", "-m", "shmtree", "metrics", "--port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout
+            yield server.stdout.readline().strip(), server
+        finally:
+            server.kill()
+
+
+def read(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        text: str = answer.read().decode()
+    return text
+
+
+def samples(address: str) -> Samples:
+    return parsed(read(address))
+
+
+def parsed(text: str) -> Samples:
+    """As the reference parser reads them, which refuses what is not OpenMetrics."""
+    found: Samples = {}
+    for family in parser.text_string_to_metric_families(text):
+        assert family.documentation
+        for sample in family.samples:
+            found[sample.name, frozenset(sample.labels.items())] = sample.value
+    return found
+
+
+def value(of: Samples, name: str, **labels: Any) -> float:
+    wanted = {(key, str(each)) for key, each in labels.items()}
+    (found,) = [each for (sample, has), each in of.items() if sample == f"shmtree_{name}" and wanted <= has]
+    return found
+
+
+def test_counts_of_a_channel_are_there_without_a_change_to_its_programs(name):
+    sender, receiver = shmtree.create_pair(3, name=name)
+    endless, _receiver = shmtree.create_pair(None)
+    for number in range(3):
+        sender.put(number)
+    receiver.get()
+    with metrics_of() as (address, _):
+        assert address.startswith("http://127.0.0.1:") and address.endswith("/metrics")
+        seen = samples(address)
+        arena, _channel = channel_called(shmtree.observe(), name)
+        for metric, count in (("put_total", 3), ("received_total", 1), ("queued", 2), ("capacity", 3), ("senders", 1)):
+            assert value(seen, f"channel_{metric}", channel=name, arena=arena["uuid"]) == count
+        assert value(seen, "channel_limiting", channel=name, end="receiving") == 0
+        assert math.inf in [each for (sample, _), each in seen.items() if sample == "shmtree_channel_capacity"]
+        assert value(seen, "arena_participants", arena=arena["uuid"]) == 1
+        assert value(seen, "look_seconds") > 0
+        sender.put(3)
+        again = samples(address)
+        assert value(again, "channel_put_total", channel=name) == 4
+        assert value(again, "channel_limiting", channel=name, end="receiving") == 1  # it is full
+    endless.close()
+
+
+def test_whoever_sleeps_and_what_is_held_is_counted(name):
+    sender, receiver = shmtree.create_pair(2, name=name)
+    sender.put(np.zeros(1 << 20, np.uint8))
+    view = receiver.get()
+    waiting = threading.Thread(target=receiver.get, daemon=True)
+    waiting.start()
+    with metrics_of() as (address, _):
+        while not [key for key in samples(address) if key[0] == "shmtree_waiting_threads"]:
+            time.sleep(0.01)
+        seen = samples(address)
+        assert value(seen, "waiting_threads", pid=os.getpid(), what="message", at=f"channel {name}") == 1
+        assert value(seen, "waiting_seconds", pid=os.getpid(), what="message") >= 0
+        assert value(seen, "holder_bytes", pid=os.getpid()) >= view.nbytes
+        assert value(seen, "holder_seconds", pid=os.getpid()) >= 0
+        time.sleep(0.3)
+        assert value(samples(address), "channel_empty_seconds_total", channel=name) >= 0.3
+        sender.put(None)
+        waiting.join(60)
+        assert not [key for key in samples(address) if key[0] == "shmtree_waiting_threads"]
+
+
+def test_a_latest_a_broadcast_and_a_replay_buffer_have_theirs():
+    latest = shmtree.Latest(name="weights", history=2)
+    broadcast = shmtree.Broadcast(4, name="frames")
+    subscriber = broadcast.subscribe(behind="skip")
+    replay = ReplayBuffer(100, example={"x": 0.0}, name="rows")
+    for number in range(6):
+        latest.publish(number)
+        broadcast.put(number)
+        replay.add({"x": float(number)})
+    assert subscriber.get() == 2
+    with metrics_of() as (address, _):
+        seen = samples(address)
+    assert value(seen, "latest_versions_total", latest="weights") == 6
+    assert value(seen, "latest_publishers", latest="weights") == 1
+    assert value(seen, "broadcast_put_total", broadcast="frames") == 6
+    assert value(seen, "subscriber_behind", broadcast="frames", pid=os.getpid()) == 3
+    assert value(seen, "subscriber_missed_total", broadcast="frames", subscriber=0) == 2
+    assert value(seen, "replay_rows", replay="rows") == 6
+    assert value(seen, "replay_capacity", replay="rows") == 100
+
+
+def test_names_are_escaped():
+    odd = 'a"b\\c'
+    _sender, _receiver = shmtree.create_pair(name=odd)
+    with metrics_of() as (address, _):
+        assert value(samples(address), "channel_put_total", channel=odd) == 0
+
+
+def test_what_could_not_be_read_is_there_with_the_reason(name):
+    _sender, _receiver = shmtree.create_pair(name=name)
+    arena, channel = channel_called(shmtree.observe(), name)
+    channel["refused"] = "of another version"
+    seen = parsed(page({"arenas": [arena, {"uuid": "abc", "refused": 'it said "no"'}]}, 0.5))
+    assert value(seen, "refused", arena="abc", thing="arena", reason='it said "no"') == 1
+    assert value(seen, "refused", arena=arena["uuid"], thing=f"channel {name}", reason="of another version") == 1
+    assert value(seen, "look_seconds") == 0.5
+    assert not [key for key in seen if key[0] == "shmtree_channel_queued"]
+
+
+def be_killed(name: str) -> None:
+    sender = shmtree.open_sender(name)
+    sender.put(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_killed_are_counted_until_they_are_cleaned_up_after(start, name):
+    sender, receiver = shmtree.create_pair(name=name)
+    child = start(be_killed, name)
+    child.join(60)
+    sender.close()
+    with metrics_of() as (address, _):
+        uuid = channel_called(shmtree.observe(), name)[0]["uuid"]
+        assert value(samples(address), "arena_killed", arena=uuid) == 1
+        assert receiver.get() == 1
+        with pytest.raises(shmtree.PeerDied):
+            receiver.get(timeout=60)
+        assert value(samples(address), "arena_killed", arena=uuid) == 0
+        assert value(samples(address), "arena_reconciles_total", arena=uuid) >= 1
+
+
+def test_looks_change_no_byte_also_when_it_is_killed(name):
+    sender, _receiver = shmtree.Arena(8 << 20).create_pair(name=name)
+    sender.put(np.zeros(1 << 20, np.uint8))
+    arena, _channel = channel_called(shmtree.observe(), name)
+    before = file_bytes(arena)
+    for pause in (0.0, 0.001, 0.01):
+        with metrics_of() as (address, server):
+            with futures.ThreadPoolExecutor(4) as threads:
+                asked = [threads.submit(read, address) for _ in range(20)]
+                time.sleep(pause)
+                server.send_signal(signal.SIGKILL)
+                futures.wait(asked)
+            assert server.wait(60) == -signal.SIGKILL
+    assert file_bytes(arena) == before
+
+
+def test_many_ask_at_once_and_one_that_says_nothing_stops_nobody(name):
+    _sender, _receiver = shmtree.create_pair(name=name)
+    with metrics_of() as (address, _):
+        port = int(address.split(":")[2].split("/")[0])
+        with socket.create_connection(("127.0.0.1", port), timeout=60), futures.ThreadPoolExecutor(8) as threads:
+            asked = [threads.submit(samples, address) for _ in range(40)]
+            assert all(value(each.result(60), "channel_put_total", channel=name) == 0 for each in asked)
+
+
+def test_elsewhere_there_is_nothing_and_a_port_in_use_is_an_error():
+    with metrics_of() as (address, server):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(address.removesuffix("metrics"), timeout=60)
+        port = address.split(":")[2].split("/")[0]
+        assert f"port {port}: Address already in use" in run("metrics", "--port", port, code=1)
+        assert "from 0, which takes a free one, to 65535" in run("metrics", "--port", "65536", code=2)
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 0
