@@ -1,4 +1,4 @@
-"""Frames that were written once are read by every later release: these bytes are never changed, only added to."""
+"""Frames and files written once are read by every later release: these bytes are never changed, only added to."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import decimal
 import fractions
 import http
 import pathlib
+import queue
 import re
 import types
 import uuid
 import zlib
 
 import numpy as np
+import pytest
 from exact import assert_same
 
 import shmtree
+from shmtree.replay import ReplayBuffer
 
 
 def sample():
@@ -78,3 +81,38 @@ def test_a_frame_of_0_2_is_read():
     got = shmtree.unpack(frame, copy=True)
     assert_same(got, sample())
     assert got["again"][0] is got["again"][1]
+
+
+# Five rows and a last observation, as test_files_of_a_replay_buffer_of_0_2_are_loaded reads them, saved by 0.2 (version
+# 2 of the files), compressed.
+SAVED_BY_0_2 = {
+    "manifest": """
+c-kw@Eh$bcOHE;7U|={HeU4!tGXoefLMVo9{bjc#`WUPiPd{Nl+y6AD00XK#jAn<@5)2F|GOR$%1m%I~dr%EbaGhY_0HGosV4|!H!~rHK%>kuZ(A
+>p=rVau=*rU=gAmYG)rXL2F@wx(+c?=Bb=AD2#Wb;~CHDqy^#UIerv*GZs0aU>ZG>5{}8zz<=1<}R1C3*QJsc?OaIKm0$zx<?P1{_XEOfJdH&%-5
+Klv<uxl)`|+nw0#!RP>;%DK$h-MNDW)Y%(o4a72Vnnh6UIshT81MjXM<fHgThu*a3Gm~rq6Qj3^~OaU-gre&t(6PJoGoa=zfkA$aE02y8~m;
+""",
+    "data-0000000000000001": """
+c-kv2&Mhg*FE3_dU|^_we$auD0Rp!5m)(-+W3XO4{e=B&|I?fdH~=FW&4k8hM&q-f@mbOMY-oH2G;?5*j2Pk#_KZvj`;pW;Ffk+e2yq7oW)_5dkj
+!ylVa4uORyIs`5dsG$bY?Ij>0-hWZp7+mMl*+rME&UgWhPNSE1EehIQ+qgLq8juIjlJJ;j$kT&!ETy#UCiH7#J2ffJ6cJY9Q|
+""",
+}
+
+
+def test_files_of_a_replay_buffer_of_0_2_are_loaded(tmp_path):
+    for name, text in SAVED_BY_0_2.items():
+        (tmp_path / name).write_bytes(zlib.decompress(base64.b85decode(text.replace("\n", ""))))
+    buffer = ReplayBuffer.load(tmp_path)
+
+    batch = buffer.sample(5, sampler="fifo", timeout=0)
+    assert batch.data["obs"].tolist() == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
+    assert batch.data["next"]["obs"].tolist() == [[2, 3], [3, 4], [4, 5], [5, 6], [5, 6]]
+    assert batch.data["action"].tolist() == [0, 1, 2, 3, 4]
+    assert batch.data["reward"].tolist() == [0.5, 2.0, 3.5, 5.0, 4.0]
+    assert batch.discount.tolist() == [0.25, 0.25, 0.25, 0.25, 0.5]
+    assert not batch.data["done"].any()
+    assert batch.version.tolist() == [3] * 5 and batch.step.tolist() == [0, 1, 2, 3, 4]
+    drawn = buffer.sample(90, sampler="per", timeout=0)
+    assert np.allclose(drawn.probability, (drawn.data["action"] + 1) / 15)
+    assert buffer.stats()["inserted"] == 5 and buffer.stats()["capacity"] == 16
+    with pytest.raises(queue.Empty):
+        buffer.sample(100, timeout=0)  # its limit goes on: 5 rows x 2, and 100 more
