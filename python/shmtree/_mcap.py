@@ -19,7 +19,7 @@ from ._core import VERSION
 from .errors import CorruptMessage
 
 MAGIC = b"\x89MCAP0\r\n"
-HEADER, FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK = 0x01, 0x02, 0x03, 0x04, 0x05, 0x06
+HEADER, FOOTER, CHANNEL, MESSAGE, CHUNK = 0x01, 0x02, 0x04, 0x05, 0x06
 STATISTICS, METADATA, METADATA_INDEX, DATA_END = 0x0B, 0x0C, 0x0D, 0x0F
 PADDING = 0x80  # the first of those that the format leaves to its users
 PROFILE = ENCODING = "shmtree"

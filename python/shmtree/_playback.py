@@ -82,9 +82,7 @@ class Player:
 
 def plain(value: Any) -> Any:
     """In types that JSON and Parquet have: arrays as nested lists, what else there may be as a text."""
-    if value is None or isinstance(value, bool | int | str | bytes):
-        return value
-    if isinstance(value, float):
+    if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
@@ -92,9 +90,7 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
-        return value.tolist()
-    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufUS":
         return value.tolist()
     if hasattr(value, "detach") and hasattr(value, "tolist"):  # a tensor
         return value.detach().tolist()
@@ -111,15 +107,12 @@ def _for_json(value: Any) -> Any:
     return [_for_json(each) for each in value] if isinstance(value, list) else value
 
 
-def to_jsonl(messages: Iterable[RecordedMessage], out: TextIO, allow_pickle: bool) -> int:
+def to_jsonl(messages: Iterable[RecordedMessage], out: TextIO, allow_pickle: bool) -> None:
     """An object a line: channel, time_ns, sequence, value. Bytes are base64, numbers that JSON has not are null."""
-    count = 0
     for message in messages:
         value = _for_json(plain(message.load(copy=False, allow_pickle=allow_pickle)))
         row = {"channel": message.channel, "time_ns": message.time_ns, "sequence": message.sequence, "value": value}
         out.write(json.dumps(row, allow_nan=False) + "\n")
-        count += 1
-    return count
 
 
 def _columns(value: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -136,7 +129,7 @@ def _row(message: RecordedMessage, allow_pickle: bool) -> dict[str, Any]:
     return row
 
 
-def to_parquet(messages: list[RecordedMessage], path: str | os.PathLike[str], allow_pickle: bool) -> int:
+def to_parquet(messages: list[RecordedMessage], path: str | os.PathLike[str], allow_pickle: bool) -> None:
     """A row for each message, a column for each leaf of a dict, by its path. What a message has not is null.
 
     ValueError, and no file, where the leaves of one path have no type together. Needs pyarrow.
@@ -144,24 +137,22 @@ def to_parquet(messages: list[RecordedMessage], path: str | os.PathLike[str], al
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def tables(schema: Any) -> Iterator[Any]:
+    def groups() -> Iterator[list[dict[str, Any]]]:
         for first in range(0, len(messages), _GROUP):
-            rows = [_row(message, allow_pickle) for message in messages[first : first + _GROUP]]
-            names = schema.names if schema is not None else list(dict.fromkeys(name for row in rows for name in row))
-            arrays = [
-                pa.array([row.get(name) for row in rows], schema.field(name).type if schema is not None else None)
-                for name in names
-            ]
-            yield pa.table(arrays, schema=schema) if schema is not None else pa.table(arrays, names=names)
+            yield [_row(message, allow_pickle) for message in messages[first : first + _GROUP]]
+
+    def schema_of(rows: list[dict[str, Any]]) -> Any:
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names}).schema
 
     try:
-        schemas = [table.schema for table in tables(None)]
-        schema = pa.unify_schemas(schemas or [pa.schema([])], promote_options="permissive")
+        schema = pa.unify_schemas(
+            [schema_of(rows) for rows in groups()] or [pa.schema([])], promote_options="permissive"
+        )
         with pq.ParquetWriter(path, schema) as writer:
-            for table in tables(schema):
-                writer.write_table(table)
+            for rows in groups():
+                writer.write_table(pa.Table.from_pylist(rows, schema))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         raise ValueError(f"the messages have no columns in common: {error}") from error
-    return len(messages)

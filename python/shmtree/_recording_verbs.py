@@ -14,8 +14,8 @@ from typing import Any
 
 from . import _playback, _shown
 from ._mcap import Writer
-from ._recorders import Recorded, record
-from .errors import ChannelClosed, Error
+from ._recorders import record
+from .errors import Error
 from .recording import Recording
 
 
@@ -42,7 +42,6 @@ def _failed(what: object) -> int:
 
 def _record(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.names))
-    recorded: list[Recorded] = []
     try:
         writer = Writer(options.file)
     except OSError as error:
@@ -77,7 +76,7 @@ def _replay(options: argparse.Namespace) -> int:
                 if not options.loop:
                     break
             player.close(should_stop)
-        except (ChannelClosed, Error, ValueError) as error:
+        except (Error, ValueError) as error:
             return _failed(f"after {put} messages: {error}")
     print(f"{put} replayed")
     return 0
