@@ -40,39 +40,33 @@ Status make_alone(RawFrame& frame, const CheckedFrame& checked, format::Blocks b
   return make_copy(frame, alone.total_bytes(), hooks, [&](std::byte* to) { alone.write(to); });
 }
 
-Status fill(RawFrame& frame, Arena& arena, Incoming& message, WaitHooks* hooks) {
-  std::vector<memory::BlockRef> referred;
-  if (message.in_block()) referred = arena.blocks().referred_to_by(message.block());
+using Referred = std::vector<memory::BlockRef>;
+
+// Checks a message, which is in `block` if it is in one. It is copied where it does not stand alone; else
+// keep(its bytes, what it refers to, the bytes of that) decides where it stays.
+template <class Keep>
+Status fill(RawFrame& frame, Arena& arena, std::span<const std::byte> message, memory::BlockRef block, WaitHooks* hooks,
+            Keep keep) {
+  Referred referred;
+  if (block.id.value != 0) referred = arena.blocks().referred_to_by(block);
   const auto blocks = referred_blocks(arena, referred);
   CheckedFrame checked;
-  Status sound = checked.load(message.frame(), blocks);
+  Status sound = checked.load(message, blocks);
   if (!sound) return sound;
   frame.contents = checked.contents();
   if (!frame.contents.stands_alone) return make_alone(frame, checked, blocks, hooks);
-  const std::span<const std::byte> bytes = message.frame().first(frame.contents.bytes);
-  if (!message.in_block() || bytes.size() <= kCopiedMessageBytes || is_seen(arena, message, referred) ||
-      is_hoarding(arena, message, blocks)) {
-    return make_copy(frame, bytes.size(), hooks,
-                     [&](std::byte* to) { platform::copy_bytes(to, bytes.data(), bytes.size()); });
-  }
-  auto lease = message.adopt();
-  if (!lease) return std::move(lease).error();
-  frame.block = std::move(*lease);
-  frame.bytes = bytes;
-  return success();
+  return keep(message.first(static_cast<std::size_t>(frame.contents.bytes)), referred, blocks);
 }
 
-Status fill(RawFrame& frame, Arena& arena, const channel::Tap::Seen& seen) {
-  std::vector<memory::BlockRef> referred;
-  if (seen.block.id.value != 0) referred = arena.blocks().referred_to_by(seen.block);
-  const auto blocks = referred_blocks(arena, referred);
-  CheckedFrame checked;
-  Status sound = checked.load(seen.frame, blocks);
-  if (!sound) return sound;
-  frame.contents = checked.contents();
-  if (!frame.contents.stands_alone) return make_alone(frame, checked, blocks, nullptr);
-  frame.bytes = seen.frame.first(static_cast<std::size_t>(frame.contents.bytes));
-  return success();
+// What `fill` makes of a message; its errors say which.
+template <class Fill>
+Result<RawFrame> filled(std::uint64_t ticket, Fill fill) {
+  RawFrame frame;
+  Status done = or_out_of_memory([&] { return fill(frame); });
+  if (done) return frame;
+  Error error = std::move(done).error();
+  error.ticket = ticket;
+  return error;
 }
 
 }  // namespace
@@ -84,21 +78,32 @@ Result<FrameMemory> frame_memory(std::uint64_t bytes) {
 }
 
 Result<RawFrame> raw_frame(Arena& arena, Incoming& message, WaitHooks* hooks) {
-  RawFrame frame;
-  Status filled = or_out_of_memory([&] { return fill(frame, arena, message, hooks); });
-  if (filled) return frame;
-  Error error = std::move(filled).error();
-  error.ticket = message.ticket();
-  return error;
+  return filled(message.ticket(), [&](RawFrame& frame) {
+    const auto block = message.in_block() ? message.block() : memory::BlockRef{};
+    const auto keep = [&](std::span<const std::byte> bytes, const Referred& referred, const auto& blocks) -> Status {
+      if (!message.in_block() || bytes.size() <= kCopiedMessageBytes || is_seen(arena, message, referred) ||
+          is_hoarding(arena, message, blocks)) {
+        return make_copy(frame, bytes.size(), hooks,
+                         [&](std::byte* to) { platform::copy_bytes(to, bytes.data(), bytes.size()); });
+      }
+      auto lease = message.adopt();
+      if (!lease) return std::move(lease).error();
+      frame.block = std::move(*lease);
+      frame.bytes = bytes;
+      return success();
+    };
+    return fill(frame, arena, message.frame(), block, hooks, keep);
+  });
 }
 
 Result<RawFrame> seen_frame(Arena& arena, const channel::Tap::Seen& seen) {
-  RawFrame frame;
-  Status filled = or_out_of_memory([&] { return fill(frame, arena, seen); });
-  if (filled) return frame;
-  Error error = std::move(filled).error();
-  error.ticket = seen.ticket;
-  return error;
+  return filled(seen.ticket, [&](RawFrame& frame) {
+    const auto keep = [&](std::span<const std::byte> bytes, const auto&, const auto&) {
+      frame.bytes = bytes;
+      return success();
+    };
+    return fill(frame, arena, seen.frame, seen.block, nullptr, keep);
+  });
 }
 
 Status check_may_go(const format::FrameContents& contents, const Terms& terms, bool known_portable) {

@@ -1,6 +1,5 @@
 #include "endpoint/given_memory.h"
 
-#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include "platform/atomics.h"
 #include "platform/fork.h"
 #include "platform/never_destroyed.h"
+#include "platform/sweep_pace.h"
 
 namespace shmtree::endpoint {
 
@@ -44,12 +44,10 @@ struct Given {
 // By the arena and the number of the grant.
 using GivenMap = std::map<std::pair<const Arena*, std::uint64_t>, Given>;
 
-constexpr std::size_t kFew = 64;  // are looked at every time
-
 struct AllGiven {
   platform::ForkSafeMutex mutex;
   GivenMap given;
-  std::size_t due = kFew;  // when there are so many, they are all looked at: twice as many as were left the last time
+  platform::SweepPace pace{64};
 };
 AllGiven& all_given() noexcept {
   return platform::never_destroyed<AllGiven>();
@@ -61,14 +59,14 @@ void move_over(AllGiven& all, GivenMap& over) noexcept {
     const auto at = each++;
     if (at->second.is_over()) over.insert(all.given.extract(at));
   }
-  all.due = std::max(kFew, 2 * all.given.size());
+  all.pace.note_swept(all.given.size());
 }
 
 void sweep_if_due() noexcept {
   AllGiven& all = all_given();
   GivenMap over;
   const std::lock_guard guard(all.mutex);
-  if (all.given.size() <= kFew || all.given.size() >= all.due) move_over(all, over);
+  if (all.pace.is_due(all.given.size())) move_over(all, over);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "platform/fork.h"
+#include "platform/sweep_pace.h"
 
 namespace shmtree::endpoint {
 
@@ -80,7 +81,7 @@ class Names {
         if (each.use_count() == 2 && each->count() == given) std::erase(given_, each);
       }
       const std::lock_guard guard(mutex_);
-      given_due_ = std::max(kFewGiven, 2 * given_.size());
+      given_pace_.note_swept(given_.size());
     } catch (const std::bad_alloc&) {  // they are looked at again
     }
   }
@@ -90,8 +91,7 @@ class Names {
   }
   std::vector<std::shared_ptr<GivenName>> given_to_look_at() {
     const std::lock_guard guard(mutex_);
-    return given_.size() <= kFewGiven || given_.size() >= given_due_ ? given_
-                                                                     : std::vector<std::shared_ptr<GivenName>>{};
+    return given_pace_.is_due(given_.size()) ? given_ : std::vector<std::shared_ptr<GivenName>>{};
   }
   // Let go of outside the mutex.
   std::vector<std::shared_ptr<Name>> living() {
@@ -153,9 +153,8 @@ class Names {
   static inline std::atomic<Names*> of_process_{nullptr};  // for the handlers, which cannot wait for the making of it
   platform::ForkSafeMutex mutex_;
   std::vector<Entry> names_;
-  static constexpr std::size_t kFewGiven = 8;
   std::vector<std::shared_ptr<GivenName>> given_;
-  std::size_t given_due_ = kFewGiven;
+  platform::SweepPace given_pace_{8};
 };
 
 Result<std::shared_ptr<Name>> remembered(Result<std::unique_ptr<Name>> name) {
