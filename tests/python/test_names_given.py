@@ -53,15 +53,21 @@ def is_free(name: str) -> bool:
 # --- to a process that is being started
 
 
-@pytest.mark.parametrize("method", STARTED)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_started_process_has_what_its_launcher_closes_at_once_and_its_name(name, start, kind, method) -> None:
+def launched(name, start, kind, method):
+    """A process that was given a thing of that name, which nobody else has any more, and is about to load it."""
     ours, theirs = mp.get_context(method).Pipe()
     thing, usual = made(kind, name)
     child = start(given_peers.have, given_peers.WaitsWhereItIsLoaded(theirs), thing, theirs, method=method)
     let_go(thing)
     del thing
     assert ours.recv() == "loading"
+    return child, ours, usual
+
+
+@pytest.mark.parametrize("method", STARTED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_started_process_has_what_its_launcher_closes_at_once_and_its_name(name, start, kind, method) -> None:
+    child, ours, usual = launched(name, start, kind, method)
 
     assert is_known(kind, name)
     assert not is_free(name)
@@ -87,12 +93,7 @@ def test_a_started_process_has_what_its_launcher_closes_at_once_and_its_name(nam
 def test_a_process_that_is_killed_before_it_has_what_it_was_started_with_keeps_no_name(
     name, start, kind, method
 ) -> None:
-    ours, theirs = mp.get_context(method).Pipe()
-    thing, _ = made(kind, name)
-    child = start(given_peers.have, given_peers.WaitsWhereItIsLoaded(theirs), thing, theirs, method=method)
-    let_go(thing)
-    del thing
-    assert ours.recv() == "loading"
+    child, _ours, _ = launched(name, start, kind, method)  # and not `_`: at the end of the pipe it would go on
 
     os.kill(child.pid, signal.SIGKILL)
     child.join(60)
