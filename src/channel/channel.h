@@ -85,7 +85,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Result<Delivery> take(const WaitContext& wait) { return deliveries_.take(deliveries(), wait); }
   Result<std::vector<Delivery>> rejected(const WaitContext& wait) { return deliveries_.rejected(deliveries(), wait); }
   // Looks on from now on, as nobody else does at the time.
-  Result<std::shared_ptr<Tap>> tap(const WaitContext& wait) { return Tap::open(parts_, shared_from_this(), wait); }
+  Result<std::shared_ptr<Tap>> tap(Tap::Wants wants, const WaitContext& wait) {
+    return Tap::open(parts_, shared_from_this(), wants, wait);
+  }
   std::uint64_t size() const noexcept { return parts_.watchers.size(); }
   bool ready() const noexcept { return parts_.watchers.ready(); }
   ChannelStats stats();  // may throw std::bad_alloc

@@ -4,6 +4,7 @@
 //   put    slot written, then `tail`; the message is in the channel from that store on
 //          one that is counted: slot, `counted_then`, `counting_tail`, `tail`, `counted`, `counting_tail` := 0
 //          into a channel with a tap: slot, the tap's note of it (tap_notes.h), `tail`
+//          out of one whose tap wants times: the note's times, `head`
 //   grow   successor block complete, then the last segment's `next`
 //   get    holder bit of the message's block, then `head`
 //   take   record written (its state last), then `head`; a record whose ticket is not below `head` does not count
@@ -46,7 +47,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 7;
+constexpr std::uint32_t kChannelVersion = 8;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct RingSlot {
@@ -226,6 +227,7 @@ struct alignas(64) TapHeader {
   Identity owner;            // whose holder bit the notes' blocks have
   std::uint32_t count;       // of notes: a power of two; the note of ticket t is number t mod count
   std::uint64_t most_bytes;  // that blocks may have for which the tap alone is a reason to stay
+  std::uint32_t times_only;  // 1: notes have no frames, and times of receipts, too
   // By the tap.
   alignas(64) std::atomic<std::uint64_t> read;  // it is done with the tickets below
   std::atomic<std::uint64_t> bytes_out;         // `bytes_in` as of the last note that it was done with
@@ -241,15 +243,23 @@ struct TapNote {
   std::atomic<std::uint64_t> bytes;   // `bytes_in` with it
   std::atomic<std::uint64_t> block;   // packed; the tap's bit of it is the tap's to clear. 0: the frame follows
   std::atomic<std::uint64_t> frame_bytes;
-  std::uint64_t unused[3];
+  // Of a tap that wants times.
+  std::atomic<std::int32_t> put_pid;
+  std::atomic<std::int32_t> put_thread;
+  std::atomic<std::int64_t> got_ns;  // by receivers, under receivers_lock; it counts once `head` is past the ticket
+  std::atomic<std::int32_t> got_pid;
+  std::atomic<std::int32_t> got_thread;
 
   std::byte* inline_data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
   const std::byte* inline_data() const noexcept { return reinterpret_cast<const std::byte*>(this + 1); }
 };
 static_assert(sizeof(TapNote) == 64);
-constexpr std::uint64_t kMostTapNotes = 1024, kFewestTapNotes = 8;
-constexpr std::uint64_t tap_note_bytes(std::uint64_t slot_bytes) noexcept {
-  return sizeof(TapNote) + inline_bytes(slot_bytes);
+constexpr std::uint64_t kFewestTapNotes = 8;
+constexpr std::uint64_t most_tap_notes(bool times_only) noexcept {
+  return times_only ? 16384 : 1024;
+}
+constexpr std::uint64_t tap_note_bytes(std::uint64_t slot_bytes, bool times_only) noexcept {
+  return sizeof(TapNote) + (times_only ? 0 : inline_bytes(slot_bytes));
 }
 
 struct ChannelHeader {
@@ -277,6 +287,7 @@ struct ChannelHeader {
 
   // Receivers, under receivers_lock.
   alignas(64) std::atomic<std::uint32_t> receivers_lock;
+  std::atomic<std::uint32_t> timed;         // 1: receipts leave their times in the notes that `tap` names
   std::atomic<std::uint64_t> head;          // truth
   std::atomic<std::uint64_t> head_segment;  // truth: the first of the chain
   std::atomic<std::uint64_t> cached_tail;   // derived: no more than tail
@@ -320,7 +331,7 @@ struct ChannelHeader {
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
 static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 476);
-static_assert(offsetof(ChannelHeader, tap) == 120);
+static_assert(offsetof(ChannelHeader, tap) == 120 && offsetof(ChannelHeader, timed) == 132);
 static_assert(offsetof(ChannelHeader, senders_lock) == 64 && offsetof(ChannelHeader, receivers_lock) == 128);
 
 }  // namespace shmtree::channel

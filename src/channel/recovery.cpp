@@ -72,7 +72,9 @@ class Repair {
     if (notes) notes->forget_from(load_relaxed(shared_.tail));
     const Identity owner = notes ? load_once(notes->header().owner) : Identity{memory::kNobody};
     const bool is_dead = pass_.dead().contains(memory::slot_of(owner)) || !arena_.participants().is_alive(owner);
-    if (is_dead) store_release(shared_.tap, std::uint64_t{0});
+    if (!is_dead) return;
+    store_release(shared_.timed, std::uint32_t{0});
+    store_release(shared_.tap, std::uint64_t{0});
   }
 
   void ring() noexcept {

@@ -321,6 +321,11 @@ bool RingHead::hold(const RingSlot& slot, Identity me, std::uint32_t attempts, I
   return true;
 }
 
+void RingHead::note_receipt() const noexcept {
+  const auto notes = TapNotes::at(control_, load_relaxed(control_.shared.tap));
+  if (notes) notes->note_receipt(load_relaxed(control_.shared.head));
+}
+
 // The next message, if there is one, comes from the sender's core while this one is decoded. It is most likely of the
 // same size.
 void RingHead::fetch_next(std::uint64_t bytes) const noexcept {

@@ -144,11 +144,14 @@ class RingHead {
   void advance(std::uint64_t bytes) noexcept {
     ChannelHeader& shared = control_.shared;
     platform::store_relaxed(shared.bytes_out, platform::load_relaxed(shared.bytes_out) + bytes);
+    if (platform::load_relaxed(shared.timed) != 0) [[unlikely]]
+      note_receipt();
     platform::store_release(shared.head, platform::load_relaxed(shared.head) + 1);  // the slot may be written again
   }
 
  private:
   void fetch_next(std::uint64_t bytes) const noexcept;
+  void note_receipt() const noexcept;
 
   const Control control_;
   const std::shared_ptr<Arena> arena_;  // as messages that are held keep it

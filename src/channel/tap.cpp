@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "memory/robust_lock.h"
 #include "memory/weak_registry.h"
 #include "platform/never_destroyed.h"
 #include "platform/wait_policy.h"
@@ -24,20 +25,55 @@ memory::WeakRegistry<Tap>& taps() noexcept {
   return never_destroyed<memory::WeakRegistry<Tap>>();
 }
 
-std::uint64_t number_of_notes(const Control& control) noexcept {
-  const std::uint64_t share = control.arena.pool().max_bytes() / kShareOfNotes / tap_note_bytes(control.slot_bytes);
-  return std::clamp(std::bit_floor(share), kFewestTapNotes, kMostTapNotes);
+std::uint64_t number_of_notes(const Arena& arena, std::uint64_t note_bytes, bool times_only) noexcept {
+  const std::uint64_t share = arena.pool().max_bytes() / kShareOfNotes / note_bytes;
+  return std::clamp(std::bit_floor(share), kFewestTapNotes, most_tap_notes(times_only));
 }
 
-// Under the senders' lock: the tap of now lives.
+// Under both locks: the tap of now lives.
 bool is_tapped(const Control& control) noexcept {
   const auto notes = TapNotes::at(control, load_relaxed(control.shared.tap));
   return notes && control.arena.participants().is_alive(load_once(notes->header().owner));
 }
 
+// A channel's, which a tap begins and ends under. Nobody is waited for with one of them held: who sends would wait,
+// too, and a repair, which the wait may have to do, takes both.
+class BothLocks {
+ public:
+  explicit BothLocks(const Control& control) noexcept : control_(control) {}
+  ~BothLocks() {
+    if (!held_) return;
+    control_.arena.unlock(control_.shared.receivers_lock);
+    control_.arena.unlock(control_.shared.senders_lock);
+  }
+  BothLocks(const BothLocks&) = delete;
+  BothLocks& operator=(const BothLocks&) = delete;
+
+  Status take(const WaitContext& wait) {
+    Arena& arena = control_.arena;
+    memory::RobustLock receivers(control_.shared.receivers_lock, arena.participants());
+    for (;;) {
+      Status senders = arena.lock(control_.shared.senders_lock, wait);
+      if (!senders) return senders;
+      held_ = receivers.try_lock();
+      if (held_) return success();
+      arena.unlock(control_.shared.senders_lock);
+      if (wait.deadline.passed()) return Error{Code::kTimeout, "the channel's two locks were not free at once in time"};
+      Status free = arena.lock(control_.shared.receivers_lock, wait);
+      if (!free) return free;
+      arena.unlock(control_.shared.receivers_lock);
+    }
+  }
+
+ private:
+  const Control& control_;
+  bool held_ = false;
+};
+
 }  // namespace
 
-Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void> keeps, const WaitContext& wait) {
+Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void> keeps, Wants wants,
+                                       const WaitContext& wait) {
   const Control& control = parts.control;
   Arena& arena = control.arena;
   static const bool keeps_children_out =
@@ -45,7 +81,9 @@ Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void>
   if (!keeps_children_out) return out_of_memory();
   auto me = arena.identity();
   if (!me) return std::move(me).error();
-  const std::uint64_t count = number_of_notes(control), note_bytes = tap_note_bytes(control.slot_bytes);
+  const bool times_only = wants == Wants::kTimes;
+  const std::uint64_t note_bytes = tap_note_bytes(control.slot_bytes, times_only);
+  const std::uint64_t count = number_of_notes(arena, note_bytes, times_only);
   auto block = arena.allocate(sizeof(TapHeader) + count * note_bytes, memory::BlockKind::kDeliveries, wait);
   if (!block) return std::move(block).error();
   auto slot = arena.reconciler().reserve_slot();
@@ -54,30 +92,28 @@ Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void>
   header->owner = slot->identity;
   header->count = static_cast<std::uint32_t>(count);
   header->most_bytes = arena.pool().max_bytes() / kShareOfKept;
+  header->times_only = times_only;
   for (std::uint64_t i = 0; i < count; ++i) new (block->data() + sizeof(TapHeader) + i * note_bytes) TapNote{};
   const BlockRef ref = block->ref();
   const auto notes = TapNotes::at(control, memory::pack(ref));
   if (!notes) return Error{Code::kCorrupt, "the arena's table of blocks is damaged"};
   arena.blocks().entry(ref.id)->holders.add(slot_of(slot->identity));
   block->publish();
-  std::shared_ptr<Tap> tap(new Tap(parts, std::move(keeps), std::move(*slot), ref, *notes));
+  std::shared_ptr<Tap> tap(new Tap(parts, std::move(keeps), std::move(*slot), ref, *notes, wants));
   taps().insert(tap, [](const Tap&) { return false; });
   tap->next_ = load_relaxed(control.shared.tail);            // where it ends if it does not come to be one
   arena.participants().keep_lock_from_children(tap->slot_);  // of those that were forked meanwhile
-  Status locked = arena.lock(control.shared.senders_lock, wait);
-  if (!locked) return std::move(locked).error();
-  const bool taken = is_tapped(control);
-  if (!taken) {
-    tap->next_ = load_relaxed(control.shared.tail);
-    store_relaxed(tap->notes_.header().read, tap->next_);
-    store_release(control.shared.tap, memory::pack(ref));
-  }
-  arena.unlock(control.shared.senders_lock);
-  if (taken) return Error{Code::kInvalid, "the channel has a tap already; it has one at a time"};
+  BothLocks locks(control);
+  if (Status taken = locks.take(wait); !taken) return std::move(taken).error();
+  if (is_tapped(control)) return Error{Code::kInvalid, "the channel has a tap already; it has one at a time"};
+  tap->next_ = load_relaxed(control.shared.tail);
+  store_relaxed(tap->notes_.header().read, tap->next_);
+  store_release(control.shared.tap, memory::pack(ref));
+  store_release(control.shared.timed, std::uint32_t{times_only});
   return tap;
 }
 
-// The senders' lock is not waited for without end: a stopped process may have it. Then this participant is dead as soon
+// The locks are not waited for without end: a stopped process may have one. Then this participant is dead as soon
 // as its slot is, and recovery does the rest.
 Tap::~Tap() {
   taps().erase(this);
@@ -97,12 +133,10 @@ std::uint64_t Tap::end() const noexcept {
   return stopped_at_.value_or(load_acquire(parts_.control.shared.tail));
 }
 
-std::vector<Tap::Seen> Tap::take(std::size_t most) {
-  std::vector<Seen> seen;
-  if (!is_mine()) return seen;
-  seen.reserve(most);
-  const std::uint64_t end = this->end();  // sees the notes below
-  for (; next_ < end && seen.size() < most; ++next_, ++taken_) {
+// Those below `end` for which look(note) is true, `most` at most. Who gives `end` sees the notes below it.
+template <class Look>
+void Tap::take_notes(std::uint64_t end, std::size_t most, Look look) {
+  for (std::size_t seen = 0; next_ < end && seen < most; ++next_, ++taken_) {
     if (taken_ >= notes_.count()) {  // there was no room for a note of any of these
       missed_ += end - next_;
       taken_ += end - next_;
@@ -110,14 +144,44 @@ std::vector<Tap::Seen> Tap::take(std::size_t most) {
       break;
     }
     const TapNote& note = notes_.of(next_);
-    Seen one{.ticket = next_, .put_ns = 0, .frame = {}, .block = {}};
-    if (load_acquire(note.ticket) == next_ + 1 && look_at(note, one)) {
-      seen.push_back(one);
+    if (load_acquire(note.ticket) == next_ + 1 && look(note)) {
+      ++seen;
     } else {
       ++missed_;
     }
   }
+}
+
+std::vector<Tap::Seen> Tap::take(std::size_t most) {
+  std::vector<Seen> seen;
+  if (!is_mine() || wants_ != Wants::kMessages) return seen;
+  seen.reserve(most);
+  take_notes(end(), most, [&](const TapNote& note) {
+    Seen one{.ticket = next_, .put_ns = 0, .frame = {}, .block = {}};
+    if (!look_at(note, one)) return false;
+    seen.push_back(one);
+    return true;
+  });
   return seen;
+}
+
+std::vector<Tap::Times> Tap::take_times(std::size_t most, bool also_queued) {
+  std::vector<Times> times;
+  if (!is_mine() || wants_ != Wants::kTimes) return times;
+  times.reserve(most);
+  const std::uint64_t received = load_acquire(parts_.control.shared.head), end = this->end();
+  take_notes(also_queued ? end : std::min(end, received), most, [&](const TapNote& note) {
+    const bool is_received = next_ < received;
+    times.push_back({.ticket = next_,
+                     .put_ns = load_relaxed(note.put_ns),
+                     .put_pid = load_relaxed(note.put_pid),
+                     .put_thread = load_relaxed(note.put_thread),
+                     .got_ns = is_received ? load_relaxed(note.got_ns) : 0,
+                     .got_pid = is_received ? load_relaxed(note.got_pid) : 0,
+                     .got_thread = is_received ? load_relaxed(note.got_thread) : 0});
+    return true;
+  });
+  return times;
 }
 
 // Any word may be anything.
@@ -177,11 +241,13 @@ bool Tap::is_over(const WaitContext& wait) {
 Status Tap::stop(const WaitContext& wait) {
   if (stopped_at_ || !is_mine()) return success();
   ChannelHeader& shared = parts_.control.shared;
-  Status locked = parts_.control.arena.lock(shared.senders_lock, wait);
-  if (!locked) return locked;
-  if (load_relaxed(shared.tap) == memory::pack(block_)) store_release(shared.tap, std::uint64_t{0});
+  BothLocks locks(parts_.control);
+  if (Status taken = locks.take(wait); !taken) return taken;
+  if (load_relaxed(shared.tap) == memory::pack(block_)) {
+    store_release(shared.timed, std::uint32_t{0});
+    store_release(shared.tap, std::uint64_t{0});
+  }
   stopped_at_ = load_relaxed(shared.tail);
-  parts_.control.arena.unlock(shared.senders_lock);
   return success();
 }
 

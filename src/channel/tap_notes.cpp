@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "platform/clock.h"
+#include "platform/machine.h"
 
 namespace shmtree::channel {
 
@@ -17,18 +18,39 @@ std::optional<TapNotes> TapNotes::at(const Control& control, std::uint64_t packe
   const std::uint64_t room = blocks.room_of(ref.id);
   if (header == nullptr || room < sizeof(TapHeader)) return std::nullopt;
   const std::uint64_t count = load_once(header->count);
-  if (!std::has_single_bit(count) || count > kMostTapNotes) return std::nullopt;
-  if (count * tap_note_bytes(control.slot_bytes) > room - sizeof(TapHeader)) return std::nullopt;
-  return TapNotes(control, header, count);
+  const bool times_only = load_once(header->times_only) == 1;
+  if (!std::has_single_bit(count) || count > most_tap_notes(times_only)) return std::nullopt;
+  if (count * tap_note_bytes(control.slot_bytes, times_only) > room - sizeof(TapHeader)) return std::nullopt;
+  return TapNotes(control, header, count, times_only);
 }
 
 void TapNotes::add(const Segment& segment, std::uint64_t first, std::uint64_t count) const noexcept {
   const std::int64_t now = monotonic_ns();
-  for (std::uint64_t ticket = first; ticket != first + count; ++ticket) add_one(segment.at(ticket), ticket, now);
+  const int thread = times_only_ ? thread_id() : 0;
+  for (std::uint64_t ticket = first; ticket != first + count; ++ticket) {
+    if (ticket - load_acquire(header_->read) >= count_) return;
+    times_only_ ? add_times(ticket, now, thread) : add_one(segment.at(ticket), ticket, now);
+  }
+}
+
+void TapNotes::add_times(std::uint64_t ticket, std::int64_t now, int thread) const noexcept {
+  TapNote& note = of(ticket);
+  store_relaxed(note.ticket, ticket + 1);
+  store_relaxed(note.put_ns, now);
+  store_relaxed(note.put_pid, process_id());
+  store_relaxed(note.put_thread, thread);
+  store_relaxed(note.got_ns, std::int64_t{0});
+}
+
+void TapNotes::note_receipt(std::uint64_t ticket) const noexcept {
+  TapNote& note = of(ticket);
+  if (!times_only_ || load_relaxed(note.ticket) != ticket + 1) return;
+  store_relaxed(note.got_pid, process_id());
+  store_relaxed(note.got_thread, thread_id());
+  store_relaxed(note.got_ns, monotonic_ns());
 }
 
 void TapNotes::add_one(const RingSlot& slot, std::uint64_t ticket, std::int64_t now) const noexcept {
-  if (ticket - load_acquire(header_->read) >= count_) return;
   TapNote& note = of(ticket);
   const std::uint64_t packed = load_once(slot.block), frame_bytes = load_once(slot.bytes);
   std::uint64_t in = load_relaxed(header_->bytes_in);

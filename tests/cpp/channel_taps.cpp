@@ -16,7 +16,7 @@ using channel::Tap;
 constexpr std::size_t kInline = 4, kBlock = 700;  // words
 
 std::shared_ptr<Tap> new_tap(Channel& channel) {
-  return channel.tap(patience()).value();
+  return channel.tap(Tap::Wants::kMessages, patience()).value();
 }
 // What the tap sees now, and is done with then.
 Numbers seen_by(Tap& tap) {
@@ -116,17 +116,17 @@ TEST_CASE("A message larger than what is kept for a tap is seen where nothing el
 TEST_CASE("A channel has one tap at a time, and another one when that is closed or killed") {
   auto channel = new_channel(new_arena());
   auto tap = new_tap(*channel);
-  CHECK(code_of(channel->tap(patience())) == Code::kInvalid);
+  CHECK(code_of(channel->tap(Tap::Wants::kMessages, patience())) == Code::kInvalid);
   tap.reset();
   Gate tapped;
   Child child([&] {
-    auto theirs = channel->tap(patience());
+    auto theirs = channel->tap(Tap::Wants::kMessages, patience());
     tapped.open(theirs.ok());
     pause();
     return true;
   });
   CHECK(tapped.wait() == 1);
-  CHECK(code_of(channel->tap(patience())) == Code::kInvalid);
+  CHECK(code_of(channel->tap(Tap::Wants::kMessages, patience())) == Code::kInvalid);
   child.kill_and_wait();
   auto mine = new_tap(*channel);
   put(*channel, 1, kBlock).value();
@@ -161,7 +161,7 @@ TEST_CASE("A tap that is stopped by a signal holds nobody up") {
   auto channel = new_channel(new_arena(), with_capacity(1));
   Gate tapped;
   Child child([&] {
-    auto theirs = channel->tap(patience()).value();
+    auto theirs = channel->tap(Tap::Wants::kMessages, patience()).value();
     tapped.open();
     raise(SIGSTOP);
     return true;
@@ -182,7 +182,7 @@ TEST_CASE("Notes of nonsense are missed, and lead nowhere") {
   auto tap = new_tap(*channel);
   const std::uint64_t packed = header_of(*channel).tap.load();
   auto* notes = channel->arena()->blocks().address(memory::unpack(packed).id) + sizeof(channel::TapHeader);
-  const std::uint64_t each = channel::tap_note_bytes(header_of(*channel).slot_bytes);
+  const std::uint64_t each = channel::tap_note_bytes(header_of(*channel).slot_bytes, false);
   for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i).value();
   const auto note = [&](std::uint64_t number) { return reinterpret_cast<channel::TapNote*>(notes + number * each); };
   note(0)->frame_bytes = ~0ull;
@@ -231,7 +231,7 @@ TEST_CASE("A tap that is killed before any of its stores leaves nothing behind, 
       drain(*channel);
       const std::uint64_t bytes = used_bytes(*arena);
       killed = killed_at_change(stores, [&] {
-        auto tap = channel->tap(patience()).value();
+        auto tap = channel->tap(Tap::Wants::kMessages, patience()).value();
         for (std::uint64_t i = 1; i <= 3; ++i) put(*channel, i, words).value();
         if (!run_of(1, 3, 3)(seen_by(*tap))) ::kill(getpid(), SIGABRT);
         put(*channel, 4, words).value();

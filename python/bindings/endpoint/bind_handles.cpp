@@ -57,6 +57,14 @@ std::shared_ptr<Arena> find_arena(const std::string& uuid) {
   return uuid.size() == 16 ? Arena::find(reinterpret_cast<const unsigned char*>(uuid.data())) : nullptr;
 }
 
+// Any process of this user may have it. FileNotFoundError.
+std::shared_ptr<Arena> open_arena(const std::string& uuid) {
+  if (uuid.size() != 16) throw py::value_error("an arena's uuid has 16 bytes, this has " + std::to_string(uuid.size()));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(uuid.data());
+  Error none{.code = Code::kNotFound, .message = "no process of this user has that arena"};
+  return unwrap(without_gil([&] { return discovery::open_arena_of_anyone(bytes, std::move(none)); }));
+}
+
 }  // namespace
 
 void bind_handles(py::module_& module) {
@@ -66,6 +74,7 @@ void bind_handles(py::module_& module) {
   module.def("claim_memory", &claim_memory, "arena"_a, "grant"_a, "name"_a);
   module.def("sweep_given_memory", [] { without_gil(endpoint::sweep_given_memory); });
   module.def("find_arena", &find_arena, "uuid"_a);
+  module.def("open_arena", &open_arena, "uuid"_a);
 }
 
 }  // namespace shmtree::python

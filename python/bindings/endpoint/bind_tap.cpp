@@ -19,12 +19,15 @@ using channel::Channel;
 
 namespace {
 
+constexpr std::int64_t kOpenWithinNs = 2'000'000'000;  // a stopped process may have a lock of the channel
+
 // One thread at a time: that of the recorder which made it.
 class Tap {
  public:
-  explicit Tap(const std::shared_ptr<Channel>& channel) : arena_(channel->arena()) {
+  Tap(const std::shared_ptr<Channel>& channel, bool times_only) : arena_(channel->arena()) {
     GilHooks hooks;
-    tap_ = unwrap(channel->tap({platform::Deadline::never(), &hooks}));
+    const auto wants = times_only ? channel::Tap::Wants::kTimes : channel::Tap::Wants::kMessages;
+    tap_ = unwrap(channel->tap(wants, {platform::Deadline::after_ns(kOpenWithinNs), &hooks}));
   }
 
   // (monotonic nanoseconds, ticket, frame) of each. The frames are there until release(), and not longer.
@@ -46,6 +49,21 @@ class Tap {
       py::object view = own(PyMemoryView_FromMemory(data, static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ));
       views_.append(view);
       out.append(py::make_tuple(one.put_ns, one.ticket, view));
+    }
+    return out;
+  }
+  // (ticket, put_ns, pid, thread, got_ns, pid, thread) of each; nothing of them has to be released.
+  py::list take_times(std::size_t most, bool also_queued) {
+    open();
+    const auto times = without_gil([&] {
+      auto taken = tap_->take_times(most, also_queued);
+      tap_->release();
+      return taken;
+    });
+    py::list out;
+    for (const channel::Tap::Times& one : times) {
+      out.append(
+          py::make_tuple(one.ticket, one.put_ns, one.put_pid, one.put_thread, one.got_ns, one.got_pid, one.got_thread));
     }
     return out;
   }
@@ -94,8 +112,9 @@ class Tap {
 
 void bind_tap(py::module_& module) {
   py::class_<Tap>(module, "Tap", "Looks on at a channel.", plain_class(), py::is_final())
-      .def(py::init<const std::shared_ptr<Channel>&>(), "channel"_a)
+      .def(py::init<const std::shared_ptr<Channel>&, bool>(), "channel"_a, "times_only"_a = false)
       .def("take", &Tap::take, "most"_a)
+      .def("take_times", &Tap::take_times, "most"_a, "also_queued"_a)
       .def("release", &Tap::release)
       .def_property_readonly("missed", &Tap::missed)
       .def_property_readonly("is_over", &Tap::is_over)
