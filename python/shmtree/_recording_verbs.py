@@ -1,4 +1,4 @@
-"""``python -m shmtree record``, ``replay`` and ``export``."""
+"""``python -m shmtree record``, ``replay``, ``export`` and ``trace``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import _playback, _shown
+from . import _playback, _shown, _trace
 from ._mcap import Writer
 from ._recorders import record
 from .errors import Error
@@ -103,6 +103,23 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
+def _run_trace(options: argparse.Namespace) -> int:
+    def ready(count: int, refused: list[str]) -> None:
+        for each in refused:
+            print(f"shmtree: not traced: {each}", file=sys.stderr)
+        print(f"tracing {count}", flush=True)
+
+    try:
+        with open(options.out, "w", opener=_private) as out, _asked_to_stop(options.seconds) as should_stop:
+            traced = _trace.trace(options.names, ready, should_stop)
+            _trace.write(traced, out)
+    except (OSError, ValueError, Error) as error:
+        return _failed(error)
+    for each in traced:
+        print(f"{each.name}: {len(each.times)} traced, {each.missed} missed")
+    return 0
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
@@ -115,7 +132,7 @@ def _rate(text: str) -> float:
 
 
 def add_to(verbs: Any, seconds: Callable[[str], float]) -> None:
-    """Adds the three to those of the command line; `seconds` reads a time."""
+    """Adds the four to those of the command line; `seconds` reads a time."""
     verb = verbs.add_parser("record", help="write what is put into channels to a file, and take nothing from them")
     verb.add_argument("file", metavar="FILE", help="MCAP, which only this user may read; replaced if it is there")
     verb.add_argument("names", metavar="NAME", nargs="+", help="of a channel or queue")
@@ -137,3 +154,10 @@ def add_to(verbs: Any, seconds: Callable[[str], float]) -> None:
     verb.add_argument("--channel", metavar="NAME", help="only what was put into that one (all)")
     verb.add_argument("--allow-pickle", action="store_true", help="load pickles, which may run anything")
     verb.set_defaults(run=_export)
+    verb = verbs.add_parser("trace", help="write who put and received what, and when, for a viewer of Chrome's traces")
+    verb.add_argument(
+        "names", metavar="NAME", nargs="*", help="of a channel or queue (all of this user's, named or not)"
+    )
+    verb.add_argument("--seconds", type=seconds, help="end after so many (at the end of the streams, or Ctrl-C)")
+    verb.add_argument("--out", metavar="FILE", required=True, help="JSON, which only this user may read")
+    verb.set_defaults(run=_run_trace)

@@ -1,0 +1,230 @@
+"""Traces: who put and who received each message, when, as viewers of Chrome's traces read it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import queue
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_record import Recorder, shmtree_run
+
+import shmtree
+from shmtree import _trace
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+
+class Tracer:
+    """`shmtree trace` in a process of its own, from the moment on at which it looks."""
+
+    def __init__(self, path: Path, *arguments: str) -> None:
+        self._path = path
+        command = [sys.executable, "-W", "error", "-m", "shmtree", "trace", "--out", str(path), *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.count = int(self.process.stdout.readline().removeprefix("tracing "))
+
+    def end(self) -> dict[str, Any]:
+        """What it wrote, after Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        self.out, self.err = self.process.communicate(timeout=120)
+        assert self.process.returncode == 0, self.err
+        traced: dict[str, Any] = json.loads(self._path.read_text())
+        return traced
+
+
+@contextlib.contextmanager
+def traced_pair(path: Path, name: str, **options: Any) -> Iterator[tuple[Any, Any, Tracer]]:
+    sender, receiver = shmtree.create_pair(name=name, **options)
+    tracer = Tracer(path, name)
+    try:
+        yield sender, receiver, tracer
+    finally:
+        tracer.process.kill()
+        tracer.process.communicate()
+
+
+def by_kind(trace: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    found = defaultdict(list)
+    for event in trace["traceEvents"]:
+        found[event["ph"]].append(event)
+    return found
+
+
+def receive_all(name: str, count: int) -> None:
+    receiver = shmtree.open_receiver(name)
+    for _ in range(count):
+        receiver.get(timeout=60)
+
+
+def test_an_arrow_goes_from_each_put_to_its_receipt_in_another_process(start, name: str, tmp_path: Path) -> None:
+    with traced_pair(tmp_path / "run.json", name) as (sender, _receiver, tracer):
+        child = start(receive_all, name, 300)
+        before = time.time_ns()
+        for step in range(300):
+            sender.put({"step": step, "obs": np.zeros(50 if step % 2 else 20_000)})
+        child.join(60)
+        after = time.time_ns()
+        trace = tracer.end()
+        assert (tracer.out, tracer.err) == (f"{name}: 300 traced, 0 missed\n", "")
+
+    assert tracer.count == 1
+    assert stat.S_IMODE((tmp_path / "run.json").stat().st_mode) == 0o600
+    events = by_kind(trace)
+    slices = {(each["name"].split()[0], each["args"]["ticket"]): each for each in events["X"]}
+    assert len(slices) == len(events["X"]) == 600
+    begins = {each["id"]: each for each in events["s"]}
+    ends = {each["id"]: each for each in events["f"]}
+    assert begins.keys() == ends.keys() and len(begins) == len(events["s"]) == len(events["f"]) == 300
+    for flow, begin in begins.items():
+        end = ends[flow]
+        assert (begin["pid"], begin["tid"]) == (os.getpid(), threading.get_native_id())
+        assert (end["pid"], end["tid"], end["bp"]) == (child.pid, child.pid, "e")
+        assert begin["ts"] <= end["ts"]
+    for one in (*begins.values(), *ends.values()):  # each within a slice of its thread
+        assert any(
+            (each["pid"], each["tid"]) == (one["pid"], one["tid"])
+            and each["ts"] <= one["ts"] <= each["ts"] + each["dur"]
+            for each in events["X"]
+        )
+    base = trace["baseTimeNanoseconds"]
+    assert all(before <= base + each["ts"] * 1000 + 1_000_000 and base + each["ts"] * 1000 <= after + 1_000_000
+               for each in events["X"])  # fmt: skip
+    names = {each["pid"]: each["args"]["name"] for each in events["M"] if each["name"] == "process_name"}
+    assert "python" in names[os.getpid()]
+    counters = [each["args"]["messages"] for each in events["C"]]
+    assert counters[-1] == 0 and max(counters) > 0 and all(0 <= each <= 300 for each in counters)
+
+
+def test_slices_of_a_thread_do_not_overlap_also_of_messages_that_came_at_once(name: str, tmp_path: Path) -> None:
+    with traced_pair(tmp_path / "run.json", name, capacity=None) as (sender, receiver, tracer):
+        sender.put_many(list(range(1000)))
+        assert len(receiver.get_many(1000)) == 1000
+        slices = sorted(by_kind(tracer.end())["X"], key=lambda each: each["ts"])
+    assert len(slices) == 2000
+    for one, following in itertools.pairwise(slices):
+        assert one["ts"] < following["ts"]
+        assert one["ts"] + one["dur"] <= following["ts"] + 0.002  # as exact as a float is
+
+
+def test_what_was_not_received_has_a_put_and_no_arrow(name: str, tmp_path: Path) -> None:
+    with traced_pair(tmp_path / "run.json", name) as (sender, receiver, tracer):
+        for step in range(3):
+            sender.put(step)
+        receiver.get()
+        events = by_kind(tracer.end())
+    assert [each["name"].split()[0] for each in events["X"]] == ["put", "put", "put", "get"]
+    assert len(events["s"]) == len(events["f"]) == 1
+    assert events["C"][-1]["args"] == {"messages": 2}
+
+
+def test_channels_without_a_name_and_queues_are_traced_too(tmp_path: Path) -> None:
+    sender, receiver = shmtree.create_pair()
+    tasks = shmtree.Queue()
+    tracer = Tracer(tmp_path / "run.json")
+    sender.put(1)
+    receiver.get()
+    tasks.put(2)
+    tasks.get()
+    events = by_kind(tracer.end())
+    mine = [each for each in events["X"] if each["pid"] == os.getpid()]
+    assert len({each["args"]["channel"] for each in mine}) == 2 and len(mine) == 4
+
+
+def test_events_stand_in_one_file_with_those_of_torch(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with traced_pair(tmp_path / "run.json", name) as (sender, receiver, tracer):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            sender.put(1)
+            with torch.profiler.record_function("between"):
+                torch.ones(10).sum()
+            receiver.get()
+        profiler.export_chrome_trace(str(tmp_path / "torch.json"))
+        ours = tracer.end()
+    theirs = json.loads((tmp_path / "torch.json").read_text())
+    assert ours["baseTimeNanoseconds"] == theirs["baseTimeNanoseconds"]
+    put, got = (each for each in by_kind(ours)["X"])
+    (between,) = [each for each in by_kind(theirs)["X"] if each["name"] == "between"]
+    assert (between["pid"], between["tid"]) == (put["pid"], put["tid"])
+    assert put["ts"] <= between["ts"] + 1000 and between["ts"] <= got["ts"] + 1000  # of clocks that agree to 1 ms
+
+
+def test_it_ends_with_the_streams_or_after_its_seconds(name: str, tmp_path: Path) -> None:
+    with traced_pair(tmp_path / "run.json", name) as (sender, receiver, tracer):
+        sender.put(1)
+        sender.close()
+        assert receiver.get() == 1
+        out, err = tracer.process.communicate(timeout=60)
+        assert (out, err, tracer.process.returncode) == (f"{name}: 1 traced, 0 missed\n", "", 0)
+    _sender, _receiver = shmtree.create_pair(name=f"{name}-2")
+    done = shmtree_run("trace", f"{name}-2", "--seconds", "0.2", "--out", str(tmp_path / "run.json"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert by_kind(json.loads((tmp_path / "run.json").read_text()))["X"] == []
+
+
+def test_a_name_that_is_not_there_and_a_channel_that_is_recorded_are_errors(name: str, tmp_path: Path) -> None:
+    out = str(tmp_path / "run.json")
+    done = shmtree_run("trace", "nobody", "--out", out)
+    assert done.returncode == 1 and "no channel is called 'nobody'" in done.stderr
+    _sender, _receiver = shmtree.create_pair(name=name)
+    recorder = Recorder(tmp_path / "run.mcap", name)
+    done = shmtree_run("trace", name, "--out", out)
+    assert done.returncode == 1 and "has a tap already" in done.stderr
+    done = shmtree_run("trace", "--seconds", "0.1", "--out", out)  # of all: the others are traced
+    assert done.returncode == 0 and f"not traced: {name}: " in done.stderr
+    recorder.end(signal.SIGINT)
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_tracer_that_is_killed_or_stopped_holds_nobody_up(name: str, tmp_path: Path, by: signal.Signals) -> None:
+    with traced_pair(tmp_path / "run.json", name, capacity=4) as (sender, receiver, tracer):
+        tracer.process.send_signal(by)
+        if by == signal.SIGKILL:
+            tracer.process.wait(60)
+        for step in range(50_000):
+            sender.put(step, timeout=60)
+            assert receiver.get(timeout=60) == step
+        if by == signal.SIGKILL:
+            again = Tracer(tmp_path / "again.json", name)
+            sender.put(1)
+            receiver.get()
+            assert len(by_kind(again.end())["X"]) == 2
+
+
+def test_a_receiver_that_is_stopped_is_no_reason_to_wait(start, name: str, tmp_path: Path) -> None:
+    sender, _receiver = shmtree.create_pair(name=name)
+    child = start(receive_all, name, 10_000_000)
+    sender.put(0)
+    os.kill(child.pid, signal.SIGSTOP)
+    tracer = Tracer(tmp_path / "run.json", name)
+    with contextlib.suppress(queue.Full):
+        sender.put(1, timeout=0)
+    assert len(by_kind(tracer.end())["X"]) >= 1
+    child.kill()
+
+
+def test_a_million_messages_end_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_trace, "_MOST_MESSAGES", 100)
+    sender, receiver = shmtree.create_pair(None, name=name)
+
+    def put(count: int, _refused: list[str]) -> None:
+        assert count == 1
+        sender.put_many(list(range(500)))
+        receiver.get_many(500)
+
+    (traced,) = _trace.trace([name], put, lambda: False)
+    assert 100 <= len(traced.times) <= 500
