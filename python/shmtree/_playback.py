@@ -43,9 +43,9 @@ class Player:
     def __init__(self, name: str) -> None:
         self._receiver: Any = None
         try:
-            self._sender: Sender = open_sender(name, allow_pickle=True)
+            self.sender: Sender = open_sender(name, allow_pickle=True)
         except FileNotFoundError:
-            self._sender, self._receiver = create_pair(_CAPACITY, name=name, allow_pickle=True)
+            self.sender, self._receiver = create_pair(_CAPACITY, name=name, allow_pickle=True)
 
     def play(self, messages: Iterable[RecordedMessage], rate: float, should_stop: Stop) -> int:
         """Puts them with the pauses that were between them, divided by `rate`; 0: without any. How many were put."""
@@ -64,7 +64,7 @@ class Player:
     def _put(self, message: RecordedMessage, should_stop: Stop) -> bool:
         while not should_stop():
             with contextlib.suppress(queue.Full):
-                self._sender.put_frame(message.frame, timeout=_SLICE_S)
+                self.sender.put_frame(message.frame, timeout=_SLICE_S)
                 return True
         return False
 
@@ -72,7 +72,7 @@ class Player:
         """Ends the part in the stream, of a channel that was made when all of it was received."""
         while self._receiver is not None and self._receiver.qsize() and not should_stop():
             time.sleep(_SLICE_S / 10)
-        self._sender.close()
+        self.sender.close()
         if self._receiver is not None:
             self._receiver.close()
 

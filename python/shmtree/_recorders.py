@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from . import _core, _process
 from ._channel import CHANNEL, KINDS, QUEUE
@@ -20,6 +20,20 @@ class Recorded(NamedTuple):
     name: str
     messages: int
     missed: int  #: put while it was recorded, and not in the recording
+
+
+class Source(Protocol):
+    """What writes down the messages of one channel."""
+
+    @property
+    def is_over(self) -> bool: ...
+    def look(self) -> bool:
+        """Writes down what was put; False when there was nothing. `is_over` is set when nothing more comes."""
+
+    def stop(self) -> None:
+        """Nothing that is put from now on is seen; what was is still to be written down."""
+
+    def close(self) -> Recorded: ...
 
 
 class Tap:
@@ -41,7 +55,6 @@ class Tap:
         self.is_over = False
 
     def look(self) -> bool:
-        """Writes down what was put; False when there was nothing. `is_over` is set when nothing more comes."""
         seen = self._tap.take(_MOST_TAKEN)
         count = len(seen)
         try:
@@ -55,7 +68,6 @@ class Tap:
         return count != 0
 
     def stop(self) -> None:
-        """Nothing that is put from now on is seen; what was is still to be written down."""
         self._tap.stop()
 
     def close(self) -> Recorded:
@@ -66,17 +78,21 @@ class Tap:
 
 
 def record(
-    writer: Writer, names: Sequence[str], ready: Callable[[], None], should_stop: Callable[[], bool]
+    writer: Writer,
+    names: Sequence[str],
+    ready: Callable[[], None],
+    should_stop: Callable[[], bool],
+    source: Callable[[Writer, str], Source] = Tap,
 ) -> list[Recorded]:
     """Until each channel has ended, or `should_stop`: then what was put until then is still written down.
 
     `ready` is called when all of them are looked at.
     """
-    taps: list[Tap] = []
+    taps: list[Source] = []
     recorded: list[Recorded] = []
     try:
         for name in names:
-            taps.append(Tap(writer, name))
+            taps.append(source(writer, name))
         ready()
         stopped = False
         while not all(tap.is_over for tap in taps):

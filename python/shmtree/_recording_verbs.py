@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import math
 import os
 import signal
@@ -14,19 +15,20 @@ from typing import Any
 
 from . import _playback, _shown, _trace
 from ._mcap import Writer
-from ._recorders import record
+from ._recorders import Source, Tap, record
+from ._relay import Relay
 from .errors import Error
 from .recording import Recording
 
 
 @contextlib.contextmanager
-def _asked_to_stop(seconds: float | None = None) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM came, or that time is over. They are ends in order, and no errors."""
+def _asked_to_stop(seconds: float | None = None) -> Iterator[Callable[..., bool]]:
+    """Whether Ctrl-C or SIGTERM came, or came `times`, or that time is over. They are ends in order, and no errors."""
     signals: list[int] = []
     end = math.inf if seconds is None else time.monotonic() + seconds
     before = {each: signal.signal(each, lambda number, _: signals.append(number)) for each in _ENDS}
     try:
-        yield lambda: bool(signals) or time.monotonic() >= end
+        yield lambda times=1: len(signals) >= times or (times == 1 and time.monotonic() >= end)
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
@@ -42,6 +44,8 @@ def _failed(what: object) -> int:
 
 def _record(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.names))
+    if options.relay is not None and (len(names) > 1 or options.relay in names):
+        return _failed(f"--relay passes on one channel to another, not {', '.join(names)} to {options.relay}")
     try:
         writer = Writer(options.file)
     except OSError as error:
@@ -52,7 +56,10 @@ def _record(options: argparse.Namespace) -> int:
 
     try:
         with writer, _asked_to_stop(options.seconds) as should_stop:
-            recorded = record(writer, names, ready, should_stop)
+            source: Callable[[Writer, str], Source] = Tap
+            if options.relay is not None:
+                source = functools.partial(Relay, to=options.relay, should_leave=lambda: should_stop(2))
+            recorded = record(writer, names, ready, should_stop, source)
     except (OSError, ValueError, Error) as error:
         kept = f"; {writer.messages} messages, {_shown.size(writer.nbytes)}, were written and can be read"
         return _failed(f"{error}{kept if writer.messages else ''}")
@@ -137,6 +144,7 @@ def add_to(verbs: Any, seconds: Callable[[str], float]) -> None:
     verb.add_argument("file", metavar="FILE", help="MCAP, which only this user may read; replaced if it is there")
     verb.add_argument("names", metavar="NAME", nargs="+", help="of a channel or queue")
     verb.add_argument("--seconds", type=seconds, help="end after so many (at the end of the streams, or Ctrl-C)")
+    verb.add_argument("--relay", metavar="NAME", help="receive from the one channel, and put all of it into this one")
     verb.set_defaults(run=_record)
     verb = verbs.add_parser("replay", help="put what was recorded into a channel")
     verb.add_argument("file", metavar="FILE")

@@ -36,11 +36,11 @@ def shmtree_run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[
 class Recorder:
     """`shmtree record` in a process of its own, from the moment on at which it looks."""
 
-    def __init__(self, path: Path, *names: str, **options: Any) -> None:
-        command = [sys.executable, "-m", "shmtree", "record", str(path), *names]
+    def __init__(self, path: Path, *arguments: str, count: int | None = None, **options: Any) -> None:
+        command = [sys.executable, "-m", "shmtree", "record", str(path), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
         assert self.process.stdout is not None
-        assert self.process.stdout.readline().startswith(f"recording {len(names)} to ")
+        assert self.process.stdout.readline().startswith(f"recording {count or len(arguments)} to ")
 
     def end(self, by: signal.Signals | None = None) -> tuple[str, str]:
         if by is not None:
@@ -327,3 +327,78 @@ def test_other_tools_read_a_recording(recorded) -> None:
         loaded = [(channel.topic, shmtree.unpack(message.data)) for _, channel, message in found.iter_messages()]
     assert loaded[:2] == [("a", 1), ("a", 2)]
     assert loaded[2][1].shape == (5000,)
+
+
+# --- relays
+
+
+def relay(path: Path, name: str, *arguments: str) -> Recorder:
+    return Recorder(path, name, "--relay", f"{name}-on", *arguments, count=1)
+
+
+def test_a_relay_passes_on_and_writes_down_all_that_is_put(name: str, tmp_path: Path) -> None:
+    sender, receiver = shmtree.create_pair(4, name=name)
+    receiver.close()
+    recorder = relay(tmp_path / "run.mcap", name)
+    passed_on = shmtree.open_receiver(f"{name}-on")
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.extend(each["step"] for each in passed_on))
+    thread.start()
+    for step in range(2000):
+        sender.put({"step": step, "obs": np.full(50 if step % 2 else 20_000, step)})
+    sender.close()
+    out, err = recorder.end()
+    thread.join(60)
+    assert (recorder.process.returncode, err, out) == (0, "", f"{name}: 2000 recorded, 0 missed\n")
+    assert got == list(range(2000))
+    assert [each.load()["step"] for each in Recording(tmp_path / "run.mcap")] == got
+
+
+def test_a_relay_makes_who_puts_wait_and_keeps_what_nobody_has_received(name: str, tmp_path: Path) -> None:
+    sender, _receiver = shmtree.create_pair(4, name=name)
+    recorder = relay(tmp_path / "run.mcap", name)
+    put = 0
+    with contextlib.suppress(queue.Full):
+        while put < 1000:
+            sender.put(put, timeout=2)
+            put += 1
+    assert put < 100
+    recorder.process.send_signal(signal.SIGINT)  # it takes no more, and waits until what it has passed on was received
+    time.sleep(0.3)
+    assert recorder.process.poll() is None
+    passed_on = shmtree.open_receiver(f"{name}-on")
+    got = list(passed_on)
+    out, err = recorder.end()
+    assert (recorder.process.returncode, err) == (0, "")
+    assert out == f"{name}: {len(got)} recorded, 0 missed\n"
+    left = shmtree.open_receiver(name)
+    got += [left.get(timeout=10) for _ in range(put - len(got))]
+    assert got == list(range(put))
+
+
+def test_a_relay_that_is_killed_loses_nothing(name: str, tmp_path: Path) -> None:
+    sender, _receiver = shmtree.create_pair(8, name=name, keep_open=True)
+    _sender, passed_on = shmtree.create_pair(8, name=f"{name}-on", keep_open=True)
+    got: list[int] = []
+    thread = threading.Thread(target=lambda: got.extend(iter(lambda: passed_on.get(timeout=60), -1)))
+    thread.start()
+    recorders = []
+    for number in range(5):
+        recorders.append(relay(tmp_path / f"{number}.mcap", name))
+        for step in range(100):
+            sender.put(number * 100 + step, timeout=60)
+        recorders[-1].process.kill()
+        recorders[-1].process.communicate()
+    recorders.append(relay(tmp_path / "last.mcap", name))
+    sender.put(-1)
+    thread.join(60)
+    recorders[-1].end(signal.SIGTERM)
+    assert sorted(set(got)) == list(range(500)) and len(got) <= 510
+    written = {each.load() for path in tmp_path.glob("*.mcap") for each in Recording(path)}
+    assert written == {-1, *range(500)}
+
+
+def test_a_relay_of_several_channels_or_to_itself_is_refused(name: str, tmp_path: Path) -> None:
+    for arguments in ((name, "other", "--relay", "third"), (name, "--relay", name)):
+        done = shmtree_run("record", str(tmp_path / "run.mcap"), *arguments)
+        assert done.returncode == 1 and "--relay passes on one channel to another" in done.stderr
