@@ -4,9 +4,8 @@
 // A channel has one tap at a time. One that wants times sees no messages, but when, and by whom, each was put and
 // received.
 //
-// A tap keeps the channel's memory, and is at neither end of it. What it reads are the
-// messages themselves, which their receivers may write to as they read: so it is what they were when they were put
-// only where the tap is first.
+// A tap keeps the channel's memory, and is at neither end of it. What it reads are the messages themselves, which their
+// receivers may write to as they read: so it is what they were when they were put only where the tap is first.
 //
 // Invariants:
 //   - A tap is a participant of its own, besides its process: so no hold that the process has, or lets go of, is the
