@@ -89,7 +89,6 @@ def record(
     `ready` is called when all of them are looked at.
     """
     taps: list[Source] = []
-    recorded: list[Recorded] = []
     try:
         for name in names:
             taps.append(source(writer, name))
@@ -104,5 +103,5 @@ def record(
             if not any(any_seen):
                 time.sleep(_PAUSE_S)
     finally:
-        recorded += [tap.close() for tap in taps]
+        recorded = [tap.close() for tap in taps]
     return recorded
