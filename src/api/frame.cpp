@@ -83,7 +83,7 @@ class Frames {
     Object made = raw ? or_out_of_memory([&]() -> Object {
       auto state = std::make_shared<FrameState>();
       state->raw = std::move(*raw);
-      state->known_portable = channel.is_portable();
+      state->known_portable = channel.was_always_portable();
       return FrameAccess::make(std::move(state));
     })
                       : Object(std::move(raw).error());

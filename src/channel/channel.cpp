@@ -71,7 +71,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   header->max_attempts = static_cast<std::uint32_t>(options.max_attempts);
   header->keep_open = options.keep_open ? 1 : 0;
   header->drop_oldest = options.drop_oldest ? 1 : 0;
-  header->portable = options.portable ? 1 : 0;
+  header->portable = options.portable ? kAlwaysPortable : kNotPortable;
   store_relaxed(header->head_segment, memory::pack(ring->ref()));
   store_relaxed(header->tail_segment, memory::pack(ring->ref()));
   // The channel is known before its ring leaves its writer: a kill in between leaves no ring that nothing leads to.
@@ -117,6 +117,10 @@ Channel::~Channel() {
   parts_.membership.leave_all();
   if (parts_.membership.has_given()) KeptForGrants::add(std::move(lease_));
   KeptForGrants::sweep();
+}
+
+void Channel::require_portable() noexcept {
+  if (!is_portable()) store_once(parts_.control.shared.portable, kPortableByNow);
 }
 
 Status Channel::check_options(const ChannelOptions& options) const {

@@ -67,6 +67,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::uint64_t inline_bytes() const noexcept { return parts_.control.inline_bytes(); }
   bool allows_pickle() const noexcept { return parts_.control.shared.allow_pickle != 0; }
   bool is_portable() const noexcept { return parts_.control.is_portable(); }
+  // Whether no message was ever put that is not portable.
+  bool was_always_portable() const noexcept { return parts_.control.was_always_portable(); }
+  // From now on; what is there, or is being put, may be otherwise yet.
+  void require_portable() noexcept;
   // How many messages puts have dropped.
   std::uint64_t dropped() const noexcept { return platform::load_acquire(parts_.control.shared.dropped); }
   // kInvalid, with the values of both, unless it was made with these.
@@ -84,6 +88,11 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   Result<Delivery> take(const WaitContext& wait) { return deliveries_.take(deliveries(), wait); }
   Result<std::vector<Delivery>> rejected(const WaitContext& wait) { return deliveries_.rejected(deliveries(), wait); }
+  Result<std::vector<Delivery>> inherited(const WaitContext& wait) { return deliveries_.inherited(deliveries(), wait); }
+  Status leave_to_heir() { return deliveries_.leave_to_heir(); }
+  Status become_heir() { return deliveries_.become_heir(); }
+  // Tickets that were taken, or given back, and not settled, in any order. May throw std::bad_alloc.
+  std::vector<std::uint64_t> unsettled() const { return parts_.records.unsettled_tickets(); }
   // Looks on from now on, as nobody else does at the time.
   Result<std::shared_ptr<Tap>> tap(Tap::Wants wants, const WaitContext& wait) {
     return Tap::open(parts_, shared_from_this(), wants, wait);

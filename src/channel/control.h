@@ -27,7 +27,8 @@ struct Control {
   Ending ending() const noexcept { return static_cast<Ending>(shared.ending); }
   bool keeps_open() const noexcept { return shared.keep_open != 0; }
   bool drops_oldest() const noexcept { return shared.drop_oldest != 0; }
-  bool is_portable() const noexcept { return shared.portable != 0; }
+  bool is_portable() const noexcept { return platform::load_once(shared.portable) != kNotPortable; }
+  bool was_always_portable() const noexcept { return platform::load_once(shared.portable) == kAlwaysPortable; }
   Shutdown shutdown() const noexcept { return static_cast<Shutdown>(platform::load_acquire(shared.shutdown)); }
   bool is_shut_down() const noexcept { return shutdown() != Shutdown::kNot; }
   bool is_discarded() const noexcept { return shutdown() == Shutdown::kDiscarded; }

@@ -128,37 +128,34 @@ Deliveries::Took Deliveries::take_from_ring(Identity me, Delivery& delivery, Rec
   return Took::kOne;
 }
 
-// Under the receivers' lock: some of those that are with nobody, as many as `found` has memory for. Whether there may
-// be more.
-bool Deliveries::collect_rejected(std::vector<Delivery>& found, Identity me, Receipt& receipt) noexcept {
+// Under the receivers' lock: some of those, as many as `found` has memory for. Whether there may be more.
+bool Deliveries::collect(std::vector<Delivery>& found, const Adopting& which, Receipt& receipt) noexcept {
   std::size_t left = std::min(found.capacity() - found.size(), kMostAtOnce);
   parts_.records.for_each([&](Record& record) {
     const std::uint64_t word = load_acquire(record.state);
-    if (state_of_record(word) != RecordState::kRejected || taker_of_record(word) != memory::kNobody) return true;
+    if (!which.is(word)) return true;
     if (left == 0) return false;
     Delivery& delivery = found.emplace_back();
     const std::uint32_t attempts = attempts_of_record(word);
-    if (!parts_.head.hold_again(record.slot(), me, attempts, delivery.message_, receipt)) {
+    if (!parts_.head.hold_again(record.slot(), which.me, attempts, delivery.message_, receipt)) {
       found.pop_back();
       return false;
     }
-    hand_out(record, record_word(RecordState::kRejected, me, attempts), delivery);
+    hand_out(record, record_word(which.state, which.me, attempts), delivery);
     --left;
     return true;
   });
   return left == 0 && found.size() != found.capacity();
 }
 
-Result<std::vector<Delivery>> Deliveries::rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait) {
+Result<std::vector<Delivery>> Deliveries::adopt(const std::shared_ptr<Deliveries>& self, RecordState state,
+                                                Identity from, const WaitContext& wait) {
   auto me = parts_.control.arena.identity();
   if (!me) return std::move(me).error();
-  if (parts_.control.arena.participants().check(0)) {  // one that has just died may have had the last attempt
-    Status repaired = parts_.control.arena.reconcile(wait);
-    if (!repaired) return std::move(repaired).error();
-  }
+  const Adopting which{state, from, *me};
   std::size_t count = 0;
   parts_.records.for_each([&](Record& record) {
-    count += state_of_record(load_acquire(record.state)) == RecordState::kRejected;
+    count += which.is(load_acquire(record.state));
     return true;
   });
   std::vector<Delivery> found;
@@ -168,7 +165,7 @@ Result<std::vector<Delivery>> Deliveries::rejected(const std::shared_ptr<Deliver
     if (!locked) return std::move(locked).error();
     Receipt receipt;
     const std::size_t before = found.size();
-    more = collect_rejected(found, *me, receipt);
+    more = collect(found, which, receipt);
     parts_.control.arena.unlock(parts_.control.shared.receivers_lock);
     for (std::size_t i = before; i < found.size(); ++i) found[i].of_ = self;
     if (receipt.starved) return receipt.error();
@@ -176,6 +173,40 @@ Result<std::vector<Delivery>> Deliveries::rejected(const std::shared_ptr<Deliver
   std::sort(found.begin(), found.end(),
             [](Delivery& a, Delivery& b) { return a.message().ticket() < b.message().ticket(); });
   return found;
+}
+
+// One that has just died may have had the last attempt, or have left something.
+Status Deliveries::recover(const WaitContext& wait) {
+  if (!parts_.control.arena.participants().check(0)) return success();
+  return parts_.control.arena.reconcile(wait);
+}
+
+Result<std::vector<Delivery>> Deliveries::rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait) {
+  Status repaired = recover(wait);
+  if (!repaired) return std::move(repaired).error();
+  return adopt(self, RecordState::kRejected, memory::kNobody, wait);
+}
+
+Result<std::vector<Delivery>> Deliveries::inherited(const std::shared_ptr<Deliveries>& self, const WaitContext& wait) {
+  Status repaired = recover(wait);
+  if (!repaired) return std::move(repaired).error();
+  const Identity heir = load_acquire(parts_.control.shared.heir);
+  if (heir == memory::kNobody || heir == parts_.control.arena.current_identity()) return std::vector<Delivery>();
+  return adopt(self, RecordState::kTaken, heir, wait);
+}
+
+Status Deliveries::leave_to_heir() {
+  auto me = parts_.control.arena.identity();
+  if (!me) return std::move(me).error();
+  store_release(parts_.control.shared.leaver, *me);
+  return success();
+}
+
+Status Deliveries::become_heir() {
+  auto me = parts_.control.arena.identity();
+  if (!me) return std::move(me).error();
+  store_release(parts_.control.shared.heir, *me);
+  return success();
 }
 
 Delivery& Delivery::operator=(Delivery&& other) noexcept {

@@ -57,6 +57,13 @@ class Deliveries {
   // What was given up after `max_attempts`, oldest first, and is with nobody: it is with this process until settled.
   // Acked it is gone, nacked or dropped it stays rejected. Looking does not count as a use of this end.
   Result<std::vector<Delivery>> rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait);
+  // For a taker that is to be replaced when it was killed, and has written down what it does with each message: what it
+  // has taken must not go to others then. This process's takes are left to the heir, as those of no other are.
+  Status leave_to_heir();
+  // What is left comes to this process, which keeps it for the one that replaces the taker, as long as it lives.
+  Status become_heir();
+  // What was left to the heir, oldest first: it is this process's from here on. Each counts as often taken as before.
+  Result<std::vector<Delivery>> inherited(const std::shared_ptr<Deliveries>& self, const WaitContext& wait);
 
  private:
   friend class Delivery;
@@ -68,7 +75,16 @@ class Deliveries {
   Status wait_until_settled(const WaitContext& wait);
   void look_for_dead_takers(const WaitContext& wait) const noexcept;
   void copy_slot(RingSlot& to, const RingSlot& from) const noexcept;
-  bool collect_rejected(std::vector<Delivery>& found, Identity me, Receipt& receipt) noexcept;
+  Status recover(const WaitContext& wait);
+  // `state` of those that `from` has, which may be nobody.
+  Result<std::vector<Delivery>> adopt(const std::shared_ptr<Deliveries>& self, RecordState state, Identity from,
+                                      const WaitContext& wait);
+  struct Adopting {
+    RecordState state;
+    Identity from, me;
+    bool is(std::uint64_t word) const noexcept { return state_of_record(word) == state && taker_of_record(word) == from; }
+  };
+  bool collect(std::vector<Delivery>& found, const Adopting& which, Receipt& receipt) noexcept;
   void hand_out(Record& record, std::uint64_t word, Delivery& delivery) noexcept;
 
   Parts& parts_;

@@ -10,6 +10,17 @@ namespace shmtree::channel {
 
 using namespace platform;
 
+void add_killed(KilledList& killed, std::int32_t pid) noexcept {
+  std::uint32_t count = load_acquire(killed.count);
+  do {
+    for (std::uint32_t i = 0; i < std::min(count, kMostKilled); ++i) {
+      if (load_relaxed(killed.pids[i]) == pid) return;  // noted by a reconcile that did not get to its end
+    }
+    if (count >= kMostKilled) return;
+    store_relaxed(killed.pids[count], pid);
+  } while (!compare_swap(killed.count, count, count + 1));
+}
+
 namespace {
 
 std::string seconds(std::uint64_t count) {

@@ -21,6 +21,9 @@
 
 namespace shmtree::channel {
 
+// Notes that one who took part in that end was killed: those at the other one are told when nobody is left.
+void add_killed(KilledList& killed, std::int32_t pid) noexcept;
+
 class Ends {
  public:
   Ends(const Control& control, const Records& records, const Grants& grants) noexcept
@@ -49,6 +52,8 @@ class Ends {
   // Whether those at the other end, or `told` of them, are to be told so.
   bool is_over(End end) const noexcept { return is_over(end, control_.arena.current_identity()); }
   bool is_over(End end, Identity told) const noexcept;
+  // Of one that took part by way of this process, and has no place in the arena.
+  void note_killed(End end, int pid) noexcept { add_killed(state(end).killed, pid); }
   bool anyone_killed(End end) const noexcept { return platform::load_acquire(state(end).killed.count) != 0; }
   // Whether somebody of that end was killed whom the others are to be told of though the stream goes on.
   bool has_deaths_to_tell(End end) const noexcept { return control_.ending() == Ending::kEach && anyone_killed(end); }

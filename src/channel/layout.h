@@ -47,7 +47,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 8;
+constexpr std::uint32_t kChannelVersion = 9;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct RingSlot {
@@ -262,6 +262,9 @@ constexpr std::uint64_t tap_note_bytes(std::uint64_t slot_bytes, bool times_only
   return sizeof(TapNote) + (times_only ? 0 : inline_bytes(slot_bytes));
 }
 
+// Whether messages may have what means something on this machine only.
+constexpr std::uint32_t kNotPortable = 0, kAlwaysPortable = 1, kPortableByNow = 2;
+
 struct ChannelHeader {
   std::uint64_t magic;
   std::uint32_t version;
@@ -308,7 +311,7 @@ struct ChannelHeader {
   std::uint32_t max_attempts;          // to have a message taken and acknowledged, 0: no limit
   std::uint32_t keep_open;             // 1: the stream does not end where no senders are left
   std::uint32_t drop_oldest;           // 1: a put that finds no room receives the oldest messages, for nobody
-  std::uint32_t portable;              // 1: nothing in a message means something on this machine only
+  std::uint32_t portable;              // 1: nothing in a message means something on this machine only; 2: from now on
   std::atomic<std::uint64_t> dropped;  // how many those were, under receivers_lock
 
   alignas(64) PerEnd<std::atomic<std::uint32_t>> watched;  // some bit of its `watchers`, or `awaiting`, was set
@@ -328,6 +331,10 @@ struct ChannelHeader {
 
   // Of those who slept in a call: at the sending end for room, at the receiving end for messages.
   PerEnd<memory::SleepTime> slept;
+
+  // What `leaver` has taken, and not settled when it dies, is the heir's then, and does not go back to the channel.
+  alignas(64) std::atomic<Identity> leaver;
+  std::atomic<Identity> heir;
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
 static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 476);

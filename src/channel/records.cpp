@@ -13,6 +13,15 @@ std::uint64_t Records::unsettled() const noexcept {
   return std::max(taken, returned) - returned;
 }
 
+std::vector<std::uint64_t> Records::unsettled_tickets() const {
+  std::vector<std::uint64_t> found;
+  for_each([&](Record& record) {
+    if (awaits_ack(state_of_record(load_acquire(record.state)))) found.push_back(load_once(record.slot().ticket));
+    return true;
+  });
+  return found;
+}
+
 bool Records::may_give_more(Identity told) const noexcept {
   if (load_acquire(control_.shared.taken) == 0) return false;
   return for_each([told](Record& record) {

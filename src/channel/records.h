@@ -11,6 +11,8 @@
 // Thread safety: any thread; what says so, under the receivers' lock.
 #pragma once
 
+#include <vector>
+
 #include "channel/control.h"
 
 namespace shmtree::channel {
@@ -49,6 +51,9 @@ class Records {
   }
   // Messages taken and not settled.
   std::uint64_t unsettled() const noexcept;
+  // Of each of them. One that is below `head`, as it was before, and not among these was settled. May throw
+  // std::bad_alloc.
+  std::vector<std::uint64_t> unsettled_tickets() const;
   bool has_too_many_taken() const noexcept {
     const std::uint64_t most = control_.shared.max_unsettled;
     return most != 0 && unsettled() >= most;

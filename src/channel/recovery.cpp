@@ -47,17 +47,6 @@ class Held {
   bool taken_;
 };
 
-void add_killed(KilledList& killed, std::int32_t pid) noexcept {
-  std::uint32_t count = load_acquire(killed.count);
-  do {
-    for (std::uint32_t i = 0; i < std::min(count, kMostKilled); ++i) {
-      if (load_relaxed(killed.pids[i]) == pid) return;  // noted by a reconcile that did not get to its end
-    }
-    if (count >= kMostKilled) return;
-    store_relaxed(killed.pids[count], pid);
-  } while (!compare_swap(killed.count, count, count + 1));
-}
-
 // One channel as recovery sees it: by its block alone, since this process need not have it open.
 class Repair {
  public:
@@ -173,6 +162,17 @@ class Repair {
   struct Counts {
     std::uint32_t taken = 0, returned = 0, rejected = 0;
   };
+  bool is_there(Identity who) const noexcept {
+    return who != memory::kNobody && !pass_.dead().contains(memory::slot_of(who)) && arena_.participants().is_alive(who);
+  }
+  // The heir keeps what the leaver had taken; all else goes back.
+  std::uint64_t without_taker(std::uint64_t word) const noexcept {
+    const Identity heir = load_acquire(shared_.heir);
+    const bool is_left = state_of_record(word) == RecordState::kTaken &&
+                         taker_of_record(word) == load_acquire(shared_.leaver) && is_there(heir);
+    if (!is_left) return given_back(word, load_once(shared_.max_attempts));
+    return record_word(RecordState::kTaken, heir, attempts_of_record(word));
+  }
   void repair_record(Record& record, std::uint64_t head, Counts& counts) noexcept {
     const std::uint64_t word = load_acquire(record.state);
     RecordState state = state_of_record(word);
@@ -184,9 +184,7 @@ class Repair {
     const Identity taker = taker_of_record(word);
     const bool in_hand = state == RecordState::kTaken || (state == RecordState::kRejected && taker != memory::kNobody);
     std::uint64_t now = word;
-    if (in_hand && (pass_.dead().contains(memory::slot_of(taker)) || !arena_.participants().is_alive(taker))) {
-      now = given_back(word, load_once(shared_.max_attempts));
-    }
+    if (in_hand && !is_there(taker)) now = without_taker(word);
     now = Records(control_).unless_discarded(now);
     if (now != word) store_release(record.state, now);
     state = state_of_record(now);

@@ -15,7 +15,7 @@ import shmtree
 from shmtree import _core
 from shmtree._channel import Terms
 from shmtree.ray import _frames, _handles
-from shmtree.ray._landing import Gap, Landing, Superseded
+from shmtree.ray._landing import WORDS, Gap, Landing, Superseded
 
 TERMS = Terms(64, 0, "raise")
 
@@ -30,7 +30,7 @@ def frame(value: Any) -> shmtree.Frame:
 
 
 def test_what_has_landed_is_not_put_again(channel: _core.Channel) -> None:
-    _, table = _handles.new_table()
+    _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
     landing = Landing(channel, table)
     for ticket in (0, 1, 0, 1, 2):
@@ -40,7 +40,7 @@ def test_what_has_landed_is_not_put_again(channel: _core.Channel) -> None:
 
 
 def test_what_comes_too_early_is_refused(channel: _core.Channel) -> None:
-    _, table = _handles.new_table()
+    _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
     landing = Landing(channel, table)
     with pytest.raises(Gap, match="message 1 of origin 1 came before 0"):
@@ -50,7 +50,7 @@ def test_what_comes_too_early_is_refused(channel: _core.Channel) -> None:
 
 def test_a_full_channel_is_told_and_nothing_has_landed() -> None:
     channel = _handles.new_channel(Terms(1, 0, "raise"))
-    _, table = _handles.new_table()
+    _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
     landing = Landing(channel, table)
     landing.land(1, 0, frame(0))
@@ -63,7 +63,7 @@ def test_a_full_channel_is_told_and_nothing_has_landed() -> None:
 
 
 def test_a_message_counts_as_received_when_somebody_has_it(channel: _core.Channel) -> None:
-    _, table = _handles.new_table()
+    _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
     landing = Landing(channel, table)
     for ticket in range(3):
@@ -78,7 +78,7 @@ def test_a_message_counts_as_received_when_somebody_has_it(channel: _core.Channe
 
 
 def test_who_lands_after_another_keeps_that_from_landing_any_more(channel: _core.Channel) -> None:
-    _, table = _handles.new_table()
+    _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
     first = Landing(channel, table)
     first.land(1, 0, frame(0))
@@ -122,7 +122,7 @@ def test_a_kill_on_either_side_of_a_put_neither_loses_nor_doubles_it(
     channel: _core.Channel, start: Start, how: Callable[[Landing], None]
 ) -> None:
     handle = _handles.handle_of(channel)
-    table_handle, table = _handles.new_table()
+    table_handle, table = _handles.new_table(WORDS)
     sender, receiver = shmtree.Sender(channel), shmtree.Receiver(channel)
     for count in (3, 6):
         child = start(land_until_killed, handle, table_handle, how, count)

@@ -104,6 +104,12 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("dropped", &Channel::dropped)
       .def("count_puts", &Channel::count_puts)
       .def_property_readonly("counted", &Channel::counted)
+      .def("leave_to_heir", [](Channel& channel) { unwrap(channel.leave_to_heir()); })
+      .def("become_heir", [](Channel& channel) { unwrap(channel.become_heir()); })
+      .def("unsettled", &Channel::unsettled)
+      .def("require_portable", &Channel::require_portable)
+      .def("note_killed_receiver",
+           [](Channel& channel, int pid) { channel.ends().note_killed(channel::End::kReceiving, pid); })
       .def_property_readonly("is_queue",
                              [](const Channel& channel) { return channel.ending() == channel::Ending::kNever; })
       .def("stats", &stats)

@@ -130,7 +130,7 @@ class Frames {
     }
     if (!frame) return Ref();
     frame->trusted = self_->allow_pickle && channel.allows_pickle();
-    frame->known_portable = channel.is_portable();
+    frame->known_portable = channel.was_always_portable();
     return Ref(reinterpret_cast<PyObject*>(frame));
   }
   Ref failed(const Error& error) { return Ref(raise_waited(self_, *hooks_, error)); }
@@ -181,6 +181,29 @@ PyObject* take_frames(PyObject* object, PyObject* const* args, Py_ssize_t nargs,
   return list.release();
 }
 
+// What was left to the heir. One that cannot be read any more goes back to the channel.
+PyObject* inherited_frames(PyObject* object, PyObject*) {
+  return with_open(object, End::kReceiving, [object](Channel& channel) -> PyObject* {
+    Endpoint* self = as_endpoint(object);
+    EndHooks hooks(self, End::kReceiving);
+    auto found = channel.inherited({Deadline::never(), &hooks});
+    if (!found) return raise_waited(self, hooks, found.error());
+    Ref list(PyList_New(0));
+    if (!list) return nullptr;
+    Frames frames(self, &hooks, list.get(), 0);
+    for (channel::Delivery& delivery : *found) {
+      bool may_retry = false;
+      Ref frame = frames.decode(channel, delivery.message(), &may_retry);
+      if (!frame) {
+        PyErr_Clear();
+      } else if (!frames.add(std::move(frame), std::move(delivery))) {
+        return nullptr;
+      }
+    }
+    return list.release();
+  });
+}
+
 const PyMethodDef putting[] = {
     {"put_frame", as_method<put_frame>(), METH_FASTCALL | METH_KEYWORDS,
      "put_frame($self, buffer, block=True, timeout=None)\n--\n\n"
@@ -204,6 +227,8 @@ const PyMethodDef taking[] = {
      "it, or when this process dies. Arrays that lie in other memory are copied into the frame; large frames without\n"
      "such arrays lie in the memory of the message. Errors as of take(); a message that is no sound frame is "
      "consumed."},
+    {"_inherited_frames", as_method<inherited_frames>(), METH_NOARGS,
+     "A list of the messages that a killed process had left to the heir, as Frames, the oldest first."},
 };
 
 }  // namespace

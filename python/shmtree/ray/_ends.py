@@ -112,17 +112,13 @@ def arrive(pair: Pair, letter: str, token: int) -> Any:
         made._pair = pair
         pair.settle([], [(letter, token)])
         return made
-    if letter == "r":
-        raise NotImplementedError(
-            f"a receiver has come to node {_actors.here()}, and the home of its pair is {pair.home}: messages are"
-            " received where their home is, so create the pair with home= there"
-        )
+    method = "open_sender" if letter == "s" else "open_receiver"
     try:
-        handle = _actors.call(_actors.here(), "open_sender", pair.number, pair.home, tuple(pair.terms), (letter, token))
+        handle = _actors.call(_actors.here(), method, pair.number, pair.home, tuple(pair.terms), (letter, token))
     except Ended:
         raise errors.ChannelClosed("the pair was given up before this end of it was loaded") from None
-    with _grants.open_channel(handle, None, False) as (channel, _):
-        made = RemoteSender(channel)
+    with _grants.open_channel(handle, None, letter == "r") as (channel, _):
+        made = RemoteSender(channel) if letter == "s" else Receiver(channel)
         made._pair = pair
         return made
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .._channel import Receiver
-from .._serialize import Frame
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -28,7 +27,7 @@ class Taken(NamedTuple):
     """A message that was taken from its channel, and is there until it is acknowledged."""
 
     ticket: int
-    frame: Frame
+    frame: Any  # Frame, or _unread.Substitute
 
 
 def take(receiver: Receiver[Any], messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:

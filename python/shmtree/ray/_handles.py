@@ -8,7 +8,6 @@ from typing import Any
 from .. import _core, _process
 from .._channel import Receiver, Sender, Terms
 from .._latest import Latest
-from ._landing import WORDS
 
 
 def new_channel(terms: Terms, portable: bool = False) -> _core.Channel:
@@ -42,20 +41,29 @@ def open_latest(handle: bytes, quietly: bool = False) -> Latest:
     return Latest._of(_core.LatestStore.open(arena, block), True, None)
 
 
-def new_table() -> tuple[bytes, Any]:
-    """Words for a `Landing`, and a handle of them."""
+def inherit(receiver: Receiver[Any]) -> list[Any]:
+    """Frames that a killed process had taken, and left to the one that is held here."""
+    return receiver._inherited_frames()
+
+
+Table = tuple[bytes, int]  # a handle of words in shared memory, and how many
+
+
+def new_table(words: int) -> tuple[Table, Any]:
+    """Words that are zero, for a `Landing` or a `Journal`."""
     arena = _process.default_arena()
-    table = arena.new_shared_array((WORDS,), "q")
+    table = arena.new_shared_array((words,), "q")
     _quietly(arena)
     table[:] = 0
-    return _core.make_handle(arena, _core.block_of(table)), table
+    return (_core.make_handle(arena, _core.block_of(table)), words), table
 
 
-def open_table(handle: bytes) -> Any:
+def open_table(table: Table) -> Any:
+    handle, words = table
     arena, block, *_ = _core.open_handle(handle)
-    table = arena.open_array(block, (WORDS,), "q", "C")
+    opened = arena.open_array(block, (words,), "q", "C")
     _quietly(arena)
-    return table
+    return opened
 
 
 def _quietly(arena: _core.Arena) -> None:
@@ -66,8 +74,9 @@ def _quietly(arena: _core.Arena) -> None:
 class Held:
     """What a process keeps of one channel, lest it ends, or its memory goes, while another process is replaced."""
 
-    def __init__(self, handle: bytes, ends: str, tables: Iterable[bytes]) -> None:
+    def __init__(self, handle: bytes, ends: str, tables: Iterable[Table]) -> None:
         self.channel = open_quietly(handle)
+        self.channel.become_heir()  # of what the gateway has taken, if it leaves it
         self.ends: dict[str, Any] = {}
         self.tables = [open_table(each) for each in tables]
         self.hold(ends)

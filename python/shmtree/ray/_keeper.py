@@ -6,7 +6,7 @@ import random
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from ._handles import Held, open_latest
+from ._handles import Held, Table, open_latest
 
 Key = tuple[Hashable, ...]
 
@@ -17,7 +17,7 @@ class Kept(NamedTuple):
     record: dict[str, Any]
     handle: bytes
     ends: str
-    tables: tuple[bytes, ...]
+    tables: tuple[Table, ...]
     is_latest: bool = False
 
 

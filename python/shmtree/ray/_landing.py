@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import _core
 from .._channel import Sender
-from ..errors import ChannelClosed, CorruptMessage
+from ..errors import CorruptMessage
 
 _EPOCH, _APPLIED, _ORIGIN, _THEN, _NEXT = 0, 1, 2, 3, 4
 ORIGINS = 1020
@@ -89,9 +89,8 @@ class Landing:
         """Those of the tickets, in ascending order, that somebody has received."""
         waiting = self._unreceived.setdefault(origin, {})
         landed = self.next_ticket(origin)
-        stats = self.channel.stats()
-        head, any_taken = stats["received"], stats["taken"] != 0  # what was taken is counted before the head moves
-        if head >= self._landed_before and not any_taken:
+        head, unsettled = self.settled()
+        if head >= self._landed_before and not unsettled:
             self._settled_before = True
         found = []
         for ticket in tickets:
@@ -101,11 +100,16 @@ class Landing:
             if here is None:
                 is_received = ticket < landed and self._settled_before
             else:
-                is_received = not any_taken or self._is_received(here)
+                is_received = here not in unsettled
             if is_received:
                 waiting.pop(ticket, None)
                 found.append(ticket)
         return found
+
+    def settled(self) -> tuple[int, set[int]]:
+        """Tickets of the channel below the first were received, but for the others."""
+        stats = self.channel.stats()  # what was taken is counted before the head moves
+        return stats["received"], set(self.channel.unsettled()) if stats["taken"] + stats["returned"] else set()
 
     def forget(self, origin: int) -> None:
         self._unreceived.pop(origin, None)
@@ -132,10 +136,3 @@ class Landing:
             raise CorruptMessage(f"{counted} messages have landed, and the table knows of {table[_APPLIED]}")
         table[_NEXT + table[_ORIGIN]] = table[_THEN]
         table[_APPLIED] = counted
-
-    def _is_received(self, here: int) -> bool:
-        try:
-            self.sender.wait_for_ack(here, timeout=0)
-        except (TimeoutError, ChannelClosed):
-            return False
-        return True

@@ -12,13 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from .. import _handles as _grants
-from .._channel import Receiver, Terms
+from .._channel import Terms
 from ..errors import ChannelClosed
-from . import _frames, _handles, _hosted
+from . import _frames, _hosted
+from ._dealing import Dealing
 from ._hosted import Hosted
+from ._inboxes import Inboxes
 from ._keeper import Kept, Key
-from ._pump import Ended, LinkLost, Peer, Pump, Room
+from ._outbox import Outbox
+from ._pump import Ended, LinkLost, Peer, Room
 from ._tickets import Runs
 from ._versions import Newest, Versions
 
@@ -47,49 +49,6 @@ class KeeperHandle(Protocol):
     async def all(self) -> tuple[int, dict[Key, Kept]]: ...
 
 
-class _ToHome:
-    """The Link of an outbox."""
-
-    def __init__(self, others: Others, home: str, pair: int, origin: int) -> None:
-        self._others, self._home, self._whose = others, home, (pair, origin)
-
-    async def room(self, wait: bool) -> Room:
-        return Room(*await self._others.call(self._home, "room", *self._whose, wait))
-
-    async def land(self, first: int, batch: _frames.Batch) -> Room:
-        buffers, sizes = zip(*batch)  # each buffer is an argument: small ones go with the call
-        return Room(*await self._others.call(self._home, "land", *self._whose, first, sizes, *buffers))
-
-    async def received(self, tickets: Runs) -> Runs:
-        found: Runs = await self._others.call(self._home, "received", *self._whose, tickets)
-        return found
-
-    async def over(self, peers: tuple[Peer, ...]) -> None:
-        await self._others.call(self._home, "over", *self._whose, peers)
-
-
-class Outbox:
-    """What is sent on this node to a pair whose home is elsewhere. The record: pair, home, origin."""
-
-    def __init__(self, node: str, others: Others, record: dict[str, Any], kept: Kept | None) -> None:
-        if kept is None:
-            self.channel = _handles.new_channel(Terms(*record["terms"]), portable=True)
-            self.handle = _handles.handle_of(self.channel)
-        else:
-            self.channel, self.handle = _handles.open_quietly(kept.handle), kept.handle
-        self.record = record
-        self.receiver: Receiver[Any] = Receiver(self.channel)
-        self.pump = Pump(self.receiver, _ToHome(others, record["home"], record["pair"], record["origin"]), node)
-
-    @property
-    def key(self) -> Key:
-        return "out", self.record["pair"], self.record["origin"]
-
-    @property
-    def kept(self) -> Kept:
-        return Kept(self.record, self.handle, "r", ())
-
-
 class Node:
     """Of one event loop. Every method but `start` is called by other processes, any number of times with the same."""
 
@@ -99,11 +58,13 @@ class Node:
         self._keeper = keeper
         self._hosted: dict[int, Hosted] = {}
         self._outboxes: dict[int, Outbox] = {}  # the one of a pair that new senders are given
+        self._dealings: dict[int, Dealing] = {}  # by the inboxes' numbers
         self._ended: dict[int, tuple[Peer, ...]] = {}  # of pairs elsewhere: who of those that received was killed
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper_number = 0
         self._versions = Versions(others, keeper, self._run)
+        self._inboxes = Inboxes(name, others, keeper, self._until_answered)
 
     async def start(self) -> None:
         self._keeper_number, everything = await self._keeper.all()
@@ -112,8 +73,15 @@ class Node:
                 self._hosted[kept.record["pair"]] = Hosted(self._name, kept, kept.record)
             elif key[0] == "latest":
                 self._versions.restore(kept.record["latest"], kept)
-            else:
+            elif key[0] == "in":
+                self._inboxes.restore(kept)
+            elif key[0] == "out":
                 self._begin(Outbox(self._name, self._others, kept.record, kept))
+        for key, kept in everything.items():
+            if key[0] == "deal":
+                await self._restore_dealing(key, kept)
+        for hosted in self._hosted.values():
+            hosted.inherited.clear()  # what was taken and not yet numbered goes back
         self._run(self._watch())
 
     # Of pairs whose home this is.
@@ -150,10 +118,10 @@ class Node:
             return origin
 
     async def room(self, pair: int, origin: int, wait: bool) -> Room:
-        return await self._of(pair).room(origin, wait)
+        return await self._of(pair).arrivals.room(origin, wait)
 
     async def land(self, pair: int, origin: int, first: int, sizes: list[list[int]], *buffers: Any) -> Room:
-        return await self._of(pair).land(origin, first, list(zip(buffers, sizes)))
+        return await self._of(pair).arrivals.land(origin, first, list(zip(buffers, sizes)))
 
     async def received(self, pair: int, origin: int, tickets: Runs) -> Runs:
         return await self._of(pair).received(origin, tickets)
@@ -164,6 +132,48 @@ class Node:
             if hosted is not None:
                 hosted.leave(origin, peers)
                 await self._settle(pair, hosted)
+
+    async def attend(self, pair: int, node: str, number: int, token: Token) -> None:
+        """Somebody is about to receive on that node, from an inbox of that number."""
+        async with self._locks[pair]:
+            hosted = self._of(pair)
+            if hosted.attend(node, number):
+                record = {"pair": pair, "node": node, "number": number}
+                dealing = Dealing(self._others, record, hosted.handle, {}, None)
+                await self._keeper.store(dealing.key, dealing.kept)
+                self._deal(dealing)
+            hosted.take(*token)
+            await self._settle(pair, hosted)
+
+    async def attends(self, pair: int, number: int) -> bool:
+        return pair in self._hosted and number in self._hosted[pair].record["inboxes"]
+
+    async def _restore_dealing(self, key: Key, kept: Kept) -> None:
+        hosted = self._hosted.get(kept.record["pair"])
+        if hosted is None or kept.record["number"] not in hosted.record["inboxes"]:
+            await self._keeper.store(key, None)
+        else:
+            self._deal(Dealing(self._others, kept.record, hosted.handle, hosted.inherited, kept))
+
+    def _deal(self, dealing: Dealing) -> None:
+        self._dealings[dealing.record["number"]] = dealing
+        self._run(self._run_dealing(dealing))
+
+    async def _run_dealing(self, dealing: Dealing) -> None:
+        pair, node, number = (dealing.record[each] for each in ("pair", "node", "number"))
+        hosted = self._hosted[pair]
+        peers: tuple[Peer, ...] = ()
+        try:
+            await dealing.run(hosted.receiver, self._name)
+        except Ended as ended:
+            peers = ended.peers
+        del self._dealings[number]
+        async with self._locks[pair]:
+            hosted.depart(number, peers)
+            await self._settle(pair, hosted)
+        await self._keeper.store(dealing.key, None)
+        with contextlib.suppress(Ended):
+            await self._until_answered(node, "inbox", "forget", number)
 
     def _of(self, pair: int) -> Hosted:
         if pair not in self._hosted:
@@ -177,7 +187,7 @@ class Node:
         async with self._locks[pair]:
             outbox = self._outboxes.get(pair)
             if outbox is not None and not outbox.pump.is_over:
-                handle = _grants.handle_of(outbox.channel, None, False)
+                handle = outbox.grant()
                 await self._until_answered(home, "settle", pair, [], [token])
                 return handle
             origin = await self._until_answered(home, "join", pair, self._name, token)
@@ -185,7 +195,7 @@ class Node:
             outbox = Outbox(self._name, self._others, record, None)
             await self._keeper.store(outbox.key, outbox.kept)
             self._begin(outbox)
-            return _grants.handle_of(outbox.channel, None, False)
+            return outbox.grant()
 
     async def why(self, pair: int) -> tuple[Peer, ...]:
         """Who of those that received from a pair elsewhere was killed."""
@@ -205,6 +215,15 @@ class Node:
         await self._keeper.store(outbox.key, None)
         if self._outboxes.get(outbox.record["pair"]) is outbox:
             del self._outboxes[outbox.record["pair"]]
+
+    # Of receivers here of pairs elsewhere.
+
+    async def open_receiver(self, pair: int, home: str, terms: tuple[Any, ...], token: Token) -> bytes:
+        """A handle of a receiver that counts as on its way. Ended when the pair is no more."""
+        return await self._inboxes.open(pair, home, terms, token)
+
+    async def inbox(self, method: str, *arguments: Any) -> Any:
+        return await getattr(self._inboxes, method)(*arguments)
 
     # Of every Latest.
 
@@ -246,9 +265,11 @@ class Node:
             try:
                 for pair in list(self._hosted):
                     await self._look_at(pair)
+                await self._inboxes.look()
                 if rounds % int(_KEEPER_S / _WATCH_S) == 0:
                     await self._look_at_keeper()
                     await self._look_at_nodes()
+                    await self._inboxes.look_at_homes()
             except Exception as error:  # what is wrong with one pair is no reason to leave the others
                 report(error)
 
@@ -268,8 +289,9 @@ class Node:
             return
         for pair, hosted in list(self._hosted.items()):
             await self._store(pair, hosted)
-        for outbox in list(self._outboxes.values()):
-            await self._keeper.store(outbox.key, outbox.kept)
+        for each in (*self._outboxes.values(), *self._dealings.values()):
+            await self._keeper.store(each.key, each.kept)
+        await self._inboxes.store_all()
         await self._versions.store_all()
         self._keeper_number = number
 
@@ -297,6 +319,8 @@ class Node:
             task.cancel()
         with contextlib.suppress(ChannelClosed):
             await asyncio.gather(*tasks, return_exceptions=True)
+        for each in (*self._hosted.values(), *self._inboxes.all()):
+            each.close()
 
 
 def report(error: BaseException) -> None:

@@ -12,15 +12,14 @@ part, all that is not known to have landed goes back to the channel, and is sent
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from .._channel import Receiver
 from .._wakes import Awaited, until_usable
 from ..errors import ChannelClosed, PeerDied
 from . import _frames
+from ._sources import Source
 from ._tickets import Runs, each_of, runs
 
 _MOST_MESSAGES, _MOST_BYTES = 1024, 4 << 20  # in one call, or one message
@@ -84,11 +83,12 @@ class Pump:
     """Of one event loop. `run` returns when nothing more comes, and raises Ended when nobody receives.
 
     Args:
+        source: what it moves; all that was not received there goes back to it in the end.
         node: where this is, for those that were killed here.
     """
 
-    def __init__(self, receiver: Receiver[Any], link: Link, node: str) -> None:
-        self.receiver = receiver
+    def __init__(self, source: Source, link: Link, node: str) -> None:
+        self._source = source
         self.is_over = False  # nothing more comes: who is about to send needs another channel
         self._link = link
         self._node = node
@@ -106,13 +106,13 @@ class Pump:
             for each in (moves, acks):
                 if each.done():
                     each.result()
+        except Ended:
+            await _cancel(acks, moves)
+            await self._acknowledge_last()
+            raise
         finally:
-            for each in (acks, moves):
-                each.cancel()
-            await asyncio.gather(acks, moves, return_exceptions=True)
-            for landed in self._landed.values():
-                with contextlib.suppress(ChannelClosed):
-                    landed.frame.nack()
+            await _cancel(acks, moves)
+            self._source.drop(list(self._landed.values()))
 
     async def _move(self) -> None:
         killed: set[int] = set()
@@ -140,6 +140,8 @@ class Pump:
                 elif self._calls:
                     answers = [call.answer for call in self._calls]
                     await asyncio.wait(answers, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                elif self._source.room() <= 0:
+                    await asyncio.sleep(_LOOK_S)
                 else:
                     self._room = await self._link.room(True)
         finally:
@@ -155,7 +157,7 @@ class Pump:
             if room.next >= self._room.next:
                 self._room = room
             self._calls.remove(call)
-            self._note_landed(call.taken)
+            self.note_landed(call.taken)
 
     def _next_to_send(self) -> int:
         return max([self._room.next, *(call.end for call in self._calls)])
@@ -163,7 +165,7 @@ class Pump:
     def _room_left(self) -> tuple[int, int]:
         """Messages and bytes that there is room for, after those that are under way."""
         messages = self._room.messages - (self._next_to_send() - self._room.next)
-        return messages, self._room.nbytes - self._bytes_under_way()
+        return min(messages, self._source.room()), self._room.nbytes - self._bytes_under_way()
 
     def _bytes_under_way(self) -> int:
         return sum(call.nbytes for call in self._calls)
@@ -177,22 +179,41 @@ class Pump:
 
     def _is_worth_it(self) -> bool:
         """Whether so much is waiting that it should not wait for those before it."""
-        waiting = self.receiver.qsize()
-        return waiting >= _WORTH_MESSAGES or (waiting > 0 and self.receiver.stats()["queued_bytes"] >= _WORTH_BYTES)
+        receiver = self._source.receiver
+        waiting = receiver.qsize()
+        return waiting >= _WORTH_MESSAGES or (waiting > 0 and receiver.stats()["queued_bytes"] >= _WORTH_BYTES)
 
     async def _take_and_send(self, killed: set[int]) -> None:
         messages, nbytes = self._room_left()
-        taken, error = _frames.take(self.receiver, min(messages, _MOST_MESSAGES), min(nbytes, _MOST_BYTES))
+        taken, error = self._source.take(min(messages, _MOST_MESSAGES), min(nbytes, _MOST_BYTES))
+        taken = self._without_gaps(taken, error is not None)
         if taken and not self._send(taken):
             await asyncio.sleep(_FIRST_PAUSE_S)
         if isinstance(error, PeerDied):
             killed.update(error.pids)
         elif isinstance(error, ChannelClosed):
             await self._close(bool(taken))
-        elif error is not None:
-            raise error
-        elif not taken:
-            await until_usable(Awaited(self.receiver, receiving=True), _SLICE_S)
+        elif error is None and not taken:
+            await until_usable(Awaited(self._source.receiver, receiving=True), _SLICE_S)
+
+    def _without_gaps(self, taken: list[_frames.Taken], also_after: bool) -> list[_frames.Taken]:
+        """With something in place of each message that was consumed, and could not be read."""
+        whole: list[_frames.Taken] = []
+        expected = self._next_to_send()
+
+        def fill(end: int | None) -> None:
+            nonlocal expected
+            while (end is None or expected < end) and (lost := self._source.instead_of(expected)) is not None:
+                whole.append(lost)
+                expected += 1
+
+        for each in sorted(taken, key=operator.attrgetter("ticket")):
+            fill(each.ticket)
+            whole.append(each)
+            expected = max(expected, each.ticket + 1)
+        if also_after:
+            fill(None)
+        return whole
 
     async def _close(self, any_taken: bool) -> None:
         """Nothing more comes, but what goes back to the channel when a call is lost."""
@@ -204,16 +225,14 @@ class Pump:
     def _send(self, taken: list[_frames.Taken]) -> bool:
         """Sends those that are next; the others go back, and come again after what is to come before them."""
         first = self._next_to_send()
-        taken.sort(key=operator.attrgetter("ticket"))
         known = [each for each in taken if each.ticket < self._room.next]
         sent: list[_frames.Taken] = []
         for each in taken[len(known) :]:
             if each.ticket != first + len(sent):
                 break
             sent.append(each)
-        for each in taken[len(known) + len(sent) :]:
-            each.frame.nack()
-        self._note_landed(known)
+        self._source.give_back(taken[len(known) + len(sent) :])
+        self.note_landed(known)
         if sent:
             answer = asyncio.ensure_future(self._land(first, sent))
             self._calls.append(_Call(sent, sum(each.frame.nbytes for each in sent), answer))
@@ -232,12 +251,10 @@ class Pump:
             elif not call.answer.cancelled() and call.answer.exception() is None:
                 landed = max(landed, call.answer.result().next)
         for call in calls:
-            self._note_landed([each for each in call.taken if each.ticket < landed])
-            for each in call.taken:
-                if each.ticket >= landed:
-                    each.frame.nack()
+            self.note_landed([each for each in call.taken if each.ticket < landed])
+            self._source.give_back([each for each in call.taken if each.ticket >= landed])
 
-    def _note_landed(self, taken: list[_frames.Taken]) -> None:
+    def note_landed(self, taken: list[_frames.Taken]) -> None:
         self._landed.update((each.ticket, each) for each in taken)
         if taken:
             self._any_landed.set()
@@ -253,10 +270,35 @@ class Pump:
                 self._any_landed.clear()
                 continue
             try:
-                for ticket in each_of(await self._link.received(runs(sorted(self._landed)))):
-                    with contextlib.suppress(KeyError, ChannelClosed):
-                        self._landed.pop(ticket).frame.ack()
+                await self._acknowledge_received()
                 pause = _FIRST_PAUSE_S
             except LinkLost:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _MOST_PAUSE_S)
+
+    async def _acknowledge_received(self) -> bool:
+        """Whether there was any."""
+        found = await self._link.received(runs(sorted(self._landed)))
+        for ticket in each_of(found):
+            landed = self._landed.pop(ticket, None)
+            if landed is not None:
+                self._source.acknowledge(landed)
+        return bool(found)
+
+    async def _acknowledge_last(self) -> None:
+        """Of what was received before nobody received any more."""
+        try:
+            while self._landed:
+                try:
+                    if not await self._acknowledge_received():
+                        return
+                except LinkLost:
+                    await asyncio.sleep(_MOST_PAUSE_S)
+        except Ended:
+            pass
+
+
+async def _cancel(*tasks: asyncio.Future[None]) -> None:
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

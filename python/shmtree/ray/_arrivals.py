@@ -1,0 +1,131 @@
+"""What comes from other nodes into a channel, call by call: in order, as far as there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from .._serialize import pack
+from .._wakes import Awaited, until_usable, until_woken, wake
+from ..errors import ChannelClosed, OutOfSharedMemory, PeerDied
+from . import _frames
+from ._landing import Gap, Landing
+from ._pump import Room
+from ._unread import Unread
+
+LONGEST_S = 2.0  # that a call waits here for room, or for messages to be received
+FIRST_LOOK_S, MOST_LOOK_S = 0.001, 0.05
+_SLICE_S = 0.25
+_UNLIMITED_MESSAGES, _UNLIMITED_BYTES = 1 << 20, 64 << 20
+_WITHOUT_REST = 256  # messages that land before others have a turn
+
+
+class Arrivals:
+    """Of one event loop.
+
+    Args:
+        landing: where they are put.
+        share: among how many origins the room is shared out.
+        check: called before anything lands, and after each wait; raises what the call is to raise.
+        closed: called with what a put raised because nobody receives; may raise what the call is to raise.
+    """
+
+    def __init__(
+        self,
+        landing: Landing,
+        share: Callable[[], int],
+        check: Callable[[int], None],
+        closed: Callable[[Exception], None],
+    ) -> None:
+        self._landing = landing
+        self._share, self._check, self._closed = share, check, closed
+        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._early: defaultdict[int, list[asyncio.Future[None]]] = defaultdict(list)  # calls that overtook others
+
+    def _room(self, origin: int) -> Room:
+        self._check(origin)
+        stats = self._landing.channel.stats()
+        messages = stats["capacity"] - stats["queued"] if stats["capacity"] else _UNLIMITED_MESSAGES
+        nbytes = stats["max_bytes"] - stats["queued_bytes"] if stats["max_bytes"] else _UNLIMITED_BYTES
+        share = max(self._share(), 1)
+        messages, nbytes = (max(-(-each // share), 0) for each in (messages, nbytes))
+        return Room(self._landing.next_ticket(origin), messages, nbytes)
+
+    async def room(self, origin: int, wait: bool) -> Room:
+        deadline = time.monotonic() + LONGEST_S * wait
+        look = FIRST_LOOK_S
+        while True:
+            room = self._room(origin)
+            if min(room.messages, room.nbytes) > 0 or time.monotonic() >= deadline:
+                return room
+            look = await self._until_room(look)
+
+    async def _until_room(self, look: float) -> float:
+        """Or a little longer than `look`, since nobody is told of bytes. How long to look the next time."""
+        sender = self._landing.sender
+        if sender.closed or sender._ready_to_put():
+            await asyncio.sleep(look)
+        else:
+            await until_usable(Awaited(sender, receiving=False), _SLICE_S)
+        return min(2 * look, MOST_LOOK_S)
+
+    async def land(self, origin: int, first: int, batch: _frames.Batch) -> Room:
+        """Puts what has not landed yet, after what comes before it, for which it waits for some time."""
+        deadline = time.monotonic() + LONGEST_S
+        await self._until_next(origin, first, deadline)
+        async with self._locks[origin]:
+            try:
+                self._check(origin)
+                await self._land_all(origin, first, batch, deadline)
+            finally:
+                for waiting in self._early.pop(origin, ()):
+                    wake(waiting)
+        return self._room(origin)
+
+    async def _until_next(self, origin: int, first: int, deadline: float) -> None:
+        while self._landing.next_ticket(origin) < first and (left := deadline - time.monotonic()) > 0:
+            waiting = asyncio.get_running_loop().create_future()
+            self._early[origin].append(waiting)
+            await until_woken(waiting, left)
+
+    async def _land_all(self, origin: int, first: int, batch: _frames.Batch, deadline: float) -> None:
+        """Until there has been no room for some time."""
+        for number, frame in enumerate(_frames.split(batch)):
+            look = FIRST_LOOK_S
+            while True:
+                try:
+                    self._land_one(origin, first + number, frame)
+                    break
+                except Gap:
+                    return
+                except queue.Full:
+                    pass
+                except (ChannelClosed, PeerDied) as error:
+                    self._closed(error)
+                if time.monotonic() >= deadline:
+                    return
+                look = await self._until_room(look)
+                self._check(origin)
+            if number % _WITHOUT_REST == _WITHOUT_REST - 1:
+                await asyncio.sleep(0)  # others are to run, too
+                self._check(origin)
+
+    def _land_one(self, origin: int, ticket: int, frame: Any) -> None:
+        """Or what tells of one that can never be put here."""
+        try:
+            self._landing.land(origin, ticket, frame)
+        except OutOfSharedMemory as error:
+            stats = self._landing.channel.stats()
+            if stats["queued"] + stats["taken"]:
+                raise queue.Full from None
+            self._land_unread(origin, ticket, frame, error)
+        except ValueError as error:
+            self._land_unread(origin, ticket, frame, error)
+
+    def _land_unread(self, origin: int, ticket: int, frame: Any, error: Exception) -> None:
+        reason = f"message {ticket} of another node, of {len(frame)} bytes, cannot be received here: {error}"
+        self._landing.land(origin, ticket, pack(Unread(reason)))

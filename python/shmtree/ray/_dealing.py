@@ -1,0 +1,103 @@
+"""What of a pair's messages goes to an inbox of another node, at the home of the pair.
+
+A message stays taken from the ring until it was received there. When this process is killed, what it had taken is left
+to the keeper, and goes to nobody else: the journal says which of it goes to which inbox, and what had landed there is
+known there. Only what was taken and not yet journalled goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from .._channel import Receiver
+from . import _frames, _handles
+from ._keeper import Kept, Key
+from ._pump import Ended, LinkLost, Peer, Pump, Room
+from ._sources import JOURNAL_WORDS, Dealt, Journal
+from ._tickets import Runs
+
+_PAUSE_S = 0.2
+
+
+class Others(Protocol):
+    async def call(self, node: str, method: str, *arguments: Any) -> Any: ...
+
+
+class _ToInbox:
+    """The Link of one inbox."""
+
+    def __init__(self, others: Others, node: str, number: int) -> None:
+        self._others, self._node, self._number = others, node, number
+        self._generation = 0
+
+    async def resume(self) -> int:
+        """From here on who was heard before is not. The ticket that is expected."""
+        while True:
+            try:
+                self._generation, expected = await self._call("resume")
+            except LinkLost:
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return int(expected)
+
+    async def room(self, wait: bool) -> Room:
+        return Room(*await self._call("room", self._generation, wait))
+
+    async def land(self, first: int, batch: _frames.Batch) -> Room:
+        buffers, sizes = zip(*batch)
+        return Room(*await self._call("land", self._generation, first, sizes, *buffers))
+
+    async def received(self, tickets: Runs) -> Runs:
+        found: Runs = await self._call("received", tickets)
+        return found
+
+    async def over(self, peers: tuple[Peer, ...]) -> None:
+        await self._call("over", peers)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        return await self._others.call(self._node, "inbox", method, self._number, *arguments)
+
+
+class Dealing:
+    """Of one inbox. The record: pair, node, number.
+
+    Args:
+        ring: a handle of it.
+        inherited: what a killed process had taken from the ring, by ticket; what of it goes to this inbox is removed.
+    """
+
+    def __init__(
+        self, others: Others, record: dict[str, Any], ring: bytes, inherited: dict[int, Any], kept: Kept | None
+    ) -> None:
+        self.record, self._ring = record, ring
+        if kept is None:
+            self._table, table = _handles.new_table(JOURNAL_WORDS)
+        else:
+            (self._table,) = kept.tables
+            table = _handles.open_table(self._table)
+        self._journal = Journal(table)
+        numbers = self._journal.numbers()
+        self._assigned = {numbers[ticket]: inherited.pop(ticket) for ticket in list(inherited) if ticket in numbers}
+        self._link = _ToInbox(others, record["node"], record["number"])
+
+    @property
+    def key(self) -> Key:
+        return "deal", self.record["pair"], self.record["number"]
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(self.record, self._ring, "", (self._table,))
+
+    async def run(self, receiver: Receiver[Any], home: str) -> None:
+        """Until the stream is over; Ended when nobody receives there any more."""
+        try:
+            expected = await self._link.resume()
+        except Ended:
+            self._assigned.clear()  # they go back to the ring
+            raise
+        source = Dealt(receiver, self._journal, self._assigned, expected)
+        self._assigned = {}
+        pump = Pump(source, self._link, home)
+        pump.note_landed(source.landed)
+        await pump.run()

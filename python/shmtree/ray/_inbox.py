@@ -1,0 +1,154 @@
+"""What is received on this node of a pair whose home is elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from typing import Any
+
+from .. import _handles as _grants
+from .._channel import Terms
+from .._serialize import pack
+from ..errors import ChannelClosed, PeerDied
+from . import _arrivals, _frames, _handles
+from ._arrivals import Arrivals
+from ._deaths import Deaths
+from ._keeper import Kept, Key
+from ._landing import WORDS, Landing, Superseded
+from ._pump import Ended, Peer, Room
+from ._tickets import Runs, each_of, runs
+
+_MOST_MESSAGES, _MOST_BYTES = 4096, 256 << 20  # that lie in one; the second where the pair has no bound
+_ORIGIN = 1  # all that comes from the home; what ends the stream is of origin 0
+
+
+class Inbox:
+    """A channel here that only the pair's home puts into: what has landed, in order, and so has the same tickets.
+
+    `record` is what the keeper has of it:
+        pair, home, number, terms
+        generation: of the gateway at the home that sends here; older ones are not heard any more
+        over: who was killed of those who sent, once nothing more comes; None before
+        gone: who was killed of those who received, once nobody does; None before
+    """
+
+    def __init__(self, node: str, record: dict[str, Any], kept: Kept | None) -> None:
+        self._node = node
+        self.record = record
+        if kept is None:
+            channel = _handles.new_channel(Terms(*record["terms"]))
+            self._handle = _handles.handle_of(channel)
+            self._table, table = _handles.new_table(WORDS)
+        else:
+            channel = _handles.open_quietly(kept.handle)
+            self._handle, (self._table,) = kept.handle, kept.tables
+            table = _handles.open_table(self._table)
+        self._landing = Landing(channel, table)
+        self._arrivals = self._new_arrivals()
+        self.finish()
+
+    @property
+    def key(self) -> Key:
+        return "in", self.record["pair"], self.record["number"]
+
+    @property
+    def kept(self) -> Kept:
+        ends = "" if self._landing.sender.closed else "s"
+        return Kept(self.record, self._handle, ends, (self._table,))
+
+    def grant(self) -> bytes:
+        """A handle of a receiver, which counts as on its way."""
+        return _grants.handle_of(self._landing.channel, None, True)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody receives here any more, so that who comes needs another one."""
+        return self.record["gone"] is not None
+
+    def resume(self) -> int:
+        """Only who calls this last is heard. The ticket that is expected."""
+        self.record["generation"] += 1
+        self._arrivals = self._new_arrivals()
+        return self._landing.next_ticket(_ORIGIN)
+
+    async def room(self, generation: int, wait: bool) -> Room:
+        self._check(generation)
+        return await self._arrivals.room(_ORIGIN, wait)
+
+    async def land(self, generation: int, first: int, batch: _frames.Batch) -> Room:
+        self._check(generation)
+        return await self._arrivals.land(_ORIGIN, first, batch)
+
+    def _check(self, generation: int) -> None:
+        if generation != self.record["generation"]:
+            raise Superseded(f"generation {self.record['generation']} sends here, and {generation} does no more")
+
+    def _new_arrivals(self) -> Arrivals:
+        generation = self.record["generation"]
+        # Who has come while nobody received is told by `received`, after all that was.
+        return Arrivals(self._landing, lambda: 1, lambda _: self._check(generation), lambda _: None)
+
+    async def received(self, tickets: Runs) -> Runs:
+        deadline = time.monotonic() + _arrivals.LONGEST_S
+        look = _arrivals.FIRST_LOOK_S
+        while True:
+            head, unsettled = self._landing.settled()
+            found = [ticket for ticket in each_of(tickets) if ticket < head and ticket not in unsettled]
+            if found or time.monotonic() >= deadline:
+                return runs(found)
+            if self.is_left:
+                raise Ended(self.record["gone"])
+            await asyncio.sleep(look)
+            look = min(2 * look, _arrivals.MOST_LOOK_S)
+
+    def look(self) -> bool:
+        """Whether nobody receives any more, and that is news."""
+        if self.is_left:
+            return False
+        stats = self._landing.channel.stats()
+        if stats["receivers"] or stats["receivers_on_their_way"]:
+            return False
+        killed: tuple[int, ...] = ()
+        try:
+            self._landing.sender._check_receivers()
+        except PeerDied as died:
+            killed = died.pids
+        except ChannelClosed:
+            pass
+        self.record["gone"] = tuple((self._node, pid) for pid in killed)
+        return True
+
+    def finish(self) -> bool:
+        """Ends the stream if it is over: whether that is done now."""
+        over: tuple[Peer, ...] | None = self.record["over"]
+        if over is None or self._landing.sender.closed:
+            return False
+        if over and self._landing.next_ticket(0) == 0:
+            try:
+                self._landing.put(pack(Deaths(over)))
+            except queue.Full:
+                return False
+            except (ChannelClosed, PeerDied):
+                pass  # nobody is there to be told
+        self._landing.close()
+        return True
+
+    def close(self) -> None:
+        self._landing.close()
+
+
+def new_record(pair: int, home: str, number: int, terms: tuple[Any, ...]) -> dict[str, Any]:
+    """With bounds where the pair has none: what waits here cannot go to others."""
+    its = Terms(*terms)
+    capacity, max_bytes = its.capacity or _MOST_MESSAGES, its.max_bytes or _MOST_BYTES
+    return {
+        "pair": pair,
+        "home": home,
+        "number": number,
+        "terms": tuple(its._replace(capacity=min(capacity, _MOST_MESSAGES), max_bytes=max_bytes)),
+        "generation": 0,
+        "over": None,
+        "gone": None,
+    }
+

@@ -1,0 +1,131 @@
+"""The inboxes of a node, by calls of others: of who receives here, and of the gateways at the homes of their pairs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import defaultdict
+from typing import Any
+
+from . import _inbox
+from ._inbox import Inbox
+from ._keeper import Kept
+from ._pump import Ended, LinkLost, Peer, Room
+from ._tickets import Runs
+
+
+class Inboxes:
+    """Of one event loop. See `_node.Node` for the arguments; `until_answered` calls another gateway."""
+
+    def __init__(self, node: str, others: Any, keeper: Any, until_answered: Any) -> None:
+        self._node, self._others, self._keeper = node, others, keeper
+        self._until_answered = until_answered
+        self._all: dict[int, Inbox] = {}
+        self._newest: dict[int, Inbox] = {}  # by pair: the one that who comes is given
+        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def restore(self, kept: Kept) -> None:
+        self._add(Inbox(self._node, kept.record, kept))
+
+    def _add(self, inbox: Inbox) -> None:
+        self._all[inbox.record["number"]] = inbox
+        if not inbox.is_left:
+            self._newest[inbox.record["pair"]] = inbox
+
+    def all(self) -> list[Inbox]:
+        return list(self._all.values())
+
+    async def store_all(self) -> None:
+        for inbox in self.all():
+            await self._store(inbox)
+
+    async def _store(self, inbox: Inbox) -> None:
+        await self._keeper.store(inbox.key, inbox.kept)
+
+    async def open(self, pair: int, home: str, terms: tuple[Any, ...], token: tuple[str, int]) -> bytes:
+        """A handle of a receiver that counts as on its way. Ended when the pair is no more."""
+        async with self._locks[pair]:
+            inbox = self._newest.get(pair)
+            if inbox is None or inbox.is_left:
+                inbox = Inbox(self._node, _inbox.new_record(pair, home, random.getrandbits(62), terms), None)
+                self._add(inbox)
+                await self._store(inbox)
+            handle = inbox.grant()
+            try:
+                await self._until_answered(home, "attend", pair, self._node, inbox.record["number"], token)
+            except Ended:
+                await self._drop(inbox)
+                raise
+            return handle
+
+    # Of the gateway at the home, about one inbox.
+
+    async def resume(self, number: int) -> tuple[int, int]:
+        """The generation of the calls to come, and the ticket that is expected."""
+        inbox = self._of(number)
+        expected = inbox.resume()
+        await self._store(inbox)
+        return inbox.record["generation"], expected
+
+    async def room(self, number: int, generation: int, wait: bool) -> Room:
+        return await self._of(number).room(generation, wait)
+
+    async def land(self, number: int, generation: int, first: int, sizes: list[list[int]], *buffers: Any) -> Room:
+        return await self._of(number).land(generation, first, list(zip(buffers, sizes)))
+
+    async def received(self, number: int, tickets: Runs) -> Runs:
+        return await self._of(number).received(tickets)
+
+    async def over(self, number: int, peers: tuple[Peer, ...]) -> None:
+        await self._end(self._of(number), peers)
+
+    async def forget(self, number: int) -> None:
+        """The home has no more to do with it."""
+        if number in self._all:
+            await self._drop(self._all[number])
+
+    # What nobody tells of.
+
+    async def look(self) -> None:
+        for inbox in self.all():
+            if inbox.look():
+                await self._store(inbox)
+            await self._finish(inbox)
+
+    async def look_at_homes(self) -> None:
+        """Ends the streams of homes, or pairs, that are no more."""
+        gone = await self._others.gone({inbox.record["home"] for inbox in self._all.values()})
+        for inbox in self.all():
+            home, is_known = inbox.record["home"], inbox.record["generation"] != 0
+            if home in gone:
+                await self._end(inbox, ((home, 0),))
+                if inbox.is_left:
+                    await self._drop(inbox)
+            elif is_known and inbox.record["over"] is None:
+                with contextlib.suppress(LinkLost, Ended):
+                    if not await self._others.call(home, "attends", inbox.record["pair"], inbox.record["number"]):
+                        await self._end(inbox, ())
+
+    async def _end(self, inbox: Inbox, peers: tuple[Peer, ...]) -> None:
+        if inbox.record["over"] is None:
+            inbox.record["over"] = peers
+            await self._store(inbox)
+        await self._finish(inbox)
+
+    def _of(self, number: int) -> Inbox:
+        if number not in self._all:
+            raise Ended
+        return self._all[number]
+
+    async def _finish(self, inbox: Inbox) -> None:
+        if inbox.finish():
+            await self._store(inbox)
+
+    async def _drop(self, inbox: Inbox) -> None:
+        self._all.pop(inbox.record["number"], None)
+        if self._newest.get(inbox.record["pair"]) is inbox:
+            del self._newest[inbox.record["pair"]]
+        inbox.finish()
+        inbox.close()
+        await self._keeper.store(inbox.key, None)

@@ -1,0 +1,62 @@
+"""What is sent on this node to a pair whose home is elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _handles as _grants
+from .._channel import Receiver, Terms
+from . import _frames, _handles
+from ._dealing import Others
+from ._keeper import Kept, Key
+from ._pump import Peer, Pump, Room
+from ._sources import Queued
+from ._tickets import Runs
+
+
+class _ToHome:
+    """The Link of an outbox."""
+
+    def __init__(self, others: Others, home: str, pair: int, origin: int) -> None:
+        self._others, self._home, self._whose = others, home, (pair, origin)
+
+    async def room(self, wait: bool) -> Room:
+        return Room(*await self._others.call(self._home, "room", *self._whose, wait))
+
+    async def land(self, first: int, batch: _frames.Batch) -> Room:
+        buffers, sizes = zip(*batch)  # each buffer is an argument: small ones go with the call
+        return Room(*await self._others.call(self._home, "land", *self._whose, first, sizes, *buffers))
+
+    async def received(self, tickets: Runs) -> Runs:
+        found: Runs = await self._others.call(self._home, "received", *self._whose, tickets)
+        return found
+
+    async def over(self, peers: tuple[Peer, ...]) -> None:
+        await self._others.call(self._home, "over", *self._whose, peers)
+
+
+class Outbox:
+    """The record: pair, home, origin, terms."""
+
+    def __init__(self, node: str, others: Others, record: dict[str, Any], kept: Kept | None) -> None:
+        if kept is None:
+            self.channel = _handles.new_channel(Terms(*record["terms"]), portable=True)
+            self.handle = _handles.handle_of(self.channel)
+        else:
+            self.channel, self.handle = _handles.open_quietly(kept.handle), kept.handle
+        self.record = record
+        self.receiver: Receiver[Any] = Receiver(self.channel)
+        link = _ToHome(others, record["home"], record["pair"], record["origin"])
+        self.pump = Pump(Queued(self.receiver), link, node)
+
+    def grant(self) -> bytes:
+        """A handle of a sender, which counts as on its way."""
+        return _grants.handle_of(self.channel, None, False)
+
+    @property
+    def key(self) -> Key:
+        return "out", self.record["pair"], self.record["origin"]
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(self.record, self.handle, "r", ())

@@ -1,0 +1,182 @@
+"""Where a pump takes messages from, and the tickets that it gives them.
+
+What a pump sends to one place has tickets that follow one another. Those of an outbox are the channel's own, since all
+of it goes to its pair's home (`Queued`). Of what is put into a pair, each node that receives has a part: it is numbered
+anew for each of them (`Dealt`), and a journal in shared memory says which message has which number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from .._channel import Receiver
+from ..errors import ChannelClosed, PeerDied
+from . import _frames
+from ._frames import Taken
+from ._unread import Substitute
+
+WINDOW = 8192  # messages that go to one node, and that nobody has received there
+JOURNAL_WORDS = 2 * WINDOW
+_UNLIMITED = 1 << 20
+
+
+class Source(Protocol):
+    """Of one pump."""
+
+    receiver: Receiver[Any]
+
+    def room(self) -> int:
+        """How many messages may be taken, besides those that are not yet acknowledged."""
+
+    def take(self, messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
+        """As `_frames.take`."""
+
+    def instead_of(self, ticket: int) -> Taken | None:
+        """What to send for one that was consumed and could not be read; None if it was not, or may come yet."""
+
+    def give_back(self, taken: list[Taken]) -> None:
+        """They come again."""
+
+    def acknowledge(self, taken: Taken) -> None: ...
+    def drop(self, taken: list[Taken]) -> None:
+        """Others may have them, and what was given back here: nothing more is sent."""
+
+
+class Queued:
+    """All that is put into a channel of which this is the only receiver."""
+
+    def __init__(self, receiver: Receiver[Any]) -> None:
+        self.receiver = receiver
+
+    def room(self) -> int:
+        return _UNLIMITED
+
+    def take(self, messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
+        return _frames.take(self.receiver, messages, nbytes)
+
+    def instead_of(self, ticket: int) -> Taken | None:
+        channel = self.receiver._channel
+        is_consumed = ticket < channel.stats()["received"]  # first: what is taken has a record before it is counted
+        if not is_consumed or ticket in channel.unsettled():
+            return None
+        return Taken(ticket, Substitute(f"message {ticket} of its sender's node was damaged there, and is lost"))
+
+    def give_back(self, taken: list[Taken]) -> None:
+        for each in taken:
+            _give_back(each)
+
+    def acknowledge(self, taken: Taken) -> None:
+        with contextlib.suppress(ChannelClosed):
+            taken.frame.ack()
+
+    def drop(self, taken: list[Taken]) -> None:
+        self.give_back(taken)
+
+
+class Journal:
+    """Which of a channel's messages have which number. Words in shared memory, zero at first; a pair for each number:
+
+        ticket of the message, and one; 0: none      the number
+
+    The first is zero while the second changes. A message that was numbered twice has the lower number: numbers change
+    only to close a gap.
+    """
+
+    def __init__(self, table: Any) -> None:
+        words: Any = np.asarray(table)
+        self._words = memoryview(words).cast("B").cast("q")
+
+    def note(self, number: int, ticket: int | None) -> None:
+        at = 2 * (number % WINDOW)
+        self._words[at] = 0
+        self._words[at + 1] = number
+        if ticket is not None:
+            self._words[at] = ticket + 1
+
+    def numbers(self) -> dict[int, int]:
+        """By ticket."""
+        found: dict[int, int] = {}
+        words = self._words.tolist()
+        for ticket, number in zip(words[::2], words[1::2]):
+            if ticket:
+                found[ticket - 1] = min(number, found.get(ticket - 1, number))
+        return found
+
+
+class Dealt:
+    """The part of a channel's messages that goes to one node; other receivers of the channel have others.
+
+    Args:
+        receiver: of the channel.
+        assigned: what a killed process had taken for that node, by number.
+        landed: the number that is expected there: those below have landed, and stay as they are; the others are
+            numbered from there on.
+    """
+
+    def __init__(self, receiver: Receiver[Any], journal: Journal, assigned: Mapping[int, Any], landed: int) -> None:
+        self.receiver = receiver
+        self._journal = journal
+        self._next = landed
+        self._unsettled: dict[int, None] = {}  # in ascending order
+        self._again: list[Taken] = []
+        self.landed = [Taken(number, assigned[number]) for number in sorted(assigned) if number < landed]
+        self._unsettled.update((each.ticket, None) for each in self.landed)
+        for number in sorted(assigned):
+            if number >= landed:
+                self._again.append(self._deal(assigned[number]))
+
+    def room(self) -> int:
+        oldest = next(iter(self._unsettled), self._next)
+        return WINDOW - 1 - (self._next - oldest) + len(self._again)
+
+    def take(self, messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
+        if not self._again:
+            return self._take_new(messages, nbytes)
+        count = size = 0
+        while count < min(messages, len(self._again)) and size < nbytes:
+            size += self._again[count].frame.nbytes
+            count += 1
+        taken, self._again = self._again[:count], self._again[count:]
+        return taken, None
+
+    def _take_new(self, messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
+        taken, error = _frames.take(self.receiver, messages, nbytes)
+        dealt = [self._deal(each.frame) for each in taken]
+        if error is None or isinstance(error, (ChannelClosed, PeerDied)):
+            return dealt, error
+        return [*dealt, self._deal(Substitute(f"a message was consumed, and could not be read: {error}"))], None
+
+    def _deal(self, frame: Any) -> Taken:
+        number, self._next = self._next, self._next + 1
+        if not frame.portable:
+            local = frame
+            frame = Substitute(f"message {local.ticket} has what cannot leave the node that its pair is on, and is lost")
+            local.ack()
+        self._journal.note(number, frame.ticket)
+        self._unsettled[number] = None
+        return Taken(number, frame)
+
+    def instead_of(self, ticket: int) -> Taken | None:
+        return None
+
+    def give_back(self, taken: list[Taken]) -> None:
+        self._again = sorted([*taken, *self._again], key=lambda each: each.ticket)
+
+    def acknowledge(self, taken: Taken) -> None:
+        self._unsettled.pop(taken.ticket, None)
+        with contextlib.suppress(ChannelClosed):
+            taken.frame.ack()
+
+    def drop(self, taken: list[Taken]) -> None:
+        again, self._again = self._again, []
+        for each in (*taken, *again):
+            _give_back(each)
+
+
+def _give_back(taken: Taken) -> None:
+    with contextlib.suppress(ChannelClosed):
+        taken.frame.nack()

@@ -1,0 +1,43 @@
+"""What is sent in place of a message that cannot be: whoever receives it is told, and what comes after it goes on."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from .._serialize import pack, register
+from ..errors import CorruptMessage
+
+
+class Unread:
+    """Who receives it gets CorruptMessage with the reason."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class Substitute(bytes):
+    """The frame of an Unread, as one that was taken from a channel; there is nothing to acknowledge."""
+
+    def __new__(cls, reason: str) -> Substitute:
+        return super().__new__(cls, pack(Unread(reason)))
+
+    ticket = None
+    portable = True
+
+    @property
+    def nbytes(self) -> int:
+        return len(self)
+
+    def ack(self) -> None:
+        pass
+
+    def nack(self) -> None:
+        pass
+
+
+def _raise(reason: Any) -> Any:
+    raise CorruptMessage(str(reason))
+
+
+register(Unread, operator.attrgetter("reason"), _raise)

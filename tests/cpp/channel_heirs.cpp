@@ -1,0 +1,133 @@
+// What a killed taker had is kept for the one that replaces it.
+#include <algorithm>
+
+#include "support/channel_check.h"
+#include "support/survivors.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+// A process that is the channel's heir until it is killed.
+class Heir {
+ public:
+  explicit Heir(Channel& channel)
+      : child_([&] {
+          const bool done = channel.become_heir().ok();
+          ready_.open(done);
+          for (;;) pause();
+          return done;
+        }) {
+    REQUIRE(ready_.wait() == 1);
+  }
+  void kill_it() { child_.kill_and_wait(); }
+
+ private:
+  Gate ready_;
+  Child child_;
+};
+
+// A process that takes so many, is asked for no more, and is killed.
+void take_and_die(Channel& channel, std::size_t count, bool leaves) {
+  Child taker([&] {
+    if (leaves) channel.leave_to_heir().value();
+    std::vector<Delivery> taken;
+    while (taken.size() < count) taken.push_back(take(channel).value());
+    kill(getpid(), SIGKILL);
+    return true;
+  });
+  REQUIRE(taker.was_killed());
+}
+void recover(Channel& channel) {
+  channel.arena()->participants().check(0);
+  REQUIRE(channel.arena()->reconcile(patience()).ok());
+}
+Numbers numbers_of(std::vector<Delivery>& deliveries) {
+  Numbers numbers;
+  for (Delivery& delivery : deliveries) numbers.push_back(number_in(delivery));
+  return numbers;
+}
+
+}  // namespace
+
+TEST_CASE("What a killed taker left to the heir goes to nobody but the one that asks for it") {
+  for (const std::size_t words : {1, 700}) {
+    auto channel = new_channel(new_arena(), unlimited());
+    putting(0, 4, words)(*channel);
+    Heir heir(*channel);
+    take_and_die(*channel, 2, true);
+    recover(*channel);
+    REQUIRE(get(*channel, no_wait()).value() == 2);
+    std::vector<std::uint64_t> unsettled = channel->unsettled();
+    std::sort(unsettled.begin(), unsettled.end());
+    REQUIRE(unsettled == Numbers{0, 1});
+    {
+      auto left = channel->inherited(patience()).value();
+      REQUIRE(numbers_of(left) == Numbers{0, 1});
+      REQUIRE(left[0].message().attempts() == 1);
+      REQUIRE(left[0].ack(patience()).ok());
+      REQUIRE(channel->inherited(patience()).value().empty());
+    }
+    REQUIRE(channel::check(*channel->arena()) == "");
+    REQUIRE(drain(*channel) == Numbers{1, 3});  // dropped by this process, which is no leaver
+    REQUIRE(channel->unsettled().empty());
+  }
+}
+
+TEST_CASE("What others had taken goes back whoever is the heir") {
+  auto channel = new_channel(new_arena(), unlimited());
+  putting(0, 3, 1)(*channel);
+  Heir heir(*channel);
+  take_and_die(*channel, 1, true);
+  take_and_die(*channel, 2, false);
+  recover(*channel);
+  REQUIRE(drain(*channel) == Numbers{1, 2});
+  auto left = channel->inherited(patience()).value();
+  REQUIRE(numbers_of(left) == Numbers{0});
+}
+
+TEST_CASE("What was left goes back when the heir is gone, too") {
+  for (const bool heir_first : {false, true}) {
+    auto channel = new_channel(new_arena(), unlimited());
+    putting(0, 3, 1)(*channel);
+    Heir heir(*channel);
+    if (heir_first) heir.kill_it();
+    take_and_die(*channel, 2, true);
+    if (!heir_first) recover(*channel);
+    heir.kill_it();
+    recover(*channel);
+    REQUIRE(drain(*channel) == Numbers{0, 1, 2});
+    REQUIRE(channel->inherited(patience()).value().empty());
+  }
+}
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+TEST_CASE("Wherever one that takes over is killed, the next one has all that it had") {
+  bool killed = true;
+  for (std::int64_t n = 1; killed; ++n) {
+    REQUIRE(n < 1'000);
+    auto channel = new_channel(new_arena(), unlimited());
+    putting(0, 6, 700)(*channel);
+    Heir heir(*channel);
+    take_and_die(*channel, 2, true);
+    killed = killed_at_change(n, [&] {
+      channel->leave_to_heir().value();
+      auto left = channel->inherited(patience()).value();
+      left.push_back(take(*channel).value());
+      left[0].ack(patience()).value();
+    });
+    INFO("killed before change " << n);
+    channel->leave_to_heir().value();
+    auto left = channel->inherited(patience()).value();
+    Numbers numbers = numbers_of(left);
+    for (const std::uint64_t number : drain(*channel)) numbers.push_back(number);
+    REQUIRE((numbers == Numbers{0, 1, 2, 3, 4, 5} || numbers == Numbers{1, 2, 3, 4, 5}));
+    for (Delivery& delivery : left) REQUIRE(delivery.ack(patience()).ok());
+    REQUIRE(channel->unsettled().empty());
+    REQUIRE(channel::check(*channel->arena()) == "");
+  }
+}
+
+#endif

@@ -1,0 +1,322 @@
+"""Receivers away from the home of their pair: gateways and keepers in one process, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from ray_nodes import Hosted, Nodes
+
+import shmtree
+from shmtree.ray._deaths import PeerDied
+
+PATIENCE_S = 120
+CLOSED = (shmtree.ChannelClosed, shmtree.PeerDied)
+
+
+def run(test: Callable[[Nodes], Awaitable[None]], *names: str, **options: Any) -> None:
+    nodes = Nodes(*(names or ("here", "there")), **options)
+    asyncio.run(asyncio.wait_for(nodes.run(test), PATIENCE_S))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def send(sender: Any, count: int, close: bool = True) -> None:
+    for number in range(count):
+        await sender.put_async(number)
+    if close:
+        sender.close()
+
+
+async def receive(receiver: Any, count: int) -> list[int]:
+    return [await receiver.get_async() for _ in range(count)]
+
+
+async def receive_all(receiver: Any, into: list[int]) -> None:
+    with contextlib.suppress(*CLOSED):
+        while True:
+            into.append(await receiver.get_async())
+
+
+def _get_and_die(receiver: Any) -> None:
+    receiver.get(timeout=60)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _put_and_die(sender: Any) -> None:
+    for number in range(3):
+        sender.put(number, timeout=60)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def killed(work: Callable[[Any], None], end: Any) -> int:
+    """The pid of a process that was given the end, and was killed."""
+    process = multiprocessing.get_context("spawn").Process(target=work, args=(end,))
+    process.start()
+    end.close()
+    await asyncio.to_thread(process.join)
+    assert process.pid is not None
+    return process.pid
+
+
+async def sender_here(pair: Hosted) -> Any:
+    """The pair's maker has given away its ends: one to this, the others to whom the test opens them for."""
+    return shmtree.Sender(await pair.make())
+
+
+def test_what_is_put_at_the_home_is_received_elsewhere_and_then_acknowledged() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=8)
+        sender = await sender_here(pair)
+        receiver = await pair.receiver("there")
+        value = {"big": np.arange(100_000), "nested": [1, (2.0, None)]}
+        await sender.put_async(value)
+        await sender.put_async(2)
+        got = await receiver.get_async()
+        assert np.array_equal(got["big"], value["big"]) and got["nested"] == value["nested"]
+        await until(lambda: sender.pending_acks == 1)
+        assert await receiver.get_async() == 2
+        await until(lambda: sender.pending_acks == 0)
+
+    run(test)
+
+
+def test_senders_and_receivers_may_each_be_elsewhere() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=4)
+        await pair.make()
+        receiver = await pair.receiver("there")
+        sender = await pair.sender("away")
+        sending = asyncio.ensure_future(send(sender, 200, close=False))
+        assert await receive(receiver, 199) == list(range(199))
+        await sending
+        assert sender.pending_acks > 0
+        assert await receiver.get_async() == 199
+        await until(lambda: sender.pending_acks == 0)
+
+    run(test, "here", "there", "away")
+
+
+def test_a_full_inbox_holds_up_who_puts() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=4)
+        sender = await sender_here(pair)
+        receiver = await pair.receiver("there")
+        for number in range(8):
+            await sender.put_async(number)
+        await until(lambda: receiver.qsize() == 4)
+        with pytest.raises(queue.Full):
+            await sender.put_async(8, timeout=0.3)
+        assert await receiver.get_async() == 0
+        await sender.put_async(8)
+        assert await receive(receiver, 8) == list(range(1, 9))
+
+    run(test)
+
+
+@pytest.mark.parametrize("killed", [("here",), ("there",), ("here", "there")])
+def test_gateways_that_are_killed_again_and_again_lose_nothing_and_double_nothing(killed: tuple[str, ...]) -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=16)
+        await pair.make()
+        sender, receiver = await pair.sender("away"), await pair.receiver("there")
+        await pair.let_go()
+        sending = asyncio.ensure_future(send(sender, 400))
+        received = []
+        for _ in range(8):
+            received += await receive(receiver, 40)
+            for name in killed:
+                await nodes.kill_gateway(name)
+            for name in killed:
+                await nodes.start_gateway(name)
+        await receive_all(receiver, received)
+        await sending
+        assert received == list(range(400))
+
+    run(test, "here", "there", "away")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calls_that_are_lost_lose_nothing_and_double_nothing(seed: int) -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=64)
+        sender = await sender_here(pair)
+        receiver = await pair.receiver("there")
+        await pair.let_go()
+        sending = asyncio.ensure_future(send(sender, 300))
+        received: list[int] = []
+        await receive_all(receiver, received)
+        await sending
+        assert received == list(range(300))
+
+    run(test, loss=0.1, delay_s=0.01, seed=seed)
+
+
+def test_receivers_of_three_nodes_share_what_is_put_while_gateways_are_killed() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=16)
+        channel = await pair.make()
+        sender, at_home = await pair.sender("away"), shmtree.Receiver(channel)
+        parts: list[list[int]] = [[], [], []]
+        receivers = [at_home, await pair.receiver("there"), await pair.receiver("away")]
+        await pair.let_go()
+        sending = asyncio.ensure_future(send(sender, 600))
+        taking = [asyncio.ensure_future(receive_all(*each)) for each in zip(receivers, parts)]
+        for name in ("here", "there", "away") * 2:
+            await asyncio.sleep(0.2)
+            await nodes.kill_gateway(name)
+            await nodes.start_gateway(name)
+        await asyncio.gather(sending, *taking)
+        assert sorted(sum(parts, [])) == list(range(600))
+        assert all(part == sorted(part) for part in parts)
+
+    run(test, "here", "there", "away")
+
+
+def test_what_a_receiver_elsewhere_leaves_is_for_the_others() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=8)
+        channel = await pair.make()
+        sender = shmtree.Sender(channel)
+        receiver = await pair.receiver("there")
+        await send(sender, 10, close=False)
+        await until(lambda: receiver.qsize() == 8)
+        assert await receive(receiver, 3) == [0, 1, 2]
+        held = receiver.take(timeout=60)
+        assert held.item == 3
+        held.nack()
+        receiver.close()
+        at_home = shmtree.Receiver(channel)
+        assert sorted(await receive(at_home, 7)) == list(range(3, 10))
+        await until(lambda: sender.pending_acks == 0)
+        again = await pair.receiver("there")
+        await send(sender, 3, close=False)
+        at_home.close()
+        assert await receive(again, 3) == [0, 1, 2]
+
+    run(test)
+
+
+def test_the_stream_ends_elsewhere_when_nobody_sends() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=8)
+        sender = await sender_here(pair)
+        receiver = await pair.receiver("there")
+        await pair.let_go()
+        await send(sender, 5)
+        assert await receive(receiver, 5) == list(range(5))
+        with pytest.raises(shmtree.ChannelClosed):
+            await receiver.get_async()
+        await until(lambda: not nodes._keepers["there"].keeper.all()[1])
+
+    run(test)
+
+
+def test_the_last_receiver_elsewhere_that_closes_ends_the_stream_for_senders() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=4)
+        sender = await sender_here(pair)
+        receiver = await pair.receiver("there")
+        await pair.let_go()
+        receiver.close()
+        with pytest.raises(shmtree.ChannelClosed):
+            await send(sender, 100)
+
+    run(test)
+
+
+def test_senders_are_told_of_a_receiver_that_was_killed_elsewhere() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=4)
+        sender = await sender_here(pair)
+        far = await pair.sender("away")
+        receiver = await pair.receiver("there")
+        await far.put_async(0)
+        pid = await killed(_get_and_die, receiver)
+        await pair.let_go()
+        with pytest.raises(shmtree.PeerDied) as told:
+            await send(sender, 100)
+        assert told.value.pids == (pid,)
+        with pytest.raises(CLOSED):
+            await send(far, 100)
+        assert await nodes.node("away").why(pair.number) == (("there", pid),)
+
+    run(test, "here", "there", "away")
+
+
+def test_a_killed_sender_is_told_elsewhere_after_what_it_sent() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=8)
+        sender = await sender_here(pair)
+        receiver = await pair.receiver("there")
+        await pair.let_go()
+        pid = await killed(_put_and_die, sender)
+        assert await receive(receiver, 3) == [0, 1, 2]
+        with pytest.raises(PeerDied) as told:
+            await receiver.get_async()
+        assert told.value.peers == (("here", pid),)
+
+    run(test)
+
+
+def test_receivers_are_told_of_a_home_that_is_gone() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=8)
+        sender = await sender_here(pair)
+        receiver = await pair.receiver("there")
+        await send(sender, 3, close=False)
+        await until(lambda: receiver.qsize() == 3)
+        nodes.dead.add("here")
+        await nodes.kill_gateway("here")
+        assert await receive(receiver, 3) == [0, 1, 2]
+        with pytest.raises(PeerDied) as told:
+            await receiver.get_async()
+        assert told.value.peers == (("here", 0),)
+
+    run(test)
+
+
+def test_what_a_node_that_is_gone_had_not_received_goes_to_others() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=8)
+        channel = await pair.make()
+        sender = shmtree.Sender(channel)
+        receiver = await pair.receiver("there")
+        await send(sender, 10, close=False)
+        await until(lambda: receiver.qsize() == 8)
+        assert await receive(receiver, 2) == [0, 1]
+        await until(lambda: sender.pending_acks == 8)
+        nodes.dead.add("there")
+        await nodes.kill_gateway("there")
+        at_home = shmtree.Receiver(channel)
+        assert await receive(at_home, 8) == list(range(2, 10))
+
+    run(test)
+
+
+def test_what_cannot_leave_the_home_is_refused_once_somebody_receives_elsewhere() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=8)
+        sender = await sender_here(pair)
+        local = shmtree.Arena().array((4,), "f8")
+        await sender.put_async({"weights": local})
+        receiver = await pair.receiver("there")
+        with pytest.raises(shmtree.NotPortable):
+            await sender.put_async({"weights": local})
+        await sender.put_async("after")
+        with pytest.raises(shmtree.CorruptMessage, match="cannot leave"):
+            await receiver.get_async()
+        assert await receiver.get_async() == "after"
+
+    run(test)
