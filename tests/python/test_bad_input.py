@@ -186,9 +186,8 @@ def test_put_and_get_after_close_raise(channel):
 # --- damaged memory
 
 
-def damage(arena: shmtree.Arena, wanted: bytes, put: bytes) -> int:
-    """Overwrites every occurrence in the arena's memory, as another process could; returns how many there were."""
-    fd = arena._core.fd
+def damage(fd: int, wanted: bytes, put: bytes) -> int:
+    """Overwrites every occurrence in an arena's memory, as another process could; returns how many there were."""
     count, offset, end = 0, 0, os.fstat(fd).st_size
     while offset < end:
         try:
@@ -215,7 +214,7 @@ def test_a_damaged_message_is_consumed_and_named(channel, arena, size):
     receiver.get()
     ticket = sender.put({MARK: np.zeros(size)})
     sender.put("after")
-    assert damage(arena, b"SHMT", b"SHMX") >= 2
+    assert damage(arena._core.fd, b"SHMT", b"SHMX") >= 2
     with pytest.raises(shmtree.CorruptMessage) as raised:
         receiver.get()
     assert raised.value.ticket == ticket
@@ -228,7 +227,7 @@ def test_a_damaged_message_in_the_middle_of_get_many_loses_nothing_else(channel,
     sender, receiver = channel
     sender.put("first")
     ticket = sender.put(MARK)
-    assert damage(arena, MARK.encode(), b"\xff" * len(MARK)) == 1
+    assert damage(arena._core.fd, MARK.encode(), b"\xff" * len(MARK)) == 1
     sender.put("last")
     assert receiver.get_many(10) == ["first"]
     with pytest.raises(shmtree.CorruptMessage) as raised:
@@ -240,7 +239,7 @@ def test_a_damaged_message_in_the_middle_of_get_many_loses_nothing_else(channel,
 def test_a_damaged_message_that_is_taken_does_not_come_again(channel, arena):
     sender, receiver = channel
     ticket = sender.put(MARK)
-    damage(arena, MARK.encode(), b"\xff" * len(MARK))
+    damage(arena._core.fd, MARK.encode(), b"\xff" * len(MARK))
     with pytest.raises(shmtree.CorruptMessage) as raised:
         receiver.take()
     assert raised.value.ticket == ticket

@@ -49,6 +49,12 @@ class Peer:
     def keep(self, receiver: Any) -> None:
         self.receiver = receiver
 
+    def receive_all(self, receiver: Any) -> list[int]:
+        self.received: list[int] = []
+        for number, _ in receiver:
+            self.received.append(number)
+        return self.received
+
     def look(self, latest: Any, newer_than: int) -> tuple[int, float]:
         version, value = latest.get(newer_than, timeout=LONG_S)
         return version, float(value["layers"][0][-1])
@@ -100,6 +106,28 @@ def test_a_stream_from_another_node_outlives_both_gateways(nodes: tuple[str, str
     assert received == list(range(1200))
     assert ray.get(sending, timeout=LONG_S) == "RemoteSender"
     receiver.close()
+
+
+def test_receivers_at_the_home_and_elsewhere_share_a_stream_that_outlives_both_gateways(
+    nodes: tuple[str, str], peer: Any
+) -> None:
+    here, there = nodes
+    sender, receiver = shmtree.ray.create_pair(capacity=64)
+    near, far, source = peer(here), peer(there), peer(there)
+    parts = [each.receive_all.remote(receiver) for each in (near, far)]
+    receiver.close()
+    sending = source.send.remote(sender, 0, 600, True)
+    sender.put((600, ""))
+    for number in range(601, 1200):
+        sender.put((number, "x" * (number % 100)), timeout=LONG_S)
+        if number in (700, 800, 900):
+            for node in (here,) if number == 700 else (there,) if number == 800 else (here, there):
+                kill_gateway(node)
+    sender.close()
+    ray.get(sending, timeout=LONG_S)
+    at_home, elsewhere = ray.get(parts, timeout=LONG_S)
+    assert at_home and elsewhere
+    assert sorted(at_home + elsewhere) == list(range(1200))
 
 
 def test_a_sender_at_the_home_is_an_ordinary_one_and_large_arrays_come_from_elsewhere(

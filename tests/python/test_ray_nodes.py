@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from ray_nodes import Hosted, Nodes
+from test_bad_input import damage
 
 import shmtree
 from shmtree import _handles as grants
+from shmtree import _process
 from shmtree.ray import _handles
 from shmtree.ray._deaths import PeerDied
 
@@ -312,5 +314,52 @@ def test_a_latest_is_mirrored_and_a_gateway_that_is_replaced_mirrors_it_anew() -
         mirror = _handles.open_latest(await nodes.node("there").mirror_latest(5, "here"))
         _, (version, value) = await mirror.get_async()
         assert version == 3 and np.array_equal(value, weights + 2)
+
+    run(test)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_damaged_messages_are_told_in_their_place_and_what_comes_after_them_arrives(last: bool) -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=16)
+        receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+        await pair.let_go()
+        await sender.put_async("first")
+        assert await receiver.get_async() == "first"
+        await until(lambda: sender.pending_acks == 0)
+        await nodes.kill_gateway("there")
+        for number in range(3):
+            await sender.put_async(number)
+        assert damage(sender._channel.arena.fd, b"SHMT", b"SHMX") >= 3
+        if not last:
+            await sender.put_async("last")
+        sender.close()
+        await nodes.start_gateway("there")
+        for _ in range(3):
+            with pytest.raises(shmtree.CorruptMessage, match="was damaged there"):
+                await receiver.get_async()
+        if not last:
+            assert await receiver.get_async() == "last"
+        with pytest.raises(shmtree.ChannelClosed):
+            await receiver.get_async()
+
+    run(test)
+
+
+def test_a_message_that_is_too_large_for_the_home_is_told_with_the_numbers(monkeypatch: Any) -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=16)
+        small = shmtree.Arena(max_bytes=8 << 20)
+        with monkeypatch.context() as patch:
+            patch.setattr(_process, "default_arena", lambda: small._core)
+            receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+        for value in (b"x" * (3 << 20), b"y" * (40 << 20), b"z" * (3 << 20)):
+            await sender.put_async(value)
+        assert (await receiver.get_async())[:1] == b"x"
+        with pytest.raises(shmtree.CorruptMessage, match=r"message 1 .* of 4194\d+ bytes, cannot be received here"):
+            await receiver.get_async()
+        assert (await receiver.get_async())[:1] == b"z"
 
     run(test)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -181,6 +182,21 @@ async def _until_job_is_over() -> None:
     ray.kill(ray.get_runtime_context().current_actor)  # it is not restarted
 
 
+def call_itself() -> None:
+    """Has the actor that this is begin its work: nobody else may have a reason to call one that has come again."""
+    actor = ray.get_runtime_context().current_actor
+
+    def call() -> None:
+        while True:
+            try:
+                ray.get(actor.pid.remote())
+                return
+            except RayError:  # nobody has heard yet that it is there
+                time.sleep(_PAUSE_S)
+
+    threading.Thread(target=call, daemon=True).start()
+
+
 @ray.remote(num_cpus=0, max_concurrency=10_000)
 class _Gateway:
     """One per node and job: `_node.Node`, restarted after a kill."""
@@ -190,7 +206,7 @@ class _Gateway:
         self._node: Node | None = None
         self._starting = asyncio.Lock()
         self._leaving: Any = None
-        ray.get_runtime_context().current_actor.pid.remote()  # nobody else may have a reason to call
+        call_itself()
 
     async def _started(self) -> Node:
         async with self._starting:

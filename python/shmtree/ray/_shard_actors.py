@@ -73,7 +73,7 @@ class _ShardServer:
         self._shards: Shards | None = None
         self._starting = asyncio.Lock()
         self._leaving: Any = None
-        ray.get_runtime_context().current_actor.pid.remote()  # nobody else may have a reason to call
+        _actors.call_itself()
 
     async def _started(self) -> Shards:
         async with self._starting:
