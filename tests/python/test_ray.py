@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import sys
 import time
@@ -218,3 +219,51 @@ def test_objects_of_the_store_are_read_in_place(nodes: tuple[str, str]) -> None:
     assert not got["array"].flags.writeable
     copies = shmtree.ray.get([shmtree.ray.put(value)], copy=True)
     assert copies[0]["array"].flags.writeable
+
+
+class User:
+    """Of a queue, on a node."""
+
+    def put(self, queue: Any, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            queue.put(number, timeout=LONG_S)
+        self.queue = queue
+
+    def get(self, queue: Any, count: int) -> list[int]:
+        self.queue = queue
+        return [queue.get(timeout=LONG_S) for _ in range(count)]
+
+    def size(self) -> int:
+        return int(self.queue.qsize())
+
+    def forget(self) -> None:
+        self.queue.close()
+
+
+def test_a_queue_is_put_into_and_got_from_on_every_node_and_never_ends(nodes: tuple[str, str]) -> None:
+    here, there = nodes
+    shared = shmtree.ray.Queue(maxsize=32, home=here)
+    near, far, other = on(here, User), on(there, User), on(there, User)
+    putting = [each.put.remote(shared, 1000 * i, 100) for i, each in enumerate((near, far, other))]
+    got = [each.get.remote(shared, count) for each, count in ((near, 60), (far, 60), (other, 60))]
+    parts = [[shared.get(timeout=LONG_S) for _ in range(60)], *ray.get(got, timeout=LONG_S)]
+    for node in nodes:
+        kill_gateway(node)
+    parts.append([shared.get(timeout=LONG_S) for _ in range(60)])
+    ray.get(putting, timeout=LONG_S)
+    assert sorted(sum(parts, [])) == [1000 * i + n for i in range(3) for n in range(100)]
+    assert shared.empty() and not shared.full() and shared.maxsize == 32
+    with pytest.raises(queue.Empty):
+        shared.get(timeout=0.3)
+    ray.get([each.forget.remote() for each in (near, far, other)], timeout=LONG_S)
+    late = on(there, User)
+    ray.get(late.put.remote(shared, 7, 3), timeout=LONG_S)
+    assert [shared.get(timeout=LONG_S) for _ in range(3)] == [7, 8, 9]
+    for number in range(32):
+        shared.put(number)
+    assert shared.full() and ray.get(late.size.remote(), timeout=LONG_S) == 32
+    with pytest.raises(queue.Full):
+        shared.put_nowait(0)
+    shared.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        shared.get(timeout=1)

@@ -181,7 +181,7 @@ def test_a_call_that_overtakes_the_one_before_it_lands_after_it() -> None:
         receiver = shmtree.Receiver(await pair.make())
         home = nodes.node("here")
         await pair.settle([("s", 17)], [])
-        origin = await home.join(pair.number, "there", ("s", 17))
+        origin, _ = await home.join(pair.number, "there", ("s", 17))
         frames = [bytes(shmtree.pack(number)) for number in range(6)]
         sizes = [[len(each) for each in frames[:2]]]
         calls = [
@@ -363,3 +363,21 @@ def test_a_message_that_is_too_large_for_the_home_is_told_with_the_numbers(monke
         assert (await receiver.get_async())[:1] == b"z"
 
     run(test)
+
+
+def test_a_node_may_send_by_any_number_of_outboxes_one_after_the_other() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=16)
+        receiver = shmtree.Receiver(await pair.make())
+        for number in range(6):
+            sender = await pair.sender("there")
+            await send(sender, 3)
+            assert await receive(receiver, 3) == [0, 1, 2]
+            await until(lambda: not nodes._keepers["there"].keeper.all()[1])
+            if number % 2:
+                await nodes.kill_gateway("here")
+                await nodes.start_gateway("here")
+        record = nodes.node("here")._hosted[pair.number].record
+        assert record["next_origin"] == 2 and not record["origins"]
+
+    run(test, loss=0.05)

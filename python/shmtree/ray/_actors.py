@@ -55,7 +55,8 @@ def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gat
         try:
             status, value = ray.get(of(node).call.remote(method, *arguments))
             break
-        except RayActorError:
+        except RayActorError as error:
+            error.__traceback__ = None  # a cycle, in which who calls would keep the end that is being made
             if node in _gone((node,)):
                 raise Ended(((node, 0),)) from None
             time.sleep(_PAUSE_S)

@@ -37,6 +37,16 @@ def new_token() -> int:
     return random.getrandbits(62)
 
 
+def make_pair(terms: Terms, home: Any) -> tuple[Pair, int, int]:
+    """At that home, as `create_pair` has it; with the tokens of a sender and a receiver."""
+    from . import _actors
+
+    node = _actors.node_of(home)
+    number, sending, receiving = new_token(), new_token(), new_token()
+    handle, machine = _actors.call(node, "host", number, tuple(terms), {"s": sending, "r": receiving})
+    return Pair(number, node, machine, Terms(*terms), handle), sending, receiving
+
+
 class Sender(_channel.Sender[Any]):
     """An ordinary `shmtree.Sender`, which can be given to tasks and actors on any node."""
 

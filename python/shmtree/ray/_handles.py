@@ -10,8 +10,8 @@ from .._channel import Receiver, Sender, Terms
 from .._latest import Latest
 
 
-def new_channel(terms: Terms, portable: bool = False) -> _core.Channel:
-    options = _core.ChannelOptions(*terms._replace(portable=portable), allow_pickle=True)
+def new_channel(terms: Terms) -> _core.Channel:
+    options = _core.ChannelOptions(*terms, allow_pickle=True)
     channel = _core.Channel.create(_process.default_arena(), options)
     _quietly(channel.arena)
     return channel

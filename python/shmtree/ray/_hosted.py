@@ -27,7 +27,9 @@ class Hosted:
     `record` is what the keeper has of it:
         open: ends that were given away and not yet taken, by their tokens, and who made the pair, by "s" and "r"
         taken: tokens whose end was taken before it was known to be given
-        origins: the nodes that send from elsewhere, by the numbers of their outboxes; next_origin: the next number
+        origins: by number, those who send from elsewhere: the node, the first ticket of its outbox, and the token of
+            the sender that it was made for
+        left: by node, numbers of outboxes that are over, for the next ones there; next_origin: the next new one
         inboxes: the nodes that receive elsewhere, by the numbers of their inboxes
         peers: killed senders elsewhere that no receiver was told of; told: how often some were
 
@@ -46,6 +48,7 @@ class Hosted:
             self._handle, (self._table,) = kept.handle, kept.tables
             table = _handles.open_table(self._table)
         self.record = record
+        self._is_queue = Terms(*record["terms"]).on_peer_death == "never"
         self._landing = Landing(channel, table)
         self._receiver: Receiver[Any] | None = Receiver(channel)
         channel.leave_to_heir()
@@ -83,19 +86,33 @@ class Hosted:
         else:
             self.record["taken"].add(token)
 
-    def join(self, node: str) -> int:
-        """The number of an outbox of another node."""
-        origin: int = self.record["next_origin"]
+    def join(self, node: str, token: int) -> tuple[int, int]:
+        """The number of an outbox of another node, and its first ticket: the same for the same token."""
+        for origin, (_, first, its) in self.record["origins"].items():
+            if its == token:
+                return origin, first
+        left: list[int] = self.record["left"].get(node, [])
+        origin: int = left.pop() if left else self.record["next_origin"]
         if origin >= ORIGINS:
-            raise ValueError(f"{origin - 1} outboxes have sent to this pair, and there is room for no more")
-        self.record["next_origin"] = origin + 1
-        self.record["origins"][origin] = node
-        return origin
+            raise ValueError(f"{origin - 1} nodes have sent to this pair, and there is room for no more")
+        self.record["next_origin"] = max(self.record["next_origin"], origin + 1)
+        first = self._landing.next_ticket(origin)
+        self.record["origins"][origin] = (node, first, token)
+        return origin, first
 
-    def leave(self, origin: int, peers: tuple[Peer, ...]) -> None:
-        if self.record["origins"].pop(origin, None) is not None:
+    def leave(self, origin: int, first: int, peers: tuple[Peer, ...]) -> None:
+        node, known, _ = self.record["origins"].get(origin, ("", -1, 0))
+        if known != first:  # heard before
+            return
+        del self.record["origins"][origin]
+        self.record["left"].setdefault(node, []).append(origin)
+        if not self._is_queue:
             self.record["peers"] += peers
-            self._landing.forget(origin)
+        self._landing.forget(origin)
+
+    def of_nodes(self, nodes: set[str]) -> list[tuple[int, int, str]]:
+        """The outboxes there: number, first ticket and node."""
+        return [(origin, first, node) for origin, (node, first, _) in self.record["origins"].items() if node in nodes]
 
     def attend(self, node: str, number: int) -> bool:
         """Part of what is put goes to an inbox of that node from here on; whether it did not yet."""
@@ -148,6 +165,10 @@ class Hosted:
         self.record["peers"] = []
         return True
 
+    def size(self) -> int:
+        stats = self._landing.channel.stats()
+        return int(stats["queued"] + stats["taken"])
+
     def is_unused(self) -> bool:
         """Whether nobody has the pair, or ever will."""
         if self._may_send() or self._may_receive():
@@ -195,6 +216,7 @@ def new_record(terms: Terms, tokens: dict[str, int]) -> dict[str, Any]:
         "open": {end: {token} for end, token in tokens.items()},
         "taken": set(),
         "origins": {},
+        "left": {},
         "next_origin": 1,
         "inboxes": {},
         "peers": [],

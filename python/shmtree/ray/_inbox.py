@@ -146,7 +146,9 @@ def new_record(pair: int, home: str, number: int, terms: tuple[Any, ...]) -> dic
         "pair": pair,
         "home": home,
         "number": number,
-        "terms": tuple(its._replace(capacity=min(capacity, _MOST_MESSAGES), max_bytes=max_bytes)),
+        "terms": tuple(
+            its._replace(capacity=min(capacity, _MOST_MESSAGES), max_bytes=max_bytes, on_peer_death="raise")
+        ),
         "generation": 0,
         "over": None,
         "gone": None,

@@ -102,6 +102,8 @@ class Inboxes:
                 await self._end(inbox, ((home, 0),))
                 if inbox.is_left:
                     await self._drop(inbox)
+            elif not is_known and inbox.is_left:  # whoever was to have it was killed, and the home not told of it
+                await self._drop(inbox)
             elif is_known and inbox.record["over"] is None:
                 with contextlib.suppress(LinkLost, Ended):
                     if not await self._others.call(home, "attends", inbox.record["pair"], inbox.record["number"]):

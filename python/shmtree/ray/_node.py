@@ -108,14 +108,14 @@ class Node:
                 hosted.take(end, token)
             await self._settle(pair, hosted)
 
-    async def join(self, pair: int, node: str, token: Token) -> int:
-        """A node is about to send from elsewhere: the number of its outbox."""
+    async def join(self, pair: int, node: str, token: Token) -> tuple[int, int]:
+        """A node is about to send from elsewhere: the number of its outbox, and its first ticket."""
         async with self._locks[pair]:
             hosted = self._of(pair)
-            origin = hosted.join(node)
+            joined = hosted.join(node, token[1])
             hosted.take(*token)
             await self._settle(pair, hosted)
-            return origin
+            return joined
 
     async def room(self, pair: int, origin: int, wait: bool) -> Room:
         return await self._of(pair).arrivals.room(origin, wait)
@@ -126,11 +126,11 @@ class Node:
     async def received(self, pair: int, origin: int, tickets: Runs) -> Runs:
         return await self._of(pair).received(origin, tickets)
 
-    async def over(self, pair: int, origin: int, peers: tuple[Peer, ...]) -> None:
+    async def over(self, pair: int, origin: int, first: int, peers: tuple[Peer, ...]) -> None:
         async with self._locks[pair]:
             hosted = self._hosted.get(pair)
             if hosted is not None:
-                hosted.leave(origin, peers)
+                hosted.leave(origin, first, peers)
                 await self._settle(pair, hosted)
 
     async def attend(self, pair: int, node: str, number: int, token: Token) -> None:
@@ -144,6 +144,10 @@ class Node:
                 self._deal(dealing)
             hosted.take(*token)
             await self._settle(pair, hosted)
+
+    async def size(self, pair: int) -> int:
+        """Messages that have come here, and that nobody has received."""
+        return self._of(pair).size()
 
     async def attends(self, pair: int, number: int) -> bool:
         return pair in self._hosted and number in self._hosted[pair].record["inboxes"]
@@ -190,8 +194,8 @@ class Node:
                 handle = outbox.grant()
                 await self._until_answered(home, "settle", pair, [], [token])
                 return handle
-            origin = await self._until_answered(home, "join", pair, self._name, token)
-            record = {"pair": pair, "home": home, "origin": origin, "terms": terms}
+            origin, first = await self._until_answered(home, "join", pair, self._name, token)
+            record = {"pair": pair, "home": home, "origin": origin, "first": first, "terms": terms}
             outbox = Outbox(self._name, self._others, record, None)
             await self._keeper.store(outbox.key, outbox.kept)
             self._begin(outbox)
@@ -296,11 +300,11 @@ class Node:
         self._keeper_number = number
 
     async def _look_at_nodes(self) -> None:
-        sending = {node for hosted in self._hosted.values() for node in hosted.record["origins"].values()}
-        for node in await self._others.gone(sending):
-            for pair, hosted in list(self._hosted.items()):
-                for origin in [origin for origin, its in hosted.record["origins"].items() if its == node]:
-                    await self.over(pair, origin, ((node, 0),))
+        sending = {node for hosted in self._hosted.values() for node, *_ in hosted.record["origins"].values()}
+        gone = await self._others.gone(sending)
+        for pair, hosted in list(self._hosted.items()):
+            for origin, first, node in hosted.of_nodes(gone):
+                await self.over(pair, origin, first, ((node, 0),))
 
     def _run(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

@@ -17,8 +17,8 @@ from ._tickets import Runs
 class _ToHome:
     """The Link of an outbox."""
 
-    def __init__(self, others: Others, home: str, pair: int, origin: int) -> None:
-        self._others, self._home, self._whose = others, home, (pair, origin)
+    def __init__(self, others: Others, home: str, pair: int, origin: int, first: int) -> None:
+        self._others, self._home, self._whose, self._first = others, home, (pair, origin), first
 
     async def room(self, wait: bool) -> Room:
         return Room(*await self._others.call(self._home, "room", *self._whose, wait))
@@ -32,22 +32,23 @@ class _ToHome:
         return found
 
     async def over(self, peers: tuple[Peer, ...]) -> None:
-        await self._others.call(self._home, "over", *self._whose, peers)
+        await self._others.call(self._home, "over", *self._whose, self._first, peers)
 
 
 class Outbox:
-    """The record: pair, home, origin, terms."""
+    """The record: pair, home, origin, first (its first ticket), terms."""
 
     def __init__(self, node: str, others: Others, record: dict[str, Any], kept: Kept | None) -> None:
         if kept is None:
-            self.channel = _handles.new_channel(Terms(*record["terms"]), portable=True)
+            terms = Terms(*record["terms"])._replace(on_peer_death="raise", portable=True)  # it ends if its pair does not
+            self.channel = _handles.new_channel(terms)
             self.handle = _handles.handle_of(self.channel)
         else:
             self.channel, self.handle = _handles.open_quietly(kept.handle), kept.handle
         self.record = record
         self.receiver: Receiver[Any] = Receiver(self.channel)
-        link = _ToHome(others, record["home"], record["pair"], record["origin"])
-        self.pump = Pump(Queued(self.receiver), link, node)
+        link = _ToHome(others, record["home"], record["pair"], record["origin"], record["first"])
+        self.pump = Pump(Queued(self.receiver, record["first"]), link, node)
 
     def grant(self) -> bytes:
         """A handle of a sender, which counts as on its way."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import Any
 
-from .._channel import Terms, pair_terms
+from .._channel import pair_terms
 from ..errors import ChannelClosed
 from . import _ends
-from ._ends import Pair, new_token
+from ._ends import Pair, make_pair, new_token
 
 
 def create_pair(
@@ -27,14 +28,9 @@ def create_pair(
         home: where messages lie until they are received: the handle of the actor that receives them, or the id of a
             node; None is this node. Receivers are there; senders may be on any node.
     """
-    from . import _actors
-
-    node = _actors.node_of(home)
     terms = pair_terms(capacity, max_bytes, None, None, "raise", "block", False, False)
-    number, tokens = new_token(), {"s": new_token(), "r": new_token()}
-    handle, machine = _actors.call(node, "host", number, tuple(terms), tokens)
-    pair = Pair(number, node, machine, Terms(*terms), handle)
-    sender, receiver = OfferedSender(pair, tokens["s"]), OfferedReceiver(pair, tokens["r"])
+    pair, sending, receiving = make_pair(terms, home)
+    sender, receiver = OfferedSender(pair, sending), OfferedReceiver(pair, receiving)
     sender._other, receiver._other = receiver, sender
     return sender, receiver
 
@@ -50,19 +46,21 @@ class _Offered:
         self._given: list[tuple[str, int]] = []  # what its home does not know of yet
         self._end: Any = None
         self._closed = False
-        self._other: Any = None
+        self._opening = threading.Lock()
+        self._other: Any = None  # of a pair whose maker may use one end alone
 
     def open(self) -> Any:
         """The end itself. A process that uses one end, and has not given the other away, takes no part in the other."""
-        if self._closed:
-            raise ChannelClosed("this end was closed")
-        if self._end is None:
-            self._end = _ends.arrive(self._pair, self._letter, new_token() if self._token is None else self._token)
-            self._token = None
-            self._tell()
-            if not self._other._given and self._other._end is None:
-                self._other._let_go()
-        return self._end
+        with self._opening:
+            if self._closed:
+                raise ChannelClosed("this end was closed")
+            if self._end is None:
+                self._end = _ends.arrive(self._pair, self._letter, new_token() if self._token is None else self._token)
+                self._token = None
+                self._tell()
+                if self._other is not None and not self._other._given and self._other._end is None:
+                    self._other._let_go()
+            return self._end
 
     def close(self) -> None:
         """Ends the part of this process. May be called again."""
@@ -91,11 +89,17 @@ class _Offered:
         if self._end is not None:
             reduced: tuple[Any, ...] = self._end.__reduce__()
             return reduced
+        return _ends.arrive, (self._pair, self._letter, self.give())
+
+    def give(self) -> int:
+        """A token of an end that is on its way from here on."""
+        if self._closed:
+            raise ChannelClosed("an end that was closed cannot be handed to another process")
         token = new_token()
         self._given.append((self._letter, token))
         if self._token is None:  # nothing of it keeps the stream open
             self._tell()
-        return _ends.arrive, (self._pair, self._letter, token)
+        return token
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

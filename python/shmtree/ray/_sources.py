@@ -47,21 +47,23 @@ class Source(Protocol):
 
 
 class Queued:
-    """All that is put into a channel of which this is the only receiver."""
+    """All that is put into a channel of which this is the only receiver; its own tickets count from `first` on."""
 
-    def __init__(self, receiver: Receiver[Any]) -> None:
+    def __init__(self, receiver: Receiver[Any], first: int) -> None:
         self.receiver = receiver
+        self._first = first
 
     def room(self) -> int:
         return _UNLIMITED
 
     def take(self, messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
-        return _frames.take(self.receiver, messages, nbytes)
+        taken, error = _frames.take(self.receiver, messages, nbytes)
+        return [Taken(self._first + each.ticket, each.frame) for each in taken], error
 
     def instead_of(self, ticket: int) -> Taken | None:
-        channel = self.receiver._channel
-        is_consumed = ticket < channel.stats()["received"]  # first: what is taken has a record before it is counted
-        if not is_consumed or ticket in channel.unsettled():
+        channel, here = self.receiver._channel, ticket - self._first
+        is_consumed = here < channel.stats()["received"]  # first: what is taken has a record before it is counted
+        if not is_consumed or here in channel.unsettled():
             return None
         return Taken(ticket, Substitute(f"message {ticket} of its sender's node was damaged there, and is lost"))
 
