@@ -69,6 +69,12 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool is_portable() const noexcept { return parts_.control.is_portable(); }
   // Whether no message was ever put that is not portable.
   bool was_always_portable() const noexcept { return parts_.control.was_always_portable(); }
+  // Whether somebody waits for messages, or watches a descriptor for them. May be true for a while longer.
+  bool is_awaited() const noexcept { return parts_.watchers.is_awaited(); }
+  // For those who look again and again instead: somebody found no message. When that was last said, by the monotonic
+  // clock; 0: never.
+  void note_asked() noexcept { platform::store_relaxed(parts_.control.shared.asked_ns, platform::monotonic_ns()); }
+  std::int64_t asked_ns() const noexcept { return platform::load_relaxed(parts_.control.shared.asked_ns); }
   // From now on; what is there, or is being put, may be otherwise yet.
   void require_portable() noexcept;
   // How many messages puts have dropped.

@@ -335,6 +335,7 @@ struct ChannelHeader {
   // What `leaver` has taken, and not settled when it dies, is the heir's then, and does not go back to the channel.
   alignas(64) std::atomic<Identity> leaver;
   std::atomic<Identity> heir;
+  std::atomic<std::int64_t> asked_ns;  // monotonic clock: when somebody last said that it found no message
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
 static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 476);

@@ -40,6 +40,11 @@ class Watchers {
   bool ready() const noexcept {
     return can_receive() || ends_.is_over(End::kSending) || ends_.has_deaths_to_tell(End::kSending);
   }
+  bool is_awaited() const noexcept {
+    const ChannelHeader& shared = control_.shared;
+    return platform::load_relaxed(shared.items.waiters) != 0 || !shared.awaiting[End::kReceiving].is_empty() ||
+           !shared.watchers[End::kReceiving].is_empty();
+  }
   // Whether put() would put a small message, or fail for good, at once.
   bool can_put() const noexcept {
     return tail_.has_room() || control_.drops_oldest() || control_.is_shut_down() || ends_.is_over(End::kReceiving) ||

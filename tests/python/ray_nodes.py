@@ -50,6 +50,7 @@ class Nodes:
     def __init__(self, *names: str, loss: float = 0.0, delay_s: float = 0.0, seed: int = 0) -> None:
         self.names = names
         self.dead: set[str] = set()
+        self.full = ""  # why nothing can be landed now
         self._keepers = {name: _Keeping() for name in names}
         self._nodes: dict[str, Node] = {}
         self._random, self._loss, self._delay_s = random.Random(seed), loss, delay_s
@@ -74,6 +75,7 @@ class Nodes:
         node = self._nodes.pop(name)
         await node.stop()
         del node
+        await asyncio.sleep(0.01)  # calls that were under way end, too, and let go of what they had
         gc.collect()
 
     async def kill_keeper(self, name: str) -> None:
@@ -82,6 +84,8 @@ class Nodes:
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
         if node in self.dead:
             raise Ended(((node, 0),))
+        if self.full and method == "land":
+            raise LinkLost(self.full)
         self._landing += method == "land"
         self.most_landing = max(self.most_landing, self._landing)
         try:
@@ -134,12 +138,12 @@ class Hosted:
         with grants.open_channel(handle, None, False) as (channel, _):
             return Sender(channel)
 
-    async def receiver(self, node: str) -> Receiver[Any]:
+    async def receiver(self, node: str, made: Any = Receiver) -> Any:
         token = new_token()
         await self.settle([("r", token)], [])
         handle = await self._nodes.node(node).open_receiver(self.number, self.home, self.terms, ("r", token))
         with grants.open_channel(handle, None, True) as (channel, _):
-            return Receiver(channel)
+            return made(channel)
 
     async def settle(self, given: list[tuple[str, int]], taken: list[tuple[str, int]]) -> None:
         await self._nodes.node(self.home).settle(self.number, given, taken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray_cluster import LONG_S, cluster_of_two, kill, on, ray
+from ray_cluster import LONG_S, STORE_BYTES, cluster_of_two, kill, on, ray
 
 import shmtree
 import shmtree.ray
@@ -221,6 +222,58 @@ def test_objects_of_the_store_are_read_in_place(nodes: tuple[str, str]) -> None:
     assert copies[0]["array"].flags.writeable
 
 
+def test_a_stopped_receiver_holds_up_its_sender_and_nothing_is_lost(nodes: tuple[str, str], peer: Any) -> None:
+    here, there = nodes
+    sender, receiver = shmtree.ray.create_pair(capacity=8, home=here)
+    far = peer(there)
+    pid = ray.get(far.pid.remote(), timeout=LONG_S)
+    receiving = far.receive_all.remote(receiver)
+    receiver.close()
+    sender.put((0, ""), timeout=LONG_S)
+    time.sleep(1)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        put = 1
+        with pytest.raises(queue.Full):
+            while put < 100:
+                sender.put((put, ""), timeout=2)
+                put += 1
+        assert 8 <= put <= 1 + 2 * 8
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    for number in range(put, 100):
+        sender.put((number, ""), timeout=LONG_S)
+    sender.close()
+    assert ray.get(receiving, timeout=LONG_S) == list(range(100))
+
+
+def test_a_stream_goes_on_while_the_object_stores_are_full(nodes: tuple[str, str], peer: Any) -> None:
+    here, there = nodes
+    sender, receiver = shmtree.ray.create_pair(capacity=4, home=here)
+    far, hogs = peer(there), [on(node, Hog) for node in nodes]
+    assert ray.get([hog.fill.remote(STORE_BYTES) for hog in hogs], timeout=LONG_S) == [STORE_BYTES] * 2
+    ray.get(far.send.remote(sender, 0, 1, False), timeout=LONG_S)
+    sender.close()
+    array = np.arange(1 << 20)
+    sending = [far.send_one.remote((number, array)) for number in range(1, 8)]
+    assert numbers(receiver, 1) == [0]
+    for number in range(1, 8):
+        got, sent = receiver.get(timeout=LONG_S)
+        assert got == number and np.array_equal(sent, array)
+    ray.get(sending, timeout=LONG_S)
+    receiver.close()
+    for hog in hogs:
+        ray.kill(hog)
+
+
+class Hog:
+    """Holds as much of its node's store as there is."""
+
+    def fill(self, nbytes: int) -> int:
+        self.views = [ray.get(ray.put(np.ones(nbytes // 10, np.uint8))) for _ in range(10)]
+        return sum(view.nbytes for view in self.views)
+
+
 class User:
     """Of a queue, on a node."""
 
@@ -244,8 +297,9 @@ def test_a_queue_is_put_into_and_got_from_on_every_node_and_never_ends(nodes: tu
     here, there = nodes
     shared = shmtree.ray.Queue(maxsize=32, home=here)
     near, far, other = on(here, User), on(there, User), on(there, User)
+    getters = [on(here, User), on(there, User), on(there, User)]
     putting = [each.put.remote(shared, 1000 * i, 100) for i, each in enumerate((near, far, other))]
-    got = [each.get.remote(shared, count) for each, count in ((near, 60), (far, 60), (other, 60))]
+    got = [each.get.remote(shared, 60) for each in getters]
     parts = [[shared.get(timeout=LONG_S) for _ in range(60)], *ray.get(got, timeout=LONG_S)]
     for node in nodes:
         kill_gateway(node)
@@ -255,7 +309,7 @@ def test_a_queue_is_put_into_and_got_from_on_every_node_and_never_ends(nodes: tu
     assert shared.empty() and not shared.full() and shared.maxsize == 32
     with pytest.raises(queue.Empty):
         shared.get(timeout=0.3)
-    ray.get([each.forget.remote() for each in (near, far, other)], timeout=LONG_S)
+    ray.get([each.forget.remote() for each in (near, far, other, *getters)], timeout=LONG_S)
     late = on(there, User)
     ray.get(late.put.remote(shared, 7, 3), timeout=LONG_S)
     assert [shared.get(timeout=LONG_S) for _ in range(3)] == [7, 8, 9]

@@ -17,6 +17,7 @@ from ray_nodes import Hosted, Nodes
 
 import shmtree
 from shmtree.ray._deaths import PeerDied
+from shmtree.ray._ends import RemoteReceiver
 
 PATIENCE_S = 120
 CLOSED = (shmtree.ChannelClosed, shmtree.PeerDied)
@@ -206,6 +207,37 @@ def test_what_a_receiver_elsewhere_leaves_is_for_the_others() -> None:
         assert await receive(again, 3) == [0, 1, 2]
 
     run(test)
+
+
+def test_what_lies_where_nobody_asks_goes_to_who_does_whoever_is_killed() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=8)
+        await pair.make()
+        sender = await pair.sender("away")
+        idle, busy = await pair.receiver("there", RemoteReceiver), await pair.receiver("away")
+        await sender.put_async(0)
+        received = [await idle.get_async()]
+        for number in range(1, 30):
+            await sender.put_async(number)
+            received += [await busy.get_async()] if number > 20 else []
+            if number in (10, 20, 25):
+                await asyncio.sleep(0.5)
+                for name in ("here", "there"):
+                    await nodes.kill_gateway(name)
+                    await nodes.start_gateway(name)
+        while len(received) < 30:
+            received.append(await busy.get_async())
+        assert sorted(received) == list(range(30))
+        await until(lambda: sender.pending_acks == 0)
+        await sender.put_async(30)
+        while True:  # who looks again and again is given some, too
+            try:
+                assert idle.get_nowait() == 30
+                break
+            except queue.Empty:
+                await asyncio.sleep(0.01)
+
+    run(test, "here", "there", "away")
 
 
 def test_the_stream_ends_elsewhere_when_nobody_sends() -> None:

@@ -381,3 +381,20 @@ def test_a_node_may_send_by_any_number_of_outboxes_one_after_the_other() -> None
         assert record["next_origin"] == 2 and not record["origins"]
 
     run(test, loss=0.05)
+
+
+def test_who_cannot_put_is_told_why_nothing_is_sent_and_the_stream_goes_on_later() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=4)
+        receiver = shmtree.Receiver(await pair.make())
+        sender = await pair.sender("there")
+        nodes.full = "the store has 90 MB, and 90 MB are used"
+        with pytest.raises(queue.Full):
+            for number in range(100):
+                await sender.put_async(number, timeout=0.5)
+        assert await nodes.node("there").trouble(pair.number) == nodes.full
+        nodes.full = ""
+        assert await receive(receiver, number) == list(range(number))
+        assert await nodes.node("there").trouble(pair.number) == ""
+
+    run(test)

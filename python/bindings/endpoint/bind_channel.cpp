@@ -107,6 +107,9 @@ void bind_channel(py::module_& module) {
       .def("leave_to_heir", [](Channel& channel) { unwrap(channel.leave_to_heir()); })
       .def("become_heir", [](Channel& channel) { unwrap(channel.become_heir()); })
       .def("unsettled", &Channel::unsettled)
+      .def_property_readonly("is_awaited", &Channel::is_awaited)
+      .def("note_asked", &Channel::note_asked)
+      .def_property_readonly("asked_ns", &Channel::asked_ns)
       .def("require_portable", &Channel::require_portable)
       .def("note_killed_receiver",
            [](Channel& channel, int pid) { channel.ends().note_killed(channel::End::kReceiving, pid); })

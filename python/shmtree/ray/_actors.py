@@ -133,8 +133,8 @@ class _ByRay:
             if await self.gone((node,)):
                 raise Ended(((node, 0),)) from None
             raise LinkLost from None
-        except ObjectStoreFullError:  # what was to be sent stays in its outbox until there is room
-            raise LinkLost from None
+        except ObjectStoreFullError as error:  # what was to be sent stays where it is until there is room
+            raise LinkLost(f"Ray's object store on node {here()} is full: {error}") from None
         except RayError as error:  # what went with the call was lost on its way, or the other side is at fault
             _report(error)
             raise LinkLost from None

@@ -29,7 +29,7 @@ class Arrivals:
 
     Args:
         landing: where they are put.
-        share: among how many origins the room is shared out.
+        share: among how many origins the room is shared out; 0 when nobody asks for messages: there is no room then.
         check: called before anything lands, and after each wait; raises what the call is to raise.
         closed: called with what a put raised because nobody receives; may raise what the call is to raise.
     """
@@ -51,9 +51,11 @@ class Arrivals:
         stats = self._landing.channel.stats()
         messages = stats["capacity"] - stats["queued"] if stats["capacity"] else _UNLIMITED_MESSAGES
         nbytes = stats["max_bytes"] - stats["queued_bytes"] if stats["max_bytes"] else _UNLIMITED_BYTES
-        share = max(self._share(), 1)
+        share, expected = self._share(), self._landing.next_ticket(origin)
+        if share == 0:
+            return Room(expected, 0, 0, idle=True)
         messages, nbytes = (max(-(-each // share), 0) for each in (messages, nbytes))
-        return Room(self._landing.next_ticket(origin), messages, nbytes)
+        return Room(expected, messages, nbytes)
 
     async def room(self, origin: int, wait: bool) -> Room:
         deadline = time.monotonic() + LONGEST_S * wait

@@ -52,6 +52,12 @@ class _ToInbox:
         found: Runs = await self._call("received", tickets)
         return found
 
+    async def reclaim(self) -> list[int]:
+        return list(await self._call("reclaim", self._generation))
+
+    async def reclaimed(self, tickets: list[int]) -> None:
+        await self._call("reclaimed", tickets)
+
     async def over(self, peers: tuple[Peer, ...]) -> None:
         await self._call("over", peers)
 
@@ -94,7 +100,7 @@ class Dealing:
         try:
             expected = await self._link.resume()
         except Ended:
-            self._assigned.clear()  # they go back to the ring
+            Dealt(receiver, self._journal, self._assigned, 0).drop([], 0)  # they go back to the ring
             raise
         source = Dealt(receiver, self._journal, self._assigned, expected)
         self._assigned = {}

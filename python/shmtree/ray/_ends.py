@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -95,12 +96,59 @@ class RemoteSender(Sender):
     def _told(self) -> Iterator[None]:
         try:
             yield
+        except queue.Full as full:
+            from . import _actors
+
+            trouble = _actors.call(_actors.here(), "trouble", self._pair.number)
+            raise queue.Full(f"{full}; {trouble}" if trouble else str(full)) from None
         except errors.ChannelClosed:
             from . import _actors
 
             peers = () if self.closed else _actors.call(_actors.here(), "why", self._pair.number)
             if peers:
                 raise PeerDied(peers) from None
+            raise
+
+
+class RemoteReceiver(Receiver):
+    """A Receiver away from the home of its pair. Messages come to where they are asked for, in vain, too."""
+
+    __slots__ = ()
+
+    def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Any:
+        with self._asking():
+            return super().get(block, timeout, copy=copy)
+
+    def get_nowait(self, *, copy: bool | None = None) -> Any:
+        return self.get(False, copy=copy)
+
+    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[Any]:
+        with self._asking():
+            return super().get_many(n, timeout, copy=copy)
+
+    def take(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Any:
+        with self._asking():
+            return super().take(block, timeout, copy=copy)
+
+    def take_frames(self, n: int, timeout: float | None = None) -> Any:
+        with self._asking():
+            return super().take_frames(n, timeout)
+
+    def qsize(self) -> int:
+        size = super().qsize()
+        if size == 0:
+            self._channel.note_asked()
+        return size
+
+    def empty(self) -> bool:
+        return self.qsize() == 0
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except queue.Empty:
+            self._channel.note_asked()
             raise
 
 
@@ -128,7 +176,7 @@ def arrive(pair: Pair, letter: str, token: int) -> Any:
     except Ended:
         raise errors.ChannelClosed("the pair was given up before this end of it was loaded") from None
     with _grants.open_channel(handle, None, letter == "r") as (channel, _):
-        made = RemoteSender(channel) if letter == "s" else Receiver(channel)
+        made = RemoteSender(channel) if letter == "s" else RemoteReceiver(channel)
         made._pair = pair
         return made
 

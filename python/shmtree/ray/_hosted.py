@@ -54,7 +54,7 @@ class Hosted:
         channel.leave_to_heir()
         self.inherited = {frame.ticket: frame for frame in _handles.inherit(self._receiver)} if kept else {}
         self._gone: tuple[Peer, ...] = ()
-        self.arrivals = Arrivals(self._landing, lambda: len(self.record["origins"]), self._check, self._raise_ended)
+        self.arrivals = Arrivals(self._landing, lambda: max(len(self.record["origins"]), 1), self._check, self._raise_ended)
 
     @property
     def handle(self) -> bytes:

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from .. import _handles as _grants
-from .._channel import Terms
+from .._channel import Receiver, Terms
 from .._serialize import pack
 from ..errors import ChannelClosed, PeerDied
 from . import _arrivals, _frames, _handles
@@ -20,6 +20,7 @@ from ._pump import Ended, Peer, Room
 from ._tickets import Runs, each_of, runs
 
 _MOST_MESSAGES, _MOST_BYTES = 4096, 256 << 20  # that lie in one; the second where the pair has no bound
+_IDLE_S = 1.0  # after which what nobody asks for may go to others
 _ORIGIN = 1  # all that comes from the home; what ends the stream is of origin 0
 
 
@@ -31,6 +32,7 @@ class Inbox:
         generation: of the gateway at the home that sends here; older ones are not heard any more
         over: who was killed of those who sent, once nothing more comes; None before
         gone: who was killed of those who received, once nobody does; None before
+        reclaimed: tickets of messages that are for others again, because nobody asked for them here
     """
 
     def __init__(self, node: str, record: dict[str, Any], kept: Kept | None) -> None:
@@ -45,6 +47,13 @@ class Inbox:
             self._handle, (self._table,) = kept.handle, kept.tables
             table = _handles.open_table(self._table)
         self._landing = Landing(channel, table)
+        self._reclaiming: Receiver[Any] | None = None
+        self._reclaimed: dict[int, Any] = {}  # frames, until others have them
+        self._taken_back = 0  # how many there were so far
+        self._asked = (0, time.monotonic())  # messages received, and when somebody asked last
+        channel.leave_to_heir()
+        if kept is not None:
+            self._inherit()
         self._arrivals = self._new_arrivals()
         self.finish()
 
@@ -87,7 +96,53 @@ class Inbox:
     def _new_arrivals(self) -> Arrivals:
         generation = self.record["generation"]
         # Who has come while nobody received is told by `received`, after all that was.
-        return Arrivals(self._landing, lambda: 1, lambda _: self._check(generation), lambda _: None)
+        return Arrivals(self._landing, self._is_asked, lambda _: self._check(generation), lambda _: None)
+
+    def _is_asked(self) -> bool:
+        """Whether somebody waits for messages, or was given one lately. Once the stream is over they stay in any case."""
+        channel, now = self._landing.channel, time.monotonic()
+        received = channel.stats()["received"] - self._taken_back
+        if received != self._asked[0] or channel.is_awaited or self.record["over"] is not None:
+            self._asked = (received, now)
+        return now - max(self._asked[1], channel.asked_ns / 1e9) < _IDLE_S
+
+    def reclaim(self, generation: int) -> list[int]:
+        """Takes what nobody has asked for, unless somebody does by now. Who calls this sends nothing meanwhile."""
+        self._check(generation)
+        if not self._is_asked():
+            if self._reclaiming is None:
+                self._reclaiming = Receiver(self._landing.channel)
+            while queued := self._reclaiming.qsize():
+                try:
+                    frames = self._reclaiming.take_frames(queued, 0.0)
+                except queue.Empty:
+                    break
+                self._taken_back += len(frames)
+                self._reclaimed.update((each.ticket, each) for each in frames)
+            self.record["reclaimed"] = sorted(self._reclaimed)
+            self._close_reclaiming()
+        return list(self.record["reclaimed"])
+
+    def reclaimed(self, tickets: list[int]) -> None:
+        """Others have them."""
+        for each in tickets:
+            if (frame := self._reclaimed.pop(each, None)) is not None:
+                frame.ack()
+        self.record["reclaimed"] = sorted(self._reclaimed)
+        self._close_reclaiming()
+
+    def _inherit(self) -> None:
+        """What a killed gateway had reclaimed, and written down. The rest goes back."""
+        self._reclaiming = Receiver(self._landing.channel)
+        frames = _handles.inherit(self._reclaiming)
+        self._reclaimed = {frame.ticket: frame for frame in frames if frame.ticket in self.record["reclaimed"]}
+        self._close_reclaiming()
+
+    def _close_reclaiming(self) -> None:
+        """This takes no part in receiving but for that."""
+        if self._reclaiming is not None and not self._reclaimed:
+            self._reclaiming.close()
+            self._reclaiming = None
 
     async def received(self, tickets: Runs) -> Runs:
         deadline = time.monotonic() + _arrivals.LONGEST_S
@@ -104,7 +159,7 @@ class Inbox:
 
     def look(self) -> bool:
         """Whether nobody receives any more, and that is news."""
-        if self.is_left:
+        if self.is_left or self._reclaimed:
             return False
         stats = self._landing.channel.stats()
         if stats["receivers"] or stats["receivers_on_their_way"]:
@@ -152,5 +207,6 @@ def new_record(pair: int, home: str, number: int, terms: tuple[Any, ...]) -> dic
         "generation": 0,
         "over": None,
         "gone": None,
+        "reclaimed": [],
     }
 

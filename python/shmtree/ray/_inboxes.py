@@ -77,6 +77,17 @@ class Inboxes:
     async def received(self, number: int, tickets: Runs) -> Runs:
         return await self._of(number).received(tickets)
 
+    async def reclaim(self, number: int, generation: int) -> list[int]:
+        inbox = self._of(number)
+        tickets = inbox.reclaim(generation)
+        await self._store(inbox)  # before anybody is told: from now on they are not this node's
+        return tickets
+
+    async def reclaimed(self, number: int, tickets: list[int]) -> None:
+        inbox = self._of(number)
+        inbox.reclaimed(tickets)
+        await self._store(inbox)
+
     async def over(self, number: int, peers: tuple[Peer, ...]) -> None:
         await self._end(self._of(number), peers)
 

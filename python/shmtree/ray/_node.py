@@ -201,6 +201,11 @@ class Node:
             self._begin(outbox)
             return outbox.grant()
 
+    async def trouble(self, pair: int) -> str:
+        """Why nothing of the outbox of a pair elsewhere could be sent the last time, if that is known."""
+        outbox = self._outboxes.get(pair)
+        return "" if outbox is None else outbox.pump.trouble
+
     async def why(self, pair: int) -> tuple[Peer, ...]:
         """Who of those that received from a pair elsewhere was killed."""
         return self._ended.get(pair, ())

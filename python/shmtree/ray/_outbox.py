@@ -31,6 +31,12 @@ class _ToHome:
         found: Runs = await self._others.call(self._home, "received", *self._whose, tickets)
         return found
 
+    async def reclaim(self) -> list[int]:
+        return []  # a home is never idle
+
+    async def reclaimed(self, tickets: list[int]) -> None:
+        pass
+
     async def over(self, peers: tuple[Peer, ...]) -> None:
         await self._others.call(self._home, "over", *self._whose, self._first, peers)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -38,6 +39,7 @@ class Room(NamedTuple):
     next: int
     messages: int
     nbytes: int
+    idle: bool = False  # nobody has asked for messages for some time: what has landed may go to others
 
 
 class LinkLost(Exception):
@@ -61,6 +63,11 @@ class Link(Protocol):
     async def land(self, first: int, batch: _frames.Batch) -> Room: ...
     async def received(self, tickets: Runs) -> Runs:
         """Those of the tickets that were received: after some time, or as soon as one was."""
+
+    async def reclaim(self) -> list[int]:
+        """Of a side that is idle: what has landed, and nobody receives there any more; the same until it is reclaimed."""
+
+    async def reclaimed(self, tickets: list[int]) -> None: ...
 
     async def over(self, peers: tuple[Peer, ...]) -> None:
         """Nothing more comes; those were killed."""
@@ -89,16 +96,26 @@ class Pump:
 
     def __init__(self, source: Source, link: Link, node: str) -> None:
         self._source = source
+        self.trouble = ""  # why nothing could be sent the last time, if that is known
         self.is_over = False  # nothing more comes: who is about to send needs another channel
         self._link = link
         self._node = node
         self._room = Room(0, 0, 0)  # as it was last said
         self._calls: list[_Call] = []  # in the order of their tickets
         self._landed: dict[int, _frames.Taken] = {}  # and not yet received, by ticket
+        self._looked = 0.0  # whether the other side is idle
         self._any_landed = asyncio.Event()
         self._moved = asyncio.Event()
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        except Ended:
+            await self._acknowledge_last()
+            self._source.drop(list(self._landed.values()), self._room.next)
+            raise
+
+    async def _run(self) -> None:
         acks = asyncio.ensure_future(self._acknowledge())
         moves = asyncio.ensure_future(self._move())
         try:
@@ -106,13 +123,10 @@ class Pump:
             for each in (moves, acks):
                 if each.done():
                     each.result()
-        except Ended:
-            await _cancel(acks, moves)
-            await self._acknowledge_last()
-            raise
         finally:
-            await _cancel(acks, moves)
-            self._source.drop(list(self._landed.values()))
+            for each in (acks, moves):
+                each.cancel()
+            await asyncio.gather(acks, moves, return_exceptions=True)
 
     async def _move(self) -> None:
         killed: set[int] = set()
@@ -124,7 +138,8 @@ class Pump:
                 await self._move_all(killed)
                 await self._link.over(tuple((self._node, pid) for pid in sorted(killed)))
                 break
-            except (LinkLost, MemoryError):
+            except (LinkLost, MemoryError) as error:
+                self.trouble = str(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _MOST_PAUSE_S)
         self._moved.set()
@@ -135,17 +150,35 @@ class Pump:
         try:
             while not self.is_over:
                 self._take_answers()
+                await self._look_whether_idle()
                 if self._may_send() and (not self._calls or self._is_worth_it()):
                     await self._take_and_send(killed)
                 elif self._calls:
                     answers = [call.answer for call in self._calls]
                     await asyncio.wait(answers, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                elif self._room.idle and await self._take_back():
+                    self._room = await self._link.room(False)
                 elif self._source.room() <= 0:
                     await asyncio.sleep(_LOOK_S)
                 else:
                     self._room = await self._link.room(True)
         finally:
             self._give_back()
+
+    async def _look_whether_idle(self) -> None:
+        """Now and then: while nothing is sent no answer says so."""
+        now = time.monotonic()
+        if self._source.is_shared and self._landed and not self._calls and now - self._looked > _SLICE_S:
+            self._looked = now
+            self._room = await self._link.room(False)
+
+    async def _take_back(self) -> bool:
+        """What has landed where nobody asks for it, while nothing is under way. Whether there was any."""
+        tickets = await self._link.reclaim() if self._landed else []
+        self._source.drop([self._landed.pop(each) for each in tickets if each in self._landed], self._room.next)
+        if tickets:
+            await self._link.reclaimed(tickets)
+        return bool(tickets)
 
     def _take_answers(self) -> None:
         for call in self._calls.copy():
@@ -154,6 +187,7 @@ class Pump:
             room = call.answer.result()
             if room.next < call.end:
                 raise LinkLost
+            self.trouble = ""
             if room.next >= self._room.next:
                 self._room = room
             self._calls.remove(call)
@@ -297,8 +331,3 @@ class Pump:
         except Ended:
             pass
 
-
-async def _cancel(*tasks: asyncio.Future[None]) -> None:
-    for each in tasks:
-        each.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

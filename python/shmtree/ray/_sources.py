@@ -28,6 +28,7 @@ class Source(Protocol):
     """Of one pump."""
 
     receiver: Receiver[Any]
+    is_shared: bool  # others may have what nobody receives
 
     def room(self) -> int:
         """How many messages may be taken, besides those that are not yet acknowledged."""
@@ -42,12 +43,14 @@ class Source(Protocol):
         """They come again."""
 
     def acknowledge(self, taken: Taken) -> None: ...
-    def drop(self, taken: list[Taken]) -> None:
-        """Others may have them, and what was given back here: nothing more is sent."""
+    def drop(self, taken: list[Taken], expected: int) -> None:
+        """Others may have them, and all that was given back here: `expected` is the next ticket that is sent."""
 
 
 class Queued:
     """All that is put into a channel of which this is the only receiver; its own tickets count from `first` on."""
+
+    is_shared = False
 
     def __init__(self, receiver: Receiver[Any], first: int) -> None:
         self.receiver = receiver
@@ -75,7 +78,7 @@ class Queued:
         with contextlib.suppress(ChannelClosed):
             taken.frame.ack()
 
-    def drop(self, taken: list[Taken]) -> None:
+    def drop(self, taken: list[Taken], expected: int) -> None:
         self.give_back(taken)
 
 
@@ -118,6 +121,8 @@ class Dealt:
         landed: the number that is expected there: those below have landed, and stay as they are; the others are
             numbered from there on.
     """
+
+    is_shared = True
 
     def __init__(self, receiver: Receiver[Any], journal: Journal, assigned: Mapping[int, Any], landed: int) -> None:
         self.receiver = receiver
@@ -173,10 +178,13 @@ class Dealt:
         with contextlib.suppress(ChannelClosed):
             taken.frame.ack()
 
-    def drop(self, taken: list[Taken]) -> None:
+    def drop(self, taken: list[Taken], expected: int) -> None:
         again, self._again = self._again, []
         for each in (*taken, *again):
+            self._journal.note(each.ticket, None)  # first: once it is back, it may be journalled elsewhere
+            self._unsettled.pop(each.ticket, None)
             _give_back(each)
+        self._next = expected
 
 
 def _give_back(taken: Taken) -> None:
