@@ -82,7 +82,9 @@ class Deliveries {
   struct Adopting {
     RecordState state;
     Identity from, me;
-    bool is(std::uint64_t word) const noexcept { return state_of_record(word) == state && taker_of_record(word) == from; }
+    bool is(std::uint64_t word) const noexcept {
+      return state_of_record(word) == state && taker_of_record(word) == from;
+    }
   };
   bool collect(std::vector<Delivery>& found, const Adopting& which, Receipt& receipt) noexcept;
   void hand_out(Record& record, std::uint64_t word, Delivery& delivery) noexcept;

@@ -163,7 +163,8 @@ class Repair {
     std::uint32_t taken = 0, returned = 0, rejected = 0;
   };
   bool is_there(Identity who) const noexcept {
-    return who != memory::kNobody && !pass_.dead().contains(memory::slot_of(who)) && arena_.participants().is_alive(who);
+    return who != memory::kNobody && !pass_.dead().contains(memory::slot_of(who)) &&
+           arena_.participants().is_alive(who);
   }
   // The heir keeps what the leaver had taken; all else goes back.
   std::uint64_t without_taker(std::uint64_t word) const noexcept {

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 STORE_BYTES = 90 << 20
-LONG_S = 60
+LONG_S = 300
 HEALTH = {
     "health_check_initial_delay_ms": 5000,
     "health_check_period_ms": 5000,

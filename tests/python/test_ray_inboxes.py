@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import multiprocessing
 import os
 import queue
@@ -179,7 +180,7 @@ def test_receivers_of_three_nodes_share_what_is_put_while_gateways_are_killed() 
             await nodes.kill_gateway(name)
             await nodes.start_gateway(name)
         await asyncio.gather(sending, *taking)
-        assert sorted(sum(parts, [])) == list(range(600))
+        assert sorted(itertools.chain(*parts)) == list(range(600))
         assert all(part == sorted(part) for part in parts)
 
     run(test, "here", "there", "away")

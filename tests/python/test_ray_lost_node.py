@@ -47,8 +47,7 @@ def test_a_node_that_is_gone_is_told_and_what_it_had_not_received_goes_to_others
         assert ray.get(taking, timeout=LONG_S) == list(range(6))
         while sender.pending_acks > 7:
             pass
-        node = next(each for each in cluster.worker_nodes if each.node_id == there)
-        cluster.remove_node(node, allow_graceful=False)
+        cluster.remove_node(next(each for each in cluster.list_all_nodes() if each.node_id == there))
         with pytest.raises(PeerDied) as told:
             here.get(timeout=LONG_S)
         assert told.value.peers == ((there, 0),)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectStoreFullError, RayActorError, RayError
+from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectStoreFullError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ._keeper import Keeper, Kept, Key
@@ -19,6 +19,7 @@ from ._node import report as _report
 from ._pump import Ended, LinkLost
 
 _PAUSE_S = 0.2
+_SILENT_S = 5.0  # without an answer, after which whoever calls looks whether the node is there
 _JOB_S = 5.0  # between looks whether the job is over
 
 
@@ -53,9 +54,9 @@ def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gat
     """
     while True:
         try:
-            status, value = ray.get(of(node).call.remote(method, *arguments))
+            status, value = _wait_for(node, of(node).call.remote(method, *arguments))
             break
-        except RayActorError as error:
+        except (RayActorError, ActorUnschedulableError) as error:
             error.__traceback__ = None  # a cycle, in which who calls would keep the end that is being made
             if node in _gone((node,)):
                 raise Ended(((node, 0),)) from None
@@ -63,6 +64,15 @@ def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gat
     if status == "ended":
         raise Ended(value)
     return value
+
+
+def _wait_for(node: str, answer: Any) -> Any:
+    while True:
+        try:
+            return ray.get(answer, timeout=_SILENT_S)
+        except GetTimeoutError:
+            if node in _gone((node,)):
+                raise Ended(((node, 0),)) from None
 
 
 def tell(node: str, method: str, *arguments: Any) -> None:
@@ -128,8 +138,8 @@ class _ByRay:
         try:
             if node not in self._handles:
                 self._handles[node] = await asyncio.to_thread(self._of, node)
-            status, value = await self._handles[node].call.remote(method, *arguments)
-        except RayActorError:
+            status, value = await self._answer(node, self._handles[node].call.remote(method, *arguments))
+        except (RayActorError, ActorUnschedulableError):
             if await self.gone((node,)):
                 raise Ended(((node, 0),)) from None
             raise LinkLost from None
@@ -141,6 +151,17 @@ class _ByRay:
         if status == "ended":
             raise Ended(value)
         return value
+
+    async def _answer(self, node: str, call: Any) -> Any:
+        """Ray keeps calls of an actor that is to start again, also where that cannot be."""
+        answer = asyncio.wrap_future(call.future())
+        try:
+            while not (await asyncio.wait((answer,), timeout=_SILENT_S))[0]:
+                if await self.gone((node,)):
+                    raise Ended(((node, 0),))
+            return answer.result()
+        finally:
+            answer.cancel()
 
     async def gone(self, nodes: Iterable[str]) -> set[str]:
         nodes = tuple(nodes)

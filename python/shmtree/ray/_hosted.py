@@ -54,7 +54,9 @@ class Hosted:
         channel.leave_to_heir()
         self.inherited = {frame.ticket: frame for frame in _handles.inherit(self._receiver)} if kept else {}
         self._gone: tuple[Peer, ...] = ()
-        self.arrivals = Arrivals(self._landing, lambda: max(len(self.record["origins"]), 1), self._check, self._raise_ended)
+        self.arrivals = Arrivals(
+            self._landing, lambda: max(len(self.record["origins"]), 1), self._check, self._raise_ended
+        )
 
     @property
     def handle(self) -> bytes:
@@ -88,9 +90,9 @@ class Hosted:
 
     def join(self, node: str, token: int) -> tuple[int, int]:
         """The number of an outbox of another node, and its first ticket: the same for the same token."""
-        for origin, (_, first, its) in self.record["origins"].items():
+        for known, (_, first, its) in self.record["origins"].items():
             if its == token:
-                return origin, first
+                return known, first
         left: list[int] = self.record["left"].get(node, [])
         origin: int = left.pop() if left else self.record["next_origin"]
         if origin >= ORIGINS:

@@ -99,7 +99,7 @@ class Inbox:
         return Arrivals(self._landing, self._is_asked, lambda _: self._check(generation), lambda _: None)
 
     def _is_asked(self) -> bool:
-        """Whether somebody waits for messages, or was given one lately. Once the stream is over they stay in any case."""
+        """Whether somebody waits for messages, or was given one lately. Once the stream is over they stay anyway."""
         channel, now = self._landing.channel, time.monotonic()
         received = channel.stats()["received"] - self._taken_back
         if received != self._asked[0] or channel.is_awaited or self.record["over"] is not None:
@@ -118,7 +118,7 @@ class Inbox:
                 except queue.Empty:
                     break
                 self._taken_back += len(frames)
-                self._reclaimed.update((each.ticket, each) for each in frames)
+                self._reclaimed.update((each.ticket or 0, each) for each in frames)
             self.record["reclaimed"] = sorted(self._reclaimed)
             self._close_reclaiming()
         return list(self.record["reclaimed"])
@@ -209,4 +209,3 @@ def new_record(pair: int, home: str, number: int, terms: tuple[Any, ...]) -> dic
         "gone": None,
         "reclaimed": [],
     }
-

@@ -97,11 +97,7 @@ class Landing:
             here = waiting.get(ticket)
             if here is not None and here >= head:
                 break  # what came later is further back
-            if here is None:
-                is_received = ticket < landed and self._settled_before
-            else:
-                is_received = here not in unsettled
-            if is_received:
+            if here not in unsettled if here is not None else ticket < landed and self._settled_before:
                 waiting.pop(ticket, None)
                 found.append(ticket)
         return found

@@ -298,7 +298,8 @@ class Node:
             return
         for pair, hosted in list(self._hosted.items()):
             await self._store(pair, hosted)
-        for each in (*self._outboxes.values(), *self._dealings.values()):
+        moving: list[Outbox | Dealing] = [*self._outboxes.values(), *self._dealings.values()]
+        for each in moving:
             await self._keeper.store(each.key, each.kept)
         await self._inboxes.store_all()
         await self._versions.store_all()
@@ -328,8 +329,10 @@ class Node:
             task.cancel()
         with contextlib.suppress(ChannelClosed):
             await asyncio.gather(*tasks, return_exceptions=True)
-        for each in (*self._hosted.values(), *self._inboxes.all()):
-            each.close()
+        for hosted in self._hosted.values():
+            hosted.close()
+        for inbox in self._inboxes.all():
+            inbox.close()
 
 
 def report(error: BaseException) -> None:

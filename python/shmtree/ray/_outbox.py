@@ -46,7 +46,9 @@ class Outbox:
 
     def __init__(self, node: str, others: Others, record: dict[str, Any], kept: Kept | None) -> None:
         if kept is None:
-            terms = Terms(*record["terms"])._replace(on_peer_death="raise", portable=True)  # it ends if its pair does not
+            terms = Terms(*record["terms"])._replace(
+                on_peer_death="raise", portable=True
+            )  # it ends if its pair does not
             self.channel = _handles.new_channel(terms)
             self.handle = _handles.handle_of(self.channel)
         else:

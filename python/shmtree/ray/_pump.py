@@ -15,7 +15,7 @@ import asyncio
 import operator
 import time
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from .._wakes import Awaited, until_usable
 from ..errors import ChannelClosed, PeerDied
@@ -65,7 +65,7 @@ class Link(Protocol):
         """Those of the tickets that were received: after some time, or as soon as one was."""
 
     async def reclaim(self) -> list[int]:
-        """Of a side that is idle: what has landed, and nobody receives there any more; the same until it is reclaimed."""
+        """Of a side that is idle: what has landed and is for others from now on; the same until they have it."""
 
     async def reclaimed(self, tickets: list[int]) -> None: ...
 
@@ -330,4 +330,3 @@ class Pump:
                     await asyncio.sleep(_MOST_PAUSE_S)
         except Ended:
             pass
-

@@ -65,7 +65,7 @@ class Queue:
         return self._pair.terms.capacity
 
     def qsize(self) -> int:
-        """How many have come to the home and were not got by anybody: those that a node has yet to send do not count."""
+        """How many have come to the home, and nobody has got: those that a node has yet to send do not count."""
         if self.closed:
             raise ChannelClosed("this queue was closed")
         from . import _actors

@@ -161,7 +161,9 @@ class Dealt:
         number, self._next = self._next, self._next + 1
         if not frame.portable:
             local = frame
-            frame = Substitute(f"message {local.ticket} has what cannot leave the node that its pair is on, and is lost")
+            frame = Substitute(
+                f"message {local.ticket} has what cannot leave the node that its pair is on, and is lost"
+            )
             local.ack()
         self._journal.note(number, frame.ticket)
         self._unsettled[number] = None
