@@ -56,6 +56,10 @@ class Nodes:
         self._random, self._loss, self._delay_s = random.Random(seed), loss, delay_s
         self._landing = self.most_landing = 0  # calls under way that land messages
 
+    def disturb(self, loss: float, delay_s: float) -> None:
+        """From now on."""
+        self._loss, self._delay_s = loss, delay_s
+
     async def run(self, test: Callable[[Nodes], Awaitable[None]]) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_handles, "inherit", _take_returned)

@@ -52,8 +52,9 @@ class _ToInbox:
         found: Runs = await self._call("received", tickets)
         return found
 
-    async def reclaim(self) -> list[int]:
-        return list(await self._call("reclaim", self._generation))
+    async def reclaim(self) -> tuple[int, list[int]]:
+        expected = await self.resume()
+        return expected, list(await self._call("reclaim", self._generation))
 
     async def reclaimed(self, tickets: list[int]) -> None:
         await self._call("reclaimed", tickets)
@@ -100,7 +101,9 @@ class Dealing:
         try:
             expected = await self._link.resume()
         except Ended:
-            Dealt(receiver, self._journal, self._assigned, 0).drop([], 0)  # they go back to the ring
+            end = max(self._assigned, default=-1) + 1
+            source = Dealt(receiver, self._journal, self._assigned, end)
+            source.drop(source.landed)
             raise
         source = Dealt(receiver, self._journal, self._assigned, expected)
         self._assigned = {}

@@ -110,6 +110,7 @@ class Inboxes:
         for inbox in self.all():
             home, is_known = inbox.record["home"], inbox.record["generation"] != 0
             if home in gone:
+                inbox.reclaimed(list(inbox.record["reclaimed"]))  # they were the home's again
                 await self._end(inbox, ((home, 0),))
                 if inbox.is_left:
                     await self._drop(inbox)

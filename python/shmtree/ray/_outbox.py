@@ -31,8 +31,8 @@ class _ToHome:
         found: Runs = await self._others.call(self._home, "received", *self._whose, tickets)
         return found
 
-    async def reclaim(self) -> list[int]:
-        return []  # a home is never idle
+    async def reclaim(self) -> tuple[int, list[int]]:
+        return (await self.room(False)).next, []  # what is at its home is with those who ask for it
 
     async def reclaimed(self, tickets: list[int]) -> None:
         pass

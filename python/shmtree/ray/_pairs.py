@@ -26,7 +26,7 @@ def create_pair(
             or 0 is unlimited.
         max_bytes: bytes of them, likewise.
         home: where messages lie until they are received: the handle of the actor that receives them, or the id of a
-            node; None is this node. Receivers are there; senders may be on any node.
+            node; None is this node. Best where most are received; ends may be on any node.
     """
     terms = pair_terms(capacity, max_bytes, None, None, "raise", "block", False, False)
     pair, sending, receiving = make_pair(terms, home)

@@ -64,8 +64,12 @@ class Link(Protocol):
     async def received(self, tickets: Runs) -> Runs:
         """Those of the tickets that were received: after some time, or as soon as one was."""
 
-    async def reclaim(self) -> list[int]:
-        """Of a side that is idle: what has landed and is for others from now on; the same until they have it."""
+    async def reclaim(self) -> tuple[int, list[int]]:
+        """Calls that were given up do not land from here on. The ticket that is expected, and those for others.
+
+        These have landed. They are what was told before, and not yet `reclaimed`; if that side is idle, all others that
+        nobody has received, too.
+        """
 
     async def reclaimed(self, tickets: list[int]) -> None: ...
 
@@ -133,6 +137,8 @@ class Pump:
         pause = _FIRST_PAUSE_S
         while True:
             try:
+                if self._source.is_shared:
+                    await self._take_back()
                 self._room = await self._link.room(False)
                 pause = _FIRST_PAUSE_S
                 await self._move_all(killed)
@@ -156,8 +162,9 @@ class Pump:
                 elif self._calls:
                     answers = [call.answer for call in self._calls]
                     await asyncio.wait(answers, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-                elif self._room.idle and await self._take_back():
-                    self._room = await self._link.room(False)
+                elif self._room.idle and self._source.is_shared:
+                    await self._take_back()
+                    self._room = await self._link.room(True)
                 elif self._source.room() <= 0:
                     await asyncio.sleep(_LOOK_S)
                 else:
@@ -172,13 +179,14 @@ class Pump:
             self._looked = now
             self._room = await self._link.room(False)
 
-    async def _take_back(self) -> bool:
-        """What has landed where nobody asks for it, while nothing is under way. Whether there was any."""
-        tickets = await self._link.reclaim() if self._landed else []
-        self._source.drop([self._landed.pop(each) for each in tickets if each in self._landed], self._room.next)
+    async def _take_back(self) -> None:
+        """What lies where nobody asks for it, for others. Nothing is under way."""
+        expected, tickets = await self._link.reclaim()
+        self.note_landed(self._source.landed_before(expected))
+        taken = [self._landed.pop(each) for each in tickets if each in self._landed]
+        self._source.drop(taken, expected if self._room.idle else None)
         if tickets:
             await self._link.reclaimed(tickets)
-        return bool(tickets)
 
     def _take_answers(self) -> None:
         for call in self._calls.copy():

@@ -43,8 +43,11 @@ class Source(Protocol):
         """They come again."""
 
     def acknowledge(self, taken: Taken) -> None: ...
-    def drop(self, taken: list[Taken], expected: int) -> None:
-        """Others may have them, and all that was given back here: `expected` is the next ticket that is sent."""
+    def landed_before(self, expected: int) -> list[Taken]:
+        """Of those that were given back: the other side has them after all."""
+
+    def drop(self, taken: list[Taken], expected: int | None = None) -> None:
+        """Others may have them; with `expected`, the next ticket that is sent, all that was given back as well."""
 
 
 class Queued:
@@ -78,7 +81,10 @@ class Queued:
         with contextlib.suppress(ChannelClosed):
             taken.frame.ack()
 
-    def drop(self, taken: list[Taken], expected: int) -> None:
+    def landed_before(self, expected: int) -> list[Taken]:
+        return []
+
+    def drop(self, taken: list[Taken], expected: int | None = None) -> None:
         self.give_back(taken)
 
 
@@ -135,6 +141,8 @@ class Dealt:
         for number in sorted(assigned):
             if number >= landed:
                 self._again.append(self._deal(assigned[number]))
+                if self._again[-1].ticket != number:
+                    self._journal.note(number, None)
 
     def room(self) -> int:
         oldest = next(iter(self._unsettled), self._next)
@@ -180,13 +188,19 @@ class Dealt:
         with contextlib.suppress(ChannelClosed):
             taken.frame.ack()
 
-    def drop(self, taken: list[Taken], expected: int) -> None:
-        again, self._again = self._again, []
+    def landed_before(self, expected: int) -> list[Taken]:
+        count = sum(each.ticket < expected for each in self._again)
+        landed, self._again = self._again[:count], self._again[count:]
+        return landed
+
+    def drop(self, taken: list[Taken], expected: int | None = None) -> None:
+        again: list[Taken] = []
+        if expected is not None:
+            again, self._again, self._next = self._again, [], expected
         for each in (*taken, *again):
             self._journal.note(each.ticket, None)  # first: once it is back, it may be journalled elsewhere
             self._unsettled.pop(each.ticket, None)
             _give_back(each)
-        self._next = expected
 
 
 def _give_back(taken: Taken) -> None:

@@ -1,0 +1,81 @@
+"""What goes to one node, and is numbered for it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+from shmtree.ray._sources import JOURNAL_WORDS, WINDOW, Dealt, Journal
+
+CLOSED_GAP = {3: 0, 5: 1, 6: 2}  # numbers before, and from 0 on
+
+
+@pytest.fixture
+def table() -> Any:
+    return np.zeros(JOURNAL_WORDS, np.int64)
+
+
+def filled(count: int) -> tuple[Any, Any]:
+    sender, receiver = shmtree.create_pair(capacity=0)
+    for number in range(count):
+        sender.put(number)
+    return sender, receiver
+
+
+def tickets(taken: list[Any]) -> list[tuple[int, int]]:
+    return [(each.ticket, each.frame.ticket) for each in taken]
+
+
+def test_what_is_given_back_comes_again_with_its_numbers_and_the_journal_has_them(table: Any) -> None:
+    _, receiver = filled(5)
+    source = Dealt(receiver, Journal(table), {}, 7)
+    taken, error = source.take(3, 1 << 20)
+    assert error is None and tickets(taken) == [(7, 0), (8, 1), (9, 2)]
+    assert Journal(table).numbers() == {0: 7, 1: 8, 2: 9}
+    source.give_back(taken[1:])
+    again, _ = source.take(9, 1 << 20)
+    assert tickets(again) == [(8, 1), (9, 2)]
+    rest, _ = source.take(9, 1 << 20)
+    assert tickets(rest) == [(10, 3), (11, 4)]
+
+
+def test_what_is_dropped_is_in_no_journal_and_goes_back_to_the_channel(table: Any) -> None:
+    sender, receiver = filled(4)
+    source = Dealt(receiver, Journal(table), {}, 0)
+    taken, _ = source.take(4, 1 << 20)
+    source.give_back(taken[2:])
+    source.drop(taken[:1])
+    assert Journal(table).numbers() == {1: 1, 2: 2, 3: 3}
+    assert receiver.get() == 0
+    source.drop([], 2)
+    assert Journal(table).numbers() == {1: 1}
+    assert [receiver.get(), receiver.get()] == [2, 3]
+    sender.put(4)
+    assert tickets(source.take(1, 1)[0]) == [(2, 4)]
+
+
+def test_who_takes_over_closes_gaps_and_no_message_has_two_numbers(table: Any) -> None:
+    _, receiver = filled(3)
+    frames = receiver.take_frames(3)
+    journal = Journal(table)
+    for number, frame in zip(CLOSED_GAP, frames):
+        journal.note(number, frame.ticket)
+    source = Dealt(receiver, journal, dict(zip(CLOSED_GAP, frames)), 0)
+    assert Journal(table).numbers() == dict(enumerate(CLOSED_GAP.values()))
+    assert tickets(source.take(9, 1 << 20)[0]) == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_no_more_are_unsettled_than_the_journal_has_places_for(table: Any) -> None:
+    _, receiver = filled(WINDOW + 10)
+    source = Dealt(receiver, Journal(table), {}, 0)
+    taken: list[Any] = []
+    while source.room() > 0:
+        taken += source.take(source.room(), 1 << 30)[0]
+    assert len(taken) == WINDOW - 1
+    for each in itertools.islice(taken, 5):
+        source.acknowledge(each)
+    assert source.room() == 5
