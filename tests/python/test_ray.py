@@ -117,10 +117,13 @@ def test_receivers_at_the_home_and_elsewhere_share_a_stream_that_outlives_both_g
     here, there = nodes
     sender, receiver = shmtree.ray.create_pair(capacity=64)
     near, far, source = peer(here), peer(there), peer(there)
-    parts = [each.receive_all.remote(receiver) for each in (near, far)]
+    ray.get([near.pid.remote(), source.pid.remote()], timeout=LONG_S)
+    parts = [far.receive_all.remote(receiver)]
+    sender.put((600, ""), timeout=LONG_S)
+    sender.wait_for_all_ack(timeout=LONG_S)  # the one elsewhere has come
+    parts.append(near.receive_all.remote(receiver))
     receiver.close()
     sending = source.send.remote(sender, 0, 600, True)
-    sender.put((600, ""))
     for number in range(601, 1200):
         sender.put((number, "x" * (number % 100)), timeout=LONG_S)
         if number in (700, 800, 900):
@@ -128,8 +131,8 @@ def test_receivers_at_the_home_and_elsewhere_share_a_stream_that_outlives_both_g
                 kill_gateway(node)
     sender.close()
     ray.get(sending, timeout=LONG_S)
-    at_home, elsewhere = ray.get(parts, timeout=LONG_S)
-    assert at_home and elsewhere
+    elsewhere, at_home = ray.get(parts, timeout=LONG_S)
+    assert elsewhere[0] == 600
     assert sorted(at_home + elsewhere) == list(range(1200))
 
 

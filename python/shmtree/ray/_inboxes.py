@@ -46,12 +46,14 @@ class Inboxes:
     async def open(self, pair: int, home: str, terms: tuple[Any, ...], token: tuple[str, int]) -> bytes:
         """A handle of a receiver that counts as on its way. Ended when the pair is no more."""
         async with self._locks[pair]:
-            inbox = self._newest.get(pair)
+            inbox, is_new = self._newest.get(pair), False
             if inbox is None or inbox.is_left:
-                inbox = Inbox(self._node, _inbox.new_record(pair, home, random.getrandbits(62), terms), None)
+                record = _inbox.new_record(pair, home, random.getrandbits(62), terms)
+                inbox, is_new = Inbox(self._node, record, None), True
+            handle = inbox.grant()  # at once: whoever looks finds that somebody is to receive
+            if is_new:
                 self._add(inbox)
                 await self._store(inbox)
-            handle = inbox.grant()
             try:
                 await self._until_answered(home, "attend", pair, self._node, inbox.record["number"], token)
             except Ended:
