@@ -108,8 +108,8 @@ def test_whoever_sleeps_and_what_is_held_is_counted(name):
         assert value(seen, "waiting_seconds", pid=os.getpid(), what="message") >= 0
         assert value(seen, "holder_bytes", pid=os.getpid()) >= view.nbytes
         assert value(seen, "holder_seconds", pid=os.getpid()) >= 0
-        time.sleep(0.3)
-        assert value(samples(address), "channel_empty_seconds_total", channel=name) >= 0.3
+        while value(samples(address), "channel_empty_seconds_total", channel=name) < 0.3:
+            time.sleep(0.01)
         sender.put(None)
         waiting.join(60)
         assert not [key for key in samples(address) if key[0] == "shmtree_waiting_threads"]
