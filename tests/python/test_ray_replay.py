@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import queue
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -182,6 +183,64 @@ def test_a_buffer_says_what_it_has_and_saves_each_shard(make: Any, far: Any, clu
     assert saved.rows == 3
     loaded = [shmtree.replay.ReplayBuffer.load(folder) for folder in sorted(tmp_path.iterdir())]
     assert [sorted(set(each.sample(50).data["value"].tolist())) for each in loaded] == [[1, 2], [3]]
+
+
+def test_a_saved_buffer_is_loaded_with_its_indices_and_priorities_and_saved_again(
+    make: Any, far: Any, cluster: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    buffer = make(sampler=Prioritized(alpha=1.0))
+    there = add_both(buffer, far, [1, 2], [3], [7.0])
+    monkeypatch.chdir(tmp_path)
+    buffer.save("saved")
+    buffer.shutdown()
+
+    loaded = shmtree.ray.ReplayBuffer.load("saved", seed=3, example=ROW, n_step=1)
+    assert len(loaded) == 3
+    batch = loaded.sample(9000)
+    assert fits(batch.data["value"], {1: 1, 2: 1, 3: 7})
+    assert set(batch.index[batch.data["value"] == 3].tolist()) == set(there)
+    assert loaded.update_priorities(there, [2.0]).tolist() == [True]
+    assert fits(loaded.sample(9000, weights="buffer").data["value"], {1: 1, 2: 1, 3: 2})
+
+    assert set(ray.get(far.add.remote(loaded, [4], [5.0]), timeout=LONG_S)).isdisjoint(there)
+    loaded.save("saved")
+    loaded.shutdown()
+    with shmtree.ray.ReplayBuffer.load(tmp_path / "saved", 1) as again:
+        assert fits(again.sample(9000).data["value"], {2: 1, 4: 5})
+        assert again.stats()["capacity"] == 2
+        again.shutdown()
+
+
+def test_what_cannot_be_loaded_is_refused_and_leaves_nothing(make: Any, far: Any, tmp_path: Any) -> None:
+    with pytest.raises(FileNotFoundError, match="none of 2 nodes has shards of a replay buffer in"):
+        shmtree.ray.ReplayBuffer.load(tmp_path / "nothing")
+    buffer = make()
+    add_both(buffer, far, [1, 2], [3])
+    saved = tmp_path / "saved"
+    buffer.save(saved)
+    with pytest.raises(ValueError, match="n_step is 3, and the saved buffer has 1"):
+        shmtree.ray.ReplayBuffer.load(saved, n_step=3)
+    with pytest.raises(ValueError, match=r"sampler 'default' is Fifo"):
+        shmtree.ray.ReplayBuffer.load(saved, sampler=Fifo())
+    with pytest.raises(ValueError, match="capacity is 0"):
+        shmtree.ray.ReplayBuffer.load(saved, 0)
+
+    shutil.copytree(saved / "shard-1", saved / "shard-9")
+    with pytest.raises(
+        ValueError, match="3 shards were saved in .*number 9: of 2 nodes 2 can read it, and each loads one"
+    ):
+        shmtree.ray.ReplayBuffer.load(saved)
+    shutil.rmtree(saved / "shard-9")
+    largest = max((saved / "shard-2").iterdir(), key=lambda path: path.stat().st_size)
+    largest.write_bytes(b"x" * largest.stat().st_size)
+    with pytest.raises(ValueError, match=str(largest)):
+        shmtree.ray.ReplayBuffer.load(saved)
+    with shmtree.replay.ReplayBuffer(10, columns={"other": ((), np.int32)}) as other:
+        other.add({"other": 1})
+        shutil.rmtree(saved / "shard-2")
+        other.save(saved / "shard-2")
+    with pytest.raises(ValueError, match="shard-1 and .*shard-2 are of different buffers"):
+        shmtree.ray.ReplayBuffer.load(saved)
 
 
 def test_what_cannot_be_over_several_nodes_is_refused(cluster: Any) -> None:

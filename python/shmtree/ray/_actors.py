@@ -97,9 +97,13 @@ def _node_of_actor(_: Any) -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def _gone(nodes: Iterable[str]) -> set[str]:
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    return set(nodes) - alive
+def nodes() -> set[str]:
+    """Those that are alive."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+def _gone(of: Iterable[str]) -> set[str]:
+    return set(of) - nodes()
 
 
 def _namespace() -> str:

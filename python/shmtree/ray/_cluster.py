@@ -16,6 +16,7 @@ from ..replay._buffer import ReplayBuffer
 from . import _parts
 from ._deaths import PeerDied
 from ._pump import Ended
+from ._shard_files import Loading, Loads, assign
 from ._shards import Call
 
 _LOOK_S = 1.0  # between looks which nodes have shards
@@ -177,6 +178,18 @@ class Cluster:
         self._nodes = {s: node for s, node in self._nodes.items() if node not in gone}
         return mine, answers
 
+    # --- Files
+
+    def load(self, nodes: Mapping[int, str], path: str, how: Loading) -> None:
+        """Each of the nodes loads the shard of that number. All or none: what one of them raises is raised."""
+        try:
+            self._ask({node: ("load", (path, shard, how), {}) for shard, node in nodes.items()})
+            if self.lost:
+                raise PeerDied((node, 0) for node in sorted(self.lost))
+        except BaseException:
+            self.shutdown()
+            raise
+
     # --- The end
 
     def shutdown(self) -> None:
@@ -189,6 +202,14 @@ class Cluster:
             own, self._own = self._own, None
         if own is not None:
             own.buffer.close()
+
+
+def find(path: str, how: Loading) -> Loads:
+    """Which nodes of the cluster load which of the shards that are saved below a path."""
+    from . import _actors, _shard_actors
+
+    seen, _ = _shard_actors.Calls({node: ("saved", (path, how), {}) for node in _actors.nodes()}).answers()
+    return assign(path, seen, how)
 
 
 def _unless_ended(ask: Callable[[], Any]) -> Any:

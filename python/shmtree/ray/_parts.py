@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..replay import _rows
+from ..replay import Prioritized, Sampler, Uniform, _rows
 from ..replay._buffer import ReplayBuffer
 from ..replay._places import Room
 from ..replay._spec import Spec
@@ -60,6 +61,14 @@ class Part(NamedTuple):
     known: dict[str, Array]
     leaves: list[Array]
     newest: int
+
+
+def check_samplers(samplers: Mapping[str, Sampler]) -> None:
+    """ValueError for one that needs to know all rows at once."""
+    for name, each in samplers.items():
+        if not isinstance(each, Uniform | Prioritized) or each.max_times is not None:
+            may = "over several nodes it must be Uniform() or Prioritized(), without max_times"
+            raise ValueError(f"sampler {name!r} is {each!r}; {may}")
 
 
 def weigh(buffer: ReplayBuffer, table: int, with_least: bool) -> Weights:

@@ -14,14 +14,15 @@ import numpy as np
 from .. import replay
 from .._arguments import one_of, seconds
 from ..errors import ChannelClosed
-from ..replay import Batch, Prioritized, Sampler, Saved, SequenceBatch, Uniform, VectorWriter, Writer
+from ..replay import Batch, Prioritized, Sampler, Saved, SequenceBatch, VectorWriter, Writer, _fixed
 from ..replay._numbers import not_negative, positive, seed_of, whole
 from ..replay._places import Room, updates
 from ..replay._spec import OnPeerDeath, Padding, peer_death
 from . import _merged, _parts, _prefetch
-from ._cluster import Cluster
+from ._cluster import Cluster, find
 from ._deaths import PeerDied
 from ._ends import new_token
+from ._shard_files import Loading
 
 _PAUSE_S = 0.05
 
@@ -76,7 +77,7 @@ class ReplayBuffer:
         home: Any = None,
         seed: int | None = None,
     ) -> None:
-        from . import _actors, _shard_actors
+        from . import _actors
 
         rows: dict[str, Any] = {"example": example, "columns": columns, "reward": reward, "done": done}
         drawn: dict[str, Any] = {
@@ -88,13 +89,17 @@ class ReplayBuffer:
         }
         room: dict[str, Any] = {"max_bytes": max_bytes, "chunk": chunk, "streams": streams}
         with replay.ReplayBuffer(capacity, sampler=sampler, samplers=samplers, **rows, **drawn, **room) as like:
-            _check_samplers(like._spec.samplers)
+            _parts.check_samplers(like._spec.samplers)
             seeded = None if seed is None else seed_of(seed)
             plan = _parts.Plan(like._spec, Room(like.capacity, None, like.chunk, streams), seeded)
         node = _actors.node_of(home)
-        place = _Place(new_token(), node, plan, peer_death(on_peer_death))
-        _shard_actors.call(node, "host", place.number)
-        self._become(place, seeded)
+        self._begin(_Place(new_token(), node, plan, peer_death(on_peer_death)), seeded)
+
+    def _begin(self, place: _Place, seed: int | None) -> None:
+        from . import _shard_actors
+
+        _shard_actors.call(place.home, "host", place.number)
+        self._become(place, seed)
 
     def _become(self, place: _Place, seed: int | None) -> None:
         self._place = place
@@ -298,13 +303,49 @@ class ReplayBuffer:
         return {**sums, "shards": shards, "lost": sorted(self._cluster.lost)}
 
     def save(self, path: str | os.PathLike[str]) -> Saved:
-        """Saves each shard on its node, in a folder below this one, which `shmtree.replay.ReplayBuffer.load` reads.
+        """Saves each shard on its node, in a folder below this one; `load` reads them.
 
         Sums of what each save says; `save` is the largest number. OSError where a disk refuses.
         """
-        done = list(self._cluster.ask_all("save", os.fspath(path)).values())
+        done = list(self._cluster.ask_all("save", os.path.abspath(path)).values())
         number = max((each.save for each in done), default=0)
         return Saved(number, *(sum(each[field] for each in done) for field in (1, 2, 3)))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        capacity: int | None = None,
+        *,
+        sampler: Sampler | None = None,
+        samplers: Mapping[str, Sampler] | None = None,
+        gamma: float | None = None,
+        chunk: int | None = None,
+        streams: int = 1,
+        on_peer_death: OnPeerDeath = "wait",
+        home: Any = None,
+        seed: int | None = None,
+        **fixed: Any,
+    ) -> ReplayBuffer:
+        """A new buffer of what `save` wrote, whose shards keep their numbers, and so all rows their indices.
+
+        Each shard is loaded by one node that sees its folder, on a disk of its own or one that nodes share; there must
+        be as many such nodes as shards. The arguments are those of `shmtree.replay.ReplayBuffer.load`, of each shard,
+        and of this class. FileNotFoundError when no node sees a shard; ValueError when there is no node for one, when
+        they are of different buffers, or when a file is not as it was written: nothing is loaded then.
+        """
+        from . import _actors
+
+        seeded = None if seed is None else seed_of(seed)
+        how = Loading(capacity, sampler, samplers, gamma, chunk, positive("streams", streams), seeded)
+        node, dies = _actors.node_of(home), peer_death(on_peer_death)
+        nodes, plan = find(os.path.abspath(path), how)
+        _fixed.check(plan.spec, fixed)
+        _parts.check_samplers(plan.spec.samplers)
+        made = cls.__new__(cls)
+        made._begin(_Place(new_token(), node, plan, dies), seeded)
+        made._cluster.load(nodes, os.path.abspath(path), how)
+        return made
 
     def clear(self) -> None:
         """All rows go, of all shards. Writers go on."""
@@ -351,10 +392,3 @@ def _arrive(place: _Place) -> ReplayBuffer:
     made = ReplayBuffer.__new__(ReplayBuffer)
     made._become(place, None)
     return made
-
-
-def _check_samplers(samplers: Mapping[str, Sampler]) -> None:
-    for name, each in samplers.items():
-        if not isinstance(each, Uniform | Prioritized) or each.max_times is not None:
-            may = "over several nodes it must be Uniform() or Prioritized(), without max_times"
-            raise ValueError(f"sampler {name!r} is {each!r}; {may}")

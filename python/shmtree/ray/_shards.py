@@ -11,6 +11,7 @@ import os
 import pickle
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..replay import Saved
@@ -18,6 +19,7 @@ from ..replay._buffer import ReplayBuffer
 from . import _parts
 from ._node import Others, report
 from ._pump import Ended, LinkLost
+from ._shard_files import Found, Loading, folder_of
 
 _KEEPER_S = 1.0
 _PAUSE_S = 0.2
@@ -93,16 +95,17 @@ class Shards:
         found: dict[int, tuple[str, bytes]] = self._homes[number]["shards"]
         return found
 
-    async def join(self, number: int, node: str, handle: bytes) -> int:
-        """The number of a new shard, in the place of one that the node may have had."""
+    async def join(self, number: int, node: str, handle: bytes, loaded: int | None) -> int:
+        """The number of a new shard, in the place of one that the node may have had; one that was loaded keeps its."""
         shards = await self.shards(number)
         for shard, known in shards.items():
             if known == (node, handle):
                 return shard
-        new = self._homes[number]["next"]
+        following: int = self._homes[number]["next"]
+        new = following if loaded is None else loaded
         others = {shard: known for shard, known in shards.items() if known[0] != node}
-        await self._keep_home(number, {"next": new + 1, "shards": {**others, new: (node, handle)}})
-        return int(new)
+        await self._keep_home(number, {"next": max(following, new + 1), "shards": {**others, new: (node, handle)}})
+        return new
 
     async def end(self, number: int) -> None:
         """The buffer is no more, on any node."""
@@ -125,14 +128,28 @@ class Shards:
 
     async def open(self, number: int, home: str, plan: _parts.Plan) -> tuple[int, bytes]:
         """The node's shard, which is made if there is none: its number and handle. Ended after a shutdown."""
+        shard = await self._found_or_made(number, home, plan.make, None)
+        return shard.id, shard.handle
+
+    async def saved(self, path: str, how: Loading) -> dict[int, Found]:
+        """The shards that are saved below that path, as it is on this node."""
+        return await asyncio.to_thread(how.find, path)
+
+    async def load(self, number: int, home: str, path: str, which: int, how: Loading) -> None:
+        """The node's shard is that one. What the files say is wrong with them is raised."""
+        await self._found_or_made(number, home, lambda: how.load(path, which), which)
+
+    async def _found_or_made(
+        self, number: int, home: str, make: Callable[[], ReplayBuffer], loaded: int | None
+    ) -> Shard:
         async with self._locks[number]:
             shard = await self._find(number, home)
             if shard is None:
-                buffer = await asyncio.to_thread(plan.make)
+                buffer = await asyncio.to_thread(make)
                 handle = pickle.dumps(buffer)
-                joined = await self._until_answered(home, "join", number, self._node, handle)
+                joined = await self._until_answered(home, "join", number, self._node, handle, loaded)
                 shard = await self._keep(number, Shard(joined, home, handle, buffer))
-        return shard.id, shard.handle
+        return shard
 
     async def drop(self, number: int) -> None:
         async with self._locks[number]:
@@ -174,9 +191,8 @@ class Shards:
         shard = await self._found(number, home)
         if shard is None:
             return None
-        folder = os.path.join(path, f"shard-{shard.id}")
         os.makedirs(path, exist_ok=True)
-        return await asyncio.to_thread(shard.buffer.save, folder)
+        return await asyncio.to_thread(shard.buffer.save, folder_of(path, shard.id))
 
     async def _found(self, number: int, home: str) -> Shard | None:
         if number in self._here:

@@ -1,0 +1,103 @@
+"""Shards in files: which node loads which.
+
+`save` has each node write its shard into a folder of its own. That may be a file system that all nodes share, or a disk
+of each node: so every node is asked what it sees, and each folder goes to one that sees it. A node has one shard.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..replay import Sampler, _files
+from ..replay._buffer import ReplayBuffer
+from ..replay._places import Room
+from ..replay._spec import Spec
+from . import _parts
+
+_FOLDER = "shard-"
+
+
+def folder_of(path: str, shard: int) -> str:
+    return os.path.join(path, f"{_FOLDER}{shard}")
+
+
+class Found(NamedTuple):
+    """A saved shard, as a node sees it."""
+
+    note: bytes  # of its `Spec`
+    room: Room
+
+
+class Loading(NamedTuple):
+    """What shards are loaded with; None is as it was saved."""
+
+    capacity: int | None
+    sampler: Sampler | None
+    samplers: Mapping[str, Sampler] | None
+    gamma: float | None
+    chunk: int | None
+    streams: int
+    seed: int | None
+
+    def find(self, path: str) -> dict[int, Found]:
+        """The shards that are below a path here, by number."""
+        try:
+            names = os.listdir(path)
+        except FileNotFoundError:
+            return {}
+        found = {}
+        for name in names:
+            number = name.removeprefix(_FOLDER)
+            if name.startswith(_FOLDER) and number.isdecimal():
+                files = _files.open_files(os.path.join(path, name))
+                found[int(number)] = Found(files.note, _files.room_for(files, self.capacity, self.chunk, self.streams))
+        return found
+
+    def load(self, path: str, shard: int) -> ReplayBuffer:
+        return ReplayBuffer.load(folder_of(path, shard), **self._asdict())
+
+    def spec_of(self, found: Found) -> Spec:
+        return _files.changed(Spec.unpack(found.note), self.sampler, self.samplers, "saved", self.gamma, "saved")
+
+
+class Loads(NamedTuple):
+    """What every node is to load, by its shard's number, and how shards that come later are made."""
+
+    nodes: dict[int, str]
+    plan: _parts.Plan
+
+
+def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading) -> Loads:
+    """FileNotFoundError when no node sees a shard; ValueError when they are not of one buffer, or are too many."""
+    found = {shard: each for shards in seen.values() for shard, each in shards.items()}
+    if not found:
+        raise FileNotFoundError(f"none of {len(seen)} nodes has shards of a replay buffer in {path!r}")
+    first = min(found)
+    for shard, each in found.items():
+        if Spec.unpack(each.note) != Spec.unpack(found[first].note):
+            raise ValueError(f"{folder_of(path, first)} and {folder_of(path, shard)} are of different buffers")
+    nodes: dict[str, int] = {}
+    for shard in sorted(found):
+        if not _place(shard, seen, nodes, set()):
+            where = sum(shard in shards for shards in seen.values())
+            raise ValueError(
+                f"{len(found)} shards were saved in {path!r}, and there is no node for number {shard}: of {len(seen)} "
+                f"nodes {where} can read it, and each loads one shard"
+            )
+    largest = max(found.values(), key=lambda each: each.room.capacity or 0)
+    return Loads(
+        {shard: node for node, shard in nodes.items()}, _parts.Plan(how.spec_of(largest), largest.room, how.seed)
+    )
+
+
+def _place(shard: int, seen: Mapping[str, Mapping[int, Found]], nodes: dict[str, int], tried: set[str]) -> bool:
+    """Finds a node for one more shard, for which others may move (an augmenting path of a bipartite matching)."""
+    for node, shards in seen.items():
+        if shard in shards and node not in tried:
+            tried.add(node)
+            if node not in nodes or _place(nodes[node], seen, nodes, tried):
+                nodes[node] = shard
+                return True
+    return False
