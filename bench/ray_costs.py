@@ -19,6 +19,7 @@ from bench.markdown import table
 
 _STORE_BYTES = 200 << 20
 _SIZES = {"1 KB": 1 << 10, "32 KB": 32 << 10, "4 MB": 4 << 20}
+TO_HOME, FROM_HOME = "to its home", "from its home"
 _ROLES = ("sending gateway", "landing gateway", "sending raylet", "landing raylet")
 
 
@@ -39,26 +40,36 @@ def _send(sender: Any, nbytes: int, seconds: float) -> int:
     return sent
 
 
-def _measure(ray: Any, there: str, pids: list[int], nbytes: int, seconds: float) -> dict[str, Any]:
+def _receive(receiver: Any) -> int:
+    received = sum(1 for _ in receiver)
+    receiver.close()
+    return received
+
+
+def _measure(ray: Any, there: str, pids: dict[str, list[int]], way: str, nbytes: int, seconds: float) -> dict[str, Any]:
     """CPU seconds of a message, by role."""
     import shmtree.ray
 
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(there, soft=False)
-    task = ray.remote(num_cpus=0)(_send).options(scheduling_strategy=affinity)
+    task = ray.remote(num_cpus=0)(_send if way == TO_HOME else _receive).options(scheduling_strategy=affinity)
     sender, receiver = shmtree.ray.create_pair(capacity=4096, max_bytes=64 << 20)
-    before = [cpu_s(pid) for pid in pids]
-    sending = task.remote(sender, nbytes, seconds)
-    sender.close()
-    received = sum(1 for _ in receiver)
-    after = [cpu_s(pid) for pid in pids]
-    assert received == ray.get(sending)
-    receiver.close()
-    costs = [(late - early) / received for early, late in zip(before, after, strict=True)]
-    return {"messages": received, "cpu_s": dict(zip(_ROLES, costs, strict=True))}
+    before = [cpu_s(pid) for pid in pids[way]]
+    if way == TO_HOME:
+        other = task.remote(sender, nbytes, seconds)
+        sender.close()
+        counts = _receive(receiver), ray.get(other)
+    else:
+        other = task.remote(receiver)
+        receiver.close()
+        counts = _send(sender, nbytes, seconds), ray.get(other)
+    after = [cpu_s(pid) for pid in pids[way]]
+    assert counts[0] == counts[1]
+    costs = [(late - early) / counts[0] for early, late in zip(before, after, strict=True)]
+    return {"messages": counts[0], "cpu_s": dict(zip(_ROLES, costs, strict=True))}
 
 
-def measure(seconds: float) -> dict[str, dict[str, Any]]:
-    """By size of the message."""
+def measure(seconds: float) -> dict[str, dict[str, dict[str, Any]]]:
+    """By the way that messages go, and by their size."""
     os.environ["SHMTREE_RAY_LOCAL"] = "0"
     import ray
     import ray.util.scheduling_strategies
@@ -72,40 +83,49 @@ def measure(seconds: float) -> dict[str, dict[str, Any]]:
         other = cluster.add_node(**options)
         ray.init(address=cluster.address, log_to_driver=False)
         there, here = str(other.node_id), str(ray.get_runtime_context().get_node_id())
-        pids = [ray.get(_actors.gateway(node).pid.remote()) for node in (there, here)]
-        pids += [node.all_processes["raylet"][0].process.pid for node in (other, cluster.head_node)]
-        _measure(ray, there, pids, 1 << 10, 0.5)  # connections, imports
-        return {name: _measure(ray, there, pids, nbytes, seconds) for name, nbytes in _SIZES.items()}
+        gateways = [ray.get(_actors.gateway(node).pid.remote()) for node in (there, here)]
+        raylets = [node.all_processes["raylet"][0].process.pid for node in (other, cluster.head_node)]
+        pids = {TO_HOME: gateways + raylets, FROM_HOME: gateways[::-1] + raylets[::-1]}
+        _measure(ray, there, pids, TO_HOME, 1 << 10, 0.5)  # connections, imports
+        return {
+            way: {name: _measure(ray, there, pids, way, nbytes, seconds) for name, nbytes in _SIZES.items()}
+            for way in (TO_HOME, FROM_HOME)
+        }
     finally:
         ray.shutdown()
         cluster.shutdown()
 
 
-def costs_table(measured: dict[str, dict[str, Any]]) -> str:
+def costs_table(measured: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Microseconds of CPU time, by message."""
     rows = [
-        [name, str(each["messages"]), *(f"{each['cpu_s'][role] * 1e6:.1f}" for role in _ROLES)]
-        for name, each in measured.items()
+        [f"{name} {way}", f"{each['messages']:,}", *(f"{each['cpu_s'][role] * 1e6:,.1f}" for role in _ROLES)]
+        for way, by_size in measured.items()
+        for name, each in by_size.items()
     ]
     return table(["message", "sent", *(f"{role}, us" for role in _ROLES)], rows)
 
 
-def limits_table(measured: dict[str, dict[str, Any]], nodes: int, gbits: float) -> str:
-    """What a home can land when all other nodes send to it: by its busiest process, taken for one thread, and by its
-    network.
+def limits_table(measured: dict[str, dict[str, dict[str, Any]]], nodes: int, gbits: float) -> str:
+    """What goes to a home when all other nodes send to it, or from it when all others receive: bounded by the busiest
+    process on either side, taken for one thread, and by the home's network.
     """
     rows = []
-    for name, nbytes in _SIZES.items():
-        cpu_s = measured[name]["cpu_s"]
-        sends, lands = (1 / max(cpu_s[f"{side} gateway"], cpu_s[f"{side} raylet"]) for side in ("sending", "landing"))
-        limits = {"home": lands, "network": gbits * 1e9 / 8 / nbytes, "senders": sends * (nodes - 1)}
-        what = min(limits, key=lambda each: limits[each])
-        numbers = (sends, lands, limits["network"], limits[what] / (nodes - 1))
-        rows.append([name, *(f"{each:,.1f}" if each < 10 else f"{each:,.0f}" for each in numbers), what])
+    for way, by_size in measured.items():
+        for name, nbytes in _SIZES.items():
+            cpu_s = by_size[name]["cpu_s"]
+            sends, lands = (
+                1 / max(cpu_s[f"{side} gateway"], cpu_s[f"{side} raylet"]) for side in ("sending", "landing")
+            )
+            home, other = (lands, sends) if way == TO_HOME else (sends, lands)
+            limits = {"home": home, "network": gbits * 1e9 / 8 / nbytes, "others": other * (nodes - 1)}
+            what = min(limits, key=lambda each: limits[each])
+            numbers = (other, home, limits["network"], limits[what] / (nodes - 1))
+            rows.append([f"{name} {way}", *(f"{each:,.1f}" if each < 10 else f"{each:,.0f}" for each in numbers), what])
     head = [
         "message",
-        "a node sends, /s",
-        "a home lands, /s",
+        "another node, /s",
+        "the home, /s",
         f"{gbits:g} Gb/s, /s",
         f"each of {nodes - 1}, /s",
         "limit",

@@ -1,11 +1,12 @@
-"""Messages between two nodes of Ray: a pair of shmtree.ray, ray.util.queue, and a bare ray.get.
+"""Messages between two nodes of Ray: a pair of shmtree.ray, ray.util.queue, and Ray's own objects.
 
     python -m bench.ray_nodes [--seconds 3] [--only 1KB nested 32MB] [--pairs-only]
 
 Two raylets on this machine, told apart as if it were two: an actor on one puts for so many seconds, an actor on the
 other, where the pair or the queue lies, gets all. The rate is from the first put until the last message was received.
-A bare ray.get fetches arrays that lie in the store of the other node before the time begins. Writes a table to stdout
-and the figures to bench/results/ray_nodes.json.
+"results of an actor" are what an actor there returns, two calls under way; a bare ray.get fetches arrays that lie in
+the store of the other node before the time begins. Both ends at the home are compared with a pair without Ray. Each way
+has a turn before it is measured. Writes a table to stdout and the figures to bench/results/ray_nodes.json.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from bench import machine, markdown
 
 STORE_BYTES = 1 << 30
 FETCHED = 8  # arrays: what a bare ray.get is measured with
+WARM_S = 1.0
+BOTH_AT_HOME = "shmtree.ray.create_pair, both ends at its home"
 
 os.environ["SHMTREE_RAY_LOCAL"] = "0"  # read by every process of the cluster
 
@@ -40,8 +43,15 @@ def make(kind: str) -> Any:
     }
 
 
+def capacity_for(kind: str) -> int:
+    return 8 if kind == "32MB" else 4096
+
+
 class End:
     """An actor on one node."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Any] = {}
 
     def ready(self) -> None: ...
 
@@ -80,15 +90,52 @@ class End:
             ray.get(reference)
         return len(references) / (time.monotonic() - begin)
 
+    def give(self, kind: str) -> Any:
+        """A new one each time, as a message is."""
+        if kind not in self.made:
+            self.made[kind] = make(kind)
+        return self.made[kind]
+
+    def get_results(self, source: Any, kind: str, seconds: float) -> float:
+        import ray
+
+        begin, count = time.monotonic(), 0
+        under_way = [source.give.remote(kind), source.give.remote(kind)]
+        while time.monotonic() - begin < seconds:
+            ray.get(under_way.pop(0))
+            under_way.append(source.give.remote(kind))
+            count += 1
+        return count / (time.monotonic() - begin)
+
 
 def rate(source: Any, sink: Any, ends: tuple[Any, Any], kind: str, seconds: float) -> float:
     import ray
 
     put_into, get_from = ends
     ray.get([source.put_one.remote(put_into), sink.first.remote(get_from)])
-    putting, getting = source.put.remote(put_into, kind, seconds), sink.get_all.remote(get_from)
-    begin, count = ray.get(putting)
-    return float(count / (ray.get(getting) - begin))
+    for duration in (WARM_S, seconds):
+        putting, getting = source.put.remote(put_into, kind, duration), sink.get_all.remote(get_from)
+        begin, count = ray.get(putting)
+        end = ray.get(getting)
+    return float(count / (end - begin))
+
+
+def rates_at_home(source: Any, sink: Any, node: str, kind: str, seconds: float) -> dict[str, float]:
+    """With both ends where the pair lies, and without Ray."""
+    import shmtree
+    import shmtree.ray
+
+    capacity = capacity_for(kind)
+    found = {}
+    with shmtree.Arena() as arena:  # this process has it until both are done
+        for way, ends in (
+            (BOTH_AT_HOME, shmtree.ray.create_pair(capacity, home=node)),
+            ("shmtree.create_pair", arena.create_pair(capacity)),
+        ):
+            found[way] = rate(source, sink, ends, kind, seconds)
+            for end in ends:
+                end.close()
+    return found
 
 
 def rates(source: Any, sink: Any, node: str, kind: str, seconds: float, pairs_only: bool) -> dict[str, float]:
@@ -98,7 +145,7 @@ def rates(source: Any, sink: Any, node: str, kind: str, seconds: float, pairs_on
 
     import shmtree.ray
 
-    capacity = 8 if kind == "32MB" else 4096
+    capacity = capacity_for(kind)
     sender, receiver = shmtree.ray.create_pair(capacity, home=node)
     found = {"shmtree.ray.create_pair": rate(source, sink, (sender, receiver), kind, seconds)}
     sender.close()
@@ -109,8 +156,11 @@ def rates(source: Any, sink: Any, node: str, kind: str, seconds: float, pairs_on
     queue = Queue(capacity, actor_options={"num_cpus": 0, "scheduling_strategy": where})
     found["ray.util.queue"] = rate(source, sink, (queue, queue), kind, seconds)
     queue.shutdown()
+    for duration in (WARM_S, seconds):
+        found["results of an actor"] = ray.get(sink.get_results.remote(source, kind, duration))
     if kind == "32MB":
-        found["ray.get"] = ray.get(sink.fetch.remote(ray.get(source.store.remote(kind))))
+        for _ in range(2):
+            found["ray.get"] = ray.get(sink.fetch.remote(ray.get(source.store.remote(kind))))
     return found
 
 
@@ -132,16 +182,18 @@ def main() -> None:
         other = str(cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES).node_id)
         ray.init(address=cluster.address, log_to_driver=False)
         here = str(ray.get_runtime_context().get_node_id())
-        source, sink = (
+        source, beside, sink = (
             ray.remote(End)
-            .options(num_cpus=1, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+            .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
             .remote()
-            for node in (other, here)
+            for node in (other, here, here)
         )
-        ray.get([source.ready.remote(), sink.ready.remote()])
+        ray.get([each.ready.remote() for each in (source, beside, sink)])
         figures = {}
         for kind in given.only:
             figures[kind] = rates(source, sink, here, kind, given.seconds, given.pairs_only)
+            if not given.pairs_only:
+                figures[kind] |= rates_at_home(beside, sink, here, kind, given.seconds)
             print(kind, figures[kind], file=sys.stderr, flush=True)
     finally:
         ray.shutdown()
