@@ -27,11 +27,11 @@ def draw(folder: Path, rows: list[Row]) -> list[Path]:
     arrays = [row for row in sizes if row["workload"].startswith("array")]
     return [
         *_over_size(
-            folder / "throughput.png", "messages per second", "items_per_s", {"bytes": blobs, "arrays": arrays}
+            folder / "throughput.svg", "messages per second", "items_per_s", {"bytes": blobs, "arrays": arrays}
         ),
-        *_over_size(folder / "cpu.png", "CPU us per message", "cpu_us_per_item", {"bytes": blobs, "arrays": arrays}),
-        *_over_size(folder / "memory.png", "peak MB", "peak_mb", {"bytes": blobs, "arrays": arrays}),
-        *_latency(folder / "latency.png", [row for row in measured if row["workload"] == "latency"]),
+        *_over_size(folder / "cpu.svg", "CPU us per message", "cpu_us_per_item", {"bytes": blobs, "arrays": arrays}),
+        *_over_size(folder / "memory.svg", "peak MB", "peak_mb", {"bytes": blobs, "arrays": arrays}),
+        *_latency(folder / "latency.svg", [row for row in measured if row["workload"] == "latency"]),
     ]
 
 
@@ -84,6 +84,6 @@ def _save(figure: Any, axes: Any, path: Path) -> list[Path]:
     for axis in axes:
         handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
     figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8, frameon=False)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path)
     pyplot.close(figure)
     return [path]

@@ -203,9 +203,9 @@ def update_pages(about: dict[str, Any], rows: list[Row], plots: list[Path]) -> N
     """The page of figures has the whole table and the plot, the README two rows of it."""
     text = f"{about_lines(about)}\n{_rates(PAGE_COLUMNS, rows)}"
     for plot in plots:
-        if plot.name == "throughput.png":
+        if plot.name == "throughput.svg":
             shutil.copy(plot, ROOT / "docs" / plot.name)
-            text += "\n![Throughput over message size](throughput.png)\n"
+            text += "\n![Throughput over message size](throughput.svg)\n"
     _write_between_marks(ROOT / "docs/results.md", text)
     few = [row for row in rows if row["competitor"] in README_COMPETITORS]
     _write_between_marks(ROOT / "README.md", _rates(README_COLUMNS, few))

@@ -36,7 +36,7 @@ def draw(rows: list[Row], path: Path) -> None:
     axis.set_yticks(list(places.values()), list(places))
     axis.grid(alpha=0.3)
     figure.legend(loc="outside right center", fontsize=8, frameon=False)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path)
     pyplot.close(figure)
 
 
