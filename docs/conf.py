@@ -81,6 +81,11 @@ def _lead_within(_app: Any, page: str, source: list[str]) -> None:
         source[0] = re.sub(r"\[([^\]]*)\]\(\.\./([^)#]*)\)", target, source[0])
 
 
+def _keep_units(_app: Any, _page: str, source: list[str]) -> None:
+    """Figures in tables, such as 1.02 M, are not broken over lines."""
+    source[0] = re.sub(r"(?<=\d) (?=[kM](?:, | \|))", "\N{NO-BREAK SPACE}", source[0])
+
+
 def _public_names() -> None:
     """What a module lists in `__all__` is called by that module, wherever it is written."""
     with mock(autodoc_mock_imports):
@@ -95,3 +100,4 @@ def _public_names() -> None:
 def setup(app: Any) -> None:
     _public_names()
     app.connect("source-read", _lead_within)
+    app.connect("source-read", _keep_units)
