@@ -330,3 +330,45 @@ def test_a_queue_is_put_into_and_got_from_on_every_node_and_never_ends(nodes: tu
     shared.close()
     with pytest.raises(shmtree.ChannelClosed):
         shared.get(timeout=1)
+
+
+AFTER_THE_JOB = """
+import ray
+import shmtree.ray
+from shmtree.errors import ChannelClosed
+
+ray.init(num_cpus=1, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
+kept = [*shmtree.ray.create_pair(), shmtree.ray.Queue(2), shmtree.ray.Latest(), *shmtree.ray.create_pair()]
+buffer = shmtree.ray.ReplayBuffer(10, example={"value": 0})
+kept[2].put(1)
+kept[4].put(1)
+ray.put(kept[5])
+buffer.add({"value": 1})
+ray.shutdown()
+try:
+    kept[2].qsize()
+except ChannelClosed:
+    print("qsize refused")
+for each in kept[:4]:
+    each.close()
+del kept, each
+try:
+    buffer.sample(1)
+except ChannelClosed:
+    print("sample refused")
+buffer.close()
+print("another job:", ray.is_initialized())
+"""
+
+
+def test_ends_that_outlive_the_job_of_their_process_begin_no_other_one() -> None:
+    environment = {**os.environ, "RAY_ADDRESS": "local"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", AFTER_THE_JOB],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+    )
+    assert done.stdout == "qsize refused\nsample refused\nanother job: False\n", done.stderr
+    assert done.returncode == 0

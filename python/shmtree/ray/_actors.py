@@ -52,6 +52,8 @@ def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gat
 
     `of` finds another actor of a node, which is called in the same way.
     """
+    if not ray.is_initialized():
+        raise Ended  # with the job; a call would begin another one
     while True:
         try:
             status, value = _wait_for(node, of(node).call.remote(method, *arguments))
@@ -66,6 +68,13 @@ def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gat
     return value
 
 
+def call_own(method: str, *arguments: Any) -> Any:
+    """Of the gateway of this node."""
+    if not ray.is_initialized():
+        raise Ended
+    return call(here(), method, *arguments)
+
+
 def _wait_for(node: str, answer: Any) -> Any:
     while True:
         try:
@@ -77,7 +86,8 @@ def _wait_for(node: str, answer: Any) -> Any:
 
 def tell(node: str, method: str, *arguments: Any) -> None:
     """`call` for who can wait for nothing, and is told nothing."""
-    gateway(node).call.remote(method, *arguments)
+    if ray.is_initialized():
+        gateway(node).call.remote(method, *arguments)
 
 
 def node_of(home: Any) -> str:
@@ -215,7 +225,7 @@ def call_itself() -> None:
     def call() -> None:
         while True:
             try:
-                ray.get(actor.pid.remote())
+                actor.pid.remote().future().result()  # by ray.get Ray would warn of actors with a loop
                 return
             except RayError:  # nobody has heard yet that it is there
                 time.sleep(_PAUSE_S)

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 from ..errors import ChannelClosed
 from ..replay._buffer import ReplayBuffer
 from . import _parts
-from ._deaths import PeerDied
+from ._deaths import PeerDied, told_of_end
 from ._pump import Ended
 from ._shard_files import Loading, Loads, assign
 from ._shards import Call
 
 _LOOK_S = 1.0  # between looks which nodes have shards
+_SHUT_DOWN = "the replay buffer was shut down, or Ray was in this process"
 _FRESH_S = 0.2  # that a weight counts for the next draw
 
 
@@ -64,7 +65,8 @@ class Cluster:
     def _told(self, method: str, *arguments: Any) -> Any:
         from . import _shard_actors
 
-        return _unless_ended(lambda: _shard_actors.call(self._here, method, *arguments))
+        with told_of_end(_SHUT_DOWN):
+            return _shard_actors.call(self._here, method, *arguments)
 
     # --- All of them
 
@@ -79,7 +81,7 @@ class Cluster:
         except Ended as ended:
             if not ended.peers:
                 self._nodes = {}
-                raise ChannelClosed("the replay buffer was shut down") from None
+                raise ChannelClosed(_SHUT_DOWN) from None
             if not self._nodes and self._own is None:
                 raise PeerDied(ended.peers) from None
         else:
@@ -169,11 +171,12 @@ class Cluster:
         from . import _shard_actors
 
         whose = self._number, self._home
-        under_way = _shard_actors.Calls(
-            {node: (method, (*whose, *arguments), options) for node, (method, arguments, options) in calls.items()}
-        )
-        mine = meanwhile()
-        answers, gone = _unless_ended(under_way.answers)
+        with told_of_end(_SHUT_DOWN):
+            under_way = _shard_actors.Calls(
+                {node: (method, (*whose, *arguments), options) for node, (method, arguments, options) in calls.items()}
+            )
+            mine = meanwhile()
+            answers, gone = under_way.answers()
         self.lost |= gone
         self._nodes = {s: node for s, node in self._nodes.items() if node not in gone}
         return mine, answers
@@ -195,7 +198,8 @@ class Cluster:
     def shutdown(self) -> None:
         from . import _shard_actors
 
-        _unless_ended(lambda: _shard_actors.call(self._home, "end", self._number))
+        with told_of_end(_SHUT_DOWN):
+            _shard_actors.call(self._home, "end", self._number)
 
     def close(self) -> None:
         with self._opening:
@@ -210,12 +214,3 @@ def find(path: str, how: Loading) -> Loads:
 
     seen, _ = _shard_actors.Calls({node: ("saved", (path, how), {}) for node in _actors.nodes()}).answers()
     return assign(path, seen, how)
-
-
-def _unless_ended(ask: Callable[[], Any]) -> Any:
-    try:
-        return ask()
-    except Ended as ended:
-        if ended.peers:
-            raise PeerDied(ended.peers) from None
-        raise ChannelClosed("the replay buffer was shut down") from None

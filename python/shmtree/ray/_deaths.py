@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .. import errors
 from .._serialize import register
-from ._pump import Peer
+from ._pump import Ended, Peer
 
 
 class PeerDied(errors.PeerDied):
@@ -29,6 +30,17 @@ class PeerDied(errors.PeerDied):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.peers,)
+
+
+@contextlib.contextmanager
+def told_of_end(closed: str) -> Iterator[None]:
+    """Of calls to others: in place of Ended, PeerDied with who was killed, or ChannelClosed with that text."""
+    try:
+        yield
+    except Ended as ended:
+        if ended.peers:
+            raise PeerDied(ended.peers) from None
+        raise errors.ChannelClosed(closed) from None
 
 
 class Deaths:

@@ -12,7 +12,7 @@ from .. import _channel, errors
 from .. import _handles as _grants
 from .._channel import Terms
 from . import _handles
-from ._deaths import PeerDied
+from ._deaths import PeerDied, told_of_end
 from ._pump import Ended
 
 _R = TypeVar("_R")
@@ -44,7 +44,8 @@ def make_pair(terms: Terms, home: Any) -> tuple[Pair, int, int]:
 
     node = _actors.node_of(home)
     number, sending, receiving = new_token(), new_token(), new_token()
-    handle, machine = _actors.call(node, "host", number, tuple(terms), {"s": sending, "r": receiving})
+    with told_of_end("Ray was shut down in this process"):
+        handle, machine = _actors.call(node, "host", number, tuple(terms), {"s": sending, "r": receiving})
     return Pair(number, node, machine, Terms(*terms), handle), sending, receiving
 
 
@@ -97,17 +98,21 @@ class RemoteSender(Sender):
         try:
             yield
         except queue.Full as full:
-            from . import _actors
-
-            trouble = _actors.call(_actors.here(), "trouble", self._pair.number)
+            trouble = self._ask("trouble")
             raise queue.Full(f"{full}; {trouble}" if trouble else str(full)) from None
         except errors.ChannelClosed:
-            from . import _actors
-
-            peers = () if self.closed else _actors.call(_actors.here(), "why", self._pair.number)
+            peers = () if self.closed else self._ask("why")
             if peers:
                 raise PeerDied(peers) from None
             raise
+
+    def _ask(self, method: str) -> Any:
+        """The gateway of this node; None when the job has ended in this process."""
+        from . import _actors
+
+        with contextlib.suppress(Ended):
+            return _actors.call_own(method, self._pair.number)
+        return None
 
 
 class RemoteReceiver(Receiver):

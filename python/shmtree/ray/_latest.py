@@ -10,7 +10,10 @@ from .. import _latest, errors
 from .._arguments import natural, seconds
 from .._serialize import pack
 from . import _frames, _handles
+from ._deaths import told_of_end
 from ._ends import new_token
+
+_SHUT_DOWN = "this Latest is no more, or Ray was shut down in this process"
 
 
 class _Place(NamedTuple):
@@ -38,7 +41,8 @@ class Latest:
         from . import _actors
 
         number, node = new_token(), _actors.node_of(home)
-        handle, machine = _actors.call(node, "host_latest", number)
+        with told_of_end(_SHUT_DOWN):
+            handle, machine = _actors.call(node, "host_latest", number)
         self._open(_Place(number, node, machine, handle))
 
     def _open(self, place: _Place) -> None:
@@ -48,7 +52,8 @@ class Latest:
         self._is_home = place.machine == _actors.machine()
         handle = place.handle
         if not self._is_home:
-            handle = _actors.call(_actors.here(), "mirror_latest", place.number, place.home)
+            with told_of_end(_SHUT_DOWN):
+                handle = _actors.call_own("mirror_latest", place.number, place.home)
         self._local: _latest.Latest = _handles.open_latest(handle)
 
     def publish(self, obj: object) -> int:
@@ -57,9 +62,9 @@ class Latest:
 
         if self._is_home:
             return self._local.publish(obj)
-        version: int = _actors.call(
-            self._place.home, "publish", self._place.number, _frames.join([pack(obj, portable=True)])
-        )
+        batch = _frames.join([pack(obj, portable=True)])
+        with told_of_end(_SHUT_DOWN):
+            version: int = _actors.call(self._place.home, "publish", self._place.number, batch)
         return version
 
     def get(self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None) -> tuple[int, Any]:

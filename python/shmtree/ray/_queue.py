@@ -8,6 +8,7 @@ from .._arguments import limit, whole
 from .._channel import Terms
 from ..errors import ChannelClosed
 from . import _ends
+from ._deaths import told_of_end
 from ._ends import Pair
 from ._pairs import OfferedReceiver, OfferedSender
 
@@ -70,7 +71,8 @@ class Queue:
             raise ChannelClosed("this queue was closed")
         from . import _actors
 
-        return int(_actors.call(self._pair.home, "size", self._pair.number))
+        with told_of_end("this queue is no more, or Ray was shut down in this process"):
+            return int(_actors.call(self._pair.home, "size", self._pair.number))
 
     def empty(self) -> bool:
         return self.qsize() == 0

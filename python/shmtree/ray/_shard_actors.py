@@ -35,6 +35,8 @@ class Calls:
         self._under_way = self._begin()
 
     def _begin(self) -> dict[str, Any]:
+        if self._calls and not ray.is_initialized():
+            raise Ended
         return {
             node: server(node).call.remote(method, *arguments, **options)
             for node, (method, arguments, options) in self._calls.items()
