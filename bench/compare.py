@@ -39,7 +39,8 @@ def turn(site: Path, options: argparse.Namespace) -> Figures:
     problems = [f"{row['workload']}: {row['problem']}" for row in rows if row.get("problem")]
     if problems:
         raise SystemExit("compare: " + "; ".join(problems))
-    return {(row["workload"], figure): row[figure] for row in rows for figure in FIGURES if row.get(figure)}
+    ours = [row for row in rows if row["competitor"] == "shmtree"]  # the others are copies, for scale
+    return {(row["workload"], figure): row[figure] for row in ours for figure in FIGURES if row.get(figure)}
 
 
 def ratios(before: list[Figures], after: list[Figures]) -> list[list[str]]:
