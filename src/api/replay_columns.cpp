@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "api/replay_rows.h"
-#include "value/text.h"
+#include "platform/text.h"
 
 namespace shmtree::api {
 
@@ -42,7 +42,7 @@ Status add_leaf(SpecPart& row, const std::string& path, std::size_t number) {
   const std::vector<std::string> keys = parts_of(path);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const bool is_last = i + 1 == keys.size();
-    if (keys[i].empty() || !value::is_text(keys[i])) return invalid("the column " + quoted(path) + " has no name");
+    if (keys[i].empty() || !platform::is_text(keys[i])) return invalid("the column " + quoted(path) + " has no name");
     const auto known = std::ranges::find(part->keys, keys[i], &SpecPart::Key::bytes);
     if (known == part->keys.end()) {
       part->keys.push_back({.bytes = keys[i]});
@@ -112,7 +112,8 @@ Status add_part(Spec& spec, SpecPart& part, const std::string& way, const Value&
     for (const Entry& entry : dict->entries()) {
       const std::string key = way + "[\"" + entry.key + "\"]";
       const bool is_known = std::ranges::find(part.keys, entry.key, &SpecPart::Key::bytes) != part.keys.end();
-      if (is_known || !value::is_text(entry.key)) return invalid(key + (is_known ? " is there twice" : " is no text"));
+      if (is_known || !platform::is_text(entry.key))
+        return invalid(key + (is_known ? " is there twice" : " is no text"));
       part.keys.push_back({.bytes = entry.key});
       part.parts.emplace_back();
       if (Status added = add_part(spec, part.parts.back(), key, entry.value); !added) return added;

@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include "platform/text.h"
 #include "value/array_layout.h"
 #include "value/codec.h"
 #include "value/forward.h"
-#include "value/text.h"
 
 namespace shmtree::value {
 
@@ -33,8 +33,9 @@ std::string escaped(std::string_view text) {
 
 // Receivers in Python could not read it.
 Error no_text(const char* what, std::string_view text) {
-  return invalid(std::string(what) + " is not UTF-8 from byte " + std::to_string(utf8_prefix(text)) + " of its " +
-                 std::to_string(text.size()) + " on: \"" + escaped(text) + "\". Bytes go as shmtree::Bytes.");
+  return invalid(std::string(what) + " is not UTF-8 from byte " + std::to_string(platform::utf8_prefix(text)) +
+                 " of its " + std::to_string(text.size()) + " on: \"" + escaped(text) +
+                 "\". Bytes go as shmtree::Bytes.");
 }
 
 // Looks for a text that is none, in a tree that is not too deep.
@@ -49,7 +50,9 @@ class TextCheck {
   Status check(const Other&) {
     return success();
   }
-  Status check(const std::string& text) { return is_text(text) ? success() : no_text("A text to send", text); }
+  Status check(const std::string& text) {
+    return platform::is_text(text) ? success() : no_text("A text to send", text);
+  }
   Status check(const List& list) { return check(list.items()); }
   Status check(const Tuple& tuple) { return check(tuple.items()); }
   Status check(const std::vector<Value>& items) {
@@ -60,7 +63,7 @@ class TextCheck {
   }
   Status check(const Dict& dict) {
     for (const Entry& entry : dict.entries()) {
-      if (!is_text(entry.key)) return no_text("A key to send", entry.key);
+      if (!platform::is_text(entry.key)) return no_text("A key to send", entry.key);
       if (Status checked = check(entry.value); !checked) return checked;
     }
     return success();
@@ -102,7 +105,8 @@ class Encoder {
     return true;
   }
   bool add(const std::string& text) {
-    if (builder_.is_long(text.size()) && !is_text(text)) return error = no_text("A text to send", text), false;
+    if (builder_.is_long(text.size()) && !platform::is_text(text))
+      return error = no_text("A text to send", text), false;
     return builder_.add_str_node(text.data(), text.size()), true;
   }
   bool add(const Bytes& bytes) {
@@ -207,7 +211,7 @@ Status encode(const Value& value, format::FrameBuilder& builder, ExternalArrays*
   if (!encoder.add(value)) [[unlikely]] {
     if (!encoder.wants_moved || !add_knowing_moved(value, builder, externals, encoder)) return std::move(encoder.error);
   }
-  if (encoder.has_bytes || !is_ascii(builder.text())) [[unlikely]] {
+  if (encoder.has_bytes || !platform::is_ascii(builder.text())) [[unlikely]] {
     if (Status texts = TextCheck().check(value); !texts) return texts;
   }
   return builder.finish();

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "platform/text.h"
 #include "shmtree/item.h"
-#include "value/text.h"
 #include "value/tree.h"
 
 namespace shmtree {
@@ -122,7 +122,7 @@ std::string quoted(std::string_view key) {
   std::string text = "\"";
   std::size_t at = 0;
   while (at < key.size()) {
-    const std::size_t bytes = code_point_bytes(key.substr(at)), end = at + std::max<std::size_t>(bytes, 1);
+    const std::size_t bytes = platform::code_point_bytes(key.substr(at)), end = at + std::max<std::size_t>(bytes, 1);
     if (end > kMost) break;
     append_escaped(text, key.substr(at, end - at), bytes != 0);
     at = end;

@@ -2,14 +2,14 @@
 #include <string>
 #include <string_view>
 
+#include "platform/text.h"
 #include "shmtree/kind.h"
 #include "support/catch2.h"
 #include "value/codec.h"
-#include "value/text.h"
 
 using namespace shmtree;
-using value::is_text;
-using value::utf8_prefix;
+using platform::is_text;
+using platform::utf8_prefix;
 using namespace std::string_view_literals;
 
 namespace {

@@ -1,6 +1,6 @@
-#include "value/text.h"
+#include "platform/text.h"
 
-namespace shmtree::value {
+namespace shmtree::platform {
 
 std::size_t code_point_bytes(std::string_view text) noexcept {
   const auto byte = [text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -30,4 +30,13 @@ std::size_t utf8_prefix(std::string_view text) noexcept {
   return at;
 }
 
-}  // namespace shmtree::value
+bool is_strict_utf8(std::string_view text) noexcept {
+  constexpr char kFirst = '\xed', kLeastSecond = '\xa0';  // of a surrogate
+  if (!is_text(text)) return false;
+  for (std::size_t at = text.find(kFirst); at != text.npos; at = text.find(kFirst, at + 1)) {
+    if (static_cast<unsigned char>(text[at + 1]) >= static_cast<unsigned char>(kLeastSecond)) return false;
+  }
+  return true;
+}
+
+}  // namespace shmtree::platform

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace shmtree::value {
+namespace shmtree::platform {
 
 // Bytes of the code point that begins `text`, which is not empty; 0 when none does (RFC 3629, section 4, but for
 // surrogates).
@@ -37,4 +37,7 @@ inline bool is_text(std::string_view text) noexcept {
   return is_ascii(text) || utf8_prefix(text) == text.size();
 }
 
-}  // namespace shmtree::value
+// Whether all of it is UTF-8 in the strict sense, which has no surrogates.
+bool is_strict_utf8(std::string_view text) noexcept;
+
+}  // namespace shmtree::platform
