@@ -22,5 +22,6 @@ void bind_names(pybind11::module_& module);
 void bind_latest(pybind11::module_& module);
 void bind_broadcast(pybind11::module_& module);
 void bind_observe(pybind11::module_& module);
+void bind_recording(pybind11::module_& module);
 
 }  // namespace shmtree::python

@@ -46,4 +46,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_latest(module);
   shmtree::python::bind_broadcast(module);
   shmtree::python::bind_observe(module);
+  shmtree::python::bind_recording(module);
 }

@@ -1,25 +1,24 @@
-"""Recordings as files: MCAP (https://mcap.dev/spec), without chunks, so that frames lie in the file as they are.
+"""Recordings, written as files: MCAP (https://mcap.dev/spec), without chunks, so that frames lie there as they are.
 
 Every frame begins at a multiple of 64, so that its arrays can be used where they lie in the mapped file: a record of a
 private opcode, which readers skip, fills what is missing before each message. A file that was cut off anywhere has
-whole records up to the cut, and is read up to there; the summary at its end is for other tools.
+whole records up to the cut, and is read up to there; the summary at its end is for other tools. The extension reads
+them (src/recording).
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import stat
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from ._core import VERSION
-from .errors import CorruptMessage
 
 MAGIC = b"\x89MCAP0\r\n"
-HEADER, FOOTER, CHANNEL, MESSAGE, CHUNK = 0x01, 0x02, 0x04, 0x05, 0x06
+HEADER, FOOTER, CHANNEL, MESSAGE = 0x01, 0x02, 0x04, 0x05
 STATISTICS, METADATA, METADATA_INDEX, DATA_END = 0x0B, 0x0C, 0x0D, 0x0F
 PADDING = 0x80  # the first of those that the format leaves to its users
 PROFILE = ENCODING = "shmtree"
@@ -32,15 +31,6 @@ _STATISTICS = struct.Struct("<QHIIIIQQI")  # then, for each channel, how many me
 _FOOTER = struct.Struct("<BQQQI")
 _MOST_PARTS = 1000  # of one writev; the system takes 1,024
 _MOST_CHANNELS = 0xFFFF
-
-
-class Entry(NamedTuple):
-    """A message of a recording, and where its frame lies."""
-
-    channel: str
-    time_ns: int  #: since the epoch
-    sequence: int  #: the low 32 bits of its ticket
-    frame: memoryview
 
 
 def _text(value: str) -> bytes:
@@ -203,109 +193,3 @@ class Writer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-class _Fields:
-    """Reads the content of one record, or CorruptMessage."""
-
-    def __init__(self, content: memoryview, where: str) -> None:
-        self._content, self._at, self._where = content, 0, where
-
-    def bytes(self, count: int) -> memoryview:
-        if count > len(self._content) - self._at:
-            raise CorruptMessage(f"{self._where}: it says that it has more than there is")
-        self._at += count
-        return self._content[self._at - count : self._at]
-
-    def numbers(self, layout: str) -> tuple[Any, ...]:
-        return struct.unpack(layout, self.bytes(struct.calcsize(layout)))
-
-    def text(self) -> str:
-        (size,) = self.numbers("<I")
-        try:
-            return bytes(self.bytes(size)).decode()
-        except UnicodeDecodeError:
-            raise CorruptMessage(f"{self._where}: a text is not UTF-8") from None
-
-    def map(self) -> dict[str, str]:
-        (size,) = self.numbers("<I")
-        fields, values = _Fields(self.bytes(size), self._where), {}
-        while fields._at < size:
-            key = fields.text()
-            values[key] = fields.text()
-        return values
-
-
-class Reader:
-    """A recording, mapped for reading. Any number of threads."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < len(MAGIC):
-                raise CorruptMessage(f"{self.path!r} has {size} bytes: too few for a recording")
-            self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        if self._bytes[: len(MAGIC)] != MAGIC:
-            raise CorruptMessage(f"{self.path!r} is no recording: it does not begin as MCAP does")
-        self.channels: dict[str, int] = {}  # how many messages each has
-        self.missed: dict[str, int] = {}
-        self.is_whole = False  # it was closed, and not cut off
-        for entry in self._walk(note=True):
-            self.channels[entry.channel] += 1
-
-    def entries(self) -> Iterator[Entry]:
-        return self._walk(note=False)
-
-    def _records(self) -> Iterator[tuple[int, int, memoryview]]:
-        """The opcode, the offset and the content of each record up to the end of the data, or the cut."""
-        at = len(MAGIC)
-        while at + _PREFIX.size <= len(self._bytes):
-            opcode, size = _PREFIX.unpack_from(self._bytes, at)
-            begin = at + _PREFIX.size
-            if opcode == 0:
-                raise CorruptMessage(f"{self.path!r}, at byte {at}: there is no record of kind 0")
-            if size > len(self._bytes) - begin:
-                return
-            yield opcode, at, self._bytes[begin : begin + size]
-            if opcode == DATA_END:
-                return
-            at = begin + size
-
-    def _walk(self, note: bool) -> Iterator[Entry]:
-        names: dict[int, str] = {}
-        header = _MESSAGE.size - _PREFIX.size
-        for opcode, at, content in self._records():
-            where = f"{self.path!r}, at byte {at}"
-            if opcode == MESSAGE:
-                if len(content) < header:
-                    raise CorruptMessage(f"{where}: a message of {len(content)} bytes is shorter than its header")
-                number, sequence, time_ns, _ = struct.unpack_from("<HIQQ", content)
-                if number not in names:
-                    raise CorruptMessage(f"{where}: a message of channel {number}, which is not there before it")
-                yield Entry(names[number], time_ns, sequence, content[header:])
-            elif opcode == CHANNEL:
-                fields = _Fields(content, where)
-                number, _ = fields.numbers("<HH")
-                topic, encoding = fields.text(), fields.text()
-                if encoding != ENCODING:
-                    raise CorruptMessage(f"{where}: the messages of {topic!r} are {encoding!r} and not {ENCODING!r}")
-                names[number] = topic
-                if note:
-                    self.channels.setdefault(topic, 0)
-            elif opcode == METADATA and note:
-                fields = _Fields(content, where)
-                if fields.text() == MISSED:
-                    self._note_missed(fields.map(), where)
-            elif opcode == CHUNK:
-                raise CorruptMessage(
-                    f"{where}: a chunk; another tool has rewritten the recording, and cannot be mapped"
-                )
-            elif opcode == DATA_END and note:
-                self.is_whole = True
-
-    def _note_missed(self, missed: dict[str, str], where: str) -> None:
-        for name, count in missed.items():
-            if not count.isdecimal():
-                raise CorruptMessage(f"{where}: {count!r} messages of {name!r} were missed")
-            self.missed[name] = int(count)

@@ -10,8 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ._core import unpack
-from ._mcap import Reader
+from ._core import MappedRecording, unpack
 
 __all__ = ["RecordedMessage", "Recording"]
 
@@ -41,29 +40,31 @@ class Recording:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._reader = Reader(path)
+        self._path = os.fspath(path)
+        with open(path, "rb", buffering=0) as file:
+            self._file = MappedRecording(file.fileno(), os.fsencode(path))
 
     @property
     def path(self) -> str:
-        return self._reader.path
+        return self._path
 
     @property
     def channels(self) -> dict[str, int]:
         """How many messages there are of each channel, by its name."""
-        return dict(self._reader.channels)
+        return self._file.channels
 
     @property
     def missed(self) -> dict[str, int]:
         """How many were put and are not here, by the channel; known of a recording that was ended in order."""
-        return dict(self._reader.missed)
+        return self._file.missed
 
     @property
     def whole(self) -> bool:
         """Whether it was ended in order, and has not been cut off since."""
-        return self._reader.is_whole
+        return self._file.whole
 
     def __len__(self) -> int:
-        return sum(self._reader.channels.values())
+        return len(self._file)
 
     def __iter__(self) -> Iterator[RecordedMessage]:
-        return (RecordedMessage(*entry) for entry in self._reader.entries())
+        return (RecordedMessage(*entry) for entry in self._file)

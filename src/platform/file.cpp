@@ -105,6 +105,12 @@ Result<UniqueFd> duplicate(int fd) {
   return copy;
 }
 
+Result<UniqueFd> open_for_reading(const std::string& path) {
+  UniqueFd opened(retry([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+  if (!opened.valid()) return open_error(path);
+  return opened;
+}
+
 Result<std::uint64_t> file_size(int fd) {
   struct stat status {};
   if (fstat(fd, &status) != 0) return os_error("fstat", errno);
@@ -190,8 +196,14 @@ Result<std::byte*> map_shared(int fd, std::uint64_t offset, std::uint64_t bytes)
   return address;
 }
 
-void unmap(std::byte* address, std::uint64_t bytes) noexcept {
-  munmap(address, bytes);
+Result<const std::byte*> map_for_reading(int fd, std::uint64_t bytes) {
+  const void* address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) return os_error("mmap of " + std::to_string(bytes) + " bytes", errno);
+  return static_cast<const std::byte*>(address);
+}
+
+void unmap(const std::byte* address, std::uint64_t bytes) noexcept {
+  munmap(const_cast<std::byte*>(address), bytes);
 }
 
 void populate(std::byte* address, std::uint64_t bytes) noexcept {

@@ -46,6 +46,8 @@ Result<UniqueFd> reopen(int fd);
 Result<UniqueFd> duplicate(int fd);
 
 Result<std::uint64_t> file_size(int fd);
+// Of a file that is there. Code::kNotFound where nothing is.
+Result<UniqueFd> open_for_reading(const std::string& path);
 // Tells files apart, whatever the descriptors.
 struct FileId {
   std::uint64_t device = 0, inode = 0;
@@ -72,7 +74,9 @@ std::uint64_t pages_from(int fd, std::uint64_t offset, std::uint64_t most) noexc
 Result<std::byte*> map_shared(int fd, std::uint64_t offset, std::uint64_t bytes);
 // The same where nothing may be thrown, and so no error be worded: null, and errno.
 std::byte* try_map_shared(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
-void unmap(std::byte* address, std::uint64_t bytes) noexcept;
+// Maps the first bytes of a file for reading alone. Where it is cut off later, a read past its end is a SIGBUS.
+Result<const std::byte*> map_for_reading(int fd, std::uint64_t bytes);
+void unmap(const std::byte* address, std::uint64_t bytes) noexcept;
 // Fills this process's page tables for committed pages, faster than faulting them one by one. A hint.
 void populate(std::byte* address, std::uint64_t bytes) noexcept;
 // Asks for the huge pages of 2 MiB that lie within private or shared memory. A hint.

@@ -1,5 +1,5 @@
-// Where the searches begin: writes frames as their writers make them, and single words overwritten, into
-// <folder>/frame and <folder>/arena.
+// Where the searches begin: writes frames and recordings as their writers make them, and single words overwritten, into
+// <folder>/frame, <folder>/recording and <folder>/arena.
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "support/frames.h"
+#include "support/recordings.h"
 
 using namespace shmtree;
 
@@ -62,12 +63,30 @@ void write_words(const std::filesystem::path& folder) {
   }
 }
 
+// As recording.cpp reads it: all but the first bytes of the file.
+void write_recordings(const std::filesystem::path& folder) {
+  const auto whole_frame = [](const std::function<void(format::FrameBuilder&)>& add) {
+    format::FrameBuilder builder;
+    add(builder);
+    const test::Bytes frame = test::bytes_of(builder);
+    return std::string(reinterpret_cast<const char*>(frame.data()), frame.size());
+  };
+  const test::Sample sample;
+  const std::string bytes =
+      test::small_recording(whole_frame([](auto& builder) { builder.add_none_node(); }),
+                            whole_frame([](auto& builder) { test::add_small_dict(builder); }),
+                            whole_frame([&](auto& builder) { test::add_everything(builder, sample); }));
+  write(folder / "whole", bytes.substr(test::kMagic.size()));
+  write(folder / "cut off", bytes.substr(test::kMagic.size(), bytes.size() / 2));
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   if (count != 2) return 2;
   const std::filesystem::path folder = arguments[1];
-  for (const char* name : {"frame", "arena"}) std::filesystem::create_directories(folder / name);
+  for (const char* name : {"frame", "arena", "recording"}) std::filesystem::create_directories(folder / name);
   write_frames(folder / "frame");
   write_words(folder / "arena");
+  write_recordings(folder / "recording");
 }

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import shmtree
+from shmtree._mcap import Writer
+from shmtree.recording import Recording
 from shmtree.replay import Prioritized, ReplayBuffer
 
 PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")
@@ -129,3 +131,29 @@ def test_cpp_and_python_have_each_others_replay_buffers() -> None:
             theirs.add({"info": {}, "obs": np.zeros(2, np.float32)})
         peer.stdin.close()
         assert peer.wait(60) == 0
+
+
+@needs_programs
+def test_cpp_reads_what_python_recorded_and_its_arrays_where_they_lie(tmp_path: pathlib.Path) -> None:
+    path, names = tmp_path / "run.mcap", ("a", "grün")
+    with Writer(path) as writer:
+        channels = [writer.add_channel(name) for name in names]
+        for step in range(4):
+            frame = shmtree.pack({"step": step, "obs": np.full(5000, float(step))})
+            writer.write(channels[step % 2], [(step, 10 + step, frame)])
+        writer.note_missed("a", 3)
+
+    def read() -> list[str]:
+        program = [pathlib.Path(PROGRAMS or "") / "recorded", path]
+        done = subprocess.run(program, capture_output=True, timeout=60, check=False)
+        return (done.stdout if done.returncode == 0 else done.stderr).decode().splitlines()
+
+    messages = [f"{names[step % 2]} {10 + step} {step} {5000 * step} a view" for step in range(4)]
+    assert read() == [*messages, "a: 3 missed", "whole"]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"shmtree.missed") - 100])
+    assert read() == [*messages[:3], "cut off"]
+    path.write_bytes(whole[:8] + b"\0" + whole[9:])
+    with pytest.raises(shmtree.CorruptMessage) as error:
+        Recording(path)
+    assert read() == [str(error.value)]

@@ -22,16 +22,17 @@ ALLOWED = {
     "latest": {"base", "platform", "memory", "latest"},  # versions of bytes
     "broadcast": {"base", "platform", "memory", "broadcast"},  # messages of bytes
     "observe": {"base", "platform", "memory", "channel", "discovery", "replay", "latest", "broadcast", "observe"},
+    "recording": {"base", "platform", "recording"},  # files of messages, as bytes
     # What an end is in every language: no values of any of them.
     "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "latest", "broadcast", "endpoint"},
     "value": {"base", "platform", "format", "public", "value"},  # C++ values as frames, and back
 }
-ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "observe", "public", "value", "api"}
+ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "observe", "recording", "public", "value", "api"}
 # The wings of the extension, each of which sees those before it: Python's API, what lives behind Python objects, Python
 # objects as frames and back, replay buffers, the ends. They may include all of the core but the classes of C++ users.
 WINGS = ["cpython", "objects", "codec", "replay", "endpoint"]
 CORE = {"base", "platform", "memory", "format", "channel", "discovery", "endpoint", "bindings"}
-CORE |= {"replay", "latest", "broadcast", "observe"}
+CORE |= {"replay", "latest", "broadcast", "observe", "recording"}
 for number, wing in enumerate(WINGS):
     ALLOWED[f"bindings/{wing}"] = CORE | {f"bindings/{lower}" for lower in WINGS[: number + 1]}
 ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cpp, and bind.h that it shares with all
