@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
 Result<ArenaFile> ArenaFile::open(platform::UniqueFd fd) {
   const auto head = memory::Arena::read_head(fd.get());
@@ -43,4 +43,4 @@ std::uint64_t ArenaFile::present_entries(unsigned size_class, std::uint64_t high
   return bytes / sizeof(BlockEntry);
 }
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

@@ -14,7 +14,7 @@
 
 #include "memory/arena.h"
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
 using memory::BlockEntry;
 using memory::BlockId;
@@ -95,4 +95,4 @@ class ArenaFile {
   memory::Geometry geometry_;
 };
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

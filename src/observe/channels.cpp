@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "channel/grants.h"
 #include "platform/clock.h"
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
 using channel::ChannelHeader;
 using channel::End;
@@ -17,26 +18,40 @@ using channel::Shutdown;
 
 namespace {
 
-// Those of `mine` that have used the other end only, or not; see Ends.
+// Those who have used the other end alone do not; see Ends.
 bool takes_part(const ChannelHeader& header, End end, Slot slot) {
   return header.ends[end].users.contains(slot) || !header.ends[other(end)].users.contains(slot);
 }
 
+ObservedEnd& end_of(ObservedChannel& info, End end) noexcept {
+  return end == End::kSending ? info.senders : info.receivers;
+}
+
+std::string_view word_of(channel::Ending ending) noexcept {
+  switch (ending) {
+    case channel::Ending::kRaise: return "raise";
+    case channel::Ending::kWait: return "wait";
+    case channel::Ending::kEach: return "each";
+    case channel::Ending::kNever: return "never";
+  }
+  return "unknown";
+}
+
 class GrantCounter {
  public:
-  GrantCounter(const People& people, ChannelInfo& info) : people_(people), info_(info) {}
+  GrantCounter(const People& people, ObservedChannel& info) : people_(people), info_(info) {}
 
   void count(const Grant& grant) {
     const std::uint64_t state = grant.state.load();
     if (state == 0) return;
     const bool counts = channel::giver_is_gone(state) ? channel::gone_for(state, now_s_) < channel::kGrantLifeS
                                                       : people_.is_alive(channel::giver_of(state));
-    if (counts) ++info_.ends[channel::end_of_grant(state)].on_their_way;
+    if (counts) ++end_of(info_, channel::end_of_grant(state)).on_their_way;
   }
 
  private:
   const People& people_;
-  ChannelInfo& info_;
+  ObservedChannel& info_;
   const std::uint64_t now_s_ = channel::second_of(platform::monotonic_ns());
 };
 
@@ -59,63 +74,64 @@ void count_grants(const ArenaFile& file, const ChannelHeader& header, GrantCount
   }
 }
 
-void fill_counts(const ChannelHeader& header, ChannelInfo& info) {
+void fill_counts(const ChannelHeader& header, ObservedChannel& info) {
   const std::uint64_t head = header.head.load(), tail = std::max(header.tail.load(), head);
   const std::uint64_t taken = header.taken.load(), done = header.tasks_done.load();
-  info.shutdown = static_cast<Shutdown>(header.shutdown.load());
+  const auto shutdown = static_cast<Shutdown>(header.shutdown.load());
+  info.shut_down = shutdown != Shutdown::kNot;
   info.put = tail;
   info.dropped = header.dropped.load();
   info.received = head - std::min(info.dropped, head);
   info.returned = header.returned.load();
-  info.queued = info.shutdown == Shutdown::kDiscarded ? 0 : tail - head + info.returned;
+  info.queued = shutdown == Shutdown::kDiscarded ? 0 : tail - head + info.returned;
   info.queued_bytes = std::max(header.bytes_in.load(), header.bytes_out.load()) - header.bytes_out.load();
   info.taken = std::max(taken, info.returned) - info.returned;
   info.rejected = header.rejected.load();
-  const std::uint64_t last = info.shutdown == Shutdown::kDiscarded ? header.discarded_from.load() : tail;
+  const std::uint64_t last = shutdown == Shutdown::kDiscarded ? header.discarded_from.load() : tail;
   info.unfinished = std::max(last, done) - done;
 }
 
-void fill_options(const ChannelHeader& header, ChannelInfo& info) {
+void fill_options(const ChannelHeader& header, ObservedChannel& info) {
   info.capacity = header.capacity;
   info.max_bytes = header.max_bytes;
   info.max_unsettled = header.max_unsettled;
   info.max_attempts = header.max_attempts;
   info.limit = header.limit.load();
-  info.ending = static_cast<channel::Ending>(header.ending);
+  info.on_peer_death = word_of(static_cast<channel::Ending>(header.ending));
   info.allow_pickle = header.allow_pickle != 0;
   info.keep_open = header.keep_open != 0;
   info.drop_oldest = header.drop_oldest != 0;
 }
 
 // With what those who sleep now have not counted yet.
-std::int64_t slept_ns(const memory::SleepTime& time, const People& people) {
+double slept_seconds(const memory::SleepTime& time, const People& people) {
   const std::int64_t since = time.since_ns.load(), now = platform::monotonic_ns();
   const bool anyone = since > 0 && since < now && !people.living(time.who).empty();
   constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max() / 2;
   const auto counted = static_cast<std::int64_t>(std::min<std::uint64_t>(time.slept_ns.load(), kMost));
-  return counted + (anyone ? now - since : 0);
+  return seconds_of(counted + (anyone ? now - since : 0));
 }
 
-void fill_end(const ChannelHeader& header, End end, const People& people, EndInfo& info) {
-  info.members = people.living(header.ends[end].members);
-  for (const Slot slot : info.members) {
+void fill_end(const ChannelHeader& header, End end, const People& people, ObservedEnd& info) {
+  const std::vector<Slot> members = people.living(header.ends[end].members);
+  info.members = members.size();
+  for (const Slot slot : members) {
     if (!takes_part(header, end, slot)) continue;
-    info.counting.push_back(slot);
-    if (!header.ends[end].users.contains(slot)) info.unused.push_back(slot);
+    info.pids.push_back(people.pid_of(slot));
+    if (!header.ends[end].users.contains(slot)) info.unused.push_back(info.pids.back());
   }
-  info.slept_ns = slept_ns(header.slept[end], people);
   const bool sends = end == End::kSending;
   info.locked_by = people.owner_of_lock(sends ? header.senders_lock.load() : header.receivers_lock.load());
-  info.is_waited_at = sends ? header.space.waiters.load() != 0 || header.freed_bytes.waiters.load() != 0
-                            : header.items.waiters.load() != 0;
+  info.waits = sends ? header.space.waiters.load() != 0 || header.freed_bytes.waiters.load() != 0
+                     : header.items.waiters.load() != 0;
 }
 
 }  // namespace
 
-ChannelInfo look_at_channel(const ArenaFile& file, BlockRef block, const People& people) {
-  ChannelInfo info;
+ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const People& people) {
+  ObservedChannel info;
   info.block = memory::pack(block);
-  const auto header = file.read_still<ChannelHeader>(block, info.still);
+  const auto header = file.read_still<ChannelHeader>(block, info.consistent);
   if (header == nullptr) {
     info.refused = "it went while it was looked at";
   } else if (header->magic != channel::kChannelMagic) {
@@ -126,10 +142,12 @@ ChannelInfo look_at_channel(const ArenaFile& file, BlockRef block, const People&
   } else {
     fill_options(*header, info);
     fill_counts(*header, info);
-    for (const End end : kEnds) fill_end(*header, end, people, info.ends[end]);
+    for (const End end : kEnds) fill_end(*header, end, people, end_of(info, end));
+    info.full_seconds = slept_seconds(header->slept[End::kSending], people);
+    info.empty_seconds = slept_seconds(header->slept[End::kReceiving], people);
     count_grants(file, *header, GrantCounter(people, info));
   }
   return info;
 }
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "observe/people.h"
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
-ChannelInfo look_at_channel(const ArenaFile& file, BlockRef block, const People& people);
+ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const People& people);
 
 // A message that nobody has received yet.
 struct MessageInfo {
@@ -23,4 +26,4 @@ struct MessageInfo {
 std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channel, const People& people,
                                           std::size_t most, std::uint64_t most_bytes);
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

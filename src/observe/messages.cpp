@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "channel/layout.h"
 #include "observe/channels.h"
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
 using channel::RingSlot;
 using channel::SegmentHeader;
@@ -101,4 +102,4 @@ std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channe
   return found;
 }
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

@@ -9,7 +9,7 @@
 #include "observe/publications.h"
 #include "platform/clock.h"
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
 using memory::ArenaHeader;
 using memory::BlockKind;
@@ -19,6 +19,8 @@ namespace {
 constexpr const char* kOutOfSight =
     "it is out of sight: the processes that have it are in another PID namespace, or hide from this one";
 
+constexpr const char* kNoUuid = "00000000000000000000000000000000";
+
 // The uuid of an arena of whatever version; false for other files, and for arenas that are being made.
 bool read_uuid(int fd, unsigned char uuid[16]) noexcept {
   std::uint64_t magic = 0;
@@ -26,7 +28,14 @@ bool read_uuid(int fd, unsigned char uuid[16]) noexcept {
          platform::read_at(fd, offsetof(ArenaHeader, uuid), uuid, 16);
 }
 
-// What holders hold, by slot.
+std::string hex_of(const unsigned char uuid[16]) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  for (int i = 0; i < 16; ++i) hex.append({kDigits[uuid[i] >> 4], kDigits[uuid[i] & 15]});
+  return hex;
+}
+
+// What holders hold, in the order in which they were met.
 class Holdings {
  public:
   explicit Holdings(const People& people) : people_(people) {}
@@ -35,25 +44,32 @@ class Holdings {
     const auto kind = static_cast<BlockKind>(block.kind.load());
     if (kind != BlockKind::kMessage && kind != BlockKind::kArray && kind != BlockKind::kPublished) return;
     if (memory::state_of(block.word.load()) != memory::BlockState::kLive) return;
-    const std::int64_t held_ns = now_ - std::clamp<std::int64_t>(block.since_ns.load(), 0, now_);
+    const double seconds = seconds_of(now_ - std::clamp<std::int64_t>(block.since_ns.load(), 0, now_));
     block.holders.for_each([&](Slot slot) {
       if (!people_.lives(slot)) return;
-      auto known = std::find_if(found.begin(), found.end(), [slot](const HolderInfo& one) { return one.slot == slot; });
-      if (known == found.end()) known = found.insert(found.end(), HolderInfo{.slot = slot});
-      known->bytes += memory::committed_of(block, id.size_class());
-      known->blocks += 1;
-      known->held_ns = std::max(known->held_ns, held_ns);
+      ObservedHolder& holder = of(slot);
+      holder.bytes += memory::committed_of(block, id.size_class());
+      holder.blocks += 1;
+      holder.seconds = std::max(holder.seconds, seconds);
     });
   }
 
-  std::vector<HolderInfo> found{};
+  std::vector<ObservedHolder> found{};
 
  private:
+  ObservedHolder& of(Slot slot) {
+    const auto known = std::find(slots_.begin(), slots_.end(), slot);
+    if (known != slots_.end()) return found[static_cast<std::size_t>(known - slots_.begin())];
+    slots_.push_back(slot);
+    return found.emplace_back(ObservedHolder{.pid = people_.pid_of(slot)});
+  }
+
   const People& people_;
+  std::vector<Slot> slots_{};  // of each that was found
   const std::int64_t now_ = platform::coarse_monotonic_ns();
 };
 
-void fill_counts(const ArenaHeader& header, const People& people, ArenaInfo& info) {
+void fill_counts(const ArenaHeader& header, const People& people, ObservedArena& info) {
   info.committed_bytes = header.committed_bytes.load();
   info.used_bytes = header.used_bytes.load();
   info.held_bytes = header.held_bytes.load() & memory::kHeldMask;
@@ -62,7 +78,7 @@ void fill_counts(const ArenaHeader& header, const People& people, ArenaInfo& inf
   info.locked_by = people.owner_of_lock(header.arena_lock.load());
 }
 
-void add_thing(const ArenaFile& file, BlockRef block, std::uint32_t kind, const People& people, ArenaInfo& info) {
+void add_thing(const ArenaFile& file, BlockRef block, std::uint32_t kind, const People& people, ObservedArena& info) {
   switch (static_cast<BlockKind>(kind)) {
     case BlockKind::kChannel: info.channels.push_back(look_at_channel(file, block, people)); break;
     case BlockKind::kLatest: info.latests.push_back(look_at_latest(file, block, people)); break;
@@ -77,8 +93,8 @@ std::unique_ptr<const ArenaHeader> read_header(const ArenaFile& file, bool& stil
   return ArenaFile::read_still<ArenaHeader>(read, still);
 }
 
-void look_into(const ArenaFile& file, const std::vector<Process>& processes, ArenaInfo& info) {
-  const auto header = read_header(file, info.still);
+void look_into(const ArenaFile& file, const std::vector<Process>& processes, ObservedArena& info) {
+  const auto header = read_header(file, info.consistent);
   if (header == nullptr) return;
   const People people(file, *header, processes);
   info.max_bytes = file.head().max_bytes;
@@ -96,9 +112,9 @@ void look_into(const ArenaFile& file, const std::vector<Process>& processes, Are
 }
 
 // To the thing that lies in that block, or else, as an array's, to the arena.
-void add_name(ArenaInfo& arena, const discovery::SeenName& seen) {
+void add_name(ObservedArena& arena, const discovery::SeenName& seen) {
   const auto add_to = [&seen](auto& things) {
-    for (ThingInfo& thing : things) {
+    for (ObservedThing& thing : things) {
       if (thing.block != seen.block) continue;
       thing.names.push_back(seen.name);
       return true;
@@ -110,14 +126,13 @@ void add_name(ArenaInfo& arena, const discovery::SeenName& seen) {
   if (!is_things) arena.names.push_back(seen.name);
 }
 
-void add_names(std::vector<ArenaInfo>& arenas) {
+void add_names(std::vector<ObservedArena>& arenas) {
   for (const discovery::SeenName& seen : discovery::look_at_names()) {
-    const auto is_it = [&](const ArenaInfo& one) { return std::memcmp(one.uuid, seen.uuid, sizeof one.uuid) == 0; };
+    const auto is_it = [uuid = hex_of(seen.uuid)](const ObservedArena& one) { return one.uuid == uuid; };
     auto known = std::find_if(arenas.begin(), arenas.end(), is_it);
     if (known == arenas.end() && !seen.has_parts) continue;  // left over by a kill
     if (known == arenas.end()) {
-      known = arenas.insert(arenas.end(), ArenaInfo{.refused = kOutOfSight});
-      std::memcpy(known->uuid, seen.uuid, sizeof known->uuid);
+      known = arenas.insert(arenas.end(), ObservedArena{.uuid = hex_of(seen.uuid), .refused = kOutOfSight});
     }
     add_name(*known, seen);
   }
@@ -125,9 +140,11 @@ void add_names(std::vector<ArenaInfo>& arenas) {
 
 }  // namespace
 
-std::optional<ArenaInfo> look_at_arena(platform::UniqueFd fd, const std::vector<Process>& processes) {
-  ArenaInfo info;
-  if (!read_uuid(fd.get(), info.uuid)) return std::nullopt;
+std::optional<ObservedArena> look_at_arena(platform::UniqueFd fd, const std::vector<Process>& processes) {
+  ObservedArena info;
+  unsigned char uuid[16];
+  if (!read_uuid(fd.get(), uuid)) return std::nullopt;
+  info.uuid = hex_of(uuid);
   const auto file = ArenaFile::open(std::move(fd));
   if (!file) {
     info.refused = file.error().message;
@@ -137,18 +154,18 @@ std::optional<ArenaInfo> look_at_arena(platform::UniqueFd fd, const std::vector<
   return info;
 }
 
-std::vector<ArenaInfo> look_at_all() {
-  std::vector<ArenaInfo> arenas;
+std::vector<ObservedArena> look_at_all() {
+  std::vector<ObservedArena> arenas;
   for (OpenArena& open : find_open_arenas()) {
     auto info = open.fd.valid() ? look_at_arena(std::move(open.fd), open.processes)
-                                : std::optional(ArenaInfo{.refused = std::move(open.refused)});
+                                : std::optional(ObservedArena{.uuid = kNoUuid, .refused = std::move(open.refused)});
     if (!info) continue;
     info->openers = std::move(open.openers);
     arenas.push_back(*std::move(info));
   }
-  std::sort(arenas.begin(), arenas.end(), [](const ArenaInfo& a, const ArenaInfo& b) {
+  std::sort(arenas.begin(), arenas.end(), [](const ObservedArena& a, const ObservedArena& b) {
     if (a.refused.empty() != b.refused.empty()) return a.refused.empty();
-    return std::memcmp(a.uuid, b.uuid, sizeof a.uuid) < 0;
+    return a.uuid < b.uuid;
   });
   add_names(arenas);
   return arenas;
@@ -168,4 +185,4 @@ Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std
   return Error{Code::kNotFound, "no process of this user has that arena any more"};
 }
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

@@ -6,19 +6,19 @@
 #pragma once
 
 #include "observe/channels.h"
-#include "observe/infos.h"
+#include "shmtree/observe.h"
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
 // Every arena that a process of this user has open, as /proc shows it, by uuid: those that could not be read, or are
 // only known by a name, last, with the reason.
-std::vector<ArenaInfo> look_at_all();
+std::vector<ObservedArena> look_at_all();
 
 // One arena by a descriptor of it, as of the processes that have it. Nothing for what is no arena, or not one yet.
-std::optional<ArenaInfo> look_at_arena(platform::UniqueFd fd, const std::vector<Process>& processes);
+std::optional<ObservedArena> look_at_arena(platform::UniqueFd fd, const std::vector<Process>& processes);
 
-// The messages that are queued in a channel; none when it has gone. `block` as ThingInfo has it.
+// The messages that are queued in a channel; none when it has gone. `block` as ObservedThing has it.
 Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
                                                std::uint64_t most_bytes);
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

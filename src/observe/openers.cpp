@@ -7,7 +7,7 @@
 #include "platform/machine.h"
 #include "platform/other_process.h"
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
 namespace {
 
@@ -73,4 +73,4 @@ std::vector<OpenArena> find_open_arenas() {
   return std::move(search.found);
 }
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

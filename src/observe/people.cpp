@@ -1,11 +1,13 @@
 #include "observe/people.h"
 
 #include <algorithm>
+#include <memory>
+#include <string_view>
 
 #include "platform/clock.h"
 #include "platform/other_process.h"
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
 namespace {
 
@@ -14,6 +16,26 @@ int seen_pid(const std::vector<Process>& processes, int said) {
   const auto first = std::find_if(processes.begin(), processes.end(), is_it);
   if (first == processes.end() || std::find_if(first + 1, processes.end(), is_it) != processes.end()) return 0;
   return first->pid;
+}
+
+std::string_view word_of(memory::WaitFor what) noexcept {
+  using memory::WaitFor;
+  switch (what) {
+    case WaitFor::kNothing:
+    case WaitFor::kUnsaid: return "nothing";
+    case WaitFor::kMessage: return "message";
+    case WaitFor::kRoom: return "room";
+    case WaitFor::kMemory: return "memory";
+    case WaitFor::kAcks: return "acknowledgements";
+    case WaitFor::kTasks: return "tasks";
+    case WaitFor::kReservation: return "reservation";
+    case WaitFor::kNewer: return "newer version";
+    case WaitFor::kRows: return "rows";
+    case WaitFor::kRateLimit: return "rate limit";
+    case WaitFor::kArray: return "array";
+    case WaitFor::kLock: return "lock";
+  }
+  return "unknown";
 }
 
 }  // namespace
@@ -27,31 +49,31 @@ People::People(const ArenaFile& file, const memory::ArenaHeader& header, const s
     const memory::Participant& said = written[slot];
     const auto status = static_cast<memory::ParticipantStatus>(said.status.load());
     if (status == memory::ParticipantStatus::kFree) continue;
-    ParticipantInfo& info = people_.emplace_back();
-    info.slot = slot;
+    ObservedParticipant& info = people_.emplace_back();
     info.said_pid = said.pid.load();
     info.alive = file.is_locked(slot);
     info.pid = seen_pid(processes, info.said_pid);
     info.stopped = info.alive && info.pid != 0 && platform::is_stopped(info.pid);
     info.leaving = status == memory::ParticipantStatus::kDetached;
     info.pinned = said.pinned.load() != 0 && said.pinned.load() == said.generation.load();
-    info.attached_ns = now - std::clamp<std::int64_t>(said.attached_ns.load(), 0, now);
+    info.seconds = seconds_of(now - std::clamp<std::int64_t>(said.attached_ns.load(), 0, now));
+    slots_.push_back(slot);
     generations_.push_back(said.generation.load());
   }
-  for (ParticipantInfo& info : people_) info.waits = waits_of(written[info.slot], now);
+  for (std::size_t i = 0; i < people_.size(); ++i) people_[i].waits = waits_of(written[slots_[i]], now);
 }
 
-std::vector<WaitInfo> People::waits_of(const memory::Participant& said, std::int64_t now_ns) const {
-  std::vector<WaitInfo> waits;
+std::vector<ObservedWait> People::waits_of(const memory::Participant& said, std::int64_t now_ns) const {
+  std::vector<ObservedWait> waits;
   for (const memory::Wait& one : said.waits) {
     const auto what = static_cast<memory::WaitFor>(one.what.load());
     if (what <= memory::WaitFor::kUnsaid || what > memory::WaitFor::kLock) continue;
-    WaitInfo& wait = waits.emplace_back();
-    wait.what = what;
+    ObservedWait& wait = waits.emplace_back();
+    wait.what = word_of(what);
     wait.thread = one.thread.load();
-    wait.waited_ns = now_ns - std::clamp<std::int64_t>(one.since_ns.load(), 0, now_ns);
+    wait.seconds = seconds_of(now_ns - std::clamp<std::int64_t>(one.since_ns.load(), 0, now_ns));
     if (what == memory::WaitFor::kLock) {
-      wait.owner = owner_of_lock(memory::kHeld | static_cast<std::uint32_t>(one.about.load()));
+      wait.lock_owner = owner_of_lock(memory::kHeld | static_cast<std::uint32_t>(one.about.load()));
     } else {
       wait.block = one.about.load();
     }
@@ -59,22 +81,35 @@ std::vector<WaitInfo> People::waits_of(const memory::Participant& said, std::int
   return waits;
 }
 
-const ParticipantInfo* People::find(Slot slot) const noexcept {
-  const auto found = std::lower_bound(people_.begin(), people_.end(), slot,
-                                      [](const ParticipantInfo& info, Slot wanted) { return info.slot < wanted; });
-  return found == people_.end() || found->slot != slot ? nullptr : &*found;
+std::optional<std::size_t> People::find(Slot slot) const noexcept {
+  const auto found = std::lower_bound(slots_.begin(), slots_.end(), slot);
+  if (found == slots_.end() || *found != slot) return std::nullopt;
+  return static_cast<std::size_t>(found - slots_.begin());
 }
 
 bool People::is_alive(memory::Identity identity) const noexcept {
-  const ParticipantInfo* found = find(memory::slot_of(identity));
-  return found != nullptr && found->alive && generation_of(*found) == memory::generation_of(identity);
+  const auto place = find(memory::slot_of(identity));
+  return place && people_[*place].alive && generations_[*place] == memory::generation_of(identity);
 }
 
-std::optional<Slot> People::owner_of_lock(std::uint32_t word) const noexcept {
+int People::pid_of(Slot slot) const noexcept {
+  const auto place = find(slot);
+  if (!place) return 0;
+  const ObservedParticipant& one = people_[*place];
+  return one.alive || one.pid != 0 ? one.pid : one.said_pid;
+}
+
+std::vector<int> People::pids_of(const std::vector<Slot>& slots) const {
+  std::vector<int> pids;
+  for (const Slot slot : slots) pids.push_back(pid_of(slot));
+  return pids;
+}
+
+std::optional<int> People::owner_of_lock(std::uint32_t word) const noexcept {
   if ((word & memory::kHeld) == 0) return std::nullopt;
-  const ParticipantInfo* owner = find(memory::slot_of(word));
-  if (owner == nullptr || generation_of(*owner) != memory::generation_of(word)) return std::nullopt;
-  return owner->slot;
+  const auto place = find(memory::slot_of(word));
+  if (!place || generations_[*place] != memory::generation_of(word)) return std::nullopt;
+  return pid_of(slots_[*place]);
 }
 
 std::vector<Slot> People::living(const memory::ParticipantSet& set) const {
@@ -85,4 +120,4 @@ std::vector<Slot> People::living(const memory::ParticipantSet& set) const {
   return found;
 }
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

@@ -10,16 +10,16 @@
 #include "latest/layout.h"
 #include "replay/layout.h"
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
 namespace {
 
 // The control block of a thing of this version; null when it is none, and `info` says why.
 template <class Header>
 std::unique_ptr<const Header> header_at(const ArenaFile& file, BlockRef block, std::uint64_t magic,
-                                        std::uint32_t version, ThingInfo& info) {
+                                        std::uint32_t version, ObservedThing& info) {
   info.block = memory::pack(block);
-  auto header = file.read_still<Header>(block, info.still);
+  auto header = file.read_still<Header>(block, info.consistent);
   if (header == nullptr) {
     info.refused = "it went while it was looked at";
   } else if (header->magic != magic) {
@@ -31,12 +31,13 @@ std::unique_ptr<const Header> header_at(const ArenaFile& file, BlockRef block, s
   return info.refused.empty() ? std::move(header) : nullptr;
 }
 
-std::vector<Slot> publishing(const memory::PublisherWords& words, const People& people) {
-  std::vector<Slot> found;
+std::vector<int> publishing(const memory::PublisherWords& words, const People& people) {
+  std::vector<int> found;
   for (Slot slot = 0; slot < memory::kMaxParticipants; ++slot) {
     const std::uint64_t word = words.by_slot[slot].load();
     const auto identity = static_cast<memory::Identity>(word >> 32);
-    if (word != 0 && memory::slot_of(identity) == slot && people.is_alive(identity)) found.push_back(slot);
+    if (word != 0 && memory::slot_of(identity) == slot && people.is_alive(identity))
+      found.push_back(people.pid_of(slot));
   }
   return found;
 }
@@ -92,8 +93,8 @@ class RowSum {
 
 }  // namespace
 
-LatestInfo look_at_latest(const ArenaFile& file, BlockRef block, const People& people) {
-  LatestInfo info;
+ObservedLatest look_at_latest(const ArenaFile& file, BlockRef block, const People& people) {
+  ObservedLatest info;
   const auto header = header_at<latest::LatestHeader>(file, block, latest::kLatestMagic, latest::kLatestVersion, info);
   if (header == nullptr) return info;
   info.version = header->latest.load();
@@ -102,8 +103,8 @@ LatestInfo look_at_latest(const ArenaFile& file, BlockRef block, const People& p
   return info;
 }
 
-BroadcastInfo look_at_broadcast(const ArenaFile& file, BlockRef block, const People& people) {
-  BroadcastInfo info;
+ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const People& people) {
+  ObservedBroadcast info;
   const auto header = header_at<broadcast::BroadcastHeader>(file, block, broadcast::kBroadcastMagic,
                                                             broadcast::kBroadcastVersion, info);
   if (header == nullptr) return info;
@@ -117,17 +118,17 @@ BroadcastInfo look_at_broadcast(const ArenaFile& file, BlockRef block, const Peo
     const broadcast::Cursor& cursor = header->cursors[i];
     const broadcast::Owner owner = broadcast::unpack_owner(cursor.owner.load());
     if (cursor.owner.load() == 0 || (owner.claimed && !people.is_alive(owner.identity))) continue;
-    CursorInfo& reader = info.cursors.emplace_back();
-    if (owner.claimed) reader.slot = memory::slot_of(owner.identity);
-    reader.position = cursor.position.load();
+    ObservedSubscriber& reader = info.subscribers.emplace_back();
+    if (owner.claimed) reader.pid = people.pid_of(memory::slot_of(owner.identity));
+    reader.behind = info.put - std::min(info.put, cursor.position.load());
     reader.missed = cursor.missed.load();
     reader.blocks = owner.policy == broadcast::Policy::kBlock;
   }
   return info;
 }
 
-ReplayInfo look_at_replay(const ArenaFile& file, BlockRef block, const People& people) {
-  ReplayInfo info;
+ObservedReplay look_at_replay(const ArenaFile& file, BlockRef block, const People& people) {
+  ObservedReplay info;
   const auto header = header_at<replay::ReplayHeader>(file, block, replay::kReplayMagic, replay::kReplayVersion, info);
   if (header == nullptr) return info;
   info.capacity = header->capacity;
@@ -139,4 +140,4 @@ ReplayInfo look_at_replay(const ArenaFile& file, BlockRef block, const People& p
   return info;
 }
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

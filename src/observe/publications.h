@@ -3,10 +3,10 @@
 
 #include "observe/people.h"
 
-namespace shmtree::observe {
+namespace shmtree::observer {
 
-LatestInfo look_at_latest(const ArenaFile& file, BlockRef block, const People& people);
-BroadcastInfo look_at_broadcast(const ArenaFile& file, BlockRef block, const People& people);
-ReplayInfo look_at_replay(const ArenaFile& file, BlockRef block, const People& people);
+ObservedLatest look_at_latest(const ArenaFile& file, BlockRef block, const People& people);
+ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const People& people);
+ObservedReplay look_at_replay(const ArenaFile& file, BlockRef block, const People& people);
 
-}  // namespace shmtree::observe
+}  // namespace shmtree::observer

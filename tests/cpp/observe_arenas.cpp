@@ -13,7 +13,7 @@ using namespace shmtree::test;
 TEST_CASE("An arena without a name is found by who has it open") {
   const auto arena = new_arena(8 * kMiB);
   const Lease held = new_lease(*arena, 100'000);
-  const ArenaInfo seen = look_at(*arena);
+  const ObservedArena seen = look_at(*arena);
   CHECK(seen.refused == "");
   REQUIRE(seen.openers.size() == 1);
   CHECK(seen.openers[0].pid == process_id());
@@ -22,7 +22,7 @@ TEST_CASE("An arena without a name is found by who has it open") {
   CHECK(seen.committed_bytes == arena->inspector().stats().committed_bytes);
   CHECK(seen.held_bytes >= 100'000);
   CHECK(seen.blocks == 1);
-  CHECK(seen.still);
+  CHECK(seen.consistent);
   CHECK_FALSE(seen.needs_recovery);
   CHECK_FALSE(seen.locked_by.has_value());
 }
@@ -44,36 +44,35 @@ TEST_CASE("Participants are shown as they are: alive, stopped, and killed") {
 
   child.signal(SIGSTOP);
   child.wait_until_stopped();
-  const ParticipantInfo stopped = participant_of(look_at(*arena), child.pid());
+  const ObservedParticipant stopped = participant_of(look_at(*arena), child.pid());
   CHECK(stopped.alive);
   CHECK(stopped.stopped);
   CHECK(stopped.said_pid == child.pid());
 
   child.kill_and_wait();
-  const ArenaInfo after = look_at(*arena);
+  const ObservedArena after = look_at(*arena);
   CHECK(after.openers.size() == 1);
   REQUIRE(after.participants.size() == 2);
-  for (const ParticipantInfo& one : after.participants) CHECK(one.alive == (one.said_pid == process_id()));
+  for (const ObservedParticipant& one : after.participants) CHECK(one.alive == (one.said_pid == process_id()));
 }
 
 TEST_CASE("Who holds how much, and for how long, is summed for each process") {
   const auto arena = new_arena();
   const Lease one = new_lease(*arena, 100'000), other = new_lease(*arena, 50'000);
-  const ArenaInfo seen = look_at(*arena);
+  const ObservedArena seen = look_at(*arena);
   REQUIRE(seen.holders.size() == 1);
-  CHECK(pids_of(seen, {seen.holders[0].slot}) == std::vector<int>{process_id()});
+  CHECK(seen.holders[0].pid == process_id());
   CHECK(seen.holders[0].bytes >= 150'000);
   CHECK(seen.holders[0].bytes < 200'000);
   CHECK(seen.holders[0].blocks == 2);
-  CHECK(seen.holders[0].held_ns >= 0);
+  CHECK(seen.holders[0].seconds >= 0);
 }
 
 TEST_CASE("Who has the arena's lock is named while it is stopped") {
   const auto arena = new_arena();
   const StoppedOwner owner(arena, arena->header().arena_lock);
-  const ArenaInfo seen = look_at(*arena);
-  REQUIRE(seen.locked_by.has_value());
-  CHECK(pids_of(seen, {*seen.locked_by}) == std::vector<int>{owner.pid()});
+  const ObservedArena seen = look_at(*arena);
+  CHECK(seen.locked_by == owner.pid());
 }
 
 TEST_CASE("A look changes no byte of an arena and allocates no page of it") {
@@ -91,7 +90,7 @@ TEST_CASE("A look changes no byte of an arena and allocates no page of it") {
 TEST_CASE("An arena of another layout version is named as such, and nothing of it is shown") {
   const auto arena = new_arena();
   arena->header().version = 77;
-  const ArenaInfo seen = look_at(*arena);
+  const ObservedArena seen = look_at(*arena);
   arena->header().version = memory::kVersion;
   CHECK(seen.refused.find("layout version 77") != std::string::npos);
   CHECK(seen.refused.find("version " + std::to_string(memory::kVersion)) != std::string::npos);
@@ -115,8 +114,8 @@ TEST_CASE("Other files of the same name are passed over") {
   REQUIRE(pwrite(text.get(), "no arena", 8, 0) == 8);
   const auto arena = new_arena();
   std::size_t ours = 0;
-  for (const ArenaInfo& one : observe::look_at_all()) {
-    for (const observe::Opener& opener : one.openers) ours += opener.pid == process_id();
+  for (const ObservedArena& one : observe()) {
+    for (const ObservedOpener& opener : one.openers) ours += opener.pid == process_id();
   }
   CHECK(ours == 1);
 }

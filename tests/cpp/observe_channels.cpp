@@ -16,14 +16,14 @@ using namespace shmtree::test;
 
 namespace {
 
-ChannelInfo look_at(Channel& channel) {
-  for (const ChannelInfo& info : test::look_at(*channel.arena()).channels) {
+ObservedChannel look_at(Channel& channel) {
+  for (const ObservedChannel& info : test::look_at(*channel.arena()).channels) {
     if (info.block == memory::pack(channel.block())) return info;
   }
   std::abort();
 }
-std::vector<observe::MessageInfo> queued_in(Channel& channel, std::size_t most = 100) {
-  return observe::look_at_queue(channel.arena()->uuid(), memory::pack(channel.block()), most, kMiB).value();
+std::vector<observer::MessageInfo> queued_in(Channel& channel, std::size_t most = 100) {
+  return observer::look_at_queue(channel.arena()->uuid(), memory::pack(channel.block()), most, kMiB).value();
 }
 
 }  // namespace
@@ -33,9 +33,9 @@ TEST_CASE("A channel is seen with the counts that it has itself") {
   for (std::uint64_t number = 0; number < 4; ++number) put(*channel, number, number == 3 ? 1000 : 4).value();
   get(*channel).value();
   const Delivery taken = take(*channel).value();
-  const ChannelInfo seen = look_at(*channel);
+  const ObservedChannel seen = look_at(*channel);
   const channel::ChannelStats stats = channel->stats();
-  CHECK(seen.still);
+  CHECK(seen.consistent);
   CHECK(seen.put == 4);
   CHECK(seen.put == stats.put);
   CHECK(seen.received == stats.received);
@@ -48,36 +48,33 @@ TEST_CASE("A channel is seen with the counts that it has itself") {
   CHECK(seen.rejected == stats.rejected);
   CHECK(seen.unfinished == stats.unfinished);
   CHECK(seen.capacity == 5);
-  CHECK_FALSE(seen.ends[End::kSending].locked_by.has_value());
+  CHECK_FALSE(seen.senders.locked_by.has_value());
 }
 
 TEST_CASE("Who takes part in which end is seen, and who has not used it") {
   const auto channel = new_channel(new_arena());
   put(*channel, 1).value();
-  const ChannelInfo seen = look_at(*channel);
-  const ArenaInfo arena = test::look_at(*channel->arena());
-  CHECK(pids_of(arena, seen.ends[End::kSending].counting) == std::vector<int>{process_id()});
-  CHECK(seen.ends[End::kSending].unused.empty());
-  CHECK(seen.ends[End::kReceiving].members.size() == 1);
-  CHECK(seen.ends[End::kReceiving].counting.empty());  // it has used the other one only
+  const ObservedChannel seen = look_at(*channel);
+  CHECK(seen.senders.pids == std::vector<int>{process_id()});
+  CHECK(seen.senders.unused.empty());
+  CHECK(seen.receivers.members == 1);
+  CHECK(seen.receivers.pids.empty());  // it has used the other one only
 }
 
 TEST_CASE("Ends on their way are counted, also those that the control block has no place for") {
   const auto channel = new_channel(new_arena());
   for (int i = 0; i < 70; ++i) channel->membership().grant(End::kReceiving).value();
   channel->membership().grant(End::kSending).value();
-  CHECK(look_at(*channel).ends[End::kReceiving].on_their_way == 70);
-  CHECK(look_at(*channel).ends[End::kSending].on_their_way == 1);
+  CHECK(look_at(*channel).receivers.on_their_way == 70);
+  CHECK(look_at(*channel).senders.on_their_way == 1);
 }
 
 TEST_CASE("A sender that is stopped in the middle of a put is named, and the rest is seen") {
   const auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   const StoppedOwner owner(channel->arena(), header_of(*channel).senders_lock);
-  const ChannelInfo seen = look_at(*channel);
-  REQUIRE(seen.ends[End::kSending].locked_by.has_value());
-  CHECK(pids_of(test::look_at(*channel->arena()), {*seen.ends[End::kSending].locked_by}) ==
-        std::vector<int>{owner.pid()});
+  const ObservedChannel seen = look_at(*channel);
+  CHECK(seen.senders.locked_by == owner.pid());
   CHECK(seen.queued == 1);
   CHECK(queued_in(*channel).size() == 1);
 }
@@ -102,7 +99,7 @@ TEST_CASE("Queued messages are seen in their order, over all segments, and stay 
 TEST_CASE("A frame over the limit is named and not copied") {
   const auto channel = new_channel(new_arena());
   put(*channel, 1, 1000).value();
-  const auto seen = observe::look_at_queue(channel->arena()->uuid(), memory::pack(channel->block()), 1, 100).value();
+  const auto seen = observer::look_at_queue(channel->arena()->uuid(), memory::pack(channel->block()), 1, 100).value();
   REQUIRE(seen.size() == 1);
   CHECK(seen[0].bytes == 8000);
   CHECK(seen[0].frame.empty());
@@ -120,8 +117,8 @@ TEST_CASE("Of a channel that is being used, no message is seen torn, and no more
     }
   });
   for (int look = 0; look < 100; ++look) {
-    const ChannelInfo seen = look_at(*channel);
-    if (seen.still) CHECK(seen.queued <= 8);
+    const ObservedChannel seen = look_at(*channel);
+    if (seen.consistent) CHECK(seen.queued <= 8);
     for (const auto& message : queued_in(*channel)) {
       if (!message.frame.empty()) CHECK(number_in(message.frame) == message.ticket);
     }
@@ -156,29 +153,29 @@ TEST_CASE("Who sleeps for a message is seen with what, where and since when, and
   const auto channel = new_channel(new_arena());
   Child child([&] { return get(*channel).ok(); });
   const auto sleeping = [&] {
-    const ArenaInfo arena = test::look_at(*channel->arena());
-    for (const ParticipantInfo& one : arena.participants) {
+    const ObservedArena arena = test::look_at(*channel->arena());
+    for (const ObservedParticipant& one : arena.participants) {
       if (one.pid == child.pid() && !one.waits.empty()) return one.waits;
     }
-    return std::vector<observe::WaitInfo>{};
+    return std::vector<ObservedWait>{};
   };
   auto waits = sleeping();
   while (waits.empty()) waits = sleeping();
   REQUIRE(waits.size() == 1);
-  CHECK(waits[0].what == memory::WaitFor::kMessage);
+  CHECK(waits[0].what == "message");
   CHECK(waits[0].block == memory::pack(channel->block()));
   CHECK(waits[0].thread == child.pid());
-  CHECK(waits[0].waited_ns > 0);
-  const std::int64_t first = look_at(*channel).ends[End::kReceiving].slept_ns;
-  while (look_at(*channel).ends[End::kReceiving].slept_ns <= first) {
+  CHECK(waits[0].seconds > 0);
+  const double first = look_at(*channel).empty_seconds;
+  while (look_at(*channel).empty_seconds <= first) {
   }
-  CHECK(look_at(*channel).ends[End::kSending].slept_ns == 0);
+  CHECK(look_at(*channel).full_seconds == 0);
   put(*channel, 1).value();
   CHECK(child.succeeded());
   CHECK(sleeping().empty());
-  const std::int64_t last = look_at(*channel).ends[End::kReceiving].slept_ns;
+  const double last = look_at(*channel).empty_seconds;
   CHECK(last > first);
-  CHECK(look_at(*channel).ends[End::kReceiving].slept_ns == last);
+  CHECK(look_at(*channel).empty_seconds == last);
 }
 
 TEST_CASE("Who sleeps for room is seen, and its time is not counted on once it was killed") {
@@ -186,21 +183,21 @@ TEST_CASE("Who sleeps for room is seen, and its time is not counted on once it w
   put(*channel, 1).value();
   Child child([&] { return put(*channel, 2).ok(); });
   const auto waits_of = [&](bool alive) {
-    for (const ParticipantInfo& one : test::look_at(*channel->arena()).participants) {
+    for (const ObservedParticipant& one : test::look_at(*channel->arena()).participants) {
       if (one.said_pid == child.pid() && one.alive == alive) return one.waits;
     }
-    return std::vector<observe::WaitInfo>{};
+    return std::vector<ObservedWait>{};
   };
   auto waits = waits_of(true);
   while (waits.empty()) waits = waits_of(true);
-  CHECK(waits[0].what == memory::WaitFor::kRoom);
+  CHECK(waits[0].what == "room");
   child.kill_and_wait();
   CHECK(waits_of(false).size() == 1);  // what it slept for when it died
-  const std::int64_t slept = look_at(*channel).ends[End::kSending].slept_ns;
-  CHECK(look_at(*channel).ends[End::kSending].slept_ns == slept);
+  const double slept = look_at(*channel).full_seconds;
+  CHECK(look_at(*channel).full_seconds == slept);
   notice_deaths(*channel);
   CHECK(header_of(*channel).slept[End::kSending].who.is_empty());
-  CHECK(look_at(*channel).ends[End::kSending].slept_ns == slept);
+  CHECK(look_at(*channel).full_seconds == slept);
 }
 
 TEST_CASE("Who sleeps for a lock is seen with the lock's owner") {
@@ -208,13 +205,12 @@ TEST_CASE("Who sleeps for a lock is seen with the lock's owner") {
   const StoppedOwner owner(channel->arena(), header_of(*channel).senders_lock);
   Child child([&] { return put(*channel, 1).ok(); });
   for (;;) {
-    const ArenaInfo arena = test::look_at(*channel->arena());
+    const ObservedArena arena = test::look_at(*channel->arena());
     const auto found = std::find_if(arena.participants.begin(), arena.participants.end(),
                                     [&](const auto& one) { return one.pid == child.pid() && !one.waits.empty(); });
     if (found == arena.participants.end()) continue;
-    CHECK(found->waits[0].what == memory::WaitFor::kLock);
-    REQUIRE(found->waits[0].owner.has_value());
-    CHECK(pids_of(arena, {*found->waits[0].owner}) == std::vector<int>{owner.pid()});
+    CHECK(found->waits[0].what == "lock");
+    CHECK(found->waits[0].lock_owner == owner.pid());
     break;
   }
 }

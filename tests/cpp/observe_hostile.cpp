@@ -52,14 +52,14 @@ UniqueFd open_for_reading(const Arena& arena) {
 
 // Without the search in /proc, which sees the same each time.
 struct Looker {
-  explicit Looker(const Arena& of) : file(observe::ArenaFile::open(open_for_reading(of)).value()) {}
+  explicit Looker(const Arena& of) : file(observer::ArenaFile::open(open_for_reading(of)).value()) {}
 
-  observe::People people() const {
+  observer::People people() const {
     auto header = std::make_unique<memory::ArenaHeader>();
     if (!file.read(0, header.get(), sizeof *header)) std::abort();
     return {file, *header, {{process_id(), process_id()}}};
   }
-  observe::ArenaFile file;
+  observer::ArenaFile file;
 };
 
 }  // namespace
@@ -70,8 +70,8 @@ TEST_CASE("Whatever a channel's control block says, the look ends and stays insi
   const Looker looker(*channel->arena());
   const auto people = looker.people();
   with_damage(reinterpret_cast<std::byte*>(&header_of(*channel)), sizeof(ChannelHeader), [&] {
-    const auto info = observe::look_at_channel(looker.file, channel->block(), people);
-    const auto queue = observe::look_at_messages(looker.file, channel->block(), people, 30, kMiB);
+    const auto info = observer::look_at_channel(looker.file, channel->block(), people);
+    const auto queue = observer::look_at_messages(looker.file, channel->block(), people, 30, kMiB);
     if (queue.size() > 30 || info.block == 0) std::abort();
   });
   CHECK(drain(*channel).size() == 20);
@@ -83,7 +83,7 @@ TEST_CASE("A channel that says it has more messages than could ever be put is lo
   const Looker looker(*channel->arena());
   auto& tail = header_of(*channel).tail;
   const std::uint64_t whole = tail.exchange(std::uint64_t{1} << 62);
-  CHECK(observe::look_at_messages(looker.file, channel->block(), looker.people(), 30, kMiB).size() == 1);
+  CHECK(observer::look_at_messages(looker.file, channel->block(), looker.people(), 30, kMiB).size() == 1);
   tail = whole;
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("Whatever a ring's segment says, messages are looked for inside the fi
   const auto people = looker.people();
   const std::uint64_t first = header_of(*channel).head_segment.load();
   with_damage(reinterpret_cast<std::byte*>(&segment_of(*channel, first)), 4096,
-              [&] { observe::look_at_messages(looker.file, channel->block(), people, 30, kMiB); });
+              [&] { observer::look_at_messages(looker.file, channel->block(), people, 30, kMiB); });
   CHECK(drain(*channel).size() == 20);
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("A chain of segments that leads back to itself is left") {
   const std::uint64_t first = header_of(*channel).head_segment.load();
   SegmentHeader& segment = segment_of(*channel, first);
   const std::uint64_t next = segment.next.exchange(first);
-  CHECK(observe::look_at_messages(looker.file, channel->block(), looker.people(), 30, kMiB).size() <= 30);
+  CHECK(observer::look_at_messages(looker.file, channel->block(), looker.people(), 30, kMiB).size() <= 30);
   segment.next = next;
 }
 
@@ -132,12 +132,12 @@ TEST_CASE("Whatever Latests, Broadcasts and replay buffers say, the look ends an
   const Looker looker(*arena);
   const auto people = looker.people();
   with_damage(reinterpret_cast<std::byte*>(&header_of(*latest)), sizeof(latest::LatestHeader),
-              [&] { observe::look_at_latest(looker.file, latest->block(), people); });
+              [&] { observer::look_at_latest(looker.file, latest->block(), people); });
   auto* broadcast = arena->blocks().address(ring->block().id);
   with_damage(broadcast, sizeof(broadcast::BroadcastHeader),
-              [&] { observe::look_at_broadcast(looker.file, ring->block(), people); });
+              [&] { observer::look_at_broadcast(looker.file, ring->block(), people); });
   with_damage(reinterpret_cast<std::byte*>(&header_of(*store)), sizeof(ReplayHeader),
-              [&] { observe::look_at_replay(looker.file, store->block(), people); });
+              [&] { observer::look_at_replay(looker.file, store->block(), people); });
 }
 
 TEST_CASE("Whatever an arena's header, slots and block table say, the look ends and stays inside the file") {
@@ -147,7 +147,7 @@ TEST_CASE("Whatever an arena's header, slots and block table say, the look ends 
   const Lease held = new_lease(*arena, 10'000);
   auto* header = reinterpret_cast<std::byte*>(&arena->header());
   const auto look = [&] {
-    const auto info = observe::look_at_arena(open_for_reading(*arena), {{process_id(), process_id()}});
+    const auto info = observer::look_at_arena(open_for_reading(*arena), {{process_id(), process_id()}});
     if (!info || info->participants.size() > memory::kMaxParticipants) std::abort();
   };
   // The first words say that it is an arena at all.
@@ -170,8 +170,8 @@ TEST_CASE("Looks at a channel while somebody else writes over its words end, eac
     const Flips tails(header.tail, {20, 0, ~std::uint64_t{0}});
     const Flips slots(as_atomic(segment.slots), {8, 0, 3, ~std::uint64_t{0}});
     for (int look = 0; look < 500; ++look) {
-      observe::look_at_channel(looker.file, channel->block(), people);
-      if (observe::look_at_messages(looker.file, channel->block(), people, 30, kMiB).size() > 30) return false;
+      observer::look_at_channel(looker.file, channel->block(), people);
+      if (observer::look_at_messages(looker.file, channel->block(), people, 30, kMiB).size() > 30) return false;
     }
     return true;
   });

@@ -13,11 +13,11 @@ TEST_CASE("A Latest is seen with its version and who publishes") {
   const auto store = new_latest(3);
   publish(*store, 1).value();
   publish(*store, 2).value();
-  const ArenaInfo seen = look_at(*store->arena());
+  const ObservedArena seen = look_at(*store->arena());
   REQUIRE(seen.latests.size() == 1);
   CHECK(seen.latests[0].version == 2);
   CHECK(seen.latests[0].history == 3);
-  CHECK(pids_of(seen, seen.latests[0].publishers) == std::vector<int>{process_id()});
+  CHECK(seen.latests[0].publishers == std::vector<int>{process_id()});
 }
 
 TEST_CASE("A Broadcast is seen with its readers and how far they are") {
@@ -26,26 +26,26 @@ TEST_CASE("A Broadcast is seen with its readers and how far they are") {
   const auto unclaimed = subscribe(ring, Policy::kSkip);
   for (std::uint64_t number = 0; number < 5; ++number) put(*ring, number).value();
   next(*reader);
-  const ArenaInfo seen = look_at(*ring->arena());
+  const ObservedArena seen = look_at(*ring->arena());
   REQUIRE(seen.broadcasts.size() == 1);
-  const observe::BroadcastInfo& one = seen.broadcasts[0];
+  const ObservedBroadcast& one = seen.broadcasts[0];
   CHECK(one.put == 5);
   CHECK(one.capacity == 10);
   CHECK(one.kept == 5);
-  CHECK(pids_of(seen, one.publishers) == std::vector<int>{process_id()});
-  REQUIRE(one.cursors.size() == 2);
-  CHECK(one.cursors[0].slot.has_value());
-  CHECK(one.cursors[0].position == 1);
-  CHECK(one.cursors[0].blocks);
-  CHECK_FALSE(one.cursors[1].slot.has_value());
-  CHECK_FALSE(one.cursors[1].blocks);
+  CHECK(one.publishers == std::vector<int>{process_id()});
+  REQUIRE(one.subscribers.size() == 2);
+  CHECK(one.subscribers[0].pid == process_id());
+  CHECK(one.subscribers[0].behind == 4);
+  CHECK(one.subscribers[0].blocks);
+  CHECK_FALSE(one.subscribers[1].pid.has_value());
+  CHECK_FALSE(one.subscribers[1].blocks);
 }
 
 TEST_CASE("A replay buffer is seen with the rows that may be drawn") {
   const auto store = new_store({.capacity = 1000});
   Writer writer(store, 1);
   for (std::uint64_t number = 0; number < 150; ++number) add(writer, number).value();
-  const ArenaInfo seen = look_at(*store->arena());
+  const ObservedArena seen = look_at(*store->arena());
   REQUIRE(seen.replays.size() == 1);
   CHECK(seen.replays[0].capacity == 1000);
   CHECK(seen.replays[0].rows == 150);

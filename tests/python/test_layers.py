@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What each layer may include. `base` are the public headers that every layer speaks (results, kinds);
+# What each layer may include. `base` are the public headers that every layer speaks (results, kinds, looks);
 # `public` the other ones.
 ALLOWED = {
     "base": {"base"},
@@ -36,7 +36,7 @@ CORE |= {"replay", "latest", "broadcast", "observe", "recording"}
 for number, wing in enumerate(WINGS):
     ALLOWED[f"bindings/{wing}"] = CORE | {f"bindings/{lower}" for lower in WINGS[: number + 1]}
 ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cpp, and bind.h that it shares with all
-BASE_HEADERS = {"result.h", "kind.h", "export.h"}
+BASE_HEADERS = {"result.h", "kind.h", "observe.h", "export.h"}
 
 # The parts of an arena, and of a channel, each of which looks only at those before it.
 PARTS = {

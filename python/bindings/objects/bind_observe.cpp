@@ -2,21 +2,27 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "bindings/bind.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
 #include "observe/observer.h"
+#include "shmtree/observe.h"
 
 namespace shmtree::python {
 
 namespace py = pybind11;
 using namespace py::literals;
-using namespace observe;
-using channel::End;
 
 namespace {
-
-constexpr double kPerSecond = 1e9;
 
 // Names may be no UTF-8; this is how Python has such names of files.
 py::object text(const std::string& name) {
@@ -25,226 +31,217 @@ py::object text(const std::string& name) {
 py::object reason(const std::string& refused) {
   return refused.empty() ? py::object(py::none()) : text(refused);
 }
-py::list names_in(const std::vector<std::string>& names) {
+py::list texts(const std::vector<std::string>& names) {
   py::list out;
   for (const std::string& name : names) out.append(text(name));
   return out;
 }
+py::object first_of(const std::vector<std::string>& names) {
+  return names.empty() ? py::object(py::none()) : text(names.front());
+}
 
-// The numbers of an arena's participants.
-class Pids {
- public:
-  explicit Pids(const ArenaInfo& arena) : arena_(arena) {}
+py::dict described(const ObservedThing& thing) {
+  return py::dict("block"_a = thing.block, "names"_a = texts(thing.names), "refused"_a = reason(thing.refused),
+                  "consistent"_a = thing.consistent);
+}
 
-  int of(Slot slot) const {
-    for (const ParticipantInfo& one : arena_.participants) {
-      if (one.slot == slot) return one.alive || one.pid != 0 ? one.pid : one.said_pid;  // the dead are not in sight
-    }
-    return 0;
-  }
-  py::list of(const std::vector<Slot>& slots) const {
-    py::list out;
-    for (const Slot slot : slots) out.append(of(slot));
+void add_end(const ObservedEnd& end, const std::string& who, py::dict& out) {
+  const auto key = [](const std::string& name) { return py::str(name); };
+  out[key(who + "s")] = end.members;
+  out[key(who + "s_counting")] = end.pids.size();
+  out[key(who + "s_unused")] = end.unused;
+  out[key(who + "s_on_their_way")] = end.on_their_way;
+  out[key(who + "_pids")] = end.pids;
+  out[key(who + "_locked_by")] = end.locked_by;
+  out[key(who + "s_wait")] = end.waits;
+}
+
+void add_counts(const ObservedChannel& channel, py::dict& out) {
+  out["put"] = channel.put;
+  out["received"] = channel.received;
+  out["queued"] = channel.queued;
+  out["queued_bytes"] = channel.queued_bytes;
+  out["taken"] = channel.taken;
+  out["returned"] = channel.returned;
+  out["rejected"] = channel.rejected;
+  out["dropped"] = channel.dropped;
+  out["unfinished"] = channel.unfinished;
+  out["capacity"] = channel.capacity;
+  out["limit"] = channel.limit;
+  out["max_bytes"] = channel.max_bytes;
+  out["max_unsettled"] = channel.max_unsettled;
+  out["max_attempts"] = channel.max_attempts;
+  out["on_peer_death"] = channel.on_peer_death;
+  out["allow_pickle"] = channel.allow_pickle;
+  out["keep_open"] = channel.keep_open;
+  out["drop_oldest"] = channel.drop_oldest;
+  out["shut_down"] = channel.shut_down;
+  out["full_seconds"] = channel.full_seconds;
+  out["empty_seconds"] = channel.empty_seconds;
+}
+
+py::object dict_of(const std::optional<ObservedLimit>& limit) {
+  if (!limit) return py::none();
+  return py::dict("end"_a = limit->end, "pids"_a = limit->pids);
+}
+
+py::dict dict_of(const ObservedChannel& channel) {
+  py::dict out = described(channel);
+  if (!channel.refused.empty()) {
+    out["name"] = first_of(channel.names);
     return out;
   }
-  py::object of(const std::optional<Slot>& slot) const {
-    return slot ? py::object(py::int_(of(*slot))) : py::object(py::none());
+  add_counts(channel, out);
+  add_end(channel.senders, "sender", out);
+  add_end(channel.receivers, "receiver", out);
+  out["name"] = first_of(channel.names);
+  out["put_per_s"] = channel.put_per_s;
+  out["received_per_s"] = channel.received_per_s;
+  out["oldest_seconds"] = channel.oldest_seconds;
+  out["full_share"] = channel.full_share;
+  out["empty_share"] = channel.empty_share;
+  out["limiting"] = dict_of(channel.limiting);
+  return out;
+}
+
+py::dict dict_of(const ObservedLatest& latest) {
+  py::dict out = described(latest);
+  if (!latest.refused.empty()) return out;
+  out["version"] = latest.version;
+  out["history"] = latest.history;
+  out["publishers"] = latest.publishers;
+  return out;
+}
+
+py::dict dict_of(const ObservedSubscriber& subscriber) {
+  return py::dict("pid"_a = subscriber.pid, "behind"_a = subscriber.behind, "missed"_a = subscriber.missed,
+                  "blocks"_a = subscriber.blocks);
+}
+
+py::dict dict_of(const ObservedReplay& replay) {
+  py::dict out = described(replay);
+  if (!replay.refused.empty()) return out;
+  out["rows"] = replay.rows;
+  out["capacity"] = replay.capacity;
+  out["record_bytes"] = replay.record_bytes;
+  out["chunks"] = replay.chunks;
+  out["chunks_opened"] = replay.chunks_opened;
+  out["locked_by"] = replay.locked_by;
+  return out;
+}
+
+py::dict dict_of(const ObservedOpener& opener) {
+  return py::dict("pid"_a = opener.pid, "fd"_a = opener.fd);
+}
+
+py::dict dict_of(const ObservedHolder& holder) {
+  return py::dict("pid"_a = holder.pid, "bytes"_a = holder.bytes, "blocks"_a = holder.blocks,
+                  "seconds"_a = holder.seconds);
+}
+
+py::dict dict_of(const ObservedBroadcast& broadcast);
+py::dict dict_of(const ObservedArena& arena);
+
+template <class One>
+py::list dicts_of(const std::vector<One>& all) {
+  py::list out;
+  for (const One& one : all) out.append(dict_of(one));
+  return out;
+}
+
+py::dict dict_of(const ObservedBroadcast& broadcast) {
+  py::dict out = described(broadcast);
+  if (!broadcast.refused.empty()) return out;
+  out["put"] = broadcast.put;
+  out["capacity"] = broadcast.capacity;
+  out["history"] = broadcast.history;
+  out["kept"] = broadcast.kept;
+  out["publishers"] = broadcast.publishers;
+  out["subscribers"] = dicts_of(broadcast.subscribers);
+  return out;
+}
+
+// The name of the channel at which somebody waits, or else its number.
+py::object channel_of(const ObservedWait& wait, const ObservedArena& arena) {
+  if (!wait.channel) return py::none();
+  const ObservedChannel& channel = arena.channels[*wait.channel];
+  return channel.names.empty() ? py::object(py::int_(*wait.channel)) : text(channel.names.front());
+}
+
+py::list dicts_of(const std::vector<ObservedWait>& waits, const ObservedArena& arena) {
+  py::list out;
+  for (const ObservedWait& one : waits) {
+    out.append(py::dict("what"_a = one.what, "block"_a = one.block, "lock_owner"_a = one.lock_owner,
+                        "thread"_a = one.thread, "seconds"_a = one.seconds, "channel"_a = channel_of(one, arena),
+                        "at"_a = text(one.at)));
+  }
+  return out;
+}
+
+py::list participants_of(const ObservedArena& arena) {
+  py::list out;
+  for (const ObservedParticipant& one : arena.participants) {
+    out.append(py::dict("pid"_a = one.pid, "said_pid"_a = one.said_pid, "alive"_a = one.alive,
+                        "stopped"_a = one.stopped, "leaving"_a = one.leaving, "pinned"_a = one.pinned,
+                        "seconds"_a = one.seconds, "waits"_a = dicts_of(one.waits, arena)));
+  }
+  return out;
+}
+
+void add_contents(const ObservedArena& arena, py::dict& out) {
+  out["consistent"] = arena.consistent;
+  out["needs_recovery"] = arena.needs_recovery;
+  out["max_bytes"] = arena.max_bytes;
+  out["committed_bytes"] = arena.committed_bytes;
+  out["used_bytes"] = arena.used_bytes;
+  out["held_bytes"] = arena.held_bytes;
+  out["blocks"] = arena.blocks;
+  out["reconciles"] = arena.reconciles;
+  out["locked_by"] = arena.locked_by;
+  out["participants"] = participants_of(arena);
+  out["holders"] = dicts_of(arena.holders);
+  out["channels"] = dicts_of(arena.channels);
+  out["latests"] = dicts_of(arena.latests);
+  out["broadcasts"] = dicts_of(arena.broadcasts);
+  out["replays"] = dicts_of(arena.replays);
+}
+
+py::dict dict_of(const ObservedArena& arena) {
+  py::dict out("uuid"_a = arena.uuid, "names"_a = texts(arena.names), "refused"_a = reason(arena.refused),
+               "openers"_a = dicts_of(arena.openers));
+  if (arena.refused.empty()) add_contents(arena, out);
+  out["name"] = first_of(arena.names);
+  return out;
+}
+
+// An Observer, which one thread uses at a time.
+class PythonObserver {
+ public:
+  py::dict look() {
+    if (looks_.exchange(true)) throw std::runtime_error("another thread looks with this observer");
+    const Busy busy{looks_};
+    const std::vector<ObservedArena> arenas = without_gil([this] { return observer_.look(); });
+    return py::dict("arenas"_a = dicts_of(arenas));
   }
 
  private:
-  const ArenaInfo& arena_;
+  struct Busy {
+    std::atomic<bool>& looks;
+    ~Busy() { looks = false; }
+  };
+
+  Observer observer_;
+  std::atomic<bool> looks_{false};
 };
-
-const char* word_of(channel::Ending ending) {
-  switch (ending) {
-    case channel::Ending::kRaise: return "raise";
-    case channel::Ending::kWait: return "wait";
-    case channel::Ending::kEach: return "each";
-    case channel::Ending::kNever: return "never";
-  }
-  return "unknown";
-}
-
-const char* word_of(memory::WaitFor what) {
-  using memory::WaitFor;
-  switch (what) {
-    case WaitFor::kNothing:
-    case WaitFor::kUnsaid: return "nothing";
-    case WaitFor::kMessage: return "message";
-    case WaitFor::kRoom: return "room";
-    case WaitFor::kMemory: return "memory";
-    case WaitFor::kAcks: return "acknowledgements";
-    case WaitFor::kTasks: return "tasks";
-    case WaitFor::kReservation: return "reservation";
-    case WaitFor::kNewer: return "newer version";
-    case WaitFor::kRows: return "rows";
-    case WaitFor::kRateLimit: return "rate limit";
-    case WaitFor::kArray: return "array";
-    case WaitFor::kLock: return "lock";
-  }
-  return "unknown";
-}
-
-py::dict described(const ThingInfo& thing) {
-  return py::dict("block"_a = thing.block, "names"_a = names_in(thing.names), "refused"_a = reason(thing.refused),
-                  "consistent"_a = thing.still);
-}
-
-void add_end(const Pids& pids, const EndInfo& end, const std::string& who, py::dict& out) {
-  const auto key = [](const std::string& name) { return py::str(name); };
-  out[key(who + "s")] = end.members.size();
-  out[key(who + "s_counting")] = end.counting.size();
-  out[key(who + "s_unused")] = pids.of(end.unused);
-  out[key(who + "s_on_their_way")] = end.on_their_way;
-  out[key(who + "_pids")] = pids.of(end.counting);
-  out[key(who + "_locked_by")] = pids.of(end.locked_by);
-  out[key(who + "s_wait")] = end.is_waited_at;
-}
-
-py::dict dict_of(const Pids& pids, const ChannelInfo& info) {
-  py::dict out = described(info);
-  if (!info.refused.empty()) return out;
-  out["put"] = info.put;
-  out["received"] = info.received;
-  out["queued"] = info.queued;
-  out["queued_bytes"] = info.queued_bytes;
-  out["taken"] = info.taken;
-  out["returned"] = info.returned;
-  out["rejected"] = info.rejected;
-  out["dropped"] = info.dropped;
-  out["unfinished"] = info.unfinished;
-  out["capacity"] = info.capacity;
-  out["limit"] = info.limit;
-  out["max_bytes"] = info.max_bytes;
-  out["max_unsettled"] = info.max_unsettled;
-  out["max_attempts"] = info.max_attempts;
-  out["on_peer_death"] = word_of(info.ending);
-  out["allow_pickle"] = info.allow_pickle;
-  out["keep_open"] = info.keep_open;
-  out["drop_oldest"] = info.drop_oldest;
-  out["shut_down"] = info.shutdown != channel::Shutdown::kNot;
-  out["full_seconds"] = static_cast<double>(info.ends[End::kSending].slept_ns) / kPerSecond;
-  out["empty_seconds"] = static_cast<double>(info.ends[End::kReceiving].slept_ns) / kPerSecond;
-  add_end(pids, info.ends[End::kSending], "sender", out);
-  add_end(pids, info.ends[End::kReceiving], "receiver", out);
-  return out;
-}
-
-py::dict dict_of(const Pids& pids, const LatestInfo& info) {
-  py::dict out = described(info);
-  if (!info.refused.empty()) return out;
-  out["version"] = info.version;
-  out["history"] = info.history;
-  out["publishers"] = pids.of(info.publishers);
-  return out;
-}
-
-py::dict dict_of(const Pids& pids, const BroadcastInfo& info) {
-  py::dict out = described(info);
-  if (!info.refused.empty()) return out;
-  out["put"] = info.put;
-  out["capacity"] = info.capacity;
-  out["history"] = info.history;
-  out["kept"] = info.kept;
-  out["publishers"] = pids.of(info.publishers);
-  py::list readers;
-  for (const CursorInfo& one : info.cursors) {
-    readers.append(py::dict("pid"_a = pids.of(one.slot), "behind"_a = info.put - std::min(info.put, one.position),
-                            "missed"_a = one.missed, "blocks"_a = one.blocks));
-  }
-  out["subscribers"] = readers;
-  return out;
-}
-
-py::dict dict_of(const Pids& pids, const ReplayInfo& info) {
-  py::dict out = described(info);
-  if (!info.refused.empty()) return out;
-  out["rows"] = info.rows;
-  out["capacity"] = info.capacity;
-  out["record_bytes"] = info.record_bytes;
-  out["chunks"] = info.chunks;
-  out["chunks_opened"] = info.chunks_opened;
-  out["locked_by"] = pids.of(info.locked_by);
-  return out;
-}
-
-template <class Thing>
-py::list dicts_of(const Pids& pids, const std::vector<Thing>& things) {
-  py::list out;
-  for (const Thing& thing : things) out.append(dict_of(pids, thing));
-  return out;
-}
-
-py::list waits_of(const Pids& pids, const ParticipantInfo& info) {
-  py::list out;
-  for (const WaitInfo& one : info.waits) {
-    out.append(py::dict("what"_a = word_of(one.what), "block"_a = one.block, "lock_owner"_a = pids.of(one.owner),
-                        "thread"_a = one.thread, "seconds"_a = static_cast<double>(one.waited_ns) / kPerSecond));
-  }
-  return out;
-}
-
-py::list participants_of(const Pids& pids, const ArenaInfo& info) {
-  py::list out;
-  for (const ParticipantInfo& one : info.participants) {
-    out.append(py::dict("pid"_a = one.pid, "said_pid"_a = one.said_pid, "alive"_a = one.alive,
-                        "stopped"_a = one.stopped, "leaving"_a = one.leaving, "pinned"_a = one.pinned,
-                        "seconds"_a = static_cast<double>(one.attached_ns) / kPerSecond,
-                        "waits"_a = waits_of(pids, one)));
-  }
-  return out;
-}
-
-py::list holders_of(const Pids& pids, const ArenaInfo& info) {
-  py::list out;
-  for (const HolderInfo& one : info.holders) {
-    out.append(py::dict("pid"_a = pids.of(one.slot), "bytes"_a = one.bytes, "blocks"_a = one.blocks,
-                        "seconds"_a = static_cast<double>(one.held_ns) / kPerSecond));
-  }
-  return out;
-}
-
-py::dict dict_of(const ArenaInfo& info) {
-  const Pids pids(info);
-  py::list openers;
-  for (const Opener& one : info.openers) openers.append(py::dict("pid"_a = one.pid, "fd"_a = one.fd));
-  py::dict out("uuid"_a = py::bytes(reinterpret_cast<const char*>(info.uuid), sizeof info.uuid).attr("hex")(),
-               "names"_a = names_in(info.names), "refused"_a = reason(info.refused), "openers"_a = openers);
-  if (!info.refused.empty()) return out;
-  out["consistent"] = info.still;
-  out["needs_recovery"] = info.needs_recovery;
-  out["max_bytes"] = info.max_bytes;
-  out["committed_bytes"] = info.committed_bytes;
-  out["used_bytes"] = info.used_bytes;
-  out["held_bytes"] = info.held_bytes;
-  out["blocks"] = info.blocks;
-  out["reconciles"] = info.reconciles;
-  out["locked_by"] = pids.of(info.locked_by);
-  out["participants"] = participants_of(pids, info);
-  out["holders"] = holders_of(pids, info);
-  out["channels"] = dicts_of(pids, info.channels);
-  out["latests"] = dicts_of(pids, info.latests);
-  out["broadcasts"] = dicts_of(pids, info.broadcasts);
-  out["replays"] = dicts_of(pids, info.replays);
-  return out;
-}
-
-py::list look() {
-  const std::vector<ArenaInfo> arenas = without_gil([] { return look_at_all(); });
-  py::list out;
-  for (const ArenaInfo& info : arenas) out.append(dict_of(info));
-  return out;
-}
 
 py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::size_t most, std::uint64_t most_bytes) {
   if (uuid.size() != 16) throw py::value_error("an arena's uuid has 16 bytes, this has " + std::to_string(uuid.size()));
-  auto looked = without_gil(
-      [&] { return look_at_queue(reinterpret_cast<const unsigned char*>(uuid.data()), block, most, most_bytes); });
+  auto looked = without_gil([&] {
+    return observer::look_at_queue(reinterpret_cast<const unsigned char*>(uuid.data()), block, most, most_bytes);
+  });
   py::list out;
-  for (const MessageInfo& one : unwrap(std::move(looked))) {
-    py::object sender = py::none();
-    if (one.sender) sender = py::int_(*one.sender);
-    out.append(py::make_tuple(one.ticket, one.bytes, sender,
+  for (const observer::MessageInfo& one : unwrap(std::move(looked))) {
+    out.append(py::make_tuple(one.ticket, one.bytes, one.sender,
                               py::bytes(reinterpret_cast<const char*>(one.frame.data()), one.frame.size())));
   }
   return out;
@@ -253,7 +250,12 @@ py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::
 }  // namespace
 
 void bind_observe(py::module_& module) {
-  module.def("look", &look);
+  py::class_<PythonObserver>(
+      module, "Observer",
+      "Looks again and again, for what only two looks can tell: rates, and how long messages have been waiting.",
+      plain_class())
+      .def(py::init<>())
+      .def("look", &PythonObserver::look, "What `observe` gives, with the rates since the last look of this object.");
   module.def("look_at_queue", &look_at_messages_of, "uuid"_a, "block"_a, "most"_a, "most_bytes"_a);
 }
 

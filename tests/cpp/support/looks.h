@@ -1,10 +1,10 @@
 // What an observer sees of one arena, among all that are there.
 #pragma once
 
-#include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "observe/observer.h"
@@ -12,33 +12,24 @@
 
 namespace shmtree::test {
 
-using observe::ArenaInfo;
-using observe::ChannelInfo;
-using observe::ParticipantInfo;
-
-inline ArenaInfo look_at(const unsigned char uuid[16]) {
-  for (ArenaInfo& info : observe::look_at_all()) {
-    if (std::memcmp(info.uuid, uuid, sizeof info.uuid) == 0) return std::move(info);
+inline ObservedArena look_at(const unsigned char uuid[16], std::vector<ObservedArena> looked = observe()) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string hex;
+  for (int i = 0; i < 16; ++i) hex += {kDigits[uuid[i] / 16], kDigits[uuid[i] % 16]};
+  for (ObservedArena& arena : looked) {
+    if (arena.uuid == hex) return std::move(arena);
   }
   std::abort();
 }
-inline ArenaInfo look_at(const Arena& arena) {
+inline ObservedArena look_at(const Arena& arena) {
   return look_at(arena.uuid());
 }
-inline ParticipantInfo participant_of(const ArenaInfo& arena, int pid) {
-  for (const ParticipantInfo& one : arena.participants) {
+inline ObservedParticipant participant_of(const ObservedArena& arena, int pid) {
+  for (const ObservedParticipant& one : arena.participants) {
     if (one.pid == pid) return one;
   }
   std::abort();
 }
-inline std::vector<int> pids_of(const ArenaInfo& arena, const std::vector<observe::Slot>& slots) {
-  std::vector<int> pids;
-  for (const ParticipantInfo& one : arena.participants) {
-    if (std::find(slots.begin(), slots.end(), one.slot) != slots.end()) pids.push_back(one.pid);
-  }
-  return pids;
-}
-
 // Every byte of the arena's file.
 inline std::vector<std::byte> bytes_of(const Arena& arena) {
   std::vector<std::byte> bytes(file_size(arena.fd()).value());

@@ -1,0 +1,141 @@
+#include "observe/looks.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "observe/observer.h"
+#include "observe/people.h"
+#include "platform/clock.h"
+#include "platform/fork.h"
+
+namespace shmtree {
+
+namespace observer {
+
+namespace {
+
+constexpr double kWaitedAtAll = 0.01;  // of the time between two looks; below, the state at the second one says more
+
+double per_second(std::uint64_t now, std::uint64_t before, double seconds) noexcept {
+  return seconds > 0 ? static_cast<double>(static_cast<std::int64_t>(now - before)) / seconds : 0.0;
+}
+double share(double now, double before, double seconds) noexcept {
+  return seconds > 0 ? std::clamp((now - before) / seconds, 0.0, 1.0) : 0.0;
+}
+
+ObservedLimit limited_by(std::string_view name, const ObservedEnd& end) {
+  std::vector<int> users = end.users();
+  return {name, users.empty() ? end.pids : std::move(users)};
+}
+
+// The end that the other one waited for since the last look or, if nobody did, has to wait for now.
+std::optional<ObservedLimit> limiting(const ObservedChannel& channel) {
+  const bool is_full = (channel.limit != 0 && channel.queued >= channel.limit) ||
+                       (channel.max_bytes != 0 && channel.queued_bytes >= channel.max_bytes);
+  const bool is_awaited = channel.queued == 0 && channel.receivers.waits;
+  const bool anyone_waited = std::max(channel.full_share, channel.empty_share) >= kWaitedAtAll;
+  const bool receives = anyone_waited ? channel.full_share >= channel.empty_share : is_full;
+  if (receives) return limited_by("receiving", channel.receivers);
+  if (anyone_waited || is_awaited) return limited_by("sending", channel.senders);
+  return std::nullopt;
+}
+
+// The place of the one that lies in the wait's block, if one does; the wait says so then.
+template <class Thing>
+std::optional<std::size_t> place_of(ObservedWait& wait, const std::vector<Thing>& things, const char* kind) {
+  const auto found =
+      std::find_if(things.begin(), things.end(), [&](const auto& one) { return one.block == wait.block; });
+  if (found == things.end()) return std::nullopt;
+  const auto place = static_cast<std::size_t>(found - things.begin());
+  wait.at = std::string(kind) + " " + (found->names.empty() ? std::to_string(place) : found->names.front());
+  return place;
+}
+
+void name_wait(const ObservedArena& arena, ObservedWait& wait) {
+  wait.at = wait.block == 0 ? "the arena" : "something that has gone";
+  wait.channel = place_of(wait, arena.channels, "channel");
+  if (wait.channel) return;
+  place_of(wait, arena.latests, "Latest");
+  place_of(wait, arena.broadcasts, "Broadcast");
+  place_of(wait, arena.replays, "replay buffer");
+}
+
+}  // namespace
+
+void PastOfChannel::add(ObservedChannel& channel, std::int64_t now_ns) {
+  add_shares(channel, now_ns);
+  add_rates(channel, now_ns);
+  channel.limiting = limiting(channel);
+}
+
+void PastOfChannel::add_shares(ObservedChannel& channel, std::int64_t now_ns) {
+  const double seconds = looks_.empty() ? 0.0 : seconds_of(now_ns - looks_.front().at_ns);
+  channel.full_share = share(channel.full_seconds, full_seconds_, seconds);
+  channel.empty_share = share(channel.empty_seconds, empty_seconds_, seconds);
+  full_seconds_ = channel.full_seconds;
+  empty_seconds_ = channel.empty_seconds;
+}
+
+void PastOfChannel::add_rates(ObservedChannel& channel, std::int64_t now_ns) {
+  const std::uint64_t received = channel.received + channel.dropped;
+  if (!looks_.empty()) {
+    const Look& last = looks_.front();
+    const double seconds = seconds_of(now_ns - last.at_ns);
+    channel.put_per_s = per_second(channel.put, last.put, seconds);
+    channel.received_per_s = per_second(received, last.received, seconds);
+  }
+  // The oldest message has been there since the first look that had it among those that were put.
+  std::erase_if(looks_, [received](const Look& look) { return look.put <= received; });
+  if (channel.queued != 0 && !looks_.empty()) channel.oldest_seconds = seconds_of(now_ns - looks_.back().at_ns);
+  looks_.insert(looks_.begin(), {now_ns, channel.put, received});
+  if (looks_.size() > kMostLooks) looks_.pop_back();
+}
+
+void name_waits(ObservedArena& arena) {
+  for (ObservedParticipant& one : arena.participants) {
+    for (ObservedWait& wait : one.waits) name_wait(arena, wait);
+  }
+}
+
+}  // namespace observer
+
+std::vector<int> ObservedEnd::users() const {
+  std::vector<int> used = pids;
+  std::erase_if(used, [this](int pid) { return std::find(unused.begin(), unused.end(), pid) != unused.end(); });
+  return used;
+}
+
+struct Observer::Past {
+  observer::Pasts pasts{};
+};
+
+Observer::Observer() : past_(std::make_unique<Past>()) {}
+Observer::~Observer() = default;
+Observer::Observer(Observer&&) noexcept = default;
+Observer& Observer::operator=(Observer&&) noexcept = default;
+
+std::vector<ObservedArena> Observer::look() {
+  const std::int64_t now_ns = platform::monotonic_ns();
+  std::vector<ObservedArena> arenas = observer::look_at_all();
+  observer::Pasts before = std::exchange(past_->pasts, {});
+  for (ObservedArena& arena : arenas) {
+    auto &known = before[arena.uuid], &now = past_->pasts[arena.uuid];
+    for (ObservedChannel& channel : arena.channels) {
+      if (!channel.refused.empty()) continue;
+      observer::PastOfChannel& past = now[channel.block];
+      if (const auto found = known.find(channel.block); found != known.end()) past = std::move(found->second);
+      past.add(channel, now_ns);
+    }
+    observer::name_waits(arena);
+  }
+  return arenas;
+}
+
+std::vector<ObservedArena> observe() {
+  return Observer().look();
+}
+
+}  // namespace shmtree
