@@ -54,7 +54,9 @@ struct RecordedMessage {
   Result<Item> load() const;
 };
 
-/// A recording of any number of channels.
+/// A recording of any number of channels. Copies name the same one; one that was moved from may be given another, and
+/// that is all. Who goes over the messages keeps it meanwhile: `for (... : Recording::open(path).value())` has lost it
+/// before the first one.
 class Recording {
  public:
   /// Goes over the messages.
