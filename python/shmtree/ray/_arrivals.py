@@ -32,6 +32,8 @@ class Arrivals:
         share: among how many origins the room is shared out; 0 when nobody asks for messages: there is no room then.
         check: called before anything lands, and after each wait; raises what the call is to raise.
         closed: called with what a put raised because nobody receives; may raise what the call is to raise.
+        most_bytes: that wait here before there is no room, where the channel has no bound; 0: any number. One message
+            may be larger.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class Arrivals:
         share: Callable[[], int],
         check: Callable[[int], None],
         closed: Callable[[Exception], None],
+        most_bytes: int = 0,
     ) -> None:
         self._landing = landing
         self._share, self._check, self._closed = share, check, closed
+        self._most_bytes = most_bytes
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._early: defaultdict[int, list[asyncio.Future[None]]] = defaultdict(list)  # calls that overtook others
 
@@ -50,7 +54,8 @@ class Arrivals:
         self._check(origin)
         stats = self._landing.channel.stats()
         messages = stats["capacity"] - stats["queued"] if stats["capacity"] else _UNLIMITED_MESSAGES
-        nbytes = stats["max_bytes"] - stats["queued_bytes"] if stats["max_bytes"] else _UNLIMITED_BYTES
+        most_bytes = stats["max_bytes"] or self._most_bytes
+        nbytes = most_bytes - stats["queued_bytes"] if most_bytes else _UNLIMITED_BYTES
         share, expected = self._share(), self._landing.next_ticket(origin)
         if share == 0:
             return Room(expected, 0, 0, idle=True)

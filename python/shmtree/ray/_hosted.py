@@ -54,6 +54,7 @@ class Hosted:
         channel.leave_to_heir()
         self.inherited = {frame.ticket: frame for frame in _handles.inherit(self._receiver)} if kept else {}
         self._gone: tuple[Peer, ...] = ()
+        self._heard: dict[int, float] = {}  # when each origin called last
         self.arrivals = Arrivals(
             self._landing, lambda: max(len(self.record["origins"]), 1), self._check, self._raise_ended
         )
@@ -180,9 +181,20 @@ class Hosted:
 
     def _check(self, origin: int) -> None:
         """Ended when nobody receives, or that outbox is over."""
+        self._heard[origin] = time.monotonic()
         if origin not in self.record["origins"]:
             raise Ended(self._gone)
         self._check_receivers()
+
+    def silent(self, seconds: float) -> list[tuple[int, int, str]]:
+        """As `of_nodes`, those that have not called for so long; the next time after as long again."""
+        now = time.monotonic()
+        found = []
+        for origin, (node, first, _) in self.record["origins"].items():
+            if now - self._heard.setdefault(origin, now) >= seconds:
+                self._heard[origin] = now
+                found.append((origin, first, node))
+        return found
 
     def _check_receivers(self) -> None:
         try:
@@ -191,7 +203,11 @@ class Hosted:
             self._raise_ended(error)
 
     def _raise_ended(self, error: Exception) -> None:
-        self._gone += tuple((self.node, pid) for pid in getattr(error, "pids", ()))
+        pids = getattr(error, "pids", ())
+        for pid in pids:
+            self._landing.channel.note_killed_receiver(pid)  # who is told takes them from the list: senders here, too
+        elsewhere = {pid for _, pid in self._gone}
+        self._gone += tuple((self.node, pid) for pid in pids if pid not in elsewhere)
         raise Ended(self._gone) from None
 
     async def received(self, origin: int, tickets: Runs) -> Runs:

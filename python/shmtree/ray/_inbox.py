@@ -96,7 +96,7 @@ class Inbox:
     def _new_arrivals(self) -> Arrivals:
         generation = self.record["generation"]
         # Who has come while nobody received is told by `received`, after all that was.
-        return Arrivals(self._landing, self._is_asked, lambda _: self._check(generation), lambda _: None)
+        return Arrivals(self._landing, self._is_asked, lambda _: self._check(generation), lambda _: None, _MOST_BYTES)
 
     def _is_asked(self) -> bool:
         """Whether somebody waits for messages, or was given one lately. Once the stream is over they stay anyway."""
@@ -194,16 +194,14 @@ class Inbox:
 
 
 def new_record(pair: int, home: str, number: int, terms: tuple[Any, ...]) -> dict[str, Any]:
-    """With bounds where the pair has none: what waits here cannot go to others."""
+    """With a bound of messages where the pair has none: what waits here cannot go to others."""
     its = Terms(*terms)
-    capacity, max_bytes = its.capacity or _MOST_MESSAGES, its.max_bytes or _MOST_BYTES
+    capacity = min(its.capacity or _MOST_MESSAGES, _MOST_MESSAGES)
     return {
         "pair": pair,
         "home": home,
         "number": number,
-        "terms": tuple(
-            its._replace(capacity=min(capacity, _MOST_MESSAGES), max_bytes=max_bytes, on_peer_death="raise")
-        ),
+        "terms": tuple(its._replace(capacity=capacity, on_peer_death="raise")),
         "generation": 0,
         "over": None,
         "gone": None,

@@ -27,6 +27,7 @@ from ._versions import Newest, Versions
 _WATCH_S = 0.25
 _KEEPER_S = 1.0
 _PAUSE_S = 0.2
+_SILENT_S = 5.0  # without a call of an outbox, after which its node is asked whether it still has it
 
 Token = tuple[str, int]  # "s" or "r", and a random number
 
@@ -58,6 +59,7 @@ class Node:
         self._keeper = keeper
         self._hosted: dict[int, Hosted] = {}
         self._outboxes: dict[int, Outbox] = {}  # the one of a pair that new senders are given
+        self._sending: set[tuple[int, int, int]] = set()  # pair, origin and first ticket of all outboxes
         self._dealings: dict[int, Dealing] = {}  # by the inboxes' numbers
         self._ended: dict[int, tuple[Peer, ...]] = {}  # of pairs elsewhere: who of those that received was killed
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -206,12 +208,20 @@ class Node:
         outbox = self._outboxes.get(pair)
         return "" if outbox is None else outbox.pump.trouble
 
+    async def left(self, pair: int, origin: int, first: int) -> tuple[Peer, ...] | None:
+        """None while it has that outbox. Else who was killed: this node where it knows nothing of the pair any more."""
+        async with self._locks[pair]:
+            if (pair, origin, first) in self._sending:
+                return None
+            return () if pair in self._ended else ((self._name, 0),)
+
     async def why(self, pair: int) -> tuple[Peer, ...]:
         """Who of those that received from a pair elsewhere was killed."""
         return self._ended.get(pair, ())
 
     def _begin(self, outbox: Outbox) -> None:
         self._outboxes[outbox.record["pair"]] = outbox
+        self._sending.add(outbox.identity)
         self._run(self._pump(outbox))
 
     async def _pump(self, outbox: Outbox) -> None:
@@ -220,6 +230,7 @@ class Node:
         except Ended as ended:
             self._ended[outbox.record["pair"]] = ended.peers
         outbox.pump.is_over = True
+        self._sending.discard(outbox.identity)
         outbox.receiver.close()
         await self._keeper.store(outbox.key, None)
         if self._outboxes.get(outbox.record["pair"]) is outbox:
@@ -311,6 +322,14 @@ class Node:
         for pair, hosted in list(self._hosted.items()):
             for origin, first, node in hosted.of_nodes(gone):
                 await self.over(pair, origin, first, ((node, 0),))
+            for origin, first, node in hosted.silent(_SILENT_S):
+                self._run(self._ask_whether_left(pair, origin, first, node))
+
+    async def _ask_whether_left(self, pair: int, origin: int, first: int, node: str) -> None:
+        with contextlib.suppress(LinkLost, Ended):  # who is gone is found by others
+            peers = await self._others.call(node, "left", pair, origin, first)
+            if peers is not None:
+                await self.over(pair, origin, first, peers)
 
     def _run(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

@@ -63,6 +63,10 @@ class Outbox:
         return _grants.handle_of(self.channel, None, False)
 
     @property
+    def identity(self) -> tuple[int, int, int]:
+        return self.record["pair"], self.record["origin"], self.record["first"]
+
+    @property
     def key(self) -> Key:
         return "out", self.record["pair"], self.record["origin"]
 
