@@ -198,6 +198,11 @@ Status Tables::clear(const WaitContext& wait) const {
   return cleared;
 }
 
+void Tables::raise_max_priority(std::size_t table, double priority) const noexcept {
+  const Table& one = tables_[table];
+  if (priority <= one.most_priority()) one.raise_max_priority(priority);
+}
+
 void Tables::put_back(std::size_t table, std::uint64_t index, float weight) const noexcept {
   tables_[table].put_back(slot_of(index), store_->shape().ticket_of(index), weight);
 }

@@ -145,6 +145,9 @@ class Tables final : public RowObserver {
   Status update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
                 std::span<bool> applied, LeafWatch* own = nullptr) const;
   double max_priority(std::size_t table) const noexcept { return tables_[table].max_priority(); }
+  // New rows have that priority at least, as if some row had been given it: as one has in another part of what is drawn
+  // from as a whole. No number, or one that is too large, changes nothing.
+  void raise_max_priority(std::size_t table, double priority) const noexcept;
   // A draw of a row that had that weight is undone.
   void put_back(std::size_t table, std::uint64_t index, float weight) const noexcept;
   std::uint64_t slot_of(std::uint64_t index) const noexcept;

@@ -31,6 +31,18 @@ TEST_CASE("A row gets the priority that it is given, or the largest that there w
   CHECK(tables->max_priority(0) == 3.0);
 }
 
+TEST_CASE("New rows have the largest priority that is said of other tables, and one that can be none changes nothing") {
+  const auto tables = new_tables({.capacity = 64, .rows_per_place = 4}, {kByPriority});
+  Writer writer(tables->store(), 1, tables.get());
+  tables->raise_max_priority(0, 7.0);
+  tables->raise_max_priority(0, 2.0);
+  for (const double none : {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    tables->raise_max_priority(0, none);
+  }
+  CHECK(weight_at(*tables, add_row(writer, 0)) == 7.0f);
+  CHECK(tables->max_priority(0) == 7.0);
+}
+
 TEST_CASE("The exponent and eps of a sampler make the weight, and the priority can be had back") {
   const TableSpec spec{.kind = SamplerKind::kPrioritized, .alpha = 0.6, .eps = 0.01};
   const auto tables = new_tables({.capacity = 64}, {spec, {.kind = SamplerKind::kMaxPriority}});

@@ -181,7 +181,7 @@ def test_a_buffer_says_what_it_has_and_saves_each_shard(make: Any, far: Any, clu
     assert {node: each["rows"] for node, each in stats["shards"].items()} == {cluster[1]: 2, cluster[2]: 1}
     saved = buffer.save(tmp_path)
     assert saved.rows == 3
-    loaded = [shmtree.replay.ReplayBuffer.load(folder) for folder in sorted(tmp_path.iterdir())]
+    loaded = [shmtree.replay.ReplayBuffer.load(folder) for folder in sorted(tmp_path.glob("shard-?"))]
     assert [sorted(set(each.sample(50).data["value"].tolist())) for each in loaded] == [[1, 2], [3]]
 
 
@@ -241,6 +241,21 @@ def test_what_cannot_be_loaded_is_refused_and_leaves_nothing(make: Any, far: Any
         other.save(saved / "shard-2")
     with pytest.raises(ValueError, match="shard-1 and .*shard-2 are of different buffers"):
         shmtree.ray.ReplayBuffer.load(saved)
+
+
+def test_new_rows_have_the_largest_priority_that_any_shard_has_heard_of(make: Any, far: Any) -> None:
+    buffer = make(sampler=Prioritized(alpha=1.0))
+    add_both(buffer, far, [1], [2])
+    buffer.update_priorities(buffer.sample(1, replace=False).index, [1.0])
+    mine = buffer.add({"value": 3, "done": False})
+    buffer.update_priorities([mine], [1000.0])
+    deadline = time.monotonic() + LONG_S
+    while True:  # who draws tells the shards, by and by
+        (index,) = ray.get(far.add.remote(buffer, [4]), timeout=LONG_S)
+        batch = buffer.sample(3000, weights="buffer")
+        if (priorities := batch.priority[batch.index == index]).size and priorities[0] == 1000:
+            break
+        assert time.monotonic() < deadline
 
 
 def test_what_cannot_be_over_several_nodes_is_refused(cluster: Any) -> None:

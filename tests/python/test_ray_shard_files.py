@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shmtree.ray._shard_files import Found, Loading, assign, folder_of
+from shmtree.ray._shard_files import Found, Loading, Saving, assign, folder_of
 from shmtree.replay import ReplayBuffer
 
 HOW = Loading(None, None, None, None, None, 1, None)
@@ -20,6 +20,7 @@ def saved(tmp_path: Path) -> dict[int, Found]:
         with ReplayBuffer(capacity, columns={"value": ((), np.int32)}) as buffer:
             buffer.add({"value": shard})
             buffer.save(folder_of(str(tmp_path), shard))
+            Saving(7, 100, [1, 2, 5]).write(str(tmp_path), shard)
     (tmp_path / "shard-of-somebody-else").mkdir()
     return HOW.find(str(tmp_path))
 
@@ -29,18 +30,44 @@ def only(saved: dict[int, Found], *shards: int) -> dict[int, Found]:
 
 
 def test_each_shard_goes_to_a_node_that_sees_it_and_later_ones_are_as_the_largest(saved: dict[int, Found]) -> None:
-    loads = assign("path", {"a": only(saved, 5), "b": only(saved, 1), "c": only(saved, 2), "d": {}}, HOW)
+    loads = assign("path", {"a": only(saved, 5), "b": only(saved, 1), "c": only(saved, 2), "d": {}}, HOW, False)
     assert loads.nodes == {5: "a", 1: "b", 2: "c"}
+    assert loads.buffer == 7
     assert loads.plan.room.capacity == 30
 
 
 def test_nodes_that_see_more_leave_to_others_what_only_these_see(saved: dict[int, Found]) -> None:
-    loads = assign("path", {"all": saved, "first": only(saved, 1), "two": only(saved, 1, 2)}, HOW)
+    loads = assign("path", {"all": saved, "first": only(saved, 1), "two": only(saved, 1, 2)}, HOW, False)
     assert loads.nodes == {1: "first", 2: "two", 5: "all"}
 
 
 def test_shards_that_too_few_nodes_see_are_told(saved: dict[int, Found]) -> None:
     with pytest.raises(ValueError, match="3 shards were saved in 'path', .* number 5: of 3 nodes 1 can read it"):
-        assign("path", {"a": saved, "b": only(saved, 1), "c": only(saved, 1)} | {"a": only(saved, 2, 5)}, HOW)
+        assign("path", {"a": saved, "b": only(saved, 1), "c": only(saved, 1)} | {"a": only(saved, 2, 5)}, HOW, False)
     with pytest.raises(FileNotFoundError, match="none of 2 nodes has shards"):
-        assign("path", {"a": {}, "b": {}}, HOW)
+        assign("path", {"a": {}, "b": {}}, HOW, False)
+
+
+def test_a_shard_of_the_last_save_that_no_node_sees_is_told_unless_it_may_be_missing(saved: dict[int, Found]) -> None:
+    seen = {"a": only(saved, 1), "b": only(saved, 5)}
+    with pytest.raises(ValueError, match="3 shards were saved last in 'path', and none of 2 nodes has shard-2"):
+        assign("path", seen, HOW, False)
+    assert assign("path", seen, HOW, True).nodes == {1: "a", 5: "b"}
+    again = {shard: each._replace(saving=Saving(7, 200, [1, 5])) for shard, each in only(saved, 1, 5).items()}
+    nodes = {"a": only(saved, 2), "b": only(again, 1), "c": only(again, 5)}
+    assert assign("path", nodes, HOW, False).nodes == {2: "a", 1: "b", 5: "c"}  # as an earlier save left it
+    assert assign("path", {node: only(shards, 1, 5) for node, shards in {"b": again, "c": again}.items()}, HOW, False)
+
+
+def test_shards_of_different_buffers_are_told_by_what_stands_beside_them(saved: dict[int, Found]) -> None:
+    saved[2] = saved[2]._replace(saving=Saving(8, 100, [2]))
+    with pytest.raises(ValueError, match="shard-1 and .*shard-2 are of different buffers"):
+        assign("path", {"a": saved, "b": saved, "c": saved}, HOW, False)
+
+
+def test_a_note_that_was_altered_is_told(saved: dict[int, Found], tmp_path: Path) -> None:
+    (tmp_path / "shard-5.json").write_text('{"buffer": 7')
+    with pytest.raises(ValueError, match=r"shard-5\.json is not as it was written"):
+        HOW.find(str(tmp_path))
+    (tmp_path / "shard-5.json").unlink()
+    assert HOW.find(str(tmp_path))[5].saving is None  # a first save that was cut short

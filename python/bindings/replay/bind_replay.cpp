@@ -270,8 +270,12 @@ void bind_replay(py::module_& module) {
       .def("clear", &clear)
       .def("stats", &stats)
       .def("update", &update, "table"_a, "indices"_a, "priorities"_a)
-      .def("max_priority", [](const Replay& self, std::size_t table) {
-        return self.buffer->tables()->max_priority(checked_table(self, table));
+      .def("max_priority",
+           [](const Replay& self, std::size_t table) {
+             return self.buffer->tables()->max_priority(checked_table(self, table));
+           })
+      .def("raise_max_priority", [](Replay& self, std::size_t table, double priority) {
+        self.buffer->tables()->raise_max_priority(checked_table(self, table), priority);
       });
   bind_batch(module);
   module.def("available_memory", [] { return platform::available_memory_bytes(); });

@@ -8,15 +8,17 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import ChannelClosed
+from ..replay import Saved
 from ..replay._buffer import ReplayBuffer
 from . import _parts
 from ._deaths import PeerDied, told_of_end
 from ._pump import Ended
-from ._shard_files import Loading, Loads, assign
+from ._shard_files import Loading, Loads, Saving, assign
 from ._shards import Call
 
 _LOOK_S = 1.0  # between looks which nodes have shards
@@ -44,6 +46,7 @@ class Cluster:
         self._opening = threading.Lock()
         self._nodes: dict[int, str] = {}  # of the shards elsewhere
         self._looked = -_LOOK_S
+        self._largest: defaultdict[int, float] = defaultdict(float)  # priority of any shard, by sampler
         self._weights: dict[tuple[int, int], tuple[float, _parts.Weights]] = {}  # by sampler and shard; when it was so
 
     # --- This node's
@@ -104,12 +107,14 @@ class Cluster:
         oldest = time.monotonic() if fresh or with_least else time.monotonic() - _FRESH_S
         nodes = dict(self._nodes)
         stale = {node for s, node in nodes.items() if self._weights.get((table, s), (-_FRESH_S, None))[0] < oldest}
-        for answer in self._ask(dict.fromkeys(stale, ("weigh", (table, with_least), {}))).values():
+        largest = self._largest[table]
+        for answer in self._ask(dict.fromkeys(stale, ("weigh", (table, with_least, largest), {}))).values():
             if answer is not None:
                 self._note(table, *answer)
         known = {s: self._weights[table, s][1] for s in self._nodes if (table, s) in self._weights}
         if (own := self._own) is not None:
-            known[own.id] = _parts.weigh(own.buffer, table, with_least)
+            known[own.id] = _parts.weigh(own.buffer, table, with_least, self._largest[table])
+            self._largest[table] = max(self._largest[table], known[own.id].largest)
         return known
 
     def forget_weights(self) -> None:
@@ -117,15 +122,20 @@ class Cluster:
 
     def _note(self, table: int, shard: int, weights: _parts.Weights) -> None:
         self._weights[table, shard] = (time.monotonic(), weights)
+        self._largest[table] = max(self._largest[table], weights.largest)
 
     def draw(self, counts: Mapping[int, int], terms: _parts.Terms, table: int) -> dict[int, _parts.Part]:
         """So many rows of each; those that had none are missing."""
         nodes = {s: self._nodes[s] for s in counts if s in self._nodes}
-        own = self._own
-        calls: dict[str, Call] = {node: ("draw", (shard, counts[shard], terms), {}) for shard, node in nodes.items()}
+        own, largest = self._own, self._largest[table]
+        calls: dict[str, Call] = {
+            node: ("draw", (shard, counts[shard], terms, largest), {}) for shard, node in nodes.items()
+        }
 
         def draw_own() -> Any:
-            return _parts.draw(own.buffer, counts[own.id], terms) if own is not None and own.id in counts else None
+            if own is None or own.id not in counts:
+                return None
+            return _parts.draw(own.buffer, counts[own.id], terms, largest)
 
         mine, answers = self._ask_with(calls, draw_own)
         parts = {shard: answers.get(node) for shard, node in nodes.items()}
@@ -158,10 +168,13 @@ class Cluster:
 
     def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
         """By node; the server of this one is asked, too."""
-        self._look(True)
-        nodes = {*self._nodes.values()} | ({self._here} if self._own is not None else set())
-        answers = self._ask(dict.fromkeys(nodes, (method, arguments, {})))
+        answers = self._ask(dict.fromkeys(self._all().values(), (method, arguments, {})))
         return {node: answer for node, answer in answers.items() if answer is not None}
+
+    def _all(self) -> dict[int, str]:
+        """The nodes of all shards, as they are now."""
+        self._look(True)
+        return {**self._nodes, **({self._own.id: self._here} if self._own is not None else {})}
 
     def _ask(self, calls: Mapping[str, Call]) -> dict[str, Any]:
         return self._ask_with(calls, lambda: None)[1]
@@ -182,6 +195,12 @@ class Cluster:
         return mine, answers
 
     # --- Files
+
+    def save(self, path: str, buffer: int) -> list[Saved]:
+        nodes = self._all()
+        saving = Saving(buffer, time.time_ns(), sorted(nodes))
+        answers = self._ask(dict.fromkeys(nodes.values(), ("save", (path, saving), {})))
+        return [saved for saved in answers.values() if saved is not None]
 
     def load(self, nodes: Mapping[int, str], path: str, how: Loading) -> None:
         """Each of the nodes loads the shard of that number. All or none: what one of them raises is raised."""
@@ -208,9 +227,9 @@ class Cluster:
             own.buffer.close()
 
 
-def find(path: str, how: Loading) -> Loads:
+def find(path: str, how: Loading, missing_ok: bool) -> Loads:
     """Which nodes of the cluster load which of the shards that are saved below a path."""
     from . import _actors, _shard_actors
 
     seen, _ = _shard_actors.Calls({node: ("saved", (path, how), {}) for node in _actors.nodes()}).answers()
-    return assign(path, seen, how)
+    return assign(path, seen, how, missing_ok)

@@ -33,11 +33,16 @@ class Plan(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What a shard counts for: rows that can be drawn, what they weigh together, and the least one if asked for."""
+    """What a shard counts for: rows that can be drawn, what they weigh together, and the least one if asked for.
+
+    And the largest priority that was given there, which new rows get: in a single buffer they would get the largest of
+    all shards. So who weighs or draws says the largest that it has heard of, and the shard has it from then on.
+    """
 
     rows: int
     total: float
     least: float
+    largest: float
 
 
 class Terms(NamedTuple):
@@ -71,14 +76,16 @@ def check_samplers(samplers: Mapping[str, Sampler]) -> None:
             raise ValueError(f"sampler {name!r} is {each!r}; {may}")
 
 
-def weigh(buffer: ReplayBuffer, table: int, with_least: bool) -> Weights:
+def weigh(buffer: ReplayBuffer, table: int, with_least: bool, largest: float) -> Weights:
     rows = len(buffer)
     if table < 0:
-        return Weights(rows, float(rows), 1.0)
-    return Weights(rows, *buffer._replay.weigh(table, with_least))
+        return Weights(rows, float(rows), 1.0, 0.0)
+    core = buffer._replay
+    core.raise_max_priority(table, largest)
+    return Weights(rows, *core.weigh(table, with_least), core.max_priority(table))
 
 
-def draw(buffer: ReplayBuffer, n: int, terms: Terms) -> Part | None:
+def draw(buffer: ReplayBuffer, n: int, terms: Terms, largest: float) -> Part | None:
     """None where there are no such rows, or too few."""
     options: dict[str, Any] = {"sampler": terms.sampler, "replace": terms.replace, "timeout": 0.0}
     if not terms.replace and len(buffer) < n:
@@ -98,4 +105,4 @@ def draw(buffer: ReplayBuffer, n: int, terms: Terms) -> Part | None:
     if terms.length:
         known["mask"] = batch.mask
     leaves = _rows.flatten("data", buffer._data.skeleton, batch.data)
-    return Part(weigh(buffer, terms.table(spec), False), known, leaves, int(batch._drawn.newest))
+    return Part(weigh(buffer, terms.table(spec), False, largest), known, leaves, int(batch._drawn.newest))

@@ -34,6 +34,7 @@ class _Place(NamedTuple):
     home: str  # node
     plan: _parts.Plan
     on_peer_death: OnPeerDeath
+    buffer: int  # the number of the first that it was loaded from, or its own
 
 
 class ReplayBuffer:
@@ -93,7 +94,8 @@ class ReplayBuffer:
             seeded = None if seed is None else seed_of(seed)
             plan = _parts.Plan(like._spec, Room(like.capacity, None, like.chunk, streams), seeded)
         node = _actors.node_of(home)
-        self._begin(_Place(new_token(), node, plan, peer_death(on_peer_death)), seeded)
+        number = new_token()
+        self._begin(_Place(number, node, plan, peer_death(on_peer_death), number), seeded)
 
     def _begin(self, place: _Place, seed: int | None) -> None:
         from . import _shard_actors
@@ -307,7 +309,7 @@ class ReplayBuffer:
 
         Sums of what each save says; `save` is the largest number. OSError where a disk refuses.
         """
-        done = list(self._cluster.ask_all("save", os.path.abspath(path)).values())
+        done = self._cluster.save(os.path.abspath(path), self._place.buffer)
         number = max((each.save for each in done), default=0)
         return Saved(number, *(sum(each[field] for each in done) for field in (1, 2, 3)))
 
@@ -325,6 +327,7 @@ class ReplayBuffer:
         on_peer_death: OnPeerDeath = "wait",
         home: Any = None,
         seed: int | None = None,
+        missing_ok: bool = False,
         **fixed: Any,
     ) -> ReplayBuffer:
         """A new buffer of what `save` wrote, whose shards keep their numbers, and so all rows their indices.
@@ -332,18 +335,20 @@ class ReplayBuffer:
         Each shard is loaded by one node that sees its folder, on a disk of its own or one that nodes share; there must
         be as many such nodes as shards. The arguments are those of `shmtree.replay.ReplayBuffer.load`, of each shard,
         and of this class. FileNotFoundError when no node sees a shard; ValueError when there is no node for one, when
-        they are of different buffers, or when a file is not as it was written: nothing is loaded then.
+        one of the last save is on none (unless `missing_ok`), when they are of different buffers, or when a file is not
+        as it was written: nothing is loaded then.
         """
         from . import _actors
 
         seeded = None if seed is None else seed_of(seed)
         how = Loading(capacity, sampler, samplers, gamma, chunk, positive("streams", streams), seeded)
         node, dies = _actors.node_of(home), peer_death(on_peer_death)
-        nodes, plan = find(os.path.abspath(path), how)
+        nodes, plan, buffer = find(os.path.abspath(path), how, bool(missing_ok))
         _fixed.check(plan.spec, fixed)
         _parts.check_samplers(plan.spec.samplers)
         made = cls.__new__(cls)
-        made._begin(_Place(new_token(), node, plan, dies), seeded)
+        number = new_token()
+        made._begin(_Place(number, node, plan, dies, number if buffer is None else buffer), seeded)
         made._cluster.load(nodes, os.path.abspath(path), how)
         return made
 
@@ -357,8 +362,9 @@ class ReplayBuffer:
 
         Processes that have the shard of their node open keep its memory until they close it.
         """
-        self._cluster.shutdown()
-        self.close()
+        if not self.closed:
+            self._cluster.shutdown()
+            self.close()
 
     def close(self) -> None:
         """Ends this object's part, and its writers. The shards stay, until `shutdown` or the job's end. May be called

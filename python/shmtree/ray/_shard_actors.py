@@ -46,18 +46,23 @@ class Calls:
         """By node; and the nodes that are no more. Killed servers are called again. Raises what one raised."""
         answers: dict[str, Any] = {}
         gone: set[str] = set()
+        errors: list[BaseException] = []  # all are asked for: Ray prints those that nobody was told of
         while self._under_way:
             for node, reference in self._under_way.items():
                 try:
                     status, value = ray.get(reference)
-                except RayTaskError:
-                    raise
+                except RayTaskError as error:
+                    errors.append(error.cause)
+                    del self._calls[node]
+                    continue
                 except RayError:  # the server was killed, or what it answered was lost on its way
                     continue
                 if status == "ended":
                     raise Ended(value)
                 answers[node] = value
                 del self._calls[node]
+            if errors:
+                raise errors[0] from None
             if self._calls:
                 gone |= _actors._gone(self._calls)
                 self._calls = {node: each for node, each in self._calls.items() if node not in gone}

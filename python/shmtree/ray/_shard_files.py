@@ -6,6 +6,7 @@ of each node: so every node is asked what it sees, and each folder goes to one t
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -23,11 +24,42 @@ def folder_of(path: str, shard: int) -> str:
     return os.path.join(path, f"{_FOLDER}{shard}")
 
 
+class Saving(NamedTuple):
+    """One call of `save`, as each shard has it in a file beside its folder."""
+
+    buffer: int  # the same for a buffer and for what was loaded from it
+    time_ns: int  # since the epoch, by the clock of who called
+    shards: list[int]  # all that there were
+
+    def write(self, path: str, shard: int) -> None:
+        """Whole, or not at all."""
+        name = _note_of(path, shard)
+        with open(f"{name}.new", "w") as file:
+            json.dump(self._asdict(), file)
+        os.replace(f"{name}.new", name)
+
+
+def _note_of(path: str, shard: int) -> str:
+    return f"{folder_of(path, shard)}.json"
+
+
+def _read_note(path: str, shard: int) -> Saving | None:
+    """None where there is none: a first save was cut short."""
+    try:
+        with open(_note_of(path, shard)) as file:
+            return Saving(**json.load(file))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{_note_of(path, shard)} is not as it was written: {error}") from None
+
+
 class Found(NamedTuple):
     """A saved shard, as a node sees it."""
 
     note: bytes  # of its `Spec`
     room: Room
+    saving: Saving | None
 
 
 class Loading(NamedTuple):
@@ -52,7 +84,8 @@ class Loading(NamedTuple):
             number = name.removeprefix(_FOLDER)
             if name.startswith(_FOLDER) and number.isdecimal():
                 files = _files.open_files(os.path.join(path, name))
-                found[int(number)] = Found(files.note, _files.room_for(files, self.capacity, self.chunk, self.streams))
+                room = _files.room_for(files, self.capacity, self.chunk, self.streams)
+                found[int(number)] = Found(files.note, room, _read_note(path, int(number)))
         return found
 
     def load(self, path: str, shard: int) -> ReplayBuffer:
@@ -67,17 +100,22 @@ class Loads(NamedTuple):
 
     nodes: dict[int, str]
     plan: _parts.Plan
+    buffer: int | None  # as `Saving` has it
 
 
-def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading) -> Loads:
-    """FileNotFoundError when no node sees a shard; ValueError when they are not of one buffer, or are too many."""
+def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading, missing_ok: bool) -> Loads:
+    """FileNotFoundError when no node sees a shard; ValueError when they are not of one buffer, too many, or too few."""
     found = {shard: each for shards in seen.values() for shard, each in shards.items()}
     if not found:
         raise FileNotFoundError(f"none of {len(seen)} nodes has shards of a replay buffer in {path!r}")
-    first = min(found)
-    for shard, each in found.items():
-        if Spec.unpack(each.note) != Spec.unpack(found[first].note):
-            raise ValueError(f"{folder_of(path, first)} and {folder_of(path, shard)} are of different buffers")
+    _check_same(path, found)
+    last = max((each.saving for each in found.values() if each.saving), key=lambda saving: saving.time_ns, default=None)
+    missing = sorted(set(last.shards) - found.keys()) if last is not None else []
+    if missing and not missing_ok:
+        raise ValueError(
+            f"{len(last.shards) if last else 0} shards were saved last in {path!r}, and none of {len(seen)} nodes has "
+            f"{os.path.basename(folder_of(path, missing[0]))}; missing_ok=True loads the others"
+        )
     nodes: dict[str, int] = {}
     for shard in sorted(found):
         if not _place(shard, seen, nodes, set()):
@@ -87,9 +125,16 @@ def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading) -> 
                 f"nodes {where} can read it, and each loads one shard"
             )
     largest = max(found.values(), key=lambda each: each.room.capacity or 0)
-    return Loads(
-        {shard: node for node, shard in nodes.items()}, _parts.Plan(how.spec_of(largest), largest.room, how.seed)
-    )
+    plan = _parts.Plan(how.spec_of(largest), largest.room, how.seed)
+    return Loads({shard: node for node, shard in nodes.items()}, plan, None if last is None else last.buffer)
+
+
+def _check_same(path: str, found: Mapping[int, Found]) -> None:
+    first = min(found)
+    for shard, each in found.items():
+        saved = {saving.buffer for saving in (each.saving, found[first].saving) if saving is not None}
+        if len(saved) > 1 or Spec.unpack(each.note) != Spec.unpack(found[first].note):
+            raise ValueError(f"{folder_of(path, first)} and {folder_of(path, shard)} are of different buffers")
 
 
 def _place(shard: int, seen: Mapping[str, Mapping[int, Found]], nodes: dict[str, int], tried: set[str]) -> bool:

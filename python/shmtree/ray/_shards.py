@@ -19,7 +19,7 @@ from ..replay._buffer import ReplayBuffer
 from . import _parts
 from ._node import Others, report
 from ._pump import Ended, LinkLost
-from ._shard_files import Found, Loading, folder_of
+from ._shard_files import Found, Loading, Saving, folder_of
 
 _KEEPER_S = 1.0
 _PAUSE_S = 0.2
@@ -158,18 +158,22 @@ class Shards:
                 shard.buffer.close()
             await self._keeper.store(("shard", number), None)
 
-    async def weigh(self, number: int, home: str, table: int, with_least: bool) -> tuple[int, _parts.Weights] | None:
+    async def weigh(
+        self, number: int, home: str, table: int, with_least: bool, largest: float
+    ) -> tuple[int, _parts.Weights] | None:
         """And the number of the shard."""
         shard = await self._found(number, home)
         if shard is None:
             return None
-        return shard.id, await asyncio.to_thread(_parts.weigh, shard.buffer, table, with_least)
+        return shard.id, await asyncio.to_thread(_parts.weigh, shard.buffer, table, with_least, largest)
 
-    async def draw(self, number: int, home: str, which: int, n: int, terms: _parts.Terms) -> _parts.Part | None:
+    async def draw(
+        self, number: int, home: str, which: int, n: int, terms: _parts.Terms, largest: float
+    ) -> _parts.Part | None:
         shard = await self._found(number, home)
         if shard is None or shard.id != which:
             return None
-        return await asyncio.to_thread(_parts.draw, shard.buffer, n, terms)
+        return await asyncio.to_thread(_parts.draw, shard.buffer, n, terms, largest)
 
     async def update(self, number: int, home: str, which: int, *given: Any, sampler: str | None) -> Any:
         """The mask of the rows that were there, None where that shard is no more."""
@@ -187,12 +191,11 @@ class Shards:
         if shard is not None:
             await asyncio.to_thread(shard.buffer.clear)
 
-    async def save(self, number: int, home: str, path: str) -> Saved | None:
+    async def save(self, number: int, home: str, path: str, saving: Saving) -> Saved | None:
         shard = await self._found(number, home)
         if shard is None:
             return None
-        os.makedirs(path, exist_ok=True)
-        return await asyncio.to_thread(shard.buffer.save, folder_of(path, shard.id))
+        return await asyncio.to_thread(_save, shard, path, saving)
 
     async def _found(self, number: int, home: str) -> Shard | None:
         if number in self._here:
@@ -245,6 +248,13 @@ class Shards:
                     self._keeper_number = number
             except Exception as error:
                 report(error)
+
+
+def _save(shard: Shard, path: str, saving: Saving) -> Saved:
+    os.makedirs(path, exist_ok=True)
+    saved = shard.buffer.save(folder_of(path, shard.id))
+    saving.write(path, shard.id)
+    return saved
 
 
 def _record(shard: Shard) -> Record:
