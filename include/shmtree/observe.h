@@ -30,7 +30,7 @@ namespace shmtree {
 
 /// A process that has an arena's file open.
 struct ObservedOpener {
-  int pid = 0;
+  int pid = 0;  ///< its number
   int fd = -1;  ///< one of its descriptors of the file
 };
 
@@ -49,7 +49,7 @@ struct ObservedWait {
 
 /// Who takes part in an arena, or did so until it was killed.
 struct ObservedParticipant {
-  int pid = 0;
+  int pid = 0;                        ///< its number here
   int said_pid = 0;                   ///< as it has written it itself, in its own PID namespace
   bool alive = false;                 ///< false: it was killed, and nobody has cleaned up after it yet
   bool stopped = false;               ///< known of those in sight
@@ -61,10 +61,10 @@ struct ObservedParticipant {
 
 /// What one participant holds of messages and arrays.
 struct ObservedHolder {
-  int pid = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t blocks = 0;
-  double seconds = 0.0;  ///< of the one that it has held for longest
+  int pid = 0;               ///< of the process
+  std::uint64_t bytes = 0;   ///< that it holds
+  std::uint64_t blocks = 0;  ///< in so many blocks
+  double seconds = 0.0;      ///< of the one that it has held for longest
 };
 
 /// What everything in an arena has.
@@ -99,18 +99,34 @@ struct ObservedLimit {
 
 /// A channel or queue. The counts are those of ChannelStats (pair.h).
 struct ObservedChannel : ObservedThing {
-  std::uint64_t put = 0, received = 0, queued = 0, queued_bytes = 0, taken = 0, returned = 0, rejected = 0, dropped = 0,
-                unfinished = 0;
-  std::uint64_t capacity = 0, max_bytes = 0, max_unsettled = 0, max_attempts = 0;  ///< 0: no limit
+  std::uint64_t put = 0;             ///< messages so far
+  std::uint64_t received = 0;        ///< messages so far
+  std::uint64_t queued = 0;          ///< messages that wait to be received, those that came back included
+  std::uint64_t queued_bytes = 0;    ///< of these
+  std::uint64_t taken = 0;           ///< messages that are taken, and not settled
+  std::uint64_t returned = 0;        ///< messages that came back, and wait
+  std::uint64_t rejected = 0;        ///< messages that were given up, and wait in the channel of these
+  std::uint64_t dropped = 0;         ///< messages that made room for newer ones, so far
+  std::uint64_t unfinished = 0;      ///< tasks of a queue that are not done
+  std::uint64_t capacity = 0;        ///< messages; 0: no limit
+  std::uint64_t max_bytes = 0;       ///< of queued messages; 0: no limit
+  std::uint64_t max_unsettled = 0;   ///< messages that are taken; 0: no limit
+  std::uint64_t max_attempts = 0;    ///< times that a message is taken; 0: no limit
   std::uint64_t limit = 0;           ///< messages that it takes at the moment; 0: no limit
   std::string_view on_peer_death{};  ///< "raise", "wait", "each", "never"
-  bool allow_pickle = false, keep_open = false, drop_oldest = false, shut_down = false;
-  double full_seconds = 0.0,
-         empty_seconds = 0.0;  ///< in which somebody slept for room, or for messages, since it was made
-  ObservedEnd senders{}, receivers{};
+  bool allow_pickle = false;         ///< it takes pickles
+  bool keep_open = false;            ///< it does not end with its last sender
+  bool drop_oldest = false;          ///< a put that finds no room drops the oldest messages
+  bool shut_down = false;            ///< as a queue is
+  double full_seconds = 0.0;         ///< in which somebody slept for room, since it was made
+  double empty_seconds = 0.0;        ///< in which somebody slept for messages, since it was made
+  ObservedEnd senders{};             ///< who puts
+  ObservedEnd receivers{};           ///< who receives
 
-  /// Since the last look of the Observer; 0 at a first one. A share is of the time, from 0 to 1.
-  double put_per_s = 0.0, received_per_s = 0.0, full_share = 0.0, empty_share = 0.0;
+  double put_per_s = 0.0;       ///< since the last look of the Observer; 0 at a first one
+  double received_per_s = 0.0;  ///< the same, with what was dropped
+  double full_share = 0.0;      ///< of the time since the last look, from 0 to 1
+  double empty_share = 0.0;     ///< the same
   double oldest_seconds = 0.0;  ///< for which the oldest message has been there, at least, as looks before have seen
   /// The end that the other one waited for most of the time since the last look; or, where nobody slept, the receiving
   /// one of a full channel, and the sending one of an empty one at which somebody waits. Else nothing.
@@ -119,50 +135,60 @@ struct ObservedChannel : ObservedThing {
 
 /// A Latest.
 struct ObservedLatest : ObservedThing {
-  std::uint64_t version = 0;  ///< the newest; 0: none yet
-  std::uint64_t history = 0;
-  std::vector<int> publishers{};
+  std::uint64_t version = 0;      ///< the newest; 0: none yet
+  std::uint64_t history = 0;      ///< versions that are kept besides
+  std::vector<int> publishers{};  ///< the processes that publish
 };
 
 /// Who reads a Broadcast.
 struct ObservedSubscriber {
-  std::optional<int> pid{};              ///< nothing: nobody has used the subscription yet
-  std::uint64_t behind = 0, missed = 0;  ///< messages
-  bool blocks = false;                   ///< those who put wait for it
+  std::optional<int> pid{};  ///< nothing: nobody has used the subscription yet
+  std::uint64_t behind = 0;  ///< messages that it has not read
+  std::uint64_t missed = 0;  ///< messages that were overwritten before
+  bool blocks = false;       ///< those who put wait for it
 };
 
 /// A Broadcast.
 struct ObservedBroadcast : ObservedThing {
-  std::uint64_t put = 0, capacity = 0, history = 0;
-  std::uint64_t kept = 0;  ///< messages that are there
-  std::vector<int> publishers{};
-  std::vector<ObservedSubscriber> subscribers{};
+  std::uint64_t put = 0;                          ///< messages so far
+  std::uint64_t capacity = 0;                     ///< messages that a slow subscriber may be behind
+  std::uint64_t history = 0;                      ///< messages that are kept for newcomers
+  std::uint64_t kept = 0;                         ///< messages that are there
+  std::vector<int> publishers{};                  ///< the processes that put
+  std::vector<ObservedSubscriber> subscribers{};  ///< who reads
 };
 
 /// A replay buffer.
 struct ObservedReplay : ObservedThing {
-  std::uint64_t rows = 0;  ///< that can be drawn
-  std::uint64_t capacity = 0, record_bytes = 0;
-  std::uint64_t chunks = 0, chunks_opened = 0;  ///< that are there, and so far
-  std::optional<int> locked_by{};
+  std::uint64_t rows = 0;           ///< that can be drawn
+  std::uint64_t capacity = 0;       ///< rows
+  std::uint64_t record_bytes = 0;   ///< of a row
+  std::uint64_t chunks = 0;         ///< that are there
+  std::uint64_t chunks_opened = 0;  ///< so far
+  std::optional<int> locked_by{};   ///< a process
 };
 
 /// An arena that a process of this user has open, or that is only known by a name.
 struct ObservedArena {
-  std::string uuid{};                ///< 32 hexadecimal digits
-  std::vector<std::string> names{};  ///< of itself and of arrays in it
-  std::string refused{};             ///< why it could not be read: then only who has it is known
-  std::vector<ObservedOpener> openers{};
-  bool consistent = true;       ///< its own counts are of one moment
-  bool needs_recovery = false;  ///< somebody was found dead: counts are not right until it is repaired
-  std::uint64_t max_bytes = 0, committed_bytes = 0, used_bytes = 0, held_bytes = 0, blocks = 0, reconciles = 0;
-  std::optional<int> locked_by{};
-  std::vector<ObservedParticipant> participants{};
-  std::vector<ObservedHolder> holders{};
-  std::vector<ObservedChannel> channels{};
-  std::vector<ObservedLatest> latests{};
-  std::vector<ObservedBroadcast> broadcasts{};
-  std::vector<ObservedReplay> replays{};
+  std::string uuid{};                     ///< 32 hexadecimal digits
+  std::vector<std::string> names{};       ///< of itself and of arrays in it
+  std::string refused{};                  ///< why it could not be read: then only who has it is known
+  std::vector<ObservedOpener> openers{};  ///< who has its file open
+  bool consistent = true;                 ///< its own counts are of one moment
+  bool needs_recovery = false;            ///< somebody was found dead: counts are not right until it is repaired
+  std::uint64_t max_bytes = 0;            ///< its budget
+  std::uint64_t committed_bytes = 0;      ///< of memory that it has
+  std::uint64_t used_bytes = 0;           ///< of blocks in use
+  std::uint64_t held_bytes = 0;           ///< of messages and arrays that somebody holds
+  std::uint64_t blocks = 0;               ///< in use
+  std::uint64_t reconciles = 0;           ///< times that somebody cleaned up after the dead
+  std::optional<int> locked_by{};         ///< the process that has its lock
+  std::vector<ObservedParticipant> participants{};  ///< those that are, or that a kill has left
+  std::vector<ObservedHolder> holders{};            ///< who holds memory
+  std::vector<ObservedChannel> channels{};          ///< channels and queues
+  std::vector<ObservedLatest> latests{};            ///< what there is of each kind
+  std::vector<ObservedBroadcast> broadcasts{};      ///< the same
+  std::vector<ObservedReplay> replays{};            ///< the same
 
   /// The first of its names; empty without one.
   std::string_view name() const noexcept { return names.empty() ? std::string_view() : names.front(); }
@@ -176,7 +202,9 @@ class Observer {
   Observer();
   /// What it knew of looks before is forgotten.
   ~Observer();
+  /// The other one may be given another, and that is all.
   Observer(Observer&& other) noexcept;
+  /// The same.
   Observer& operator=(Observer&& other) noexcept;
 
   /// Every arena that a process of this user has open, those that could not be read last. Throws std::bad_alloc.
