@@ -305,9 +305,8 @@ class ReplayBuffer:
         return {**sums, "shards": shards, "lost": sorted(self._cluster.lost)}
 
     def save(self, path: str | os.PathLike[str]) -> Saved:
-        """Saves each shard on its node, in a folder below this one; `load` reads them.
-
-        Sums of what each save says; `save` is the largest number. OSError where a disk refuses.
+        """Saves each shard on its node, below this folder; `load` reads them. Sums of what each says; `save` is the
+        largest number. OSError where a disk refuses.
         """
         done = self._cluster.save(os.path.abspath(path), self._place.buffer)
         number = max((each.save for each in done), default=0)
