@@ -17,6 +17,7 @@ _SMALL = 64 << 10  # bytes: what is larger travels as a buffer of its own
 _TOGETHER = (
     96_000  # bytes of small messages in one buffer: Ray sends arguments of less than 100 KiB with the call itself
 )
+_MOST_SMALL = 4 << 20  # bytes of small messages in one call: Ray sends 10 MiB with it, and the rest more slowly
 _AT_ONCE = 64  # small messages
 
 #: Buffers, and the sizes of the messages that lie in each, one behind the other.
@@ -31,13 +32,14 @@ class Taken(NamedTuple):
 
 
 def take(receiver: Receiver[Any], messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
-    """Up to so many messages, without waiting; of more than `nbytes` only one. And what came in place of the next.
+    """Up to so many messages for one call, without waiting; of more than `nbytes` only one. And what came in place of
+    the next.
 
     That is what `get_nowait` raises but for Empty: it is raised once, so whoever is told of it here has to act on it.
     """
     taken: list[Taken] = []
-    size = 0
-    while len(taken) < messages and size < nbytes:
+    size = small = 0
+    while len(taken) < messages and size < nbytes and small < _MOST_SMALL:
         at_once = _AT_ONCE if taken and taken[-1].frame.nbytes < _SMALL else 1
         try:
             frames = receiver.take_frames(min(messages - len(taken), at_once), 0.0)
@@ -47,6 +49,7 @@ def take(receiver: Receiver[Any], messages: int, nbytes: int) -> tuple[list[Take
             return taken, error
         taken += [Taken(frame.ticket or 0, frame) for frame in frames]
         size += sum(frame.nbytes for frame in frames)
+        small += sum(frame.nbytes for frame in frames if frame.nbytes < _SMALL)
     return taken, None
 
 

@@ -23,7 +23,7 @@ from . import _frames
 from ._sources import Source
 from ._tickets import Runs, each_of, runs
 
-_MOST_MESSAGES, _MOST_BYTES = 1024, 4 << 20  # in one call, or one message
+_MOST_MESSAGES, _MOST_BYTES = 1024, 16 << 20  # in one call, or one message; a call takes milliseconds, however small
 _MOST_CALLS, _MOST_BYTES_OF_ALL = 8, 64 << 20  # under way; what makes it more is the last
 _WORTH_MESSAGES, _WORTH_BYTES = 512, 1 << 20  # that are waiting: enough for one more call while others are under way
 _SLICE_S = 0.25
