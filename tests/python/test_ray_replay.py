@@ -206,7 +206,8 @@ def test_a_saved_buffer_is_loaded_with_its_indices_and_priorities_and_saved_agai
     loaded.save("saved")
     loaded.shutdown()
     with shmtree.ray.ReplayBuffer.load(tmp_path / "saved", 1) as again:
-        assert fits(again.sample(9000).data["value"], {2: 1, 4: 5})
+        values = again.sample(9000).data["value"]  # of each shard the newest; either node may have loaded either shard
+        assert fits(values, {2: 1, 4: 5} if 2 in values else {3: 2, 4: 5})
         assert again.stats()["capacity"] == 2
         again.shutdown()
 
