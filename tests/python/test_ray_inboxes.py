@@ -18,7 +18,6 @@ import pytest
 from ray_nodes import Hosted, Nodes
 
 import shmtree
-from shmtree.ray import _inbox
 from shmtree.ray._deaths import PeerDied
 from shmtree.ray._ends import RemoteReceiver
 
@@ -295,44 +294,6 @@ def test_senders_are_told_of_a_receiver_that_was_killed_elsewhere() -> None:
         assert await nodes.node("away").why(pair.number) == (("there", pid),)
 
     run(test, "here", "there", "away")
-
-
-def test_senders_at_the_home_are_told_of_a_killed_receiver_also_after_those_elsewhere_were() -> None:
-    async def test(nodes: Nodes) -> None:
-        pair = Hosted(nodes, "here", capacity=16)
-        sender = await sender_here(pair)
-        far = await pair.sender("away")
-        receiver = await pair.receiver("there")
-        for number in range(8):
-            await far.put_async(number)  # which the home is asked about until they were received
-        pid = await killed(_get_and_die, receiver)
-        await pair.let_go()
-        while not await nodes.node("away").why(pair.number):
-            await asyncio.sleep(0.01)
-        assert await nodes.node("away").why(pair.number) == (("there", pid),)
-        with pytest.raises(shmtree.PeerDied) as told:
-            await send(sender, 100)
-        assert told.value.pids == (pid,)
-
-    run(test, "here", "there", "away")
-
-
-def test_one_message_may_be_larger_than_what_waits_in_an_inbox_without_a_bound(monkeypatch: Any) -> None:
-    monkeypatch.setattr(_inbox, "_MOST_BYTES", 1 << 20)
-
-    async def test(nodes: Nodes) -> None:
-        pair = Hosted(nodes, "here", capacity=16)
-        sender = await sender_here(pair)
-        receiver = await pair.receiver("there")
-        for number in range(4):
-            await sender.put_async(np.full(3 << 20, number, np.uint8))
-        await until(lambda: receiver.qsize() == 1)
-        for number in range(4):
-            await asyncio.sleep(0.1)
-            assert receiver.qsize() <= 1
-            assert (await receiver.get_async())[-1] == number
-
-    run(test)
 
 
 def test_a_killed_sender_is_told_elsewhere_after_what_it_sent() -> None:
