@@ -1,6 +1,7 @@
 // What an observer sees of one arena, among all that are there.
 #pragma once
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <string>
@@ -29,6 +30,10 @@ inline ObservedParticipant participant_of(const ObservedArena& arena, int pid) {
     if (one.pid == pid) return one;
   }
   std::abort();
+}
+// Whether that process has it open. So have others that look at this moment, such as tests that run beside this one.
+inline bool opens(const ObservedArena& arena, int pid) {
+  return std::any_of(arena.openers.begin(), arena.openers.end(), [pid](const auto& one) { return one.pid == pid; });
 }
 // Every byte of the arena's file.
 inline std::vector<std::byte> bytes_of(const Arena& arena) {
