@@ -73,7 +73,7 @@ class Recording {
   /// How many messages were put and are not here, of the channels of which there are any. Known of a recording that was
   /// ended in order.
   std::vector<RecordedChannel> missed() const;
-  /// Whether it was ended in order, and has not been cut off since.
+  /// Whether it was ended in order, and has not been cut off before the end of its messages.
   bool whole() const noexcept;
   /// How many messages there are.
   std::uint64_t size() const noexcept;

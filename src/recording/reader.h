@@ -56,7 +56,7 @@ class Reader {
   const std::vector<Count>& channels() const noexcept { return channels_; }
   // What was put and is not here. Known of a recording that was ended in order.
   const std::vector<Count>& missed() const noexcept { return missed_; }
-  // It was ended in order, and not cut off.
+  // It was ended in order, and not cut off before the end of its messages.
   bool is_whole() const noexcept { return is_whole_; }
   std::uint64_t size() const noexcept { return size_; }
 
