@@ -91,7 +91,7 @@ class End:
         return len(references) / (time.monotonic() - begin)
 
     def give(self, kind: str) -> Any:
-        """A new one each time, as a message is."""
+        """Ray stores what is returned anew each time, as a message is."""
         if kind not in self.made:
             self.made[kind] = make(kind)
         return self.made[kind]

@@ -114,7 +114,7 @@ class Cluster:
         known = {s: self._weights[table, s][1] for s in self._nodes if (table, s) in self._weights}
         if (own := self._own) is not None:
             known[own.id] = _parts.weigh(own.buffer, table, with_least, self._largest[table])
-            self._largest[table] = max(self._largest[table], known[own.id].largest)
+            self._hear(table, known[own.id])
         return known
 
     def forget_weights(self) -> None:
@@ -122,6 +122,9 @@ class Cluster:
 
     def _note(self, table: int, shard: int, weights: _parts.Weights) -> None:
         self._weights[table, shard] = (time.monotonic(), weights)
+        self._hear(table, weights)
+
+    def _hear(self, table: int, weights: _parts.Weights) -> None:
         self._largest[table] = max(self._largest[table], weights.largest)
 
     def draw(self, counts: Mapping[int, int], terms: _parts.Terms, table: int) -> dict[int, _parts.Part]:

@@ -110,12 +110,8 @@ def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading, mis
         raise FileNotFoundError(f"none of {len(seen)} nodes has shards of a replay buffer in {path!r}")
     _check_same(path, found)
     last = max((each.saving for each in found.values() if each.saving), key=lambda saving: saving.time_ns, default=None)
-    missing = sorted(set(last.shards) - found.keys()) if last is not None else []
-    if missing and not missing_ok:
-        raise ValueError(
-            f"{len(last.shards) if last else 0} shards were saved last in {path!r}, and none of {len(seen)} nodes has "
-            f"{os.path.basename(folder_of(path, missing[0]))}; missing_ok=True loads the others"
-        )
+    if last is not None and not missing_ok:
+        _check_complete(path, last, found, len(seen))
     nodes: dict[str, int] = {}
     for shard in sorted(found):
         if not _place(shard, seen, nodes, set()):
@@ -135,6 +131,15 @@ def _check_same(path: str, found: Mapping[int, Found]) -> None:
         saved = {saving.buffer for saving in (each.saving, found[first].saving) if saving is not None}
         if len(saved) > 1 or Spec.unpack(each.note) != Spec.unpack(found[first].note):
             raise ValueError(f"{folder_of(path, first)} and {folder_of(path, shard)} are of different buffers")
+
+
+def _check_complete(path: str, last: Saving, found: Mapping[int, Found], nodes: int) -> None:
+    missing = sorted(set(last.shards) - found.keys())
+    if missing:
+        raise ValueError(
+            f"{len(last.shards)} shards were saved last in {path!r}, and none of {nodes} nodes has "
+            f"{os.path.basename(folder_of(path, missing[0]))}; missing_ok=True loads the others"
+        )
 
 
 def _place(shard: int, seen: Mapping[str, Mapping[int, Found]], nodes: dict[str, int], tried: set[str]) -> bool:
