@@ -62,8 +62,8 @@ class Recording {
   /// Goes over the messages.
   class Iterator;
 
-  /// The recording in that file. kNotFound when there is none, kOs when it cannot be read or mapped; kCorrupt, which
-  /// names the place, when it is no recording of ours, or was altered.
+  /// The recording in that file. kNotFound when there is none, kOs when it cannot be read or mapped, as what is no
+  /// regular file; kCorrupt, which names the place, when it is no recording of ours, or was altered.
   static Result<Recording> open(const std::string& path);
 
   /// Of the file, as it was given.
@@ -73,7 +73,7 @@ class Recording {
   /// How many messages were put and are not here, of the channels of which there are any. Known of a recording that was
   /// ended in order.
   std::vector<RecordedChannel> missed() const;
-  /// Whether it was ended in order, and has not been cut off before the end of its messages.
+  /// Whether it was ended in order, and has not been cut off since.
   bool whole() const noexcept;
   /// How many messages there are.
   std::uint64_t size() const noexcept;

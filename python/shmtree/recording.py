@@ -28,6 +28,11 @@ class RecordedMessage(NamedTuple):
         return unpack(self.frame, copy=copy, allow_pickle=allow_pickle)
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    """As of a named pipe that nobody writes to."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 class Recording:
     """A recording, whose messages come in the order in which they were written. Any number of threads may read.
 
@@ -37,11 +42,12 @@ class Recording:
 
     Raises:
         CorruptMessage: it is no recording of ours, or was altered.
+        OSError: it cannot be read, or is no regular file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=_without_waiting) as file:
             self._file = MappedRecording(file.fileno(), os.fsencode(path))
 
     @property

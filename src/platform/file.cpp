@@ -106,9 +106,16 @@ Result<UniqueFd> duplicate(int fd) {
 }
 
 Result<UniqueFd> open_for_reading(const std::string& path) {
-  UniqueFd opened(retry([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+  UniqueFd opened(retry([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!opened.valid()) return open_error(path);
   return opened;
+}
+
+Status check_regular_file(int fd, const std::string& path) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return os_error("fstat " + path, errno);
+  if (S_ISREG(status.st_mode)) return success();
+  return Error{Code::kOs, "'" + path + "' is no regular file", ENODEV};
 }
 
 Result<std::uint64_t> file_size(int fd) {

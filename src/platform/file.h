@@ -46,7 +46,9 @@ Result<UniqueFd> reopen(int fd);
 Result<UniqueFd> duplicate(int fd);
 
 Result<std::uint64_t> file_size(int fd);
-// Of a file that is there. Code::kNotFound where nothing is.
+// An error unless it is bytes on a disk or in memory, and no folder, device, pipe or socket.
+Status check_regular_file(int fd, const std::string& path);
+// Of a file that is there, whatever it is; waits for nobody. Code::kNotFound where nothing is.
 Result<UniqueFd> open_for_reading(const std::string& path);
 // Tells files apart, whatever the descriptors.
 struct FileId {

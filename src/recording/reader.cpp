@@ -36,6 +36,7 @@ Result<std::shared_ptr<const Reader>> Reader::open(const std::string& path) {
 }
 
 Result<std::shared_ptr<const Reader>> Reader::map(int fd, std::string path) {
+  if (Status is_file = platform::check_regular_file(fd, path); !is_file) return std::move(is_file).error();
   const auto size = platform::file_size(fd);
   if (!size) return size.error();
   if (*size < kMagic.size()) {
@@ -43,7 +44,11 @@ Result<std::shared_ptr<const Reader>> Reader::map(int fd, std::string path) {
   }
   const std::shared_ptr<Reader> reader(new Reader(std::move(path)));
   const auto mapped = platform::map_for_reading(fd, *size);
-  if (!mapped) return mapped.error();
+  if (!mapped) {
+    Error error = mapped.error();
+    error.message = quoted(reader->path_) + ": " + error.message;
+    return error;
+  }
   reader->bytes_ = {*mapped, static_cast<std::size_t>(*size)};
   if (std::memcmp(*mapped, kMagic.data(), kMagic.size()) != 0) {
     return corrupt_file(reader->path_, " is no recording: it does not begin as MCAP does");
@@ -66,10 +71,14 @@ Status Reader::read_all() {
   for (;;) {
     const auto found = cursor.next(entry);
     if (!found) return found.error();
-    if (!*found) return success();
+    if (!*found) break;
     ++channels_[entry.channel].messages;
     ++size_;
   }
+  // What was cut off behind the end of the data is only of use for other tools, but tells that it was.
+  const auto end = bytes_.last(kMagic.size());
+  is_whole_ = is_whole_ && std::memcmp(end.data(), kMagic.data(), kMagic.size()) == 0;
+  return success();
 }
 
 std::size_t Reader::add_channel(std::string name) {
@@ -113,12 +122,17 @@ std::optional<Cursor::Record> Cursor::next_record() noexcept {
 }
 
 Result<bool> Cursor::next(Entry& entry) {
+  if (noting_ == nullptr && read_ == reader_.size()) return false;  // what came behind them meanwhile is not of it
   while (const std::optional<Record> record = next_record()) {
     const bool is_message = record->opcode == Opcode::kMessage;
     if (const Status read = is_message ? read_message(*record, entry) : pass(*record); !read) return read.error();
-    if (is_message) return true;
+    if (!is_message) continue;
+    ++read_;
+    return true;
   }
-  return false;
+  if (noting_ != nullptr || read_ == reader_.size()) return false;
+  return reader_.corrupt(at_, "only " + std::to_string(read_) + " of the " + std::to_string(reader_.size()) +
+                                  " messages are there that were when it was opened");
 }
 
 Status Cursor::read_message(const Record& record, Entry& entry) const {

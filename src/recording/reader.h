@@ -2,8 +2,8 @@
 // written is Code::kCorrupt, with the place.
 //
 // Whatever the bytes are, nothing outside the mapped ones is read. Somebody may write into the file meanwhile: then
-// other messages may be found than at the first reading, or an error. Where it is cut off meanwhile, whoever reads what
-// it had behind the cut gets SIGBUS, as of every mapped file.
+// other messages may be found than at the first reading, but as many, or an error. Where it is cut off meanwhile,
+// whoever reads what it had behind the cut gets SIGBUS, as of every mapped file.
 //
 // Thread safety: a Reader never changes; a Cursor is for one thread at a time.
 #pragma once
@@ -56,7 +56,7 @@ class Reader {
   const std::vector<Count>& channels() const noexcept { return channels_; }
   // What was put and is not here. Known of a recording that was ended in order.
   const std::vector<Count>& missed() const noexcept { return missed_; }
-  // It was ended in order, and not cut off before the end of its messages.
+  // It was ended in order, and has not been cut off since.
   bool is_whole() const noexcept { return is_whole_; }
   std::uint64_t size() const noexcept { return size_; }
 
@@ -101,7 +101,7 @@ class Cursor {
 
   const Reader& reader_;
   Reader* noting_ = nullptr;
-  std::uint64_t at_ = kMagic.size();
+  std::uint64_t at_ = kMagic.size(), read_ = 0;                // bytes, messages
   std::unordered_map<std::uint16_t, std::size_t> channels_{};  // places in Reader::channels(), by number
 };
 

@@ -1,4 +1,6 @@
 // Recordings: read as they were written, up to where they were cut off, and whatever their bytes are.
+#include <sys/stat.h>
+
 #include <cstring>
 #include <string>
 #include <vector>
@@ -134,6 +136,34 @@ TEST_CASE("bytes that become others after a recording was opened are read as the
   CHECK(read_all(*reader) == sum);
 }
 
+TEST_CASE("messages that are there no more are an error, and those that came behind are not of the recording") {
+  RecordingBytes made;
+  made.channel(0, "obs");
+  made.message(0, 0, 1, "first");
+  const std::size_t after_first = made.bytes.size();
+  made.message(0, 1, 2, "second");
+  const std::size_t whole = made.bytes.size();
+  made.message(0, 2, 3, "third, which is still written");
+  const FileInMemory file(std::string_view(made.bytes).substr(0, made.bytes.size() - 1));
+  const auto reader = Reader::map(file.fd(), "run.mcap").value();
+  CHECK(reader->size() == 2);
+
+  file.write(whole, std::string_view(made.bytes).substr(whole));
+  Cursor cursor(*reader);
+  Entry entry;
+  CHECK(cursor.next(entry).value());
+  CHECK(cursor.next(entry).value());
+  CHECK_FALSE(cursor.next(entry).value());
+
+  file.write(after_first, "\x0f");
+  Cursor again(*reader);
+  CHECK(again.next(entry).value());
+  const auto second = again.next(entry);
+  REQUIRE_FALSE(second.ok());
+  CHECK(second.code() == Code::kCorrupt);
+  CHECK(second.error().message.find("only 1 of the 2 messages are there") != std::string::npos);
+}
+
 TEST_CASE("what is no recording is named, with the place of what is not as it was written") {
   CHECK(why_not("four") == "'run.mcap' has 4 bytes: too few for a recording");
   CHECK(why_not("something else entirely") == "'run.mcap' is no recording: it does not begin as MCAP does");
@@ -184,8 +214,16 @@ TEST_CASE("what a recording has besides is passed over, and what stands twice co
   CHECK(reader->missed()[0].messages == 2);
 }
 
-TEST_CASE("a recording that is not there, or cannot be mapped, is an error of the system") {
+TEST_CASE("a recording that is not there, or is no file, is an error of the system with its path") {
   CHECK(Reader::open("/proc/self/nothing.mcap").code() == Code::kNotFound);
-  CHECK(Reader::open("/proc/self").code() == Code::kCorrupt);  // it has no bytes
-  CHECK(Reader::open("/").code() == Code::kOs);
+  const std::string pipe = "/tmp/shmtree-test-pipe-" + std::to_string(getpid());
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  for (const std::string& path :
+       {std::string("/"), std::string("/dev/zero"), pipe}) {  // and who opens waits for nobody
+    const auto opened = Reader::open(path);
+    REQUIRE_FALSE(opened.ok());
+    CHECK(opened.code() == Code::kOs);
+    CHECK(opened.error().message == "'" + path + "' is no regular file");
+  }
+  unlink(pipe.c_str());
 }

@@ -18,6 +18,7 @@ namespace shmtree::test {
 enum class Opcode : std::uint8_t {
   kNone = 0x00,
   kHeader = 0x01,
+  kFooter = 0x02,
   kChannel = 0x04,
   kMessage = 0x05,
   kChunk = 0x06,
@@ -58,7 +59,11 @@ class RecordingBytes {
   void missed(std::string_view channel, std::string_view count) {
     raw(Opcode::kMetadata, text("shmtree.missed") + text(text(channel) + text(count)));
   }
-  void end() { raw(Opcode::kDataEnd, number(std::uint32_t{0})); }
+  void end() {
+    raw(Opcode::kDataEnd, number(std::uint32_t{0}));
+    raw(Opcode::kFooter, std::string(20, '\0'));
+    bytes += kMagic;
+  }
 
   std::string bytes{kMagic};
 
