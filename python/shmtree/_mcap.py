@@ -60,8 +60,9 @@ def _padding(offset: int) -> bytes:
 class Writer:
     """A new recording. Only its user may read it. A file of that name is replaced, and stays as it is for its readers.
 
-    An error of the system, as of a disk that is full, is an OSError: what was written before it stays, and is whole.
-    Any number of threads may write, one at a time.
+    The file is made by `begin`, with the channels that there are by then, or else by the first message: who fails
+    before has replaced nothing. An error of the system, as of a disk that is full, is an OSError: what was written
+    before it stays, and is whole. Any number of threads may write, one at a time.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -73,14 +74,22 @@ class Writer:
         self._missed: dict[str, int] = {}
         self._first_ns = self._last_ns = 0
         self._offset = 0
+        self._fd = -1
+        self._is_closed = False
+
+    def begin(self) -> None:
+        """Makes the file."""
+        if self._is_closed:
+            raise ValueError("the recording was closed")
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISREG(os.lstat(self.path).st_mode):
                 os.unlink(self.path)
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            self._append([MAGIC, _record(HEADER, _text(PROFILE) + _text(f"shmtree {VERSION}"))])
+            self._append([MAGIC, _record(HEADER, _text(PROFILE) + _text(f"shmtree {VERSION}")), *self._records])
         except BaseException:
             os.close(self._fd)
+            self._fd = -1
             raise
 
     @property
@@ -98,7 +107,8 @@ class Writer:
         no_schema = 0
         content = struct.pack("<HH", number, no_schema) + _text(name) + _text(ENCODING) + _map({})
         record = _record(CHANNEL, content)
-        self._append([record])
+        if self._fd >= 0:
+            self._append([record])
         self._channels[name] = number
         self._counts.append(0)
         self._records.append(record)
@@ -140,6 +150,7 @@ class Writer:
 
     def close(self) -> None:
         """Writes the summary. The file is whole without it, but other tools would have to read all of it."""
+        self._is_closed = True
         if self._fd < 0:
             return
         try:
@@ -165,7 +176,7 @@ class Writer:
     def _append(self, parts: list[Any]) -> None:
         """All of it; what an error leaves of it is cut off again."""
         if self._fd < 0:
-            raise ValueError("the recording was closed")
+            self.begin()
         left = [memoryview(part).cast("B") for part in parts if len(part)]
         written = 0
         try:

@@ -92,6 +92,7 @@ def record(
     try:
         for name in names:
             taps.append(source(writer, name))
+        writer.begin()
         ready()
         stopped = False
         while not all(tap.is_over for tap in taps):

@@ -46,10 +46,7 @@ def _record(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.names))
     if options.relay is not None and (len(names) > 1 or options.relay in names):
         return _failed(f"--relay passes on one channel to another, not {', '.join(names)} to {options.relay}")
-    try:
-        writer = Writer(options.file)
-    except OSError as error:
-        return _failed(error)
+    writer = Writer(options.file)
 
     def ready() -> None:
         print(f"recording {len(names)} to {_shown.printable(options.file)}", flush=True)

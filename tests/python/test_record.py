@@ -202,6 +202,32 @@ def test_what_is_no_recording_or_was_altered_is_an_error_that_names_the_place(re
                 message.load()
 
 
+def test_what_is_no_file_is_an_error_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        with pytest.raises(OSError, match="no regular file|Is a directory"):
+            Recording(path)
+
+
+def test_who_cannot_record_leaves_the_recording_that_was_there(recorded, name: str) -> None:
+    path = recorded(a=[1, 2, 3])
+    for names in (["nothing"], [name, "nothing"]):
+        ends = shmtree.create_pair(name=name)
+        ran = shmtree_run("record", str(path), *names)
+        assert ran.returncode == 1
+        assert ran.stderr.startswith("shmtree: ")
+        assert len(Recording(path)) == 3
+        for end in ends:
+            end.close()
+
+
+def test_a_name_that_cannot_be_written_down_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
+    ran = shmtree_run("record", str(tmp_path / "run.mcap"), os.fsdecode(b"\xffchannel"))
+    assert ran.returncode == 1
+    assert "characters that no file's name can have" in ran.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_disk_that_is_full_is_an_error_and_what_was_written_can_be_read(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(4, name=name)
 
