@@ -15,7 +15,9 @@
 ///
 /// Ownership: values, of no use but to be looked at. Processes have the numbers that they have here; 0 is one out of
 /// sight, as in another PID namespace. Times are in seconds. Errors: what could not be read says why in `refused`, and
-/// has nothing else then; there is no other error. Thread safety: any thread; an Observer is used by one at a time.
+/// has nothing else then; there is no other error. A look needs three free descriptors; with fewer, all that it shows
+/// is one arena without a uuid that was refused for it. Thread safety: any thread; an Observer is used by one at a
+/// time.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +32,9 @@ namespace shmtree {
 
 /// A process that has an arena's file open.
 struct ObservedOpener {
-  int pid = 0;  ///< its number
-  int fd = -1;  ///< one of its descriptors of the file
+  int pid = 0;             ///< its number
+  int fd = -1;             ///< one of its descriptors of the file
+  bool read_only = false;  ///< it only looks, as an observer does; shown where nobody else has the arena any more
 };
 
 /// A thread that sleeps in a call.
@@ -170,7 +173,7 @@ struct ObservedReplay : ObservedThing {
 
 /// An arena that a process of this user has open, or that is only known by a name.
 struct ObservedArena {
-  std::string uuid{};                     ///< 32 hexadecimal digits
+  std::string uuid{};                     ///< 32 hexadecimal digits; zeros of one that could not be read
   std::vector<std::string> names{};       ///< of itself and of arrays in it
   std::string refused{};                  ///< why it could not be read: then only who has it is known
   std::vector<ObservedOpener> openers{};  ///< who has its file open

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from typing import Any
 
 from . import _recording_verbs, _shown, _why, clean_names, list_names, observe
 from ._metrics import Server
-from ._observe import Observer, is_of, messages
+from ._observe import Observer, is_of, messages, seen
 from ._watch import Watch
 
 MOST_MESSAGES = 8
@@ -48,7 +50,7 @@ def _is_channel(channel: dict[str, Any], number: int, text: str) -> bool:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    arenas = observe()["arenas"]
+    arenas = seen(observe())["arenas"]
     found, chosen = [arena for arena in arenas if is_of(arena, options.what)], ""
     if not found and ":" in options.what:
         what, _, chosen = options.what.rpartition(":")
@@ -98,25 +100,21 @@ def _run_why(options: argparse.Namespace) -> int:
 
 
 def _run_watch(options: argparse.Namespace) -> int:
-    try:
-        return _watch(Watch(options.dump, options.names), options)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        print(f"shmtree: {error}", file=sys.stderr)
-        return 1
-
-
-def _watch(watch: Watch, options: argparse.Namespace) -> int:
-    is_first = True
-    while True:
+    # It keeps a descriptor of each arena and of each process, however many there are.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    watch, trouble = Watch(options.dump, options.names), ""
+    for number in itertools.count():
         for path, pids in watch.look():
             killed = {"dump": path, "killed": pids}
             print(json.dumps(killed) if options.json else f"{_shown.who(pids)} was killed: {path}", flush=True)
-        if is_first:
+        if watch.trouble not in ("", trouble):
+            print(f"shmtree: {watch.trouble}", file=sys.stderr)
+        trouble = watch.trouble
+        if number == 0:
             print(json.dumps({"watching": len(watch)}) if options.json else f"watching {len(watch)}", flush=True)
-        is_first = False
         watch.wait(options.interval)
+    return 0
 
 
 def _run_metrics(options: argparse.Namespace) -> int:
@@ -199,6 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads it has seen enough; nor may the end of the interpreter write on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"shmtree: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

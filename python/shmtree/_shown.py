@@ -80,7 +80,7 @@ def channel_row(arena: dict[str, Any], number: int) -> tuple[str, ...]:
 def arena_rows(look: dict[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for arena in look["arenas"]:
-        pids = who(opener["pid"] for opener in arena["openers"])
+        pids = _openers(arena)
         if arena["refused"]:
             rows.append((label(arena), "an arena", pids, arena["refused"], ""))
             continue
@@ -89,6 +89,11 @@ def arena_rows(look: dict[str, Any]) -> list[tuple[str, ...]]:
             rows.extend(_named(arena[key], kind))
         rows.extend(_named(arena["replays"], "a replay buffer"))
     return rows
+
+
+def _openers(arena: dict[str, Any]) -> str:
+    pids = who(opener["pid"] for opener in arena["openers"])
+    return f"only watched by {pids}" if any(opener["read_only"] for opener in arena["openers"]) else pids
 
 
 def _named(things: list[dict[str, Any]], kind: str) -> list[tuple[str, ...]]:

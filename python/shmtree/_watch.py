@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -10,9 +11,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ._observe import Observer, is_of, messages
+from ._observe import Observer, is_of, messages, seen
 
 MOST_MESSAGES = 1000  # of each channel
+SPARE = 4  # descriptors that looks and dumps need
 
 
 class Watch:
@@ -20,11 +22,13 @@ class Watch:
 
     A dump is a file that its user alone can read: JSON with `time`, `killed` (what each did before: `waits`, `sending`,
     `receiving`, `held`, `locks`), `arena` as it was found, queued messages described, and `before`, the same at the
-    look before, `seconds` earlier. Close it, or let it go, to let go of the arenas.
+    look before, `seconds` earlier. Close it, or let it go, to let go of the arenas. `trouble` says what it could not
+    watch at the last look, for want of descriptors.
     """
 
     def __init__(self, directory: str, names: Iterable[str] = ()) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
+        self.trouble = ""
         self._directory = directory
         self._names = tuple(names)
         self._observer = Observer()
@@ -39,12 +43,15 @@ class Watch:
     def look(self) -> Iterator[tuple[str, list[int]]]:
         """Looks once; the path of each dump that it wrote, and who was killed. OSError when one cannot be written."""
         now = time.monotonic()
-        arenas = [
-            arena for arena in self._observer.look()["arenas"] if not arena["refused"] and self._is_watched(arena)
-        ]
+        self.trouble = ""
+        try:
+            looked = seen(self._observer.look())["arenas"]
+        except OSError as error:
+            self.trouble = str(error)
+            return
+        arenas = [arena for arena in looked if not arena["refused"] and self._is_watched(arena)]
         dead: set[tuple[str, int]] = set()
         for arena in arenas:
-            self._keep(arena)
             killed = [one for one in arena["participants"] if not one["alive"] and not one["leaving"]]
             new = [one for one in killed if (arena["uuid"], one["said_pid"]) not in self._told]
             dead |= {(arena["uuid"], one["said_pid"]) for one in killed}
@@ -53,7 +60,10 @@ class Watch:
         self._told = dead
         self._before = {arena["uuid"]: (now, arena) for arena in arenas}
         self._let_go(arenas)
-        self._follow(arenas)
+        with _spare_descriptors():
+            for arena in arenas:
+                self._keep(arena)
+            self._follow(arenas)
 
     def wait(self, seconds: float) -> None:
         """Until a process that takes part has ended, or so long."""
@@ -72,16 +82,21 @@ class Watch:
 
     def _keep(self, arena: dict[str, Any]) -> None:
         for opener in arena["openers"] if arena["uuid"] not in self._kept else ():
+            if opener["read_only"]:
+                continue
             path = f"/proc/{opener['pid']}/fd/{opener['fd']}"
-            with contextlib.suppress(OSError):  # it ended meanwhile
+            try:
                 if not os.readlink(path).startswith("/memfd:"):
                     continue
                 self._kept[arena["uuid"]] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 return
+            except OSError as error:  # it ended meanwhile, or else
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self.trouble = f"arena {arena['uuid'][:8]} is not kept for after its last process: {error.strerror}"
 
     def _let_go(self, arenas: list[dict[str, Any]]) -> None:
-        """Of arenas that nobody else has any more."""
-        alone = [arena["uuid"] for arena in arenas if all(each["pid"] == os.getpid() for each in arena["openers"])]
+        """Of arenas that nobody uses any more."""
+        alone = [arena["uuid"] for arena in arenas if all(each["read_only"] for each in arena["openers"])]
         seen = {arena["uuid"] for arena in arenas}
         for uuid in [uuid for uuid in self._kept if uuid in alone or uuid not in seen]:
             os.close(self._kept.pop(uuid))
@@ -111,6 +126,20 @@ class Watch:
         path = os.path.join(self._directory, f"{arena['uuid'][:8]}-{killed[0]['said_pid']}-{time.time_ns()}.json")
         _write(path, json.dumps(content, indent=1))
         return path
+
+
+@contextlib.contextmanager
+def _spare_descriptors() -> Iterator[None]:
+    """What is opened within leaves some for later."""
+    held: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while len(held) < SPARE:
+                held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
 
 
 def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:

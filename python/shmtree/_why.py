@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from . import _shown
-from ._observe import Observer, users
+from ._observe import Observer, seen, users
 
 BETWEEN_LOOKS = 0.3  # seconds: a wait that is in both looks is not one that was about to end
 MOST_STACKS = 16
@@ -190,12 +190,12 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str,
 
     `waits`: pid, thread, what, at, channel, arena, seconds, `for_pids` (any of these could end it) and `stopped`, those
     of them that are. `deadlocks`: pids, channels, places, seconds. `locks` of stopped processes: pid, of. `stacks`:
-    text by pid, where py-spy is installed.
+    text by pid, where py-spy is installed. OSError where this process has no descriptors left to look with.
     """
     observer = Observer()
-    before = {wait.key: wait for wait in _waits(observer.look())}
+    before = {wait.key: wait for wait in _waits(seen(observer.look()))}
     time.sleep(seconds)
-    look = observer.look()
+    look = seen(observer.look())
     lasting = [wait for wait in _waits(look) if wait.key in before and wait.seconds >= before[wait.key].seconds]
     chosen = lasting if what is None else _chosen(lasting, look, what)
     stopped = {one["pid"] for arena in look["arenas"] for one in arena.get("participants", ()) if one["stopped"]}
@@ -225,7 +225,8 @@ def words(found: dict[str, Any]) -> str:
     lines += [_wait_words(wait) for wait in found["waits"]]
     for pid, stack in found["stacks"].items():
         lines += ["", f"Python stack of {pid}:", *(f"  {line}" for line in stack.splitlines())]
-    return "\n".join(lines) or "Nobody waits."
+    nobody = f"Nobody has waited for longer than {BETWEEN_LOOKS} s. Who waits often, and briefly: see top."
+    return "\n".join(lines) or nobody
 
 
 def _wait_words(wait: dict[str, Any]) -> str:

@@ -96,11 +96,12 @@ Result<std::shared_ptr<Arena>> open_arena_of(int pid, int fd, const unsigned cha
 
 Result<std::shared_ptr<Arena>> open_arena_of_anyone(const unsigned char uuid[16], Error otherwise) {
   Result<std::shared_ptr<Arena>> found = std::move(otherwise);
-  platform::find_memory_file(memory::kFileName, [&](int pid, int fd) {
-    auto opened = open_arena_of(pid, fd, uuid);
+  Status searched = platform::find_memory_file(memory::kFileName, [&](const platform::OpenFile& one) {
+    auto opened = open_arena_of(one.pid, one.fd, uuid);
     if (opened) found = std::move(opened);
     return found.ok();
   });
+  if (!searched) return std::move(searched).error();
   if (!found && found.code() == Code::kNotFound) {
     return Error{Code::kNotFound, found.error().message + "; no other process of this user has it"};
   }

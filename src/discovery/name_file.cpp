@@ -97,10 +97,11 @@ bool has_parts(const LockedFile& file, const NameRecord& record) noexcept {
   return record.is_kept([&](platform::PartKind kind) { return file.has_parts(kind); });
 }
 
-std::vector<Place> places() {
+Result<std::vector<Place>> places() {
   std::vector<Place> found;
   for (const std::string& path : platform::private_directories(kFolder)) {
     auto directory = platform::open_private_directory(path, false);
+    if (!directory && platform::is_exhausted(directory.error())) return std::move(directory).error();
     if (directory) found.push_back(Place{std::move(*directory), path});
   }
   return found;

@@ -72,8 +72,9 @@ struct Place {
   std::string path;
 };
 
-// Directories of ours that are there. Others, or such as are not ours alone, have no names that we would believe.
-std::vector<Place> places();
+// Directories of ours that are there. Others, or such as are not ours alone, have no names that we would believe. An
+// error when this process has no descriptors left to open them.
+Result<std::vector<Place>> places();
 
 struct MadeFile {
   std::string path;

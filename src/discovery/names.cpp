@@ -57,11 +57,14 @@ void sweep_some() noexcept {
   constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
   static std::atomic<std::size_t> looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
   try {
-    for (const Place& place : places()) {
-      const std::vector<std::string> names = platform::list_directory(place.directory.get(), kMostListed);
+    const auto known = places();
+    if (!known) return;
+    for (const Place& place : *known) {
+      const auto names = platform::list_directory(place.directory.get(), kMostListed);
+      if (!names) continue;
       const std::size_t first = looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
-      for (std::size_t i = 0; i < std::min(names.size(), kMostLookedAt); ++i) {
-        sweep(place, names[(first + i) % names.size()]);
+      for (std::size_t i = 0; i < std::min(names->size(), kMostLookedAt); ++i) {
+        sweep(place, (*names)[(first + i) % names->size()]);
       }
     }
   } catch (const std::bad_alloc&) {  // the next one does it
@@ -100,8 +103,10 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
   std::unique_ptr<Name> made(new Name("", thing));
   for (;;) {
     // In whichever directory: programs of one user may differ in their environment.
-    for (const Place& known : places()) {
-      Status taken = take_over(known, name);
+    const auto known = places();
+    if (!known) return with_name(known.error(), name);
+    for (const Place& one : *known) {
+      Status taken = take_over(one, name);
       if (!taken) return with_name(std::move(taken).error(), name);
     }
     auto file = make_file(name, bytes, sizeof bytes);
@@ -120,7 +125,9 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
   if (!valid) return with_name(std::move(valid).error(), name);
   const SweepAtTheEnd sweeping;
   Error error{Code::kNotFound, "nothing is known by it"};
-  for (const Place& place : places()) {
+  const auto known = places();
+  if (!known) return with_name(known.error(), name);
+  for (const Place& place : *known) {
     auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
     if (!file) {
       if (file.code() != Code::kNotFound) error = std::move(file).error();
@@ -261,48 +268,72 @@ Name::~Name() {
   leave();
 }
 
-std::vector<NameInfo> list_names() {
-  std::vector<NameInfo> found;
-  for (const Place& place : places()) {
-    for (const std::string& name : platform::list_directory(place.directory.get())) {
-      auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
-      if (!file) continue;
-      auto record = read_record(*file);
-      if (!record) continue;
-      std::vector<int> pids = living(*file, *record);
-      if (pids.empty()) file->remove().ok();  // it is shown once more
-      found.push_back(
-          NameInfo{name, place.path + "/" + name, static_cast<NamedKind>(record->header.kind), std::move(pids)});
+namespace {
+
+// visit(place, name) of each file, until one is an error.
+template <class Visit>
+Status for_each_file(const Visit& visit) {
+  const auto known = places();
+  if (!known) return known.error();
+  for (const Place& place : *known) {
+    const auto names = platform::list_directory(place.directory.get());
+    if (!names) return names.error();
+    for (const std::string& name : *names) {
+      if (Status visited = visit(place, name); !visited) return visited;
     }
   }
+  return success();
+}
+
+// Of a file that may have gone meanwhile, or be none of ours.
+Status passed_over(const Error& why) {
+  return platform::is_exhausted(why) ? Status(why) : success();
+}
+
+}  // namespace
+
+Result<std::vector<NameInfo>> list_names() {
+  std::vector<NameInfo> found;
+  const Status listed = for_each_file([&found](const Place& place, const std::string& name) {
+    auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
+    if (!file) return passed_over(file.error());
+    auto record = read_record(*file);
+    if (!record) return passed_over(record.error());
+    std::vector<int> pids = living(*file, *record);
+    if (pids.empty()) file->remove().ok();  // it is shown once more
+    found.push_back(
+        NameInfo{name, place.path + "/" + name, static_cast<NamedKind>(record->header.kind), std::move(pids)});
+    return success();
+  });
+  if (!listed) return listed.error();
   return found;
 }
 
-std::vector<SeenName> look_at_names() {
+Result<std::vector<SeenName>> look_at_names() {
   std::vector<SeenName> seen;
-  for (const Place& place : places()) {
-    for (const std::string& name : platform::list_directory(place.directory.get())) {
-      const auto record = look_at_record(place.directory.get(), name);
-      if (!record) continue;
-      SeenName& found = seen.emplace_back();
-      found.name = name;
-      found.kind = static_cast<NamedKind>(record->header.kind);
-      std::memcpy(found.uuid, record->header.uuid, sizeof found.uuid);
-      found.block = record->header.block;
-      found.has_parts = record->is_kept(
-          [&](platform::PartKind kind) { return platform::has_parts(place.directory.get(), name, kind); });
-    }
-  }
+  const Status looked = for_each_file([&seen](const Place& place, const std::string& name) {
+    const auto record = look_at_record(place.directory.get(), name);
+    if (!record) return passed_over(record.error());
+    SeenName& found = seen.emplace_back();
+    found.name = name;
+    found.kind = static_cast<NamedKind>(record->header.kind);
+    std::memcpy(found.uuid, record->header.uuid, sizeof found.uuid);
+    found.block = record->header.block;
+    found.has_parts = record->is_kept(
+        [&](platform::PartKind kind) { return platform::has_parts(place.directory.get(), name, kind); });
+    return success();
+  });
+  if (!looked) return looked.error();
   return seen;
 }
 
-std::vector<std::string> clean_names() {
+Result<std::vector<std::string>> clean_names() {
   std::vector<std::string> removed;
-  for (const Place& place : places()) {
-    for (const std::string& name : platform::list_directory(place.directory.get())) {
-      if (sweep(place, name)) removed.push_back(name);
-    }
-  }
+  const Status cleaned = for_each_file([&removed](const Place& place, const std::string& name) {
+    if (sweep(place, name)) removed.push_back(name);
+    return success();
+  });
+  if (!cleaned) return cleaned.error();
   return removed;
 }
 

@@ -102,8 +102,10 @@ struct NameInfo {
   std::vector<int> pids{};  // of the living, 0 for those out of sight; empty for what a kill left over
 };
 
+// What follows is an error when this process has no descriptors left: it would show less than there is.
+
 // Removes what nobody alive has, after it was listed.
-std::vector<NameInfo> list_names();
+Result<std::vector<NameInfo>> list_names();
 // The same for who only looks: takes no lock, and removes nothing. May have names that are made or removed meanwhile.
 struct SeenName {
   std::string name{};
@@ -112,8 +114,8 @@ struct SeenName {
   std::uint64_t block = 0;  // packed; 0 for an arena
   bool has_parts = false;   // somebody lives who has it
 };
-std::vector<SeenName> look_at_names();
+Result<std::vector<SeenName>> look_at_names();
 // Removes what nobody alive has; returns the names.
-std::vector<std::string> clean_names();
+Result<std::vector<std::string>> clean_names();
 
 }  // namespace shmtree::discovery

@@ -119,7 +119,9 @@ Observer& Observer::operator=(Observer&&) noexcept = default;
 
 std::vector<ObservedArena> Observer::look() {
   const std::int64_t now_ns = platform::monotonic_ns();
-  std::vector<ObservedArena> arenas = observer::look_at_all();
+  auto looked = observer::look_at_all();
+  if (!looked) return {ObservedArena{.uuid = observer::kNoUuid, .refused = std::move(looked).error().message}};
+  std::vector<ObservedArena>& arenas = *looked;
   observer::Pasts before = std::exchange(past_->pasts, {});
   for (ObservedArena& arena : arenas) {
     auto &known = before[arena.uuid], &now = past_->pasts[arena.uuid];
@@ -131,7 +133,7 @@ std::vector<ObservedArena> Observer::look() {
     }
     observer::name_waits(arena);
   }
-  return arenas;
+  return std::move(arenas);
 }
 
 std::vector<ObservedArena> observe() {

@@ -19,8 +19,6 @@ namespace {
 constexpr const char* kOutOfSight =
     "it is out of sight: the processes that have it are in another PID namespace, or hide from this one";
 
-constexpr const char* kNoUuid = "00000000000000000000000000000000";
-
 // The uuid of an arena of whatever version; false for other files, and for arenas that are being made.
 bool read_uuid(int fd, unsigned char uuid[16]) noexcept {
   std::uint64_t magic = 0;
@@ -126,8 +124,8 @@ void add_name(ObservedArena& arena, const discovery::SeenName& seen) {
   if (!is_things) arena.names.push_back(seen.name);
 }
 
-void add_names(std::vector<ObservedArena>& arenas) {
-  for (const discovery::SeenName& seen : discovery::look_at_names()) {
+void add_names(const std::vector<discovery::SeenName>& names, std::vector<ObservedArena>& arenas) {
+  for (const discovery::SeenName& seen : names) {
     const auto is_it = [uuid = hex_of(seen.uuid)](const ObservedArena& one) { return one.uuid == uuid; };
     auto known = std::find_if(arenas.begin(), arenas.end(), is_it);
     if (known == arenas.end() && !seen.has_parts) continue;  // left over by a kill
@@ -136,6 +134,21 @@ void add_names(std::vector<ObservedArena>& arenas) {
     }
     add_name(*known, seen);
   }
+}
+
+// Nothing for what has gone meanwhile, and for what is no arena.
+Result<std::optional<ObservedArena>> look_at_open(const OpenArena& open) {
+  std::optional<ObservedArena> info;
+  auto fd = open_arena(open);
+  if (fd) {
+    info = look_at_arena(std::move(*fd), open.processes);
+  } else if (platform::is_exhausted(fd.error())) {
+    return fd.error();
+  } else if (fd.code() != Code::kNotFound) {
+    info = ObservedArena{.uuid = kNoUuid, .refused = fd.error().message};
+  }
+  if (info) info->openers = open.openers();
+  return info;
 }
 
 }  // namespace
@@ -154,28 +167,34 @@ std::optional<ObservedArena> look_at_arena(platform::UniqueFd fd, const std::vec
   return info;
 }
 
-std::vector<ObservedArena> look_at_all() {
+Result<std::vector<ObservedArena>> look_at_all() {
   std::vector<ObservedArena> arenas;
-  for (OpenArena& open : find_open_arenas()) {
-    auto info = open.fd.valid() ? look_at_arena(std::move(open.fd), open.processes)
-                                : std::optional(ObservedArena{.uuid = kNoUuid, .refused = std::move(open.refused)});
-    if (!info) continue;
-    info->openers = std::move(open.openers);
-    arenas.push_back(*std::move(info));
+  const auto found = find_open_arenas();
+  if (!found) return found.error();
+  for (const OpenArena& open : *found) {
+    auto info = look_at_open(open);
+    if (!info) return std::move(info).error();
+    if (*info) arenas.push_back(**std::move(info));
   }
   std::sort(arenas.begin(), arenas.end(), [](const ObservedArena& a, const ObservedArena& b) {
     if (a.refused.empty() != b.refused.empty()) return a.refused.empty();
     return a.uuid < b.uuid;
   });
-  add_names(arenas);
+  const auto names = discovery::look_at_names();
+  if (!names) return names.error();
+  add_names(*names, arenas);
   return arenas;
 }
 
 Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
                                                std::uint64_t most_bytes) {
-  for (OpenArena& open : find_open_arenas()) {
-    if (!open.fd.valid()) continue;
-    const auto file = ArenaFile::open(std::move(open.fd));
+  const auto found = find_open_arenas();
+  if (!found) return found.error();
+  for (const OpenArena& open : *found) {
+    auto fd = open_arena(open);
+    if (!fd && platform::is_exhausted(fd.error())) return std::move(fd).error();
+    if (!fd) continue;
+    const auto file = ArenaFile::open(std::move(*fd));
     if (!file || std::memcmp(file->head().uuid, uuid, sizeof file->head().uuid) != 0) continue;
     bool still = false;
     const auto header = read_header(*file, still);

@@ -1,11 +1,7 @@
 #include "observe/openers.h"
 
-#include <algorithm>
 #include <map>
 #include <utility>
-
-#include "platform/machine.h"
-#include "platform/other_process.h"
 
 namespace shmtree::observer {
 
@@ -13,64 +9,63 @@ namespace {
 
 class Search {
  public:
-  void visit(int pid, int fd) {
-    if (is_mine(pid, fd)) return;
-    auto opened = platform::open_from_process(pid, fd, platform::Access::kRead);
-    if (!opened) {
-      if (opened.code() != Code::kNotFound) refuse(pid, fd, opened.error().message);
-      return;
-    }
-    const auto id = platform::file_id(opened->get());
-    if (!id) return;
-    auto known = std::find_if(found.begin(), found.end(), [&](const OpenArena& one) { return one.id == *id; });
-    if (known == found.end()) {
-      known = found.insert(found.end(), OpenArena{.id = *id});
-      known->fd = std::move(*opened);
-    }
-    add(*known, pid, fd);
+  // An error when this process has no descriptor left to ask for that one with.
+  Status add(const platform::OpenFile& file) {
+    OpenArena& arena = found_.try_emplace(file.id, OpenArena{.id = file.id}).first->second;
+    auto& openers = file.is_read_only ? arena.observers : arena.users;
+    if (!openers.empty() && openers.back().pid == file.pid) return success();
+    openers.push_back({.pid = file.pid, .fd = file.fd, .read_only = file.is_read_only});
+    return file.is_read_only ? success() : add_process(file.pid, arena.processes);
   }
 
-  // Something of that process's cannot be opened, or not even be listed.
-  void refuse(int pid, int fd, const std::string& why) {
-    const auto same = [&](const OpenArena& one) { return !one.fd.valid() && one.openers[0].pid == pid; };
-    if (std::any_of(found.begin(), found.end(), same)) return;
-    OpenArena& one = found.emplace_back();
-    one.refused = why;
-    add(one, pid, fd);
+  std::vector<OpenArena> found() && {
+    std::vector<OpenArena> arenas;
+    for (auto& [id, one] : found_) arenas.push_back(std::move(one));
+    return arenas;
   }
-
-  std::vector<OpenArena> found{};
 
  private:
-  // What this search has opened itself.
-  bool is_mine(int pid, int fd) const {
-    return pid == me_ &&
-           std::any_of(found.begin(), found.end(), [fd](const OpenArena& one) { return one.fd.get() == fd; });
-  }
-  void add(OpenArena& to, int pid, int fd) {
-    if (!to.openers.empty() && to.openers.back().pid == pid) return;  // it has several descriptors of it
-    to.openers.push_back({pid, fd});
-    const auto [known, is_new] = inside_.try_emplace(pid, 0);
-    if (is_new) known->second = platform::pid_in_its_namespace(pid);
-    to.processes.push_back({pid, known->second});
+  // One that has ended meanwhile, or does not show itself, has no number in its own namespace.
+  Status add_process(int pid, std::vector<Process>& to) {
+    if (last_.pid != pid) {
+      const auto status = platform::status_of(pid);
+      if (!status && platform::is_exhausted(status.error())) return status.error();
+      last_ = {pid, status ? *status : platform::ProcessStatus{}};
+    }
+    to.push_back(last_);
+    return success();
   }
 
-  const int me_ = platform::process_id();
-  std::map<int, int> inside_{};
+  std::map<platform::FileId, OpenArena> found_{};
+  Process last_{};  // descriptors come process by process
 };
 
 }  // namespace
 
-std::vector<OpenArena> find_open_arenas() {
+Result<std::vector<OpenArena>> find_open_arenas() {
   Search search;
-  platform::find_memory_file(
-      memory::kFileName,
-      [&search](int pid, int fd) {
-        search.visit(pid, fd);
-        return false;
-      },
-      [&search](int pid, const Error& why) { search.refuse(pid, -1, why.message); });
-  return std::move(search.found);
+  Status added = success();
+  const Status searched = platform::find_memory_file(memory::kFileName, [&](const platform::OpenFile& file) {
+    added = search.add(file);
+    return !added.ok();
+  });
+  if (!searched) return searched.error();
+  if (!added) return added.error();
+  return std::move(search).found();
+}
+
+Result<platform::UniqueFd> open_arena(const OpenArena& arena) {
+  Error error{.code = Code::kNotFound, .message = "every process that had it has ended"};
+  for (const auto* openers : {&arena.users, &arena.observers}) {
+    for (const ObservedOpener& one : *openers) {
+      auto opened = platform::open_from_process(one.pid, one.fd, platform::Access::kRead);
+      if (!opened && opened.code() != Code::kNotFound) error = opened.error();
+      if (!opened) continue;
+      const auto id = platform::file_id(opened->get());
+      if (id && *id == arena.id) return opened;
+    }
+  }
+  return error;
 }
 
 }  // namespace shmtree::observer

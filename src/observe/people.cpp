@@ -5,17 +5,16 @@
 #include <string_view>
 
 #include "platform/clock.h"
-#include "platform/other_process.h"
 
 namespace shmtree::observer {
 
 namespace {
 
-int seen_pid(const std::vector<Process>& processes, int said) {
-  const auto is_it = [said](const Process& process) { return process.pid_inside == said; };
+Process seen_process(const std::vector<Process>& processes, int said) {
+  const auto is_it = [said](const Process& process) { return process.status.pid_inside == said; };
   const auto first = std::find_if(processes.begin(), processes.end(), is_it);
-  if (first == processes.end() || std::find_if(first + 1, processes.end(), is_it) != processes.end()) return 0;
-  return first->pid;
+  if (first == processes.end() || std::find_if(first + 1, processes.end(), is_it) != processes.end()) return {};
+  return *first;
 }
 
 std::string_view word_of(memory::WaitFor what) noexcept {
@@ -52,8 +51,9 @@ People::People(const ArenaFile& file, const memory::ArenaHeader& header, const s
     ObservedParticipant& info = people_.emplace_back();
     info.said_pid = said.pid.load();
     info.alive = file.is_locked(slot);
-    info.pid = seen_pid(processes, info.said_pid);
-    info.stopped = info.alive && info.pid != 0 && platform::is_stopped(info.pid);
+    const Process process = seen_process(processes, info.said_pid);
+    info.pid = process.pid;
+    info.stopped = info.alive && process.status.is_stopped;
     info.leaving = status == memory::ParticipantStatus::kDetached;
     info.pinned = said.pinned.load() != 0 && said.pinned.load() == said.generation.load();
     info.seconds = seconds_of(now - std::clamp<std::int64_t>(said.attached_ns.load(), 0, now));

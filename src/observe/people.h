@@ -13,16 +13,17 @@
 #include <vector>
 
 #include "observe/arena_file.h"
+#include "platform/other_process.h"
 #include "shmtree/observe.h"
 
 namespace shmtree::observer {
 
 using Slot = std::uint32_t;
 
-// A process that has an arena's file open: its number here, and in its own PID namespace.
+// A process that has an arena's file open, by its number here.
 struct Process {
   int pid = 0;
-  int pid_inside = 0;
+  platform::ProcessStatus status{};
 };
 
 // As users have times.

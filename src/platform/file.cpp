@@ -57,6 +57,10 @@ Error open_error(const std::string& path) {
   return error;
 }
 
+bool is_exhausted(const Error& error) noexcept {
+  return error.os_errno == EMFILE || error.os_errno == ENFILE || error.os_errno == ENOMEM;
+}
+
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
   if (this != &other) {
     reset();

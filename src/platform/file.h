@@ -4,6 +4,7 @@
 // calls are repeated), and leaves everything as it was.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,6 +16,8 @@ namespace shmtree::platform {
 Error os_error(const std::string& operation, int error_number);
 // Of an open() of `path` that has just failed: Code::kNotFound where nothing is there.
 Error open_error(const std::string& path);
+// Whether it came from want of descriptors or of the kernel's memory: it says nothing of what was asked for then.
+bool is_exhausted(const Error& error) noexcept;
 
 // Owns a descriptor; closes it when it goes.
 class UniqueFd {
@@ -53,7 +56,7 @@ Result<UniqueFd> open_for_reading(const std::string& path);
 // Tells files apart, whatever the descriptors.
 struct FileId {
   std::uint64_t device = 0, inode = 0;
-  bool operator==(const FileId&) const noexcept = default;
+  auto operator<=>(const FileId&) const noexcept = default;
 };
 Result<FileId> file_id(int fd);
 // Fills `out` from `offset` on; false when the file cannot be read or ends before.

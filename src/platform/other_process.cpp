@@ -8,11 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <memory>
-#include <sstream>
+#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace shmtree::platform {
@@ -20,12 +21,10 @@ namespace {
 
 constexpr std::string_view kMemoryFile = "/memfd:";
 
-// Nothing, and errno, where it cannot be read.
-std::vector<int> numbers_in(const std::string& directory) {
+Result<std::vector<int>> numbers_in(const std::string& directory) {
   std::vector<int> numbers;
-  errno = 0;
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(directory.c_str()), &closedir);
-  if (entries == nullptr) return numbers;
+  if (entries == nullptr) return os_error("opendir " + directory, errno);
   while (const dirent* entry = readdir(entries.get())) {
     const char* end = entry->d_name + strlen(entry->d_name);
     int number = 0;
@@ -39,10 +38,12 @@ std::string process_folder(int pid) {
   return "/proc/" + std::to_string(pid);
 }
 
-// Of each thread, the first one first.
-std::vector<std::string> thread_folders(int pid) {
+// Of each thread, the first one first. What cannot be seen has the first one alone.
+Result<std::vector<std::string>> thread_folders(int pid) {
   std::vector<std::string> folders{process_folder(pid)};
-  for (const int thread : numbers_in(folders[0] + "/task")) {
+  const auto threads = numbers_in(folders[0] + "/task");
+  if (!threads && is_exhausted(threads.error())) return threads.error();
+  for (const int thread : threads ? *threads : std::vector<int>{}) {
     if (thread != pid) folders.push_back(folders[0] + "/task/" + std::to_string(thread));
   }
   return folders;
@@ -55,7 +56,16 @@ std::string link_of(const std::string& path) {
   return length < 0 ? std::string() : std::string(text, static_cast<std::size_t>(length));
 }
 
-// The letter for what a thread does, from its `stat`; 0 where that cannot be seen. Needs no memory.
+// Nothing where it was closed meanwhile.
+std::optional<OpenFile> look_at_descriptor(const std::string& path, int pid, int fd) {
+  struct stat file {
+  }, link{};
+  if (stat(path.c_str(), &file) != 0 || lstat(path.c_str(), &link) != 0) return std::nullopt;
+  // proc_pid_fd(5): the permissions of the link are those with which the file was opened.
+  return OpenFile{pid, fd, {file.st_dev, file.st_ino}, (link.st_mode & S_IWUSR) == 0};
+}
+
+// The letter for what a thread does, from its `stat`; 0, and errno, where that cannot be seen. Needs no memory.
 char state_in(const char* stat_path) noexcept {
   char text[512];
   const UniqueFd file(open(stat_path, O_RDONLY | O_CLOEXEC));
@@ -63,20 +73,50 @@ char state_in(const char* stat_path) noexcept {
   if (length < 0) return 0;
   text[length] = '\0';
   const char* state = strrchr(text, ')');  // its name may have brackets too
+  errno = ESRCH;
   return state == nullptr || strlen(state) < 3 ? '\0' : state[2];
 }
 
-// A thread that has ended and not been reaped.
-bool is_zombie(const std::string& folder) {
+// All of a file that has no size before it is read. Code::kNotFound where its process has ended.
+Result<std::string> contents_of(const std::string& path) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return open_error(path);
+  std::string text;
+  for (;;) {
+    constexpr std::size_t kPiece = 4096;
+    const std::size_t before = text.size();
+    text.resize(before + kPiece);
+    const ssize_t length = read(file.get(), text.data() + before, kPiece);
+    text.resize(before + static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+    if (length == 0) return text;
+    if (length > 0) continue;
+    Error error = os_error("read " + path, errno);
+    if (error.os_errno == ESRCH) error.code = Code::kNotFound;
+    return error;
+  }
+}
+
+// What stands behind that word at the beginning of a line, without the space between them.
+std::string field_of(const std::string& text, const std::string& key) {
+  const std::size_t found = text.find("\n" + key);
+  if (found == std::string::npos) return {};
+  const std::size_t begin = text.find_first_not_of(" \t", found + 1 + key.size());
+  return begin == std::string::npos ? std::string() : text.substr(begin, text.find('\n', begin) - begin);
+}
+
+// Whether a thread is no more there, or has ended and was not reaped.
+bool has_ended(const std::string& folder) {
   const char state = state_in((folder + "/stat").c_str());
-  return state == 0 || state == 'Z' || state == 'X';
+  return state == 'Z' || state == 'X' || (state == 0 && (errno == ENOENT || errno == ESRCH));
 }
 
 }  // namespace
 
 Result<UniqueFd> open_from_process(int pid, int fd, Access access) {
   Error refused;
-  for (const std::string& folder : thread_folders(pid)) {
+  const auto folders = thread_folders(pid);
+  if (!folders) return folders.error();
+  for (const std::string& folder : *folders) {
     const std::string path = folder + "/fd/" + std::to_string(fd);
     // Whatever else it is by now must not be opened: that can have effects.
     const std::string link = link_of(path);
@@ -85,9 +125,11 @@ Result<UniqueFd> open_from_process(int pid, int fd, Access access) {
       UniqueFd opened(open(path.c_str(), (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC));
       if (opened.valid()) return opened;
     }
-    // The kernel refuses also what an ended thread no longer has.
     const int failure = errno;
-    if (failure != ENOENT && failure != ESRCH && !is_zombie(folder)) refused = os_error("open " + path, failure);
+    if (failure == ENOENT || failure == ESRCH) continue;
+    Error error = os_error("open " + path, failure);
+    // The kernel refuses also what an ended thread no longer has.
+    if (is_exhausted(error) || !has_ended(folder)) refused = std::move(error);
   }
   if (refused.os_errno == EACCES || refused.os_errno == EPERM) {
     refused.code = Code::kUnavailable;
@@ -98,17 +140,15 @@ Result<UniqueFd> open_from_process(int pid, int fd, Access access) {
                "process " + std::to_string(pid) + " has ended, let go of it, or is in another PID namespace", ENOENT};
 }
 
-int pid_in_its_namespace(int pid) {
-  std::ifstream status(process_folder(pid) + "/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.compare(0, 6, "NSpid:") != 0) continue;
-    std::istringstream numbers(line.substr(6));
-    int number = 0;
-    while (numbers >> number) {
-    }
-    return number;
-  }
-  return 0;
+Result<ProcessStatus> status_of(int pid) {
+  const auto text = contents_of(process_folder(pid) + "/status");
+  if (!text) return text.error();
+  const std::string state = field_of(*text, "State:"), numbers = field_of(*text, "NSpid:");
+  ProcessStatus status;
+  status.is_stopped = !state.empty() && (state[0] == 'T' || state[0] == 't');
+  const std::size_t last = numbers.find_last_of(" \t") + 1;
+  std::from_chars(numbers.data() + last, numbers.data() + numbers.size(), status.pid_inside);
+  return status;
 }
 
 bool is_own_process(int pid) noexcept {
@@ -124,26 +164,28 @@ bool is_stopped(int pid) noexcept {
   return state == 0 || state == 'T' || state == 't';
 }
 
-void find_memory_file(const std::string& name, const std::function<bool(int pid, int fd)>& visit,
-                      const std::function<void(int pid, const Error& why)>& unseen) {
+Status find_memory_file(const std::string& name, const std::function<bool(const OpenFile&)>& visit) {
   const std::string link = std::string(kMemoryFile) + name + " (deleted)";
-  const auto list = [&unseen](int pid, const std::string& folder) {
-    std::vector<int> numbers = numbers_in(folder);
-    const int failure = errno;
-    const bool is_ours = failure == EMFILE || failure == ENFILE || failure == ENOMEM;
-    if (numbers.empty() && is_ours && unseen) unseen(pid, os_error("opendir " + folder, failure));
-    return numbers;
-  };
-  for (const int pid : list(0, "/proc")) {
+  const auto pids = numbers_in("/proc");
+  if (!pids) return pids.error();
+  for (const int pid : *pids) {
     if (!is_own_process(pid)) continue;
-    for (const std::string& folder : thread_folders(pid)) {
-      const std::vector<int> descriptors = list(pid, folder + "/fd");
-      for (const int fd : descriptors) {
-        if (link_of(folder + "/fd/" + std::to_string(fd)) == link && visit(pid, fd)) return;
+    const auto folders = thread_folders(pid);
+    if (!folders) return folders.error();
+    for (const std::string& folder : *folders) {
+      const auto descriptors = numbers_in(folder + "/fd");
+      if (!descriptors && is_exhausted(descriptors.error())) return descriptors.error();
+      if (!descriptors || descriptors->empty()) continue;
+      for (const int fd : *descriptors) {
+        const std::string path = folder + "/fd/" + std::to_string(fd);
+        if (link_of(path) != link) continue;
+        const auto file = look_at_descriptor(path, pid, fd);
+        if (file && visit(*file)) return success();
       }
-      if (!descriptors.empty()) break;  // all threads have the same
+      break;  // all threads have the same
     }
   }
+  return success();
 }
 
 }  // namespace shmtree::platform

@@ -17,9 +17,13 @@ enum class Access { kRead, kReadAndWrite };
 // kernel does not let us, and Code::kNotFound where there is no such process or memory file.
 Result<UniqueFd> open_from_process(int pid, int fd, Access access = Access::kReadAndWrite);
 
-// The number that process `pid` has in its own PID namespace, which is `pid` where that is ours, too. 0 where that
-// cannot be seen.
-int pid_in_its_namespace(int pid);
+// What a process is called, and does.
+struct ProcessStatus {
+  int pid_inside = 0;  // its number in its own PID namespace, which is the one here where that is ours, too
+  bool is_stopped = false;
+};
+// Code::kNotFound when it has ended.
+Result<ProcessStatus> status_of(int pid);
 
 // Whether there is a process of this number, and it belongs to this user.
 bool is_own_process(int pid) noexcept;
@@ -28,11 +32,16 @@ bool is_own_process(int pid) noexcept;
 // is not stopped.
 bool is_stopped(int pid) noexcept;
 
-// Calls `visit` with process and descriptor for the memory files called `name` that processes of this user have open,
-// until it returns true. Looks at every descriptor of all of them: for when nothing better is known. `unseen` is told
-// of a process, or with 0 of all, whose descriptors cannot be listed since this one has no more of its own, or no
-// memory.
-void find_memory_file(const std::string& name, const std::function<bool(int pid, int fd)>& visit,
-                      const std::function<void(int pid, const Error& why)>& unseen = {});
+// A descriptor of a process.
+struct OpenFile {
+  int pid = 0, fd = -1;
+  FileId id{};
+  bool is_read_only = false;
+};
+
+// Calls `visit` for the memory files called `name` that processes of this user have open, until it returns true. Looks
+// at every descriptor of all of them: for when nothing better is known. Keeps none open meanwhile. An error when this
+// process has no descriptor left to look with; processes that are not to be looked into are passed over.
+Status find_memory_file(const std::string& name, const std::function<bool(const OpenFile&)>& visit);
 
 }  // namespace shmtree::platform

@@ -215,11 +215,11 @@ bool has_parts(int directory, const std::string& name, PartKind kind) noexcept {
   return !fd.valid() || byte_is_locked(fd.get(), byte_of(kind));
 }
 
-std::vector<std::string> list_directory(int directory, std::size_t most) {
+Result<std::vector<std::string>> list_directory(int directory, std::size_t most) {
   std::vector<std::string> names;
   UniqueFd fd(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(fd.valid() ? fdopendir(fd.get()) : nullptr, &closedir);
-  if (entries == nullptr) return names;
+  if (entries == nullptr) return os_error("opendir", errno);
   fd.release();
   while (names.size() < most) {
     const dirent* entry = readdir(entries.get());

@@ -66,6 +66,6 @@ Result<std::vector<std::byte>> read_private_file(int directory, const std::strin
 bool has_parts(int directory, const std::string& name, PartKind kind = PartKind::kOwn) noexcept;
 
 // The names of its files, sorted; of the first `most` that the system gives, where there are more.
-std::vector<std::string> list_directory(int directory, std::size_t most = SIZE_MAX);
+Result<std::vector<std::string>> list_directory(int directory, std::size_t most = SIZE_MAX);
 
 }  // namespace shmtree::platform

@@ -151,8 +151,8 @@ TEST_CASE("a name is in use while anybody has a part in its file, whatever can b
   REQUIRE(part.ok());
   CHECK(Name::create(name, thing).code() == Code::kExists);
   CHECK(Name::open(name).code() == Code::kUnavailable);
-  CHECK(discovery::list_names().at(0).pids == std::vector<int>{0});
-  CHECK(discovery::clean_names().empty());
+  CHECK(discovery::list_names().value().at(0).pids == std::vector<int>{0});
+  CHECK(discovery::clean_names().value().empty());
   part->reset();
   CHECK(Name::create(name, thing).ok());
 }
@@ -165,7 +165,7 @@ TEST_CASE("a file appears whole or not at all, and never in place of another") {
   auto file = platform::LockedFile::open(opened.get(), "x", 0).value();
   CHECK(file.read().value().size() == 5);
   CHECK(platform::LockedFile::open(opened.get(), "x", 1'000'000).code() == Code::kTimeout);
-  CHECK(platform::list_directory(opened.get()) == std::vector<std::string>{"x"});
+  CHECK(platform::list_directory(opened.get()).value() == std::vector<std::string>{"x"});
 }
 
 TEST_CASE("who only looks at names sees what they are of, and removes none that a kill left over") {
@@ -174,7 +174,8 @@ TEST_CASE("who only looks at names sees what they are of, and removes none that 
   const std::string name = unique_name();
   const auto find = [&name] {
     std::optional<discovery::SeenName> found;
-    for (const discovery::SeenName& seen : discovery::look_at_names()) {
+    const auto looked = discovery::look_at_names();
+    for (const discovery::SeenName& seen : looked.value()) {
       if (seen.name == name) found = seen;
     }
     return found;
@@ -213,7 +214,7 @@ TEST_CASE("a name is kept for what is on its way, until that has arrived, and fr
   made.reset();
 
   CHECK(Name::open(name).ok());
-  CHECK(discovery::list_names().at(0).pids == std::vector<int>{::getpid()});
+  CHECK(discovery::list_names().value().at(0).pids == std::vector<int>{::getpid()});
   test::Child stranger([&] {
     auto mine = new_arena();
     return Name::create(name, {NamedKind::kArena, mine, 0, ""}).code() == Code::kExists;
@@ -253,7 +254,7 @@ TEST_CASE("what its giver has on its way keeps a name though its pid cannot be s
   });
   REQUIRE(given_it.wait() == 0);
   CHECK(Name::create(name, thing).code() == Code::kExists);
-  CHECK(discovery::clean_names().empty());
+  CHECK(discovery::clean_names().value().empty());
   done.open();
   CHECK(giver.succeeded());
   CHECK(Name::create(name, thing).ok());

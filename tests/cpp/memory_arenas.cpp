@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,15 +38,6 @@ Code code_of_attach(UniqueFd fd) {
   REQUIRE_FALSE(arena.ok());
   REQUIRE_FALSE(arena.error().message.empty());
   return arena.code();
-}
-
-template <class Act>
-bool succeeds_with_limit(int which, rlim_t bytes, Act act) {
-  Child child([&] {
-    const rlimit limit{bytes, bytes};
-    return setrlimit(static_cast<__rlimit_resource_t>(which), &limit) == 0 && act();
-  });
-  return child.succeeded();
 }
 
 ArenaOptions budget(std::uint64_t bytes) {

@@ -1,7 +1,6 @@
 // Sealed memory files, their pages and the locks on their bytes.
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -50,14 +49,11 @@ TEST_CASE("A memory file is closed by exec") {
 }
 
 TEST_CASE("A file over RLIMIT_FSIZE is an error with both numbers, not a signal") {
-  Child child([] {
-    const rlimit limit{1u << 20, 1u << 20};
-    setrlimit(RLIMIT_FSIZE, &limit);
+  CHECK(succeeds_with_limit(RLIMIT_FSIZE, 1u << 20, [] {
     auto fd = create_memory_file("test", 2 * kMiB);
     return !fd && fd.error().os_errno == EFBIG && fd.error().message.find("2097152") != std::string::npos &&
            fd.error().message.find("1048576") != std::string::npos;
-  });
-  CHECK(child.succeeded());
+  }));
 }
 
 TEST_CASE("Without descriptors a file is an error that names the operation") {
@@ -65,13 +61,10 @@ TEST_CASE("Without descriptors a file is an error that names the operation") {
     WARN("valgrind has its own descriptors and keeps the limit to itself");
     return;
   }
-  Child child([] {
-    const rlimit limit{3, 3};
-    setrlimit(RLIMIT_NOFILE, &limit);
+  CHECK(succeeds_with_limit(RLIMIT_NOFILE, 3, [] {
     auto fd = create_memory_file("test", kMiB);
     return !fd && fd.error().os_errno == EMFILE && fd.error().message.find("memfd_create") != std::string::npos;
-  });
-  CHECK(child.succeeded());
+  }));
 }
 
 TEST_CASE("Pages are allocated by commit and given back by release") {

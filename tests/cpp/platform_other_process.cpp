@@ -50,8 +50,8 @@ TEST_CASE("A descriptor that was opened for reading alone cannot be written to")
 }
 
 TEST_CASE("A process of our PID namespace has the number there that it has here") {
-  CHECK(pid_in_its_namespace(getpid()) == getpid());
-  CHECK(pid_in_its_namespace(1 << 30) == 0);
+  CHECK(status_of(getpid()).value().pid_inside == getpid());
+  CHECK(status_of(1 << 30).code() == Code::kNotFound);
 }
 
 TEST_CASE("What another process has at the number instead of a memory file is not opened") {
@@ -94,9 +94,11 @@ TEST_CASE("A process is told apart that was stopped from one that waits or runs"
   Child child([&] { return never.wait() == 0; });
   CHECK_FALSE(is_stopped(child.pid()));
   CHECK_FALSE(is_stopped(getpid()));
+  CHECK_FALSE(status_of(child.pid()).value().is_stopped);
   child.signal(SIGSTOP);
   child.wait_until_stopped();
   CHECK(is_stopped(child.pid()));
+  CHECK(status_of(child.pid()).value().is_stopped);
   child.kill_and_wait();
   CHECK(is_stopped(child.pid()));  // of which nothing can be seen
 }
@@ -107,12 +109,41 @@ TEST_CASE("Memory files of a name are found in whichever process has them") {
   const Gate never;
   Child child([&] { return never.wait() == 0; });
   std::vector<std::pair<int, int>> found;
-  find_memory_file(name, [&](int pid, int number) {
-    found.emplace_back(pid, number);
+  find_memory_file(name, [&](const OpenFile& one) {
+    CHECK(one.id == file_id(fd.get()).value());
+    CHECK_FALSE(one.is_read_only);
+    found.emplace_back(one.pid, one.fd);
     return false;
-  });
+  }).value();
   std::sort(found.begin(), found.end());
   std::vector<std::pair<int, int>> expected{{getpid(), fd.get()}, {child.pid(), fd.get()}};
   std::sort(expected.begin(), expected.end());
   CHECK(found == expected);
+}
+
+TEST_CASE("A descriptor through which nothing can be written is found as such") {
+  const std::string name = "shmtree-test-reader-" + std::to_string(getpid());
+  const UniqueFd fd = new_file(name);
+  const UniqueFd reader = open_from_process(getpid(), fd.get(), Access::kRead).value();
+  int readers = 0;
+  find_memory_file(name, [&](const OpenFile& one) {
+    CHECK(one.is_read_only == (one.fd == reader.get()));
+    readers += one.is_read_only;
+    return false;
+  }).value();
+  CHECK(readers == 1);
+}
+
+TEST_CASE("Without a free descriptor nothing is said of other processes but that") {
+  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  const std::string name = "shmtree-test-exhausted-" + std::to_string(getpid());
+  const UniqueFd fd = new_file(name);
+  const Gate never;
+  Child other([&] { return never.wait() == 0; });
+  CHECK(succeeds_with_limit(RLIMIT_NOFILE, 3, [&] {
+    const auto opened = open_from_process(other.pid(), fd.get());
+    const auto status = status_of(other.pid());
+    const Status searched = find_memory_file(name, [](const OpenFile&) { return false; });
+    return is_exhausted(opened.error()) && is_exhausted(status.error()) && is_exhausted(searched.error());
+  }));
 }

@@ -250,17 +250,44 @@ def test_who_has_seen_enough_of_a_pipe_ends_it_without_a_word():
         assert process.wait(60) == 0
 
 
-def test_arenas_that_an_observer_has_no_descriptor_for_are_listed_as_refused():
-    arenas = [shmtree.Arena(8 << 20) for _ in range(4)]
+def run_with_descriptors(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What a process prints that has so many descriptors free when it has imported all."""
     code = (
-        "import json, resource, shmtree; resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5));"
-        " print(json.dumps(shmtree.observe()))"
+        "import json, os, resource, sys, shmtree; from shmtree.__main__ import main;"
+        f" free = os.dup(0); resource.setrlimit(resource.RLIMIT_NOFILE, (free + {count}, 4096)); os.close(free);"
+        " sys.exit(main(sys.argv[1:]) if sys.argv[1:] else print(json.dumps(shmtree.observe())))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
-    looked = json.loads(done.stdout)["arenas"]
-    assert sum(arena["refused"] is None for arena in looked) <= 2
-    assert any("Too many open files" in arena["refused"] for arena in looked if arena["refused"])
-    assert arenas
+    command = [sys.executable, "-W", "error", "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_more_arenas_than_an_observer_may_have_descriptors_are_all_seen():
+    arenas = [shmtree.Arena(8 << 20) for _ in range(20)]
+    pairs = [arena.create_pair() for arena in arenas]
+    seen = json.loads(run_with_descriptors(3).stdout)["arenas"]
+    assert [arena["refused"] for arena in seen] == [None] * 20
+    for arena in seen:
+        assert [one["pid"] for one in arena["openers"]] == [os.getpid()]
+        assert [one["pid"] for one in arena["participants"]] == [os.getpid()]
+    assert pairs
+
+
+def test_a_look_without_descriptors_shows_nothing_but_that():
+    arena = shmtree.Arena(8 << 20)
+    (refused,) = json.loads(run_with_descriptors(0).stdout)["arenas"]
+    assert refused.keys() == {"uuid", "name", "names", "refused", "openers"}
+    assert "Too many open files" in refused["refused"]
+    assert (refused["uuid"], refused["openers"]) == ("0" * 32, [])
+    assert arena
+
+
+@pytest.mark.parametrize("arguments", [("why",), ("inspect", "x"), ("ls",), ("clean",)])
+def test_commands_without_descriptors_are_errors_that_say_so(arguments):
+    done = run_with_descriptors(0, *arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith("shmtree: ")
+    assert "Too many open files" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def channel_look(name: str, **values: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import multiprocessing as mp
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -19,15 +20,17 @@ import pytest
 from test_observe import arena_called, file_bytes, run
 
 import shmtree
+from shmtree._watch import Watch
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 
 @contextlib.contextmanager
-def watching(directory: Path, *names: str) -> Iterator[Any]:
-    """What a process that watches prints, after its first look."""
+def watching(directory: Path, *names: str, descriptors: int = 1024) -> Iterator[Any]:
+    """What a process that watches prints, after its first look; with that soft limit."""
+    limited = ["sh", "-c", f'ulimit -S -n {descriptors}; exec "$@"', "sh"]
     command = [sys.executable, "-W", "error", "-m", "shmtree", "watch", "--json", "--dump", str(directory), *names]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*limited, *command], stdout=subprocess.PIPE, text=True) as process:
         assert json.loads(process.stdout.readline())["watching"] >= 1
         yield process.stdout
         process.send_signal(signal.SIGINT)
@@ -109,6 +112,49 @@ def test_what_the_last_participant_left_is_written_down_after_it_was_killed(name
     (channel,) = dump["arena"]["channels"]
     assert "the last words" in channel["messages"][0]["description"]
     assert not any(opener["pid"] == child.pid for arena in shmtree.observe()["arenas"] for opener in arena["openers"])
+
+
+def test_two_that_watch_both_write_down_what_the_last_participant_left_and_let_it_go(name, start, tmp_path):
+    ours, theirs = mp.Pipe()
+    child = start(use_alone, name, theirs, method="spawn")
+    assert ours.recv() == child.pid
+    with watching(tmp_path / "a", str(child.pid)) as first, watching(tmp_path / "b", str(child.pid)) as second:
+        kill(child)
+        for lines, directory in ((first, "a"), (second, "b")):
+            assert dump_in(lines.readline(), tmp_path / directory)["killed"][0]["pid"] == child.pid
+        while any(opener["read_only"] for arena in shmtree.observe()["arenas"] for opener in arena["openers"]):
+            pass
+
+
+def test_who_watches_has_a_descriptor_of_each_arena_whatever_the_soft_limit_is(name, start, tmp_path):
+    ours, theirs = mp.Pipe()
+    child = start(use_alone, name, theirs, method="spawn")
+    assert ours.recv() == child.pid
+    arenas = [shmtree.Arena(8 << 20) for _ in range(20)]
+    with watching(tmp_path, descriptors=12) as lines:
+        kill(child)
+        assert dump_in(lines.readline(), tmp_path)["killed"][0]["pid"] == child.pid
+    assert arenas
+
+
+def test_an_arena_that_cannot_be_kept_is_said(tmp_path):
+    arenas = [shmtree.Arena(8 << 20) for _ in range(20)]
+    watch = Watch(str(tmp_path))
+    free = os.dup(0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 5, hard))
+    os.close(free)
+    try:
+        for _ in range(2):  # it leaves itself enough to look again
+            assert list(watch.look()) == []
+            assert len(watch) == 1
+            assert "is not kept for after its last process: Too many open files" in watch.trouble
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert list(watch.look()) == []
+    assert (len(watch), watch.trouble) == (20, "")
+    watch.close()
+    assert arenas
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error_and_no_traceback(tmp_path):

@@ -65,14 +65,14 @@ void bind_names(py::module_& module) {
   module.def("leave_names", [] { without_gil([] { endpoint::leave_names(); }); });
   module.def("list_names", [] {
     py::list out;
-    for (const discovery::NameInfo& info : without_gil([] { return discovery::list_names(); })) {
+    for (const discovery::NameInfo& info : unwrap(without_gil([] { return discovery::list_names(); }))) {
       out.append(py::make_tuple(text(info.name), text(info.path), static_cast<int>(info.kind), info.pids));
     }
     return out;
   });
   module.def("clean_names", [] {
     py::list out;
-    for (const std::string& name : without_gil([] { return discovery::clean_names(); })) out.append(text(name));
+    for (const std::string& name : unwrap(without_gil([] { return discovery::clean_names(); }))) out.append(text(name));
     return out;
   });
 }

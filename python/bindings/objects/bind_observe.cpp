@@ -131,7 +131,7 @@ py::dict dict_of(const ObservedReplay& replay) {
 }
 
 py::dict dict_of(const ObservedOpener& opener) {
-  return py::dict("pid"_a = opener.pid, "fd"_a = opener.fd);
+  return py::dict("pid"_a = opener.pid, "fd"_a = opener.fd, "read_only"_a = opener.read_only);
 }
 
 py::dict dict_of(const ObservedHolder& holder) {

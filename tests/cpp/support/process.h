@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,6 +91,16 @@ class Child {
   int status_ = 0;
   bool waited_ = false;
 };
+
+// Whether that is true in a child with a limit of setrlimit(2).
+template <class Act>
+bool succeeds_with_limit(int which, rlim_t limit, Act act) {
+  Child child([&] {
+    const rlimit both{limit, limit};
+    return setrlimit(static_cast<__rlimit_resource_t>(which), &both) == 0 && act();
+  });
+  return child.succeeded();
+}
 
 inline bool under_valgrind() {
   std::ifstream maps("/proc/self/maps");

@@ -1,0 +1,121 @@
+// What an observer sees with few descriptors, and of others that look.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "platform/machine.h"
+#include "platform/other_process.h"
+#include "support/catch2.h"
+#include "support/looks.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+using Arenas = std::vector<std::shared_ptr<Arena>>;
+
+Arenas new_arenas(std::size_t count) {
+  Arenas arenas;
+  while (arenas.size() < count) arenas.push_back(new_arena());
+  for (const auto& arena : arenas) arena->identity().value();
+  return arenas;
+}
+
+// As `owner` has them, who takes part.
+bool has_all(const std::vector<ObservedArena>& looked, const Arenas& arenas, int owner) {
+  return std::all_of(arenas.begin(), arenas.end(), [&](const auto& arena) {
+    const ObservedArena seen = look_at(arena->uuid(), looked);
+    return seen.refused.empty() && opens(seen, owner) && participant_of(seen, owner).alive;
+  });
+}
+
+bool says_why_nothing_is_seen(const std::vector<ObservedArena>& looked) {
+  return looked.size() == 1 && looked[0].uuid == observer::kNoUuid && looked[0].openers.empty() &&
+         looked[0].refused.find("Too many open files") != std::string::npos;
+}
+
+// A look of a process that has so many descriptors free, and none of these arenas.
+template <class Check>
+bool holds_with_descriptors(rlim_t count, Check check) {
+  constexpr unsigned kStandard = 3;
+  return succeeds_with_limit(RLIMIT_NOFILE, kStandard + count,
+                             [&] { return close_range(kStandard, ~0U, 0) == 0 && check(observe()); });
+}
+
+// A process that has an arena that nobody else has.
+class ArenaElsewhere {
+ public:
+  ArenaElsewhere()
+      : child_([this] {
+          const auto arena = new_arena();
+          arena->identity().value();
+          ready_.open(static_cast<std::uint64_t>(arena->fd()));
+          pause();
+          return true;
+        }),
+        fd_(static_cast<int>(ready_.wait())) {}
+
+  Child& process() noexcept { return child_; }
+  UniqueFd open_for_reading() const { return open_from_process(child_.pid(), fd_, Access::kRead).value(); }
+  memory::Arena::Head head() const { return Arena::read_head(open_for_reading().get()).value(); }
+
+ private:
+  Gate ready_;  // made before the child
+  Child child_;
+  int fd_;
+};
+
+}  // namespace
+
+TEST_CASE("More arenas than an observer may have descriptors are all seen") {
+  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  const Arenas arenas = new_arenas(40);
+  CHECK(holds_with_descriptors(
+      3, [&, owner = process_id()](const auto& looked) { return has_all(looked, arenas, owner); }));
+}
+
+TEST_CASE("A look that has too few descriptors shows nothing but that") {
+  if (under_valgrind()) return;
+  const Arenas arenas = new_arenas(3);
+  for (const rlim_t count : {rlim_t{0}, rlim_t{1}, rlim_t{2}}) {
+    CAPTURE(count);
+    CHECK(holds_with_descriptors(count, [&, owner = process_id()](const auto& looked) {
+      return says_why_nothing_is_seen(looked) || (count != 0 && has_all(looked, arenas, owner));
+    }));
+  }
+}
+
+TEST_CASE("Threads that look are not among those who have an arena") {
+  ArenaElsewhere elsewhere;
+  const int owner = elsewhere.process().pid();
+  const auto head = elsewhere.head();
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int look = 0; look < 25; ++look) {
+        const ObservedArena seen = look_at(head.uuid);
+        wrong += seen.openers.size() != 1 || !opens(seen, owner) || participant_of(seen, owner).pid != owner;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("An arena that nobody but observers has any more is seen with these") {
+  ArenaElsewhere elsewhere;
+  const auto head = elsewhere.head();
+  const UniqueFd kept = elsewhere.open_for_reading();
+  elsewhere.process().kill_and_wait();
+  const ObservedArena seen = look_at(head.uuid);
+  REQUIRE(opens(seen, process_id()));
+  for (const ObservedOpener& one : seen.openers) CHECK(one.read_only);
+  REQUIRE(seen.participants.size() == 1);
+  CHECK_FALSE(seen.participants[0].alive);
+}
