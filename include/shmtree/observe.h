@@ -15,7 +15,7 @@
 ///
 /// Ownership: values, of no use but to be looked at. Processes have the numbers that they have here; 0 is one out of
 /// sight, as in another PID namespace. Times are in seconds. Errors: what could not be read says why in `refused`, and
-/// has nothing else then; there is no other error. A look needs three free descriptors; with fewer, all that it shows
+/// has nothing else then; there is no other error. A look needs two free descriptors; with fewer, all that it shows
 /// is one arena without a uuid that was refused for it. Thread safety: any thread; an Observer is used by one at a
 /// time.
 #pragma once
@@ -173,7 +173,7 @@ struct ObservedReplay : ObservedThing {
 
 /// An arena that a process of this user has open, or that is only known by a name.
 struct ObservedArena {
-  std::string uuid{};                     ///< 32 hexadecimal digits; zeros of one that could not be read
+  std::string uuid{};                     ///< 32 hexadecimal digits; zeros of one that could not be opened
   std::vector<std::string> names{};       ///< of itself and of arrays in it
   std::string refused{};                  ///< why it could not be read: then only who has it is known
   std::vector<ObservedOpener> openers{};  ///< who has its file open

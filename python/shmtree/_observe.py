@@ -36,7 +36,7 @@ def observe() -> dict[str, Any]:
     `pids`.
 
     `refused` says why something could not be read, as an arena of another version or one beyond a PID namespace; else
-    it is None. A look needs three free descriptors: with fewer, all that it has is an arena that was refused for it,
+    it is None. A look needs two free descriptors: with fewer, all that it has is an arena that was refused for it,
     whose uuid is zeros. A pid of 0 is out of sight: its process has a number of its own that is not known here
     (`said_pid`). What is not `consistent` was being changed at each look: its numbers need not be of one moment.
     """

@@ -97,19 +97,20 @@ bool has_parts(const LockedFile& file, const NameRecord& record) noexcept {
   return record.is_kept([&](platform::PartKind kind) { return file.has_parts(kind); });
 }
 
-Result<std::vector<Place>> places() {
-  std::vector<Place> found;
-  for (const std::string& path : platform::private_directories(kFolder)) {
-    auto directory = platform::open_private_directory(path, false);
-    if (!directory && platform::is_exhausted(directory.error())) return std::move(directory).error();
-    if (directory) found.push_back(Place{std::move(*directory), path});
-  }
-  return found;
+std::vector<std::string> place_paths() {
+  return platform::private_directories(kFolder);
+}
+
+Result<std::optional<Place>> open_place(const std::string& path) {
+  auto directory = platform::open_private_directory(path, false);
+  if (!directory && platform::is_exhausted(directory.error())) return std::move(directory).error();
+  if (!directory) return std::optional<Place>();
+  return std::optional(Place{std::move(*directory), path});
 }
 
 Result<MadeFile> make_file(const std::string& name, const std::byte* bytes, std::size_t count) {
   std::optional<Error> failure;
-  for (const std::string& folder : platform::private_directories(kFolder)) {
+  for (const std::string& folder : place_paths()) {
     auto directory = platform::open_private_directory(folder, true);
     std::string path = folder + "/" + name;
     auto made = directory ? platform::create_private_file(directory->get(), name, bytes, count) : std::move(directory);

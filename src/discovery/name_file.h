@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,9 +73,11 @@ struct Place {
   std::string path;
 };
 
-// Directories of ours that are there. Others, or such as are not ours alone, have no names that we would believe. An
-// error when this process has no descriptors left to open them.
-Result<std::vector<Place>> places();
+// Where directories of ours may be.
+std::vector<std::string> place_paths();
+// Nothing where there is none. Others, or such as are not ours alone, have no names that we would believe. An error
+// when this process has no descriptor left.
+Result<std::optional<Place>> open_place(const std::string& path);
 
 struct MadeFile {
   std::string path;

@@ -57,14 +57,14 @@ void sweep_some() noexcept {
   constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
   static std::atomic<std::size_t> looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
   try {
-    const auto known = places();
-    if (!known) return;
-    for (const Place& place : *known) {
-      const auto names = platform::list_directory(place.directory.get(), kMostListed);
+    for (const std::string& path : place_paths()) {
+      const auto place = open_place(path);
+      if (!place || !*place) continue;
+      const auto names = platform::list_directory((*place)->directory.get(), kMostListed);
       if (!names) continue;
       const std::size_t first = looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
       for (std::size_t i = 0; i < std::min(names->size(), kMostLookedAt); ++i) {
-        sweep(place, (*names)[(first + i) % names->size()]);
+        sweep(**place, (*names)[(first + i) % names->size()]);
       }
     }
   } catch (const std::bad_alloc&) {  // the next one does it
@@ -103,10 +103,11 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
   std::unique_ptr<Name> made(new Name("", thing));
   for (;;) {
     // In whichever directory: programs of one user may differ in their environment.
-    const auto known = places();
-    if (!known) return with_name(known.error(), name);
-    for (const Place& one : *known) {
-      Status taken = take_over(one, name);
+    for (const std::string& path : place_paths()) {
+      const auto place = open_place(path);
+      if (!place) return with_name(place.error(), name);
+      if (!*place) continue;
+      Status taken = take_over(**place, name);
       if (!taken) return with_name(std::move(taken).error(), name);
     }
     auto file = make_file(name, bytes, sizeof bytes);
@@ -125,10 +126,11 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
   if (!valid) return with_name(std::move(valid).error(), name);
   const SweepAtTheEnd sweeping;
   Error error{Code::kNotFound, "nothing is known by it"};
-  const auto known = places();
-  if (!known) return with_name(known.error(), name);
-  for (const Place& place : *known) {
-    auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
+  for (const std::string& path : place_paths()) {
+    const auto place = open_place(path);
+    if (!place) return with_name(place.error(), name);
+    if (!*place) continue;
+    auto file = LockedFile::open((*place)->directory.get(), name, kNameLockTimeoutNs);
     if (!file) {
       if (file.code() != Code::kNotFound) error = std::move(file).error();
       continue;
@@ -161,7 +163,7 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
       }
     }
     if (arena == nullptr) continue;
-    std::unique_ptr<Name> made(new Name(place.path + "/" + name, thing_of(record->header, std::move(arena))));
+    std::unique_ptr<Name> made(new Name(path + "/" + name, thing_of(record->header, std::move(arena))));
     Status added = made->add_entry();
     if (!added) return with_name(std::move(added).error(), name);
     return made;
@@ -270,16 +272,17 @@ Name::~Name() {
 
 namespace {
 
-// visit(place, name) of each file, until one is an error.
+// visit(place, name) of each file, until one is an error. Two descriptors are open at once.
 template <class Visit>
 Status for_each_file(const Visit& visit) {
-  const auto known = places();
-  if (!known) return known.error();
-  for (const Place& place : *known) {
-    const auto names = platform::list_directory(place.directory.get());
+  for (const std::string& path : place_paths()) {
+    const auto place = open_place(path);
+    if (!place) return place.error();
+    if (!*place) continue;
+    const auto names = platform::list_directory((*place)->directory.get());
     if (!names) return names.error();
     for (const std::string& name : *names) {
-      if (Status visited = visit(place, name); !visited) return visited;
+      if (Status visited = visit(**place, name); !visited) return visited;
     }
   }
   return success();

@@ -15,7 +15,7 @@ constexpr const char* kNoUuid = "00000000000000000000000000000000";
 
 // Every arena that a process of this user has open, as /proc shows it, by uuid: those that could not be read, or are
 // only known by a name, last, with the reason. An error when this process has no descriptors left to look with: it
-// needs three at once, however much there is to see. No part of such a look is given, as it would be wrong.
+// needs two at once, however much there is to see. No part of such a look is given, as it would be wrong.
 Result<std::vector<ObservedArena>> look_at_all();
 
 // One arena by a descriptor of it, as of the processes that have it. Nothing for what is no arena, or not one yet.
