@@ -45,10 +45,15 @@ Result<NameRecord> read_record(const LockedFile& file) {
   return parse(*bytes);
 }
 
-Result<NameRecord> look_at_record(int directory, const std::string& name) {
-  auto bytes = platform::read_private_file(directory, name);
-  if (!bytes) return std::move(bytes).error();
-  return parse(*bytes);
+Result<KeptRecord> look_at_record(int directory, const std::string& name) {
+  auto seen = platform::look_at_private_file(directory, name);
+  if (!seen) return std::move(seen).error();
+  auto record = parse(seen->bytes);
+  if (!record) return std::move(record).error();
+  const bool is_kept = record->is_kept([&](platform::PartKind kind) {
+    return kind == platform::PartKind::kOwn ? seen->has_parts : seen->has_parts_for_others;
+  });
+  return KeptRecord{*std::move(record), is_kept};
 }
 
 namespace {
@@ -64,29 +69,35 @@ class Alive {
     if (is_new) known->second = look(entry);
     return known->second;
   }
+  // Why some of those that count as alive may not be.
+  const std::optional<Error>& unknown() const noexcept { return unknown_; }
 
  private:
-  bool look(const NameEntry& entry) const;
+  bool look(const NameEntry& entry);
 
   const unsigned char* uuid_;
   std::map<std::pair<int, int>, bool> known_;
+  std::optional<Error> unknown_{};
 };
 
-bool Alive::look(const NameEntry& entry) const {
-  auto opened = platform::open_from_process(entry.pid, entry.fd);
+// For reading alone: who only looks is no user of the arena, to others that look.
+bool Alive::look(const NameEntry& entry) {
+  auto opened = platform::open_from_process(entry.pid, entry.fd, platform::Access::kRead);
   if (opened) return is_arena(opened->get(), uuid_);
   if (opened.code() == Code::kNotFound) return false;
+  if (platform::is_exhausted(opened.error())) unknown_ = std::move(opened).error();
   return platform::is_own_process(entry.pid);
 }
 
 }  // namespace
 
-std::vector<int> living(const LockedFile& file, const NameRecord& record) {
+Result<std::vector<int>> living(const LockedFile& file, const NameRecord& record) {
   std::vector<int> pids;
   Alive is_alive(record.header.uuid);
   for (const NameEntry& entry : record.entries) {
     if (is_alive(entry)) pids.push_back(entry.pid);
   }
+  if (is_alive.unknown()) return *is_alive.unknown();
   std::sort(pids.begin(), pids.end());
   pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
   if (pids.empty() && has_parts(file, record)) pids.push_back(0);
@@ -147,7 +158,9 @@ Status OpenName::add(const NameEntry& entry) {
 }
 
 Status OpenName::remove_unless_alive() {
-  return living(file, record).empty() ? file.remove() : success();
+  const auto pids = living(file, record);
+  if (!pids) return pids.error();
+  return pids->empty() ? file.remove() : success();
 }
 
 Result<OpenName> open_path(const std::string& path) {
@@ -161,12 +174,21 @@ Result<OpenName> open_path(const std::string& path) {
   return OpenName{std::move(*directory), std::move(*file), std::move(*record)};
 }
 
-bool sweep(const Place& place, const std::string& name) {
-  if (platform::has_parts(place.directory.get(), name)) return false;
+Result<bool> sweep(const Place& place, const std::string& name) {
+  const auto unless_exhausted = [](const Error& why) -> Result<bool> {
+    if (platform::is_exhausted(why)) return why;
+    return false;
+  };
+  const auto has_parts = platform::has_parts(place.directory.get(), name);
+  if (!has_parts) return unless_exhausted(has_parts.error());
+  if (*has_parts) return false;
   auto file = LockedFile::open(place.directory.get(), name, 0);
-  if (!file) return false;
+  if (!file) return unless_exhausted(file.error());
   auto record = read_record(*file);
-  return record && living(*file, *record).empty() && file->remove();
+  if (!record) return unless_exhausted(record.error());
+  const auto pids = living(*file, *record);
+  if (!pids) return pids.error();
+  return pids->empty() && file->remove();
 }
 
 }  // namespace shmtree::discovery

@@ -61,12 +61,16 @@ struct NameRecord {
 // Code::kIncompatible when it is not one of this version.
 Result<NameRecord> read_record(const platform::LockedFile& file);
 // Without its lock: entries may be changing, the header never does.
-Result<NameRecord> look_at_record(int directory, const std::string& name);
+struct KeptRecord {
+  NameRecord record{};
+  bool is_kept = false;  // somebody lives who has a part
+};
+Result<KeptRecord> look_at_record(int directory, const std::string& name);
 
 bool has_parts(const platform::LockedFile& file, const NameRecord& record) noexcept;
 // Those who are known to live, and have it or have given it; 0 for all that have a part and no entry that this process
-// can look behind.
-std::vector<int> living(const platform::LockedFile& file, const NameRecord& record);
+// can look behind. An error when this process has no descriptor left to look with.
+Result<std::vector<int>> living(const platform::LockedFile& file, const NameRecord& record);
 
 struct Place {
   platform::UniqueFd directory;
@@ -118,8 +122,9 @@ struct OpenName {
 };
 Result<OpenName> open_path(const std::string& path);
 
-// Removes a file that nobody alive has. False when somebody does, or another process is at it. Of the names of the
-// living it costs one look at a lock, and none is ever waited for.
-bool sweep(const Place& place, const std::string& name);
+// Removes a file that nobody alive has. False when somebody does, or another process is at it; an error when this
+// process has no descriptor left to tell. Of the names of the living it costs one look at a lock, and none is ever
+// waited for.
+Result<bool> sweep(const Place& place, const std::string& name);
 
 }  // namespace shmtree::discovery

@@ -43,7 +43,9 @@ Status take_over(const Place& place, const std::string& name) {
   if (!record) return std::move(record).error();
   const int me = platform::process_id();
   std::erase_if(record->entries, [me](const NameEntry& entry) { return entry.is_on_its_way() && entry.pid == me; });
-  const std::vector<int> pids = living(*file, *record);
+  const auto found = living(*file, *record);
+  if (!found) return found.error();
+  const std::vector<int>& pids = *found;
   if (pids.empty()) return file->remove();
   if (pids[0] == 0) return Error{Code::kExists, "it is in use by " + std::string(kOutOfSight)};
   std::string who;
@@ -64,7 +66,7 @@ void sweep_some() noexcept {
       if (!names) continue;
       const std::size_t first = looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
       for (std::size_t i = 0; i < std::min(names->size(), kMostLookedAt); ++i) {
-        sweep(**place, (*names)[(first + i) % names->size()]);
+        sweep(**place, (*names)[(first + i) % names->size()]).ok();  // else the next one does it
       }
     }
   } catch (const std::bad_alloc&) {  // the next one does it
@@ -299,13 +301,20 @@ Result<std::vector<NameInfo>> list_names() {
   std::vector<NameInfo> found;
   const Status listed = for_each_file([&found](const Place& place, const std::string& name) {
     auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
+    const std::string file_path = place.path + "/" + name;
+    if (!file && file.code() == Code::kTimeout) {  // somebody stopped has its lock, and so lives
+      const auto seen = look_at_record(place.directory.get(), name);
+      if (!seen) return passed_over(seen.error());
+      found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(seen->record.header.kind), {0}});
+      return success();
+    }
     if (!file) return passed_over(file.error());
     auto record = read_record(*file);
     if (!record) return passed_over(record.error());
-    std::vector<int> pids = living(*file, *record);
-    if (pids.empty()) file->remove().ok();  // it is shown once more
-    found.push_back(
-        NameInfo{name, place.path + "/" + name, static_cast<NamedKind>(record->header.kind), std::move(pids)});
+    auto pids = living(*file, *record);
+    if (!pids) return Status(std::move(pids).error());
+    if (pids->empty()) file->remove().ok();  // it is shown once more
+    found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(record->header.kind), *std::move(pids)});
     return success();
   });
   if (!listed) return listed.error();
@@ -315,15 +324,15 @@ Result<std::vector<NameInfo>> list_names() {
 Result<std::vector<SeenName>> look_at_names() {
   std::vector<SeenName> seen;
   const Status looked = for_each_file([&seen](const Place& place, const std::string& name) {
-    const auto record = look_at_record(place.directory.get(), name);
-    if (!record) return passed_over(record.error());
+    const auto kept = look_at_record(place.directory.get(), name);
+    if (!kept) return passed_over(kept.error());
+    const NameHeader& header = kept->record.header;
     SeenName& found = seen.emplace_back();
     found.name = name;
-    found.kind = static_cast<NamedKind>(record->header.kind);
-    std::memcpy(found.uuid, record->header.uuid, sizeof found.uuid);
-    found.block = record->header.block;
-    found.has_parts = record->is_kept(
-        [&](platform::PartKind kind) { return platform::has_parts(place.directory.get(), name, kind); });
+    found.kind = static_cast<NamedKind>(header.kind);
+    std::memcpy(found.uuid, header.uuid, sizeof found.uuid);
+    found.block = header.block;
+    found.has_parts = kept->is_kept;
     return success();
   });
   if (!looked) return looked.error();
@@ -333,7 +342,9 @@ Result<std::vector<SeenName>> look_at_names() {
 Result<std::vector<std::string>> clean_names() {
   std::vector<std::string> removed;
   const Status cleaned = for_each_file([&removed](const Place& place, const std::string& name) {
-    if (sweep(place, name)) removed.push_back(name);
+    const auto swept = sweep(place, name);
+    if (!swept) return Status(swept.error());
+    if (*swept) removed.push_back(name);
     return success();
   });
   if (!cleaned) return cleaned.error();

@@ -60,8 +60,8 @@ std::string link_of(const std::string& path) {
 std::optional<OpenFile> look_at_descriptor(const std::string& path, int pid, int fd) {
   struct stat file {
   }, link{};
-  if (stat(path.c_str(), &file) != 0 || lstat(path.c_str(), &link) != 0) return std::nullopt;
   // proc_pid_fd(5): the permissions of the link are those with which the file was opened.
+  if (lstat(path.c_str(), &link) != 0 || stat(path.c_str(), &file) != 0) return std::nullopt;
   return OpenFile{pid, fd, {file.st_dev, file.st_ino}, (link.st_mode & S_IWUSR) == 0};
 }
 
@@ -104,10 +104,28 @@ std::string field_of(const std::string& text, const std::string& key) {
   return begin == std::string::npos ? std::string() : text.substr(begin, text.find('\n', begin) - begin);
 }
 
+constexpr bool is_stop(char state) noexcept {
+  return state == 'T' || state == 't';
+}
+constexpr bool is_end(char state) noexcept {
+  return state == 'Z' || state == 'X';
+}
+constexpr bool has_gone(int failure) noexcept {
+  return failure == ENOENT || failure == ESRCH;
+}
+
 // Whether a thread is no more there, or has ended and was not reaped.
 bool has_ended(const std::string& folder) {
   const char state = state_in((folder + "/stat").c_str());
-  return state == 'Z' || state == 'X' || (state == 0 && (errno == ENOENT || errno == ESRCH));
+  return is_end(state) || (state == 0 && has_gone(errno));
+}
+
+// Of a process whose first thread has ended: whether the others are stopped.
+Result<bool> others_are_stopped(int pid) {
+  const auto folders = thread_folders(pid);
+  if (!folders) return folders.error();
+  return std::any_of(folders->begin() + 1, folders->end(),
+                     [](const std::string& folder) { return is_stop(state_in((folder + "/stat").c_str())); });
 }
 
 }  // namespace
@@ -126,7 +144,7 @@ Result<UniqueFd> open_from_process(int pid, int fd, Access access) {
       if (opened.valid()) return opened;
     }
     const int failure = errno;
-    if (failure == ENOENT || failure == ESRCH) continue;
+    if (has_gone(failure)) continue;
     Error error = os_error("open " + path, failure);
     // The kernel refuses also what an ended thread no longer has.
     if (is_exhausted(error) || !has_ended(folder)) refused = std::move(error);
@@ -145,9 +163,13 @@ Result<ProcessStatus> status_of(int pid) {
   if (!text) return text.error();
   const std::string state = field_of(*text, "State:"), numbers = field_of(*text, "NSpid:");
   ProcessStatus status;
-  status.is_stopped = !state.empty() && (state[0] == 'T' || state[0] == 't');
+  status.is_stopped = !state.empty() && is_stop(state[0]);
   const std::size_t last = numbers.find_last_of(" \t") + 1;
   std::from_chars(numbers.data() + last, numbers.data() + numbers.size(), status.pid_inside);
+  if (state.empty() || !is_end(state[0])) return status;
+  const auto stopped = others_are_stopped(pid);
+  if (!stopped) return stopped.error();
+  status.is_stopped = *stopped;
   return status;
 }
 
@@ -161,31 +183,54 @@ bool is_stopped(int pid) noexcept {
   char path[40];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   const char state = state_in(path);
-  return state == 0 || state == 'T' || state == 't';
+  return is_stop(state) || (state == 0 && has_gone(errno));
 }
 
-Status find_memory_file(const std::string& name, const std::function<bool(const OpenFile&)>& visit) {
+namespace {
+
+// Of one process: whether `visit` has said that it is enough.
+Result<bool> visit_memory_files(int pid, const std::string& name, const std::function<bool(const OpenFile&)>& visit) {
   const std::string link = std::string(kMemoryFile) + name + " (deleted)";
+  if (!is_own_process(pid)) return false;
+  const auto folders = thread_folders(pid);
+  if (!folders) return folders.error();
+  for (const std::string& folder : *folders) {
+    const auto descriptors = numbers_in(folder + "/fd");
+    if (!descriptors && is_exhausted(descriptors.error())) return descriptors.error();
+    if (!descriptors || descriptors->empty()) continue;
+    for (const int fd : *descriptors) {
+      const std::string path = folder + "/fd/" + std::to_string(fd);
+      if (link_of(path) != link) continue;
+      const auto file = look_at_descriptor(path, pid, fd);
+      const bool is_still_it = link_of(path) == link;  // and not a file that has its number by now
+      if (file && is_still_it && visit(*file)) return true;
+    }
+    return false;  // all threads have the same
+  }
+  return false;
+}
+
+}  // namespace
+
+Status find_memory_file(const std::string& name, const std::function<bool(const OpenFile&)>& visit) {
   const auto pids = numbers_in("/proc");
   if (!pids) return pids.error();
   for (const int pid : *pids) {
-    if (!is_own_process(pid)) continue;
-    const auto folders = thread_folders(pid);
-    if (!folders) return folders.error();
-    for (const std::string& folder : *folders) {
-      const auto descriptors = numbers_in(folder + "/fd");
-      if (!descriptors && is_exhausted(descriptors.error())) return descriptors.error();
-      if (!descriptors || descriptors->empty()) continue;
-      for (const int fd : *descriptors) {
-        const std::string path = folder + "/fd/" + std::to_string(fd);
-        if (link_of(path) != link) continue;
-        const auto file = look_at_descriptor(path, pid, fd);
-        if (file && visit(*file)) return success();
-      }
-      break;  // all threads have the same
-    }
+    const auto is_enough = visit_memory_files(pid, name, visit);
+    if (!is_enough) return is_enough.error();
+    if (*is_enough) break;
   }
   return success();
+}
+
+Result<std::optional<OpenFile>> find_memory_file_of(int pid, const std::string& name, FileId id) {
+  std::optional<OpenFile> found;
+  const auto searched = visit_memory_files(pid, name, [&](const OpenFile& one) {
+    if (one.id == id && !one.is_read_only) found = one;
+    return found.has_value();
+  });
+  if (!searched) return searched.error();
+  return found;
 }
 
 }  // namespace shmtree::platform

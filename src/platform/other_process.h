@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "platform/file.h"
@@ -28,8 +29,8 @@ Result<ProcessStatus> status_of(int pid);
 // Whether there is a process of this number, and it belongs to this user.
 bool is_own_process(int pid) noexcept;
 
-// Whether it was stopped (SIGSTOP, a debugger), or nothing can be seen of it. One that merely does not get a processor
-// is not stopped.
+// Whether it was stopped (SIGSTOP, a debugger), or is not to be seen. One that merely does not get a processor is not
+// stopped.
 bool is_stopped(int pid) noexcept;
 
 // A descriptor of a process.
@@ -43,5 +44,7 @@ struct OpenFile {
 // at every descriptor of all of them: for when nothing better is known. Keeps none open meanwhile. An error when this
 // process has no descriptor left to look with; processes that are not to be looked into are passed over.
 Status find_memory_file(const std::string& name, const std::function<bool(const OpenFile&)>& visit);
+// The descriptor through which that process may write to that memory file, if it has one.
+Result<std::optional<OpenFile>> find_memory_file_of(int pid, const std::string& name, FileId id);
 
 }  // namespace shmtree::platform

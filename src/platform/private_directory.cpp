@@ -202,17 +202,21 @@ Result<UniqueFd> create_private_file(int directory, const std::string& name, con
   return error;
 }
 
-Result<std::vector<std::byte>> read_private_file(int directory, const std::string& name) {
+Result<PrivateFile> look_at_private_file(int directory, const std::string& name) {
   const UniqueFd fd = open_in(directory, name);
   if (!fd.valid()) return open_error(name);
   Status checked = check_private(fd.get(), name);
   if (!checked) return std::move(checked).error();
-  return read_all(fd.get());
+  auto bytes = read_all(fd.get());
+  if (!bytes) return std::move(bytes).error();
+  return PrivateFile{*std::move(bytes), byte_is_locked(fd.get(), byte_of(PartKind::kOwn)),
+                     byte_is_locked(fd.get(), byte_of(PartKind::kForOthers))};
 }
 
-bool has_parts(int directory, const std::string& name, PartKind kind) noexcept {
+Result<bool> has_parts(int directory, const std::string& name, PartKind kind) {
   const UniqueFd fd = open_in(directory, name);
-  return !fd.valid() || byte_is_locked(fd.get(), byte_of(kind));
+  if (!fd.valid()) return open_error(name);
+  return byte_is_locked(fd.get(), byte_of(kind));
 }
 
 Result<std::vector<std::string>> list_directory(int directory, std::size_t most) {

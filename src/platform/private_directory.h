@@ -59,11 +59,15 @@ void end_part(UniqueFd& part) noexcept;
 // part in it.
 Result<UniqueFd> create_private_file(int directory, const std::string& name, const void* data, std::uint64_t bytes);
 
-// What is in that file, without its lock: it may be written meanwhile.
-Result<std::vector<std::byte>> read_private_file(int directory, const std::string& name);
+// What is in that file, and whether anybody has parts in it, without its lock: it may be written meanwhile.
+struct PrivateFile {
+  std::vector<std::byte> bytes{};
+  bool has_parts = false, has_parts_for_others = false;
+};
+Result<PrivateFile> look_at_private_file(int directory, const std::string& name);
 
-// Whether anybody has a part of that kind in that file, or it cannot be told. Waits for no lock.
-bool has_parts(int directory, const std::string& name, PartKind kind = PartKind::kOwn) noexcept;
+// Whether anybody has a part of that kind in that file. Waits for no lock.
+Result<bool> has_parts(int directory, const std::string& name, PartKind kind = PartKind::kOwn);
 
 // The names of its files, sorted; of the first `most` that the system gives, where there are more.
 Result<std::vector<std::string>> list_directory(int directory, std::size_t most = SIZE_MAX);

@@ -1,3 +1,6 @@
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -258,4 +261,37 @@ TEST_CASE("what its giver has on its way keeps a name though its pid cannot be s
   done.open();
   CHECK(giver.succeeded());
   CHECK(Name::create(name, thing).ok());
+}
+
+TEST_CASE("with however few descriptors, names are listed and swept as they are, or it is an error") {
+  if (test::under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  const OwnDirectory directory;
+  const auto arena = new_arena();
+  const std::string living = unique_name() + "-living", left = unique_name() + "-left";
+  const auto part = Name::create(living, {NamedKind::kArena, arena, 0, ""}).value();
+  const test::Gate made;
+  test::Child owner([&] {
+    const auto name = Name::create(left, {NamedKind::kArena, arena, 0, ""}).value();
+    made.open();
+    ::pause();
+    return name != nullptr;
+  });
+  made.wait();
+  owner.kill_and_wait();
+  const int me = platform::process_id();
+  for (rlim_t count = 0; count < 8; ++count) {
+    CAPTURE(count);
+    CHECK(test::succeeds_with_limit(RLIMIT_NOFILE, 3 + count, [&] {
+      if (::close_range(3, ~0U, 0) != 0) return false;
+      const auto swept = discovery::clean_names();
+      const auto listed = discovery::list_names();
+      const auto is_living = [&](const discovery::NameInfo& one) {
+        return one.name == living && one.pids == std::vector<int>{me};
+      };
+      const bool is_swept = swept.ok() || platform::is_exhausted(swept.error());
+      if (!listed) return is_swept && platform::is_exhausted(listed.error());
+      return is_swept && std::any_of(listed->begin(), listed->end(), is_living);
+    }));
+  }
+  CHECK(Name::open(living).ok());
 }

@@ -75,6 +75,10 @@ TEST_CASE("The descriptors of a process are there until the last of its threads 
   });
   first_ended.wait();
   CHECK(open_from_process(child.pid(), fd.get()).ok());
+  CHECK_FALSE(status_of(child.pid()).value().is_stopped);
+  child.signal(SIGSTOP);
+  while (!status_of(child.pid()).value().is_stopped) std::this_thread::yield();
+  child.signal(SIGCONT);
   go.open();
   CHECK(child.succeeded());
 }
