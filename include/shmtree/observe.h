@@ -52,7 +52,8 @@ struct ObservedWait {
 
 /// Who takes part in an arena, or did so until it was killed.
 struct ObservedParticipant {
-  int pid = 0;                        ///< its number here
+  std::uint32_t slot = 0;             ///< its place, which another has when it has gone
+  int pid = 0;                        ///< its number here; 0 also of one that was killed
   int said_pid = 0;                   ///< as it has written it itself, in its own PID namespace
   bool alive = false;                 ///< false: it was killed, and nobody has cleaned up after it yet
   bool stopped = false;               ///< known of those in sight

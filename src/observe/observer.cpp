@@ -91,22 +91,37 @@ std::unique_ptr<const ArenaHeader> read_header(const ArenaFile& file, bool& stil
   return ArenaFile::read_still<ArenaHeader>(read, still);
 }
 
-void look_into(const ArenaFile& file, const std::vector<Process>& processes, ObservedArena& info) {
+// Who takes part, those included who came after the search.
+Result<People> people_of(const ArenaFile& file, const ArenaHeader& header, OpenArena& open) {
+  People people(file, header, open.processes);
+  bool anyone_came = false;
+  for (const ObservedParticipant& one : people.all()) {
+    if (!one.alive || one.pid != 0) continue;
+    const auto added = add_newcomer(open, one.said_pid);
+    if (!added) return added.error();
+    anyone_came |= *added;
+  }
+  return anyone_came ? People(file, header, open.processes) : people;
+}
+
+Status look_into(const ArenaFile& file, OpenArena& open, ObservedArena& info) {
   const auto header = read_header(file, info.consistent);
-  if (header == nullptr) return;
-  const People people(file, *header, processes);
+  if (header == nullptr) return success();
+  const auto people = people_of(file, *header, open);
+  if (!people) return people.error();
   info.max_bytes = file.head().max_bytes;
-  fill_counts(*header, people, info);
-  Holdings holdings(people);
+  fill_counts(*header, *people, info);
+  Holdings holdings(*people);
   file.for_each_block(*header, [&](BlockId id, const BlockEntry& block) {
     ++info.blocks;
     holdings.count(id, block);
     const BlockRef ref{id, memory::generation_of_block(block.word.load())};
     if (memory::state_of(block.word.load()) == memory::BlockState::kLive)
-      add_thing(file, ref, block.kind.load(), people, info);
+      add_thing(file, ref, block.kind.load(), *people, info);
   });
   info.holders = std::move(holdings.found);
-  info.participants = people.all();
+  info.participants = people->all();
+  return success();
 }
 
 // To the thing that lies in that block, or else, as an array's, to the arena.
@@ -124,51 +139,74 @@ void add_name(ObservedArena& arena, const discovery::SeenName& seen) {
   if (!is_things) arena.names.push_back(seen.name);
 }
 
-void add_names(const std::vector<discovery::SeenName>& names, std::vector<ObservedArena>& arenas) {
-  for (const discovery::SeenName& seen : names) {
-    const auto is_it = [uuid = hex_of(seen.uuid)](const ObservedArena& one) { return one.uuid == uuid; };
-    auto known = std::find_if(arenas.begin(), arenas.end(), is_it);
-    if (known == arenas.end() && !seen.has_parts) continue;  // left over by a kill
+using Names = std::vector<discovery::SeenName>;
+
+auto find_arena(std::vector<ObservedArena>& arenas, const discovery::SeenName& seen) {
+  return std::find_if(arenas.begin(), arenas.end(),
+                      [uuid = hex_of(seen.uuid)](const ObservedArena& one) { return one.uuid == uuid; });
+}
+
+// What was named before the arenas were looked for, and still is: of an arena that was not found, so it is out of
+// sight.
+Status add_out_of_sight(const Names& unknown, std::vector<ObservedArena>& arenas) {
+  const auto now = discovery::look_at_names();
+  if (!now) return now.error();
+  for (const discovery::SeenName& seen : unknown) {
+    const bool is_still_kept = std::any_of(now->begin(), now->end(), [&seen](const discovery::SeenName& one) {
+      return one.name == seen.name && one.has_parts && std::equal(one.uuid, one.uuid + sizeof one.uuid, seen.uuid);
+    });
+    if (!is_still_kept) continue;
+    auto known = find_arena(arenas, seen);
     if (known == arenas.end()) {
       known = arenas.insert(arenas.end(), ObservedArena{.uuid = hex_of(seen.uuid), .refused = kOutOfSight});
     }
     add_name(*known, seen);
   }
+  return success();
+}
+
+Status add_names(const Names& names, std::vector<ObservedArena>& arenas) {
+  Names unknown;
+  for (const discovery::SeenName& seen : names) {
+    if (const auto known = find_arena(arenas, seen); known != arenas.end()) {
+      add_name(*known, seen);
+    } else if (seen.has_parts) {  // else it was left over by a kill
+      unknown.push_back(seen);
+    }
+  }
+  return unknown.empty() ? success() : add_out_of_sight(unknown, arenas);
 }
 
 // Nothing for what has gone meanwhile, and for what is no arena.
 Result<std::optional<ObservedArena>> look_at_open(const OpenArena& open) {
-  std::optional<ObservedArena> info;
   auto fd = open_arena(open);
-  if (fd) {
-    info = look_at_arena(std::move(*fd), open.processes);
-  } else if (platform::is_exhausted(fd.error())) {
-    return fd.error();
-  } else if (fd.code() != Code::kNotFound) {
-    info = ObservedArena{.uuid = kNoUuid, .refused = fd.error().message};
-  }
-  if (info) info->openers = open.openers();
-  return info;
+  if (fd) return look_at_arena(std::move(*fd), open);
+  if (platform::is_exhausted(fd.error())) return std::move(fd).error();
+  if (fd.code() == Code::kNotFound) return std::optional<ObservedArena>();
+  return std::optional(ObservedArena{.uuid = kNoUuid, .refused = fd.error().message, .openers = open.openers()});
 }
 
 }  // namespace
 
-std::optional<ObservedArena> look_at_arena(platform::UniqueFd fd, const std::vector<Process>& processes) {
+Result<std::optional<ObservedArena>> look_at_arena(platform::UniqueFd fd, OpenArena open) {
   ObservedArena info;
   unsigned char uuid[16];
-  if (!read_uuid(fd.get(), uuid)) return std::nullopt;
+  if (!read_uuid(fd.get(), uuid)) return std::optional<ObservedArena>();
   info.uuid = hex_of(uuid);
   const auto file = ArenaFile::open(std::move(fd));
   if (!file) {
     info.refused = file.error().message;
-  } else {
-    look_into(*file, processes, info);
+  } else if (const Status looked = look_into(*file, open, info); !looked) {
+    return looked.error();
   }
-  return info;
+  info.openers = open.openers();
+  return std::optional(std::move(info));
 }
 
 Result<std::vector<ObservedArena>> look_at_all() {
   std::vector<ObservedArena> arenas;
+  const auto names = discovery::look_at_names();  // first: then all arenas that are named are there to be found
+  if (!names) return names.error();
   const auto found = find_open_arenas();
   if (!found) return found.error();
   for (const OpenArena& open : *found) {
@@ -180,9 +218,7 @@ Result<std::vector<ObservedArena>> look_at_all() {
     if (a.refused.empty() != b.refused.empty()) return a.refused.empty();
     return a.uuid < b.uuid;
   });
-  const auto names = discovery::look_at_names();
-  if (!names) return names.error();
-  add_names(*names, arenas);
+  if (const Status named = add_names(*names, arenas); !named) return named.error();
   return arenas;
 }
 
@@ -190,7 +226,7 @@ Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std
                                                std::uint64_t most_bytes) {
   const auto found = find_open_arenas();
   if (!found) return found.error();
-  for (const OpenArena& open : *found) {
+  for (OpenArena open : *found) {
     auto fd = open_arena(open);
     if (!fd && platform::is_exhausted(fd.error())) return std::move(fd).error();
     if (!fd) continue;
@@ -199,7 +235,9 @@ Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std
     bool still = false;
     const auto header = read_header(*file, still);
     if (header == nullptr) break;
-    return look_at_messages(*file, memory::unpack(block), People(*file, *header, open.processes), most, most_bytes);
+    const auto people = people_of(*file, *header, open);
+    if (!people) return people.error();
+    return look_at_messages(*file, memory::unpack(block), *people, most, most_bytes);
   }
   return Error{Code::kNotFound, "no process of this user has that arena any more"};
 }

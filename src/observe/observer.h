@@ -6,6 +6,7 @@
 #pragma once
 
 #include "observe/channels.h"
+#include "observe/openers.h"
 #include "shmtree/observe.h"
 
 namespace shmtree::observer {
@@ -19,7 +20,7 @@ constexpr const char* kNoUuid = "00000000000000000000000000000000";
 Result<std::vector<ObservedArena>> look_at_all();
 
 // One arena by a descriptor of it, as of the processes that have it. Nothing for what is no arena, or not one yet.
-std::optional<ObservedArena> look_at_arena(platform::UniqueFd fd, const std::vector<Process>& processes);
+Result<std::optional<ObservedArena>> look_at_arena(platform::UniqueFd fd, OpenArena open);
 
 // The messages that are queued in a channel; none when it has gone. `block` as ObservedThing has it.
 Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,

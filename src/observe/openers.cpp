@@ -1,11 +1,18 @@
 #include "observe/openers.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
+
+#include "discovery/handle.h"
 
 namespace shmtree::observer {
 
 namespace {
+
+ObservedOpener opener_of(const platform::OpenFile& file) {
+  return {.pid = file.pid, .fd = file.fd, .read_only = file.is_read_only};
+}
 
 class Search {
  public:
@@ -14,7 +21,7 @@ class Search {
     OpenArena& arena = found_.try_emplace(file.id, OpenArena{.id = file.id}).first->second;
     auto& openers = file.is_read_only ? arena.observers : arena.users;
     if (!openers.empty() && openers.back().pid == file.pid) return success();
-    openers.push_back({.pid = file.pid, .fd = file.fd, .read_only = file.is_read_only});
+    openers.push_back(opener_of(file));
     return file.is_read_only ? success() : add_process(file.pid, arena.processes);
   }
 
@@ -54,6 +61,19 @@ Result<std::vector<OpenArena>> find_open_arenas() {
   return std::move(search).found();
 }
 
+Result<bool> add_newcomer(OpenArena& arena, int pid) {
+  const auto is_it = [pid](const Process& one) { return one.pid == pid || one.status.pid_inside == pid; };
+  if (std::any_of(arena.processes.begin(), arena.processes.end(), is_it)) return false;
+  const auto file = platform::find_memory_file_of(pid, memory::kFileName, arena.id);
+  if (!file) return file.error();
+  const auto status = platform::status_of(pid);
+  if (!status && platform::is_exhausted(status.error())) return status.error();
+  if (!*file || !status || status->pid_inside != pid) return false;
+  arena.users.push_back(opener_of(**file));
+  arena.processes.push_back({pid, *status});
+  return true;
+}
+
 Result<platform::UniqueFd> open_arena(const OpenArena& arena) {
   Error error{.code = Code::kNotFound, .message = "every process that had it has ended"};
   for (const auto* openers : {&arena.users, &arena.observers}) {
@@ -66,6 +86,12 @@ Result<platform::UniqueFd> open_arena(const OpenArena& arena) {
     }
   }
   return error;
+}
+
+Result<platform::UniqueFd> open_arena(const unsigned char uuid[16], int pid, int fd) {
+  auto opened = platform::open_from_process(pid, fd, platform::Access::kRead);
+  if (!opened || discovery::is_arena(opened->get(), uuid)) return opened;
+  return Error{.code = Code::kNotFound, .message = "process " + std::to_string(pid) + " has let go of that arena"};
 }
 
 }  // namespace shmtree::observer

@@ -22,7 +22,13 @@ struct OpenArena {
 // may have. An error when it has none to look with.
 Result<std::vector<OpenArena>> find_open_arenas();
 
+// Adds a process of our PID namespace that has the arena open by now, and was not there at the search. False when there
+// is none of that number.
+Result<bool> add_newcomer(OpenArena& arena, int pid);
+
 // For reading alone. Code::kNotFound when nobody has it any more.
 Result<platform::UniqueFd> open_arena(const OpenArena& arena);
+// The same of a descriptor as it was seen: kNotFound when it leads to anything but that arena by now.
+Result<platform::UniqueFd> open_arena(const unsigned char uuid[16], int pid, int fd);
 
 }  // namespace shmtree::observer

@@ -49,11 +49,13 @@ People::People(const ArenaFile& file, const memory::ArenaHeader& header, const s
     const auto status = static_cast<memory::ParticipantStatus>(said.status.load());
     if (status == memory::ParticipantStatus::kFree) continue;
     ObservedParticipant& info = people_.emplace_back();
+    info.slot = slot;
     info.said_pid = said.pid.load();
     info.alive = file.is_locked(slot);
-    const Process process = seen_process(processes, info.said_pid);
+    // Of the dead no process fits: one that has the number in another namespace is not it.
+    const Process process = info.alive ? seen_process(processes, info.said_pid) : Process{};
     info.pid = process.pid;
-    info.stopped = info.alive && process.status.is_stopped;
+    info.stopped = process.status.is_stopped;
     info.leaving = status == memory::ParticipantStatus::kDetached;
     info.pinned = said.pinned.load() != 0 && said.pinned.load() == said.generation.load();
     info.seconds = seconds_of(now - std::clamp<std::int64_t>(said.attached_ns.load(), 0, now));

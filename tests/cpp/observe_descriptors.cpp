@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "discovery/names.h"
 #include "platform/machine.h"
 #include "platform/other_process.h"
 #include "support/catch2.h"
@@ -118,4 +120,71 @@ TEST_CASE("An arena that nobody but observers has any more is seen with these") 
   for (const ObservedOpener& one : seen.openers) CHECK(one.read_only);
   REQUIRE(seen.participants.size() == 1);
   CHECK_FALSE(seen.participants[0].alive);
+}
+
+TEST_CASE("Who comes between the search and the look is seen with its number and its descriptor") {
+  const auto arena = new_arena();
+  arena->identity().value();
+  const auto found = observer::find_open_arenas().value();
+  const FileId id = file_id(arena->fd()).value();
+  const auto open = std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.id == id; });
+  REQUIRE(open != found.end());
+  const Gate attached;
+  Child child([&] {
+    arena->identity().value();
+    attached.open();
+    pause();
+    return true;
+  });
+  attached.wait();
+  const ObservedArena seen =
+      observer::look_at_arena(open_from_process(process_id(), arena->fd(), Access::kRead).value(), *open)
+          .value()
+          .value();
+  CHECK(participant_of(seen, child.pid()).alive);
+  CHECK(opens(seen, child.pid()));
+}
+
+TEST_CASE("Who was killed is not shown under the number of a process that has its own in another PID namespace") {
+  const auto arena = new_arena();
+  const Gate attached;
+  Child child([&] {
+    arena->identity().value();
+    attached.open();
+    pause();
+    return true;
+  });
+  attached.wait();
+  child.kill_and_wait();
+  const observer::OpenArena open{.processes = {{process_id(), {child.pid()}}}};
+  const ObservedArena seen =
+      observer::look_at_arena(open_from_process(process_id(), arena->fd(), Access::kRead).value(), open)
+          .value()
+          .value();
+  const auto dead = std::find_if(seen.participants.begin(), seen.participants.end(),
+                                 [](const ObservedParticipant& one) { return !one.alive; });
+  REQUIRE(dead != seen.participants.end());
+  CHECK(dead->pid == 0);
+  CHECK(dead->said_pid == child.pid());
+}
+
+TEST_CASE("An arena that is made and named while somebody looks is not said to be out of sight") {
+  const Gate stop;
+  Child maker([&] {
+    while (!stop.is_open()) {
+      const auto arena = new_arena();
+      const std::string name = "observed-" + std::to_string(process_id());
+      discovery::Name::create(name, {discovery::NamedKind::kArena, arena, 0, ""}).value();
+    }
+    return true;
+  });
+  for (int look = 0; look < 100; ++look) {
+    for (const ObservedArena& one : observe()) {
+      if (one.names.empty() || one.names[0] != "observed-" + std::to_string(maker.pid())) continue;
+      CHECK(one.refused == "");
+      CHECK(opens(one, maker.pid()));
+    }
+  }
+  stop.open();
+  CHECK(maker.succeeded());
 }

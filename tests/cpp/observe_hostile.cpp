@@ -57,7 +57,7 @@ struct Looker {
   observer::People people() const {
     auto header = std::make_unique<memory::ArenaHeader>();
     if (!file.read(0, header.get(), sizeof *header)) std::abort();
-    return {file, *header, {{process_id(), process_id()}}};
+    return {file, *header, {{process_id(), {process_id()}}}};
   }
   observer::ArenaFile file;
 };
@@ -147,7 +147,8 @@ TEST_CASE("Whatever an arena's header, slots and block table say, the look ends 
   const Lease held = new_lease(*arena, 10'000);
   auto* header = reinterpret_cast<std::byte*>(&arena->header());
   const auto look = [&] {
-    const auto info = observer::look_at_arena(open_for_reading(*arena), {{process_id(), process_id()}});
+    const auto info =
+        observer::look_at_arena(open_for_reading(*arena), {.processes = {{process_id(), {process_id()}}}}).value();
     if (!info || info->participants.size() > memory::kMaxParticipants) std::abort();
   };
   // The first words say that it is an arena at all.

@@ -181,7 +181,7 @@ py::list dicts_of(const std::vector<ObservedWait>& waits, const ObservedArena& a
 py::list participants_of(const ObservedArena& arena) {
   py::list out;
   for (const ObservedParticipant& one : arena.participants) {
-    out.append(py::dict("pid"_a = one.pid, "said_pid"_a = one.said_pid, "alive"_a = one.alive,
+    out.append(py::dict("slot"_a = one.slot, "pid"_a = one.pid, "said_pid"_a = one.said_pid, "alive"_a = one.alive,
                         "stopped"_a = one.stopped, "leaving"_a = one.leaving, "pinned"_a = one.pinned,
                         "seconds"_a = one.seconds, "waits"_a = dicts_of(one.waits, arena)));
   }
@@ -234,11 +234,19 @@ class PythonObserver {
   std::atomic<bool> looks_{false};
 };
 
-py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::size_t most, std::uint64_t most_bytes) {
+const unsigned char* checked(const std::string& uuid) {
   if (uuid.size() != 16) throw py::value_error("an arena's uuid has 16 bytes, this has " + std::to_string(uuid.size()));
-  auto looked = without_gil([&] {
-    return observer::look_at_queue(reinterpret_cast<const unsigned char*>(uuid.data()), block, most, most_bytes);
-  });
+  return reinterpret_cast<const unsigned char*>(uuid.data());
+}
+
+int open_arena_for_reading(const std::string& uuid, int pid, int fd) {
+  const unsigned char* const id = checked(uuid);
+  return unwrap(without_gil([&] { return observer::open_arena(id, pid, fd); })).release();
+}
+
+py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::size_t most, std::uint64_t most_bytes) {
+  const unsigned char* const id = checked(uuid);
+  auto looked = without_gil([&] { return observer::look_at_queue(id, block, most, most_bytes); });
   py::list out;
   for (const observer::MessageInfo& one : unwrap(std::move(looked))) {
     out.append(py::make_tuple(one.ticket, one.bytes, one.sender,
@@ -252,10 +260,13 @@ py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::
 void bind_observe(py::module_& module) {
   py::class_<PythonObserver>(
       module, "Observer",
-      "Looks again and again, for what only two looks can tell: rates, and how long messages have been waiting.",
+      "Looks again and again, for what only two looks can tell: rates, shares of the time, and how long messages have "
+      "waited. One thread at a time.",
       plain_class())
       .def(py::init<>())
-      .def("look", &PythonObserver::look, "What `observe` gives, with the rates since the last look of this object.");
+      .def("look", &PythonObserver::look,
+           "What `observe` gives, with what is known since the last look of this object.");
+  module.def("open_arena_for_reading", &open_arena_for_reading, "uuid"_a, "pid"_a, "fd"_a);
   module.def("look_at_queue", &look_at_messages_of, "uuid"_a, "block"_a, "most"_a, "most_bytes"_a);
 }
 
