@@ -8,13 +8,20 @@ import json
 import os
 import select
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
+from . import _core
 from ._observe import Observer, is_of, messages, seen
 
 MOST_MESSAGES = 1000  # of each channel
 SPARE = 4  # descriptors that looks and dumps need
+
+_Dead = tuple[str, int, int]  # one that was killed: arena, slot, pid
+
+
+def _dead(arena: dict[str, Any], one: dict[str, Any]) -> _Dead:
+    return arena["uuid"], one["slot"], one["said_pid"]
 
 
 class Watch:
@@ -23,7 +30,7 @@ class Watch:
     A dump is a file that its user alone can read: JSON with `time`, `killed` (what each did before: `waits`, `sending`,
     `receiving`, `held`, `locks`), `arena` as it was found, queued messages described, and `before`, the same at the
     look before, `seconds` earlier. Close it, or let it go, to let go of the arenas. `trouble` says what it could not
-    watch at the last look, for want of descriptors.
+    do at the last look: watch, for want of descriptors, or write, as of a disk that is full.
     """
 
     def __init__(self, directory: str, names: Iterable[str] = ()) -> None:
@@ -34,14 +41,14 @@ class Watch:
         self._observer = Observer()
         self._kept: dict[str, int] = {}  # descriptors, by uuid
         self._before: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._told: set[tuple[str, int]] = set()  # the dead of whom there is a dump, until somebody has cleaned up
+        self._told: set[_Dead] = set()  # the dead of whom there is a dump, until somebody has cleaned up
         self._processes: dict[int, int] = {}  # descriptors that are readable once the process has ended
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def look(self) -> Iterator[tuple[str, list[int]]]:
-        """Looks once; the path of each dump that it wrote, and who was killed. OSError when one cannot be written."""
+        """Looks once; the path of each dump that it wrote, and who was killed."""
         now = time.monotonic()
         self.trouble = ""
         try:
@@ -50,27 +57,42 @@ class Watch:
             self.trouble = str(error)
             return
         arenas = [arena for arena in looked if not arena["refused"] and self._is_watched(arena)]
-        dead: set[tuple[str, int]] = set()
-        for arena in arenas:
-            killed = [one for one in arena["participants"] if not one["alive"] and not one["leaving"]]
-            new = [one for one in killed if (arena["uuid"], one["said_pid"]) not in self._told]
-            dead |= {(arena["uuid"], one["said_pid"]) for one in killed}
-            if new:
-                yield self._dump(arena, new, now), [one["said_pid"] for one in new]
-        self._told = dead
-        self._before = {arena["uuid"]: (now, arena) for arena in arenas}
-        self._let_go(arenas)
+        owed = yield from self._dumps(arenas, now)
+        before = {arena["uuid"]: (now, arena) for arena in arenas}
+        self._before = before | {uuid: self._before[uuid] for uuid in owed & self._before.keys()}
+        self._let_go(arenas, owed)
         with _spare_descriptors():
             for arena in arenas:
                 self._keep(arena)
             self._follow(arenas)
+
+    def _dumps(self, arenas: list[dict[str, Any]], now: float) -> Generator[tuple[str, list[int]], None, set[str]]:
+        """Returns the arenas whose dump could not be written: the next look tries again."""
+        told: set[_Dead] = set()
+        owed: set[str] = set()
+        for arena in arenas:
+            killed = [one for one in arena["participants"] if not one["alive"] and not one["leaving"]]
+            new = [one for one in killed if _dead(arena, one) not in self._told]
+            told |= {_dead(arena, one) for one in killed if one not in new}
+            if not new:
+                continue
+            try:
+                yield self._dump(arena, new, now), [one["said_pid"] for one in new]
+                told |= {_dead(arena, one) for one in new}
+            except OSError as error:
+                owed.add(arena["uuid"])
+                self.trouble = f"nothing can be written to {self._directory}: {error.strerror}"
+        self._told = told
+        return owed
 
     def wait(self, seconds: float) -> None:
         """Until a process that takes part has ended, or so long."""
         poll = select.poll()
         for fd in self._processes.values():
             poll.register(fd, select.POLLIN)
-        poll.poll(seconds * 1000)
+        ended = [fd for fd, _ in poll.poll(seconds * 1000)]
+        for pid in [pid for pid, fd in self._processes.items() if fd in ended]:
+            os.close(self._processes.pop(pid))
 
     def close(self) -> None:
         for fd in (*self._kept.values(), *self._processes.values()):
@@ -84,21 +106,19 @@ class Watch:
         for opener in arena["openers"] if arena["uuid"] not in self._kept else ():
             if opener["read_only"]:
                 continue
-            path = f"/proc/{opener['pid']}/fd/{opener['fd']}"
             try:
-                if not os.readlink(path).startswith("/memfd:"):
-                    continue
-                self._kept[arena["uuid"]] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                uuid = bytes.fromhex(arena["uuid"])
+                self._kept[arena["uuid"]] = _core.open_arena_for_reading(uuid, opener["pid"], opener["fd"])
                 return
             except OSError as error:  # it ended meanwhile, or else
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self.trouble = f"arena {arena['uuid'][:8]} is not kept for after its last process: {error.strerror}"
 
-    def _let_go(self, arenas: list[dict[str, Any]]) -> None:
-        """Of arenas that nobody uses any more."""
+    def _let_go(self, arenas: list[dict[str, Any]], owed: set[str]) -> None:
+        """Of arenas that nobody uses any more, and of which all is written down."""
         alone = [arena["uuid"] for arena in arenas if all(each["read_only"] for each in arena["openers"])]
         seen = {arena["uuid"] for arena in arenas}
-        for uuid in [uuid for uuid in self._kept if uuid in alone or uuid not in seen]:
+        for uuid in [uuid for uuid in self._kept if (uuid in alone and uuid not in owed) or uuid not in seen]:
             os.close(self._kept.pop(uuid))
             self._before.pop(uuid, None)
 
@@ -144,9 +164,8 @@ def _spare_descriptors() -> Iterator[None]:
 
 def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """What a process that was killed did, as far as the arena and the look before it tell."""
-    pids = {one["pid"], one["said_pid"]} - {0}
-    was = next((each for each in before["participants"] if each["said_pid"] == one["said_pid"]), one)
-    pids |= {was["pid"]} - {0}
+    was = next((each for each in before["participants"] if _dead(before, each) == _dead(arena, one)), one)
+    pids = {was["pid"], one["said_pid"]} - {0}
     ends = {
         word: [
             each["name"] if each["name"] is not None else number

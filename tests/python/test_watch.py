@@ -20,6 +20,7 @@ import pytest
 from test_observe import arena_called, file_bytes, run
 
 import shmtree
+from shmtree import _core
 from shmtree._watch import Watch
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
@@ -148,12 +149,40 @@ def test_an_arena_that_cannot_be_kept_is_said(tmp_path):
         for _ in range(2):  # it leaves itself enough to look again
             assert list(watch.look()) == []
             assert len(watch) == 1
-            assert "is not kept for after its last process: Too many open files" in watch.trouble
+            assert "is not kept for after its last process: " in watch.trouble
+            assert "Too many open files" in watch.trouble
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert list(watch.look()) == []
     assert (len(watch), watch.trouble) == (20, "")
     watch.close()
+    assert arenas
+
+
+def test_a_dump_that_cannot_be_written_is_said_and_written_as_soon_as_it_can(name, start, tmp_path):
+    ours, theirs = mp.Pipe()
+    child = start(use_alone, name, theirs, method="spawn")
+    assert ours.recv() == child.pid
+    watch = Watch(str(tmp_path / "dumps"), [str(child.pid)])
+    assert list(watch.look()) == []
+    kill(child)
+    (tmp_path / "dumps").rmdir()
+    for _ in range(2):
+        assert list(watch.look()) == []
+        assert watch.trouble.startswith("nothing can be written to ")
+    (tmp_path / "dumps").mkdir()
+    ((path, pids),) = watch.look()
+    assert (Path(path).parent, pids, watch.trouble) == (tmp_path / "dumps", [child.pid], "")
+    watch.close()
+
+
+def test_a_descriptor_that_leads_to_another_arena_by_now_is_not_opened_for_it():
+    arenas = [shmtree.Arena(8 << 20), shmtree.Arena(8 << 20)]
+    seen = [one for one in shmtree.observe()["arenas"] if any(each["pid"] == os.getpid() for each in one["openers"])]
+    (first, first_fd), (_, other_fd) = [(bytes.fromhex(one["uuid"]), one["openers"][0]["fd"]) for one in seen[:2]]
+    os.close(_core.open_arena_for_reading(first, os.getpid(), first_fd))
+    with pytest.raises(FileNotFoundError):
+        _core.open_arena_for_reading(first, os.getpid(), other_fd)
     assert arenas
 
 
