@@ -9,9 +9,11 @@ them (src/recording).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import struct
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,18 +80,21 @@ class Writer:
         self._is_closed = False
 
     def begin(self) -> None:
-        """Makes the file."""
+        """Makes the file, beside the one that is there, and puts it in its place when it can be read."""
         if self._is_closed:
             raise ValueError("the recording was closed")
         with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISREG(os.lstat(self.path).st_mode):
-                os.unlink(self.path)
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            if not stat.S_ISREG(os.lstat(self.path).st_mode):
+                raise FileExistsError(errno.EEXIST, "it is there, and no file that could be replaced", self.path)
+        folder, name = os.path.split(self.path)
+        self._fd, made = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
         try:
             self._append([MAGIC, _record(HEADER, _text(PROFILE) + _text(f"shmtree {VERSION}")), *self._records])
+            os.replace(made, self.path)
         except BaseException:
             os.close(self._fd)
             self._fd = -1
+            os.unlink(made)
             raise
 
     @property
@@ -148,30 +153,34 @@ class Writer:
         """So many messages of that channel are not in the recording."""
         self._missed[name] = count
 
-    def close(self) -> None:
-        """Writes the summary. The file is whole without it, but other tools would have to read all of it."""
+    def close(self, *, in_order: bool = True) -> None:
+        """Writes the summary, if all is in order: whoever reads the file is told that nothing is missing behind it."""
         self._is_closed = True
         if self._fd < 0:
             return
         try:
-            index = b""
-            if any(self._missed.values()):
-                missed = {name: str(count) for name, count in self._missed.items() if count}
-                metadata = _record(METADATA, _text(MISSED) + _map(missed))
-                index = _record(METADATA_INDEX, struct.pack("<QQ", self._offset, len(metadata)) + _text(MISSED))
-                self._append([metadata])
-            no_crc = 0
-            self._append([_record(DATA_END, struct.pack("<I", no_crc))])
-            counts = b"".join(struct.pack("<HQ", number, count) for number, count in enumerate(self._counts))
-            statistics = _STATISTICS.pack(
-                self.messages, 0, len(self._counts), 0, 1 if index else 0, 0, self._first_ns, self._last_ns, len(counts)
-            )
-            summary = b"".join(self._records) + _record(STATISTICS, statistics + counts) + index
-            footer = _FOOTER.pack(FOOTER, _FOOTER.size - _PREFIX.size, self._offset, 0, no_crc)
-            self._append([summary, footer, MAGIC])
+            if in_order:
+                self._end()
         finally:
             os.close(self._fd)
             self._fd = -1
+
+    def _end(self) -> None:
+        index = b""
+        if any(self._missed.values()):
+            missed = {name: str(count) for name, count in self._missed.items() if count}
+            metadata = _record(METADATA, _text(MISSED) + _map(missed))
+            index = _record(METADATA_INDEX, struct.pack("<QQ", self._offset, len(metadata)) + _text(MISSED))
+            self._append([metadata])
+        no_crc = 0
+        self._append([_record(DATA_END, struct.pack("<I", no_crc))])
+        counts = b"".join(struct.pack("<HQ", number, count) for number, count in enumerate(self._counts))
+        statistics = _STATISTICS.pack(
+            self.messages, 0, len(self._counts), 0, 1 if index else 0, 0, self._first_ns, self._last_ns, len(counts)
+        )
+        summary = b"".join(self._records) + _record(STATISTICS, statistics + counts) + index
+        footer = _FOOTER.pack(FOOTER, _FOOTER.size - _PREFIX.size, self._offset, 0, no_crc)
+        self._append([summary, footer, MAGIC])
 
     def _append(self, parts: list[Any]) -> None:
         """All of it; what an error leaves of it is cut off again."""
@@ -202,5 +211,5 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(in_order=kind is None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import queue
@@ -245,9 +246,26 @@ def test_a_disk_that_is_full_is_an_error_and_what_was_written_can_be_read(name: 
     assert recorder.process.returncode == 1
     assert f"; {count} messages, " in err
     assert 120 < count < 131
+    assert not recording.whole
     assert [each.load()["step"] for each in recording] == list(range(count))
     sender.put(None)
     assert receiver.get() is None
+
+
+def test_a_disk_that_has_no_room_for_the_beginning_leaves_the_recording_that_was_there(
+    recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = recorded(a=[1, 2, 3])
+
+    def is_full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, Writer(path) as writer:
+        patched.setattr(os, "writev", is_full)
+        with pytest.raises(OSError, match="No space left"):
+            writer.begin()
+    assert len(Recording(path)) == 3
+    assert list(path.parent.glob(".*")) == []
 
 
 def test_a_name_of_something_else_and_a_second_recorder_are_refused(name: str, tmp_path: Path) -> None:
