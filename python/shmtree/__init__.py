@@ -22,7 +22,7 @@ from ._channel import Receiver, Sender
 from ._client import Client
 from ._core import VERSION, Delivery
 from ._latest import Latest
-from ._observe import observe
+from ._observe import Observer, observe
 from ._pairs import (
     Known,
     clean_names,
@@ -79,6 +79,7 @@ __all__ = [
     "Latest",
     "MessageTooLarge",
     "NotPortable",
+    "Observer",
     "OutOfSharedMemory",
     "Overrun",
     "PeerDied",
