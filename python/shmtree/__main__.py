@@ -26,7 +26,7 @@ FIRST_LOOK = 0.5  # seconds that rates are measured over at least
 
 def _ls(options: argparse.Namespace) -> int:
     if options.all:
-        look = observe()
+        look = seen(observe())
         print(json.dumps(look) if options.json else _shown.table(_shown.ARENAS, _shown.arena_rows(look)))
         return 0
     names = list_names()
@@ -79,7 +79,7 @@ def _top(options: argparse.Namespace) -> int:
     time.sleep(min(options.interval, FIRST_LOOK))
     if options.once or options.json or not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         while True:
-            look = observer.look()
+            look = seen(observer.look())
             print(json.dumps(look) if options.json else _shown.top(look), flush=True)
             if options.once:
                 return 0
@@ -106,8 +106,8 @@ def _run_watch(options: argparse.Namespace) -> int:
     watch, trouble = Watch(options.dump, options.names), ""
     for number in itertools.count():
         for path, pids in watch.look():
-            killed = {"dump": path, "killed": pids}
-            print(json.dumps(killed) if options.json else f"{_shown.who(pids)} was killed: {path}", flush=True)
+            words = f"{_shown.who(pids)} {'was' if len(pids) == 1 else 'were'} killed: {path}"
+            print(json.dumps({"dump": path, "killed": pids}) if options.json else words, flush=True)
         if watch.trouble not in ("", trouble):
             print(f"shmtree: {watch.trouble}", file=sys.stderr)
         trouble = watch.trouble
@@ -160,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     ls.set_defaults(run=_ls)
     verbs.add_parser("clean", help="remove the names that a kill left over").set_defaults(run=_clean)
     inspect = verbs.add_parser("inspect", help="what lies in an arena, in words; queued messages stay queued")
-    inspect.add_argument("what", metavar="PID|NAME[:CHANNEL]", help="a process, a name, or the beginning of a uuid")
+    inspect.add_argument("what", metavar="PID|NAME[:CHANNEL]", help="a process, a name, or 8 digits of a uuid or more")
     inspect.add_argument(
         "--messages", type=_count, default=MOST_MESSAGES, help="how many of a channel to describe (%(default)s)"
     )

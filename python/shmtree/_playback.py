@@ -41,15 +41,15 @@ class Player:
     """
 
     def __init__(self, name: str) -> None:
+        self.put = 0  # messages so far
         self._receiver: Any = None
         try:
             self.sender: Sender = open_sender(name, allow_pickle=True)
         except FileNotFoundError:
             self.sender, self._receiver = create_pair(_CAPACITY, name=name, allow_pickle=True)
 
-    def play(self, messages: Iterable[RecordedMessage], rate: float, should_stop: Stop) -> int:
-        """Puts them with the pauses that were between them, divided by `rate`; 0: without any. How many were put."""
-        count = 0
+    def play(self, messages: Iterable[RecordedMessage], rate: float, should_stop: Stop) -> None:
+        """Puts them with the pauses that were between them, divided by `rate`; 0: without any."""
         begin, first = time.monotonic(), 0
         for message in messages:
             first = first or message.time_ns
@@ -58,8 +58,7 @@ class Player:
                 time.sleep(min(left, _SLICE_S))
             if not self._put(message, should_stop):
                 break
-            count += 1
-        return count
+            self.put += 1
 
     def _put(self, message: RecordedMessage, should_stop: Stop) -> bool:
         while not should_stop():

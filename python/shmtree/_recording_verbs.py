@@ -69,26 +69,28 @@ def _replay(options: argparse.Namespace) -> int:
     try:
         messages = _playback.messages_of(Recording(options.file), options.channel)
         player = _playback.Player(options.to)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, Error) as error:
         return _failed(error)
-    put = 0
     with _asked_to_stop() as should_stop:
         try:
             print(f"replaying {len(messages)} to {_shown.printable(options.to)}", flush=True)
             while messages and not should_stop():
-                put += player.play(messages, options.rate, should_stop)
+                player.play(messages, options.rate, should_stop)
                 if not options.loop:
                     break
             player.close(should_stop)
         except (Error, ValueError) as error:
-            return _failed(f"after {put} messages: {error}")
-    print(f"{put} replayed")
+            return _failed(f"after {player.put} messages: {error}")
+    print(f"{player.put} replayed")
     return 0
 
 
 def _export(options: argparse.Namespace) -> int:
     if options.form == "parquet" and options.out is None:
         return _failed("a Parquet file is written to --out FILE")
+    with contextlib.suppress(OSError):
+        if options.out is not None and os.path.samefile(options.file, options.out):
+            return _failed(f"{options.out} is the recording itself")
     try:
         messages = _playback.messages_of(Recording(options.file), options.channel)
         if options.form == "parquet":

@@ -100,35 +100,51 @@ def _named(things: list[dict[str, Any]], kind: str) -> list[tuple[str, ...]]:
     return [(f"  {printable(name)}", kind, "", "", "") for thing in things for name in thing["names"]]
 
 
+def stopped_words(pids: Sequence[int], stopped: Sequence[int]) -> str:
+    """What follows the names of processes of which some are stopped."""
+    if not stopped:
+        return ""
+    verb = "is" if len(stopped) == 1 else "are"
+    which = "which" if len(stopped) == len(pids) else f"of which {who(stopped)}"
+    return f", {which} {verb} stopped"
+
+
 def limiting_line(look: dict[str, Any]) -> str:
-    """The stage that limits: the one which others wait for most, and which waits least itself."""
+    """The stage that limits: an end that nobody has; or the one which others wait for most, and which waits least."""
     channels = [
-        (channel, channel_label(arena, number))
+        (arena, channel, channel_label(arena, number))
         for arena in look["arenas"]
         for number, channel in enumerate(arena.get("channels", ()))
         if not channel["refused"]
     ]
     waits: dict[int, float] = {}  # of a process, the most that it shares in
-    for channel, _ in channels:
+    for _, channel, _ in channels:
         for side, share in (("sender", channel["full_share"]), ("receiver", channel["empty_share"])):
             for pid in users(channel, side):
                 waits[pid] = max(waits.get(pid, 0.0), share)
-    limits = [
-        (
-            max(channel["full_share"], channel["empty_share"])
-            - min(waits.get(pid, 0.0) for pid in channel["limiting"]["pids"]),
-            channel["queued"],
-            name,
-            channel["limiting"],
-        )
-        for channel, name in channels
-        if channel["limiting"] and channel["limiting"]["pids"]
-    ]
+
+    def rank(channel: dict[str, Any], name: str) -> tuple[bool, float, int, str]:
+        pids = channel["limiting"]["pids"]
+        least = min((waits.get(pid, 0.0) for pid in pids), default=0.0)
+        return not pids, max(channel["full_share"], channel["empty_share"]) - least, channel["queued"], name
+
+    limits = [each for each in channels if each[1]["limiting"]]
     if not limits:
         return "No channel waits for one of its ends."
-    _, _, name, limiting = max(limits, key=lambda each: each[:3])
-    does = "receives from" if limiting["end"] == "receiving" else "sends to"
-    return f"What limits: the process that {does} {name}, {who(limiting['pids'])}."
+    arena, channel, name = max(limits, key=lambda each: rank(*each[1:]))
+    return f"What limits: {_limit_words(arena, channel, name)}."
+
+
+def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> str:
+    end, pids = channel["limiting"]["end"], channel["limiting"]["pids"]
+    does = "receives from" if end == "receiving" else "sends to"
+    if not pids:
+        return f"nobody {does} {name}"
+    stopped = [one["pid"] for one in arena["participants"] if one["stopped"] and one["pid"] in pids]
+    what = f"{who(pids)}{stopped_words(pids, stopped)}"
+    if not users(channel, "receiver" if end == "receiving" else "sender"):
+        return f"nobody has used the {end} end of {name}, which {what} {'has' if len(pids) == 1 else 'have'}"
+    return f"the process that {does} {name}, {what}"
 
 
 def top(look: dict[str, Any]) -> str:

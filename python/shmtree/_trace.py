@@ -6,6 +6,7 @@ it: the same time base, so that the events of both can stand in one file.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -40,7 +41,7 @@ class Traced(NamedTuple):
     """A channel, and what was seen of it."""
 
     name: str
-    queued: int  #: messages that were there before
+    older: list[tuple[int, int]]  #: (ns, messages): so many that were there before were still there then
     times: list[Times]
     missed: int
 
@@ -48,13 +49,24 @@ class Traced(NamedTuple):
 class _Tap:
     def __init__(self, arena: dict[str, Any], channel: dict[str, Any], name: str) -> None:
         self.name = name
-        self._queued = channel["queued"]
-        opened = _core.Channel.open(_core.open_arena(bytes.fromhex(arena["uuid"])), channel["block"])
-        self._tap = _core.Tap(opened, times_only=True)
+        self._channel = _core.Channel.open(_core.open_arena(bytes.fromhex(arena["uuid"])), channel["block"])
+        stats = self._channel.stats()
+        self._received = stats["received"]
+        self._older = [(time.monotonic_ns(), stats["queued"])]
+        self._tap = _core.Tap(self._channel, times_only=True)
         self.times: list[Times] = []
+
+    def _count_older(self) -> None:
+        """The tap has no times of the messages that were put before it came. They are received before the others."""
+        most = self._older[0][1]
+        left = max(most - (self._channel.stats()["received"] - self._received), 0)
+        if left < self._older[-1][1]:
+            self._older.append((time.monotonic_ns(), left))
 
     def look(self, also_queued: bool = False) -> bool:
         """Whether there was anything."""
+        if self._older[-1][1]:
+            self._count_older()
         seen = self._tap.take_times(_MOST_AT_ONCE, also_queued)
         self.times += map(Times._make, seen)
         return bool(seen)
@@ -68,7 +80,7 @@ class _Tap:
 
     def close(self) -> Traced:
         self._tap.close()
-        return Traced(self.name, self._queued, self.times, self._tap.missed)
+        return Traced(self.name, self._older, self.times, self._tap.missed)
 
 
 def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
@@ -170,8 +182,9 @@ def _threads(channels: Iterable[Traced], since_base_ns: int) -> dict[tuple[int, 
 def _counters(channel: Traced, since_base_ns: int) -> Iterator[dict[str, Any]]:
     """How many messages were queued, as they came and went."""
     changes = [(one.put_ns, 1) for one in channel.times] + [(one.got_ns, -1) for one in channel.times if one.got_ns]
+    changes += [(ns, left - before) for (_, before), (ns, left) in itertools.pairwise(channel.older)]
     changes.sort()
-    queued, shown = channel.queued, -_COUNTER_NS
+    queued, shown = channel.older[0][1], -_COUNTER_NS
     for number, (ns, change) in enumerate(changes):
         queued += change
         if ns - shown >= _COUNTER_NS or number == len(changes) - 1:

@@ -12,6 +12,7 @@ from . import _shown
 from ._observe import Observer, seen, users
 
 BETWEEN_LOOKS = 0.3  # seconds: a wait that is in both looks is not one that was about to end
+_CLOCK_S = 0.02  # by which the clocks of waits and looks may differ
 MOST_STACKS = 16
 STACK_SECONDS = 10.0
 
@@ -28,6 +29,7 @@ class Wait(NamedTuple):
     block: int
     seconds: float
     for_pids: tuple[int, ...]
+    never_used: tuple[int, ...] = ()  #: those of them that have the end and never used it: nobody has
 
     @property
     def key(self) -> tuple[int, int, str, str, int]:
@@ -42,14 +44,19 @@ def _can_go_on(what: str, channel: dict[str, Any]) -> bool:
     return what == "room" and has_bytes and (not channel["limit"] or channel["queued"] < channel["limit"])
 
 
+def _awaited_side(wait: dict[str, Any]) -> str:
+    return "sender" if wait["what"] == "message" else "receiver"
+
+
 def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
-    """The processes of which any could end the wait."""
+    """The processes of which any could end the wait. Of an end, its users; those that have it, where it has none."""
     if wait["what"] == "lock":
         return [] if wait["lock_owner"] is None else [wait["lock_owner"]]
     holders = [holder["pid"] for holder in arena["holders"]] if wait["what"] == "memory" else []
     for channel in arena["channels"]:
         if channel["block"] == wait["block"] and not channel["refused"]:
-            return [*holders, *users(channel, "sender" if wait["what"] == "message" else "receiver")]
+            side = _awaited_side(wait)
+            return [*holders, *(users(channel, side) or channel[f"{side}_pids"])]
     for thing in (*arena["latests"], *arena["broadcasts"]):
         if thing["block"] == wait["block"] and not thing["refused"]:
             if wait["what"] in ("message", "newer version"):
@@ -74,6 +81,7 @@ def _waits(look: dict[str, Any]) -> Iterator[Wait]:
                 if channel is not None and _can_go_on(wait["what"], channel):
                     continue
                 pids = tuple(pid for pid in dict.fromkeys(_awaited(arena, wait)) if pid != one["pid"])
+                unused = () if channel is None else channel[f"{_awaited_side(wait)}s_unused"]
                 at = wait["at"] if wait["what"] != "lock" else "a lock"
                 yield Wait(
                     one["pid"],
@@ -85,6 +93,7 @@ def _waits(look: dict[str, Any]) -> Iterator[Wait]:
                     wait["block"],
                     wait["seconds"],
                     pids,
+                    tuple(pid for pid in pids if pid in unused),
                 )
 
 
@@ -149,6 +158,16 @@ def _locks(look: dict[str, Any]) -> Iterator[dict[str, Any]]:
                     yield {"pid": channel[f"{end}_locked_by"], "of": of}
 
 
+def _check_known(look: dict[str, Any], what: str) -> None:
+    for arena in look["arenas"]:
+        pids = {one["pid"] for one in (*arena["openers"], *arena.get("participants", ()))}
+        if what.isdecimal() and int(what) in pids:
+            return
+        if any(what in channel["names"] for channel in arena.get("channels", ())):
+            return
+    raise FileNotFoundError(f"no process in sight that has an arena, and no channel, is {what!r}")
+
+
 def _chosen(waits: list[Wait], look: dict[str, Any], what: str) -> list[Wait]:
     """The waits of a process, or at a channel, and those that they depend on."""
     if what.isdecimal():
@@ -190,20 +209,30 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str,
 
     `waits`: pid, thread, what, at, channel, arena, seconds, `for_pids` (any of these could end it) and `stopped`, those
     of them that are. `deadlocks`: pids, channels, places, seconds. `locks` of stopped processes: pid, of. `stacks`:
-    text by pid, where py-spy is installed. OSError where this process has no descriptors left to look with.
+    text by pid, where py-spy is installed. FileNotFoundError where nothing is `what`, and OSError where this process
+    has no descriptors left to look with.
     """
     observer = Observer()
-    before = {wait.key: wait for wait in _waits(seen(observer.look()))}
+    before = {wait.key for wait in _waits(seen(observer.look()))}
+    began = time.monotonic()
     time.sleep(seconds)
+    between = time.monotonic() - began - _CLOCK_S
     look = seen(observer.look())
-    lasting = [wait for wait in _waits(look) if wait.key in before and wait.seconds >= before[wait.key].seconds]
+    if what is not None:
+        _check_known(look, what)
+    lasting = [wait for wait in _waits(look) if wait.key in before and wait.seconds >= between]
     chosen = lasting if what is None else _chosen(lasting, look, what)
     stopped = {one["pid"] for arena in look["arenas"] for one in arena.get("participants", ()) if one["stopped"]}
     pids = dict.fromkeys(pid for wait in chosen for pid in (wait.pid, *wait.for_pids))
     deadlocks = [_deadlock(cycle, lasting) for cycle in _cycles(_stuck(lasting))]
     return {
         "waits": [
-            {**wait._asdict(), "for_pids": list(wait.for_pids), "stopped": sorted(stopped & set(wait.for_pids))}
+            {
+                **wait._asdict(),
+                "for_pids": list(wait.for_pids),
+                "never_used": list(wait.never_used),
+                "stopped": sorted(stopped & set(wait.for_pids)),
+            }
             for wait in chosen
         ],
         "deadlocks": [each for each in deadlocks if what is None or pids.keys() & set(each["pids"])],
@@ -233,8 +262,9 @@ def _wait_words(wait: dict[str, Any]) -> str:
     article = "a " if wait["what"] in ("message", "lock", "reservation", "newer version", "rate limit") else ""
     at = f" at {_shown.printable(wait['at'])}" if wait["what"] != "lock" else ""
     peers = _shown.who(wait["for_pids"]) if wait["for_pids"] else "nobody that is known"
-    stopped = f", of which {_shown.who(wait['stopped'])} is stopped" if wait["stopped"] else ""
+    if wait["never_used"]:
+        peers += f", which {'has' if len(wait['never_used']) == 1 else 'have'} never used it"
+    peers += _shown.stopped_words(wait["for_pids"], wait["stopped"])
     return (
-        f"{_shown.who([wait['pid']])} has waited {wait['seconds']:.1f} s{at} for {article}{wait['what']},"
-        f" from {peers}{stopped}."
+        f"{_shown.who([wait['pid']])} has waited {wait['seconds']:.1f} s{at} for {article}{wait['what']}, from {peers}."
     )

@@ -281,7 +281,9 @@ def test_a_look_without_descriptors_shows_nothing_but_that():
     assert arena
 
 
-@pytest.mark.parametrize("arguments", [("why",), ("inspect", "x"), ("ls",), ("clean",)])
+@pytest.mark.parametrize(
+    "arguments", [("why",), ("inspect", "x"), ("top", "--once"), ("ls", "--all"), ("ls",), ("clean",)]
+)
 def test_commands_without_descriptors_are_errors_that_say_so(arguments):
     done = run_with_descriptors(0, *arguments)
     assert done.returncode == 1
@@ -322,8 +324,24 @@ def test_the_stage_that_limits_is_waited_for_and_does_not_wait(full, empty, limi
                 limiting=limiting if max(full[number], empty[number]) else None,
             )
         )
-    line = _shown.limiting_line({"arenas": [{"name": "a", "uuid": "0" * 32, "channels": channels}]})
-    assert line.endswith(f", {limits}.")
+    assert limiting_line(*channels).endswith(f", {limits}.")
+
+
+def limiting_line(*channels: dict[str, Any], stopped: int = 0) -> str:
+    people = [{"pid": pid, "stopped": pid == stopped} for pid in (1, 2, 3)]
+    arena = {"name": "a", "uuid": "0" * 32, "participants": people, "channels": channels}
+    return _shown.limiting_line({"arenas": [arena]})
+
+
+def test_an_end_that_nobody_has_limits_first_of_all_and_one_that_nobody_has_used_is_said():
+    waits = {"full_share": 0.9, "sender_pids": [1], "receiver_pids": [2]}
+    served = channel_look("c0", **waits, limiting={"end": "receiving", "pids": [2]})
+    deserted = channel_look("c1", **waits | {"receiver_pids": []}, limiting={"end": "receiving", "pids": []})
+    unused = channel_look("c2", **waits, limiting={"end": "receiving", "pids": [2]}) | {"receivers_unused": [2]}
+    assert limiting_line(served) == "What limits: the process that receives from c0, 2."
+    assert limiting_line(served, stopped=2) == "What limits: the process that receives from c0, 2, which is stopped."
+    assert limiting_line(served, deserted) == "What limits: nobody receives from c1."
+    assert limiting_line(unused) == "What limits: nobody has used the receiving end of c2, which 2 has."
 
 
 def test_limiting_comes_from_the_time_that_the_ends_slept_between_looks(name, start):

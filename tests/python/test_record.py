@@ -342,6 +342,14 @@ def test_pickles_are_loaded_where_that_is_asked_for(recorded, tmp_path: Path) ->
     assert "own" in next(lines(out.read_text()))["value"]
 
 
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_an_export_to_the_recording_itself_is_refused(recorded, form: str) -> None:
+    path = recorded(a=[1, 2, 3])
+    ran = shmtree_run("export", str(path), "--to", form, "--out", str(path))
+    assert (ran.returncode, ran.stderr) == (1, f"shmtree: {path} is the recording itself\n")
+    assert len(Recording(path)) == 3
+
+
 def test_an_export_to_parquet_has_a_column_for_each_leaf(recorded, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     values: list[Any] = [{"n": n, "info": {"x": np.arange(n)}} for n in range(2000)] + [{"m": 1.5}]

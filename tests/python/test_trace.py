@@ -132,6 +132,22 @@ def test_what_was_not_received_has_a_put_and_no_arrow(name: str, tmp_path: Path)
     assert events["C"][-1]["args"] == {"messages": 2}
 
 
+def test_the_curve_goes_down_by_messages_that_were_there_before(name: str, tmp_path: Path) -> None:
+    sender, receiver = shmtree.create_pair(10, name=name)
+    for number in range(8):
+        sender.put(number)
+    tracer = Tracer(tmp_path / "run.json", name)
+    for _ in range(8):
+        receiver.get()
+    sender.put("x")
+    receiver.get()
+    sender.close()
+    tracer.process.wait(60)
+    curve = [each["args"]["messages"] for each in by_kind(json.loads((tmp_path / "run.json").read_text()))["C"]]
+    assert curve[-1] == 0
+    tracer.process.communicate()
+
+
 def test_channels_without_a_name_and_queues_are_traced_too(tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair()
     tasks = shmtree.Queue()

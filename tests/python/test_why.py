@@ -6,6 +6,7 @@ import json
 import multiprocessing as mp
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_who_waits_for_room_because_a_receiver_is_stopped_is_told_so(name, start
     assert (wait["what"], wait["channel"]) == ("room", name)
     assert wait["for_pids"] == wait["stopped"] == [stopped.pid]
     assert found["deadlocks"] == []
-    assert f"{stopped.pid} is stopped" in run("why", str(waits.pid))
+    assert f"from {stopped.pid}, which is stopped." in run("why", str(waits.pid))
 
 
 def test_an_end_that_its_process_never_used_is_nobody_that_is_waited_for(name, start):
@@ -104,6 +105,59 @@ def test_an_end_that_its_process_never_used_is_nobody_that_is_waited_for(name, s
     found = why_until(name, lambda found: waits_of(found, waits.pid))
     assert waits_of(found, waits.pid)[0]["for_pids"] == [os.getpid()]
     assert has_it.is_alive()
+
+
+def put_for_ever(mine, theirs, told: Any) -> None:
+    """Puts before it ever receives."""
+    told.send(os.getpid())
+    while True:
+        mine.put("x")
+    theirs.get()
+
+
+def test_processes_that_put_and_never_received_are_a_deadlock(name, start):
+    there, back = shmtree.create_pair(2, name=f"{name}-there"), shmtree.create_pair(2, name=f"{name}-back")
+    (ours, theirs), (our_other, their_other) = mp.Pipe(), mp.Pipe()
+    one = start(put_for_ever, there[0], back[1], theirs, method="spawn")
+    other = start(put_for_ever, back[0], there[1], their_other, method="spawn")
+    for end in (*there, *back):
+        end.close()
+    pids = sorted(told(ours, our_other))
+    found = why_until(f"{name}-there", lambda found: found["deadlocks"])
+    assert [each["pids"] for each in found["deadlocks"]] == [pids] == [sorted([one.pid, other.pid])]
+    assert {wait["pid"]: wait["never_used"] for wait in found["waits"]} == {one.pid: [other.pid], other.pid: [one.pid]}
+    assert f"from {other.pid}, which has never used it." in run("why", str(one.pid))
+
+
+def test_a_process_or_channel_that_is_not_there_is_an_error(name):
+    _ends = shmtree.create_pair(name=name)
+    assert json.loads(run("why", str(os.getpid()), "--json"))["waits"] == []
+    assert json.loads(run("why", name, "--json"))["waits"] == []
+    for what in ("nothing", str(1 << 22)):
+        assert (
+            run("why", what, code=1) == f"shmtree: no process in sight that has an arena, and no channel, is {what!r}\n"
+        )
+
+
+def test_a_wait_that_began_after_the_first_look_is_not_shown(name, start):
+    sender, receiver = shmtree.create_pair(1, name=name)
+    ours, theirs = mp.Pipe()
+    child = start(peers.send_for_ever, sender, theirs)
+    assert ours.recv() == child.pid
+    sender.close()
+    stop = threading.Event()
+
+    def receive() -> None:
+        while not stop.wait(0.05):
+            receiver.get()
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    try:
+        assert [wait for _ in range(3) for wait in _why.why(name)["waits"] if wait["pid"] == child.pid] == []
+    finally:
+        stop.set()
+        thread.join()
 
 
 def wait_of(pid: int, *for_pids: int) -> _why.Wait:
