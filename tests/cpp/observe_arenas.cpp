@@ -28,28 +28,21 @@ TEST_CASE("An arena without a name is found by who has it open") {
 
 TEST_CASE("Participants are shown as they are: alive, stopped, and killed") {
   const auto arena = new_arena();
-  const Gate attached;
-  Child child([&] {
-    arena->identity().value();
-    attached.open();
-    pause();
-    return true;
-  });
-  attached.wait();
+  Participant child(arena);
   CHECK(participant_of(look_at(*arena), process_id()).alive);
   CHECK(participant_of(look_at(*arena), child.pid()).alive);
   CHECK_FALSE(participant_of(look_at(*arena), child.pid()).stopped);
   CHECK(opens(look_at(*arena), process_id()));
   CHECK(opens(look_at(*arena), child.pid()));
 
-  child.signal(SIGSTOP);
-  child.wait_until_stopped();
+  child.process().signal(SIGSTOP);
+  child.process().wait_until_stopped();
   const ObservedParticipant stopped = participant_of(look_at(*arena), child.pid());
   CHECK(stopped.alive);
   CHECK(stopped.stopped);
   CHECK(stopped.said_pid == child.pid());
 
-  child.kill_and_wait();
+  child.process().kill_and_wait();
   const ObservedArena after = look_at(*arena);
   CHECK(opens(after, process_id()));
   CHECK_FALSE(opens(after, child.pid()));

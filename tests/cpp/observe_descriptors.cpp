@@ -129,34 +129,20 @@ TEST_CASE("Who comes between the search and the look is seen with its number and
   const FileId id = file_id(arena->fd()).value();
   const auto open = std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.id == id; });
   REQUIRE(open != found.end());
-  const Gate attached;
-  Child child([&] {
-    arena->identity().value();
-    attached.open();
-    pause();
-    return true;
-  });
-  attached.wait();
+  const Participant other(arena);
   const ObservedArena seen =
       observer::look_at_arena(open_from_process(process_id(), arena->fd(), Access::kRead).value(), *open)
           .value()
           .value();
-  CHECK(participant_of(seen, child.pid()).alive);
-  CHECK(opens(seen, child.pid()));
+  CHECK(participant_of(seen, other.pid()).alive);
+  CHECK(opens(seen, other.pid()));
 }
 
 TEST_CASE("Who was killed is not shown under the number of a process that has its own in another PID namespace") {
   const auto arena = new_arena();
-  const Gate attached;
-  Child child([&] {
-    arena->identity().value();
-    attached.open();
-    pause();
-    return true;
-  });
-  attached.wait();
-  child.kill_and_wait();
-  const observer::OpenArena open{.processes = {{process_id(), {child.pid()}}}};
+  Participant other(arena);
+  other.process().kill_and_wait();
+  const observer::OpenArena open{.processes = {{process_id(), {other.pid()}}}};
   const ObservedArena seen =
       observer::look_at_arena(open_from_process(process_id(), arena->fd(), Access::kRead).value(), open)
           .value()
@@ -165,7 +151,7 @@ TEST_CASE("Who was killed is not shown under the number of a process that has it
                                  [](const ObservedParticipant& one) { return !one.alive; });
   REQUIRE(dead != seen.participants.end());
   CHECK(dead->pid == 0);
-  CHECK(dead->said_pid == child.pid());
+  CHECK(dead->said_pid == other.pid());
 }
 
 TEST_CASE("An arena that is made and named while somebody looks is not said to be out of sight") {

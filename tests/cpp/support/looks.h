@@ -42,6 +42,26 @@ inline std::vector<std::byte> bytes_of(const Arena& arena) {
   return bytes;
 }
 
+// A process that takes part in an arena, until it is killed.
+class Participant {
+ public:
+  explicit Participant(const std::shared_ptr<Arena>& arena)
+      : child_([&] {
+          arena->identity().value();
+          attached_.open();
+          pause();
+          return true;
+        }) {
+    attached_.wait();
+  }
+  Child& process() noexcept { return child_; }
+  int pid() const noexcept { return child_.pid(); }
+
+ private:
+  Gate attached_;  // made before the child
+  Child child_;
+};
+
 // A process that has a lock of the arena's, and is stopped.
 class StoppedOwner {
  public:
