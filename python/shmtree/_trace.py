@@ -50,16 +50,20 @@ class _Tap:
     def __init__(self, arena: dict[str, Any], channel: dict[str, Any], name: str) -> None:
         self.name = name
         self._channel = _core.Channel.open(_core.open_arena(bytes.fromhex(arena["uuid"])), channel["block"])
-        stats = self._channel.stats()
-        self._received = stats["received"]
-        self._older = [(time.monotonic_ns(), stats["queued"])]
+        self._gone, older = self._counts()
+        self._older = [(time.monotonic_ns(), older)]
         self._tap = _core.Tap(self._channel, times_only=True)
         self.times: list[Times] = []
 
+    def _counts(self) -> tuple[int, int]:
+        """The messages that were received or dropped, and those that never were: what came back counts as received."""
+        stats = self._channel.stats()
+        gone = stats["received"] + stats["dropped"]
+        return gone, stats["put"] - gone
+
     def _count_older(self) -> None:
-        """The tap has no times of the messages that were put before it came. They are received before the others."""
-        most = self._older[0][1]
-        left = max(most - (self._channel.stats()["received"] - self._received), 0)
+        """The tap has no times of the messages that were put before it came. They go before the others."""
+        left = max(self._older[0][1] - (self._counts()[0] - self._gone), 0)
         if left < self._older[-1][1]:
             self._older.append((time.monotonic_ns(), left))
 

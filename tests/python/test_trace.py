@@ -148,6 +148,27 @@ def test_the_curve_goes_down_by_messages_that_were_there_before(name: str, tmp_p
     tracer.process.communicate()
 
 
+def test_the_curve_goes_down_by_older_messages_that_were_dropped(name: str, tmp_path: Path) -> None:
+    sender, receiver = shmtree.create_pair(10, name=name, behind="drop_oldest")
+    for number in range(8):
+        sender.put(number)
+    tracer = Tracer(tmp_path / "run.json", name)
+    for number in range(10):
+        sender.put(number)
+    assert by_kind(tracer.end())["C"][-1]["args"] == {"messages": receiver.qsize()}
+
+
+def test_the_curve_counts_what_was_given_back_before_as_received(name: str, tmp_path: Path) -> None:
+    sender, receiver = shmtree.create_pair(10, name=name)
+    for number in range(8):
+        sender.put(number)
+    receiver.take().requeue()
+    tracer = Tracer(tmp_path / "run.json", name)
+    for _ in range(8):
+        receiver.get()
+    assert by_kind(tracer.end())["C"][-1]["args"] == {"messages": 0}
+
+
 def test_channels_without_a_name_and_queues_are_traced_too(tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair()
     tasks = shmtree.Queue()
