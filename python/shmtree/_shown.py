@@ -110,7 +110,7 @@ def stopped_words(pids: Sequence[int], stopped: Sequence[int]) -> str:
 
 
 def limiting_line(look: dict[str, Any]) -> str:
-    """The stage that limits: an end that nobody has; or the one which others wait for most, and which waits least."""
+    """The stage that limits: an end that nobody has, if slept for; or the one waited for most, and which waits least."""
     channels = [
         (arena, channel, channel_label(arena, number))
         for arena in look["arenas"]
@@ -123,10 +123,11 @@ def limiting_line(look: dict[str, Any]) -> str:
             for pid in users(channel, side):
                 waits[pid] = max(waits.get(pid, 0.0), share)
 
-    def rank(channel: dict[str, Any], name: str) -> tuple[bool, float, int, str]:
+    def rank(channel: dict[str, Any], name: str) -> tuple[int, float, int, str]:
         pids = channel["limiting"]["pids"]
         least = min((waits.get(pid, 0.0) for pid in pids), default=0.0)
-        return not pids, max(channel["full_share"], channel["empty_share"]) - least, channel["queued"], name
+        share = max(channel["full_share"], channel["empty_share"])
+        return 1 if pids else 2 if share else 0, share - least, channel["queued"], name
 
     limits = [each for each in channels if each[1]["limiting"]]
     if not limits:
@@ -140,11 +141,12 @@ def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> s
     does = "receives from" if end == "receiving" else "sends to"
     if not pids:
         return f"nobody {does} {name}"
-    stopped = [one["pid"] for one in arena["participants"] if one["stopped"] and one["pid"] in pids]
-    what = f"{who(pids)}{stopped_words(pids, stopped)}"
+    stopped_pids = [one["pid"] for one in arena["participants"] if one["stopped"] and one["pid"] in pids]
+    stopped = stopped_words(pids, stopped_pids)
     if not users(channel, "receiver" if end == "receiving" else "sender"):
-        return f"nobody has used the {end} end of {name}, which {what} {'has' if len(pids) == 1 else 'have'}"
-    return f"the process that {does} {name}, {what}"
+        has = f"{', ' if stopped else ' '}{'has' if len(pids) == 1 else 'have'} it"
+        return f"nobody has used the {end} end of {name}; {who(pids)}{stopped}{has}"
+    return f"the process that {does} {name}, {who(pids)}{stopped}"
 
 
 def top(look: dict[str, Any]) -> str:

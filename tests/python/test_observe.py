@@ -341,7 +341,9 @@ def test_an_end_that_nobody_has_limits_first_of_all_and_one_that_nobody_has_used
     assert limiting_line(served) == "What limits: the process that receives from c0, 2."
     assert limiting_line(served, stopped=2) == "What limits: the process that receives from c0, 2, which is stopped."
     assert limiting_line(served, deserted) == "What limits: nobody receives from c1."
-    assert limiting_line(unused) == "What limits: nobody has used the receiving end of c2, which 2 has."
+    says = "What limits: nobody has used the receiving end of c2; 2"
+    assert limiting_line(unused) == f"{says} has it."
+    assert limiting_line(unused, stopped=2) == f"{says}, which is stopped, has it."
 
 
 def test_limiting_comes_from_the_time_that_the_ends_slept_between_looks(name, start):
