@@ -87,10 +87,10 @@ def _top(options: argparse.Namespace) -> int:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(Text(_shown.top(observer.look())), screen=True, auto_refresh=False) as live:
+    with Live(Text(_shown.top(seen(observer.look()))), screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(options.interval)
-            live.update(Text(_shown.top(observer.look())), refresh=True)
+            live.update(Text(_shown.top(seen(observer.look()))), refresh=True)
 
 
 def _run_why(options: argparse.Namespace) -> int:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import pytest
 from test_observe import channel_look, limiting_line
 
 
@@ -13,3 +18,23 @@ def test_a_full_channel_that_nobody_receives_from_and_nobody_sleeps_for_does_not
     left = channel_look("c1", queued=9, sender_pids=[1], receiver_pids=[], limiting={"end": "receiving", "pids": []})
     assert limiting_line(served, waits, left) == "What limits: the process that receives from c0, 2."
     assert limiting_line(left) == "What limits: nobody receives from c1."
+
+
+def test_without_descriptors_top_on_a_terminal_is_an_error_too(runtime_directory):
+    pytest.importorskip("rich")
+    code = (
+        "import os, resource, sys, rich.live, rich.text, shmtree; from shmtree.__main__ import main;"
+        " free = os.dup(0); resource.setrlimit(resource.RLIMIT_NOFILE, (free, 4096)); os.close(free);"
+        " sys.exit(main(['top']))"
+    )
+    ours, theirs = os.openpty()
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert ran.returncode == 1
+    assert "Too many open files" in ran.stderr
+    assert "Traceback" not in ran.stderr
