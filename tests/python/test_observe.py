@@ -261,14 +261,16 @@ def run_with_descriptors(count: int, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_more_arenas_than_an_observer_may_have_descriptors_are_all_seen():
-    arenas = [shmtree.Arena(8 << 20) for _ in range(20)]
+def test_more_arenas_than_an_observer_may_have_descriptors_are_all_seen(name):
+    names = [f"{name}-{number}" for number in range(20)]
+    arenas = [shmtree.Arena(8 << 20, name=each) for each in names]
     pairs = [arena.create_pair() for arena in arenas]
-    seen = json.loads(run_with_descriptors(2).stdout)["arenas"]
-    assert [arena["refused"] for arena in seen] == [None] * 20
-    for arena in seen:
-        assert [one["pid"] for one in arena["openers"]] == [os.getpid()]
-        assert [one["pid"] for one in arena["participants"]] == [os.getpid()]
+    look = json.loads(run_with_descriptors(2).stdout)
+    for each in names:
+        seen = arena_called(look, each)
+        assert seen["refused"] is None
+        assert [one["pid"] for one in seen["openers"]] == [os.getpid()]
+        assert [one["pid"] for one in seen["participants"]] == [os.getpid()]
     assert pairs
 
 
