@@ -110,7 +110,7 @@ def stopped_words(pids: Sequence[int], stopped: Sequence[int]) -> str:
 
 
 def limiting_line(look: dict[str, Any]) -> str:
-    """The stage that limits: an end that nobody has, if slept for; or the one waited for most, and which waits least."""
+    """The stage that limits: an end that nobody has, if slept for; or the one waited for most that waits least."""
     channels = [
         (arena, channel, channel_label(arena, number))
         for arena in look["arenas"]
