@@ -100,13 +100,12 @@ def _named(things: list[dict[str, Any]], kind: str) -> list[tuple[str, ...]]:
     return [(f"  {printable(name)}", kind, "", "", "") for thing in things for name in thing["names"]]
 
 
-def stopped_words(pids: Sequence[int], stopped: Sequence[int]) -> str:
-    """What follows the names of processes of which some are stopped."""
-    if not stopped:
+def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str) -> str:
+    """What follows the names of processes, of which some do something."""
+    if not some:
         return ""
-    verb = "is" if len(stopped) == 1 else "are"
-    which = "which" if len(stopped) == len(pids) else f"of which {who(stopped)}"
-    return f", {which} {verb} stopped"
+    does = one_does if len(some) == 1 else they_do
+    return f", which {does}" if len(some) == len(pids) else f", of which {who(some)} {does}"
 
 
 def limiting_line(look: dict[str, Any]) -> str:
@@ -142,7 +141,7 @@ def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> s
     if not pids:
         return f"nobody {does} {name}"
     stopped_pids = [one["pid"] for one in arena["participants"] if one["stopped"] and one["pid"] in pids]
-    stopped = stopped_words(pids, stopped_pids)
+    stopped = which(pids, stopped_pids, "is stopped", "are stopped")
     if not users(channel, "receiver" if end == "receiving" else "sender"):
         has = f"{', ' if stopped else ' '}{'has' if len(pids) == 1 else 'have'} it"
         return f"nobody has used the {end} end of {name}; {who(pids)}{stopped}{has}"

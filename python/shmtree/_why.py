@@ -65,6 +65,13 @@ def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
     return holders
 
 
+def _unused(channel: dict[str, Any], wait: dict[str, Any]) -> list[int]:
+    """Those that have the end which could end the wait, where none of them has used it."""
+    side = _awaited_side(wait)
+    unused: list[int] = channel[f"{side}s_unused"]
+    return [] if wait["what"] == "lock" or users(channel, side) else unused
+
+
 def _slowest(subscribers: list[dict[str, Any]]) -> list[int]:
     """Those that a Broadcast's put waits for."""
     blocking = [each for each in subscribers if each["blocks"] and each["pid"] is not None]
@@ -81,7 +88,7 @@ def _waits(look: dict[str, Any]) -> Iterator[Wait]:
                 if channel is not None and _can_go_on(wait["what"], channel):
                     continue
                 pids = tuple(pid for pid in dict.fromkeys(_awaited(arena, wait)) if pid != one["pid"])
-                unused = () if channel is None else channel[f"{_awaited_side(wait)}s_unused"]
+                unused = () if channel is None else _unused(channel, wait)
                 at = wait["at"] if wait["what"] != "lock" else "a lock"
                 yield Wait(
                     one["pid"],
@@ -262,9 +269,8 @@ def _wait_words(wait: dict[str, Any]) -> str:
     article = "a " if wait["what"] in ("message", "lock", "reservation", "newer version", "rate limit") else ""
     at = f" at {_shown.printable(wait['at'])}" if wait["what"] != "lock" else ""
     peers = _shown.who(wait["for_pids"]) if wait["for_pids"] else "nobody that is known"
-    if wait["never_used"]:
-        peers += f", which {'has' if len(wait['never_used']) == 1 else 'have'} never used it"
-    peers += _shown.stopped_words(wait["for_pids"], wait["stopped"])
+    peers += _shown.which(wait["for_pids"], wait["never_used"], "has never used it", "have never used it")
+    peers += _shown.which(wait["for_pids"], wait["stopped"], "is stopped", "are stopped")
     return (
         f"{_shown.who([wait['pid']])} has waited {wait['seconds']:.1f} s{at} for {article}{wait['what']}, from {peers}."
     )

@@ -160,6 +160,37 @@ def test_a_wait_that_began_after_the_first_look_is_not_shown(name, start):
         thread.join()
 
 
+def wait_at(what: str, **channel: Any) -> _why.Wait:
+    """Of process 1 at a channel that 2 and 3 have the other end of, while 4 holds memory."""
+    known = {"block": 5, "refused": None, "queued": 1, "limit": 1, "max_bytes": 0, "name": "c", "names": ["c"]}
+    ends = {"receiver_pids": [2, 3], "receivers_unused": [2, 3], "sender_pids": [1], "senders_unused": []}
+    wait = {"what": what, "block": 5, "lock_owner": 2, "thread": 1, "at": "channel c", "channel": "c", "seconds": 1.0}
+    arena = {
+        "uuid": "0" * 32,
+        "participants": [{"pid": 1, "alive": True, "waits": [wait]}],
+        "holders": [{"pid": 4}],
+        "channels": [known | ends | channel],
+    }
+    (found,) = _why._waits({"arenas": [arena]})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("what", "channel", "for_pids", "never_used", "words"),
+    [
+        ("room", {}, (2, 3), (2, 3), "from 2, 3, which have never used it."),
+        ("room", {"receivers_unused": [3]}, (2,), (), "from 2."),
+        ("memory", {}, (4, 2, 3), (2, 3), "from 4, 2, 3, of which 2, 3 have never used it."),
+        ("memory", {"receiver_pids": [2, 4], "receivers_unused": [4]}, (4, 2), (), "from 4, 2."),
+        ("lock", {}, (2,), (), "from 2."),
+    ],
+)
+def test_of_whom_it_is_said_that_they_never_used_an_end(what, channel, for_pids, never_used, words):
+    found = wait_at(what, **channel)
+    assert (found.for_pids, found.never_used) == (for_pids, never_used)
+    assert _why._wait_words(found._asdict() | {"stopped": []}).endswith(words)
+
+
 def wait_of(pid: int, *for_pids: int) -> _why.Wait:
     return _why.Wait(pid, pid, "message", "channel x", "x", "uuid", 1, 1.0, for_pids)
 
