@@ -177,16 +177,15 @@ def _check_known(look: dict[str, Any], what: str) -> None:
 
 def _chosen(waits: list[Wait], look: dict[str, Any], what: str) -> list[Wait]:
     """The waits of a process, or at a channel, and those that they depend on."""
+    start = {
+        pid
+        for arena in look["arenas"]
+        for channel in arena.get("channels", ())
+        if what in channel["names"] and not channel["refused"]
+        for pid in (*channel["sender_pids"], *channel["receiver_pids"])
+    }
     if what.isdecimal():
-        start = {int(what)}
-    else:
-        start = {
-            pid
-            for arena in look["arenas"]
-            for channel in arena.get("channels", ())
-            if what in channel["names"] and not channel["refused"]
-            for pid in (*channel["sender_pids"], *channel["receiver_pids"])
-        }
+        start.add(int(what))
     edges: dict[int, set[int]] = {}
     for wait in waits:
         edges.setdefault(wait.pid, set()).update(wait.for_pids)

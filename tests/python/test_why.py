@@ -160,6 +160,16 @@ def test_a_wait_that_began_after_the_first_look_is_not_shown(name, start):
         thread.join()
 
 
+def test_a_channel_is_found_by_a_name_of_digits(start):
+    sender, receiver = shmtree.create_pair(name="7777777")
+    ours, theirs = mp.Pipe()
+    waits = start(peers.receive_for_ever, receiver, theirs)
+    receiver.close()
+    sender.put("x")
+    told(ours)
+    assert waits_of(why_until("7777777", lambda found: found["waits"]), waits.pid)
+
+
 def wait_at(what: str, **channel: Any) -> _why.Wait:
     """Of process 1 at a channel that 2 and 3 have the other end of, while 4 holds memory."""
     known = {"block": 5, "refused": None, "queued": 1, "limit": 1, "max_bytes": 0, "name": "c", "names": ["c"]}
