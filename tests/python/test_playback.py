@@ -1,0 +1,69 @@
+"""Recordings that cannot be put into a channel again, or not all of them."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_observe_namespaces import NAMESPACE
+from test_record import shmtree_run
+
+import shmtree
+from shmtree._mcap import Writer
+from shmtree._recorders import record
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+COUNT = 60
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    sender, receiver = shmtree.create_pair(None, name="recorded")
+
+    def put() -> None:
+        sender.put_many(list(range(COUNT)))
+        sender.close()
+        receiver.get_many(COUNT)
+
+    with Writer(tmp_path / "run.mcap") as writer:
+        record(writer, ["recorded"], put, lambda: False)
+    return tmp_path / "run.mcap"
+
+
+def test_a_replay_to_a_name_that_is_out_of_sight_is_an_error(path: Path, name: str) -> None:
+    if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this user may not make a PID namespace")
+    _ends = shmtree.create_pair(name=name)
+    command = [*NAMESPACE, sys.executable, "-m", "shmtree", "replay", str(path), "--to", name]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("shmtree: ") and "PID namespace" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def receive_and_die(receiver: Any, count: int, told: Any) -> None:
+    told.send(os.getpid())
+    for _ in range(count):
+        receiver.get()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_replay_whose_receiver_dies_says_how_many_messages_were_put(path: Path, name: str, start) -> None:
+    sender, receiver = shmtree.create_pair(4, name=name)
+    ours, theirs = mp.Pipe()
+    child = start(receive_and_die, receiver, 30, theirs, method="spawn")
+    receiver.close()
+    assert ours.recv() == child.pid
+    ran = shmtree_run("replay", str(path), "--to", name, "--rate", "0")
+    assert ran.returncode == 1
+    said = re.fullmatch(r"shmtree: after (\d+) messages: .*\n", ran.stderr)
+    assert said is not None, ran.stderr
+    assert 30 <= int(said[1]) == sender.stats()["put"] <= 34
