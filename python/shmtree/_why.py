@@ -213,10 +213,10 @@ def stacks(pids: Iterable[int]) -> dict[str, str]:
 def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str, Any]:
     """Who waits for whom, as two looks in a row saw it. `what` is a pid or a channel's name; None: everybody.
 
-    `waits`: pid, thread, what, at, channel, arena, seconds, `for_pids` (any of these could end it) and `stopped`, those
-    of them that are. `deadlocks`: pids, channels, places, seconds. `locks` of stopped processes: pid, of. `stacks`:
-    text by pid, where py-spy is installed. FileNotFoundError where nothing is `what`, and OSError where this process
-    has no descriptors left to look with.
+    `waits`: pid, thread, what, at, channel, arena, block, seconds, `for_pids` (any of these could end it), and of them
+    those that are `stopped` or `never_used` the end that nobody has used. `deadlocks`: pids, channels, places, seconds.
+    `locks` of stopped processes: pid, of. `stacks`: text by pid, where py-spy is installed. FileNotFoundError where
+    nothing is `what`, and OSError where this process has no descriptors left to look with.
     """
     observer = Observer()
     before = {wait.key for wait in _waits(seen(observer.look()))}
