@@ -133,6 +133,8 @@ class Writer:
                     self._write(channel, [each])
 
     def _write(self, channel: int, messages: Sequence[tuple[int, int, Any]]) -> None:
+        if self._fd < 0:
+            self.begin()
         parts: list[Any] = []
         offset = self._offset
         for time_ns, ticket, frame in messages:
@@ -184,8 +186,6 @@ class Writer:
 
     def _append(self, parts: list[Any]) -> None:
         """All of it; what an error leaves of it is cut off again."""
-        if self._fd < 0:
-            self.begin()
         left = [memoryview(part).cast("B") for part in parts if len(part)]
         written = 0
         try:

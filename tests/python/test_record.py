@@ -116,6 +116,15 @@ def test_arrays_of_a_recording_are_views_of_the_file_which_only_its_user_may_rea
     assert array.sum() == 100_000 * 99_999 // 2
 
 
+def test_frames_of_a_writer_that_was_not_begun_are_aligned_too(tmp_path: Path) -> None:
+    with Writer(tmp_path / "made.mcap") as writer:
+        number = writer.add_channel("a")
+        writer.write(number, [(1, 0, shmtree.pack(np.zeros(5000))), (2, 1, shmtree.pack(np.ones(5000)))])
+    for message in Recording(tmp_path / "made.mcap"):
+        frame = np.frombuffer(message.frame, np.uint8)
+        assert frame.ctypes.data % ALIGNMENT == 0
+
+
 def test_a_queue_and_several_channels_are_recorded_in_one_file(tmp_path: Path) -> None:
     tasks = shmtree.Queue(name="tasks")
     sender, receiver = shmtree.create_pair(name="frames")
