@@ -56,7 +56,8 @@ def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
     for channel in arena["channels"]:
         if channel["block"] == wait["block"] and not channel["refused"]:
             side = _awaited_side(wait)
-            return [*holders, *(users(channel, side) or channel[f"{side}_pids"])]
+            arriving = [0] if channel[f"{side}s_on_their_way"] else []  # with whoever it is going to
+            return [*holders, *(users(channel, side) or channel[f"{side}_pids"]), *arriving]
     for thing in (*arena["latests"], *arena["broadcasts"]):
         if thing["block"] == wait["block"] and not thing["refused"]:
             if wait["what"] in ("message", "newer version"):

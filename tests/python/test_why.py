@@ -174,6 +174,7 @@ def wait_at(what: str, **channel: Any) -> _why.Wait:
     """Of process 1 at a channel that 2 and 3 have the other end of, while 4 holds memory."""
     known = {"block": 5, "refused": None, "queued": 1, "limit": 1, "max_bytes": 0, "name": "c", "names": ["c"]}
     ends = {"receiver_pids": [2, 3], "receivers_unused": [2, 3], "sender_pids": [1], "senders_unused": []}
+    ends |= {"receivers_on_their_way": 0, "senders_on_their_way": 0}
     wait = {"what": what, "block": 5, "lock_owner": 2, "thread": 1, "at": "channel c", "channel": "c", "seconds": 1.0}
     arena = {
         "uuid": "0" * 32,
@@ -246,6 +247,15 @@ def test_who_waits_at_a_broadcast_waits_for_the_slowest_that_puts_wait_for():
     assert _why._awaited(arena, {"what": "room", "block": 5}) == [2]
     assert _why._awaited(arena, {"what": "message", "block": 5}) == [4]
     assert _why._awaited(arena, {"what": "lock", "block": 0, "lock_owner": 6}) == [6]
+
+
+def test_an_end_on_its_way_is_of_a_process_that_is_not_known_and_makes_no_deadlock():
+    channel = {"block": 5, "refused": None, "receiver_pids": [2], "receivers_unused": [], "receivers_on_their_way": 1}
+    arena = {"holders": [], "channels": [channel]}
+    assert _why._awaited(arena, {"what": "room", "block": 5}) == [2, 0]
+    assert _why._awaited(
+        arena | {"channels": [channel | {"receivers_on_their_way": 0}]}, {"what": "room", "block": 5}
+    ) == [2]
 
 
 def test_stacks_are_left_out_where_there_is_no_py_spy_and_asked_for_where_there_is(tmp_path, monkeypatch):
