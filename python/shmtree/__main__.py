@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import itertools
 import json
 import os
 import resource
@@ -104,17 +103,18 @@ def _run_watch(options: argparse.Namespace) -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     watch, trouble = Watch(options.dump, options.names), ""
-    for number in itertools.count():
+    is_first = True
+    while True:
         for path, pids in watch.look():
             words = f"{_shown.who(pids)} {'was' if len(pids) == 1 else 'were'} killed: {path}"
             print(json.dumps({"dump": path, "killed": pids}) if options.json else words, flush=True)
         if watch.trouble not in ("", trouble):
             print(f"shmtree: {watch.trouble}", file=sys.stderr)
         trouble = watch.trouble
-        if number == 0:
+        if is_first:
             print(json.dumps({"watching": len(watch)}) if options.json else f"watching {len(watch)}", flush=True)
+        is_first = False
         watch.wait(options.interval)
-    return 0
 
 
 def _run_metrics(options: argparse.Namespace) -> int:

@@ -64,7 +64,7 @@ class Writer:
 
     The file is made by `begin`, with the channels that there are by then, or else by the first message: who fails
     before has replaced nothing. An error of the system, as of a disk that is full, is an OSError: what was written
-    before it stays, and is whole. Any number of threads may write, one at a time.
+    before it stays, and can be read. Any number of threads may write, one at a time.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

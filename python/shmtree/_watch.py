@@ -117,8 +117,8 @@ class Watch:
     def _let_go(self, arenas: list[dict[str, Any]], owed: set[str]) -> None:
         """Of arenas that nobody uses any more, and of which all is written down."""
         alone = [arena["uuid"] for arena in arenas if all(each["read_only"] for each in arena["openers"])]
-        seen = {arena["uuid"] for arena in arenas}
-        for uuid in [uuid for uuid in self._kept if (uuid in alone and uuid not in owed) or uuid not in seen]:
+        there = {arena["uuid"] for arena in arenas}
+        for uuid in [uuid for uuid in self._kept if (uuid in alone and uuid not in owed) or uuid not in there]:
             os.close(self._kept.pop(uuid))
             self._before.pop(uuid, None)
 

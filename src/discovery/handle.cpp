@@ -5,7 +5,6 @@
 
 #include "platform/file.h"
 #include "platform/machine.h"
-#include "platform/other_process.h"
 
 namespace shmtree::discovery {
 
@@ -77,6 +76,8 @@ Result<Handle> decode(std::span<const std::byte> bytes) {
   return handle;
 }
 
+namespace {
+
 bool is_arena(int fd, const unsigned char uuid[16]) noexcept {
   unsigned char found[16];
   std::uint64_t magic = 0;
@@ -85,12 +86,17 @@ bool is_arena(int fd, const unsigned char uuid[16]) noexcept {
          std::memcmp(found, uuid, sizeof found) == 0;
 }
 
+}  // namespace
+
+Result<platform::UniqueFd> open_file_of(int pid, int fd, const unsigned char uuid[16], platform::Access access) {
+  auto opened = platform::open_from_process(pid, fd, access);
+  if (!opened || is_arena(opened->get(), uuid)) return opened;
+  return Error{Code::kNotFound, "process " + std::to_string(pid) + " has let go of the arena, or has ended"};
+}
+
 Result<std::shared_ptr<Arena>> open_arena_of(int pid, int fd, const unsigned char uuid[16]) {
-  auto opened = platform::open_from_process(pid, fd);
+  auto opened = open_file_of(pid, fd, uuid, platform::Access::kReadAndWrite);
   if (!opened) return std::move(opened).error();
-  if (!is_arena(opened->get(), uuid)) {
-    return Error{Code::kNotFound, "process " + std::to_string(pid) + " has let go of the arena, or has ended"};
-  }
   return Arena::attach(std::move(*opened));
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "memory/arena.h"
+#include "platform/other_process.h"
 
 namespace shmtree::discovery {
 
@@ -49,7 +50,7 @@ Result<std::shared_ptr<memory::Arena>> open_arena_of(int pid, int fd, const unsi
 // The arena by way of any process of this user that has it: looks at all of them. `otherwise` if there is none.
 Result<std::shared_ptr<memory::Arena>> open_arena_of_anyone(const unsigned char uuid[16], Error otherwise);
 
-// Whether the descriptor is an arena with that uuid. Does not take part in it.
-bool is_arena(int fd, const unsigned char uuid[16]) noexcept;
+// Its file by way of such a descriptor, without taking part in it. Code::kNotFound where that leads elsewhere by now.
+Result<platform::UniqueFd> open_file_of(int pid, int fd, const unsigned char uuid[16], platform::Access access);
 
 }  // namespace shmtree::discovery

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "discovery/handle.h"
-#include "platform/other_process.h"
 
 namespace shmtree::discovery {
 
@@ -82,8 +81,8 @@ class Alive {
 
 // For reading alone: who only looks is no user of the arena, to others that look.
 bool Alive::look(const NameEntry& entry) {
-  auto opened = platform::open_from_process(entry.pid, entry.fd, platform::Access::kRead);
-  if (opened) return is_arena(opened->get(), uuid_);
+  auto opened = open_file_of(entry.pid, entry.fd, uuid_, platform::Access::kRead);
+  if (opened) return true;
   if (opened.code() == Code::kNotFound) return false;
   if (platform::is_exhausted(opened.error())) unknown_ = std::move(opened).error();
   return platform::is_own_process(entry.pid);
@@ -114,8 +113,7 @@ std::vector<std::string> place_paths() {
 
 Result<std::optional<Place>> open_place(const std::string& path) {
   auto directory = platform::open_private_directory(path, false);
-  if (!directory && platform::is_exhausted(directory.error())) return std::move(directory).error();
-  if (!directory) return std::optional<Place>();
+  if (!directory) return unless_exhausted(directory.error(), std::optional<Place>());
   return std::optional(Place{std::move(*directory), path});
 }
 
@@ -175,17 +173,13 @@ Result<OpenName> open_path(const std::string& path) {
 }
 
 Result<bool> sweep(const Place& place, const std::string& name) {
-  const auto unless_exhausted = [](const Error& why) -> Result<bool> {
-    if (platform::is_exhausted(why)) return why;
-    return false;
-  };
   const auto has_parts = platform::has_parts(place.directory.get(), name);
-  if (!has_parts) return unless_exhausted(has_parts.error());
+  if (!has_parts) return unless_exhausted(has_parts.error(), false);
   if (*has_parts) return false;
   auto file = LockedFile::open(place.directory.get(), name, 0);
-  if (!file) return unless_exhausted(file.error());
+  if (!file) return unless_exhausted(file.error(), false);
   auto record = read_record(*file);
-  if (!record) return unless_exhausted(record.error());
+  if (!record) return unless_exhausted(record.error(), false);
   const auto pids = living(*file, *record);
   if (!pids) return pids.error();
   return pids->empty() && file->remove();

@@ -72,6 +72,14 @@ bool has_parts(const platform::LockedFile& file, const NameRecord& record) noexc
 // can look behind. An error when this process has no descriptor left to look with.
 Result<std::vector<int>> living(const platform::LockedFile& file, const NameRecord& record);
 
+// Of a file that may have gone meanwhile, or be none of ours, it is enough to know that; but not where this process has
+// no descriptor left to tell.
+template <class T>
+Result<T> unless_exhausted(const Error& why, T otherwise) {
+  if (platform::is_exhausted(why)) return why;
+  return otherwise;
+}
+
 struct Place {
   platform::UniqueFd directory;
   std::string path;

@@ -290,11 +290,6 @@ Status for_each_file(const Visit& visit) {
   return success();
 }
 
-// Of a file that may have gone meanwhile, or be none of ours.
-Status passed_over(const Error& why) {
-  return platform::is_exhausted(why) ? Status(why) : success();
-}
-
 }  // namespace
 
 Result<std::vector<NameInfo>> list_names() {
@@ -304,13 +299,13 @@ Result<std::vector<NameInfo>> list_names() {
     const std::string file_path = place.path + "/" + name;
     if (!file && file.code() == Code::kTimeout) {  // somebody stopped has its lock, and so lives
       const auto seen = look_at_record(place.directory.get(), name);
-      if (!seen) return passed_over(seen.error());
+      if (!seen) return unless_exhausted(seen.error(), Unit{});
       found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(seen->record.header.kind), {0}});
       return success();
     }
-    if (!file) return passed_over(file.error());
+    if (!file) return unless_exhausted(file.error(), Unit{});
     auto record = read_record(*file);
-    if (!record) return passed_over(record.error());
+    if (!record) return unless_exhausted(record.error(), Unit{});
     auto pids = living(*file, *record);
     if (!pids) return Status(std::move(pids).error());
     if (pids->empty()) file->remove().ok();  // it is shown once more
@@ -325,7 +320,7 @@ Result<std::vector<SeenName>> look_at_names() {
   std::vector<SeenName> seen;
   const Status looked = for_each_file([&seen](const Place& place, const std::string& name) {
     const auto kept = look_at_record(place.directory.get(), name);
-    if (!kept) return passed_over(kept.error());
+    if (!kept) return unless_exhausted(kept.error(), Unit{});
     const NameHeader& header = kept->record.header;
     SeenName& found = seen.emplace_back();
     found.name = name;

@@ -4,8 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "discovery/handle.h"
-
 namespace shmtree::observer {
 
 namespace {
@@ -66,9 +64,10 @@ Result<bool> add_newcomer(OpenArena& arena, int pid) {
   if (std::any_of(arena.processes.begin(), arena.processes.end(), is_it)) return false;
   const auto file = platform::find_memory_file_of(pid, memory::kFileName, arena.id);
   if (!file) return file.error();
+  if (!*file) return false;
   const auto status = platform::status_of(pid);
   if (!status && platform::is_exhausted(status.error())) return status.error();
-  if (!*file || !status || status->pid_inside != pid) return false;
+  if (!status || status->pid_inside != pid) return false;
   arena.users.push_back(opener_of(**file));
   arena.processes.push_back({pid, *status});
   return true;
@@ -86,12 +85,6 @@ Result<platform::UniqueFd> open_arena(const OpenArena& arena) {
     }
   }
   return error;
-}
-
-Result<platform::UniqueFd> open_arena(const unsigned char uuid[16], int pid, int fd) {
-  auto opened = platform::open_from_process(pid, fd, platform::Access::kRead);
-  if (!opened || discovery::is_arena(opened->get(), uuid)) return opened;
-  return Error{.code = Code::kNotFound, .message = "process " + std::to_string(pid) + " has let go of that arena"};
 }
 
 }  // namespace shmtree::observer

@@ -28,7 +28,5 @@ Result<bool> add_newcomer(OpenArena& arena, int pid);
 
 // For reading alone. Code::kNotFound when nobody has it any more.
 Result<platform::UniqueFd> open_arena(const OpenArena& arena);
-// The same of a descriptor as it was seen: kNotFound when it leads to anything but that arena by now.
-Result<platform::UniqueFd> open_arena(const unsigned char uuid[16], int pid, int fd);
 
 }  // namespace shmtree::observer

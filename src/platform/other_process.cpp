@@ -73,8 +73,9 @@ char state_in(const char* stat_path) noexcept {
   if (length < 0) return 0;
   text[length] = '\0';
   const char* state = strrchr(text, ')');  // its name may have brackets too
+  if (state != nullptr && strlen(state) >= 3) return state[2];
   errno = ESRCH;
-  return state == nullptr || strlen(state) < 3 ? '\0' : state[2];
+  return 0;
 }
 
 // All of a file that has no size before it is read. Code::kNotFound where its process has ended.

@@ -130,7 +130,7 @@ Result<bool> Cursor::next(Entry& entry) {
     ++read_;
     return true;
   }
-  if (noting_ != nullptr || read_ == reader_.size()) return false;
+  if (noting_ != nullptr) return false;
   return reader_.corrupt(at_, "only " + std::to_string(read_) + " of the " + std::to_string(reader_.size()) +
                                   " messages are there that were when it was opened");
 }

@@ -14,6 +14,7 @@
 #include "bindings/bind.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
+#include "discovery/handle.h"
 #include "observe/observer.h"
 #include "shmtree/observe.h"
 
@@ -241,7 +242,7 @@ const unsigned char* checked(const std::string& uuid) {
 
 int open_arena_for_reading(const std::string& uuid, int pid, int fd) {
   const unsigned char* const id = checked(uuid);
-  return unwrap(without_gil([&] { return observer::open_arena(id, pid, fd); })).release();
+  return unwrap(without_gil([&] { return discovery::open_file_of(pid, fd, id, platform::Access::kRead); })).release();
 }
 
 py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::size_t most, std::uint64_t most_bytes) {
