@@ -69,8 +69,9 @@ def test_a_queue_of_python_is_opened_in_cpp(by_name: bool) -> None:
 
 
 @needs_programs
-@pytest.mark.parametrize("name", ["", f"queue-{uuid.uuid4().hex}"])
-def test_a_queue_of_cpp_is_opened_in_python(name: str) -> None:
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_queue_of_cpp_is_opened_in_python(by_name: bool) -> None:
+    name = f"queue-{uuid.uuid4().hex}" if by_name else ""
     with peer("make", name) as (handle, ask):
         opened = shmtree.JoinableQueue.open(name) if name else shmtree.JoinableQueue.open_handle(handle)
         with opened as queue:

@@ -50,7 +50,9 @@ def test_a_frame_has_a_weak_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [bytes, bytearray, memoryview, lambda f: np.frombuffer(f, np.uint8), lambda f: f], ids=str
+    "make",
+    [bytes, bytearray, memoryview, lambda f: np.frombuffer(f, np.uint8), lambda f: f],
+    ids=["bytes", "bytearray", "memoryview", "ndarray", "frame"],
 )
 def test_every_contiguous_buffer_is_unpacked(make: Any) -> None:
     for copy in (None, True, False):
@@ -65,7 +67,7 @@ def test_the_same_object_always_gives_the_same_bytes() -> None:
     assert bytes(shmtree.pack(SAMPLE)) == bytes(shmtree.pack(SAMPLE))
 
 
-@pytest.mark.parametrize("value", ["text", 5, None, object()], ids=repr)
+@pytest.mark.parametrize("value", ["text", 5, None, object()], ids=lambda v: type(v).__name__)
 def test_what_is_no_buffer_is_a_type_error(value: Any) -> None:
     with pytest.raises(TypeError):
         shmtree.unpack(value)

@@ -30,12 +30,18 @@ class Pair(NamedTuple):
 class Boxed:
     """Has no native kind."""
 
+    def __repr__(self) -> str:  # without an address, as it is part of the names of tests
+        return "Boxed()"
+
 
 class Tagged:
     """Registered as what it holds."""
 
     def __init__(self, held: object) -> None:
         self.held = held
+
+    def __repr__(self) -> str:
+        return f"Tagged({self.held!r})"
 
 
 class Choice(enum.Enum):

@@ -109,7 +109,13 @@ CONTAINERS = [
 ]
 
 
-@pytest.mark.parametrize("value", CONTAINERS, ids=lambda v: f"{type(v).__name__}-{repr(v)[:24]!a}")
+def label(value: object) -> str:
+    """Returns a name that is the same in each process: the order of a set depends on the hash seed."""
+    text = f"of {len(value)}" if isinstance(value, (set, frozenset)) else repr(value)[:24]
+    return f"{type(value).__name__}-{text!a}"
+
+
+@pytest.mark.parametrize("value", CONTAINERS, ids=label)
 def test_a_container_comes_back_with_its_order_and_the_types_inside(value: object) -> None:
     assert_same(through(value), value)
 
@@ -194,7 +200,7 @@ STANDARD = [
     fractions.Fraction(-3, 7),
     fractions.Fraction(3**200, 7**200),
     uuid.UUID("12345678-1234-5678-1234-567812345678"),
-    uuid.uuid4(),
+    uuid.UUID("6f9619ff-8b86-4d01-b42d-00cf4fc964ff"),
     pathlib.Path("/tmp/x y"),
     pathlib.Path(),
     pathlib.Path("a/b\udcff"),

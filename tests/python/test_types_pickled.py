@@ -21,7 +21,9 @@ def test_functions_and_classes_by_name_go_through_pickle() -> None:
         shmtree.pack(len, allow_pickle=False)
 
 
-@pytest.mark.parametrize("value", [lambda: 0, threading.Lock(), (i for i in ()), sys._getframe()], ids=repr)
+@pytest.mark.parametrize(
+    "value", [lambda: 0, threading.Lock(), (i for i in ()), sys._getframe()], ids=lambda v: type(v).__name__
+)
 def test_what_pickle_cannot_send_raises_in_the_caller(value: object) -> None:
     with pytest.raises((TypeError, AttributeError, Exception)) as caught:
         shmtree.pack({"ok": [1, 2], "bad": value})
