@@ -6,7 +6,9 @@ import contextlib
 import gc
 import multiprocessing as mp
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,17 @@ OF_THIS_MACHINE = ["-W", "ignore:This DataLoader will create", "-W", "ignore:wai
 # Warnings are errors here.
 UNUSED_AFTER = 300
 _core.set_unused_after(UNUSED_AFTER)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives each test process a runtime directory of its own, each worker of pytest-xdist included.
+
+    Names and sweeps of one process never meet those of another. Not a TemporaryDirectory: a forked child that exits in
+    the ordinary way would delete it.
+    """
+    directory = tempfile.mkdtemp(prefix="shmtree-test-")
+    os.environ["XDG_RUNTIME_DIR"] = directory
+    config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
 
 
 @pytest.fixture
