@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,20 @@ import numpy as np
 import shmtree
 
 
+def own_names() -> list[Any]:
+    """Returns the names in the runtime directory of this test process.
+
+    `list_names` also shows those in the directories that all processes of the user fall back to.
+    """
+    directory = Path(os.environ["XDG_RUNTIME_DIR"], "shmtree")
+    return [known for known in shmtree.list_names() if (directory / known.name).exists()]
+
+
 def footprint() -> tuple[int, int, int]:
     """Names, descriptors, and mappings of arenas."""
     with open("/proc/self/maps") as maps:
         mappings = sum("memfd:shmtree" in line for line in maps)
-    return len(shmtree.list_names()), len(os.listdir("/proc/self/fd")), mappings
+    return len(own_names()), len(os.listdir("/proc/self/fd")), mappings
 
 
 def warm_up() -> None:

@@ -293,6 +293,9 @@ def in_own_mounts(script: str, program: str) -> str:
     return ran.stdout
 
 
+ELSEWHERE = f"/tmp/shmtree-{os.getuid()}"
+# A file system of its own, in which other tests do not find these names.
+MOUNT_ELSEWHERE = f"mkdir -p -m 700 {ELSEWHERE}; mount -t tmpfs -o mode=700 none {ELSEWHERE}"
 USE = """
 import os, shmtree
 sender, receiver = shmtree.create_pair(name="somewhere")
@@ -303,13 +306,13 @@ print(receiver.get(timeout=30), sender._name.path)
 
 def test_names_go_elsewhere_when_the_shared_memory_directory_is_full():
     script = "mount -t tmpfs -o size=4k,mode=1777 none /dev/shm; head -c 4096 /dev/zero > /dev/shm/full"
-    assert in_own_mounts(script, USE) == f"found /tmp/shmtree-{os.getuid()}/somewhere\n"
+    assert in_own_mounts(f"{MOUNT_ELSEWHERE}; {script}", USE) == f"found {ELSEWHERE}/somewhere\n"
 
 
 def test_names_go_elsewhere_when_the_shared_memory_directory_cannot_be_written():
     made = f"mkdir -m 700 /dev/shm/shmtree-{os.getuid()}"
     script = f"mount -t tmpfs -o mode=1777 none /dev/shm; {made}; mount -o remount,ro /dev/shm"
-    assert in_own_mounts(script, USE) == f"found /tmp/shmtree-{os.getuid()}/somewhere\n"
+    assert in_own_mounts(f"{MOUNT_ELSEWHERE}; {script}", USE) == f"found {ELSEWHERE}/somewhere\n"
 
 
 def test_without_a_directory_there_are_no_names_but_everything_else():

@@ -13,6 +13,7 @@ from typing import Any
 
 import given_peers
 import pytest
+from footprints import own_names
 from given_peers import MEMORY, OPEN
 
 import shmtree
@@ -113,7 +114,7 @@ def test_a_start_that_fails_keeps_no_name(name, kind) -> None:
     shmtree._launch.sweep()
 
     assert is_free(name)
-    assert not list(shmtree._core.list_names())
+    assert own_names() == []
 
 
 # --- to a process that runs

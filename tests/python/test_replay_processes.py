@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import replay_peers
 from conftest import START_METHODS
+from footprints import own_names
 
 import shmtree
 from shmtree import _core
@@ -148,7 +149,7 @@ def test_a_buffer_is_opened_by_its_name(start, runtime_directory, name):
     child = start(replay_peers.add_by_name, name, 9)
     child.join(60)
     assert buffer.sample(1).data.tolist() == [9]
-    assert [(known.name, known.kind) for known in shmtree.list_names()] == [(name, "a replay buffer")]
+    assert [(known.name, known.kind) for known in own_names()] == [(name, "a replay buffer")]
 
 
 def test_a_name_that_is_in_use_or_of_something_else_is_refused(runtime_directory, name):

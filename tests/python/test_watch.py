@@ -122,8 +122,10 @@ def test_two_that_watch_both_write_down_what_the_last_participant_left_and_let_i
     with watching(tmp_path / "a", str(child.pid)) as first, watching(tmp_path / "b", str(child.pid)) as second:
         kill(child)
         for lines, directory in ((first, "a"), (second, "b")):
-            assert dump_in(lines.readline(), tmp_path / directory)["killed"][0]["pid"] == child.pid
-        while any(opener["read_only"] for arena in shmtree.observe()["arenas"] for opener in arena["openers"]):
+            dump = dump_in(lines.readline(), tmp_path / directory)
+            assert dump["killed"][0]["pid"] == child.pid
+            left = dump["arena"]["uuid"]
+        while left in [arena["uuid"] for arena in shmtree.observe()["arenas"]]:
             pass
 
 
@@ -180,8 +182,14 @@ def test_a_dump_that_cannot_be_written_is_said_and_written_as_soon_as_it_can(nam
 
 def test_a_descriptor_that_leads_to_another_arena_by_now_is_not_opened_for_it():
     arenas = [shmtree.Arena(8 << 20), shmtree.Arena(8 << 20)]
-    seen = [one for one in shmtree.observe()["arenas"] if any(each["pid"] == os.getpid() for each in one["openers"])]
-    (first, first_fd), (_, other_fd) = [(bytes.fromhex(one["uuid"]), one["openers"][0]["fd"]) for one in seen[:2]]
+    seen = [
+        (bytes.fromhex(one["uuid"]), opener["fd"])
+        for one in shmtree.observe()["arenas"]
+        for opener in one["openers"]
+        if opener["pid"] == os.getpid()
+    ]
+    first, first_fd = seen[0]
+    other_fd = next(fd for uuid, fd in seen if uuid != first)
     os.close(_core.open_arena_for_reading(first, os.getpid(), first_fd))
     with pytest.raises(FileNotFoundError):
         _core.open_arena_for_reading(first, os.getpid(), other_fd)
