@@ -101,7 +101,9 @@ def anchors(text):
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
+)
 def test_every_link_of_a_page_leads_somewhere(page):
     for name, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
         target = page.parent / name if name else page
