@@ -128,7 +128,7 @@ def test_an_end_that_is_loaded_too_late_is_refused_with_the_numbers(given, arena
     assert receiver.stats()["senders_on_their_way"] == 1
     let_a_minute_pass(arena, word_of(data))
     assert receiver.stats()["senders_on_their_way"] == 0
-    with pytest.raises(shmtree.ChannelClosed, match=rf"by process {child.pid}, .* 6\d s ago.* the stream is over"):
+    with pytest.raises(shmtree.ChannelClosed, match=rf"by process {child.pid}, .* [6-9]\d s ago.* the stream is over"):
         pickle.loads(data)
     assert list(receiver) == []
 
@@ -252,7 +252,7 @@ def test_an_end_in_a_message_that_was_not_put_is_not_on_its_way(arena, put, erro
     assert receiver.stats()["senders_on_their_way"] == 0
     sender.close()
     with pytest.raises(shmtree.ChannelClosed):
-        receiver.get(timeout=5)
+        receiver.get(timeout=60)
 
 
 def test_ends_in_messages_that_were_put_are_on_their_way(arena):

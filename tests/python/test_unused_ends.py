@@ -131,7 +131,7 @@ def test_who_waits_at_a_stream_that_is_kept_open_is_not_warned(arena, start, soo
     keep_waiting(receiver.get)
 
 
-def test_a_stream_ends_as_soon_as_the_launcher_closes_its_ends(arena, start, soon):
+def test_a_stream_ends_as_soon_as_the_launcher_closes_its_ends(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     start(peers.hang, (sender, receiver), theirs)
