@@ -30,10 +30,10 @@ def test_a_cpp_simulator_feeds_a_python_learner_and_back() -> None:
     with subprocess.Popen([program, f"actions-{key}", f"transitions-{key}"]) as simulator:
         received = []
         for step in range(3):
-            actions.put({"values": np.arange(5.0) + step, "label": f"step {step}"}, timeout=20)
-            received.append(transitions.get(timeout=20))
+            actions.put({"values": np.arange(5.0) + step, "label": f"step {step}"}, timeout=60)
+            received.append(transitions.get(timeout=60))
         actions.close()
-        assert simulator.wait(timeout=20) == 0
+        assert simulator.wait(timeout=60) == 0
     their_actions.close()
     their_transitions.close()
 

@@ -97,7 +97,7 @@ def test_closing_an_end_wakes_the_thread_that_waits_at_it(pair):
     thread.start()
     started.wait(30)
     receiver.close()
-    thread.join(10)
+    thread.join(60)
     assert raised
 
 
@@ -105,7 +105,7 @@ def test_dropping_the_last_sender_ends_the_stream(arena):
     sender, receiver = arena.create_pair()
     del sender
     with pytest.raises(shmtree.ChannelClosed):
-        receiver.get(timeout=10)
+        receiver.get(timeout=60)
 
 
 @pytest.mark.parametrize("method", START_METHODS)

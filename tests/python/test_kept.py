@@ -32,17 +32,17 @@ def _raise() -> str:
 
 
 RECEIVING: dict[str, Callable[[Any], Any]] = {
-    "get": lambda receiver: receiver.get(timeout=10),
+    "get": lambda receiver: receiver.get(timeout=60),
     "get_nowait": lambda receiver: receiver.get_nowait(),
-    "get_many": lambda receiver: receiver.get_many(3, timeout=10)[0],
+    "get_many": lambda receiver: receiver.get_many(3, timeout=60)[0],
     "next": lambda receiver: next(iter(receiver)),
-    "get_async": lambda receiver: asyncio.run(receiver.get_async(timeout=10)),
+    "get_async": lambda receiver: asyncio.run(receiver.get_async(timeout=60)),
     "take": lambda receiver: taken(receiver),
 }
 
 
 def taken(receiver: Any) -> Any:
-    with receiver.take(timeout=10) as delivery:
+    with receiver.take(timeout=60) as delivery:
         return delivery.item
 
 
@@ -109,16 +109,16 @@ def test_another_process_gets_what_this_one_had_no_memory_for(arena: shmtree.Are
     sender.put((Raises(), np.arange(100_000)))
     fails(MemoryError())
     with pytest.raises(MemoryError):
-        receiver.get(timeout=10)
+        receiver.get(timeout=60)
     with pytest.raises(TimeoutError):
         sender.wait_for_all_ack(timeout=0)
     fails(None)
     child = os.fork()
     if child == 0:
-        text, array = receiver.get(timeout=10)
+        text, array = receiver.get(timeout=60)
         os._exit(0 if text == "received" and array[-1] == 99_999 else 1)
     assert os.waitpid(child, 0)[1] == 0
-    sender.wait_for_all_ack(timeout=10)
+    sender.wait_for_all_ack(timeout=60)
     assert receiver.empty()
 
 
@@ -133,11 +133,11 @@ def test_a_message_that_there_is_no_memory_to_give_back_stays_with_the_process_u
     fails(MemoryError())
     for _ in range(2):
         with pytest.raises(MemoryError):
-            receiver.get(timeout=10)
+            receiver.get(timeout=60)
         assert receiver.qsize() == 2 and receiver.stats()["returned"] == 0
     other = os.fork()
     if other == 0:
-        os._exit(0 if receiver.get(timeout=10) == "next" else 1)
+        os._exit(0 if receiver.get(timeout=60) == "next" else 1)
     assert os.waitpid(other, 0)[1] == 0
     full.clear()
     receiver.close()

@@ -236,7 +236,7 @@ def test_a_close_ends_the_wait_of_another_thread() -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     latest.close()
-    thread.join(20)
+    thread.join(60)
     assert [str(each) for each in raised] == ["this Latest was closed in this process"]
     assert other.get() == (1, 1)
 
@@ -245,7 +245,7 @@ def test_coroutines_wait_for_newer_versions() -> None:
     latest = shmtree.Latest()
 
     async def both() -> Any:
-        waiting = asyncio.create_task(latest.get_async(timeout=20))
+        waiting = asyncio.create_task(latest.get_async(timeout=60))
         await asyncio.sleep(0)
         latest.publish("x")
         got = await waiting

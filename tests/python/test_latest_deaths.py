@@ -105,7 +105,7 @@ def test_who_waits_is_told_when_the_last_publisher_has_closed() -> None:
     publisher = mp.get_context("fork").Process(target=publish_once, args=(latest, 5))
     publisher.start()
     publisher.join()
-    assert latest.get(timeout=20) == (1, 5)
+    assert latest.get(timeout=60) == (1, 5)
     with pytest.raises(shmtree.ChannelClosed, match="nobody publishes any more"):
         latest.get(newer_than=1)
 

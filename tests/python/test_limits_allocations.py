@@ -63,11 +63,11 @@ def large_pair():
 def put_check(pair, failed):
     assert pair[1].qsize() == (0 if failed else 1)
     pair[0].put("after")
-    got = [pair[1].get(timeout=10) for _ in range(pair[1].qsize())]
+    got = [pair[1].get(timeout=60) for _ in range(pair[1].qsize())]
     assert got[-1] == "after" and len(got) == (1 if failed else 2)
 
 def get(state):
-    state[2] = state[1].get(timeout=10)
+    state[2] = state[1].get(timeout=60)
 
 def get_many(state):
     state[2] = state[1].get_many(5)
@@ -76,13 +76,13 @@ def get_check(state, failed):
     got = [] if state[2] is None else state[2] if isinstance(state[2], list) else [state[2]]
     assert bool(got) != failed
     assert state[1].qsize() == 2 - len(got)
-    got += [state[1].get(timeout=10) for _ in range(state[1].qsize())]
+    got += [state[1].get(timeout=60) for _ in range(state[1].qsize())]
     assert len(got) == 2 and np.array_equal(got[0]["a"], np.arange(2000)) and got[1] == "next"
     if "large" in got[0]:
         assert got[0]["large"].sum() == sum(range(20_000)) and got[0]["given"].sum() == sum(range(30_000))
 
 def take_check(pair, failed):
-    first = pair[1].take(timeout=10)
+    first = pair[1].take(timeout=60)
     if not failed and first.item == "next":
         return
     assert np.array_equal(first.item["a"], np.arange(2000))
@@ -102,8 +102,8 @@ points = [
     each(large_pair, get, get_check),
     each(full_pair, get_many, get_check),
     each(large_pair, get_many, get_check),
-    each(full_pair, lambda pair: pair[1].take(timeout=10).ack(), take_check),
-    each(large_pair, lambda pair: pair[1].take(timeout=10).ack(), take_check),
+    each(full_pair, lambda pair: pair[1].take(timeout=60).ack(), take_check),
+    each(large_pair, lambda pair: pair[1].take(timeout=60).ack(), take_check),
     each(lambda: None, lambda _: shmtree.unpack(shmtree.pack(sample())) and None, lambda *_: None),
 ]
 import gc

@@ -16,7 +16,7 @@ import shmtree
 def test_a_message_comes_out_as_it_went_in(pair):
     sender, receiver = pair
     sender.put({"obs": np.arange(6.0).reshape(2, 3), "reward": 1.0, "info": {"episode": "ep-12", "tags": (1, "a")}})
-    sample = receiver.get(timeout=3)
+    sample = receiver.get(timeout=60)
     assert np.array_equal(sample["obs"], np.arange(6.0).reshape(2, 3))
     assert sample["reward"] == 1.0
     assert sample["info"] == {"episode": "ep-12", "tags": (1, "a")}
@@ -214,7 +214,7 @@ def test_a_message_survives_the_exit_of_its_sender(arena, start):
     child = start(peers.put_all, sender, [np.arange(50_000)])
     sender.close()
     child.join(30)
-    assert np.array_equal(receiver.get(timeout=10), np.arange(50_000))
+    assert np.array_equal(receiver.get(timeout=60), np.arange(50_000))
 
 
 def test_the_stats_of_a_channel_count(pair):
@@ -243,7 +243,7 @@ def test_the_module_for_py_sharedmemory_tells_of_missing_acks_as_that_does():
     sender.put("x")
     assert sender.wait_for_all_ack(timeout=0.01) is False
     receiver.get()
-    assert sender.wait_for_all_ack(timeout=5) is True
+    assert sender.wait_for_all_ack(timeout=60) is True
     sender.close()
     with pytest.raises(BrokenPipeError):
         sender.put("y")

@@ -97,7 +97,7 @@ def test_an_end_on_its_way_counts(arena):
     assert receiver.get() == 1
     arrived.close()
     with pytest.raises(shmtree.ChannelClosed):
-        receiver.get(timeout=10)
+        receiver.get(timeout=60)
 
 
 def test_a_copy_is_another_end_of_the_same_channel(pair):
@@ -108,7 +108,7 @@ def test_a_copy_is_another_end_of_the_same_channel(pair):
     assert receiver.get() == "still open"
     other.close()
     with pytest.raises(shmtree.ChannelClosed):
-        receiver.get(timeout=10)
+        receiver.get(timeout=60)
 
 
 def test_an_end_that_was_closed_does_not_pickle(pair):

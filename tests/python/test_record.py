@@ -146,8 +146,8 @@ def test_a_recorder_that_is_stopped_holds_nobody_up_and_says_what_it_missed(name
     recorder = Recorder(tmp_path / "run.mcap", name)
     recorder.process.send_signal(signal.SIGSTOP)
     for step in range(3000):
-        sender.put(step, timeout=10)
-        assert receiver.get(timeout=10) == step
+        sender.put(step, timeout=60)
+        assert receiver.get(timeout=60) == step
     recorder.process.send_signal(signal.SIGCONT)
     out, _ = recorder.end(signal.SIGTERM)
     recording = Recording(tmp_path / "run.mcap")

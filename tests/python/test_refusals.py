@@ -131,7 +131,7 @@ def test_a_refusal_names_who_refuses(arena: shmtree.Arena, name: str, runtime_di
     with shmtree.open_sender(name, allow_pickle=True) as opened:
         opened.put([print])
     with pytest.raises(shmtree.PickleRefused, match="allow_pickle=False of this end") as caught:
-        shmtree.open_receiver(name).get(timeout=5)
+        shmtree.open_receiver(name).get(timeout=60)
     assert caught.value.path == ""
     kept[0].close()
 

@@ -60,7 +60,7 @@ def test_a_relay_makes_who_puts_wait_and_keeps_what_nobody_has_received(name: st
     assert (recorder.process.returncode, err) == (0, "")
     assert out == f"{name}: {len(got)} recorded, 0 missed\n"
     left = shmtree.open_receiver(name)
-    got += [left.get(timeout=10) for _ in range(put - len(got))]
+    got += [left.get(timeout=60) for _ in range(put - len(got))]
     assert got == list(range(put))
 
 

@@ -224,7 +224,7 @@ def test_nobody_draws_before_there_are_so_many_rows():
     with pytest.raises(queue.Empty):
         buffer.sample(1, timeout=0.01)
     buffer.add(row(1))
-    assert len(buffer.sample(1, timeout=10)) == 1
+    assert len(buffer.sample(1, timeout=60)) == 1
 
 
 def test_those_who_add_wait_for_those_who_draw():

@@ -173,7 +173,7 @@ def test_the_end_of_the_stream_waits_for_what_another_process_has_taken(arena, s
     os.kill(child.pid, signal.SIGKILL)
     assert receiver.get(timeout=30) == 1
     with pytest.raises(EOFError):
-        receiver.get(timeout=5)
+        receiver.get(timeout=60)
 
 
 def test_a_delivery_shows_its_ticket_and_its_state(pair):
@@ -182,7 +182,7 @@ def test_a_delivery_shows_its_ticket_and_its_state(pair):
     first = receiver.take()
     assert repr(first) == f"<Delivery of message {ticket}>"
     first.nack()
-    second = receiver.take(timeout=5)
+    second = receiver.take(timeout=60)
     second.ack()
     assert repr(second) == f"<Delivery of message {ticket}, redelivered, settled>"
 

@@ -75,7 +75,7 @@ def test_what_is_subscribed_is_made_and_inherited_from_as_the_class_itself():
 
     numbers = Numbers(receiver._channel)
     sender.put(1)
-    assert numbers.get(timeout=10) == 1
+    assert numbers.get(timeout=60) == 1
     assert isinstance(numbers, shmtree.Receiver)
 
 
