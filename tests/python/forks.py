@@ -6,6 +6,7 @@ import os
 import sys
 import sysconfig
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -36,13 +37,32 @@ def join(child: int) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def threads_of_test() -> list[int]:
+    """Returns the main thread and those that `threading` started.
+
+    pytest and pytest-xdist have threads of their own, which always sleep.
+    """
+    started = [
+        thread.native_id or 0
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread)
+    ]
+    return [os.getpid(), *started]
+
+
+def sleeps(thread: int) -> bool:
+    try:
+        with open(f"/proc/self/task/{thread}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "S"
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return False
+
+
 def wait_until_all_sleep(count: int) -> None:
-    """Until so many other threads of this process wait for something in the kernel."""
+    """Blocks until so many other threads of the test have slept in the kernel for longer than one waits for the GIL."""
     me = threading.get_native_id()
-
-    def state(task: str) -> str:
-        with open(f"/proc/self/task/{task}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-
-    while sum(state(task) == "S" for task in os.listdir("/proc/self/task") if int(task) != me) < count:
-        os.sched_yield()
+    seen = 0
+    while seen < 20:
+        asleep = sum(sleeps(thread) for thread in threads_of_test() if thread != me)
+        seen = seen + 1 if asleep >= count else 0
+        time.sleep(0.001)
