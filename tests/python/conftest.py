@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     directory = tempfile.mkdtemp(prefix="shmtree-test-")
     os.environ["XDG_RUNTIME_DIR"] = directory
+    config.addinivalue_line("markers", "serial: touches channels of all tests, or needs most of the memory: runs alone")
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import shmtree
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(1200)]
 GIB = 1 << 30
 
 

@@ -169,6 +169,7 @@ def test_the_curve_counts_what_was_given_back_before_as_received(name: str, tmp_
     assert by_kind(tracer.end())["C"][-1]["args"] == {"messages": 0}
 
 
+@pytest.mark.serial  # it would tap the channels of other tests
 def test_channels_without_a_name_and_queues_are_traced_too(tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair()
     tasks = shmtree.Queue()
@@ -213,6 +214,7 @@ def test_it_ends_with_the_streams_or_after_its_seconds(name: str, tmp_path: Path
     assert by_kind(json.loads((tmp_path / "run.json").read_text()))["X"] == []
 
 
+@pytest.mark.serial  # it would tap the channels of other tests
 def test_a_name_that_is_not_there_and_a_channel_that_is_recorded_are_errors(name: str, tmp_path: Path) -> None:
     out = str(tmp_path / "run.json")
     done = shmtree_run("trace", "nobody", "--out", out)
