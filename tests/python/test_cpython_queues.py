@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import importlib.util
 import json
@@ -11,8 +12,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
@@ -57,24 +60,49 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("run", "name"), listed(), ids=[f"{run}-{name}" for run, name in listed()])
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """results(run): runs what is selected of it, the first time; what came of each test, and what the run printed."""
-    selected = [item.callspec.params for item in request.session.items if item.fspath == request.path]
+class Run(NamedTuple):
+    entries: dict[str, dict[str, str]]  # what came of each test
+    printed: str
+
+
+def run_all(names: dict[str, list[str]], directory: Path) -> None:
+    """Runs these tests of each run, all runs at the same time, as they mostly sleep."""
+
+    def run(name: str) -> None:
+        printed = run_program("run", name, str(directory / name), *names[name], limit=1700)
+        (directory / f"{name}.printed").write_text(printed)
+
+    with futures.ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(run, names))
+
+
+@pytest.fixture(scope="session")
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+    """results(run): what came of the run. The first call runs all tests that are selected, for all workers."""
+    names: dict[str, list[str]] = {}
+    for item in request.session.items:
+        if item.path == Path(__file__):
+            names.setdefault(item.callspec.params["run"], []).append(item.callspec.params["name"])
+    base = tmp_path_factory.getbasetemp()
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cpython"
 
     @functools.cache
-    def of(run: str) -> tuple[dict[str, dict[str, str]], str]:
-        report = tmp_path_factory.mktemp("cpython") / run
-        names = [each["name"] for each in selected if each["run"] == run]
-        printed = run_program("run", run, str(report), *names, limit=1700)
+    def of(run: str) -> Run:
+        directory.mkdir(exist_ok=True)
+        with open(directory / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (directory / "ran").exists():
+                run_all(names, directory)
+                (directory / "ran").touch()
+        report = directory / run
         entries = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
-        return {entry["test"]: entry for entry in entries}, printed
+        return Run({entry["test"]: entry for entry in entries}, (directory / f"{run}.printed").read_text())
 
     return of
 
 
 @pytest.mark.timeout(1800)
-def test_of_cpython_passes(results: Any, run: str, name: str) -> None:
+def test_of_cpython_passes(results: Callable[[str], Run], run: str, name: str) -> None:
     entries, printed = results(run)
 
     if name not in entries:
