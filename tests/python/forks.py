@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import sysconfig
@@ -10,6 +11,8 @@ import time
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+import shmtree
 
 # Python 3.13 without a GIL hands its locks (of dicts, of variables that closures share) from thread to thread. One that
 # was handed to a thread just before a fork is nobody's in the child, which then waits for it, in no code of ours.
@@ -35,6 +38,24 @@ def fork(function: Callable[[], Any]) -> int:
 
 def join(child: int) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def in_small_process(function: Callable[..., None], *arguments: Any) -> None:
+    """Calls function(arena, *arguments) in a new process, for many forks: one of pytest's process takes three times as
+    long, because of all that it has imported."""
+    import multiprocessing as mp
+
+    process = mp.get_context("spawn").Process(target=call_with_arena, args=(function, *arguments))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def call_with_arena(function: Callable[..., None], *arguments: Any) -> None:
+    arena = shmtree.Arena(64 << 20)
+    function(arena, *arguments)
+    gc.collect()
+    assert arena._core.check() == ""
 
 
 def threads_of_test() -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forks import NOT_BESIDE_THREADS, WITHOUT_GIL, fork, join, wait_until_all_sleep
+from forks import NOT_BESIDE_THREADS, WITHOUT_GIL, fork, in_small_process, join, wait_until_all_sleep
 
 import shmtree
 
@@ -108,7 +108,11 @@ def resident_kib() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") >> 10
 
 
-def test_a_thousand_forks_leak_nothing(arena):
+def test_a_thousand_forks_leak_nothing():
+    in_small_process(leak_nothing_in_a_thousand_forks)
+
+
+def leak_nothing_in_a_thousand_forks(arena):
     sender, receiver = arena.create_pair()
     queue = arena.Queue()
     sender.put(np.ones(100_000))
@@ -156,7 +160,11 @@ def test_forks_among_busy_threads_lose_nothing_and_leak_nothing(arena):
         assert after[what] == before[what], what
 
 
-def test_children_that_do_nothing_leave_nothing(arena):
+def test_children_that_do_nothing_leave_nothing():
+    in_small_process(leave_nothing_of_children_that_do_nothing)
+
+
+def leave_nothing_of_children_that_do_nothing(arena):
     sender, receiver = arena.create_pair()
     sender.put(np.ones(100_000))
     view = receiver.get()
