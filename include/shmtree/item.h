@@ -34,6 +34,20 @@
 #include "shmtree/result.h"
 #include "shmtree/value.h"
 
+/// Marks a class whose objects share the ownership of the memory that they refer to. g++ 14 and later do not take a
+/// temporary of such a class for the owner: they look behind it, at the expression that it was made from.
+#if __has_cpp_attribute(gnu::no_dangling)
+#define SHMTREE_NO_DANGLING [[gnu::no_dangling]]
+#else
+#define SHMTREE_NO_DANGLING
+#endif
+
+// g++ 13 has the warning in -Wall, and no attribute against it.
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ == 13
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdangling-reference"
+#endif
+
 namespace shmtree {
 
 class Item;
@@ -76,7 +90,13 @@ concept ConvertibleFromItem = requires(const Item& item) {
 };
 
 /// A node of a received message, and a hold on all of it.
-class Item {
+///
+/// All Items of a message own the message together. What span(), ints(), floats(), view(), key() and the string_views
+/// and spans of as() refer to is in the message, not in the Item: it is valid until the last Item of the message is
+/// destroyed. So `for (float x : item["obs"].span<const float>())` is safe although `item["obs"]` is a temporary:
+/// `item` must stay alive. `for (float x : receiver.get().value().span<const float>())` is not safe: no Item is left
+/// after the temporary Result is destroyed. Keep the Item in a variable.
+class SHMTREE_NO_DANGLING Item {
  public:
   /// Goes over items; see begin().
   class Iterator;
@@ -356,3 +376,7 @@ std::span<T> Item::span() const {
 }
 
 }  // namespace shmtree
+
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ == 13
+#pragma GCC diagnostic pop
+#endif
