@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
+from terminals import pseudo_terminal
 from test_observe import channel_look, limiting_line
 
 
@@ -27,14 +27,10 @@ def test_without_descriptors_top_on_a_terminal_is_an_error_too(runtime_directory
         " free = os.dup(0); resource.setrlimit(resource.RLIMIT_NOFILE, (free, 4096)); os.close(free);"
         " sys.exit(main(['top']))"
     )
-    ours, theirs = os.openpty()
-    try:
+    with pseudo_terminal() as (_, theirs):
         ran = subprocess.run(
             [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60
         )
-    finally:
-        os.close(ours)
-        os.close(theirs)
     assert ran.returncode == 1
     assert "Too many open files" in ran.stderr
     assert "Traceback" not in ran.stderr
