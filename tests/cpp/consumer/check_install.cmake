@@ -69,7 +69,7 @@ if(SANITIZE)
 endif()
 run(${CMAKE_COMMAND} -S ${CONSUMER_DIR} -B ${root}/build -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}
     -DCMAKE_PREFIX_PATH=${root}/prefix -DCMAKE_CXX_FLAGS=${flags}
-    -DPAGES=${root}/pages)
+    -DPAGES=${root}/pages -DWERROR=${WERROR})
 run(${CMAKE_COMMAND} --build ${root}/build)
 run(${root}/build/consumer)
 foreach(name IN LISTS programs)
