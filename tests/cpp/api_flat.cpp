@@ -36,7 +36,7 @@ Arena new_arena() {
 
 TEST_CASE("bytes of every size arrive as they are, aligned") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
-  for (const std::size_t count : {0, 1, 8, 255, 1'000, 1'100, 1'200, 5'000, 16'384, 16'385, 1'000'000}) {
+  for (const std::size_t count : {0u, 1u, 8u, 255u, 1'000u, 1'100u, 1'200u, 5'000u, 16'384u, 16'385u, 1'000'000u}) {
     INFO(count << " bytes");
     const auto bytes = some_bytes(count);
     sender.put_bytes(bytes).value();
@@ -48,7 +48,7 @@ TEST_CASE("bytes of every size arrive as they are, aligned") {
 
 TEST_CASE("bytes are an Item of bytes for who gets one, and come from such messages") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
-  for (const std::size_t count : {0, 10, 1'000, 50'000}) {
+  for (const std::size_t count : {0u, 10u, 1'000u, 50'000u}) {
     const auto bytes = some_bytes(count);
     sender.put_bytes(bytes).value();
     CHECK(std::ranges::equal(receiver.get().value().as<std::span<const std::byte>>(), bytes));

@@ -92,7 +92,7 @@ TEST_CASE("The bytes of what was given back count against max_bytes") {
 }
 
 TEST_CASE("What a killed taker had takes its places again") {
-  for (const std::size_t words : {1, 700}) {
+  for (const std::size_t words : {1u, 700u}) {
     auto channel = new_channel(new_arena(), with_capacity(6));
     for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i, words).value();
     Child taker([&] {

@@ -68,7 +68,7 @@ TEST_CASE("A sender killed anywhere in put_many leaves the first of its messages
 }
 
 TEST_CASE("A put that counts itself is counted if, and only if, it took place, wherever its sender is killed") {
-  for (const std::size_t words : {4, 700}) {
+  for (const std::size_t words : {4u, 700u}) {
     Channel* made = nullptr;
     kill_at_every_change(
         unlimited(),
@@ -85,14 +85,14 @@ TEST_CASE("A put that counts itself is counted if, and only if, it took place, w
 }
 
 TEST_CASE("A receiver killed anywhere in a get loses at most the message that it was getting") {
-  for (const std::size_t words : {4, 700}) {
+  for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(), putting(0, 5, words), [](Channel& channel) { get(channel).value(); }, tail_of(5, 4));
   }
 }
 
 TEST_CASE("A receiver killed anywhere in giving a message back loses at most that one") {
-  for (const std::size_t words : {4, 700}) {
+  for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(), putting(0, 5, words),
         [](Channel& channel) {
@@ -114,7 +114,7 @@ TEST_CASE("A receiver killed anywhere on its way to the next segment loses at mo
 }
 
 TEST_CASE("A taker killed anywhere loses nothing") {
-  for (const std::size_t words : {4, 700}) {
+  for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(), putting(0, 5, words),
         [](Channel& channel) {
@@ -138,7 +138,7 @@ TEST_CASE("A taker killed anywhere in the growth of its records loses nothing") 
 }
 
 TEST_CASE("A taker killed anywhere in an ack has acknowledged its message or not") {
-  for (const std::size_t words : {4, 700}) {
+  for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(), putting(0, 3, words), [](Channel& channel) { take(channel).value().ack(patience()).value(); },
         tail_of(3, 2));
@@ -146,7 +146,7 @@ TEST_CASE("A taker killed anywhere in an ack has acknowledged its message or not
 }
 
 TEST_CASE("A taker killed anywhere in giving back loses nothing") {
-  for (const std::size_t words : {4, 700}) {
+  for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(), putting(0, 3, words), [](Channel& channel) { take(channel).value().nack(patience()).value(); },
         run_of(0, 3, 3));
@@ -154,7 +154,7 @@ TEST_CASE("A taker killed anywhere in giving back loses nothing") {
 }
 
 TEST_CASE("A receiver killed anywhere in getting what was given back loses at most that") {
-  for (const std::size_t words : {4, 700}) {
+  for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(),
         [words](Channel& channel) {

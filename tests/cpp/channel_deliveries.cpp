@@ -70,11 +70,12 @@ TEST_CASE("A message given back comes first, and says so") {
 }
 
 TEST_CASE("Messages given back in any order are served in theirs") {
-  for (const std::size_t words : {1, 1'000}) {
+  for (const std::size_t words : {1u, 1'000u}) {
     auto channel = channel_of(20, words);
     std::vector<Delivery> deliveries;
     for (int i = 0; i < 12; ++i) deliveries.push_back(take(*channel).value());
-    for (const std::size_t i : {11, 3, 7, 0, 5, 1, 10, 2, 9, 4, 8, 6}) REQUIRE(deliveries[i].nack(patience()).ok());
+    for (const std::size_t i : {11u, 3u, 7u, 0u, 5u, 1u, 10u, 2u, 9u, 4u, 8u, 6u})
+      REQUIRE(deliveries[i].nack(patience()).ok());
     for (std::uint64_t i = 0; i < 20; ++i) {
       Delivery again = take(*channel).value();
       REQUIRE(number_in(again) == i);
@@ -164,7 +165,7 @@ TEST_CASE("Takers in several processes that run out of records at once lose none
 }
 
 TEST_CASE("What a killed taker had is delivered again, exactly once, before the rest") {
-  for (const std::size_t words : {1, 2'000}) {
+  for (const std::size_t words : {1u, 2'000u}) {
     auto channel = channel_of(12, words);
     Gate ready;
     Child taker([&] {
@@ -180,7 +181,7 @@ TEST_CASE("What a killed taker had is delivered again, exactly once, before the 
     taker.kill_and_wait();
     channel->arena()->participants().check(0);
     REQUIRE(channel->arena()->reconcile(patience()).ok());
-    for (const std::uint64_t i : {0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11}) {
+    for (const std::uint64_t i : {0u, 1u, 2u, 3u, 5u, 6u, 7u, 8u, 9u, 10u, 11u}) {
       auto message = get_message(*channel, patience());
       REQUIRE(number_in(message->frame()) == i);
       REQUIRE(message->redelivered() == (i < 9));

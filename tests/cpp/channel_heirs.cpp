@@ -52,7 +52,7 @@ Numbers numbers_of(std::vector<Delivery>& deliveries) {
 }  // namespace
 
 TEST_CASE("What a killed taker left to the heir goes to nobody but the one that asks for it") {
-  for (const std::size_t words : {1, 700}) {
+  for (const std::size_t words : {1u, 700u}) {
     auto channel = new_channel(new_arena(), unlimited());
     putting(0, 4, words)(*channel);
     Heir heir(*channel);

@@ -213,7 +213,7 @@ struct Run {
 }  // namespace
 
 TEST_CASE("A channel does what a plain queue with deliveries does, step by step") {
-  for (const std::uint64_t capacity : {0, 1, 5, 64, 100}) {
+  for (const std::uint64_t capacity : {0u, 1u, 5u, 64u, 100u}) {
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       INFO("capacity " << capacity << ", seed " << seed);
       Run run(seed, capacity);
@@ -241,7 +241,7 @@ TEST_CASE("A channel does what a plain queue with deliveries does, step by step"
 
 TEST_CASE("Four threads that put and four that get lose nothing and keep each other's order") {
   const std::uint64_t each = kThreadSanitizer || under_valgrind() ? 1'000 : 20'000;
-  for (const std::uint64_t capacity : {0, 3, 100}) {
+  for (const std::uint64_t capacity : {0u, 3u, 100u}) {
     auto channel = new_channel(new_arena(64 * kMiB), with_capacity(capacity));
     std::atomic<std::uint64_t> received{0}, refused{0}, unacked{0}, torn{0}, disordered{0}, unsettled{0};
     std::vector<std::thread> threads;

@@ -95,7 +95,7 @@ TEST_CASE("Several senders and receivers keep the order of each sender and lose 
 }
 
 TEST_CASE("A channel of capacity n holds n messages, whatever n is") {
-  for (const std::uint64_t capacity : {1, 2, 3, 7, 8, 9, 63, 1000}) {
+  for (const std::uint64_t capacity : {1u, 2u, 3u, 7u, 8u, 9u, 63u, 1000u}) {
     auto channel = new_channel(new_arena(), with_capacity(capacity));
     REQUIRE(fill_up(*channel) == capacity);
     REQUIRE(channel->size() == capacity);
@@ -140,7 +140,7 @@ TEST_CASE("Frames of any size travel, inline up to what a slot of their channel 
     return message.bytes() == words * 8 && message.in_block() == (words > inline_words) &&
            number_in(message.frame()) == words;
   };
-  for (const std::size_t words : {1, 2, 59, 60, 61, 155, 156, 157, 512, 513, 100'000}) {
+  for (const std::size_t words : {1u, 2u, 59u, 60u, 61u, 155u, 156u, 157u, 512u, 513u, 100'000u}) {
     REQUIRE(put(*channel, words, words).ok());
     REQUIRE(take(*channel, no_wait()).value().nack(no_wait()).ok());
     auto taken = take(*channel, no_wait()).value();

@@ -60,7 +60,7 @@ TEST_CASE("A delivery says how often its message was taken") {
 }
 
 TEST_CASE("A message that was given back as often as it may be taken is received by nobody") {
-  for (const std::size_t words : {1, 700}) {
+  for (const std::size_t words : {1u, 700u}) {
     auto channel = channel_of(2, 2, words);
     give_back_one(*channel);
     REQUIRE(channel->stats().rejected == 0);
@@ -253,7 +253,7 @@ void kill_at_every_change(const std::function<void(Channel&)>& prepare, const st
 }  // namespace
 
 TEST_CASE("A taker killed anywhere in its message's last attempt leaves it to be taken, or rejected") {
-  for (const std::size_t words : {4, 700}) {
+  for (const std::size_t words : {4u, 700u}) {
     const auto once_taken = [words](Channel& channel) {
       putting(0, 2, words)(channel);
       give_back_one(channel);
@@ -269,7 +269,7 @@ TEST_CASE("A taker killed anywhere in its message's last attempt leaves it to be
 TEST_CASE(
     "A process killed anywhere in looking at what was rejected, or in deciding on it, leaves it where it was or is to "
     "be") {
-  for (const std::size_t words : {4, 700}) {
+  for (const std::size_t words : {4u, 700u}) {
     const auto rejected_one = [words](Channel& channel) {
       putting(0, 2, words)(channel);
       give_back_one(channel);

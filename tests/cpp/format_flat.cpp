@@ -49,7 +49,7 @@ bool is_run(const test::Bytes& frame, const std::vector<std::byte>& run) {
 }  // namespace
 
 TEST_CASE("a run of bytes is the frame that a builder makes of it, and is found in it") {
-  for (const std::size_t count : {0, 1, 7, 8, 100, 254, 255, 256, 1024, 4096}) {
+  for (const std::size_t count : {0u, 1u, 7u, 8u, 100u, 254u, 255u, 256u, 1024u, 4096u}) {
     INFO(count << " bytes");
     const auto run = some_bytes(count);
     CHECK(in_text(run) == built(Kind::kBytes, run));
