@@ -7,10 +7,14 @@ file(GLOB_RECURSE binding_sources CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/python/bindings/*.cpp ${PROJECT_SOURCE_DIR}/python/bindings/*.h)
 if(binding_sources MATCHES "\\.cpp")
   pybind11_add_module(_core MODULE ${binding_sources})
+  shmtree_unity(_core ${binding_sources})
+  # It defines NumPy's function table, which the other sources only refer to.
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/python/bindings/module.cpp PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
   target_include_directories(_core PRIVATE ${PROJECT_SOURCE_DIR}/python)
   # pybind11's and NumPy's headers are not ours to keep free of warnings.
   target_include_directories(_core SYSTEM PRIVATE ${Python_NumPy_INCLUDE_DIRS})
-  target_link_libraries(_core PRIVATE shmtree_options shmtree_api shmtree_replay)
+  target_link_libraries(_core PRIVATE shmtree_options shmtree_endpoint shmtree_replay shmtree_observe
+                        shmtree_recording)
   target_compile_definitions(_core PRIVATE SHMTREE_VERSION="${PROJECT_VERSION}")
   install(TARGETS _core LIBRARY DESTINATION shmtree COMPONENT python)
 else()

@@ -27,13 +27,4 @@ struct FrameAccess {
 };
 
 }  // namespace detail
-
-namespace api {
-
-// The Received that an item lies in: a frame is never written to, and not given away.
-inline Received* home_of(const Frame&) noexcept {
-  return nullptr;
-}
-
-}  // namespace api
 }  // namespace shmtree

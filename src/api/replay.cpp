@@ -182,8 +182,6 @@ std::uint64_t all_samples(const ReplayStats& stats) {
   return all;
 }
 
-constexpr const char* kWhat = "ReplayBuffer";
-
 }  // namespace
 }  // namespace api
 
@@ -191,7 +189,7 @@ constexpr const char* kWhat = "ReplayBuffer";
 
 Result<ReplayBatch> ReplayBuffer::sample(std::size_t n, Timeout timeout, const ReplayDraw& how,
                                          const std::stop_token& stop) const {
-  return with_core(state_.get(), api::kWhat, timeout, stop,
+  return with_core(state_.get(), api::kReplayBuffer, timeout, stop,
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplayBatch> {
                      auto terms = api::terms_of(*core, n, how);
                      if (!terms) return std::move(terms).error();
@@ -201,7 +199,7 @@ Result<ReplayBatch> ReplayBuffer::sample(std::size_t n, Timeout timeout, const R
 
 Result<ReplayBatch> ReplayBuffer::sample_sequences(std::size_t n, std::size_t length, Timeout timeout,
                                                    const ReplaySequences& how, const std::stop_token& stop) const {
-  return with_core(state_.get(), api::kWhat, timeout, stop,
+  return with_core(state_.get(), api::kReplayBuffer, timeout, stop,
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplayBatch> {
                      if (length == 0) return Error{Code::kInvalid, "sequences of 0 rows; it must be at least 1"};
                      auto terms = api::terms_of(*core, n, how);
@@ -217,14 +215,14 @@ Result<ReplayBatch> ReplayBuffer::sample_sequences(std::size_t n, std::size_t le
 Result<std::vector<bool>> ReplayBuffer::update_priorities(std::span<const std::int64_t> index,
                                                           std::span<const double> priority,
                                                           const std::string& sampler) const {
-  return with_core(state_.get(), api::kWhat, {}, {}, [&](const CorePtr& core, const WaitContext&) {
+  return with_core(state_.get(), api::kReplayBuffer, {}, {}, [&](const CorePtr& core, const WaitContext&) {
     return api::update(core, index, priority, sampler);
   });
 }
 Result<std::vector<bool>> ReplayBuffer::update_priorities(std::span<const std::int64_t> index,
                                                           std::span<const float> priority,
                                                           const std::string& sampler) const {
-  return with_core(state_.get(), api::kWhat, {}, {}, [&](const CorePtr& core, const WaitContext&) {
+  return with_core(state_.get(), api::kReplayBuffer, {}, {}, [&](const CorePtr& core, const WaitContext&) {
     return api::update(core, index, std::vector<double>(priority.begin(), priority.end()), sampler);
   });
 }
@@ -232,7 +230,7 @@ Result<std::vector<bool>> ReplayBuffer::update_priorities(std::span<const std::i
 // --- What is known of it
 
 Result<std::string> ReplayBuffer::handle() const {
-  return with_core(state_.get(), api::kWhat, {}, {},
+  return with_core(state_.get(), api::kReplayBuffer, {}, {},
                    [&](const CorePtr& core, const WaitContext&) -> Result<std::string> {
                      std::shared_ptr<endpoint::Name> name;
                      {
@@ -262,7 +260,7 @@ std::vector<ReplayColumn> ReplayBuffer::columns() const {
 }
 
 Result<ReplayStats> ReplayBuffer::stats() const {
-  return with_core(state_.get(), api::kWhat, {}, {},
+  return with_core(state_.get(), api::kReplayBuffer, {}, {},
                    [&](const CorePtr& core, const WaitContext&) -> Result<ReplayStats> {
                      ReplayStats stats = api::stats_of(*core->buffer);
                      const api::ReplayCounts now{platform::monotonic_ns(), stats.added, api::all_samples(stats)};
@@ -283,13 +281,14 @@ Result<ReplayStats> ReplayBuffer::stats() const {
 }
 
 Result<Arena> ReplayBuffer::arena() const {
-  return with_core(state_.get(), api::kWhat, {}, {}, [](const CorePtr& core, const WaitContext&) -> Result<Arena> {
-    return api::ArenaState::wrap(core->buffer->store()->arena());
-  });
+  return with_core(state_.get(), api::kReplayBuffer, {}, {},
+                   [](const CorePtr& core, const WaitContext&) -> Result<Arena> {
+                     return api::ArenaState::wrap(core->buffer->store()->arena());
+                   });
 }
 
 Status ReplayBuffer::clear(Timeout timeout, const std::stop_token& stop) const {
-  return with_core(state_.get(), api::kWhat, timeout, stop,
+  return with_core(state_.get(), api::kReplayBuffer, timeout, stop,
                    [](const CorePtr& core, const WaitContext& wait) { return core->buffer->tables()->clear(wait); });
 }
 
@@ -303,7 +302,7 @@ bool ReplayBuffer::closed() const noexcept {
 // --- Files
 
 Result<ReplaySaved> ReplayBuffer::save(const std::string& path, const std::stop_token& stop) const {
-  return with_core(state_.get(), api::kWhat, {}, stop,
+  return with_core(state_.get(), api::kReplayBuffer, {}, stop,
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplaySaved> {
                      auto report = replay::save(*core->buffer->store(), core->buffer->tables().get(), path, wait);
                      if (!report) return std::move(report).error();

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "api/replay_rows.h"
+#include "platform/errors.h"
 #include "platform/text.h"
 
 namespace shmtree::api {
@@ -17,10 +18,6 @@ using replay::SpecPart;
 namespace {
 
 constexpr const char* kNext = "next";
-
-Error invalid(std::string message) {
-  return Error{Code::kInvalid, std::move(message)};
-}
 
 std::string quoted(const std::string& path) {
   return "\"" + path + "\"";

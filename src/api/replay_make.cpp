@@ -47,7 +47,7 @@ struct Home {
 
   std::string left() const { return std::string(", and ") + whose + " " + std::to_string(bytes); }
 };
-Result<Home> home_of(const std::optional<Arena>& given) {
+Result<Home> home_for(const std::optional<Arena>& given) {
   if (!given) return Home{.bytes = platform::available_memory_bytes()};
   if (ArenaState::of(*given) == nullptr) return no_arena();
   const std::shared_ptr<memory::Arena>& arena = ArenaState::of(*given)->arena;
@@ -113,7 +113,7 @@ Room room_for(const replay::Loader& loader, const ReplayLoad& how) {
 
 ReplayBuffer make_replay(const ReplayOptions& options) try {
   Spec spec = api::spec_of(options).value();
-  const api::Home home = api::home_of(options.arena).value();
+  const api::Home home = api::home_for(options.arena).value();
   const Room room{api::capacity_of(spec, options, home).value(), options.chunk, options.streams};
   auto arena = api::arena_for(spec, room, home).value();
   auto buffer = Buffer::create(std::move(arena), std::move(spec), room, WaitContext{}).value();
@@ -164,7 +164,7 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   Status fits = api::change(*spec, how);
   if (!fits) return std::move(fits).error();
   const Room room = api::room_for(*loader, how);
-  auto home = api::home_of(how.arena);
+  auto home = api::home_for(how.arena);
   if (!home) return std::move(home).error();
   auto arena = api::arena_for(*spec, room, *home);
   if (!arena) return std::move(arena).error();

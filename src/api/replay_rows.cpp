@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "platform/errors.h"
 #include "value/array_layout.h"
 
 namespace shmtree::api {
@@ -21,10 +22,6 @@ const char* word_of(const Value& value) {
 }
 
 namespace {
-
-Error invalid(std::string message) {
-  return Error{Code::kInvalid, std::move(message)};
-}
 
 // How a leaf was come to; a text of it is made for errors only.
 struct Way {

@@ -21,6 +21,8 @@ namespace shmtree::api {
 
 using replay::Buffer;
 
+inline constexpr const char* kReplayBuffer = "ReplayBuffer";  // as errors name it
+
 // A buffer, its paths, and memory for its batches: what writers and batches keep.
 struct ReplayCore {
   explicit ReplayCore(std::shared_ptr<Buffer> of)
@@ -123,9 +125,9 @@ Error other_dtype(std::string_view path, std::string_view dtype);
 
 // What ends the waits of a call besides its deadline: the closing of the object, or a request to stop.
 // Who asks to stop ends waits only: what can be done at once is done.
-class UntilEnded final : public platform::WaitHooks {
+class UntilReplayEnded final : public platform::WaitHooks {
  public:
-  UntilEnded(const std::atomic<bool>& closed, const std::stop_token& stop, const replay::Tables& tables) noexcept
+  UntilReplayEnded(const std::atomic<bool>& closed, const std::stop_token& stop, const replay::Tables& tables) noexcept
       : closed_(closed), stop_(stop), wake_(stop, Wake{&tables}) {}
   void before_block() noexcept override {}
   void after_block() noexcept override {}
@@ -156,7 +158,7 @@ auto with_core_until(State* state, const char* what, const platform::Deadline& d
       if (state != nullptr && !state->closed.load(std::memory_order_relaxed)) core = state->core;
     }
     if (core == nullptr) return closed_here(what);
-    UntilEnded until(state->closed, stop, *core->buffer->tables());
+    UntilReplayEnded until(state->closed, stop, *core->buffer->tables());
     auto result = act(core, platform::WaitContext{deadline, &until});
     if (!result && result.code() == Code::kInterrupted && until.ended()) return closed_here(what);
     return result;

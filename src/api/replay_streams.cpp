@@ -10,8 +10,6 @@ namespace api {
 
 namespace {
 
-constexpr const char* kWhat = "ReplayBuffer";
-
 // A thread, for as long as it is one: no later one has its number. Its streams end with it.
 class ThisThread {
  public:
@@ -39,7 +37,7 @@ class ThisThread {
 Result<ReplayWriter> own_writer(const std::shared_ptr<ReplayState>& state) {
   static thread_local ThisThread me;
   return or_out_of_memory([&]() -> Result<ReplayWriter> {
-    if (state == nullptr) return closed_here(kWhat);
+    if (state == nullptr) return closed_here(kReplayBuffer);
     if (auto known = state->known_writer_of(me.number())) return ReplayState::wrap(std::move(known));
     me.adds_to(state);
     auto made = state->new_writer_of(me.number());
@@ -52,7 +50,7 @@ Result<ReplayWriter> own_writer(const std::shared_ptr<ReplayState>& state) {
 
 Result<std::vector<std::shared_ptr<ReplayWriterState>>> ReplayState::new_writers(std::size_t n) {
   const std::lock_guard guard(mutex);
-  if (core == nullptr) return closed_here(kWhat);
+  if (core == nullptr) return closed_here(kReplayBuffer);
   std::erase_if(writers, [](const auto& each) { return each.expired(); });
   std::vector<std::shared_ptr<ReplayWriterState>> made;
   for (std::size_t i = 0; i < n; ++i) {
@@ -70,7 +68,7 @@ std::shared_ptr<ReplayWriterState> ReplayState::known_writer_of(std::uint64_t th
 
 Result<std::shared_ptr<ReplayWriterState>> ReplayState::new_writer_of(std::uint64_t thread) {
   const std::lock_guard guard(mutex);
-  if (core == nullptr) return closed_here(kWhat);
+  if (core == nullptr) return closed_here(kReplayBuffer);
   return by_thread[thread] = std::make_shared<ReplayWriterState>(core);
 }
 
@@ -89,7 +87,7 @@ using api::ReplayState;
 
 Result<ReplayWriter> ReplayBuffer::writer() const {
   return or_out_of_memory([&]() -> Result<ReplayWriter> {
-    if (state_ == nullptr) return closed_here(api::kWhat);
+    if (state_ == nullptr) return closed_here(api::kReplayBuffer);
     auto made = state_->new_writers(1);
     if (!made) return std::move(made).error();
     return ReplayState::wrap(std::move(made->front()));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "api/replay_state.h"
+#include "platform/errors.h"
 #include "replay/episodes.h"
 
 namespace shmtree {
@@ -17,10 +18,6 @@ using replay::GivenRows;
 namespace api {
 
 namespace {
-
-Error invalid(std::string message) {
-  return Error{Code::kInvalid, std::move(message)};
-}
 
 Status check_count(const char* name, std::size_t given, std::size_t rows) {
   if (given == 0 || given == rows) return success();
@@ -133,12 +130,12 @@ Result<std::vector<std::int64_t>> ReplayWriter::extend(const Value& rows, const 
   using api::Indices;
   const auto act = [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Result<Indices> {
     const replay::Spec& spec = core->buffer->spec();
-    if (!marks.reset.empty()) return api::invalid("reset is for vectors of streams");
+    if (!marks.reset.empty()) return invalid("reset is for vectors of streams");
     api::ReadRows read;
     Status fits = read.read(*core, rows, marks);
     if (!fits) return std::move(fits).error();
     if (spec.has_finals() && marks.ends.empty() && !spec.done) {
-      return api::invalid("rows with successors need ends, or a leaf that says where episodes end");
+      return invalid("rows with successors need ends, or a leaf that says where episodes end");
     }
     auto stream = state_->open_stream();
     if (!stream) return std::move(stream).error();
@@ -159,8 +156,8 @@ Result<ReplayVectorWriter> ReplayBuffer::vector_writer(std::size_t n) const {
   return or_out_of_memory([&]() -> Result<ReplayVectorWriter> {
     if (state_ == nullptr) return closed_here("ReplayBuffer");
     if (n == 0 || n > kMostStreams) {
-      return api::invalid("a vector of " + std::to_string(n) + " streams: 1 to " + std::to_string(kMostStreams) +
-                          " are possible");
+      return invalid("a vector of " + std::to_string(n) + " streams: 1 to " + std::to_string(kMostStreams) +
+                     " are possible");
     }
     auto made = state_->new_writers(n);
     if (!made) return std::move(made).error();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "api/replay_state.h"
+#include "platform/errors.h"
 
 namespace shmtree {
 
@@ -49,7 +50,7 @@ void ReplayWriterState::close() {
 
 namespace {
 
-constexpr const char* kWhat = "ReplayWriter";
+constexpr const char* kReplayWriter = "ReplayWriter";
 
 // Of one row; kNoPriority for none.
 Result<float> checked_priority(const ReplayCore& core, std::optional<double> priority) {
@@ -59,16 +60,12 @@ Result<float> checked_priority(const ReplayCore& core, std::optional<double> pri
   return static_cast<float>(*priority);
 }
 
-Error invalid(std::string message) {
-  return Error{Code::kInvalid, std::move(message)};
-}
-
 }  // namespace
 }  // namespace api
 
 Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::optional<double> priority,
                                        const std::stop_token& stop) const {
-  return with_core(state_.get(), api::kWhat, timeout, stop,
+  return with_core(state_.get(), api::kReplayWriter, timeout, stop,
                    [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Result<std::int64_t> {
                      const replay::Spec& spec = core->buffer->spec();
                      ReplayRow read;
@@ -90,13 +87,13 @@ Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::o
 }
 
 Status ReplayWriter::end(const Value& final, bool truncated, Timeout timeout, const std::stop_token& stop) const {
-  return with_core(state_.get(), api::kWhat, timeout, stop,
+  return with_core(state_.get(), api::kReplayWriter, timeout, stop,
                    [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Status {
                      const replay::Spec& spec = core->buffer->spec();
                      ReplayRow read;
                      if (!std::holds_alternative<std::monostate>(final.variant())) {
                        if (!spec.has_finals()) {
-                         return api::invalid("final is for buffers with next, which keep the last observations");
+                         return invalid("final is for buffers with next, which keep the last observations");
                        }
                        Status fits = read.read(spec, core->paths.final, "final", final);
                        if (!fits) return fits;
@@ -117,7 +114,7 @@ void ReplayWriter::set_version(std::int64_t version) noexcept {
 }
 
 Result<std::uint32_t> ReplayWriter::stream() const {
-  return with_core(state_.get(), api::kWhat, {}, {},
+  return with_core(state_.get(), api::kReplayWriter, {}, {},
                    [&](const std::shared_ptr<ReplayCore>&, const WaitContext& wait) -> Result<std::uint32_t> {
                      auto stream = state_->open_stream();
                      if (!stream) return std::move(stream).error();

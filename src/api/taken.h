@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "api/flat.h"
+#include "api/frame.h"
 #include "api/state.h"
 #include "endpoint/receive.h"
 #include "shmtree/taken.h"
@@ -21,6 +22,10 @@ inline Received* home_of(const Item& item) noexcept {
 }
 inline Received* home_of(const FlatItem& item) noexcept {
   return static_cast<Received*>(const_cast<void*>(detail::FlatAccess::home(item)));
+}
+// A frame is never written to, and not given away.
+inline Received* home_of(const Frame&) noexcept {
+  return nullptr;
 }
 
 }  // namespace api

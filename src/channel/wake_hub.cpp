@@ -24,9 +24,9 @@ Current& current() noexcept {
   return never_destroyed<Current>();
 }
 
-struct Address {
+struct HubAddress {
   char text[32];
-  explicit Address(std::uint32_t name) noexcept { std::snprintf(text, sizeof text, "shmtree/wakes/%08x", name); }
+  explicit HubAddress(std::uint32_t name) noexcept { std::snprintf(text, sizeof text, "shmtree/wakes/%08x", name); }
 };
 
 }  // namespace
@@ -38,7 +38,7 @@ Result<std::shared_ptr<WakeHub>> WakeHub::open() {
   for (int tries = 1;; ++tries) {
     std::uint32_t name = 0;
     while (name == 0) random_bytes(reinterpret_cast<unsigned char*>(&name), sizeof name);
-    auto fd = open_wake_socket(Address(name).text);
+    auto fd = open_wake_socket(HubAddress(name).text);
     if (fd) return std::shared_ptr<WakeHub>(new WakeHub(std::move(*fd), name));
     if (tries == 4) return std::move(fd).error();  // another's name is not met so often
   }
@@ -71,7 +71,7 @@ EndName WakeHub::name_of(const Control& control, End end) noexcept {
 }
 
 void WakeHub::tell(std::uint32_t hub, const EndName& end) noexcept {
-  send_wake(Address(hub).text, std::string_view(end.data(), end.size()));
+  send_wake(HubAddress(hub).text, std::string_view(end.data(), end.size()));
 }
 
 // One thread at a time, each to the end: who finds as many as there is room for knows that more may have come. What

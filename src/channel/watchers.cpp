@@ -14,13 +14,13 @@ using namespace platform;
 
 namespace {
 
-struct Address {
+struct EndAddress {
   char text[100];
   operator std::string_view() const noexcept { return text; }
 };
 
-Address address_of(const Control& control, End end, Identity who) noexcept {
-  Address address;
+EndAddress address_of(const Control& control, End end, Identity who) noexcept {
+  EndAddress address;
   char* text = address.text;
   constexpr std::size_t kRoom = sizeof address.text;
   int at = std::snprintf(text, kRoom, "shmtree/");

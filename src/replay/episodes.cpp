@@ -4,13 +4,11 @@
 #include <string>
 #include <utility>
 
+#include "platform/errors.h"
+
 namespace shmtree::replay {
 
 namespace {
-
-Error invalid(std::string message) {
-  return Error{.code = Code::kInvalid, .message = std::move(message)};
-}
 
 // Some of the rows of a call.
 struct Stretch {

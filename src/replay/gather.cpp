@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "platform/errors.h"
 #include "platform/side_threads.h"
 #include "replay/gather_block.h"
 
@@ -15,10 +16,6 @@ namespace {
 constexpr std::uint64_t kSmallRow = 1024;                        // bytes, of which many are asked for at a time
 constexpr std::size_t kLargeRows = 4;                            // of larger ones
 constexpr std::uint64_t kWorthAThread = std::uint64_t{1} << 19;  // bytes: a thread takes as long to begin as 100 KB do
-
-Error invalid(const std::string& message) {
-  return Error{.code = Code::kInvalid, .message = message};
-}
 
 bool is_of_leaf(What what) noexcept {
   return what != What::kDiscount && what != What::kStream && what != What::kStep;

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <string>
 
+#include "platform/errors.h"
+
 namespace shmtree::replay {
 
 using memory::round_up;
@@ -15,10 +17,6 @@ constexpr std::uint64_t kLine = 64;
 constexpr std::uint64_t kMostCapacity = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMostRowBytes = std::uint64_t{1} << 40;
 constexpr std::uint64_t kExtentBytes = std::uint64_t{64} << 20;  // about; at least a place
-
-Error invalid(const std::string& message) {
-  return Error{.code = Code::kInvalid, .message = message};
-}
 
 std::uint64_t chosen_rows_per_place(const ShapeOptions& options) {
   const std::uint64_t most = options.capacity / (16 * std::max<std::uint64_t>(options.streams, 1));

@@ -10,7 +10,7 @@ using namespace platform;
 
 namespace {
 
-constexpr int kMostRounds = 16;  // after which places that are opened all the time are left to the next save
+constexpr int kMaxSnapshotRounds = 16;  // after which places that are opened all the time are left to the next save
 
 StateEntry entry_of(const Store& store, std::uint64_t ticket) {
   const std::uint64_t most = store.shape().rows_per_place;
@@ -54,7 +54,7 @@ bool has_successors(const std::vector<StateEntry>& places,
 Snapshot Snapshot::of(const Store& store) {
   Snapshot made{.places = {}, .window = store.window()};
   std::uint64_t ticket = made.window.head;
-  for (int round = 0; round < kMostRounds && ticket < made.window.tail; ++round) {
+  for (int round = 0; round < kMaxSnapshotRounds && ticket < made.window.tail; ++round) {
     for (; ticket < made.window.tail; ++ticket) {
       const StateEntry entry = entry_of(store, ticket);
       if (entry.ticket != 0) made.places.push_back(entry);

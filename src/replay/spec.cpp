@@ -6,6 +6,7 @@
 #include <iterator>
 #include <tuple>
 
+#include "platform/errors.h"
 #include "replay/limit.h"
 
 namespace shmtree::replay {
@@ -25,10 +26,6 @@ constexpr Type kTypes[] = {
     {DType::kFloat32, "<f4", "float32"},     {DType::kFloat64, "<f8", "float64"},
     {DType::kComplex64, "<c8", "complex64"}, {DType::kComplex128, "<c16", "complex128"},
 };
-
-Error invalid(std::string message) {
-  return Error{.code = Code::kInvalid, .message = std::move(message)};
-}
 
 std::string shown(const SpecLeaf& leaf) {
   const auto known = std::ranges::find(kTypes, leaf.dtype, &Type::text);

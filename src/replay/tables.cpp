@@ -8,6 +8,7 @@
 #include <string>
 
 #include "memory/event.h"
+#include "platform/errors.h"
 
 namespace shmtree::replay {
 
@@ -18,10 +19,7 @@ namespace {
 
 constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 31;
 
-Error invalid(std::string message) {
-  return Error{.code = Code::kInvalid, .message = std::move(message)};
-}
-Error incompatible() {
+Error incompatible_tables() {
   return Error{.code = Code::kIncompatible, .message = "not the tables of a replay buffer of this version"};
 }
 
@@ -45,7 +43,7 @@ TablesPlan plan_of(std::uint64_t slots, std::span<const TableSpec> specs, bool h
   return plan;
 }
 
-std::string as_text(double number) {
+std::string number_text(double number) {
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", number);
   return text;
@@ -141,13 +139,14 @@ Result<std::shared_ptr<Tables>> Tables::create(std::shared_ptr<Store> store, std
 
 Result<std::shared_ptr<Tables>> Tables::open(std::shared_ptr<Store> store) try {
   const std::span<std::byte> area = store->tables_area();
-  if (area.size() < sizeof(TablesHeader)) return incompatible();
+  if (area.size() < sizeof(TablesHeader)) return incompatible_tables();
   const auto& header = *reinterpret_cast<const TablesHeader*>(area.data());
   const std::uint32_t count = load_once(header.count);
   if (load_once(header.magic) != kTablesMagic || load_once(header.slots) != store->shape().slots()) {
-    return incompatible();
+    return incompatible_tables();
   }
-  if (count > kMostTables || area.size() < sizeof(TablesHeader) + count * sizeof(TableHead)) return incompatible();
+  if (count > kMostTables || area.size() < sizeof(TablesHeader) + count * sizeof(TableHead))
+    return incompatible_tables();
   const auto* heads = reinterpret_cast<const TableHead*>(&header + 1);
   std::vector<TableSpec> specs;
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -158,16 +157,16 @@ Result<std::shared_ptr<Tables>> Tables::open(std::shared_ptr<Store> store) try {
                      .max_times = load_once(heads[i].max_times)});
   }
   auto bytes = bytes_for(store->shape(), specs);
-  if (!bytes.ok()) return incompatible();
+  if (!bytes.ok()) return incompatible_tables();
   const bool has_limit = load_once(header.has_limit) != 0, has_attendance = load_once(header.has_attendance) != 0;
   const TablesPlan plan = plan_of(store->shape().slots(), specs, has_limit, has_attendance);
-  if (plan.bytes > area.size()) return incompatible();
+  if (plan.bytes > area.size()) return incompatible_tables();
   if (has_limit) {
     const auto& words = *reinterpret_cast<const LimitWords*>(area.data() + plan.limit);
     const RateLimit limit{.samples_per_insert = load_once(words.samples_per_insert),
                           .min_size = load_once(words.min_size),
                           .error_buffer = load_once(words.error_buffer)};
-    if (!Limit::checked(limit, store->shape().capacity).ok()) return incompatible();
+    if (!Limit::checked(limit, store->shape().capacity).ok()) return incompatible_tables();
   }
   const std::shared_ptr<Tables> tables(new Tables(std::move(store)));
   tables->add_tables(specs, has_limit, has_attendance);
@@ -231,9 +230,9 @@ Status Tables::check_priorities(std::span<const double> priorities, std::size_t 
     if (priority >= 0 && priority <= most) continue;
     const bool is_large = priority > most && priority <= DBL_MAX;
     return or_out_of_memory([&]() -> Status {
-      const std::string why = is_large ? "too large, at most " + as_text(most) + " suits the sampler's exponent"
+      const std::string why = is_large ? "too large, at most " + number_text(most) + " suits the sampler's exponent"
                                        : "a finite number of 0 or more is needed";
-      return invalid("priority number " + std::to_string(i) + " is " + as_text(priority) + ": " + why);
+      return invalid("priority number " + std::to_string(i) + " is " + number_text(priority) + ": " + why);
     });
   }
   return success();

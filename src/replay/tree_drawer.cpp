@@ -8,8 +8,8 @@ using namespace platform;
 
 namespace {
 
-constexpr int kFewRounds = 2;      // without a row; then slots that were refused are left out
-constexpr int kMostRounds = 1000;  // without a row: somebody changes all rows all the time
+constexpr int kFewRounds = 2;           // without a row; then slots that were refused are left out
+constexpr int kMaxFailedRounds = 1000;  // without a row: somebody changes all rows all the time
 
 // Which of eight children the number falls to, each of them as wide as its value; it goes down to what is left.
 unsigned child_of(const double* value, double& rest) noexcept {
@@ -132,7 +132,7 @@ Status TreeDrawer::find(const Picks& picks, bool distinct) {
 }
 
 Status TreeDrawer::find_in_rounds(const Picks& picks, bool distinct) {
-  for (int failures = 0; !positions_.empty() && failures < kMostRounds;) {
+  for (int failures = 0; !positions_.empty() && failures < kMaxFailedRounds;) {
     if (!(sums_.total() > 0)) break;
     choose();
     met_stale_ = false;

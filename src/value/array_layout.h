@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "format/frame_builder.h"
+#include "platform/errors.h"
 #include "shmtree/result.h"
 #include "shmtree/value.h"
 
@@ -22,10 +23,6 @@ struct Layout {
 };
 
 using Numbers = std::span<const std::int64_t>;
-
-inline Error invalid(std::string message) {
-  return Error{.code = Code::kInvalid, .message = std::move(message)};
-}
 
 inline bool follows(Numbers shape, Numbers strides, std::int64_t item, bool fortran) {
   std::int64_t stride = item;

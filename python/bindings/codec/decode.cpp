@@ -25,7 +25,7 @@ Object& at(std::vector<Object>& objects, std::size_t index) {
   return objects[index];
 }
 
-Pool<DecoderTables> pool;
+Pool<DecoderTables> table_pool;
 
 constexpr std::size_t kKeptKeys = 256;
 
@@ -38,7 +38,7 @@ void DecoderTables::drop_keys() noexcept {
 }
 
 Decoder::Decoder(format::FrameReader& reader, DecodeContext& context)
-    : in(reader), context_(context), tables_(*pool.take()) {
+    : in(reader), context_(context), tables_(*table_pool.take()) {
   ++tables_.message;
 }
 
@@ -50,7 +50,7 @@ Decoder::~Decoder() {
   drop(tables_.owners);
   while (!tables_.earlier.empty()) Py_XDECREF(tables_.earlier.take_last().object);
   Py_XDECREF(frame_owner_);
-  pool.give_back(&tables_);
+  table_pool.give_back(&tables_);
 }
 
 PyObject* Decoder::other_key(const format::Name& name) {

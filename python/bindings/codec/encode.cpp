@@ -12,15 +12,15 @@
 namespace shmtree::python {
 namespace {
 
-Pool<EncodeSession> pool;
+Pool<EncodeSession> session_pool;
 
 }  // namespace
 
-BorrowedSession::BorrowedSession() : session_(pool.take()) {}
+BorrowedSession::BorrowedSession() : session_(session_pool.take()) {}
 
 BorrowedSession::~BorrowedSession() {
   session_->clear();
-  pool.give_back(session_);
+  session_pool.give_back(session_);
 }
 
 void EncodeSession::clear() {

@@ -105,7 +105,7 @@ PyObject* unpack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* n
   return object;
 }
 
-PyObject* describe(PyObject*, PyObject* source) {
+PyObject* describe_object(PyObject*, PyObject* source) {
   Input input;
   if (PyObject_GetBuffer(source, &input.buffer, PyBUF_SIMPLE) != 0) return nullptr;
   Result<std::string> text = describe_frame(input.bytes());
@@ -164,7 +164,7 @@ PyMethodDef methods[] = {
     {"_pack_aside", as_method<pack_aside>(), METH_FASTCALL | METH_KEYWORDS,
      "The same to be looked at: ends are in it as in a message of a channel, and are not on their way."},
     {"unpack", as_method<unpack>(), METH_FASTCALL | METH_KEYWORDS, kUnpackDoc},
-    {"_describe", as_method<describe>(), METH_O,
+    {"_describe", as_method<describe_object>(), METH_O,
      "The tree of a frame as text. CorruptMessage when the bytes are no frame."},
     {"_register", as_method<register_kind>(), METH_VARARGS, "See shmtree.register."},
     {"_register_end", as_method<register_end_kind>(), METH_VARARGS,

@@ -51,7 +51,7 @@ channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_by
   return options;
 }
 
-std::shared_ptr<Channel> create(const std::shared_ptr<Arena>& arena, const channel::ChannelOptions& options) {
+std::shared_ptr<Channel> create_channel(const std::shared_ptr<Arena>& arena, const channel::ChannelOptions& options) {
   return unwrap(without_gil([&] { return Channel::create(arena, options); }));
 }
 
@@ -70,7 +70,7 @@ std::shared_ptr<Channel> open(const std::shared_ptr<Arena>& arena, std::uint64_t
   return unwrap(Channel::open(arena, memory::unpack(block), {platform::Deadline::never(), &hooks}));
 }
 
-py::dict stats(Channel& channel) {
+py::dict channel_stats(Channel& channel) {
   notice_deaths(*channel.arena(), 0);
   const channel::ChannelStats stats = channel.stats();
   return py::dict("put"_a = stats.put, "received"_a = stats.received, "queued"_a = stats.queued,
@@ -93,7 +93,7 @@ void bind_channel(py::module_& module) {
            "keep_open"_a, "drop_oldest"_a, "portable"_a = false, py::kw_only(), "allow_pickle"_a);
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
                                                 plain_class())
-      .def_static("create", &create, "arena"_a, "options"_a)
+      .def_static("create", &create_channel, "arena"_a, "options"_a)
       .def_static("create_named", &create_named, "name"_a, "kind"_a, "arena"_a, "options"_a, "exist_ok"_a)
       .def_static("open", &open, "arena"_a, "block"_a)
       .def_property_readonly("arena", &Channel::arena)
@@ -115,7 +115,7 @@ void bind_channel(py::module_& module) {
            [](Channel& channel, int pid) { channel.ends().note_killed(channel::End::kReceiving, pid); })
       .def_property_readonly("is_queue",
                              [](const Channel& channel) { return channel.ending() == channel::Ending::kNever; })
-      .def("stats", &stats)
+      .def("stats", &channel_stats)
       .def(
           "grant",
           [](const std::shared_ptr<Channel>& channel, bool receiving, const endpoint::Name* name) {

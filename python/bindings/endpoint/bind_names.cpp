@@ -23,8 +23,8 @@ py::object text(const std::string& name) {
   return own(PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
 }
 
-std::shared_ptr<Name> create(const std::string& name, int kind, std::shared_ptr<Arena> arena, std::uint64_t block,
-                             std::string note) {
+std::shared_ptr<Name> create_name(const std::string& name, int kind, std::shared_ptr<Arena> arena, std::uint64_t block,
+                                  std::string note) {
   const NamedThing thing{static_cast<NamedKind>(kind), std::move(arena), block, std::move(note)};
   return unwrap(without_gil([&] { return endpoint::create_name(name, thing); }));
 }
@@ -34,7 +34,7 @@ std::shared_ptr<Name> create(const std::string& name, int kind, std::shared_ptr<
 void bind_names(py::module_& module) {
   py::class_<Name, std::shared_ptr<Name>>(
       module, "Name", "This process's part in a name; the name goes with its last process.", plain_class())
-      .def_static("create", &create, "name"_a, "kind"_a, "arena"_a, "block"_a, "note"_a)
+      .def_static("create", &create_name, "name"_a, "kind"_a, "arena"_a, "block"_a, "note"_a)
       .def_static(
           "open",
           [](const std::string& name) { return unwrap(without_gil([&] { return endpoint::open_name(name); })); },

@@ -13,7 +13,7 @@ using channel::WakeHub;
 namespace {
 
 // None: some were lost.
-py::object take(WakeHub& hub) {
+py::object take_wakes(WakeHub& hub) {
   bool lost = false;
   const std::vector<channel::EndName> told = hub.take(lost);
   if (lost) return py::none();
@@ -29,7 +29,7 @@ void bind_wakes(py::module_& module) {
                                                 plain_class())
       .def_static("of_this_process", [] { return unwrap(WakeHub::of_this_process()); })
       .def("fileno", &WakeHub::fd)
-      .def("take", &take, "The names of the ends that were told of; None when they may be any.");
+      .def("take", &take_wakes, "The names of the ends that were told of; None when they may be any.");
 }
 
 }  // namespace shmtree::python

@@ -89,7 +89,7 @@ Policy policy_of(const std::string& word) {
   throw py::value_error("behind is '" + word + "'; it must be 'block', 'skip', 'latest' or 'raise'");
 }
 
-std::uint64_t put(BroadcastEnd& self, py::handle object, py::handle block, py::handle timeout, bool move) {
+std::uint64_t put_broadcast(BroadcastEnd& self, py::handle object, py::handle block, py::handle timeout, bool move) {
   const auto source = self.open();
   ReadersHooks hooks(self, *source->ring(), block, timeout);
   Published value(*source->ring()->arena(), object.ptr(), self.allow_pickle, move, "this Broadcast", self.pickled);
@@ -110,7 +110,7 @@ std::unique_ptr<SubscriberEnd> subscribe(const BroadcastEnd& self, const std::st
   return std::make_unique<SubscriberEnd>(std::move(made), self.allow_pickle);
 }
 
-py::dict stats(const BroadcastEnd& self) {
+py::dict broadcast_stats(const BroadcastEnd& self) {
   const auto ring = self.ring();
   notice_deaths(*ring->arena(), 0);
   return py::dict("put"_a = ring->tail(), "capacity"_a = ring->capacity(), "history"_a = ring->history(),
@@ -118,7 +118,7 @@ py::dict stats(const BroadcastEnd& self) {
                   "publishers"_a = ring->publishers(), "pickled"_a = self.pickled.load());
 }
 
-py::object get(const SubscriberEnd& self, py::handle block, py::handle timeout, py::handle copy) {
+py::object get_broadcast(const SubscriberEnd& self, py::handle block, py::handle timeout, py::handle copy) {
   const auto subscriber = self.open();
   ClosableHooks hooks(self, block, timeout);
   broadcast::Incoming message;
@@ -167,7 +167,7 @@ void bind_broadcast(py::module_& module) {
       .def("check", &Ring::check);
   py::class_<SubscriberEnd>(module, "SubscriberBase", "What Subscriber is made of.", plain_class())
       .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)
-      .def("_get", &get, "block"_a, "timeout"_a, "copy"_a)
+      .def("_get", &get_broadcast, "block"_a, "timeout"_a, "copy"_a)
       .def("_give", &give, "stays"_a)
       .def(
           "qsize", [](const SubscriberEnd& self) { return self.open()->size(); },
@@ -200,7 +200,7 @@ void bind_broadcast(py::module_& module) {
           "closed", [](const BroadcastEnd& self) { return self.is_closed(); },
           "Whether close() was called on this object.")
       .def_property_readonly("allow_pickle", [](const BroadcastEnd& self) { return self.allow_pickle; })
-      .def("_put", &put, "obj"_a, "block"_a, "timeout"_a, "move"_a)
+      .def("_put", &put_broadcast, "obj"_a, "block"_a, "timeout"_a, "move"_a)
       .def(
           "has_space", [](const BroadcastEnd& self) { return self.ring()->has_room(); },
           "Whether a small message could be put without waiting.")
@@ -210,7 +210,7 @@ void bind_broadcast(py::module_& module) {
           "not read.")
       .def("_wait_until_passed", &wait_until_passed, "ticket"_a, "timeout"_a)
       .def("_subscribe", &subscribe, "behind"_a, "from_oldest"_a, "timeout"_a)
-      .def("_stats", &stats)
+      .def("_stats", &broadcast_stats)
       .def(
           "close",
           [](BroadcastEnd& self) {

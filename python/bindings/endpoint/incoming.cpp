@@ -16,7 +16,7 @@ using memory::Arena;
 using memory::BlockRef;
 
 // Where decode() gets the owners of views from.
-struct Source {
+struct IncomingSource {
   Incoming* message;
   Arena* arena;
   std::vector<BlockRef> referred{};
@@ -24,14 +24,14 @@ struct Source {
   bool no_hold = false;        // of a block that is there
 };
 
-PyObject* new_owner(Source& source, memory::Lease block) {
+PyObject* new_owner(IncomingSource& source, memory::Lease block) {
   if (source.taken == nullptr) return new_received_lease(std::move(block), nullptr);
   if (*source.taken == nullptr) *source.taken = std::make_shared<std::atomic<bool>>(true);
   return new_received_lease(std::move(block), *source.taken);
 }
 
-PyObject* make_owner(void* state, std::uint32_t block) {
-  auto& source = *static_cast<Source*>(state);
+PyObject* make_incoming_owner(void* state, std::uint32_t block) {
+  auto& source = *static_cast<IncomingSource*>(state);
   if (block == kOwnFrame) {
     auto lease = source.message->adopt();
     return lease ? new_owner(source, std::move(*lease)) : raise(lease.error());
@@ -48,7 +48,7 @@ PyObject* decode_inline(Incoming& message, DecodeContext& context) {
   return decode(message.frame(), context);
 }
 
-PyObject* decode_block(Source& source, DecodeContext& context) {
+PyObject* decode_block(IncomingSource& source, DecodeContext& context) {
   Incoming& message = *source.message;
   source.referred = source.arena->blocks().referred_to_by(message.block());
   const auto blocks = endpoint::referred_blocks(*source.arena, source.referred);
@@ -62,7 +62,7 @@ PyObject* decode_block(Source& source, DecodeContext& context) {
     externals.push_back({{const_cast<std::byte*>(block.data()), block.size()}, true});
   }
   context.externals = externals;
-  context.make_owner = make_owner;
+  context.make_owner = make_incoming_owner;
   context.state = &source;
   return decode(message.frame(), context);
 }
@@ -75,7 +75,7 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   context.copy = copy;
   context.allow_pickle = self->allow_pickle && channel.allows_pickle();
   context.for_channel = true;
-  Source source{.message = &message, .arena = channel.arena().get(), .taken = taken};
+  IncomingSource source{.message = &message, .arena = channel.arena().get(), .taken = taken};
   PyObject* object = nullptr;
   try {
     object = message.in_block() ? decode_block(source, context) : decode_inline(message, context);

@@ -41,7 +41,7 @@ py::tuple decoded(const Held& held, Arena& arena, py::handle copy, bool allow_pi
 }
 
 // newer_than, timeout, copy.
-py::tuple get(const LatestEnd& self, PyObject* const* arguments, Py_ssize_t count) {
+py::tuple get_latest(const LatestEnd& self, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 3) throw py::type_error("_get() takes three arguments");
   const std::uint64_t newer_than = PyLong_AsUnsignedLongLong(arguments[0]);
   if (PyErr_Occurred()) throw py::error_already_set();
@@ -62,7 +62,7 @@ py::object at(const LatestEnd& self, std::uint64_t version, py::handle copy) {
   return decoded(unwrap(std::move(held)), *store->arena(), copy, self.allow_pickle);
 }
 
-py::dict stats(const LatestEnd& self) {
+py::dict latest_stats(const LatestEnd& self) {
   const auto store = self.open();
   const Store::Kept kept = store->kept();
   return py::dict("version"_a = store->version(), "history"_a = store->history(), "versions"_a = kept.versions,
@@ -104,7 +104,7 @@ void bind_latest(py::module_& module) {
           "Whether this object publishes, and loads, pickles.")
       .def("_publish", &publish, "obj"_a, "timeout"_a, "move"_a)
       .def("_at", &at, "version"_a, "copy"_a)
-      .def("_stats", &stats)
+      .def("_stats", &latest_stats)
       .def(
           "close",
           [](LatestEnd& self) {
@@ -113,7 +113,7 @@ void bind_latest(py::module_& module) {
           "Ends this object's part. What was published stays as long as any process has the Latest; with the last\n"
           "object of a process that published, readers are told when nobody else publishes. Views stay valid. May\n"
           "be called again.");
-  add_fast_method<LatestEnd, get>(end, "_get");
+  add_fast_method<LatestEnd, get_latest>(end, "_get");
   add_fast_property<LatestEnd, version>(end, "version",
                                         "The number of the newest version; 0: none yet. Costs one load.");
 }

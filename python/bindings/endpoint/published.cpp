@@ -73,7 +73,7 @@ Result<memory::OwnedBlock> Published::stage(Arena& arena, const platform::WaitCo
 
 namespace {
 
-struct Source {
+struct PublishedSource {
   Arena* arena;
   memory::BlockRef block;
   std::vector<memory::BlockRef> referred{};
@@ -81,8 +81,8 @@ struct Source {
 
 // What is held keeps what it refers to, so neither needs a lock. Others read these blocks: nobody may make a view of
 // one writable.
-PyObject* make_owner(void* state, std::uint32_t block) {
-  auto& source = *static_cast<Source*>(state);
+PyObject* make_published_owner(void* state, std::uint32_t block) {
+  auto& source = *static_cast<PublishedSource*>(state);
   auto lease = source.arena->hold_referred(block == kOwnFrame ? source.block : source.referred[block]);
   if (!lease) return raise(lease.error());
   PyObject* owner = new_received_lease(std::move(*lease), nullptr);
@@ -104,13 +104,13 @@ py::object decode_published(Arena& arena, std::span<const std::byte> frame, cons
     context.copy = CopyPolicy::kAll;
     return own(decode(frame, context));
   }
-  Source source{&arena, block.ref(), arena.blocks().referred_to_by(block.ref())};
+  PublishedSource source{&arena, block.ref(), arena.blocks().referred_to_by(block.ref())};
   std::vector<ExternalBlock> externals;
   for (const auto& each : endpoint::referred_blocks(arena, source.referred)) {
     externals.push_back({{const_cast<std::byte*>(each.data()), each.size()}, false});
   }
   context.externals = externals;
-  context.make_owner = make_owner;
+  context.make_owner = make_published_owner;
   context.state = &source;
   return own(decode(frame, context));
 }

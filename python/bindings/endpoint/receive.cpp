@@ -249,7 +249,7 @@ constexpr const char* kGetDoc =
     "message,\n"
     "`ticket`, is then consumed. PickleRefused where pickle is not allowed.";
 
-const PyMethodDef shared_methods[] = {
+const PyMethodDef getting_methods[] = {
     {"get", as_method<get>(), METH_FASTCALL | METH_KEYWORDS, kGetDoc},
     {"get_nowait", as_method<get_nowait>(), METH_FASTCALL | METH_KEYWORDS,
      "get_nowait($self, *, copy=None)\n--\n\nget() that does not wait: queue.Empty when there is nothing now."},
@@ -297,7 +297,7 @@ const PyMethodDef receiver_methods[] = {
 }  // namespace
 
 std::span<const PyMethodDef> receiving_methods() {
-  return shared_methods;
+  return getting_methods;
 }
 
 PyObject* next_object(PyObject* self) {
@@ -311,7 +311,7 @@ PyObject* next_object(PyObject* self) {
 bool init_receiver(PyObject* module) {
   return add_end_type(module, {"shmtree._core.ReceiverBase",
                                guarded<make_receiver>,
-                               {shared_methods, receiver_methods, frame_taking_methods()},
+                               {getting_methods, receiver_methods, frame_taking_methods()},
                                {},
                                true,
                                "What Receiver is made of."});

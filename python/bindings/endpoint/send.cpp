@@ -313,7 +313,7 @@ constexpr const char* kPutDoc =
     "machine, leave no memory. On a full channel ChannelClosed, or PeerDied, when no receiver is left. ChannelClosed,\n"
     "a ValueError, after close(); ShutDown after the shutdown() of a queue.";
 
-const PyMethodDef shared_methods[] = {
+const PyMethodDef putting_methods[] = {
     {"put", as_method<put>(), METH_FASTCALL | METH_KEYWORDS, kPutDoc},
     {"put_nowait", as_method<put_nowait>(), METH_FASTCALL | METH_KEYWORDS,
      "put_nowait($self, obj, *, move=False)\n--\n\nput() that does not wait: queue.Full when there is no room now."},
@@ -372,13 +372,13 @@ PyObject* told_ticket(Endpoint* self, EndHooks& hooks, const Result<std::uint64_
 }
 
 std::span<const PyMethodDef> sending_methods() {
-  return shared_methods;
+  return putting_methods;
 }
 
 bool init_sender(PyObject* module) {
   return add_end_type(module, {"shmtree._core.SenderBase",
                                guarded<make_sender>,
-                               {shared_methods, sender_methods, frame_putting_methods()},
+                               {putting_methods, sender_methods, frame_putting_methods()},
                                sender_attributes,
                                false,
                                "What Sender is made of."});

@@ -17,7 +17,7 @@ namespace {
 PyTypeObject* frame_type = nullptr;
 PyObject* load_function = nullptr;  // what a pickle of a frame calls
 
-void dealloc(PyObject* self) {
+void frame_dealloc(PyObject* self) {
   Frame* frame = as_frame(self);
   if (frame->weakrefs) PyObject_ClearWeakRefs(self);
   if (!frame->owner) std::free(frame->data);
@@ -28,7 +28,7 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+int frame_get_buffer(PyObject* self, Py_buffer* view, int flags) {
   return PyBuffer_FillInfo(view, self, as_frame(self)->data, static_cast<Py_ssize_t>(as_frame(self)->size_bytes), 1,
                            flags);
 }
@@ -37,7 +37,7 @@ Py_ssize_t length(PyObject* self) {
   return static_cast<Py_ssize_t>(as_frame(self)->size_bytes);
 }
 
-PyObject* repr(PyObject* self) {
+PyObject* frame_repr(PyObject* self) {
   const Frame* frame = as_frame(self);
   if (!frame->delivery) return PyUnicode_FromFormat("<shmtree.Frame of %zu bytes>", frame->size_bytes);
   return PyUnicode_FromFormat("<shmtree.Frame of %zu bytes: %R>", frame->size_bytes, frame->delivery);
@@ -137,7 +137,7 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyMemberDef members[] = {
+PyMemberDef frame_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Frame, weakrefs), READONLY, nullptr},
     {"nbytes", T_PYSSIZET, offsetof(Frame, size_bytes), READONLY, "Size of the frame in bytes."},
     {nullptr, 0, 0, 0, nullptr},
@@ -181,32 +181,33 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-constexpr const char* kDoc =
+constexpr const char* kFrameDoc =
     "An encoded value that stands alone: read-only bytes with the buffer protocol.\n\n"
     "Made by pack(), taken from a channel by take_frames(), or loaded from a pickle. put(frame) and put_frame(frame)\n"
     "send the value without walking it again: what is received is the value; unpack(frame) is the value here.\n"
     "len(frame) and frame.nbytes are its size in bytes; bytes(frame) copies it. One that was taken goes back to the\n"
     "channel unless it is acknowledged: see Delivery, whose methods it has.";
 
-PyType_Slot slots[] = {
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_repr, reinterpret_cast<void*>(guarded<repr>)},
-    {Py_tp_members, members},
+PyType_Slot frame_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(frame_dealloc)},
+    {Py_tp_repr, reinterpret_cast<void*>(guarded<frame_repr>)},
+    {Py_tp_members, frame_members},
     {Py_tp_getset, getset},
     {Py_tp_methods, methods},
-    {Py_tp_doc, const_cast<char*>(kDoc)},
+    {Py_tp_doc, const_cast<char*>(kFrameDoc)},
     {Py_sq_length, reinterpret_cast<void*>(length)},
-    {Py_bf_getbuffer, reinterpret_cast<void*>(guarded<get_buffer>)},
+    {Py_bf_getbuffer, reinterpret_cast<void*>(guarded<frame_get_buffer>)},
     {0, nullptr},
 };
 
-PyType_Spec spec = {"shmtree.Frame", sizeof(Frame), 0,
-                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE, slots};
+PyType_Spec frame_spec = {"shmtree.Frame", sizeof(Frame), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+                          frame_slots};
 
 }  // namespace
 
 bool init_frame(PyObject* module) {
-  frame_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  frame_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&frame_spec));
   if (!frame_type || PyModule_AddObjectRef(module, "Frame", type_object(frame_type)) != 0) return false;
   if (PyModule_AddFunctions(module, functions) != 0) return false;
   load_function = PyObject_GetAttrString(module, "_load_frame");

@@ -12,7 +12,7 @@ PyTypeObject* lease_type = nullptr;
 
 namespace {
 
-void dealloc(PyObject* self) {
+void lease_dealloc(PyObject* self) {
   Lease* lease = as_lease(self);
   if (lease->weakrefs) PyObject_ClearWeakRefs(self);
   lease->hold.~shared_ptr();
@@ -22,40 +22,41 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+int lease_get_buffer(PyObject* self, Py_buffer* view, int flags) {
   Lease* lease = as_lease(self);
   const bool readonly = !lease->writable || lease->given;
   return PyBuffer_FillInfo(view, self, lease->data, static_cast<Py_ssize_t>(lease->size_bytes), readonly, flags);
 }
 
-PyObject* repr(PyObject* self) {
+PyObject* lease_repr(PyObject* self) {
   const Lease* lease = as_lease(self);
   const char* state = lease->given ? "given away" : lease->writable ? "writable" : "read-only";
   return PyUnicode_FromFormat("<shmtree lease of %zu bytes, %s>", lease->size_bytes, state);
 }
 
-PyMemberDef members[] = {
+PyMemberDef lease_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Lease, weakrefs), READONLY, nullptr},
     {"nbytes", T_PYSSIZET, offsetof(Lease, size_bytes), READONLY, "Bytes of memory that this keeps."},
     {"given", T_BOOL, offsetof(Lease, given), READONLY, "Whether put() gave the memory away."},
     {nullptr, 0, 0, 0, nullptr},
 };
 
-constexpr const char* kDoc =
+constexpr const char* kLeaseDoc =
     "Keeps the memory that arrays are views of; the last view to die gives it back.\n\n"
     "Found as the `base` of such arrays, and never made by hand.";
 
-PyType_Slot slots[] = {
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_repr, reinterpret_cast<void*>(guarded<repr>)},
-    {Py_tp_members, members},
-    {Py_tp_doc, const_cast<char*>(kDoc)},
-    {Py_bf_getbuffer, reinterpret_cast<void*>(guarded<get_buffer>)},
+PyType_Slot lease_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(lease_dealloc)},
+    {Py_tp_repr, reinterpret_cast<void*>(guarded<lease_repr>)},
+    {Py_tp_members, lease_members},
+    {Py_tp_doc, const_cast<char*>(kLeaseDoc)},
+    {Py_bf_getbuffer, reinterpret_cast<void*>(guarded<lease_get_buffer>)},
     {0, nullptr},
 };
 
-PyType_Spec spec = {"shmtree._core.Lease", sizeof(Lease), 0,
-                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE, slots};
+PyType_Spec lease_spec = {"shmtree._core.Lease", sizeof(Lease), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+                          lease_slots};
 
 Lease* allocate() {
   PyObject* self = lease_type->tp_alloc(lease_type, 0);
@@ -67,7 +68,7 @@ Lease* allocate() {
 }  // namespace
 
 bool init_lease(PyObject* module) {
-  lease_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  lease_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&lease_spec));
   return lease_type && PyModule_AddObjectRef(module, "Lease", type_object(lease_type)) == 0;
 }
 

@@ -99,7 +99,7 @@ PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
   Py_RETURN_NONE;
 }
 
-PyObject* close(PyObject* self, PyObject*) {
+PyObject* close_writer(PyObject* self, PyObject*) {
   WriterState& state = state_of(self);
   state.closed = true;
   state.replay->buffer->tables()->wake_all();
@@ -131,7 +131,7 @@ PyObject* enter(PyObject* self, PyObject*) {
 }
 
 PyObject* exit(PyObject* self, PyObject*) {
-  return close(self, nullptr);
+  return close_writer(self, nullptr);
 }
 
 PyObject* get_closed(PyObject* self, void*) {
@@ -180,7 +180,7 @@ PyObject* get_added(PyObject* self, void*) {
   return PyLong_FromUnsignedLongLong(stream ? stream->writer.added() : 0);
 }
 
-PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+PyObject* make_writer(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   PyObject* given = nullptr;
   static const char* names[] = {"replay", nullptr};
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", const_cast<char**>(names), &given)) return nullptr;
@@ -223,7 +223,7 @@ constexpr const char* kEndDoc =
 const PyMethodDef own_methods[] = {
     {"add", as_method<add>(), METH_FASTCALL | METH_KEYWORDS, kAddDoc},
     {"end", as_method<end>(), METH_FASTCALL | METH_KEYWORDS, kEndDoc},
-    {"close", as_method<close>(), METH_NOARGS,
+    {"close", as_method<close_writer>(), METH_NOARGS,
      "close($self)\n--\n\nEnds the stream. What was added stays. May be called again."},
     {"_leave", as_method<leave>(), METH_NOARGS, nullptr},
     {"__enter__", as_method<enter>(), METH_NOARGS, nullptr},
@@ -241,8 +241,8 @@ PyGetSetDef attributes[] = {
 
 PyMethodDef methods[16] = {};  // those, and others for many rows
 
-PyType_Slot slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(guarded<make>)},
+PyType_Slot writer_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(guarded<make_writer>)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_methods, methods},
     {Py_tp_getset, attributes},
@@ -250,8 +250,8 @@ PyType_Slot slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec spec = {"shmtree._core.ReplayWriter", sizeof(WriterObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-                    slots};
+PyType_Spec writer_spec = {"shmtree._core.ReplayWriter", sizeof(WriterObject), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, writer_slots};
 
 }  // namespace
 
@@ -264,7 +264,7 @@ bool is_writer(PyObject* object) {
 bool init_replay_writer(PyObject* module) {
   const auto many = methods_for_many();
   std::ranges::copy(many, std::ranges::copy(own_methods, methods).out);
-  const Ref type(PyType_FromSpec(&spec));
+  const Ref type(PyType_FromSpec(&writer_spec));
   writer_type = reinterpret_cast<PyTypeObject*>(Py_XNewRef(type.get()));
   return type && init_vector_add(module) && PyModule_AddObjectRef(module, "ReplayWriter", type.get()) == 0;
 }
