@@ -23,6 +23,8 @@ present() {
     libcapnp-dev) has_header capnp/message.h ;;
     libxtensor-dev) has_header xtensor/xarray.hpp || has_header xtensor/containers/xarray.hpp ;;
     valgrind) have valgrind ;;
+    ccache) have ccache ;;
+    clang-tidy) have clang-tidy ;;
     libbenchmark-dev) has_header benchmark/benchmark.h ;;
     iceoryx) have iox-roudi ;;
     libiceoryx-posh-dev) ls /usr/lib/*/cmake/iceoryx_posh/iceoryx_poshConfig.cmake >/dev/null 2>&1 ;;
@@ -49,20 +51,36 @@ present() {
 
 debian_python_has() { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c "$1" >/dev/null 2>&1; }
 
-# system <package>...: install those that are missing.
-system() {
+# missing_of <package>...: those that are not there.
+missing_of() {
   missing=
   for package in "$@"; do
     present "$package" || missing="$missing $package"
   done
+}
+
+# may_install: root in a container or in CI may, anybody else is asked, or has set DEV_INSTALL=yes.
+may_install() {
+  if [ "$(id -u)" -eq 0 ] || [ -n "${CI:-}" ] || [ "${DEV_INSTALL:-}" = yes ]; then return 0; fi
+  [ -t 0 ] || return 1
+  printf '==> install them? [y/N] ' >&2
+  read -r answer || return 1
+  [ "$answer" = y ] || [ "$answer" = Y ] || [ "$answer" = yes ]
+}
+
+# system <package>...: installs those that are missing, and says which and by what command.
+system() {
+  missing_of "$@"
   [ -n "$missing" ] || return 0
-  have apt-get || die "these are missing, and without apt-get they are for you to install (Debian's names):$missing"
+  have apt-get || die "please install these first (Debian's names; there is no apt-get here):$missing"
   as_root=
   if [ "$(id -u)" -ne 0 ]; then
-    have sudo || die "these Debian packages are missing, and there is no sudo to install them with:$missing"
-    as_root=sudo
+    have sudo || die "please install these Debian packages first (there is no sudo here):$missing"
+    as_root='sudo '
   fi
-  say "installing system packages:$missing"
+  say "missing:$missing"
+  say "command: ${as_root}apt-get install --yes --no-install-recommends$missing"
+  may_install || die "not installed. Run that command, or set DEV_INSTALL=yes"
   log=$(mktemp)
   # shellcheck disable=SC2086  # both are lists of words
   if ! { $as_root apt-get -q update && $as_root env DEBIAN_FRONTEND=noninteractive \
@@ -77,10 +95,18 @@ system() {
   done
 }
 
-build_packages='g++ cmake ninja-build libxtensor-dev ca-certificates'
+# system_if_possible <package>...: the same for what only makes things faster.
+system_if_possible() {
+  missing_of "$@"
+  [ -n "$missing" ] || return 0
+  # shellcheck disable=SC2086  # a list of words
+  (system $missing) || say "going on without:$missing"
+}
+
+build_packages='g++ cmake ninja-build ca-certificates'
 
 # What the C++ tests are built with.
-test_packages='catch2 capnproto libcapnp-dev'
+test_packages="$build_packages libxtensor-dev catch2 capnproto libcapnp-dev"
 
-# What tools/free_threaded_python builds an interpreter with.
+# What tools/debian_built_python builds an interpreter with.
 python_source_packages='make xz-utils zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev'
