@@ -1,14 +1,15 @@
-# Sources of CPython, from Debian's source packages. Sourced by who builds one: tools/free_threaded_python and tests/bare/run.
-# Uses die.
+# Sources of CPython, from Debian's source packages. Sourced by the scripts that build one: tools/debian_built_python and
+# tests/bare/build_python. Uses die.
 # shellcheck shell=sh
 
-# debian_python_source <3.11 | 3.13> <folder>: puts them in <folder>/source. apt keeps what it learns of their release in
-# <folder>/apt; the system's lists stay as they are.
+# debian_python_source <3.11 | 3.13 | 3.14> <folder>: unpacks them in <folder>/source. apt keeps the lists of their release
+# in <folder>/apt; the system's lists stay as they are. The release is one that has this version, not the system's own.
 debian_python_source() {
   case $1 in
     3.11) suite=bookworm ;;
     3.13) suite=trixie ;;
-    *) die "no Debian that is supported has the source of Python $1" ;;
+    3.14) suite=forky ;;
+    *) die "no Debian release is known that has the source of Python $1" ;;
   esac
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 'Origin: Debian' | head -n 1)
   [ -n "$mirror" ] || die "apt knows no mirror of Debian to fetch the source from"
@@ -27,7 +28,7 @@ EOF
     apt-get -q update && apt-get -q source --download-only "python$1"
   ) >"$2/apt.log" 2>&1 || {
     tail -n 20 "$2/apt.log" >&2
-    die "apt-get did not bring the source"
+    die "apt-get could not fetch the source of Python $1 from Debian $suite"
   }
   tar -xf "$2/python$1"_*.orig.tar.[gx]z --directory "$2/source" --strip-components=1
 }
