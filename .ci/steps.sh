@@ -19,13 +19,15 @@ if setarch "$(uname -m)" --addr-no-randomize true 2>/dev/null; then
 fi
 
 table=()
+step=
+step_began=0
 print_table() {
   printf '\n######## seconds\n'
   printf '%s\n' "${table[@]}"
 }
 
 run_steps() {
-  local began=$SECONDS step_began step keep_going= failed=()
+  local began=$SECONDS keep_going= failed=()
   [ "$1" != --keep-going ] || { keep_going=yes && shift; }
   rm -rf "$reports"
   mkdir -p "$reports"

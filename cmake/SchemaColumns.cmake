@@ -42,9 +42,11 @@ file(WRITE ${OUT} "// Made of schema/shmtree.capnp by cmake/SchemaColumns.cmake:
 
 #include \"format/segment.h\"
 
+// NOLINTBEGIN(readability-identifier-naming): the schema's names
 namespace shmtree::format::schema {
 
 ${structs}
 ${columns}
 }  // namespace shmtree::format::schema
+// NOLINTEND(readability-identifier-naming)
 ")

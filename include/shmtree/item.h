@@ -213,7 +213,7 @@ class SHMTREE_NO_DANGLING Item {
   Result<std::span<const std::byte>> to_bytes() const;
   /// `array` with elements of type `dtype`, aligned for it, and writable if that is asked for.
   Result<ArrayView> typed_view(DType dtype, std::size_t alignment, bool writable) const;
-  static Error out_of_range(std::string number, std::size_t bytes, bool is_signed);
+  static Error out_of_range(const std::string& number, std::size_t bytes, bool is_signed);
   Error not_in_c_order() const;
   std::string_view key_text(std::size_t position) const noexcept;
 

@@ -80,7 +80,8 @@ struct ArrayRef {
 
 /// `data` with a shape, in C order.
 template <ArrayElement T>
-ArrayRef array_ref(const T* data, std::vector<std::int64_t> shape) {
+ArrayRef array_ref(const T* data,
+                   std::vector<std::int64_t> shape) {  // NOLINT(performance-unnecessary-value-param): moved
   return {.data = data, .dtype = dtype_of<T>(), .shape = std::move(shape)};
 }
 
@@ -231,6 +232,7 @@ class Value {
 
   /// What a ValueOf makes a Value.
   template <class T>
+  // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): the constraint excludes Value
   requires(!std::same_as<std::remove_cvref_t<T>, Value> && ConvertibleToValue<T>) Value(T&& other)
       : Value(ValueOf<std::remove_cvref_t<T>>::make(std::forward<T>(other))) {}
 

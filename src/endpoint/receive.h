@@ -123,6 +123,7 @@ void take_rest(Codec& codec, channel::Channel& channel) {
       bool may_retry = false;
       auto object = decode_taken(codec, channel, *delivery, &may_retry);
       if (!object) return codec.defer(std::move(object), may_retry);
+      // NOLINTNEXTLINE(bugprone-use-after-move): defer() does not use the object of a message that may be retried
       if (!codec.add(std::move(object), std::move(*delivery))) return codec.defer(std::move(object), true);
     }
   } catch (const std::bad_alloc&) {  // the next call finds it, if it lasts

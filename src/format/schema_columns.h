@@ -3,6 +3,7 @@
 
 #include "format/segment.h"
 
+// NOLINTBEGIN(readability-identifier-naming): the schema's names
 namespace shmtree::format::schema {
 
 struct Frame {
@@ -49,3 +50,4 @@ inline constexpr Segment::Column views{7, Segment::kWords, 1};
 inline constexpr Segment::Column externals{8, Segment::kStructs, External::kWords};
 
 }  // namespace shmtree::format::schema
+// NOLINTEND(readability-identifier-naming)

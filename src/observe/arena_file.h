@@ -58,7 +58,8 @@ class ArenaFile {
     still = false;
     for (int look = 0; look < kMostLooks && !still; ++look) {
       if (!read(*first) || !read(*second)) return nullptr;
-      still = std::memcmp(first.get(), second.get(), sizeof(T)) == 0;
+      // Two reads of the same bytes, padding included.
+      still = std::memcmp(first.get(), second.get(), sizeof(T)) == 0;  // NOLINT(bugprone-suspicious-memory-comparison)
     }
     return second;
   }

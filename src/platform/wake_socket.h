@@ -20,7 +20,7 @@ using WakeText = std::array<char, 32>;
 
 // Sends a byte, or a text, without blocking. A full socket is readable already and an absent one needs no wake-up:
 // neither is an error. False only when nobody listens there any more.
-bool send_wake(std::string_view address, std::string_view text = std::string_view("", 1)) noexcept;
+bool send_wake(std::string_view address, std::string_view text = std::string_view("\0", 1)) noexcept;
 
 // Takes every waiting byte; the socket is not readable afterwards until the next send.
 void drain_wakes(int fd) noexcept;

@@ -56,7 +56,7 @@ Result<ArrayView> Item::typed_view(DType dtype, std::size_t alignment, bool writ
   return view;
 }
 
-Error Item::out_of_range(std::string number, std::size_t bytes, bool is_signed) {
+Error Item::out_of_range(const std::string& number, std::size_t bytes, bool is_signed) {
   return Error{.code = Code::kInvalid,
                .message = std::string(is_signed ? "expected int of " : "expected unsigned int of ") +
                           std::to_string(8 * bytes) + " bits, found " + number + ", which does not fit"};

@@ -4,7 +4,10 @@
 // to it.
 #pragma once
 
+// cmake/ShmtreePython.cmake defines it for whole sources, since pybind11 may have included Python.h before.
+#ifndef PY_SSIZE_T_CLEAN
 #define PY_SSIZE_T_CLEAN
+#endif
 #include <Python.h>
 
 #define NPY_NO_DEPRECATED_API NPY_1_24_API_VERSION

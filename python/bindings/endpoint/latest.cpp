@@ -22,7 +22,7 @@ namespace {
 // What an object of Python has of a Latest.
 class LatestEnd : public Closable<Store> {
  public:
-  LatestEnd(std::shared_ptr<Store> store, bool allows)
+  LatestEnd(const std::shared_ptr<Store>& store, bool allows)
       : Closable(store, "Latest"), allow_pickle(allows && store->allows_pickle()) {}
   const bool allow_pickle;
   std::atomic<std::uint64_t> pickled{0};  // versions that needed a pickle

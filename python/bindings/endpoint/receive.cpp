@@ -249,7 +249,7 @@ constexpr const char* kGetDoc =
     "message,\n"
     "`ticket`, is then consumed. PickleRefused where pickle is not allowed.";
 
-const PyMethodDef getting_methods[] = {
+const PyMethodDef kGettingMethods[] = {
     {"get", as_method<get>(), METH_FASTCALL | METH_KEYWORDS, kGetDoc},
     {"get_nowait", as_method<get_nowait>(), METH_FASTCALL | METH_KEYWORDS,
      "get_nowait($self, *, copy=None)\n--\n\nget() that does not wait: queue.Empty when there is nothing now."},
@@ -275,7 +275,7 @@ const PyMethodDef getting_methods[] = {
      "the end when this was called, or when something was last received."},
 };
 
-const PyMethodDef receiver_methods[] = {
+const PyMethodDef kReceiverMethods[] = {
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "The type of what is in it, for type checkers."},
     {"_wait_until_ready", as_method<wait_until_ready>(), METH_O,
      "Waits until get() would return or raise at once, for so many seconds; whether it would."},
@@ -297,7 +297,7 @@ const PyMethodDef receiver_methods[] = {
 }  // namespace
 
 std::span<const PyMethodDef> receiving_methods() {
-  return getting_methods;
+  return kGettingMethods;
 }
 
 PyObject* next_object(PyObject* self) {
@@ -311,7 +311,7 @@ PyObject* next_object(PyObject* self) {
 bool init_receiver(PyObject* module) {
   return add_end_type(module, {"shmtree._core.ReceiverBase",
                                guarded<make_receiver>,
-                               {getting_methods, receiver_methods, frame_taking_methods()},
+                               {kGettingMethods, kReceiverMethods, frame_taking_methods()},
                                {},
                                true,
                                "What Receiver is made of."});

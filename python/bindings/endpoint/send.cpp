@@ -313,7 +313,7 @@ constexpr const char* kPutDoc =
     "machine, leave no memory. On a full channel ChannelClosed, or PeerDied, when no receiver is left. ChannelClosed,\n"
     "a ValueError, after close(); ShutDown after the shutdown() of a queue.";
 
-const PyMethodDef putting_methods[] = {
+const PyMethodDef kPuttingMethods[] = {
     {"put", as_method<put>(), METH_FASTCALL | METH_KEYWORDS, kPutDoc},
     {"put_nowait", as_method<put_nowait>(), METH_FASTCALL | METH_KEYWORDS,
      "put_nowait($self, obj, *, move=False)\n--\n\nput() that does not wait: queue.Full when there is no room now."},
@@ -331,7 +331,7 @@ const PyMethodDef putting_methods[] = {
      "Has a WakeHub tell once that put() would return or raise; whether it would already."},
 };
 
-const PyMethodDef sender_methods[] = {
+const PyMethodDef kSenderMethods[] = {
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "The type of what is in it, for type checkers."},
     {"_check_receivers", as_method<check_receivers>(), METH_NOARGS,
      "ChannelClosed, or PeerDied, when no receiver is left, also where there is room."},
@@ -359,7 +359,7 @@ const PyMethodDef sender_methods[] = {
      "new_zeros($self, shape, dtype='float64', order='C')\n--\n\nnew_empty() filled with zeros."},
 };
 
-const PyGetSetDef sender_attributes[] = {
+const PyGetSetDef kSenderAttributes[] = {
     {"pending_acks", guarded<get_pending_acks>, nullptr, "Number of messages put by this process and not received.",
      nullptr},
 };
@@ -372,14 +372,14 @@ PyObject* told_ticket(Endpoint* self, EndHooks& hooks, const Result<std::uint64_
 }
 
 std::span<const PyMethodDef> sending_methods() {
-  return putting_methods;
+  return kPuttingMethods;
 }
 
 bool init_sender(PyObject* module) {
   return add_end_type(module, {"shmtree._core.SenderBase",
                                guarded<make_sender>,
-                               {putting_methods, sender_methods, frame_putting_methods()},
-                               sender_attributes,
+                               {kPuttingMethods, kSenderMethods, frame_putting_methods()},
+                               kSenderAttributes,
                                false,
                                "What Sender is made of."});
 }

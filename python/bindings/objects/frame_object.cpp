@@ -233,7 +233,7 @@ Frame* new_frame(endpoint::RawFrame&& raw) {
     owner = Ref(new_lease(std::move(hold), data, raw.bytes.size(), false));
     if (!owner) return nullptr;
   } else {
-    raw.copy.release();
+    static_cast<void>(raw.copy.release());
   }
   Frame* frame = make_frame(owner.release(), data, raw.bytes.size());
   if (!frame) return nullptr;

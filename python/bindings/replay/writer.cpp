@@ -220,7 +220,7 @@ constexpr const char* kEndDoc =
     "cut\n"
     "off, and did not terminate; it needs a final where there is `next`.";
 
-const PyMethodDef own_methods[] = {
+const PyMethodDef kOwnMethods[] = {
     {"add", as_method<add>(), METH_FASTCALL | METH_KEYWORDS, kAddDoc},
     {"end", as_method<end>(), METH_FASTCALL | METH_KEYWORDS, kEndDoc},
     {"close", as_method<close_writer>(), METH_NOARGS,
@@ -263,7 +263,7 @@ bool is_writer(PyObject* object) {
 
 bool init_replay_writer(PyObject* module) {
   const auto many = methods_for_many();
-  std::ranges::copy(many, std::ranges::copy(own_methods, methods).out);
+  std::ranges::copy(many, std::ranges::copy(kOwnMethods, methods).out);
   const Ref type(PyType_FromSpec(&writer_spec));
   writer_type = reinterpret_cast<PyTypeObject*>(Py_XNewRef(type.get()));
   return type && init_vector_add(module) && PyModule_AddObjectRef(module, "ReplayWriter", type.get()) == 0;
