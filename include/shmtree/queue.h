@@ -56,7 +56,7 @@ class Queue {
   /// Sends a received Item on, without a copy of its arrays where Sender::put() of one makes none.
   template <std::same_as<Item> Moved>
   Result<std::uint64_t> put(Moved&& item, Timeout timeout = std::nullopt) const {
-    return sender_.put(std::move(item), timeout);
+    return sender_.put(std::forward<Moved>(item), timeout);
   }
   /// Puts a range of Values, or of what becomes some; as Sender::put_many().
   template <class Range>

@@ -33,7 +33,7 @@ constexpr std::uint64_t control_bytes(std::uint64_t entries) noexcept {
 memory::WeakRegistry<Ring>& rings() noexcept {
   return never_destroyed<memory::WeakRegistry<Ring>>();
 }
-[[maybe_unused]] const bool g_rings_made = (rings(), true);  // before a fork handler could ask for it
+[[maybe_unused]] const bool kRingsMade = (rings(), true);  // before a fork handler could ask for it
 
 }  // namespace
 

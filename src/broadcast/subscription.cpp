@@ -33,7 +33,7 @@ struct AllKept {
 AllKept& kept() noexcept {
   return never_destroyed<AllKept>();
 }
-[[maybe_unused]] const bool g_kept_made = (kept(), true);  // before a fork handler could ask for it
+[[maybe_unused]] const bool kKeptMade = (kept(), true);  // before a fork handler could ask for it
 
 }  // namespace
 
