@@ -43,6 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
 
 
+def pytest_report_header() -> str:
+    """Says which copy of the package the tests import: that of the checkout, or an installed one."""
+    return f"shmtree: {Path(shmtree.__file__).parent}"
+
+
 @pytest.fixture
 def arena() -> Iterator[shmtree.Arena]:
     """An arena of 64 MiB. Its invariants must hold afterwards, and nothing may be left over."""
