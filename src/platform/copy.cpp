@@ -12,8 +12,8 @@ namespace shmtree::platform {
 #if defined(__x86_64__)
 namespace {
 
-constexpr std::size_t kLine = 64;
-constexpr std::size_t kAhead = 8 * kLine;  // the hardware's own prefetching stops at each page
+constexpr std::size_t kCacheLine = 64;
+constexpr std::size_t kAhead = 8 * kCacheLine;  // the hardware's own prefetching stops at each page
 
 void stream_line(std::byte* out, const std::byte* in) noexcept {
   const auto* from = reinterpret_cast<const __m128i*>(in);
@@ -25,10 +25,10 @@ void stream_line(std::byte* out, const std::byte* in) noexcept {
 }
 
 void stream(std::byte* out, const std::byte* in, std::size_t bytes) noexcept {
-  const std::size_t head = (kLine - reinterpret_cast<std::uintptr_t>(out) % kLine) % kLine;
+  const std::size_t head = (kCacheLine - reinterpret_cast<std::uintptr_t>(out) % kCacheLine) % kCacheLine;
   std::memcpy(out, in, head);
   std::size_t at = head;
-  for (; at + kLine <= bytes; at += kLine) {
+  for (; at + kCacheLine <= bytes; at += kCacheLine) {
     __builtin_prefetch(in + at + kAhead);
     stream_line(out + at, in + at);
   }
