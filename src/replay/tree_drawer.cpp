@@ -9,7 +9,7 @@ using namespace platform;
 namespace {
 
 constexpr int kFewRounds = 2;           // without a row; then slots that were refused are left out
-constexpr int kMaxFailedRounds = 1000;  // without a row: somebody changes all rows all the time
+constexpr int kMaxFailedRounds = 1000;  // without a row: other threads keep changing every row
 
 // Which of eight children the number falls to, each of them as wide as its value; it goes down to what is left.
 unsigned child_of(const double* value, double& rest) noexcept {
