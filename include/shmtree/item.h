@@ -34,8 +34,8 @@
 #include "shmtree/result.h"
 #include "shmtree/value.h"
 
-/// Marks a class whose objects share the ownership of the memory that they refer to. g++ 14 and later do not take a
-/// temporary of such a class for the owner: they look behind it, at the expression that it was made from.
+/// Marks a class whose objects share ownership of the memory that they refer to. g++ 14 and later then do not assume
+/// that a temporary object owns that memory: they check the expression from which the object was made.
 #if __has_cpp_attribute(gnu::no_dangling)
 #define SHMTREE_NO_DANGLING [[gnu::no_dangling]]
 #else
