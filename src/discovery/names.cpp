@@ -58,13 +58,14 @@ Status take_over(const Place& place, const std::string& name) {
 void sweep_some() noexcept {
   constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
   static std::atomic<std::size_t> looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
+  // Advances once for all directories: in each, a call checks the names after those that the previous call checked.
+  const std::size_t first = looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
   try {
     for (const std::string& path : place_paths()) {
       const auto place = open_place(path);
       if (!place || !*place) continue;
       const auto names = platform::list_directory((*place)->directory.get(), kMostListed);
       if (!names) continue;
-      const std::size_t first = looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
       for (std::size_t i = 0; i < std::min(names->size(), kMostLookedAt); ++i) {
         sweep(**place, (*names)[(first + i) % names->size()]).ok();  // else the next one does it
       }

@@ -239,21 +239,29 @@ def test_what_a_signal_left_of_a_name_goes_when_any_name_is_made_or_opened(name,
     del kept
 
 
-def test_of_many_names_those_that_are_left_over_go_a_few_at_a_time(name, start, runtime_directory):
-    kept = [shmtree.Arena(1 << 20, name=f"{name[:90]}-{i}") for i in range(60)]
-    left = runtime_directory / "shmtree" / (name + "0")
-    ours, theirs = mp.Pipe()
-    child = start(peers.keep_named, left.name, theirs)
-    ours.recv()
-    os.kill(child.pid, signal.SIGKILL)
-    child.join(30)
-    looks = 0
-    while left.exists():
-        with pytest.raises(FileNotFoundError):
-            shmtree.open_sender("there is no such name")
-        looks += 1
-    assert looks <= 3
-    assert len(own_names()) == len(kept)
+@pytest.mark.parametrize("lookups", [2, 3])
+def test_a_lookup_checks_32_names_in_each_folder(name, start, runtime_directory, monkeypatch, lookups):
+    with monkeypatch.context() as without:  # makes a second folder, which each lookup checks as well
+        without.delenv("XDG_RUNTIME_DIR")
+        elsewhere = shmtree.Arena(1 << 20, name=name)
+    kept, children = [], []
+    for part in range(lookups):  # a folder lists files in about this order: no 32 in a row are of all children
+        ours, theirs = mp.Pipe()
+        children.append(start(peers.keep_named, f"child-{part}", theirs))
+        ours.recv()
+        kept += [shmtree.Arena(1 << 20, name=f"kept-{part}-{i}") for i in range(31)]
+    for part, child in enumerate(children):
+        left = runtime_directory / "shmtree" / f"child-{part}"
+        os.kill(child.pid, signal.SIGKILL)
+        child.join(30)
+        assert left.exists()
+        for _ in range(lookups):
+            with pytest.raises(FileNotFoundError):
+                shmtree.open_sender("there is no such name")
+        assert not left.exists()
+        kept.append(shmtree.Arena(1 << 20, name=f"kept-instead-of-{part}"))
+    assert len(own_names()) == len(kept) == 32 * lookups
+    del kept, elsewhere
 
 
 def test_ls_shows_names_and_sweeps_what_a_kill_left(name, start):
