@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,15 @@ def own_names() -> list[Any]:
 
 
 def footprint() -> tuple[int, int, int]:
-    """Names, descriptors, and mappings of arenas."""
+    """Returns the numbers of names, of descriptors, and of mappings of arenas.
+
+    The descriptor of multiprocessing's resource tracker does not count: newer Pythons close it in a child of `os.fork`
+    (CPython's issue 146313).
+    """
     with open("/proc/self/maps") as maps:
         mappings = sum("memfd:shmtree" in line for line in maps)
-    return len(own_names()), len(os.listdir("/proc/self/fd")), mappings
+    descriptors = set(os.listdir("/proc/self/fd")) - {str(resource_tracker._resource_tracker._fd)}
+    return len(own_names()), len(descriptors), mappings
 
 
 def warm_up() -> None:

@@ -101,7 +101,12 @@ def test_whoever_sleeps_and_what_is_held_is_counted(name):
     waiting = threading.Thread(target=receiver.get, daemon=True)
     waiting.start()
     with metrics_of() as (address, _):
-        while not [key for key in samples(address) if key[0] == "shmtree_waiting_threads"]:
+
+        def waiting_threads() -> list[Any]:
+            of_channel = ("at", f"channel {name}")
+            return [key for key in samples(address) if key[0] == "shmtree_waiting_threads" and of_channel in key[1]]
+
+        while not waiting_threads():
             time.sleep(0.01)
         seen = samples(address)
         assert value(seen, "waiting_threads", pid=os.getpid(), what="message", at=f"channel {name}") == 1
@@ -112,7 +117,7 @@ def test_whoever_sleeps_and_what_is_held_is_counted(name):
             time.sleep(0.01)
         sender.put(None)
         waiting.join(60)
-        assert not [key for key in samples(address) if key[0] == "shmtree_waiting_threads"]
+        assert not waiting_threads()
 
 
 def test_a_latest_a_broadcast_and_a_replay_buffer_have_theirs():
@@ -202,8 +207,9 @@ def test_many_ask_at_once_and_one_that_says_nothing_stops_nobody(name):
 
 def test_elsewhere_there_is_nothing_and_a_port_in_use_is_an_error():
     with metrics_of() as (address, server):
-        with pytest.raises(urllib.error.HTTPError, match="404"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
             urllib.request.urlopen(address.removesuffix("metrics"), timeout=60)
+        caught.value.close()
         port = address.split(":")[2].split("/")[0]
         assert f"port {port}: Address already in use" in run("metrics", "--port", port, code=1)
         assert "from 0, which takes a free one, to 65535" in run("metrics", "--port", "65536", code=2)
