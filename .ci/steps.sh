@@ -12,11 +12,7 @@ skipped() {
   printf '%s\t%s\n' "$step" "$1" >>"$reports/steps"
 }
 
-# gcc 12's sanitizers put their shadow memory where a kernel with much address randomisation puts mappings.
-fixed_addresses=()
-if setarch "$(uname -m)" --addr-no-randomize true 2>/dev/null; then
-  fixed_addresses=(setarch "$(uname -m)" --addr-no-randomize)
-fi
+. tools/fixed_addresses.sh
 
 table=()
 step=
