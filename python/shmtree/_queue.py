@@ -1,4 +1,4 @@
-"""Queues with the interface and behaviour of multiprocessing's, on a channel that has no end."""
+"""Queues with the interface and behaviour of multiprocessing's, on a channel of which each process has both ends."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ struct Control {
   // The longest frame that needs no block.
   std::uint64_t inline_bytes() const noexcept { return channel::inline_bytes(slot_bytes); }
   Ending ending() const noexcept { return static_cast<Ending>(shared.ending); }
+  bool is_queue() const noexcept { return ending() == Ending::kNever; }
   bool keeps_open() const noexcept { return shared.keep_open != 0; }
   bool drops_oldest() const noexcept { return shared.drop_oldest != 0; }
   bool is_portable() const noexcept { return platform::load_once(shared.portable) != kNotPortable; }

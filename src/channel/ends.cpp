@@ -37,19 +37,24 @@ std::uint64_t Ends::taking_part(End end, std::uint32_t word) const noexcept {
   return load_seq_cst(mine.members.words[word]) & ~uses_only_the_other;
 }
 
+// Those of them that keep the other end from being told that nobody is left.
+std::uint64_t Ends::keeping_open(End end, std::uint32_t word) const noexcept {
+  return control_.is_queue() ? load_seq_cst(state(end).members.words[word]) : taking_part(end, word);
+}
+
 bool Ends::anyone_has(End end) const noexcept {
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    if (taking_part(end, i) != 0) return true;
+    if (keeping_open(end, i) != 0) return true;
   }
   return false;
 }
 
-std::vector<int> Ends::pids_taking_part(End end, bool unused_only) const {
+// bits_of(word): of 64 participants.
+template <class Bits>
+std::vector<int> Ends::pids_of(const Bits& bits_of) const {
   std::vector<int> pids;
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    std::uint64_t bits = taking_part(end, i);
-    if (unused_only) bits &= ~load_acquire(state(end).users.words[i]);
-    for (; bits != 0; bits &= bits - 1) {
+    for (std::uint64_t bits = bits_of(i); bits != 0; bits &= bits - 1) {
       const std::uint32_t slot = i * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
       pids.push_back(load_relaxed(control_.arena.participants().slot(slot).pid));
     }
@@ -57,9 +62,14 @@ std::vector<int> Ends::pids_taking_part(End end, bool unused_only) const {
   return pids;
 }
 
+std::vector<int> Ends::unused_pids(End end) const {
+  return pids_of(
+      [&](std::uint32_t word) { return taking_part(end, word) & ~load_acquire(state(end).users.words[word]); });
+}
+
 std::vector<int> Ends::pids_told_of(End end) const {
-  std::vector<int> pids = pids_taking_part(end, false);
-  const bool may_be_over = can_end(end) && control_.ending() != Ending::kWait;
+  std::vector<int> pids = pids_of([&](std::uint32_t word) { return keeping_open(end, word); });
+  const bool may_be_over = control_.is_queue() || (can_end(end) && control_.ending() != Ending::kWait);
   const bool told = control_.ending() == Ending::kEach || (may_be_over && pids.size() == 1);
   std::erase_if(pids, [told](int pid) { return !told || pid == process_id(); });
   return pids;
@@ -89,19 +99,20 @@ std::uint64_t Ends::member_count(End end) const noexcept {
   return count;
 }
 
+// While a process has an end of a queue, that end is not left, so only processes that have left it are told.
 bool Ends::is_left(End end) const noexcept {
   if (end == End::kSending && control_.is_shut_down()) return true;
-  if (!can_end(end) || load_acquire(state(end).begun) == 0 || anyone_at(end)) return false;
+  if (!(can_end(end) || control_.is_queue()) || load_acquire(state(end).begun) == 0 || anyone_at(end)) return false;
   return control_.ending() != Ending::kWait || !anyone_killed(end);
 }
 
-// Of a queue that was shut down the ring is looked at first, since what is in it may also be reserved for another: it
-// only empties, so that each message is in a record by then, or settled.
+// Of a queue the ring is looked at first, since what is in it may also be reserved for another: it only empties, so
+// that each message is in a record by then, or settled.
 bool Ends::is_over(End end, Identity told) const noexcept {
   if (!is_left(end)) return false;
   if (end == End::kReceiving || control_.is_discarded()) return true;
-  const bool is_queued =
-      control_.is_shut_down() && load_seq_cst(control_.shared.tail) != load_seq_cst(control_.shared.head);
+  const bool is_queued = (control_.is_queue() || control_.is_shut_down()) &&
+                         load_seq_cst(control_.shared.tail) != load_seq_cst(control_.shared.head);
   return !is_queued && !records_.may_give_more(told);
 }
 
@@ -112,6 +123,10 @@ Status Ends::tell_deaths(End end) const {
 
 Error Ends::end_error(End end) const {
   if (end == End::kSending && control_.is_shut_down()) return shut_down_error();
+  if (control_.is_queue()) {
+    return Error{Code::kClosed, end == End::kSending ? "the queue has ended: no process can put any more"
+                                                     : "no process can get from the queue any more"};
+  }
   KilledList& killed = state(end).killed;
   std::uint32_t count = load_acquire(killed.count);
   while (count != 0) {

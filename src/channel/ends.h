@@ -6,6 +6,10 @@
 // are told once nothing is left for them: nothing queued, and nothing that another process has taken and may give back.
 // What a process has taken itself it does not wait for, in any of its threads.
 //
+// In a queue, a process has both ends, and may use either at any time. So a process counts at an end until it leaves
+// that end, whatever it uses. A process that has left one end itself, and no other, is told when no process has that
+// end.
+//
 // All of this is in shared memory; what this process has of an end is membership.h's.
 //
 // Thread safety: any thread, without locks.
@@ -29,13 +33,14 @@ class Ends {
   Ends(const Control& control, const Records& records, const Grants& grants) noexcept
       : control_(control), records_(records), grants_(grants) {}
 
+  bool has_member(End end, Identity who) const noexcept { return state(end).members.contains(memory::slot_of(who)); }
   bool anyone_has(End end) const noexcept;
   bool anyone_at(End end) const noexcept { return anyone_has(end) || grants_.is_on_its_way(end); }
   bool anyone_at_either() const noexcept { return anyone_at(End::kSending) || anyone_at(End::kReceiving); }
   // Whether there are those who take part in that end, or whom it is on its way to, and none of them has used it.
   bool is_unused(End end) const noexcept;
   // The processes that take part in it and have not used it. May throw std::bad_alloc.
-  std::vector<int> unused_pids(End end) const { return pids_taking_part(end, true); }
+  std::vector<int> unused_pids(End end) const;
   OnTheirWay on_their_way(End end) const noexcept { return grants_.on_their_way(end); }
   // The processes of whose death the other end would be told at once: the only one that takes part, or each of them
   // where each is told. May throw std::bad_alloc.
@@ -43,9 +48,9 @@ class Ends {
   // How many processes have it, and how many of those take part in it.
   std::uint64_t member_count(End end) const noexcept;
   std::uint64_t counting(End end) const noexcept;
-  // Whether those at the other end are ever told that nobody is left at it.
+  // Whether those at the other end are ever told that nobody is left at it, though they have not left it themselves.
   bool can_end(End end) const noexcept {
-    return control_.ending() != Ending::kNever && !(end == End::kSending && control_.keeps_open());
+    return !control_.is_queue() && !(end == End::kSending && control_.keeps_open());
   }
   // Whether nobody takes part in it any more: no message is sent, or none received.
   bool is_left(End end) const noexcept;
@@ -103,7 +108,9 @@ class Ends {
 
  private:
   std::uint64_t taking_part(End end, std::uint32_t word) const noexcept;
-  std::vector<int> pids_taking_part(End end, bool unused_only) const;
+  std::uint64_t keeping_open(End end, std::uint32_t word) const noexcept;
+  template <class Bits>
+  std::vector<int> pids_of(const Bits& bits_of) const;
   Status tell_deaths(End end) const;
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 

@@ -175,7 +175,7 @@ constexpr std::uint64_t record_bytes(std::uint64_t slot_bytes) noexcept {
 enum class Ending : std::uint32_t {
   kRaise = 0,  // a killed peer is reported
   kWait = 1,   // it is waited for; a stream that everyone closed has ended all the same
-  kNever = 2,  // a queue: there is no end
+  kNever = 2,  // a queue: only a process that has left an end itself is told that no process has it
   kEach = 3,   // each killed peer is reported when it is found, also while others are left
 };
 

@@ -125,7 +125,7 @@ Result<int> Watchers::poll_fd(End end) {
   // bytes.
   memory::look_for_dead(control_.arena, wait_policy::kLookedJustNowNs);
   auto fd = wake_fd(end);
-  if (!fd || control_.ending() == Ending::kNever) return fd;
+  if (!fd || (control_.is_queue() && ends_.has_member(other(end), control_.arena.current_identity()))) return fd;
   Descriptor& mine = descriptors_[end];
   const std::lock_guard guard(mutex_);
   if (!mine.watch.valid()) {

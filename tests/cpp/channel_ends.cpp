@@ -233,14 +233,57 @@ TEST_CASE("A process that does not run yet takes part from the moment it is give
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
 }
 
-TEST_CASE("A queue has no end and waits") {
+TEST_CASE("A process that has both ends of a queue sees no end of it") {
   auto channel = receiving_channel(with_capacity(8, Ending::kNever));
   channel->membership().join(End::kSending).value();
-  put(*channel, 1).value();
-  channel->membership().leave(End::kSending);
+  Child other([&] {
+    put(*channel, 1).value();
+    return true;
+  });
+  REQUIRE(other.succeeded());
   REQUIRE(get(*channel).value() == 1);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
   REQUIRE_FALSE(channel->ends().is_over(End::kSending));
+  REQUIRE_FALSE(channel->watchers().ready());
+}
+
+TEST_CASE("A queue ends for a process that left an end of it which no process has any more") {
+  const End end = GENERATE(End::kSending, End::kReceiving);
+  const bool is_killed = GENERATE(false, true);
+  auto channel = new_channel(new_arena(), with_capacity(1, Ending::kNever));
+  Gate up, go;
+  Child other([&] {  // which uses neither end
+    up.open();
+    go.wait();
+    return true;
+  });
+  up.wait();
+  put(*channel, 1).value();
+  channel->membership().leave(end);
+  const auto wait = [&](const WaitContext& for_how_long) {
+    return end == End::kSending ? code_of(get(*channel, for_how_long)) : code_of(put(*channel, 2, 1, for_how_long));
+  };
+  if (end == End::kSending) get(*channel).value();
+  REQUIRE(wait(patience(10)) == (end == End::kSending ? Code::kEmpty : Code::kFull));
+  REQUIRE_FALSE(channel->ends().is_over(end));
+  if (is_killed) other.kill_and_wait();
+  if (!is_killed) go.open();
+  REQUIRE(wait(patience()) == Code::kClosed);
+  REQUIRE(channel->ends().is_over(end));
+  channel->membership().join(end).value();
+  REQUIRE(wait(patience(10)) == (end == End::kSending ? Code::kEmpty : Code::kFull));
+}
+
+TEST_CASE("A queue whose senders have left is not over while its messages are reserved for another process") {
+  auto queue = new_channel(new_arena(), with_capacity(0, Ending::kNever));
+  put(*queue, 1).value();
+  queue->tasks().reserve(End::kReceiving, no_wait()).value();
+  queue->membership().leave(End::kSending);
+  Child other([&] { return code_of(get(*queue, no_wait())) == Code::kEmpty && !queue->ready(); });
+  REQUIRE(other.succeeded());
+  Child waiting([&] { return code_of(get(*queue, patience(60'000))) == Code::kClosed; });
+  REQUIRE(get(*queue).value() == 1);
+  REQUIRE(waiting.succeeded());
 }
 
 TEST_CASE("A channel that waits for killed senders waits until each has a successor, then ends as others do") {

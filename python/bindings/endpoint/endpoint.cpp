@@ -14,6 +14,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
+#include "bindings/objects/deaths.h"
 
 namespace shmtree::python {
 
@@ -191,6 +192,27 @@ Channel* open_channel(Endpoint* self, End which) {
     return &self->port.channel();
   set_closed_here(self);
   return nullptr;
+}
+
+namespace {
+
+// False with a Python error set.
+[[gnu::cold, gnu::noinline]] bool has_receivers(Channel& channel) {
+  notice_deaths(*channel.arena(), kLookedLatelyNs);
+  const Status attended = channel.ends().check_attended(End::kReceiving);
+  if (attended.ok()) return true;
+  stay_if_left_behind();
+  raise(attended.error());
+  return false;
+}
+
+}  // namespace
+
+Channel* begin_sending(Endpoint* self) {
+  Channel* const channel = open_channel(self, End::kSending);
+  if (!channel || !self->is_queue || !self->port.closed(End::kReceiving)) [[likely]]
+    return channel;
+  return has_receivers(*channel) ? channel : nullptr;
 }
 
 std::shared_ptr<Channel> any_channel(Endpoint* self) {

@@ -30,7 +30,11 @@ struct Endpoint {
   bool is_queue;
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
   VainWait vain;
-  std::atomic<std::uint64_t> pickled;  // messages given to put() that needed a pickle
+  std::atomic<unsigned long> getter;  // the thread that last had to wait for a message; 0: none
+  std::atomic<std::uint64_t>
+      polled;  // messages received when a thread last asked for the descriptor, and one was there
+  std::atomic<std::uint32_t> polled_again;  // how often that was asked for since, with the same message there
+  std::atomic<std::uint64_t> pickled;       // messages given to put() that needed a pickle
 };
 
 // As Python names them.
@@ -44,6 +48,9 @@ inline Endpoint* as_endpoint(PyObject* object) noexcept {
 
 // The channel, within a Call, or null with ChannelClosed set. Also looks after what has to be looked after lazily.
 channel::Channel* open_channel(Endpoint* self, channel::End which);
+// The same for calls that put: also null, with ChannelClosed set, for a queue whose receiving end this object has
+// closed and no process has any more.
+channel::Channel* begin_sending(Endpoint* self);
 // The channel also of an object that was closed, while this process has it by another one; else null with ChannelClosed
 // set, or RuntimeError for a queue that was never initialised.
 std::shared_ptr<channel::Channel> any_channel(Endpoint* self);

@@ -103,7 +103,7 @@ PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, P
   Given frame;
   if (!frame.take(given[0])) return nullptr;
   const endpoint::Call call(self->port);
-  Channel* channel = open_channel(self, End::kSending);
+  Channel* channel = begin_sending(self);
   if (!channel || !may_go(self, frame.bytes, frame.contents, frame.known_portable)) return nullptr;
   EndHooks hooks(self, End::kSending);
   return told_ticket(self, hooks, endpoint::put_frame(*channel, frame.bytes, {deadline, &hooks}));

@@ -85,7 +85,7 @@ class Message {
 PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool move) {
   const Span span("shmtree.put");
   const endpoint::Call call(self->port);
-  Channel* channel = open_channel(self, End::kSending);
+  Channel* channel = begin_sending(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kSending);
   const WaitContext wait{deadline, &hooks};
@@ -155,7 +155,7 @@ PyObject* put_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyOb
     return nullptr;
   }
   const endpoint::Call call(as_endpoint(self)->port);
-  if (!open_channel(as_endpoint(self), End::kSending)) return nullptr;
+  if (!begin_sending(as_endpoint(self))) return nullptr;
   if (given[1] && PyBool_Check(given[1])) {  // what other queues have in this place
     return PyErr_Format(PyExc_TypeError, "timeout is %R; it must be a number of seconds, or None", given[1]);
   }

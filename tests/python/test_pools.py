@@ -1,0 +1,209 @@
+"""Pools over queues: workers end with the process that made them."""
+
+from __future__ import annotations
+
+import multiprocessing as standard
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import connection
+from typing import Any
+
+import pool_tasks
+import pytest
+from conftest import START_METHODS
+from forks import NOT_BESIDE_THREADS, WITHOUT_GIL
+
+import shmtree
+from shmtree import multiprocessing as mp
+
+#: Seconds after which something hangs. No test waits for that long when things are well.
+SOON = 60
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + SOON
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Any]]:
+    """start(function, *arguments, method="fork"): a child process and a pipe to it, which is its last argument."""
+    children: list[Any] = []
+
+    def run(function: Callable[..., None], *arguments: Any, method: str = "fork") -> Any:
+        mine, theirs = standard.Pipe()
+        process = standard.get_context(method).Process(target=function, args=(*arguments, theirs))
+        process.start()
+        theirs.close()
+        children.append(process)
+        return process, mine
+
+    yield run
+    for process in children:
+        process.kill()
+        process.join()
+
+
+def make_pool_and_hang(method: str, told: Any) -> None:
+    with mp.get_context(method).Pool(2) as pool:
+        pool.map(pool_tasks.square, range(4))
+        told.send([worker.pid for worker in pool._pool])  # type: ignore[attr-defined]
+        signal.pause()
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_workers_exit_when_the_process_of_their_pool_is_killed(method: str) -> None:
+    if WITHOUT_GIL and method == "fork":
+        pytest.skip(NOT_BESIDE_THREADS)
+    here, there = standard.Pipe()
+    maker = standard.get_context("spawn").Process(target=make_pool_and_hang, args=(method, there))
+    maker.start()
+    assert here.poll(SOON)
+    workers = here.recv()
+    maker.kill()
+    maker.join()
+    try:
+        assert until(lambda: not any(map(is_running, workers)))
+    finally:
+        for worker in filter(is_running, workers):
+            os.kill(worker, signal.SIGKILL)
+
+
+def get_until_the_end(queue: Any, told: Any) -> None:
+    queue._writer.close()
+    told.send("closed")
+    items = []
+    try:
+        while True:
+            items.append(queue.get())
+    except EOFError as error:
+        told.send((items, type(error).__name__))
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+@pytest.mark.parametrize("method", START_METHODS)
+def test_get_raises_eof_error_when_no_process_has_the_writer(start: Any, method: str, how: str) -> None:
+    queue = mp.get_context(method).SimpleQueue()
+    receivers = [start(get_until_the_end, queue, method=method) for _ in range(2)]
+    sender, there = start(put_some_and_hang, queue, method=method)
+    for _, told in receivers:
+        assert told.recv() == "closed"
+    queue._writer.close()
+    assert there.recv() == "put"
+    if how == "kill":
+        sender.kill()
+    else:
+        there.send("close")
+    found = [told.recv() for _, told in receivers if told.poll(SOON)]
+    assert sorted(sum((items for items, _ in found), [])) == [0, 1, 2]
+    assert {error for _, error in found} == {"ChannelClosed"}
+
+
+def put_some_and_hang(queue: Any, told: Any) -> None:
+    for number in range(3):
+        queue.put(number)
+    told.send("put")
+    told.recv()
+    queue.close()
+    told.recv()
+
+
+def test_a_process_with_both_halves_sees_no_end(start: Any) -> None:
+    queue = shmtree.SimpleQueue()  # type: shmtree.SimpleQueue[int]
+    process, told = start(put_some_and_hang, queue)
+    assert told.recv() == "put"
+    process.kill()
+    process.join()
+    assert [queue.get() for _ in range(3)] == [0, 1, 2]
+    assert not queue._reader.poll(0.5)
+    queue.put(4)
+    assert queue.get() == 4
+
+
+def wait_for_the_end(queue: Any, told: Any) -> None:
+    queue._writer.close()
+    told.send("closed")
+    assert told.recv() == "one has it"
+    reader = queue._reader
+    assert connection.wait([reader], 0) == []
+    told.send("waits")
+    told.send((connection.wait([reader], SOON) == [reader], reader.poll(SOON)))
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+@pytest.mark.parametrize("method", START_METHODS)
+def test_wait_and_poll_find_the_end_of_a_reader(start: Any, method: str, how: str) -> None:
+    queue = mp.get_context(method).SimpleQueue()
+    _, told = start(wait_for_the_end, queue, method=method)
+    sender, there = start(put_none_and_hang, queue, method=method)
+    assert there.recv() == "has it"
+    assert told.recv() == "closed"
+    queue._writer.close()
+    told.send("one has it")
+    assert told.recv() == "waits"
+    if how == "kill":
+        sender.kill()
+    else:
+        there.send("close")
+    assert told.poll(SOON) and told.recv() == (True, True)
+
+
+def put_none_and_hang(queue: Any, told: Any) -> None:
+    told.send("has it")
+    told.recv()
+    queue.close()
+    told.recv()
+
+
+def put_until_the_end(queue: Any, told: Any) -> None:
+    queue._reader.close()
+    queue.put("while others have it")
+    told.send("closed")
+    assert told.recv() == "closed, too"
+    try:
+        queue.put("for no process")
+    except BrokenPipeError as error:
+        told.send(type(error).__name__)
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_put_raises_broken_pipe_error_when_no_process_has_the_reader(start: Any, method: str) -> None:
+    queue = mp.get_context(method).SimpleQueue()
+    _, told = start(put_until_the_end, queue, method=method)
+    assert told.recv() == "closed"
+    queue._reader.close()
+    told.send("closed, too")
+    assert told.poll(SOON) and told.recv() == "ChannelClosed"
+
+
+def put_into_full(queue: Any, told: Any) -> None:
+    queue._reader.close()
+    told.send("closed")
+    try:
+        queue.put("waits for room")
+    except BrokenPipeError as error:
+        told.send(type(error).__name__)
+
+
+def test_put_that_waits_for_room_raises_when_the_last_reader_is_killed(start: Any) -> None:
+    queue = shmtree.Queue(1)  # type: shmtree.Queue[Any]
+    receiver, there = start(put_none_and_hang, queue)
+    assert there.recv() == "has it"
+    queue.put("the only place")
+    _, told = start(put_into_full, queue)
+    assert told.recv() == "closed"
+    queue._reader.close()
+    receiver.kill()
+    assert told.poll(SOON) and told.recv() == "ChannelClosed"
