@@ -14,7 +14,8 @@ using namespace platform;
 Result<Delivery> Deliveries::take(std::shared_ptr<Deliveries> self, const WaitContext& wait) {
   look_for_dead_takers(wait);
   Delivery delivery;
-  Status taken = receiving_.receive_by([&](Identity me) { return take_now(me, delivery, wait); }, wait);
+  Status taken =
+      receiving_.receive_by([&](Identity me, const WaitContext& by) { return take_now(me, delivery, by); }, wait);
   if (!taken) return std::move(taken).error();
   delivery.of_ = std::move(self);
   parts_.watchers.announce_received();

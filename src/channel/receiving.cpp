@@ -56,7 +56,7 @@ Result<bool> Receiving::get_now(Incoming& out, Identity me, const WaitContext& w
 }
 
 Status Receiving::get(Incoming& out, const WaitContext& wait) {
-  return receive_by([&](Identity me) { return get_now(out, me, wait); }, wait);
+  return receive_by([&](Identity me, const WaitContext& by) { return get_now(out, me, by); }, wait);
 }
 
 template <class Ready>

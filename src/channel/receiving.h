@@ -7,6 +7,7 @@
 // Thread safety: any thread.
 #pragma once
 
+#include "channel/claim.h"
 #include "channel/parts.h"
 #include "channel/spinner.h"
 
@@ -21,26 +22,13 @@ class Receiving {
   Status get(Incoming& out, const WaitContext& wait);
   // Until get() would return, or report the end, at once; kEmpty: not in time. Receives nothing.
   Status poll(const WaitContext& wait);
-  // Looks for a message by look(me), which says whether it received one, until it did; waits in between. Errors as
-  // get().
+  // Looks for a message by look(me, wait), which says whether it received one, until it did; waits in between. Errors
+  // as get().
   template <class Look>
   Status receive_by(const Look& look, const WaitContext& wait) {
-    for (;;) {
-      auto me = parts_.control.arena.identity();  // each time: the wait may run code that forks, and go on in the child
-      if (!me) return std::move(me).error();
-      Status peers = parts_.ends.check_deaths(End::kSending);
-      if (!peers) [[unlikely]]
-        return peers;
-      auto got = look(*me);
-      if (!got) {
-        parts_.watchers.leave_messages_to_others();  // another process may have what this one lacks
-        return std::move(got).error();
-      }
-      if (*got) return success();
-      parts_.membership.mark_used(End::kReceiving, *me);
-      Status waited = wait_until_ready(wait);
-      if (!waited) return waited;
-    }
+    auto got = look_once(look, wait);
+    if (got && !*got) return wait_and_receive(look, wait);
+    return got ? success() : Status(std::move(got).error());
   }
   // Receives the oldest message for nobody, and counts it as dropped; false when there is none to be received now.
   Result<bool> drop_oldest(const WaitContext& wait);
@@ -62,6 +50,33 @@ class Receiving {
   Error discarded(const WaitContext& wait);
 
  private:
+  template <class Look>
+  Result<bool> look_once(const Look& look, const WaitContext& wait) {
+    auto me = parts_.control.arena.identity();  // each time: the wait may run code that forks, and go on in the child
+    if (!me) return std::move(me).error();
+    Status peers = parts_.ends.check_deaths(End::kSending);
+    if (!peers) [[unlikely]]
+      return std::move(peers).error();
+    auto got = look(*me, wait);
+    if (!got) {
+      parts_.watchers.leave_messages_to_others();  // another process may have what this one lacks
+    } else if (!*got) {
+      parts_.membership.mark_used(End::kReceiving, *me);
+    }
+    return got;
+  }
+  template <class Look>
+  Status wait_and_receive(const Look& look, const WaitContext& wait) {
+    ClaimHooks claiming(parts_.watchers, wait.hooks);
+    const WaitContext by{wait.deadline, wait.hooks == nullptr ? nullptr : &claiming};
+    for (;;) {
+      Status waited = wait_until_ready(by);
+      if (!waited) return waited;
+      auto got = look_once(look, by);
+      if (!got) return std::move(got).error();
+      if (*got) return success();
+    }
+  }
   Status wait_until_ready(const WaitContext& wait);
   template <class Ready>
   Status wait_for_messages(const Ready& is_ready, const WaitContext& wait) const;

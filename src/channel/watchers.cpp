@@ -108,6 +108,7 @@ Result<int> Watchers::wake_fd(End end) {
       auto opened = open_wake_socket(address_of(control_, end, *me));
       if (!opened) return std::move(opened).error();
       mine.fd = std::move(*opened);
+      if (end == End::kReceiving) claims_.store(0);  // of threads that a forked child does not have
       mine.owner.store(*me, std::memory_order_release);
     }
     fd = mine.fd.get();
@@ -206,7 +207,26 @@ void Watchers::await_announced_wakes() noexcept {
   const std::atomic<std::uint32_t>& announced = control_.shared.wakes_on_their_way;
   if (load_acquire(announced) == 0) return;
   const std::int64_t end = monotonic_ns() + wait_policy::kAnnouncedWakeNs;
-  while (load_acquire(announced) != 0 && !ready() && monotonic_ns() < end) std::this_thread::yield();
+  while (load_acquire(announced) != 0 && !is_readable(End::kReceiving) && monotonic_ns() < end)
+    std::this_thread::yield();
+}
+
+bool Watchers::claim() noexcept {
+  const Descriptor& mine = descriptors_[End::kReceiving];
+  if (!mine.active.load(std::memory_order_acquire) || !can_receive()) return false;
+  if (mine.owner.load(std::memory_order_acquire) != control_.arena.current_identity()) return false;  // a child
+  claims_.fetch_add(1);
+  refresh_active_fd(End::kReceiving);
+  return true;
+}
+
+// A message that was received has left the descriptor as it is to be. One that was not makes it readable again.
+void Watchers::drop_claim() noexcept {
+  std::uint32_t claims = claims_.load(std::memory_order_relaxed);
+  while (claims != 0 && !claims_.compare_exchange_weak(claims, claims - 1)) {  // 0: it was made for another descriptor
+  }
+  fence_seq_cst();  // a message that came meanwhile, and that another thread took for claimed, is seen here
+  if (is_usable(End::kReceiving)) refresh_fd(End::kReceiving);
 }
 
 void Watchers::refresh_active_fd(End end) noexcept {
@@ -214,15 +234,15 @@ void Watchers::refresh_active_fd(End end) noexcept {
   const Identity me = control_.arena.current_identity();
   if (me == memory::kNobody || mine.owner.load(std::memory_order_acquire) != me) return;
   // The first look is without the mutex, which is not to be held while memory is mapped.
-  if (!is_usable(end) && end == End::kReceiving) await_announced_wakes();
+  if (!is_readable(end) && end == End::kReceiving) await_announced_wakes();
   const std::lock_guard guard(mutex_);  // of two threads, none sends a byte for what the other has received
   if (!mine.fd.valid()) return;         // closed meanwhile
   watch_peers(end);
-  if (!is_usable(end)) {
+  if (!is_readable(end)) {
     drain_wakes(mine.fd.get());
     fence_seq_cst();  // what happens after the bytes were taken sends its own
   }
-  if (is_usable(end)) send_wake(address_of(control_, end, me));
+  if (is_readable(end)) send_wake(address_of(control_, end, me));
 }
 
 }  // namespace shmtree::channel

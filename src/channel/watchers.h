@@ -7,7 +7,8 @@
 //
 // Invariants:
 //   - Whoever was woken, and does not use what it was woken for, wakes another.
-//   - The process's descriptor of an end is readable exactly while the end can be used, or has an end to be told of.
+//   - The process's descriptor of an end is readable exactly while the end can be used, or has an end to be told of;
+//     but not for messages that threads of the process are about to receive (claim.h).
 //     The one for poll loops is so too from a death on of which this end will be told, until this process has looked
 //     who died.
 //   - What was put, received or settled is announced after unlocking. Nothing is paid when nobody asked.
@@ -104,6 +105,10 @@ class Watchers {
     if (descriptors_[end].active.load(std::memory_order_acquire)) [[unlikely]]
       refresh_active_fd(end);
   }
+  // For a thread of this process that is about to receive: the descriptor is not readable for the message that it
+  // receives. False, and nothing to drop, where there is no message, or no descriptor. See claim.h.
+  bool claim() noexcept;
+  void drop_claim() noexcept;
   // Sends a byte to all who asked, and wakes the hubs of those who await.
   static void wake_sockets(const Control& control, End end) noexcept {
     if (platform::load_relaxed(control.shared.watched[end]) != 0) [[unlikely]]
@@ -119,6 +124,12 @@ class Watchers {
     std::atomic<bool> active{false};
   };
   bool is_usable(End end) const noexcept { return end == End::kReceiving ? ready() : can_put(); }
+  // Whether the descriptor is to be readable.
+  bool is_readable(End end) const noexcept {
+    const bool is_claimed =
+        end == End::kReceiving && can_receive() && size() <= claims_.load(std::memory_order_acquire);
+    return !is_claimed && is_usable(end);
+  }
   void refresh_active_fd(End end) noexcept;
   void announce_rest() noexcept;
   void announce_end() noexcept;
@@ -136,7 +147,8 @@ class Watchers {
   const Unreturned& unreturned_;
   const Ends& ends_;
   platform::ForkSafeMutex mutex_;
-  PerEnd<Descriptor> descriptors_;        // under mutex_
+  PerEnd<Descriptor> descriptors_;  // under mutex_
+  std::atomic<std::uint32_t> claims_{0};
   std::atomic<bool> is_watching_{false};  // senders were seen to know that somebody does
 };
 

@@ -69,5 +69,8 @@ constexpr std::uint64_t kEnoughMessages = 32;
 
 // For a byte that was announced: its sender has only to send it, unless it is stopped or has died.
 constexpr std::int64_t kAnnouncedWakeNs = 50'000'000;
+// For another thread to get a message that a poll loop is told of again: about as long as it takes to be scheduled at
+// first, then twice as long each time, where it has to wait for a core.
+constexpr std::int64_t kGetterFirstNs = 20'000, kMostGetterFirstNs = 1'000'000;
 
 }  // namespace shmtree::platform::wait_policy

@@ -1,6 +1,7 @@
 // Who waits is woken by what it waits for, and not by the end of a slice: those are for wake-ups that died with their
 // owner.
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "support/catch2.h"
@@ -154,4 +155,91 @@ TEST_CASE("Each message settled wakes takers that have too many, and what may be
   const std::uint32_t since = arm(items);
   REQUIRE(rejected[0].requeue(no_wait()).ok());
   REQUIRE(was_woken(items, since));
+}
+
+namespace {
+
+// Of a call that receives: what it finds when it has slept and there is a message.
+class Woken final : public WaitHooks {
+ public:
+  Woken(Channel& channel, int fd) : channel_(channel), fd_(fd) {}
+  void before_block() noexcept override {}
+  void after_block() noexcept override {
+    if (!channel_.ready()) return;
+    woken = true;
+    was_readable = was_readable || readable(fd_);
+    if (loses.exchange(false)) get(channel_, no_wait()).value();  // as another process might
+    if (then) then();
+  }
+  bool interrupted() noexcept override {
+    was_readable_when_asked = readable(fd_);
+    return interrupts && woken;
+  }
+
+  bool interrupts = false, woken = false, was_readable = false, was_readable_when_asked = false;
+  std::atomic<bool> loses{false};
+  std::function<void()> then;
+
+ private:
+  Channel& channel_;
+  const int fd_;
+};
+
+// Gets a message that is put once the call sleeps; again, should the call find it at the end of a slice.
+void get_woken(Channel& channel, Woken& woken) {
+  const bool loses = woken.loses;
+  while (!woken.woken) {
+    std::atomic<bool> ended{false};
+    std::thread sender([&] {
+      const auto put_once_it_sleeps = [&] {
+        while (!ended && header_of(channel).items.waiters.load() == 0) std::this_thread::yield();
+        if (!ended) put(channel, 1).value();
+      };
+      put_once_it_sleeps();
+      while (!ended && woken.loses) std::this_thread::yield();
+      if (loses) put_once_it_sleeps();
+    });
+    const auto got = get(channel, {patience().deadline, &woken});
+    ended = true;
+    sender.join();
+    REQUIRE((woken.interrupts && woken.woken ? got.code() == Code::kInterrupted : got.value() == 1));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("The descriptor is not readable for a message that a woken call has claimed") {
+  auto channel = new_channel(new_arena(), with_capacity(8));
+  const int fd = channel->watchers().wake_fd(End::kReceiving).value();
+  Woken woken(*channel, fd);
+  woken.loses = GENERATE(false, true);
+  get_woken(*channel, woken);
+  REQUIRE_FALSE(woken.was_readable);
+  REQUIRE_FALSE(readable(fd));
+  put(*channel, 2).value();
+  REQUIRE(readable(fd));
+}
+
+TEST_CASE("A message that was claimed and not received makes the descriptor readable again") {
+  auto channel = new_channel(new_arena(), with_capacity(8));
+  const int fd = channel->watchers().wake_fd(End::kReceiving).value();
+  Woken woken(*channel, fd);
+  woken.interrupts = true;
+  get_woken(*channel, woken);
+  REQUIRE_FALSE(woken.was_readable);
+  REQUIRE(woken.was_readable_when_asked);
+  REQUIRE(readable(fd));
+  REQUIRE(get(*channel).value() == 1);
+  REQUIRE_FALSE(readable(fd));
+}
+
+TEST_CASE("A forked child has none of the claims of its parent's threads") {
+  auto channel = new_channel(new_arena(), with_capacity(8));
+  const int fd = channel->watchers().wake_fd(End::kReceiving).value();
+  Woken woken(*channel, fd);
+  woken.then = [&] {
+    Child child([&] { return readable(channel->watchers().wake_fd(End::kReceiving).value()); });
+    REQUIRE(child.succeeded());
+  };
+  get_woken(*channel, woken);
 }

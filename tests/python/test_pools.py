@@ -1,10 +1,11 @@
-"""Pools over queues: workers end with the process that made them."""
+"""Pools over queues: workers end with the process that made them, and threads that wait are not woken in vain."""
 
 from __future__ import annotations
 
 import multiprocessing as standard
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
@@ -207,3 +208,29 @@ def test_put_that_waits_for_room_raises_when_the_last_reader_is_killed(start: An
     queue._reader.close()
     receiver.kill()
     assert told.poll(SOON) and told.recv() == "ChannelClosed"
+
+
+def answer(requests: Any, answers: Any, told: Any) -> None:
+    for request in iter(requests.get, None):
+        answers.put(request)
+
+
+def test_thread_that_waits_is_told_of_few_messages_that_another_gets(start: Any) -> None:
+    requests, answers = shmtree.SimpleQueue(), shmtree.SimpleQueue()  # type: Any, Any
+    start(answer, requests, answers)
+    count, found, ended = 300, 0, False
+
+    def watch() -> None:
+        nonlocal found
+        while not ended:
+            found += bool(connection.wait([answers._reader], 0.1))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for number in range(count):
+        requests.put(number)
+        assert answers.get() == number
+    ended = True
+    watcher.join()
+    requests.put(None)
+    assert found <= 3 * count

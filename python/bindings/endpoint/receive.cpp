@@ -4,12 +4,16 @@
 // object.
 #include "endpoint/receive.h"
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
+#include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/endpoint/end_hooks.h"
@@ -207,8 +211,22 @@ PyObject* await_to_get(PyObject* self, PyObject* hub) {
   return await_wake(self, End::kReceiving, hub);
 }
 
+// For a thread that asks for the descriptor again and again, and finds the same message there, while another thread
+// gets: that one needs the GIL, and would not have it before the switch interval has passed.
+void let_receive(Endpoint* self, Channel& channel) {
+  using platform::wait_policy::kGetterFirstNs, platform::wait_policy::kMostGetterFirstNs;
+  const unsigned long getter = self->getter.load(std::memory_order_relaxed);
+  if (getter == 0 || getter == PyThread_get_thread_ident() || !channel.ready()) return;
+  const std::uint64_t received = channel.passed(End::kReceiving) + 1;
+  if (self->polled.exchange(received) != received) return self->polled_again.store(0);
+  const std::uint32_t again = std::min(self->polled_again.fetch_add(1), 16u);
+  const WithoutGil unlocked;
+  std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kGetterFirstNs << again, kMostGetterFirstNs)));
+}
+
 PyObject* fileno(PyObject* self, PyObject*) {
-  return with_open(self, End::kReceiving, [](Channel& channel) {
+  return with_open(self, End::kReceiving, [self](Channel& channel) {
+    let_receive(as_endpoint(self), channel);
     auto fd = channel.watchers().poll_fd(End::kReceiving);
     return fd ? PyLong_FromLong(*fd) : raise(fd.error());
   });
