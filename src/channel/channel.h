@@ -12,6 +12,7 @@
 //   Ends        who takes part in an end, and when a stream has ended   ends.h
 //   WakeHub     by which a process is told of any number of ends        wake_hub.h
 //   Watchers    who waits, and how they are told                        watchers.h
+//   ClaimHooks  which message a thread that was woken is to receive     claim.h
 //   Returns     what was received and is given back                     returns.h
 //   Membership  what this process has of the ends                       membership.h
 //   Acks        what became of the messages that this process has put   acks.h

@@ -108,7 +108,7 @@ def test_get_raises_eof_error_when_no_process_has_the_writer(start: Any, method:
     else:
         there.send("close")
     found = [told.recv() for _, told in receivers if told.poll(SOON)]
-    assert sorted(sum((items for items, _ in found), [])) == [0, 1, 2]
+    assert sorted(item for items, _ in found for item in items) == [0, 1, 2]
     assert {error for _, error in found} == {"ChannelClosed"}
 
 
