@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import importlib
 import importlib.util
 import multiprocessing as standard
 import statistics
@@ -73,8 +75,7 @@ POOLS: dict[str, Callable[[Any, Any, int], list[Any]]] = {
 
 @contextlib.contextmanager
 def joblib_backend(context: Any, workers: int) -> Iterator[Run]:
-    import joblib
-
+    joblib = importlib.import_module("joblib")  # which not everybody has
     with joblib.Parallel(workers, backend=context, batch_size=1, max_nbytes=None) as parallel:
         yield lambda item, count: check(parallel(joblib.delayed(same)(item) for _ in range(count)), item)
 
@@ -94,7 +95,7 @@ def executor(context: Any, workers: int) -> Iterator[Run]:
 
 def kinds() -> dict[str, Callable[[Any, int], contextlib.AbstractContextManager[Run]]]:
     made: dict[str, Callable[[Any, int], contextlib.AbstractContextManager[Run]]] = {
-        name: (lambda context, workers, run=run: pool(context, workers, run)) for name, run in POOLS.items()
+        name: functools.partial(pool, run=run) for name, run in POOLS.items()
     }
     if importlib.util.find_spec("joblib"):
         made["joblib"] = joblib_backend
