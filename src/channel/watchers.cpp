@@ -216,6 +216,7 @@ bool Watchers::claim() noexcept {
   if (!mine.active.load(std::memory_order_acquire) || !can_receive()) return false;
   if (mine.owner.load(std::memory_order_acquire) != control_.arena.current_identity()) return false;  // a child
   claims_.fetch_add(1);
+  if (!is_readable(End::kReceiving)) await_announced_wakes();
   refresh_active_fd(End::kReceiving);
   return true;
 }
@@ -233,8 +234,10 @@ void Watchers::refresh_active_fd(End end) noexcept {
   const Descriptor& mine = descriptors_[end];
   const Identity me = control_.arena.current_identity();
   if (me == memory::kNobody || mine.owner.load(std::memory_order_acquire) != me) return;
-  // The first look is without the mutex, which is not to be held while memory is mapped.
-  if (!is_readable(end) && end == End::kReceiving) await_announced_wakes();
+  // The first look is without the mutex, which is not to be held while memory is mapped. A thread that has claimed a
+  // message awaits its byte itself, without the interpreter, which other threads would keep from it by doing so.
+  const bool may_await = end == End::kReceiving && claims_.load(std::memory_order_relaxed) == 0;
+  if (!is_readable(end) && may_await) await_announced_wakes();
   const std::lock_guard guard(mutex_);  // of two threads, none sends a byte for what the other has received
   if (!mine.fd.valid()) return;         // closed meanwhile
   watch_peers(end);

@@ -25,9 +25,13 @@ std::atomic<std::uint64_t>* make_stamp_page() noexcept {
 // Without a page (no memory at load) forked children are told apart by the handlers alone.
 constinit std::atomic<std::uint64_t> g_stamp_without_page{kStamp};
 
+// About 20 us: as long as the system calls take that are made under a mutex. A yield may last for another program's
+// slice.
+constexpr int kSpinsBeforeYield = 1024;
+
 void spin_lock(std::atomic<std::uint32_t>& word) noexcept {
   for (int spins = 0; word.exchange(1, std::memory_order_acquire) != 0; ++spins) {
-    if (spins < 64) {
+    if (spins < kSpinsBeforeYield) {
       relax_cpu();
     } else {
       sched_yield();  // the owner, a thread of this process, was preempted
