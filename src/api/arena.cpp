@@ -19,7 +19,7 @@ namespace {
 memory::WeakRegistry<ArenaState>& states() noexcept {
   return platform::never_destroyed<memory::WeakRegistry<ArenaState>>();
 }
-[[maybe_unused]] const bool g_made = (states(), true);  // before a fork handler could ask for it
+[[maybe_unused]] const bool kMade = (states(), true);  // before a fork handler could ask for it
 
 }  // namespace
 
@@ -93,7 +93,7 @@ Result<Arena> Arena::create(const ArenaOptions& options) {
   return or_out_of_memory([&]() -> Result<Arena> {
     auto made = memory::Arena::create({options.max_bytes, options.prefault, options.huge_pages});
     if (!made) return std::move(made).error();
-    return api::ArenaState::wrap(std::move(*made));
+    return api::ArenaState::wrap(*made);
   });
 }
 

@@ -125,7 +125,7 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const s
   Status in_time = (*channel)->ends().check_grant(handle->grant, end, handle->pid);
   if (!in_time) return std::move(in_time).error();
   auto name = endpoint::join_name(handle->name, *opened);
-  auto state = join(ArenaState::for_arena(std::move(*opened)), *channel, end, name);
+  auto state = join(ArenaState::for_arena(*opened), *channel, end, name);
   if (state) endpoint::claim(**channel, handle->grant, end, name.get());
   return state;
 }

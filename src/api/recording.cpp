@@ -14,6 +14,7 @@ namespace {
 
 std::vector<RecordedChannel> to_channels(const std::vector<Count>& counts) {
   std::vector<RecordedChannel> channels;
+  channels.reserve(counts.size());
   for (const Count& one : counts) channels.push_back({one.channel, one.messages});
   return channels;
 }

@@ -224,7 +224,7 @@ constexpr const char* kExtendDoc =
     "`priority`: one for each row. ValueError comes before anything is added; another error, such as ``queue.Full``,\n"
     "says as its `sent` how many rows were: the first ones.";
 
-const PyMethodDef many_methods[] = {
+const PyMethodDef kManyMethods[] = {
     {"extend", as_method<extend>(), METH_FASTCALL | METH_KEYWORDS, kExtendDoc},
 };
 
@@ -236,7 +236,7 @@ PyMethodDef functions[] = {
 }  // namespace
 
 std::span<const PyMethodDef> methods_for_many() {
-  return many_methods;
+  return kManyMethods;
 }
 
 bool init_vector_add(PyObject* module) {
