@@ -40,6 +40,10 @@
 
 namespace shmtree {
 
+namespace detail {
+struct ForkAccess;
+}
+
 namespace api {
 std::shared_ptr<ChannelState> closed_end() noexcept;
 
@@ -237,6 +241,7 @@ class Sender {
  private:
   friend class Queue;
   friend struct api::ChannelState;
+  friend struct detail::ForkAccess;
   explicit Sender(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
   Result<std::uint64_t> put_moved(Item& item, Timeout timeout) const;
   Result<std::uint64_t> put_moved(Item& item, Timeout timeout, const std::stop_token& stop) const;
@@ -359,6 +364,7 @@ class Receiver {
  private:
   friend class Queue;
   friend struct api::ChannelState;
+  friend struct detail::ForkAccess;
   friend Result<std::vector<std::size_t>> wait(std::span<const Receiver>, Timeout, const std::stop_token&);
   explicit Receiver(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
   Status get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const;

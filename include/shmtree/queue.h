@@ -1,5 +1,5 @@
 /// @file
-/// A queue: both ends of a channel that has no end, in one object.
+/// A queue: both ends of a channel in one object. It has no end of stream while a process has both halves open.
 ///
 ///     shmtree::Queue queue = shmtree::make_queue({.capacity = 8});
 ///     queue.put(shmtree::Dict{{"job", 1}}).value();

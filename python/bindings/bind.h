@@ -16,6 +16,7 @@ void bind_replay(pybind11::module_& module);
 void bind_replay_files(pybind11::module_& module);
 void bind_wakes(pybind11::module_& module);
 void bind_channel(pybind11::module_& module);
+void bind_inherited(pybind11::module_& module);
 void bind_tap(pybind11::module_& module);
 void bind_handles(pybind11::module_& module);
 void bind_names(pybind11::module_& module);

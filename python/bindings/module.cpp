@@ -40,6 +40,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_replay_files(module);
   shmtree::python::bind_wakes(module);
   shmtree::python::bind_channel(module);
+  shmtree::python::bind_inherited(module);
   shmtree::python::bind_tap(module);
   shmtree::python::bind_handles(module);
   shmtree::python::bind_names(module);

@@ -21,6 +21,7 @@ from ._broadcast import Broadcast, Subscriber
 from ._channel import Receiver, Sender
 from ._client import Client
 from ._core import VERSION, Delivery
+from ._fork import keep_only
 from ._latest import Latest
 from ._observe import Observer, observe
 from ._pairs import (
@@ -105,6 +106,7 @@ __all__ = [
     "describe",
     "dump",
     "iterate_in_subprocess",
+    "keep_only",
     "list_names",
     "load",
     "observe",

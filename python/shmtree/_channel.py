@@ -47,6 +47,7 @@ class Terms(NamedTuple):
     keep_open: bool = False
     drop_oldest: bool = False
     portable: bool = False
+    is_pipe: bool = False
 
 
 def new_channel(
@@ -156,7 +157,8 @@ class Sender(_core.SenderBase[_T], End):
     Made by `create_pair` and `open_sender`. It may be used by several threads, inherited over fork, given to processes
     as an argument with any start method, and sent through pipes and queues: each process then has an end of its own. A
     process takes part in sending from the moment it has the end until it closes or drops its last one, exits, or uses
-    only the receiving end; when nobody takes part any more, receivers find the end of the stream.
+    only the receiving end; when nobody takes part any more, receivers find the end of the stream. A process
+    that multiprocessing forks is attached only to ends that it was given or uses; see `keep_only` for other forks.
     """
 
     __slots__ = ("__weakref__", "_rates")

@@ -52,8 +52,7 @@ def _checked() -> Iterator[None]:
 
 
 def _flatten(end: Any) -> object:
-    if end.closed:
-        raise ChannelClosed("an end that was closed cannot be handed to another process")
+    _handles.check_giveable(end)
     receiving = not isinstance(end, Sender)
     return _handles.handle_of(end._channel, end._name, receiving), end.allow_pickle
 

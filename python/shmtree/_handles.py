@@ -36,7 +36,7 @@ def describe_end(
         return handle_of(channel, name, ends[-1]), None
     passenger = _launch.passenger(popen, channel.arena)
     for receiving in ends:
-        channel.join_for(passenger.identity, receiving)
+        channel.give_to(passenger.identity, receiving)
     return _core.make_handle(channel.arena, channel.block, 0, _path_of(name)), passenger.inheritance(name)
 
 
@@ -55,9 +55,15 @@ def open_channel(
     channel.claim(grant, receiving, name)
 
 
-def reduce_end(end: Any, receiving: bool) -> tuple[Any, ...]:
+def check_giveable(end: Any, what: str = "an end") -> None:
+    """Attaches `end` before it is sent to another process. Raises ChannelClosed if it is closed."""
     if end.closed:
-        raise ChannelClosed("an end that was closed cannot be handed to another process")
+        raise ChannelClosed(f"{what} that was closed cannot be handed to another process")
+    end._attach_inherited()
+
+
+def reduce_end(end: Any, receiving: bool) -> tuple[Any, ...]:
+    check_giveable(end)
     handle, inheritance = describe_end(end._channel, end._name, (receiving,))
     return open_end, (type(end), receiving, handle, inheritance, end.allow_pickle)
 

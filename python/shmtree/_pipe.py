@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from . import _pairs
-from ._channel import Receiver, Sender
+from ._channel import Receiver, Sender, Terms, make_pair
 from .errors import ConnectionLost, PeerDied
 
 _C = TypeVar("_C", bound="Connection")
+
+_TERMS = Terms(0, 0, "raise", is_pipe=True)
 
 
 class _Bytes(NamedTuple):
@@ -28,10 +29,12 @@ class Connection:
     several threads, inherited over fork, given to processes as an argument with any start method, and sent through
     pipes and queues to processes that run already.
 
-    The other side is gone when every process that uses it has closed it, exited or died. A process that has it and uses
-    only this side does not count, so nobody has to close what it does not use. Then `recv` raises EOFError, after all
-    that was sent, and `send` BrokenPipeError; both are ConnectionLost, with the pids, when somebody was killed. Where
-    nobody was, `send` goes on in a process that has the other side.
+    The other side is gone when every process that has it has closed it, exited or died. Once it is gone, `recv` raises
+    EOFError after the last message, and `send` raises BrokenPipeError. Both are ConnectionLost and list the pids if a
+    process was killed. The process that called `Pipe` has both sides until it closes one, so it can give its end to one
+    worker after another. A process that multiprocessing forks has only the ends that it was given or uses. `recv` also
+    raises EOFError when it could only block forever: every process that has the other side is blocked itself, and none
+    of them ever used it.
     """
 
     __slots__ = ("__weakref__", "_receiver", "_sender")
@@ -180,8 +183,8 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
     What is sent waits in shared memory, as much as the arena's budget allows, so that two processes that send before
     they receive do not wait for each other.
     """
-    there, here = _pairs.create_pair(None)
+    there, here = make_pair(None, _TERMS, None, None, False)
     if not duplex:
         return Connection(here, None), Connection(None, there)
-    back, again = _pairs.create_pair(None)
+    back, again = make_pair(None, _TERMS, None, None, False)
     return Connection(here, back), Connection(again, there)

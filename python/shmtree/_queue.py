@@ -88,8 +88,8 @@ class BaseQueue(_core.QueueBase[_T], End):
 
         The queue counts as on its way until it is opened, for as long as this process lives and 60 s longer.
         """
-        if self.closed:
-            raise ChannelClosed("a queue that was closed cannot be handed to another process")
+        _handles.check_giveable(self, "a queue")
+        self._channel.note_named()
         return _handles.handle_of(self._channel, self._name, True).hex()
 
     @classmethod
@@ -126,8 +126,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         await _async.put_async(self, obj, timeout, move)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        if self.closed:
-            raise ChannelClosed("a queue that was closed cannot be handed to another process")
+        _handles.check_giveable(self, "a queue")
         return (*_handles.describe_end(self._channel, self._name, (False, True)), self.allow_pickle)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:

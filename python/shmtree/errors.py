@@ -175,8 +175,9 @@ class DeviceError(Error, RuntimeError):
 class UnusedEndWarning(RuntimeWarning):
     """Whoever waits at a channel has waited for 10 s for an end that those who have it never used.
 
-    Such as a process that only started the others and did not close the ends it gave away, or an end that was given
-    and never loaded: the stream does not end as long as that process lives. The text names it.
+    Such as a process that only started the others and did not close the ends it gave away, or an end that was sent and
+    never loaded: the stream does not end as long as that process lives. The text names it. No warning is issued
+    while a process that was given the end is attached to it.
     """
 
 

@@ -5,6 +5,7 @@
 #include "discovery/handle.h"
 #include "endpoint/channels.h"
 #include "endpoint/given_ends.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree {
 
@@ -22,6 +23,14 @@ std::shared_ptr<ChannelState> closed_end() noexcept {
     ChannelState state;
   } place;
   return {std::shared_ptr<void>(), &place.state};
+}
+
+memory::WeakRegistry<ChannelState>& ChannelState::all() noexcept {
+  return platform::never_destroyed<memory::WeakRegistry<ChannelState>>();
+}
+
+ChannelState::~ChannelState() {
+  all().erase(this);
 }
 
 ChannelStats ChannelState::stats() const {
@@ -82,6 +91,7 @@ Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std
 
 Result<std::string> ChannelState::handle() const {
   const auto known = name();
+  channel().note_named();
   return given_text(*arena->arena, memory::pack(channel().block()), known.get(),
                     [&] { return endpoint::GivenEnds::grant(channel().shared_from_this(), end, known.get()); });
 }

@@ -47,7 +47,7 @@ struct Home {
 
   std::string left() const { return std::string(", and ") + whose + " " + std::to_string(bytes); }
 };
-Result<Home> home_for(const std::optional<Arena>& given) {
+Result<Home> replay_home_for(const std::optional<Arena>& given) {
   if (!given) return Home{.bytes = platform::available_memory_bytes()};
   if (ArenaState::of(*given) == nullptr) return no_arena();
   const std::shared_ptr<memory::Arena>& arena = ArenaState::of(*given)->arena;
@@ -79,7 +79,7 @@ Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const Room& r
   return memory::Arena::create({.max_bytes = *needed + std::max(kLeastSpare, *needed / 8)});
 }
 
-std::shared_ptr<endpoint::Name> name_for(const std::string& name, const Buffer& buffer) {
+std::shared_ptr<endpoint::Name> replay_name_for(const std::string& name, const Buffer& buffer) {
   if (name.empty()) return nullptr;
   discovery::NamedThing thing{.kind = discovery::NamedKind::kReplay, .arena = buffer.store()->arena()};
   thing.block = memory::pack(buffer.store()->block());
@@ -113,12 +113,12 @@ Room room_for(const replay::Loader& loader, const ReplayLoad& how) {
 
 ReplayBuffer make_replay(const ReplayOptions& options) try {
   Spec spec = api::spec_of(options).value();
-  const api::Home home = api::home_for(options.arena).value();
+  const api::Home home = api::replay_home_for(options.arena).value();
   const Room room{api::capacity_of(spec, options, home).value(), options.chunk, options.streams};
   auto arena = api::arena_for(spec, room, home).value();
   auto buffer = Buffer::create(std::move(arena), std::move(spec), room, WaitContext{}).value();
   if (options.seed) buffer->set_seed(*options.seed);
-  auto name = api::name_for(options.name, *buffer);
+  auto name = api::replay_name_for(options.name, *buffer);
   return ReplayState::wrap(std::move(buffer), std::move(name));
 } catch (const std::bad_alloc&) {
   throw BadResult(out_of_memory());
@@ -164,7 +164,7 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   Status fits = api::change(*spec, how);
   if (!fits) return std::move(fits).error();
   const Room room = api::room_for(*loader, how);
-  auto home = api::home_for(how.arena);
+  auto home = api::replay_home_for(how.arena);
   if (!home) return std::move(home).error();
   auto arena = api::arena_for(*spec, room, *home);
   if (!arena) return std::move(arena).error();
@@ -174,7 +174,7 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   Status loaded =
       loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{}, (*buffer)->spec().samplers);
   if (!loaded) return std::move(loaded).error();
-  auto known = api::name_for(how.name, **buffer);
+  auto known = api::replay_name_for(how.name, **buffer);
   return ReplayState::wrap(std::move(*buffer), std::move(known));
 } catch (const BadResult& refused) {  // the name
   return refused.error();

@@ -57,7 +57,10 @@ Status put_many(api::ChannelState& state, std::span<const Value> values, const W
 
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try {
   const api::Call call(*state_);
-  if (state_->is_closed()) return closed_here("sender");
+  if (!state_->is_attached(End::kSending)) [[unlikely]] {
+    Status usable = state_->begin_use("sender");
+    if (!usable) return std::move(usable).error();
+  }
   return shmtree::put(*state_, value, state_->wait(timeout));
 } catch (const std::bad_alloc&) {
   return out_of_memory();

@@ -18,6 +18,7 @@
 #include "endpoint/names.h"
 #include "endpoint/until.h"
 #include "memory/deaths.h"
+#include "memory/weak_registry.h"
 #include "platform/fork.h"
 #include "shmtree/pair.h"
 
@@ -111,6 +112,9 @@ class Deferred {
 
 struct ChannelState final : endpoint::Port, Deferred {
   ChannelState(ArenaState* of, End which) noexcept : arena(of), end(which) {}
+  ~ChannelState();
+  // All that this process has.
+  static memory::WeakRegistry<ChannelState>& all() noexcept;
 
   template <class Handle>  // a Sender, or a Receiver
   static Handle handle_to(std::shared_ptr<ChannelState> state) {
@@ -129,7 +133,7 @@ struct ChannelState final : endpoint::Port, Deferred {
     auto state = std::make_shared<ChannelState>(arena.get(), end);
     Status joined = state->attach(std::move(channel), {end}, std::move(name), std::move(arena));
     if (!joined) return std::move(joined).error();
-    return state;
+    return all().insert(state, [](const ChannelState&) { return false; });
   }
   Result<std::string> handle() const;
   ChannelStats stats() const;
@@ -147,6 +151,11 @@ struct ChannelState final : endpoint::Port, Deferred {
                                                           discovery::NamedKind kind = discovery::NamedKind::kChannel);
   void close() noexcept { Port::close(end); }
   bool is_closed() const noexcept { return closed(end); }
+  // Of an end that is not attached, in a Call: kClosed where it is closed, or the stream has ended without it.
+  Status begin_use(const char* name) {
+    if (is_closed()) return closed_here(name);
+    return attach_again(end);
+  }
 
   // For a call that waits, within a Call.
   platform::WaitContext wait(const Timeout& timeout) { return waiting(timeout, &until_closed); }
@@ -171,7 +180,10 @@ template <class Act>
 auto with_open(ChannelState& state, const char* end, Act act) -> decltype(act()) {
   const Call call(state);
   return or_out_of_memory([&]() -> decltype(act()) {
-    if (state.is_closed()) return closed_here(end);
+    if (!state.is_attached(state.end)) [[unlikely]] {
+      Status usable = state.begin_use(end);
+      if (!usable) return std::move(usable).error();
+    }
     return act();
   });
 }

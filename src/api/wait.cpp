@@ -31,7 +31,8 @@ struct Look {
 Status look_at(ChannelState* state, std::size_t position, Look& look) {
   const api::Call call(*state);
   if (!state->is_closed()) memory::look_for_dead(*state->channel().arena(), kSliceNs);
-  if (state->is_closed() || state->has_deferred() || state->channel().ready()) {
+  const bool can_wait = !state->is_closed() && state->attach_again(End::kReceiving).ok();
+  if (!can_wait || state->has_deferred() || state->channel().ready()) {
     look.ready.push_back(position);
     return success();
   }

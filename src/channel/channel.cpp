@@ -72,6 +72,9 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   header->keep_open = options.keep_open ? 1 : 0;
   header->drop_oldest = options.drop_oldest ? 1 : 0;
   header->portable = options.portable ? kAlwaysPortable : kNotPortable;
+  header->made_ns = monotonic_ns();
+  store_relaxed(header->named, options.is_named ? 1u : 0u);
+  header->maker = options.is_pipe ? arena->current_identity() : memory::kNobody;
   store_relaxed(header->head_segment, memory::pack(ring->ref()));
   store_relaxed(header->tail_segment, memory::pack(ring->ref()));
   // The channel is known before its ring leaves its writer: a kill in between leaves no ring that nothing leads to.
@@ -117,6 +120,10 @@ Channel::~Channel() {
   parts_.membership.leave_all();
   if (parts_.membership.has_given()) KeptForGrants::add(std::move(lease_));
   KeptForGrants::sweep();
+}
+
+void Channel::note_named() noexcept {
+  store_relaxed(parts_.control.shared.named, 1u);
 }
 
 void Channel::require_portable() noexcept {

@@ -10,9 +10,11 @@
 //   Unreturned  what this process could not give back                   message.h
 //   Grants      ends on their way to other processes                    grants.h
 //   Ends        who takes part in an end, and when a stream has ended   ends.h
+//   Deadlock    the proof that a call waits for ever                    deadlock.h
+//   wait_for_peers()  blocks while a process is attached to the other end   peer_wait.h
 //   WakeHub     by which a process is told of any number of ends        wake_hub.h
 //   Watchers    who waits, and how they are told                        watchers.h
-//   ClaimHooks  which message a thread that was woken is to receive     claim.h
+//   ClaimHooks  hides a message that a woken thread is about to receive claim.h
 //   Returns     what was received and is given back                     returns.h
 //   Membership  what this process has of the ends                       membership.h
 //   Acks        what became of the messages that this process has put   acks.h
@@ -46,6 +48,8 @@ struct ChannelOptions {
   bool keep_open = false;           // receivers wait for senders to come when none is left
   bool drop_oldest = false;         // a put that finds no room drops the oldest messages instead of waiting
   bool portable = false;            // nothing may be put that means something on this machine only
+  bool is_named = false;            // other processes may open it by a name
+  bool is_pipe = false;             // whoever makes it takes part in both ends as long as it has them
 };
 
 struct ChannelStats {
@@ -78,6 +82,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::int64_t asked_ns() const noexcept { return platform::load_relaxed(parts_.control.shared.asked_ns); }
   // From now on; what is there, or is being put, may be otherwise yet.
   void require_portable() noexcept;
+  // From now on other processes may open it at any time, as by the text of a handle.
+  void note_named() noexcept;
   // How many messages puts have dropped.
   std::uint64_t dropped() const noexcept { return platform::load_acquire(parts_.control.shared.dropped); }
   // kInvalid, with the values of both, unless it was made with these.

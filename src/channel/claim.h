@@ -1,8 +1,8 @@
 // A message that a woken thread is about to receive.
 //
 // Before such a thread receives, it may have to wait for its interpreter (the GIL). Meanwhile the message is in the
-// channel, and would keep the process's descriptor readable: another thread that polls the descriptor would find it
-// ready again and again, and keep the interpreter busy for which the first thread waits. So the thread claims a message
+// channel, and would keep the process's descriptor readable: a thread that polls the descriptor would find it
+// ready repeatedly, and hold the GIL that the first thread needs. So the thread claims a message
 // before it waits for the interpreter. The descriptor is readable only for messages that no thread has claimed.
 //
 // A claim moves nothing: if its thread never comes back, as at the exit of an interpreter, the message is still in the
@@ -37,6 +37,7 @@ class ClaimHooks final : public platform::WaitHooks {
     return hooks_->interrupted();
   }
   bool ended() const noexcept override { return hooks_->ended(); }
+  std::uint32_t threads() const noexcept override { return hooks_->threads(); }
 
  private:
   void drop() noexcept {

@@ -26,6 +26,7 @@ struct Control {
   std::uint64_t inline_bytes() const noexcept { return channel::inline_bytes(slot_bytes); }
   Ending ending() const noexcept { return static_cast<Ending>(shared.ending); }
   bool is_queue() const noexcept { return ending() == Ending::kNever; }
+  bool is_named() const noexcept { return platform::load_relaxed(shared.named) != 0; }
   bool keeps_open() const noexcept { return shared.keep_open != 0; }
   bool drops_oldest() const noexcept { return shared.drop_oldest != 0; }
   bool is_portable() const noexcept { return platform::load_once(shared.portable) != kNotPortable; }
@@ -33,6 +34,13 @@ struct Control {
   Shutdown shutdown() const noexcept { return static_cast<Shutdown>(platform::load_acquire(shared.shutdown)); }
   bool is_shut_down() const noexcept { return shutdown() != Shutdown::kNot; }
   bool is_discarded() const noexcept { return shutdown() == Shutdown::kDiscarded; }
+  // Of a pipe: who made it, and whether that participant did.
+  Identity maker() const noexcept { return platform::load_once(shared.maker); }
+  bool is_maker(std::uint32_t slot) const noexcept {
+    const Identity who = maker();
+    return who != memory::kNobody && memory::slot_of(who) == slot &&
+           memory::generation_of(who) == platform::load_acquire(arena.participants().slot(slot).generation);
+  }
   // For another participant than this process.
   bool is_reserved(End end) const noexcept {
     const Identity by = platform::load_relaxed(shared.reserved[end]);

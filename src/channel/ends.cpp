@@ -34,7 +34,13 @@ std::uint64_t Ends::taking_part(End end, std::uint32_t word) const noexcept {
   const EndState &mine = state(end), &others = state(other(end));
   const std::uint64_t uses_only_the_other =
       load_acquire(others.users.words[word]) & ~load_acquire(mine.users.words[word]);
-  return load_seq_cst(mine.members.words[word]) & ~uses_only_the_other;
+  return load_seq_cst(mine.members.words[word]) & ~(uses_only_the_other & ~maker_in(word));
+}
+
+// Of a pipe: whoever made it.
+std::uint64_t Ends::maker_in(std::uint32_t word) const noexcept {
+  const std::uint32_t slot = memory::slot_of(control_.maker());
+  return slot / 64 == word && control_.is_maker(slot) ? ParticipantSet::bit_of(slot) : 0;
 }
 
 // Those of them that keep the other end from being told that nobody is left.
@@ -75,14 +81,22 @@ std::vector<int> Ends::pids_told_of(End end) const {
   return pids;
 }
 
-bool Ends::is_unused(End end) const noexcept {
-  bool anyone = false;
+Ends::Uses Ends::uses(End end) const noexcept {
+  Uses found;
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    const std::uint64_t taking = taking_part(end, i);
-    if ((taking & load_acquire(state(end).users.words[i])) != 0) return false;
-    anyone = anyone || taking != 0;
+    const std::uint64_t taking = keeping_open(end, i), used = taking & load_acquire(state(end).users.words[i]);
+    const std::uint64_t given = taking & load_acquire(state(end).given.words[i]);
+    found.anyone = found.anyone || taking != 0;
+    found.used = found.used || used != 0;
+    found.given = found.given || given != 0;
+    found.forgotten = found.forgotten || (taking & ~used & ~given & ~maker_in(i)) != 0;
   }
-  return anyone || grants_.is_on_its_way(end);
+  return found;
+}
+
+bool Ends::is_forgotten(End end) const noexcept {
+  const Uses found = uses(end);
+  return !found.used && !found.given && (found.forgotten || is_on_its_way(end));
 }
 
 std::uint64_t Ends::counting(End end) const noexcept {
@@ -124,8 +138,10 @@ Status Ends::tell_deaths(End end) const {
 Error Ends::end_error(End end) const {
   if (end == End::kSending && control_.is_shut_down()) return shut_down_error();
   if (control_.is_queue()) {
-    return Error{Code::kClosed, end == End::kSending ? "the queue has ended: no process can put any more"
-                                                     : "no process can get from the queue any more"};
+    return Error{Code::kClosed,
+                 end == End::kSending
+                     ? "no process can put into this queue: every sending half is closed, or its process has ended"
+                     : "no process can get from this queue: every receiving half is closed, or its process has ended"};
   }
   KilledList& killed = state(end).killed;
   std::uint32_t count = load_acquire(killed.count);
@@ -140,6 +156,13 @@ Error Ends::end_error(End end) const {
   }
   return Error{Code::kClosed, end == End::kSending ? "the stream has ended: every sender has closed or exited"
                                                    : "no receivers are left: every one has closed or exited"};
+}
+
+Error Ends::left_before_use() const {
+  return Error{
+      Code::kClosed,
+      "the stream ended before this process used its inherited sender; every other sender has closed or exited. "
+      "Pass the sender as a Process argument, or use it before the others close"};
 }
 
 Status Ends::check_grant(std::uint64_t granted, End end, int giver_pid) const {

@@ -1,10 +1,11 @@
 // Who takes part in an end, and when a stream has ended.
 //
-// A process takes part from the moment it has the end (made, inherited, or on its way to it) until it leaves, exits,
-// dies, or uses the other end without ever having used this one. An end that nobody takes part in any more, though
-// somebody did, is over: for receivers that is the end of the stream. So is the shutdown of a queue. Either way they
-// are told once nothing is left for them: nothing queued, and nothing that another process has taken and may give back.
-// What a process has taken itself it does not wait for, in any of its threads.
+// A process takes part from the moment it has the end (created, inherited and not passive, or in transit to it) until
+// it leaves, exits, dies, or uses the other end without ever having used this one. (Of a pipe, whoever made it takes
+// part in both ends as long as it has them.) An end that nobody takes part in any more, though somebody did, is over:
+// for receivers that is the end of the stream. So is the shutdown of a queue. Either way they are told once nothing is
+// left for them: nothing queued, and nothing that another process has taken and may give back. What a process has taken
+// itself it does not wait for, in any of its threads.
 //
 // In a queue, a process has both ends, and may use either at any time. So a process counts at an end until it leaves
 // that end, whatever it uses. A process that has left one end itself, and no other, is told when no process has that
@@ -15,13 +16,12 @@
 // Thread safety: any thread, without locks.
 #pragma once
 
+#include <bit>
 #include <string>
 #include <vector>
 
 #include "channel/grants.h"
 #include "channel/records.h"
-#include "memory/event.h"
-#include "platform/wait_policy.h"
 
 namespace shmtree::channel {
 
@@ -35,10 +35,34 @@ class Ends {
 
   bool has_member(End end, Identity who) const noexcept { return state(end).members.contains(memory::slot_of(who)); }
   bool anyone_has(End end) const noexcept;
-  bool anyone_at(End end) const noexcept { return anyone_has(end) || grants_.is_on_its_way(end); }
+  bool anyone_at(End end) const noexcept { return anyone_has(end) || is_on_its_way(end); }
   bool anyone_at_either() const noexcept { return anyone_at(End::kSending) || anyone_at(End::kReceiving); }
-  // Whether there are those who take part in that end, or whom it is on its way to, and none of them has used it.
-  bool is_unused(End end) const noexcept;
+  // A queue is on its way with both ends.
+  bool is_on_its_way(End end) const noexcept {
+    return grants_.is_on_its_way(end) || (control_.is_queue() && grants_.is_on_its_way(other(end)));
+  }
+  // What those have done who take part in that end.
+  struct Uses {
+    bool anyone = false;     // takes part in it
+    bool used = false;       // one of them has used it
+    bool given = false;      // one of them was given it to use
+    bool forgotten = false;  // one of them created or inherited it, and has not used it (a pipe's maker is exempt)
+  };
+  Uses uses(End end) const noexcept;
+  // Whether it may have been forgotten by those who have it: none of them has used it, or was given it to use.
+  bool is_forgotten(End end) const noexcept;
+  // Calls visit(slot) for each who keeps it open, or may do so by using it, until that returns false; whether it never
+  // did.
+  template <class Visit>
+  bool all_who_may_use(End end, Visit visit) const {
+    for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
+      for (std::uint64_t bits = keeping_open(end, i) | platform::load_seq_cst(state(end).passive.words[i]); bits != 0;
+           bits &= bits - 1) {
+        if (!visit(i * 64 + static_cast<std::uint32_t>(std::countr_zero(bits)))) return false;
+      }
+    }
+    return true;
+  }
   // The processes that take part in it and have not used it. May throw std::bad_alloc.
   std::vector<int> unused_pids(End end) const;
   OnTheirWay on_their_way(End end) const noexcept { return grants_.on_their_way(end); }
@@ -48,7 +72,7 @@ class Ends {
   // How many processes have it, and how many of those take part in it.
   std::uint64_t member_count(End end) const noexcept;
   std::uint64_t counting(End end) const noexcept;
-  // Whether those at the other end are ever told that nobody is left at it, though they have not left it themselves.
+  // True if this end can reach its end of stream for a process that is still attached to it. False for queues.
   bool can_end(End end) const noexcept {
     return !control_.is_queue() && !(end == End::kSending && control_.keeps_open());
   }
@@ -70,44 +94,15 @@ class Ends {
   Status check_deaths(End end) const { return control_.ending() == Ending::kEach ? tell_deaths(end) : success(); }
   // What they are told: of a shutdown; that peers were killed, to whoever takes the list back; that it is over.
   Error end_error(End end) const;
+  // For who attaches a sender only now: the stream has ended in the meantime.
+  Error left_before_use() const;
   // Before the join of whoever was given an end: kClosed when it comes too late, so that the stream is over; kInvalid
   // when it is of the other end.
   Status check_grant(std::uint64_t grant, End end, int giver_pid) const;
 
-  // Sleeps at `event`, as `reason` says, until ready(), for as long as somebody takes part in `peers`.
-  //   kTimeout: the deadline has passed; kInterrupted; or what end_error() says. ready() was false after each of them.
-  template <class Ready>
-  Status wait_at(memory::Event& event, const memory::SleepReason& reason, End peers, const char* waited_for,
-                 const Ready& ready, const WaitContext& wait) const {
-    using platform::wait_policy::alive_within_ns;
-    memory::EventWait waiting(event, reason, wait);
-    for (bool looked = false;; looked = true) {
-      if (looked) waiting.arm();
-      if (ready()) return success();
-      if (control_.arena.participants().check(alive_within_ns(looked))) {
-        Status repaired = control_.arena.reconcile(wait);
-        if (!repaired) return repaired;
-        if (ready()) return success();
-      }
-      if (has_deaths_to_tell(peers)) return end_error(peers);
-      if (is_over(peers)) {
-        if (ready()) return success();  // by the doing of the last of them, before it left
-        return end_error(peers);
-      }
-      if (!looked && !wait.deadline.is_immediate()) continue;
-      switch (waiting.sleep()) {
-        case memory::EventWait::Wake::kLookAgain: break;
-        case memory::EventWait::Wake::kInterrupted:
-          return Error{Code::kInterrupted, std::string("interrupted while waiting for ") + waited_for};
-        case memory::EventWait::Wake::kTimedOut:
-          if (ready()) return success();
-          return Error{Code::kTimeout, std::string(waited_for) + " did not come in time"};
-      }
-    }
-  }
-
  private:
   std::uint64_t taking_part(End end, std::uint32_t word) const noexcept;
+  std::uint64_t maker_in(std::uint32_t word) const noexcept;
   std::uint64_t keeping_open(End end, std::uint32_t word) const noexcept;
   template <class Bits>
   std::vector<int> pids_of(const Bits& bits_of) const;

@@ -47,7 +47,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 9;
+constexpr std::uint32_t kChannelVersion = 10;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct RingSlot {
@@ -198,10 +198,12 @@ static_assert(sizeof(KilledList) == 64);
 struct EndState {
   ParticipantSet members;  // have this end
   ParticipantSet users;    // and have used it
+  ParticipantSet given;    // and were given it, as an argument or in a message: they may not have begun to use it
+  ParticipantSet passive;  // are no members, and have it: they may use it, and are members then
   KilledList killed;
   alignas(64) std::atomic<std::uint32_t> begun;  // somebody took part since the last end of the stream
 };
-static_assert(sizeof(EndState) == 384);
+static_assert(sizeof(EndState) == 640);
 
 constexpr std::uint32_t kGrants = 64;
 // An end that was pickled and not yet unpickled (grants.h).
@@ -336,6 +338,11 @@ struct ChannelHeader {
   alignas(64) std::atomic<Identity> leaver;
   std::atomic<Identity> heir;
   std::atomic<std::int64_t> asked_ns;  // monotonic clock: when somebody last said that it found no message
+
+  // Written once, before anybody else has the channel.
+  std::int64_t made_ns;              // monotonic clock
+  Identity maker;                    // of a pipe: it takes part in both ends as long as it has them; else nobody
+  std::atomic<std::uint32_t> named;  // 1: other processes may open it at any time, by a name or the text of a handle
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
 static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 476);

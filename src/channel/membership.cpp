@@ -16,14 +16,36 @@ Status Membership::join(End end) {
   }
   const std::lock_guard guard(mutex_);
   ++objects_[end];
+  joined_as_[end].store(*me, std::memory_order_relaxed);
   seat(end, *me);
   return success();
 }
 
+Status Membership::join_late(End end) {
+  // Of a queue only those are told of an end who have left one themselves.
+  const bool anyone_told = !control_.is_queue() || ends_.anyone_has(End::kReceiving);
+  if (end == End::kSending && anyone_told && ends_.is_left(end)) return ends_.left_before_use();
+  return join(end);
+}
+
+void Membership::note_given(End end) noexcept {
+  const Identity me = control_.arena.current_identity();
+  if (me == memory::kNobody || !state(end).given.add(memory::slot_of(me))) return;
+  if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) take_place_of_killed(end);
+}
+
+bool Membership::is_used(End end) const noexcept {
+  const Identity me = control_.arena.current_identity();
+  return me != memory::kNobody && state(end).users.contains(memory::slot_of(me));
+}
+
 void Membership::seat(End end, Identity who) noexcept {
-  if (!state(end).members.add(memory::slot_of(who))) return;
+  if (state(end).members.add(memory::slot_of(who))) take_place_of_killed(end);
+}
+
+// One that was killed and waited for has its successor.
+void Membership::take_place_of_killed(End end) noexcept {
   if (control_.ending() != Ending::kWait) return;
-  // One that was killed and waited for has its successor.
   std::atomic<std::uint32_t>& killed = state(end).killed.count;
   std::uint32_t count = load_acquire(killed);
   while (count != 0 && !compare_swap(killed, count, std::min(count, kMostKilled) - 1)) {
@@ -31,13 +53,32 @@ void Membership::seat(End end, Identity who) noexcept {
 }
 
 void Membership::leave(End end) noexcept {
+  leave(end, true);
+}
+
+void Membership::make_passive(End end) noexcept {
+  const Identity me = control_.arena.current_identity();
+  {
+    const std::lock_guard guard(mutex_);
+    if (++passive_[end] == 1 && me != memory::kNobody) state(end).passive.add(memory::slot_of(me));
+  }
+  leave(end, false);
+}
+
+void Membership::end_passive(End end) noexcept {
+  const Identity me = control_.arena.current_identity();
+  const std::lock_guard guard(mutex_);
+  if (--passive_[end] == 0 && me != memory::kNobody) state(end).passive.remove(memory::slot_of(me));
+}
+
+void Membership::leave(End end, bool was_part) noexcept {
   {
     const std::lock_guard guard(mutex_);
     if (objects_[end] == 0 || --objects_[end] != 0) return;
   }
   if (end == End::kReceiving) returns_.give_back_unreturned();
   watchers_.close_fd(end);
-  depart_unless_used(end);
+  depart_unless_used(end, was_part);
 }
 
 void Membership::leave_all() noexcept {
@@ -53,6 +94,8 @@ void Membership::leave_all() noexcept {
 
 void Membership::leave_at_exit() noexcept {
   for (const End end : kEnds) {
+    const Identity me = control_.arena.current_identity();
+    if (me != memory::kNobody) state(end).passive.remove(memory::slot_of(me));
     {
       const std::lock_guard guard(mutex_);
       if (std::exchange(objects_[end], 0) == 0) continue;
@@ -67,15 +110,16 @@ bool Membership::is_used_here() noexcept {
 }
 
 // The process takes no part in the end any more, unless another thread has joined it since the last object went.
-void Membership::depart_unless_used(End end) noexcept {
+void Membership::depart_unless_used(End end, bool was_part) noexcept {
   const Identity me = control_.arena.current_identity();
   if (me == memory::kNobody) return;
   {
     const std::lock_guard guard(mutex_);
     if (objects_[end] != 0 || !state(end).members.contains(memory::slot_of(me))) return;
-    store_seq_cst(state(end).begun, 1u);
+    if (was_part || state(end).users.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
     state(end).members.remove(memory::slot_of(me));
     state(end).users.remove(memory::slot_of(me));
+    state(end).given.remove(memory::slot_of(me));
     used_as_[end].store(memory::kNobody, std::memory_order_relaxed);
   }
   if (!ends_.anyone_at(end)) watchers_.wake_all();
@@ -83,6 +127,8 @@ void Membership::depart_unless_used(End end) noexcept {
 
 void Membership::note_use(End end, Identity me) noexcept {
   used_as_[end].store(me, std::memory_order_relaxed);
+  // Of a forked child: it was not known before whether it would.
+  if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) take_place_of_killed(end);
   state(end).users.add(memory::slot_of(me));
   if (state(end).members.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
   // This may have been the use that tells it takes no part in the other end.
@@ -98,21 +144,29 @@ Result<std::uint64_t> Membership::grant(End end) {
 }
 
 void Membership::claim(std::uint64_t grant, End end) noexcept {
+  note_given(end);
   grants_.claim(grant);
   if (grant != 0 && !ends_.anyone_at(end)) watchers_.wake_all();
 }
 
-void Membership::join_for(Identity child, End end) noexcept {
+void Membership::seat_child(End end, Identity child) noexcept {
   if (memory::BlockEntry* block = control_.arena.blocks().entry(control_.block.id)) {
     block->holders.add(memory::slot_of(child));
   }
+  state(end).members.add(memory::slot_of(child));
+}
+
+void Membership::give_to(Identity child, End end) noexcept {
   store_seq_cst(state(end).begun, 1u);
-  seat(end, child);
+  seat_child(end, child);
+  take_place_of_killed(end);
+  state(end).given.add(memory::slot_of(child));
 }
 
 void Membership::hand_down(Identity child) noexcept {
   for (const End end : kEnds) {
-    if (objects_[end] != 0) join_for(child, end);
+    if (objects_[end] != 0) seat_child(end, child);
+    if (passive_[end] != 0) state(end).passive.add(memory::slot_of(child));
   }
 }
 

@@ -3,7 +3,9 @@
 // Invariants:
 //   - The process is a member of an end while it has an object of it; a forked child is from before it exists. Its
 //     bit is set with the first object, and cleared only where there is none, both under the mutex.
-//   - `begun` is set before a member's bit goes: a kill in between leaves the member to a reconcile.
+//   - leave() sets `begun` before it clears a member's bit, so that a reconcile finishes the removal after a kill.
+//     make_passive() sets `begun` only if the process had used the end.
+//   - The process's `passive` bit is set while it has a passive object of the end.
 //   - Whoever may have been the last to take part in an end wakes all who wait.
 //
 // Thread safety: any thread; hand_down() in the fork handlers, with every fork-safe mutex held.
@@ -21,10 +23,22 @@ class Membership {
   // This process has one more, or one fewer, object of that end.
   Status join(End end);
   void leave(End end) noexcept;
+  // Makes an object of an end passive that was inherited and not given. Peers do not see an end of stream because of
+  // it.
+  void make_passive(End end) noexcept;
+  // A passive object of it is gone, or was attached.
+  void end_passive(End end) noexcept;
+  // Whether this process has used it.
+  bool is_used(End end) const noexcept;
   // It has none of either any more: the channel goes with this, or the process is about to exit. Then descriptors stay,
   // since other threads may still poll them.
   void leave_all() noexcept;
   void leave_at_exit() noexcept;
+  // Attaches a passive end on its first use (see endpoint::Port). Of a sender kClosed if the stream ended in the
+  // meantime: its receivers were told so. A receiver, as any newcomer, gets what is queued; a queue never refuses.
+  Status join_late(End end);
+  // This process was given the end to use it.
+  void note_given(End end) noexcept;
   // Whether it has any object of either end.
   bool is_used_here() noexcept;
   bool is_member(End end, Identity me) const noexcept { return state(end).members.contains(memory::slot_of(me)); }
@@ -40,13 +54,16 @@ class Membership {
   void claim(std::uint64_t grant, End end) noexcept;
   bool has_given() const noexcept { return has_given_.load(std::memory_order_relaxed); }
   // A participant that does not run yet (reserve_slot) is given that end, and holds the channel.
-  void join_for(Identity child, End end) noexcept;
+  void give_to(Identity child, End end) noexcept;
   // A forked child has what its parent has; uses are its own.
   void hand_down(Identity child) noexcept;
 
  private:
   void seat(End end, Identity who) noexcept;
-  void depart_unless_used(End end) noexcept;
+  void seat_child(End end, Identity child) noexcept;
+  void take_place_of_killed(End end) noexcept;
+  void leave(End end, bool was_part) noexcept;
+  void depart_unless_used(End end, bool was_part = true) noexcept;
   void note_use(End end, Identity me) noexcept;
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 
@@ -56,9 +73,11 @@ class Membership {
   Watchers& watchers_;
   Returns& returns_;
   platform::ForkSafeMutex mutex_;
-  PerEnd<std::uint32_t> objects_{};          // under mutex_, as the process's member bits
-  PerEnd<std::atomic<Identity>> used_as_{};  // identity that mark_used() has seen
-  std::atomic<bool> has_given_{false};       // this process has made a grant
+  PerEnd<std::uint32_t> objects_{};            // under mutex_, as the process's member bits
+  PerEnd<std::uint32_t> passive_{};            // likewise
+  PerEnd<std::atomic<Identity>> joined_as_{};  // with the place of one that was killed, where those are waited for
+  PerEnd<std::atomic<Identity>> used_as_{};    // identity that mark_used() has seen
+  std::atomic<bool> has_given_{false};         // this process has made a grant
 };
 
 }  // namespace shmtree::channel

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "channel/peer_wait.h"
+
 namespace shmtree::channel {
 
 using namespace platform;
@@ -63,7 +65,7 @@ template <class Ready>
 Status Receiving::wait_for_messages(const Ready& is_ready, const WaitContext& wait) const {
   const Control& control = parts_.control;
   const auto reason = control.sleep_at(End::kReceiving, memory::WaitFor::kMessage);
-  return parts_.ends.wait_at(control.shared.items, reason, End::kSending, "a message", is_ready, wait);
+  return wait_for_peers(control, parts_.ends, control.shared.items, reason, End::kSending, "a message", is_ready, wait);
 }
 
 Status Receiving::poll(const WaitContext& wait) {
@@ -73,7 +75,8 @@ Status Receiving::poll(const WaitContext& wait) {
   const auto is_ready = [this] { return parts_.watchers.ready(); };
   Status waited = wait_for_messages(is_ready, wait);
   parts_.watchers.leave_messages_to_others();
-  return waited ? success() : in_time(std::move(waited).error(), Code::kEmpty);
+  if (waited || waited.code() == Code::kClosed || waited.code() == Code::kPeerDied) return success();
+  return in_time(std::move(waited).error(), Code::kEmpty);
 }
 
 Status Receiving::wait_until_ready(const WaitContext& wait) {

@@ -127,13 +127,15 @@ class Repair {
       for (const End end : kEnds) {
         EndState& mine = shared_.ends[end];
         const bool used_only_the_other = !mine.users.contains(slot) && shared_.ends[other(end)].users.contains(slot);
-        if (!mine.members.contains(slot) || used_only_the_other) continue;
+        if (!mine.members.contains(slot) || (used_only_the_other && !control_.is_maker(slot))) continue;
         store_seq_cst(mine.begun, 1u);
         if (pass_.dead().was_killed(slot)) add_killed(mine.killed, load_relaxed(arena_.participants().slot(slot).pid));
       }
       // All of the first before any of the second: what is left of a kill in between still says which end was used.
       for (EndState& end : shared_.ends) end.members.remove(slot);
       for (EndState& end : shared_.ends) end.users.remove(slot);
+      for (EndState& end : shared_.ends) end.given.remove(slot);
+      for (EndState& end : shared_.ends) end.passive.remove(slot);
       for (ParticipantSet& watchers : shared_.watchers) watchers.remove(slot);
       for (ParticipantSet& awaiting : shared_.awaiting) awaiting.remove(slot);
       for (memory::SleepTime& slept : shared_.slept) slept.who.remove(slot);

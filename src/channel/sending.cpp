@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "channel/deadlock.h"
 #include "memory/deaths.h"
 
 namespace shmtree::channel {
@@ -122,6 +123,7 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
   const auto at_memory = parts_.control.sleep_at(End::kSending, memory::WaitFor::kMemory);
   EventWait for_place(shared.space, at_room, wait), for_bytes(shared.freed_bytes, at_room, wait);
   EventWait for_memory(parts_.control.arena.header().space, at_memory, wait);
+  Deadlock deadlock(parts_.control, parts_.ends, End::kReceiving, wait);
   for (bool looked = false;; looked = true) {
     const Room missing = room;
     EventWait& waiting = missing == Room::kFull ? for_place : missing == Room::kFullOfBytes ? for_bytes : for_memory;
@@ -143,6 +145,7 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
     }
     Status attended = parts_.ends.check_attended(End::kReceiving);
     if (!attended) return attended;
+    if (looked && deadlock.is_proved()) return deadlock.error();
     if (!looked && !wait.deadline.is_immediate()) continue;
     switch (waiting.sleep()) {
       case EventWait::Wake::kLookAgain:

@@ -21,6 +21,7 @@
 #include "channel/ends.h"
 #include "channel/ring.h"
 #include "channel/wake_hub.h"
+#include "memory/event.h"
 #include "platform/file.h"
 #include "platform/process_watch.h"
 

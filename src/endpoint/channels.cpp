@@ -20,7 +20,8 @@ Error about(const std::string& name, Error error) {
 }
 
 Result<KnownChannel> make_new(const std::string& name, NamedKind kind, const std::shared_ptr<Arena>& arena,
-                              const ChannelOptions& options) {
+                              ChannelOptions options) {
+  options.is_named = true;
   auto channel = Channel::create(arena, options);
   if (!channel) return std::move(channel).error();
   discovery::NamedThing thing{.kind = kind, .arena = arena};

@@ -7,6 +7,19 @@ namespace shmtree::endpoint {
 using channel::Channel;
 using channel::End;
 
+namespace {
+
+std::atomic<std::uint32_t> g_fork_count{0};
+
+[[maybe_unused]] const bool g_counts_forks =
+    platform::call_in_children([] { g_fork_count.fetch_add(1, std::memory_order_relaxed); });
+
+}  // namespace
+
+std::uint32_t Port::fork_count() noexcept {
+  return g_fork_count.load(std::memory_order_relaxed);
+}
+
 Status Port::attach(std::shared_ptr<Channel> channel, std::initializer_list<End> ends, std::shared_ptr<Name> name,
                     std::shared_ptr<const void> kept) {
   for (const End* end = ends.begin(); end != ends.end(); ++end) {
@@ -21,23 +34,77 @@ Status Port::attach(std::shared_ptr<Channel> channel, std::initializer_list<End>
   name_ = std::move(name);
   kept_ = std::move(kept);
   attached_ = true;
+  attached_in_ = fork_count();
   ended_.store(false, std::memory_order_release);
-  for (const End end : ends) closed_[end].store(false, std::memory_order_release);
+  for (const End end : ends) stands_[end].store(Stand::kAttached, std::memory_order_release);
   return success();
 }
 
 Port::~Port() {
   for (const End end : channel::kEnds) {
-    if (!closed(end)) channel_->membership().leave(end);
+    if (is_attached(end)) channel_->membership().leave(end);
+    if (stand(end) == Stand::kPassive) channel_->membership().end_passive(end);
   }
 }
 
 void Port::close(End end) noexcept {
   const Call call(*this);
-  if (closed_[end].exchange(true)) return;
-  if (closed_[channel::other(end)].load()) ended_.store(true);
-  channel_->membership().leave(end);
+  const Stand before = stands_[end].exchange(Stand::kClosed);
+  if (before == Stand::kClosed) return;
+  if (closed(channel::other(end))) ended_.store(true);
+  if (before == Stand::kAttached) channel_->membership().leave(end);
+  if (before == Stand::kPassive) channel_->membership().end_passive(end);
   channel_->watchers().wake_all();
+}
+
+void Port::make_passive(End end) noexcept {
+  if (!is_attached(end) || platform::is_in_use(this) || channel_->membership().is_used(end)) return;
+  const Call call(*this);
+  Stand before = Stand::kAttached;
+  if (!stands_[end].compare_exchange_strong(before, Stand::kPassive)) return;
+  channel_->membership().make_passive(end);
+  if (!is_attached(channel::other(end))) leave_name();
+}
+
+void Port::note_given() noexcept {
+  for (const End end : channel::kEnds) {
+    if (is_attached(end)) channel_->membership().note_given(end);
+  }
+}
+
+Status Port::attach_again(End end) {
+  if (stand(end) != Stand::kPassive) return success();
+  Status joined = channel_->membership().join_late(end);
+  if (!joined) return joined;
+  Stand before = Stand::kPassive;
+  // Another thread was faster, or has closed it.
+  if (!stands_[end].compare_exchange_strong(before, Stand::kAttached)) {
+    channel_->membership().leave(end);
+    return success();
+  }
+  channel_->membership().end_passive(end);
+  std::string path;
+  {
+    const std::lock_guard guard(mutex_);
+    path.swap(left_name_);
+  }
+  if (!path.empty()) set_name(join_name(path, channel_->arena()));
+  return success();
+}
+
+// Where there is no memory for its path it keeps the name.
+void Port::leave_name() noexcept {
+  try {
+    const auto left = name();
+    if (left == nullptr) return;
+    std::string path = left->path();
+    {
+      const std::lock_guard guard(mutex_);
+      left_name_.swap(path);
+    }
+    set_name(nullptr);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void Port::let_go() noexcept {

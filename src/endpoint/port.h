@@ -2,7 +2,9 @@
 // or both.
 //
 // What holds:
-//   - It counts as one of this process's objects of an end (Membership) from attach() until that end is closed here.
+//   - It counts as one object of each end (Membership) from attach() until that end is closed here, except while the
+//     end is passive. A passive end was inherited over a fork and not given: the object keeps its channel, but is
+//     attached neither to the channel nor to its name until first use.
 //   - It has its channel, and its part in the name, from attach() until its ends are closed and no thread is in a Call
 //     of it: whoever closes it during calls leaves that to the last of them. After that it knows the channel as long as
 //     this process has it by another object.
@@ -11,8 +13,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "channel/channel.h"
@@ -36,8 +40,20 @@ class Port {
 
   // Leaves the end, and wakes all who wait at the channel, its callers here among them.
   void close(channel::End end) noexcept;
-  bool closed(channel::End end) const noexcept { return closed_[end].load(std::memory_order_acquire); }
-  // All that it has are.
+  bool closed(channel::End end) const noexcept { return stand(end) == Stand::kClosed; }
+
+  // Whether this process has it over a fork that came after attach().
+  bool is_inherited() const noexcept { return attached_in_ != fork_count(); }
+  // Of one that is inherited: an open end is passive from now on, unless this process has used it, or a
+  // thread is in a Call of it.
+  void make_passive(channel::End end) noexcept;
+  // Of one that is inherited: this process was given it.
+  void note_given() noexcept;
+  // Whether the end is neither closed nor passive.
+  bool is_attached(channel::End end) const noexcept { return stand(end) == Stand::kAttached; }
+  // Of one that is used: kClosed when it was passive and the stream has ended meanwhile. Within a Call.
+  Status attach_again(channel::End end);
+  // True if every end of this object is closed.
   bool closed() const noexcept { return ended_.load(std::memory_order_acquire); }
 
   // In a Call, while an end is open.
@@ -57,15 +73,22 @@ class Port {
 
  private:
   friend class Call;
+  enum class Stand : std::uint8_t { kClosed, kAttached, kPassive };
+  Stand stand(channel::End end) const noexcept { return stands_[end].load(std::memory_order_acquire); }
+  // How many forks there are between this process and the one that loaded the library.
+  static std::uint32_t fork_count() noexcept;
+  void leave_name() noexcept;
   void let_go() noexcept;
 
   std::shared_ptr<const void> kept_;
   std::shared_ptr<channel::Channel> channel_;
   std::shared_ptr<Name> name_;  // under mutex_
   std::weak_ptr<channel::Channel> known_;
-  channel::PerEnd<std::atomic<bool>> closed_{true, true};
+  channel::PerEnd<std::atomic<Stand>> stands_{Stand::kClosed, Stand::kClosed};
   std::atomic<bool> ended_{true};
   bool attached_ = false;
+  std::uint32_t attached_in_ = 0;  // fork_count() then
+  std::string left_name_{};        // under mutex_: the path of the name, while all that is open is passive
   mutable platform::ForkSafeMutex mutex_;
 };
 

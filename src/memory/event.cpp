@@ -58,6 +58,8 @@ void EventWait::arm() noexcept {
 
 EventWait::Wake EventWait::sleep() noexcept {
   const std::int64_t now = monotonic_ns();
+  // Skips the thread count in the first slice, because most waits end within it.
+  const std::uint32_t threads = began_ns_ != 0 && wait_.deadline.is_never() ? wait_.threads() : 0;
   if (began_ns_ == 0) began_ns_ = now;
   const std::int64_t slice = now - began_ns_ < kFirstStretchNs ? kFirstSliceNs : kLaterSliceNs;
   const std::int64_t most = wait_.deadline.remaining_ns(slice);
@@ -65,7 +67,7 @@ EventWait::Wake EventWait::sleep() noexcept {
   if (wait_.ended()) return Wake::kInterrupted;
   {
     const BlockingScope blocking(wait_.hooks);
-    const Sleep asleep(reason_, began_ns_, now);
+    const Sleep asleep(reason_, began_ns_, now, threads);
     futex_wait(event_.sequence, armed_, most);
   }
   return wait_.interrupted() ? Wake::kInterrupted : Wake::kLookAgain;

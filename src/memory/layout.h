@@ -28,7 +28,7 @@ namespace shmtree::memory {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 constexpr const char* kFileName = "shmtree";  // as /proc shows it
 constexpr std::uint32_t kMaxParticipants = 1024;
 constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;
@@ -249,11 +249,17 @@ constexpr bool is_counted_with(WaitFor a, WaitFor b) noexcept {
 }
 
 constexpr std::uint32_t kMostWaits = 8;
+// Set beside a WaitFor: the call has no deadline, and `threads` of its participant counts all that the process had
+// then.
+constexpr std::uint32_t kWaitsForEver = 1u << 31;
+constexpr WaitFor what_of_wait(std::uint32_t word) noexcept {
+  return static_cast<WaitFor>(word & ~kWaitsForEver);
+}
 // A thread that sleeps (sleep.h).
 struct Wait {
   std::atomic<std::uint64_t> about;    // packed BlockRef of what it sleeps at, 0: the arena; of a lock, its owner
   std::atomic<std::int64_t> since_ns;  // when the call began to wait
-  std::atomic<std::uint32_t> what;     // WaitFor
+  std::atomic<std::uint32_t> what;     // WaitFor, and kWaitsForEver
   std::atomic<std::int32_t> thread;    // its number in its own PID namespace, for messages only
 };
 static_assert(sizeof(Wait) == 24);
@@ -268,7 +274,9 @@ struct alignas(64) Participant {
   std::atomic<std::uint32_t> pinned;     // the generation of the owner that has pages registered for DMA; 0: none
   std::atomic<std::uint32_t> wake_name;  // of the process's wake-up socket (channel/wake_hub.h); 0: it had none
   Wait waits[kMostWaits];
-  std::uint64_t reserved[4];
+  std::atomic<std::uint32_t> threads;  // of the process: those that run Python, in a program that is Python's, else all
+  std::uint32_t unused;
+  std::uint64_t reserved[3];
   std::atomic<std::uint64_t> deferred_frees[kDeferredFrees];  // deferred-free list: packed BlockRefs
 };
 static_assert(sizeof(Participant) == 1024 && offsetof(Participant, waits) == 32);

@@ -45,15 +45,19 @@ void open(SleepTime& time, std::int64_t now_ns) noexcept {
 
 }  // namespace
 
-Sleep::Sleep(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns) noexcept
+Sleep::Sleep(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns, std::uint32_t threads) noexcept
     : reason_(reason), me_(reason.participants.current()) {
   if (me_ == kNobody) return;
-  place_ = take_place(reason.participants.slot_of_identity(me_));
+  Participant& mine = reason.participants.slot_of_identity(me_);
+  place_ = take_place(mine);
   if (place_ == nullptr) return;
+  if (threads != 0) store_relaxed(mine.threads, threads);
   store_relaxed(place_->about, reason.about);
   store_relaxed(place_->since_ns, since_ns);
   store_relaxed(place_->thread, thread_id());
-  store_seq_cst(place_->what, static_cast<std::uint32_t>(reason.what));  // complete, and there before the bit is set
+  const std::uint32_t for_ever = threads != 0 ? kWaitsForEver : 0;
+  store_seq_cst(place_->what,
+                static_cast<std::uint32_t>(reason.what) | for_ever);  // complete, and there before the bit is set
   if (reason.time != nullptr) begin(*reason.time, now_ns);
 }
 
@@ -89,7 +93,7 @@ void Sleep::end(SleepTime& time) const noexcept {
 
 bool Sleep::others_of_process_sleep() const noexcept {
   for (const Wait& other : reason_.participants.slot_of_identity(me_).waits) {
-    const auto what = static_cast<WaitFor>(load_seq_cst(other.what));
+    const WaitFor what = what_of_wait(load_seq_cst(other.what));
     if (load_relaxed(other.about) == reason_.about && is_counted_with(what, reason_.what)) return true;
   }
   return false;

@@ -25,8 +25,9 @@ struct SleepReason {
 // Sleeps from its making to its end. A process with more threads asleep than it has places says nothing of the others.
 class Sleep {
  public:
-  // `since_ns`: when the call began to wait, of which this is a slice that begins `now_ns`.
-  Sleep(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns) noexcept;
+  // `since_ns`: when the call began to wait, of which this is a slice that begins `now_ns`. `threads`: of a call
+  // without a deadline, how many the process has now; 0: unknown, first slice, or the call has a deadline.
+  Sleep(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns, std::uint32_t threads = 0) noexcept;
   ~Sleep();
   Sleep(const Sleep&) = delete;
   Sleep& operator=(const Sleep&) = delete;

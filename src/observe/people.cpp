@@ -68,7 +68,7 @@ People::People(const ArenaFile& file, const memory::ArenaHeader& header, const s
 std::vector<ObservedWait> People::waits_of(const memory::Participant& said, std::int64_t now_ns) const {
   std::vector<ObservedWait> waits;
   for (const memory::Wait& one : said.waits) {
-    const auto what = static_cast<memory::WaitFor>(one.what.load());
+    const memory::WaitFor what = memory::what_of_wait(one.what.load());
     if (what <= memory::WaitFor::kUnsaid || what > memory::WaitFor::kLock) continue;
     ObservedWait& wait = waits.emplace_back();
     wait.what = word_of(what);

@@ -1,8 +1,10 @@
 #include "platform/machine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <string_view>
@@ -125,6 +128,20 @@ void crash_now() noexcept {
 
 int process_id() noexcept {
   return static_cast<int>(getpid());
+}
+std::uint32_t own_thread_count() noexcept {
+  char text[512];
+  const UniqueFd file(open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
+  const ssize_t length = file.valid() ? read(file.get(), text, sizeof text - 1) : -1;
+  if (length <= 0) return 0;
+  text[length] = '\0';
+  const char* field = strrchr(text, ')');  // the second; its name may have spaces
+  constexpr int kThreads = 20;
+  for (int number = 2; field != nullptr && number < kThreads; ++number) {
+    field = strchr(field, ' ');
+    if (field != nullptr) ++field;
+  }
+  return field == nullptr ? 0 : static_cast<std::uint32_t>(strtoul(field, nullptr, 10));
 }
 int thread_id() noexcept {
   return static_cast<int>(gettid());

@@ -25,6 +25,8 @@ unsigned usable_cores() noexcept;
 void yield_core() noexcept;
 
 int process_id() noexcept;
+// How many threads this process has; 0 where that is not to be seen. Reads a file of /proc.
+std::uint32_t own_thread_count() noexcept;
 int thread_id() noexcept;  // of the calling thread, as its PID namespace has it
 
 // 16 random bytes from the kernel.

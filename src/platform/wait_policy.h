@@ -27,6 +27,11 @@ constexpr std::int64_t kCoreWasKeptNs = 500'000;
 // Wake-ups that do not offer it then: at first, and at most.
 constexpr std::int32_t kFirstUnoffered = 16, kMostUnoffered = 4096;
 
+// --- Proving that a call waits for ever (channel/deadlock.h)
+
+// Time between the two walks of a deadlock proof. Longer than a slice, so that a thread that was woken has moved.
+constexpr std::int64_t kDeadlockNs = 300'000'000;
+
 // --- Waiting for a lock (memory/robust_lock.h)
 
 // About 5 us: longer than any critical section.
@@ -72,5 +77,7 @@ constexpr std::int64_t kAnnouncedWakeNs = 50'000'000;
 // For another thread to get a message that a poll loop is told of again: about as long as it takes to be scheduled at
 // first, then twice as long each time, where it has to wait for a core.
 constexpr std::int64_t kGetterFirstNs = 20'000, kMostGetterFirstNs = 1'000'000;
+// A thread that began to wait longer ago than this may not be there any more.
+constexpr std::int64_t kGetterIsThereNs = 1'000'000'000;
 
 }  // namespace shmtree::platform::wait_policy

@@ -1,7 +1,10 @@
 // How a call waits: until when, and what the embedding program wants done around it.
 #pragma once
 
+#include <cstdint>
+
 #include "platform/clock.h"
+#include "platform/machine.h"
 
 namespace shmtree::platform {
 
@@ -19,6 +22,8 @@ class WaitHooks {
   // The same, and called before each block as well, when the thread can be woken already: who makes it true, and then
   // wakes those who wait, is never too early. May not take long.
   virtual bool ended() const noexcept { return false; }
+  // How many threads the process has that could do what this one waits for; 0: not known.
+  virtual std::uint32_t threads() const noexcept { return own_thread_count(); }
 };
 
 struct WaitContext {
@@ -27,6 +32,7 @@ struct WaitContext {
 
   bool interrupted() const noexcept { return hooks != nullptr && hooks->interrupted(); }
   bool ended() const noexcept { return hooks != nullptr && hooks->ended(); }
+  std::uint32_t threads() const noexcept { return hooks != nullptr ? hooks->threads() : own_thread_count(); }
 };
 
 // Brackets a stretch in which the thread may block.

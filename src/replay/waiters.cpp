@@ -16,7 +16,7 @@ namespace {
 
 bool waits(const memory::Participant& participant, WaitFor what, std::uint64_t about) noexcept {
   return std::any_of(std::begin(participant.waits), std::end(participant.waits), [&](const memory::Wait& wait) {
-    return load_acquire(wait.what) == static_cast<std::uint32_t>(what) && load_relaxed(wait.about) == about;
+    return memory::what_of_wait(load_acquire(wait.what)) == what && load_relaxed(wait.about) == about;
   });
 }
 

@@ -39,18 +39,18 @@ TEST_CASE("Of those who have an end it is known who counts, and who of them has 
   for (const End end : channel::kEnds) {
     REQUIRE(ends.counting(end) == 1);
     REQUIRE(ends.unused_pids(end) == Pids{getpid()});
-    REQUIRE(ends.is_unused(end));
+    REQUIRE(ends.is_forgotten(end));
   }
   REQUIRE(code_of(get(*channel, patience(1))) == Code::kEmpty);
   REQUIRE(ends.member_count(End::kSending) == 1);
   REQUIRE(ends.counting(End::kSending) == 0);
   REQUIRE(ends.unused_pids(End::kSending).empty());
-  for (const End end : channel::kEnds) REQUIRE_FALSE(ends.is_unused(end));
+  for (const End end : channel::kEnds) REQUIRE_FALSE(ends.is_forgotten(end));
   put(*channel, 1).value();
   for (const End end : channel::kEnds) {
     REQUIRE(ends.counting(end) == 1);
     REQUIRE(ends.unused_pids(end).empty());
-    REQUIRE_FALSE(ends.is_unused(end));
+    REQUIRE_FALSE(ends.is_forgotten(end));
   }
 }
 
@@ -227,7 +227,7 @@ TEST_CASE("A process whose first thread has ended is alive") {
 TEST_CASE("A process that does not run yet takes part from the moment it is given an end") {
   auto channel = receiving_channel();
   memory::ReservedSlot slot = channel->arena()->reconciler().reserve_slot().value();
-  channel->membership().join_for(slot.identity, End::kSending);
+  channel->membership().give_to(slot.identity, End::kSending);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
   slot.lock.reset();  // it never came to life
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);

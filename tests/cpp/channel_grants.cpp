@@ -225,9 +225,9 @@ TEST_CASE("An end that is loaded twice while its giver lives is not late") {
 
 TEST_CASE("Who waits for ends on their way can tell since when, and from whom") {
   auto channel = receiving_channel();
-  REQUIRE_FALSE(channel->ends().is_unused(End::kSending));
+  REQUIRE_FALSE(channel->ends().is_forgotten(End::kSending));
   Giver giver(channel, [] {});
-  REQUIRE(channel->ends().is_unused(End::kSending));
+  REQUIRE(channel->ends().is_forgotten(End::kSending));
   header_of(*channel).grants[0].made_ns.store(header_of(*channel).grants[0].made_ns.load() - 20'000'000'000);
   channel::OnTheirWay sent = channel->ends().on_their_way(End::kSending);
   REQUIRE(sent.count == 1);
@@ -237,7 +237,7 @@ TEST_CASE("Who waits for ends on their way can tell since when, and from whom") 
   REQUIRE(channel->ends().on_their_way(End::kSending).pid == 0);
   channel->membership().join(End::kSending).value();
   put(*channel, 1).value();
-  REQUIRE_FALSE(channel->ends().is_unused(End::kSending));
+  REQUIRE_FALSE(channel->ends().is_forgotten(End::kSending));
   REQUIRE(channel->ends().on_their_way(End::kReceiving).count == 0);
 }
 

@@ -238,7 +238,7 @@ class Scene {
   }
   void ends(Channel& channel) {
     auto grant = channel.membership().grant(End::kReceiving);
-    channel.membership().join_for(living_.identity, End::kReceiving);
+    channel.membership().give_to(living_.identity, End::kReceiving);
     channel.watchers().wake_all();
     if (grant) channel.membership().claim(*grant, End::kReceiving);
     channel.membership().leave(End::kSending);

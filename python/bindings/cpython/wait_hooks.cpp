@@ -33,6 +33,39 @@ void stay_if_left_behind() {
   stay_until_the_end();
 }
 
+namespace {
+
+// Whether some signal would run code of the program, which could do anything. Needs the GIL.
+[[maybe_unused]] bool has_signal_handlers() noexcept {
+  static PyObject* const module = PyImport_ImportModule("_signal");
+  static PyObject* const handler_of = module ? PyObject_GetAttrString(module, "getsignal") : nullptr;
+  static PyObject* const raises = module ? PyObject_GetAttrString(module, "default_int_handler") : nullptr;
+  bool has = !handler_of || !raises;
+  constexpr int kSignals = 65;
+  for (int number = 1; number < kSignals && !has; ++number) {
+    const Ref handler(PyObject_CallFunction(handler_of, "i", number));
+    has = handler && PyCallable_Check(handler.get()) && handler.get() != raises;
+  }
+  PyErr_Clear();
+  return has;
+}
+
+// Needs the GIL: threads are removed under it, and added at the head of the list. 0, unknown, in free-threaded builds
+// and in programs that handle signals.
+std::uint32_t count_threads() noexcept {
+#ifdef Py_GIL_DISABLED
+  return 0;
+#else
+  if (has_signal_handlers()) return 0;
+  std::uint32_t count = 0;
+  PyThreadState* each = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+  for (; each; each = PyThreadState_Next(each)) ++count;
+  return count;
+#endif
+}
+
+}  // namespace
+
 void GilHooks::after_block() noexcept {
   restore_thread(state_);
 }
@@ -40,7 +73,9 @@ void GilHooks::after_block() noexcept {
 bool GilHooks::interrupted() noexcept {
   if (idle_wanted.load(std::memory_order_relaxed)) [[unlikely]]
     call_idle_callback();
-  return PyErr_Occurred() || PyErr_CheckSignals() != 0;
+  if (PyErr_Occurred() || PyErr_CheckSignals() != 0) return true;
+  threads_ = count_threads();
+  return false;
 }
 
 bool DetachedHooks::interrupted() noexcept {

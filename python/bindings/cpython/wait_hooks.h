@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/python_api.h"
@@ -15,9 +16,12 @@ class GilHooks : public platform::WaitHooks {
   void after_block() noexcept override;
   // Also when a signal handler has raised: that exception is then set.
   bool interrupted() noexcept override;
+  // Those that have run Python, as of the last interrupted().
+  std::uint32_t threads() const noexcept override { return threads_; }
 
  private:
   PyThreadState* state_ = nullptr;
+  std::uint32_t threads_ = 0;
 };
 
 // For a call that is long in any case: without the GIL from here to the end of the scope, signal handlers apart.

@@ -37,7 +37,7 @@ channel::Ending ending_of(const std::string& word) {
 
 channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_bytes, const std::string& ending,
                                     std::uint64_t max_unsettled, std::uint64_t max_attempts, bool keep_open,
-                                    bool drop_oldest, bool portable, bool allow_pickle) {
+                                    bool drop_oldest, bool portable, bool is_pipe, bool allow_pickle) {
   channel::ChannelOptions options;
   options.capacity = capacity;
   options.max_bytes = max_bytes;
@@ -48,6 +48,7 @@ channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_by
   options.keep_open = keep_open;
   options.drop_oldest = drop_oldest;
   options.portable = portable;
+  options.is_pipe = is_pipe;
   return options;
 }
 
@@ -90,7 +91,7 @@ void bind_channel(py::module_& module) {
   py::class_<channel::ChannelOptions>(module, "ChannelOptions", "What a channel is made with; limits of 0 are none.",
                                       plain_class())
       .def(py::init(&new_options), "capacity"_a, "max_bytes"_a, "ending"_a, "max_unsettled"_a, "max_attempts"_a,
-           "keep_open"_a, "drop_oldest"_a, "portable"_a = false, py::kw_only(), "allow_pickle"_a);
+           "keep_open"_a, "drop_oldest"_a, "portable"_a = false, "is_pipe"_a = false, py::kw_only(), "allow_pickle"_a);
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
                                                 plain_class())
       .def_static("create", &create_channel, "arena"_a, "options"_a)
@@ -110,6 +111,7 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("is_awaited", &Channel::is_awaited)
       .def("note_asked", &Channel::note_asked)
       .def_property_readonly("asked_ns", &Channel::asked_ns)
+      .def("note_named", &Channel::note_named)
       .def("require_portable", &Channel::require_portable)
       .def("note_killed_receiver",
            [](Channel& channel, int pid) { channel.ends().note_killed(channel::End::kReceiving, pid); })
@@ -140,9 +142,9 @@ void bind_channel(py::module_& module) {
           },
           "grant"_a, "receiving"_a, "name"_a = nullptr)
       .def(
-          "join_for",
+          "give_to",
           [](Channel& channel, memory::Identity child, bool receiving) {
-            channel.membership().join_for(child, end_of(receiving));
+            channel.membership().give_to(child, end_of(receiving));
           },
           "identity"_a, "receiving"_a);
   module.def("set_unused_after", &set_unused_after, "seconds"_a);

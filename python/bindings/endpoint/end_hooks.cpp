@@ -22,7 +22,10 @@ bool EndHooks::is_over() const {
 void EndHooks::before_block() noexcept {
   if (waiting_since_ns_ == 0) {
     waiting_since_ns_ = platform::monotonic_ns();
-    if (self_ && which_ == channel::End::kReceiving) self_->getter = PyThread_get_thread_ident();
+    if (self_ && which_ == channel::End::kReceiving) {
+      self_->getter_ns = waiting_since_ns_;
+      self_->getter = PyThread_get_thread_ident();
+    }
   }
   GilHooks::before_block();
 }

@@ -60,7 +60,22 @@ PyObject* close_all(PyObject* self, PyObject*) {
   return tell_of_close(self);
 }
 
+PyObject* attach_inherited(PyObject* self, PyObject*) {
+  const endpoint::Call call(as_endpoint(self)->port);
+  for (const End which : channel::kEnds) {
+    if (!attach_if_passive(as_endpoint(self), which)) return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* expect_no_end(PyObject* self, PyObject*) {
+  as_endpoint(self)->vain.told.store(true, std::memory_order_relaxed);
+  Py_RETURN_NONE;
+}
+
 const PyMethodDef common_methods[] = {
+    {"_attach_inherited", as_method<attach_inherited>(), METH_NOARGS, "Attaches the passive ends of this object."},
+    {"_expect_no_end", as_method<expect_no_end>(), METH_NOARGS, "Suppresses UnusedEndWarning for this object."},
     {"close", as_method<close_all>(), METH_NOARGS,
      "close($self)\n--\n\n"
      "Ends this object's part in the channel, and lets go of it as soon as no other thread is in a call of it: with "
@@ -90,8 +105,26 @@ Entry* joined(const std::vector<std::span<const Entry>>& tables) {
   return all;
 }
 
+// All objects there are, the newest first. Under the mutex; who only reads it has the GIL.
+platform::ForkSafeMutex endpoints_mutex;
+Endpoint* endpoints = nullptr;
+
+void add_to_all(Endpoint* self) noexcept {
+  const std::lock_guard guard(endpoints_mutex);
+  self->next = endpoints;
+  if (endpoints) endpoints->previous = self;
+  endpoints = self;
+}
+
+void remove_from_all(Endpoint* self) noexcept {
+  const std::lock_guard guard(endpoints_mutex);
+  (self->previous ? self->previous->next : endpoints) = self->next;
+  if (self->next) self->next->previous = self->previous;
+}
+
 void dealloc_endpoint(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
+  remove_from_all(as_endpoint(self));
   as_endpoint(self)->port.~Port();
   Py_XDECREF(as_endpoint(self)->deferred.load());
   type->tp_free(self);
@@ -149,7 +182,9 @@ const char* refuser_of_pickles(const Endpoint& self) noexcept {
 
 Ref alloc_endpoint(PyTypeObject* type) {
   Ref self(type->tp_alloc(type, 0));
-  if (self) new (&as_endpoint(self.get())->port) endpoint::Port();
+  if (!self) return self;
+  new (&as_endpoint(self.get())->port) endpoint::Port();
+  add_to_all(as_endpoint(self.get()));
   return self;
 }
 
@@ -188,8 +223,9 @@ void set_closed_here(const Endpoint* self) {
 Channel* open_channel(Endpoint* self, End which) {
   if (idle_wanted.load(std::memory_order_relaxed)) [[unlikely]]
     call_idle_callback();
-  if (!self->port.closed(which)) [[likely]]
+  if (self->port.is_attached(which)) [[likely]]
     return &self->port.channel();
+  if (!self->port.closed(which)) return attach_if_passive(self, which) ? &self->port.channel() : nullptr;
   set_closed_here(self);
   return nullptr;
 }
@@ -213,6 +249,16 @@ Channel* begin_sending(Endpoint* self) {
   if (!channel || !self->is_queue || !self->port.closed(End::kReceiving)) [[likely]]
     return channel;
   return has_receivers(*channel) ? channel : nullptr;
+}
+
+bool attach_if_passive(Endpoint* self, End which) {
+  const Status attached = self->port.attach_again(which);
+  if (!attached) raise(attached.error());
+  return attached.ok();
+}
+
+Endpoint* newest_endpoint() noexcept {
+  return endpoints;
 }
 
 std::shared_ptr<Channel> any_channel(Endpoint* self) {
@@ -244,6 +290,7 @@ PyObject* await_wake(PyObject* self, End which, PyObject* hub) {
   Endpoint* const end = as_endpoint(self);
   const endpoint::Call call(end->port);
   if (end->port.closed(which) || (which == End::kReceiving && end->deferred)) Py_RETURN_TRUE;
+  if (!attach_if_passive(end, which)) return nullptr;
   auto usable = end->port.channel().watchers().await(which, pybind11::handle(hub).cast<channel::WakeHub&>());
   return usable ? PyBool_FromLong(*usable) : raise(usable.error());
 }

@@ -30,11 +30,12 @@ struct Endpoint {
   bool is_queue;
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
   VainWait vain;
-  std::atomic<unsigned long> getter;  // the thread that last had to wait for a message; 0: none
-  std::atomic<std::uint64_t>
-      polled;  // messages received when a thread last asked for the descriptor, and one was there
+  std::atomic<unsigned long> getter;        // the thread that last had to wait for a message; 0: none
+  std::atomic<std::int64_t> getter_ns;      // when it began to
+  std::atomic<std::uint64_t> polled;        // receive count, plus one, at the last fileno() that found a message
   std::atomic<std::uint32_t> polled_again;  // how often that was asked for since, with the same message there
   std::atomic<std::uint64_t> pickled;       // messages given to put() that needed a pickle
+  Endpoint *previous, *next;                // of all of this process
 };
 
 // As Python names them.
@@ -55,6 +56,13 @@ channel::Channel* begin_sending(Endpoint* self);
 // set, or RuntimeError for a queue that was never initialised.
 std::shared_ptr<channel::Channel> any_channel(Endpoint* self);
 void set_closed_here(const Endpoint* self);
+// Attaches the end if it is passive. False with ChannelClosed set, when the stream has ended in the meantime.
+bool attach_if_passive(Endpoint* self, channel::End which);
+
+// Calls visit(end) for each object of an end that this process has over a fork; with the GIL. No other thread may make
+// or drop any meanwhile.
+template <class Visit>
+void for_each_inherited(Visit visit);
 
 // act(channel) in a call of an object whose end is open, or null as open_channel().
 template <class Act>
@@ -76,6 +84,16 @@ PyObject* with_any(PyObject* object, Act act) {
 template <class Act>
 PyObject* with_readable(PyObject* object, Act act) {
   return as_endpoint(object)->is_queue ? with_any(object, act) : with_open(object, channel::End::kReceiving, act);
+}
+
+// The newest of the objects there are.
+Endpoint* newest_endpoint() noexcept;
+
+template <class Visit>
+void for_each_inherited(Visit visit) {
+  for (Endpoint* each = newest_endpoint(); each; each = each->next) {
+    if (each->port.was_attached() && each->port.is_inherited()) visit(*each);
+  }
 }
 
 // Of a type of ends: what it is made of, one table after the other.

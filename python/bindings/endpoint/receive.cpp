@@ -23,6 +23,7 @@
 #include "bindings/endpoint/spans.h"
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
+#include "platform/clock.h"
 
 namespace shmtree::python {
 namespace {
@@ -195,6 +196,7 @@ PyObject* is_ready(PyObject* object, PyObject*) {
   const endpoint::Call call(self->port);
   // Whatever a call would raise at once is worth waking up for, too.
   if (self->port.closed(End::kReceiving) || self->deferred) Py_RETURN_TRUE;
+  if (!attach_if_passive(self, End::kReceiving)) return nullptr;
   Channel& channel = self->port.channel();
   return PyBool_FromLong(channel.ready() || (notice_deaths(*channel.arena(), kLookedLatelyNs) && channel.ready()));
 }
@@ -211,12 +213,13 @@ PyObject* await_to_get(PyObject* self, PyObject* hub) {
   return await_wake(self, End::kReceiving, hub);
 }
 
-// For a thread that asks for the descriptor again and again, and finds the same message there, while another thread
-// gets: that one needs the GIL, and would not have it before the switch interval has passed.
+// Backs off a thread that polls the same message repeatedly, so that the receiving thread gets the GIL before the
+// switch interval has passed.
 void let_receive(Endpoint* self, Channel& channel) {
-  using platform::wait_policy::kGetterFirstNs, platform::wait_policy::kMostGetterFirstNs;
+  using namespace platform::wait_policy;
   const unsigned long getter = self->getter.load(std::memory_order_relaxed);
   if (getter == 0 || getter == PyThread_get_thread_ident() || !channel.ready()) return;
+  if (platform::monotonic_ns() - self->getter_ns.load(std::memory_order_relaxed) > kGetterIsThereNs) return;
   const std::uint64_t received = channel.passed(End::kReceiving) + 1;
   if (self->polled.exchange(received) != received) return self->polled_again.store(0);
   const std::uint32_t again = std::min(self->polled_again.fetch_add(1), 16u);

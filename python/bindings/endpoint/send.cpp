@@ -188,6 +188,7 @@ PyObject* is_ready_to_put(PyObject* object, PyObject*) {
   const endpoint::Port& port = as_endpoint(object)->port;
   const endpoint::Call call(as_endpoint(object)->port);
   if (port.closed(End::kSending)) Py_RETURN_TRUE;
+  if (!attach_if_passive(as_endpoint(object), End::kSending)) return nullptr;
   Channel& channel = port.channel();
   const auto can_put = [&] { return channel.watchers().can_put(); };
   return PyBool_FromLong(can_put() || (notice_deaths(*channel.arena(), kLookedLatelyNs) && can_put()));

@@ -39,7 +39,7 @@ std::string of_unused(const std::string& end, const std::vector<int>& pids, std:
   text +=
       ": as long as that is so, the stream does not end. A process that is not going to use it, such as one that only "
       "starts others, calls close() of its " +
-      end;
+      end + "; workers of a pool call shmtree.keep_only()";
   return text;
 }
 
@@ -78,7 +78,7 @@ bool warn_of_vain_wait(Endpoint* self, End waiting, std::int64_t since_ns) {
   channel::Channel& channel = self->port.channel();
   const End peers = channel::other(waiting);
   if (vain.told.load(std::memory_order_relaxed) || !channel.ends().can_end(peers)) return true;
-  if (!channel.ends().is_unused(peers)) {
+  if (!channel.ends().is_forgotten(peers)) {
     vain.counted_to_ns.store(platform::monotonic_ns());
     vain.passed.store(channel.passed(peers));
     vain.waited_ns.store(0);

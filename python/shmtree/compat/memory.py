@@ -1,16 +1,20 @@
 """What py-sharedmemory has, by its names and with its behaviour where that differs: one import is the whole migration.
 
 ``wait_for_all_ack`` returns whether everything was received instead of raising TimeoutError, and the capacity is
-unlimited unless it is given.
+unlimited unless it is given. Programs that were written for py-sharedmemory keep both ends in the process that starts
+the others, and never wait for the end of a stream: they get no UnusedEndWarning.
 """
 
 from __future__ import annotations
 
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _pairs
 from .._channel import Receiver, Sender
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["SharedMemoryReceiver", "SharedMemorySender", "create_shared_memory_pair"]
 
@@ -19,6 +23,11 @@ class SharedMemorySender(Sender):
     """Sender, with py-sharedmemory's way of telling that acks did not come in time."""
 
     __slots__ = ()
+
+    def __new__(cls, *args: Any) -> Self:
+        self = super().__new__(cls, *args)
+        self._expect_no_end()
+        return self
 
     def wait_for_all_ack(self, timeout: float | None = None) -> Any:
         """Whether every message that this process has put was received within `timeout` seconds (None: waits)."""
@@ -33,6 +42,11 @@ class SharedMemoryReceiver(Receiver):
     """Receiver under py-sharedmemory's name."""
 
     __slots__ = ()
+
+    def __new__(cls, *args: Any) -> Self:
+        self = super().__new__(cls, *args)
+        self._expect_no_end()
+        return self
 
 
 def create_shared_memory_pair(

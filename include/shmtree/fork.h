@@ -1,0 +1,52 @@
+/// @file
+/// What a forked child keeps of the ends that it inherits.
+///
+///     auto [sender, receiver] = shmtree::make_pair();
+///     if (fork() == 0) {
+///       shmtree::keep_only(receiver);  // the child is detached from all other ends
+///       for (const shmtree::Item& item : receiver) use(item);
+///       receiver.close();  // or the others take the exit for a death
+///       _exit(0);
+///     }
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "shmtree/pair.h"
+#include "shmtree/queue.h"
+
+namespace shmtree {
+
+namespace detail {
+/// What keep_only() knows ends by.
+struct ForkAccess {
+  static const api::ChannelState* of(const Sender& end) noexcept { return &*end.state_; }
+  static const api::ChannelState* of(const Receiver& end) noexcept { return &*end.state_; }
+};
+void keep_only(std::span<const api::ChannelState* const> kept);
+inline void add_kept(std::vector<const api::ChannelState*>& kept, const Sender& end) {
+  kept.push_back(ForkAccess::of(end));
+}
+inline void add_kept(std::vector<const api::ChannelState*>& kept, const Receiver& end) {
+  kept.push_back(ForkAccess::of(end));
+}
+inline void add_kept(std::vector<const api::ChannelState*>& kept, const Queue& queue) {
+  add_kept(kept, queue.sender());
+  add_kept(kept, queue.receiver());
+}
+}  // namespace detail
+
+/// Detaches a forked child from every inherited end except these Senders, Receivers and Queues (copies of a handle are
+/// one end). The others become passive: they keep neither their stream nor its name alive, and peers get no kPeerDied
+/// if this process dies. The first use of a passive end attaches it again; of a Sender it gives kClosed if the stream
+/// has ended in the meantime. Ends that this process has made or opened, and ends that one of its threads is using,
+/// stay attached. In a process that was not forked this does nothing. Throws std::bad_alloc.
+template <class... Ends>
+void keep_only(const Ends&... ends) {
+  std::vector<const api::ChannelState*> kept;
+  (detail::add_kept(kept, ends), ...);
+  detail::keep_only(kept);
+}
+
+}  // namespace shmtree

@@ -1,0 +1,346 @@
+// Which inherited ends a forked child was given: a walk over objects, from its Process object on, finds them.
+//
+// The walk runs no code of the program: it asks objects for what they refer to as the garbage collector does. From a
+// function it follows the closure, the defaults, and the globals and imported modules that its code names. From a
+// module, it follows only attributes whose names appear in the same function. Of functions and classes of libraries it
+// does not follow what their code names, because that belongs to the library.
+//
+// Thread safety: the GIL; meant for a child that has one thread.
+#include <pybind11/stl.h>
+
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/cpython/python_api.h"
+#include "bindings/cpython/unwrap.h"
+#include "bindings/endpoint/endpoint.h"
+
+namespace shmtree::python {
+
+namespace py = pybind11;
+using namespace py::literals;
+using channel::End;
+
+namespace {
+
+// About 0.1 s: a million objects that have others in them, or eight million that have none.
+constexpr std::size_t kMostSteps = 8'000'000, kStepsOfObject = 8;
+
+std::string_view text_of(PyObject* text) noexcept {
+  Py_ssize_t length = 0;
+  const char* const utf8 = text && PyUnicode_CheckExact(text) ? PyUnicode_AsUTF8AndSize(text, &length) : nullptr;
+  if (utf8) return {utf8, static_cast<std::size_t>(length)};
+  PyErr_Clear();
+  return {};
+}
+
+// Borrowed; null when there is none.
+PyObject* item_of(PyObject* dict, PyObject* key) noexcept {
+  PyObject* const item = PyDict_GetItemWithError(dict, key);
+  if (!item) PyErr_Clear();
+  return item;
+}
+
+std::string_view package_of(std::string_view module) noexcept {
+  return module.substr(0, module.find('.'));
+}
+
+// Which functions and classes are the program's own.
+class Libraries {
+ public:
+  // `folders`: where libraries lie; `own`: packages that are not among them, wherever they lie.
+  Libraries(std::vector<std::string> folders, std::vector<std::string> own)
+      : folders_(std::move(folders)), own_(std::move(own)) {}
+
+  // Of the globals of a module.
+  bool has(PyObject* globals) {
+    const auto [known, is_new] = known_.try_emplace(globals, false);
+    if (is_new) known->second = look(globals);
+    return known->second;
+  }
+  bool has_class(PyTypeObject* type) {
+    if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 || !type->tp_dict) return true;
+    PyObject* const name = PyDict_GetItemString(type->tp_dict, "__module__");
+    if (!name || !PyUnicode_CheckExact(name)) return false;
+    PyObject* const module = item_of(PyImport_GetModuleDict(), name);
+    return module && PyModule_Check(module) && has(PyModule_GetDict(module));
+  }
+
+ private:
+  bool look(PyObject* globals) const {
+    const std::string_view package = package_of(text_of(PyDict_GetItemString(globals, "__name__")));
+    for (const std::string& own : own_) {
+      if (package == own) return false;
+    }
+    const std::string_view file = text_of(PyDict_GetItemString(globals, "__file__"));
+    for (const std::string& folder : folders_) {
+      if (file.find(folder) != std::string_view::npos) return true;
+    }
+    return false;
+  }
+
+  const std::vector<std::string> folders_, own_;
+  std::unordered_map<PyObject*, bool> known_{};
+};
+
+// Of bytecode: the operations that name a global, with the bits by which their argument is shifted, the one that names
+// a module to import, and the one that has the upper bits of the next one's argument.
+struct NamingOps {
+  std::unordered_map<int, int> global_shifts{};
+  int import_name = 0, extended_arg = 0;
+};
+
+class Walk {
+ public:
+  Walk(Libraries& libraries, const NamingOps& ops, std::unordered_set<PyObject*> doubtful)
+      : libraries_(libraries), ops_(ops), doubtful_(std::move(doubtful)) {
+    for_each_inherited([this](Endpoint& each) { missing_.insert(reinterpret_cast<PyObject*>(&each)); });
+  }
+
+  // Finds what can be got at from `root`. False when there may be more.
+  bool run(PyObject* root) {
+    see(root);
+    while (!waiting_.empty() && !missing_.empty() && !is_in_doubt_) {
+      PyObject* const object = waiting_.back();
+      waiting_.pop_back();
+      if (PyFunction_Check(object)) {
+        look_into_function(object);
+      } else if (PyModule_Check(object)) {
+        look_into_module(object);
+      } else if (PyType_Check(object)) {
+        look_into_class(object);
+      } else {
+        look_into(object);
+      }
+    }
+    return !is_in_doubt_;
+  }
+  // What was inherited and not found.
+  const std::unordered_set<PyObject*>& missing() const noexcept { return missing_; }
+
+ private:
+  // For tp_traverse. An object that the collector does not track cannot refer to one that it does.
+  static int visit(PyObject* object, void* walk) noexcept {
+    auto* const self = static_cast<Walk*>(walk);
+    try {
+      self->see(object);
+    } catch (const std::bad_alloc&) {  // which may not pass through the code that calls this
+      self->is_in_doubt_ = true;
+    }
+    return 0;
+  }
+  void see(PyObject* object) {
+    if (!object || is_in_doubt_) return;
+    if (++steps_ > kMostSteps) is_in_doubt_ = true;
+    if (missing_.erase(object) != 0) return;
+    if (PyArray_Check(object)) return see_items(object);
+    if (!PyObject_IS_GC(object) || !PyObject_GC_IsTracked(object)) return;
+    steps_ += kStepsOfObject - 1;
+    if (PyType_Check(object) && libraries_.has_class(reinterpret_cast<PyTypeObject*>(object))) return;
+    if (PyModule_Check(object) && libraries_.has(PyModule_GetDict(object))) return;
+    if (!met_.insert(object).second) return;
+    if (doubtful_.contains(object)) is_in_doubt_ = true;
+    waiting_.push_back(object);
+  }
+
+  void look_into(PyObject* object) {
+    if (PyWeakref_Check(object)) return look_into_reference(object);
+    const traverseproc traverse = Py_TYPE(object)->tp_traverse;
+    if (traverse) traverse(object, &Walk::visit, this);
+  }
+  void look_into_reference(PyObject* reference) {
+#if PY_VERSION_HEX >= 0x030d0000
+    PyObject* target = nullptr;
+    if (PyWeakref_GetRef(reference, &target) == 1) see(Ref(target).get());  // somebody else has it, too
+#else
+    see(PyWeakref_GetObject(reference));
+#endif
+    PyErr_Clear();
+  }
+  // Of an array of objects, which the collector does not know.
+  void see_items(PyObject* object) {
+    PyArrayObject* const array = as_array(object);
+    see(PyArray_BASE(array));
+    if (PyArray_TYPE(array) != NPY_OBJECT || !met_.insert(object).second) return;
+    see_items(array, 0, PyArray_BYTES(array));
+  }
+  void see_items(PyArrayObject* array, int dimension, const char* data) {
+    if (dimension == PyArray_NDIM(array)) {
+      PyObject* item = nullptr;
+      std::memcpy(&item, data, sizeof item);
+      return see(item);
+    }
+    for (npy_intp i = 0; i < PyArray_DIM(array, dimension) && !is_in_doubt_; ++i) {
+      see_items(array, dimension + 1, data + i * PyArray_STRIDE(array, dimension));
+    }
+  }
+  // Its attributes, and so its methods, and its bases.
+  void look_into_class(PyObject* object) {
+    auto* const type = reinterpret_cast<PyTypeObject*>(object);
+    see(reinterpret_cast<PyObject*>(Py_TYPE(type)));
+    see(type->tp_bases);
+    PyObject *key = nullptr, *value = nullptr;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(type->tp_dict, &at, &key, &value)) see(value);
+  }
+  // One that is an argument, or an attribute of one.
+  void look_into_module(PyObject* module) {
+    PyObject *key = nullptr, *value = nullptr;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(PyModule_GetDict(module), &at, &key, &value)) see(value);
+  }
+  void look_into_function(PyObject* function) {
+    auto* const parts = reinterpret_cast<PyFunctionObject*>(function);
+    see(parts->func_closure);
+    see(parts->func_defaults);
+    see(parts->func_kwdefaults);
+    see(parts->func_dict);
+    if (libraries_.has(parts->func_globals)) return;
+    look_into_code(reinterpret_cast<PyCodeObject*>(parts->func_code), parts->func_globals);
+  }
+
+  // With the functions, classes and comprehensions in it.
+  void look_into_code(PyCodeObject* code, PyObject* globals) {
+    if (!codes_.insert({reinterpret_cast<PyObject*>(code), globals}).second) return;
+    for (const Named& each : named_in(code)) {
+      if (each.number >= PyTuple_GET_SIZE(code->co_names)) continue;
+      PyObject* const name = PyTuple_GET_ITEM(code->co_names, each.number);
+      if (each.is_import) {
+        see_imported(text_of(name), globals, code->co_names);
+      } else {
+        PyObject* const value = item_of(globals, name);
+        see_named(value ? value : item_of(PyEval_GetBuiltins(), name), code->co_names);
+      }
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_consts); ++i) {
+      PyObject* const value = PyTuple_GET_ITEM(code->co_consts, i);
+      if (PyCode_Check(value)) look_into_code(reinterpret_cast<PyCodeObject*>(value), globals);
+    }
+  }
+  struct Named {
+    int number;
+    bool is_import;  // and no global
+  };
+  std::vector<Named> named_in(PyCodeObject* code) {
+#if PY_VERSION_HEX >= 0x030b0000
+    const Ref bytes(PyCode_GetCode(code));
+#else
+    const Ref bytes(Py_NewRef(code->co_code));
+#endif
+    std::vector<Named> found;
+    if (!bytes) return PyErr_Clear(), is_in_doubt_ = true, found;
+    const auto* const text = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes.get()));
+    unsigned argument = 0;
+    for (Py_ssize_t i = 0; i + 1 < PyBytes_GET_SIZE(bytes.get()); i += 2) {
+      argument = argument << 8 | text[i + 1];
+      if (text[i] == ops_.extended_arg) continue;
+      if (text[i] == ops_.import_name) found.push_back({static_cast<int>(argument), true});
+      if (const auto op = ops_.global_shifts.find(text[i]); op != ops_.global_shifts.end()) {
+        found.push_back({static_cast<int>(argument >> op->second), false});
+      }
+      argument = 0;
+    }
+    return found;
+  }
+  // What code names: of a module, what it names as well.
+  void see_named(PyObject* value, PyObject* names) {
+    if (!value) return;
+    if (!PyModule_Check(value)) return see(value);
+    if (!modules_.insert({value, names}).second) return;
+    PyObject* const attributes = PyModule_GetDict(value);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
+      see_named(item_of(attributes, PyTuple_GET_ITEM(names, i)), names);
+    }
+  }
+  // A module that is there already: one that is not has inherited nothing. The name may be relative to each of the
+  // packages that the code is in.
+  void see_imported(std::string_view name, PyObject* globals, PyObject* names) {
+    see_module(std::string(name), names);
+    std::string package(text_of(PyDict_GetItemString(globals, "__package__")));
+    while (!package.empty()) {
+      see_module(name.empty() ? package : package + "." + std::string(name), names);
+      const std::size_t dot = package.rfind('.');
+      package.resize(dot == std::string::npos ? 0 : dot);
+    }
+  }
+  void see_module(const std::string& name, PyObject* names) {
+    see_named(PyDict_GetItemString(PyImport_GetModuleDict(), name.c_str()), names);
+  }
+
+  struct PairHash {
+    std::size_t operator()(const std::pair<PyObject*, PyObject*>& pair) const noexcept {
+      return std::hash<PyObject*>()(pair.first) * 31 + std::hash<PyObject*>()(pair.second);
+    }
+  };
+  Libraries& libraries_;
+  const NamingOps& ops_;
+  const std::unordered_set<PyObject*> doubtful_;
+  std::unordered_set<PyObject*> missing_{};
+  std::unordered_set<PyObject*> met_{};
+  std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> modules_{};  // with the names asked for
+  std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> codes_{};    // with their globals
+  std::vector<PyObject*> waiting_{};
+  std::size_t steps_ = 0;
+  bool is_in_doubt_ = false;
+};
+
+// Of the inherited ends, the `others` become passive; this process was given the rest.
+void divide(const std::unordered_set<PyObject*>& others) {
+  for_each_inherited([&](Endpoint& each) {
+    if (!others.contains(reinterpret_cast<PyObject*>(&each))) {
+      const endpoint::Call call(each.port);
+      // One that was passive in the parent. Or its next use says that the stream has ended.
+      for (const End end : channel::kEnds) each.port.attach_again(end).ok();
+      return each.port.note_given();
+    }
+    for (const End end : channel::kEnds) each.port.make_passive(end);
+  });
+}
+
+bool has_inherited() {
+  bool any = false;
+  for_each_inherited([&any](const Endpoint&) { any = true; });
+  return any;
+}
+
+bool keep_given(py::handle process, std::vector<std::string> folders, std::vector<std::string> own,
+                std::unordered_map<int, int> global_ops, int import_name, int extended_arg,
+                const std::vector<py::object>& doubtful) {
+  const NamingOps ops{std::move(global_ops), import_name, extended_arg};
+  std::unordered_set<PyObject*> those;
+  for (const py::object& each : doubtful) those.insert(each.ptr());
+  Libraries libraries(std::move(folders), std::move(own));
+  Walk walk(libraries, ops, std::move(those));
+  const bool is_sure = walk.run(process.ptr());
+  PyErr_Clear();
+  if (is_sure) divide(walk.missing());
+  return is_sure;
+}
+
+void keep_only(const std::vector<py::object>& ends) {
+  std::unordered_set<PyObject*> others;
+  for_each_inherited([&](Endpoint& each) { others.insert(reinterpret_cast<PyObject*>(&each)); });
+  for (const py::object& each : ends) others.erase(each.ptr());
+  divide(others);
+}
+
+}  // namespace
+
+void bind_inherited(py::module_& module) {
+  module.def("has_inherited", &has_inherited, "True if this process inherited ends through fork.");
+  module.def("keep_given", &keep_given, "process"_a, "library_folders"_a, "own_packages"_a, "global_ops"_a,
+             "import_name"_a, "extended_arg"_a, "doubtful"_a,
+             "Makes ends passive that the process object does not lead to. False, and nothing done, if the search is "
+             "inconclusive.");
+  module.def("keep_only", &keep_only, "ends"_a, "Makes every inherited end passive except these.");
+}
+
+}  // namespace shmtree::python

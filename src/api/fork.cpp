@@ -1,0 +1,25 @@
+// What a forked child keeps of the ends that it inherits.
+#include "shmtree/fork.h"
+
+#include <algorithm>
+
+#include "api/state.h"
+
+namespace shmtree::detail {
+
+using endpoint::Call;
+
+void keep_only(std::span<const api::ChannelState* const> kept) {
+  for (const auto& state : api::ChannelState::all().all()) {
+    if (!state->is_inherited()) continue;
+    if (std::ranges::find(kept, state.get()) != kept.end()) {
+      const Call call(*state);
+      state->attach_again(state->end).ok();  // or its next use says that the stream has ended
+      state->note_given();
+    } else {
+      state->make_passive(state->end);
+    }
+  }
+}
+
+}  // namespace shmtree::detail

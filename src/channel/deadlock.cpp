@@ -1,0 +1,174 @@
+#include "channel/deadlock.h"
+
+#include <bitset>
+#include <optional>
+#include <utility>
+
+#include "platform/clock.h"
+#include "platform/wait_policy.h"
+
+namespace shmtree::channel {
+
+using namespace platform;
+using memory::Participant;
+using memory::WaitFor;
+
+namespace {
+
+// Whether those who wait at that end of a channel could be told that nobody is left at the other one.
+bool may_end(const Control& control, const Ends& ends, End peers) noexcept {
+  return ends.can_end(peers) && !control.is_named() &&
+         !(control.ending() == Ending::kWait && ends.anyone_killed(peers));
+}
+
+// A channel by its block alone, since this process need not have it.
+struct Seen {
+  Seen(Arena& arena, ChannelHeader& shared, BlockRef block)
+      : control{arena, shared, block, load_once(shared.slot_bytes)}, records(control), grants(arena, shared) {}
+
+  // In `found`, if there is one at that block.
+  static void look(Arena& arena, std::uint64_t packed, std::optional<Seen>& found) {
+    const BlockRef ref = memory::unpack(packed);
+    if (packed == 0 || !arena.blocks().is_current(ref)) return;
+    const memory::BlockEntry* entry = arena.blocks().entry(ref.id);
+    auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(ref.id));
+    if (entry == nullptr || shared == nullptr || !memory::is_kind(*entry, memory::BlockKind::kChannel)) return;
+    if (shared->magic == kChannelMagic) found.emplace(arena, *shared, ref);
+  }
+
+  bool has_messages() const noexcept {
+    return load_seq_cst(control.shared.tail) != load_seq_cst(control.shared.head) ||
+           load_seq_cst(control.shared.returned) != 0 || load_acquire(control.shared.taken) != 0;
+  }
+  bool has_room() const noexcept {
+    const std::uint64_t limit = load_acquire(control.shared.limit);
+    const std::uint64_t queued = load_seq_cst(control.shared.tail) - load_seq_cst(control.shared.head);
+    return limit == 0 || queued + load_acquire(control.shared.also_queued) < limit;
+  }
+
+  const Control control;
+  const Records records;
+  const Grants grants;
+  const Ends ends{control, records, grants};
+};
+
+// One walk.
+class Walk {
+ public:
+  // `threads`: that this process has.
+  Walk(Arena& arena, Identity me, std::uint32_t threads) : arena_(arena), me_(me), threads_(threads) {}
+
+  // Whether nobody is found who could end the call of this process that waits for those at `peers`, or one of the calls
+  // that those wait in.
+  bool finds_no_way_out(const Ends& ends, End peers) {
+    if (!add_peers(ends, peers)) return false;
+    add(memory::slot_of(me_));
+    while (!waiting_.empty()) {
+      const std::uint32_t slot = waiting_.back();
+      waiting_.pop_back();
+      if (!waits_for_ever(slot)) return false;
+    }
+    return true;
+  }
+  std::vector<Deadlock::Call>& calls() noexcept { return calls_; }
+  const std::optional<Deadlock::Rank>& first() const noexcept { return first_; }
+
+ private:
+  void add(std::uint32_t slot) {
+    if (met_.test(slot)) return;
+    met_.set(slot);
+    waiting_.push_back(slot);
+  }
+  bool add_peers(const Ends& ends, End peers) {
+    if (ends.is_on_its_way(peers)) return false;
+    return ends.all_who_may_use(peers, [this](std::uint32_t slot) { return add(slot), true; });
+  }
+
+  // This thread is awake, and counts as one that waits.
+  bool waits_for_ever(std::uint32_t slot) {
+    const Participant& participant = arena_.participants().slot(slot);
+    const Identity who = memory::make_identity(slot, load_acquire(participant.generation));
+    if (who != me_ && !arena_.participants().is_alive(who)) return false;  // others are about to be told
+    std::uint32_t threads = who == me_ ? 1 : 0;
+    for (std::uint32_t i = 0; i < memory::kMostWaits; ++i) {
+      const memory::Wait& wait = participant.waits[i];
+      const std::uint32_t word = load_acquire(wait.what);
+      if (word == static_cast<std::uint32_t>(WaitFor::kNothing)) continue;
+      if ((word & memory::kWaitsForEver) == 0) return false;
+      const std::uint64_t about = load_relaxed(wait.about);
+      if (!is_hopeless(memory::what_of_wait(word), about)) return false;
+      calls_.push_back({who, i, about, load_relaxed(wait.since_ns)});
+      ++threads;
+    }
+    return threads != 0 && threads == (who == me_ ? threads_ : load_acquire(participant.threads));
+  }
+
+  bool is_hopeless(WaitFor what, std::uint64_t about) {
+    if (what != WaitFor::kMessage && what != WaitFor::kRoom) return false;
+    std::optional<Seen> seen;
+    Seen::look(arena_, about, seen);
+    if (!seen || seen->control.is_named() || (what == WaitFor::kMessage ? seen->has_messages() : seen->has_room()))
+      return false;
+    const End peers = what == WaitFor::kMessage ? End::kSending : End::kReceiving;
+    const Ends::Uses uses = seen->ends.uses(peers);
+    // It is about to be told so.
+    if (!uses.anyone || seen->control.is_shut_down() || seen->ends.has_deaths_to_tell(peers)) return false;
+    if (!uses.used && may_end(seen->control, seen->ends, peers)) {
+      const Deadlock::Rank rank{uses.given, load_once(seen->control.shared.made_ns)};
+      if (!first_ || rank < *first_) first_ = rank;
+    }
+    return add_peers(seen->ends, peers);
+  }
+
+  Arena& arena_;
+  const Identity me_;
+  const std::uint32_t threads_;
+  std::bitset<memory::kMaxParticipants> met_{};
+  std::vector<std::uint32_t> waiting_{};  // slots to be looked at
+  std::vector<Deadlock::Call> calls_{};
+  std::optional<Deadlock::Rank> first_{};  // of the calls that may end, but this one
+};
+
+}  // namespace
+
+bool Deadlock::may_be() const noexcept {
+  if (!wait_.deadline.is_never() || !may_end(control_, ends_, peers_)) return false;
+  const Ends::Uses uses = ends_.uses(peers_);
+  return uses.anyone && !uses.used && !ends_.is_on_its_way(peers_);
+}
+
+bool Deadlock::is_proved() {
+  if (asked_++ == 0 || !may_be()) {
+    seen_ns_ = 0;
+    return false;
+  }
+  const std::int64_t now = monotonic_ns();
+  if (seen_ns_ != 0 && now - seen_ns_ < wait_policy::kDeadlockNs) return false;
+  const Identity me = control_.arena.current_identity();
+  if (me == memory::kNobody) return false;
+  Walk walk(control_.arena, me, wait_.threads());
+  if (!walk.finds_no_way_out(ends_, peers_)) {
+    seen_ns_ = 0;
+    return false;
+  }
+  const bool is_same = seen_ns_ != 0 && walk.calls() == seen_;
+  seen_ns_ = now;
+  seen_ = std::move(walk.calls());
+  const Rank mine{ends_.uses(peers_).given, control_.shared.made_ns};
+  return is_same && !(walk.first() && *walk.first() < mine);
+}
+
+Error Deadlock::error() const {
+  if (ends_.anyone_killed(peers_)) return ends_.end_error(peers_);
+  const std::string end = peers_ == End::kSending ? "sender" : "receiver";
+  std::string text = "deadlock: no " + end + " of this stream will ever be used; the processes that have one (pids ";
+  const char* separator = "";
+  for (const int pid : ends_.unused_pids(peers_)) {
+    text.append(separator).append(std::to_string(pid)).append(pid == process_id() ? " (this process)" : "");
+    separator = ", ";
+  }
+  text.append(") never used it and are blocked themselves. Close unused ").append(end);
+  return Error{Code::kClosed, text + "s, or call keep_only() in forked processes"};
+}
+
+}  // namespace shmtree::channel
