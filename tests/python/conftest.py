@@ -86,6 +86,24 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"test-{os.getpid()}-{request.node.name}"[:200]
 
 
+@pytest.fixture
+def launcher() -> Iterator[Callable[[], int]]:
+    """launcher(): the number of a process that has the ends of this one, and uses none; it was given none either."""
+    children: list[int] = []
+
+    def begin() -> int:
+        children.append(os.fork())
+        if children[-1] == 0:
+            while True:
+                signal.pause()
+        return children[-1]
+
+    yield begin
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 Start = Callable[..., Any]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import sysconfig
 import threading
@@ -34,6 +35,18 @@ def fork(function: Callable[[], Any]) -> int:
             sys.stderr.flush()
             os._exit(code)
     return child
+
+
+def fork_alone(function: Callable[[], Any]) -> int:
+    """As `fork`, in a child whose calls may be deadlocked: it has none of the signal handlers of other tests."""
+
+    def run() -> None:
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        function()
+
+    return fork(run)
 
 
 def join(child: int) -> None:

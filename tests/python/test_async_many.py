@@ -9,7 +9,6 @@ import os
 import resource
 import threading
 
-import peers
 import pytest
 
 import shmtree
@@ -216,11 +215,9 @@ def test_a_loop_that_takes_no_descriptors_leaves_none_open():
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_warning_that_is_an_error_ends_the_wait_of_a_coroutine(soon, monkeypatch, start):
+def test_a_warning_that_is_an_error_ends_the_wait_of_a_coroutine(soon, monkeypatch, launcher):
     monkeypatch.setattr(_wakes, "SLICE_S", 0.05)
-    ((sender, receiver),) = make_pairs(1)
-    ours, theirs = mp.Pipe()
-    start(peers.hang, sender, receiver, theirs)
-    ours.recv()
+    ((_sender, receiver),) = make_pairs(1)
+    launcher()
     with pytest.raises(shmtree.UnusedEndWarning):
         asyncio.run(asyncio.wait_for(receiver.get_async(), 100))

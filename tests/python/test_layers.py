@@ -46,7 +46,8 @@ PARTS = {
         arena control_block publishers reference_places versions deaths weak_registry registry
         """.split(),
     "channel": """
-        layout control message tap_notes ring records grants ends wake_hub watchers claim returns membership acks parts
+        layout control message tap_notes ring records grants ends deadlock peer_wait wake_hub watchers
+        claim returns membership acks parts
         spinner receiving sending deliveries tasks tap channel recovery
         """.split(),
 }

@@ -6,6 +6,7 @@ import array
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import threading
 from multiprocessing import connection
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import WITHOUT_GIL, fork, fork_alone, join
 
 import shmtree
 from shmtree import multiprocessing as mp
@@ -105,21 +107,66 @@ def test_what_was_sent_is_received_before_the_end(pipe):
         here.send(2)
 
 
-def test_a_process_that_keeps_the_other_side_and_uses_this_one_still_sees_the_end(pipe, peer):
-    here, there = pipe
-    process = peer(echo, there)
-    here.send(1)
-    assert here.recv() == 1
-    here.send(None)
-    process.join(30)
-    with pytest.raises(EOFError):
+def keep_both_sides() -> None:
+    here, there = mp.Pipe()
+    process = mp.get_context("fork").Process(target=say_and_stay, args=(there,))
+    process.start()
+    assert here.recv() == process.pid
+    process.kill()
+    process.join()
+    assert not here.poll(0.1)  # it could give its own end to another process
+    there.send("from here")
+    assert here.recv() == "from here"
+    with pytest.raises(queue.Empty):
+        here._receiver.get(timeout=0.1)
+
+
+def wait_for_ever(killed: bool) -> None:
+    """What was killed is told of, as the end that it is."""
+    here, there = mp.Pipe()
+    process = mp.get_context("fork").Process(target=say_and_stay if killed else echo, args=(there,))
+    process.start()
+    if killed:
+        assert here.recv() == process.pid
+        process.kill()
+    else:
+        here.send(None)
+    with pytest.raises(EOFError) as end:
         here.recv()
+    assert isinstance(end.value, shmtree.ConnectionLost if killed else shmtree.ChannelClosed)
+    process.join()
+
+
+def test_who_made_a_pipe_and_keeps_both_sides_is_told_of_no_end():
+    join(fork(keep_both_sides))
+
+
+@pytest.mark.skipif(WITHOUT_GIL, reason="the threads of a Python without a GIL are not counted")
+@pytest.mark.parametrize("killed", [False, True])
+def test_who_keeps_both_sides_and_could_only_wait_for_ever_is_told_of_the_end(killed):
+    join(fork_alone(lambda: wait_for_ever(killed)))
+
+
+def give_to_one_worker_after_the_other() -> None:
+    reader, writer = mp.Pipe(duplex=False)
+    for _ in range(3):
+        process = mp.get_context("fork").Process(target=say_and_stay, args=(writer,))
+        process.start()
+        assert reader.recv() == process.pid
+        process.kill()
+        process.join()
+        assert not reader.poll(0.05)
+
+
+def test_a_supervisor_gives_the_same_pipe_to_one_worker_after_the_other():
+    join(fork(give_to_one_worker_after_the_other))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_killed_peer_is_the_end(pipe, peer, method):
     here, there = pipe
     process = peer(say_and_stay, there, method)
+    there.close()
     assert here.recv() == process.pid
     process.kill()
     with pytest.raises(EOFError) as lost:
@@ -277,6 +324,7 @@ def test_the_standard_wait_takes_ours_and_others(pipe, peer):
 def test_the_standard_wait_sees_a_killed_peer(pipe, peer):
     here, there = pipe
     process = peer(say_and_stay, there)
+    there.close()
     assert here.recv() == process.pid
     threading.Timer(0.05, process.kill).start()
     assert connection.wait([here]) == [here]

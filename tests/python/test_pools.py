@@ -234,3 +234,13 @@ def test_thread_that_waits_is_told_of_few_messages_that_another_gets(start: Any)
     watcher.join()
     requests.put(None)
     assert found <= 3 * count
+
+
+def test_a_queue_that_is_on_its_way_counts_with_both_halves() -> None:
+    q = mp.get_context("fork").SimpleQueue()
+    carrier = mp.get_context("fork").SimpleQueue()
+    carrier.put(q)
+    q._writer.close()
+    assert not q._reader.poll(0.3)
+    carrier.get().put("x")
+    assert q.get() == "x"

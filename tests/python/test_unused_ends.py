@@ -14,13 +14,14 @@ import peers
 import pytest
 
 import shmtree
+import shmtree.compat.memory
+import shmtree.multiprocessing
 
 
-def kept_by(start, *ends, first=None):
-    """A process that has these ends, and puts `first` or uses neither."""
+def used_by(start, sender, first):
+    """A process that was given a sender, puts `first` and stays."""
     ours, theirs = mp.Pipe()
-    use = (peers.hang, ends) if first is None else (peers.put_then_hang, ends[0], first)
-    child = start(*use, theirs)
+    child = start(peers.put_then_hang, sender, first, theirs)
     ours.recv()
     return child
 
@@ -54,15 +55,15 @@ def iterate(receiver):
     ],
     ids=["get", "take", "get_many", "wait", "get_async", "for"],
 )
-def test_a_receiver_that_waits_for_a_launcher_alone_is_told_who_that_is(arena, start, soon, wait):
+def test_a_receiver_that_waits_for_a_launcher_alone_is_told_who_that_is(arena, launcher, soon, wait):
     sender, receiver = arena.create_pair()
-    launcher = kept_by(start, sender, receiver)
+    pid = launcher()
     sender.close()
     with pytest.warns(shmtree.UnusedEndWarning) as told:
         wait(receiver)
     assert len(told) == 1
     text = str(told[0].message)
-    assert f"process {launcher.pid}, which has a sender and never used it" in text
+    assert f"process {pid}, which has a sender and never used it" in text
     assert "calls close() of its sender" in text
 
 
@@ -75,41 +76,41 @@ def test_a_receiver_that_waits_for_a_launcher_alone_is_told_who_that_is(arena, s
     ],
     ids=["put", "wait_for_all_ack", "put_async"],
 )
-def test_a_sender_that_waits_for_a_launcher_alone_is_told_who_that_is(arena, start, soon, wait):
+def test_a_sender_that_waits_for_a_launcher_alone_is_told_who_that_is(arena, launcher, soon, wait):
     sender, receiver = arena.create_pair(1)
-    launcher = kept_by(start, sender, receiver)
+    pid = launcher()
     receiver.close()
     sender.put(1)
-    with pytest.warns(shmtree.UnusedEndWarning, match=f"process {launcher.pid}, which has a receiver") as told:
+    with pytest.warns(shmtree.UnusedEndWarning, match=f"process {pid}, which has a receiver") as told:
         wait(sender)
     assert len(told) == 1
 
 
-def test_several_who_keep_an_end_are_all_named_and_this_process_is_said_to_be_one(arena, start, soon):
-    sender, receiver = arena.create_pair()
-    launcher = kept_by(start, sender, receiver)
+def test_several_who_keep_an_end_are_all_named_and_this_process_is_said_to_be_one(arena, launcher, soon):
+    _sender, receiver = arena.create_pair()
+    pid = launcher()
     with pytest.warns(shmtree.UnusedEndWarning) as told:
         assert shmtree.wait([receiver], timeout=0.5) == []  # a look is no use, so this process counts as well
     text = str(told[0].message)
     assert f"{os.getpid()} (this one)" in text
-    assert str(launcher.pid) in text
+    assert str(pid) in text
     assert "which have a sender" in text
 
 
 @pytest.mark.filterwarnings("error")
-def test_who_waits_for_somebody_who_has_sent_is_not_warned(arena, start, soon):
+def test_who_waits_for_somebody_who_has_sent_is_not_warned(arena, launcher, start, soon):
     sender, receiver = arena.create_pair()
-    kept_by(start, sender, receiver)
-    kept_by(start, sender, first="x")
+    launcher()
+    used_by(start, sender, "x")
     sender.close()
     assert receiver.get(timeout=60) == "x"
     keep_waiting(receiver.get)
 
 
 @pytest.mark.filterwarnings("error")
-def test_who_only_looks_does_not_wait_and_is_not_warned(arena, start, soon):
-    sender, receiver = arena.create_pair()
-    kept_by(start, sender, receiver)
+def test_who_only_looks_does_not_wait_and_is_not_warned(arena, launcher, soon):
+    _sender, receiver = arena.create_pair()
+    launcher()
     end = time.monotonic() + 0.3
     while time.monotonic() < end:
         with pytest.raises(queue.Empty):
@@ -117,16 +118,16 @@ def test_who_only_looks_does_not_wait_and_is_not_warned(arena, start, soon):
 
 
 @pytest.mark.filterwarnings("error")
-def test_who_waits_at_a_queue_which_has_no_end_is_not_warned(arena, start, soon):
+def test_who_waits_at_a_queue_which_has_no_end_is_not_warned(arena, launcher, soon):
     q = arena.Queue()
-    kept_by(start, q)
+    launcher()
     keep_waiting(q.get)
 
 
 @pytest.mark.filterwarnings("error")
-def test_who_waits_at_a_stream_that_is_kept_open_is_not_warned(arena, start, soon):
+def test_who_waits_at_a_stream_that_is_kept_open_is_not_warned(arena, launcher, soon):
     sender, receiver = arena.create_pair(keep_open=True)
-    kept_by(start, sender, receiver)
+    launcher()
     sender.close()
     keep_waiting(receiver.get)
 
@@ -142,12 +143,47 @@ def test_a_stream_ends_as_soon_as_the_launcher_closes_its_ends(arena, start):
     assert list(receiver) == []
 
 
-def test_stats_tell_those_who_count_from_those_who_do_not(arena, start):
+def test_stats_tell_those_who_count_from_those_who_do_not(arena, launcher, start):
     sender, receiver = arena.create_pair()
-    launcher = kept_by(start, sender, receiver)
-    user = kept_by(start, sender, first="x")
+    pid = launcher()
+    user = used_by(start, sender, "x")
     assert receiver.get(timeout=60) == "x"  # from here on this process does not count as a sender
     stats = receiver.stats()
-    assert (stats["senders"], stats["senders_counting"], stats["senders_unused"]) == (3, 2, [launcher.pid])
-    assert (stats["receivers"], stats["receivers_counting"], stats["receivers_unused"]) == (3, 2, [launcher.pid])
+    assert (stats["senders"], stats["senders_counting"], stats["senders_unused"]) == (3, 2, [pid])
+    assert (stats["receivers"], stats["receivers_counting"], stats["receivers_unused"]) == (2, 2, [pid])
     assert user.pid not in stats["senders_unused"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_who_waits_for_a_worker_that_has_not_begun_yet_is_not_warned(arena, start, soon, method):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    start(peers.hang, (sender,), theirs, method=method)
+    sender.close()
+    ours.recv()
+    keep_waiting(receiver.get)
+
+
+def test_who_waits_is_warned_of_the_launcher_once_the_worker_is_gone(arena, start, soon):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    worker = start(peers.hang, (sender,), theirs)
+    ours.recv()
+    worker.kill()
+    worker.join()
+    with pytest.warns(shmtree.UnusedEndWarning, match=r"\(this one\)"):
+        assert shmtree.wait([receiver], timeout=0.5) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_who_waits_at_a_pipe_whose_maker_keeps_both_ends_is_not_warned(soon):
+    reader, _writer = shmtree.multiprocessing.Pipe(duplex=False)
+    for _ in range(8):
+        assert not reader.poll(0.06)
+
+
+@pytest.mark.filterwarnings("error")
+def test_who_waits_as_with_py_sharedmemory_is_not_warned(soon):
+    _sender, receiver = shmtree.compat.memory.create_shared_memory_pair()
+    keep_waiting(receiver.get)
