@@ -75,7 +75,7 @@ POOLS: dict[str, Callable[[Any, Any, int], list[Any]]] = {
 
 @contextlib.contextmanager
 def joblib_backend(context: Any, workers: int) -> Iterator[Run]:
-    joblib = importlib.import_module("joblib")  # which not everybody has
+    joblib = importlib.import_module("joblib")  # an optional dependency
     with joblib.Parallel(workers, backend=context, batch_size=1, max_nbytes=None) as parallel:
         yield lambda item, count: check(parallel(joblib.delayed(same)(item) for _ in range(count)), item)
 

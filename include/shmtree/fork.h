@@ -21,14 +21,14 @@ namespace shmtree {
 namespace detail {
 /// What keep_only() knows ends by.
 struct ForkAccess {
-  static const api::ChannelState* of(const Sender& end) noexcept { return &*end.state_; }
-  static const api::ChannelState* of(const Receiver& end) noexcept { return &*end.state_; }
+  template <class End>
+  static const api::ChannelState* of(const End& end) noexcept {
+    return &*end.state_;
+  }
 };
 void keep_only(std::span<const api::ChannelState* const> kept);
-inline void add_kept(std::vector<const api::ChannelState*>& kept, const Sender& end) {
-  kept.push_back(ForkAccess::of(end));
-}
-inline void add_kept(std::vector<const api::ChannelState*>& kept, const Receiver& end) {
+template <class End>
+void add_kept(std::vector<const api::ChannelState*>& kept, const End& end) {
   kept.push_back(ForkAccess::of(end));
 }
 inline void add_kept(std::vector<const api::ChannelState*>& kept, const Queue& queue) {

@@ -34,14 +34,14 @@ class Membership {
   // since other threads may still poll them.
   void leave_all() noexcept;
   void leave_at_exit() noexcept;
-  // Attaches a passive end on its first use (see endpoint::Port). Of a sender kClosed if the stream ended in the
-  // meantime: its receivers were told so. A receiver, as any newcomer, gets what is queued; a queue never refuses.
+  // Attaches a passive end on its first use (see endpoint::Port). kClosed for a sending end if the stream, or the
+  // queue, ended in the meantime for a process that receives. A receiver gets what is queued, as any newcomer does.
   Status join_late(End end);
   // This process was given the end to use it.
   void note_given(End end) noexcept;
   // Whether it has any object of either end.
   bool is_used_here() noexcept;
-  bool is_member(End end, Identity me) const noexcept { return state(end).members.contains(memory::slot_of(me)); }
+  bool is_member(End end, Identity me) const noexcept { return ends_.has_member(end, me); }
   void mark_used(End end, Identity me) noexcept {
     if (used_as_[end].load(std::memory_order_relaxed) != me) [[unlikely]]
       note_use(end, me);

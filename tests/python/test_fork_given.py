@@ -308,25 +308,17 @@ def test_a_forked_process_takes_part_in_what_it_was_given_and_in_nothing_else(ar
         of_other.get(timeout=60)
 
 
-def test_names_that_only_attributes_have_are_no_globals(arena, started):
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def run():\n    stay(told)\n    return stay.end, stay.end()",
+        "def main():\n    return end\ndef run():\n    stay(told)",
+    ],
+    ids=["attributes of the same name", "a function that the target does not name"],
+)
+def test_an_end_that_the_target_does_not_reach_is_not_given(arena, started, code):
     given, receiver = arena.create_pair()
-
-    def make(told: Any, end: Any) -> Any:
-        code = "def run():\n    stay(told)\n    return stay.end, stay.end()"
-        return FORK.Process(target=module_of(told, end, code).run)
-
-    started(make, given)
-    assert senders(receiver) == 1
-
-
-def test_what_only_the_launcher_names_is_not_given(arena, started):
-    given, receiver = arena.create_pair()
-
-    def make(told: Any, end: Any) -> Any:
-        code = "def main():\n    return end\ndef run():\n    stay(told)"
-        return FORK.Process(target=module_of(told, end, code).run)
-
-    started(make, given)
+    started(lambda told, end: FORK.Process(target=module_of(told, end, code).run), given)
     assert senders(receiver) == 1
 
 
