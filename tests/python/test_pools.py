@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing as standard
+import multiprocessing.sharedctypes
 import os
+import select
 import signal
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -210,30 +215,57 @@ def test_put_that_waits_for_room_raises_when_the_last_reader_is_killed(start: An
     assert told.poll(SOON) and told.recv() == "ChannelClosed"
 
 
-def answer(requests: Any, answers: Any, told: Any) -> None:
+def answer(requests: Any, answers: Any, answered: Any, told: Any) -> None:
     for request in iter(requests.get, None):
         answers.put(request)
+        answered.value = request
+    answers.put(None)
 
 
-def test_thread_that_waits_is_told_of_few_messages_that_another_gets(start: Any) -> None:
+def readable_without_releasing_the_gil(descriptor: int) -> Callable[[], bool]:
+    """A function that says whether `descriptor` is readable, and that no other Python thread can run during."""
+    poll = ctypes.PyDLL(None).poll  # PyDLL keeps the GIL, unlike select.poll
+    request = struct.pack("ihh", descriptor, select.POLLIN, 0)
+    buffer = ctypes.create_string_buffer(request, len(request))
+    return lambda: bool(poll(buffer, 1, 0) == 1)
+
+
+@pytest.mark.skipif(WITHOUT_GIL, reason="this Python has no GIL that a thread could keep")
+def test_blocked_getter_claims_its_message_before_it_has_the_gil(start: Any) -> None:
     requests, answers = shmtree.SimpleQueue(), shmtree.SimpleQueue()  # type: Any, Any
-    start(answer, requests, answers)
-    count, found, ended = 300, 0, False
+    answered = multiprocessing.sharedctypes.RawValue("Q", 0)
+    start(answer, requests, answers, answered)
+    readable = readable_without_releasing_the_gil(answers._reader.fileno())
+    claimed = False
 
     def watch() -> None:
-        nonlocal found
-        while not ended:
-            found += bool(connection.wait([answers._reader], 0.1))
+        nonlocal claimed
+        end = time.monotonic() + SOON
+        for number in range(1, 1_000_000):
+            time.sleep(0.01)  # the main thread blocks in get()
+            requests.put(number)
+            # From here to the end of the round, this thread keeps the GIL, so that the main thread receives nothing.
+            round_end = time.monotonic() + 2
+            while answered.value != number and time.monotonic() < round_end:
+                pass
+            while readable() and time.monotonic() < round_end:
+                pass
+            claimed = answered.value == number and not readable()
+            if claimed or time.monotonic() > end:
+                break
+        requests.put(None)
 
     watcher = threading.Thread(target=watch)
-    watcher.start()
-    for number in range(count):
-        requests.put(number)
-        assert answers.get() == number
-    ended = True
-    watcher.join()
-    requests.put(None)
-    assert found <= 3 * count
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(100)  # a thread that asks for the GIL waits until it is released
+    try:
+        watcher.start()
+        for _ in iter(answers.get, None):
+            pass
+        watcher.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert claimed
 
 
 def test_a_queue_that_is_on_its_way_counts_with_both_halves() -> None:
