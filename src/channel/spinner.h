@@ -17,6 +17,11 @@ namespace policy = platform::wait_policy;
 // than not. Once it does not, only every 32nd wait tries again, then every 64th and so on. A spin is never shorter: one
 // late message would otherwise make every later spin end too early.
 //
+// A spin keeps its core. If it yielded, a busy process of some other program would keep the core for a whole time slice
+// of some milliseconds, and a wait of microseconds would take as long. Where both sides share one core, spins fail and
+// are given up. A spin during which the thread was preempted has not paid, even if its condition came true meanwhile: a
+// sleeping thread would have been woken sooner.
+//
 // A side that has caught up with the other one takes from it, message by message, the lines of memory that it looks at,
 // which slows both down to half. So a wait that was over at once is followed by some that begin with a backoff, in
 // which nothing is looked at until about `enough` messages, or places for them, have gathered.
@@ -30,10 +35,10 @@ class Spinner {
   bool until(const Ready& ready, std::uint64_t enough, const platform::WaitContext& wait) noexcept {
     if (wait.deadline.is_immediate() || !may_spin() || !is_due()) return false;
     const platform::BlockingScope blocking(wait.hooks);
-    const bool paid =
+    const Spin spin =
         spins(ready, std::min(enough, policy::kEnoughMessages), wait.deadline.remaining_ns(policy::kSpinNs));
-    limit_tries(paid);
-    return paid;
+    limit_tries(spin.is_ready && spin.took_ns < policy::kPreemptedNs);
+    return spin.is_ready;
   }
 
  private:
@@ -42,28 +47,35 @@ class Spinner {
     return several;
   }
 
+  struct Spin {
+    bool is_ready;
+    std::int64_t took_ns;  // 0: too short to be measured
+  };
+
   template <class Ready>
-  bool spins(const Ready& ready, std::uint64_t enough, std::int64_t spin_ns) noexcept {
+  Spin spins(const Ready& ready, std::uint64_t enough, std::int64_t spin_ns) noexcept {
     const std::int64_t begin = platform::monotonic_ns();
+    const auto took_ns = [begin] { return platform::monotonic_ns() - begin; };
     if (const std::int64_t backoff = backoff_ns_.load(std::memory_order_relaxed); backoff != 0 && backoff < spin_ns) {
-      while (platform::monotonic_ns() - begin < backoff) relax();
+      while (took_ns() < backoff) relax();
       const std::uint64_t gathered = ready();
       limit_backoff(gathered == 0 ? 0
                                   : backoff * static_cast<std::int64_t>(enough) / static_cast<std::int64_t>(gathered));
-      if (gathered != 0) return true;
+      if (gathered != 0) return {true, took_ns()};
     }
-    do {
-      for (int i = 0; i < policy::kLooksPerYield; ++i) {
-        if (ready() != 0) {
-          if (enough > 1 && platform::monotonic_ns() - begin < policy::kAtOnceNs)
-            limit_backoff(policy::kFirstBackoffNs);
-          return true;
+    for (bool is_first = true;; is_first = false) {
+      for (int i = 0; i < policy::kLooksPerClock; ++i) {
+        if (ready() == 0) {
+          relax();
+          continue;
         }
-        relax();
+        if (is_first && enough == 1) return {true, 0};
+        const std::int64_t took = took_ns();
+        if (enough > 1 && took < policy::kAtOnceNs) limit_backoff(policy::kFirstBackoffNs);
+        return {true, took};
       }
-      platform::yield_core();  // it may be the very core that the other side waits for
-    } while (platform::monotonic_ns() - begin < spin_ns);
-    return ready() != 0;
+      if (const std::int64_t took = took_ns(); took >= spin_ns) return {ready() != 0, took};
+    }
   }
 
   // A hundred nanoseconds or so.

@@ -2,9 +2,9 @@
 
 #include <cstdio>
 #include <mutex>
-#include <thread>
 
 #include "memory/deaths.h"
+#include "platform/brief_wait.h"
 #include "platform/machine.h"
 #include "platform/wake_socket.h"
 
@@ -207,8 +207,8 @@ void Watchers::await_announced_wakes() noexcept {
   const std::atomic<std::uint32_t>& announced = control_.shared.wakes_on_their_way;
   if (load_acquire(announced) == 0) return;
   const std::int64_t end = monotonic_ns() + wait_policy::kAnnouncedWakeNs;
-  while (load_acquire(announced) != 0 && !is_readable(End::kReceiving) && monotonic_ns() < end)
-    std::this_thread::yield();
+  for (BriefWait sender; load_acquire(announced) != 0 && !is_readable(End::kReceiving) && monotonic_ns() < end;)
+    sender.pause();
 }
 
 bool Watchers::claim() noexcept {

@@ -15,7 +15,7 @@
 
 namespace shmtree::memory {
 
-// Wakes one waiter, if there may be one, and may offer it the core. Call it last, after unlocking.
+// Wakes one waiter, if there may be one, and may yield the core to it. Call it last, after unlocking.
 void notify(Event& event) noexcept;
 // Wakes all of them: the condition holds for everyone (closed, peer died).
 void notify_all(Event& event) noexcept;

@@ -1,12 +1,12 @@
 #include "platform/fork.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <new>
 
 #include "platform/atomics.h"
+#include "platform/brief_wait.h"
 #include "platform/file.h"
 #include "platform/in_use.h"
 
@@ -25,18 +25,8 @@ std::atomic<std::uint64_t>* make_stamp_page() noexcept {
 // Without a page (no memory at load) forked children are told apart by the handlers alone.
 constinit std::atomic<std::uint64_t> g_stamp_without_page{kStamp};
 
-// About 20 us: as long as the system calls take that are made under a mutex. A yield may last for another program's
-// slice.
-constexpr int kSpinsBeforeYield = 1024;
-
 void spin_lock(std::atomic<std::uint32_t>& word) noexcept {
-  for (int spins = 0; word.exchange(1, std::memory_order_acquire) != 0; ++spins) {
-    if (spins < kSpinsBeforeYield) {
-      relax_cpu();
-    } else {
-      sched_yield();  // the owner, a thread of this process, was preempted
-    }
-  }
+  for (BriefWait owner; word.exchange(1, std::memory_order_acquire) != 0;) owner.pause();
 }
 
 std::atomic<const ForkHandlers*> g_handlers{nullptr};

@@ -23,6 +23,9 @@ unsigned usable_cores() noexcept;
 
 // Lets another thread that waits for this very core go first, if there is one.
 void yield_core() noexcept;
+// Sleeps for as short as the kernel can (about 60 us), for a wait that nobody ends by waking the thread. Unlike after a
+// yield, a busy process that gets the core meanwhile does not keep it.
+void sleep_briefly() noexcept;
 
 int process_id() noexcept;
 // How many threads this process has; 0 where that is not to be seen. Reads a file of /proc.

@@ -22,9 +22,14 @@ constexpr std::int64_t kRecoverInPassingNs = 100'000'000;
 // Whoever should wake a sleeper may die before, so it looks again after a slice: short ones in the first stretch, when
 // most waits end; longer ones later, when a look costs more than it finds.
 constexpr std::int64_t kFirstSliceNs = 50'000'000, kFirstStretchNs = 1'000'000'000, kLaterSliceNs = 250'000'000;
-// A core that is offered to the woken, and comes back no sooner than this, went to somebody else, who keeps it.
-constexpr std::int64_t kCoreWasKeptNs = 500'000;
-// Wake-ups that do not offer it then: at first, and at most.
+
+// --- Yielding the core to a thread that was woken (memory/event.cpp)
+
+// Only after a process has woken nobody for so long.
+constexpr std::int64_t kRareWakeNs = 500'000;
+// A yield that took longer than this gave the core to somebody else, who kept it.
+constexpr std::int64_t kCoreWasKeptNs = 200'000;
+// Wake-ups without a yield after that: at first, and at most.
 constexpr std::int32_t kFirstUnoffered = 16, kMostUnoffered = 4096;
 
 // --- Proving that a call waits for ever (channel/deadlock.h)
@@ -57,8 +62,10 @@ constexpr std::int64_t kHoardPatienceNs = 1'000'000'000;
 
 // About what it takes to be woken: a longer spin costs more than it saves.
 constexpr std::int64_t kSpinNs = 50'000;
-// Looks at the condition before the core is offered to others.
-constexpr int kLooksPerYield = 8;
+// A spin that took so long was preempted: the kernel's shortest time slice is longer than this, an interrupt shorter.
+constexpr std::int64_t kPreemptedNs = 4 * kSpinNs;
+// Looks at the condition before the clock is read, which takes as long as a few of them.
+constexpr int kLooksPerClock = 8;
 // Spins that may fail before there are none: at first, and at most. One late message must not end spinning.
 constexpr std::int32_t kFirstFailures = 3, kMostFailures = 8;
 // Where spins do not pay: waits without one before the next try, doubled with every one that fails.
@@ -69,6 +76,11 @@ constexpr std::int64_t kAtOnceNs = 700;
 constexpr std::int64_t kFirstBackoffNs = 250, kMostBackoffNs = 10'000;
 // As many messages, or places, as are worth being waited for in that way.
 constexpr std::uint64_t kEnoughMessages = 32;
+
+// --- Waiting for a thread that wakes nobody (platform/brief_wait.h)
+
+// About 20 us: as long as the system calls take that the other thread may be in.
+constexpr int kBriefSpins = 1024;
 
 // --- Wake-ups of poll loops (channel/watchers.h)
 

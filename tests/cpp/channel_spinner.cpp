@@ -1,10 +1,15 @@
 // When a waiting call looks again for a moment, and when it goes to sleep at once.
+#include <chrono>
+#include <thread>
+
 #include "channel/spinner.h"
 #include "support/catch2.h"
+#include "support/yields.h"
 
 using namespace shmtree;
 using channel::Spinner;
 using platform::Deadline;
+namespace policy = platform::wait_policy;
 
 namespace {
 
@@ -66,6 +71,30 @@ TEST_CASE("One wait that was too long for a spin does not end those that pay, no
     REQUIRE_FALSE(spinner.until(never, 1, {Deadline::never()}));
     CHECK(last - begin >= 50'000);
   }
+}
+
+TEST_CASE("A spin during which the thread lost its core has not paid, though its condition came true") {
+  if (platform::usable_cores() < 2) return;
+  Spinner spinner;
+  const auto spins = [&] {
+    int looks = 0;
+    const auto ready_after_a_slice = [&] {
+      if (++looks == 20) std::this_thread::sleep_for(std::chrono::nanoseconds(2 * policy::kPreemptedNs));
+      return looks >= 20;
+    };
+    return spinner.until(ready_after_a_slice, 1, {Deadline::never()});
+  };
+  int first = 0;
+  while (spins()) REQUIRE(++first < 10);
+  CHECK(first > 0);
+}
+
+TEST_CASE("A spin keeps its core, which a yield might give away for a time slice") {
+  if (platform::usable_cores() < 2) return;
+  Spinner spinner;
+  const int before = tests::yields;
+  spins_in_vain(spinner);
+  CHECK(tests::yields == before);
 }
 
 TEST_CASE("A call that must not wait does not spin") {

@@ -1,0 +1,28 @@
+// Waiting for another thread that is about to store something and wakes nobody: a system call or so away.
+#pragma once
+
+#include "platform/atomics.h"
+#include "platform/machine.h"
+#include "platform/wait_policy.h"
+
+namespace shmtree::platform {
+
+// Call pause() between two looks. The first pauses, about 20 us in all, keep the core. Then the other thread was
+// preempted or is stopped, and each pause is a short sleep, so that it gets a core. A yield would not do: a busy
+// process that gets the core by it keeps it for a time slice of some milliseconds.
+class BriefWait {
+ public:
+  void pause() noexcept {
+    if (spins_ < wait_policy::kBriefSpins) {
+      ++spins_;
+      relax_cpu();
+    } else {
+      sleep_briefly();
+    }
+  }
+
+ private:
+  int spins_ = 0;
+};
+
+}  // namespace shmtree::platform

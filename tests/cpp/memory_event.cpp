@@ -1,0 +1,62 @@
+// When a thread that woke another one yields its core.
+#include <chrono>
+#include <thread>
+
+#include "memory/event.h"
+#include "platform/atomics.h"
+#include "platform/wait_policy.h"
+#include "support/catch2.h"
+#include "support/yields.h"
+
+using namespace shmtree;
+using tests::yields;
+namespace policy = platform::wait_policy;
+
+namespace {
+
+// As if a thread slept at the event. Says whether the wake-up yielded.
+bool yields_at_wake(memory::Event& event) {
+  const int before = yields;
+  platform::store_relaxed(event.waiters, 1u);
+  memory::notify(event);
+  REQUIRE(platform::load_relaxed(event.waiters) == 0);
+  return yields != before;
+}
+
+bool yields_at_rare_wake(memory::Event& event) {
+  std::this_thread::sleep_for(std::chrono::nanoseconds(2 * policy::kRareWakeNs));
+  return yields_at_wake(event);
+}
+
+}  // namespace
+
+TEST_CASE("A thread yields its core to the one it wakes after a pause") {
+  memory::Event event{};
+  int wakes = 0;
+  while (!yields_at_rare_wake(event)) REQUIRE(++wakes <= policy::kMostUnoffered);
+  CHECK(yields_at_rare_wake(event));
+}
+
+TEST_CASE("A thread that wakes others in quick succession does not yield each time") {
+  memory::Event event{};
+  int count = 0;
+  for (int i = 0; i < 1000; ++i) count += yields_at_wake(event);
+  CHECK(count < 1000);
+}
+
+TEST_CASE("Where a yield gave the core away for long, the next wake-ups do not yield") {
+  memory::Event event{};
+  tests::core_kept_ns = 2 * policy::kCoreWasKeptNs;
+  int wakes = 0;
+  while (!yields_at_rare_wake(event)) REQUIRE(++wakes <= policy::kMostUnoffered);
+  tests::core_kept_ns = 0;
+  for (int i = 0; i < policy::kFirstUnoffered; ++i) CHECK_FALSE(yields_at_rare_wake(event));
+}
+
+TEST_CASE("A wake-up that finds nobody asleep does not yield") {
+  memory::Event event{};
+  std::this_thread::sleep_for(std::chrono::nanoseconds(2 * policy::kRareWakeNs));
+  const int before = yields;
+  memory::notify(event);
+  CHECK(yields == before);
+}
