@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <new>
 
 #include "platform/atomics.h"
@@ -15,8 +16,8 @@ constinit thread_local UsePlace* t_use_place = nullptr;
 namespace {
 
 std::atomic<UsePlace*> g_places{nullptr};
-std::atomic<unsigned> g_elsewhere{0};             // uses that have no place
-constinit thread_local unsigned t_elsewhere = 0;  // those of this thread
+std::atomic<unsigned> g_unplaced{0};             // uses that found no memory for a place
+constinit thread_local unsigned t_unplaced = 0;  // those of this thread; its address stands for the thread
 
 bool barrier(int command) noexcept {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
@@ -34,16 +35,19 @@ struct Owner {
 thread_local Owner t_owner;
 
 Owner::~Owner() {
-  t_use_place = nullptr;  // calls in later destructors of the thread are counted
+  t_use_place = nullptr;  // calls in later destructors of the thread borrow places
   if (place != nullptr) place->taken.store(false, std::memory_order_release);
 }
 
 UsePlace* find_place() noexcept {
   for (UsePlace* each = g_places.load(std::memory_order_acquire); each != nullptr; each = each->next) {
-    if (!each->taken.exchange(true, std::memory_order_acq_rel)) return each;
+    if (each->taken.load(std::memory_order_relaxed) || each->taken.exchange(true, std::memory_order_acq_rel)) continue;
+    each->thread.store(&t_unplaced, std::memory_order_relaxed);
+    return each;
   }
   auto* made = new (std::nothrow) UsePlace;
   if (made == nullptr) return nullptr;
+  made->thread.store(&t_unplaced, std::memory_order_relaxed);
   made->next = g_places.load(std::memory_order_relaxed);
   while (!g_places.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
   }
@@ -64,35 +68,59 @@ std::atomic<const void*>* InUse::other_word() noexcept {
       if (word.load(std::memory_order_relaxed) == nullptr) return &word;
     }
   }
-  ++t_elsewhere;
-  g_elsewhere.fetch_add(1, std::memory_order_seq_cst);
   return nullptr;
 }
 
-void InUse::end_elsewhere() noexcept {
-  --t_elsewhere;
-  g_elsewhere.fetch_sub(1, std::memory_order_seq_cst);
+// Passes the barrier that is_in_use() cannot make this thread pass where the system has none.
+UsePlace* InUse::begin_elsewhere(const void* object) noexcept {
+  UsePlace* const borrowed = find_place();
+  if (borrowed != nullptr) {
+    borrowed->objects[0].store(object, std::memory_order_relaxed);
+  } else {
+    ++t_unplaced;
+    g_unplaced.fetch_add(1, std::memory_order_relaxed);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return borrowed;
+}
+
+void InUse::end_elsewhere(UsePlace* borrowed) noexcept {
+  if (borrowed != nullptr) {
+    borrowed->objects[0].store(nullptr, std::memory_order_release);
+    borrowed->taken.store(false, std::memory_order_release);
+  } else {
+    --t_unplaced;
+    g_unplaced.fetch_sub(1, std::memory_order_release);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void forget_uses_of_other_threads() noexcept {
   for (UsePlace* each = g_places.load(std::memory_order_acquire); each != nullptr; each = each->next) {
-    if (each == t_use_place) continue;
+    if (each->thread.load(std::memory_order_relaxed) == &t_unplaced) continue;
     for (auto& word : each->objects) word.store(nullptr, std::memory_order_relaxed);
     each->taken.store(false, std::memory_order_release);
   }
-  g_elsewhere.store(t_elsewhere, std::memory_order_seq_cst);
+  g_unplaced.store(t_unplaced, std::memory_order_seq_cst);
 }
 
-bool is_in_use(const void* object) noexcept {
+bool is_in_use(const void* begin, std::size_t bytes) noexcept {
   // A child of a fork may have to register anew.
   const bool passed =
       has_barrier() &&
       (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
        (barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)));
-  if (!passed || g_elsewhere.load(std::memory_order_seq_cst) != 0) return true;
+  if (!passed) {
+    // A sandbox that was entered after the first call may forbid it. A store is seen long before this has slept.
+    if (has_barrier()) usleep(1000);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  if (g_unplaced.load(std::memory_order_seq_cst) != 0) return true;
+  const auto first = reinterpret_cast<std::uintptr_t>(begin);
   for (UsePlace* each = g_places.load(std::memory_order_acquire); each != nullptr; each = each->next) {
     for (const auto& word : each->objects) {
-      if (word.load(std::memory_order_acquire) == object) return true;
+      // One that is null is far below: the difference wraps.
+      if (reinterpret_cast<std::uintptr_t>(word.load(std::memory_order_acquire)) - first < bytes) return true;
     }
   }
   return false;

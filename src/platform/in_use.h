@@ -6,13 +6,16 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 
 namespace shmtree::platform {
 
-// Of one thread. Places are never freed: a thread that ends leaves its own to the next that begins.
+// Of one thread, or of one call that finds no room in its thread's place. Places are never freed: the next thread or
+// call that needs one takes it over.
 struct UsePlace {
   static constexpr unsigned kMost = 4;  // calls within calls
   std::atomic<const void*> objects[kMost]{};
+  std::atomic<const void*> thread{nullptr};  // an address that only that thread has
   std::atomic<bool> taken{true};
   UsePlace* next = nullptr;
 };
@@ -27,14 +30,17 @@ class InUse {
     word_ = place != nullptr ? &place->objects[0] : nullptr;
     if (word_ == nullptr || word_->load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
       word_ = other_word();
-      if (word_ == nullptr) return;
+      if (word_ == nullptr) {
+        borrowed_ = begin_elsewhere(object);
+        return;
+      }
     }
     word_->store(object, std::memory_order_relaxed);
     light_barrier();
   }
   ~InUse() {
     if (word_ == nullptr) [[unlikely]] {
-      end_elsewhere();
+      end_elsewhere(borrowed_);
       return;
     }
     word_->store(nullptr, std::memory_order_release);
@@ -48,15 +54,21 @@ class InUse {
   // what that one stored before it.
   static void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
   static std::atomic<const void*>* other_word() noexcept;
-  static void end_elsewhere() noexcept;
-  std::atomic<const void*>* word_;  // null when the thread has none that is free: the use is counted then
+  static UsePlace* begin_elsewhere(const void* object) noexcept;
+  static void end_elsewhere(UsePlace* borrowed) noexcept;
+  std::atomic<const void*>* word_;  // null when the thread has none that is free
+  UsePlace* borrowed_;              // set if `word_` is null: the place of this use; null if it is only counted
 };
 
-// Whether some thread may be in a call of `object`. Also true where the system has no such barrier.
+// Returns whether a thread is in a call of an object in [begin, begin + bytes). Where the system has no such barrier,
+// each call passes one itself. While a call had no memory to be noted in, all objects are in use.
 //
 // A forked child has one thread, and is told of the calls that this one is in. In a child of a fork that ran no
 // handlers those of the parent's other threads never end.
-bool is_in_use(const void* object) noexcept;
+bool is_in_use(const void* begin, std::size_t bytes) noexcept;
+inline bool is_in_use(const void* object) noexcept {
+  return is_in_use(object, 1);
+}
 // In a forked child, by its only thread.
 void forget_uses_of_other_threads() noexcept;
 

@@ -30,12 +30,23 @@ TEST_CASE("An object is in use while a thread is in a call of it") {
   CHECK_FALSE(is_in_use(&object));
 }
 
+TEST_CASE("An object is in use while a thread is in a call of a part of it") {
+  struct {
+    int before = 0, first = 0, second = 0;
+  } objects;
+  const InUse use(&objects.second);
+  CHECK(is_in_use(&objects.first, 2 * sizeof(int)));
+  CHECK_FALSE(is_in_use(&objects.first));
+  CHECK_FALSE(is_in_use(&objects.before, 2 * sizeof(int)));
+}
+
 TEST_CASE("Calls within calls are all seen, however deep they are") {
-  const int objects[10]{};
+  const int objects[10]{}, other = 0;
   {
     std::vector<std::unique_ptr<InUse>> uses;
     for (const int& object : objects) uses.push_back(std::make_unique<InUse>(&object));
     for (const int& object : objects) CHECK(is_in_use(&object));
+    CHECK_FALSE(is_in_use(&other));
     while (!uses.empty()) uses.pop_back();
   }
   for (const int& object : objects) CHECK_FALSE(is_in_use(&object));
