@@ -233,7 +233,8 @@ class Sender {
   Result<ChannelStats> stats() const;
   /// Also of all copies of this handle. Lets go of the channel as soon as no other thread is in a call of it; with the
   /// process's last end of the channel its name, memory and descriptors go, but for what items and arrays still need.
-  /// Calls give kClosed from then on; waits for acks do as soon as the process has no other end of the channel.
+  /// Calls give kClosed from then on; waits for acks do as soon as the process has no other end of the channel. A put()
+  /// that is under way in another thread is received before the end of the stream, or gives kClosed. Does not wait.
   void close();
   /// Whether close() was called, or this was moved from.
   bool closed() const noexcept;

@@ -56,7 +56,7 @@ Status put_many(api::ChannelState& state, std::span<const Value> values, const W
 }  // namespace
 
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try {
-  const api::Call call(*state_);
+  const api::Call call(*state_, End::kSending);
   if (!state_->is_attached(End::kSending)) [[unlikely]] {
     Status usable = state_->begin_use("sender");
     if (!usable) return std::move(usable).error();

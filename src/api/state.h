@@ -175,10 +175,9 @@ struct ChannelState final : endpoint::Port, Deferred {
   endpoint::UntilClosed until_closed{*this, end};
 };
 
-// `act` in a call of an end that is open.
+// `act` in a call of an end, if that is open.
 template <class Act>
-auto with_open(ChannelState& state, const char* end, Act act) -> decltype(act()) {
-  const Call call(state);
+auto if_open(ChannelState& state, const char* end, Act act) -> decltype(act()) {
   return or_out_of_memory([&]() -> decltype(act()) {
     if (!state.is_attached(state.end)) [[unlikely]] {
       Status usable = state.begin_use(end);
@@ -188,12 +187,19 @@ auto with_open(ChannelState& state, const char* end, Act act) -> decltype(act())
   });
 }
 
+template <class Act>
+auto with_open(ChannelState& state, const char* end, Act act) -> decltype(act()) {
+  const Call call(state);
+  return if_open(state, end, act);
+}
+
 // `act` with the waits of an open end. `stop` ends them as well, and costs nothing where nothing can stop it; the
-// channel is there as long as it may wake it.
+// channel is there as long as it may wake it. A sender that is closed meanwhile leaves the channel afterwards.
 template <class Act>
 auto with_waits(ChannelState& state, const char* end, const Timeout& timeout, const std::stop_token& stop, Act act)
     -> decltype(act(platform::WaitContext{})) {
-  return with_open(state, end, [&] {
+  const Call call = state.end == End::kSending ? Call(state, End::kSending) : Call(state);
+  return if_open(state, end, [&] {
     if (!stop.stop_possible()) return act(state.wait(timeout));
     endpoint::OrStopped<endpoint::UntilClosed> until(stop, &state.channel(), state, state.end);
     return act(waiting(timeout, &until));

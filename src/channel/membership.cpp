@@ -1,7 +1,7 @@
 #include "channel/membership.h"
 
 #include <algorithm>
-#include <mutex>
+#include <utility>
 
 namespace shmtree::channel {
 
@@ -76,6 +76,21 @@ void Membership::leave(End end, bool was_part) noexcept {
     const std::lock_guard guard(mutex_);
     if (objects_[end] == 0 || --objects_[end] != 0) return;
   }
+  leave_end(end, was_part);
+}
+
+void Membership::leave_now(End end) noexcept {
+  {
+    const std::lock_guard guard(mutex_);
+    if (leaving_[end] == 0) return;
+    --leaving_[end];
+    if (objects_[end] == 0 || --objects_[end] != 0) return;
+  }
+  leave_end(end, true);
+}
+
+// The last object has gone.
+void Membership::leave_end(End end, bool was_part) noexcept {
   if (end == End::kReceiving) returns_.give_back_unreturned();
   watchers_.close_fd(end);
   depart_unless_used(end, was_part);
@@ -106,7 +121,7 @@ void Membership::leave_at_exit() noexcept {
 
 bool Membership::is_used_here() noexcept {
   const std::lock_guard guard(mutex_);
-  return objects_[End::kSending] != 0 || objects_[End::kReceiving] != 0;
+  return is_open(End::kSending) || is_open(End::kReceiving);
 }
 
 // The process takes no part in the end any more, unless another thread has joined it since the last object went.
@@ -165,9 +180,13 @@ void Membership::give_to(Identity child, End end) noexcept {
 
 void Membership::hand_down(Identity child) noexcept {
   for (const End end : kEnds) {
-    if (objects_[end] != 0) seat_child(end, child);
+    if (is_open(end)) seat_child(end, child);
     if (passive_[end] != 0) state(end).passive.add(memory::slot_of(child));
   }
+}
+
+void Membership::drop_leaving() noexcept {
+  for (const End end : kEnds) objects_[end] -= std::min(std::exchange(leaving_[end], 0), objects_[end]);
 }
 
 }  // namespace shmtree::channel

@@ -6,10 +6,14 @@
 //   - leave() sets `begun` before it clears a member's bit, so that a reconcile finishes the removal after a kill.
 //     make_passive() sets `begun` only if the process had used the end.
 //   - The process's `passive` bit is set while it has a passive object of the end.
+//   - An object that is closed while a call may still put a message counts until leave_now(). It does not count for a
+//     forked child, which has no such calls.
 //   - Whoever may have been the last to take part in an end wakes all who wait.
 //
 // Thread safety: any thread; hand_down() in the fork handlers, with every fork-safe mutex held.
 #pragma once
+
+#include <mutex>
 
 #include "channel/returns.h"
 
@@ -23,6 +27,17 @@ class Membership {
   // This process has one more, or one fewer, object of that end.
   Status join(End end);
   void leave(End end) noexcept;
+  // Closes an object by `close`, which returns whether it did; leave_now() follows. No fork comes in between `close`
+  // and the count.
+  template <class Close>
+  bool leave_later(End end, Close close) noexcept {
+    const std::lock_guard guard(mutex_);
+    const bool closed = close();
+    if (closed) ++leaving_[end];
+    return closed;
+  }
+  // Does nothing in a child that was forked since leave_later().
+  void leave_now(End end) noexcept;
   // Makes an object of an end passive that was inherited and not given. Peers do not see an end of stream because of
   // it.
   void make_passive(End end) noexcept;
@@ -39,7 +54,7 @@ class Membership {
   Status join_late(End end);
   // This process was given the end to use it.
   void note_given(End end) noexcept;
-  // Whether it has any object of either end.
+  // Whether it has any object of either end that is not about to leave.
   bool is_used_here() noexcept;
   bool is_member(End end, Identity me) const noexcept { return ends_.has_member(end, me); }
   void mark_used(End end, Identity me) noexcept {
@@ -57,12 +72,16 @@ class Membership {
   void give_to(Identity child, End end) noexcept;
   // A forked child has what its parent has; uses are its own.
   void hand_down(Identity child) noexcept;
+  // In that child, by its fork handler.
+  void drop_leaving() noexcept;
 
  private:
   void seat(End end, Identity who) noexcept;
   void seat_child(End end, Identity child) noexcept;
   void take_place_of_killed(End end) noexcept;
   void leave(End end, bool was_part) noexcept;
+  void leave_end(End end, bool was_part) noexcept;
+  bool is_open(End end) const noexcept { return objects_[end] > leaving_[end]; }
   void depart_unless_used(End end, bool was_part = true) noexcept;
   void note_use(End end, Identity me) noexcept;
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
@@ -74,6 +93,7 @@ class Membership {
   Returns& returns_;
   platform::ForkSafeMutex mutex_;
   PerEnd<std::uint32_t> objects_{};            // under mutex_, as the process's member bits
+  PerEnd<std::uint32_t> leaving_{};            // likewise; those of `objects_` that leave_now() is to come for
   PerEnd<std::uint32_t> passive_{};            // likewise
   PerEnd<std::atomic<Identity>> joined_as_{};  // with the place of one that was killed, where those are waited for
   PerEnd<std::atomic<Identity>> used_as_{};    // identity that mark_used() has seen

@@ -25,6 +25,8 @@ void hand_down(Arena& arena, Identity, Identity child) {
 [[maybe_unused]] const bool g_installed = [] {
   memory::ReconcilePass::set_channel_walker(&Recovery::repair, &Recovery::has_grants);
   Arena::set_fork_hook(&hand_down);
+  call_in_children(
+      [] { channels().for_each_unlocked([](Channel& channel, bool) { channel.membership().drop_leaving(); }); });
   channels();  // made here: the hook runs with every fork-safe mutex held, when none can be made
   return true;
 }();

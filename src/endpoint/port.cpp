@@ -44,21 +44,47 @@ Port::~Port() {
   for (const End end : channel::kEnds) {
     if (is_attached(end)) channel_->membership().leave(end);
     if (stand(end) == Stand::kPassive) channel_->membership().end_passive(end);
+    if (stand(end) == Stand::kClosing) channel_->membership().leave_now(end);
   }
 }
 
 void Port::close(End end) noexcept {
   const Call call(*this);
-  const Stand before = stands_[end].exchange(Stand::kClosed);
-  if (before == Stand::kClosed) return;
+  if (closed(end)) return;
+  Stand before = Stand::kAttached;
+  const auto begin = [&] { return stands_[end].compare_exchange_strong(before, Stand::kClosing); };
+  while (!channel_->membership().leave_later(end, begin)) {
+    if (before >= Stand::kClosing) return;
+    if (before == Stand::kPassive && stands_[end].compare_exchange_strong(before, Stand::kClosed)) {
+      channel_->membership().end_passive(end);
+      break;
+    }
+    before = Stand::kAttached;
+  }
   if (closed(channel::other(end))) ended_.store(true);
-  if (before == Stand::kAttached) channel_->membership().leave(end);
-  if (before == Stand::kPassive) channel_->membership().end_passive(end);
+  may_have_to_finish_.store(true);
+  leave_if_unused(end);
   channel_->watchers().wake_all();
 }
 
+// Of a call that was the last to use an end that was closed meanwhile, or to use the port.
+void Port::finish_closing() noexcept {
+  {
+    const platform::InUse use(this);
+    for (const End end : channel::kEnds) leave_if_unused(end);
+  }
+  let_go();
+}
+
+// Within a use of this port. The thread that makes it kClosed is the one that leaves.
+void Port::leave_if_unused(End end) noexcept {
+  Stand before = stand(end);
+  if (before != Stand::kClosing || platform::is_in_use(&stands_[end])) return;
+  if (stands_[end].compare_exchange_strong(before, Stand::kClosed)) channel_->membership().leave_now(end);
+}
+
 void Port::make_passive(End end) noexcept {
-  if (!is_attached(end) || platform::is_in_use(this) || channel_->membership().is_used(end)) return;
+  if (!is_attached(end) || is_in_use() || channel_->membership().is_used(end)) return;
   const Call call(*this);
   Stand before = Stand::kAttached;
   if (!stands_[end].compare_exchange_strong(before, Stand::kPassive)) return;
@@ -77,10 +103,10 @@ Status Port::attach_again(End end) {
   Status joined = channel_->membership().join_late(end);
   if (!joined) return joined;
   Stand before = Stand::kPassive;
-  // Another thread was faster, or has closed it.
   if (!stands_[end].compare_exchange_strong(before, Stand::kAttached)) {
     channel_->membership().leave(end);
-    return success();
+    if (before == Stand::kAttached) return success();  // another thread was faster
+    return Error{Code::kClosed, "this end of the channel was closed in this process"};
   }
   channel_->membership().end_passive(end);
   std::string path;
@@ -112,7 +138,10 @@ void Port::let_go() noexcept {
   std::shared_ptr<Channel> channel;
   std::shared_ptr<const void> kept;
   const std::lock_guard guard(mutex_);
-  if (!closed() || channel_ == nullptr || platform::is_in_use(this)) return;
+  for (const End end : channel::kEnds) {
+    if (stand(end) != Stand::kClosed) return;
+  }
+  if (channel_ == nullptr || is_in_use()) return;
   name.swap(name_);
   channel.swap(channel_);
   kept.swap(kept_);

@@ -5,6 +5,9 @@
 //   - It counts as one object of each end (Membership) from attach() until that end is closed here, except while the
 //     end is passive. A passive end was inherited over a fork and not given: the object keeps its channel, but is
 //     attached neither to the channel nor to its name until first use.
+//   - A closed end leaves the channel once no thread is in a Call that uses it: a message that such a call puts is in
+//     the channel before the end of the stream. The last of these calls leaves. close() does not wait for them: it may
+//     run in one, by code that a put runs.
 //   - It has its channel, and its part in the name, from attach() until its ends are closed and no thread is in a Call
 //     of it: whoever closes it during calls leaves that to the last of them. After that it knows the channel as long as
 //     this process has it by another object.
@@ -38,9 +41,10 @@ class Port {
                 std::shared_ptr<Name> name = nullptr, std::shared_ptr<const void> kept = nullptr);
   bool was_attached() const noexcept { return attached_; }
 
-  // Leaves the end, and wakes all who wait at the channel, its callers here among them.
+  // Leaves the end, or has the last Call that uses it do so, and wakes all who wait at the channel, its callers here
+  // among them.
   void close(channel::End end) noexcept;
-  bool closed(channel::End end) const noexcept { return stand(end) == Stand::kClosed; }
+  bool closed(channel::End end) const noexcept { return stand(end) >= Stand::kClosing; }
 
   // Whether this process has it over a fork that came after attach().
   bool is_inherited() const noexcept { return attached_in_ != fork_count(); }
@@ -73,12 +77,15 @@ class Port {
 
  private:
   friend class Call;
-  enum class Stand : std::uint8_t { kClosed, kAttached, kPassive };
+  enum class Stand : std::uint8_t { kAttached, kPassive, kClosing, kClosed };  // closing: it is yet to leave
   Stand stand(channel::End end) const noexcept { return stands_[end].load(std::memory_order_acquire); }
   // How many forks there are between this process and the one that loaded the library.
   static std::uint32_t fork_count() noexcept;
   void leave_name() noexcept;
+  void finish_closing() noexcept;
+  void leave_if_unused(channel::End end) noexcept;
   void let_go() noexcept;
+  bool is_in_use() const noexcept { return platform::is_in_use(this, sizeof *this); }
 
   std::shared_ptr<const void> kept_;
   std::shared_ptr<channel::Channel> channel_;
@@ -86,6 +93,7 @@ class Port {
   std::weak_ptr<channel::Channel> known_;
   channel::PerEnd<std::atomic<Stand>> stands_{Stand::kClosed, Stand::kClosed};
   std::atomic<bool> ended_{true};
+  std::atomic<bool> may_have_to_finish_{false};  // set by the first close()
   bool attached_ = false;
   std::uint32_t attached_in_ = 0;  // fork_count() then
   std::string left_name_{};        // under mutex_: the path of the name, while all that is open is passive
@@ -96,6 +104,8 @@ class Port {
 class Call {
  public:
   explicit Call(Port& port) noexcept : after_{port}, use_(&port) {}
+  // Also keeps the end from leaving the channel. For calls that end, or run nothing that may wait, once it is closed.
+  Call(Port& port, channel::End using_end) noexcept : after_{port}, use_(&port.stands_[using_end]) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -103,8 +113,8 @@ class Call {
   struct After {
     Port& port;
     ~After() {
-      if (port.ended_.load(std::memory_order_relaxed)) [[unlikely]]
-        port.let_go();
+      if (port.may_have_to_finish_.load(std::memory_order_relaxed)) [[unlikely]]
+        port.finish_closing();
     }
   };
   After after_;

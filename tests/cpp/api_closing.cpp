@@ -173,3 +173,47 @@ TEST_CASE("A forked child lets go of what it closes, though other threads of its
   for (int i = 0; i < 2; ++i) from_full.get().value();
   for (std::thread& thread : threads) thread.join();
 }
+
+TEST_CASE("A message that put() gave a ticket is received, though another thread closes the sender meanwhile") {
+  for (int round = 0; round < 100; ++round) {
+    auto [sender, receiver] = make_pair({.capacity = static_cast<std::uint64_t>(1 + round % 4)});
+    const std::vector<float> message(round % 2 == 0 ? 5 : 60'000);
+    std::atomic<int> put{0}, received{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&, to = sender] {
+        while (to.put(Value(message))) ++put;
+      });
+    }
+    threads.emplace_back([&, from = receiver] {
+      while (from.get()) ++received;
+    });
+    while (received < 10 + round) std::this_thread::yield();
+    sender.close();
+    for (std::thread& thread : threads) thread.join();
+    CAPTURE(round);
+    REQUIRE(put == received);
+    REQUIRE(receiver.size() == 0);
+  }
+}
+
+TEST_CASE("A message that leaves the queue is received, though another thread closes the receiver meanwhile") {
+  for (int round = 0; round < 50; ++round) {
+    auto [sender, receiver] = make_pair({.capacity = 0});
+    auto left = Receiver::open(receiver.handle().value()).value();
+    constexpr std::size_t kMessages = 2'000;
+    for (std::size_t i = 0; i < kMessages; ++i) sender.put(Value(std::string(i % 2 == 0 ? 10 : 3'000, 'x'))).value();
+    std::atomic<std::size_t> received{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&, from = receiver] {
+        while (from.get()) ++received;
+      });
+    }
+    while (received < static_cast<std::size_t>(round * 20)) std::this_thread::yield();
+    receiver.close();
+    for (std::thread& thread : threads) thread.join();
+    CAPTURE(round);
+    REQUIRE(received + left.size() == kMessages);
+  }
+}

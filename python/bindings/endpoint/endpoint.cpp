@@ -82,7 +82,9 @@ const PyMethodDef common_methods[] = {
      "the\n"
      "process's last object of the channel its name, memory and descriptors go. What was put stays in the channel, "
      "and\n"
-     "views stay valid. May be called again."},
+     "views stay valid. A put of another thread that is under way is delivered before the end of the stream, or "
+     "raises\n"
+     "ChannelClosed; close() does not wait for it. May be called again."},
 };
 
 const PyGetSetDef common_attributes[] = {

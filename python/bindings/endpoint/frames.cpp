@@ -102,7 +102,7 @@ PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, P
   Endpoint* const self = as_endpoint(object);
   Given frame;
   if (!frame.take(given[0])) return nullptr;
-  const endpoint::Call call(self->port);
+  const endpoint::Call call(self->port, End::kSending);
   Channel* channel = begin_sending(self);
   if (!channel || !may_go(self, frame.bytes, frame.contents, frame.known_portable)) return nullptr;
   EndHooks hooks(self, End::kSending);

@@ -84,7 +84,7 @@ class Message {
 
 PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool move) {
   const Span span("shmtree.put");
-  const endpoint::Call call(self->port);
+  const endpoint::Call call(self->port, End::kSending);
   Channel* channel = begin_sending(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kSending);
@@ -115,29 +115,38 @@ PyObject* put_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
   return move < 0 ? nullptr : put_object(as_endpoint(self), given[0], Deadline::immediate(), move == 1);
 }
 
-// put_many().
+// put_many(). While the items are at hand, the end stays in the channel for the whole call. Otherwise it stays for one
+// item at a time, which is put at once: the next may take its time, and the end of the stream does not wait for it.
 class Batch {
  public:
-  Batch(Endpoint* self, Deadline deadline)
-      : self_(self), hooks_(self, End::kSending), batch_(self->port.channel(), {deadline, &hooks_}) {}
+  Batch(Endpoint* self, Deadline deadline, bool at_hand)
+      : self_(self), hooks_(self, End::kSending), batch_(self->port.channel(), {deadline, &hooks_}) {
+    if (at_hand) whole_call_.emplace(self->port, End::kSending);
+  }
 
   // False with a Python error set.
   bool add(PyObject* object) {
-    if (!open_channel(self_, End::kSending)) return false;
-    if (is_frame(object)) return may_go(self_, object) && went(batch_.add_frame(frame_bytes(object)));
-    Message message(self_, false);
-    return message.encode(object) && went(batch_.add(message, message.gives_ends()));
+    if (whole_call_) return add_to_batch(object);
+    const endpoint::Call call(self_->port, End::kSending);
+    return add_to_batch(object) && flush();
   }
   bool flush() { return went(batch_.flush()); }
   std::uint64_t sent() const noexcept { return batch_.sent(); }
 
  private:
+  bool add_to_batch(PyObject* object) {
+    if (!open_channel(self_, End::kSending)) return false;
+    if (is_frame(object)) return may_go(self_, object) && went(batch_.add_frame(frame_bytes(object)));
+    Message message(self_, false);
+    return message.encode(object) && went(batch_.add(message, message.gives_ends()));
+  }
   bool went(const Status& status) {
     if (!status) raise_waited(self_, hooks_, status.error());
     return status.ok();
   }
   Endpoint* self_;
   EndHooks hooks_;
+  std::optional<endpoint::Call> whole_call_{};
   endpoint::Batch batch_;
 };
 
@@ -162,12 +171,10 @@ PyObject* put_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyOb
   const Span span("shmtree.put_many");
   Ref iterator(PyObject_GetIter(given[0]));
   if (!iterator) return nullptr;
-  Batch batch(as_endpoint(self), deadline);
-  const bool at_hand = is_at_hand(iterator.get());
+  // A generator may take its time, put something itself, or wait until what it gave was received.
+  Batch batch(as_endpoint(self), deadline, is_at_hand(iterator.get()));
   bool going = true;
   while (going) {
-    // A generator may take its time, put something itself, or wait until what it gave was received.
-    if (!at_hand && !batch.flush()) break;
     Ref item(PyIter_Next(iterator.get()));
     if (!item) break;
     going = batch.add(item.get());
