@@ -142,8 +142,8 @@ class Subscriber {
   /// may be gone again when it is looked for. The death of who puts is seen by wait(), and by calls that wait. kClosed.
   Result<int> fileno() const;
 
-  /// A text by which a process of the same user opens it, with open(). From then on it lasts until somebody reads by
-  /// it, this process ends, or calls close(): do not close what is still on its way. kClosed: closed, or somebody has
+  /// A text by which a process of the same user opens it, with open(). From then on it lasts until it arrives,
+  /// this process ends, or calls close(): do not close what is still on its way. kClosed: closed, or somebody has
   /// read by it.
   Result<std::string> handle() const;
   /// The subscription of such a text. kInvalid for one that is no handle, kIncompatible for that of something else,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Iterable
-from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _core, _handles, _process
@@ -160,8 +159,8 @@ class Subscriber:
     It may be made by one process and used by another: until its first get it belongs to every process that has it (made
     it, inherited it over fork, was started with it, or loaded it), and ends when the last of them has closed or dropped
     it, or ended. From the first get on it is that process's alone, and cannot be handed on. One that was sent through a
-    pipe or queue lasts until it is claimed, the process that sent it ends, or calls `close`: so do not close what is
-    still on its way.
+    pipe or queue lasts until it arrives, the process that sent it ends, or calls `close`: so do not close what is
+    still on its way. When it has arrived, it ends with the process that received it.
     """
 
     __slots__ = ("__weakref__", "_end", "_failed", "_name")
@@ -292,10 +291,9 @@ class Subscriber:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
-        # A process that is being started has it from now on.
-        arena, block = self._end._give(get_spawning_popen() is None)
-        # The subscription has its own way of lasting until somebody claims it.
-        return _open_subscriber, (*_handles.reduce_memory(arena, block, self._name, 0), self._end.allow_pickle)
+        arena, block = self._end._give()
+        handle = _handles.reduce_memory(arena, block, self._name, self._end._note_given)
+        return _open_subscriber, (*handle, self._end.allow_pickle)
 
 
 def _open_subscriber(handle: bytes, inheritance: Any, allow_pickle: bool) -> Subscriber:

@@ -173,8 +173,9 @@ def _empty_broadcast() -> Broadcast:
 def _flatten_subscriber(subscriber: Subscriber) -> object:
     if subscriber.closed:
         raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
-    arena, block = subscriber._end._give(stays=True)
-    return _handles.memory_handle(arena, block, subscriber._name, 0), subscriber._end.allow_pickle
+    arena, block = subscriber._end._give()
+    handle = _handles.memory_handle(arena, block, subscriber._name, subscriber._end._note_given)
+    return handle, subscriber._end.allow_pickle
 
 
 def _open_subscriber(flat: object, allowed: bool) -> Subscriber:

@@ -75,22 +75,26 @@ def open_end(cls: Any, receiving: bool, handle: bytes, inheritance: _launch.Inhe
     return end
 
 
-def memory_handle(arena: _core.Arena, block: int, name: _core.Name | None, given: int | None = None) -> bytes:
+def memory_handle(
+    arena: _core.Arena, block: int, name: _core.Name | None, note: Callable[[int], object] | None = None
+) -> bytes:
     """Of an arena, or of a block in it that this process holds: for a process that runs already.
 
-    It is on its way from now on; `given` where something else is: another block, or 0 for the arena alone.
+    It is on its way from now on, by a grant that `note` is told.
     """
-    grant = _core.give_memory(arena, block if given is None else given, name)
+    grant = _core.give_memory(arena, block, name)
+    if note is not None:
+        note(grant)
     return _core.make_handle(arena, block, grant, _path_of(name))
 
 
 def reduce_memory(
-    arena: _core.Arena, block: int, name: _core.Name | None, given: int | None = None
+    arena: _core.Arena, block: int, name: _core.Name | None, note: Callable[[int], object] | None = None
 ) -> tuple[bytes, _launch.Inheritance | None]:
     """The same for whatever process it is pickled for."""
     popen = context.get_spawning_popen()
     if popen is None:
-        return memory_handle(arena, block, name, given), None
+        return memory_handle(arena, block, name, note), None
     passenger = _launch.passenger(popen, arena)
     if block:
         arena.hold_for(passenger.identity, block)

@@ -85,8 +85,12 @@ Result<std::string> given_text(const memory::Arena& arena, std::uint64_t block, 
 }  // namespace
 
 Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block, std::uint64_t given,
-                                const endpoint::Name* name) {
-  return given_text(*arena, block, name, [&] { return endpoint::GivenEnds::grant(arena, given, name); });
+                                const endpoint::Name* name, const std::function<void(std::uint64_t grant)>& note) {
+  return given_text(*arena, block, name, [&] {
+    auto grant = endpoint::GivenEnds::grant(arena, given, name);
+    if (grant && note) note(*grant);
+    return grant;
+  });
 }
 
 Result<std::string> ChannelState::handle() const {

@@ -14,7 +14,7 @@
 
 #include "api/message.h"
 #include "endpoint/given_ends.h"
-#include "endpoint/given_memory.h"
+#include "memory/given_memory.h"
 #include "endpoint/published.h"
 
 namespace shmtree::api {
@@ -42,7 +42,7 @@ struct Closable {
       last_name = std::move(name);
     }
     if (last != nullptr) end(*last);
-    endpoint::sweep_given_memory();
+    memory::sweep_given_memory();
   }
   std::shared_ptr<endpoint::Name> known_name() {
     const std::lock_guard guard(mutex);

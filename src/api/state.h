@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,9 +45,11 @@ inline Error no_arena() {
 }
 
 // A text by which another process finds a block, its handle in hexadecimal. `given`, packed as the block is, is on its
-// way from now on; 0 is the arena as such. And the bytes of a text: kInvalid for one that is no such thing.
+// way from now on, by a grant that `note` is told; 0 is the arena as such. And the bytes of a text: kInvalid for one
+// that is no such thing.
 Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block, std::uint64_t given,
-                                const endpoint::Name* name);
+                                const endpoint::Name* name,
+                                const std::function<void(std::uint64_t grant)>& note = nullptr);
 Result<std::vector<std::byte>> handle_bytes(const std::string& text);
 
 // Memory handed out by new_array.

@@ -125,8 +125,8 @@ Result<std::string> Subscriber::handle() const {
   return with_reader(state_.get(), {}, {}, [&](Reader& reader, const WaitContext&) -> Result<std::string> {
     auto block = reader.give();
     if (!block) return std::move(block).error();
-    // The subscription has its own way of lasting until somebody claims it (broadcast::KeptForTakers).
-    return api::give_handle(state_->arena->arena, memory::pack(*block), 0, state_->known_name().get());
+    return api::give_handle(state_->arena->arena, memory::pack(*block), memory::pack(*block),
+                            state_->known_name().get(), [&](std::uint64_t grant) { reader.note_given(grant); });
   });
 }
 Result<Subscriber> Subscriber::open(const std::string& handle) {

@@ -1,5 +1,7 @@
 #include "broadcast/cursors.h"
 
+#include "broadcast/subscription.h"
+
 namespace shmtree::broadcast {
 
 using namespace platform;
@@ -48,9 +50,17 @@ void Cursors::for_each_holder(const Cursor& cursor, Visit visit) const {
   });
 }
 
+template <class Visit>
+void Cursors::for_each_giver(const Cursor& cursor, Visit visit) const {
+  for_each_grant(arena_, memory::unpack(load_acquire(cursor.subscription)), [&](std::uint64_t, Identity giver) {
+    if (arena_.participants().is_alive(giver)) visit(giver);
+  });
+}
+
 bool Cursors::is_held(const Cursor& cursor) const noexcept {
   bool held = false;
   for_each_holder(cursor, [&](std::uint32_t) { held = true; });
+  for_each_giver(cursor, [&](Identity) { held = true; });
   return held;
 }
 
@@ -71,6 +81,8 @@ std::vector<int> Cursors::pids_of(std::uint32_t number) const {
   if (owner.claimed) return {load_relaxed(participants.slot_of_identity(owner.identity).pid)};
   std::vector<int> found;
   for_each_holder(at(number), [&](std::uint32_t slot) { found.push_back(load_relaxed(participants.slot(slot).pid)); });
+  for_each_giver(at(number),
+                 [&](Identity giver) { found.push_back(load_relaxed(participants.slot_of_identity(giver).pid)); });
   // A child that does not run yet has its parent's.
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());

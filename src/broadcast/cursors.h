@@ -34,7 +34,7 @@ class Cursors {
   Slowest slowest(bool of_all) const noexcept;
   // Those of whom nobody lives that reads, or may begin to, hold nobody up. True when there were some.
   bool drop_dead() const noexcept;
-  // Whether a process lives that has a subscription which nobody has claimed.
+  // Whether a process lives that has a subscription which nobody has claimed, or has one in transit.
   bool is_held(const Cursor& cursor) const noexcept;
   // The processes that have the cursor: who has claimed it, else all who may. May throw std::bad_alloc.
   std::vector<int> pids_of(std::uint32_t number) const;
@@ -45,6 +45,9 @@ class Cursors {
   // Calls visit(slot) for those that hold the subscription and live.
   template <class Visit>
   void for_each_holder(const Cursor& cursor, Visit visit) const;
+  // Calls visit(identity) for those that gave it to others where it has not arrived, and live.
+  template <class Visit>
+  void for_each_giver(const Cursor& cursor, Visit visit) const;
 
   memory::Arena& arena_;
   BroadcastHeader& header_;

@@ -33,7 +33,8 @@ enum class Policy : std::uint32_t {
 struct Owner {
   Identity identity = memory::kNobody;
   std::uint32_t use = 0;  // of the cursor, to tell it from others before and after
-  bool claimed = false;   // by the process that reads; until then it is of all who hold its Subscription
+  bool claimed =
+      false;  // by the process that reads; until then it is of all who hold its Subscription, or are given it
   Policy policy = Policy::kBlock;
 
   bool operator==(const Owner&) const noexcept = default;
@@ -62,14 +63,17 @@ struct alignas(64) Cursor {
 static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32 && offsetof(Cursor, asks) == 40);
 
 // A block of its own, of kind kSubscription, held by every process that has a subscription which nobody has claimed. It
-// refers to the control block. Written before anybody else knows it.
+// refers to the control block. All but `given` is written before anybody else knows it.
+constexpr std::size_t kMostGiven = 8;
 struct Subscription {
   std::uint64_t ring;   // the control block, packed
   std::uint64_t owner;  // as the cursor's
   std::uint32_t number;
   std::uint32_t unused;
+  std::atomic<std::uint64_t>
+      given[kMostGiven];  // the grants by which it is in transit (memory/given_memory.h); 0: none
 };
-static_assert(sizeof(Subscription) == 24);
+static_assert(sizeof(Subscription) == 88 && offsetof(Subscription, given) == 24);
 
 // Changes only while `ticket` is 0.
 struct Entry {

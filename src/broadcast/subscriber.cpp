@@ -21,7 +21,6 @@ constexpr int kMostLooks = 64;  // for the next message of who may miss some
 
 Result<std::unique_ptr<Subscriber>> Subscriber::create(std::shared_ptr<Ring> ring, Policy policy, bool from_oldest,
                                                        const WaitContext& wait) try {
-  KeptForTakers::sweep();
   auto subscription = new_subscription(*ring, wait);
   if (!subscription) return std::move(subscription).error();
   Owner owner;
@@ -35,19 +34,23 @@ Result<std::unique_ptr<Subscriber>> Subscriber::create(std::shared_ptr<Ring> rin
 
 Result<std::unique_ptr<Subscriber>> Subscriber::open(const std::shared_ptr<Arena>& arena, BlockRef block,
                                                      const WaitContext& wait) try {
-  auto subscription = arena->hold_existing(block, wait);
-  if (!subscription) {
-    Error error = std::move(subscription).error();
+  const auto gone = [](Error error) {
     if (error.code == Code::kNotFound) {
       error.message =
           "the subscription is gone: everybody who had it closed it or ended, or another process has read by it";
     }
     return error;
-  }
+  };
+  auto subscription = arena->hold_existing(block, wait);
+  if (!subscription) return gone(std::move(subscription).error());
   auto ticket = read_ticket(*subscription);
   if (!ticket) return std::move(ticket).error();
   auto ring = Ring::open(arena, ticket->ring, wait);
   if (!ring) return std::move(ring).error();
+  if ((*ring)->cursors().owner_of(ticket->number).use != ticket->owner.use ||
+      (*ring)->cursors().owner_of(ticket->number).identity == memory::kNobody) {
+    return gone({.code = Code::kNotFound});
+  }
   return std::unique_ptr<Subscriber>(
       new Subscriber(std::move(*ring), ticket->number, ticket->owner, std::move(*subscription)));
 } catch (const std::bad_alloc&) {
@@ -55,8 +58,7 @@ Result<std::unique_ptr<Subscriber>> Subscriber::open(const std::shared_ptr<Arena
 }
 
 Subscriber::~Subscriber() {
-  if (given_.load(std::memory_order_relaxed)) KeptForTakers::add(take_subscription(), cursor());
-  close();
+  leave(false);
 }
 
 memory::Lease Subscriber::take_subscription() noexcept {
@@ -65,17 +67,20 @@ memory::Lease Subscriber::take_subscription() noexcept {
   return std::move(subscription_);
 }
 
-Result<BlockRef> Subscriber::give(bool stays) {
+Result<BlockRef> Subscriber::give() {
   forget_parent();
-  KeptForTakers::sweep();
   const Owner now = unpack_owner(load_acquire(cursor().owner));
   const std::lock_guard guard(mutex_);
   if (now.use != owner_.use || now.claimed || !subscription_.valid()) {
     return Error{.code = Code::kClosed,
                  .message = "a subscription by which a process has read cannot be handed to another"};
   }
-  if (stays) given_.store(true, std::memory_order_relaxed);
   return subscription_.ref();
+}
+
+void Subscriber::note_given(std::uint64_t grant) noexcept {
+  const std::lock_guard guard(mutex_);
+  if (subscription_.valid()) add_grant(subscription_, grant);
 }
 
 // The first who reads takes it over from all who have it; the others let go of its block, outside the mutex.
@@ -219,14 +224,24 @@ std::uint64_t Subscriber::size() const noexcept {
   return tail - (owner_.policy == Policy::kBlock ? position : std::max(position, ring_->oldest()));
 }
 
-// A forked child has no part in what its parent has claimed.
 void Subscriber::close() noexcept {
-  take_subscription().reset();
+  leave(true);
+}
+
+// A forked child has no part in what its parent has claimed, and has given nothing.
+void Subscriber::leave(bool takes_back) noexcept {
+  memory::Lease subscription = take_subscription();
+  const memory::Identity me = ring_->arena()->current_identity();
+  if (takes_back && subscription.valid()) {
+    for_each_grant(*ring_->arena(), subscription.ref(), [&](std::uint64_t grant, memory::Identity giver) {
+      if (giver == me) memory::claim_memory(*ring_->arena(), grant);
+    });
+  }
+  subscription.reset();
   {
     const std::lock_guard guard(mutex_);
     bell_.close();
   }
-  const memory::Identity me = ring_->arena()->current_identity();
   std::uint64_t word = load_acquire(cursor().owner);
   const Owner now = unpack_owner(word);
   if (me == memory::kNobody || now.identity == memory::kNobody || now.use != owner_.use) return;

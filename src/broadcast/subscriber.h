@@ -1,5 +1,6 @@
 // A reader of a Broadcast: a cursor, which the first process that reads by it claims. Until then it is of every process
-// that holds the subscription's block, and goes with the last of them; from then on it is the claimer's alone.
+// that holds the subscription's block, or to which it is in transit, and goes with the last of them; from then on it is
+// the claimer's alone.
 //
 // Thread safety: several threads may read; each message goes to one of them.
 #pragma once
@@ -20,7 +21,7 @@ class Subscriber {
   // it and is gone.
   static Result<std::unique_ptr<Subscriber>> open(const std::shared_ptr<Arena>& arena, BlockRef subscription,
                                                   const WaitContext& wait);
-  // As close(), but what was given away lasts until it is claimed, or this process ends.
+  // As close(), but what was given away lasts until it arrives, or this process ends.
   ~Subscriber();
   Subscriber(const Subscriber&) = delete;
   Subscriber& operator=(const Subscriber&) = delete;
@@ -39,12 +40,14 @@ class Subscriber {
   std::uint64_t size() const noexcept;
   std::uint64_t missed() const noexcept { return platform::load_relaxed(cursor().missed); }
   std::uint32_t number() const noexcept { return number_; }
-  // Its block, which is on its way to another process: `stays` until that one has it, although this object be dropped.
-  // kClosed when somebody reads by it, or it was closed.
-  Result<BlockRef> give(bool stays = true);
+  // Its block, for another process. kClosed when somebody reads by it, or it was closed.
+  Result<BlockRef> give();
+  // It is in transit by that grant (memory::give_memory) of its block.
+  void note_given(std::uint64_t grant) noexcept;
   // Wakes whoever waits, to look again.
   void wake() noexcept { ring_->wake(); }
-  // Ends this process's part. Nobody waits for it any more, unless it is, or may yet become, another process's.
+  // Ends this process's part, and takes back what it gave and has not arrived. No put waits for it any more, unless
+  // another process has it.
   void close() noexcept;
 
  private:
@@ -59,11 +62,11 @@ class Subscriber {
   Error overrun();
   void refresh_bell() noexcept;
   memory::Lease take_subscription() noexcept;
+  void leave(bool takes_back) noexcept;
 
   const std::shared_ptr<Ring> ring_;
   const std::uint32_t number_;
   const Owner owner_;  // of the cursor until it is claimed
-  std::atomic<bool> given_{false};
   // Who reads. Nothing waits while it is held; the mutexes of the arena that are taken inside are older (fork.h).
   platform::ForkSafeMutex mutex_;
   Doorbell bell_;               // under mutex_

@@ -1,41 +1,15 @@
 #include "broadcast/subscription.h"
 
-#include <mutex>
 #include <new>
 #include <utility>
 
 #include "memory/control_block.h"
-#include "platform/never_destroyed.h"
 
 namespace shmtree::broadcast {
 
 using namespace platform;
 using memory::BlockKind;
 using memory::Lease;
-
-namespace {
-
-// Whether the cursor is still that of this subscription, and nobody's who reads.
-bool is_unclaimed(const Lease& subscription, const Cursor& cursor) noexcept {
-  const Owner owner = unpack_owner(load_acquire(cursor.owner));
-  return owner.identity != memory::kNobody && !owner.claimed &&
-         load_acquire(cursor.subscription) == memory::pack(subscription.ref());
-}
-
-struct Kept {
-  std::shared_ptr<Lease> subscription;
-  const Cursor* cursor;
-};
-struct AllKept {
-  ForkSafeMutex mutex;
-  std::vector<Kept> subscriptions;
-};
-AllKept& kept() noexcept {
-  return never_destroyed<AllKept>();
-}
-[[maybe_unused]] const bool kKeptMade = (kept(), true);  // before a fork handler could ask for it
-
-}  // namespace
 
 Result<Lease> new_subscription(const Ring& ring, const WaitContext& wait) {
   Arena& arena = *ring.arena();
@@ -52,7 +26,8 @@ Result<Lease> new_subscription(const Ring& ring, const WaitContext& wait) {
     if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
     return error;
   }
-  new (block->data()) Subscription{memory::pack(ring.block()), 0, 0, 0};
+  new (block->data())
+      Subscription{.ring = memory::pack(ring.block()), .owner = 0, .number = 0, .unused = 0, .given = {}};
   const BlockRef referred[] = {ring.block()};
   return hold_control_block(arena, std::move(*block), referred, wait);
 }
@@ -79,30 +54,15 @@ Result<Ticket> read_ticket(const Lease& subscription) {
   return Error{.code = Code::kInvalid, .message = "there is no such subscription"};
 }
 
-void KeptForTakers::add(Lease subscription, const Cursor& cursor) noexcept {
-  if (!subscription.valid() || !is_unclaimed(subscription, cursor)) return;
-  try {
-    auto lease = std::make_shared<Lease>(std::move(subscription));
-    const std::lock_guard guard(kept().mutex);
-    kept().subscriptions.push_back({std::move(lease), &cursor});
-  } catch (const std::bad_alloc&) {  // then it is dropped
+void add_grant(const Lease& subscription, std::uint64_t grant) noexcept {
+  auto& given = reinterpret_cast<Subscription*>(subscription.data())->given;
+  Arena& arena = *subscription.arena();
+  for (auto& word : given) {
+    std::uint64_t before = load_acquire(word);
+    if (!memory::is_given(arena, before) && compare_swap(word, before, grant)) return;
   }
-}
-
-void KeptForTakers::sweep() noexcept {
-  try {
-    std::vector<Kept> all;  // looked at, and let go of, without the mutex
-    {
-      const std::lock_guard guard(kept().mutex);
-      all = kept().subscriptions;
-    }
-    for (const Kept& each : all) {
-      if (is_unclaimed(*each.subscription, *each.cursor)) continue;
-      const std::lock_guard guard(kept().mutex);
-      std::erase_if(kept().subscriptions, [&](const Kept& other) { return other.subscription == each.subscription; });
-    }
-  } catch (const std::bad_alloc&) {  // the next one does it
-  }
+  // All are in transit, which keeps it as long as this one would.
+  store_release(given[grant % kMostGiven], grant);
 }
 
 }  // namespace shmtree::broadcast

@@ -1,10 +1,12 @@
 // A subscription that nobody has claimed: a block which every process holds that has it, and so also forked children
-// and those that are started with it. Who is gone holds nothing.
+// and those that are started with it. A process that has exited holds nothing. While it is in transit to a process that
+// runs already, the grants by which it is count as well, until they are claimed.
 //
 // Thread safety: any thread.
 #pragma once
 
 #include "broadcast/ring.h"
+#include "memory/given_memory.h"
 
 namespace shmtree::broadcast {
 
@@ -23,12 +25,23 @@ void write_ticket(const memory::Lease& subscription, const Ticket& ticket) noexc
 // kIncompatible for another block, kInvalid for a ticket of no cursor.
 Result<Ticket> read_ticket(const memory::Lease& subscription);
 
-// Subscriptions that this process has given away and dropped: it has them until somebody claims them, or it ends.
-struct KeptForTakers {
-  // `cursor` is there as long as the subscription is.
-  static void add(memory::Lease subscription, const Cursor& cursor) noexcept;
-  // Lets go of those that were claimed.
-  static void sweep() noexcept;
-};
+// Records a grant by which it is in transit. Of more than kMostGiven the first are forgotten.
+void add_grant(const memory::Lease& subscription, std::uint64_t grant) noexcept;
+// Calls visit(grant, giver) for those that are open. For any number: nothing is held.
+template <class Visit>
+void for_each_grant(Arena& arena, BlockRef subscription, Visit visit) {
+  const memory::BlockEntry* entry =
+      arena.blocks().is_current(subscription) ? arena.blocks().entry(subscription.id) : nullptr;
+  const std::byte* data = arena.blocks().address(subscription.id);
+  if (entry == nullptr || data == nullptr || !memory::is_kind(*entry, memory::BlockKind::kSubscription) ||
+      arena.blocks().room_of(subscription.id) < sizeof(Subscription)) {
+    return;
+  }
+  for (const auto& word : reinterpret_cast<const Subscription*>(data)->given) {
+    const std::uint64_t grant = platform::load_acquire(word);
+    const Identity giver = memory::giver_of(arena, grant);
+    if (giver != memory::kNobody && arena.blocks().is_current(subscription)) visit(grant, giver);
+  }
+}
 
 }  // namespace shmtree::broadcast

@@ -3,7 +3,7 @@
 #include <new>
 #include <utility>
 
-#include "endpoint/given_memory.h"
+#include "memory/given_memory.h"
 
 namespace shmtree::endpoint {
 
@@ -31,7 +31,7 @@ void GivenEnds::Given::take_back() const noexcept {
   if (channel != nullptr) {
     channel->membership().claim(grant, end);
   } else {
-    claim_memory(*arena, grant);
+    memory::claim_memory(*arena, grant);
   }
   if (name != nullptr) name->take_back(grant);
 }
@@ -63,7 +63,7 @@ Result<std::uint64_t> GivenEnds::grant(const std::shared_ptr<channel::Channel>& 
 
 Result<std::uint64_t> GivenEnds::grant(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
                                        const Name* name) {
-  return note({.arena = arena}, name, [&] { return give_memory(arena, block); });
+  return note({.arena = arena}, name, [&] { return memory::give_memory(arena, block); });
 }
 
 void claim(channel::Channel& channel, std::uint64_t grant, channel::End end, Name* name) noexcept {
@@ -72,7 +72,7 @@ void claim(channel::Channel& channel, std::uint64_t grant, channel::End end, Nam
 }
 
 void claim(memory::Arena& arena, std::uint64_t grant, Name* name) noexcept {
-  claim_memory(arena, grant);
+  memory::claim_memory(arena, grant);
   note_arrival(grant, name);
 }
 

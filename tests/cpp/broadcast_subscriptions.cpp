@@ -1,6 +1,11 @@
 // Subscriptions that nobody has used yet: whose they are, and when they end.
+#include <unistd.h>
+
 #include <atomic>
+#include <csignal>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "support/broadcasts.h"
 #include "support/caller.h"
@@ -18,6 +23,13 @@ Code code_of_get(Subscriber& reader) {
 bool names(const Error& error, const std::vector<pid_t>& pids) {
   return std::all_of(pids.begin(), pids.end(),
                      [&](pid_t pid) { return error.message.find(std::to_string(pid)) != std::string::npos; });
+}
+// Its block, and the grant by which it is in transit.
+std::pair<BlockRef, std::uint64_t> give(Subscriber& reader) {
+  const BlockRef block = reader.give().value();
+  const std::uint64_t grant = memory::give_memory(reader.ring()->arena(), memory::pack(block)).value();
+  reader.note_given(grant);
+  return {block, grant};
 }
 bool is_full(Ring& ring) {
   return put(ring, 9, kSmallWords, no_wait()).code() == Code::kFull;
@@ -82,25 +94,85 @@ TEST_CASE("From its first get on a subscription is the claimer's alone, and the 
   CHECK(code_of_get(*reader) == Code::kClosed);
 }
 
-TEST_CASE("A subscription that was given away lasts until it is claimed, or closed by who gave it") {
+TEST_CASE("A subscription in transit lasts until it arrives, and goes then with the process that has it") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 1}, arena);
   const std::uint64_t empty = used_bytes(*arena);
+  enum class Then { kReads, kCloses, kDrops, kIsKilled };
+  const Then then = GENERATE(Then::kReads, Then::kCloses, Then::kDrops, Then::kIsKilled);
   auto given = subscribe(ring);
-  const BlockRef block = given->give().value();
+  const auto [block, grant] = give(*given);
   given.reset();
   CHECK(ring->readers() == 1);
   put(*ring, 0).value();
+  const auto refused = put(*ring, 1, kSmallWords, no_wait());
+  CHECK(refused.code() == Code::kFull);
+  CHECK(names(refused.error(), {getpid()}));
+  const Gate arrived, done;
+  Child child([&, grant = grant, block = block] {
+    auto reader = Subscriber::open(arena, block, patience()).value();
+    memory::claim_memory(*arena, grant);
+    arrived.open();
+    done.wait();
+    if (then == Then::kReads && next(*reader) != 0) return false;
+    if (then == Then::kCloses) reader->close();
+    if (then == Then::kDrops) reader.reset();
+    if (then != Then::kIsKilled) arrived.open();
+    pause();
+    return true;
+  });
+  arrived.wait();
   CHECK(is_full(*ring));
-  Child child([&] { return next(*Subscriber::open(arena, block, patience()).value()) == 0; });
-  CHECK(child.succeeded());
+  done.open();
+  if (then == Then::kIsKilled) {
+    child.kill_and_wait();
+  } else {
+    arrived.wait();
+  }
   CHECK(put(*ring, 1).ok());
+  CHECK(ring->readers() == (then == Then::kReads ? 1 : 0));
+  if (then != Then::kIsKilled) child.kill_and_wait();
+  CHECK(put(*ring, 2).ok());
   CHECK(ring->readers() == 0);
-
-  const auto closed = subscribe(ring);  // which lets go of the other's block here
+  memory::sweep_given_memory();
   arena->participants().check(0);
   arena->reconcile(patience()).value();
-  const BlockRef late = closed->give().value();
+  CHECK(used_bytes(*arena) == empty);
+}
+
+TEST_CASE("A subscription in transit goes with its giver, and a child of it does not keep it") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({.capacity = 1}, arena);
+  const Gate forked;
+  pid_t kept = 0;
+  Child giver([&] {
+    auto reader = subscribe(ring);
+    give(*reader);
+    reader.reset();
+    const pid_t child = fork();
+    if (child == 0) {
+      pause();
+      _exit(0);
+    }
+    forked.open(static_cast<std::uint64_t>(child));
+    pause();
+    return true;
+  });
+  kept = static_cast<pid_t>(forked.wait());
+  put(*ring, 0).value();
+  CHECK(is_full(*ring));
+  giver.kill_and_wait();
+  CHECK(put(*ring, 1).ok());
+  CHECK(ring->readers() == 0);
+  kill(kept, SIGKILL);
+}
+
+TEST_CASE("A giver that closes a subscription takes back what has not arrived") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({.capacity = 1}, arena);
+  const std::uint64_t empty = used_bytes(*arena);
+  const auto closed = subscribe(ring);
+  const auto [late, grant] = give(*closed);
   closed->close();
   CHECK(ring->readers() == 0);
   CHECK(used_bytes(*arena) == empty);
@@ -108,6 +180,25 @@ TEST_CASE("A subscription that was given away lasts until it is claimed, or clos
   CHECK(gone.code() == Code::kNotFound);
   CHECK(gone.error().message.find("the subscription is gone: everybody who had it closed it") == 0);
   CHECK(closed->give().code() == Code::kClosed);
+}
+
+TEST_CASE("Of a subscription that is given away many times each may be the one that arrives") {
+  const auto arena = new_arena();
+  const auto ring = new_ring({.capacity = 1}, arena);
+  auto given = subscribe(ring);
+  std::vector<std::uint64_t> grants;
+  BlockRef block;
+  for (int i = 0; i < 20; ++i) {
+    const auto [ref, grant] = give(*given);
+    block = ref;
+    grants.push_back(grant);
+  }
+  given.reset();
+  put(*ring, 0).value();
+  for (std::size_t i = 0; i + 1 < grants.size(); ++i) memory::claim_memory(*arena, grants[i]);
+  CHECK(is_full(*ring));
+  CHECK(next(*Subscriber::open(arena, block, patience()).value()) == 0);
+  CHECK(put(*ring, 1).ok());
 }
 
 TEST_CASE("A subscription that is read by is nobody else's to have") {

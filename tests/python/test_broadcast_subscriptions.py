@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import queue
+import signal
 from multiprocessing.connection import Connection
 
 import pytest
@@ -97,6 +98,45 @@ def test_one_that_was_sent_lasts_until_it_arrives_though_its_sender_drops_it() -
         broadcast.put(2)
         with pytest.raises(queue.Full, match=f"process {process.pid} has not read 1 messages of a Broadcast.*1$"):
             broadcast.put_nowait(3)
+
+
+@pytest.mark.parametrize("sent_by", ["pipe", "message"])
+@pytest.mark.parametrize("end", ["close", "drop", "die"])
+def test_one_that_arrived_ends_with_its_receiver_though_it_was_never_read(sent_by: str, end: str) -> None:
+    broadcast = shmtree.Broadcast(capacity=1)
+    sender, receiver = shmtree.create_pair()
+    with running(receive_and_end, receiver, end, None) as (process, told):
+        subscriber = broadcast.subscribe()
+        if sent_by == "pipe":
+            told.send(subscriber)
+        else:
+            sender.put(subscriber)
+            told.send(None)
+        del subscriber
+        gc.collect()
+        broadcast.put(1)
+        assert told.recv() == "arrived"
+        with pytest.raises(queue.Full, match=f"process {process.pid} has not read"):
+            broadcast.put_nowait(2)
+        told.send(end)
+        if end != "die":
+            assert told.recv() == "ended"
+        broadcast.put(2, timeout=60)
+        assert broadcast.stats()["subscribers"] == 0
+
+
+def receive_and_end(receiver: shmtree.Receiver, end: str, told: Connection) -> None:
+    subscriber = told.recv() or receiver.get()
+    told.send("arrived")
+    told.recv()
+    if end == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end == "close":
+        subscriber.close()
+    del subscriber
+    gc.collect()
+    told.send("ended")
+    told.recv()
 
 
 def read_a_sent_one(told: Connection) -> None:

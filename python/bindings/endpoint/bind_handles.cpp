@@ -7,7 +7,7 @@
 #include "bindings/cpython/unwrap.h"
 #include "discovery/handle.h"
 #include "endpoint/given_ends.h"
-#include "endpoint/given_memory.h"
+#include "memory/given_memory.h"
 
 namespace shmtree::python {
 
@@ -72,7 +72,7 @@ void bind_handles(py::module_& module) {
   module.def("open_handle", &open_handle, "handle"_a, "arena_fd"_a = -1, "lock_fd"_a = -1, "identity"_a = 0);
   module.def("give_memory", &give_memory, "arena"_a, "block"_a, "name"_a);
   module.def("claim_memory", &claim_memory, "arena"_a, "grant"_a, "name"_a);
-  module.def("sweep_given_memory", [] { without_gil(endpoint::sweep_given_memory); });
+  module.def("sweep_given_memory", [] { without_gil(memory::sweep_given_memory); });
   module.def("find_arena", &find_arena, "uuid"_a);
   module.def("open_arena", &open_arena, "uuid"_a);
 }

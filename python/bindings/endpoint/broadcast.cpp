@@ -134,10 +134,10 @@ std::unique_ptr<SubscriberEnd> open_subscriber(const std::shared_ptr<Arena>& are
       unwrap(Subscriber::open(arena, memory::unpack(block), {platform::Deadline(), &hooks})), allow_pickle);
 }
 
-// (arena, block) of one that is on its way to another process.
-py::tuple give(const SubscriberEnd& self, bool stays) {
+// (arena, block) of one that goes to another process.
+py::tuple give(const SubscriberEnd& self) {
   const auto subscriber = self.open();
-  const memory::BlockRef block = unwrap(subscriber->give(stays));
+  const memory::BlockRef block = unwrap(subscriber->give());
   return py::make_tuple(subscriber->ring()->arena(), memory::pack(block));
 }
 
@@ -168,7 +168,9 @@ void bind_broadcast(py::module_& module) {
   py::class_<SubscriberEnd>(module, "SubscriberBase", "What Subscriber is made of.", plain_class())
       .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)
       .def("_get", &get_broadcast, "block"_a, "timeout"_a, "copy"_a)
-      .def("_give", &give, "stays"_a)
+      .def("_give", &give)
+      .def("_note_given", [](const SubscriberEnd& self, std::uint64_t grant) { self.open()->note_given(grant); },
+           "grant"_a, "It is in transit by that grant of its block.")
       .def(
           "qsize", [](const SubscriberEnd& self) { return self.open()->size(); },
           "Number of messages that it can read now.")

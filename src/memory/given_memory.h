@@ -15,14 +15,18 @@
 
 #include "memory/arena.h"
 
-namespace shmtree::endpoint {
+namespace shmtree::memory {
 
 // A block that the caller holds (packed; 0 for the arena as such) is on its way now, under the number that is returned.
 // kOutOfSharedMemory when there is no memory to note it.
-Result<std::uint64_t> give_memory(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block);
+Result<std::uint64_t> give_memory(const std::shared_ptr<Arena>& arena, std::uint64_t block);
+// Whether that grant is open, and its giver lives. For any number, without a lock.
+bool is_given(Arena& arena, std::uint64_t grant) noexcept;
+// The process that made it, if it is open.
+Identity giver_of(Arena& arena, std::uint64_t grant) noexcept;
 // It has arrived, or was not sent. A number that is none, or not any more, does nothing. 0 is none.
-void claim_memory(memory::Arena& arena, std::uint64_t grant) noexcept;
+void claim_memory(Arena& arena, std::uint64_t grant) noexcept;
 // Lets go of what has arrived.
 void sweep_given_memory() noexcept;
 
-}  // namespace shmtree::endpoint
+}  // namespace shmtree::memory

@@ -1,4 +1,4 @@
-#include "endpoint/given_memory.h"
+#include "memory/given_memory.h"
 
 #include <atomic>
 #include <map>
@@ -13,11 +13,8 @@
 #include "platform/never_destroyed.h"
 #include "platform/sweep_pace.h"
 
-namespace shmtree::endpoint {
+namespace shmtree::memory {
 
-using memory::Arena;
-using memory::BlockRef;
-using memory::Lease;
 using platform::Deadline;
 using platform::WaitContext;
 
@@ -26,6 +23,7 @@ namespace {
 // The list of references, of one or none, comes after it.
 struct GrantBlock {
   std::atomic<std::uint64_t> is_open;
+  std::uint64_t giver;  // its identity; written before anybody else knows the block
 };
 
 GrantBlock& grant_in(const Lease& lease) noexcept {
@@ -34,7 +32,7 @@ GrantBlock& grant_in(const Lease& lease) noexcept {
 
 struct Given {
   Lease grant;
-  memory::Identity giver;
+  Identity giver;
 
   bool is_over() const noexcept {
     return platform::load_acquire(grant_in(grant).is_open) == 0 || grant.arena()->current_identity() != giver;
@@ -71,6 +69,26 @@ void sweep_if_due() noexcept {
 
 }  // namespace
 
+// Nothing is held: what is read counts if the block is in use as the same grant afterwards.
+Identity giver_of(Arena& arena, std::uint64_t grant) noexcept {
+  const BlockRef ref = unpack(grant);
+  if (grant == 0 || !arena.blocks().is_current(ref)) return kNobody;
+  const BlockEntry* entry = arena.blocks().entry(ref.id);
+  const std::byte* data = arena.blocks().address(ref.id);
+  if (entry == nullptr || data == nullptr || !is_kind(*entry, BlockKind::kGrant)) return kNobody;
+  if (arena.blocks().room_of(ref.id) < sizeof(GrantBlock)) return kNobody;
+  const auto& words = *reinterpret_cast<const GrantBlock*>(data);
+  const auto giver = static_cast<Identity>(platform::load_once(words.giver));
+  const bool is_open = platform::load_acquire(words.is_open) != 0;
+  platform::fence_acquire();
+  return is_open && arena.blocks().is_current(ref) ? giver : kNobody;
+}
+
+bool is_given(Arena& arena, std::uint64_t grant) noexcept {
+  const Identity giver = giver_of(arena, grant);
+  return giver != kNobody && arena.participants().is_alive(giver);
+}
+
 // Nobody is waited for: those whom the memory is full of may be waiting for just this.
 Result<std::uint64_t> give_memory(const std::shared_ptr<Arena>& arena, std::uint64_t block) try {
   sweep_if_due();
@@ -79,19 +97,21 @@ Result<std::uint64_t> give_memory(const std::shared_ptr<Arena>& arena, std::uint
   auto me = arena->identity();
   if (!me) return std::move(me).error();
   const WaitContext wait{Deadline::immediate()};
-  const std::uint64_t bytes = sizeof(GrantBlock) + sizeof(memory::ListEntry);
-  auto noted = memory::make_control_block(*arena, memory::BlockKind::kGrant, bytes, wait);
+  const std::uint64_t bytes = sizeof(GrantBlock) + sizeof(ListEntry);
+  auto noted = make_control_block(*arena, BlockKind::kGrant, bytes, wait);
   if (!noted) {
     Error error = std::move(noted).error();
     error.message = "there is no memory to note that something is on its way: " + error.message;
     if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
     return error;
   }
-  platform::store_relaxed(reinterpret_cast<GrantBlock*>(noted->data())->is_open, std::uint64_t{1});
-  const BlockRef given = memory::unpack(block);
-  auto held = memory::hold_control_block(*arena, std::move(*noted), std::span(&given, block == 0 ? 0 : 1), wait);
+  auto& words = *reinterpret_cast<GrantBlock*>(noted->data());
+  words.giver = *me;
+  platform::store_relaxed(words.is_open, std::uint64_t{1});
+  const BlockRef given = unpack(block);
+  auto held = hold_control_block(*arena, std::move(*noted), std::span(&given, block == 0 ? 0 : 1), wait);
   if (!held) return std::move(held).error();
-  const std::uint64_t grant = memory::pack(held->ref());
+  const std::uint64_t grant = pack(held->ref());
   auto node = made.extract(made.begin());
   node.key() = {arena.get(), grant};
   node.mapped() = {.grant = std::move(*held), .giver = *me};
@@ -104,10 +124,9 @@ Result<std::uint64_t> give_memory(const std::shared_ptr<Arena>& arena, std::uint
 
 void claim_memory(Arena& arena, std::uint64_t grant) noexcept {
   try {
-    const BlockRef ref = memory::unpack(grant);
+    const BlockRef ref = unpack(grant);
     if (grant != 0 && arena.blocks().geometry().contains(ref.id)) {
-      const auto held = memory::open_control_block(arena, ref, memory::BlockKind::kGrant, sizeof(GrantBlock), "a grant",
-                                                   WaitContext{});
+      const auto held = open_control_block(arena, ref, BlockKind::kGrant, sizeof(GrantBlock), "a grant", WaitContext{});
       if (held) platform::store_release(grant_in(*held).is_open, std::uint64_t{0});
     }
   } catch (const std::bad_alloc&) {  // it is kept until its giver ends
@@ -127,4 +146,4 @@ void sweep_given_memory() noexcept {
   move_over(all_given(), over);
 }
 
-}  // namespace shmtree::endpoint
+}  // namespace shmtree::memory
