@@ -18,6 +18,7 @@ namespace {
 // Senders that drop messages compete for the room: whoever finds that a receiver was quicker, or that another sender
 // has used it, tries so often.
 constexpr int kMostFailedDrops = 8, kMostLateTurns = 64;
+constexpr std::uint64_t kRingStepBytes = 1u << 20;  // about what a long ring grows by
 
 }  // namespace
 
@@ -85,6 +86,8 @@ Error Sending::still_full() const {
     text += "; one channel may queue no more bytes than its arena has left, " +
             to_string(parts_.control.arena.pool().free_bytes()) + " of a budget of " +
             to_string(parts_.control.arena.pool().max_bytes());
+    const std::string shortage = memory::machine_shortage(kRingStepBytes);
+    if (!shortage.empty()) text += "; " + shortage;
   }
   return Error{Code::kFull, std::move(text)};
 }

@@ -1,6 +1,8 @@
 #include "memory/allocator.h"
 
 #include <algorithm>
+#include <atomic>
+#include <new>
 #include <utility>
 
 #include "memory/event.h"
@@ -15,12 +17,42 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kUnasked = 1u << 20;  // commits up to this size do not ask the machine first
+constexpr std::uint64_t kLarge =
+    1u << 20;  // for commits over this size the machine is asked before the arena is locked
+constexpr std::uint64_t kMaxCredit = 4u << 20;
+constexpr std::uint64_t kLeftToPrograms = 4u << 20;  // they need some memory to deal with the error
+constexpr std::int64_t kCreditLifeNs = 100'000'000;
+constexpr std::uint64_t kSharers = 64;  // so many processes may use what is left at once
 
-// True when the machine and its control groups can give `bytes` and keep a twentieth of what they have left.
+// Bytes that this process may commit before it asks again, and until when.
+std::atomic<std::uint64_t> g_credit{0};
+std::atomic<std::int64_t> g_credit_ends_ns{0};
+
+// What may be committed of what the machine and its control groups have left.
+std::uint64_t usable(std::uint64_t left) noexcept {
+  return left - std::min(left, std::max(left / 20, kLeftToPrograms));
+}
+
 bool machine_has(std::uint64_t bytes) {
-  const std::uint64_t available = available_memory_bytes();
-  return bytes <= available - available / 20;
+  return bytes <= usable(available_memory_bytes());
+}
+
+// The same for pages that are about to be made, of few bytes: asks only when the last answer is used up, or old.
+bool machine_gives(std::uint64_t bytes) noexcept try {
+  const std::int64_t now = coarse_monotonic_ns();
+  if (now < g_credit_ends_ns.load(std::memory_order_relaxed)) {
+    std::uint64_t credit = g_credit.load(std::memory_order_relaxed);
+    while (credit >= bytes) {
+      if (g_credit.compare_exchange_weak(credit, credit - bytes, std::memory_order_relaxed)) return true;
+    }
+  }
+  const std::uint64_t left = usable(available_memory_bytes());
+  if (bytes > left) return false;
+  g_credit.store(std::min((left - bytes) / kSharers, kMaxCredit), std::memory_order_relaxed);
+  g_credit_ends_ns.store(now + kCreditLifeNs, std::memory_order_relaxed);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 std::string in_words(std::uint64_t bytes) {
@@ -29,13 +61,25 @@ std::string in_words(std::uint64_t bytes) {
 
 }  // namespace
 
+std::string machine_shortage(std::uint64_t bytes) {
+  const MemoryLeft left = memory_left();
+  if (bytes <= usable(left.bytes)) return {};
+  return left.limit + " leaves " + in_words(left.bytes) + ", too few for " + in_words(bytes) +
+         " more and for what the programs need themselves";
+}
+
 // Makes the pages that `committed` already counts. On failure the count is taken back with the block.
 Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me, const Request& request,
-                                     const WaitContext& wait) {
+                                     const WaitContext& wait, bool* short_of_machine) {
   const std::uint64_t need = request.pages, had = std::min(taken.had, need);
   int failure = 0;
   if (need > had) {
-    const BlockingScope blocking(need - had > kUnasked ? wait.hooks : nullptr);
+    if (need <= kLarge && !machine_gives(need - had)) {
+      parts_.reclaimer.give_back(taken.ref, had, need - had);
+      *short_of_machine = true;
+      return OwnedBlock{};
+    }
+    const BlockingScope blocking(need - had > kLarge ? wait.hooks : nullptr);
     const std::uint64_t from = parts_.table.geometry().data_offset(taken.ref.id) + had;
     failure = try_commit_pages(parts_.mapping.fd(), from, need - had);
   }
@@ -61,7 +105,7 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
   for (int attempt = 0; attempt < 3; ++attempt) {
     Status table = parts_.pool.ensure_table(size_class);
     if (!table) return std::move(table).error();
-    if (need > kUnasked && !make_room_in_machine(need, wait)) {
+    if (need > kLarge && !make_room_in_machine(need, wait)) {
       *short_of_machine = true;
       return OwnedBlock{};
     }
@@ -76,7 +120,12 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
     if (taken.unmapped) {
       return Error{Code::kOutOfSharedMemory, "no address space left to map a block of " + in_words(need)};
     }
-    if (taken.data != nullptr) return commit(taken, me, request, wait);
+    if (taken.data != nullptr) {
+      auto block = commit(taken, me, request, wait, short_of_machine);
+      if (!*short_of_machine || evict(need, wait) == 0) return block;
+      *short_of_machine = false;
+      continue;
+    }
     const std::uint64_t most = parts_.pool.max_bytes();
     const std::uint64_t over = committed + need > most ? committed + need - most : 0;
     if (over == 0) continue;  // the table was not long enough
@@ -120,6 +169,11 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
       case EventWait::Wake::kLookAgain: repaired_now = false; break;
       case EventWait::Wake::kInterrupted: return Error{Code::kInterrupted, "interrupted while waiting for memory"};
       case EventWait::Wake::kTimedOut:
+        if (short_of_machine) {
+          Error error = no_room(bytes, true);
+          error.code = Code::kFull;
+          return error;
+        }
         return Error{Code::kFull, "no room for " + in_words(bytes) + " in time: " + in_words(pool.used_bytes()) +
                                       " of the budget of " + in_words(pool.max_bytes()) + " are in use"};
     }
@@ -130,9 +184,10 @@ Error Allocator::no_room(std::uint64_t bytes, bool short_of_machine) const {
   const std::uint64_t used = parts_.pool.used_bytes();
   const std::string budget = in_words(parts_.pool.max_bytes());
   if (short_of_machine) {
+    std::string shortage = machine_shortage(bytes);
+    if (shortage.empty()) shortage = "the machine had no memory for " + in_words(bytes) + " more";  // it has by now
     return Error{Code::kOutOfSharedMemory,
-                 "the machine or its control group has " + in_words(available_memory_bytes()) + " left, too few for " +
-                     in_words(bytes) + " more; the arena uses " + in_words(used) + " of its budget of " + budget};
+                 shortage + "; the arena uses " + in_words(used) + " of its budget of " + budget};
   }
   const bool all_held = parts_.pool.held_bytes() >= used;
   return Error{Code::kOutOfSharedMemory,

@@ -5,15 +5,22 @@
 //   - A block's `committed` is raised, under the arena lock, before its pages are made, and lowered with what could not
 //     be. So the budget is never exceeded, in the counts or in the file.
 //   - A block is the process's that takes it, also when that is a child which was forked in the call.
+//   - The machine is asked before a process has committed more than a few MiB since its last answer, and an answer
+//     counts for a moment only: others use the same memory.
 //   - Nobody waits for memory that only held blocks, or pins, keep: after a second that is an error with the numbers.
 //
 // Thread safety: any thread.
 #pragma once
 
+#include <string>
+
 #include "memory/inspector.h"
 #include "memory/reconciler.h"
 
 namespace shmtree::memory {
+
+// Why the machine does not give `bytes` more, in words; empty when it does.
+std::string machine_shortage(std::uint64_t bytes);
 
 class Allocator {
  public:
@@ -39,7 +46,7 @@ class Allocator {
   Result<OwnedBlock> try_allocate(const Request& request, const platform::WaitContext& wait, bool* short_of_machine);
   bool make_room_in_machine(std::uint64_t need, const platform::WaitContext& wait);
   Result<OwnedBlock> commit(const BlockPool::Taken& taken, Identity me, const Request& request,
-                            const platform::WaitContext& wait);
+                            const platform::WaitContext& wait, bool* short_of_machine);
   std::uint64_t evict(std::uint64_t want, const platform::WaitContext& wait) noexcept;
   bool is_kept_by_pins(std::uint64_t bytes) const noexcept;
   Error no_room(std::uint64_t bytes, bool short_of_machine) const;

@@ -18,6 +18,7 @@
 #include <limits>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "platform/atomics.h"
 #include "platform/clock.h"
@@ -37,30 +38,39 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-std::uint64_t memory_available(const std::string& proc) {
+MemoryLeft available_to_all(const std::string& proc) {
   const std::string text = read_file(proc + "/meminfo");
   constexpr std::string_view kKey = "MemAvailable:";
   const std::size_t at = text.find(kKey);
-  if (at == std::string::npos) return kUnlimited;
+  if (at == std::string::npos) return {kUnlimited, "the machine"};
   std::size_t from = at + kKey.size();
   while (from < text.size() && text[from] == ' ') ++from;
   std::uint64_t kib = 0;
   std::from_chars(text.data() + from, text.data() + text.size(), kib);
-  return kib << 10;
+  return {kib << 10, "the machine (MemAvailable)"};
 }
 
-// Room left in `folder` and each of its ancestors up to `root`. Page cache that the kernel can drop is counted as used:
-// the error is on the safe side.
-std::uint64_t room_in_groups(const std::string& root, std::string group, const char* limit_file,
-                             const char* usage_file) {
-  std::uint64_t room = kUnlimited;
+// The files of a memory controller.
+struct Controller {
+  const char *version, *limit_file, *usage_file;
+};
+constexpr Controller kVersion1{"v1", "memory.limit_in_bytes", "memory.usage_in_bytes"};
+constexpr Controller kVersion2{"v2", "memory.max", "memory.current"};
+
+// What is left in `group` and each of its ancestors, if that is less. Page cache that the kernel can drop is counted as
+// used: the error is on the safe side.
+void look_at_groups(const std::string& root, std::string group, const Controller& files, MemoryLeft& left) {
   for (;;) {
     const std::string folder = root + group + "/";
-    const auto limit = read_number(folder + limit_file);
-    const auto usage = read_number(folder + usage_file);
-    if (limit && usage) room = std::min(room, *limit > *usage ? *limit - *usage : 0);
+    const auto limit = read_number(folder + files.limit_file);
+    const auto usage = read_number(folder + files.usage_file);
+    const std::uint64_t bytes = limit && usage ? *limit - std::min(*limit, *usage) : kUnlimited;
+    if (bytes < left.bytes) {
+      left = {bytes, std::string("the memory limit of the control group (cgroup ") + files.version + ") " +
+                         (group.empty() ? "/" : group) + ", " + std::to_string(*limit) + " bytes,"};
+    }
     const std::size_t slash = group.rfind('/');
-    if (group.empty() || slash == std::string::npos) return room;
+    if (group.empty() || slash == std::string::npos) return;
     group.resize(slash);
   }
 }
@@ -75,8 +85,8 @@ std::optional<std::uint64_t> read_number(const std::string& path) {
   return value;
 }
 
-std::uint64_t available_memory_bytes(const std::string& proc, const std::string& cgroup) {
-  std::uint64_t room = memory_available(proc);
+MemoryLeft memory_left(const std::string& proc, const std::string& cgroup) {
+  MemoryLeft left = available_to_all(proc);
   const std::string groups = read_file(proc + "/self/cgroup");
   for (std::size_t from = 0; from < groups.size();) {
     const std::size_t end = std::min(groups.find('\n', from), groups.size());
@@ -88,18 +98,17 @@ std::uint64_t available_memory_bytes(const std::string& proc, const std::string&
     const std::string_view controllers = line.substr(colon + 1, second - colon - 1);
     std::string group(line.substr(second + 1));
     if (group == "/") group.clear();
-    if (controllers.empty()) {  // version 2
-      room = std::min(room, room_in_groups(cgroup, group, "memory.max", "memory.current"));
-    } else if (controllers.find("memory") != controllers.npos) {  // version 1
-      room =
-          std::min(room, room_in_groups(cgroup + "/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes"));
+    if (controllers.empty()) {
+      look_at_groups(cgroup, std::move(group), kVersion2, left);
+    } else if (controllers.find("memory") != controllers.npos) {
+      look_at_groups(cgroup + "/memory", std::move(group), kVersion1, left);
     }
   }
-  return room;
+  return left;
 }
 
-std::uint64_t available_memory_bytes() {
-  return available_memory_bytes("/proc", "/sys/fs/cgroup");
+MemoryLeft memory_left() {
+  return memory_left("/proc", "/sys/fs/cgroup");
 }
 
 std::optional<std::uint64_t> addresses_left() {

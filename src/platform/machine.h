@@ -7,12 +7,19 @@
 
 namespace shmtree::platform {
 
-// Bytes that can still be committed: the least of MemAvailable and, for every cgroup from ours up to the root, its
-// limit less what it uses. Reads files of /proc and /sys: 30 us.
-std::uint64_t available_memory_bytes();
-
+// Bytes that can still be committed, and what they are bounded by.
+struct MemoryLeft {
+  std::uint64_t bytes;
+  std::string limit;  // in words, for an error
+};
+// The least of MemAvailable and, for every cgroup from ours up to the root, its limit less what it uses. Reads files of
+// /proc and /sys: 30 us. May throw std::bad_alloc.
+MemoryLeft memory_left();
 // The same from the given roots, for tests: `proc` stands for /proc, `cgroup` for /sys/fs/cgroup.
-std::uint64_t available_memory_bytes(const std::string& proc, const std::string& cgroup);
+MemoryLeft memory_left(const std::string& proc, const std::string& cgroup);
+inline std::uint64_t available_memory_bytes() {
+  return memory_left().bytes;
+}
 
 // Bytes that this process can still map by its own limit (RLIMIT_AS); nothing when there is none.
 std::optional<std::uint64_t> addresses_left();

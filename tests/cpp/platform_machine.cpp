@@ -25,9 +25,8 @@ class Machine {
     std::filesystem::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
   }
-  std::uint64_t available() const {
-    return available_memory_bytes((root_ / "proc").string(), (root_ / "cgroup").string());
-  }
+  MemoryLeft left() const { return memory_left((root_ / "proc").string(), (root_ / "cgroup").string()); }
+  std::uint64_t available() const { return left().bytes; }
 
  private:
   std::filesystem::path root_;
@@ -41,6 +40,7 @@ TEST_CASE("Without control groups the machine's available memory counts") {
   Machine machine;
   machine.write("proc/meminfo", kMeminfo);
   CHECK(machine.available() == 1000 * 1024);
+  CHECK(machine.left().limit == "the machine (MemAvailable)");
 }
 
 TEST_CASE("The tightest of a group and all its ancestors counts") {
@@ -52,6 +52,7 @@ TEST_CASE("The tightest of a group and all its ancestors counts") {
   machine.write("cgroup/a/memory.max", "500000\n");
   machine.write("cgroup/a/memory.current", "100000\n");
   CHECK(machine.available() == 400'000);
+  CHECK(machine.left().limit == "the memory limit of the control group (cgroup v2) /a, 500000 bytes,");
 }
 
 TEST_CASE("A group over its limit has nothing left") {
@@ -71,6 +72,7 @@ TEST_CASE("A memory controller of the first version counts, other controllers do
   machine.write("cgroup/memory/memory.usage_in_bytes", "200000\n");
   machine.write("cgroup/cpu/x/memory.max", "1\n");
   CHECK(machine.available() == 500'000);
+  CHECK(machine.left().limit == "the memory limit of the control group (cgroup v1) /, 700000 bytes,");
 }
 
 TEST_CASE("A machine that tells nothing is taken to have memory") {
