@@ -111,6 +111,39 @@ def test_a_stream_from_another_node_outlives_both_gateways(nodes: tuple[str, str
     receiver.close()
 
 
+def test_a_sender_that_is_dropped_closes_and_the_stream_ends(nodes: tuple[str, str]) -> None:
+    for used in (True, False):
+        sender, receiver = shmtree.ray.create_pair(capacity=4)
+        if used:
+            sender.put(1)
+        del sender
+        assert list(receiver) == [1] * used
+
+
+def test_a_receiver_that_is_dropped_closes_and_a_full_put_is_told(nodes: tuple[str, str]) -> None:
+    sender, receiver = shmtree.ray.create_pair(capacity=1)
+    sender.put(1)
+    receiver.qsize()
+    del receiver
+    with pytest.raises(shmtree.ChannelClosed):
+        sender.put(2, timeout=LONG_S)
+
+
+def test_the_death_of_the_last_sender_is_told_though_its_maker_only_dropped_its_own(
+    nodes: tuple[str, str], peer: Any
+) -> None:
+    _, there = nodes
+    sender, receiver = shmtree.ray.create_pair(capacity=8)
+    source = peer(there)
+    ray.get(source.send.remote(sender, 0, 3, False), timeout=LONG_S)
+    del sender
+    assert numbers(receiver, 3) == [0, 1, 2]
+    killed = kill(source)
+    with pytest.raises(PeerDied) as died:
+        receiver.get(timeout=LONG_S)
+    assert died.value.peers == ((there, killed),)
+
+
 def test_receivers_at_the_home_and_elsewhere_share_a_stream_that_outlives_both_gateways(
     nodes: tuple[str, str], peer: Any
 ) -> None:

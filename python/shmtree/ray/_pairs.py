@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from typing import Any
 
 from .._channel import pair_terms
@@ -18,8 +19,8 @@ def create_pair(
     """A channel across nodes: the end to put into, and the end to get from, to be given to tasks and actors.
 
     They arrive as a Sender and a Receiver, with all that those of `shmtree.create_pair` can do. Here they are opened
-    when they are first used. The stream ends when all ends that were given away are closed, and these two: who gives
-    them away, and uses neither, closes both.
+    when they are first used. The stream ends when all ends that were given away, and these two, are closed or dropped: a
+    process that gives them away, and uses neither, closes both.
 
     Args:
         capacity: messages put and not yet received, at the home, and again on each other node, before `put` waits; None
@@ -31,7 +32,7 @@ def create_pair(
     terms = pair_terms(capacity, max_bytes, None, None, "raise", "block", False, False)
     pair, sending, receiving = make_pair(terms, home)
     sender, receiver = OfferedSender(pair, sending), OfferedReceiver(pair, receiving)
-    sender._other, receiver._other = receiver, sender
+    sender._other, receiver._other = weakref.ref(receiver), weakref.ref(sender)
     return sender, receiver
 
 
@@ -47,7 +48,8 @@ class _Offered:
         self._end: Any = None
         self._closed = False
         self._opening = threading.Lock()
-        self._other: Any = None  # of a pair whose maker may use one end alone
+        # Of a pair whose maker may use one end alone. It does not keep the other: a dropped end closes.
+        self._other: weakref.ref[_Offered] | None = None
 
     def open(self) -> Any:
         """The end itself. A process that uses one end, and has not given the other away, takes no part in the other."""
@@ -58,8 +60,9 @@ class _Offered:
                 self._end = _ends.arrive(self._pair, self._letter, new_token() if self._token is None else self._token)
                 self._token = None
                 self._tell()
-                if self._other is not None and not self._other._given and self._other._end is None:
-                    self._other._let_go()
+                other = None if self._other is None else self._other()
+                if other is not None and not other._given and other._end is None:
+                    other._let_go()
             return self._end
 
     def close(self) -> None:
