@@ -43,7 +43,7 @@ PARTS = {
     "memory": """
         layout mapping hold_counts block_table block_snapshot participants sleep event dead_participants robust_lock
         held_bytes block_pool owned_block reclaimer reconcile_pass reconciler holder_table inspector allocator lease
-        arena control_block publishers reference_places versions deaths weak_registry registry
+        arena control_block given_memory publishers reference_places versions deaths weak_registry registry
         """.split(),
     "channel": """
         layout control message tap_notes ring records grants ends deadlock peer_wait wake_hub watchers

@@ -19,8 +19,8 @@ def create_pair(
     """A channel across nodes: the end to put into, and the end to get from, to be given to tasks and actors.
 
     They arrive as a Sender and a Receiver, with all that those of `shmtree.create_pair` can do. Here they are opened
-    when they are first used. The stream ends when all ends that were given away, and these two, are closed or dropped: a
-    process that gives them away, and uses neither, closes both.
+    when they are first used. The stream ends when all ends that were given away, and these two, are closed or dropped:
+    a process that gives them away, and uses neither, closes both.
 
     Args:
         capacity: messages put and not yet received, at the home, and again on each other node, before `put` waits; None
