@@ -6,10 +6,10 @@
 namespace shmtree::api {
 
 // Others read it: nothing of it may be written, or given away.
-Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease block) {
+Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease block, bool copied) {
   std::vector<std::span<const std::byte>> blocks;
   if (block.valid()) blocks = endpoint::referred_blocks(arena, arena.blocks().referred_to_by(block.ref()));
-  const bool copied = !block.valid() || (blocks.empty() && frame.size() <= endpoint::kCopiedMessageBytes);
+  copied = copied || !block.valid() || (blocks.empty() && frame.size() <= endpoint::kCopiedMessageBytes);
   std::shared_ptr<const void> owner;
   if (!copied) owner = std::make_shared<memory::Lease>(std::move(block));
   return value::decode(frame, std::move(owner), blocks, nullptr, !copied);

@@ -14,8 +14,8 @@
 
 #include "api/message.h"
 #include "endpoint/given_ends.h"
-#include "memory/given_memory.h"
 #include "endpoint/published.h"
+#include "memory/given_memory.h"
 
 namespace shmtree::api {
 
@@ -121,8 +121,9 @@ class Published {
   Message<> message_;
 };
 
-// The Item of a frame that many read. `block`, if that is valid, has it, and keeps what it refers to.
-Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease block);
+// The Item of a frame that many read. `block`, if that is valid, has it, and keeps what it refers to. `copied`: the
+// item has memory of its own.
+Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease block, bool copied);
 
 // Where something new goes: the arena that was asked for, that of the process, or one of the name's. Throws BadResult.
 std::shared_ptr<memory::Arena> home_for(const std::optional<Arena>& arena, const std::string& name);

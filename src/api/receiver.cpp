@@ -22,9 +22,8 @@ Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   }
   const auto frame = message.frame();
   Result<Item> item = Error{};
-  // A tree with arrays of other blocks holds them, if it may.
-  const bool copied = seen || (blocks.empty() && (message.bytes() <= endpoint::kCopiedMessageBytes ||
-                                                  endpoint::is_hoarding(arena, message, blocks)));
+  const bool copied = seen || (blocks.empty() && message.bytes() <= endpoint::kCopiedMessageBytes) ||
+                      endpoint::is_hoarding(arena, message, blocks);
   if (!message.in_block() || copied) {
     item = value::decode(frame, nullptr, blocks);
   } else {

@@ -4,6 +4,7 @@
 
 #include "api/broadcast_state.h"
 #include "api/flat.h"
+#include "endpoint/transfer.h"
 #include "format/flat.h"
 #include "value/tree.h"
 
@@ -27,28 +28,31 @@ Error of_message(Error error, std::uint64_t ticket) {
   return error;
 }
 
-// What `make(arena, message)` makes of the next message; an error that was met before comes first.
+// What `make(ring, message)` makes of the next message; an error that was met before comes first.
 template <class Made, class Make>
 Result<Made> receive(SubscriberState& state, Reader& reader, const WaitContext& wait, Make make) {
   if (auto error = state.take_deferred()) return *std::move(error);
   broadcast::Incoming message;
   Status got = reader.get(message, wait);
   if (!got) return std::move(got).error();
-  Result<Made> made = or_out_of_memory([&] { return make(*reader.ring()->arena(), message); });
+  Result<Made> made = or_out_of_memory([&] { return make(*reader.ring(), message); });
   if (!made) return of_message(std::move(made).error(), message.ticket);
   return made;
 }
 
-Result<Item> item_of(memory::Arena& arena, broadcast::Incoming& message) {
+Result<Item> item_of(const broadcast::Ring& ring, broadcast::Incoming& message) {
   const auto frame = message.frame();
-  return api::to_item(arena, frame, std::move(message.block));
+  const bool copied = message.block.valid() && endpoint::is_hoarding_of(ring);
+  return api::to_item(*ring.arena(), frame, std::move(message.block), copied);
 }
 
-Result<FlatItem> flat_of(memory::Arena& arena, broadcast::Incoming& message) {
+Result<FlatItem> flat_of(const broadcast::Ring& ring, broadcast::Incoming& message) {
   const auto run = format::flat_run(message.frame());
-  if (run && (!message.block.valid() || run->size() <= endpoint::kCopiedMessageBytes)) return detail::flat_copy(*run);
+  const bool is_copied =
+      !message.block.valid() || (run && run->size() <= endpoint::kCopiedMessageBytes) || endpoint::is_hoarding_of(ring);
+  if (run && is_copied) return detail::flat_copy(*run);
   if (run) return detail::FlatAccess::make(std::make_shared<memory::Lease>(std::move(message.block)), nullptr, *run);
-  Result<Item> item = item_of(arena, message);
+  Result<Item> item = item_of(ring, message);
   if (!item) return std::move(item).error();
   const auto bytes = detail::bytes_in(*item);
   if (!bytes) return Error{Code::kInvalid, bytes.error().message};
@@ -99,8 +103,8 @@ Result<FlatItem> Subscriber::get_bytes(Timeout timeout, const std::stop_token& s
   });
 }
 Status Subscriber::get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const {
-  const auto make = [out](memory::Arena& arena, broadcast::Incoming& message) -> Status {
-    auto item = flat_of(arena, message);
+  const auto make = [out](const broadcast::Ring& ring, broadcast::Incoming& message) -> Status {
+    auto item = flat_of(ring, message);
     if (!item) return std::move(item).error();
     if (item->size() != out.size()) return detail::other_size(item->size(), out.size());
     std::memcpy(out.data(), item->bytes().data(), out.size());

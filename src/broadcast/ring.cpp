@@ -33,7 +33,21 @@ constexpr std::uint64_t control_bytes(std::uint64_t entries) noexcept {
 memory::WeakRegistry<Ring>& rings() noexcept {
   return never_destroyed<memory::WeakRegistry<Ring>>();
 }
-[[maybe_unused]] const bool kRingsMade = (rings(), true);  // before a fork handler could ask for it
+
+// Every Broadcast of the arena that this process has gives what it can.
+bool shrink(const memory::ArenaHeader& of, std::uint64_t bytes, const WaitContext& wait) {
+  bool dropped = false;
+  for (const auto& ring : rings().all()) {
+    if (&ring->arena()->header() == &of) dropped = ring->drop_oldest(bytes, wait) || dropped;
+  }
+  return dropped;
+}
+
+[[maybe_unused]] const bool kRingsMade = [] {
+  rings();  // before a fork handler could ask for it
+  memory::Allocator::set_shrinker(&shrink);
+  return true;
+}();
 
 }  // namespace
 
@@ -187,12 +201,55 @@ bool Ring::has_passed_blocks() const noexcept {
 
 // What every reader has read, but for the history.
 void Ring::let_go_of_passed() noexcept {
-  const std::uint64_t end = tail(), limit = needed();
-  std::uint64_t at = std::max(load_relaxed(header().kept), end - std::min(end, entries_));
-  for (; at < limit; ++at) {
+  const std::uint64_t limit = needed();
+  for (std::uint64_t at = first_kept(); at < limit; ++at) {
     if (load_relaxed(entry(at).ticket) == at + 1) let_go(at % entries_);
     store_relaxed(header().kept, at + 1);
   }
+}
+
+// No message before it is there.
+std::uint64_t Ring::first_kept() const noexcept {
+  const std::uint64_t end = tail();
+  return std::max(load_relaxed(header().kept), end - std::min(end, entries_));
+}
+
+std::uint64_t Ring::kept_bytes() const noexcept {
+  const std::uint64_t first = first_kept(), put = load_relaxed(header().put_bytes);
+  if (first >= tail()) return 0;
+  const std::uint64_t before = load_relaxed(entry(first).before);
+  const bool is_there = load_acquire(entry(first).ticket) == first + 1;
+  return is_there && put > before ? put - before : 0;
+}
+
+// `putting` marks it, as a put: after a kill in the middle of it, repair() finds where the messages begin.
+bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
+  BroadcastHeader& shared = header();
+  const auto limit = [&] {
+    const std::uint64_t end = tail();
+    return std::min(
+        {cursors().slowest(false).position, end - std::min(end, history_), load_relaxed(shared.blocks_end)});
+  };
+  if (first_kept() >= limit() || !arena_->reconciler().lock_arena_quietly(wait)) return false;
+  if (load_relaxed(shared.putting) != 0) repair();
+  store_release(shared.putting, tail() + 1);
+  bool dropped = false;
+  std::uint64_t freed = 0;
+  const std::uint64_t end = limit();
+  for (std::uint64_t at = first_kept(); at < end && freed < bytes; ++at) {
+    const Entry& oldest = entry(at);
+    if (load_relaxed(oldest.ticket) == at + 1) {
+      const bool is_block = load_relaxed(oldest.block) != 0;
+      const auto& after = at + 1 == tail() ? shared.put_bytes : entry(at + 1).before;
+      if (is_block) freed += load_relaxed(after) - load_relaxed(oldest.before);
+      dropped = dropped || is_block;
+      let_go(at % entries_);
+    }
+    store_relaxed(shared.kept, at + 1);
+  }
+  store_release(shared.putting, std::uint64_t{0});
+  arena_->reclaimer().unlock();
+  return dropped;
 }
 
 // The last one to put died in the middle of it.
@@ -204,6 +261,9 @@ void Ring::repair() noexcept {
         ticket != 0 && ticket <= end && end - (ticket - 1) <= entries_ && (ticket - 1) % entries_ == place;
     if (!is_there) let_go(place);
   }
+  std::uint64_t first = first_kept();  // what drop_oldest() let go of comes before it
+  while (first < end && load_relaxed(entry(first).ticket) != first + 1) ++first;
+  store_relaxed(header().kept, first);
   const Entry& last = entry(end - 1);
   const std::uint64_t referred = arena_->blocks().referred_bytes(memory::unpack(load_relaxed(last.block)));
   store_relaxed(header().blocks_end, end);

@@ -110,6 +110,11 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Status read(std::uint64_t ticket, Incoming& message) const;
   // A cursor has moved on, or gone: what all have passed goes.
   void passed() noexcept;
+  // Bytes of the messages that it keeps, about.
+  std::uint64_t kept_bytes() const noexcept;
+  // Lets go of the oldest messages that have blocks, until at least `bytes` are: those that no blocking reader is to
+  // read, and that are no history. The others miss them. False if there were none, or the lock was not to be had.
+  bool drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept;
   Status check_publishers() const { return has_flag(kWaits) ? success() : publishing().check(tail() != 0); }
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
   Event& items() const noexcept { return header().items; }
@@ -144,6 +149,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void repair() noexcept;
   void let_go(std::uint64_t place) noexcept;
   void let_go_of_passed() noexcept;
+  std::uint64_t first_kept() const noexcept;
   std::uint64_t write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted) noexcept;
 
   const std::shared_ptr<Arena> arena_;

@@ -190,8 +190,7 @@ bool is_hoarding(memory::Arena& arena, const channel::Incoming& message,
   const memory::BlockEntry* entry = message.in_block() ? arena.blocks().entry(message.block().id) : nullptr;
   std::uint64_t brought = entry == nullptr ? 0 : entry->committed.load(std::memory_order_acquire);
   for (const auto& block : referred) brought += block.size();
-  const std::uint64_t held = arena.pool().held_bytes();
-  return held > brought && held - brought > arena.pool().max_bytes() / 2;
+  return is_hoarding(arena, brought);
 }
 
 }  // namespace shmtree::endpoint

@@ -85,6 +85,7 @@ class Store {
     std::uint64_t versions = 0, bytes = 0;
   };
   Kept kept() const noexcept;
+  std::uint64_t kept_bytes() const noexcept { return kept().bytes; }
 
   // Names the first invariant that does not hold, while nobody else is at work; empty when all do. For tests.
   std::string check() const;

@@ -28,6 +28,8 @@ constexpr std::uint64_t kSharers = 64;  // so many processes may use what is lef
 std::atomic<std::uint64_t> g_credit{0};
 std::atomic<std::int64_t> g_credit_ends_ns{0};
 
+std::atomic<Allocator::Shrinker> g_shrinker{nullptr};
+
 // What may be committed of what the machine and its control groups have left.
 std::uint64_t usable(std::uint64_t left) noexcept {
   return left - std::min(left, std::max(left / 20, kLeftToPrograms));
@@ -66,6 +68,10 @@ std::string machine_shortage(std::uint64_t bytes) {
   if (bytes <= usable(left.bytes)) return {};
   return left.limit + " leaves " + in_words(left.bytes) + ", too few for " + in_words(bytes) +
          " more and for what the programs need themselves";
+}
+
+void Allocator::set_shrinker(Shrinker shrinker) noexcept {
+  g_shrinker.store(shrinker, std::memory_order_release);
 }
 
 // Makes the pages that `committed` already counts. On failure the count is taken back with the block.
@@ -157,6 +163,8 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
       repaired_now = true;
       continue;
     }
+    const Shrinker shrink = g_shrinker.load(std::memory_order_acquire);
+    if (shrink != nullptr && shrink(header_, request.pages, wait)) continue;
     const bool stuck =
         pool.held_bytes() >= pool.used_bytes() || is_kept_by_pins(bytes);  // what is queued would not help
     const std::int64_t now = monotonic_ns();

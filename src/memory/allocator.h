@@ -7,6 +7,7 @@
 //   - A block is the process's that takes it, also when that is a child which was forked in the call.
 //   - The machine is asked before a process has committed more than a few MiB since its last answer, and an answer
 //     counts for a moment only: others use the same memory.
+//   - What may be missed (set_shrinker) goes before a call waits for memory, or fails.
 //   - Nobody waits for memory that only held blocks, or pins, keep: after a second that is an error with the numbers.
 //
 // Thread safety: any thread.
@@ -32,6 +33,10 @@ class Allocator {
   //   kOutOfSharedMemory  only held blocks, or the machine, are in the way, for 1 s (at once when it may not block)
   //   kFull               the deadline passed
   Result<OwnedBlock> allocate(std::uint64_t bytes, BlockKind kind, const platform::WaitContext& wait);
+  // What an allocation that finds no room calls before it waits: lets go of blocks of the arena with that header that
+  // may be missed, at least `bytes` if there are as many. True if it let go of any. At most one is set, for good.
+  using Shrinker = bool (*)(const ArenaHeader& of, std::uint64_t bytes, const platform::WaitContext& wait);
+  static void set_shrinker(Shrinker shrinker) noexcept;
   // Gives the pages of free blocks back to the system; returns how many bytes.
   std::uint64_t trim() noexcept;
   // This process registers pages of blocks that it holds for DMA from now on, or has none any more. While any process

@@ -34,6 +34,32 @@ TEST_CASE("Who is killed before any store of a put has put the message, or nothi
   }
 }
 
+TEST_CASE("Who is killed before any store of a put that drops messages for want of memory leaves a whole Broadcast") {
+  constexpr std::size_t kWords = kMiB / 2 / 8;
+  std::int64_t stores = 1;
+  for (bool killed = true; killed; ++stores) {
+    const auto arena = new_arena(4 * kMiB);
+    const auto ring = new_ring({.capacity = 16}, arena);
+    const auto slow = subscribe(ring, Policy::kSkip, true);
+    std::uint64_t number = 0;
+    while (ring->oldest() == 0) put(*ring, number++, kWords).value();
+    killed = killed_at_change(stores, [&] {
+      for (int i = 0; i < 2; ++i) put(*ring, 1000, kWords).value();
+    });
+    INFO("killed at change " << stores);
+    arena->participants().check(0);
+    for (std::uint64_t i = 1001; i < 1021; ++i) REQUIRE(put(*ring, i, kWords).ok());
+    REQUIRE(ring->check() == "");
+    const auto numbers = all_of(*slow);
+    REQUIRE_FALSE(numbers.empty());
+    REQUIRE(numbers.back() == 1020);
+    REQUIRE(std::is_sorted(numbers.begin(), numbers.end()));
+    arena->reconcile(patience()).value();
+    REQUIRE(arena->inspector().check() == "");
+  }
+  CHECK(stores > 20);
+}
+
 TEST_CASE("A reader killed before any of its stores leaves nothing behind, and holds nobody up") {
   for (const std::size_t words : {kSmallWords, kBlockWords}) {
     std::int64_t stores = 1;

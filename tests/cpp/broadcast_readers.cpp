@@ -244,6 +244,43 @@ TEST_CASE("A put is waited for until all that block have passed it") {
   CHECK(ring->wait_until_passed(ticket, no_wait()).ok());
 }
 
+TEST_CASE("Where memory is short a put drops what only readers have not read that may miss some") {
+  const auto arena = new_arena(4 * kMiB);
+  const auto ring = new_ring({.capacity = 16}, arena);
+  const Policy policy = GENERATE(Policy::kSkip, Policy::kLatest, Policy::kRaise);
+  const auto slow = subscribe(ring, policy, true);
+  constexpr std::size_t kWords = kMiB / 2 / 8;
+  for (std::uint64_t i = 0; i < 40; ++i) REQUIRE(put(*ring, i, kWords, no_wait()).ok());
+  CHECK(ring->check() == "");
+  CHECK(arena->inspector().check() == "");
+  if (policy == Policy::kRaise) {
+    broadcast::Incoming message;
+    CHECK(slow->get(message, no_wait()).code() == Code::kOverrun);
+  }
+  auto numbers = all_of(*slow);
+  REQUIRE_FALSE(numbers.empty());
+  CHECK(numbers.back() == 39);
+  CHECK(std::is_sorted(numbers.begin(), numbers.end()));
+  CHECK(slow->missed() + numbers.size() == 40);
+}
+
+TEST_CASE("Where memory is short nothing is dropped that a blocking reader has not read, nor history") {
+  const auto arena = new_arena(4 * kMiB);
+  const bool has_history = GENERATE(false, true);
+  const auto ring = new_ring({.capacity = 16, .history = has_history ? 16u : 0u}, arena);
+  const auto slow = subscribe(ring, Policy::kSkip, true);
+  const auto blocking = has_history ? nullptr : subscribe(ring);
+  constexpr std::size_t kWords = kMiB / 2 / 8;
+  std::uint64_t went = 0;
+  while (put(*ring, went, kWords, no_wait()).ok()) ++went;
+  CHECK(went >= 4);
+  CHECK(went < 16);
+  const auto numbers = all_of(has_history ? *slow : *blocking);
+  CHECK(numbers.size() == went);
+  CHECK(numbers.front() == 0);
+  CHECK(ring->check() == "");
+}
+
 TEST_CASE("One subscription too many is an error with the number, and those of the dead are free again") {
   const auto ring = new_ring();
   Child child([&] {

@@ -12,6 +12,7 @@
 #include "bindings/objects/deaths.h"
 #include "broadcast/subscriber.h"
 #include "endpoint/published.h"
+#include "endpoint/transfer.h"
 #include "platform/clock.h"
 
 namespace shmtree::python {
@@ -123,8 +124,9 @@ py::object get_broadcast(const SubscriberEnd& self, py::handle block, py::handle
   ClosableHooks hooks(self, block, timeout);
   broadcast::Incoming message;
   hooks.done(subscriber->get(message, hooks.wait()));
-  Arena& arena = *subscriber->ring()->arena();
-  return decode_published(arena, message.frame(), message.block, copy, self.allow_pickle);
+  const Ring& ring = *subscriber->ring();
+  return decode_published(*ring.arena(), message.frame(), message.block, copy, self.allow_pickle,
+                          message.block.valid() && endpoint::is_hoarding_of(ring));
 }
 
 std::unique_ptr<SubscriberEnd> open_subscriber(const std::shared_ptr<Arena>& arena, std::uint64_t block,
@@ -169,8 +171,9 @@ void bind_broadcast(py::module_& module) {
       .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)
       .def("_get", &get_broadcast, "block"_a, "timeout"_a, "copy"_a)
       .def("_give", &give)
-      .def("_note_given", [](const SubscriberEnd& self, std::uint64_t grant) { self.open()->note_given(grant); },
-           "grant"_a, "It is in transit by that grant of its block.")
+      .def(
+          "_note_given", [](const SubscriberEnd& self, std::uint64_t grant) { self.open()->note_given(grant); },
+          "grant"_a, "It is in transit by that grant of its block.")
       .def(
           "qsize", [](const SubscriberEnd& self) { return self.open()->size(); },
           "Number of messages that it can read now.")

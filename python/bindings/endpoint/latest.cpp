@@ -8,6 +8,7 @@
 #include "bindings/cpython/fast_method.h"
 #include "bindings/endpoint/published.h"
 #include "endpoint/published.h"
+#include "endpoint/transfer.h"
 
 namespace shmtree::python {
 
@@ -35,9 +36,10 @@ std::uint64_t publish(LatestEnd& self, py::handle object, py::handle timeout, bo
   return hooks.done(endpoint::publish(*store, value, hooks.wait()));
 }
 
-py::tuple decoded(const Held& held, Arena& arena, py::handle copy, bool allow_pickle) {
+py::tuple decoded(const Held& held, const Store& store, py::handle copy, bool allow_pickle) {
   const std::span<const std::byte> frame(held.block.data(), held.bytes);
-  return py::make_tuple(held.version, decode_published(arena, frame, held.block, copy, allow_pickle));
+  return py::make_tuple(held.version, decode_published(*store.arena(), frame, held.block, copy, allow_pickle,
+                                                       endpoint::is_hoarding_of(store)));
 }
 
 // newer_than, timeout, copy.
@@ -48,7 +50,7 @@ py::tuple get_latest(const LatestEnd& self, PyObject* const* arguments, Py_ssize
   const auto store = self.open();
   ClosableHooks hooks(self, py::handle(), arguments[1]);
   hooks.done(store->wait_for_newer(newer_than, hooks.wait()));
-  return decoded(hooks.done(store->newest(newer_than)), *store->arena(), arguments[2], self.allow_pickle);
+  return decoded(hooks.done(store->newest(newer_than)), *store, arguments[2], self.allow_pickle);
 }
 
 py::int_ version(const LatestEnd& self, void*) {
@@ -59,7 +61,7 @@ py::object at(const LatestEnd& self, std::uint64_t version, py::handle copy) {
   const auto store = self.open();
   auto held = store->at(version);
   if (!held && held.code() == Code::kNotFound) throw py::key_error(held.error().message);
-  return decoded(unwrap(std::move(held)), *store->arena(), copy, self.allow_pickle);
+  return decoded(unwrap(std::move(held)), *store, copy, self.allow_pickle);
 }
 
 py::dict latest_stats(const LatestEnd& self) {

@@ -93,9 +93,10 @@ PyObject* make_published_owner(void* state, std::uint32_t block) {
 }  // namespace
 
 py::object decode_published(Arena& arena, std::span<const std::byte> frame, const memory::Lease& block, py::handle copy,
-                            bool allow_pickle) {
+                            bool allow_pickle, bool hoarded) {
   DecodeContext context;
   if (!parse_copy_policy(copy.ptr(), &context.copy)) throw py::error_already_set();
+  if (hoarded && context.copy == CopyPolicy::kAuto) context.copy = CopyPolicy::kAll;
   context.allow_pickle = allow_pickle;
   context.for_channel = true;
   context.writable = false;

@@ -125,8 +125,8 @@ class Published {
 };
 
 // The object of a frame that many have: `block`, if that is valid, keeps it, and what it refers to. Its views are
-// read-only.
+// read-only. `hoarded`: without a `copy` that says otherwise, it is copied (endpoint::is_hoarding).
 pybind11::object decode_published(memory::Arena& arena, std::span<const std::byte> frame, const memory::Lease& block,
-                                  pybind11::handle copy, bool allow_pickle);
+                                  pybind11::handle copy, bool allow_pickle, bool hoarded);
 
 }  // namespace shmtree::python

@@ -1,0 +1,99 @@
+// Programs that keep all that they receive: those that put go on.
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "shmtree/shmtree.h"
+#include "support/catch2.h"
+
+using namespace std::chrono_literals;
+using namespace shmtree;
+
+namespace {
+
+constexpr std::size_t kCount = 1 << 20, kMessages = 100;
+
+Arena new_arena() {
+  return Arena::create({.max_bytes = 64 << 20}).value();
+}
+std::vector<std::uint8_t> message(std::size_t i) {
+  return std::vector<std::uint8_t>(kCount, static_cast<std::uint8_t>(i));
+}
+// Puts each and keeps what `get` returns. All are what was put.
+template <class Put, class Get>
+void put_and_keep(Put put, Get get) {
+  std::vector<Item> kept;
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    CAPTURE(i);
+    put(i);
+    kept.push_back(get());
+  }
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    const auto bytes = kept[i].span<const std::uint8_t>();
+    REQUIRE(bytes.size() == kCount);
+    REQUIRE((bytes.front() == i && bytes.back() == i));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a receiver that keeps its items is given copies past half of the budget") {
+  auto [sender, receiver] = make_pair({.arena = new_arena()});
+  put_and_keep([&](std::size_t i) { sender.put(Value(message(i)), 10s).value(); },
+               [&] { return receiver.get(10s).value(); });
+}
+
+TEST_CASE("a receiver that keeps arrays that were given away is given copies past half of the budget") {
+  const Arena arena = new_arena();
+  auto [sender, receiver] = make_pair({.arena = arena});
+  put_and_keep(
+      [&](std::size_t i) {
+        const ArrayRef array = sender.new_array(DType::kUInt8, {kCount}, 10s).value();
+        std::memset(const_cast<void*>(array.data), static_cast<int>(i), kCount);
+        sender.put(Value(array), 10s).value();
+      },
+      [&] { return receiver.get(10s).value(); });
+}
+
+TEST_CASE("a subscriber that keeps its items is given copies past half of the budget") {
+  const FallBehind behind = GENERATE(FallBehind::kBlock, FallBehind::kSkip, FallBehind::kLatest, FallBehind::kRaise);
+  const Broadcast broadcast = make_broadcast({.capacity = 4, .arena = new_arena()});
+  const Subscriber subscriber = broadcast.subscribe({.behind = behind}).value();
+  put_and_keep([&](std::size_t i) { broadcast.put(Value(message(i)), 10s).value(); },
+               [&] { return subscriber.get(10s).value(); });
+}
+
+TEST_CASE("a subscriber that keeps runs of bytes is given copies past half of the budget") {
+  const Broadcast broadcast = make_broadcast({.capacity = 4, .arena = new_arena()});
+  const Subscriber subscriber = broadcast.subscribe({.behind = FallBehind::kSkip}).value();
+  std::vector<FlatItem> kept;
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    CAPTURE(i);
+    const auto bytes = message(i);
+    broadcast.put_bytes(std::as_bytes(std::span(bytes)), 10s).value();
+    kept.push_back(subscriber.get_bytes(10s).value());
+    REQUIRE(kept.back().size() == kCount);
+  }
+  for (std::size_t i = 0; i < kMessages; ++i) REQUIRE(kept[i].bytes()[kCount - 1] == static_cast<std::byte>(i));
+}
+
+TEST_CASE("a reader of a Latest that keeps its items is given copies past half of the budget") {
+  const Latest latest = make_latest({.arena = new_arena()});
+  std::uint64_t seen = 0;
+  put_and_keep([&](std::size_t i) { latest.publish(Value(message(i)), 10s).value(); },
+               [&] {
+                 Version version = latest.get(seen, 10s).value();
+                 seen = version.version;
+                 return version.value;
+               });
+}
+
+TEST_CASE("what a Broadcast keeps itself does not count as held by its subscribers") {
+  const Broadcast broadcast = make_broadcast({.capacity = 50, .history = 50, .arena = new_arena()});
+  const Subscriber subscriber = broadcast.subscribe({.behind = FallBehind::kSkip}).value();
+  for (std::size_t i = 0; i < 45; ++i) broadcast.put(Value(message(i)), 10s).value();
+  const Item item = subscriber.get(10s).value();
+  const Item same = broadcast.subscribe({.start = StartAt::kOldest}).value().get(10s).value();
+  CHECK(item.span<const std::uint8_t>().data() == same.span<const std::uint8_t>().data());
+}

@@ -1,0 +1,85 @@
+"""Programs that keep all that they receive: those that put go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small() -> shmtree.Arena:
+    return shmtree.Arena(max_bytes=64 * MIB)
+
+
+def put_and_keep(put: Callable[[Any], Any], get: Callable[[], Any]) -> list[Any]:
+    kept = []
+    for i in range(100):
+        put(np.full(MIB, i, np.uint8))
+        kept.append(get())
+    assert [int(array[-1]) for array in kept] == list(range(100))
+    assert kept[0].base is not None
+    assert kept[-1].base is None
+    return kept
+
+
+def test_a_receiver_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> None:
+    sender, receiver = small.create_pair()
+    put_and_keep(lambda item: sender.put(item, timeout=10), lambda: receiver.get(timeout=10))
+
+
+@pytest.mark.parametrize("behind", ["block", "skip", "latest", "raise"])
+def test_a_subscriber_that_keeps_its_items_is_given_copies(small: shmtree.Arena, behind: Any) -> None:
+    broadcast = shmtree.Broadcast(capacity=4, arena=small)
+    subscriber = broadcast.subscribe(behind=behind)
+    put_and_keep(lambda item: broadcast.put(item, timeout=10), lambda: subscriber.get(timeout=10))
+
+
+def test_a_reader_of_a_latest_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> None:
+    latest = shmtree.Latest(arena=small)
+    put_and_keep(lambda item: latest.publish(item, timeout=10), lambda: latest.get(timeout=10)[1])
+
+
+def test_views_that_were_asked_for_are_views_however_much_is_held(small: shmtree.Arena) -> None:
+    latest = shmtree.Latest(arena=small)
+    kept: list[Any] = []
+
+    def publish_and_keep() -> None:
+        for i in range(100):
+            latest.publish(np.full(MIB, i, np.uint8))
+            kept.append(latest.get(copy=False)[1])
+
+    with pytest.raises(shmtree.OutOfSharedMemory):
+        publish_and_keep()
+    assert all(array.base is not None for array in kept)
+    assert len(kept) > 50
+
+
+@pytest.mark.parametrize("behind", ["skip", "latest", "raise"])
+def test_a_subscriber_that_may_miss_messages_does_not_fill_the_budget(small: shmtree.Arena, behind: Any) -> None:
+    broadcast = shmtree.Broadcast(capacity=200, arena=small)
+    subscriber = broadcast.subscribe(behind=behind)
+    for i in range(150):
+        broadcast.put(np.full(MIB, i, np.uint8), timeout=10)
+    if behind == "raise":
+        with pytest.raises(shmtree.Overrun):
+            subscriber.get(timeout=10)
+    numbers = [int(subscriber.get(timeout=10)[0]) for _ in range(subscriber.qsize())]
+    assert numbers == list(range(150 - len(numbers), 150))
+    assert subscriber.missed == 150 - len(numbers)
+
+
+def test_arrays_in_place_are_made_from_what_may_be_missed(small: shmtree.Arena) -> None:
+    broadcast = shmtree.Broadcast(capacity=200, arena=small)
+    subscriber = broadcast.subscribe(behind="skip")
+    for i in range(150):
+        array = broadcast.new_empty(MIB, np.uint8)
+        array[:] = i
+        broadcast.put(array, timeout=10)
+    assert subscriber.get(timeout=10)[0] > 80
