@@ -2,7 +2,7 @@
 /// All of shmtree: channels, values to send, items received, and xtensor views where xtensor is installed.
 ///
 /// Reading order: result.h, value.h, item.h, containers.h, fields.h, array.h, flat.h, frame.h, arena.h, pair.h,
-/// queue.h, fork.h, latest.h, broadcast.h, replay.h, sent_ends.h, recording.h, observe.h.
+/// queue.h, fork.h, descriptors.h, latest.h, broadcast.h, replay.h, sent_ends.h, recording.h, observe.h.
 #pragma once
 
 #if __has_include(<xtensor/xarray.hpp>) || __has_include(<xtensor/containers/xarray.hpp>)
@@ -10,6 +10,7 @@
 #endif
 #include "shmtree/broadcast.h"
 #include "shmtree/containers.h"
+#include "shmtree/descriptors.h"
 #include "shmtree/fields.h"
 #include "shmtree/flat.h"
 #include "shmtree/fork.h"

@@ -8,6 +8,7 @@
 
 namespace shmtree::python {
 
+void bind_descriptors(pybind11::module_& module);
 void bind_arena(pybind11::module_& module);
 void bind_versions(pybind11::module_& module);
 void bind_copy(pybind11::module_& module);

@@ -32,6 +32,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   pybind11::tuple dtypes(shmtree::kMaxDType + 1);
   for (std::size_t i = 0; i < dtypes.size(); ++i) dtypes[i] = pybind11::str(name_of(static_cast<shmtree::DType>(i)));
   module.attr("DTYPES") = dtypes;
+  shmtree::python::bind_descriptors(module);
   shmtree::python::bind_arena(module);
   shmtree::python::bind_versions(module);
   shmtree::python::bind_copy(module);

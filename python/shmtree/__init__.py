@@ -20,7 +20,7 @@ from ._async import wait
 from ._broadcast import Broadcast, Subscriber
 from ._channel import Receiver, Sender
 from ._client import Client
-from ._core import VERSION, Delivery
+from ._core import VERSION, Delivery, descriptors
 from ._fork import keep_only
 from ._latest import Latest
 from ._observe import Observer, observe
@@ -104,6 +104,7 @@ __all__ = [
     "create_shared_memory_pair",
     "default_arena",
     "describe",
+    "descriptors",
     "dump",
     "iterate_in_subprocess",
     "keep_only",

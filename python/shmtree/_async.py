@@ -32,13 +32,13 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
     """
     objects = _checked(receivers)
     deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
-    with selectors.DefaultSelector() as selector:
+    with _Descriptors() as descriptors, selectors.DefaultSelector() as selector:
         watched: dict[int, list[T]] = {}
         while True:
             ready = [each for each in objects if _is_ready(each)]
             if not watched:
                 for each in objects:
-                    watched.setdefault(_descriptor(each), []).append(each)
+                    watched.setdefault(descriptors.of(each), []).append(each)
                 for descriptor, waiting in watched.items():
                     _register(selector, descriptor, waiting)
             readable = {key.fd for key, _ in selector.select(0)}
@@ -60,12 +60,35 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
                     each._note_wait_to_get(time.monotonic() - began)
 
 
+class _Descriptors:
+    """Those that a wait uses. They stay for the next one; a wait that fails closes the ones that it has opened."""
+
+    def __init__(self) -> None:
+        self._opened: list[Any] = []
+
+    def of(self, item: Any) -> int:
+        if not hasattr(item, "_open_to_wait"):
+            return int(item.fileno())
+        descriptor, is_new = item._open_to_wait()
+        if is_new:
+            self._opened.append(item)
+        return int(descriptor)
+
+    def __enter__(self) -> _Descriptors:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            for each in self._opened:
+                each._close_after_wait()
+
+
 def _register(selector: selectors.BaseSelector, descriptor: int, waiting: list[Any]) -> None:
     try:
         selector.register(descriptor, selectors.EVENT_READ)
     except OSError:
         for each in waiting:  # whose end another thread has closed says so itself
-            _descriptor(each)
+            _Descriptors().of(each)
         raise
 
 
@@ -78,10 +101,6 @@ def _checked(receivers: Any) -> list[Any]:
         if not hasattr(each, "fileno"):
             raise TypeError(f"receivers has a {type(each).__name__} in it; only what has a fileno() can be waited for")
     return objects
-
-
-def _descriptor(item: Any) -> int:
-    return int(item.fileno())
 
 
 def _is_ready(item: Any) -> bool:

@@ -255,6 +255,12 @@ class Subscriber:
         """
         return self._end.fileno()
 
+    def _open_to_wait(self) -> tuple[int, bool]:
+        return self._end._open_to_wait()
+
+    def _close_after_wait(self) -> None:
+        self._end._close_after_wait()
+
     def _ready(self) -> bool:
         return self._failed is not None or self._end._ready()
 

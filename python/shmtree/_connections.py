@@ -60,6 +60,15 @@ class QueueReader(_Half):
         """A descriptor that can be read while there is something to receive."""
         return self._queue.fileno()
 
+    def _open_to_wait(self) -> tuple[int, bool]:
+        return self._queue._open_to_wait()
+
+    def _close_after_wait(self) -> None:
+        self._queue._close_after_wait()
+
+    def _ready(self) -> bool:
+        return self._queue._ready()
+
     def poll(self, timeout: float | None = 0.0) -> bool:
         """Whether there is something to receive, within so many seconds."""
         return not self._queue.empty() if timeout == 0 else bool(_async.wait([self._queue], timeout))

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from ._core import VERSION
+from ._core import VERSION, CheckedFd
 
 MAGIC = b"\x89MCAP0\r\n"
 HEADER, FOOTER, CHANNEL, MESSAGE = 0x01, 0x02, 0x04, 0x05
@@ -76,7 +76,7 @@ class Writer:
         self._missed: dict[str, int] = {}
         self._first_ns = self._last_ns = 0
         self._offset = 0
-        self._fd = -1
+        self._file: CheckedFd | None = None
         self._is_closed = False
 
     def begin(self) -> None:
@@ -87,13 +87,13 @@ class Writer:
             if not stat.S_ISREG(os.lstat(self.path).st_mode):
                 raise FileExistsError(errno.EEXIST, "it is there, and no file that could be replaced", self.path)
         folder, name = os.path.split(self.path)
-        self._fd, made = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
+        fd, made = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
+        self._file = CheckedFd(fd)
         try:
             self._append([MAGIC, _record(HEADER, _text(PROFILE) + _text(f"shmtree {VERSION}")), *self._records])
             os.replace(made, self.path)
         except BaseException:
-            os.close(self._fd)
-            self._fd = -1
+            self._close_file()
             os.unlink(made)
             raise
 
@@ -112,7 +112,7 @@ class Writer:
         no_schema = 0
         content = struct.pack("<HH", number, no_schema) + _text(name) + _text(ENCODING) + _map({})
         record = _record(CHANNEL, content)
-        if self._fd >= 0:
+        if self._file is not None:
             self._append([record])
         self._channels[name] = number
         self._counts.append(0)
@@ -133,7 +133,7 @@ class Writer:
                     self._write(channel, [each])
 
     def _write(self, channel: int, messages: Sequence[tuple[int, int, Any]]) -> None:
-        if self._fd < 0:
+        if self._file is None:
             self.begin()
         parts: list[Any] = []
         offset = self._offset
@@ -158,14 +158,22 @@ class Writer:
     def close(self, *, in_order: bool = True) -> None:
         """Writes the summary, if all is in order: whoever reads the file is told that nothing is missing behind it."""
         self._is_closed = True
-        if self._fd < 0:
+        if self._file is None:
             return
         try:
             if in_order:
                 self._end()
         finally:
-            os.close(self._fd)
-            self._fd = -1
+            self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _number(self) -> int:
+        assert self._file is not None
+        return self._file.number(f"cannot write {self.path}")
 
     def _end(self) -> None:
         index = b""
@@ -190,7 +198,7 @@ class Writer:
         written = 0
         try:
             while left:
-                count = os.writev(self._fd, left[:_MOST_PARTS])
+                count = os.writev(self._number(), left[:_MOST_PARTS])
                 written += count
                 whole = 0
                 while whole < len(left) and count >= left[whole].nbytes:
@@ -201,8 +209,8 @@ class Writer:
                     left[0] = left[0][count:]
         except BaseException as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._offset)
-                os.lseek(self._fd, self._offset, os.SEEK_SET)
+                os.ftruncate(self._number(), self._offset)
+                os.lseek(self._number(), self._offset, os.SEEK_SET)
             if isinstance(error, OSError):
                 raise OSError(error.errno, error.strerror, self.path) from None
             raise

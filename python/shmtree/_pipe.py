@@ -135,6 +135,18 @@ class Connection:
         """
         return self._writing()._fileno_to_put() if self._receiver is None else self._reading().fileno()
 
+    def _open_to_wait(self) -> tuple[int, bool]:
+        if self._receiver is None:
+            return self._writing()._fileno_to_put(), False
+        return self._receiver._open_to_wait()
+
+    def _close_after_wait(self) -> None:
+        if self._receiver is not None:
+            self._receiver._close_after_wait()
+
+    def _ready(self) -> bool:
+        return self._writing()._ready_to_put() if self._receiver is None else self._receiver._ready()
+
     def _reading(self) -> Receiver:
         if self._receiver is None:
             raise OSError("this connection only sends")

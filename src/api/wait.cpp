@@ -26,9 +26,39 @@ struct Look {
   }
 };
 
+void close_descriptor(ChannelState* state) noexcept {
+  const api::Call call(*state);
+  if (!state->is_closed()) state->channel().watchers().close_wake_fd(End::kReceiving);
+}
+void close_descriptor(SubscriberState* state) noexcept {
+  if (const auto reader = state == nullptr ? nullptr : state->get()) reader->close_fd();
+}
+
+// The descriptors that one call of wait() has opened. They stay for the next call, unless this one fails.
+template <class State>
+class Opened {
+ public:
+  explicit Opened(std::span<State* const> states) : states_(states), opened_(states.size()) {}
+  ~Opened() {
+    if (is_kept_) return;
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      if (opened_[i]) close_descriptor(states_[i]);
+    }
+  }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+  void add(std::size_t position) noexcept { opened_[position] = true; }
+  void keep() noexcept { is_kept_ = true; }
+
+ private:
+  std::span<State* const> states_;
+  std::vector<bool> opened_;
+  bool is_kept_ = false;
+};
+
 // A receiver is in a call only as long as it is looked at, so that one that is closed meanwhile is let go of. What a
 // get would say at once is worth waking up for, too.
-Status look_at(ChannelState* state, std::size_t position, Look& look) {
+Status look_at(ChannelState* state, std::size_t position, Look& look, Opened<ChannelState>& opened) {
   const api::Call call(*state);
   if (!state->is_closed()) memory::look_for_dead(*state->channel().arena(), kSliceNs);
   const bool can_wait = !state->is_closed() && state->attach_again(End::kReceiving).ok();
@@ -37,16 +67,21 @@ Status look_at(ChannelState* state, std::size_t position, Look& look) {
     return success();
   }
   // Again each time: that makes it unreadable where another receiver was quicker.
-  return look.watch(state->channel().watchers().wake_fd(End::kReceiving));
+  bool is_new = false;
+  auto fd = state->channel().watchers().wake_fd(End::kReceiving, platform::Wakes::kHelpful, &is_new);
+  if (is_new) opened.add(position);
+  return look.watch(std::move(fd));
 }
-Status look_at(SubscriberState* state, std::size_t position, Look& look) {
+Status look_at(SubscriberState* state, std::size_t position, Look& look, Opened<SubscriberState>& opened) {
   const auto reader = state == nullptr ? nullptr : state->get();
   if (reader != nullptr) memory::look_for_dead(*reader->ring()->arena(), kSliceNs);
   if (reader == nullptr || state->has_deferred() || reader->ready()) {
     look.ready.push_back(position);
     return success();
   }
-  auto fd = reader->fd();
+  bool is_new = false;
+  auto fd = reader->fd(platform::Wakes::kHelpful, &is_new);
+  if (is_new) opened.add(position);
   if (fd || fd.code() != Code::kClosed) return look.watch(std::move(fd));
   look.ready.push_back(position);  // since it was looked at
   return success();
@@ -55,13 +90,17 @@ Status look_at(SubscriberState* state, std::size_t position, Look& look) {
 template <class State>
 Result<std::vector<std::size_t>> wait_for(std::span<State* const> states, platform::Deadline deadline,
                                           const std::stop_token& stop) {
+  Opened opened(states);
   for (;;) {
     Look look;
     for (std::size_t i = 0; i < states.size(); ++i) {
-      Status looked = look_at(states[i], i, look);
+      Status looked = look_at(states[i], i, look, opened);
       if (!looked) return std::move(looked).error();
     }
-    if (!look.ready.empty() || states.empty() || deadline.passed()) return std::move(look.ready);
+    if (!look.ready.empty() || states.empty() || deadline.passed()) {
+      opened.keep();
+      return std::move(look.ready);
+    }
     if (stop.stop_requested()) return Error{.code = Code::kInterrupted, .message = "wait() was asked to stop"};
     Status waited = platform::wait_readable(look.descriptors, deadline.remaining_ns(kSliceNs));
     if (!waited) return std::move(waited).error();

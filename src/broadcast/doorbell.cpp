@@ -32,16 +32,22 @@ Address address_of(memory::BlockRef ring, const Cursors& cursors, std::uint32_t 
 
 }  // namespace
 
-Status Doorbell::open(memory::BlockRef ring, const Cursors& cursors, std::uint32_t number) {
-  if (is_open()) return success();
-  auto opened = open_wake_socket(address_of(ring, cursors, number));
-  if (!opened) return std::move(opened).error();
-  fd_ = std::move(*opened);
-  return success();
+Status Doorbell::open(memory::BlockRef ring, const Cursors& cursors, std::uint32_t number, Wakes wakes) {
+  if (!is_open()) {
+    auto opened = open_wake_socket(address_of(ring, cursors, number));
+    if (!opened) return std::move(opened).error();
+    fd_ = std::move(*opened);
+    can_ring_ = false;
+  }
+  if (wakes == Wakes::kHelpful || can_ring_) return success();
+  Status rings = check_wakes(fd_, address_of(ring, cursors, number));
+  can_ring_ = rings.ok();
+  if (!can_ring_) close();
+  return rings;
 }
 
 void Doorbell::ask(Cursor& cursor) noexcept {
-  drain_wakes(fd());
+  drain_wakes(fd_);
   store_seq_cst(cursor.asks, 1u);
   fence_seq_cst();  // who puts sees it, or we see the message
 }

@@ -9,17 +9,19 @@
 #pragma once
 
 #include "broadcast/cursors.h"
-#include "platform/file.h"
+#include "platform/wake_socket.h"
 
 namespace shmtree::broadcast {
 
 class Doorbell {
  public:
   // Of the cursor of that number, which this process has claimed as `owner`.
-  Status open(memory::BlockRef ring, const Cursors& cursors, std::uint32_t number);
+  // kNeeded: an error if this process cannot ring.
+  Status open(memory::BlockRef ring, const Cursors& cursors, std::uint32_t number, platform::Wakes wakes);
   void close() noexcept { fd_.reset(); }
-  bool is_open() const noexcept { return fd_.valid(); }
-  int fd() const noexcept { return fd_.get(); }
+  // False also once the program has closed the descriptor.
+  bool is_open() const noexcept { return fd_.is_ours(); }
+  int fd() const noexcept { return fd_.number(); }
 
   // Readable from now on if is_ready() says so, else from the next message on.
   template <class IsReady>
@@ -36,7 +38,8 @@ class Doorbell {
   void ask(Cursor& cursor) noexcept;
   static void ring_one(memory::BlockRef ring, const Cursors& cursors, std::uint32_t number) noexcept;
 
-  platform::UniqueFd fd_;
+  platform::CheckedFd fd_;
+  bool can_ring_ = false;
 };
 
 }  // namespace shmtree::broadcast

@@ -145,18 +145,28 @@ void Subscriber::refresh_bell() noexcept {
   bell_.refresh(ring_->block(), ring_->cursors(), number_, [this] { return ready(); });
 }
 
-Result<int> Subscriber::fd() {
+Result<int> Subscriber::fd(Wakes wakes, bool* opened) {
   auto me = ring_->arena()->identity();
   if (!me) return std::move(me).error();
   memory::Lease let_go;
   const std::lock_guard guard(mutex_);
   Status mine = claim(*me, let_go);
   if (!mine) return std::move(mine).error();
-  Status opened = bell_.open(ring_->block(), ring_->cursors(), number_);
-  if (!opened) return std::move(opened).error();
+  const bool was_open = bell_.is_open();
+  if (!was_open) {
+    if (Status kept = ring_->arena()->participants().check_descriptors(); !kept) return std::move(kept).error();
+  }
+  Status open = bell_.open(ring_->block(), ring_->cursors(), number_, wakes);
+  if (!open) return std::move(open).error();
+  if (opened != nullptr && !was_open) *opened = true;
   ring_->tell_bells();
   refresh_bell();
   return bell_.fd();
+}
+
+void Subscriber::close_fd() noexcept {
+  const std::lock_guard guard(mutex_);
+  bell_.close();
 }
 
 bool Subscriber::ready() const {
@@ -238,10 +248,7 @@ void Subscriber::leave(bool takes_back) noexcept {
     });
   }
   subscription.reset();
-  {
-    const std::lock_guard guard(mutex_);
-    bell_.close();
-  }
+  close_fd();
   std::uint64_t word = load_acquire(cursor().owner);
   const Owner now = unpack_owner(word);
   if (me == memory::kNobody || now.identity == memory::kNobody || now.use != owner_.use) return;

@@ -62,7 +62,7 @@ Status Deliveries::try_take(Identity me, Delivery& delivery, const WaitContext& 
   if (took == Took::kOne || took == Took::kTooMany) parts_.membership.mark_used(End::kReceiving, me);
   if (took == Took::kTooMany) done = wait_until_settled(wait);
   if (took == Took::kNeedsRecord) done = parts_.records.add(wait);
-  if (took == Took::kLeft) done = receipt.error();
+  if (took == Took::kLeft) done = receipt.error(parts_.control.arena);
   return done ? std::move(done) : in_time(std::move(done).error(), Code::kEmpty);
 }
 
@@ -170,7 +170,7 @@ Result<std::vector<Delivery>> Deliveries::adopt(const std::shared_ptr<Deliveries
     more = collect(found, which, receipt);
     parts_.control.arena.unlock(parts_.control.shared.receivers_lock);
     for (std::size_t i = before; i < found.size(); ++i) found[i].of_ = self;
-    if (receipt.starved) return receipt.error();
+    if (receipt.starved) return receipt.error(parts_.control.arena);
   }
   std::sort(found.begin(), found.end(),
             [](Delivery& a, Delivery& b) { return a.message().ticket() < b.message().ticket(); });

@@ -52,7 +52,7 @@ Result<bool> Receiving::get_now(Incoming& out, Identity me, const WaitContext& w
   if (got) {
     parts_.watchers.announce_received();
   } else if (receipt.is_left()) {
-    return receipt.error();
+    return receipt.error(parts_.control.arena);
   }
   return got;
 }

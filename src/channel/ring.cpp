@@ -211,12 +211,17 @@ Error RingTail::no_ring() const {
   if (!control_.arena.blocks().is_unmapped(memory::unpack(load_acquire(control_.shared.tail_segment)))) {
     return Error{Code::kCorrupt, "the channel's ring is damaged"};
   }
-  return Error{Code::kOutOfSharedMemory, "no address space left to map the channel's ring"};
+  return control_.arena.unmapped("the channel's ring");
 }
 
-Error Receipt::error() const {
+Error Receipt::error(const memory::Arena& arena) const {
   if (!starved) return Error{Code::kCorrupt, "the channel's ring is damaged"};
   Error error{Code::kOutOfSharedMemory, "message " + std::to_string(ticket) + " stays in the channel: "};
+  if (wanted != 0 && !arena.has_file()) {
+    error = arena.unmapped("message " + std::to_string(ticket) + ", which stays in the channel");
+    error.ticket = ticket;
+    return error;
+  }
   error.ticket = ticket;
   if (wanted == 0) {
     error.message += "this process has no memory to note that it holds it";

@@ -104,7 +104,7 @@ struct Receipt {
     for (std::size_t i = 0; i < spent_count; ++i) arena.reclaimer().collect(memory::unpack(spent[i]));
   }
   // Why the first message was not received, though there is one.
-  Error error() const;
+  Error error(const memory::Arena& arena) const;
 };
 
 // Where they are received.

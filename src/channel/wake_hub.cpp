@@ -31,7 +31,7 @@ struct HubAddress {
 
 }  // namespace
 
-WakeHub::WakeHub(UniqueFd fd, std::uint32_t name)
+WakeHub::WakeHub(CheckedFd fd, std::uint32_t name)
     : fd_(std::move(fd)), name_(name), owner_(process_id()), room_(most_waiting_wakes()) {}
 
 Result<std::shared_ptr<WakeHub>> WakeHub::open() {
@@ -48,7 +48,7 @@ Result<std::shared_ptr<WakeHub>> WakeHub::of_this_process() {
   const auto known = [] {
     const std::lock_guard guard(current().mutex);
     auto hub = current().hub.lock();
-    return hub != nullptr && hub->owner_ == process_id() ? hub : nullptr;
+    return hub != nullptr && hub->is_of_this_process() ? hub : nullptr;
   };
   if (auto hub = known()) return hub;
   auto opened = open();
@@ -56,7 +56,7 @@ Result<std::shared_ptr<WakeHub>> WakeHub::of_this_process() {
   std::shared_ptr<WakeHub> faster;  // let go of without the mutex
   const std::lock_guard guard(current().mutex);
   faster = current().hub.lock();
-  if (faster != nullptr && faster->owner_ == process_id()) return faster;
+  if (faster != nullptr && faster->is_of_this_process()) return faster;
   current().hub = *opened;
   return opened;
 }
@@ -88,7 +88,7 @@ std::vector<EndName> WakeHub::take(bool& lost) noexcept {
   std::uint64_t count = 0;
   for (bool more = true; more && count <= room_;) {
     std::size_t received = 0, texts = 0;
-    more = receive_wakes(fd_.get(), names, received, texts);
+    more = receive_wakes(fd_, names, received, texts);
     count += received;
     try {
       told.insert(told.end(), names.begin(), names.begin() + static_cast<std::ptrdiff_t>(texts));

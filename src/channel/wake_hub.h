@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "channel/control.h"
-#include "platform/file.h"
 #include "platform/wake_socket.h"
 
 namespace shmtree::channel {
@@ -30,16 +29,19 @@ class WakeHub {
   // Tells the process with the hub of that name. It may have ended.
   static void tell(std::uint32_t hub, const EndName& end) noexcept;
 
-  int fd() const noexcept { return fd_.get(); }
+  int fd() const noexcept { return fd_.number(); }
+  // False once the program has closed the descriptor: of_this_process() then opens another hub.
+  bool is_open() const noexcept { return fd_.is_ours(); }
   std::uint32_t name() const noexcept { return name_; }
   // Those that were told of since the last time; `lost` says that there may have been more.
   std::vector<EndName> take(bool& lost) noexcept;
 
  private:
-  WakeHub(platform::UniqueFd fd, std::uint32_t name);
+  bool is_of_this_process() const noexcept { return owner_ == platform::process_id() && is_open(); }
+  WakeHub(platform::CheckedFd fd, std::uint32_t name);
   static Result<std::shared_ptr<WakeHub>> open();
 
-  platform::UniqueFd fd_;
+  platform::CheckedFd fd_;
   std::uint32_t name_;
   int owner_;
   std::uint64_t room_;  // for datagrams; 0: not known

@@ -95,24 +95,39 @@ void Watchers::announce_settled(RecordState became) noexcept {
   if (anyone_waits && ends_.is_left(End::kSending)) announce_end();
 }
 
-Result<int> Watchers::wake_fd(End end) {
+Result<int> Watchers::wake_fd(End end, Wakes wakes, bool* opened) {
   auto me = control_.arena.identity();
   if (!me) return std::move(me).error();
   Descriptor& mine = descriptors_[end];
   int fd = -1;
+  bool is_new = false;
   {
     const std::lock_guard guard(mutex_);
-    if (mine.owner.load(std::memory_order_relaxed) != *me) {  // a forked child must not take its parent's bytes
+    const bool is_parents = mine.owner.load(std::memory_order_relaxed) != *me;
+    if (is_parents || !mine.fd.is_ours()) {  // a forked child must not take its parent's bytes
       mine.watch = {};
       mine.fd.reset();
-      auto opened = open_wake_socket(address_of(control_, end, *me));
-      if (!opened) return std::move(opened).error();
-      mine.fd = std::move(*opened);
+      if (Status kept = control_.arena.participants().check_descriptors(); !kept) return std::move(kept).error();
+      auto fresh = open_wake_socket(address_of(control_, end, *me));
+      if (!fresh) return std::move(fresh).error();
+      mine.fd = std::move(*fresh);
+      mine.can_send = false;
+      is_new = true;
       if (end == End::kReceiving) claims_.store(0);  // of threads that a forked child does not have
       mine.owner.store(*me, std::memory_order_release);
     }
-    fd = mine.fd.get();
+    if (wakes == Wakes::kNeeded && !mine.can_send) {
+      Status sent = check_wakes(mine.fd, address_of(control_, end, *me));
+      mine.can_send = sent.ok();
+      if (!sent && is_new) {
+        mine.owner.store(memory::kNobody, std::memory_order_release);
+        mine.fd.reset();
+      }
+      if (!sent) return std::move(sent).error();
+    }
+    fd = mine.fd.number();
   }
+  if (is_new && opened != nullptr) *opened = true;
   control_.shared.watchers[end].add(memory::slot_of(*me));
   Status begun = begin_watching(end);
   if (!begun) return std::move(begun).error();
@@ -125,30 +140,48 @@ Result<int> Watchers::poll_fd(End end) {
   // Who has ended already makes nothing readable. Before the descriptor is brought up to date: what is found sends
   // bytes.
   memory::look_for_dead(control_.arena, wait_policy::kLookedJustNowNs);
-  auto fd = wake_fd(end);
+  bool opened = false;
+  auto fd = wake_fd(end, Wakes::kNeeded, &opened);
   if (!fd || (control_.is_queue() && ends_.has_member(other(end), control_.arena.current_identity()))) return fd;
+  auto watch = watch_fd(end);
+  if (!watch && opened) close_wake_fd(end);
+  return watch;
+}
+
+Result<int> Watchers::watch_fd(End end) {
   Descriptor& mine = descriptors_[end];
   const std::lock_guard guard(mutex_);
+  if (mine.watch.valid() && !mine.watch.is_ours()) mine.watch = {};
   if (!mine.watch.valid()) {
-    auto made = ProcessWatch::around(*fd);
+    auto made = ProcessWatch::around(mine.fd);
     if (!made) return std::move(made).error();
     mine.watch = std::move(*made);
     mine.peers.clear();
   }
-  watch_peers(end);
-  return mine.watch.fd();
+  if (mine.misses_peers) mine.peers.clear();
+  Status watched = watch_peers(end);
+  if (watched) return mine.watch.fd();
+  mine.watch = {};
+  return std::move(watched).error();
 }
 
 // Under mutex_.
-void Watchers::watch_peers(End end) noexcept {
+Status Watchers::watch_peers(End end) {
   Descriptor& mine = descriptors_[end];
-  if (!mine.watch.valid()) return;
+  std::vector<int> peers = ends_.pids_told_of(other(end));
+  if (peers == mine.peers) return success();
+  Status watched = mine.watch.watch(peers);
+  mine.peers = std::move(peers);
+  mine.misses_peers = !watched.ok();
+  return watched;
+}
+
+// Under mutex_. The next poll_fd() tries again what fails, and reports it.
+void Watchers::watch_peers_quietly(End end) noexcept {
+  if (!descriptors_[end].watch.valid() || !descriptors_[end].watch.is_ours()) return;
   try {
-    std::vector<int> peers = ends_.pids_told_of(other(end));
-    if (peers == mine.peers) return;
-    mine.watch.watch(peers);
-    mine.peers = std::move(peers);
-  } catch (const std::bad_alloc&) {  // seen by the next look
+    watch_peers(end).ok();
+  } catch (const std::bad_alloc&) {
   }
 }
 
@@ -181,6 +214,10 @@ void Watchers::close_fd(End end) noexcept {
     ParticipantSet& awaiting = control_.shared.awaiting[end];
     if (awaiting.contains(memory::slot_of(me))) awaiting.remove(memory::slot_of(me));
   }
+  close_wake_fd(end);
+}
+
+void Watchers::close_wake_fd(End end) noexcept {
   Descriptor& mine = descriptors_[end];
   const std::lock_guard guard(mutex_);
   if (!mine.fd.valid()) return;
@@ -239,10 +276,10 @@ void Watchers::refresh_active_fd(End end) noexcept {
   const bool may_await = end == End::kReceiving && claims_.load(std::memory_order_relaxed) == 0;
   if (!is_readable(end) && may_await) await_announced_wakes();
   const std::lock_guard guard(mutex_);  // of two threads, none sends a byte for what the other has received
-  if (!mine.fd.valid()) return;         // closed meanwhile
-  watch_peers(end);
+  if (!mine.fd.is_ours()) return;       // closed meanwhile
+  watch_peers_quietly(end);
   if (!is_readable(end)) {
-    drain_wakes(mine.fd.get());
+    drain_wakes(mine.fd);
     fence_seq_cst();  // what happens after the bytes were taken sends its own
   }
   if (is_readable(end)) send_wake(address_of(control_, end, me));

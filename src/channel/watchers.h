@@ -22,7 +22,7 @@
 #include "channel/ring.h"
 #include "channel/wake_hub.h"
 #include "memory/event.h"
-#include "platform/file.h"
+#include "platform/checked_fd.h"
 #include "platform/process_watch.h"
 
 namespace shmtree::channel {
@@ -90,18 +90,21 @@ class Watchers {
   void announce_settled(RecordState became) noexcept;
 
   // A descriptor that is readable while ready() or, for the sending end, can_put(); also at once. Owned by the channel;
-  // one per process and end. It is closed when the process leaves that end.
-  Result<int> wake_fd(End end);
+  // one per process and end. It is closed when the process leaves that end, and replaced if the program has closed it.
+  // kNeeded: an error if this process cannot send wake-ups. `opened` is set to true if there was none before.
+  Result<int> wake_fd(End end, platform::Wakes wakes = platform::Wakes::kNeeded, bool* opened = nullptr);
   // The same for loops that nobody wakes to look for the dead: readable also when the last process at the other end has
   // ended, of those that were there when this was called, or when this process used the channel last. Of several the
-  // last is known once the deaths of the others were found. Processes of other PID namespaces are not seen.
+  // last is known once the deaths of the others were found. Processes of other PID namespaces are not seen. An error
+  // if processes cannot be watched, as of ProcessWatch; a descriptor that this call opened is then closed.
   Result<int> poll_fd(End end);
-  // Senders that still have its bit in hand find no socket.
   // Has `hub` told once that the end can be used, or has an end to be told of; true when that is so already.
   Result<bool> await(End end, const WakeHub& hub);
   EndName name_of(End end) const noexcept { return WakeHub::name_of(control_, end); }
-  // This process watches the end no more. Senders that still have its bit in hand find no socket.
+  // This process watches the end no more. Senders that still have its bit in hand find no socket. close_wake_fd()
+  // leaves coroutines that await the end as they are.
   void close_fd(End end) noexcept;
+  void close_wake_fd(End end) noexcept;
   void refresh_fd(End end) noexcept {
     if (descriptors_[end].active.load(std::memory_order_acquire)) [[unlikely]]
       refresh_active_fd(end);
@@ -118,9 +121,11 @@ class Watchers {
 
  private:
   struct Descriptor {
-    platform::UniqueFd fd;
+    platform::CheckedFd fd;
     platform::ProcessWatch watch;  // of those at the other end, around `fd`; none until poll_fd()
     std::vector<int> peers;        // whom it watches
+    bool misses_peers = false;     // some of them could not be watched
+    bool can_send = false;         // wake-ups were seen to arrive
     std::atomic<Identity> owner{memory::kNobody};
     std::atomic<bool> active{false};
   };
@@ -134,7 +139,9 @@ class Watchers {
   void refresh_active_fd(End end) noexcept;
   void announce_rest() noexcept;
   void announce_end() noexcept;
-  void watch_peers(End end) noexcept;
+  Result<int> watch_fd(End end);
+  Status watch_peers(End end);
+  void watch_peers_quietly(End end) noexcept;
   Status begin_watching(End end);
   static void send_bytes(const Control& control, End end) noexcept;
   template <class Wanted>

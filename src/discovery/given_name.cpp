@@ -27,7 +27,7 @@ Status GivenName::give(std::uint64_t grant) {
   if (!part_.valid()) {
     auto part = open->file.take_part(platform::PartKind::kForOthers);
     if (!part) return std::move(part).error();
-    part_ = std::move(*part);
+    part_ = platform::CheckedFd(std::move(*part));
   }
   return open->add({entry_.pid, entry_.fd, grant});
 }

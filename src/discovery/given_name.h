@@ -47,7 +47,7 @@ class GivenName {
   const std::uint64_t block_;
   const NameEntry entry_;
   std::atomic<std::uint64_t> count_{0};
-  platform::UniqueFd part_{};  // under the file's lock
+  platform::CheckedFd part_{};  // under the file's lock
 };
 
 }  // namespace shmtree::discovery

@@ -15,6 +15,7 @@
 namespace shmtree::discovery {
 
 using memory::Arena;
+using platform::CheckedFd;
 using platform::LockedFile;
 using platform::UniqueFd;
 
@@ -117,7 +118,7 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
     if (file) {
       made->path_ = std::move(file->path);
       made->pid_ = entry.pid;
-      made->part_ = std::move(file->part);
+      made->part_ = CheckedFd(std::move(file->part));
       return made;
     }
     if (file.code() != Code::kExists) return with_name(std::move(file).error(), name);
@@ -183,7 +184,8 @@ Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_pt
   }
   std::unique_ptr<Name> made(new Name(path, thing_of(header, std::move(arena))));
   Status added = made->add_entry();
-  platform::end_part(part);  // its own is there; the parent may have a copy of this one open still
+  CheckedFd inherited(std::move(part));
+  platform::end_part(inherited);  // its own is there; the parent may have a copy of this one open still
   if (!added) return std::move(added).error();
   return made;
 }
@@ -199,7 +201,7 @@ Status Name::add_entry() {
   if (part_.valid()) return success();
   auto part = open->file.take_part();
   if (!part) return std::move(part).error();
-  part_ = std::move(*part);
+  part_ = CheckedFd(std::move(*part));
   return success();
 }
 
@@ -220,7 +222,8 @@ Result<UniqueFd> Name::part_for_child() const {
 }
 
 void Name::give_up_part(const std::string& path, UniqueFd part) noexcept {
-  platform::end_part(part);
+  CheckedFd given_up(std::move(part));
+  platform::end_part(given_up);
   try {
     if (auto open = open_path(path)) open->remove_unless_alive().ok();
   } catch (const std::bad_alloc&) {  // what cannot be removed is left to clean_names()
@@ -255,7 +258,7 @@ void Name::before_fork() noexcept {
   if (!part_.valid()) return;
   try {
     auto part = platform::another_part(part_);
-    if (part) childs_ = std::move(*part);
+    if (part) childs_ = CheckedFd(std::move(*part));
   } catch (const std::bad_alloc&) {  // the child enters itself, and counts from then on
   }
 }

@@ -91,8 +91,8 @@ class Name {
   NamedThing thing_;
   platform::ForkSafeMutex mutex_{};  // who ends the part; others set it while nobody else knows of the object
   int pid_ = 0;                      // of the process that has the part
-  platform::UniqueFd part_{};        // in the file
-  platform::UniqueFd childs_{};      // between the fork handlers: the part of the child
+  platform::CheckedFd part_{};       // in the file
+  platform::CheckedFd childs_{};     // between the fork handlers: the part of the child
 };
 
 struct NameInfo {

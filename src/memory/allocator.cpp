@@ -80,6 +80,8 @@ Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me,
   const std::uint64_t need = request.pages, had = std::min(taken.had, need);
   int failure = 0;
   if (need > had) {
+    // The block is left as by a process that was killed here: the others count this one as dead.
+    if (Status kept = parts_.participants.check_descriptors(); !kept) return std::move(kept).error();
     if (need <= kLarge && !machine_gives(need - had)) {
       parts_.reclaimer.give_back(taken.ref, had, need - had);
       *short_of_machine = true;
@@ -87,7 +89,7 @@ Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me,
     }
     const BlockingScope blocking(need - had > kLarge ? wait.hooks : nullptr);
     const std::uint64_t from = parts_.table.geometry().data_offset(taken.ref.id) + had;
-    failure = try_commit_pages(parts_.mapping.fd(), from, need - had);
+    failure = try_commit_pages(parts_.mapping.file().number(), from, need - had);
   }
   if (failure == 0) return OwnedBlock(parts_.reclaimer, taken, me, request.bytes, need > had);
   parts_.reclaimer.give_back(taken.ref, had,
@@ -110,7 +112,10 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
   const std::uint64_t need = request.pages;
   for (int attempt = 0; attempt < 3; ++attempt) {
     Status table = parts_.pool.ensure_table(size_class);
-    if (!table) return std::move(table).error();
+    if (!table) {
+      parts_.participants.has_descriptors();  // its error may be that
+      return std::move(table).error();
+    }
     if (need > kLarge && !make_room_in_machine(need, wait)) {
       *short_of_machine = true;
       return OwnedBlock{};
@@ -124,7 +129,7 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
     const std::uint64_t committed = load_relaxed(header_.committed_bytes);
     parts_.reclaimer.unlock();
     if (taken.unmapped) {
-      return Error{Code::kOutOfSharedMemory, "no address space left to map a block of " + in_words(need)};
+      return parts_.mapping.unmapped("a block of " + in_words(need));
     }
     if (taken.data != nullptr) {
       auto block = commit(taken, me, request, wait, short_of_machine);

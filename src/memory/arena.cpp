@@ -184,7 +184,7 @@ Result<Lease> Arena::make_lease(BlockRef ref, bool (HolderTable::*make)(BlockRef
   lease.fork_epoch_ = holders_.fork_epoch();
   lease.data_ = blocks_.address(ref.id);
   lease.bytes_ = std::min(load_relaxed(blocks_.entry(ref.id)->size), std::uint64_t{1} << ref.id.size_class());
-  if (lease.data_ == nullptr) return Error{Code::kOutOfSharedMemory, "no address space left to map a block"};
+  if (lease.data_ == nullptr) return mapping_->unmapped("a block");
   return lease;
 }
 

@@ -60,7 +60,11 @@ class Arena : public std::enable_shared_from_this<Arena> {
   static std::shared_ptr<Arena> find(const unsigned char uuid[16]);
   ~Arena();
 
-  int fd() const noexcept { return mapping_->fd(); }
+  // The number of its descriptor, by which others open the file; and that once it was checked, as CheckedFd::get().
+  int fd() const noexcept { return mapping_->file().number(); }
+  Result<int> checked_fd() const { return mapping_->file().get("cannot hand on an arena"); }
+  bool has_file() const noexcept { return mapping_->file().is_ours(); }
+  Error unmapped(const std::string& what) const { return mapping_->unmapped(what); }
   const unsigned char* uuid() const noexcept { return header().uuid; }
   ArenaHeader& header() const noexcept { return mapping_->header(); }
 

@@ -37,7 +37,9 @@ Status BlockPool::ensure_table(unsigned size_class) {
   if (have >= count || load_acquire(state.high) + kTableStep / 2 < have) return success();
   const std::uint64_t want = std::min(have + kTableStep, count);
   const std::uint64_t from = geometry.table_offset(size_class, have);
-  Status committed = commit_pages(mapping_.fd(), from, geometry.table_offset(size_class, want) - from);
+  const auto file = mapping_.file().get("cannot extend the block table of an arena");
+  if (!file) return file.error();
+  Status committed = commit_pages(*file, from, geometry.table_offset(size_class, want) - from);
   if (!committed) return committed;
   std::uint64_t now = have;
   while (now < want && !compare_swap(state.table_committed, now, want)) {

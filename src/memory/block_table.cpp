@@ -39,7 +39,8 @@ std::uint64_t BlockTable::used_entries(unsigned size_class) const noexcept {
 }
 
 std::uint64_t BlockTable::present_entries(unsigned size_class) const noexcept {
-  const std::uint64_t bytes = pages_from(mapping_.fd(), geometry().table_offset(size_class, 0),
+  if (!mapping_.file().is_ours()) return used_entries(size_class);
+  const std::uint64_t bytes = pages_from(mapping_.file().number(), geometry().table_offset(size_class, 0),
                                          geometry().count(size_class) * sizeof(BlockEntry));
   return round_up(bytes, sizeof(BlockEntry)) / sizeof(BlockEntry);
 }

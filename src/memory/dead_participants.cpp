@@ -8,7 +8,7 @@ using namespace platform;
 
 // A slot counts as dead only if nobody has its lock while neither generation nor status move: a newcomer takes the lock
 // first, and one that takes a dead participant's slot says so in the status and holds nothing yet.
-bool DeadParticipants::find(int fd) noexcept {
+bool DeadParticipants::find(const CheckedFd& file) noexcept {
   bool settled = true;
   const std::uint32_t high = participants_.used_slots();
   for (std::uint32_t number = 0; number < high; ++number) {
@@ -16,7 +16,7 @@ bool DeadParticipants::find(int fd) noexcept {
     Slot& slot = slots_[number];
     slot.status = load_acquire(other.status);
     slot.generation = load_acquire(other.generation);
-    const bool locked = byte_is_locked(fd, number);
+    const bool locked = !file.is_ours() || byte_is_locked(file.number(), number);
     if (load_acquire(other.generation) != slot.generation || load_acquire(other.status) != slot.status) {
       settled = false;
       continue;

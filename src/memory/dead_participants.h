@@ -10,7 +10,7 @@ class DeadParticipants {
   explicit DeadParticipants(Participants& participants) noexcept : participants_(participants) {}
 
   // Looks at every slot. False when one changes hands meanwhile: the next pass sees who has it.
-  bool find(int fd) noexcept;
+  bool find(const platform::CheckedFd& file) noexcept;
 
   // A participant that has died or exited, or whose slot has a new owner that holds nothing yet.
   bool contains(std::uint32_t slot) const noexcept { return (masks_[slot / 64] & ParticipantSet::bit_of(slot)) != 0; }

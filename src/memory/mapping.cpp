@@ -9,7 +9,8 @@ namespace shmtree::memory {
 Result<std::unique_ptr<Mapping>> Mapping::create(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages,
                                                  std::uint64_t page_bytes) {
   std::unique_ptr<Mapping> mapping(new Mapping(std::move(fd), max_bytes, huge_pages, page_bytes));
-  auto control = platform::map_shared(mapping->fd(), 0, mapping->geometry_.control_bytes());
+  if (auto file = mapping->file_.get("cannot map an arena"); !file) return std::move(file).error();
+  auto control = platform::map_shared(mapping->file_.number(), 0, mapping->geometry_.control_bytes());
   if (!control) return std::move(control).error();
   mapping->control_ = *control;
   for (unsigned k = kMinClass; k <= mapping->geometry_.max_class(); ++k) {
@@ -44,6 +45,11 @@ std::byte* Mapping::map_data(unsigned size_class, std::uint64_t number) noexcept
                    std::uint64_t{1} << piece_shift(size_class), huge_pages_);
 }
 
+Error Mapping::unmapped(const std::string& what) const {
+  if (!file_.is_ours()) return platform::closed_by_program(file_.number(), "cannot map " + what);
+  return Error{Code::kOutOfSharedMemory, "no address space left to map " + what};
+}
+
 bool Mapping::remember(std::byte* address, std::uint64_t bytes) noexcept {
   try {
     mapped_.emplace_back(address, bytes);
@@ -64,7 +70,8 @@ std::byte* Mapping::map_piece(Pieces& pieces, std::uint64_t number, std::uint64_
     pieces.list.store(list, std::memory_order_release);
   }
   if (std::byte* known = list[number].load(std::memory_order_relaxed)) return known;
-  std::byte* mapped = platform::try_map_shared(fd(), offset, bytes);
+  if (!file_.is_ours()) return nullptr;
+  std::byte* mapped = platform::try_map_shared(file_.number(), offset, bytes);
   if (mapped == nullptr) return nullptr;
   if (huge) platform::advise_huge(mapped, bytes);
   if (!remember(mapped, bytes)) {

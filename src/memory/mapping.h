@@ -8,10 +8,11 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "memory/layout.h"
-#include "platform/file.h"
+#include "platform/checked_fd.h"
 #include "platform/fork.h"
 
 namespace shmtree::memory {
@@ -25,7 +26,7 @@ class Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
-  int fd() const noexcept { return fd_.get(); }
+  const platform::CheckedFd& file() const noexcept { return file_; }
   const Geometry& geometry() const noexcept { return geometry_; }
   // As it was at create(), whatever the header says now.
   std::uint64_t max_bytes() const noexcept { return max_bytes_; }
@@ -34,7 +35,9 @@ class Mapping {
     return reinterpret_cast<Participant*>(control_ + kHeaderBytes)[slot];
   }
 
-  // The table entry of a block that geometry() contains; null when its piece cannot be mapped (address space).
+  // Why an address was null: this process has no address space left to map `what`, or no descriptor of the file.
+  Error unmapped(const std::string& what) const;
+  // The table entry of a block that geometry() contains; null when its piece cannot be mapped (unmapped()).
   BlockEntry* entry(BlockId id) noexcept {
     std::byte* piece = piece_of(tables_[id.size_class() - kMinClass], id.index() / kEntriesPerPiece);
     if (piece == nullptr) [[unlikely]] {
@@ -74,14 +77,14 @@ class Mapping {
   }
 
   Mapping(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages, std::uint64_t page_bytes)
-      : fd_(std::move(fd)), huge_pages_(huge_pages), max_bytes_(max_bytes), geometry_(max_bytes, page_bytes) {}
+      : file_(std::move(fd)), huge_pages_(huge_pages), max_bytes_(max_bytes), geometry_(max_bytes, page_bytes) {}
   std::byte* map_table(unsigned size_class, std::uint64_t number) noexcept;
   std::byte* map_data(unsigned size_class, std::uint64_t number) noexcept;
   std::byte* map_piece(Pieces& pieces, std::uint64_t number, std::uint64_t offset, std::uint64_t bytes,
                        bool huge) noexcept;
   bool remember(std::byte* address, std::uint64_t bytes) noexcept;
 
-  const platform::UniqueFd fd_;
+  const platform::CheckedFd file_;
   bool huge_pages_;
   std::uint64_t max_bytes_;
   Geometry geometry_;

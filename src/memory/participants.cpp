@@ -14,12 +14,32 @@ bool Participants::is_alive(Identity identity) const noexcept {
   const Participant& other = slot_of_identity(identity);
   if (load_acquire(other.generation) != generation_of(identity)) return false;
   if (is_status(slot_of(identity), ParticipantStatus::kFree)) return false;
-  return identity == load_identity() || byte_is_locked(mapping_.fd(), slot_of(identity));
+  return identity == load_identity() || !mapping_.file().is_ours() ||
+         byte_is_locked(mapping_.file().number(), slot_of(identity));
+}
+
+bool Participants::has_descriptors() noexcept {
+  if (lost_descriptors_.load(std::memory_order_acquire)) return false;
+  const std::lock_guard guard(mutex_);
+  if (mapping_.file().is_ours() && (load_identity() == kNobody || liveness_fd_.is_ours())) return true;
+  lost_descriptors_.store(true, std::memory_order_release);
+  identity_.store(kNobody, std::memory_order_release);
+  return false;
+}
+
+Status Participants::check_descriptors() {
+  if (has_descriptors()) return success();
+  return closed_by_program(mapping_.file().number(), "cannot use an arena");
 }
 
 bool Participants::check(std::int64_t interval_ns) noexcept {
   ArenaHeader& header = mapping_.header();
   const std::int64_t now = monotonic_ns();
+  if (now - descriptors_checked_ns_.load(std::memory_order_relaxed) >= interval_ns) {
+    descriptors_checked_ns_.store(now, std::memory_order_relaxed);
+    has_descriptors();
+  }
+  if (lost_descriptors_.load(std::memory_order_relaxed)) return true;
   std::int64_t last = load_acquire(header.last_check_ns);
   if (last >= 0 && last <= now && now - last < interval_ns) return needs_recovery(header);
   if (!compare_swap(header.last_check_ns, last, now)) return needs_recovery(header);  // somebody else is looking
@@ -38,7 +58,10 @@ bool Participants::check(std::int64_t interval_ns) noexcept {
 
 // Takes a byte lock and with it the slot. Slots that their last owner gave back are preferred.
 Result<ReservedSlot> Participants::claim(bool may_be_stale) {
-  auto lock = reopen(mapping_.fd());
+  if (lost_descriptors_.load(std::memory_order_acquire)) return check_descriptors().error();
+  const auto file = mapping_.file().get("cannot use an arena");
+  if (!file) return file.error();
+  auto lock = reopen(*file);
   if (!lock) return std::move(lock).error();
   for (const bool stale : {false, true}) {
     if (stale && !may_be_stale) break;
@@ -62,7 +85,9 @@ Result<ReservedSlot> Participants::claim(bool may_be_stale) {
 }
 
 Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus status) {
-  Status committed = commit_pages(mapping_.fd(), kHeaderBytes + number * sizeof(Participant), sizeof(Participant));
+  const auto file = mapping_.file().get("cannot use an arena");
+  if (!file) return file.error();
+  Status committed = commit_pages(*file, kHeaderBytes + number * sizeof(Participant), sizeof(Participant));
   if (!committed) return std::move(committed).error();
   Participant& mine = slot(number);
   std::uint32_t generation = (load_relaxed(mine.generation) + 1) & 0xfffffu;
@@ -96,7 +121,7 @@ Identity Participants::enroll(ReservedSlot claimed, std::uint32_t forks) {
 }
 
 void Participants::become(ReservedSlot claimed) noexcept {
-  liveness_fd_ = std::move(claimed.lock);
+  liveness_fd_ = CheckedFd(std::move(claimed.lock));
   identity_.store(claimed.identity, std::memory_order_release);
 }
 
@@ -104,7 +129,9 @@ void Participants::become(ReservedSlot claimed) noexcept {
 // any of them: the parent that claimed it, and children that were forked before the descriptor was known to be ours.
 void Participants::keep_lock_from_children(ReservedSlot& claimed) const noexcept {
   try {
-    auto own = reopen(mapping_.fd());
+    const auto file = mapping_.file().get("cannot use an arena");
+    if (!file) return;
+    auto own = reopen(*file);
     if (own && move_byte_lock(claimed.lock.get(), own->get(), slot_of(claimed.identity)))
       claimed.lock = std::move(*own);
   } catch (const std::bad_alloc&) {  // the one that there is serves as well

@@ -228,7 +228,8 @@ void Reclaimer::trim_excess() noexcept {
 // The counts are put right with that, under the arena lock: a reconcile must not meet them half changed.
 bool Reclaimer::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes) noexcept {
   BlockEntry& block = *table_.entry(ref.id);
-  const bool given = release_pages(fd_, table_.geometry().data_offset(ref.id) + keep, bytes);
+  const bool given =
+      file_.is_ours() && release_pages(file_.number(), table_.geometry().data_offset(ref.id) + keep, bytes);
   if (!given) keep += bytes;
   store_relaxed(block.size, keep);
   store_relaxed(block.kind, static_cast<std::uint32_t>(BlockKind::kMessage));
@@ -250,7 +251,8 @@ void Reclaimer::give_up_unfinished(BlockRef ref) noexcept {
     return;
   }
   // Where that fails they come when they are written to.
-  static_cast<void>(try_commit_pages(fd_, table_.geometry().data_offset(ref.id), committed));
+  if (file_.is_ours())
+    static_cast<void>(try_commit_pages(file_.number(), table_.geometry().data_offset(ref.id), committed));
   give_back(ref, committed, 0);
 }
 

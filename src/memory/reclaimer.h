@@ -24,7 +24,7 @@ namespace shmtree::memory {
 class Reclaimer {
  public:
   Reclaimer(Mapping& mapping, BlockTable& table, Participants& participants, BlockPool& pool) noexcept
-      : header_(mapping.header()), fd_(mapping.fd()), table_(table), participants_(participants), pool_(pool) {}
+      : header_(mapping.header()), file_(mapping.file()), table_(table), participants_(participants), pool_(pool) {}
 
   RobustLock arena_lock() const noexcept { return {header_.arena_lock, participants_}; }
   // Not while derived state is wrong: a refcount of 0 means nothing then.
@@ -73,7 +73,7 @@ class Reclaimer {
   void trim_excess() noexcept;
 
   ArenaHeader& header_;
-  const int fd_;
+  const platform::CheckedFd& file_;
   BlockTable& table_;
   Participants& participants_;
   BlockPool& pool_;

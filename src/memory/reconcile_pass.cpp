@@ -9,10 +9,6 @@ namespace {
 ChannelWalker g_walker = nullptr;
 GrantCheck g_grants = nullptr;
 
-Error no_address_space() {
-  return Error{Code::kOutOfSharedMemory, "no address space left to map what a recovery has to look at"};
-}
-
 }  // namespace
 
 void ReconcilePass::set_channel_walker(ChannelWalker walker, GrantCheck grants) noexcept {
@@ -29,8 +25,8 @@ void ReconcilePass::mark(BlockRef ref) noexcept {
 Result<bool> ReconcilePass::run() {
   Status marks = restore_marks();
   if (!marks) return std::move(marks).error();
-  if (!dead_.find(parts_.mapping.fd())) request_recovery(parts_.mapping.header());
-  if (!map_tables()) return no_address_space();
+  if (!dead_.find(parts_.mapping.file())) request_recovery(parts_.mapping.header());
+  if (!map_tables()) return parts_.mapping.unmapped("what a recovery has to look at");
   take_snapshot();
   Status walked = walk_channels();
   if (!walked) return std::move(walked).error();
@@ -38,7 +34,7 @@ Result<bool> ReconcilePass::run() {
   if (!locked) return std::move(locked).error();
   const bool done = rebuild();
   parts_.reclaimer.unlock();
-  if (unmapped_) return no_address_space();
+  if (unmapped_) return parts_.mapping.unmapped("what a recovery has to look at");
   return done;
 }
 
@@ -92,7 +88,7 @@ Status ReconcilePass::walk_channel(BlockRef channel, const BlockEntry& block) {
   mark(channel);
   g_walker(arena_, channel, *this);
   if (!failed_) return failed_;
-  if (unmapped_) return no_address_space();
+  if (unmapped_) return parts_.mapping.unmapped("what a recovery has to look at");
   return success();
 }
 

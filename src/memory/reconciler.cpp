@@ -82,6 +82,8 @@ Status Reconciler::reconcile(const WaitContext& wait) {
 }
 
 Status Reconciler::reconcile_as(Identity me, const WaitContext& wait) {
+  // Without them the living cannot be told from the dead.
+  if (Status kept = parts_.participants.check_descriptors(); !kept) return kept;
   RobustLock lock(header_.reconcile_lock, parts_.participants);
   Status locked = lock.lock(me, wait);
   if (!locked) return locked;

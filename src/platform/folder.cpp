@@ -33,43 +33,60 @@ Result<Folder> Folder::open(const std::string& path) {
   return Folder(path, std::move(fd));
 }
 
+Result<int> Folder::checked_fd() const {
+  if (fd_.is_ours()) return fd_.number();
+  return closed_by_program(fd_.number(), "cannot use " + path_);
+}
+
 Result<bool> Folder::lock(bool shared) {
-  if (retry([&] { return flock(fd_.get(), (shared ? LOCK_SH : LOCK_EX) | LOCK_NB); }) == 0) return true;
+  const auto folder = checked_fd();
+  if (!folder) return folder.error();
+  if (retry([&] { return flock(*folder, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB); }) == 0) return true;
   if (errno == EWOULDBLOCK) return false;
   return os_error("flock " + path_, errno);
 }
 
 Result<UniqueFd> Folder::create(const std::string& name) const {
   crash_point();
+  const auto folder = checked_fd();
+  if (!folder) return folder.error();
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-  UniqueFd fd(retry([&] { return openat(fd_.get(), name.c_str(), kFlags, 0666); }));
+  UniqueFd fd(retry([&] { return openat(*folder, name.c_str(), kFlags, 0666); }));
   if (!fd.valid()) return os_error("create " + at(name), errno);
   return fd;
 }
 
 Result<UniqueFd> Folder::open_file(const std::string& name) const {
-  UniqueFd fd(retry([&] { return openat(fd_.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+  const auto folder = checked_fd();
+  if (!folder) return folder.error();
+  UniqueFd fd(retry([&] { return openat(*folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!fd.valid()) return open_error(at(name));
   return fd;
 }
 
 Status Folder::rename(const std::string& from, const std::string& to) const {
   crash_point();
-  if (renameat(fd_.get(), from.c_str(), fd_.get(), to.c_str()) == 0) return success();
+  const auto folder = checked_fd();
+  if (!folder) return folder.error();
+  if (renameat(*folder, from.c_str(), *folder, to.c_str()) == 0) return success();
   return os_error("rename " + at(from) + " to " + to, errno);
 }
 
 Status Folder::sync() const {
-  return sync_file(fd_.get(), path_);
+  const auto folder = checked_fd();
+  if (!folder) return folder.error();
+  return sync_file(*folder, path_);
 }
 
 void Folder::remove(const std::string& name) const noexcept {
   crash_point();
-  unlinkat(fd_.get(), name.c_str(), 0);
+  if (fd_.is_ours()) unlinkat(fd_.number(), name.c_str(), 0);
 }
 
 Result<std::vector<std::string>> Folder::names() const {
-  UniqueFd fd(retry([&] { return openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  const auto folder = checked_fd();
+  if (!folder) return folder.error();
+  UniqueFd fd(retry([&] { return openat(*folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!fd.valid()) return os_error("open " + path_, errno);
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(fdopendir(fd.get()), closedir);
   if (entries == nullptr) return os_error("fdopendir " + path_, errno);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/file.h"
+#include "platform/checked_fd.h"
 
 namespace shmtree::platform {
 
@@ -33,9 +33,10 @@ class Folder {
  private:
   Folder(std::string path, UniqueFd fd) noexcept : path_(std::move(path)), fd_(std::move(fd)) {}
   std::string at(const std::string& name) const { return path_ + "/" + name; }
+  Result<int> checked_fd() const;
 
   std::string path_;
-  UniqueFd fd_;
+  CheckedFd fd_;
 };
 
 // Code::kOs with ENOSPC or EFBIG where there is no room; `what` is named.

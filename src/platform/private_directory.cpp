@@ -140,8 +140,8 @@ Status LockedFile::write(std::uint64_t offset, const void* data, std::uint64_t b
 
 namespace {
 
-Result<UniqueFd> part_in(const UniqueFd& file, PartKind kind) {
-  auto part = reopen(file.get());
+Result<UniqueFd> part_in(int file, PartKind kind) {
+  auto part = reopen(file);
   if (!part) return part;
   Status shared = share_byte_lock(part->get(), byte_of(kind));
   if (!shared) return std::move(shared).error();
@@ -150,17 +150,19 @@ Result<UniqueFd> part_in(const UniqueFd& file, PartKind kind) {
 
 }  // namespace
 
-Result<UniqueFd> another_part(const UniqueFd& part) {
-  return part_in(part, PartKind::kOwn);
+Result<UniqueFd> another_part(const CheckedFd& part) {
+  const auto file = part.get("cannot keep a name");
+  if (!file) return file.error();
+  return part_in(*file, PartKind::kOwn);
 }
 
 Result<UniqueFd> LockedFile::take_part(PartKind kind) const {
-  return part_in(fd_, kind);
+  return part_in(fd_.get(), kind);
 }
 
-void end_part(UniqueFd& part) noexcept {
+void end_part(CheckedFd& part) noexcept {
   for (const PartKind kind : {PartKind::kOwn, PartKind::kForOthers}) {
-    if (part.valid()) unlock_byte(part.get(), byte_of(kind)).ok();
+    if (part.is_ours()) unlock_byte(part.number(), byte_of(kind)).ok();
   }
   part.reset();
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/file.h"
+#include "platform/checked_fd.h"
 
 namespace shmtree::platform {
 
@@ -51,9 +51,9 @@ class LockedFile {
 };
 
 // A part for somebody else, such as a child, in the file of this one.
-Result<UniqueFd> another_part(const UniqueFd& part);
+Result<UniqueFd> another_part(const CheckedFd& part);
 // Ends a part of this process, in the copies of its descriptor that processes forked meanwhile have as well.
-void end_part(UniqueFd& part) noexcept;
+void end_part(CheckedFd& part) noexcept;
 
 // A new file with these bytes, visible only when it is whole. Code::kExists when there is one of that name. Returns a
 // part in it.

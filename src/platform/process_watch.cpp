@@ -6,15 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <new>
+#include <string>
+#include <utility>
+
+#include "platform/machine.h"
 
 namespace shmtree::platform {
 namespace {
 
-bool add_readable(int epoll, int fd) noexcept {
+bool set_readable(int epoll, int operation, int fd) noexcept {
   epoll_event event{};
   event.events = EPOLLIN;
-  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+  return epoll_ctl(epoll, operation, fd, &event) == 0;
 }
 
 // Closed by an exec, as all of its kind.
@@ -22,40 +25,103 @@ UniqueFd open_process(int pid) noexcept {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
+Error open_process_error(int pid) {
+  Error error = os_error("pidfd_open of process " + std::to_string(pid), errno);
+  if (error.os_errno == EPERM || error.os_errno == EACCES || error.os_errno == ENOSYS) {
+    error.message +=
+        ": without this system call the descriptor would not become readable when the last peer ends. Allow pidfd_open "
+        "(Linux 5.3 or later), for example in the seccomp profile of the container, or wait without such a descriptor: "
+        "in get(), in a coroutine, or with shmtree.wait() (in C++ shmtree::wait())";
+  }
+  return error;
+}
+
+// Fails where no process can be watched, before there is one to be watched.
+Status check_system() {
+  const int me = process_id();
+  if (open_process(me).valid()) return success();
+  return open_process_error(me);
+}
+
 }  // namespace
 
-Result<ProcessWatch> ProcessWatch::around(int fd) {
+Result<ProcessWatch> ProcessWatch::around(const CheckedFd& socket) {
+  if (Status can = check_system(); !can) return std::move(can).error();
   ProcessWatch made;
-  made.epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  made.socket_ = &socket;
+  made.epoll_ = CheckedFd(UniqueFd(epoll_create1(EPOLL_CLOEXEC)), FdRange::kSelectable);
   if (!made.epoll_.valid()) return os_error("epoll_create1", errno);
-  if (!add_readable(made.epoll_.get(), fd)) return os_error("epoll_ctl of a wake-up socket", errno);
+  if (!set_readable(made.epoll_.number(), EPOLL_CTL_ADD, socket.number())) {
+    return os_error("epoll_ctl of a wake-up socket", errno);
+  }
   return made;
 }
 
-// A forked child may have the descriptor open, which would keep it in the set.
-void ProcessWatch::stop(Watched& process) noexcept {
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, process.fd.get(), nullptr);
+ProcessWatch& ProcessWatch::operator=(ProcessWatch&& other) noexcept {
+  if (this != &other) {
+    reset();
+    socket_ = std::exchange(other.socket_, nullptr);
+    epoll_ = std::move(other.epoll_);
+    processes_ = std::move(other.processes_);
+  }
+  return *this;
 }
 
-void ProcessWatch::watch(std::span<const int> pids) noexcept {
+bool ProcessWatch::is_in_set(int fd) const noexcept {
   const int saved = errno;
+  const bool is = set_readable(epoll_.number(), EPOLL_CTL_MOD, fd);  // to what it is already
+  errno = saved;
+  return is;
+}
+
+bool ProcessWatch::is_ours() const noexcept {
+  return epoll_.is_ours() && socket_->is_ours() && is_in_set(socket_->number());
+}
+
+// A forked child may have the descriptor open, which would keep it in the set.
+void ProcessWatch::close_watched(Watched& process) noexcept {
+  const bool ours = process.fd.is_ours() && (process.fd.id() != epoll_.id() || is_in_set(process.fd.number()));
+  if (!ours) return process.fd.abandon();
+  epoll_ctl(epoll_.number(), EPOLL_CTL_DEL, process.fd.number(), nullptr);
+}
+
+void ProcessWatch::reset() noexcept {
+  if (!valid()) return;
+  const int saved = errno;
+  const bool ours = is_ours();
+  for (Watched& process : processes_) {
+    if (process.fd.id() != epoll_.id()) continue;  // its inode is its own
+    if (!ours || !is_in_set(process.fd.number())) process.fd.abandon();
+  }
+  processes_.clear();
+  if (!ours) epoll_.abandon();
+  epoll_.reset();
+  errno = saved;
+}
+
+Status ProcessWatch::watch(std::span<const int> pids) {
+  processes_.reserve(pids.size() + processes_.size());
   std::erase_if(processes_, [&](Watched& known) {
     const bool gone = std::find(pids.begin(), pids.end(), known.pid) == pids.end();
-    if (gone) stop(known);
+    if (gone) close_watched(known);
     return gone;
   });
-  try {
-    processes_.reserve(pids.size());
-  } catch (const std::bad_alloc&) {
-  }
+  Status watched = success();
   for (const int pid : pids) {
     const auto is_it = [pid](const Watched& known) { return known.pid == pid; };
     if (std::any_of(processes_.begin(), processes_.end(), is_it)) continue;
-    if (processes_.size() == processes_.capacity()) break;
-    UniqueFd process = open_process(pid);
-    if (process.valid() && add_readable(epoll_.get(), process.get())) processes_.push_back({pid, std::move(process)});
+    CheckedFd process(open_process(pid));
+    if (!process.valid()) {
+      if (errno != ESRCH && errno != EINVAL) watched = open_process_error(pid);
+      continue;
+    }
+    if (set_readable(epoll_.number(), EPOLL_CTL_ADD, process.number())) {
+      processes_.push_back({pid, std::move(process)});
+    } else {
+      watched = os_error("epoll_ctl of process " + std::to_string(pid), errno);
+    }
   }
-  errno = saved;
+  return watched;
 }
 
 }  // namespace shmtree::platform

@@ -1,33 +1,46 @@
-// A descriptor for poll loops that can be read while another descriptor can, and once a process has ended.
+// A descriptor for poll loops that can be read while a wake-up socket can, and once a process has ended.
+//
+// Descriptors of epolls, and of processes before Linux 6.9, all have one device and inode. So the epoll is ours if the
+// socket is in its set, and the descriptor of a process is ours if it is in the set as well.
 #pragma once
 
 #include <span>
 #include <vector>
 
-#include "platform/file.h"
+#include "platform/checked_fd.h"
 
 namespace shmtree::platform {
 
 class ProcessWatch {
  public:
   ProcessWatch() noexcept = default;
-  // Watches `fd`, which stays the caller's and is closed after this.
-  static Result<ProcessWatch> around(int fd);
+  // Watches `socket`, which has to outlive this object. Code::kOs if the system refuses to watch processes: with EPERM,
+  // EACCES or ENOSYS a seccomp filter, or a kernel before 5.3.
+  static Result<ProcessWatch> around(const CheckedFd& socket);
+  ProcessWatch(ProcessWatch&&) noexcept = default;
+  ProcessWatch& operator=(ProcessWatch&& other) noexcept;
+  ~ProcessWatch() { reset(); }
 
   bool valid() const noexcept { return epoll_.valid(); }
-  int fd() const noexcept { return epoll_.get(); }
-  // Watches these processes besides, and no others. What cannot be watched is left out: a process that has ended
-  // already, and all where the kernel, or a limit of this process, does not let us.
-  void watch(std::span<const int> pids) noexcept;
+  // False once the program has closed the descriptor, or that of the socket.
+  bool is_ours() const noexcept;
+  int fd() const noexcept { return epoll_.number(); }
+  // Also watches these processes, and no others. Leaves out those that have ended already, or are in another PID
+  // namespace. An error if the system, or a limit of this process, leaves out others; may throw std::bad_alloc.
+  Status watch(std::span<const int> pids);
+  // Closes its descriptors.
+  void reset() noexcept;
 
  private:
   struct Watched {
     int pid;
-    UniqueFd fd;
+    CheckedFd fd;
   };
-  void stop(Watched& process) noexcept;
+  bool is_in_set(int fd) const noexcept;
+  void close_watched(Watched& process) noexcept;
 
-  UniqueFd epoll_;
+  const CheckedFd* socket_ = nullptr;
+  CheckedFd epoll_;
   std::vector<Watched> processes_;
 };
 

@@ -25,7 +25,7 @@ std::uint32_t checksum_of(DataHeader header) noexcept {
 Result<DataFile> DataFile::begin(const Folder& folder, std::uint64_t number, const unsigned char uuid[16]) {
   auto fd = folder.create(data_name(number));
   if (!fd) return std::move(fd).error();
-  DataFile file(folder, number, std::move(*fd));
+  DataFile file(folder, number, CheckedFd(std::move(*fd)));
   DataHeader header{};
   header.magic = kDataMagic;
   header.version = kSavedVersion;
@@ -49,30 +49,35 @@ Status DataFile::append(const void* data, std::uint64_t bytes) {
   while (bytes != 0) {
     const std::uint64_t piece = std::min(bytes, kPiece);
     at_.checksum = crc32c(at_.checksum, from, piece);
-    if (Status done = write_at(fd_.get(), at_.bytes, from, piece, what()); !done) return done;
+    const auto fd = checked_fd();
+    if (!fd) return fd.error();
+    if (Status done = write_at(*fd, at_.bytes, from, piece, what()); !done) return done;
     at_.bytes += piece;
     from += piece;
     bytes -= piece;
   }
-  if (at_.bytes >= begun_ + kOnTheWay) {
-    begin_sync(fd_.get(), begun_, at_.bytes - begun_);
+  if (at_.bytes >= begun_ + kOnTheWay && fd_.is_ours()) {
+    begin_sync(fd_.number(), begun_, at_.bytes - begun_);
     begun_ = at_.bytes;
   }
   return success();
 }
 
+Result<int> DataFile::checked_fd() const {
+  if (fd_.is_ours()) return fd_.number();
+  return closed_by_program(fd_.number(), "cannot write " + what());
+}
+
 Result<SavedFile> DataFile::end() {
-  if (Status done = cut_file(fd_.get(), at_.bytes, what()); !done) return std::move(done).error();
-  if (Status done = sync_file(fd_.get(), what()); !done) return std::move(done).error();
+  const auto fd = checked_fd();
+  if (!fd) return fd.error();
+  if (Status done = cut_file(*fd, at_.bytes, what()); !done) return std::move(done).error();
+  if (Status done = sync_file(*fd, what()); !done) return std::move(done).error();
   ended_ = true;
   return SavedFile{.number = number_, .bytes = at_.bytes, .checksum = at_.checksum, .unused = 0};
 }
 
-Error no_addresses() {
-  return Error{.code = Code::kOutOfSharedMemory, .message = "no address space left to map rows of a replay buffer"};
-}
-
-DataReader::DataReader(const Folder& folder, const SavedFile& file, UniqueFd fd)
+DataReader::DataReader(const Folder& folder, const SavedFile& file, CheckedFd fd)
     : folder_(&folder), file_(&file), fd_(std::move(fd)), scratch_(kPiece) {}
 
 Result<DataReader> DataReader::begin(const Folder& folder, const SavedFile& file) {
@@ -82,7 +87,7 @@ Result<DataReader> DataReader::begin(const Folder& folder, const SavedFile& file
   if (!fd) return std::move(fd).error();
   auto size = file_size(fd->get());
   if (!size) return std::move(size).error();
-  if (*size == file.bytes) return DataReader(folder, file, std::move(*fd));
+  if (*size == file.bytes) return DataReader(folder, file, CheckedFd(std::move(*fd)));
   return corrupt(folder, name,
                  "has " + std::to_string(*size) + " bytes, and should have " + std::to_string(file.bytes));
 }
@@ -103,7 +108,9 @@ Status DataReader::read_header() {
 }
 
 Status DataReader::look(std::uint64_t offset, std::vector<std::byte>& out) const {
-  if (read_at(fd_.get(), offset, out.data(), out.size())) return success();
+  const auto fd = fd_.get("cannot read a file of a replay buffer");
+  if (!fd) return fd.error();
+  if (read_at(*fd, offset, out.data(), out.size())) return success();
   return error("cannot be read at " + std::to_string(offset));
 }
 
@@ -111,7 +118,9 @@ Status DataReader::read(void* out, std::uint64_t bytes) {
   auto* to = static_cast<std::byte*>(out);
   while (bytes != 0) {
     const std::uint64_t piece = std::min(bytes, kPiece);
-    if (!read_at(fd_.get(), at_, to, piece)) return error("cannot be read at " + std::to_string(at_));
+    const auto fd = fd_.get("cannot read a file of a replay buffer");
+    if (!fd) return fd.error();
+    if (!read_at(*fd, at_, to, piece)) return error("cannot be read at " + std::to_string(at_));
     checksum_ = crc32c(checksum_, to, piece);
     at_ += piece;
     to += piece;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "platform/checked_fd.h"
 #include "platform/folder.h"
 #include "replay/saved_layout.h"
 
@@ -31,14 +32,15 @@ class DataFile {
   Result<SavedFile> end();
 
  private:
-  DataFile(const platform::Folder& folder, std::uint64_t number, platform::UniqueFd fd) noexcept
+  DataFile(const platform::Folder& folder, std::uint64_t number, platform::CheckedFd fd) noexcept
       : folder_(&folder), number_(number), fd_(std::move(fd)) {}
   std::string what() const { return folder_->path() + "/" + name_of_file(); }
   std::string name_of_file() const;
+  Result<int> checked_fd() const;
 
   const platform::Folder* folder_;
   std::uint64_t number_;
-  platform::UniqueFd fd_;
+  platform::CheckedFd fd_;
   Mark at_;
   std::uint64_t begun_ = 0;  // bytes that are on their way to the disk
   bool ended_ = false;
@@ -62,18 +64,15 @@ class DataReader {
   Error error(const std::string& what) const;
 
  private:
-  DataReader(const platform::Folder& folder, const SavedFile& file, platform::UniqueFd fd);
+  DataReader(const platform::Folder& folder, const SavedFile& file, platform::CheckedFd fd);
 
   const platform::Folder* folder_;
   const SavedFile* file_;
-  platform::UniqueFd fd_;
+  platform::CheckedFd fd_;
   std::vector<std::byte> scratch_;
   std::uint64_t at_ = 0;
   std::uint32_t checksum_ = 0;
 };
-
-// For bytes of rows that this process cannot map.
-Error no_addresses();
 
 // Hands on memory that lies next to each other at once.
 template <class Use>

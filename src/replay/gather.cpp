@@ -146,7 +146,7 @@ Result<std::size_t> Gather::read(std::span<const std::uint64_t> indices, std::sp
   const Outcome outcome = read_parts(indices, out, gone, earliest, threads);
   if (outcome == Outcome::kNoMemory) return out_of_memory();
   if (outcome == Outcome::kNoAddresses) {
-    return Error{.code = Code::kOutOfSharedMemory, .message = "no address space left to map rows of a replay buffer"};
+    return store_->arena()->unmapped("rows of a replay buffer");
   }
   platform::fence_acquire();  // the bytes were read before this asks whose they were
   const std::uint64_t head = store_->head();

@@ -256,7 +256,7 @@ Status Loader::Way::read_rows(DataReader& file, const std::vector<RowsEntry>& en
       for (std::uint64_t row = 0; row < rows; row += rows_here()) {
         const std::uint64_t here = ticket * ratio + row / rows_here(), size = std::min(rows_here(), rows - row) * bytes;
         std::byte* const at = here >= window.head ? store.leaf(leaf, here, 0) : nullptr;
-        if (at == nullptr && here >= window.head) return no_addresses();
+        if (at == nullptr && here >= window.head) return store.arena()->unmapped("rows of a replay buffer");
         Status done = at != nullptr ? runs.add(at, size) : runs.flush();
         if (done && at == nullptr) done = file.skip(size);
         if (!done) return done;

@@ -169,7 +169,7 @@ Status Saver::write_bytes(const std::vector<RowsEntry>& places) {
     const std::uint64_t bytes = leaf.bytes;
     for (const RowsEntry& place : places) {
       std::byte* const at = store_.leaf(leaf, place.ticket, 0);
-      if (at == nullptr) return no_addresses();
+      if (at == nullptr) return store_.arena()->unmapped("rows of a replay buffer");
       if (Status done = runs.add(at, place.rows * bytes); !done) return done;
     }
   }

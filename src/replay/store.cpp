@@ -167,9 +167,7 @@ Status Store::bring_extent(std::uint64_t number, const WaitContext& wait) {
   Status added = arena_->holders().refer_also(control_.ref(), held->ref(), number, wait);
   if (!added) return added;
   if (extent(number) != nullptr) return success();
-  return Error{
-      .code = Code::kOutOfSharedMemory,
-      .message = "no address space left to map an extent of " + std::to_string(shape_.extent_bytes) + " bytes"};
+  return arena_->unmapped("an extent of " + std::to_string(shape_.extent_bytes) + " bytes");
 }
 
 // --- Looking

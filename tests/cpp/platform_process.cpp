@@ -109,20 +109,20 @@ TEST_CASE("A futex whose word has changed does not wait") {
 }
 
 TEST_CASE("A wake-up makes its socket readable until it is drained") {
-  const UniqueFd fd = open_wake_socket("shmtree-test-" + std::to_string(getpid())).value();
-  CHECK_FALSE(is_readable(fd.get()));
+  const CheckedFd fd = open_wake_socket("shmtree-test-" + std::to_string(getpid())).value();
+  CHECK_FALSE(is_readable(fd.number()));
   CHECK(send_wake("shmtree-test-" + std::to_string(getpid())));
-  CHECK(is_readable(fd.get()));
-  drain_wakes(fd.get());
-  CHECK_FALSE(is_readable(fd.get()));
+  CHECK(is_readable(fd.number()));
+  drain_wakes(fd);
+  CHECK_FALSE(is_readable(fd.number()));
 }
 
 TEST_CASE("A wake-up socket that is full of wake-ups takes more without blocking") {
   const std::string name = "shmtree-test-full-" + std::to_string(getpid());
-  const UniqueFd fd = open_wake_socket(name).value();
+  const CheckedFd fd = open_wake_socket(name).value();
   for (int i = 0; i < 2000; ++i) REQUIRE(send_wake(name));
-  drain_wakes(fd.get());
-  CHECK_FALSE(is_readable(fd.get()));
+  drain_wakes(fd);
+  CHECK_FALSE(is_readable(fd.number()));
 }
 
 TEST_CASE("A wake-up for a listener that is gone says so") {

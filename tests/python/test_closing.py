@@ -141,7 +141,7 @@ def test_the_descriptor_of_an_end_is_closed_with_its_last_object_in_this_process
 
 def test_whoever_waits_for_a_descriptor_that_is_closed_is_told(arena):
     _sender, receiver = arena.create_pair()
-    number = receiver.fileno()
+    number, _ = receiver._open_to_wait()
     ready = []
     thread = threading.Thread(target=lambda: ready.append(shmtree.wait([receiver], timeout=60)))
     thread.start()
@@ -283,10 +283,10 @@ class ClosedMeanwhile(shmtree.Receiver):
 
     __slots__ = ()
 
-    def fileno(self):
-        number = super().fileno()
+    def _open_to_wait(self):
+        descriptor = super()._open_to_wait()
         self.close()
-        return number
+        return descriptor
 
 
 def test_a_wait_for_an_end_that_is_closed_meanwhile_says_so(arena):

@@ -180,6 +180,16 @@ void bind_broadcast(py::module_& module) {
       .def(
           "fileno", [](const SubscriberEnd& self) { return unwrap(self.open()->fd()); },
           "A descriptor for poll loops, which can be read while there is a message. It belongs to this object.")
+      .def("_open_to_wait",
+           [](const SubscriberEnd& self) {
+             bool opened = false;
+             const int fd = unwrap(self.open()->fd(platform::Wakes::kHelpful, &opened));
+             return py::make_tuple(fd, opened);
+           })
+      .def("_close_after_wait",
+           [](const SubscriberEnd& self) {
+             if (!self.is_closed()) self.open()->close_fd();
+           })
       .def("_ready", [](const SubscriberEnd& self) { return self.is_closed() || self.open()->ready(); })
       .def_property_readonly("_arena", [](const SubscriberEnd& self) { return self.open()->ring()->arena(); })
       .def_property_readonly(

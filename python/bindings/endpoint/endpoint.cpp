@@ -281,6 +281,20 @@ PyObject* wake_descriptor(PyObject* self, End which) {
   });
 }
 
+PyObject* open_wake_descriptor(PyObject* self, End which) {
+  return with_open(self, which, [which](Channel& channel) {
+    bool opened = false;
+    auto fd = channel.watchers().wake_fd(which, platform::Wakes::kHelpful, &opened);
+    return fd ? Py_BuildValue("(iN)", *fd, PyBool_FromLong(opened)) : raise(fd.error());
+  });
+}
+
+PyObject* close_wake_descriptor(PyObject* self, End which) {
+  const endpoint::Port& port = as_endpoint(self)->port;
+  if (auto channel = port.closed(which) ? nullptr : port.known_channel()) channel->watchers().close_wake_fd(which);
+  Py_RETURN_NONE;
+}
+
 PyObject* wake_name(PyObject* self, End which) {
   return with_open(self, which, [which](Channel& channel) {
     const channel::EndName name = channel.watchers().name_of(which);

@@ -123,6 +123,9 @@ void set_close_callback(PyObject* callback);
 PyObject* tell_of_close(PyObject* self);
 // A descriptor that is readable while there is something to do at that end.
 PyObject* wake_descriptor(PyObject* self, channel::End which);
+// The same for a caller that also looks in slices: (descriptor, whether it was opened now). And the end of its use.
+PyObject* open_wake_descriptor(PyObject* self, channel::End which);
+PyObject* close_wake_descriptor(PyObject* self, channel::End which);
 // As what a hub tells of that end; and, from the hub, once it is told of, whether there is something to do already.
 PyObject* wake_name(PyObject* self, channel::End which);
 PyObject* await_wake(PyObject* self, channel::End which, PyObject* hub);

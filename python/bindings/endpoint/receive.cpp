@@ -235,6 +235,14 @@ PyObject* fileno(PyObject* self, PyObject*) {
   });
 }
 
+PyObject* open_to_wait(PyObject* self, PyObject*) {
+  return open_wake_descriptor(self, End::kReceiving);
+}
+
+PyObject* close_after_wait(PyObject* self, PyObject*) {
+  return close_wake_descriptor(self, End::kReceiving);
+}
+
 PyObject* wait_until_ready(PyObject* self, PyObject* timeout) {
   Deadline deadline;
   if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
@@ -285,6 +293,9 @@ const PyMethodDef kGettingMethods[] = {
      "full($self)\n--\n\n"
      "Whether a put would have to wait now; of a queue, whether there are `maxsize` objects in it. Exact."},
     {"_ready", as_method<is_ready>(), METH_NOARGS, "Whether get() would return or raise at once."},
+    {"_open_to_wait", as_method<open_to_wait>(), METH_NOARGS,
+     "A descriptor that is readable while _ready(), for who also looks, and whether it was opened now."},
+    {"_close_after_wait", as_method<close_after_wait>(), METH_NOARGS, "Closes that descriptor."},
     {"_note_wait_to_get", as_method<note_wait_to_get>(), METH_O, "It was waited for so many seconds, elsewhere."},
     {"_name_to_get", as_method<name_to_get>(), METH_NOARGS, "As what a WakeHub tells of it."},
     {"_await_to_get", as_method<await_to_get>(), METH_O,

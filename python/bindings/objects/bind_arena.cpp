@@ -112,7 +112,7 @@ void bind_arena(py::module_& module) {
       .def_static("create", &create, "max_bytes"_a, "prefault"_a, "huge_pages"_a)
       .def_property_readonly(
           "uuid", [](const Arena& arena) { return py::bytes(reinterpret_cast<const char*>(arena.uuid()), 16); })
-      .def_property_readonly("fd", &Arena::fd)
+      .def_property_readonly("fd", [](const Arena& arena) { return unwrap(arena.checked_fd()); })
       .def_property_readonly("max_bytes", [](Arena& arena) { return arena.pool().max_bytes(); })
       .def_property_readonly("held_bytes", [](const Arena& arena) { return arena.pool().held_bytes(); })
       .def("stats", &stats)

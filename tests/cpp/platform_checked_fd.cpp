@@ -1,0 +1,179 @@
+// Descriptors that are compared with their file before each use.
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "platform/process_watch.h"
+#include "platform/wake_socket.h"
+#include "support/catch2.h"
+#include "support/process.h"
+
+using namespace shmtree;
+using namespace shmtree::platform;
+using namespace shmtree::test;
+
+namespace {
+
+UniqueFd new_file() {
+  return create_memory_file("test", 4096).value();
+}
+bool is_open(int fd) {
+  return fcntl(fd, F_GETFD) >= 0;
+}
+bool is_listed(int fd) {
+  return std::ranges::binary_search(kept_descriptors(), fd);
+}
+// What a program does that closes all descriptors and opens a file of its own.
+UniqueFd replace(int number) {
+  const UniqueFd mine = new_file();
+  REQUIRE(dup2(mine.get(), number) == number);
+  return UniqueFd(number);
+}
+
+}  // namespace
+
+TEST_CASE("A descriptor is ours until the program closes it") {
+  const CheckedFd fd(new_file());
+  CHECK(fd.is_ours());
+  CHECK(fd.get("a test").value() == fd.number());
+  close(fd.number());
+  CHECK_FALSE(fd.is_ours());
+  CHECK(fd.get("a test").code() == Code::kOs);
+  CHECK(fd.get("a test").error().os_errno == EBADF);
+  CHECK(fd.get("a test").error().message.find(std::to_string(fd.number())) != std::string::npos);
+}
+
+TEST_CASE("A file of the program under our number is neither used nor closed") {
+  std::optional<CheckedFd> fd(new_file());
+  const int number = fd->number();
+  const UniqueFd mine = replace(number);
+  errno = 77;
+  CHECK_FALSE(fd->is_ours());
+  CHECK(errno == 77);
+  fd.reset();
+  CHECK(is_open(number));
+}
+
+TEST_CASE("A descriptor is closed with its owner, and listed until then") {
+  std::optional<CheckedFd> fd(new_file());
+  const int number = fd->number();
+  CHECK(is_listed(number));
+  CheckedFd moved = std::move(*fd);
+  fd.reset();
+  CHECK(is_open(number));
+  CHECK(is_listed(number));
+  moved.reset();
+  CHECK_FALSE(moved.valid());
+  CHECK_FALSE(is_open(number));
+  CHECK_FALSE(is_listed(number));
+}
+
+TEST_CASE("Kept descriptors have high numbers, and those for select() have numbers that it takes") {
+  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  CHECK(succeeds_with_limit(RLIMIT_NOFILE, 4096, [] {
+    const CheckedFd high(new_file()), for_select(new_file(), FdRange::kSelectable);
+    return high.number() >= 1024 && for_select.number() >= 512 && for_select.number() < 1024;
+  }));
+  CHECK(succeeds_with_limit(RLIMIT_NOFILE, 64, [] {
+    const CheckedFd low(new_file());
+    return low.number() >= 32 && low.number() < 64;
+  }));
+}
+
+TEST_CASE("Where all high numbers are taken a descriptor keeps the one that it has") {
+  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  CHECK(succeeds_with_limit(RLIMIT_NOFILE, 64, [] {
+    UniqueFd file = new_file();
+    const int number = file.get();
+    while (dup(0) >= 0) {
+    }
+    const CheckedFd fd(std::move(file));
+    return fd.number() == number && fd.is_ours();
+  }));
+  CHECK(succeeds_with_limit(RLIMIT_NOFILE, 2048, [] {
+    for (int number = 512; number < 1024; ++number) dup2(0, number);
+    const CheckedFd fd(new_file(), FdRange::kSelectable);
+    return fd.valid() && fd.number() < 512;
+  }));
+}
+
+TEST_CASE("A process without a free descriptor sends wake-ups again once one is free") {
+  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  const std::string name = "shmtree-test-later-" + std::to_string(getpid());
+  const CheckedFd fd = open_wake_socket(name).value();
+  const auto receives = [&] {
+    WakeText texts[1];
+    std::size_t received = 0, count = 0;
+    receive_wakes(fd, texts, received, count);
+    return received == 1;
+  };
+  Child child([&] {  // which may have sent one before: its socket is then closed like all others
+    for (const int kept : kept_descriptors()) {
+      if (kept != fd.number()) close(kept);
+    }
+    const rlimit limit{64, 64};
+    setrlimit(RLIMIT_NOFILE, &limit);
+    int last = -1;
+    for (int number = dup(0); number >= 0; number = dup(0)) last = number;
+    send_wake(name);
+    if (receives()) return false;
+    close(last);
+    send_wake(name);
+    return receives();
+  });
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("The socket that sends wake-ups is opened again, and the program's is not used") {
+  const std::string name = "shmtree-test-again-" + std::to_string(getpid());
+  const CheckedFd fd = open_wake_socket(name).value();
+  Child child([&] {
+    for (const int kept : kept_descriptors()) {
+      if (kept != fd.number()) static_cast<void>(replace(kept).release());
+    }
+    send_wake(name);
+    WakeText texts[1];
+    std::size_t received = 0, count = 0;
+    receive_wakes(fd, texts, received, count);
+    return received == 1;
+  });
+  CHECK(child.succeeded());
+}
+
+TEST_CASE("An epoll of the program is not taken for ours") {
+  const CheckedFd socket = open_wake_socket("shmtree-test-epoll-" + std::to_string(getpid())).value();
+  auto watch = std::make_optional(ProcessWatch::around(socket).value());
+  const int self[] = {getpid()};
+  watch->watch(self).value();
+  REQUIRE(watch->is_ours());
+  std::vector<UniqueFd> mine;
+  for (const int kept : kept_descriptors()) {
+    if (kept == socket.number()) continue;
+    const UniqueFd epoll(epoll_create1(0));
+    REQUIRE(dup2(epoll.get(), kept) == kept);
+    mine.emplace_back(kept);
+  }
+  CHECK_FALSE(watch->is_ours());
+  watch.reset();
+  for (const UniqueFd& each : mine) CHECK(is_open(each.get()));
+}
+
+TEST_CASE("A watch that goes closes all of its descriptors") {
+  const CheckedFd socket = open_wake_socket("shmtree-test-watch-" + std::to_string(getpid())).value();
+  const auto before = kept_descriptors();
+  auto watch = std::make_optional(ProcessWatch::around(socket).value());
+  const int pids[] = {getpid(), getppid()};
+  watch->watch(pids).value();
+  CHECK(kept_descriptors().size() == before.size() + 3);
+  watch->watch(std::span(pids, 1)).value();
+  CHECK(kept_descriptors().size() == before.size() + 2);
+  watch.reset();
+  CHECK(kept_descriptors() == before);
+}
