@@ -66,5 +66,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path")
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_RUNTIME_DIR"] = folder  # names that others may use as well
+        os.environ["SHMTREE_NAMES_DIR"] = f"{folder}/shmtree"  # names that others may use as well
         draw(parser.parse_args().path)

@@ -7,13 +7,11 @@ import contextlib
 import multiprocessing.util
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from . import _core, _launch
-from ._arguments import seconds
 from .errors import ChannelClosed
 
 
@@ -23,9 +21,6 @@ class HasChannel(Protocol):
     @property
     def _channel(self) -> _core.Channel: ...
 
-
-# Between looks for a name that is waited for.
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.001, 0.05
 
 _default: tuple[int, _core.Arena] | None = None
 _given: weakref.ref[HasChannel] | None = None
@@ -80,19 +75,7 @@ def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
     """What has that name. FileNotFoundError when nothing has, or TimeoutError after so many seconds (None: never)."""
     check_name(name)
     _launch.sweep()
-    deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
-    pause = _FIRST_PAUSE_S
-    while True:
-        try:
-            return _core.Name.open(name)
-        except FileNotFoundError:
-            left = pause if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                if timeout == 0:
-                    raise
-                raise TimeoutError(f'nobody made the name "{name}" within {timeout} s') from None
-        time.sleep(min(pause, left))
-        pause = min(2 * pause, _MOST_PAUSE_S)
+    return _core.Name.open(name, timeout)
 
 
 def before_leaving(function: Callable[[], None]) -> None:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "discovery/handle.h"
+#include "platform/clock.h"
 
 namespace shmtree::discovery {
 
@@ -15,7 +16,7 @@ using platform::UniqueFd;
 
 namespace {
 
-constexpr const char* kFolder = "shmtree";
+constexpr std::int64_t kMostExitNs = 3'000'000'000;
 
 Result<NameRecord> parse(const std::vector<std::byte>& bytes) {
   NameRecord record;
@@ -44,15 +45,19 @@ Result<NameRecord> read_record(const LockedFile& file) {
   return parse(*bytes);
 }
 
+Result<KeptRecord> kept_record(const platform::PrivateFile& file) {
+  auto record = parse(file.bytes);
+  if (!record) return std::move(record).error();
+  const bool is_kept = record->is_kept([&](platform::PartKind kind) {
+    return kind == platform::PartKind::kOwn ? file.has_parts : file.has_parts_for_others;
+  });
+  return KeptRecord{*std::move(record), is_kept};
+}
+
 Result<KeptRecord> look_at_record(int directory, const std::string& name) {
   auto seen = platform::look_at_private_file(directory, name);
   if (!seen) return std::move(seen).error();
-  auto record = parse(seen->bytes);
-  if (!record) return std::move(record).error();
-  const bool is_kept = record->is_kept([&](platform::PartKind kind) {
-    return kind == platform::PartKind::kOwn ? seen->has_parts : seen->has_parts_for_others;
-  });
-  return KeptRecord{*std::move(record), is_kept};
+  return kept_record(*seen);
 }
 
 namespace {
@@ -88,6 +93,14 @@ bool Alive::look(const NameEntry& entry) {
   return platform::is_own_process(entry.pid);
 }
 
+// Returns true if parts are left that no exiting process keeps. Asks for parts last: an exiting process that was not
+// seen has let go of its parts by then.
+bool outlast_exits(const LockedFile& file, const NameRecord& record) {
+  const auto deadline = platform::Deadline::after_ns(kMostExitNs);
+  while (has_parts(file, record) && platform::any_process_is_exiting() && !deadline.passed()) platform::pause_briefly();
+  return has_parts(file, record);
+}
+
 }  // namespace
 
 Result<std::vector<int>> living(const LockedFile& file, const NameRecord& record) {
@@ -99,27 +112,20 @@ Result<std::vector<int>> living(const LockedFile& file, const NameRecord& record
   if (is_alive.unknown()) return *is_alive.unknown();
   std::sort(pids.begin(), pids.end());
   pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
-  if (pids.empty() && has_parts(file, record)) pids.push_back(0);
-  return pids;
+  if (!pids.empty() || !outlast_exits(file, record)) return pids;
+  auto holders = file.part_holders();  // such as a forked child that has not entered itself yet
+  if (!holders || !holders->empty()) return holders;
+  return std::vector<int>{0};
 }
 
 bool has_parts(const LockedFile& file, const NameRecord& record) noexcept {
   return record.is_kept([&](platform::PartKind kind) { return file.has_parts(kind); });
 }
 
-std::vector<std::string> place_paths() {
-  return platform::private_directories(kFolder);
-}
-
-Result<std::optional<Place>> open_place(const std::string& path) {
-  auto directory = platform::open_private_directory(path, false);
-  if (!directory) return unless_exhausted(directory.error(), std::optional<Place>());
-  return std::optional(Place{std::move(*directory), path});
-}
-
-Result<MadeFile> make_file(const std::string& name, const std::byte* bytes, std::size_t count) {
+Result<MadeFile> make_file(const std::vector<std::string>& paths, const std::string& name, const std::byte* bytes,
+                           std::size_t count) {
   std::optional<Error> failure;
-  for (const std::string& folder : place_paths()) {
+  for (const std::string& folder : paths) {
     auto directory = platform::open_private_directory(folder, true);
     std::string path = folder + "/" + name;
     auto made = directory ? platform::create_private_file(directory->get(), name, bytes, count) : std::move(directory);

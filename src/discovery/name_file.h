@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/private_directory.h"
+#include "discovery/places.h"
 
 namespace shmtree::discovery {
 
@@ -65,11 +65,13 @@ struct KeptRecord {
   NameRecord record{};
   bool is_kept = false;  // somebody lives who has a part
 };
+Result<KeptRecord> kept_record(const platform::PrivateFile& file);
 Result<KeptRecord> look_at_record(int directory, const std::string& name);
 
 bool has_parts(const platform::LockedFile& file, const NameRecord& record) noexcept;
-// Those who are known to live, and have it or have given it; 0 for all that have a part and no entry that this process
-// can look behind. An error when this process has no descriptor left to look with.
+// The processes that are known to live, and have it or have given it. A single 0 stands for those that keep a part and
+// cannot be seen from here. A process that is exiting keeps its parts a little longer than its memory: this waits for
+// it, for up to 3 s. An error when this process has no descriptor left to look with.
 Result<std::vector<int>> living(const platform::LockedFile& file, const NameRecord& record);
 
 // Of a file that may have gone meanwhile, or be none of ours, it is enough to know that; but not where this process has
@@ -80,25 +82,15 @@ Result<T> unless_exhausted(const Error& why, T otherwise) {
   return otherwise;
 }
 
-struct Place {
-  platform::UniqueFd directory;
-  std::string path;
-};
-
-// Where directories of ours may be.
-std::vector<std::string> place_paths();
-// Nothing where there is none. Others, or such as are not ours alone, have no names that we would believe. An error
-// when this process has no descriptor left.
-Result<std::optional<Place>> open_place(const std::string& path);
-
 struct MadeFile {
   std::string path;
   platform::UniqueFd part;
 };
 
-// Makes the file in the first directory that takes it: others may be read-only, full or somebody else's. Returns where.
-// Code::kExists when there is one by now.
-Result<MadeFile> make_file(const std::string& name, const std::byte* bytes, std::size_t count);
+// Makes the file in the first folder of `paths` that takes it: others may be read-only, full or another user's. Returns
+// where. Code::kExists when there is one by now.
+Result<MadeFile> make_file(const std::vector<std::string>& paths, const std::string& name, const std::byte* bytes,
+                           std::size_t count);
 
 // What lies at a path, locked. The file refers to the directory.
 struct OpenName {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -9,6 +10,8 @@
 
 #include "discovery/handle.h"
 #include "discovery/name_file.h"
+#include "discovery/places.h"
+#include "discovery/removed_name.h"
 #include "platform/clock.h"
 #include "platform/machine.h"
 
@@ -21,7 +24,24 @@ using platform::UniqueFd;
 
 namespace {
 
-constexpr const char* kOutOfSight = "a process that cannot be seen from here, such as one in another PID namespace";
+constexpr std::int64_t kFirstPauseNs = 1'000'000, kMostPauseNs = 50'000'000;
+
+// What processes that living() gave as 0 are.
+std::string out_of_sight() {
+  if (platform::any_process_is_exiting()) return "a process that is exiting";
+  return "a process that cannot be seen from here, such as one in another PID namespace";
+}
+
+Error in_use(const std::vector<int>& pids, const std::string& note = "") {
+  std::string text = "it is in use by ";
+  if (!pids.empty() && pids[0] == 0) {
+    text += out_of_sight();
+  } else {
+    text += "process ";
+    for (std::size_t i = 0; i < pids.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(pids[i]);
+  }
+  return Error{Code::kExists, text + note + "; exist_ok opens what is there"};
+}
 
 Error with_name(Error error, const std::string& name) {
   error.message = "the name \"" + name + "\": " + error.message;
@@ -46,31 +66,37 @@ Status take_over(const Place& place, const std::string& name) {
   std::erase_if(record->entries, [me](const NameEntry& entry) { return entry.is_on_its_way() && entry.pid == me; });
   const auto found = living(*file, *record);
   if (!found) return found.error();
-  const std::vector<int>& pids = *found;
-  if (pids.empty()) return file->remove();
-  if (pids[0] == 0) return Error{Code::kExists, "it is in use by " + std::string(kOutOfSight)};
-  std::string who;
-  for (const int pid : pids) who += (who.empty() ? "" : ", ") + std::to_string(pid);
-  return Error{Code::kExists, "it is in use by process " + who};
+  if (found->empty()) return file->remove();
+  return in_use(*found);
+}
+
+// Puts the file of a name back that was removed while processes have the name; Code::kExists then. success() if there
+// is none.
+Status check_removed(const std::vector<std::string>& paths, const std::string& name) {
+  auto removed = find_removed(paths, name);
+  if (!removed) return std::move(removed).error();
+  if (!*removed) return success();
+  const Status restored = restore(**removed, name);
+  if (!restored && platform::is_exhausted(restored.error())) return restored.error();
+  return in_use((*removed)->pids, ", whose file in " + (*removed)->folder + " was removed");
 }
 
 // What kills have left goes whenever a name is made or opened: each time a few files are looked at, others the next
 // time.
 void sweep_some() noexcept {
-  constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
+  static constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
   static std::atomic<std::size_t> looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
   // Advances once for all directories: in each, a call checks the names after those that the previous call checked.
   const std::size_t first = looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
   try {
-    for (const std::string& path : place_paths()) {
-      const auto place = open_place(path);
-      if (!place || !*place) continue;
-      const auto names = platform::list_directory((*place)->directory.get(), kMostListed);
-      if (!names) continue;
+    for_each_place([first](const Place& place) {
+      const auto names = platform::list_directory(place.directory.get(), kMostListed);
+      if (!names) return success();
       for (std::size_t i = 0; i < std::min(names->size(), kMostLookedAt); ++i) {
-        sweep(**place, (*names)[(first + i) % names->size()]).ok();  // else the next one does it
+        sweep(place, (*names)[(first + i) % names->size()]).ok();  // else the next one does it
       }
-    }
+      return success();
+    }).ok();
   } catch (const std::bad_alloc&) {  // the next one does it
   }
 }
@@ -78,6 +104,20 @@ void sweep_some() noexcept {
 struct SweepAtTheEnd {
   ~SweepAtTheEnd() { sweep_some(); }
 };
+
+// What open() gives if nothing has that name: Code::kTimeout, if it has waited for `waited`.
+Error not_found(const std::string& name, const Error& why, std::optional<std::chrono::nanoseconds> waited,
+                const std::vector<std::string>& paths) {
+  Error error{Code::kNotFound, "nothing has the name \"" + name + "\""};
+  if (waited) {
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%g", std::chrono::duration<double>(*waited).count());
+    error = Error{Code::kTimeout, "no process made the name \"" + name + "\" within " + seconds + " s"};
+  }
+  if (!why.message.empty()) error.message += ": " + why.message;
+  error.message += "; " + searched(paths);
+  return error;
+}
 
 NamedThing thing_of(const NameHeader& header, std::shared_ptr<Arena> arena) {
   return NamedThing{static_cast<NamedKind>(header.kind), std::move(arena), header.block,
@@ -105,16 +145,21 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
 
   // Made before the file: that must not be left behind for want of memory.
   std::unique_ptr<Name> made(new Name("", thing));
+  const auto paths = place_paths();
+  if (!paths) return with_name(paths.error(), name);
+  const auto lock = MakersLock::take(*paths, name);
+  if (!lock) return with_name(lock.error(), name);
   for (;;) {
-    // In whichever directory: programs of one user may differ in their environment.
-    for (const std::string& path : place_paths()) {
+    for (const std::string& path : *paths) {
       const auto place = open_place(path);
       if (!place) return with_name(place.error(), name);
       if (!*place) continue;
       Status taken = take_over(**place, name);
       if (!taken) return with_name(std::move(taken).error(), name);
     }
-    auto file = make_file(name, bytes, sizeof bytes);
+    Status unused = check_removed(*paths, name);
+    if (!unused) return with_name(std::move(unused).error(), name);
+    auto file = make_file(*paths, name, bytes, sizeof bytes);
     if (file) {
       made->path_ = std::move(file->path);
       made->pid_ = entry.pid;
@@ -125,14 +170,12 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
   }
 }
 
-Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
-  Status valid = check_name(name);
-  if (!valid) return with_name(std::move(valid).error(), name);
-  const SweepAtTheEnd sweeping;
-  Error error{Code::kNotFound, "nothing is known by it"};
-  for (const std::string& path : place_paths()) {
+// What is at that name now. Code::kNotFound, without a word on the folders, if it is nothing.
+Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& paths, const std::string& name) {
+  Error error{Code::kNotFound, ""};
+  for (const std::string& path : paths) {
     const auto place = open_place(path);
-    if (!place) return with_name(place.error(), name);
+    if (!place) return place.error();
     if (!*place) continue;
     auto file = LockedFile::open((*place)->directory.get(), name, kNameLockTimeoutNs);
     if (!file) {
@@ -140,7 +183,7 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
       continue;
     }
     auto record = read_record(*file);
-    if (!record) return with_name(std::move(record).error(), name);
+    if (!record) return std::move(record).error();
     std::shared_ptr<Arena> arena = Arena::find(record->header.uuid);
     error = Error{Code::kNotFound, "every process that had it has ended"};
     for (const NameEntry& entry : record->entries) {
@@ -153,11 +196,12 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
         error = std::move(opened).error();
       }
     }
-    const bool is_kept = has_parts(*file, *record);
+    const auto pids = arena != nullptr ? Result<std::vector<int>>(std::vector<int>()) : living(*file, *record);
     file = Error{};  // unlocks
-    if (arena == nullptr && is_kept) {
-      if (error.code == Code::kNotFound) {
-        error = Error{Code::kUnavailable, "only " + std::string(kOutOfSight) + ", has it"};
+    if (!pids) return pids.error();
+    if (!pids->empty()) {
+      if (error.code == Code::kNotFound && (*pids)[0] == 0) {
+        error = Error{Code::kUnavailable, "only " + out_of_sight() + ", has it"};
       }
       auto found = open_arena_of_anyone(record->header.uuid, std::move(error));
       if (found) {
@@ -169,10 +213,37 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name) {
     if (arena == nullptr) continue;
     std::unique_ptr<Name> made(new Name(path + "/" + name, thing_of(record->header, std::move(arena))));
     Status added = made->add_entry();
-    if (!added) return with_name(std::move(added).error(), name);
+    if (!added) return std::move(added).error();
     return made;
   }
-  return with_name(std::move(error), name);
+  return error;
+}
+
+Result<std::unique_ptr<Name>> Name::open(const std::string& name, std::optional<std::chrono::nanoseconds> timeout,
+                                         platform::WaitHooks* hooks) {
+  Status valid = check_name(name);
+  if (!valid) return with_name(std::move(valid).error(), name);
+  const auto paths = place_paths();
+  if (!paths) return with_name(paths.error(), name);
+  const SweepAtTheEnd sweeping;
+  const auto deadline = platform::Deadline::after(timeout);
+  const bool waits = !timeout || timeout->count() > 0;
+  std::int64_t pause_ns = 0;
+  for (;;) {
+    const bool is_first = pause_ns == 0, is_last = !waits || deadline.passed();
+    auto opened = open_now(*paths, name);
+    const auto is_missing = [&] { return !opened && opened.code() == Code::kNotFound; };
+    if (is_missing() && (is_first || is_last)) {  // a look at all processes: not each time
+      const Status unused = check_removed(*paths, name);
+      if (!unused && unused.code() == Code::kExists) opened = open_now(*paths, name);
+    }
+    if (!is_missing()) return opened ? std::move(opened) : with_name(std::move(opened).error(), name);
+    if (is_last) return not_found(name, std::move(opened).error(), waits ? timeout : std::nullopt, *paths);
+    if (hooks != nullptr && hooks->interrupted()) return Error{Code::kInterrupted, "the wait was interrupted"};
+    pause_ns = std::min(kMostPauseNs, is_first ? kFirstPauseNs : 2 * pause_ns);
+    const platform::BlockingScope scope(hooks);
+    platform::sleep_ns(deadline.remaining_ns(pause_ns));
+  }
 }
 
 Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_ptr<Arena> arena, UniqueFd part) {
@@ -278,20 +349,17 @@ Name::~Name() {
 
 namespace {
 
-// visit(place, name) of each file, until one is an error. Two descriptors are open at once.
+// visit(place, name) of each file, until one is an error.
 template <class Visit>
 Status for_each_file(const Visit& visit) {
-  for (const std::string& path : place_paths()) {
-    const auto place = open_place(path);
-    if (!place) return place.error();
-    if (!*place) continue;
-    const auto names = platform::list_directory((*place)->directory.get());
+  return for_each_place([&visit](const Place& place) -> Status {
+    const auto names = platform::list_directory(place.directory.get());
     if (!names) return names.error();
     for (const std::string& name : *names) {
-      if (Status visited = visit(**place, name); !visited) return visited;
+      if (Status visited = visit(place, name); !visited) return visited;
     }
-  }
-  return success();
+    return success();
+  });
 }
 
 }  // namespace

@@ -20,13 +20,16 @@
 // handlers.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "memory/arena.h"
 #include "platform/fork.h"
+#include "platform/waiting.h"
 
 namespace shmtree::discovery {
 
@@ -50,11 +53,15 @@ struct NamedThing {
 // This process's part in a name. When the last process's part is gone, so is the name.
 class Name {
  public:
-  // Code::kExists when a living process has a thing of that name, Code::kInvalid for a text that cannot be a name.
+  // Code::kExists when a living process has a thing of that name, Code::kInvalid for a text that cannot be a name. So
+  // has a process whose file of it was removed, if this process can see it in /proc; the file is put back then.
   static Result<std::unique_ptr<Name>> create(const std::string& name, const NamedThing& thing);
-  // Code::kNotFound when there is none, or nobody lives who has it; Code::kUnavailable when the system keeps us from
-  // it.
-  static Result<std::unique_ptr<Name>> open(const std::string& name);
+  // Waits for a process to make it, for `timeout` at most (none: forever). Code::kNotFound, or kTimeout after a wait,
+  // when there is none, or every process that had it has ended; the text names the folders searched. Code::kUnavailable
+  // when the system keeps us from it. Code::kInterrupted by `hooks`.
+  static Result<std::unique_ptr<Name>> open(
+      const std::string& name, std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0),
+      platform::WaitHooks* hooks = nullptr);
   // Takes part in a name by way of an arena that came with a handle; `path` as path() gave it. An error when the name
   // means something else by now. `part`: what the parent of this process took for it, or none.
   static Result<std::unique_ptr<Name>> join(const std::string& path, std::shared_ptr<memory::Arena> arena,
@@ -83,6 +90,7 @@ class Name {
 
  private:
   Name(std::string path, NamedThing thing) : path_(std::move(path)), thing_(std::move(thing)) {}
+  static Result<std::unique_ptr<Name>> open_now(const std::vector<std::string>& paths, const std::string& name);
   Status add_entry();
   Status remove_entry();
   void end_part() noexcept;

@@ -169,9 +169,10 @@ Result<std::shared_ptr<Name>> create_name(const std::string& name, const NamedTh
   return remembered(Name::create(name, thing));
 }
 
-Result<std::shared_ptr<Name>> open_name(const std::string& name) {
+Result<std::shared_ptr<Name>> open_name(const std::string& name, std::optional<std::chrono::nanoseconds> timeout,
+                                        platform::WaitHooks* hooks) {
   Names::of_process().sweep_given();
-  return remembered(Name::open(name));
+  return remembered(Name::open(name, timeout, hooks));
 }
 
 std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<Arena>& arena, UniqueFd part) {

@@ -4,8 +4,10 @@
 // Thread safety: every function may be called from any thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "discovery/given_name.h"
@@ -17,7 +19,9 @@ using discovery::Name;
 
 // As Name::create() and Name::open(). Whoever lets go of the last of them ends the process's part.
 Result<std::shared_ptr<Name>> create_name(const std::string& name, const discovery::NamedThing& thing);
-Result<std::shared_ptr<Name>> open_name(const std::string& name);
+Result<std::shared_ptr<Name>> open_name(const std::string& name,
+                                        std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0),
+                                        platform::WaitHooks* hooks = nullptr);
 // Takes part in the name that came with the handle of something in `arena`, by its path. Null for an empty path, and
 // when the name is no longer the arena's: the arena does without. `part`: what the parent of this process took for it.
 std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<memory::Arena>& arena,

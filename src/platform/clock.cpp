@@ -22,6 +22,12 @@ std::int64_t coarse_monotonic_ns() noexcept {
   return read_clock(CLOCK_MONOTONIC_COARSE);
 }
 
+void sleep_ns(std::int64_t ns) noexcept {
+  if (ns <= 0) return;
+  const timespec time{ns / 1'000'000'000, ns % 1'000'000'000};
+  nanosleep(&time, nullptr);
+}
+
 Deadline Deadline::after_ns(std::int64_t ns) noexcept {
   if (ns <= 0) return immediate();
   const std::int64_t now = monotonic_ns();

@@ -14,6 +14,12 @@ std::int64_t monotonic_ns() noexcept;
 // The same clock at the resolution of the kernel's tick (1 to 10 ms), at a fifth of the cost.
 std::int64_t coarse_monotonic_ns() noexcept;
 
+// Sleeps between two looks at something that wakes nobody. A signal ends the sleep early.
+void sleep_ns(std::int64_t ns) noexcept;
+inline void pause_briefly() noexcept {
+  sleep_ns(1'000'000);
+}
+
 // A point in time after which waiting stops. Default: never.
 class Deadline {
  public:

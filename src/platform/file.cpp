@@ -134,6 +134,13 @@ Result<FileId> file_id(int fd) {
   return FileId{status.st_dev, status.st_ino};
 }
 
+std::optional<std::uint64_t> device_at(const std::string& path) {
+  struct stat status {};
+  const std::string parent = path.substr(0, path.rfind('/') + 1);
+  if (stat(path.c_str(), &status) != 0 && stat(parent.c_str(), &status) != 0) return std::nullopt;
+  return status.st_dev;
+}
+
 bool read_at(int fd, std::uint64_t offset, void* out, std::uint64_t bytes) noexcept {
   auto* to = static_cast<std::byte*>(out);
   while (bytes != 0) {

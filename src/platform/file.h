@@ -7,6 +7,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "shmtree/result.h"
@@ -59,6 +60,8 @@ struct FileId {
   auto operator<=>(const FileId&) const noexcept = default;
 };
 Result<FileId> file_id(int fd);
+// The device of the file at `path`, or of its parent folder if there is none; nothing without either.
+std::optional<std::uint64_t> device_at(const std::string& path);
 // Fills `out` from `offset` on; false when the file cannot be read or ends before.
 bool read_at(int fd, std::uint64_t offset, void* out, std::uint64_t bytes) noexcept;
 // Whether an exec leaves the descriptor open.

@@ -143,6 +143,9 @@ void crash_now() noexcept {
 int process_id() noexcept {
   return static_cast<int>(getpid());
 }
+std::uint32_t user_id() noexcept {
+  return geteuid();
+}
 std::uint32_t own_thread_count() noexcept {
   char text[512];
   const UniqueFd file(open("/proc/self/stat", O_RDONLY | O_CLOEXEC));

@@ -35,6 +35,7 @@ void yield_core() noexcept;
 void sleep_briefly() noexcept;
 
 int process_id() noexcept;
+std::uint32_t user_id() noexcept;  // the effective one
 // How many threads this process has; 0 where that is not to be seen. Reads a file of /proc.
 std::uint32_t own_thread_count() noexcept;
 int thread_id() noexcept;  // of the calling thread, as its PID namespace has it

@@ -62,20 +62,35 @@ std::optional<OpenFile> look_at_descriptor(const std::string& path, int pid, int
   }, link{};
   // proc_pid_fd(5): the permissions of the link are those with which the file was opened.
   if (lstat(path.c_str(), &link) != 0 || stat(path.c_str(), &file) != 0) return std::nullopt;
-  return OpenFile{pid, fd, {file.st_dev, file.st_ino}, (link.st_mode & S_IWUSR) == 0};
+  return OpenFile{
+      pid, fd, {file.st_dev, file.st_ino}, (link.st_mode & S_IWUSR) == 0, path, link_of(path), file.st_nlink == 0};
 }
 
-// The letter for what a thread does, from its `stat`; 0, and errno, where that cannot be seen. Needs no memory.
-char state_in(const char* stat_path) noexcept {
+struct ThreadState {
+  char letter = 0;  // what the thread does; 0, and errno, if that cannot be read
+  unsigned flags = 0;
+};
+
+// Reads the `stat` of a thread. Needs no memory.
+ThreadState thread_state(const char* stat_path) noexcept {
   char text[512];
   const UniqueFd file(open(stat_path, O_RDONLY | O_CLOEXEC));
   const ssize_t length = file.valid() ? read(file.get(), text, sizeof text - 1) : -1;
-  if (length < 0) return 0;
+  if (length < 0) return {};
   text[length] = '\0';
   const char* state = strrchr(text, ')');  // its name may have brackets too
-  if (state != nullptr && strlen(state) >= 3) return state[2];
+  if (state != nullptr && strlen(state) >= 3) {
+    unsigned flags = 0;
+    sscanf(state + 3, "%*d %*d %*d %*d %*d %u", &flags);
+    return {state[2], flags};
+  }
   errno = ESRCH;
-  return 0;
+  return {};
+}
+
+// The letter alone.
+char state_in(const char* stat_path) noexcept {
+  return thread_state(stat_path).letter;
 }
 
 // All of a file that has no size before it is read. Code::kNotFound where its process has ended.
@@ -189,9 +204,13 @@ bool is_stopped(int pid) noexcept {
 
 namespace {
 
-// Of one process: whether `visit` has said that it is enough.
-Result<bool> visit_memory_files(int pid, const std::string& name, const std::function<bool(const OpenFile&)>& visit) {
-  const std::string link = std::string(kMemoryFile) + name + " (deleted)";
+std::string link_of_memory(const std::string& name) {
+  return std::string(kMemoryFile) + name + " (deleted)";
+}
+
+// Visits the descriptors of one process that lead to `links`. True if `visit` has said that it is enough.
+Result<bool> visit_files(int pid, const std::vector<std::string>& links,
+                         const std::function<bool(const OpenFile&)>& visit) {
   if (!is_own_process(pid)) return false;
   const auto folders = thread_folders(pid);
   if (!folders) return folders.error();
@@ -201,7 +220,8 @@ Result<bool> visit_memory_files(int pid, const std::string& name, const std::fun
     if (!descriptors || descriptors->empty()) continue;
     for (const int fd : *descriptors) {
       const std::string path = folder + "/fd/" + std::to_string(fd);
-      if (link_of(path) != link) continue;
+      const std::string link = link_of(path);
+      if (std::find(links.begin(), links.end(), link) == links.end()) continue;
       const auto file = look_at_descriptor(path, pid, fd);
       const bool is_still_it = link_of(path) == link;  // and not a file that has its number by now
       if (file && is_still_it && visit(*file)) return true;
@@ -213,20 +233,53 @@ Result<bool> visit_memory_files(int pid, const std::string& name, const std::fun
 
 }  // namespace
 
-Status find_memory_file(const std::string& name, const std::function<bool(const OpenFile&)>& visit) {
+Status find_files(const std::vector<std::string>& links, const std::function<bool(const OpenFile&)>& visit) {
   const auto pids = numbers_in("/proc");
   if (!pids) return pids.error();
   for (const int pid : *pids) {
-    const auto is_enough = visit_memory_files(pid, name, visit);
+    const auto is_enough = visit_files(pid, links, visit);
     if (!is_enough) return is_enough.error();
     if (*is_enough) break;
   }
   return success();
 }
 
+Status find_memory_file(const std::string& name, const std::function<bool(const OpenFile&)>& visit) {
+  return find_files({link_of_memory(name)}, visit);
+}
+
+std::string path_in_proc(int fd) {
+  return link_of("/proc/self/fd/" + std::to_string(fd));
+}
+
+bool shares_a_lock(const OpenFile& file) {
+  const std::size_t last = file.path.rfind("/fd/");
+  if (last == std::string::npos) return false;
+  const auto text = contents_of(file.path.substr(0, last) + "/fdinfo/" + std::to_string(file.fd));
+  const std::string lock = text ? field_of(*text, "lock:") : std::string();
+  return lock.find(" READ ") != std::string::npos;
+}
+
+bool any_process_is_exiting() {
+  constexpr unsigned kExiting = 4;  // PF_EXITING of the kernel
+  const auto is_exiting = [](const std::string& folder) {
+    const ThreadState state = thread_state((folder + "/stat").c_str());
+    return (state.flags & kExiting) != 0 && !is_end(state.letter);
+  };
+  const auto pids = numbers_in("/proc");
+  for (const int pid : pids ? *pids : std::vector<int>{}) {
+    if (!is_own_process(pid)) continue;
+    const ThreadState first = thread_state((process_folder(pid) + "/stat").c_str());
+    if ((first.flags & kExiting) == 0) continue;  // a thread that ends alone leaves the descriptors
+    const auto folders = thread_folders(pid);
+    if (folders && std::any_of(folders->begin(), folders->end(), is_exiting)) return true;
+  }
+  return false;
+}
+
 Result<std::optional<OpenFile>> find_memory_file_of(int pid, const std::string& name, FileId id) {
   std::optional<OpenFile> found;
-  const auto searched = visit_memory_files(pid, name, [&](const OpenFile& one) {
+  const auto searched = visit_files(pid, {link_of_memory(name)}, [&](const OpenFile& one) {
     if (one.id == id && !one.is_read_only) found = one;
     return found.has_value();
   });

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "platform/file.h"
 
@@ -38,7 +39,14 @@ struct OpenFile {
   int pid = 0, fd = -1;
   FileId id{};
   bool is_read_only = false;
+  std::string path{};  // of the descriptor, in /proc
+  std::string link{};  // where that leads, as /proc shows it
+  bool is_removed = false;
 };
+
+// Calls `visit` for each descriptor of this user's processes that leads to one of `links`, as /proc shows them, until
+// it returns true. Reads every descriptor's link, of all of those processes. Errors as of find_memory_file().
+Status find_files(const std::vector<std::string>& links, const std::function<bool(const OpenFile&)>& visit);
 
 // Calls `visit` for the memory files called `name` that processes of this user have open, until it returns true. Looks
 // at every descriptor of all of them: for when nothing better is known. Keeps none open meanwhile. An error when this
@@ -46,5 +54,13 @@ struct OpenFile {
 Status find_memory_file(const std::string& name, const std::function<bool(const OpenFile&)>& visit);
 // The descriptor through which that process may write to that memory file, if it has one.
 Result<std::optional<OpenFile>> find_memory_file_of(int pid, const std::string& name, FileId id);
+
+// The path of an open file of this process, as /proc shows it: that of a removed file ends with " (deleted)".
+std::string path_in_proc(int fd);
+// True if the descriptor itself holds a shared lock on its file (share_byte_lock(), not another descriptor's).
+bool shares_a_lock(const OpenFile& file);
+// True if a process of this user is exiting. Its descriptors cannot be seen any more, but until it is a zombie, or
+// gone, it may hold the locks of their files.
+bool any_process_is_exiting();
 
 }  // namespace shmtree::platform

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,15 +24,22 @@ constexpr std::uint64_t byte_of(PartKind kind) noexcept {
   return static_cast<std::uint64_t>(kind);
 }
 
+Error of_other_user(const std::string& what, uid_t owner) {
+  return Error{Code::kOs,
+               what + " belongs to user " + std::to_string(owner) + ", and this is user " + std::to_string(geteuid()),
+               EPERM};
+}
+
 // Ours alone: of our user, and nobody else has any right to it.
 Status check_private(int fd, const std::string& what) {
   struct stat status {};
   if (fstat(fd, &status) != 0) return os_error("fstat " + what, errno);
-  if (status.st_uid == geteuid() && (status.st_mode & 077) == 0) return success();
+  if (status.st_uid != geteuid()) return of_other_user(what, status.st_uid);
+  if ((status.st_mode & 077) == 0) return success();
   return Error{Code::kOs,
-               what + " is not this user's alone (owner " + std::to_string(status.st_uid) + ", mode " +
-                   std::to_string((status.st_mode >> 6) & 7) + std::to_string((status.st_mode >> 3) & 7) +
-                   std::to_string(status.st_mode & 7) + ")",
+               what + " is not this user's alone: its mode is " + std::to_string((status.st_mode >> 6) & 7) +
+                   std::to_string((status.st_mode >> 3) & 7) + std::to_string(status.st_mode & 7) + ", and must be " +
+                   (S_ISDIR(status.st_mode) ? "700" : "600"),
                EPERM};
 }
 
@@ -75,22 +81,70 @@ Result<std::vector<std::byte>> read_all(int fd) {
 }  // namespace
 
 std::vector<std::string> private_directories(const std::string& name) {
-  std::vector<std::string> found;
-  const char* runtime = getenv("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && runtime[0] == '/') found.push_back(std::string(runtime) + "/" + name);
-  const std::string with_user = name + "-" + std::to_string(geteuid());
-  found.push_back("/dev/shm/" + with_user);
-  found.push_back("/tmp/" + with_user);
+  const std::string user = std::to_string(geteuid());
+  std::vector<std::string> found{"/dev/shm/" + name + "-" + user, "/run/user/" + user + "/" + name,
+                                 "/tmp/" + name + "-" + user};
+  std::string runtime = environment_variable("XDG_RUNTIME_DIR");
+  while (runtime.size() > 1 && runtime.back() == '/') runtime.pop_back();
+  if (runtime.empty() || runtime[0] != '/') return found;
+  runtime += "/" + name;
+  if (std::find(found.begin(), found.end(), runtime) == found.end()) found.push_back(std::move(runtime));
   return found;
+}
+
+std::string environment_variable(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
 }
 
 Result<UniqueFd> open_private_directory(const std::string& path, bool create) {
   if (create && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return os_error("mkdir " + path, errno);
   UniqueFd fd(retry([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
-  if (!fd.valid()) return open_error(path);
+  if (!fd.valid()) {
+    Error error = open_error(path);
+    struct stat status {};
+    const bool is_there = error.code != Code::kNotFound && lstat(path.c_str(), &status) == 0;
+    return is_there && status.st_uid != geteuid() ? of_other_user(path, status.st_uid) : std::move(error);
+  }
   Status checked = check_private(fd.get(), path);
   if (!checked) return std::move(checked).error();
   return fd;
+}
+
+namespace {
+
+// False if the file was replaced, or removed, since it was opened.
+bool is_still_called(int directory, const std::string& name, int fd) noexcept {
+  struct stat mine {
+  }, named{};
+  return fstat(fd, &mine) == 0 && fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+}
+
+}  // namespace
+
+Result<DirectoryLock> DirectoryLock::take(int directory, std::uint32_t key, std::int64_t timeout_ns) {
+  const std::string name = ".lock";
+  const Deadline deadline = Deadline::after_ns(timeout_ns);
+  for (;;) {
+    UniqueFd fd(retry(
+        [&] { return openat(directory, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600); }));
+    if (!fd.valid()) return os_error("open " + name, errno);
+    Status checked = check_private(fd.get(), name);
+    if (!checked) return std::move(checked).error();
+    auto locked = try_lock_byte(fd.get(), key);
+    if (!locked) return std::move(locked).error();
+    if (*locked) {
+      if (is_still_called(directory, name, fd.get())) return DirectoryLock(std::move(fd), key);
+      continue;
+    }
+    if (deadline.passed()) return Error{Code::kTimeout, "another process keeps the lock of its folder"};
+    pause_briefly();
+  }
+}
+
+DirectoryLock::~DirectoryLock() {
+  if (fd_.valid()) unlock_byte(fd_.get(), byte_).ok();
 }
 
 Result<LockedFile> LockedFile::open(int directory, const std::string& name, std::int64_t timeout_ns) {
@@ -103,19 +157,12 @@ Result<LockedFile> LockedFile::open(int directory, const std::string& name, std:
     auto locked = try_lock_byte(fd.get(), kLockByte);
     if (!locked) return std::move(locked).error();
     if (*locked) {
-      // It may have been replaced while we came for it.
-      struct stat mine {
-      }, named{};
-      if (fstat(fd.get(), &mine) == 0 && fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-          mine.st_ino == named.st_ino && mine.st_dev == named.st_dev) {
-        return LockedFile(directory, name, std::move(fd));
-      }
+      if (is_still_called(directory, name, fd.get())) return LockedFile(directory, name, std::move(fd));
       continue;
     }
     if (deadline.passed())
       return Error{Code::kTimeout, "another process keeps the lock of the file of the name " + name};
-    const timespec pause{0, 1'000'000};
-    nanosleep(&pause, nullptr);
+    pause_briefly();
   }
 }
 
@@ -160,21 +207,60 @@ Result<UniqueFd> LockedFile::take_part(PartKind kind) const {
   return part_in(fd_.get(), kind);
 }
 
+namespace {
+
+void unlock_part(int file) noexcept {
+  for (const PartKind kind : {PartKind::kOwn, PartKind::kForOthers}) unlock_byte(file, byte_of(kind)).ok();
+}
+
+}  // namespace
+
 void end_part(CheckedFd& part) noexcept {
-  for (const PartKind kind : {PartKind::kOwn, PartKind::kForOthers}) {
-    if (part.is_ours()) unlock_byte(part.number(), byte_of(kind)).ok();
-  }
+  if (part.is_ours()) unlock_part(part.number());
   part.reset();
+}
+
+void end_part(UniqueFd part) noexcept {
+  if (part.valid()) unlock_part(part.get());
 }
 
 bool LockedFile::has_parts(PartKind kind) const noexcept {
   return byte_is_locked(fd_.get(), byte_of(kind));
 }
 
+Result<std::vector<int>> LockedFile::part_holders() const {
+  std::vector<int> pids;
+  const auto id = file_id(fd_.get());
+  if (!id) return id.error();
+  const Status searched = find_files({path_in_proc(fd_.get())}, [&](const OpenFile& one) {
+    if (one.id == *id && shares_a_lock(one)) pids.push_back(one.pid);
+    return false;
+  });
+  if (!searched && is_exhausted(searched.error())) return searched.error();
+  return pids;
+}
+
 Status LockedFile::remove() const {
   if (unlinkat(directory_, name_.c_str(), 0) != 0 && errno != ENOENT) return os_error("unlink " + name_, errno);
+  if (ftruncate(fd_.get(), 0) != 0) return os_error("ftruncate " + name_, errno);
   return success();
 }
+
+namespace {
+
+// Exchanges a part in a new file for one by a descriptor that was opened by its name: /proc shows other processes that
+// name then. Gives the part itself if the file was removed meanwhile.
+UniqueFd named_part(int directory, const std::string& name, UniqueFd part) {
+  UniqueFd named = open_in(directory, name);
+  if (!named.valid()) return part;
+  const auto mine = file_id(part.get()), found = file_id(named.get());
+  if (!mine || !found || *mine != *found) return part;
+  if (!share_byte_lock(named.get(), byte_of(PartKind::kOwn))) return part;
+  end_part(std::move(part));
+  return named;
+}
+
+}  // namespace
 
 Result<UniqueFd> create_private_file(int directory, const std::string& name, const void* data, std::uint64_t bytes) {
   std::string path;
@@ -198,21 +284,41 @@ Result<UniqueFd> create_private_file(int directory, const std::string& name, con
   }
   if (!temporary.empty()) unlinkat(directory, temporary.c_str(), 0);
   if (!written) return std::move(written).error();
-  if (failure == 0) return fd;
+  if (failure == 0) return named_part(directory, name, std::move(fd));
   Error error = os_error("link " + name, failure);
   if (failure == EEXIST) error.code = Code::kExists;
   return error;
 }
 
-Result<PrivateFile> look_at_private_file(int directory, const std::string& name) {
-  const UniqueFd fd = open_in(directory, name);
-  if (!fd.valid()) return open_error(name);
-  Status checked = check_private(fd.get(), name);
+namespace {
+
+Result<PrivateFile> look_at(const UniqueFd& fd, const std::string& what) {
+  Status checked = check_private(fd.get(), what);
   if (!checked) return std::move(checked).error();
   auto bytes = read_all(fd.get());
   if (!bytes) return std::move(bytes).error();
   return PrivateFile{*std::move(bytes), byte_is_locked(fd.get(), byte_of(PartKind::kOwn)),
                      byte_is_locked(fd.get(), byte_of(PartKind::kForOthers))};
+}
+
+}  // namespace
+
+Result<PrivateFile> look_at_private_file(int directory, const std::string& name) {
+  const UniqueFd fd = open_in(directory, name);
+  if (!fd.valid()) return open_error(name);
+  return look_at(fd, name);
+}
+
+// A descriptor that opens nothing comes first: to open what the other process has there by now could have effects.
+Result<PrivateFile> look_at_private_file(const OpenFile& file) {
+  const UniqueFd place(retry([&] { return open(file.path.c_str(), O_PATH | O_CLOEXEC); }));
+  if (!place.valid()) return open_error(file.path);
+  const auto id = file_id(place.get());
+  if (!id) return id.error();
+  if (*id != file.id) return Error{Code::kNotFound, file.path + " leads to another file by now"};
+  auto opened = reopen(place.get());
+  if (!opened) return std::move(opened).error();
+  return look_at(*opened, file.path);
 }
 
 Result<bool> has_parts(int directory, const std::string& name, PartKind kind) {

@@ -6,17 +6,41 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "platform/checked_fd.h"
+#include "platform/file.h"
+#include "platform/other_process.h"
 
 namespace shmtree::platform {
 
-// Where this user's directories called `name` may be, most suitable first: in $XDG_RUNTIME_DIR, in /dev/shm, in /tmp.
+// Where this user's directories called `name` may be: in /dev/shm, in /run/user/<uid>, in /tmp, and in
+// $XDG_RUNTIME_DIR. The first three do not depend on the environment. /dev/shm is the first because services see it
+// that have a /tmp of their own, or no /run/user.
 std::vector<std::string> private_directories(const std::string& name);
+// The value of an environment variable; empty without one.
+std::string environment_variable(const char* name);
 
 // Code::kNotFound when it is not there and not to be made; Code::kOs with EPERM when it is not this user's alone.
 Result<UniqueFd> open_private_directory(const std::string& path, bool create);
+
+// Excludes other processes that lock the same key in the same directory, by a byte of a hidden file in it. The lock
+// goes with its holder.
+class DirectoryLock {
+ public:
+  // Waits at most `timeout_ns` (Code::kTimeout). Another error if the directory cannot be written.
+  static Result<DirectoryLock> take(int directory, std::uint32_t key, std::int64_t timeout_ns);
+  // Unlocks: a process forked meanwhile has the descriptor too.
+  ~DirectoryLock();
+  DirectoryLock(DirectoryLock&&) noexcept = default;
+  DirectoryLock& operator=(DirectoryLock&&) = delete;
+
+ private:
+  DirectoryLock(UniqueFd fd, std::uint64_t byte) noexcept : fd_(std::move(fd)), byte_(byte) {}
+  UniqueFd fd_;
+  std::uint64_t byte_;
+};
 
 // An open file of a directory, with its lock taken through a description of its own. Apart from that lock, processes
 // may keep parts in a file, of either kind: descriptors that tell others that they live, whatever they can see of each
@@ -34,7 +58,10 @@ class LockedFile {
   Result<UniqueFd> take_part(PartKind kind = PartKind::kOwn) const;
   // Whether anybody has a part of that kind in it.
   bool has_parts(PartKind kind = PartKind::kOwn) const noexcept;
-  // Takes the name away; the lock stays until this object goes.
+  // Of the processes of this user that keep parts in it, as far as /proc shows them.
+  Result<std::vector<int>> part_holders() const;
+  // Removes the file, and then what it has: descriptors of it show that it was not removed from outside. The lock stays
+  // until this object goes.
   Status remove() const;
 
   // Unlocks: a process forked meanwhile has the descriptor too, and closing ours would leave it locked.
@@ -54,6 +81,7 @@ class LockedFile {
 Result<UniqueFd> another_part(const CheckedFd& part);
 // Ends a part of this process, in the copies of its descriptor that processes forked meanwhile have as well.
 void end_part(CheckedFd& part) noexcept;
+void end_part(UniqueFd part) noexcept;
 
 // A new file with these bytes, visible only when it is whole. Code::kExists when there is one of that name. Returns a
 // part in it.
@@ -65,6 +93,8 @@ struct PrivateFile {
   bool has_parts = false, has_parts_for_others = false;
 };
 Result<PrivateFile> look_at_private_file(int directory, const std::string& name);
+// The same by a descriptor of another process. An error if that leads to another file by now.
+Result<PrivateFile> look_at_private_file(const OpenFile& file);
 
 // Whether anybody has a part of that kind in that file. Waits for no lock.
 Result<bool> has_parts(int directory, const std::string& name, PartKind kind = PartKind::kOwn);

@@ -28,10 +28,8 @@ struct Footprint {
 
   static Footprint now() {
     Footprint found;
-    const char* runtime = getenv("XDG_RUNTIME_DIR");
     const std::string user = "shmtree-" + std::to_string(geteuid());
-    for (const std::string& folder :
-         {std::string(runtime == nullptr ? "/" : runtime) + "/shmtree", "/dev/shm/" + user, "/tmp/" + user}) {
+    for (const std::string& folder : {"/dev/shm/" + user, "/tmp/" + user}) {
       if (!std::filesystem::is_directory(folder)) continue;
       for (const auto& each : std::filesystem::directory_iterator(folder)) {
         found.names += each.path().filename().string().starts_with(name_of(0).substr(0, name_of(0).size() - 1));

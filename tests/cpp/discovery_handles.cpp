@@ -33,16 +33,16 @@ struct OwnDirectory {
       std::filesystem::temp_directory_path() / ("shmtree-names-" + std::to_string(platform::process_id()));
   OwnDirectory() {
     std::filesystem::create_directories(path);
-    ::setenv("XDG_RUNTIME_DIR", path.c_str(), 1);
+    ::setenv("SHMTREE_NAMES_DIR", (path / "shmtree").c_str(), 1);
   }
   ~OwnDirectory() {
-    ::unsetenv("XDG_RUNTIME_DIR");
+    ::unsetenv("SHMTREE_NAMES_DIR");
     std::filesystem::remove_all(path);
   }
 };
 
 std::string unique_name() {
-  return "discovery-test-" + std::to_string(platform::process_id());  // other directories are looked into as well
+  return "discovery-test-" + std::to_string(platform::process_id());
 }
 
 }  // namespace
@@ -153,8 +153,8 @@ TEST_CASE("a name is in use while anybody has a part in its file, whatever can b
   auto part = platform::create_private_file(opened.get(), name, header, sizeof header);
   REQUIRE(part.ok());
   CHECK(Name::create(name, thing).code() == Code::kExists);
-  CHECK(Name::open(name).code() == Code::kUnavailable);
-  CHECK(discovery::list_names().value().at(0).pids == std::vector<int>{0});
+  CHECK(Name::open(name).code() == Code::kNotFound);  // the arena's uuid is nobody's
+  CHECK(discovery::list_names().value().at(0).pids == std::vector<int>{platform::process_id()});
   CHECK(discovery::clean_names().value().empty());
   part->reset();
   CHECK(Name::create(name, thing).ok());

@@ -32,13 +32,13 @@ _core.set_unused_after(UNUSED_AFTER)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives each test process a runtime directory of its own, each worker of pytest-xdist included.
+    """Gives each test process a folder of names of its own, each worker of pytest-xdist included.
 
     Names and sweeps of one process never meet those of another. Not a TemporaryDirectory: a forked child that exits in
     the ordinary way would delete it.
     """
     directory = tempfile.mkdtemp(prefix="shmtree-test-")
-    os.environ["XDG_RUNTIME_DIR"] = directory
+    os.environ["SHMTREE_NAMES_DIR"] = f"{directory}/shmtree"
     config.addinivalue_line("markers", "serial: touches channels of all tests, or needs most of the memory: runs alone")
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
 
@@ -75,14 +75,13 @@ def soon() -> Iterator[None]:
 
 @pytest.fixture
 def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the names of this test are kept, those of its child processes included."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    """A directory whose folder `shmtree` has the names of this test, those of its child processes included."""
+    monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     return tmp_path
 
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    # Other directories of this user are looked into as well.
     return f"test-{os.getpid()}-{request.node.name}"[:200]
 
 

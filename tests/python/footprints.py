@@ -13,11 +13,8 @@ import shmtree
 
 
 def own_names() -> list[Any]:
-    """Returns the names in the runtime directory of this test process.
-
-    `list_names` also shows those in the directories that all processes of the user fall back to.
-    """
-    directory = Path(os.environ["XDG_RUNTIME_DIR"], "shmtree")
+    """Returns the names of this test process that are still there."""
+    directory = Path(os.environ["SHMTREE_NAMES_DIR"])
     return [known for known in shmtree.list_names() if (directory / known.name).exists()]
 
 

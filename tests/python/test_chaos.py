@@ -116,7 +116,7 @@ def files_in_shared_memory(pid: int) -> set[str]:
 
 
 def test_nothing_is_left_when_all_processes_are_killed_at_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     names = [f"test-{os.getpid()}-pair", f"test-{os.getpid()}-arena"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     command = [sys.executable, "-c", ALL_AT_ONCE, *names]

@@ -172,7 +172,7 @@ def test_the_endpoint_of_a_process_that_fails_on_its_way_up_is_given_back(arena,
 
 
 def test_an_unrelated_program_opens_an_end_by_its_name(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     name = f"test-{os.getpid()}-program"
     there, back = shmtree.create_pair(name=name), shmtree.create_pair(name=name + "-back")
     program = """if True:

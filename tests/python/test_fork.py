@@ -230,7 +230,7 @@ def test_a_thread_that_forks_is_the_only_one_its_child_has(arena):
 
 @beside_running_threads
 def test_a_fork_while_threads_make_and_drop_names_holds_up_nobody(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     name = f"test-{os.getpid()}-fork"
     reading, writing = os.pipe()
     children: list[int] = []
@@ -255,7 +255,7 @@ def test_a_fork_while_threads_make_and_drop_names_holds_up_nobody(tmp_path, monk
 
 
 def test_forks_leave_no_entries_in_the_file_of_a_name(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     name = f"test-{os.getpid()}-entries"
     queue = shmtree.Queue(name=name)
     for _ in range(50):

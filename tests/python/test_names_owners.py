@@ -173,7 +173,7 @@ def forked(function) -> int:
 
 def test_for_a_plain_user_names_of_the_dead_are_free_and_those_of_the_living_are_not(name, tmp_path, monkeypatch):
     """The kernel tells a plain user less than root about processes that have ended in part or whole."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    monkeypatch.delenv("SHMTREE_NAMES_DIR")  # a folder of another user
 
     def act() -> None:
         child = forked(lambda: shmtree.create_pair(name=name))
@@ -191,7 +191,7 @@ def test_for_a_plain_user_names_of_the_dead_are_free_and_those_of_the_living_are
 
 
 def test_the_name_of_a_process_that_lets_nobody_in_is_not_taken_from_it(name, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    monkeypatch.delenv("SHMTREE_NAMES_DIR")
 
     def make_and_shut() -> object:
         pair = shmtree.create_pair(name=name)
@@ -213,23 +213,8 @@ def test_the_name_of_a_process_that_lets_nobody_in_is_not_taken_from_it(name, mo
     as_plain_user(act)
 
 
-def test_a_directory_of_names_that_its_user_cannot_write_is_passed_over(name, monkeypatch):
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-
-        def act() -> None:
-            os.mkdir(f"{folder}/shmtree", 0o500)
-            kept = shmtree.create_pair(name=name)
-            assert os.listdir(f"{folder}/shmtree") == []
-            shmtree.open_sender(name).put(1)
-            assert kept[1].get(timeout=30) == 1
-
-        as_plain_user(act)
-
-
 def test_another_user_finds_no_name_of_ours(name, monkeypatch):
-    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.delenv("SHMTREE_NAMES_DIR")
     kept = shmtree.create_pair(name=name)
 
     def act() -> None:
@@ -247,12 +232,15 @@ def test_another_user_finds_no_name_of_ours(name, monkeypatch):
 def test_another_user_does_not_get_into_our_directory(name, monkeypatch):
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o711)
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        monkeypatch.setenv("SHMTREE_NAMES_DIR", f"{folder}/shmtree")
         kept = shmtree.create_pair(name=name)
 
         def act() -> None:
-            with pytest.raises(FileNotFoundError):
+            said = f"searched {folder}/shmtree .*; {folder}/shmtree belongs to user 0, and this is user {NOBODY}$"
+            with pytest.raises(FileNotFoundError, match=said):
                 shmtree.open_sender(name)
+            with pytest.raises(PermissionError, match=f"belongs to user 0, and this is user {NOBODY}"):
+                shmtree.create_pair(name=name)
             with pytest.raises(PermissionError):
                 os.stat(f"{folder}/shmtree/{name}")
 

@@ -1,5 +1,6 @@
 #include "bindings/cpython/wait_hooks.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -96,17 +97,9 @@ void call_idle_callback() {
   if (!result) PyErr_WriteUnraisable(idle_callback);
 }
 
-bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out) {
-  const int blocks = block ? PyObject_IsTrue(block) : 1;
-  if (blocks < 0) return false;
-  if (blocks == 0) {
-    *out = platform::Deadline::immediate();
-    return true;
-  }
-  if (!timeout || timeout == Py_None) {
-    *out = platform::Deadline::never();
-    return true;
-  }
+bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* out) {
+  out->reset();
+  if (!timeout || timeout == Py_None) return true;
   const double seconds = PyFloat_AsDouble(timeout);
   if (seconds == -1.0 && PyErr_Occurred()) {
     if (PyErr_ExceptionMatches(PyExc_TypeError)) {
@@ -119,13 +112,16 @@ bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out)
     return false;
   }
   constexpr double kCenturies = 9e9;
-  if (seconds <= 0.0) {
-    *out = platform::Deadline::immediate();
-  } else if (seconds < kCenturies) {
-    *out = platform::Deadline::after_ns(static_cast<std::int64_t>(seconds * 1e9));
-  } else {
-    *out = platform::Deadline::never();
-  }
+  if (seconds < kCenturies) *out = std::chrono::nanoseconds(static_cast<std::int64_t>(std::max(seconds, 0.0) * 1e9));
+  return true;
+}
+
+bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out) {
+  const int blocks = block ? PyObject_IsTrue(block) : 1;
+  if (blocks < 0) return false;
+  std::optional<std::chrono::nanoseconds> time{0};
+  if (blocks != 0 && !parse_timeout(timeout, &time)) return false;
+  *out = platform::Deadline::after(time);
   return true;
 }
 

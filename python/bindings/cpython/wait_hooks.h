@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/python_api.h"
@@ -63,6 +65,8 @@ void set_idle_callback(PyObject* callback);
 void call_idle_callback();
 inline std::atomic<bool> idle_wanted{false};
 
+// The time of a `timeout`: None is no limit, 0 and less no wait. False with TypeError or ValueError set.
+bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* out);
 // The deadline of `block` and `timeout` as queues have them: None waits for ever, 0 and less not at all. False with
 // TypeError or ValueError set.
 bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out);

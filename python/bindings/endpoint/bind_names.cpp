@@ -5,6 +5,7 @@
 #include "bindings/bind.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
+#include "bindings/cpython/wait_hooks.h"
 #include "endpoint/names.h"
 
 namespace shmtree::python {
@@ -29,16 +30,20 @@ std::shared_ptr<Name> create_name(const std::string& name, int kind, std::shared
   return unwrap(without_gil([&] { return endpoint::create_name(name, thing); }));
 }
 
+// `timeout` as of every wait: None waits indefinitely.
+std::shared_ptr<Name> open_name(const std::string& name, py::handle timeout) {
+  std::optional<std::chrono::nanoseconds> wait;
+  if (!parse_timeout(timeout.ptr(), &wait)) throw py::error_already_set();
+  return unwrap(with_hooks(true, [&](platform::WaitHooks& hooks) { return endpoint::open_name(name, wait, &hooks); }));
+}
+
 }  // namespace
 
 void bind_names(py::module_& module) {
   py::class_<Name, std::shared_ptr<Name>>(
       module, "Name", "This process's part in a name; the name goes with its last process.", plain_class())
       .def_static("create", &create_name, "name"_a, "kind"_a, "arena"_a, "block"_a, "note"_a)
-      .def_static(
-          "open",
-          [](const std::string& name) { return unwrap(without_gil([&] { return endpoint::open_name(name); })); },
-          "name"_a)
+      .def_static("open", &open_name, "name"_a, "timeout"_a)
       .def_static(
           "join",
           [](const std::string& path, const std::shared_ptr<Arena>& arena, int part) {

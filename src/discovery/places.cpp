@@ -1,0 +1,84 @@
+#include "discovery/places.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "platform/checksum.h"
+#include "platform/machine.h"
+
+namespace shmtree::discovery {
+namespace {
+
+constexpr const char* kFolder = "shmtree";
+constexpr const char* kOnlyFolder = "SHMTREE_NAMES_DIR";
+constexpr std::int64_t kMakersTimeoutNs = 20'000'000'000;
+
+}  // namespace
+
+Result<std::vector<std::string>> place_paths() {
+  std::string only = platform::environment_variable(kOnlyFolder);
+  if (only.empty()) return platform::private_directories(kFolder);
+  if (only[0] != '/') return Error{Code::kInvalid, std::string(kOnlyFolder) + " is " + only + "; it must be absolute"};
+  while (only.size() > 1 && only.back() == '/') only.pop_back();
+  return std::vector<std::string>{std::move(only)};
+}
+
+Result<std::optional<Place>> open_place(const std::string& path) {
+  auto directory = platform::open_private_directory(path, false);
+  if (directory) return std::optional(Place{std::move(*directory), path});
+  if (platform::is_exhausted(directory.error())) return std::move(directory).error();
+  return std::optional<Place>();
+}
+
+Status for_each_place(const std::function<Status(const Place&)>& visit) {
+  const auto paths = place_paths();
+  if (!paths) return paths.error();
+  std::vector<platform::FileId> known;
+  for (const std::string& path : *paths) {
+    auto place = open_place(path);
+    if (!place) return std::move(place).error();
+    if (!*place) continue;
+    const auto id = platform::file_id((*place)->directory.get());
+    if (!id) return id.error();
+    if (std::find(known.begin(), known.end(), *id) != known.end()) continue;
+    known.push_back(*id);
+    if (Status visited = visit(**place); !visited) return visited;
+  }
+  return success();
+}
+
+std::string searched(const std::vector<std::string>& paths) {
+  std::string text = "searched ", unusable;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    if (i != 0) text += i + 1 == paths.size() ? " and " : ", ";
+    text += paths[i];
+    const auto opened = platform::open_private_directory(paths[i], false);
+    if (!opened && opened.code() != Code::kNotFound) unusable += "; " + opened.error().message;
+  }
+  return text + " (names are per user; this is uid " + std::to_string(platform::user_id()) + ")" + unusable;
+}
+
+Result<MakersLock> MakersLock::take(const std::vector<std::string>& paths, const std::string& name) {
+  MakersLock made;
+  if (paths.size() == 1) return made;
+  const std::uint32_t key = platform::crc32c(0, name.data(), name.size());
+  std::vector<platform::FileId> known;
+  for (const std::string& path : paths) {
+    auto directory = platform::open_private_directory(path, made.locks_.empty());
+    if (!directory && platform::is_exhausted(directory.error())) return std::move(directory).error();
+    if (!directory) continue;
+    const auto id = platform::file_id(directory->get());
+    if (!id) return id.error();
+    if (std::find(known.begin(), known.end(), *id) != known.end()) continue;
+    known.push_back(*id);
+    auto lock = platform::DirectoryLock::take(directory->get(), key, kMakersTimeoutNs);
+    if (lock) {
+      made.locks_.push_back(std::move(*lock));
+    } else if (lock.code() == Code::kTimeout || platform::is_exhausted(lock.error())) {
+      return Error{lock.code(), path + ": " + lock.error().message, lock.error().os_errno};
+    }
+  }
+  return made;
+}
+
+}  // namespace shmtree::discovery

@@ -1,0 +1,28 @@
+// Names whose file was removed while processes have them: by logind at a logout, by a program that cleans temporary
+// folders, or by a person. The processes still have the file open, so /proc leads to it.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "platform/file.h"
+
+namespace shmtree::discovery {
+
+struct RemovedName {
+  std::string folder{};
+  std::vector<std::byte> bytes{};  // of the file
+  std::vector<int> pids{};         // of the processes that have the name
+};
+
+// Looks for a removed file of `name`, in one of the folders at `paths`, that a living process keeps a part in. Reads
+// the descriptors of all processes of this user. An error when this process has no descriptor left to look with.
+Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& paths, const std::string& name);
+
+// Makes the file again, with what it had, in the same folder: processes find the name by it, and those that have it go
+// on using it by its path. Code::kExists if there is one by now.
+Status restore(const RemovedName& removed, const std::string& name);
+
+}  // namespace shmtree::discovery
