@@ -81,6 +81,7 @@ struct BroadcastOptions {
   std::optional<bool> allow_pickle{};  ///< whether Python may put pickles; by default without a name
   /// kWait: there is no end, subscribers wait for whoever puts next. kEach is kInvalid.
   OnPeerDeath on_peer_death = OnPeerDeath::kRaise;
+  bool exist_ok = false;  ///< as of PairOptions
 };
 
 /// Numbers of a Broadcast.
@@ -267,7 +268,8 @@ Broadcast make_broadcast(const BroadcastOptions& options = {});
 
 /// The Broadcast that some process of this user named, from C++ or Python. kNotFound for a name that is not in use,
 /// kInvalid for one that names something else.
-Result<Broadcast> open_broadcast(const std::string& name);
+/// Waits up to `timeout` for a process to make it (kTimeout); by default, not at all.
+Result<Broadcast> open_broadcast(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 
 /// One that a program in Python put into a message: `item["frames"].as<shmtree::Broadcast>()`. Errors as of
 /// Broadcast::open(), and kInvalid for another item.

@@ -44,6 +44,7 @@ struct LatestOptions {
   std::optional<Arena> arena{};  ///< where it lies; without one that of the process, or of the name
   std::uint64_t history = 0;     ///< versions kept besides the newest; at most 65,536
   std::optional<bool> allow_pickle{};  ///< whether Python may publish pickles; by default without a name
+  bool exist_ok = false;               ///< as of PairOptions
 };
 
 /// What get() returns.
@@ -110,7 +111,8 @@ Latest make_latest(const LatestOptions& options = {});
 
 /// The Latest that some process of this user named, from C++ or Python. kNotFound for a name that is not in use,
 /// kInvalid for one that names something else.
-Result<Latest> open_latest(const std::string& name);
+/// Waits up to `timeout` for a process to make it (kTimeout); by default, not at all.
+Result<Latest> open_latest(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 
 /// One that a program in Python put into a message: `item["weights"].as<shmtree::Latest>()`. Errors as of
 /// Latest::open(), and kInvalid for another item.

@@ -385,8 +385,9 @@ std::pair<Sender, Receiver> make_pair(const PairOptions& options = {});
 
 /// The ends of a channel that some process of this user named, from C++ or Python. kNotFound for a name that is not in
 /// use, kInvalid for one that names something else, as a queue.
-Result<Sender> open_sender(const std::string& name);
+/// Waits up to `timeout` for a process to make it (kTimeout); by default, not at all.
+Result<Sender> open_sender(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 /// The same of a receiver.
-Result<Receiver> open_receiver(const std::string& name);
+Result<Receiver> open_receiver(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 
 }  // namespace shmtree

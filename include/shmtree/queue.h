@@ -40,6 +40,7 @@ struct QueueOptions {
   std::optional<Arena> arena{};  ///< where messages lie; without one that of the process, or of the name
   std::optional<bool> allow_pickle{};  ///< as of PairOptions
   bool portable = false;               ///< as of PairOptions
+  bool exist_ok = false;               ///< as of PairOptions
 };
 
 /// A queue, as this process has it.
@@ -121,7 +122,7 @@ class Queue {
 
  private:
   friend Queue make_queue(const QueueOptions& options);
-  friend Result<Queue> open_queue(const std::string& name);
+  friend Result<Queue> open_queue(const std::string& name, Timeout timeout);
   friend struct ItemAs<Queue>;
   Queue(Sender sender, Receiver receiver) noexcept : sender_(std::move(sender)), receiver_(std::move(receiver)) {}
   static Result<Queue> with_sender(Result<std::shared_ptr<api::ChannelState>> receiving);
@@ -134,6 +135,7 @@ Queue make_queue(const QueueOptions& options = {});
 
 /// The queue that some process of this user named, from C++ or Python. kNotFound for a name that is not in use,
 /// kInvalid for one that names something else.
-Result<Queue> open_queue(const std::string& name);
+/// Waits up to `timeout` for a process to make it (kTimeout); by default, not at all.
+Result<Queue> open_queue(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 
 }  // namespace shmtree

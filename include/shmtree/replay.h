@@ -111,6 +111,7 @@ struct ReplayOptions {
   /// In place of columns: a row, or one like it, such as an aggregate with SHMTREE_FIELDS. Arrays keep their dtype and
   /// shape; floats are float32, ints int64, those without a sign uint64, as Python's are.
   std::optional<Value> example{};
+  bool exist_ok = false;  ///< as of PairOptions; the seed is not compared
 };
 
 /// How sample() draws.
@@ -339,7 +340,8 @@ ReplayBuffer make_replay(const ReplayOptions& options);
 
 /// The buffer that some process of this user named, from C++ or Python. kNotFound for a name that is not in use,
 /// kInvalid for one that names something else.
-Result<ReplayBuffer> open_replay(const std::string& name);
+/// Waits up to `timeout` for a process to make it (kTimeout); by default, not at all.
+Result<ReplayBuffer> open_replay(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 
 /// A new buffer with the rows that were saved in that folder, their indices and their priorities. kNotFound where
 /// nothing was saved, kCorrupt, with the file and the numbers, where any byte of a file is not as it was written;

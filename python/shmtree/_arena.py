@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from . import _arrays, _core, _handles, _process
 from ._arguments import whole
-from ._channel import ARENA, Behind, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
+from ._channel import ARENA, Behind, OnPeerDeath, Receiver, Sender, make_pair, open_known, pair_terms
 from ._queue import JoinableQueue, Queue, SimpleQueue
 from ._shared_array import SharedArray
 from .errors import ChannelClosed
@@ -32,6 +32,8 @@ class Arena:
         name: makes it known to the user's other processes, for `Arena.open`; FileExistsError when the name is in use.
         prefault: bytes to take from the machine at once, so that the first messages find warm memory.
         huge_pages: asks for huge pages, where the machine has them enabled for shared memory.
+        exist_ok: with a name that an arena has already, opens that one; ValueError, with both numbers, when it has
+            another budget than a `max_bytes` that is given. `prefault` and `huge_pages` are for a new one.
 
     An arena lives as long as any process has it, a channel in it, or a view of what was in it.
     """
@@ -39,7 +41,13 @@ class Arena:
     _pins = False
 
     def __init__(
-        self, max_bytes: int | None = None, *, name: str | None = None, prefault: int = 0, huge_pages: bool = False
+        self,
+        max_bytes: int | None = None,
+        *,
+        name: str | None = None,
+        prefault: int = 0,
+        huge_pages: bool = False,
+        exist_ok: bool = False,
     ) -> None:
         if max_bytes is not None and whole("max_bytes", max_bytes) <= 0:
             raise ValueError(f"max_bytes is {max_bytes}; it must be positive, or None")
@@ -49,11 +57,24 @@ class Arena:
             raise ValueError(f"prefault is {prefault}; it must not be more than max_bytes, {max_bytes}")
         if name is not None:
             _process.check_name(name)
-        self._core: _core.Arena | None = _core.Arena.create(max_bytes or 0, prefault, huge_pages)
+
+        def make() -> tuple[_core.Arena, _core.Name | None]:
+            made = _core.Arena.create(max_bytes or 0, prefault, huge_pages)
+            return made, _process.create_name(name, ARENA, made) if name is not None else None
+
+        def known(name: str) -> tuple[_core.Arena, _core.Name | None]:
+            found = open_known(name, ARENA)
+            is_asked = max_bytes is None or found.arena.max_bytes == max_bytes
+            if not is_asked:
+                text = f"that of an arena with other options: max_bytes {found.arena.max_bytes}, not {max_bytes}"
+                raise ValueError(f'the name "{name}": it is {text}')
+            return found.arena, found
+
+        self._core: _core.Arena | None
+        self._core, self._name = _process.open_or_make(name, exist_ok, known, make)
         if max_bytes is not None and max_bytes > (memory := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
             text = f"the budget of {max_bytes} bytes is over the machine's memory, {memory} bytes: before it is used up"
             warnings.warn(f"{text}, the kernel may kill processes", RuntimeWarning, stacklevel=2)
-        self._name = _process.create_name(name, ARENA, self._core) if name is not None else None
 
     @classmethod
     def _of(cls, core: _core.Arena | None, name: _core.Name | None) -> Arena:
@@ -63,14 +84,14 @@ class Arena:
         return self
 
     @classmethod
-    def open(cls, name: str) -> Arena:
+    def open(cls, name: str, timeout: float | None = 0.0) -> Arena:
         """The arena that another process of this user made with this name, or made a named channel or array in.
 
         A named channel, queue or array that was made without an arena has one of its own: by its name that can be
         looked at (`stats`, `holders`), trimmed, and used for more channels and arrays. FileNotFoundError when there is
-        none.
+        none; TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None: never).
         """
-        known = _process.open_name(name)
+        known = _process.open_name(name, timeout)
         return cls._of(known.arena, known)
 
     def _open(self) -> _core.Arena:
@@ -106,9 +127,11 @@ class Arena:
         name: str | None = None,
         allow_pickle: bool | None = None,
         portable: bool = False,
+        exist_ok: bool = False,
     ) -> Queue[Any]:
         """A queue in this arena; see `shmtree.Queue`."""
-        return Queue(maxsize, max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle, portable=portable)
+        how: dict[str, Any] = {"allow_pickle": allow_pickle, "portable": portable, "exist_ok": exist_ok}
+        return Queue(maxsize, max_bytes=max_bytes, name=name, arena=self, **how)
 
     def JoinableQueue(
         self,
@@ -118,17 +141,22 @@ class Arena:
         name: str | None = None,
         allow_pickle: bool | None = None,
         portable: bool = False,
+        exist_ok: bool = False,
     ) -> JoinableQueue[Any]:
         """A joinable queue in this arena; see `shmtree.JoinableQueue`."""
-        return JoinableQueue(
-            maxsize, max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle, portable=portable
-        )
+        how: dict[str, Any] = {"allow_pickle": allow_pickle, "portable": portable, "exist_ok": exist_ok}
+        return JoinableQueue(maxsize, max_bytes=max_bytes, name=name, arena=self, **how)
 
     def SimpleQueue(
-        self, *, max_bytes: int | None = None, name: str | None = None, allow_pickle: bool | None = None
+        self,
+        *,
+        max_bytes: int | None = None,
+        name: str | None = None,
+        allow_pickle: bool | None = None,
+        exist_ok: bool = False,
     ) -> SimpleQueue[Any]:
         """A simple queue in this arena; see `shmtree.SimpleQueue`."""
-        return SimpleQueue(max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle)
+        return SimpleQueue(max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle, exist_ok=exist_ok)
 
     def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
         """An uninitialised ndarray in this arena; see Sender.new_empty. Any channel of the arena sends it uncopied."""
@@ -142,13 +170,15 @@ class Arena:
         """`new_empty` with the shape, dtype and order of another array or tensor."""
         return _arrays.new_like(self._open(), prototype, dtype, order)
 
-    def array(self, shape: Any, dtype: Any = float, name: str | None = None) -> SharedArray:
+    def array(self, shape: Any, dtype: Any = float, name: str | None = None, *, exist_ok: bool = False) -> SharedArray:
         """An array of zeros that every process given it reads and writes at the same time; see `SharedArray`.
 
         `dtype` may be one of torch: `SharedArray.tensor` is then what it is, as with `new_empty`.
         With a name, `SharedArray.open` finds it from any process of this user; FileExistsError when that is in use.
+        With `exist_ok` too, an array of this arena that has the name already is opened, with what is in it; ValueError,
+        with the values of both, when it has another shape or dtype.
         """
-        return SharedArray._make(self._open(), shape, dtype, name)
+        return SharedArray._make(self._open(), shape, dtype, name, exist_ok)
 
     @property
     def max_bytes(self) -> int:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import _core, _handles, _process
-from ._arena import Arena, home_for
+from . import _core, _handles
+from ._arena import Arena
 from ._arguments import limit, natural, one_of, seconds, whole
 from ._channel import BROADCAST
 from ._polling import poll
@@ -41,7 +41,7 @@ class Broadcast(Published, _core.BroadcastBase):
             behind.
         max_bytes: of the messages that the slowest blocking reader has not read; a larger one goes when it has all.
         history: how many messages are kept for those who subscribe later, though all have read them.
-        name, arena, allow_pickle: as of `Latest`.
+        name, arena, allow_pickle, exist_ok: as of `Latest`.
         on_peer_death: "wait": subscribers wait for whoever puts next, there is no end.
     """
 
@@ -57,18 +57,15 @@ class Broadcast(Published, _core.BroadcastBase):
         arena: Arena | None = None,
         allow_pickle: bool | None = None,
         on_peer_death: Literal["raise", "wait"] = "raise",
+        exist_ok: bool = False,
     ) -> None:
         if whole("capacity", capacity) < 1:
             raise ValueError(f"capacity is {capacity}; it must be at least 1")
         natural("history", history)
         waits = one_of("on_peer_death", on_peer_death, "raise", "wait") == "wait"
-        if name is not None:
-            _process.check_name(name)
-        home = home_for(arena, name)
         allow = name is None if allow_pickle is None else bool(allow_pickle)
-        ring = _core.Ring.create(home, capacity, history, limit("max_bytes", max_bytes), allow, waits)
-        self._become(ring, allow, None)
-        self._make_name(name)
+        terms = (capacity, history, limit("max_bytes", max_bytes), allow, waits)
+        self._create(name, arena, exist_ok, allow, *terms)
 
     @property
     def _thing(self) -> _core.Ring:

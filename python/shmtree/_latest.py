@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _core, _process
-from ._arena import Arena, home_for
+from . import _core
+from ._arena import Arena
 from ._arguments import natural
 from ._channel import LATEST
 from ._polling import poll
@@ -33,6 +33,8 @@ class Latest(Published, _core.LatestBase):
         history: how many versions are kept besides the newest.
         allow_pickle: whether what has no kind of its own may be published, and loaded, as a pickle. By default without
             a name, but not with one.
+        exist_ok: with a name that a Latest has already, opens that one; ValueError, with the values of both, when it
+            was made with other arguments.
     """
 
     _WHAT, _KIND, _THING, _BASE = "Latest", LATEST, _core.LatestStore, _core.LatestBase
@@ -44,15 +46,11 @@ class Latest(Published, _core.LatestBase):
         arena: Arena | None = None,
         history: int = 0,
         allow_pickle: bool | None = None,
+        exist_ok: bool = False,
     ) -> None:
         natural("history", history)
-        if name is not None:
-            _process.check_name(name)
-        home = home_for(arena, name)
         allow = name is None if allow_pickle is None else bool(allow_pickle)
-        store = _core.LatestStore.create(home, history, allow)
-        self._become(store, allow, None)
-        self._make_name(name)
+        self._create(name, arena, exist_ok, allow, history, allow)
 
     @property
     def _thing(self) -> _core.LatestStore:

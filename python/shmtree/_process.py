@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from . import _core, _launch
 from .errors import ChannelClosed
@@ -21,6 +21,11 @@ class HasChannel(Protocol):
     @property
     def _channel(self) -> _core.Channel: ...
 
+
+_T = TypeVar("_T")
+
+# A name may go, with its last process, between the opening and the making: a few times, if ever.
+_MAX_TURNS = 16
 
 _default: tuple[int, _core.Arena] | None = None
 _given: weakref.ref[HasChannel] | None = None
@@ -76,6 +81,36 @@ def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
     check_name(name)
     _launch.sweep()
     return _core.Name.open(name, timeout)
+
+
+def open_or_make(name: str | None, exist_ok: bool, known: Callable[[str], _T], make: Callable[[], _T]) -> _T:
+    """`known(name)` with `exist_ok`, where there is something of that name, or else `make()`, which makes the name.
+
+    Of processes that do this at once one makes it: the making of a name is exclusive.
+    """
+    if not exist_ok:
+        return make()
+    if name is None:
+        raise ValueError("exist_ok is for what has a name")
+    for turn in range(_MAX_TURNS):
+        with contextlib.suppress(FileNotFoundError):
+            return known(name)
+        try:
+            return make()
+        except FileExistsError:
+            if turn == _MAX_TURNS - 1:
+                raise
+    raise AssertionError("not reached")
+
+
+def check_known(name: str, arena: _core.Arena, asked: _core.Arena | None, check: Callable[[], None]) -> None:
+    """ValueError, which names the difference, unless what has the name is as it was asked for."""
+    if asked is not None and asked.uuid != arena.uuid:
+        raise ValueError(f'the name "{name}": it is that of something in another arena than the one given')
+    try:
+        check()
+    except ValueError as error:
+        raise ValueError(f'the name "{name}": {error}') from None
 
 
 def before_leaving(function: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _arrays, _core, _handles, _process
-from ._arena import Arena
+from ._arena import Arena, home_for
 from ._channel import open_known
 from .errors import ChannelClosed
 
@@ -56,10 +56,26 @@ class Published:
         known = open_known(name, cls._KIND, timeout)
         return cls._opened(known.arena, known.block, known, allow_pickle)
 
-    def _make_name(self, name: str | None) -> None:
+    def _create(self, name: str | None, arena: Arena | None, exist_ok: bool, allow: bool, *terms: Any) -> None:
+        """Becomes a new thing, made with `terms`, or the one of that name where `exist_ok` says so."""
+        given = arena._open() if arena is not None else None
+
+        def make() -> tuple[Any, _core.Name | None]:
+            thing = self._THING.create(home_for(arena, name), *terms)
+            if name is None:
+                return thing, None
+            return thing, _process.create_name(name, self._KIND, thing.arena, thing.block)
+
+        def known(name: str) -> tuple[Any, _core.Name | None]:
+            found = open_known(name, self._KIND)
+            thing = self._THING.open(found.arena, found.block)
+            _process.check_known(name, found.arena, given, lambda: thing.check_options(*terms))
+            return thing, found
+
         if name is not None:
-            thing = self._thing
-            self._name = _process.create_name(name, self._KIND, thing.arena, thing.block)
+            _process.check_name(name)
+        thing, made = _process.open_or_make(name, exist_ok, known, make)
+        self._become(thing, allow, made)
 
     def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
         """An uninitialised ndarray (a tensor for a dtype of torch) that goes without a copy; see Sender.new_empty."""

@@ -56,13 +56,16 @@ class BaseQueue(_core.QueueBase[_T], End):
         arena: HasArena | None,
         allow_pickle: bool | None,
         portable: bool,
+        exist_ok: bool,
     ) -> None:
+        if exist_ok and name is None:
+            raise ValueError("exist_ok is for what has a name")
         self._maxsize = max(whole("maxsize", maxsize), 0)
         if arena is not None and not hasattr(arena, "_open"):
             raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
         home = arena._open() if arena is not None else None
         terms = Terms(self._maxsize, limit("max_bytes", max_bytes), "never", portable=bool(portable))
-        self._become(*new_channel(home, terms, allow_pickle, name, QUEUE))
+        self._become(*new_channel(home, terms, allow_pickle, name, QUEUE, bool(exist_ok)))
 
     def _become(self, channel: _core.Channel, allow_pickle: bool, name: _core.Name | None) -> None:
         self._attach(channel, allow_pickle)
@@ -173,6 +176,8 @@ class Queue(BaseQueue[_T]):
         allow_pickle: whether objects without a native kind may be pickled; None is yes for unnamed and no for named
             queues, where both sides have to say yes.
         portable: whether `put` refuses what means something on this machine only, as `create_pair` has it.
+        exist_ok: with a name that a queue has already, opens that one; ValueError, with the values of both, when it was
+            made with other arguments.
         ctx: taken for the sake of multiprocessing's signature. A queue works with every start method.
 
     There is no thread behind it: `put` raises what is wrong with an object, and when it returns `empty`, `qsize` and
@@ -188,9 +193,10 @@ class Queue(BaseQueue[_T]):
         arena: HasArena | None = None,
         allow_pickle: bool | None = None,
         portable: bool = False,
+        exist_ok: bool = False,
         ctx: object = None,
     ) -> None:
-        self._create(maxsize, max_bytes, name, arena, allow_pickle, portable)
+        self._create(maxsize, max_bytes, name, arena, allow_pickle, portable, exist_ok)
 
     def join_thread(self) -> None:
         """Nothing: there is no thread, and what was put is in the queue already."""
@@ -231,6 +237,7 @@ class SimpleQueue(BaseQueue[_T]):
         arena: HasArena | None = None,
         allow_pickle: bool | None = None,
         portable: bool = False,
+        exist_ok: bool = False,
         ctx: object = None,
     ) -> None:
-        self._create(0, max_bytes, name, arena, allow_pickle, portable)
+        self._create(0, max_bytes, name, arena, allow_pickle, portable, exist_ok)

@@ -207,6 +207,8 @@ class Service(Generic[_T]):
         max_bytes: bytes of them, likewise.
         arena: where requests lie; None is an arena of its own with a name, else the process's.
         allow_pickle: as of `create_pair`, of requests and replies.
+        exist_ok: whether a service that has the name already is joined; ValueError, with the values of both, when it
+            was made with other arguments. If false, FileExistsError.
     """
 
     def __init__(
@@ -217,6 +219,7 @@ class Service(Generic[_T]):
         max_bytes: int | None = None,
         arena: Arena | None = None,
         allow_pickle: bool | None = None,
+        exist_ok: bool = True,
     ) -> None:
         self._sender, self._receiver = create_pair(
             capacity,
@@ -225,7 +228,7 @@ class Service(Generic[_T]):
             arena=arena,
             allow_pickle=allow_pickle,
             keep_open=True,
-            exist_ok=name is not None,
+            exist_ok=bool(exist_ok) and name is not None,
         )
         self._clients: dict[bytes, Sender | None] = {}  # by handle; None: gone
         self._few = _FEW

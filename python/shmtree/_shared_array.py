@@ -52,7 +52,26 @@ class SharedArray:
         return self
 
     @classmethod
-    def _make(cls, core: _core.Arena, shape: Any, dtype: Any, name: str | None) -> SharedArray:
+    def _make(cls, core: _core.Arena, shape: Any, dtype: Any, name: str | None, exist_ok: bool = False) -> SharedArray:
+        def known(name: str) -> SharedArray:
+            found = cls.open(name)
+            _process.check_known(name, found._home, core, lambda: found._check_options(shape, dtype))
+            return found
+
+        return _process.open_or_make(name, exist_ok, known, lambda: cls._new(core, shape, dtype, name))
+
+    def _check_options(self, shape: Any, dtype: Any) -> None:
+        plain, torch_dtype = _arrays.plain_dtype(dtype)
+        asked = np.broadcast_to(np.empty((), plain), shape)
+        is_dtype = f"torch.{self._torch_dtype}" if self._torch_dtype is not None else self._array.dtype
+        asked_dtype = f"torch.{torch_dtype}" if torch_dtype is not None else asked.dtype
+        both = (("shape", self._array.shape, asked.shape), ("dtype", is_dtype, asked_dtype))
+        others = ", ".join(f"{option} {has}, not {wanted}" for option, has, wanted in both if has != wanted)
+        if others:
+            raise ValueError(f"it is that of an array with other options: {others}")
+
+    @classmethod
+    def _new(cls, core: _core.Arena, shape: Any, dtype: Any, name: str | None) -> SharedArray:
         plain, torch_dtype = _arrays.plain_dtype(dtype)
         memory = core.new_shared_array(shape, plain)
         if memory.nbytes == 0:
@@ -156,9 +175,11 @@ class SharedArray:
         return self._array.astype(wanted, copy=bool(copy))
 
     @classmethod
-    def open(cls, name: str) -> SharedArray:
-        """The array of that name; FileNotFoundError when there is none."""
-        known = open_known(name, ARRAY)
+    def open(cls, name: str, timeout: float | None = 0.0) -> SharedArray:
+        """The array of that name; FileNotFoundError when there is none. TimeoutError when there is still none after
+        `timeout` seconds, if that is more than 0 (None: never).
+        """
+        known = open_known(name, ARRAY, timeout)
         note = json.loads(known.note)
         array = known.arena.open_array(known.block, tuple(note["shape"]), _dtype_of(note["dtype"]), "C")
         return cls._of(known.arena, array, known, note.get("torch"))

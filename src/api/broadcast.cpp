@@ -187,22 +187,38 @@ Broadcast make_broadcast(const BroadcastOptions& options) try {
   if (options.on_peer_death == OnPeerDeath::kEach) {
     throw BadResult(Error{Code::kInvalid, "a Broadcast tells of the last who put (kRaise) or waits (kWait)"});
   }
-  const auto arena = api::home_for(options.arena, options.name);
+  api::check_named(options.name, options.exist_ok);
   const broadcast::Options terms{.capacity = options.capacity,
                                  .history = options.history,
                                  .max_bytes = options.max_bytes,
                                  .allow_pickle = options.allow_pickle.value_or(options.name.empty()),
                                  .waits = options.on_peer_death == OnPeerDeath::kWait};
-  auto ring = broadcast::Ring::create(arena, terms, WaitContext{}).value();
-  auto name = api::name_for(options.name, discovery::NamedKind::kBroadcast, arena, ring->block());
-  return BroadcastState::wrap(std::move(ring), std::move(name));
+  const auto open = [&]() -> Result<Broadcast> {
+    auto found = api::find_name(options.name, discovery::NamedKind::kBroadcast, "Broadcast");
+    if (!found) return std::move(found).error();
+    auto ring = broadcast::Ring::open(found->arena, found->block, WaitContext{});
+    if (!ring) return std::move(ring).error();
+    Status same = api::check_known(options.name, options.arena, found->arena, (*ring)->check_options(terms));
+    if (!same) return std::move(same).error();
+    return BroadcastState::wrap(std::move(*ring), std::move(found->name));
+  };
+  const auto make = [&]() -> Result<Broadcast> {
+    const auto arena = api::home_for(options.arena, options.name);
+    auto ring = broadcast::Ring::create(arena, terms, WaitContext{});
+    if (!ring) return std::move(ring).error();
+    auto name = api::name_for(options.name, discovery::NamedKind::kBroadcast, arena, (*ring)->block());
+    if (!name) return std::move(name).error();
+    return BroadcastState::wrap(std::move(*ring), std::move(*name));
+  };
+  return endpoint::open_or_make(options.exist_ok, open, make).value();
 } catch (const std::bad_alloc&) {
   throw BadResult(out_of_memory());
 }
 
-Result<Broadcast> open_broadcast(const std::string& name) {
-  return or_out_of_memory(
-      [&] { return BroadcastState::open(api::find_name(name, discovery::NamedKind::kBroadcast, "Broadcast")); });
+Result<Broadcast> open_broadcast(const std::string& name, Timeout timeout) {
+  return or_out_of_memory([&] {
+    return BroadcastState::open(api::find_name(name, discovery::NamedKind::kBroadcast, "Broadcast", timeout));
+  });
 }
 
 Result<Broadcast> ItemAs<Broadcast>::make(const Item& item) {

@@ -120,18 +120,34 @@ bool Latest::closed() const noexcept {
 }
 
 Latest make_latest(const LatestOptions& options) try {
-  const auto arena = api::home_for(options.arena, options.name);
+  api::check_named(options.name, options.exist_ok);
   const bool allow_pickle = options.allow_pickle.value_or(options.name.empty());
-  auto store = Store::create(arena, {.history = options.history, .allow_pickle = allow_pickle}, WaitContext{}).value();
-  auto name = api::name_for(options.name, discovery::NamedKind::kLatest, arena, store->block());
-  return LatestState::wrap(std::move(store), std::move(name));
+  const latest::Options terms{.history = options.history, .allow_pickle = allow_pickle};
+  const auto open = [&]() -> Result<Latest> {
+    auto found = api::find_name(options.name, discovery::NamedKind::kLatest, "Latest");
+    if (!found) return std::move(found).error();
+    auto store = Store::open(found->arena, found->block, WaitContext{});
+    if (!store) return std::move(store).error();
+    Status same = api::check_known(options.name, options.arena, found->arena, (*store)->check_options(terms));
+    if (!same) return std::move(same).error();
+    return LatestState::wrap(std::move(*store), std::move(found->name));
+  };
+  const auto make = [&]() -> Result<Latest> {
+    const auto arena = api::home_for(options.arena, options.name);
+    auto store = Store::create(arena, terms, WaitContext{});
+    if (!store) return std::move(store).error();
+    auto name = api::name_for(options.name, discovery::NamedKind::kLatest, arena, (*store)->block());
+    if (!name) return std::move(name).error();
+    return LatestState::wrap(std::move(*store), std::move(*name));
+  };
+  return endpoint::open_or_make(options.exist_ok, open, make).value();
 } catch (const std::bad_alloc&) {
   throw BadResult(out_of_memory());
 }
 
-Result<Latest> open_latest(const std::string& name) {
+Result<Latest> open_latest(const std::string& name, Timeout timeout) {
   return or_out_of_memory(
-      [&] { return LatestState::open(api::find_name(name, discovery::NamedKind::kLatest, "Latest")); });
+      [&] { return LatestState::open(api::find_name(name, discovery::NamedKind::kLatest, "Latest", timeout)); });
 }
 
 Result<Latest> ItemAs<Latest>::make(const Item& item) {

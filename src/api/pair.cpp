@@ -156,8 +156,8 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_item(const Item& item, 
 }
 
 Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string& named, End end,
-                                                               discovery::NamedKind kind) {
-  auto known = endpoint::open_channel(named, kind);
+                                                               const Timeout& timeout, discovery::NamedKind kind) {
+  auto known = endpoint::open_channel(named, kind, timeout);
   if (!known) return std::move(known).error();
   auto arena = ArenaState::for_arena(known->channel->arena());
   return join(std::move(arena), std::move(known->channel), end, std::move(known->name));
@@ -191,7 +191,7 @@ channel::ChannelOptions channel_options(const PairOptions& options, bool of_queu
 std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelState::make(const PairOptions& options,
                                                                                            bool of_queue) try {
   if (options.exist_ok && options.name.empty())
-    throw BadResult(Error{Code::kInvalid, "exist_ok is for a pair with a name"});
+    throw BadResult(Error{Code::kInvalid, "exist_ok is for what has a name"});
   if (options.arena && ArenaState::of(*options.arena) == nullptr) throw BadResult(no_arena());
   const channel::ChannelOptions wanted = channel_options(options, of_queue);
   std::shared_ptr<ArenaState> arena;
@@ -220,11 +220,12 @@ std::pair<Sender, Receiver> make_pair(const PairOptions& options) {
           api::ChannelState::handle_to<Receiver>(std::move(receiving))};
 }
 
-Result<Sender> open_sender(const std::string& name) {
-  return api::ChannelState::made<Sender>([&] { return api::ChannelState::open_named(name, End::kSending); });
+Result<Sender> open_sender(const std::string& name, Timeout timeout) {
+  return api::ChannelState::made<Sender>([&] { return api::ChannelState::open_named(name, End::kSending, timeout); });
 }
-Result<Receiver> open_receiver(const std::string& name) {
-  return api::ChannelState::made<Receiver>([&] { return api::ChannelState::open_named(name, End::kReceiving); });
+Result<Receiver> open_receiver(const std::string& name, Timeout timeout) {
+  return api::ChannelState::made<Receiver>(
+      [&] { return api::ChannelState::open_named(name, End::kReceiving, timeout); });
 }
 
 }  // namespace shmtree

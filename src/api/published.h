@@ -127,9 +127,14 @@ Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, mem
 
 // Where something new goes: the arena that was asked for, that of the process, or one of the name's. Throws BadResult.
 std::shared_ptr<memory::Arena> home_for(const std::optional<Arena>& arena, const std::string& name);
-// That name for it, or null for an empty one. Throws BadResult.
-std::shared_ptr<endpoint::Name> name_for(const std::string& name, discovery::NamedKind kind,
-                                         const std::shared_ptr<memory::Arena>& arena, memory::BlockRef block);
+// That name for it, or null for an empty one.
+Result<std::shared_ptr<endpoint::Name>> name_for(const std::string& name, discovery::NamedKind kind,
+                                                 const std::shared_ptr<memory::Arena>& arena, memory::BlockRef block);
+// Throws BadResult for options of a name without one.
+void check_named(const std::string& name, bool exist_ok);
+// Of what is there already: kInvalid unless it is in the arena that was asked for, if one was, and `same` is ok.
+Status check_known(const std::string& name, const std::optional<Arena>& asked,
+                   const std::shared_ptr<memory::Arena>& arena, Status same);
 
 // What a handle, or a name, leads to. By a handle it is on its way until it has arrived.
 struct Found {
@@ -143,7 +148,8 @@ struct Found {
 Result<Found> find_handle(std::span<const std::byte> handle);
 Result<Found> find_handle(const std::string& text);
 // kInvalid for something that is not `kind`, called `what`.
-Result<Found> find_name(const std::string& name, discovery::NamedKind kind, const char* what);
+Result<Found> find_name(const std::string& name, discovery::NamedKind kind, const char* what,
+                        const Timeout& timeout = std::chrono::nanoseconds(0));
 // In a message of Python's, of an object whose class is called `name` there, which is `what` in errors.
 Result<Found> find_item(const Item& item, std::string_view name, const char* what);
 

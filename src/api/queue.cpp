@@ -78,9 +78,9 @@ Result<Queue> Queue::open(const std::string& handle) {
   return with_sender(or_out_of_memory([&] { return ChannelState::open(handle, End::kReceiving, true); }));
 }
 
-Result<Queue> open_queue(const std::string& name) {
-  return Queue::with_sender(
-      or_out_of_memory([&] { return ChannelState::open_named(name, End::kReceiving, discovery::NamedKind::kQueue); }));
+Result<Queue> open_queue(const std::string& name, Timeout timeout) {
+  return Queue::with_sender(or_out_of_memory(
+      [&] { return ChannelState::open_named(name, End::kReceiving, timeout, discovery::NamedKind::kQueue); }));
 }
 
 Queue make_queue(const QueueOptions& options) {
@@ -88,6 +88,7 @@ Queue make_queue(const QueueOptions& options) {
   made.arena = options.arena;
   made.allow_pickle = options.allow_pickle;
   made.portable = options.portable;
+  made.exist_ok = options.exist_ok;
   auto [sending, receiving] = ChannelState::make(made, true);
   return {ChannelState::handle_to<Sender>(std::move(sending)), ChannelState::handle_to<Receiver>(std::move(receiving))};
 }

@@ -3,6 +3,7 @@
 #include <bit>
 #include <utility>
 
+#include "api/published.h"
 #include "api/replay_state.h"
 #include "discovery/handle.h"
 #include "endpoint/given_ends.h"
@@ -79,11 +80,8 @@ Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const Room& r
   return memory::Arena::create({.max_bytes = *needed + std::max(kLeastSpare, *needed / 8)});
 }
 
-std::shared_ptr<endpoint::Name> replay_name_for(const std::string& name, const Buffer& buffer) {
-  if (name.empty()) return nullptr;
-  discovery::NamedThing thing{.kind = discovery::NamedKind::kReplay, .arena = buffer.store()->arena()};
-  thing.block = memory::pack(buffer.store()->block());
-  return endpoint::create_name(name, thing).value();
+Result<std::shared_ptr<endpoint::Name>> replay_name_for(const std::string& name, const Buffer& buffer) {
+  return name_for(name, discovery::NamedKind::kReplay, buffer.store()->arena(), buffer.store()->block());
 }
 
 // What a saved buffer is with these in the place of its own.
@@ -112,27 +110,40 @@ Room room_for(const replay::Loader& loader, const ReplayLoad& how) {
 }  // namespace api
 
 ReplayBuffer make_replay(const ReplayOptions& options) try {
-  Spec spec = api::spec_of(options).value();
+  const Spec spec = api::spec_of(options).value();
   const api::Home home = api::replay_home_for(options.arena).value();
   const Room room{api::capacity_of(spec, options, home).value(), options.chunk, options.streams};
-  auto arena = api::arena_for(spec, room, home).value();
-  auto buffer = Buffer::create(std::move(arena), std::move(spec), room, WaitContext{}).value();
-  if (options.seed) buffer->set_seed(*options.seed);
-  auto name = api::replay_name_for(options.name, *buffer);
-  return ReplayState::wrap(std::move(buffer), std::move(name));
+  api::check_named(options.name, options.exist_ok);
+  const auto open = [&]() -> Result<ReplayBuffer> {
+    auto found = api::find_name(options.name, discovery::NamedKind::kReplay, "replay buffer");
+    if (!found) return std::move(found).error();
+    auto buffer = Buffer::open(found->arena, found->block, WaitContext{});
+    if (!buffer) return std::move(buffer).error();
+    Status same = api::check_known(options.name, options.arena, found->arena, (*buffer)->check_options(spec, room));
+    if (!same) return std::move(same).error();
+    if (options.seed) (*buffer)->set_seed(*options.seed);
+    return ReplayState::wrap(std::move(*buffer), std::move(found->name));
+  };
+  const auto make = [&]() -> Result<ReplayBuffer> {
+    auto arena = api::arena_for(spec, room, home);
+    if (!arena) return std::move(arena).error();
+    auto buffer = Buffer::create(std::move(*arena), spec, room, WaitContext{});
+    if (!buffer) return std::move(buffer).error();
+    if (options.seed) (*buffer)->set_seed(*options.seed);
+    auto name = api::replay_name_for(options.name, **buffer);
+    if (!name) return std::move(name).error();
+    return ReplayState::wrap(std::move(*buffer), std::move(*name));
+  };
+  return endpoint::open_or_make(options.exist_ok, open, make).value();
 } catch (const std::bad_alloc&) {
   throw BadResult(out_of_memory());
 }
 
-Result<ReplayBuffer> open_replay(const std::string& name) {
+Result<ReplayBuffer> open_replay(const std::string& name, Timeout timeout) {
   return or_out_of_memory([&]() -> Result<ReplayBuffer> {
-    auto known = endpoint::open_name(name);
-    if (!known) return std::move(known).error();
-    const discovery::NamedThing& thing = (*known)->thing();
-    if (thing.kind != discovery::NamedKind::kReplay) {
-      return Error{Code::kInvalid, "the name " + name + " is in use for something that is no replay buffer"};
-    }
-    return ReplayState::open_block(thing.arena, thing.block, *known);
+    auto found = api::find_name(name, discovery::NamedKind::kReplay, "replay buffer", timeout);
+    if (!found) return std::move(found).error();
+    return ReplayState::open_block(found->arena, memory::pack(found->block), std::move(found->name));
   });
 }
 
@@ -175,9 +186,8 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
       loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{}, (*buffer)->spec().samplers);
   if (!loaded) return std::move(loaded).error();
   auto known = api::replay_name_for(how.name, **buffer);
-  return ReplayState::wrap(std::move(*buffer), std::move(known));
-} catch (const BadResult& refused) {  // the name
-  return refused.error();
+  if (!known) return std::move(known).error();
+  return ReplayState::wrap(std::move(*buffer), std::move(*known));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }

@@ -150,7 +150,7 @@ struct ChannelState final : endpoint::Port, Deferred {
   // The end in a message of Python's, whose class is called `name` there.
   static Result<std::shared_ptr<ChannelState>> open_item(const Item& item, std::string_view name, End end,
                                                          bool of_queue = false);
-  static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end,
+  static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end, const Timeout& timeout,
                                                           discovery::NamedKind kind = discovery::NamedKind::kChannel);
   void close() noexcept { Port::close(end); }
   bool is_closed() const noexcept { return closed(end); }

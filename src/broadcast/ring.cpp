@@ -11,6 +11,7 @@
 #include "memory/weak_registry.h"
 #include "platform/clock.h"
 #include "platform/copy.h"
+#include "platform/errors.h"
 #include "platform/never_destroyed.h"
 #include "platform/wait_policy.h"
 
@@ -99,6 +100,17 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const O
   return known(std::shared_ptr<Ring>(new Ring(std::move(arena), std::move(*control))));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
+}
+
+Status Ring::check_options(const Options& options) const {
+  OptionDifferences others;
+  others.compare("capacity", capacity_, options.capacity);
+  others.compare("history", history_, options.history);
+  others.compare("max_bytes", max_bytes_, options.max_bytes);
+  others.compare_flags("allow_pickle", allows_pickle(), options.allow_pickle);
+  const auto ending = [](bool waits) { return std::string(waits ? "wait" : "raise"); };
+  others.compare("on_peer_death", ending(has_flag(kWaits)), ending(options.waits));
+  return others.of("a Broadcast");
 }
 
 Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, BlockRef block,

@@ -67,6 +67,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   BlockRef block() const noexcept { return control_.ref(); }
   std::uint64_t capacity() const noexcept { return capacity_; }
   std::uint64_t history() const noexcept { return history_; }
+  // kInvalid, with the values of both, if it was made with others.
+  Status check_options(const Options& options) const;
   std::uint64_t tail() const noexcept { return platform::load_acquire(header().tail); }
 
   // --- Putting

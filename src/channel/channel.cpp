@@ -5,6 +5,7 @@
 #include <new>
 
 #include "channel/recovery.h"
+#include "platform/errors.h"
 
 namespace shmtree::channel {
 
@@ -27,9 +28,6 @@ const char* word_of(Ending ending) noexcept {
     case Ending::kEach: return "each";
   }
   return "of a damaged channel";
-}
-const char* word_of(bool value) noexcept {
-  return value ? "true" : "false";
 }
 
 std::uint64_t first_slots(std::uint64_t capacity) noexcept {
@@ -132,24 +130,18 @@ void Channel::require_portable() noexcept {
 
 Status Channel::check_options(const ChannelOptions& options) const {
   const ChannelHeader& shared = parts_.control.shared;
-  std::string others;
-  const auto compare = [&others](const char* option, const std::string& is, const std::string& asked) {
-    if (is != asked)
-      others.append(others.empty() ? "" : ", ").append(option).append(" ").append(is).append(", not ").append(asked);
-  };
-  using std::to_string;
-  compare("capacity", to_string(shared.capacity), to_string(options.capacity));
-  compare("max_bytes", to_string(shared.max_bytes), to_string(options.max_bytes));
-  compare("on_peer_death", word_of(ending()), word_of(options.ending));
-  compare("allow_pickle", word_of(allows_pickle()), word_of(options.allow_pickle));
-  compare("max_unsettled", to_string(shared.max_unsettled), to_string(options.max_unsettled));
-  compare("max_attempts", to_string(shared.max_attempts), to_string(options.max_attempts));
-  compare("keep_open", word_of(parts_.control.keeps_open()), word_of(options.keep_open));
-  compare("behind", parts_.control.drops_oldest() ? "drop_oldest" : "block",
-          options.drop_oldest ? "drop_oldest" : "block");
-  compare("portable", word_of(parts_.control.is_portable()), word_of(options.portable));
-  if (others.empty()) return success();
-  return Error{Code::kInvalid, "it is that of a channel with other options: " + others};
+  OptionDifferences others;
+  others.compare("capacity", shared.capacity, options.capacity);
+  others.compare("max_bytes", shared.max_bytes, options.max_bytes);
+  others.compare("on_peer_death", std::string(word_of(ending())), word_of(options.ending));
+  others.compare_flags("allow_pickle", allows_pickle(), options.allow_pickle);
+  others.compare("max_unsettled", shared.max_unsettled, options.max_unsettled);
+  others.compare("max_attempts", shared.max_attempts, options.max_attempts);
+  others.compare_flags("keep_open", parts_.control.keeps_open(), options.keep_open);
+  const auto behind = [](bool drops) { return std::string(drops ? "drop_oldest" : "block"); };
+  others.compare("behind", behind(parts_.control.drops_oldest()), behind(options.drop_oldest));
+  others.compare_flags("portable", parts_.control.is_portable(), options.portable);
+  return others.of("a channel");
 }
 
 ChannelStats Channel::stats() {

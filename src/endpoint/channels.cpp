@@ -11,9 +11,6 @@ using memory::Arena;
 
 namespace {
 
-// Those that make a name and those whose last process ends take turns, if ever, a few times.
-constexpr int kMostTurns = 16;
-
 Error about(const std::string& name, Error error) {
   error.message = "the name \"" + name + "\": " + error.message;
   return error;
@@ -40,8 +37,9 @@ Status check_is(const KnownChannel& known, const Arena* arena, const ChannelOpti
 
 }  // namespace
 
-Result<KnownChannel> open_channel(const std::string& name, NamedKind kind) {
-  auto known = open_name(name);
+Result<KnownChannel> open_channel(const std::string& name, NamedKind kind,
+                                  std::optional<std::chrono::nanoseconds> timeout) {
+  auto known = open_name(name, timeout);
   if (!known) return std::move(known).error();
   const discovery::NamedThing& thing = (*known)->thing();
   if (thing.kind != kind) {
@@ -55,25 +53,23 @@ Result<KnownChannel> open_channel(const std::string& name, NamedKind kind) {
 
 Result<KnownChannel> make_channel(const std::string& name, NamedKind kind, std::shared_ptr<Arena> arena,
                                   const ChannelOptions& options, bool exist_ok) {
-  std::shared_ptr<Arena> own;
-  for (int turn = 0;; ++turn) {
-    if (exist_ok) {
-      auto known = open_channel(name, kind);
-      if (known) {
-        Status same = check_is(*known, arena.get(), options);
-        if (!same) return about(name, std::move(same).error());
-        return known;
-      }
-      if (known.code() != Code::kNotFound) return known;
-    }
-    if (arena == nullptr && own == nullptr) {
+  const auto open = [&]() -> Result<KnownChannel> {
+    auto known = open_channel(name, kind);
+    if (!known) return known;
+    Status same = check_is(*known, arena.get(), options);
+    if (!same) return about(name, std::move(same).error());
+    return known;
+  };
+  std::shared_ptr<Arena> own = arena;
+  const auto make = [&]() -> Result<KnownChannel> {
+    if (own == nullptr) {
       auto made = Arena::create({});
       if (!made) return std::move(made).error();
       own = std::move(*made);
     }
-    auto made = make_new(name, kind, arena != nullptr ? arena : own, options);
-    if (made || !exist_ok || made.code() != Code::kExists || turn == kMostTurns) return made;
-  }
+    return make_new(name, kind, own, options);
+  };
+  return open_or_make(exist_ok, open, make);
 }
 
 }  // namespace shmtree::endpoint

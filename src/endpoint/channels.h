@@ -3,7 +3,9 @@
 // Thread safety: every function may be called from any thread.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "channel/channel.h"
@@ -17,7 +19,8 @@ struct KnownChannel {
 };
 
 // What is known by `name`. kInvalid: something that is no `kind`; else as open_name().
-Result<KnownChannel> open_channel(const std::string& name, discovery::NamedKind kind);
+Result<KnownChannel> open_channel(const std::string& name, discovery::NamedKind kind,
+                                  std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0));
 
 // A new channel in `arena`, or in one of its own where that is null, that is known by `name`. With `exist_ok` the one
 // that is known by it already, in which this process then takes part: kInvalid when that has other options, or lies in

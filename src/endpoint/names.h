@@ -22,6 +22,21 @@ Result<std::shared_ptr<Name>> create_name(const std::string& name, const discove
 Result<std::shared_ptr<Name>> open_name(const std::string& name,
                                         std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0),
                                         platform::WaitHooks* hooks = nullptr);
+// open(), where `exist_ok` says so and there is something of that name, or else make(), which makes the name. Of
+// processes that do this at once one makes it, and the others open what it made.
+template <class Open, class Make>
+auto open_or_make(bool exist_ok, Open open, Make make) -> decltype(make()) {
+  // A name may go between the two calls, with its last process: a few times, if ever.
+  constexpr int kMaxTurns = 16;
+  for (int turn = 0;; ++turn) {
+    if (exist_ok) {
+      auto known = open();
+      if (known || known.code() != Code::kNotFound) return known;
+    }
+    auto made = make();
+    if (made || !exist_ok || made.code() != Code::kExists || turn == kMaxTurns) return made;
+  }
+}
 // Takes part in the name that came with the handle of something in `arena`, by its path. Null for an empty path, and
 // when the name is no longer the arena's: the arena does without. `part`: what the parent of this process took for it.
 std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<memory::Arena>& arena,

@@ -8,6 +8,7 @@
 #include "memory/control_block.h"
 #include "memory/event.h"
 #include "memory/weak_registry.h"
+#include "platform/errors.h"
 #include "platform/never_destroyed.h"
 #include "platform/wait_policy.h"
 
@@ -44,6 +45,13 @@ Store::Store(std::shared_ptr<Arena> arena, Lease control, std::uint64_t entries)
       entries_(entries),
       window_(reinterpret_cast<WindowEntry*>(control_.data() + sizeof(LatestHeader))),
       list_(reinterpret_cast<ListEntry*>(control_.data() + list_offset(entries))) {}
+
+Status Store::check_options(const Options& options) const {
+  OptionDifferences others;
+  others.compare("history", history(), options.history);
+  others.compare_flags("allow_pickle", allows_pickle(), options.allow_pickle);
+  return others.of("a Latest");
+}
 
 Store::~Store() {
   leave();

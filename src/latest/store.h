@@ -53,6 +53,9 @@ class Store {
   std::uint64_t history() const noexcept { return entries_ - 2; }
   bool allows_pickle() const noexcept { return (platform::load_once(header().flags) & kPickles) != 0; }
 
+  // kInvalid, with the values of both, if it was made with others.
+  Status check_options(const Options& options) const;
+
   // A block for a version; errors as of Arena::allocate().
   Result<memory::OwnedBlock> allocate(std::uint64_t bytes, const WaitContext& wait) {
     return arena_->allocate(bytes, memory::BlockKind::kPublished, wait);

@@ -1,6 +1,7 @@
 // Errors that every layer makes.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -12,5 +13,28 @@ namespace shmtree {
 inline Error invalid(std::string message) {
   return Error{.code = Code::kInvalid, .message = std::move(message)};
 }
+
+// Collects the options in which a thing that exists differs from what was asked for.
+class OptionDifferences {
+ public:
+  void compare(const char* option, const std::string& is, const std::string& asked) {
+    if (is == asked) return;
+    text_.append(text_.empty() ? "" : ", ").append(option).append(" ").append(is).append(", not ").append(asked);
+  }
+  void compare(const char* option, std::uint64_t is, std::uint64_t asked) {
+    compare(option, std::to_string(is), std::to_string(asked));
+  }
+  void compare_flags(const char* option, bool is, bool asked) {
+    compare(option, std::string(is ? "true" : "false"), std::string(asked ? "true" : "false"));
+  }
+  // kInvalid, with the values of both, unless there are none. `what` is "a channel".
+  Status of(const std::string& what) const {
+    if (text_.empty()) return Unit{};
+    return Error{.code = Code::kInvalid, .message = "it is that of " + what + " with other options: " + text_};
+  }
+
+ private:
+  std::string text_{};
+};
 
 }  // namespace shmtree

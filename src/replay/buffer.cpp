@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "platform/errors.h"
 #include "platform/machine.h"
 #include "replay/limit.h"
 
@@ -113,6 +114,37 @@ Result<std::shared_ptr<Buffer>> Buffer::create(std::shared_ptr<Arena> arena, Spe
   auto tables = Tables::create(std::move(*store), specs, spec.limit_or_null(), spec.raises_on_death);
   if (!tables) return std::move(tables).error();
   return make(std::move(*tables), std::move(spec));
+}
+
+Status Buffer::check_options(const Spec& spec, const Room& room) const {
+  const Shape& is = store()->shape();
+  const auto asked = spec.shape(room.capacity, room.chunk, room.streams);
+  if (!asked) return asked.error();
+  OptionDifferences others;
+  others.compare("capacity", is.capacity, asked->capacity);
+  if (room.chunk != 0) others.compare("chunk", is.rows_per_place, asked->rows_per_place);
+  // Parts of a Spec have no short text: the note of a spec in which only this part was replaced tells.
+  const auto compare = [&](const char* option, auto part) {
+    Spec changed = spec_;
+    changed.*part = spec.*part;
+    if (pack(changed) != pack(spec_)) others.compare(option, std::string("another"), "as given");
+  };
+  const bool same_rows = spec_.row == spec.row && spec_.leaves == spec.leaves;
+  if (!same_rows) others.compare("rows", std::string("of other columns"), "as given");
+  others.compare("n_step", spec_.n_step, spec.n_step);
+  others.compare("gamma", std::to_string(spec_.gamma), std::to_string(spec.gamma));
+  if (same_rows) {
+    compare("next", &Spec::next);
+    compare("stack", &Spec::stack);
+    compare("reward", &Spec::reward);
+    compare("done", &Spec::done);
+  }
+  others.compare_flags("stack_repeats_first", spec_.repeats_first, spec.repeats_first);
+  compare("samplers", &Spec::samplers);
+  compare("limit", &Spec::limit);
+  const auto on_death = [](bool raises) { return std::string(raises ? "raise" : "wait"); };
+  others.compare("on_peer_death", on_death(spec_.raises_on_death), on_death(spec.raises_on_death));
+  return others.of("a replay buffer");
 }
 
 Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memory::BlockRef block,

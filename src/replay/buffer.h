@@ -50,6 +50,9 @@ class Buffer {
   static Result<std::shared_ptr<Buffer>> open(std::shared_ptr<Arena> arena, memory::BlockRef block,
                                               const WaitContext& wait);
 
+  // kInvalid, with what differs, if it was made with others. A chunk of 0 is any, and so are `streams`.
+  Status check_options(const Spec& spec, const Room& room) const;
+
   const std::shared_ptr<Tables>& tables() const noexcept { return tables_; }
   const std::shared_ptr<Store>& store() const noexcept { return tables_->store(); }
   const Spec& spec() const noexcept { return spec_; }

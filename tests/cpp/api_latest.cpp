@@ -4,6 +4,7 @@
 #include <chrono>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "shmtree/shmtree.h"
@@ -119,4 +120,32 @@ TEST_CASE("who waits is told that the publishers were killed, or have gone") {
   CHECK(died.error().pids == std::vector<int>{killed.pid()});
   Child leaves([&] { return Latest::open(handle).value().publish(2).ok(); });
   CHECK(leaves.succeeded());
+}
+
+TEST_CASE("a Latest that exists is opened if it may exist and was made with the same options") {
+  LatestOptions options{.name = "api-latest-exists-" + std::to_string(::getpid()), .history = 3};
+  const Latest made = make_latest(options);
+  REQUIRE(made.publish(Value(7), 60s).ok());
+  CHECK_THROWS_AS(make_latest(options), BadResult);
+  options.exist_ok = true;
+  CHECK(make_latest(options).version() == 1);
+  options.history = 4;
+  try {
+    make_latest(options);
+    FAIL("made with other options");
+  } catch (const BadResult& refused) {
+    CHECK(refused.error().code == Code::kInvalid);
+    CHECK(refused.error().message.find("history 3, not 4") != std::string::npos);
+  }
+}
+
+TEST_CASE("an opener waits for a name for as long as it is told") {
+  const std::string name = "api-latest-waited-" + std::to_string(::getpid());
+  CHECK(open_latest(name).code() == Code::kNotFound);
+  CHECK(open_latest(name, 1ms).code() == Code::kTimeout);
+  bool is_open = false;
+  std::thread opener([&] { is_open = open_latest(name, 60s).ok(); });
+  const Latest made = make_latest({.name = name});
+  opener.join();
+  CHECK(is_open);
 }

@@ -166,6 +166,13 @@ void bind_broadcast(py::module_& module) {
       .def_property_readonly("arena", [](const Ring& ring) { return ring.arena(); })
       .def_property_readonly("block", [](const Ring& ring) { return memory::pack(ring.block()); })
       .def_property_readonly("capacity", &Ring::capacity)
+      .def(
+          "check_options",
+          [](const Ring& ring, std::uint64_t capacity, std::uint64_t history, std::uint64_t max_bytes,
+             bool allow_pickle, bool waits) {
+            unwrap(ring.check_options({capacity, history, max_bytes, allow_pickle, waits}));
+          },
+          "capacity"_a, "history"_a, "max_bytes"_a, "allow_pickle"_a, "waits"_a)
       .def("check", &Ring::check);
   py::class_<SubscriberEnd>(module, "SubscriberBase", "What Subscriber is made of.", plain_class())
       .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)

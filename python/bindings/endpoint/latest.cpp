@@ -91,6 +91,12 @@ void bind_latest(py::module_& module) {
           "arena"_a, "block"_a)
       .def_property_readonly("arena", [](const Store& store) { return store.arena(); })
       .def_property_readonly("block", [](const Store& store) { return memory::pack(store.block()); })
+      .def(
+          "check_options",
+          [](const Store& store, std::uint64_t history, bool allow_pickle) {
+            unwrap(store.check_options({history, allow_pickle}));
+          },
+          "history"_a, "allow_pickle"_a)
       .def("check", &Store::check);
   py::class_<LatestEnd> end(module, "LatestBase", "What Latest is made of.", plain_class());
   end.def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)

@@ -250,6 +250,13 @@ void bind_replay(py::module_& module) {
   py::class_<Replay, std::shared_ptr<Replay>>(module, "Replay", "The rows of a replay buffer.", plain_class())
       .def_static("create", &create, "arena"_a, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a, "nests"_a)
       .def_static("open", &open, "arena"_a, "block"_a, "nests_of"_a)
+      .def(
+          "check_options",
+          [](const Replay& self, const replay::Spec& spec, std::uint64_t capacity, std::uint64_t chunk,
+             std::uint64_t streams) {
+            unwrap(self.buffer->check_options(spec, {capacity, chunk, streams}));
+          },
+          "spec"_a, "capacity"_a, "chunk"_a, "streams"_a)
       .def_property_readonly("spec", [](const Replay& self) { return self.buffer->spec(); })
       .def_property_readonly("arena", [](const Replay& self) { return self.buffer->store()->arena(); })
       .def_property_readonly("block", [](const Replay& self) { return memory::pack(self.buffer->store()->block()); })

@@ -50,6 +50,8 @@ class ReplayBuffer:
         arena: where it lies; None is an arena of its own.
         name: makes it known to the user's other processes, for `ReplayBuffer.open`; FileExistsError when it is in use.
         seed: of this object's draws; None for other ones each time.
+        exist_ok: with a name that a buffer has already, opens that one, with its rows; ValueError, with what differs,
+            when it was made with other arguments (`seed` and `streams` apart).
 
     It goes to other processes as an argument of theirs, in messages of channels and by its name, and lives as long as
     any of them has it. A row can be drawn when it was added; where the buffer has `next` or `n_step`, when the rows
@@ -79,6 +81,7 @@ class ReplayBuffer:
         arena: Arena | None = None,
         name: str | None = None,
         seed: int | None = None,
+        exist_ok: bool = False,
     ) -> None:
         if (example is None) == (columns is None):
             raise TypeError("a replay buffer is made with either example= or columns=")
@@ -91,13 +94,32 @@ class ReplayBuffer:
         _samplers.check_limit(limit)
         ends = (reward, done, limit, on_peer_death)
         spec = _spec.make(rows, chosen, next, n_step, gamma, stack, stack_padding, *ends)
-        self._make(spec, _places.Room(capacity, max_bytes, chunk, streams), arena, name, seed)
+        self._make(spec, _places.Room(capacity, max_bytes, chunk, streams), arena, name, seed, exist_ok)
 
-    def _make(self, spec: _spec.Spec, room: _places.Room, arena: Arena | None, name: str | None, seed: Any) -> None:
+    def _make(
+        self,
+        spec: _spec.Spec,
+        room: _places.Room,
+        arena: Arena | None,
+        name: str | None,
+        seed: Any,
+        exist_ok: bool = False,
+    ) -> None:
         seeded = None if seed is None else seed_of(seed)
-        core = _places.make(spec, room, arena)
-        known = _process.create_name(name, REPLAY, core.arena, core.block) if name is not None else None
-        self._become(spec, core, known)
+
+        def make() -> tuple[_core.Replay, _core.Name | None]:
+            core = _places.make(spec, room, arena)
+            return core, _process.create_name(name, REPLAY, core.arena, core.block) if name is not None else None
+
+        def known(name: str) -> tuple[_core.Replay, _core.Name | None]:
+            found = open_known(name, REPLAY)
+            core = _core.Replay.open(found.arena, found.block, lambda made: _spec.Spec.of(made).nests())
+            given = arena._open() if arena is not None else None
+            _process.check_known(name, found.arena, given, lambda: _places.check(core, spec, room, arena))
+            return core, found
+
+        core, of_name = _process.open_or_make(name, exist_ok, known, make)
+        self._become(spec, core, of_name)
         if seeded is not None:
             core.seed = seeded
 

@@ -37,15 +37,27 @@ class Room(NamedTuple):
     streams: int
 
 
-def make(spec: Spec, room: Room, arena: Arena | None) -> _core.Replay:
-    """A new buffer."""
+def _terms(core: _core.ReplaySpec, room: Room, arena: Arena | None) -> tuple[int, int, int]:
+    """Rows, those let go of at once (0: what suits), and streams."""
     terms = (positive("chunk", room.chunk) if room.chunk is not None else 0, positive("streams", room.streams))
-    core, capacity = spec.core(), room.capacity
+    capacity = room.capacity
     if capacity is None:
         capacity = _capacity_within(core, positive("max_bytes", room.max_bytes), arena, *terms)
-    rows = positive("capacity", capacity)
-    home = _home_for(core.total_bytes(rows, *terms), rows, arena)
-    return _core.Replay.create(home, core, rows, *terms, spec.nests())
+    return (positive("capacity", capacity), *terms)
+
+
+def check(made: _core.Replay, spec: Spec, room: Room, arena: Arena | None) -> None:
+    """ValueError, with what differs, unless a buffer was made so."""
+    core = spec.core()
+    made.check_options(core, *_terms(core, room, arena))
+
+
+def make(spec: Spec, room: Room, arena: Arena | None) -> _core.Replay:
+    """A new buffer."""
+    core = spec.core()
+    rows, chunk, streams = _terms(core, room, arena)
+    home = _home_for(core.total_bytes(rows, chunk, streams), rows, arena)
+    return _core.Replay.create(home, core, rows, chunk, streams, spec.nests())
 
 
 def _home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
