@@ -57,8 +57,6 @@ CANNOT_APPLY = {
     "test_closed_queue_empty_exceptions": "expects that close has no effect where nothing was put; ours closes",
     "test_queue_feeder_donot_stop_onexc": "expects that put hides an error, which a feeder thread then prints",
     "test_queue_feeder_on_queue_feeder_error": "overrides a method of the standard class's feeder thread",
-    "test_fd_transfer": "sends a file descriptor over the socket that a standard pipe is; ours is none",
-    "test_large_fd_transfer": "sends a file descriptor over the socket that a standard pipe is; ours is none",
     "test_missing_fd_transfer": "sends no file descriptor over the socket that a standard pipe is; ours is none",
     "test_mixed_startmethod": "expects that a queue of a fork context is refused where spawn starts; ours works there",
     "test_negative_timeout_raises_exception": "a negative timeout is no time at all for multiprocessing's queues",

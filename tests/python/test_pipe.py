@@ -9,7 +9,7 @@ import pickle
 import queue
 import signal
 import threading
-from multiprocessing import connection
+from multiprocessing import connection, reduction
 from typing import Any
 
 import numpy as np
@@ -382,3 +382,23 @@ def test_an_object_that_cannot_be_sent_raises_here_and_nothing_goes(pipe):
     with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
         here.send(lambda: None)
     assert not there.poll()
+
+
+def test_send_handle_and_recv_handle_send_descriptors_over_either_kind_of_pipe() -> None:
+    for pipe in (mp.Pipe, multiprocessing.Pipe):
+        here, there = pipe()
+        read, write = os.pipe()
+        reduction.send_handle(here, write, os.getpid())
+        os.close(write)
+        received = reduction.recv_handle(there)
+        os.write(received, b"hello")
+        os.close(received)
+        assert os.read(read, 9) == b"hello"
+        os.close(read)
+
+
+def test_recv_handle_refuses_another_message_by_its_type() -> None:
+    here, there = mp.Pipe()
+    here.send([1])
+    with pytest.raises(RuntimeError, match="a list"):
+        reduction.recv_handle(there)

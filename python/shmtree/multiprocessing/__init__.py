@@ -10,7 +10,8 @@ too. So pools and executors that are made with this module or one of its context
 
 Everything else is the standard module itself: its classes, its submodules (`mp.managers` is the standard one), and its
 start method, so that what `set_start_method` of either says holds for both. What does not ask this module or its
-contexts for a queue, such as ``mp.pool.Pool()`` without a context or a manager's queues, goes on as it did.
+contexts for a queue, such as ``mp.pool.Pool()`` without a context or a manager's queues, goes on as it did. One thing
+changes in the standard module: `reduction.send_handle` and `recv_handle` also take the connections of our `Pipe`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pkgutil
 import sys
 import typing
 
+from . import _send_handle
 from . import queues as queues
 from ._contexts import default_context as _default_context
 
@@ -53,3 +55,5 @@ for _found in pkgutil.walk_packages(_standard.__path__, f"{_standard.__name__}."
 # The functions are bound methods of the default context, as the standard module's are.
 globals().update({name: value for name, value in vars(_standard).items() if name[0] != "_" and name != "queues"})
 globals().update({name: getattr(_default_context, name) for name in __all__})
+
+_send_handle.install()
