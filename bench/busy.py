@@ -75,22 +75,6 @@ CHANNELS: dict[str, Callable[[int], Any]] = {
 OURS = ("pair", "Queue", "Pipe", "Service")
 
 
-@contextlib.contextmanager
-def child(target: Callable[..., None], *arguments: Any) -> Iterator[None]:
-    made = _FORK.Process(target=run_child, args=(target, *arguments))
-    made.start()
-    try:
-        yield
-    finally:
-        made.kill()
-        made.join()
-
-
-def run_child(target: Callable[..., None], *arguments: Any) -> None:
-    processes.end_with_parent()
-    target(*arguments)
-
-
 # ---------------------------------------------------------------- what is measured
 
 
@@ -114,7 +98,7 @@ def asking(kind: str) -> Iterator[Callable[[Any], Any]]:
     """A function that sends an object to another process and returns its answer."""
     if kind == "Service":
         name = f"bench-busy-{os.getpid()}-{time.monotonic_ns()}"
-        with child(serve, name), shmtree.Client(name, timeout=60) as client:
+        with processes.child(serve, name), shmtree.Client(name, timeout=60) as client:
             yield client.call
     elif kind.endswith("Pipe"):
         here, there = (ours if kind == "Pipe" else multiprocessing).Pipe()
@@ -123,7 +107,7 @@ def asking(kind: str) -> Iterator[Callable[[Any], Any]]:
             here.send(message)
             return here.recv()
 
-        with child(echo_pipe, there):
+        with processes.child(echo_pipe, there):
             yield ask
     else:
         out, back = CHANNELS[kind](1), CHANNELS[kind](1)
@@ -132,7 +116,7 @@ def asking(kind: str) -> Iterator[Callable[[Any], Any]]:
             out.put(message)
             return back.get()
 
-        with child(echo, out, back):
+        with processes.child(echo, out, back):
             yield ask
 
 
@@ -164,7 +148,7 @@ def put_for_ever(channel: Any, message: Any) -> None:
 
 def stream(kind: str, message: Any, seconds: float) -> dict[str, float]:
     channel = CHANNELS[kind](PLACES)
-    with child(put_for_ever, channel, message):
+    with processes.child(put_for_ever, channel, message):
         for _ in range(20):
             channel.get()
         count = 0
@@ -185,19 +169,6 @@ MEASURES: dict[str, tuple[Callable[[str, Any, float], dict[str, float]], list[st
 
 
 # ---------------------------------------------------------------- the machine around them
-
-
-def compute() -> None:
-    while True:
-        pass
-
-
-@contextlib.contextmanager
-def busy(count: int) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for _ in range(count):
-            stack.enter_context(child(compute))
-        yield
 
 
 #: Makes the process that calls it, and its children, run in some way.
@@ -238,7 +209,11 @@ def with_quota() -> Iterator[Arrange]:
     try:
         for file, value in limits.items():
             (folder / file).write_text(value)
-        yield lambda: (folder / "cgroup.procs").write_text(str(os.getpid())) and None
+
+        def enter() -> None:
+            (folder / "cgroup.procs").write_text(str(os.getpid()))
+
+        yield enter
     finally:
         while (folder / "cgroup.procs").read_text():
             time.sleep(0.01)  # the last of them is ending
@@ -262,7 +237,7 @@ def measured(under: str, measure: str, kind: str, message: Any, seconds: float) 
         arrange()
         there.send(MEASURES[measure][0](kind, message, seconds))
 
-    with UNDER[under]() as arrange, child(run, arrange):
+    with UNDER[under]() as arrange, processes.child(run, arrange):
         there.close()
         found: dict[str, float] = here.recv()
         return found
@@ -274,7 +249,7 @@ def measured(under: str, measure: str, kind: str, message: Any, seconds: float) 
 def measure_case(under: str, count: int, measure: str, name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     message = WORKLOADS[MESSAGES[name]].make(1)
     kinds = [kind for kind in MEASURES[measure][1] if kind in options.channels]
-    with busy(count):
+    with processes.busy(count):
         rounds = [
             {kind: measured(under, measure, kind, message, options.seconds) for kind in kinds}
             for _ in range(options.rounds)
@@ -284,8 +259,8 @@ def measure_case(under: str, count: int, measure: str, name: str, options: argpa
         found = [each[kind] for each in rounds]
         medians = {key: statistics.median(each[key] for each in found) for key in found[0]}
         rates = [each["per_s"] for each in found]
-        rows.append({"under": under, "busy": count, "measure": measure, "message": name, "kind": kind, **medians,
-                     "least": min(rates), "most": max(rates)})  # fmt: skip
+        case: dict[str, Any] = {"under": under, "busy": count, "measure": measure, "message": name, "kind": kind}
+        rows.append({**case, **medians, "least": min(rates), "most": max(rates)})
     compare(rows)
     return rows
 
@@ -303,19 +278,26 @@ def compare(rows: list[dict[str, Any]]) -> None:
                 row["p99_ratio"] = row["p99_us"] / min(float(other["p99_us"]) for other in against)
 
 
+COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "run as": lambda row: str(row["under"]),
+    "busy": lambda row: str(row["busy"]),
+    "": lambda row: str(row["measure"]),
+    "of": lambda row: str(row["message"]),
+    "channel": lambda row: str(row["kind"]),
+    "per second": lambda row: short(row["per_s"]),
+    "from": lambda row: short(row["least"]),
+    "to": lambda row: short(row["most"]),
+    "p50, µs": lambda row: f"{row['p50_us']:.0f}" if "p50_us" in row else "",
+    "p99, µs": lambda row: f"{row['p99_us']:.0f}" if "p99_us" in row else "",
+    "worst, ms": lambda row: f"{row['worst_us'] / 1e3:.1f}" if "worst_us" in row else "",
+    "times": lambda row: f"{row['ratio']:.2f}" if "ratio" in row else "",
+    "p99 times": lambda row: f"{row['p99_ratio']:.2f}" if "p99_ratio" in row else "",
+}
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    head = ["run as", "busy", "", "of", "channel", "per second", "from", "to", "p50, µs", "p99, µs", "worst, ms", "times", "p99 times"]  # fmt: skip
-    cells = [
-        [
-            row["under"], str(row["busy"]), row["measure"], row["message"], row["kind"],
-            short(row["per_s"]), short(row["least"]), short(row["most"]),
-            *(f"{row[key]:.0f}" if key in row else "" for key in ("p50_us", "p99_us")),
-            f"{row['worst_us'] / 1e3:.1f}" if "worst_us" in row else "",
-            *(f"{row[key]:.2f}" if key in row else "" for key in ("ratio", "p99_ratio")),
-        ]
-        for row in rows
-    ]  # fmt: skip
-    return markdown.table(head, cells, labels=5)
+    cells = [[text(row) for text in COLUMNS.values()] for row in rows]
+    return markdown.table(list(COLUMNS), cells, labels=5)
 
 
 def main() -> int:

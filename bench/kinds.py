@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.latencies import Cold, Latency, PingPong, Wake
+from bench.latencies import BusyPingPong, Cold, Latency, PingPong, Wake
 from bench.scenarios import Deep, Forward, Scenario, Stream
 
 KINDS: dict[str, type[Scenario]] = {
@@ -14,5 +14,6 @@ KINDS: dict[str, type[Scenario]] = {
     "latency": Latency,
     "wake": Wake,
     "pingpong": PingPong,
+    "busy": BusyPingPong,
     "cold": Cold,
 }

@@ -11,7 +11,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench import roles
+from bench import processes, roles
 from bench.competitors import Base, Unsupported
 from bench.scenarios import Scenario, Stream, spread
 
@@ -80,6 +80,14 @@ class PingPong(Scenario):
         times = self.answer(self.pinger)
         self.answer(self.echo)
         return {"seconds": sum(times) / 1e9, "one_way_us": spread([t / 2e3 for t in times])}
+
+
+class BusyPingPong(PingPong):
+    """The same beside four processes that only compute."""
+
+    def run(self) -> dict[str, Any]:
+        with processes.busy(4):
+            return super().run()
 
 
 class Cold(Scenario):

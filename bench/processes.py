@@ -1,13 +1,16 @@
-"""Looking at processes and ending them: CPU seconds, resident memory, and trees of which nothing may be left."""
+"""Starting processes, looking at them and ending them: CPU seconds, resident memory, trees of which nothing is left."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PR_SET_PDEATHSIG = 1
@@ -22,6 +25,37 @@ def adopt_orphans() -> None:
 def end_with_parent() -> None:
     """So that nothing is left when the whole benchmark is killed."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def child(target: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """A forked process that runs `target` until it returns, or until the block ends."""
+
+    def run() -> None:
+        end_with_parent()
+        target(*arguments)
+
+    made = multiprocessing.get_context("fork").Process(target=run)
+    made.start()
+    try:
+        yield
+    finally:
+        made.kill()
+        made.join()
+
+
+def _compute() -> None:
+    while True:
+        pass
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that only compute."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(child(_compute))
+        yield
 
 
 def descendants(*roots: int) -> list[int]:

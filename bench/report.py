@@ -115,7 +115,7 @@ TABLES: list[tuple[str, list[str], str, Figure]] = [
     ("Encode, us", _names("codec"), "encode_us", _number("encode_us")),
     ("Decode, us", _names("codec"), "decode_us", _number("decode_us")),
     *(
-        (f"One way, us, {part}", ["latency", "ping-pong"], "one_way_us", _number("one_way_us", part))
+        (f"One way, us, {part}", ["latency", "ping-pong", "busy"], "one_way_us", _number("one_way_us", part))
         for part in ("p50", "p99", "p99.9")
     ),
 ]  # fmt: skip
