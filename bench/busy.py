@@ -141,14 +141,14 @@ def round_trips(kind: str, message: Any, seconds: float) -> dict[str, float]:
     }
 
 
-def put_for_ever(channel: Any, message: Any) -> None:
+def put_forever(channel: Any, message: Any) -> None:
     while True:
         channel.put(message)
 
 
 def stream(kind: str, message: Any, seconds: float) -> dict[str, float]:
     channel = CHANNELS[kind](PLACES)
-    with processes.child(put_for_ever, channel, message):
+    with processes.child(put_forever, channel, message):
         for _ in range(20):
             channel.get()
         count = 0

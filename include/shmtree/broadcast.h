@@ -102,7 +102,8 @@ struct BroadcastStats {
 /// read by it; each message goes to one of them.
 class Subscriber {
  public:
-  /// The next message. Arrays are read-only views of shared memory, which the Item holds.
+  /// The next message. Arrays are read-only views of shared memory, which the Item holds. While over half of the
+  /// arena's budget is held, the Item has a copy.
   ///   kEmpty: nothing in time.  kOverrun: messages were overwritten before they were read, `missed` of them, and this
   ///   reader is to be told (FallBehind::kRaise); the next call reads on.  kClosed: closed here, another process's, or
   ///   nobody is left who puts and all is read; kPeerDied instead when one of those was killed.  kCorrupt: that message
@@ -143,9 +144,9 @@ class Subscriber {
   /// may be gone again when it is looked for. The death of who puts is seen by wait(), and by calls that wait. kClosed.
   Result<int> fileno() const;
 
-  /// A text by which a process of the same user opens it, with open(). From then on it lasts until it arrives,
-  /// this process ends, or calls close(): do not close what is still on its way. kClosed: closed, or somebody has
-  /// read by it.
+  /// A text by which a process of the same user opens it, with open(). It then lasts until it arrives, this process
+  /// ends, or close() is called here. So do not close it while it is in transit. kClosed: closed, or somebody has read
+  /// by it.
   Result<std::string> handle() const;
   /// The subscription of such a text. kInvalid for one that is no handle, kIncompatible for that of something else,
   /// kNotFound when nobody has it any more, or somebody has read by it and is gone.

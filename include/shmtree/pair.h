@@ -91,7 +91,7 @@ struct PairOptions {
   Behind behind = Behind::kBlock;  ///< what a put does that finds no room
   bool keep_open = false;  ///< the stream does not end where nobody is left who sends: receivers wait for others
   bool portable = false;   ///< a put of what means something on this machine only is kInvalid: ends, shared arrays
-  bool exist_ok = false;   ///< with a name: of a channel that has it and the same options, the ends of that one
+  bool exist_ok = false;   ///< opens the channel that has `name`; kInvalid if its options differ
 };
 
 /// Of a channel, at some moment.

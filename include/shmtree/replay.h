@@ -111,7 +111,7 @@ struct ReplayOptions {
   /// In place of columns: a row, or one like it, such as an aggregate with SHMTREE_FIELDS. Arrays keep their dtype and
   /// shape; floats are float32, ints int64, those without a sign uint64, as Python's are.
   std::optional<Value> example{};
-  bool exist_ok = false;  ///< as of PairOptions; the seed is not compared
+  bool exist_ok = false;  ///< see PairOptions; does not compare `seed`, `streams` or a `chunk` of 0
 };
 
 /// How sample() draws.

@@ -66,8 +66,8 @@ class Arena:
             found = open_known(name, ARENA)
             is_asked = max_bytes is None or found.arena.max_bytes == max_bytes
             if not is_asked:
-                text = f"that of an arena with other options: max_bytes {found.arena.max_bytes}, not {max_bytes}"
-                raise ValueError(f'the name "{name}": it is {text}')
+                text = f"an arena with other options: max_bytes {found.arena.max_bytes}, not {max_bytes}"
+                raise ValueError(f'the name "{name}": it belongs to {text}')
             return found.arena, found
 
         self._core: _core.Arena | None
@@ -89,7 +89,8 @@ class Arena:
 
         A named channel, queue or array that was made without an arena has one of its own: by its name that can be
         looked at (`stats`, `holders`), trimmed, and used for more channels and arrays. FileNotFoundError when there is
-        none; TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None: never).
+        none; TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None waits
+        indefinitely).
         """
         known = _process.open_name(name, timeout)
         return cls._of(known.arena, known)

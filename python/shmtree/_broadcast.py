@@ -179,7 +179,8 @@ class Subscriber:
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Any:
         """The next message; queue.Empty when none came within `timeout` seconds (None: for ever; block=False: at once).
 
-        Arrays are read-only views, tensors copies, as with `Latest.get`. Overrun, with `.missed`, when messages were
+        Arrays are read-only views, tensors copies; past half of the budget all are copies, as with `Latest.get`.
+        Overrun, with `.missed`, when messages were
         overwritten and the subscription is to be told of it. ChannelClosed when nobody is left who puts, PeerDied when
         one of those who did was killed.
         """

@@ -268,7 +268,7 @@ def make_pair(
 ) -> tuple[Sender, Receiver]:
     """`arena` None: one of its own for a named pair, else the process's."""
     if exist_ok and name is None:
-        raise ValueError("exist_ok is for what has a name")
+        raise ValueError("exist_ok requires a name")
     channel, allow, known = new_channel(arena, terms, allow_pickle, name, CHANNEL, bool(exist_ok))
     sender, receiver = Sender(channel, allow), Receiver(channel, allow)
     sender._name = receiver._name = known

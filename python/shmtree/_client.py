@@ -200,7 +200,8 @@ class Client:
 
     Args:
         service: its name, or its `sender`.
-        timeout: seconds to wait for somebody to make the name (None: for ever): TimeoutError, or FileNotFoundError
+        timeout: seconds to wait for somebody to make the name (None waits indefinitely): TimeoutError, or
+            FileNotFoundError
             where that is 0.
         arena: where replies lie; None is an arena of its own.
         allow_pickle: as of `open_sender`.

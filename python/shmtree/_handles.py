@@ -78,9 +78,9 @@ def open_end(cls: Any, receiving: bool, handle: bytes, inheritance: _launch.Inhe
 def memory_handle(
     arena: _core.Arena, block: int, name: _core.Name | None, note: Callable[[int], object] | None = None
 ) -> bytes:
-    """Of an arena, or of a block in it that this process holds: for a process that runs already.
+    """Returns a handle of an arena, or of a block in it that this process holds, for a running process.
 
-    It is on its way from now on, by a grant that `note` is told.
+    It is in transit from now on. `note` is called with the number of its grant.
     """
     grant = _core.give_memory(arena, block, name)
     if note is not None:

@@ -83,7 +83,8 @@ class Latest(Published, _core.LatestBase):
         one, without waiting; KeyError when the history does not have it.
 
         copy=None: arrays of 4 KiB and more in values over 16 KiB are read-only views of shared memory, and all others
-        copies; tensors are copied, since torch has none that are read-only. copy=False views all, tensors too: whoever
+        copies; while over half of the arena's budget is held, everything is copied. Tensors are always copied, since
+        torch has none that are read-only. copy=False views all, tensors too: whoever
         writes to one changes it for everybody. copy=True copies all.
         """
         if version is not None:

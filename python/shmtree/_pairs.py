@@ -74,7 +74,8 @@ def _open_end(cls: type[_E], known: _core.Name, allow_pickle: bool | None) -> _E
 def open_sender(name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> Sender:
     """The sending end of a named channel.
 
-    Waits up to `timeout` seconds (None: for ever) for somebody to make it: TimeoutError, or FileNotFoundError where
+    Waits up to `timeout` seconds (None waits indefinitely) for somebody to make it: TimeoutError, or FileNotFoundError
+    where
     that is 0. ValueError when it is the name of something else. Pickles are sent only if both this call and the maker
     of the channel say allow_pickle=True.
     """

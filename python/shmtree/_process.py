@@ -91,7 +91,7 @@ def open_or_make(name: str | None, exist_ok: bool, known: Callable[[str], _T], m
     if not exist_ok:
         return make()
     if name is None:
-        raise ValueError("exist_ok is for what has a name")
+        raise ValueError("exist_ok requires a name")
     for turn in range(_MAX_TURNS):
         with contextlib.suppress(FileNotFoundError):
             return known(name)
@@ -106,7 +106,7 @@ def open_or_make(name: str | None, exist_ok: bool, known: Callable[[str], _T], m
 def check_known(name: str, arena: _core.Arena, asked: _core.Arena | None, check: Callable[[], None]) -> None:
     """ValueError, which names the difference, unless what has the name is as it was asked for."""
     if asked is not None and asked.uuid != arena.uuid:
-        raise ValueError(f'the name "{name}": it is that of something in another arena than the one given')
+        raise ValueError(f'the name "{name}": it belongs to something in another arena than the one given')
     try:
         check()
     except ValueError as error:

@@ -51,7 +51,7 @@ class Published:
     def open(cls, name: str, timeout: float | None = 0.0, *, allow_pickle: bool = False) -> Self:
         """The one of that name; FileNotFoundError when there is none.
 
-        TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None: never).
+        TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None waits indefinitely).
         """
         known = open_known(name, cls._KIND, timeout)
         return cls._opened(known.arena, known.block, known, allow_pickle)

@@ -59,7 +59,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         exist_ok: bool,
     ) -> None:
         if exist_ok and name is None:
-            raise ValueError("exist_ok is for what has a name")
+            raise ValueError("exist_ok requires a name")
         self._maxsize = max(whole("maxsize", maxsize), 0)
         if arena is not None and not hasattr(arena, "_open"):
             raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
@@ -77,7 +77,8 @@ class BaseQueue(_core.QueueBase[_T], End):
     def open(cls: type[_Q], name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> _Q:
         """The queue that another process of this user made with this name.
 
-        Waits up to `timeout` seconds (None: for ever) for somebody to make it: TimeoutError, or FileNotFoundError where
+        Waits up to `timeout` seconds (None waits indefinitely) for somebody to make it: TimeoutError, or
+        FileNotFoundError where
         that is 0. ValueError when it is the name of something else. Pickles are sent and loaded only if both this call
         and the maker of the queue say allow_pickle=True.
         """

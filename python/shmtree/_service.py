@@ -207,8 +207,8 @@ class Service(Generic[_T]):
         max_bytes: bytes of them, likewise.
         arena: where requests lie; None is an arena of its own with a name, else the process's.
         allow_pickle: as of `create_pair`, of requests and replies.
-        exist_ok: whether a service that has the name already is joined; ValueError, with the values of both, when it
-            was made with other arguments. If false, FileExistsError.
+        exist_ok: joins a service that has the name already, as a restarted server does. ValueError names the
+            differences if it was made with other arguments. If False, a used name raises FileExistsError.
     """
 
     def __init__(

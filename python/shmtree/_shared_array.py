@@ -68,7 +68,7 @@ class SharedArray:
         both = (("shape", self._array.shape, asked.shape), ("dtype", is_dtype, asked_dtype))
         others = ", ".join(f"{option} {has}, not {wanted}" for option, has, wanted in both if has != wanted)
         if others:
-            raise ValueError(f"it is that of an array with other options: {others}")
+            raise ValueError(f"it belongs to an array with other options: {others}")
 
     @classmethod
     def _new(cls, core: _core.Arena, shape: Any, dtype: Any, name: str | None) -> SharedArray:
@@ -177,7 +177,7 @@ class SharedArray:
     @classmethod
     def open(cls, name: str, timeout: float | None = 0.0) -> SharedArray:
         """The array of that name; FileNotFoundError when there is none. TimeoutError when there is still none after
-        `timeout` seconds, if that is more than 0 (None: never).
+        `timeout` seconds, if that is more than 0 (None waits indefinitely).
         """
         known = open_known(name, ARRAY, timeout)
         note = json.loads(known.note)

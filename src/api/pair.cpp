@@ -190,8 +190,7 @@ channel::ChannelOptions channel_options(const PairOptions& options, bool of_queu
 
 std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelState::make(const PairOptions& options,
                                                                                            bool of_queue) try {
-  if (options.exist_ok && options.name.empty())
-    throw BadResult(Error{Code::kInvalid, "exist_ok is for what has a name"});
+  if (options.exist_ok && options.name.empty()) throw BadResult(Error{Code::kInvalid, "exist_ok requires a name"});
   if (options.arena && ArenaState::of(*options.arena) == nullptr) throw BadResult(no_arena());
   const channel::ChannelOptions wanted = channel_options(options, of_queue);
   std::shared_ptr<ArenaState> arena;

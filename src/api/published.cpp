@@ -31,7 +31,7 @@ Result<std::shared_ptr<endpoint::Name>> name_for(const std::string& name, discov
 }
 
 void check_named(const std::string& name, bool exist_ok) {
-  if (exist_ok && name.empty()) throw BadResult(Error{Code::kInvalid, "exist_ok is for what has a name"});
+  if (exist_ok && name.empty()) throw BadResult(Error{Code::kInvalid, "exist_ok requires a name"});
 }
 
 Status check_known(const std::string& name, const std::optional<Arena>& asked,
@@ -40,7 +40,7 @@ Status check_known(const std::string& name, const std::optional<Arena>& asked,
   const std::shared_ptr<ArenaState> state = asked ? ArenaState::of(*asked) : nullptr;
   if (asked && state == nullptr) return no_arena();
   if (state != nullptr && state->arena != arena) {
-    return Error{Code::kInvalid, about + "it is that of something in another arena than the one given"};
+    return Error{Code::kInvalid, about + "it belongs to an object in another arena than the one given"};
   }
   if (!same) same = Error{same.code(), about + same.error().message};
   return same;

@@ -35,7 +35,7 @@ memory::WeakRegistry<Ring>& rings() noexcept {
   return never_destroyed<memory::WeakRegistry<Ring>>();
 }
 
-// Every Broadcast of the arena that this process has gives what it can.
+// Drops the oldest messages of each Broadcast of the arena that this process has open.
 bool shrink(const memory::ArenaHeader& of, std::uint64_t bytes, const WaitContext& wait) {
   bool dropped = false;
   for (const auto& ring : rings().all()) {

@@ -114,8 +114,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void passed() noexcept;
   // Bytes of the messages that it keeps, about.
   std::uint64_t kept_bytes() const noexcept;
-  // Lets go of the oldest messages that have blocks, until at least `bytes` are: those that no blocking reader is to
-  // read, and that are no history. The others miss them. False if there were none, or the lock was not to be had.
+  // Drops the oldest messages that have blocks until at least `bytes` are freed. Keeps history, and messages that a
+  // blocking reader has not read; other readers miss the rest. False if there were none, or the lock was not free.
   bool drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept;
   Status check_publishers() const { return has_flag(kWaits) ? success() : publishing().check(tail() != 0); }
   bool allows_pickle() const noexcept { return has_flag(kPickles); }

@@ -17,15 +17,15 @@ struct Ticket {
   Owner owner{};
 };
 
-// A block for a new one. kOutOfSharedMemory when there is no memory for it now: nobody is waited for, since those whom
-// the memory is full of may be waiting for just this reader. kTimeout: a stopped process kept the arena's lock.
+// A block for a new one. kOutOfSharedMemory when there is no memory for it now: does not block, since the processes
+// that hold the memory may be waiting for this reader. kTimeout: a stopped process kept the arena's lock.
 Result<memory::Lease> new_subscription(const Ring& ring, const WaitContext& wait);
 // By its holder, before anybody else knows it.
 void write_ticket(const memory::Lease& subscription, const Ticket& ticket) noexcept;
 // kIncompatible for another block, kInvalid for a ticket of no cursor.
 Result<Ticket> read_ticket(const memory::Lease& subscription);
 
-// Records a grant by which it is in transit. Of more than kMostGiven the first are forgotten.
+// Records a grant by which it is in transit. A grant beyond kMostGiven replaces the oldest.
 void add_grant(const memory::Lease& subscription, std::uint64_t grant) noexcept;
 // Calls visit(grant, giver) for those that are open. For any number: nothing is held.
 template <class Visit>

@@ -40,7 +40,7 @@ Error in_use(const std::vector<int>& pids, const std::string& note = "") {
     text += "process ";
     for (std::size_t i = 0; i < pids.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(pids[i]);
   }
-  return Error{Code::kExists, text + note + "; exist_ok opens what is there"};
+  return Error{Code::kExists, text + note + "; to open it, pass exist_ok"};
 }
 
 Error with_name(Error error, const std::string& name) {

@@ -1,5 +1,6 @@
 // Names for arenas and what is in them: a small file of the user's own that says which arena it is and which processes
-// have it (name_file.h). The arena itself has no name anywhere, so nothing but that file can be left over after a kill.
+// have it (name_file.h). The arena itself has no name anywhere, so a kill leaves only that file. Each folder also keeps
+// one empty file, `.lock`, for MakersLock.
 //
 // Whoever takes part keeps a part in the file (LockedFile::take_part) besides its entry: entries tell where the arena
 // is, parts whether anybody lives, also in another PID namespace. So does who gives what is known by the name to

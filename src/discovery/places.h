@@ -26,11 +26,11 @@ struct Place {
 // Returns the folders, the preferred one first. Code::kInvalid if SHMTREE_NAMES_DIR is no absolute path.
 Result<std::vector<std::string>> place_paths();
 
-// Nothing where there is none. Others, or such as are not ours alone, have no names that we would believe. An error
-// when this process has no descriptor left.
+// Opens the folder. Returns nothing if there is none, or if it is not private to this user: its names are not trusted.
+// An error if this process has no free descriptor.
 Result<std::optional<Place>> open_place(const std::string& path);
-// Calls `visit` for those that there are, each once, though several paths lead there, until one is an error. Only one of
-// them is open at a time.
+// Calls `visit` once for each folder that exists, even if several paths lead to it, until a call returns an error.
+// Keeps one folder open at a time.
 Status for_each_place(const std::function<Status(const Place&)>& visit);
 
 // Describes a search for errors: "searched A and B (names are per user; this is uid 1000)", and why a folder that

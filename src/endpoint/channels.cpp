@@ -30,7 +30,7 @@ Result<KnownChannel> make_new(const std::string& name, NamedKind kind, const std
 
 Status check_is(const KnownChannel& known, const Arena* arena, const ChannelOptions& options) {
   if (arena != nullptr && arena != known.channel->arena().get()) {
-    return Error{Code::kInvalid, "it is that of a channel in another arena than the one given"};
+    return Error{Code::kInvalid, "it belongs to a channel in another arena than the one given"};
   }
   return known.channel->check_options(options);
 }

@@ -53,8 +53,8 @@ Status stage_frame(std::span<const std::byte> frame, channel::Channel& channel, 
 std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
                                                         std::span<const memory::BlockRef> referred);
 
-// The policy for what is received, wherever it comes from: while views hold more than half of the budget, besides
-// `uncounted` bytes, items are copied out. So a process that keeps every item does not stop those that put.
+// Returns true if views hold more than half of the budget, not counting `uncounted` bytes. Received items are then
+// copied, so that a process that keeps every item does not stop the senders.
 inline bool is_hoarding(memory::Arena& arena, std::uint64_t uncounted) noexcept {
   const std::uint64_t held = arena.pool().held_bytes();
   return held > uncounted && held - uncounted > arena.pool().max_bytes() / 2;

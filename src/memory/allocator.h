@@ -5,9 +5,9 @@
 //   - A block's `committed` is raised, under the arena lock, before its pages are made, and lowered with what could not
 //     be. So the budget is never exceeded, in the counts or in the file.
 //   - A block is the process's that takes it, also when that is a child which was forked in the call.
-//   - The machine is asked before a process has committed more than a few MiB since its last answer, and an answer
-//     counts for a moment only: others use the same memory.
-//   - What may be missed (set_shrinker) goes before a call waits for memory, or fails.
+//   - A process checks the machine's free memory before it commits more than a few MiB since its last check. A check is
+//   valid for 100 ms only: other processes use the same memory.
+//   - The shrinker drops messages that readers may miss before a call waits for memory or fails.
 //   - Nobody waits for memory that only held blocks, or pins, keep: after a second that is an error with the numbers.
 //
 // Thread safety: any thread.
@@ -33,8 +33,8 @@ class Allocator {
   //   kOutOfSharedMemory  only held blocks, or the machine, are in the way, for 1 s (at once when it may not block)
   //   kFull               the deadline passed
   Result<OwnedBlock> allocate(std::uint64_t bytes, BlockKind kind, const platform::WaitContext& wait);
-  // What an allocation that finds no room calls before it waits: lets go of blocks of the arena with that header that
-  // may be missed, at least `bytes` if there are as many. True if it let go of any. At most one is set, for good.
+  // Called by an allocation without space before it waits. Frees at least `bytes`, if it can, in blocks of that arena
+  // that readers may miss. Returns true if it freed any. Set at most once.
   using Shrinker = bool (*)(const ArenaHeader& of, std::uint64_t bytes, const platform::WaitContext& wait);
   static void set_shrinker(Shrinker shrinker) noexcept;
   // Gives the pages of free blocks back to the system; returns how many bytes.

@@ -16,13 +16,11 @@ using namespace platform::wait_policy;
 
 namespace {
 
-// Lets the thread that was woken run first: kernels like to place it on the waker's core, where it would wait for the
-// waker. After a pause of a millisecond this halves the time from a put to the get of a sleeping receiver, and costs
-// the put a few microseconds.
+// Yields the core to the thread that was woken. Linux may place that thread on the waker's core, where it would wait
+// until the waker sleeps. For a receiver that slept for 1 ms this cuts the time from put to get from 13 us to 8 us.
 //
-// Not where wake-ups follow each other closely: two processes that share a core would take turns message by message.
-// And not where a yield gives the core to somebody else, who keeps it: then the next wake-ups, more each time, do
-// without.
+// Does nothing if this process woke a thread less than kRareWakeNs ago: two processes on one core would take turns
+// message by message. Backs off after a yield longer than kCoreWasKeptNs: another process kept the core.
 void offer_core() noexcept {
   static std::atomic<std::int64_t> last_wake_ns{0};
   static std::atomic<std::int32_t> left{0}, backoff{kFirstUnoffered};

@@ -89,7 +89,7 @@ bool is_given(Arena& arena, std::uint64_t grant) noexcept {
   return giver != kNobody && arena.participants().is_alive(giver);
 }
 
-// Nobody is waited for: those whom the memory is full of may be waiting for just this.
+// Does not block: the processes that hold the memory may be waiting for this handle.
 Result<std::uint64_t> give_memory(const std::shared_ptr<Arena>& arena, std::uint64_t block) try {
   sweep_if_due();
   GivenMap made;  // what can fail comes first

@@ -29,7 +29,9 @@ bool Participants::has_descriptors() noexcept {
 
 Status Participants::check_descriptors() {
   if (has_descriptors()) return success();
-  return closed_by_program(mapping_.file().number(), "cannot use an arena");
+  const std::lock_guard guard(mutex_);
+  const bool has_file = mapping_.file().is_ours();
+  return closed_by_program(has_file ? liveness_fd_.number() : mapping_.file().number(), "cannot use an arena");
 }
 
 bool Participants::check(std::int64_t interval_ns) noexcept {

@@ -7,9 +7,9 @@
 
 namespace shmtree::platform {
 
-// Call pause() between two looks. The first pauses, about 20 us in all, keep the core. Then the other thread was
-// preempted or is stopped, and each pause is a short sleep, so that it gets a core. A yield would not do: a busy
-// process that gets the core by it keeps it for a time slice of some milliseconds.
+// Call pause() between two checks. For about 20 us it spins. After that the other thread has lost its core, or is
+// stopped, so each pause sleeps briefly to let it run. A yield would not do: a busy process that gets the core by it
+// keeps it for a time slice of some milliseconds.
 class BriefWait {
  public:
   void pause() noexcept {

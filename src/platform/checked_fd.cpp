@@ -63,12 +63,13 @@ UniqueFd move_up(UniqueFd fd, FdRange range) noexcept {
 }
 
 Error closed_by_program(int number, const std::string& what) {
-  return Error{Code::kOs,
-               what + ": this program has closed descriptor " + std::to_string(number) +
-                   ", which shmtree needs, so this process can use the object no longer. To close all descriptors, as "
-                   "a daemon does, do so before you make or open objects of shmtree, or spare those that "
-                   "shmtree.descriptors() lists (in C++ shmtree::descriptors())",
-               EBADF};
+  return Error{
+      Code::kOs,
+      what + ": this program has closed descriptor " + std::to_string(number) +
+          ", which shmtree needs, so this process can no longer use the object. If you close all descriptors, as "
+          "a daemon does, do it before you make or open shmtree objects, or keep those in "
+          "shmtree.descriptors() (in C++ shmtree::descriptors())",
+      EBADF};
 }
 
 CheckedFd::CheckedFd(UniqueFd fd, FdRange range) noexcept {

@@ -16,7 +16,8 @@
 
 namespace shmtree::platform {
 
-// Where a kept descriptor is to be. A program watches some of them with select(), which takes numbers below 1,024.
+// The range of numbers for a kept descriptor. A program watches some of them with select(), which takes numbers below
+// 1,024.
 enum class FdRange { kHigh, kSelectable };
 
 // Moves a descriptor to such a number; it keeps the one that it has where none is free, or RLIMIT_NOFILE is too low.

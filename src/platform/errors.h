@@ -30,7 +30,7 @@ class OptionDifferences {
   // kInvalid, with the values of both, unless there are none. `what` is "a channel".
   Status of(const std::string& what) const {
     if (text_.empty()) return Unit{};
-    return Error{.code = Code::kInvalid, .message = "it is that of " + what + " with other options: " + text_};
+    return Error{.code = Code::kInvalid, .message = "it belongs to " + what + " with other options: " + text_};
   }
 
  private:

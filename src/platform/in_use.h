@@ -61,7 +61,7 @@ class InUse {
 };
 
 // Returns whether a thread is in a call of an object in [begin, begin + bytes). Where the system has no such barrier,
-// each call passes one itself. While a call had no memory to be noted in, all objects are in use.
+// each call passes one itself. While a call runs that had no memory to be recorded, returns true for all objects.
 //
 // A forked child has one thread, and is told of the calls that this one is in. In a child of a fork that ran no
 // handlers those of the parent's other threads never end.

@@ -30,7 +30,7 @@ unsigned usable_cores() noexcept;
 
 // Lets another thread that waits for this very core go first, if there is one.
 void yield_core() noexcept;
-// Sleeps for as short as the kernel can (about 60 us), for a wait that nobody ends by waking the thread. Unlike after a
+// Sleeps for the shortest time that the kernel allows (about 60 us), in waits that no wake-up ends. Unlike after a
 // yield, a busy process that gets the core meanwhile does not keep it.
 void sleep_briefly() noexcept;
 

@@ -138,7 +138,8 @@ Result<DirectoryLock> DirectoryLock::take(int directory, std::uint32_t key, std:
       if (is_still_called(directory, name, fd.get())) return DirectoryLock(std::move(fd), key);
       continue;
     }
-    if (deadline.passed()) return Error{Code::kTimeout, "another process keeps the lock of its folder"};
+    if (deadline.passed())
+      return Error{Code::kTimeout, "another process has been making a name here for too long; try again"};
     pause_briefly();
   }
 }

@@ -127,10 +127,10 @@ Status Buffer::check_options(const Spec& spec, const Room& room) const {
   const auto compare = [&](const char* option, auto part) {
     Spec changed = spec_;
     changed.*part = spec.*part;
-    if (pack(changed) != pack(spec_)) others.compare(option, std::string("another"), "as given");
+    if (pack(changed) != pack(spec_)) others.compare(option, std::string("of the existing buffer"), "that given");
   };
   const bool same_rows = spec_.row == spec.row && spec_.leaves == spec.leaves;
-  if (!same_rows) others.compare("rows", std::string("of other columns"), "as given");
+  if (!same_rows) others.compare("columns", std::string("of the existing buffer"), "those given");
   others.compare("n_step", spec_.n_step, spec.n_step);
   others.compare("gamma", std::to_string(spec_.gamma), std::to_string(spec.gamma));
   if (same_rows) {

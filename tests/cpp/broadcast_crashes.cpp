@@ -34,7 +34,7 @@ TEST_CASE("Who is killed before any store of a put has put the message, or nothi
   }
 }
 
-TEST_CASE("Who is killed before any store of a put that drops messages for want of memory leaves a whole Broadcast") {
+TEST_CASE("A kill at any store of a dropping put leaves a valid Broadcast") {
   constexpr std::size_t kWords = kMiB / 2 / 8;
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {

@@ -244,7 +244,7 @@ TEST_CASE("A put is waited for until all that block have passed it") {
   CHECK(ring->wait_until_passed(ticket, no_wait()).ok());
 }
 
-TEST_CASE("Where memory is short a put drops what only readers have not read that may miss some") {
+TEST_CASE("A put without space drops messages that lagging readers may miss") {
   const auto arena = new_arena(4 * kMiB);
   const auto ring = new_ring({.capacity = 16}, arena);
   const Policy policy = GENERATE(Policy::kSkip, Policy::kLatest, Policy::kRaise);
@@ -264,7 +264,7 @@ TEST_CASE("Where memory is short a put drops what only readers have not read tha
   CHECK(slow->missed() + numbers.size() == 40);
 }
 
-TEST_CASE("Where memory is short nothing is dropped that a blocking reader has not read, nor history") {
+TEST_CASE("A put without space keeps history and unread blocking messages") {
   const auto arena = new_arena(4 * kMiB);
   const bool has_history = GENERATE(false, true);
   const auto ring = new_ring({.capacity = 16, .history = has_history ? 16u : 0u}, arena);

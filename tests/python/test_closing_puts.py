@@ -71,7 +71,7 @@ def held_put(put: Callable[[Held], Any]) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_stream_ends_only_after_the_put_that_close_came_in_the_middle_of(many: bool) -> None:
+def test_stream_ends_after_a_put_that_close_interrupts(many: bool) -> None:
     sender, receiver = shmtree.create_pair(capacity=8)
     with held_put(lambda value: sender.put_many([1, value]) if many else sender.put(value)) as ended:
         sender.close()
@@ -108,7 +108,7 @@ def test_a_generator_that_takes_its_time_does_not_hold_the_end_of_a_stream_up() 
     assert ended == [1]
 
 
-def test_a_child_forked_in_the_middle_of_such_a_put_does_not_keep_the_stream_open() -> None:
+def test_child_forked_during_put_does_not_hold_stream_open() -> None:
     sender, receiver = shmtree.create_pair(capacity=8)
     sender.put(0)
     assert receiver.get() == 0

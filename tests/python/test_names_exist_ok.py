@@ -64,7 +64,7 @@ def test_what_exists_is_opened_if_it_may_exist(name, kind):
     made = make(name, exist_ok=True)
     again = make(name, exist_ok=True)
     assert arena_of(again) == arena_of(made)
-    with pytest.raises(FileExistsError, match="exist_ok opens what is there"):
+    with pytest.raises(FileExistsError, match="to open it, pass exist_ok"):
         make(name)
     del made, again
     make(name)
@@ -121,7 +121,7 @@ def test_what_is_in_another_arena_is_refused(name, kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "Service"])
 def test_exist_ok_needs_a_name(kind):
-    with pytest.raises(ValueError, match="exist_ok is for what has a name"):
+    with pytest.raises(ValueError, match="exist_ok requires a name"):
         MAKERS[kind](None, exist_ok=True)
 
 

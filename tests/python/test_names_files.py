@@ -306,7 +306,7 @@ def test_names_go_elsewhere_when_the_shared_memory_directory_cannot_be_written()
     assert in_own_mounts(f"{MOUNT_ELSEWHERE}; {script}", USE) == f"found {ELSEWHERE}/somewhere\n"
 
 
-def test_names_go_to_the_runtime_directory_when_another_user_has_the_folder():
+def test_names_fall_back_if_another_user_owns_the_folder():
     script = f"mount -t tmpfs -o mode=1777 none /dev/shm; mkdir /dev/shm/shmtree-{os.getuid()}; chown 1 /dev/shm/shm*"
     runtime = f"/run/user/{os.getuid()}"
     assert in_own_mounts(f"{script}; mkdir -p {runtime}", USE) == f"found {runtime}/shmtree/somewhere\n"

@@ -177,7 +177,7 @@ def test_something_else_of_that_name_is_refused(name):
     [
         ({"behind": "skip"}, "behind is 'skip'; it must be 'block' or 'drop_oldest'"),
         ({"on_peer_death": "never"}, "on_peer_death is 'never'; it must be 'raise', 'wait' or 'each'"),
-        ({"exist_ok": True}, "exist_ok is for what has a name"),
+        ({"exist_ok": True}, "exist_ok requires a name"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, said):

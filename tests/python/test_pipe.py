@@ -384,7 +384,7 @@ def test_an_object_that_cannot_be_sent_raises_here_and_nothing_goes(pipe):
     assert not there.poll()
 
 
-def test_send_handle_and_recv_handle_send_descriptors_over_either_kind_of_pipe() -> None:
+def test_send_handle_works_over_both_kinds_of_pipe() -> None:
     for pipe in (mp.Pipe, multiprocessing.Pipe):
         here, there = pipe()
         read, write = os.pipe()

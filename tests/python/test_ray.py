@@ -129,9 +129,7 @@ def test_a_receiver_that_is_dropped_closes_and_a_full_put_is_told(nodes: tuple[s
         sender.put(2, timeout=LONG_S)
 
 
-def test_the_death_of_the_last_sender_is_told_though_its_maker_only_dropped_its_own(
-    nodes: tuple[str, str], peer: Any
-) -> None:
+def test_last_sender_death_is_reported_after_maker_drops_ends(nodes: tuple[str, str], peer: Any) -> None:
     _, there = nodes
     sender, receiver = shmtree.ray.create_pair(capacity=8)
     source = peer(there)

@@ -141,7 +141,7 @@ class ReplayBuffer:
     @classmethod
     def open(cls, name: str, timeout: float | None = 0.0) -> ReplayBuffer:
         """The buffer of that name; FileNotFoundError when there is none. TimeoutError when there is still none after
-        `timeout` seconds, if that is more than 0 (None: never).
+        `timeout` seconds, if that is more than 0 (None waits indefinitely).
         """
         known = open_known(name, REPLAY, timeout)
         return cls._opened(known.arena, known.block, known)
