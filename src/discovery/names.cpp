@@ -199,11 +199,14 @@ Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& pat
     const auto pids = arena != nullptr ? Result<std::vector<int>>(std::vector<int>()) : living(*file, *record);
     file = Error{};  // unlocks
     if (!pids) return pids.error();
+    if (arena == nullptr && pids->empty()) {  // the processes that have these numbers now are others
+      error = Error{Code::kNotFound, "every process that had it has ended"};
+    }
     if (!pids->empty()) {
       if (error.code == Code::kNotFound && (*pids)[0] == 0) {
         error = Error{Code::kUnavailable, "only " + out_of_sight() + ", has it"};
       }
-      auto found = open_arena_of_anyone(record->header.uuid, std::move(error));
+      auto found = open_arena_of_anyone(record->header.uuid, error);
       if (found) {
         arena = std::move(*found);
       } else {

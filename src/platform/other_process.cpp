@@ -130,10 +130,13 @@ constexpr bool has_gone(int failure) noexcept {
   return failure == ENOENT || failure == ESRCH;
 }
 
-// Whether a thread is no more there, or has ended and was not reaped.
+constexpr unsigned kExiting = 4;  // PF_EXITING of the kernel
+
+// Returns true if the thread is not there any more, has ended and was not reaped, or is exiting: from then on only root
+// may open its descriptors.
 bool has_ended(const std::string& folder) {
-  const char state = state_in((folder + "/stat").c_str());
-  return is_end(state) || (state == 0 && has_gone(errno));
+  const ThreadState state = thread_state((folder + "/stat").c_str());
+  return is_end(state.letter) || (state.flags & kExiting) != 0 || (state.letter == 0 && has_gone(errno));
 }
 
 // Of a process whose first thread has ended: whether the others are stopped.
@@ -261,7 +264,6 @@ bool shares_a_lock(const OpenFile& file) {
 }
 
 bool any_process_is_exiting() {
-  constexpr unsigned kExiting = 4;  // PF_EXITING of the kernel
   const auto is_exiting = [](const std::string& folder) {
     const ThreadState state = thread_state((folder + "/stat").c_str());
     return (state.flags & kExiting) != 0 && !is_end(state.letter);

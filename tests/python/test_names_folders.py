@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing as mp
 import os
 import re
@@ -10,9 +11,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from forks import fork, join
 
@@ -251,6 +254,43 @@ def test_a_process_that_exits_is_not_called_out_of_sight(name, start):
         told = refusals(name)
         assert not any("PID namespace" in each for each in told), told
         child.join(60)
+
+
+@pytest.mark.skipif(USER != 0, reason="only root can become other users")
+def test_a_user_makes_a_name_while_the_process_that_had_it_exits(name, monkeypatch):
+    """From some moment of its exit on, only root may look at a process."""
+    user, folder = 60_000 + os.getpid() % 1000, Path(f"/dev/shm/shmtree-test-{os.getpid()}")
+    monkeypatch.setenv("SHMTREE_NAMES_DIR", str(folder))
+
+    def hold() -> None:
+        kept = shmtree.Queue(name=name)
+        memory = np.ones(150 << 20, np.uint8)  # takes long to free
+        os.write(write, b"x")
+        time.sleep(600)
+        del kept, memory
+
+    def act() -> None:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        allow_looks = (4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, which the change of user has taken
+        ctypes.CDLL(None).prctl(*allow_looks)
+        for _ in range(5):
+            child = fork(hold)
+            os.read(read, 1)
+            os.kill(child, signal.SIGKILL)
+            shmtree.Queue(name=name, exist_ok=True).close()
+            os.waitpid(child, 0)
+
+    read, write = os.pipe()
+    folder.mkdir(mode=0o700)
+    try:
+        os.chown(folder, user, user)
+        join(fork(act))
+    finally:
+        shutil.rmtree(folder)
+        os.close(read)
+        os.close(write)
 
 
 # --- folders of other users
