@@ -31,19 +31,19 @@ def put_and_keep(put: Callable[[Any], Any], get: Callable[[], Any]) -> list[Any]
 
 def test_a_receiver_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> None:
     sender, receiver = small.create_pair()
-    put_and_keep(lambda item: sender.put(item, timeout=10), lambda: receiver.get(timeout=10))
+    put_and_keep(lambda item: sender.put(item, timeout=60), lambda: receiver.get(timeout=60))
 
 
 @pytest.mark.parametrize("behind", ["block", "skip", "latest", "raise"])
 def test_a_subscriber_that_keeps_its_items_is_given_copies(small: shmtree.Arena, behind: Any) -> None:
     broadcast = shmtree.Broadcast(capacity=4, arena=small)
     subscriber = broadcast.subscribe(behind=behind)
-    put_and_keep(lambda item: broadcast.put(item, timeout=10), lambda: subscriber.get(timeout=10))
+    put_and_keep(lambda item: broadcast.put(item, timeout=60), lambda: subscriber.get(timeout=60))
 
 
 def test_a_reader_of_a_latest_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> None:
     latest = shmtree.Latest(arena=small)
-    put_and_keep(lambda item: latest.publish(item, timeout=10), lambda: latest.get(timeout=10)[1])
+    put_and_keep(lambda item: latest.publish(item, timeout=60), lambda: latest.get(timeout=60)[1])
 
 
 def test_views_that_were_asked_for_are_views_however_much_is_held(small: shmtree.Arena) -> None:
@@ -66,11 +66,11 @@ def test_a_subscriber_that_may_miss_messages_does_not_fill_the_budget(small: shm
     broadcast = shmtree.Broadcast(capacity=200, arena=small)
     subscriber = broadcast.subscribe(behind=behind)
     for i in range(150):
-        broadcast.put(np.full(MIB, i, np.uint8), timeout=10)
+        broadcast.put(np.full(MIB, i, np.uint8), timeout=60)
     if behind == "raise":
         with pytest.raises(shmtree.Overrun):
-            subscriber.get(timeout=10)
-    numbers = [int(subscriber.get(timeout=10)[0]) for _ in range(subscriber.qsize())]
+            subscriber.get(timeout=60)
+    numbers = [int(subscriber.get(timeout=60)[0]) for _ in range(subscriber.qsize())]
     assert numbers == list(range(150 - len(numbers), 150))
     assert subscriber.missed == 150 - len(numbers)
 
@@ -81,5 +81,5 @@ def test_arrays_in_place_are_made_from_what_may_be_missed(small: shmtree.Arena) 
     for i in range(150):
         array = broadcast.new_empty(MIB, np.uint8)
         array[:] = i
-        broadcast.put(array, timeout=10)
-    assert subscriber.get(timeout=10)[0] > 80
+        broadcast.put(array, timeout=60)
+    assert subscriber.get(timeout=60)[0] > 80
