@@ -115,18 +115,20 @@ PyObject* put_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
   return move < 0 ? nullptr : put_object(as_endpoint(self), given[0], Deadline::immediate(), move == 1);
 }
 
-// put_many(). While the items are at hand, the end stays in the channel for the whole call. Otherwise it stays for one
-// item at a time, which is put at once: the next may take its time, and the end of the stream does not wait for it.
+// put_many(). Made within a Call of the sending end if the items are at hand. Otherwise the end stays in the channel
+// for one item at a time, which is put at once: the next may take its time, and the end of the stream does not wait for
+// it.
 class Batch {
  public:
   Batch(Endpoint* self, Deadline deadline, bool at_hand)
-      : self_(self), hooks_(self, End::kSending), batch_(self->port.channel(), {deadline, &hooks_}) {
-    if (at_hand) whole_call_.emplace(self->port, End::kSending);
-  }
+      : self_(self),
+        hooks_(self, End::kSending),
+        at_hand_(at_hand),
+        batch_(self->port.channel(), {deadline, &hooks_}) {}
 
   // False with a Python error set.
   bool add(PyObject* object) {
-    if (whole_call_) return add_to_batch(object);
+    if (at_hand_) return add_to_batch(object);
     const endpoint::Call call(self_->port, End::kSending);
     return add_to_batch(object) && flush();
   }
@@ -146,7 +148,7 @@ class Batch {
   }
   Endpoint* self_;
   EndHooks hooks_;
-  std::optional<endpoint::Call> whole_call_{};
+  const bool at_hand_;
   endpoint::Batch batch_;
 };
 
@@ -154,6 +156,26 @@ class Batch {
 bool is_at_hand(PyObject* iterator) {
   const PyTypeObject* type = Py_TYPE(iterator);
   return type == &PyListIter_Type || type == &PyTupleIter_Type || type == &PyRangeIter_Type;
+}
+
+PyObject* put_all(Endpoint* self, PyObject* iterator, Deadline deadline, bool at_hand) {
+  Batch batch(self, deadline, at_hand);
+  bool going = true;
+  while (going) {
+    Ref item(PyIter_Next(iterator));
+    if (!item) break;
+    going = batch.add(item.get());
+  }
+  if (PyErr_Occurred()) {
+    // What came before the one that failed was put in order, and goes.
+    Ref exception = take_exception();
+    if (!batch.flush()) PyErr_Clear();
+    set_exception(std::move(exception));
+  } else if (batch.flush()) {
+    return PyLong_FromUnsignedLongLong(batch.sent());
+  }
+  add_to_exception("sent", batch.sent());
+  return nullptr;
 }
 
 PyObject* put_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
@@ -171,24 +193,12 @@ PyObject* put_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyOb
   const Span span("shmtree.put_many");
   Ref iterator(PyObject_GetIter(given[0]));
   if (!iterator) return nullptr;
+  if (is_at_hand(iterator.get())) {
+    const endpoint::Call whole_call(as_endpoint(self)->port, End::kSending);
+    return put_all(as_endpoint(self), iterator.get(), deadline, true);
+  }
   // A generator may take its time, put something itself, or wait until what it gave was received.
-  Batch batch(as_endpoint(self), deadline, is_at_hand(iterator.get()));
-  bool going = true;
-  while (going) {
-    Ref item(PyIter_Next(iterator.get()));
-    if (!item) break;
-    going = batch.add(item.get());
-  }
-  if (PyErr_Occurred()) {
-    // What came before the one that failed was put in order, and goes.
-    Ref exception = take_exception();
-    if (!batch.flush()) PyErr_Clear();
-    set_exception(std::move(exception));
-  } else if (batch.flush()) {
-    return PyLong_FromUnsignedLongLong(batch.sent());
-  }
-  add_to_exception("sent", batch.sent());
-  return nullptr;
+  return put_all(as_endpoint(self), iterator.get(), deadline, false);
 }
 
 PyObject* is_ready_to_put(PyObject* object, PyObject*) {
