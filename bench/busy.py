@@ -1,4 +1,4 @@
-"""Messages between two processes on a machine whose cores other programs want, too.
+"""Round trips and streams between two processes while other processes compute on the same cores.
 
     python -m bench.busy [--busy 0 4] [--messages E] [--under usual] [--seconds 1] [--rounds 5] [channels]
 

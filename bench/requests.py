@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import shmtree
-from bench import machine, markdown
+from bench import machine, markdown, processes
 
 SMALL = {"step": 1, "reward": 1.0}
 ARRAY = {"step": 1, "obs": np.zeros(1 << 16, np.uint8)}
@@ -54,18 +54,9 @@ def serve_pipe(connection: Any) -> None:
 
 
 @contextlib.contextmanager
-def process(target: Callable[..., None], *arguments: Any) -> Iterator[None]:
-    made = mp.get_context("fork").Process(target=target, args=arguments, daemon=True)
-    made.start()
-    yield
-    made.kill()
-    made.join()
-
-
-@contextlib.contextmanager
 def by_service() -> Iterator[Ask]:
     name = f"bench-requests-{os.getpid()}"
-    with process(serve, name), shmtree.Client(name, timeout=60) as client:
+    with processes.child(serve, name), shmtree.Client(name, timeout=60) as client:
 
         def ask(asked: Any, count: int, at_once: bool) -> None:
             if at_once:
@@ -97,7 +88,7 @@ def by_executor() -> Iterator[Ask]:
 def by_queues() -> Iterator[Ask]:
     requests: Any = mp.Queue()
     replies: Any = mp.Queue()
-    with process(serve_queues, requests, replies):
+    with processes.child(serve_queues, requests, replies):
 
         def ask(asked: Any, count: int, at_once: bool) -> None:
             for _ in range(count):
@@ -114,7 +105,7 @@ def by_queues() -> Iterator[Ask]:
 def by_pipe() -> Iterator[Ask]:
     """Not many at once: who sends before it receives waits for ever as soon as both pipes are full."""
     here, there = mp.Pipe()
-    with process(serve_pipe, there):
+    with processes.child(serve_pipe, there):
 
         def ask(asked: Any, count: int, at_once: bool) -> None:
             for _ in range(count):

@@ -24,7 +24,7 @@ class HasChannel(Protocol):
 
 _T = TypeVar("_T")
 
-# A name may go, with its last process, between the opening and the making: a few times, if ever.
+# The last process that has a name may exit between our attempt to open it and our attempt to make it.
 _MAX_TURNS = 16
 
 _default: tuple[int, _core.Arena] | None = None
@@ -84,9 +84,9 @@ def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
 
 
 def open_or_make(name: str | None, exist_ok: bool, known: Callable[[str], _T], make: Callable[[], _T]) -> _T:
-    """`known(name)` with `exist_ok`, where there is something of that name, or else `make()`, which makes the name.
+    """Returns `known(name)` if `exist_ok` is set and the name exists; otherwise `make()`, which makes the name.
 
-    Of processes that do this at once one makes it: the making of a name is exclusive.
+    If several processes do this at once, exactly one makes the name.
     """
     if not exist_ok:
         return make()
@@ -104,7 +104,7 @@ def open_or_make(name: str | None, exist_ok: bool, known: Callable[[str], _T], m
 
 
 def check_known(name: str, arena: _core.Arena, asked: _core.Arena | None, check: Callable[[], None]) -> None:
-    """ValueError, which names the difference, unless what has the name is as it was asked for."""
+    """Raises ValueError, which names the difference, unless the object with that name has the options asked for."""
     if asked is not None and asked.uuid != arena.uuid:
         raise ValueError(f'the name "{name}": it belongs to something in another arena than the one given')
     try:

@@ -194,13 +194,11 @@ Broadcast make_broadcast(const BroadcastOptions& options) try {
                                  .allow_pickle = options.allow_pickle.value_or(options.name.empty()),
                                  .waits = options.on_peer_death == OnPeerDeath::kWait};
   const auto open = [&]() -> Result<Broadcast> {
-    auto found = api::find_name(options.name, discovery::NamedKind::kBroadcast, "Broadcast");
-    if (!found) return std::move(found).error();
-    auto ring = broadcast::Ring::open(found->arena, found->block, WaitContext{});
-    if (!ring) return std::move(ring).error();
-    Status same = api::check_known(options.name, options.arena, found->arena, (*ring)->check_options(terms));
-    if (!same) return std::move(same).error();
-    return BroadcastState::wrap(std::move(*ring), std::move(found->name));
+    auto known =
+        api::open_known<broadcast::Ring>(options, discovery::NamedKind::kBroadcast, "Broadcast",
+                                         [&](const broadcast::Ring& found) { return found.check_options(terms); });
+    if (!known) return std::move(known).error();
+    return BroadcastState::wrap(std::move(known->first), std::move(known->second));
   };
   const auto make = [&]() -> Result<Broadcast> {
     const auto arena = api::home_for(options.arena, options.name);

@@ -124,13 +124,10 @@ Latest make_latest(const LatestOptions& options) try {
   const bool allow_pickle = options.allow_pickle.value_or(options.name.empty());
   const latest::Options terms{.history = options.history, .allow_pickle = allow_pickle};
   const auto open = [&]() -> Result<Latest> {
-    auto found = api::find_name(options.name, discovery::NamedKind::kLatest, "Latest");
-    if (!found) return std::move(found).error();
-    auto store = Store::open(found->arena, found->block, WaitContext{});
-    if (!store) return std::move(store).error();
-    Status same = api::check_known(options.name, options.arena, found->arena, (*store)->check_options(terms));
-    if (!same) return std::move(same).error();
-    return LatestState::wrap(std::move(*store), std::move(found->name));
+    auto known = api::open_known<Store>(options, discovery::NamedKind::kLatest, "Latest",
+                                        [&](const Store& found) { return found.check_options(terms); });
+    if (!known) return std::move(known).error();
+    return LatestState::wrap(std::move(known->first), std::move(known->second));
   };
   const auto make = [&]() -> Result<Latest> {
     const auto arena = api::home_for(options.arena, options.name);

@@ -150,6 +150,21 @@ Result<Found> find_handle(const std::string& text);
 // kInvalid for something that is not `kind`, called `what`.
 Result<Found> find_name(const std::string& name, discovery::NamedKind kind, const char* what,
                         const Timeout& timeout = std::chrono::nanoseconds(0));
+// Opens the object that `options.name` names, for make_...() with exist_ok. kInvalid if it is of another kind or in
+// another arena than the options ask for, or by `check(object)`.
+template <class Thing, class Options, class Check>
+Result<std::pair<std::shared_ptr<Thing>, std::shared_ptr<endpoint::Name>>> open_known(const Options& options,
+                                                                                      discovery::NamedKind kind,
+                                                                                      const char* what,
+                                                                                      const Check& check) {
+  auto found = find_name(options.name, kind, what);
+  if (!found) return std::move(found).error();
+  auto thing = Thing::open(found->arena, found->block, platform::WaitContext{});
+  if (!thing) return std::move(thing).error();
+  Status same = check_known(options.name, options.arena, found->arena, check(**thing));
+  if (!same) return std::move(same).error();
+  return std::pair(std::move(*thing), std::move(found->name));
+}
 // In a message of Python's, of an object whose class is called `name` there, which is `what` in errors.
 Result<Found> find_item(const Item& item, std::string_view name, const char* what);
 

@@ -115,14 +115,11 @@ ReplayBuffer make_replay(const ReplayOptions& options) try {
   const Room room{api::capacity_of(spec, options, home).value(), options.chunk, options.streams};
   api::check_named(options.name, options.exist_ok);
   const auto open = [&]() -> Result<ReplayBuffer> {
-    auto found = api::find_name(options.name, discovery::NamedKind::kReplay, "replay buffer");
-    if (!found) return std::move(found).error();
-    auto buffer = Buffer::open(found->arena, found->block, WaitContext{});
-    if (!buffer) return std::move(buffer).error();
-    Status same = api::check_known(options.name, options.arena, found->arena, (*buffer)->check_options(spec, room));
-    if (!same) return std::move(same).error();
-    if (options.seed) (*buffer)->set_seed(*options.seed);
-    return ReplayState::wrap(std::move(*buffer), std::move(found->name));
+    auto known = api::open_known<Buffer>(options, discovery::NamedKind::kReplay, "replay buffer",
+                                         [&](const Buffer& found) { return found.check_options(spec, room); });
+    if (!known) return std::move(known).error();
+    if (options.seed) known->first->set_seed(*options.seed);
+    return ReplayState::wrap(std::move(known->first), std::move(known->second));
   };
   const auto make = [&]() -> Result<ReplayBuffer> {
     auto arena = api::arena_for(spec, room, home);

@@ -1,6 +1,6 @@
-// The proof that a call waits for ever, so that it is told of the end of the stream instead.
+// Proves that a call is deadlocked, so that it returns the end of the stream instead of waiting.
 //
-// A stream goes on as long as somebody has its other end, also somebody who will never use it: a launcher that forgot
+// A stream goes on while any process has its other end, even if that process will never use it: a launcher that forgot
 // to close it, or a process that inherited it over a fork. Where all of those wait for ever themselves, none of them
 // can use it, or close it, any more. That is proved by a walk over the processes: it begins with this one; each must
 // have all its threads in calls of the library that have no deadline, that wait for a message or for room in a channel

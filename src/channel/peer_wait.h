@@ -1,4 +1,4 @@
-// Sleeping at a channel for as long as somebody takes part in its other end.
+// Waits at a channel while some process is attached to its other end.
 //
 // Thread safety: any thread, without locks.
 #pragma once
@@ -12,9 +12,9 @@
 
 namespace shmtree::channel {
 
-// Sleeps at `event`, as `reason` says, until ready(), for as long as somebody takes part in `peers`.
+// Sleeps at `event`, as `reason` says, until ready(), while some process is attached to `peers`.
 //   kTimeout: the deadline has passed; kInterrupted; or what Ends::end_error() says; kClosed also when it is proved
-//   that nobody will ever use that end. ready() was false after each of them.
+//   that no process will ever use that end. ready() was false after each of them.
 template <class Ready>
 Status wait_for_peers(const Control& control, const Ends& ends, memory::Event& event, const memory::SleepReason& reason,
                       End peers, const char* waited_for, const Ready& ready, const WaitContext& wait) {

@@ -19,8 +19,8 @@ namespace policy = platform::wait_policy;
 //
 // A spin keeps its core. If it yielded, a busy process of some other program would keep the core for a whole time slice
 // of some milliseconds, and a wait of microseconds would take as long. Where both sides share one core, spins fail and
-// are given up. A spin during which the thread was preempted has not paid, even if its condition came true meanwhile: a
-// sleeping thread would have been woken sooner.
+// are given up. A spin counts as failed if the thread was preempted, even if its condition came true: a sleeping thread
+// would have been woken sooner.
 //
 // A side that has caught up with the other one takes from it, message by message, the lines of memory that it looks at,
 // which slows both down to half. So a wait that was over at once is followed by some that begin with a backoff, in

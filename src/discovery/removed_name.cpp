@@ -27,7 +27,8 @@ Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& 
   for (const OpenFile& part : parts) {
     auto seen = platform::look_at_private_file(part);
     if (!seen && platform::is_exhausted(seen.error())) return std::move(seen).error();
-    const auto kept = seen ? kept_record(*seen) : Result<KeptRecord>(std::move(seen).error());
+    if (!seen) continue;
+    const auto kept = kept_record(*seen);
     if (!kept || !kept->is_kept) continue;
     RemovedName found;
     found.bytes = std::move(seen->bytes);

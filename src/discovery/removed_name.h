@@ -17,12 +17,12 @@ struct RemovedName {
   std::vector<int> pids{};         // of the processes that have the name
 };
 
-// Looks for a removed file of `name`, in one of the folders at `paths`, that a living process keeps a part in. Reads
-// the descriptors of all processes of this user. An error when this process has no descriptor left to look with.
+// Looks for a removed file of `name`, in one of the folders at `paths`, that a living process keeps open. Reads the
+// descriptors of all processes of this user. An error if this process has no free descriptor.
 Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& paths, const std::string& name);
 
-// Makes the file again, with what it had, in the same folder: processes find the name by it, and those that have it go
-// on using it by its path. Code::kExists if there is one by now.
+// Writes the file again, with the same bytes, in the same folder: other processes find the name by it, and its owners
+// go on using it by its path. Code::kExists if there is one by now.
 Status restore(const RemovedName& removed, const std::string& name);
 
 }  // namespace shmtree::discovery

@@ -26,7 +26,7 @@ Result<std::shared_ptr<Name>> open_name(const std::string& name,
 // processes that do this at once one makes it, and the others open what it made.
 template <class Open, class Make>
 auto open_or_make(bool exist_ok, Open open, Make make) -> decltype(make()) {
-  // A name may go between the two calls, with its last process: a few times, if ever.
+  // The last process that has the name may exit between the two calls.
   constexpr int kMaxTurns = 16;
   for (int turn = 0;; ++turn) {
     if (exist_ok) {

@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<std::uint32_t> g_fork_count{0};
 
-[[maybe_unused]] const bool g_counts_forks =
+[[maybe_unused]] const bool kCountsForks =
     platform::call_in_children([] { g_fork_count.fetch_add(1, std::memory_order_relaxed); });
 
 }  // namespace
@@ -67,7 +67,7 @@ void Port::close(End end) noexcept {
   channel_->watchers().wake_all();
 }
 
-// Of a call that was the last to use an end that was closed meanwhile, or to use the port.
+// Run by the last call that used an end which another thread closed, or by the last call that used the port.
 void Port::finish_closing() noexcept {
   {
     const platform::InUse use(this);

@@ -53,8 +53,8 @@ class Participants {
   // somebody was found dead. Also true if has_descriptors() is not: the recovery then fails with that error.
   bool check(std::int64_t interval_ns) noexcept;
   // Whether the program has left this process the descriptors of the arena. If not, this process counts as dead for
-  // the others, so it becomes nobody for good, and each later call that needs an identity fails with the error that
-  // check_descriptors() returns. 0.5 us.
+  // the others, so it gives up its identity for good, and each later call that needs an identity fails with the error
+  // that check_descriptors() returns. 0.5 us.
   bool has_descriptors() noexcept;
   Status check_descriptors();
 

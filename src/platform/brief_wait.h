@@ -1,8 +1,8 @@
-// Waiting for another thread that is about to store something and wakes nobody: a system call or so away.
+// A wait for a store that another thread is about to make without a wake-up, usually within one system call.
 #pragma once
 
 #include "platform/atomics.h"
-#include "platform/machine.h"
+#include "platform/clock.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::platform {
@@ -17,7 +17,7 @@ class BriefWait {
       ++spins_;
       relax_cpu();
     } else {
-      sleep_briefly();
+      sleep_ns(1);  // the shortest that the kernel has, about 60 us
     }
   }
 

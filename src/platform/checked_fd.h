@@ -20,7 +20,7 @@ namespace shmtree::platform {
 // 1,024.
 enum class FdRange { kHigh, kSelectable };
 
-// Moves a descriptor to such a number; it keeps the one that it has where none is free, or RLIMIT_NOFILE is too low.
+// Moves a descriptor into that range. It keeps its number if none is free there, or RLIMIT_NOFILE is too low.
 UniqueFd move_up(UniqueFd fd, FdRange range) noexcept;
 
 // What to report about a kept descriptor that the program has closed: Code::kOs with EBADF. `what` names its use.

@@ -14,7 +14,7 @@ std::int64_t monotonic_ns() noexcept;
 // The same clock at the resolution of the kernel's tick (1 to 10 ms), at a fifth of the cost.
 std::int64_t coarse_monotonic_ns() noexcept;
 
-// Sleeps between two looks at something that wakes nobody. A signal ends the sleep early.
+// Sleeps between two checks of a condition that no wake-up announces. A signal ends the sleep early.
 void sleep_ns(std::int64_t ns) noexcept;
 inline void pause_briefly() noexcept {
   sleep_ns(1'000'000);

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "platform/atomics.h"
+#include "platform/clock.h"
 
 namespace shmtree::platform {
 
@@ -112,7 +113,7 @@ bool is_in_use(const void* begin, std::size_t bytes) noexcept {
        (barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)));
   if (!passed) {
     // A sandbox that was entered after the first call may forbid it. A store is seen long before this has slept.
-    if (has_barrier()) usleep(1000);
+    if (has_barrier()) pause_briefly();
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   if (g_unplaced.load(std::memory_order_seq_cst) != 0) return true;

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -126,10 +125,6 @@ unsigned usable_cores() noexcept {
 
 void yield_core() noexcept {
   sched_yield();
-}
-void sleep_briefly() noexcept {
-  const timespec shortest{0, 1};
-  nanosleep(&shortest, nullptr);
 }
 
 #if defined(SHMTREE_CRASH_POINTS)

@@ -30,9 +30,6 @@ unsigned usable_cores() noexcept;
 
 // Lets another thread that waits for this very core go first, if there is one.
 void yield_core() noexcept;
-// Sleeps for the shortest time that the kernel allows (about 60 us), in waits that no wake-up ends. Unlike after a
-// yield, a busy process that gets the core meanwhile does not keep it.
-void sleep_briefly() noexcept;
 
 int process_id() noexcept;
 std::uint32_t user_id() noexcept;  // the effective one

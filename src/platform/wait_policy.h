@@ -25,9 +25,9 @@ constexpr std::int64_t kFirstSliceNs = 50'000'000, kFirstStretchNs = 1'000'000'0
 
 // --- Yielding the core to a thread that was woken (memory/event.cpp)
 
-// Only after a process has woken nobody for so long.
+// A call yields only if its process has woken no thread for this long.
 constexpr std::int64_t kRareWakeNs = 500'000;
-// A yield that took longer than this gave the core to somebody else, who kept it.
+// A yield that took longer than this gave the core to another process, which kept it.
 constexpr std::int64_t kCoreWasKeptNs = 200'000;
 // Wake-ups without a yield after that: at first, and at most.
 constexpr std::int32_t kFirstUnoffered = 16, kMostUnoffered = 4096;
@@ -64,7 +64,7 @@ constexpr std::int64_t kHoardPatienceNs = 1'000'000'000;
 constexpr std::int64_t kSpinNs = 50'000;
 // A spin that took so long was preempted: the kernel's shortest time slice is longer than this, an interrupt shorter.
 constexpr std::int64_t kPreemptedNs = 4 * kSpinNs;
-// Looks at the condition before the clock is read, which takes as long as a few of them.
+// Checks of the condition between two reads of the clock, each of which takes as long as a few checks.
 constexpr int kLooksPerClock = 8;
 // Spins that may fail before there are none: at first, and at most. One late message must not end spinning.
 constexpr std::int32_t kFirstFailures = 3, kMostFailures = 8;
