@@ -296,6 +296,24 @@ def test_senders_are_told_of_a_receiver_that_was_killed_elsewhere() -> None:
     run(test, "here", "there", "away")
 
 
+def test_the_stream_does_not_end_on_one_node_while_another_may_give_messages_back() -> None:
+    async def test(nodes: Nodes) -> None:
+        pair = Hosted(nodes, "here", capacity=8)
+        sender = await sender_here(pair)
+        idle = await pair.receiver("there")
+        await send(sender, 4, close=False)
+        await until(lambda: idle.qsize() == 4)
+        receiver = await pair.receiver("away")
+        await pair.let_go()
+        sender.close()
+        assert await receive(receiver, 4) == list(range(4))
+        for each in (receiver, idle):
+            with pytest.raises(shmtree.ChannelClosed):
+                await each.get_async()
+
+    run(test, "here", "there", "away")
+
+
 def test_a_killed_sender_is_told_elsewhere_after_what_it_sent() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)

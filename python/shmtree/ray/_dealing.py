@@ -8,6 +8,7 @@ known there. Only what was taken and not yet journalled goes back.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from .._channel import Receiver
@@ -87,6 +88,7 @@ class Dealing:
         numbers = self._journal.numbers()
         self._assigned = {numbers[ticket]: inherited.pop(ticket) for ticket in list(inherited) if ticket in numbers}
         self._link = _ToInbox(others, record["node"], record["number"])
+        self._source: Dealt | None = None
 
     @property
     def key(self) -> Key:
@@ -96,16 +98,21 @@ class Dealing:
     def kept(self) -> Kept:
         return Kept(self.record, self._ring, "", (self._table,))
 
-    async def run(self, receiver: Receiver[Any], home: str) -> None:
-        """Until the stream is over; Ended when nobody receives there any more."""
+    @property
+    def holds(self) -> bool:
+        """Whether messages were taken from the ring for this inbox, and nobody has received them there."""
+        return bool(self._assigned) or (self._source is not None and self._source.holds)
+
+    async def run(self, receiver: Receiver[Any], home: str, any_held: Callable[[], bool]) -> None:
+        """Until the stream is over; Ended when nobody receives there any more. `any_held`: see `Dealt`."""
         try:
             expected = await self._link.resume()
         except Ended:
             end = max(self._assigned, default=-1) + 1
-            source = Dealt(receiver, self._journal, self._assigned, end)
+            source = Dealt(receiver, self._journal, self._assigned, end, any_held)
             source.drop(source.landed)
             raise
-        source = Dealt(receiver, self._journal, self._assigned, expected)
+        self._source = source = Dealt(receiver, self._journal, self._assigned, expected, any_held)
         self._assigned = {}
         pump = Pump(source, self._link, home)
         pump.note_landed(source.landed)

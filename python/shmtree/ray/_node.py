@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -170,7 +171,7 @@ class Node:
         hosted = self._hosted[pair]
         peers: tuple[Peer, ...] = ()
         try:
-            await dealing.run(hosted.receiver, self._name)
+            await dealing.run(hosted.receiver, self._name, functools.partial(self._any_held, pair))
         except Ended as ended:
             peers = ended.peers
         del self._dealings[number]
@@ -180,6 +181,11 @@ class Node:
         await self._keeper.store(dealing.key, None)
         with contextlib.suppress(Ended):
             await self._until_answered(node, "inbox", "forget", number)
+
+    def _any_held(self, pair: int) -> bool:
+        """Whether messages were taken from the ring for other nodes, and nobody has received them there."""
+        dealings = (each for each in self._dealings.values() if each.record["pair"] == pair)
+        return bool(self._hosted[pair].inherited) or any(each.holds for each in dealings)
 
     def _of(self, pair: int) -> Hosted:
         if pair not in self._hosted:

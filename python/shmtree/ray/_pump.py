@@ -233,6 +233,8 @@ class Pump:
             await asyncio.sleep(_FIRST_PAUSE_S)
         if isinstance(error, PeerDied):
             killed.update(error.pids)
+        elif isinstance(error, ChannelClosed) and self._source.may_get_more():
+            await asyncio.sleep(_FIRST_PAUSE_S)
         elif isinstance(error, ChannelClosed):
             await self._close(bool(taken))
         elif error is None and not taken:

@@ -8,7 +8,7 @@ anew for each of them (`Dealt`), and a journal in shared memory says which messa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,6 +45,9 @@ class Source(Protocol):
     def acknowledge(self, taken: Taken) -> None: ...
     def landed_before(self, expected: int) -> list[Taken]:
         """Of those that were given back: the other side has them after all."""
+
+    def may_get_more(self) -> bool:
+        """Whether messages may come back to the channel although its stream has ended."""
 
     def drop(self, taken: list[Taken], expected: int | None = None) -> None:
         """Others may have them; with `expected`, the next ticket that is sent, all that was given back as well."""
@@ -83,6 +86,9 @@ class Queued:
 
     def landed_before(self, expected: int) -> list[Taken]:
         return []
+
+    def may_get_more(self) -> bool:
+        return False
 
     def drop(self, taken: list[Taken], expected: int | None = None) -> None:
         self.give_back(taken)
@@ -126,12 +132,22 @@ class Dealt:
         assigned: what a killed process had taken for that node, by number.
         landed: the number that is expected there: those below have landed, and stay as they are; the others are
             numbered from there on.
+        any_held: whether this process has taken messages of the channel, for any node, that were not received there.
+            The channel does not wait for them before it ends the stream, since the same process took them.
     """
 
     is_shared = True
 
-    def __init__(self, receiver: Receiver[Any], journal: Journal, assigned: Mapping[int, Any], landed: int) -> None:
+    def __init__(
+        self,
+        receiver: Receiver[Any],
+        journal: Journal,
+        assigned: Mapping[int, Any],
+        landed: int,
+        any_held: Callable[[], bool],
+    ) -> None:
         self.receiver = receiver
+        self._any_held = any_held
         self._journal = journal
         self._next = landed
         self._unsettled: dict[int, None] = {}  # in ascending order
@@ -143,6 +159,11 @@ class Dealt:
                 self._again.append(self._deal(assigned[number]))
                 if self._again[-1].ticket != number:
                     self._journal.note(number, None)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has taken messages that the other node has not received."""
+        return bool(self._unsettled)
 
     def room(self) -> int:
         oldest = next(iter(self._unsettled), self._next)
@@ -192,6 +213,9 @@ class Dealt:
         count = sum(each.ticket < expected for each in self._again)
         landed, self._again = self._again[:count], self._again[count:]
         return landed
+
+    def may_get_more(self) -> bool:
+        return self._any_held()
 
     def drop(self, taken: list[Taken], expected: int | None = None) -> None:
         again: list[Taken] = []
