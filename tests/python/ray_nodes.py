@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import random
+import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -19,7 +20,7 @@ from shmtree.ray._ends import new_token
 from shmtree.ray._keeper import Keeper
 from shmtree.ray._landing import Superseded
 from shmtree.ray._node import Node
-from shmtree.ray._pump import Ended, LinkLost
+from shmtree.ray._pump import Ended, LinkLost, Pump
 
 
 class _Keeping:
@@ -53,6 +54,7 @@ class Nodes:
         self.full = ""  # why nothing can be landed now
         self._keepers = {name: _Keeping() for name in names}
         self._nodes: dict[str, Node] = {}
+        self._calling: dict[Node, list[asyncio.Task[Any]]] = {}  # who waits for an answer of each gateway
         self._random, self._loss, self._delay_s = random.Random(seed), loss, delay_s
         self._landing = self.most_landing = 0  # calls under way that land messages
 
@@ -72,15 +74,25 @@ class Nodes:
     async def start_gateway(self, name: str) -> None:
         node = Node(name, name, self, self._keepers[name])
         await node.start()
+        self._calling[node] = []
         self._nodes[name] = node
 
     async def kill_gateway(self, name: str) -> None:
-        """What it had taken goes back, as recovery gives it back."""
+        """What it had taken goes back, as recovery gives it back.
+
+        A dead process holds nothing. This returns when the gateway and its pumps are gone, so that the next one finds
+        all that they had taken.
+        """
         node = self._nodes.pop(name)
+        for task in self._calling.pop(node):
+            task.cancel()
         await node.stop()
+        gone = weakref.ref(node)
         del node
-        await asyncio.sleep(0.01)  # calls that were under way end, too, and let go of what they had
         gc.collect()
+        while gone() is not None or any(type(each) is Pump and each._node == name for each in gc.get_objects()):
+            await asyncio.sleep(0.01)
+            gc.collect()
 
     async def kill_keeper(self, name: str) -> None:
         self._keepers[name].keeper = Keeper()
@@ -101,12 +113,21 @@ class Nodes:
         return result
 
     async def _ask(self, target: Node, node: str, method: str, *arguments: Any) -> Any:
+        """What the gateway answers; LinkLost when it is killed meanwhile."""
+        task: Any = asyncio.current_task()
+        calling = self._calling[target]
+        calling.append(task)
         try:
             return await getattr(target, method)(*arguments)
-        except (Superseded, Ended, ChannelClosed):
-            if self._nodes.get(node) is target:
-                raise
-            raise LinkLost from None  # its gateway was killed while the call was there
+        except (Superseded, Ended, ChannelClosed, asyncio.CancelledError) as error:
+            if target in self._calling:
+                raise error.with_traceback(None) from None  # without the frames, which refer to the gateway
+            if isinstance(error, asyncio.CancelledError) and hasattr(task, "uncancel"):
+                task.uncancel()
+        finally:
+            calling.remove(task)
+            del target
+        raise LinkLost
 
     async def _travel(self, node: str) -> None:
         if self._delay_s:
