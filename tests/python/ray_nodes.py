@@ -39,12 +39,6 @@ class _Keeping:
         return copy.deepcopy(self.keeper.all())
 
 
-def _take_returned(receiver: Any) -> list[Any]:
-    """In one process nobody is killed, and what a gateway had taken goes back: it is all that ever does."""
-    returned = receiver.stats()["returned"]
-    return receiver.take_frames(returned, 0.0) if returned else []
-
-
 class Nodes:
     """Named nodes. A call may be lost on its way there or back, with `loss` each, and take up to `delay_s` on each."""
 
@@ -54,6 +48,7 @@ class Nodes:
         self.full = ""  # why nothing can be landed now
         self._keepers = {name: _Keeping() for name in names}
         self._nodes: dict[str, Node] = {}
+        self._left: dict[bytes, list[Any]] = {}  # frames that killed gateways left to their keepers, by channel
         self._calling: dict[Node, list[asyncio.Task[Any]]] = {}  # who waits for an answer of each gateway
         self._random, self._loss, self._delay_s = random.Random(seed), loss, delay_s
         self._landing = self.most_landing = 0  # calls under way that land messages
@@ -64,7 +59,7 @@ class Nodes:
 
     async def run(self, test: Callable[[Nodes], Awaitable[None]]) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_handles, "inherit", _take_returned)
+            patch.setattr(_handles, "inherit", self._inherit)
             for name in self.names:
                 await self.start_gateway(name)
             await test(self)
@@ -78,12 +73,14 @@ class Nodes:
         self._nodes[name] = node
 
     async def kill_gateway(self, name: str) -> None:
-        """What it had taken goes back, as recovery gives it back.
+        """What it had reclaimed is left to the keeper. What else it had taken goes back, as recovery gives it back.
 
         A dead process holds nothing. This returns when the gateway and its pumps are gone, so that the next one finds
         all that they had taken.
         """
         node = self._nodes.pop(name)
+        for inbox in node._inboxes.all():
+            self._left[inbox.kept.handle] = list(inbox._reclaimed.values())
         for task in self._calling.pop(node):
             task.cancel()
         await node.stop()
@@ -93,6 +90,12 @@ class Nodes:
         while gone() is not None or any(type(each) is Pump and each._node == name for each in gc.get_objects()):
             await asyncio.sleep(0.01)
             gc.collect()
+
+    def _inherit(self, receiver: Any) -> list[Any]:
+        """Frames that a killed gateway had taken. In one process nobody is killed: only its frames ever go back."""
+        left = self._left.pop(_handles.handle_of(receiver._channel), [])
+        returned = receiver.stats()["returned"]
+        return left + (receiver.take_frames(returned, 0.0) if returned else [])
 
     async def kill_keeper(self, name: str) -> None:
         self._keepers[name].keeper = Keeper()
