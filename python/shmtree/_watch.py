@@ -115,8 +115,16 @@ class Watch:
                     self.trouble = f"arena {arena['uuid'][:8]} is not kept for after its last process: {error.strerror}"
 
     def _let_go(self, arenas: list[dict[str, Any]], owed: set[str]) -> None:
-        """Of arenas that nobody uses any more, and of which all is written down."""
-        alone = [arena["uuid"] for arena in arenas if all(each["read_only"] for each in arena["openers"])]
+        """Of arenas that nobody uses any more, and of which all is written down.
+
+        A killed process has closed its descriptors before it counts as dead: its arena is kept until then.
+        """
+        alone = [
+            arena["uuid"]
+            for arena in arenas
+            if all(each["read_only"] for each in arena["openers"])
+            and not any(one["alive"] for one in arena["participants"])
+        ]
         there = {arena["uuid"] for arena in arenas}
         for uuid in [uuid for uuid in self._kept if (uuid in alone and uuid not in owed) or uuid not in there]:
             os.close(self._kept.pop(uuid))

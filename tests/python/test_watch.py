@@ -20,7 +20,7 @@ import pytest
 from test_observe import arena_called, file_bytes, run
 
 import shmtree
-from shmtree import _core
+from shmtree import _core, _watch
 from shmtree._watch import Watch
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
@@ -177,6 +177,31 @@ def test_a_dump_that_cannot_be_written_is_said_and_written_as_soon_as_it_can(nam
     (tmp_path / "dumps").mkdir()
     ((path, pids),) = watch.look()
     assert (Path(path).parent, pids, watch.trouble) == (tmp_path / "dumps", [child.pid], "")
+    watch.close()
+
+
+def test_the_arena_of_a_process_that_is_dying_is_kept_until_its_death_is_written_down(
+    name, start, tmp_path, monkeypatch
+):
+    ours, theirs = mp.Pipe()
+    child = start(use_alone, name, theirs, method="spawn")
+    assert ours.recv() == child.pid
+    watch = Watch(str(tmp_path), [str(child.pid)])
+    assert list(watch.look()) == []
+    looked = _watch.seen
+
+    def without_its_descriptors(found: Any) -> Any:
+        found = looked(found)
+        for arena in found["arenas"]:
+            arena["openers"] = [each for each in arena["openers"] if each["read_only"]]
+        return found
+
+    monkeypatch.setattr(_watch, "seen", without_its_descriptors)
+    assert list(watch.look()) == []
+    monkeypatch.undo()
+    kill(child)
+    ((_, pids),) = watch.look()
+    assert pids == [child.pid]
     watch.close()
 
 
