@@ -11,13 +11,6 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-#if defined(__SANITIZE_THREAD__)
-// A forked child has none of its parent's threads, which is no leak of them.
-extern "C" __attribute__((visibility("default"), used)) const char* __tsan_default_options() {
-  return "report_thread_leaks=0";
-}
-#endif
-
 namespace {
 
 // A block that only its list's owner keeps.
