@@ -115,9 +115,10 @@ class Watch:
                     self.trouble = f"arena {arena['uuid'][:8]} is not kept for after its last process: {error.strerror}"
 
     def _let_go(self, arenas: list[dict[str, Any]], owed: set[str]) -> None:
-        """Of arenas that nobody uses any more, and of which all is written down.
+        """Closes the descriptors of arenas that no process uses any more, once every death in them has a dump.
 
-        A killed process has closed its descriptors before it counts as dead: its arena is kept until then.
+        The kernel closes a killed process's descriptors before it releases the lock that marks it as alive, so an
+        arena is also kept while a participant is alive.
         """
         alone = [
             arena["uuid"]

@@ -49,7 +49,7 @@ class Nodes:
         self._keepers = {name: _Keeping() for name in names}
         self._nodes: dict[str, Node] = {}
         self._left: dict[bytes, list[Any]] = {}  # frames that killed gateways left to their keepers, by channel
-        self._calling: dict[Node, list[asyncio.Task[Any]]] = {}  # who waits for an answer of each gateway
+        self._calling: dict[Node, list[asyncio.Task[Any]]] = {}  # tasks in a call of each gateway
         self._random, self._loss, self._delay_s = random.Random(seed), loss, delay_s
         self._landing = self.most_landing = 0  # calls under way that land messages
 
@@ -73,10 +73,9 @@ class Nodes:
         self._nodes[name] = node
 
     async def kill_gateway(self, name: str) -> None:
-        """What it had reclaimed is left to the keeper. What else it had taken goes back, as recovery gives it back.
+        """Ends a gateway as a kill does: its keeper inherits what it had reclaimed; other frames return.
 
-        A dead process holds nothing. This returns when the gateway and its pumps are gone, so that the next one finds
-        all that they had taken.
+        Returns once no object of the gateway is left to hold frames, so that its successor finds all of them.
         """
         node = self._nodes.pop(name)
         for inbox in node._inboxes.all():
@@ -92,7 +91,7 @@ class Nodes:
             gc.collect()
 
     def _inherit(self, receiver: Any) -> list[Any]:
-        """Frames that a killed gateway had taken. In one process nobody is killed: only its frames ever go back."""
+        """Returns the frames of a killed gateway. No process dies in these tests, so all returned ones were its own."""
         left = self._left.pop(_handles.handle_of(receiver._channel), [])
         returned = receiver.stats()["returned"]
         return left + (receiver.take_frames(returned, 0.0) if returned else [])
@@ -116,7 +115,7 @@ class Nodes:
         return result
 
     async def _ask(self, target: Node, node: str, method: str, *arguments: Any) -> Any:
-        """What the gateway answers; LinkLost when it is killed meanwhile."""
+        """Returns the gateway's answer. Raises LinkLost if a test kills the gateway during the call."""
         task: Any = asyncio.current_task()
         calling = self._calling[target]
         calling.append(task)

@@ -32,7 +32,7 @@ def tickets(taken: list[Any]) -> list[tuple[int, int]]:
 
 def test_what_is_given_back_comes_again_with_its_numbers_and_the_journal_has_them(table: Any) -> None:
     _, receiver = filled(5)
-    source = Dealt(receiver, Journal(table), {}, 7, any_held=lambda: False)
+    source = Dealt(receiver, Journal(table), {}, 7, may_get_more=lambda: False)
     taken, error = source.take(3, 1 << 20)
     assert error is None and tickets(taken) == [(7, 0), (8, 1), (9, 2)]
     assert Journal(table).numbers() == {0: 7, 1: 8, 2: 9}
@@ -45,7 +45,7 @@ def test_what_is_given_back_comes_again_with_its_numbers_and_the_journal_has_the
 
 def test_what_is_dropped_is_in_no_journal_and_goes_back_to_the_channel(table: Any) -> None:
     sender, receiver = filled(4)
-    source = Dealt(receiver, Journal(table), {}, 0, any_held=lambda: False)
+    source = Dealt(receiver, Journal(table), {}, 0, may_get_more=lambda: False)
     taken, _ = source.take(4, 1 << 20)
     source.give_back(taken[2:])
     source.drop(taken[:1])
@@ -64,14 +64,14 @@ def test_who_takes_over_closes_gaps_and_no_message_has_two_numbers(table: Any) -
     journal = Journal(table)
     for number, frame in zip(CLOSED_GAP, frames):
         journal.note(number, frame.ticket)
-    source = Dealt(receiver, journal, dict(zip(CLOSED_GAP, frames)), 0, any_held=lambda: False)
+    source = Dealt(receiver, journal, dict(zip(CLOSED_GAP, frames)), 0, may_get_more=lambda: False)
     assert Journal(table).numbers() == dict(enumerate(CLOSED_GAP.values()))
     assert tickets(source.take(9, 1 << 20)[0]) == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_no_more_are_unsettled_than_the_journal_has_places_for(table: Any) -> None:
     _, receiver = filled(WINDOW + 10)
-    source = Dealt(receiver, Journal(table), {}, 0, any_held=lambda: False)
+    source = Dealt(receiver, Journal(table), {}, 0, may_get_more=lambda: False)
     taken: list[Any] = []
     while source.room() > 0:
         taken += source.take(source.room(), 1 << 30)[0]

@@ -100,19 +100,22 @@ class Dealing:
 
     @property
     def holds(self) -> bool:
-        """Whether messages were taken from the ring for this inbox, and nobody has received them there."""
+        """True while the inbox's node has yet to receive messages that the gateway has taken from the ring for it."""
         return bool(self._assigned) or (self._source is not None and self._source.holds)
 
-    async def run(self, receiver: Receiver[Any], home: str, any_held: Callable[[], bool]) -> None:
-        """Until the stream is over; Ended when nobody receives there any more. `any_held`: see `Dealt`."""
+    async def run(self, receiver: Receiver[Any], home: str, may_get_more: Callable[[], bool]) -> None:
+        """Returns at the end of the stream. Raises Ended once no process receives from that inbox any more.
+
+        `may_get_more`: see `Source`.
+        """
         try:
             expected = await self._link.resume()
         except Ended:
             end = max(self._assigned, default=-1) + 1
-            source = Dealt(receiver, self._journal, self._assigned, end, any_held)
+            source = Dealt(receiver, self._journal, self._assigned, end, may_get_more)
             source.drop(source.landed)
             raise
-        self._source = source = Dealt(receiver, self._journal, self._assigned, expected, any_held)
+        self._source = source = Dealt(receiver, self._journal, self._assigned, expected, may_get_more)
         self._assigned = {}
         pump = Pump(source, self._link, home)
         pump.note_landed(source.landed)

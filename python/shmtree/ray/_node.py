@@ -171,7 +171,7 @@ class Node:
         hosted = self._hosted[pair]
         peers: tuple[Peer, ...] = ()
         try:
-            await dealing.run(hosted.receiver, self._name, functools.partial(self._any_held, pair))
+            await dealing.run(hosted.receiver, self._name, functools.partial(self._may_get_more, pair))
         except Ended as ended:
             peers = ended.peers
         del self._dealings[number]
@@ -182,8 +182,8 @@ class Node:
         with contextlib.suppress(Ended):
             await self._until_answered(node, "inbox", "forget", number)
 
-    def _any_held(self, pair: int) -> bool:
-        """Whether messages were taken from the ring for other nodes, and nobody has received them there."""
+    def _may_get_more(self, pair: int) -> bool:
+        """True while some node has yet to receive a message that this gateway has taken from the ring for it."""
         dealings = (each for each in self._dealings.values() if each.record["pair"] == pair)
         return bool(self._hosted[pair].inherited) or any(each.holds for each in dealings)
 

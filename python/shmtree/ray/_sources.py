@@ -47,7 +47,7 @@ class Source(Protocol):
         """Of those that were given back: the other side has them after all."""
 
     def may_get_more(self) -> bool:
-        """Whether messages may come back to the channel although its stream has ended."""
+        """True while other nodes may return messages to the channel. Its own end of stream does not wait for these."""
 
     def drop(self, taken: list[Taken], expected: int | None = None) -> None:
         """Others may have them; with `expected`, the next ticket that is sent, all that was given back as well."""
@@ -132,8 +132,8 @@ class Dealt:
         assigned: what a killed process had taken for that node, by number.
         landed: the number that is expected there: those below have landed, and stay as they are; the others are
             numbered from there on.
-        any_held: whether this process has taken messages of the channel, for any node, that were not received there.
-            The channel does not wait for them before it ends the stream, since the same process took them.
+        may_get_more: see `Source`. The channel ends its stream without waiting for messages that this process has taken
+            for other nodes.
     """
 
     is_shared = True
@@ -144,10 +144,10 @@ class Dealt:
         journal: Journal,
         assigned: Mapping[int, Any],
         landed: int,
-        any_held: Callable[[], bool],
+        may_get_more: Callable[[], bool],
     ) -> None:
         self.receiver = receiver
-        self._any_held = any_held
+        self.may_get_more = may_get_more
         self._journal = journal
         self._next = landed
         self._unsettled: dict[int, None] = {}  # in ascending order
@@ -162,7 +162,7 @@ class Dealt:
 
     @property
     def holds(self) -> bool:
-        """Whether it has taken messages that the other node has not received."""
+        """True while the node has yet to receive messages that this source has taken."""
         return bool(self._unsettled)
 
     def room(self) -> int:
@@ -213,9 +213,6 @@ class Dealt:
         count = sum(each.ticket < expected for each in self._again)
         landed, self._again = self._again[:count], self._again[count:]
         return landed
-
-    def may_get_more(self) -> bool:
-        return self._any_held()
 
     def drop(self, taken: list[Taken], expected: int | None = None) -> None:
         again: list[Taken] = []
