@@ -21,22 +21,26 @@ with warnings.catch_warnings():
 
 STORE_BYTES = 90 << 20
 LONG_S = 300
-HEALTH = {
+SETTINGS = {
     "health_check_initial_delay_ms": 5000,
     "health_check_period_ms": 5000,
     "health_check_timeout_ms": 30000,
     "health_check_failure_threshold": 5,
+    "local_fs_capacity_threshold": 1.0,  # by default 0.95: a full store then fails where a disk is as full as that
 }
 
 
 @contextlib.contextmanager
-def cluster_of_two(module: str) -> Iterator[tuple[Any, str, str]]:
-    """The cluster, and the ids of its nodes; this process is on the first. What the module has is pickled by value."""
+def cluster_of_two(module: str, **settings: float) -> Iterator[tuple[Any, str, str]]:
+    """The cluster, and the ids of its nodes; this process is on the first. What the module has is pickled by value.
+
+    `settings` are Ray's own, beside or instead of `SETTINGS`.
+    """
     ray.cloudpickle.register_pickle_by_value(sys.modules[module])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHMTREE_RAY_LOCAL", "0")
         options = {"object_store_memory": STORE_BYTES, "num_cpus": 2}
-        head = {**options, "include_dashboard": False, "_system_config": HEALTH}
+        head = {**options, "include_dashboard": False, "_system_config": {**SETTINGS, **settings}}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
             other = cluster.add_node(**options)

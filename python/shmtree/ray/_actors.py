@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectStoreFullError, RayActorError, RayError
+from ray.exceptions import (
+    ActorUnschedulableError,
+    GetTimeoutError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    RayActorError,
+    RayError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ._keeper import Keeper, Kept, Key
@@ -157,7 +164,7 @@ class _ByRay:
             if await self.gone((node,)):
                 raise Ended(((node, 0),)) from None
             raise LinkLost from None
-        except ObjectStoreFullError as error:  # what was to be sent stays where it is until there is room
+        except (ObjectStoreFullError, OutOfDiskError) as error:  # what was to be sent stays until there is room
             raise LinkLost(f"Ray's object store on node {here()} is full: {error}") from None
         except RayError as error:  # what went with the call was lost on its way, or the other side is at fault
             _report(error)

@@ -13,8 +13,8 @@ def put(obj: object) -> Any:
     """Stores an object, and returns Ray's reference of it, which any process of the cluster may `get`.
 
     It is one buffer there, whatever it is made of. What cannot be packed raises as `shmtree.pack` does, and what
-    means something on this machine only raises NotPortable. A store without
-    room for it raises Ray's ObjectStoreFullError.
+    means something on this machine only raises NotPortable. A store without room for it raises Ray's
+    ObjectStoreFullError, or OutOfDiskError where Ray would go on by files and the disk is full too.
     """
     import ray
 
