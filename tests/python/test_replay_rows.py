@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shmtree
-from shmtree.replay import RateLimit, ReplayBuffer
+from shmtree.replay import Prioritized, RateLimit, ReplayBuffer
 
 OBS = np.arange(4, dtype=np.float32)
 ROW = {"obs": {"a": OBS, "b": (1, [2.0, True])}, "reward": 0.5}
@@ -214,3 +214,57 @@ def test_a_row_of_a_damaged_buffer_is_not_guessed(arena):
     buffer = ReplayBuffer(10, example=1, arena=arena)
     with pytest.raises(shmtree.IncompatibleArena, match="cannot be read|no frame|not a"):
         type(buffer._spec).unpack(b"\0" * 64)
+
+
+WIDE = [np.dtype(np.longlong), np.dtype(np.ulonglong), np.dtype([("a", np.longlong, 2), ("b", "f4")], align=True)]
+
+
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+@pytest.mark.parametrize("how", ["example", "columns"])
+def test_long_long_integers_are_int64_and_uint64(dtype, how):
+    values = np.arange(1, 4).astype(dtype)
+    options = {"example": {"x": values}} if how == "example" else {"columns": {"x": ((3,), dtype)}}
+    buffer = ReplayBuffer(8, **options, chunk=1)
+    buffer.add({"x": values})
+    buffer.extend({"x": values[None]})
+    found = buffer.sample(2, replace=False).data["x"]
+    assert (found == values).all()
+    assert found.dtype == dtype
+    assert found.dtype.names or found.dtype.type in (np.int64, np.uint64)
+
+
+def test_a_dtype_of_another_package_is_refused_for_what_it_is():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    with pytest.raises(TypeError, match="row is of bfloat16: rows of a replay buffer have the dtypes that NumPy itself"):
+        ReplayBuffer(8, example=np.zeros(2, ml_dtypes.bfloat16))
+
+
+MASKED = np.ma.masked_array(np.zeros(2, np.float32), mask=[False, True])
+
+
+@pytest.mark.parametrize("value", [MASKED, np.ma.masked, [0.0, np.ma.masked], np.ma.masked_array(np.zeros(2, "f4"))])
+def test_masked_arrays_are_refused_by_name(value):
+    buffer = ReplayBuffer(8, example={"obs": np.zeros(2, np.float32), "done": False}, next="obs")
+    with pytest.raises(TypeError, match=r"row\['obs'\] is a masked array.*filled\(\)"):
+        buffer.add({"obs": value, "done": False})
+    with pytest.raises(TypeError, match=r"rows\['obs'\] is a masked array"):
+        buffer.extend({"obs": [value], "done": [False]}, ends=[True])
+    buffer.add({"obs": np.zeros(2, np.float32), "done": True})
+    with pytest.raises(TypeError, match=r"final\['obs'\] is a masked array"):
+        buffer.end(final={"obs": value})
+    buffer.end()
+    assert len(buffer) == 1
+
+
+def test_masked_arrays_are_refused_beside_rows_too():
+    with pytest.raises(TypeError, match=r"row\['obs'\] is a masked array"):
+        ReplayBuffer(8, example={"obs": MASKED})
+    buffer = ReplayBuffer(8, example={"n": 0, "done": False}, sampler=Prioritized())
+    index = buffer.extend({"n": np.arange(2), "done": np.zeros(2, bool)})
+    masked = np.ma.masked_array([1.0, 1.0], mask=[False, True])
+    for options in ({"priority": masked}, {"ends": masked}):
+        with pytest.raises(TypeError, match=r"(priority|ends) is a masked array"):
+            buffer.extend({"n": np.arange(2), "done": np.zeros(2, bool)}, **options)
+    with pytest.raises(TypeError, match="priority is a masked array"):
+        buffer.update_priorities(index, masked)
+    assert len(buffer) == 2

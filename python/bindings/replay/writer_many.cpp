@@ -19,6 +19,10 @@ using platform::WaitContext;
 // One number for each row, as float64; nothing for None. False with a Python error set.
 bool take_numbers(PyObject* given, const char* name, std::size_t rows, Ref* out) {
   if (!given || given == Py_None) return true;
+  if (PyArray_Check(given) && !PyArray_CheckExact(given) && PyObject_HasAttrString(given, "mask")) {
+    PyErr_Format(PyExc_TypeError, "%s is a masked array, whose mask would be lost: give a plain array", name);
+    return false;
+  }
   const Ref array(PyArray_FROM_O(given));
   if (!array) return false;
   const int type = PyArray_TYPE(as_array(array.get()));

@@ -112,6 +112,8 @@ def numbers(what: str, given: Any) -> Array:
         given = given.detach().cpu().numpy()
     elif hasattr(given, "__cuda_array_interface__") and hasattr(given, "get"):
         given = given.get()  # CuPy's
+    if isinstance(given, np.ma.MaskedArray):
+        raise TypeError(f"{what} is a masked array, whose mask would be lost: leave out the masked elements")
     try:
         array = np.asarray(given)
     except ValueError as error:

@@ -198,12 +198,42 @@ def checked_leaf(text: str, item_bytes: int, shape: Sequence[int]) -> Leaf:
 
 
 def _checked_dtype(path: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    if dtype.kind in _REFUSED or dtype.hasobject or describe(dtype, False) is None:
+    if dtype.kind in _REFUSED or dtype.hasobject:
         what = _REFUSED.get(dtype.kind, "Python objects")
         raise TypeError(f"{path} is of {dtype}: rows of a replay buffer cannot have {what}, which have no fixed size")
+    if describe(dtype, False) is None:
+        dtype = _canonical(dtype)
+    if describe(dtype, False) is None:
+        raise TypeError(f"{path} is of {dtype}: rows of a replay buffer have the dtypes that NumPy itself defines")
     if dtype.subdtype is not None:
         raise TypeError(f"{path} is of {dtype}, which is an array by itself; give its shape")
     return dtype.newbyteorder("=") if dtype.names is None else dtype
+
+
+def _canonical(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype with int64 and uint64 in place of NumPy's other integers of 64 bits, `longlong` and `ulonglong`."""
+    if dtype.subdtype is not None:
+        return np.dtype((_canonical(dtype.subdtype[0]), dtype.subdtype[1]))
+    if dtype.kind in "iu" and dtype.metadata is None:
+        return np.dtype(dtype.str)
+    if dtype.names is None or dtype.fields is None or dtype.metadata is not None or dtype.type is not np.void:
+        return dtype
+    fields = [dtype.fields[name] for name in dtype.names]
+    parts: dict[str, Any] = {"names": list(dtype.names), "formats": [_canonical(field[0]) for field in fields]}
+    parts |= {"offsets": [field[1] for field in fields], "itemsize": dtype.itemsize}
+    return np.dtype(parts, align=dtype.isalignedstruct)  # type: ignore[call-overload, no-any-return]
+
+
+def refuse_mask(path: str, value: Any) -> None:
+    """Raises TypeError for a masked array, or a list that has one: rows have no place for its mask."""
+    if isinstance(value, list | tuple):
+        for part in value:
+            refuse_mask(path, part)
+    elif isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{path} is a masked array, and rows of a replay buffer have no masks: give its filled() and, as a leaf of"
+            " its own, np.ma.getmaskarray() of it"
+        )
 
 
 def _dtype_of_torch(dtype: Any) -> Any:
@@ -212,7 +242,8 @@ def _dtype_of_torch(dtype: Any) -> Any:
 
 
 def _array_or_refuse(path: str, value: Any) -> np.ndarray[Any, Any]:
-    """What is no array of numbers is a ValueError, as all that does not fit a row."""
+    """What is no array of numbers is a ValueError, as all that does not fit a row. A masked array is a TypeError."""
+    refuse_mask(path, value)
     try:
         return _array_of(path, value)
     except TypeError as error:
@@ -222,6 +253,7 @@ def _array_or_refuse(path: str, value: Any) -> np.ndarray[Any, Any]:
 def _array_of(path: str, value: Any) -> np.ndarray[Any, Any]:
     if value is None or isinstance(value, str | bytes | bytearray):
         raise TypeError(f"{path} is {value!r}: rows of a replay buffer have numbers and arrays of them")
+    refuse_mask(path, value)
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
