@@ -154,7 +154,7 @@ struct ReplayMarks {
 
 /// Numbers of a buffer, by all processes together where nothing else is said.
 struct ReplayStats {
-  std::uint64_t rows = 0;       ///< that can be drawn
+  std::uint64_t rows = 0;       ///< that can be drawn, as ReplayBuffer::size()
   std::uint64_t capacity = 0;   ///< that there may be
   std::uint64_t chunk = 0;      ///< rows that are let go of at once
   std::uint64_t row_bytes = 0;  ///< of each
@@ -299,7 +299,8 @@ class ReplayBuffer {
   /// The largest priority that was given, 1.0 at first: that of rows which are added without one. 0: closed.
   double max_priority() const noexcept;
 
-  /// Rows that can be drawn; 0 of a closed one.
+  /// Rows that can be drawn; 0 of a closed one. With `stack`, a row does not count once the buffer has dropped earlier
+  /// frames of its stack.
   std::uint64_t size() const noexcept;
   /// Rows that there may be.
   std::uint64_t capacity() const noexcept;

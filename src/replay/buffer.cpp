@@ -63,8 +63,11 @@ Buffer::Buffer(std::shared_ptr<Tables> tables, Spec spec, Gather gather)
 }
 
 Result<std::shared_ptr<Buffer>> Buffer::make(std::shared_ptr<Tables> tables, Spec spec) {
+  std::uint32_t most_frames = 1;
   auto gather = Gather::create(tables->store(), spec.outputs());
   if (!gather) return std::move(gather).error();
+  for (const auto& [leaf, frames] : spec.stack) most_frames = std::max(most_frames, frames);
+  tables->store()->set_frames(most_frames);
   return std::shared_ptr<Buffer>(new Buffer(std::move(tables), std::move(spec), std::move(*gather)));
 }
 

@@ -3,28 +3,47 @@
 #include <algorithm>
 #include <bit>
 
-#include "replay/store.h"
+#include "replay/chain.h"
 
 namespace shmtree::replay {
 
-namespace {
-
-// Of the place with that ticket.
-std::uint8_t rows_of(const Store& store, std::uint64_t ticket, const Progress& now) noexcept {
-  if (now.ticket != ticket) return 0;
-  const std::uint64_t ready = std::min<std::uint64_t>(now.ready, store.shape().rows_per_place);
-  const std::uint64_t finals =
-      store.shape().finals ? platform::load_relaxed(store.about(ticket).finals) & bits_below(ready) : 0;
-  return static_cast<std::uint8_t>(ready - static_cast<std::uint64_t>(std::popcount(finals)));
+// The slots of a place, as bits, whose rows lack frames that have left the window.
+std::uint64_t RowCount::without_frames(const Store& store, std::uint64_t ticket, std::uint64_t& needs) const noexcept {
+  const Chain chain(store);
+  const std::uint64_t head = store.head();
+  const std::uint32_t wanted = frames_ - 1;
+  std::uint32_t there = 0;  // frames before the place's first slot
+  Position at{ticket, 0};
+  Before before = Before::kThere;
+  for (; there < wanted; ++there) {
+    before = chain.step_back(at);
+    if (before == Before::kThere && at.ticket < head) before = Before::kGone;
+    if (before != Before::kThere) break;
+    needs = at.ticket;
+  }
+  if (before != Before::kGone) return 0;
+  // Frames reach back to the episode's beginning: an end in the place itself is where they stop.
+  const About& about = store.about(ticket);
+  const std::uint64_t ends = platform::load_relaxed(about.ends) | platform::load_relaxed(about.finals);
+  const auto first_episode = static_cast<std::uint32_t>(std::countr_zero(ends)) + 1;
+  return bits_below(std::min({wanted - there, first_episode, std::uint32_t{kMostRowsPerPlace}}));
 }
 
-}  // namespace
+RowCount::Counted RowCount::count_place(const Store& store, std::uint64_t ticket, const Progress& now) const noexcept {
+  Counted counted;
+  if (now.ticket != ticket) return counted;
+  std::uint64_t rows = bits_below(std::min<std::uint64_t>(now.ready, store.shape().rows_per_place));
+  if (store.shape().finals) rows &= ~platform::load_relaxed(store.about(ticket).finals);
+  if (frames_ > 1 && rows != 0) rows &= ~without_frames(store, ticket, counted.needs);
+  counted.rows = static_cast<std::uint8_t>(std::popcount(rows));
+  return counted;
+}
 
-std::uint64_t RowCount::count_all(const Store& store) noexcept {
+std::uint64_t RowCount::count_all(const Store& store) const noexcept {
   std::uint64_t rows = 0;
   const Window now = store.window();
   for (std::uint64_t ticket = now.head; ticket < now.tail; ++ticket) {
-    rows += rows_of(store, ticket, store.progress(ticket));
+    rows += count_place(store, ticket, store.progress(ticket)).rows;
   }
   return rows;
 }
@@ -36,13 +55,18 @@ void RowCount::forget(const Store& store, std::uint64_t ticket) noexcept {
 }
 
 // Whether the place may get more rows.
-bool RowCount::look(const Store& store, std::uint64_t ticket) noexcept {
+bool RowCount::look(const Store& store, std::uint64_t ticket) {
   const Progress now = store.progress(ticket);
   forget(store, ticket);
-  const std::uint8_t rows = rows_of(store, ticket, now);
-  rows_[store.shape().place_of(ticket)] = rows;
-  sum_ += rows;
-  return now.ticket == ticket && !(now.closed && !now.busy && now.ready == now.rows);
+  const Counted counted = count_place(store, ticket, now);
+  rows_[store.shape().place_of(ticket)] = counted.rows;
+  sum_ += counted.rows;
+  if (now.ticket == ticket && !(now.closed && !now.busy && now.ready == now.rows)) return true;
+  if (counted.needs != 0) {
+    needs_.push_back({counted.needs, ticket});
+    std::push_heap(needs_.begin(), needs_.end());
+  }
+  return false;
 }
 
 std::uint64_t RowCount::count_changes(const Store& store) {
@@ -50,10 +74,17 @@ std::uint64_t RowCount::count_changes(const Store& store) {
   if (rows_.empty() || now.head < head_ || now.tail < tail_ || now.head >= tail_) {
     rows_.assign(store.shape().places, 0);
     unsettled_.clear();
+    needs_.clear();
     sum_ = 0;
     head_ = tail_ = now.head;
   }
   for (; head_ < now.head; ++head_) forget(store, head_);
+  while (!needs_.empty() && needs_.front().needs < head_) {
+    std::pop_heap(needs_.begin(), needs_.end());
+    const std::uint64_t ticket = needs_.back().ticket;
+    needs_.pop_back();
+    if (ticket >= head_) look(store, ticket);
+  }
   std::erase_if(unsettled_, [&](std::uint64_t ticket) { return ticket < head_ || !look(store, ticket); });
   for (; tail_ < now.tail; ++tail_) {
     unsettled_.push_back(tail_);

@@ -1,5 +1,9 @@
-// How many rows of the window may be drawn, counted by one process for itself: places that are full and ready are
-// looked at once. So it costs those who add nothing, and those who ask what changed since they asked last.
+// Counts the rows of the window that can be drawn, for one process. A place that is full and ready is counted once, and
+// again when the window leaves frames behind that its rows need. So a count costs writers nothing, and its callers only
+// what has changed since the last one.
+//
+// Invariant: a row counts if it is ready and the `frames` - 1 slots before it, as far as its episode has them, are in
+// the window. Frames of a successor need no check: they reach back no further than those of the row.
 //
 // Thread safety: any thread; who finds another one at it looks at all places.
 #pragma once
@@ -8,6 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "replay/layout.h"
+
 namespace shmtree::replay {
 
 class Store;
@@ -15,19 +21,34 @@ class Store;
 class RowCount {
  public:
   std::uint64_t count(const Store& store) noexcept;
+  // How many frames of a leaf a batch has at most. Call it before the first count.
+  void set_frames(std::uint32_t frames) noexcept { frames_ = frames; }
   // By looking at all places.
-  static std::uint64_t count_all(const Store& store) noexcept;
+  std::uint64_t count_all(const Store& store) const noexcept;
 
  private:
+  struct Counted {
+    std::uint8_t rows = 0;
+    std::uint64_t needs = 0;  // the earliest ticket before the place's own that its rows need; 0: none
+  };
+  struct Need {
+    std::uint64_t needs = 0, ticket = 0;
+    bool operator<(const Need& other) const noexcept { return needs > other.needs; }  // the earliest on top of a heap
+  };
+
+  Counted count_place(const Store& store, std::uint64_t ticket, const Progress& now) const noexcept;
+  std::uint64_t without_frames(const Store& store, std::uint64_t ticket, std::uint64_t& needs) const noexcept;
   void forget(const Store& store, std::uint64_t ticket) noexcept;
-  bool look(const Store& store, std::uint64_t ticket) noexcept;
+  bool look(const Store& store, std::uint64_t ticket);
   std::uint64_t count_changes(const Store& store);
 
+  std::uint32_t frames_ = 1;
   std::atomic_flag busy_{};  // stays set in a child of a fork that came in between: all places are looked at there
   std::uint64_t head_ = 0, tail_ = 0;     // tickets that were counted
   std::uint64_t sum_ = 0;                 // of their rows
   std::vector<std::uint8_t> rows_;        // by place, of those
   std::vector<std::uint64_t> unsettled_;  // those that may get more
+  std::vector<Need> needs_;               // a heap: of the others, those that need earlier places
 };
 
 }  // namespace shmtree::replay

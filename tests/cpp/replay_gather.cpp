@@ -82,6 +82,7 @@ TEST_CASE("Whatever the words of a buffer are, batches and writers stay within i
   for (int trial = 0; trial < 60; ++trial) {
     const ModelOptions options{.n_step = 3, .finals = true};
     const auto store = model_store({.capacity = 64, .rows_per_place = 4, .ahead = 3, .finals = true});
+    store->set_frames(9);
     Writer writer(store, 1);
     std::vector<std::uint64_t> indices{0};
     for (std::uint64_t i = 1; i <= 100; ++i) indices.push_back(add_row(writer, i));

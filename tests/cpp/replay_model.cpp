@@ -15,6 +15,8 @@ class Trial {
  public:
   Trial(unsigned seed, const ModelOptions& options, const ShapeOptions& shape) : random_(seed), options_(options) {
     store_ = Store::create(new_arena(), replay::shape_of(kModelLeaves, shape).value(), {}, patience()).value();
+    stacking_ = Store::open(store_->arena(), store_->block(), kModelLeaves, patience()).value();
+    stacking_->set_frames(options.frames);
     batch_ = std::make_unique<ModelBatch>(store_, options);
     for (std::uint32_t stream = 1; stream <= 3; ++stream) {
       writers_.push_back(std::make_unique<Writer>(store_, stream));
@@ -38,7 +40,7 @@ class Trial {
   bool is_right() {
     const std::uint64_t head = store_->window().head;
     const Shape& shape = store_->shape();
-    std::uint64_t there = 0;
+    std::uint64_t there = 0, drawable = 0;
     for (const ModelWriter& model : models_) {
       std::vector<std::uint64_t> indices;
       for (const auto& [index, where] : model.rows()) indices.push_back(index);
@@ -47,6 +49,7 @@ class Trial {
       for (const auto& [index, where] : model.rows()) {
         const bool is_there = shape.ticket_of(index) >= head && model.is_ready(where);
         there += is_there;
+        drawable += is_there && !batch_->gone[at];
         if (store_->has_row(shape.ticket_of(index), shape.slot_of(index)) != is_there) return false;
         if (is_there) {
           const Expected row = model.expected(where);
@@ -58,6 +61,7 @@ class Trial {
         ++at;
       }
     }
+    if (stacking_->size() != drawable) return false;
     return store_->size() == there && store_->check().empty() && sequences_are_right(there);
   }
 
@@ -133,7 +137,7 @@ class Trial {
 
   std::mt19937 random_;
   const ModelOptions options_;
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<Store> store_, stacking_;  // the same buffer; the second one counts rows that have all their frames
   std::unique_ptr<ModelBatch> batch_;
   std::vector<std::unique_ptr<Writer>> writers_;
   std::vector<ModelWriter> models_;

@@ -221,7 +221,7 @@ TEST_CASE("The number of rows is right however seldom one asks, and in processes
     if (i % 7 == 0) end_with(writer, i).value();
     if (i % 50 == 49) other.close();
     if (i == 300) store->clear(patience()).value();
-    const std::uint64_t rows = replay::RowCount::count_all(*store);
+    const std::uint64_t rows = replay::RowCount().count_all(*store);
     if (i % 3 != 0) CHECK(store->size() == rows);
     if (i % 40 == 0 || i > 590) CHECK(again->size() == rows);
   }

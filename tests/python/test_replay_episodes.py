@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from typing import Any
 
 import numpy as np
@@ -191,3 +192,37 @@ def test_a_final_that_does_not_fit_is_refused_by_name():
         plain.end(final={"obs": np.zeros(2, np.float32)})
     writer.end(final={"obs": np.zeros(2, np.float32)}, truncated=True)
     assert set(drawn(buffer)) == {1}
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 8])
+@pytest.mark.parametrize("frames", [2, 3, 20])
+def test_len_counts_the_rows_that_can_be_drawn(chunk, frames):
+    """With a stack, rows whose earlier frames have left the buffer cannot be drawn, and do not count."""
+    rng = np.random.default_rng(100 * chunk + frames)
+    buffer = ReplayBuffer(
+        24, example={"x": np.zeros(1, np.float32), "done": False}, chunk=chunk, stack={"x": frames}, streams=4, seed=1
+    )
+    writers = [buffer.writer() for _ in range(4)]
+    for step in range(400):
+        writer = writers[0 if rng.random() < 0.5 else int(rng.integers(4))]  # the others are slow
+        writer.add({"x": np.full(1, step, np.float32), "done": rng.random() < 0.1})
+        if step % 10:
+            continue
+        rows = len(buffer)
+        assert rows == buffer.stats()["rows"] <= 24
+        if rows == 0:
+            with pytest.raises(queue.Empty):
+                buffer.sample(1, timeout=0)
+        else:
+            batch = buffer.sample(rows, replace=False)
+            assert len(set(batch.index.tolist())) == rows
+        with pytest.raises((ValueError, queue.Empty)):
+            buffer.sample(rows + 1, replace=False, timeout=0)
+
+
+def test_len_is_0_where_no_row_has_all_of_its_frames():
+    buffer = ReplayBuffer(6, example={"x": np.zeros(1, np.float32), "done": False}, chunk=1, stack={"x": 3})
+    with buffer.vector_writer(3) as writer:
+        for step in range(10):
+            writer.add({"x": np.full((3, 1), step, np.float32), "done": np.zeros(3, bool)})
+            assert len(buffer) == (3, 6, 0)[min(step, 2)]

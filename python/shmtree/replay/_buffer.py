@@ -172,7 +172,10 @@ class ReplayBuffer:
         return self._replay.chunk
 
     def __len__(self) -> int:
-        """Rows that can be drawn."""
+        """Rows that can be drawn.
+
+        With `stack`, a row does not count once the buffer has dropped earlier frames of its stack.
+        """
         return self._replay.size()
 
     def __bool__(self) -> bool:
@@ -289,7 +292,7 @@ class ReplayBuffer:
     def stats(self) -> dict[str, Any]:
         """Numbers of the buffer, by all processes together where nothing else is said.
 
-        rows (that can be drawn), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when it is full); chunks
+        rows (that can be drawn, as `len`), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when it is full); chunks
         (that are there) and chunks_opened (so far); added (rows and last observations; a chunk that was left part-full
         counts as a full one when it is gone), samples (draws by each sampler, by its name: rows, or sequences);
         samples_per_insert so far (all samples / added). Those count from when the buffer was made, or the one that it
