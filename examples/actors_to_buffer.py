@@ -34,7 +34,8 @@ EXAMPLE = {
     "frame": np.zeros((400 // COARSE, 600 // COARSE, 3), np.uint8),
     "action": 0,
     "reward": 0.0,
-    "done": False,
+    "terminated": False,
+    "truncated": False,
 }
 ROWS, BATCH, FIRST_ROWS = 10_000, 64, 1_000
 UPDATES_PER_VERSION, RANDOM_VERSIONS = 32, 40
@@ -54,11 +55,12 @@ def act(number: int, buffer: ReplayBuffer, latest: shmtree.Latest, scores: shmtr
         frame = environment.render()[::COARSE, ::COARSE]
         explores = dice.random() < max(0.02, 1 - version / RANDOM_VERSIONS)
         action = dice.randrange(2) if explores else int(np.argmax(values(weights, obs)))
-        after, reward, fell, late, _ = environment.step(action)
-        writer.add({"obs": obs, "frame": frame, "action": action, "reward": float(reward), "done": fell})
+        after, reward, terminated, truncated, _ = environment.step(action)
+        ends = {"terminated": terminated, "truncated": truncated}
+        row = {"obs": obs, "frame": frame, "action": action, "reward": float(reward), **ends}
+        writer.add(row, final={"obs": after})  # used where the episode ends
         obs, score = after, score + float(reward)
-        if fell or late:
-            writer.end(final={"obs": after}, truncated=late)
+        if terminated or truncated:
             scores.put(score)
             obs, _ = environment.reset()
             score = 0.0

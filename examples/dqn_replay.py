@@ -30,7 +30,7 @@ from dqn_learners import Weights, learner_for, values
 import shmtree
 from shmtree.replay import Prioritized, ReplayBuffer
 
-EXAMPLE = {"obs": np.zeros(4, np.float32), "action": 0, "reward": 0.0, "done": False}
+EXAMPLE = {"obs": np.zeros(4, np.float32), "action": 0, "reward": 0.0, "terminated": False, "truncated": False}
 GAMMA, STEPS_SUMMED = 0.99, 3
 BATCH = 64
 UPDATES_PER_VERSION, STEPS_PER_VERSION = 64, 128  # of the learner, and of all actors together
@@ -79,9 +79,9 @@ def act(number: int, buffer: ReplayBuffer, latest: shmtree.Latest, steps_per_ver
         for _ in range(steps_per_version):
             action = dice.randrange(2) if dice.random() < chance else greedy(weights, obs)
             after, reward, fell, late = environment.step(action)
-            writer.add({"obs": obs, "action": action, "reward": reward, "done": fell})
+            row = {"obs": obs, "action": action, "reward": reward, "terminated": fell, "truncated": late}
+            writer.add(row, final={"obs": after})  # used where the episode ends
             if fell or late:
-                writer.end(final={"obs": after}, truncated=late)
                 after = environment.reset()
             obs = after
 

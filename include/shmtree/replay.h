@@ -93,10 +93,16 @@ struct ReplayOptions {
   std::vector<std::string> next{};      ///< keys of a row whose leaves are wanted of the following row too: "next/obs"
   std::uint32_t n_step = 1;             ///< how many rewards are summed
   double gamma = 0.99;                  ///< what each step further on counts
-  std::map<std::string, std::uint32_t> stack{};          ///< by path: how many frames a batch has of a leaf
-  bool stack_repeats_first = false;                      ///< before an episode's first frame: that, and not zeros
-  std::optional<std::string> reward = "reward";          ///< path of the leaf that is summed, where there is one
-  std::optional<std::string> done = "done";              ///< path of the leaf that ends episodes, where there is one
+  std::map<std::string, std::uint32_t> stack{};  ///< by path: how many frames a batch has of a leaf
+  bool stack_repeats_first = false;              ///< before an episode's first frame: that, and not zeros
+  std::optional<std::string> reward = "reward";  ///< path of the leaf that is summed, where there is one
+  /// Path of the leaf that ends episodes, where there is one. Rows with leaves `terminated` and `truncated`, as
+  /// Gymnasium has them, need none: a true `terminated` ends the episode, and the value after it counts nothing; a true
+  /// `truncated` ends it as well, and its last observation has a value (`final`). `done` is the union of the two:
+  /// beside both it has to agree with them (kInvalid), beside one it stands for the other, and alone for `terminated`.
+  /// nullopt: no leaf ends an episode, only calls do. kInvalid for rows with none of these leaves, where the buffer has
+  /// `next`, `n_step` or `stack`; and of sample_sequences().
+  std::optional<std::string> done = "done";
   std::vector<ReplaySampler> samplers{ReplaySampler{}};  ///< sample() takes the first by default
   std::optional<ReplayLimit> limit{};                    ///< none: nobody waits
   std::uint64_t chunk = 0;    ///< rows that are let go of at once, a power of two up to 64; 0: what suits. 1: a ring
@@ -144,12 +150,21 @@ struct ReplaySequences {
 
 /// What many rows are besides their leaves; each of as many as there are rows, or empty.
 struct ReplayMarks {
-  std::span<const bool> ends{};  ///< rows that end an episode, besides those whose `done` is true; these were cut off
+  /// Rows that end an episode, besides those that say so themselves; these were cut off. If ReplayOptions::done is
+  /// nullopt, or no leaf ends episodes, they terminated.
+  std::span<const bool> ends{};
   std::span<const double> priorities{};  ///< one for each
   /// Where the buffer has `next`: last observations, a nest of arrays of the leaves that it has, for each row or for
   /// each that ends its episode. Those that were cut off need them.
   Value final{};
   std::span<const bool> reset{};  ///< of a vector of streams: rows that are no step, and are left out
+};
+
+/// When a vector of environments begins a new episode after the end of one, as Gymnasium's AutoresetMode.
+enum class ReplayAutoreset : std::uint8_t {
+  kNone,      ///< not told: rows that are no step are named by ReplayMarks::reset
+  kNextStep,  ///< in the next step, whose action does nothing: add() leaves out the row after one that ended an episode
+  kSameStep,  ///< in the step that ended it: every row is a step
 };
 
 /// Numbers of a buffer, by all processes together where nothing else is said.
@@ -207,14 +222,17 @@ struct ReplaySaved {
 class ReplayWriter {
  public:
   /// Adds a row, and returns its index. kInvalid names the leaf that is missing, too many or does not fit, and nothing
-  /// was added. Without a priority it has the largest that was given. Waits where the buffer has a limit: kFull after
+  /// was added. Where the buffer has `next`, a row that is truncated needs the observation after it, as `final` here or
+  /// by end(): until then the next row is kInvalid. `final` of a row that ends no episode is not used.
+  /// Without a priority it has the largest that was given. Waits where the buffer has a limit: kFull after
   /// the timeout, kPeerDied when those who drew were killed and it is told (ReplayOptions::on_peer_death). kClosed;
   /// others as of Arena::new_array() while the buffer grows.
   Result<std::int64_t> add(const Value& row, Timeout timeout = std::nullopt,
-                           std::optional<double> priority = std::nullopt, const std::stop_token& stop = {}) const;
+                           std::optional<double> priority = std::nullopt, const std::stop_token& stop = {},
+                           const Value& final = nullptr) const;
   /// Ends the episode: all its rows can be drawn. `final` is the last observation, a nest of the leaves that the buffer
   /// has as `next`, or None. `truncated`: it was cut off and did not terminate; with next it then needs a final
-  /// (kInvalid). Other errors as of add().
+  /// (kInvalid). What the last row's own `terminated` or `truncated` says comes first. Other errors as of add().
   Status end(const Value& final = nullptr, bool truncated = false, Timeout timeout = std::nullopt,
              const std::stop_token& stop = {}) const;
   /// Adds many rows: a nest of arrays that have one dimension more in front, all of one length. Their indices. Errors
@@ -240,8 +258,8 @@ class ReplayWriter {
 class ReplayVectorWriter {
  public:
   /// Adds a row to each stream: a nest of arrays whose first dimension is that of the streams. Their indices; -1 for a
-  /// row that `marks` says is none. Vectors of environments that begin an episode one step after the last one's end
-  /// have such rows, as Gymnasium's do by default. Errors as of ReplayWriter::add(): kInvalid before anything is added;
+  /// row that is no step: that `marks` says is none, or in which an environment resets (ReplayAutoreset::kNextStep, as
+  /// Gymnasium's do by default). Errors as of ReplayWriter::add(): kInvalid before anything is added;
   /// after another one `completed` says how many streams have their row, the first of those that are not left out.
   Result<std::vector<std::int64_t>> add(const Value& rows, const ReplayMarks& marks = {},
                                         Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
@@ -268,11 +286,12 @@ class ReplayBuffer {
   /// A new stream of rows. kClosed.
   Result<ReplayWriter> writer() const;
   /// So many new streams, which are added to at once. kInvalid for none, and for more than 2^20; kClosed.
-  Result<ReplayVectorWriter> vector_writer(std::size_t n) const;
+  Result<ReplayVectorWriter> vector_writer(std::size_t n, ReplayAutoreset autoreset = ReplayAutoreset::kNone) const;
 
   /// Adds a row, in a stream of the calling thread's own, which ends with the thread. As ReplayWriter::add().
   Result<std::int64_t> add(const Value& row, Timeout timeout = std::nullopt,
-                           std::optional<double> priority = std::nullopt, const std::stop_token& stop = {}) const;
+                           std::optional<double> priority = std::nullopt, const std::stop_token& stop = {},
+                           const Value& final = nullptr) const;
   /// Ends the episode in that stream. As ReplayWriter::end().
   Status end(const Value& final = nullptr, bool truncated = false, Timeout timeout = std::nullopt,
              const std::stop_token& stop = {}) const;

@@ -434,6 +434,9 @@ class ReplaySpec:
         done: int | None,
         limit: _ReplayLimit | None,
         raises_on_death: bool,
+        terminated: int | None,
+        truncated: int | None,
+        ends_unknown: bool,
     ) -> None: ...
     @staticmethod
     def unpack(note: bytes) -> ReplaySpec: ...
@@ -451,6 +454,9 @@ class ReplaySpec:
         int | None,
         int | None,
         _ReplayLimit | None,
+        bool,
+        int | None,
+        int | None,
         bool,
     ]: ...
     def total_bytes(self, capacity: int, chunk: int, streams: int) -> int: ...
@@ -547,7 +553,9 @@ def save_replay(replay: Replay, path: str) -> tuple[int, int, int, int]: ...
 @disjoint_base
 class ReplayWriter:
     def __new__(cls, replay: Replay) -> Self: ...
-    def add(self, row: Any, *, priority: float | None = None, timeout: float | None = None) -> int: ...
+    def add(
+        self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None
+    ) -> int: ...
     def extend(
         self, rows: Any, *, ends: Any = None, final: Any = None, priority: Any = None, timeout: float | None = None
     ) -> Any: ...
@@ -572,6 +580,7 @@ def replay_add_to_each(
     priority: Any,
     reset: Any,
     timeout: float | None,
+    resets_in_next_step: bool,
     /,
 ) -> Any: ...
 def available_memory() -> int: ...

@@ -181,6 +181,27 @@ Status find_named(const ReplayPaths& paths, const char* what, const std::optiona
   return invalid(std::string(what) + " is " + quoted(*path) + ", which rows do not have");
 }
 
+// The leaf of that key, where rows have it. kInvalid where it has parts.
+Status find_end(const Spec& spec, const ReplayPaths& paths, const std::string& key, std::optional<std::size_t>& leaf) {
+  leaf = find_leaf(paths, key);
+  const bool has_parts =
+      std::ranges::any_of(paths.leaves, [&](const auto& path) { return path.starts_with(key + "/"); });
+  if (leaf || !has_parts || spec.row.form != SpecPart::Form::kDict) return success();
+  return invalid(quoted(key) +
+                 " ends episodes, and has parts; it must be one number, or the buffer is made without `done`");
+}
+
+// The leaves that end episodes; without `done`, none.
+Status add_ends(Spec& spec, const ReplayPaths& paths, const std::optional<std::string>& done) {
+  if (!done) return success();
+  Status found = find_named(paths, "done", done, spec.done);
+  if (found && !spec.done) found = find_end(spec, paths, *done, spec.done);
+  if (found) found = find_end(spec, paths, "terminated", spec.terminated);
+  if (found) found = find_end(spec, paths, "truncated", spec.truncated);
+  spec.ends_unknown = !spec.says_ends();
+  return found;
+}
+
 void add_paths(const SpecPart& part, const std::string& path, std::vector<std::string>& out) {
   if (part.form == SpecPart::Form::kLeaf) {
     out.push_back(path);
@@ -255,7 +276,7 @@ Result<Spec> spec_of(const ReplayOptions& options) {
   if (options.limit) spec.limit = limit_of(*options.limit);
   added = add_next(spec, paths, options.next);
   if (added) added = find_named(paths, "reward", options.reward, spec.reward);
-  if (added) added = find_named(paths, "done", options.done, spec.done);
+  if (added) added = add_ends(spec, paths, options.done);
   if (added) added = replay::check(spec);
   if (!added) return std::move(added).error();
   return spec;

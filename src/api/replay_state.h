@@ -59,6 +59,7 @@ struct ReplayCounts {
 };
 
 struct ReplayVectorState {
+  ReplayAutoreset autoreset = ReplayAutoreset::kNone;
   std::vector<std::shared_ptr<ReplayWriterState>> states;
   std::vector<ReplayWriter> writers{};  // of these
 };
@@ -72,7 +73,7 @@ struct ReplayState {
     return ReplayBuffer(std::make_shared<ReplayState>(std::move(buffer), std::move(name)));
   }
   static ReplayWriter wrap(std::shared_ptr<ReplayWriterState> writer) { return ReplayWriter(std::move(writer)); }
-  static ReplayVectorWriter wrap(std::vector<std::shared_ptr<ReplayWriterState>> writers);
+  static ReplayVectorWriter wrap(std::vector<std::shared_ptr<ReplayWriterState>> writers, ReplayAutoreset autoreset);
   static ReplayBatch wrap(std::shared_ptr<const ReplayBatchState> batch) { return ReplayBatch(std::move(batch)); }
   // The buffer of a block of some process's.
   static Result<ReplayBuffer> open_block(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,

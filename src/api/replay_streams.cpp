@@ -95,10 +95,10 @@ Result<ReplayWriter> ReplayBuffer::writer() const {
 }
 
 Result<std::int64_t> ReplayBuffer::add(const Value& row, Timeout timeout, std::optional<double> priority,
-                                       const std::stop_token& stop) const {
+                                       const std::stop_token& stop, const Value& final) const {
   auto writer = api::own_writer(state_);
   if (!writer) return std::move(writer).error();
-  return writer->add(row, timeout, priority, stop);
+  return writer->add(row, timeout, priority, stop, final);
 }
 Status ReplayBuffer::end(const Value& final, bool truncated, Timeout timeout, const std::stop_token& stop) const {
   auto writer = api::own_writer(state_);

@@ -27,21 +27,19 @@ Status check_count(const char* name, std::size_t given, std::size_t rows) {
 // Rows of a call, and the Values that they are read from, for as long as both are there.
 class ReadRows {
  public:
-  Status read(const ReplayCore& core, const Value& rows, const ReplayMarks& marks) {
+  // `left_out`: rows that are no steps, or none.
+  Status read(const ReplayCore& core, const Value& rows, const ReplayMarks& marks, std::span<const char> left_out) {
     const Buffer& buffer = *core.buffer;
     Status fits = rows_.read(buffer.spec(), buffer.spec().row, "rows", rows);
     if (fits) fits = check_count("ends", marks.ends.size(), rows_.rows());
     if (fits) fits = check_count("priorities", marks.priorities.size(), rows_.rows());
-    if (fits) fits = check_count("reset", marks.reset.size(), rows_.rows());
+    if (fits) fits = check_count("reset", left_out.size(), rows_.rows());
     if (!fits) return fits;
     given_.columns = rows_.columns();
     given_.count = rows_.rows();
-    auto checked = replay::marks_of(buffer, given_.columns, given_.count, marks.ends, marks.priorities);
+    auto checked = replay::marks_of(buffer, given_.columns, given_.count, {marks.ends, marks.priorities, left_out});
     if (!checked) return std::move(checked).error();
     given_.marks = std::move(*checked);
-    for (std::size_t i = 0; i < marks.reset.size() && !given_.marks.ends.empty(); ++i) {
-      if (marks.reset[i]) given_.marks.ends[i] = given_.marks.truncated[i] = 0;  // what is left out ends nothing
-    }
     return read_finals(core, marks.final);
   }
   const GivenRows& given() const noexcept { return given_; }
@@ -85,13 +83,31 @@ Result<std::int64_t> add_one(const std::shared_ptr<ReplayWriterState>& writer, c
 
 using Indices = std::vector<std::int64_t>;
 
+// The rows that are no steps: those that the caller names, and those in which an environment resets.
+Result<std::vector<char>> left_out_of(const ReplayVectorState& state, const ReplayMarks& marks) {
+  const std::size_t streams = state.states.size();
+  Status fits = check_count("reset", marks.reset.size(), streams);
+  if (!fits) return std::move(fits).error();
+  std::vector<char> left_out(marks.reset.begin(), marks.reset.end());
+  if (state.autoreset != ReplayAutoreset::kNextStep) return left_out;
+  left_out.resize(streams);
+  for (std::size_t i = 0; i < streams; ++i) {
+    auto stream = state.states[i]->open_stream();
+    if (!stream) return std::move(stream).error();
+    if ((*stream)->writer.has_ended()) left_out[i] = 1;
+  }
+  return left_out;
+}
+
 // A row to each stream; -1 for those that are left out.
 Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, const ReplayMarks& marks,
                             const Timeout& timeout, const std::stop_token& stop) {
   const platform::Deadline deadline = platform::Deadline::after(timeout);
   const std::size_t streams = state.states.size();
+  auto left_out = left_out_of(state, marks);
+  if (!left_out) return std::move(left_out).error();
   ReadRows read;
-  Status fits = read.read(*state.states.front()->core, rows, marks);
+  Status fits = read.read(*state.states.front()->core, rows, marks, *left_out);
   if (!fits) return std::move(fits).error();
   if (read.given().count != streams) {
     return invalid("rows has " + std::to_string(read.given().count) + " rows; it must have " + std::to_string(streams) +
@@ -100,7 +116,12 @@ Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, c
   Indices indices(streams, -1);
   std::uint64_t added = 0;
   for (std::size_t i = 0, ends = 0; i < streams; ++i) {
-    if (!marks.reset.empty() && marks.reset[i]) continue;
+    if (!left_out->empty() && (*left_out)[i] != 0) {
+      auto stream = state.states[i]->open_stream();
+      if (!stream) return std::move(stream).error();
+      (*stream)->writer.begin_episode();
+      continue;
+    }
     auto one = add_one(state.states[i], read.given(), i, ends, deadline, stop);
     if (!one) {
       Error error = std::move(one).error();
@@ -116,8 +137,10 @@ Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, c
 
 }  // namespace
 
-ReplayVectorWriter ReplayState::wrap(std::vector<std::shared_ptr<ReplayWriterState>> states) {
+ReplayVectorWriter ReplayState::wrap(std::vector<std::shared_ptr<ReplayWriterState>> states,
+                                     ReplayAutoreset autoreset) {
   auto vector = std::make_shared<ReplayVectorState>();
+  vector->autoreset = autoreset;
   for (const auto& each : states) vector->writers.push_back(wrap(each));
   vector->states = std::move(states);
   return ReplayVectorWriter(std::move(vector));
@@ -132,9 +155,9 @@ Result<std::vector<std::int64_t>> ReplayWriter::extend(const Value& rows, const 
     const replay::Spec& spec = core->buffer->spec();
     if (!marks.reset.empty()) return invalid("reset is for vectors of streams");
     api::ReadRows read;
-    Status fits = read.read(*core, rows, marks);
+    Status fits = read.read(*core, rows, marks, {});
     if (!fits) return std::move(fits).error();
-    if (spec.has_finals() && marks.ends.empty() && !spec.done) {
+    if (spec.has_finals() && marks.ends.empty() && !spec.says_ends()) {
       return invalid("rows with successors need ends, or a leaf that says where episodes end");
     }
     auto stream = state_->open_stream();
@@ -151,7 +174,7 @@ Result<std::vector<std::int64_t>> ReplayWriter::extend(const Value& rows, const 
   return with_core(state_.get(), "ReplayWriter", timeout, stop, act);
 }
 
-Result<ReplayVectorWriter> ReplayBuffer::vector_writer(std::size_t n) const {
+Result<ReplayVectorWriter> ReplayBuffer::vector_writer(std::size_t n, ReplayAutoreset autoreset) const {
   constexpr std::size_t kMostStreams = std::size_t{1} << 20;
   return or_out_of_memory([&]() -> Result<ReplayVectorWriter> {
     if (state_ == nullptr) return closed_here("ReplayBuffer");
@@ -161,7 +184,7 @@ Result<ReplayVectorWriter> ReplayBuffer::vector_writer(std::size_t n) const {
     }
     auto made = state_->new_writers(n);
     if (!made) return std::move(made).error();
-    return ReplayState::wrap(std::move(*made));
+    return ReplayState::wrap(std::move(*made), autoreset);
   });
 }
 

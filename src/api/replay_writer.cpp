@@ -4,6 +4,7 @@
 
 #include "api/replay_state.h"
 #include "platform/errors.h"
+#include "replay/episodes.h"
 
 namespace shmtree {
 
@@ -60,11 +61,21 @@ Result<float> checked_priority(const ReplayCore& core, std::optional<double> pri
   return static_cast<float>(*priority);
 }
 
+// The leaves of a last observation; none for None.
+Status read_final(const ReplayCore& core, const Value& final, ReplayRow& out) {
+  const replay::Spec& spec = core.buffer->spec();
+  if (std::holds_alternative<std::monostate>(final.variant())) return success();
+  if (!spec.has_finals()) return invalid("final is for buffers with next, which keep the last observations");
+  Status fits = out.read(spec, core.paths.final, "final", final);
+  if (fits) out.leaves().push_back(nullptr);
+  return fits;
+}
+
 }  // namespace
 }  // namespace api
 
 Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::optional<double> priority,
-                                       const std::stop_token& stop) const {
+                                       const std::stop_token& stop, const Value& final) const {
   return with_core(state_.get(), api::kReplayWriter, timeout, stop,
                    [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Result<std::int64_t> {
                      const replay::Spec& spec = core->buffer->spec();
@@ -73,14 +84,19 @@ Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::o
                      if (!fits) return std::move(fits).error();
                      auto checked = api::checked_priority(*core, priority);
                      if (!checked) return std::move(checked).error();
-                     replay::RowInfo info{.priority = *checked};
-                     if (spec.done) info.done = core->buffer->is_done(read.leaves()[*spec.done]);
+                     auto ending = core->buffer->endings().of(read.leaves());
+                     if (!ending) return std::move(ending).error();
+                     const replay::RowInfo info = replay::info_of(*ending, *checked);
+                     ReplayRow last;
+                     fits = api::read_final(*core, final, last);
+                     if (!fits) return std::move(fits).error();
                      auto stream = state_->open_stream();
                      if (!stream) return std::move(stream).error();
                      const std::int64_t version = state_->version.load(std::memory_order_relaxed);
                      read.leaves().push_back(&version);
-                     auto added = replay::alone(
-                         **stream, wait, [&](replay::Writer& writer) { return writer.add(read.leaves(), info, wait); });
+                     auto added = replay::alone(**stream, wait, [&](replay::Writer& writer) {
+                       return replay::add_with_final(writer, read.leaves(), info, last.leaves(), wait);
+                     });
                      if (!added) return std::move(added).error();
                      return static_cast<std::int64_t>(*added);
                    });
@@ -89,16 +105,9 @@ Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::o
 Status ReplayWriter::end(const Value& final, bool truncated, Timeout timeout, const std::stop_token& stop) const {
   return with_core(state_.get(), api::kReplayWriter, timeout, stop,
                    [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Status {
-                     const replay::Spec& spec = core->buffer->spec();
                      ReplayRow read;
-                     if (!std::holds_alternative<std::monostate>(final.variant())) {
-                       if (!spec.has_finals()) {
-                         return invalid("final is for buffers with next, which keep the last observations");
-                       }
-                       Status fits = read.read(spec, core->paths.final, "final", final);
-                       if (!fits) return fits;
-                       read.leaves().push_back(nullptr);
-                     }
+                     Status fits = api::read_final(*core, final, read);
+                     if (!fits) return fits;
                      auto stream = state_->open_stream();
                      if (!stream) return std::move(stream).error();
                      return replay::alone(**stream, wait, [&](replay::Writer& writer) {

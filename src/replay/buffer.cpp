@@ -51,6 +51,7 @@ Result<BorrowedDrawer> BorrowedDrawer::take(Buffer& buffer, std::size_t table) {
 Buffer::Buffer(std::shared_ptr<Tables> tables, Spec spec, Gather gather)
     : tables_(std::move(tables)),
       spec_(std::move(spec)),
+      endings_(spec_),
       gather_(std::move(gather)),
       drawers_(tables_->size()),
       drawing_(tables_->drawers()) {
@@ -141,6 +142,10 @@ Status Buffer::check_options(const Spec& spec, const Room& room) const {
     compare("stack", &Spec::stack);
     compare("reward", &Spec::reward);
     compare("done", &Spec::done);
+    const bool same_ends = spec_.terminated == spec.terminated && spec_.truncated == spec.truncated &&
+                           spec_.ends_unknown == spec.ends_unknown;
+    if (spec_.done == spec.done && !same_ends)
+      others.compare("done", std::string("of the existing buffer"), "that given");
   }
   others.compare_flags("stack_repeats_first", spec_.repeats_first, spec.repeats_first);
   compare("samplers", &Spec::samplers);
@@ -173,12 +178,6 @@ std::uint64_t Buffer::new_seed() noexcept {
   const std::uint64_t number = seeds_given_.fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t who = store()->arena()->current_identity();  // a forked child counts on from its parent
   return Random(Random(seed() ^ number).next() ^ who).next();
-}
-
-bool Buffer::is_done(const void* leaf) const noexcept {
-  const auto* bytes = static_cast<const std::byte*>(leaf);
-  return std::any_of(bytes, bytes + spec_.leaves[*spec_.done].bytes(),
-                     [](std::byte byte) { return byte != std::byte{}; });
 }
 
 std::int64_t Buffer::newest() const noexcept {

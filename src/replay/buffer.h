@@ -12,6 +12,7 @@
 #include "platform/fork.h"
 #include "replay/drawer.h"
 #include "replay/drawn_rows.h"
+#include "replay/ending.h"
 #include "replay/gather.h"
 #include "replay/spec.h"
 
@@ -56,6 +57,7 @@ class Buffer {
   const std::shared_ptr<Tables>& tables() const noexcept { return tables_; }
   const std::shared_ptr<Store>& store() const noexcept { return tables_->store(); }
   const Spec& spec() const noexcept { return spec_; }
+  const Endings& endings() const noexcept { return endings_; }
   const Gather& gather() const noexcept { return gather_; }
   std::uint64_t row_bytes() const noexcept { return row_bytes_; }
   DrawerPool& drawers() noexcept { return drawers_; }
@@ -69,8 +71,6 @@ class Buffer {
   // For the draws of one more drawer, or call.
   std::uint64_t new_seed() noexcept;
 
-  // Whether the leaf that ends episodes, where there is one, says so: is any of its bits set?
-  bool is_done(const void* leaf) const noexcept;
   // The index of the row that was added last, about: the newest place's.
   std::int64_t newest() const noexcept;
   // How many slots were filled since it was made, or the one that it was loaded from: all of the places that have left
@@ -88,6 +88,7 @@ class Buffer {
 
   const std::shared_ptr<Tables> tables_;
   const Spec spec_;
+  const Endings endings_;
   const Gather gather_;
   std::uint64_t row_bytes_ = 0;
   std::atomic<std::uint64_t> seed_{0}, seeds_given_{0};

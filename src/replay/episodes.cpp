@@ -16,9 +16,8 @@ struct Stretch {
   const Marks& marks;
   std::uint64_t* indices = nullptr;
 
-  // Those from `from` on. `ends`, `truncated`: as Writer::Rows has them.
-  Status add(Writer& writer, std::size_t from, std::size_t count, const std::vector<char>& ends,
-             const std::vector<char>& truncated, const WaitContext& wait) const {
+  // Those from `from` on.
+  Status add(Writer& writer, std::size_t from, std::size_t count, const WaitContext& wait) const {
     static_assert(sizeof(bool) == sizeof(char));
     std::vector<Writer::Column> begin(columns.begin(), columns.end());
     for (Writer::Column& column : begin) column.first += from * column.stride;
@@ -27,8 +26,9 @@ struct Stretch {
     };
     return writer.extend({.columns = begin,
                           .count = count,
-                          .ends = at(ends),
-                          .truncated = at(truncated),
+                          .ends = at(marks.ends),
+                          .truncated = at(marks.truncated),
+                          .terminated = at(marks.terminated),
                           .priorities = marks.priorities.empty() ? nullptr : marks.priorities.data() + from},
                          indices + from, wait);
   }
@@ -38,16 +38,14 @@ struct Stretch {
 Status add_episodes(Writer& writer, const Spec& spec, const GivenRows& rows, const Stretch& all,
                     const WaitContext& wait) {
   const Marks& marks = rows.marks;
-  std::vector<char> done = marks.ends;  // but those that end() cuts off
-  for (std::size_t i = 0; i < done.size(); ++i) done[i] = done[i] && !marks.truncated[i];
   std::size_t from = 0, ends = 0;
-  for (std::size_t i = 0; i < done.size(); ++i) {
+  for (std::size_t i = 0; i < marks.ends.size(); ++i) {
     if (marks.ends[i] == 0) continue;
-    Status added = all.add(writer, std::exchange(from, i + 1), i + 1 - from, done, {}, wait);
+    Status added = all.add(writer, std::exchange(from, i + 1), i + 1 - from, wait);
     if (added) added = writer.end(rows.finals.leaves(spec, i, ends++), marks.truncated[i] != 0, wait);
     if (!added) return added;
   }
-  return all.add(writer, from, rows.count - from, {}, {}, wait);
+  return all.add(writer, from, rows.count - from, wait);
 }
 
 }  // namespace
@@ -66,7 +64,10 @@ Result<Finals> Finals::of(const Spec& spec, std::vector<Writer::Column> columns,
 
 Status Finals::check_absence(const Spec& spec, const Marks& marks) {
   if (!spec.has_finals() || !marks.cuts_some_off()) return success();
-  return invalid("an episode that is cut off needs final, since the buffer has next=");
+  const auto row = static_cast<std::size_t>(std::ranges::find(marks.truncated, 1) - marks.truncated.begin());
+  return invalid("row " + std::to_string(row) +
+                 " is truncated: an episode that is cut off needs final, the observation " +
+                 "after its last row, since the buffer has next=");
 }
 
 std::vector<const void*> Finals::leaves(const Spec& spec, std::size_t row, std::size_t end) const {
@@ -85,11 +86,22 @@ Status add_rows(Writer& writer, const Spec& spec, const GivenRows& rows, std::in
   columns.push_back({reinterpret_cast<const std::byte*>(&version), 0});
   const Stretch all{columns, rows.marks, indices};
   const std::uint64_t before = writer.added();
-  Status added = rows.finals.empty() ? all.add(writer, 0, rows.count, rows.marks.ends, rows.marks.truncated, wait)
-                                     : add_episodes(writer, spec, rows, all, wait);
+  Status added =
+      rows.finals.empty() ? all.add(writer, 0, rows.count, wait) : add_episodes(writer, spec, rows, all, wait);
   if (added) return added;
   Error error = std::move(added).error();
   error.completed = writer.added() - before;
+  return error;
+}
+
+Result<std::uint64_t> add_with_final(Writer& writer, std::span<const void* const> leaves, const RowInfo& info,
+                                     std::span<const void* const> final, const WaitContext& wait) {
+  auto added = writer.add(leaves, info, wait);
+  if (!added || !info.done || final.empty()) return added;
+  Status ended = writer.end(final, info.truncated, wait);
+  if (ended) return added;
+  Error error = std::move(ended).error();
+  error.completed = 1;
   return error;
 }
 
@@ -98,19 +110,12 @@ Result<std::uint64_t> add_row(Writer& writer, const Spec& spec, const GivenRows&
   std::vector<const void*> leaves;
   for (const Writer::Column& column : rows.columns) leaves.push_back(column.first + row * column.stride);
   leaves.push_back(&version);
-  const bool ends = rows.marks.ends_at(row);
-  const bool truncated = ends && rows.marks.truncated[row] != 0;
-  RowInfo info{.done = ends && !truncated};
+  RowInfo info;
+  if (rows.marks.ends_at(row)) {
+    info = {.done = true, .truncated = rows.marks.truncated[row] != 0, .terminated = rows.marks.terminated[row] != 0};
+  }
   if (!rows.marks.priorities.empty()) info.priority = rows.marks.priorities[row];
-  auto added = writer.add(leaves, info, wait);
-  if (!added || !ends) return added;
-  const std::vector<const void*> final = rows.finals.leaves(spec, row, end);
-  if (!truncated && final.empty()) return added;  // it has ended by itself, or does with the next row
-  Status ended = writer.end(final, truncated, wait);
-  if (ended) return added;
-  Error error = std::move(ended).error();
-  error.completed = 1;
-  return error;
+  return add_with_final(writer, leaves, info, rows.finals.leaves(spec, row, end), wait);
 }
 
 }  // namespace shmtree::replay

@@ -43,11 +43,23 @@ void copy_column(std::byte* out, const Leaf& leaf, const Writer::Column& column,
   }
 }
 
-// A bit for each of the rows that ends an episode.
-std::uint64_t ends_of(const bool* ends, std::uint64_t count) noexcept {
+// A bit for each of the rows from `from` on.
+std::uint64_t bits_of(const bool* mask, std::uint64_t from, std::uint64_t count) noexcept {
   std::uint64_t bits = 0;
-  for (std::uint64_t i = 0; ends != nullptr && i < count; ++i) bits |= std::uint64_t{ends[i]} << i;
+  for (std::uint64_t i = 0; mask != nullptr && i < count; ++i) bits |= std::uint64_t{mask[from + i]} << i;
   return bits;
+}
+
+RowInfo info_at(const Writer::Rows& rows, std::uint64_t row) noexcept {
+  const auto is = [row](const bool* mask) { return mask != nullptr && mask[row]; };
+  return {.done = is(rows.ends), .truncated = is(rows.truncated), .terminated = is(rows.terminated)};
+}
+
+bool cuts_before_last(const Writer::Rows& rows) noexcept {
+  for (std::uint64_t row = 0; rows.truncated != nullptr && row + 1 < rows.count; ++row) {
+    if (rows.truncated[row] && info_at(rows, row).done) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -80,10 +92,15 @@ Status Writer::extend(const Rows& rows, std::uint64_t* indices, const WaitContex
 Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitContext& wait) try {
   const Shape& shape = store_->shape();
   if (rows.columns.size() != shape.leaves.size()) return other_leaves(rows.columns.size());
+  if (Status complete = check_complete(); !complete) return complete;
+  if (shape.finals && cuts_before_last(rows)) {
+    return Error{.code = Code::kInvalid, .message = "rows after one that is cut off, and lacks its last observation"};
+  }
   if (Status joined = adding_.begin(); !joined) return joined;
   for (std::uint64_t from = 0; from < rows.count;) {
     std::uint64_t most = std::min(rows.count - from, shape.rows_per_place);
-    std::uint64_t ended = ends_of(rows.ends == nullptr ? nullptr : rows.ends + from, most);
+    std::uint64_t ended = bits_of(rows.ends, from, most);
+    if (shape.finals) ended &= ~bits_of(rows.truncated, from, most);
     auto permits = ask(ended, most, wait);
     if (!permits) return std::move(permits).error();
     Status begun = begin_slots(in_episode_, most, wait);
@@ -106,6 +123,7 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
     }
     answer(*permits, publish_rows(count, ended));
     from += count;
+    note_end(info_at(rows, from - 1));
   }
   return success();
 } catch (const std::bad_alloc&) {

@@ -10,8 +10,9 @@ namespace shmtree::replay {
 namespace {
 
 constexpr std::uint64_t kNoteMagic = 0x0065746f6e746d73;  // "smtnote"
-constexpr std::uint64_t kNoteVersion = 2;
+constexpr std::uint64_t kNoteVersion = 3;
 constexpr std::uint64_t kNoteWithoutDeaths = 1;     // a version that lacks what is done about deaths
+constexpr std::uint64_t kNoteWithoutEnds = 2;       // one that has no end of an episode but `done`
 constexpr std::uint64_t kNone = ~std::uint64_t{0};  // of a leaf that is not named
 
 class NoteWriter {
@@ -194,6 +195,9 @@ std::string pack(const Spec& spec) {
   out.number(spec.done.value_or(kNone));
   write_samplers(out, spec);
   out.number(spec.raises_on_death ? 1 : 0);
+  out.number(spec.terminated.value_or(kNone));
+  out.number(spec.truncated.value_or(kNone));
+  out.number(spec.ends_unknown ? 1 : 0);
   return out.take();
 }
 
@@ -201,13 +205,18 @@ Result<Spec> unpack(std::span<const std::byte> note) try {
   NoteReader in(note);
   if (in.number() != kNoteMagic) return incompatible("it is not a note of a replay buffer");
   const std::uint64_t version = in.number();
-  if (version != kNoteVersion && version != kNoteWithoutDeaths)
+  if (version < kNoteWithoutDeaths || version > kNoteVersion)
     return incompatible("its note is of version " + std::to_string(version));
   Spec spec;
   read_leaves(in, spec);
   read_outputs(in, spec);
   read_samplers(in, spec);
-  if (version == kNoteVersion) spec.raises_on_death = in.number_below(2) == 1;
+  if (version > kNoteWithoutDeaths) spec.raises_on_death = in.number_below(2) == 1;
+  if (version > kNoteWithoutEnds) {
+    spec.terminated = leaf_or_none(in.number());
+    spec.truncated = leaf_or_none(in.number());
+    spec.ends_unknown = in.number_below(2) == 1;
+  }
   if (in.failed() || !in.at_end()) return incompatible("its note is cut off, or longer than it says");
   Status checked = check(spec);
   if (!checked) return incompatible(checked.error().message);

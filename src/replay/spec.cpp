@@ -113,7 +113,8 @@ Status check_named_leaves(const Spec& spec) {
   const auto is_there = [&](std::size_t leaf) { return leaf < spec.leaves.size(); };
   const auto stack_is_there = [&](const auto& each) { return is_there(each.first); };
   if (!std::ranges::all_of(spec.next, is_there) || !std::ranges::all_of(spec.stack, stack_is_there) ||
-      !is_there(spec.reward.value_or(0)) || !is_there(spec.done.value_or(0))) {
+      !is_there(spec.reward.value_or(0)) || !is_there(spec.done.value_or(0)) ||
+      !is_there(spec.terminated.value_or(0)) || !is_there(spec.truncated.value_or(0))) {
     return invalid("a leaf that there is not");
   }
   if (std::ranges::adjacent_find(spec.next, std::greater_equal<>()) != spec.next.end() ||
@@ -144,10 +145,19 @@ Status check_numbers(const Spec& spec) {
       return invalid("rewards are of " + shown(leaf) + "; their sums need a float32 or float64");
     }
   }
-  if (spec.done && !is_number(spec.leaves[*spec.done])) {
-    return invalid("the leaf that ends episodes is of " + shown(spec.leaves[*spec.done]) + "; it must be one number");
-  }
   return success();
+}
+
+Status check_ends(const Spec& spec) {
+  for (const auto& [name, leaf] : {std::pair("done", spec.done), std::pair("terminated", spec.terminated),
+                                   std::pair("truncated", spec.truncated)}) {
+    if (leaf && !is_number(spec.leaves[*leaf])) {
+      return invalid("the leaf \"" + std::string(name) + "\" ends episodes and is of " + shown(spec.leaves[*leaf]) +
+                     "; it must be one number, or the buffer is made without `done` (None)");
+    }
+  }
+  const char* const what = !spec.next.empty() ? "next" : spec.n_step > 1 ? "n_step" : spec.stack.empty() ? "" : "stack";
+  return spec.ends_unknown && *what != 0 ? no_ends(what) : success();
 }
 
 std::uint32_t frames_of(const Spec& spec, std::size_t leaf) noexcept {
@@ -234,7 +244,14 @@ Status check(const Spec& spec) {
   for (std::size_t i = 0; checked && i < spec.leaves.size(); ++i) checked = check_leaf(spec.leaves[i]);
   if (checked) checked = check_samplers(spec);
   if (checked) checked = check_named_leaves(spec);
-  return checked ? check_numbers(spec) : checked;
+  if (checked) checked = check_numbers(spec);
+  return checked ? check_ends(spec) : checked;
+}
+
+Error no_ends(const std::string& what) {
+  return invalid(what + " needs to know where episodes end, and rows have no key \"terminated\", \"truncated\" or " +
+                 "\"done\": add those that the environment gives. To end episodes by calls alone, make the buffer "
+                 "without `done` (None)");
 }
 
 }  // namespace shmtree::replay

@@ -65,12 +65,15 @@ struct Spec {
   std::vector<std::pair<std::size_t, std::uint32_t>> stack{};  // a leaf, and how many frames of it
   bool repeats_first = false;           // stacks are padded with the first frame of an episode, not with zeros
   std::optional<std::size_t> reward{};  // the leaf that is summed
-  std::optional<std::size_t> done{};    // the leaf that ends episodes
+  // The leaves that end episodes: `done` is the union of the others, or stands for `terminated` where it is alone.
+  std::optional<std::size_t> done{}, terminated{}, truncated{};
+  bool ends_unknown = false;  // rows have none of them, and the user did not say that this is intended
   std::optional<RateLimit> limit{};
   bool raises_on_death = false;  // who waits for others is told when all of these were killed
 
   bool has_discount() const noexcept { return !next.empty() || n_step > 1; }
   bool has_finals() const noexcept { return !next.empty(); }
+  bool says_ends() const noexcept { return done || terminated || truncated; }
   // Successors that a row needs before it can be drawn.
   std::uint64_t ahead() const noexcept { return next.empty() ? n_step - 1u : n_step; }
   std::vector<TableSpec> tables() const;
@@ -89,6 +92,9 @@ struct Spec {
 
 // kInvalid, with the numbers, for what no buffer can be.
 Status check(const Spec& spec);
+
+// The error of what needs episodes (`what`), of a buffer whose rows do not say where they end.
+Error no_ends(const std::string& what);
 
 // A Spec that was checked, as a note.
 std::string pack(const Spec& spec);

@@ -14,15 +14,6 @@ std::uint32_t new_stream(const Store& store) {
   return static_cast<std::uint32_t>(mix.next());
 }
 
-void mark_done(const Buffer& buffer, const Writer::Column& column, std::span<char> out) noexcept {
-  const std::byte* leaf = column.first;
-  if (buffer.spec().leaves[*buffer.spec().done].bytes() == 1) {
-    for (char& done : out) done = *leaf != std::byte{}, leaf += column.stride;
-  } else {
-    for (char& done : out) done = buffer.is_done(leaf), leaf += column.stride;
-  }
-}
-
 }  // namespace
 
 Stream::Stream(const Buffer& buffer, memory::Identity me)
@@ -74,19 +65,26 @@ bool Marks::cuts_some_off() const noexcept {
 }
 
 Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> columns, std::size_t count,
-                       std::span<const bool> ends, std::span<const double> priorities) {
+                       const GivenMarks& given) {
+  const Spec& spec = buffer.spec();
   Marks marks;
-  Status fit = buffer.tables()->check_priorities(priorities);
+  Status fit = buffer.tables()->check_priorities(given.priorities);
   if (!fit) return std::move(fit).error();
-  for (const double each : priorities) marks.priorities.push_back(static_cast<float>(each));
-  const std::optional<std::size_t> done_leaf = buffer.spec().done;
-  if (!done_leaf && ends.empty()) return marks;
+  for (const double each : given.priorities) marks.priorities.push_back(static_cast<float>(each));
+  if (!spec.says_ends() && given.ends.empty()) return marks;
+  auto endings = buffer.endings().of(columns, count, given.left_out);
+  if (!endings) return std::move(endings).error();
   marks.ends.resize(count);
   marks.truncated.resize(count);
-  if (done_leaf) mark_done(buffer, columns[*done_leaf], marks.ends);
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    marks.truncated[i] = done_leaf && ends[i] && marks.ends[i] == 0;
-    marks.ends[i] = ends[i] || marks.ends[i] != 0;
+  marks.terminated.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool is_left_out = !given.left_out.empty() && given.left_out[i] != 0;
+    const bool is_named = !given.ends.empty() && given.ends[i] && !is_left_out;
+    const Ending ending = (*endings)[i];
+    const bool is_only_named = is_named && ending == Ending::kNone;
+    marks.ends[i] = is_named || ending != Ending::kNone;
+    marks.truncated[i] = ending == Ending::kTruncated || (is_only_named && spec.says_ends());
+    marks.terminated[i] = ending == Ending::kTerminated;
   }
   return marks;
 }

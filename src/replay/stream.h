@@ -70,16 +70,22 @@ auto alone(Stream& stream, const WaitContext& wait, Act act) -> decltype(act(str
 
 // What the rows of a call are, besides their leaves.
 struct Marks {
-  std::vector<float> priorities{};        // empty: none are given
-  std::vector<char> ends{}, truncated{};  // empty: none ends
+  std::vector<float> priorities{};                      // empty: none are given
+  std::vector<char> ends{}, truncated{}, terminated{};  // empty: none ends; as RowInfo has them
 
   bool ends_at(std::size_t row) const noexcept { return !ends.empty() && ends[row] != 0; }
   bool cuts_some_off() const noexcept;
 };
-// Of `columns`, whose rows are `count`: a row ends its episode when `ends` says so, or its own leaf does; it was cut
-// off when only `ends` does. `ends` and `priorities` have as many, or none. kInvalid for a priority that no row can
-// have.
+// What a caller says of its rows; of each as many as rows, or none.
+struct GivenMarks {
+  std::span<const bool> ends{};
+  std::span<const double> priorities{};
+  std::span<const char> left_out{};  // rows that are not added: they end nothing
+};
+// Of `columns`, whose rows are `count`. A row ends its episode if `ends` names it or its own leaves say so; what these
+// say comes first. A row that only `ends` names was cut off, but in a buffer without such leaves, where it terminated.
+// kInvalid for a priority that no row can have, and for rows that contradict themselves.
 Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> columns, std::size_t count,
-                       std::span<const bool> ends, std::span<const double> priorities);
+                       const GivenMarks& given);
 
 }  // namespace shmtree::replay

@@ -25,6 +25,22 @@ Error Writer::other_leaves(std::size_t leaves) const {
                           std::to_string(store_->shape().leaves.size())};
 }
 
+// kInvalid after a row that was cut off, until its last observation has come: the next row is of another episode.
+Status Writer::check_complete() const {
+  if (!lacks_final_ || !is_mine()) return success();
+  return Error{.code = Code::kInvalid,
+               .message =
+                   "the last row of this stream is truncated, and lacks the observation after it, which batches "
+                   "have as its successor: give it with the row as final=, or to end(), before the next row"};
+}
+
+// What the last row said of its end.
+void Writer::note_end(const RowInfo& last) noexcept {
+  lacks_final_ = last.done && last.truncated && store_->shape().finals;
+  is_terminal_ = last.done && last.terminated;
+  has_ended_.store(last.done, std::memory_order_relaxed);
+}
+
 // Nothing waits any more: it is not there, or not this process's.
 void Writer::forget() noexcept {
   left_.clear();
@@ -198,9 +214,12 @@ Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const Row
                                   const WaitContext& wait) try {
   const Shape& shape = store_->shape();
   if (leaves.size() != shape.leaves.size()) return other_leaves(leaves.size());
+  if (Status complete = check_complete(); !complete) return std::move(complete).error();
   if (Status joined = adding_.begin(); !joined) return std::move(joined).error();
+  // One that was cut off ends its episode with its last observation, where these are kept.
+  const bool ends = info.done && !(info.truncated && shape.finals);
   std::uint64_t rows = 1;
-  auto permits = ask(info.done ? 1 : 0, rows, wait);
+  auto permits = ask(ends ? 1 : 0, rows, wait);
   if (!permits) return permits;
   Status begun = begin_slots(in_episode_, 1, wait);
   if (!begun) {
@@ -209,10 +228,11 @@ Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const Row
   }
   copy(leaves);
   const std::uint32_t slot = part_.at.rows;
-  if (info.done) mark(slot, info.truncated);
+  if (ends) mark(slot, info.truncated);
   if (observer_ != nullptr) priorities_.push_back(info.priority);
   const std::uint64_t index = shape.index_of(part_.at.ticket, slot);
-  answer(*permits, publish_rows(1, info.done ? 1 : 0));
+  answer(*permits, publish_rows(1, ends ? 1 : 0));
+  note_end(info);
   return index;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
@@ -229,6 +249,7 @@ void Writer::end_here(bool truncated) noexcept {
     forget();
   }
   in_episode_ = done_ = false;
+  has_ended_.store(true, std::memory_order_relaxed);
 }
 
 Status Writer::end(std::span<const void* const> final, bool truncated, const WaitContext& wait) try {
@@ -238,18 +259,19 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
                  .message = "a last observation of " + std::to_string(final.size()) + " leaves, where " +
                             std::to_string(shape.finals ? shape.leaves.size() : 0) + " are kept"};
   }
-  if (final.empty() && truncated && shape.finals) {
+  const bool lacks_final = lacks_final_ && is_mine();
+  const bool is_cut = lacks_final || (truncated && !(done_ && is_terminal_));
+  if (final.empty() && is_cut && shape.finals) {
     return Error{.code = Code::kInvalid, .message = "an episode that is cut off needs its last observation: final"};
   }
-  const bool is_mine = owner_ == store_->arena()->current_identity() && part_.at.ticket != 0;
-  if (!is_mine || (!in_episode_ && !done_)) return success();
+  if (!is_mine() || (!in_episode_ && !done_)) return success();
   if (final.empty()) {
-    end_here(truncated);
+    end_here(is_cut);
     return success();
   }
   // First the row, which lies in another place perhaps, then what came after it: none is ready before that.
   if (store_->take_place(part_.at)) {
-    mark(part_.at.rows - 1, truncated);
+    mark(part_.at.rows - 1, is_cut);
     store_->leave_place(part_.at);
   }
   done_ = true;
@@ -259,7 +281,8 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
   set_bit(store_->about(part_.at.ticket).finals, part_.at.rows++);
   if (observer_ != nullptr) priorities_.push_back(0);
   publish(++written_);
-  in_episode_ = done_ = false;
+  in_episode_ = done_ = lacks_final_ = false;
+  has_ended_.store(true, std::memory_order_relaxed);
   return success();
 } catch (const std::bad_alloc&) {
   return out_of_memory();
@@ -272,7 +295,8 @@ void Writer::close() noexcept {
     if (!part_.at.closed && !is_left) store_->close_place(part_.at);
   }
   part_ = {};
-  in_episode_ = false;
+  in_episode_ = lacks_final_ = false;
+  has_ended_.store(false, std::memory_order_relaxed);
   forget();
   adding_.end();
 }

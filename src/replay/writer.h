@@ -28,8 +28,9 @@ namespace shmtree::replay {
 constexpr float kNoPriority = std::numeric_limits<float>::quiet_NaN();  // for the observer to choose
 
 struct RowInfo {
-  bool done = false;       // the episode ends with this row
-  bool truncated = false;  // and was cut off there: it is no terminal one
+  bool done = false;        // the episode ends with this row
+  bool truncated = false;   // and was cut off there: it is no terminal one
+  bool terminated = false;  // and is certain to be a terminal one: end() does not say otherwise
   float priority = kNoPriority;
 };
 
@@ -69,14 +70,15 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
 
   // A row, by the address of each of its leaves. Its index, by which it can be read from when it is ready for as long
-  // as it is there. Errors as of Store::open_place(); then nothing was added.
+  // as it is there. Errors as of Store::open_place(); then nothing was added. Where last observations are kept, a row
+  // that was cut off waits for that of end(): until then others are kInvalid.
   Result<std::uint64_t> add(std::span<const void* const> leaves, const RowInfo& info, const WaitContext& wait);
   Result<std::uint64_t> add(std::span<const void* const> leaves, const WaitContext& wait) {
     return add(leaves, {}, wait);
   }
   // Rows by the address of each leaf's first one, and how far it is to the next one's. Indices go to `indices`, if that
   // is not null. kInvalid before anything is added. Errors as of add(), also when some rows were: Error::completed says
-  // how many.
+  // how many. Where last observations are kept, only the last of the rows may be cut off.
   struct Column {
     const std::byte* first = nullptr;
     std::uint64_t stride = 0;
@@ -86,17 +88,22 @@ class Writer {
     std::uint64_t count = 0;
     const bool* ends = nullptr;         // which of them end an episode; null: none
     const bool* truncated = nullptr;    // which of those were cut off there; null: none
+    const bool* terminated = nullptr;   // which of those are certain to be terminal, as of RowInfo; null: none
     const float* priorities = nullptr;  // null: all are no numbers
   };
   Status extend(const Rows& rows, std::uint64_t* indices, const WaitContext& wait);
   // The episode is over: its rows are ready. `final` is its last observation, where these are kept: the address of each
   // leaf, null for those that have none, or no leaves at all. Code::kInvalid for one that was cut off and lacks it.
-  // Without a row since the last end, nothing is done. Errors as of add().
+  // What the last row said of its end (RowInfo::truncated, terminated) stands. Without a row since the last end,
+  // nothing is done. Errors as of add().
   Status end(std::span<const void* const> final, bool truncated, const WaitContext& wait);
   // The stream ends; a next row begins another place. Rows that still lack successors are never ready.
   void close() noexcept;
 
   std::uint64_t added() const noexcept { return added_; }
+  // Whether the last row ended its episode, and begin_episode() was not called since. Any thread may ask.
+  bool has_ended() const noexcept { return has_ended_.load(std::memory_order_relaxed); }
+  void begin_episode() noexcept { has_ended_.store(false, std::memory_order_relaxed); }
   // The number of the stream; none before its first row. It may be given one until then.
   std::optional<std::uint32_t> stream() const noexcept { return stream_; }
   void set_stream(std::uint32_t stream) noexcept { stream_ = stream; }
@@ -109,6 +116,9 @@ class Writer {
   };
 
   Error other_leaves(std::size_t leaves) const;
+  bool is_mine() const noexcept { return owner_ == store_->arena()->current_identity() && part_.at.ticket != 0; }
+  Status check_complete() const;
+  void note_end(const RowInfo& last) noexcept;
   Status add_all(const Rows& rows, std::uint64_t* indices, const WaitContext& wait);
   bool continues() noexcept;
   bool goes_on_elsewhere() noexcept;
@@ -142,6 +152,9 @@ class Writer {
   std::uint64_t ready_ = 0;        // those before this one are ready, or never will be
   bool in_episode_ = false;        // its last row ended none
   bool done_ = false;              // its last row ended one, and the last observation may still come
+  bool lacks_final_ = false;       // its last row was cut off, and the last observation has to come
+  bool is_terminal_ = false;       // RowInfo::terminated of its last row
+  std::atomic<bool> has_ended_{false};
 };
 
 }  // namespace shmtree::replay

@@ -22,6 +22,7 @@ namespace {
 ReplayOptions told() {
   ReplayOptions options{.capacity = 64};
   options.columns = {{"number"}};
+  options.done.reset();
   options.chunk = 1;
   options.on_peer_death = OnPeerDeath::kRaise;
   return options;

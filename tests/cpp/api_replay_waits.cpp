@@ -17,7 +17,7 @@ using shmtree::test::Caller;
 namespace {
 
 ReplayBuffer numbers(std::optional<ReplayLimit> limit = {}) {
-  return make_replay({.capacity = 100, .columns = {{"n"}}, .limit = limit});
+  return make_replay({.capacity = 100, .columns = {{"n"}}, .done = std::nullopt, .limit = limit});
 }
 Dict row(int n) {
   return Dict{{"n", n}};

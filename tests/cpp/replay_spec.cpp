@@ -26,10 +26,10 @@ Spec rich() {
   const SpecPart tuple{.form = Form::kTuple, .parts = {leaf(5)}};
   const SpecPart more{.form = Form::kList, .parts = {leaf(4), tuple}};
   spec.row = {.form = Form::kDict,
-              .keys = {key("obs"), key("reward"), key("done"), key("more")},
-              .parts = {obs, leaf(2), leaf(3), more}};
-  spec.leaves = {{"|u1", 1, {84, 84}}, {"<f8", 8, {}},     {"<f4", 4, {}},
-                 {"|b1", 1, {}},       {"<M8[s]", 8, {2}}, {"<i8", 8, {}}};
+              .keys = {key("obs"), key("reward"), key("done"), key("more"), key("terminated"), key("truncated")},
+              .parts = {obs, leaf(2), leaf(3), more, leaf(6), leaf(7)}};
+  spec.leaves = {{"|u1", 1, {84, 84}}, {"<f8", 8, {}}, {"<f4", 4, {}}, {"|b1", 1, {}},
+                 {"<M8[s]", 8, {2}},   {"<i8", 8, {}}, {"<f8", 8, {}}, {"|b1", 1, {}}};
   spec.samplers = {{"per", {.kind = SamplerKind::kPrioritized, .alpha = 0.5, .beta = 0.25, .eps = 0.125}},
                    {"all", {.kind = SamplerKind::kUniform, .max_times = 7}}};
   spec.next = {0, 1};
@@ -39,6 +39,8 @@ Spec rich() {
   spec.repeats_first = true;
   spec.reward = 2;
   spec.done = 3;
+  spec.terminated = 6;
+  spec.truncated = 7;
   spec.limit = RateLimit{.samples_per_insert = 8, .min_size = 20, .error_buffer = 40};
   spec.raises_on_death = true;
   return spec;
@@ -69,32 +71,49 @@ TEST_CASE("a note says all that a buffer is made of") {
   CHECK((again.samplers[0].first == "per" && again.samplers[0].second.eps == 0.125));
   CHECK((again.samplers[1].first == "all" && again.samplers[1].second.max_times == 7));
   CHECK((again.limit && again.limit->min_size == 20 && again.limit->error_buffer == 40));
-  CHECK(again.raises_on_death);
+  CHECK((again.raises_on_death && again.terminated == spec.terminated && again.truncated == spec.truncated));
+  Spec plain = spec;
+  plain.next.clear();
+  plain.stack.clear();
+  plain.n_step = 1;
+  plain.done.reset(), plain.terminated.reset(), plain.truncated.reset();
+  for (const bool unknown : {false, true}) {
+    plain.ends_unknown = unknown;
+    CHECK(unpacked(pack(plain)).value().ends_unknown == unknown);
+  }
   CHECK(pack(again) == pack(spec));
 }
 
-TEST_CASE("a note of the version before is one of a buffer whose waits outlast all deaths") {
+TEST_CASE("notes of earlier versions are of buffers with what those had") {
   std::string note = pack(rich());
+  note[sizeof(std::uint64_t)] = 2;
+  CHECK(unpacked(note).code() == Code::kIncompatible);  // which has three numbers less
+  note.resize(note.size() - 3 * sizeof(std::uint64_t));
+  Spec before = unpacked(note).value();
+  CHECK((before.raises_on_death && before.done == 3u && !before.terminated && !before.truncated));
+  CHECK_FALSE(before.ends_unknown);
   note[sizeof(std::uint64_t)] = 1;
-  CHECK(unpacked(note).code() == Code::kIncompatible);  // which has a number less
+  CHECK(unpacked(note).code() == Code::kIncompatible);  // and this one another
   note.resize(note.size() - sizeof(std::uint64_t));
-  const Spec before = unpacked(note).value();
+  before = unpacked(note).value();
   CHECK((before.limit && before.limit->min_size == 20 && !before.raises_on_death));
+  note[sizeof(std::uint64_t)] = 4;
+  CHECK(unpacked(note).code() == Code::kIncompatible);
 }
 
 TEST_CASE("what a batch has follows from what rows are") {
   const Spec spec = rich();
   CHECK((spec.ahead() == 3 && spec.has_finals() && spec.has_discount()));
-  CHECK(spec.leaf_bytes() == std::vector<std::uint64_t>{84 * 84, 8, 4, 1, 16, 8, 8});
+  CHECK(spec.leaf_bytes() == std::vector<std::uint64_t>{84 * 84, 8, 4, 1, 16, 8, 8, 1, 8});
   const GatherOptions options = spec.outputs();
-  REQUIRE(options.outputs.size() == 12);
+  REQUIRE(options.outputs.size() == 14);
   CHECK(
       (options.outputs[0].what == What::kStack && options.outputs[0].frames == 4 && options.outputs[0].repeats_first));
   CHECK((options.outputs[2].what == What::kRewardSum && !options.outputs[2].is_double));
-  CHECK((options.outputs[6].what == What::kSuccessorStack && options.outputs[7].what == What::kSuccessor));
-  CHECK((options.outputs[8].leaf == 6 && options.outputs[11].what == What::kDiscount));
+  CHECK((options.outputs[8].what == What::kSuccessorStack && options.outputs[9].what == What::kSuccessor));
+  CHECK((options.outputs[10].leaf == 8 && options.outputs[13].what == What::kDiscount));
   CHECK(spec.output(0).shape == std::vector<std::uint64_t>{4, 84, 84});
-  CHECK(spec.output(7).dtype == "<f8");
+  CHECK(spec.output(9).dtype == "<f8");
 }
 
 TEST_CASE("what no buffer can be is refused, and in a note not believed") {
@@ -109,7 +128,10 @@ TEST_CASE("what no buffer can be is refused, and in a note not believed") {
   CHECK(is_refused([](Spec& spec) { spec.samplers[1].second.kind = static_cast<SamplerKind>(6); }));
   CHECK(is_refused([](Spec& spec) { spec.samplers[0].second.eps = -1; }));
   CHECK(is_refused([](Spec& spec) { spec.next = {1, 0}; }));
-  CHECK(is_refused([](Spec& spec) { spec.next = {6}; }));
+  CHECK(is_refused([](Spec& spec) { spec.next = {8}; }));
+  CHECK(is_refused([](Spec& spec) { spec.terminated = 8; }));
+  CHECK(is_refused([](Spec& spec) { spec.truncated = 4; }));
+  CHECK(is_refused([](Spec& spec) { spec.ends_unknown = true; }));
   CHECK(is_refused([](Spec& spec) { spec.stack[0].second = 1025; }));
   CHECK(is_refused([](Spec& spec) { spec.n_step = 0; }));
   CHECK(is_refused([](Spec& spec) { spec.gamma = std::numeric_limits<double>::infinity(); }));

@@ -23,7 +23,7 @@ ONE_EACH = RateLimit(samples_per_insert=1, min_size=1, error_buffer=1)
 
 
 def told_buffer(capacity: int = 100, **options) -> ReplayBuffer:
-    return ReplayBuffer(capacity, example=0, on_peer_death="raise", **options)
+    return ReplayBuffer(capacity, example=0, done=None, on_peer_death="raise", **options)
 
 
 def kill(process) -> int:

@@ -132,7 +132,7 @@ def test_every_row_knows_its_stream_and_its_step():
 
 def test_nests_of_leaves_have_successors_and_stacks():
     example = {"obs": {"a": 0.0, "b": (np.zeros(2), 1)}, "act": 0}
-    buffer = ReplayBuffer(64, example=example, next="obs", stack={"obs": 2})
+    buffer = ReplayBuffer(64, example=example, next="obs", stack={"obs": 2}, done=None)
     with buffer.writer() as writer:
         for number in range(5):
             writer.add({"obs": {"a": float(number), "b": (np.full(2, number), number)}, "act": number})
@@ -173,7 +173,7 @@ def test_what_rows_cannot_give_is_refused_when_the_buffer_is_made(options, text)
 
 def test_a_leaf_named_next_is_refused_with_next():
     with pytest.raises(ValueError, match=r"row\['next'\]"):
-        ReplayBuffer(100, example={"obs": 1.0, "next": 1.0}, next="obs")
+        ReplayBuffer(100, example={"obs": 1.0, "next": 1.0, "done": False}, next="obs")
     ReplayBuffer(100, example={"obs": 1.0, "next": 1.0})
 
 

@@ -73,7 +73,7 @@ def test_a_limit_that_is_none_is_refused(tmp_path):
 
 
 def test_rewards_are_discounted_as_the_new_buffer_says(tmp_path):
-    path = saved(tmp_path, n_step=3, gamma=1.0)
+    path = saved(tmp_path, n_step=3, gamma=1.0, done=None)
     assert set(ReplayBuffer.load(path).sample(100).data["reward"].tolist()) == {3.0}
     batch = ReplayBuffer.load(path, gamma=0.5).sample(100)
     assert np.allclose(batch.data["reward"], 1.75)
@@ -82,12 +82,12 @@ def test_rewards_are_discounted_as_the_new_buffer_says(tmp_path):
         ReplayBuffer.load(path, gamma=-1)
 
 
-FIXED: dict[str, Any] = {"next": "n", "n_step": 3, "stack": {"n": 4}, "stack_padding": "first"}
+FIXED: dict[str, Any] = {"next": "n", "n_step": 3, "stack": {"n": 4}, "stack_padding": "first", "done": None}
 
 
 def test_what_a_load_does_not_change_may_be_given_as_it_was(tmp_path):
     path = saved(tmp_path, drawn=0, **FIXED)
-    assert len(ReplayBuffer.load(path, example={"n": 1, "reward": 2.0}, done="done", **FIXED)) == 12
+    assert len(ReplayBuffer.load(path, example={"n": 1, "reward": 2.0}, **FIXED)) == 12
     assert len(ReplayBuffer.load(path, columns={"n": np.int64, "reward": np.float32}, next=["n"])) == 12
 
 
@@ -100,6 +100,7 @@ def test_what_a_load_does_not_change_may_be_given_as_it_was(tmp_path):
         ({"stack": None}, r"stack is None, and the saved buffer has \{\"row\['n'\]\": 4\}"),
         ({"stack": {"n": 2}}, r"stack is \{'n': 2\}, and"),
         ({"stack_padding": "zeros"}, r"stack_padding is 'zeros', and the saved buffer has 'first'"),
+        ({"done": "n"}, r"done is 'n', and the saved buffer has None"),
         ({"reward": None}, r"reward is None, and the saved buffer has \"row\['reward'\]\""),
         (
             {"example": {"n": 0}},
@@ -113,6 +114,13 @@ def test_what_a_load_does_not_change_is_refused_where_it_is_another(tmp_path, gi
     path = saved(tmp_path, drawn=0, **FIXED)
     with pytest.raises(ValueError, match=text):
         ReplayBuffer.load(path, **given)
+
+
+def test_a_load_with_done_none_draws_sequences_of_rows_that_end_none(tmp_path):
+    path = saved(tmp_path)
+    with pytest.raises(ValueError, match="sequences needs to know where episodes end"):
+        ReplayBuffer.load(path).sample_sequences(1, 2)
+    assert ReplayBuffer.load(path, done=None).sample_sequences(1, 2).mask.shape == (1, 2)
 
 
 def test_a_load_says_which_option_it_does_not_know(tmp_path):

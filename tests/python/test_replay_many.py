@@ -91,7 +91,7 @@ def test_ends_of_many_rows_are_where_the_mask_and_the_leaf_say():
 
 
 def test_rows_with_successors_need_ends_when_they_do_not_say_so_themselves():
-    buffer = ReplayBuffer(100, example={"obs": OBS}, next="obs")
+    buffer = ReplayBuffer(100, example={"obs": OBS}, next="obs", done=None)
     with pytest.raises(ValueError, match="need ends"):
         buffer.extend({"obs": np.zeros((5, 2), np.float32)})
     buffer.extend({"obs": np.zeros((5, 2), np.float32)}, ends=[False] * 4 + [True])

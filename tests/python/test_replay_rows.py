@@ -235,7 +235,9 @@ def test_long_long_integers_are_int64_and_uint64(dtype, how):
 
 def test_a_dtype_of_another_package_is_refused_for_what_it_is():
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    with pytest.raises(TypeError, match="row is of bfloat16: rows of a replay buffer have the dtypes that NumPy itself"):
+    with pytest.raises(
+        TypeError, match="row is of bfloat16: rows of a replay buffer have the dtypes that NumPy itself"
+    ):
         ReplayBuffer(8, example=np.zeros(2, ml_dtypes.bfloat16))
 
 

@@ -273,7 +273,7 @@ def test_several_threads_copy_a_large_batch():
 
 @pytest.mark.parametrize("sampler", [Uniform(), Uniform(max_times=9), Prioritized(), Fifo(), Lifo(), MaxPriority()])
 def test_rows_whose_frames_have_left_the_window_are_not_drawn_and_hold_no_draw_up(sampler):
-    buffer = ReplayBuffer(16, example={"x": 0.0}, sampler=sampler, stack={"x": 4}, chunk=1)
+    buffer = ReplayBuffer(16, example={"x": 0.0}, sampler=sampler, stack={"x": 4}, done=None, chunk=1)
     with buffer.writer() as writer:
         for number in range(40):
             writer.add({"x": number}, priority=100 - number)

@@ -86,7 +86,7 @@ def test_a_number_that_was_asked_for_stays():
 
 
 def test_sequences_and_stacks_end_where_another_stream_begins():
-    buffer = ReplayBuffer(1000, columns={"x": np.int64}, stack={"x": 3})
+    buffer = ReplayBuffer(1000, columns={"x": np.int64}, stack={"x": 3}, done=None)
     for number in range(6):
         with buffer.writer() as writer:
             for step in range(5):

@@ -11,7 +11,7 @@ ROW = {"obs": np.zeros(2, np.float32), "n": 0}
 
 
 def buffer_with(rows: int = 0, **options: object) -> ReplayBuffer:
-    buffer = ReplayBuffer(100, example=ROW, chunk=1, **options)
+    buffer = ReplayBuffer(100, example=ROW, chunk=1, done=None, **options)
     for number in range(rows):
         buffer.add({**ROW, "n": number})
     return buffer

@@ -59,7 +59,7 @@ def full_buffer(**options) -> ReplayBuffer:
 @pytest.mark.parametrize("limit", [None, ONE_EACH])
 @pytest.mark.parametrize("call", [lambda b: b.sample(4), lambda b: b.sample_sequences(4, 2)])
 def test_a_close_ends_draws_that_wait_in_other_threads(limit, call):
-    buffer = ReplayBuffer(100, example=0, limit=limit)
+    buffer = ReplayBuffer(100, example=0, done=None, limit=limit)
     waiting = [Waiting(call, buffer) for _ in range(3)]
     for each in waiting:
         wait_until_asleep(each)

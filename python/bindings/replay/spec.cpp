@@ -63,7 +63,8 @@ py::object nest_of(const SpecPart& part) {
 Spec make(py::handle rows, const std::vector<LeafTerms>& leaves, const std::vector<NamedSampler>& samplers,
           std::vector<std::size_t> next, std::uint32_t n_step, double gamma, Stack stack, bool repeats_first,
           std::optional<std::size_t> reward, std::optional<std::size_t> done, const std::optional<LimitTerms>& limit,
-          bool raises_on_death) {
+          bool raises_on_death, std::optional<std::size_t> terminated, std::optional<std::size_t> truncated,
+          bool ends_unknown) {
   Spec spec;
   spec.row = part_of(rows, 0);
   for (const auto& [dtype, item_bytes, shape] : leaves) spec.leaves.push_back({dtype, item_bytes, shape});
@@ -83,6 +84,9 @@ Spec make(py::handle rows, const std::vector<LeafTerms>& leaves, const std::vect
     spec.limit = {samples_per_insert, min_size, error_buffer.value_or(std::nan(""))};
   }
   spec.raises_on_death = raises_on_death;
+  spec.terminated = terminated;
+  spec.truncated = truncated;
+  spec.ends_unknown = ends_unknown;
   unwrap(replay::check(spec));
   return spec;
 }
@@ -103,7 +107,8 @@ py::tuple parts(const Spec& spec) {
     limit.emplace(spec.limit->samples_per_insert, spec.limit->min_size, buffer);
   }
   return py::make_tuple(nest_of(spec.row), leaves, samplers, spec.next, spec.n_step, spec.gamma, spec.stack,
-                        spec.repeats_first, spec.reward, spec.done, limit, spec.raises_on_death);
+                        spec.repeats_first, spec.reward, spec.done, limit, spec.raises_on_death, spec.terminated,
+                        spec.truncated, spec.ends_unknown);
 }
 
 Spec unpacked(const py::bytes& note) {
@@ -126,7 +131,8 @@ std::uint64_t capacity_within(const Spec& spec, std::uint64_t max_bytes, std::ui
 void bind_replay_spec(py::module_& module) {
   py::class_<Spec>(module, "ReplaySpec", "What a replay buffer is.", plain_class())
       .def(py::init(&make), "rows"_a, "leaves"_a, "samplers"_a, "next"_a, "n_step"_a, "gamma"_a, "stack"_a,
-           "repeats_first"_a, "reward"_a, "done"_a, "limit"_a, "raises_on_death"_a)
+           "repeats_first"_a, "reward"_a, "done"_a, "limit"_a, "raises_on_death"_a, "terminated"_a, "truncated"_a,
+           "ends_unknown"_a)
       .def_static("unpack", &unpacked, "note"_a)
       .def("parts", &parts)
       .def("total_bytes", &total_bytes, "capacity"_a, "chunk"_a, "streams"_a)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "bindings/cpython/arguments.h"
@@ -12,6 +13,7 @@
 #include "bindings/cpython/large_copy.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/replay/streams.h"
+#include "replay/episodes.h"
 
 namespace shmtree::python {
 
@@ -40,29 +42,60 @@ bool take_priority(const Replay& replay, PyObject* given, float* out) {
   return true;
 }
 
+// The leaves of a last observation, for one call.
+class Final {
+ public:
+  // None for None. False with a Python error set.
+  bool take(const Replay& replay, PyObject* given) {
+    if (!given || given == Py_None) return true;
+    if (!replay.nests.final) {
+      PyErr_SetString(PyExc_ValueError, "final is for buffers with next=, which keep the last observations");
+      return false;
+    }
+    BorrowedAddresses& addresses = addresses_.emplace();
+    if (!replay.nests.final->read(given, *addresses)) return false;
+    const std::vector<std::size_t>& next = replay.buffer->spec().next;
+    leaves_.resize(replay.nests.rows->leaves().size() + 1);
+    for (std::size_t i = 0; i < next.size(); ++i) leaves_[next[i]] = addresses->all()[i];
+    return true;
+  }
+  std::span<const void* const> leaves() const noexcept { return leaves_; }
+
+ private:
+  std::optional<BorrowedAddresses> addresses_;
+  std::vector<const void*> leaves_;
+};
+
 PyObject* add(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<3> kSignature{"add", {"row", "priority", "timeout"}, 1, 1};
-  PyObject* given[3];
+  static constexpr Signature<4> kSignature{"add", {"row", "priority", "timeout", "final"}, 1, 1};
+  PyObject* given[4];
   if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
   Deadline deadline;
   if (given[2] && !parse_deadline(nullptr, given[2], &deadline)) return nullptr;
   WriterState& state = state_of(self);
   const std::shared_ptr<Replay> replay = state.replay;
-  const replay::Spec& spec = replay->buffer->spec();
   BorrowedAddresses addresses;
   if (!replay->nests.rows->read(given[0], *addresses)) return nullptr;
-  replay::RowInfo info;
-  if (!take_priority(*replay, given[1], &info.priority)) return nullptr;
-  if (spec.done) info.done = replay->buffer->is_done(addresses->all()[*spec.done]);
+  float priority = replay::kNoPriority;
+  if (!take_priority(*replay, given[1], &priority)) return nullptr;
+  const auto ending = replay->buffer->endings().of(addresses->all());
+  if (!ending) return raise(ending.error());
+  const replay::RowInfo info = replay::info_of(*ending, priority);
+  Final final;
+  if (!final.take(*replay, given[3])) return nullptr;
   const std::shared_ptr<replay::Stream> stream = stream_of(state);
   if (!stream) return nullptr;
   addresses->append(&state.version);
   auto added = with_hooks(replay->buffer->row_bytes() > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
     return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
-      return writer.add(addresses->all(), info, wait);
+      return replay::add_with_final(writer, addresses->all(), info, final.leaves(), wait);
     });
   });
-  if (!added) return raise_waited(added.error(), state);
+  if (!added) {
+    raise_waited(added.error(), state);
+    if (added.error().completed != 0) add_to_exception("sent", added.error().completed);
+    return nullptr;
+  }
   return PyLong_FromUnsignedLongLong(*added);
 }
 
@@ -76,23 +109,13 @@ PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
   if (given[2] && !parse_deadline(nullptr, given[2], &deadline)) return nullptr;
   WriterState& state = state_of(self);
   const std::shared_ptr<Replay> replay = state.replay;
-  const replay::Spec& spec = replay->buffer->spec();
-  BorrowedAddresses addresses;
-  std::vector<const void*> final;
-  if (given[0] && given[0] != Py_None) {
-    if (!replay->nests.final) {
-      PyErr_SetString(PyExc_ValueError, "final is for buffers with next=, which keep the last observations");
-      return nullptr;
-    }
-    if (!replay->nests.final->read(given[0], *addresses)) return nullptr;
-    final.resize(replay->nests.rows->leaves().size() + 1);
-    for (std::size_t i = 0; i < spec.next.size(); ++i) final[spec.next[i]] = addresses->all()[i];
-  }
+  Final final;
+  if (!final.take(*replay, given[0])) return nullptr;
   const std::shared_ptr<replay::Stream> stream = stream_of(state);
   if (!stream) return nullptr;
   Status ended = with_hooks(replay->buffer->row_bytes() > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
     return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
-      return writer.end(final, truncated != 0, wait);
+      return writer.end(final.leaves(), truncated != 0, wait);
     });
   });
   if (!ended) return raise_waited(ended.error(), state);
@@ -203,12 +226,18 @@ void dealloc(PyObject* self) {
 }
 
 constexpr const char* kAddDoc =
-    "add($self, row, *, priority=None, timeout=None)\n--\n\n"
+    "add($self, row, *, final=None, priority=None, timeout=None)\n--\n\n"
     "Adds a row, the next one of this stream, and returns its index.\n\n"
     "Its leaves have the shapes and dtypes of the buffer's rows, or such as are cast to them by 'same_kind'; "
     "ValueError\n"
-    "names the leaf that is missing, too many or does not fit, and nothing was added. A true leaf `done` ends the\n"
-    "episode. `priority`, for all samplers that have any: the largest that was given, when it is None. With "
+    "names the leaf that is missing, too many or does not fit, and nothing was added.\n\n"
+    "A true leaf `terminated`, `truncated` or `done` ends the episode. `final`: the observation after this row, a nest "
+    "of\n"
+    "the leaves that the buffer has as `next`; it is used only where the row ends its episode, so that each row may "
+    "have\n"
+    "one. Where there is `next`, a row that is truncated needs it, here or by `end`: until then the next row is a\n"
+    "ValueError. An error with `sent` = 1 came after the row and before its `final`, which `end` takes then.\n\n"
+    "`priority`, for all samplers that have any: the largest that was given, when it is None. With "
     "`timeout`,\n"
     "``queue.Full`` after so many seconds. Where it waits for those who draw, and the buffer was made with\n"
     "``on_peer_death=\"raise\"``: PeerDied when some of them were killed and none is left.";
@@ -218,7 +247,8 @@ constexpr const char* kEndDoc =
     "Ends the episode: all its rows can be drawn. Without a row since the last end, nothing is done.\n\n"
     "`final`: the last observation, a nest of the leaves that the buffer has as `next`. `truncated`: the episode was "
     "cut\n"
-    "off, and did not terminate; it needs a final where there is `next`.";
+    "off, and did not terminate; it needs a final where there is `next`. What the last row's own `terminated` or\n"
+    "`truncated` says comes first.";
 
 const PyMethodDef kOwnMethods[] = {
     {"add", as_method<add>(), METH_FASTCALL | METH_KEYWORDS, kAddDoc},

@@ -72,15 +72,17 @@ std::vector<replay::Writer::Column> places_of(const LeafColumns& columns) {
   return places;
 }
 
-// `name`: of the argument `ends`. False with a Python error set.
-bool take_marks(const Replay& replay, const char* name, PyObject* ends, PyObject* priority, replay::GivenRows& rows) {
+// `name`: of the argument `ends`. Rows that are left out end nothing. False with a Python error set.
+bool take_marks(const Replay& replay, const char* name, PyObject* ends, PyObject* priority,
+                std::span<const char> left_out, replay::GivenRows& rows) {
   std::vector<char> given_ends;
   Ref given_priorities;
   if (!take_mask(ends, name, rows.count, &given_ends)) return false;
   if (!take_numbers(priority, "priority", rows.count, &given_priorities)) return false;
   static_assert(sizeof(bool) == sizeof(char));
   const std::span given(reinterpret_cast<const bool*>(given_ends.data()), given_ends.size());
-  auto marks = replay::marks_of(*replay.buffer, rows.columns, rows.count, given, numbers_in(given_priorities));
+  auto marks =
+      replay::marks_of(*replay.buffer, rows.columns, rows.count, {given, numbers_in(given_priorities), left_out});
   if (marks) rows.marks = std::move(*marks);
   if (!marks) raise(marks.error());
   return marks.ok();
@@ -120,7 +122,7 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (!replay->nests.columns->read_columns(given[0], columns)) return nullptr;
   const std::vector<replay::Writer::Column> places = places_of(columns);
   replay::GivenRows rows{.columns = places, .count = columns.rows()};
-  if (!take_marks(*replay, "ends", given[1], given[3], rows)) return nullptr;
+  if (!take_marks(*replay, "ends", given[1], given[3], {}, rows)) return nullptr;
   if (replay->buffer->spec().has_finals() && rows.count != 0 && rows.marks.ends.empty()) {
     PyErr_SetString(PyExc_ValueError, "rows with successors need ends, or a leaf that says where episodes end");
     return nullptr;
@@ -160,21 +162,26 @@ bool take_writers(PyObject* writers, std::vector<std::shared_ptr<replay::Stream>
   return true;
 }
 
-// Those that are left out end nothing.
-bool take_left_out(PyObject* given, std::size_t rows, replay::Marks& marks, std::vector<char>& out) {
-  if (!take_mask(given, "reset", rows, &out)) return false;
-  for (std::size_t i = 0; i < out.size() && !marks.ends.empty(); ++i) {
-    if (out[i] != 0) marks.ends[i] = marks.truncated[i] = 0;
+using Streams = std::vector<std::shared_ptr<replay::Stream>>;
+
+// The rows that are no steps: those that the caller names, and, where environments reset in the next step, those after
+// a row that ended an episode. False with a Python error set.
+bool take_left_out(PyObject* given, bool resets_in_next_step, const Streams& streams, std::vector<char>& out) {
+  if (!take_mask(given, "reset", streams.size(), &out)) return false;
+  if (!resets_in_next_step) return true;
+  out.resize(streams.size());
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    if (streams[i]->writer.has_ended()) out[i] = 1;
   }
   return true;
 }
 
-// replay_add_to_each(writers, rows, end, final, priority, reset, timeout)
+// replay_add_to_each(writers, rows, end, final, priority, reset, timeout, resets_in_next_step)
 PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
-  if (nargs != 7) return PyErr_Format(PyExc_TypeError, "seven arguments are needed");
+  if (nargs != 8) return PyErr_Format(PyExc_TypeError, "eight arguments are needed");
   Deadline deadline;
   if (!parse_deadline(nullptr, args[6], &deadline)) return nullptr;
-  std::vector<std::shared_ptr<replay::Stream>> streams;
+  Streams streams;
   std::vector<std::int64_t> versions;
   if (!take_writers(args[0], streams, versions)) return nullptr;
   const std::size_t writers = streams.size();
@@ -188,8 +195,8 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
                         writers);
   }
   std::vector<char> left_out;
-  if (!take_marks(*replay, "end", args[2], args[4], rows)) return nullptr;
-  if (!take_left_out(args[5], writers, rows.marks, left_out)) return nullptr;
+  if (!take_left_out(args[5], args[7] == Py_True, streams, left_out)) return nullptr;
+  if (!take_marks(*replay, "end", args[2], args[4], left_out, rows)) return nullptr;
   if (!take_finals(*replay, args[3], finals, rows)) return nullptr;
   npy_intp count = static_cast<npy_intp>(writers);
   Ref indices(PyArray_SimpleNew(1, &count, NPY_INT64));
@@ -201,7 +208,10 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
     for (std::size_t i = 0, ends = 0; i < writers; ++i) {
       at[i] = -1;
-      if (!left_out.empty() && left_out[i] != 0) continue;
+      if (!left_out.empty() && left_out[i] != 0) {
+        streams[i]->writer.begin_episode();
+        continue;
+      }
       state = &state_of(PyTuple_GET_ITEM(args[0], static_cast<Py_ssize_t>(i)));
       auto one = alone(*state, *streams[i], hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
         return replay::add_row(writer, replay->buffer->spec(), rows, i, ends, versions[i], wait);
@@ -221,8 +231,10 @@ constexpr const char* kExtendDoc =
     "Adds rows, the next ones of this stream, and returns their indices: an array of int64.\n\n"
     "`rows` is a nest like that of a row, of arrays that have one dimension more in front, all of one length. `ends`, "
     "a\n"
-    "mask, says which rows end an episode, besides those whose leaf `done` is true; those that only `ends` names were\n"
-    "cut off, and did not terminate. `final`: last observations, a nest of arrays of the leaves that the buffer has "
+    "mask, says which rows end an episode, besides those whose leaf `terminated`, `truncated` or `done` is true; "
+    "those\n"
+    "that only `ends` names were cut off, or terminated where rows have none of these leaves or `done` is None. "
+    "`final`: last observations, a nest of arrays of the leaves that the buffer has "
     "as\n"
     "`next`, one for each row that ends an episode or one for each row; episodes that were cut off need it there.\n"
     "`priority`: one for each row. ValueError comes before anything is added; another error, such as ``queue.Full``,\n"

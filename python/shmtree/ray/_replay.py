@@ -125,14 +125,14 @@ class ReplayBuffer:
         """A new stream of rows in this node's shard. What its methods return are indices there, not of this buffer."""
         return self._cluster.own().buffer.writer()
 
-    def vector_writer(self, n: int) -> VectorWriter:
+    def vector_writer(self, n: int, *, autoreset: Any = None) -> VectorWriter:
         """n new streams of rows in this node's shard, which are added to at once. Its indices are those there."""
-        return self._cluster.own().buffer.vector_writer(n)
+        return self._cluster.own().buffer.vector_writer(n, autoreset=autoreset)
 
-    def add(self, row: Any, *, priority: float | None = None, timeout: float | None = None) -> int:
+    def add(self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None) -> int:
         """Adds a row to this node's shard, and returns its index. As `shmtree.replay.ReplayBuffer.add`."""
         own = self._cluster.own()
-        index: int = _merged.global_index(own.id, own.buffer.add(row, priority=priority, timeout=timeout))
+        index: int = _merged.global_index(own.id, own.buffer.add(row, final=final, priority=priority, timeout=timeout))
         return index
 
     def end(self, *, final: Any = None, truncated: bool = False, timeout: float | None = None) -> None:

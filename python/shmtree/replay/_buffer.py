@@ -38,7 +38,14 @@ class ReplayBuffer:
         stack: how many frames, by the key of a row, a batch has of a leaf: the row's own last, before it those of the
             rows before it in its episode. `stack_padding` is what stands before an episode's first frame: "zeros", or
             the "first" frame.
-        reward, done: keys of a row. A true `done` ends the episode; None never does.
+        reward: key of a row: what `n_step` sums.
+        done: key of a row that ends episodes, beside Gymnasium's own ``"terminated"`` and ``"truncated"``. A true
+            ``terminated`` ends the episode, and its `Batch.discount` is 0. A true ``truncated`` ends it as well; with
+            `next` it needs the observation after it (`final`), whose value counts. `done` is the union of both:
+            ValueError, with the row and the values, where it is not; beside one of them it stands for the other, and
+            alone for ``terminated``. None: no key of a row ends an episode, only calls do, such as `Writer.end`.
+            ValueError for rows with none of the three keys, where there is `next`, `n_step` or `stack`; and of
+            `sample_sequences`.
         sampler: `Uniform`, `Prioritized`, `Fifo`, `Lifo` or `MaxPriority`; None is the first. Or, in place of it,
             `samplers`: several by their names.
         limit: a `RateLimit`, by which those who add wait for those who draw, and these for rows.
@@ -190,9 +197,17 @@ class ReplayBuffer:
             writer.close()
         return writer
 
-    def vector_writer(self, n: int) -> VectorWriter:
-        """n new streams of rows, which are added to at once, such as n environments."""
-        return VectorWriter(tuple(self.writer() for _ in range(positive("n", n, _MOST_STREAMS))))
+    def vector_writer(self, n: int, *, autoreset: _writers.Autoreset | Any = None) -> VectorWriter:
+        """n new streams of rows, which are added to at once, such as n environments.
+
+        Args:
+            autoreset: when these begin a new episode: "next_step", "same_step", or what Gymnasium says of a vector as
+                ``environments.metadata["autoreset_mode"]``. With "next_step" the step after an episode's end is none,
+                and the writer leaves out its row. None: rows that are no steps are named by `reset` of
+                `VectorWriter.add`.
+        """
+        mode = _writers.autoreset_of(autoreset)
+        return VectorWriter(tuple(self.writer() for _ in range(positive("n", n, _MOST_STREAMS))), mode)
 
     @property
     def _own_writer(self) -> Writer:
@@ -203,13 +218,13 @@ class ReplayBuffer:
             writer = self._local.writer = self.writer()
             return writer
 
-    def add(self, row: Any, *, priority: float | None = None, timeout: float | None = None) -> int:
+    def add(self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None) -> int:
         """Adds a row, in a stream of this process's and thread's own, and returns its index. As `Writer.add`."""
         try:
             writer = self._local.writer
         except AttributeError:
             writer = self._own_writer
-        return writer.add(row, priority=priority, timeout=timeout)
+        return writer.add(row, final=final, priority=priority, timeout=timeout)
 
     def end(self, *, final: Any = None, truncated: bool = False, timeout: float | None = None) -> None:
         """Ends the episode in that stream. As `Writer.end`."""
@@ -275,7 +290,9 @@ class ReplayBuffer:
     ) -> SequenceBatch:
         """Draws n sequences: a row, and those after it in its episode, `length` in all.
 
-        Waits as `sample`. Arrays of the batch have the shape (n, length, ...).
+        Waits as `sample`. Arrays of the batch have the shape (n, length, ...). ValueError where the buffer does not know
+        where episodes end: its rows have no key ``terminated``, ``truncated`` or ``done``, and it was not made with
+        ``done=None``.
 
         Args:
             stride: from one row of a sequence to the next: 2 is every other one.
@@ -371,7 +388,7 @@ class ReplayBuffer:
         files, streams = _files.open_files(path), positive("streams", streams)
         spec = _spec.Spec.unpack(files.note)
         _fixed.check(spec, fixed)
-        spec = _files.changed(spec, sampler, samplers, limit, gamma, on_peer_death)
+        spec = _files.changed(spec, sampler, samplers, limit, gamma, on_peer_death, fixed)
         self = cls.__new__(cls)
         self._make(spec, _files.room_for(files, capacity, chunk, streams), arena, None, seed)
         files.load_into(self._replay)

@@ -63,6 +63,7 @@ def changed(
     limit: _samplers.RateLimit | str | None,
     gamma: float | None,
     on_peer_death: str,
+    fixed: Mapping[str, Any] | None = None,
 ) -> Spec:
     """What a saved buffer is with these in the place of its own, where they are given."""
     if sampler is not None or samplers is not None:
@@ -71,6 +72,8 @@ def changed(
         spec = spec._replace(limit=_samplers.check_limit(limit))
     if on_peer_death != "saved":
         spec = spec._replace(on_peer_death=peer_death(on_peer_death))
+    if fixed is not None and fixed.get("done", "saved") is None:
+        spec = spec._replace(ends_unknown=False)
     return spec if gamma is None else spec._replace(gamma=not_negative("gamma", gamma))
 
 

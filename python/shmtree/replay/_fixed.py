@@ -27,17 +27,24 @@ def check(saved: _spec.Spec, given: Mapping[str, Any]) -> None:
     for name, rows_of in _ROWS.items():
         if name in given and (rows := rows_of(given[name])) != saved.rows:
             raise ValueError(_refusal(name, _leaves(rows), _leaves(saved.rows)))
-    terms = {**_TERMS, **{name: given[name] for name in _TERMS if name in given}}
+    terms = {**_TERMS, "done": None, **{name: given[name] for name in _TERMS if name in given}}
     wanted = _terms(
         _spec.make(saved.rows, saved.samplers, gamma=saved.gamma, limit=None, on_peer_death="wait", **_as_made(terms))
     )
     for name, there in _terms(saved).items():
         if name in given and wanted[name] != there:
-            raise ValueError(_refusal(name, repr(given[name]), repr(there)))
+            raise ValueError(_refusal(name, repr(given[name]), _shown(there)))
 
 
 def _refusal(name: str, given: str, there: str) -> str:
     return f"{name} is {given}, and the saved buffer has {there}, which a load does not change"
+
+
+def _shown(there: Any) -> str:
+    """A term of the saved buffer: of the leaves that end episodes, those that it has."""
+    if isinstance(there, dict) and there.keys() >= {"terminated", "truncated"}:
+        return " and ".join(map(repr, filter(None, there.values()))) or "None"
+    return repr(there)
 
 
 def _as_made(terms: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +65,7 @@ def _terms(spec: _spec.Spec) -> dict[str, Any]:
         "stack": {ways[leaf]: frames for leaf, frames in sorted(spec.stack)},
         "stack_padding": spec.padding,
         "reward": way(spec.reward),
-        "done": way(spec.done),
+        "done": {key: way(getattr(spec, key)) for key in ("done", "terminated", "truncated")},
     }
 
 

@@ -35,6 +35,9 @@ class Spec(NamedTuple):
     done: int | None = None
     limit: _samplers.RateLimit | None = None
     on_peer_death: OnPeerDeath = "wait"
+    terminated: int | None = None
+    truncated: int | None = None
+    ends_unknown: bool = False  # rows have no key that ends an episode, and were not made with done=None
 
     @property
     def has_discount(self) -> bool:
@@ -89,6 +92,9 @@ class Spec(NamedTuple):
             self.done,
             _samplers.limit_terms(self.limit),
             self.on_peer_death == "raise",
+            self.terminated,
+            self.truncated,
+            self.ends_unknown,
         )
 
     def nests(self) -> _core._ReplayNests:
@@ -106,7 +112,7 @@ class Spec(NamedTuple):
     def of(cls, core: _core.ReplaySpec) -> Spec:
         """As the core has it."""
         try:
-            rows, leaves, samplers, next, n_step, gamma, stack, repeats_first, reward, done, limit, raises = (
+            rows, leaves, samplers, next, n_step, gamma, stack, repeats_first, reward, done, limit, raises, *ends = (
                 core.parts()
             )
             return cls(
@@ -121,6 +127,7 @@ class Spec(NamedTuple):
                 done,
                 None if limit is None else _samplers.RateLimit(*limit),
                 "raise" if raises else "wait",
+                *ends,
             )
         except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, AttributeError, RecursionError) as error:
             raise IncompatibleArena(f"what this replay buffer is made of cannot be read: {error}") from error
@@ -179,6 +186,7 @@ def make(
     stacks = {
         leaf: _frames(f"stack[{key!r}]", k) for key, k in (stack or {}).items() for leaf in _below(rows, "stack", key)
     }
+    done_leaf, terminated, truncated = _ends(rows, done)
     return Spec(
         rows,
         samplers,
@@ -188,10 +196,22 @@ def make(
         tuple(stacks.items()),
         one_of("stack_padding", padding, "zeros", "first"),  # type: ignore[arg-type]
         _one_leaf(rows, "reward", reward, "reward"),
-        _one_leaf(rows, "done", done, "done"),
+        done_leaf,
         limit,
         peer_death(on_peer_death),
+        terminated,
+        truncated,
+        done is not None and done_leaf is terminated is truncated is None,
     )
+
+
+def _ends(rows: Rows, done: str | None) -> tuple[int | None, int | None, int | None]:
+    """The leaves that end episodes: of `done`, ``terminated`` and ``truncated``. With done=None there are none."""
+    if done is None:
+        return None, None, None
+    keys = {"done": done, "terminated": "terminated", "truncated": "truncated"}
+    leaves = [_one_leaf(rows, what, key, what) for what, key in keys.items()]
+    return leaves[0], leaves[1], leaves[2]
 
 
 def peer_death(on_peer_death: str) -> OnPeerDeath:
@@ -221,7 +241,8 @@ def _one_leaf(rows: Rows, what: str, key: str | None, default: str) -> int | Non
     if key is None or (key == default and not (isinstance(rows.skeleton, dict) and key in rows.skeleton)):
         return None
     if len(leaves := _below(rows, what, key)) != 1:
-        raise ValueError(f"{what} is {key!r}, which has {len(leaves)} leaves; it must be one")
+        remedy = " number, or the buffer is made with done=None" if what != "reward" else ""
+        raise ValueError(f"{what} is {key!r}, which has {len(leaves)} leaves; it must be one{remedy}")
     return leaves[0]
 
 

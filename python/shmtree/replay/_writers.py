@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from .. import _core, _process
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+
+Autoreset = Literal["next_step", "same_step"]
 
 _writers: dict[int, weakref.ref[Writer]] = {}  # those of this process
 
@@ -62,13 +64,14 @@ class Writer(_core.ReplayWriter):
 class VectorWriter:
     """Several streams that are added to at once, such as a vector of environments: `ReplayBuffer.vector_writer`."""
 
-    def __init__(self, writers: tuple[Writer, ...]) -> None:
+    def __init__(self, writers: tuple[Writer, ...], autoreset: Autoreset | None = None) -> None:
         if not isinstance(writers, tuple) or not all(isinstance(each, Writer) for each in writers):
             raise TypeError(
                 f"writers is {writers!r}; it must be a tuple of writers, as ReplayBuffer.vector_writer makes"
             )
         self._writers = writers
         self._version = 0
+        self._resets_in_next_step = autoreset == "next_step"
 
     @property
     def writers(self) -> tuple[Writer, ...]:
@@ -103,14 +106,15 @@ class VectorWriter:
 
         Args:
             rows: a nest like that of a row, of arrays whose first dimension is that of the streams.
-            end: a mask of those whose episode ends with this row, besides those whose leaf ``done`` is true. Such as
-                only it names were cut off, and did not terminate.
+            end: a mask of those whose episode ends with this row, besides those whose leaf ``terminated``,
+                ``truncated`` or ``done`` is true. Such as only it names were cut off; where no leaf ends episodes, they
+                terminated.
             final: last observations, a nest of arrays for all streams, or for those that end.
             priority: one for each.
-            reset: a mask of those whose row is no step, and is left out: its index is -1. Vectors of environments that
-                begin an episode one step after the last one's end have such rows, as Gymnasium's do by default.
+            reset: a mask of those whose row is no step, and is left out: its index is -1. With
+                ``autoreset="next_step"`` the writer also leaves out the row after each that ended an episode.
         """
-        given = (rows, end, final, priority, reset, timeout)
+        given = (rows, end, final, priority, reset, timeout, self._resets_in_next_step)
         indices: np.ndarray[Any, Any] = _core.replay_add_to_each(self._writers, *given)
         return indices
 
@@ -138,6 +142,22 @@ class VectorWriter:
 
     def __repr__(self) -> str:
         return f"<VectorWriter of {len(self)}, closed>" if self.closed else f"<VectorWriter of {len(self)}>"
+
+
+def autoreset_of(given: Any) -> Autoreset | None:
+    """How a vector of environments resets: one of ours, or Gymnasium's ``AutoresetMode``. None: not told, or never."""
+    modes: dict[Any, Autoreset | None] = {
+        None: None,
+        "next_step": "next_step",
+        "same_step": "same_step",
+        "NextStep": "next_step",
+        "SameStep": "same_step",
+        "Disabled": None,
+    }
+    value = getattr(given, "value", given)
+    if not isinstance(value, str | None) or value not in modes:
+        raise ValueError(f"autoreset is {given!r}; it must be 'next_step', 'same_step', None or an AutoresetMode")
+    return modes[value]
 
 
 class OwnWriter(threading.local):

@@ -50,6 +50,7 @@ int main(int count, char** arguments) {
   const ReplayBuffer own = make_replay({.capacity = 100,
                                         .n_step = 1,
                                         .stack = {{"obs", 2}},
+                                        .done = std::nullopt,
                                         .samplers = {{.name = "old", .kind = ReplayKind::kFifo}, {.name = "all"}},
                                         .chunk = 1,
                                         .name = arguments[2],

@@ -1,0 +1,147 @@
+// What the leaves of rows say about the end of their episode, and streams whose last row was cut off.
+#include "replay/ending.h"
+#include "support/catch2.h"
+#include "support/replays.h"
+
+using namespace shmtree;
+using namespace shmtree::replay;
+using shmtree::test::new_store;
+using shmtree::test::patience;
+
+namespace {
+
+// Rows of {"done", "terminated", "truncated"}, as far as they are wanted: bytes, or doubles.
+Spec spec_of(bool done, bool terminated, bool truncated, bool doubles = false) {
+  Spec spec;
+  spec.row.form = SpecPart::Form::kDict;
+  const auto add = [&](const char* key, bool is_wanted, std::optional<std::size_t>& leaf) {
+    if (!is_wanted) return;
+    leaf = spec.leaves.size();
+    spec.row.keys.push_back({.bytes = key});
+    spec.row.parts.push_back({.leaf = *leaf});
+    spec.leaves.push_back(doubles ? SpecLeaf{"<f8", 8, {}} : SpecLeaf{"|b1", 1, {}});
+  };
+  add("over", done, spec.done);
+  add("terminated", terminated, spec.terminated);
+  add("truncated", truncated, spec.truncated);
+  return spec;
+}
+
+template <class Number>
+Result<Ending> ending_of(const Spec& spec, std::vector<Number> row) {
+  std::vector<const void*> leaves;
+  for (const Number& each : row) leaves.push_back(&each);
+  return Endings(spec).of(leaves);
+}
+
+std::string text_of(const Result<Ending>& result) {
+  REQUIRE(result.code() == Code::kInvalid);
+  return result.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("done is the union of terminated and truncated, and stands for the one that rows lack") {
+  using Row = std::vector<char>;
+  const Spec all = spec_of(true, true, true);
+  CHECK(ending_of(all, Row{0, 0, 0}).value() == Ending::kNone);
+  CHECK(ending_of(all, Row{1, 1, 0}).value() == Ending::kTerminated);
+  CHECK(ending_of(all, Row{1, 0, 1}).value() == Ending::kTruncated);
+  CHECK(ending_of(all, Row{1, 1, 1}).value() == Ending::kTerminated);
+  CHECK(text_of(ending_of(all, Row{1, 0, 0})) ==
+        "the row has terminated = false, truncated = false, over = true, and over must be true exactly where an "
+        "episode terminated or was truncated");
+  CHECK(ending_of(all, Row{0, 1, 0}).code() == Code::kInvalid);
+  CHECK(ending_of(all, Row{0, 0, 1}).code() == Code::kInvalid);
+
+  const Spec gymnasium = spec_of(false, true, true);
+  CHECK(ending_of(gymnasium, Row{0, 0}).value() == Ending::kNone);
+  CHECK(ending_of(gymnasium, Row{1, 0}).value() == Ending::kTerminated);
+  CHECK(ending_of(gymnasium, Row{0, 1}).value() == Ending::kTruncated);
+  CHECK(ending_of(gymnasium, Row{1, 1}).value() == Ending::kTerminated);
+
+  CHECK(ending_of(spec_of(true, false, false), Row{1}).value() == Ending::kDone);
+  CHECK(ending_of(spec_of(true, true, false), Row{1, 0}).value() == Ending::kTruncated);
+  CHECK(ending_of(spec_of(true, true, false), Row{1, 1}).value() == Ending::kTerminated);
+  CHECK(ending_of(spec_of(true, true, false), Row{0, 1}).code() == Code::kInvalid);
+  CHECK(ending_of(spec_of(true, false, true), Row{1, 0}).value() == Ending::kTerminated);
+  CHECK(ending_of(spec_of(true, false, true), Row{1, 1}).value() == Ending::kTruncated);
+  CHECK(ending_of(spec_of(false, false, false), Row{}).value() == Ending::kNone);
+}
+
+TEST_CASE("A number ends an episode unless it is zero, whatever its sign") {
+  const Spec spec = spec_of(false, true, true, true);
+  using Row = std::vector<double>;
+  CHECK(ending_of(spec, Row{-0.0, 0.0}).value() == Ending::kNone);
+  CHECK(ending_of(spec, Row{0.0, 1e-300}).value() == Ending::kTruncated);
+  CHECK(ending_of(spec, Row{-1.0, 0.0}).value() == Ending::kTerminated);
+}
+
+TEST_CASE("Many rows are as each of them, and one that contradicts itself is named, unless it is left out") {
+  const Spec spec = spec_of(true, true, true);
+  const char rows[] = {0, 0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1};
+  const auto* bytes = reinterpret_cast<const std::byte*>(rows);
+  const std::vector<Writer::Column> columns{{bytes, 3}, {bytes + 1, 3}, {bytes + 2, 3}};
+  const auto refused = Endings(spec).of(columns, 4, {});
+  REQUIRE(refused.code() == Code::kInvalid);
+  CHECK(refused.error().message.starts_with("row 2 has terminated = false"));
+  const char left_out[] = {0, 0, 1, 0};
+  CHECK(Endings(spec).of(columns, 4, left_out).value() ==
+        std::vector{Ending::kNone, Ending::kTerminated, Ending::kNone, Ending::kTruncated});
+}
+
+TEST_CASE("A row that was cut off waits for its last observation, and so does its stream") {
+  for (const std::uint64_t rows_per_place : {1u, 2u, 8u}) {
+    const auto store = new_store({.capacity = 64, .rows_per_place = rows_per_place, .ahead = 2, .finals = true});
+    Writer writer(store, 1);
+    test::add(writer, 0).value();
+    const std::uint64_t last = test::add(writer, 1, {.done = true, .truncated = true}).value();
+    CHECK(writer.has_ended());
+    CHECK(store->size() == 0);
+    CHECK(test::add(writer, 2).code() == Code::kInvalid);
+    CHECK(writer.end({}, false, patience()).code() == Code::kInvalid);
+    const std::vector<test::Row> rows{test::Row(2)};
+    const auto columns = test::columns_of(rows);
+    CHECK(writer.extend({.columns = columns, .count = 1}, nullptr, patience()).code() == Code::kInvalid);
+    CHECK((writer.added() == 2 && store->size() == 0));
+    REQUIRE(test::end_with(writer, 7).ok());
+    CHECK(store->size() == 2);
+    const test::Slot at{last / rows_per_place, last % rows_per_place};
+    CHECK(at.bit(store->about(at.ticket).truncated) == 1);
+    CHECK(test::number_in(*store, at.next(*store)) == 7);
+    test::add(writer, 2).value();
+    writer.close();
+    CHECK(store->size() == 2);
+    CHECK(store->check().empty());
+  }
+}
+
+TEST_CASE("A row that terminated stays one that terminated, and done alone may be said to be cut off") {
+  const auto store = new_store({.capacity = 64, .rows_per_place = 8, .ahead = 1, .finals = true});
+  Writer writer(store, 1);
+  const auto was_cut = [&](std::uint64_t index) {
+    return platform::load_relaxed(store->about(index / 8).truncated) >> index % 8 & 1;
+  };
+  const auto sure = test::add(writer, 0, {.done = true, .truncated = false, .terminated = true}).value();
+  REQUIRE(test::end_with(writer, 1, true).ok());
+  CHECK(was_cut(sure) == 0);
+  const auto done = test::add(writer, 2, {.done = true}).value();
+  REQUIRE(test::end_with(writer, 3, true).ok());
+  CHECK(was_cut(done) == 1);
+  const std::vector<test::Row> rows{test::Row(4), test::Row(5)};
+  const auto columns = test::columns_of(rows);
+  const bool ends[] = {false, true}, cut[] = {true, true};
+  std::uint64_t indices[2];
+  CHECK(writer.extend({.columns = columns, .count = 2, .ends = cut, .truncated = cut}, indices, patience()).code() ==
+        Code::kInvalid);
+  REQUIRE(writer.extend({.columns = columns, .count = 2, .ends = ends, .terminated = ends}, indices, patience()).ok());
+  CHECK(writer.has_ended());
+  REQUIRE(test::end_with(writer, 6, true).ok());
+  CHECK(was_cut(indices[1]) == 0);
+  REQUIRE(writer.extend({.columns = columns, .count = 2, .ends = ends, .truncated = ends}, indices, patience()).ok());
+  CHECK(test::add(writer, 7).code() == Code::kInvalid);
+  REQUIRE(test::end_with(writer, 8).ok());
+  CHECK(was_cut(indices[1]) == 1);
+  CHECK(store->size() == 6);
+  CHECK(store->check().empty());
+}
