@@ -197,6 +197,7 @@ def _open_arena(flat: object, _: bool) -> Arena:
 
 
 def _flatten_replay(buffer: ReplayBuffer) -> object:
+    buffer._note_given()
     return (_handles.memory_handle(buffer._replay.arena, buffer._replay.block, buffer._name),)
 
 

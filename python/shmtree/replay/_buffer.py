@@ -12,7 +12,7 @@ from .. import _core, _handles, _process
 from .._arena import Arena
 from .._channel import REPLAY, open_known
 from ..errors import ChannelClosed
-from . import _drawing, _files, _fixed, _places, _rows, _samplers, _spec, _writers
+from . import _drawing, _files, _fixed, _lone, _places, _rows, _samplers, _spec, _writers
 from ._batch import Batch, SequenceBatch
 from ._files import Saved
 from ._numbers import positive, seed_of
@@ -64,6 +64,8 @@ class ReplayBuffer:
     any of them has it. A row can be drawn when it was added; where the buffer has `next` or `n_step`, when the rows
     that it needs were added, or its episode has ended.
     """
+
+    _owner: _lone.Owner | None = None  # of one that this object has made
 
     def __init__(
         self,
@@ -127,6 +129,7 @@ class ReplayBuffer:
 
         core, of_name = _process.open_or_make(name, exist_ok, known, make)
         self._become(spec, core, of_name)
+        self._owner = _lone.Owner(is_named=name is not None)
         if seeded is not None:
             core.seed = seeded
 
@@ -253,7 +256,9 @@ class ReplayBuffer:
         timeout: float | None = None,
     ) -> Batch:
         """Draws n rows. Waits for the first one: ``queue.Empty`` after `timeout` seconds (None: never), and PeerDied
-        (``on_peer_death="raise"``) when some of those who added were killed, and none is left.
+        (``on_peer_death="raise"``) when some of those who added were killed, and none is left. RuntimeError, at once,
+        for a wait without a timeout if only the calling thread could add rows: the process has made the buffer, without
+        a name, has neither sent it nor forked since, and has no other thread.
 
         Args:
             sampler: which one, by its name; None is the first.
@@ -265,7 +270,7 @@ class ReplayBuffer:
             weights: whether the largest `Batch.weight` possible, 1, is that of the least likely row of the batch, or of
                 the whole buffer.
         """
-        given = (n, sampler, replace, out, threads, beta, weights, timeout)
+        given = (n, sampler, replace, out, threads, beta, weights, timeout, self._owner)
         return _drawing.sample(self._replay, self._spec, self._data, *given)
 
     def batches(self, n: int, **options: Any) -> Iterator[Batch]:
@@ -303,7 +308,7 @@ class ReplayBuffer:
             out: as in `sample`, of the shape (n, length, ...).
             threads, beta, weights: as in `sample`; all rows of a sequence have the weight of the first one.
         """
-        given = (n, length, stride, partial, sampler, replace, out, threads, beta, weights, timeout)
+        given = (n, length, stride, partial, sampler, replace, out, threads, beta, weights, timeout, self._owner)
         return _drawing.sample_sequences(self._replay, self._spec, self._data, *given)
 
     def stats(self) -> dict[str, Any]:
@@ -393,6 +398,7 @@ class ReplayBuffer:
         self._make(spec, _files.room_for(files, capacity, chunk, streams), arena, None, seed)
         files.load_into(self._replay)
         if name is not None:
+            self._note_given()
             self._name = _process.create_name(name, REPLAY, self._replay.arena, self._replay.block)
         return self
 
@@ -422,8 +428,14 @@ class ReplayBuffer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _note_given(self) -> None:
+        """Another process may have the buffer from now on."""
+        if self._owner is not None:
+            self._owner.give()
+
     def __reduce__(self) -> tuple[Any, ...]:
         core = self._replay
+        self._note_given()
         return _open_buffer, (type(self), *_handles.reduce_memory(core.arena, core.block, self._name))
 
     def __deepcopy__(self, _: object = None) -> ReplayBuffer:

@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import _core
 from .._arguments import one_of
-from . import _places, _rows
+from . import _lone, _places, _rows
 from ._batch import Batch, SequenceBatch
 from ._numbers import not_negative, positive
 from ._spec import Spec
@@ -27,15 +27,19 @@ def sample(
     beta: float | None,
     weights: str,
     timeout: float | None,
+    owner: _lone.Owner | None,
 ) -> Batch:
     """As `ReplayBuffer.sample`."""
     count = n if type(n) is int and 0 < n <= _MOST_DRAWN else positive("n", n, _MOST_DRAWN)
     arrays = None if out is None else _places.arrays_for(data, (count,), out, core.arena)
     of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
     exponent = None if beta is None else not_negative("beta", beta)
-    drawn = core.sample(
-        count, spec.table(sampler), not replace, _threads(threads), timeout, exponent, of_buffer, arrays
-    )
+    terms = (count, spec.table(sampler), not replace, _threads(threads))
+
+    def draw(seconds: float | None) -> _core.ReplayBatch:
+        return core.sample(*terms, seconds, exponent, of_buffer, arrays)
+
+    drawn = _lone.draw(draw, owner, timeout)
     return Batch(_data(drawn, data, arrays, out), drawn, spec.has_discount)
 
 
@@ -54,6 +58,7 @@ def sample_sequences(
     beta: float | None,
     weights: str,
     timeout: float | None,
+    owner: _lone.Owner | None,
 ) -> SequenceBatch:
     """As `ReplayBuffer.sample_sequences`."""
     count, rows = positive("n", n, _MOST_DRAWN), positive("length", length, _MOST_DRAWN)
@@ -64,7 +69,11 @@ def sample_sequences(
     of_buffer = one_of("weights", weights, "batch", "buffer") == "buffer"
     exponent = None if beta is None else not_negative("beta", beta)
     terms = (count, rows, step, may_be_partial, table, not replace, _threads(threads))
-    drawn = core.sample_sequences(*terms, timeout, exponent, of_buffer, arrays)
+
+    def draw(seconds: float | None) -> _core.ReplayBatch:
+        return core.sample_sequences(*terms, seconds, exponent, of_buffer, arrays)
+
+    drawn = _lone.draw(draw, owner, timeout)
     return SequenceBatch(_data(drawn, data, arrays, out), drawn, spec.has_discount)
 
 
