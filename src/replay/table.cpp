@@ -47,6 +47,10 @@ void Table::raise_max_priority(double priority) const noexcept {
   }
 }
 
+void Table::reset_max_priority() const noexcept {
+  store_relaxed(head_.max_priority, 1.0);
+}
+
 float Table::weight_of(double priority) const noexcept {
   if (!spec_.has_priorities()) return 1;
   if (spec_.kind == SamplerKind::kPrioritized) {

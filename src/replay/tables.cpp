@@ -197,6 +197,17 @@ Status Tables::clear(const WaitContext& wait) const {
   return cleared;
 }
 
+void Tables::drop_overwritten() const noexcept {
+  const Shape& shape = store_->shape();
+  const Window window = store_->window();
+  const std::uint64_t first = window.tail > shape.places ? window.tail - shape.places : 1;
+  for (std::uint64_t ticket = first; ticket < window.head; ++ticket) {
+    for (const Table& table : tables_) {
+      if (!table.leaves().empty()) table.drop_stale(shape.place_of(ticket));
+    }
+  }
+}
+
 void Tables::raise_max_priority(std::size_t table, double priority) const noexcept {
   const Table& one = tables_[table];
   if (priority <= one.most_priority()) one.raise_max_priority(priority);

@@ -81,6 +81,8 @@ class Table {
   void drop(std::uint64_t slot, std::uint64_t word) const noexcept;
   void end(std::uint64_t slot, std::uint64_t ticket) const noexcept;
   void raise_max_priority(double priority) const noexcept;
+  // Makes the largest priority 1 again, as before the first row. Concurrent updates may be lost.
+  void reset_max_priority() const noexcept;
 
   const std::shared_ptr<Store> store_;
   const TableSpec spec_;
@@ -148,6 +150,10 @@ class Tables final : public RowObserver {
   // New rows have that priority at least, as if some row had been given it: as one has in another part of what is drawn
   // from as a whole. No number, or one that is too large, changes nothing.
   void raise_max_priority(std::size_t table, double priority) const noexcept;
+  // Rows that were overwritten weigh nothing in any table from now on. They are never drawn, but the sum and the least
+  // of all weights may have them until their places are opened again, or a draw meets them.
+  void drop_overwritten() const noexcept;
+  void reset_max_priority(std::size_t table) const noexcept { tables_[table].reset_max_priority(); }
   // A draw of a row that had that weight is undone.
   void put_back(std::size_t table, std::uint64_t index, float weight) const noexcept;
   std::uint64_t slot_of(std::uint64_t index) const noexcept;

@@ -2,8 +2,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <span>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "bindings/bind.h"
 #include "bindings/cpython/unwrap.h"
@@ -213,6 +216,43 @@ py::object update(Replay& self, std::int64_t table, py::handle indices, py::hand
   return applied;
 }
 
+// A new array of `rows` values of a leaf.
+Ref array_of_leaf(const Nest::Leaf& leaf, std::size_t rows) {
+  npy_intp dims[NPY_MAXDIMS] = {static_cast<npy_intp>(rows)};
+  std::ranges::copy(leaf.shape, dims + 1);
+  Py_INCREF(leaf.descr());
+  const int dimensions = static_cast<int>(leaf.shape.size() + 1);
+  Ref array(PyArray_NewFromDescr(&PyArray_Type, leaf.descr(), dimensions, dims, nullptr, nullptr, 0, nullptr));
+  if (!array) throw py::error_already_set();
+  return array;
+}
+
+// Copies rows by their indices. Returns them, as the buffer's rows are nested, and a mask of those that are there: the
+// values of the others are undefined.
+py::tuple rows_at(const Replay& self, py::handle indices) {
+  const auto index = numbers_of<std::uint64_t>(indices, NPY_UINT64);
+  replay::GatherOptions options;
+  std::vector<Ref> arrays;
+  std::vector<std::byte*> places;
+  for (const Nest::Leaf& leaf : self.nests.rows->leaves()) {
+    options.outputs.push_back({.leaf = options.outputs.size()});
+    arrays.push_back(array_of_leaf(leaf, index.size()));
+    places.push_back(static_cast<std::byte*>(PyArray_DATA(as_array(arrays.back().get()))));
+  }
+  const replay::Gather gather = unwrap(replay::Gather::create(self.buffer->store(), std::move(options)));
+  npy_intp n = static_cast<npy_intp>(index.size());
+  const py::object there = own(PyArray_SimpleNew(1, &n, NPY_BOOL));
+  const std::span mask(static_cast<bool*>(PyArray_DATA(as_array(there.ptr()))), index.size());
+  std::ranges::fill(mask, false);
+  const auto read = [&] {
+    const py::gil_scoped_release release;
+    return gather.read(index, places, mask);
+  };
+  if (!index.empty()) unwrap(read());
+  for (bool& gone : mask) gone = !gone;
+  return py::make_tuple(own(self.nests.rows->build(arrays).release()), there);
+}
+
 // The weights of all rows together, and the least one where it is asked for: of samplers that draw by weight.
 std::tuple<double, double> weigh(Replay& self, std::size_t table, bool with_least) {
   auto drawer = replay::BorrowedDrawer::take(*self.buffer, checked_table(self, table));
@@ -272,6 +312,7 @@ void bind_replay(py::module_& module) {
            "out"_a)
       .def("sample_sequences", &sample_sequences, "n"_a, "length"_a, "stride"_a, "may_be_partial"_a, "table"_a,
            "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a, "out"_a)
+      .def("rows_at", &rows_at, "indices"_a)
       .def("weigh", &weigh, "table"_a, "with_least"_a)
       .def("close", &close)
       .def("clear", &clear)
@@ -281,8 +322,13 @@ void bind_replay(py::module_& module) {
            [](const Replay& self, std::size_t table) {
              return self.buffer->tables()->max_priority(checked_table(self, table));
            })
-      .def("raise_max_priority", [](Replay& self, std::size_t table, double priority) {
-        self.buffer->tables()->raise_max_priority(checked_table(self, table), priority);
+      .def("raise_max_priority",
+           [](Replay& self, std::size_t table, double priority) {
+             self.buffer->tables()->raise_max_priority(checked_table(self, table), priority);
+           })
+      .def("drop_overwritten", [](const Replay& self) { self.buffer->tables()->drop_overwritten(); })
+      .def("reset_max_priority", [](Replay& self, std::size_t table) {
+        self.buffer->tables()->reset_max_priority(checked_table(self, table));
       });
   bind_batch(module);
   module.def("available_memory", [] { return platform::available_memory_bytes(); });

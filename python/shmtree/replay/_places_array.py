@@ -1,0 +1,75 @@
+"""Columns of a buffer as arrays by place, for programs that read them as those of another library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._ring import Array, Ring
+
+
+class PlacesArray:
+    """One column, which NumPy and indexing take for an array of shape (*front, *shape): a copy at each read.
+
+    Args:
+        ring: the buffer's rows by place.
+        path: keys of the column in a row.
+        front: dimensions that number the places, in C order.
+        shape, dtype: those of one row's value.
+        fill: the value at places without a row.
+    """
+
+    def __init__(
+        self, ring: Ring, path: tuple[str, ...], front: tuple[int, ...], shape: tuple[int, ...], dtype: Any, fill: float
+    ) -> None:
+        self._ring, self._path, self._front, self._fill = ring, path, front, fill
+        self.shape = (*front, *shape)
+        self.dtype = np.dtype(dtype)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        """Length of the first dimension."""
+        return self.shape[0]
+
+    def _read(self, places: Array) -> Array:
+        part = self._ring.read(places, self._fill)
+        for key in self._path:
+            part = part[key]
+        array: Array = part.reshape(*places.shape, *self.shape[len(self._front) :])
+        return array
+
+    def __getitem__(self, key: Any) -> Any:
+        places = np.arange(int(np.prod(self._front))).reshape(self._front)
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(each is Ellipsis or each is None for each in keys):
+            return self._read(places)[key]
+        found = places[keys[: len(self._front)]]
+        rest = keys[len(self._front) :]
+        array = self._read(np.asarray(found))
+        return array[(*(slice(None),) * np.ndim(found), *rest)] if rest else array[()]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("the rows are in shared memory in another order: an array of them is a copy")
+        return self[...].astype(dtype or self.dtype, copy=False)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError("rows of a shared buffer do not change: add() makes new ones")
+
+    def __repr__(self) -> str:
+        return f"<PlacesArray of {self.dtype}, shape {self.shape}>"

@@ -1,0 +1,134 @@
+"""The rows of a buffer by places, as libraries number them that keep rows in arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from .._shared_array import SharedArray
+from ._buffer import ReplayBuffer
+
+Array = np.ndarray[Any, Any]
+
+_CLEARED, _MARK, _CLEARS = 0, 1, 2  # parts of the shared state
+# How many rows back a read goes for a row that is not there: another process is writing it, or died while it did.
+_MAX_STEPS_BACK = 64
+
+
+class Ring:
+    """Numbers the rows of a buffer that has chunks of one row: row n since the last `clear` is at place n % capacity.
+
+    The count of rows at the last `clear` is in shared memory, so that all processes agree on the places.
+
+    Args:
+        shared: the buffer.
+        added: how many rows were added to it since the last clear: more than there are, if old ones are overwritten.
+
+    Attributes:
+        capacity: the number of places.
+    """
+
+    def __init__(self, shared: ReplayBuffer, added: int = 0) -> None:
+        self.shared = shared
+        self.capacity = shared.capacity
+        self._state = SharedArray._make(shared._replay.arena, (3,), np.int64, None)
+        self._state.array[_CLEARED] = self._tickets() - added
+
+    def _tickets(self) -> int:
+        return _core.replay_tickets(self.shared._replay)
+
+    @property
+    def added(self) -> int:
+        """Number of rows that were added since the last clear."""
+        return self._tickets() - int(self._state.array[_CLEARED])
+
+    @property
+    def next(self) -> int:
+        """Place of the next row."""
+        return self.added % self.capacity
+
+    def __len__(self) -> int:
+        """Number of places that have a row."""
+        return min(self.added, self.capacity)
+
+    def clear(self) -> None:
+        """Drops all rows: the next one is at place 0."""
+        shared: Any = self.shared
+        shared.clear()
+        self._state.array[_CLEARED] = self._tickets()
+        self._state.array[_CLEARS] += 1
+
+    @property
+    def revision(self) -> int:
+        """A number that is larger after rows were added or cleared."""
+        return self._tickets() + int(self._state.array[_CLEARS])
+
+    def begin_at(self, place: int) -> None:
+        """Makes that place the one of the next row. Call it when the buffer is empty."""
+        self._state.array[_CLEARED] = self._tickets() - place
+
+    # --- Places and indices
+
+    def place_of(self, index: Any) -> Any:
+        """Places of indices of the buffer."""
+        return (np.asarray(index) - 1 - int(self._state.array[_CLEARED])) % self.capacity
+
+    def index_at(self, places: Array) -> Array:
+        """Indices of the rows that are at these places: 0 where there is none yet."""
+        cleared = int(self._state.array[_CLEARED])
+        newest = self._tickets() - cleared - 1
+        numbers = newest - (newest - places) % self.capacity
+        index: Array = np.where(numbers < 0, 0, numbers + cleared + 1)
+        return index
+
+    def read(self, places: Any, fill: float) -> Any:
+        """Copies the rows at these places. Places without a row give `fill`.
+
+        The row before stands in for a row that another process has begun and not finished.
+        """
+        places = np.ascontiguousarray(places, np.int64).ravel()
+        index = self.index_at(places)
+        rows, there = self._rows_at(index)
+        missing = np.flatnonzero(~there & (index > 0))
+        for step in range(_MAX_STEPS_BACK):
+            if not len(missing):
+                break
+            found, is_there = self._rows_at(self.index_at((places[missing] - step) % self.capacity))
+            _copy_rows(found, is_there, rows, missing[is_there])
+            there[missing[is_there]] = True
+            missing = missing[~is_there]
+        if not there.all():
+            _fill_rows(rows, ~there, fill)
+        return rows
+
+    def _rows_at(self, index: Array) -> tuple[Any, Array]:
+        return self.shared._replay.rows_at(np.ascontiguousarray(index, np.uint64))
+
+    # --- A mark, for updates that may come too late
+
+    def mark(self, added: int) -> None:
+        """Remembers that the first `added` rows were there when a batch was drawn."""
+        self._state.array[_MARK] = int(self._state.array[_CLEARED]) + added
+
+    def is_before_mark(self, index: Array) -> Array:
+        """True for rows that were there at the last mark."""
+        before: Array = (index > 0) & (index <= int(self._state.array[_MARK]))
+        return before
+
+
+def _copy_rows(rows: Any, which: Array, out: Any, to: Array) -> None:
+    if isinstance(rows, dict):
+        for key, part in rows.items():
+            _copy_rows(part, which, out[key], to)
+    else:
+        out[to] = rows[which]
+
+
+def _fill_rows(rows: Any, which: Array, fill: float) -> None:
+    if isinstance(rows, dict):
+        for part in rows.values():
+            _fill_rows(part, which, fill)
+    else:
+        rows[which] = fill
