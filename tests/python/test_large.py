@@ -5,12 +5,14 @@ import datetime
 import hashlib
 import multiprocessing
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import shmtree
+import shmtree.compat.memory
+import shmtree.compat.py_sharedmemory
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(1200)]
 GIB = 1 << 30
@@ -100,6 +102,103 @@ def test_a_pair_made_with_a_capacity_alone_carries_10_bytes_and_then_2_gb() -> N
     assert received.nbytes == 2 * GIB
     assert received[:: 1 << 20].sum() == 7 * (2 * GIB >> 20)
     assert received[-1] == 7
+
+
+class Reading(NamedTuple):
+    """A row of a sensor."""
+
+    sensor: str
+    value: int
+
+
+def readings(shape: tuple[int, ...]) -> dict[str, Any]:
+    """Each type that py-sharedmemory's description lists, in each other, and one large array."""
+    chance = np.random.default_rng(5)
+    cameras = [
+        {"number": i, "image": chance.random((32, 32, 3), np.float32), "at": ("north", i, 0.5), "on": [True, False]}
+        for i in range(2)
+    ]
+    return {
+        "run": 98765,
+        "note": "every type in every other",
+        "done": False,
+        "terms": {"rate": 0.001, "batch": 128, "kind": "adam", "key": b"\x01\x02\x03"},
+        "cameras": cameras,
+        "mixed": [1, "two", 3.0, b"four", (5, "six", True), {"list": [7, {"deep": 8}]}, np.array([1.1, 2.2])],
+        "numbers": {101, 202},
+        "states": {b"ok", b"failed"},
+        "dtypes": [np.dtype("float32"), np.dtype("int64"), np.dtype("bool")],
+        "nested": {"list": ["a", {"b": {"array": np.arange(5)}}, Reading("c", 99)], "set": {9, "d"}},
+        "empty": {"list": [], "dict": {}, "set": set(), "tuple": (), "text": "", "bytes": b""},
+        "large": chance.random(shape, np.float32),
+    }
+
+
+def assert_like(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, np.ndarray):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            assert_like(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_like(one, other)
+    else:
+        assert found == expected
+
+
+def send_back(receiver: Any, sender: Any) -> None:
+    sender.put(receiver.get(timeout=600), timeout=600)
+    sender.wait_for_all_ack(timeout=600)
+
+
+MODULES = [shmtree.compat.memory, shmtree.compat.py_sharedmemory]
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "gib"),
+    [*[(module, (4, 4, 2), 0) for module in MODULES], (MODULES[0], (64, 80, 4, 84, 84, 3), 14)],
+)
+def test_the_largest_example_of_py_sharedmemory_makes_the_round_trip(module: Any, shape: Any, gib: int) -> None:
+    needs(gib * GIB)
+    context = multiprocessing.get_context("spawn")
+    there, their_receiver = module.create_shared_memory_pair(capacity=5, ctx=context)
+    their_sender, back = module.create_shared_memory_pair(capacity=5, ctx=context)
+    child = context.Process(target=send_back, args=(their_receiver, their_sender))
+    child.start()
+    sent = readings(shape)
+    there.put(sent, timeout=600)
+    assert_like(back.get(timeout=600), sent)
+    child.join(600)
+    assert child.exitcode == 0
+
+
+def describe_bytes(receiver: Any, sender: Any) -> None:
+    got = receiver.get(timeout=600)
+    sender.put((type(got).__name__, len(got), got[:3], got[-3:], got[:: 1 << 20].count(b"x")))
+    sender.wait_for_all_ack(timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("module", "size", "gib"),
+    [*[(module, 10_000_000, 0) for module in MODULES], (MODULES[0], 10_000_000_000, 32)],
+)
+def test_bytes_of_10_gb_go_to_another_process(module: Any, size: int, gib: int) -> None:
+    needs(gib * GIB)
+    context = multiprocessing.get_context("spawn")
+    there, their_receiver = module.create_shared_memory_pair(capacity=2, ctx=context)
+    their_sender, back = module.create_shared_memory_pair(capacity=2, ctx=context)
+    child = context.Process(target=describe_bytes, args=(their_receiver, their_sender))
+    child.start()
+    there.put(b"abc" + b"x" * (size - 6) + b"xyz", timeout=600)
+    found = back.get(timeout=600)
+    assert found == ("bytes", size, b"abc", b"xyz", -(-size >> 20) - 1)
+    child.join(600)
+    assert child.exitcode == 0
 
 
 def test_getting_and_lending_a_gigabyte_copies_nothing(arena: shmtree.Arena) -> None:

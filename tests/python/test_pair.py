@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing as mp
 import queue
 import threading
@@ -11,6 +12,8 @@ import peers
 import pytest
 
 import shmtree
+import shmtree.compat.memory
+import shmtree.compat.py_sharedmemory
 
 
 def test_a_message_comes_out_as_it_went_in(pair):
@@ -235,18 +238,73 @@ def test_those_who_come_from_py_sharedmemory_find_their_names():
     assert isinstance(receiver, shmtree.SharedMemoryReceiver)
 
 
-def test_the_module_for_py_sharedmemory_tells_of_missing_acks_as_that_does():
-    from shmtree.compat.memory import SharedMemorySender, create_shared_memory_pair
-
-    sender, receiver = create_shared_memory_pair(2)
-    assert isinstance(sender, SharedMemorySender)
-    sender.put("x")
+@pytest.mark.parametrize("module", [shmtree.compat.memory, shmtree.compat.py_sharedmemory])
+def test_the_modules_for_py_sharedmemory_report_late_acks_as_it_does(module):
+    sender, receiver = module.create_shared_memory_pair(2)
+    assert isinstance(sender, module.SharedMemorySender) and isinstance(receiver, module.SharedMemoryReceiver)
+    assert sender.put("x") is None
     assert sender.wait_for_all_ack(timeout=0.01) is False
     receiver.get()
     assert sender.wait_for_all_ack(timeout=60) is True
-    sender.close()
+    for end in (sender, receiver):
+        end.close()
+        with pytest.raises(BrokenPipeError), end:
+            pass
     with pytest.raises(BrokenPipeError):
         sender.put("y")
+
+
+def test_the_module_for_py_sharedmemory_1_returns_none_when_there_is_no_message():
+    sender, receiver = shmtree.compat.memory.create_shared_memory_pair(capacity=1)
+    assert receiver.get_nowait() is None
+    assert sender.has_space()
+    sender.put("x")
+    assert not sender.has_space()
+    assert receiver.get_nowait() == "x"
+    assert shmtree.compat.memory.create_shared_memory_pair()[0].has_space()
+
+
+def test_the_module_for_py_sharedmemory_4_raises_empty_when_there_is_no_message():
+    _sender, receiver = shmtree.compat.py_sharedmemory.create_shared_memory_pair()
+    with pytest.raises(queue.Empty):
+        receiver.get_nowait()
+
+
+def test_arguments_of_py_sharedmemory_mean_what_they_mean_there():
+    pair = shmtree.compat.py_sharedmemory.create_shared_memory_pair
+    for capacity in (True, 1.5, "2"):
+        with pytest.raises(TypeError, match="capacity"):
+            pair(capacity)
+    with pytest.raises(ValueError, match="capacity"):
+        pair(-1)
+    sender, receiver = pair(1)
+    sender.put(data="x", timeout=math.inf)
+    with pytest.raises(queue.Full):
+        sender.put("y", timeout=-1)
+    assert receiver.get(timeout=math.inf) == "x"
+    for call in (lambda: sender.put(1, timeout=math.nan), lambda: receiver.get(timeout=math.nan)):
+        with pytest.raises(ValueError, match="NaN"):
+            call()
+
+
+@pytest.mark.parametrize("module", [shmtree.compat.memory, shmtree.compat.py_sharedmemory])
+def test_arrays_that_came_as_by_py_sharedmemory_hold_no_shared_memory(module):
+    with shmtree.Arena(64 << 20) as arena:
+        sends, receives = arena.create_pair()
+        sender = module.SharedMemorySender(sends._channel, True)
+        receiver = module.SharedMemoryReceiver(receives._channel, True)
+        kept = []
+        for number in range(3):
+            sender.put(np.full(1 << 18, number, np.int64))
+            kept.append(receiver.get(timeout=60))
+        kept[0][:] = 9
+
+        assert [array[-1] for array in kept] == [9, 1, 2]
+        assert arena.holders() == []
+        sender.put(kept[1])
+        view = receiver.get(timeout=60, copy=None)
+        assert len(arena.holders()) == 1
+        del view
 
 
 def test_a_thousand_pairs_live_in_one_process():

@@ -1,52 +1,44 @@
-"""What py-sharedmemory has, by its names and with its behaviour where that differs: one import is the whole migration.
+"""What py-sharedmemory 1 has, and version 2's documentation describes: ``from shmtree.compat.memory import ...``.
 
-``wait_for_all_ack`` returns whether everything was received instead of raising TimeoutError, and the capacity is
-unlimited unless it is given. Programs that were written for py-sharedmemory keep both ends in the process that starts
-the others, and never wait for the end of a stream: they get no UnusedEndWarning.
+It takes the place of ``from memory import create_shared_memory_pair, SharedMemorySender, SharedMemoryReceiver``:
+``get_nowait`` returns None when there is no message, and senders have ``has_space``. Version 3 has the module name
+``memory`` too, and version 4 is called ``py_sharedmemory``: for both, import `shmtree.compat.py_sharedmemory`, whose
+``get_nowait`` raises ``queue.Empty`` as theirs does. All else is the same in both modules.
 """
 
 from __future__ import annotations
 
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any
+from queue import Empty
+from typing import Any
 
-from .. import _pairs
-from .._channel import Receiver, Sender
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from . import py_sharedmemory
 
 __all__ = ["SharedMemoryReceiver", "SharedMemorySender", "create_shared_memory_pair"]
 
 
-class SharedMemorySender(Sender):
-    """Sender, with py-sharedmemory's way of telling that acks did not come in time."""
+class SharedMemorySender(py_sharedmemory.SharedMemorySender):
+    """The sending end, with `has_space`."""
 
     __slots__ = ()
 
-    def __new__(cls, *args: Any) -> Self:
-        self = super().__new__(cls, *args)
-        self._expect_no_end()
-        return self
+    def has_space(self) -> bool:
+        """True if a `put` would not wait for capacity."""
+        capacity = self.capacity
+        return capacity is None or self.stats()["queued"] < capacity
 
-    def wait_for_all_ack(self, timeout: float | None = None) -> Any:
-        """Whether every message that this process has put was received within `timeout` seconds (None: waits)."""
+
+class SharedMemoryReceiver(py_sharedmemory.SharedMemoryReceiver):
+    """The receiving end, whose `get_nowait` returns None when there is no message."""
+
+    __slots__ = ()
+
+    def get_nowait(self, *, copy: bool | None = True) -> Any:
+        """Returns the next object, or None when there is none. A None that was put cannot be told from it."""
         try:
-            super().wait_for_all_ack(timeout)
-        except TimeoutError:
-            return False
-        return True
-
-
-class SharedMemoryReceiver(Receiver):
-    """Receiver under py-sharedmemory's name."""
-
-    __slots__ = ()
-
-    def __new__(cls, *args: Any) -> Self:
-        self = super().__new__(cls, *args)
-        self._expect_no_end()
-        return self
+            return self.get(block=False, copy=copy)
+        except Empty:
+            return None
 
 
 def create_shared_memory_pair(
@@ -56,8 +48,4 @@ def create_shared_memory_pair(
 
     `ctx` is not needed and has no effect: the ends go to processes of any context.
     """
-    sender, receiver = _pairs.create_pair(capacity)
-    return (
-        SharedMemorySender(sender._channel, sender.allow_pickle),
-        SharedMemoryReceiver(receiver._channel, receiver.allow_pickle),
-    )
+    return py_sharedmemory.make_pair(capacity, SharedMemorySender, SharedMemoryReceiver)

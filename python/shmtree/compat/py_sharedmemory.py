@@ -1,0 +1,116 @@
+"""What py-sharedmemory 4.3 has, by its names: ``from shmtree.compat.py_sharedmemory import create_shared_memory_pair``.
+
+Version 3 has the same calls under the module name ``memory``; `shmtree.compat.memory` follows version 1, where they
+differ. As in py-sharedmemory, ``get`` returns copies, ``get_nowait`` raises ``queue.Empty``, and ``wait_for_all_ack``
+returns False when a message was not received in time; a message that is received later counts for the next call.
+docs/migration.md lists what differs. Programs that were written for py-sharedmemory keep both ends in the process that
+starts the others, so they get no UnusedEndWarning.
+"""
+
+from __future__ import annotations
+
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .. import _pairs
+from .._channel import Receiver, Sender
+from ..errors import ChannelClosed
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["SharedMemoryReceiver", "SharedMemorySender", "create_shared_memory_pair"]
+
+_FOREVER = float("inf")
+
+
+def seconds(timeout: float | None) -> float | None:
+    """A timeout of py-sharedmemory: infinity is None. ValueError for NaN."""
+    if timeout is not None and timeout != timeout:
+        raise ValueError("timeout must be a number of seconds, not NaN")
+    return None if timeout == _FOREVER else timeout
+
+
+def check_open(end: Sender | Receiver) -> None:
+    """Raises ChannelClosed, a BrokenPipeError, for an end that was closed."""
+    if end.closed:
+        raise ChannelClosed("this end of the channel was closed in this process")
+
+
+class SharedMemorySender(Sender):
+    """The sending end. Any number of processes may put, not one only."""
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any) -> Self:
+        self = super().__new__(cls, *args)
+        self._expect_no_end()
+        return self
+
+    def __enter__(self) -> Self:
+        check_open(self)
+        return self
+
+    def put(self, data: Any, block: bool = True, timeout: float | None = None) -> None:  # type: ignore[override]
+        """Sends an object. ``queue.Full`` if there is no capacity within `timeout` seconds."""
+        super().put(data, block, seconds(timeout))
+
+    def put_nowait(self, data: Any) -> None:  # type: ignore[override]
+        """`put` without waiting."""
+        self.put(data, block=False)
+
+    def wait_for_all_ack(self, timeout: float | None = None) -> Any:
+        """Returns True once each message that this process has put was received, False after `timeout` seconds."""
+        try:
+            super().wait_for_all_ack(seconds(timeout))
+        except TimeoutError:
+            return False
+        return True
+
+
+class SharedMemoryReceiver(Receiver):
+    """The receiving end. Any number of processes and threads may get; each message goes to one of them."""
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any) -> Self:
+        self = super().__new__(cls, *args)
+        self._expect_no_end()
+        return self
+
+    def __enter__(self) -> Self:
+        check_open(self)
+        return self
+
+    def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = True) -> Any:
+        """Returns the next object. ``queue.Empty`` if there is none within `timeout` seconds.
+
+        With ``copy=None`` large arrays are views of shared memory, as those of `shmtree.Receiver.get` are.
+        """
+        return super().get(block, seconds(timeout), copy=copy)
+
+    def get_nowait(self, *, copy: bool | None = True) -> Any:
+        """`get` without waiting."""
+        return self.get(block=False, copy=copy)
+
+
+_S = TypeVar("_S", bound=SharedMemorySender)
+_R = TypeVar("_R", bound=SharedMemoryReceiver)
+
+
+def make_pair(capacity: Any, sender: type[_S], receiver: type[_R]) -> tuple[_S, _R]:
+    """Both ends of a new channel, of these classes."""
+    if isinstance(capacity, bool) or not (capacity is None or isinstance(capacity, int)):
+        raise TypeError(f"capacity is {capacity!r}; it must be an integer or None")
+    sends, receives = _pairs.create_pair(capacity)
+    return sender(sends._channel, sends.allow_pickle), receiver(receives._channel, receives.allow_pickle)
+
+
+def create_shared_memory_pair(
+    capacity: int | None = 0, *, ctx: BaseContext | None = None
+) -> tuple[SharedMemorySender, SharedMemoryReceiver]:
+    """A channel of `capacity` messages, None or 0 being unlimited.
+
+    `ctx` is not needed and has no effect: the ends go to processes of any context.
+    """
+    return make_pair(capacity, SharedMemorySender, SharedMemoryReceiver)
