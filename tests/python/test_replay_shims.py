@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,13 @@ def test_priorities_have_the_weights_of_cpprb():
 def test_a_backend_that_cpprb_has_not_is_a_value_error():
     with pytest.raises(ValueError, match="Unknown backend"):
         cpprb.MPReplayBuffer(1, {"done": {}}, backend="NONE")
+    with pytest.raises(NotImplementedError, match="save_transitions"):
+        cpprb.ReplayBuffer(1, {"done": {}}, mmap_prefix="rows")
+
+
+def test_nstep_of_cpprb_is_refused_where_cpprb_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cpprb", None)
+    monkeypatch.setitem(sys.modules, "cpprb.PyReplayBuffer", None)
     with pytest.raises(NotImplementedError, match="n_step"):
         cpprb.ReplayBuffer(1, {"done": {}}, Nstep={"size": 3})
 
@@ -116,8 +124,11 @@ def test_stable_baselines3_keeps_the_rows_in_its_files_and_draws_the_same_by_a_s
             buffer.add(obs, obs + 1, np.array([1]), np.array([float(step)]), np.array([False]), [{}])
         return buffer
 
-    buffer, again = filled(), filled()
-    assert bool((buffer.sample(20).rewards == again.sample(20).rewards).all())
+    buffer, drawn = filled(), []
+    for each in (buffer, filled()):
+        np.random.seed(7)
+        drawn.append(each.sample(20).rewards)
+    assert bool((drawn[0] == drawn[1]).all())
 
     save_to_pkl(tmp_path / "buffer", buffer)
     buffer.shared.close()
@@ -182,5 +193,259 @@ def test_stable_baselines_buffers_are_for_their_own_kind_of_spaces():
     box, action = spaces.Box(0, 1, (3,)), spaces.Discrete(2)
     with pytest.raises(TypeError, match="observation_space is Dict.*: DictReplayBuffer is for spaces of that kind"):
         sb3.ReplayBuffer(10, spaces.Dict({"a": box}), action)
-    with pytest.raises(TypeError, match="observation_space is Box.*, no Dict: ReplayBuffer is for others"):
+    with pytest.raises(AssertionError, match="must be used with Dict obs space only"):
         sb3.DictReplayBuffer(10, box, action)
+    with pytest.raises(ValueError, match="optimize_memory_usage"):
+        sb3.ReplayBuffer(10, box, action, optimize_memory_usage=True)
+
+
+def sb3_buffer(size: int, **options: Any) -> Any:
+    pytest.importorskip("stable_baselines3", exc_type=ImportError)
+    from gymnasium import spaces
+
+    from shmtree.replay import sb3
+
+    return sb3.ReplayBuffer(size, spaces.Box(-1e3, 1e3, (1,)), spaces.Discrete(2), device="cpu", **options)
+
+
+def add_to_sb3(buffer: Any, values: range) -> None:
+    for value in values:
+        obs = np.full((1, 1), value, np.float32)
+        buffer.add(obs, obs + 1, np.zeros(1, int), np.full(1, float(value)), np.zeros(1), [{}])
+
+
+def test_reset_of_a_stable_baselines3_buffer_drops_all_rows():
+    buffer = sb3_buffer(10)
+    add_to_sb3(buffer, range(15))
+
+    buffer.reset()
+    assert (buffer.size(), buffer.pos, buffer.full, len(buffer.shared)) == (0, 0, False, 0)
+    with pytest.raises(ValueError, match="high <= 0"):
+        buffer.sample(1)
+    add_to_sb3(buffer, range(77, 78))
+
+    assert set(buffer.sample(50).rewards.ravel().tolist()) == {77.0}
+    assert buffer.observations[0, 0, 0] == 77
+
+
+def test_rows_of_a_stable_baselines3_buffer_cannot_be_assigned():
+    buffer = sb3_buffer(10)
+    add_to_sb3(buffer, range(3))
+    with pytest.raises(TypeError, match="do not change"):
+        buffer.rewards[0] = 1.0
+    with pytest.raises(AttributeError, match="reset"):
+        buffer.pos = 2
+
+
+def fill_and_reset_sb3(buffer: Any) -> None:
+    add_to_sb3(buffer, range(20))
+    buffer.reset()
+    add_to_sb3(buffer, range(100, 104))
+
+
+def test_processes_agree_on_the_places_of_a_stable_baselines3_buffer():
+    buffer = sb3_buffer(8)
+    add_to_sb3(buffer, range(3))
+    process = multiprocessing.get_context("spawn").Process(target=fill_and_reset_sb3, args=(buffer,))
+    process.start()
+    process.join(60)
+
+    assert (process.exitcode, buffer.size(), buffer.pos) == (0, 4, 4)
+    assert buffer.rewards[:4, 0].tolist() == [100, 101, 102, 103]
+
+
+def sample_and_update(buffer: Any) -> None:
+    drawn = buffer.sample(100)
+    buffer.update_priorities(drawn["indexes"], np.zeros(100))
+
+
+def test_a_late_update_of_a_priority_is_ignored_as_by_cpprb():
+    buffer = cpprb.MPPrioritizedReplayBuffer(4, {"obs": {}}, eps=0)
+    buffer.add(obs=np.arange(4))
+    drawn = buffer.sample(100)
+    buffer.add(obs=np.arange(4, 8))  # in the places of those
+
+    buffer.update_priorities(drawn["indexes"], np.zeros(100))
+
+    assert set(buffer.sample(300)["obs"].ravel()) == {4, 5, 6, 7}
+
+
+def test_places_of_cpprb_buffers_are_those_of_all_processes():
+    buffer = cpprb.PrioritizedReplayBuffer(4, {"obs": {}})
+    process = multiprocessing.get_context("spawn").Process(target=add_100, args=(buffer,))
+    process.start()
+    process.join(60)
+
+    assert (process.exitcode, buffer.get_next_index(), buffer.add(obs=7)) == (0, 0, 0)
+    buffer.clear()
+    assert (buffer.get_stored_size(), buffer.get_max_priority(), buffer.add(obs=[1, 2])) == (0, 1.0, 0)
+    assert buffer.get_all_transitions()["obs"].ravel().tolist() == [1, 2]
+
+
+def test_an_empty_buffer_of_cpprb_is_a_value_error():
+    for kind in (cpprb.ReplayBuffer, cpprb.PrioritizedReplayBuffer, cpprb.MPReplayBuffer):
+        with pytest.raises(ValueError, match="high <= 0"):
+            kind(4, {"obs": {}}).sample(2)
+
+
+def test_transitions_of_cpprb_are_saved_and_loaded(tmp_path):
+    buffer = cpprb.ReplayBuffer(4, {"obs": {"shape": 2}, "done": {}}, next_of="obs")
+    for number in range(6):
+        buffer.add(obs=[number] * 2, next_obs=[number + 1] * 2, done=0)
+    buffer.save_transitions(tmp_path / "rows.npz")
+
+    loaded = cpprb.ReplayBuffer(10, {"obs": {"shape": 2}, "done": {}}, next_of="obs")
+    loaded.load_transitions(tmp_path / "rows.npz")
+
+    assert loaded.get_all_transitions()["next_obs"][:, 0].tolist() == [5, 6, 3, 4]  # by their places
+
+
+def torchrl_buffer(size: int = 100, **options: Any) -> Any:
+    torchrl_data = pytest.importorskip("torchrl.data", exc_type=ImportError)
+    from shmtree.replay.torchrl import PrioritizedSampler, SharedStorage
+
+    sampler = PrioritizedSampler(size, alpha=1.0, beta=0.4, **options)
+    return torchrl_data.TensorDictReplayBuffer(
+        storage=SharedStorage(size), sampler=sampler, priority_key="td", batch_size=8
+    )
+
+
+def torchrl_rows(first: int, priority: float | None = None) -> Any:
+    import torch
+    from tensordict import TensorDict
+
+    data = TensorDict({"obs": torch.arange(first, first + 10.0)}, [10])
+    if priority is not None:
+        data["td"] = torch.full((10,), priority)
+    return data
+
+
+def test_a_priority_of_torchrl_goes_to_the_row_of_its_place():
+    buffer = torchrl_buffer()
+    assert buffer.extend(torchrl_rows(0)).tolist() == list(range(10))
+    index = buffer.extend(torchrl_rows(10))
+
+    buffer.update_priority(index[1:2], 1e9)
+
+    assert set(buffer.sample()["obs"].tolist()) == {11}
+    assert buffer[11]["obs"] == 11
+
+
+def test_rows_of_torchrl_bring_their_priorities():
+    buffer = torchrl_buffer()
+    buffer.extend(torchrl_rows(0, priority=1e-9))
+    buffer.extend(torchrl_rows(10, priority=5.0))
+
+    batch = buffer.sample()
+    assert (batch["obs"] >= 10).all() and batch["priority_weight"].shape == (8,)
+    batch["td"] = batch["td"] * 0
+    buffer.update_tensordict_priority(batch)
+
+
+def test_a_buffer_of_torchrl_is_saved_with_its_priorities(tmp_path):
+    buffer = torchrl_buffer(15)
+    buffer.extend(torchrl_rows(0))
+    buffer.extend(torchrl_rows(10))  # from place 10 to 4
+    buffer.update_priority([3], 1e9)
+
+    buffer.dumps(tmp_path)
+    loaded, of_state = torchrl_buffer(15), torchrl_buffer(15)
+    loaded.loads(tmp_path)
+    of_state.load_state_dict(buffer.state_dict())
+
+    for each in (loaded, of_state):
+        assert set(each.sample()["obs"].tolist()) == {18}
+        assert each.extend(torchrl_rows(20)).tolist() == [*range(5, 15)]
+        assert each[:]["obs"].tolist() == [15, 16, 17, 18, 19, *range(20, 30)]
+
+
+def test_rows_of_torchrl_that_have_other_values_than_tensors_are_refused():
+    torchrl_data = pytest.importorskip("torchrl.data", exc_type=ImportError)
+    from tensordict import NonTensorData
+
+    buffer, rows = torchrl_buffer(), torchrl_rows(0)
+    rows["prompt"] = NonTensorData("hello", batch_size=[10])
+    buffer.extend(rows)
+    assert list(buffer.sample()["prompt"]) == ["hello"] * 8
+    rows["prompt"] = NonTensorData("other", batch_size=[10])
+    with pytest.raises(ValueError, match="'other'.*'hello'"):
+        buffer.extend(rows)
+    with pytest.raises(NotImplementedError, match="do not change"):
+        buffer[0] = rows[0]
+
+    from shmtree.replay.torchrl import SharedStorage
+
+    writer = torchrl_data.replay_buffers.TensorDictMaxValueWriter(rank_key="td")
+    with pytest.raises(TypeError, match="RoundRobinWriter"):
+        torchrl_data.TensorDictReplayBuffer(storage=SharedStorage(5), writer=writer, batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_priority_within_buffer": True}, "max_priority_within_buffer"),
+        ({"device": "cuda"}, "device is 'cuda'"),
+    ],
+)
+def test_options_of_torchrl_that_shared_memory_has_not_are_refused(options, text):
+    with pytest.raises(NotImplementedError, match=text):
+        torchrl_buffer(**options)
+
+
+def test_torchrl_draws_from_no_empty_storage():
+    buffer = torchrl_buffer()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="empty storage"):
+            buffer.sample()
+        buffer.extend(torchrl_rows(0))
+        buffer.empty()
+
+
+def add_to_storage(storage: Any) -> None:
+    torchrl_data = pytest.importorskip("torchrl.data", exc_type=ImportError)
+    buffer = torchrl_data.TensorDictReplayBuffer(storage=storage, batch_size=4)
+    assert buffer.extend(torchrl_rows(100)).tolist() == list(range(10, 20))
+
+
+def test_a_buffer_of_another_process_goes_on_with_the_places_of_torchrl():
+    buffer = torchrl_buffer()
+    buffer.extend(torchrl_rows(0))
+    process = multiprocessing.get_context("spawn").Process(target=add_to_storage, args=(buffer._storage,))
+    process.start()
+    process.join(120)
+
+    assert (process.exitcode, len(buffer), buffer[15]["obs"]) == (0, 20, 105)
+    assert buffer.extend(torchrl_rows(200)).tolist() == list(range(20, 30))
+
+
+def test_weights_of_torchrl_are_those_of_its_formula():
+    buffer = torchrl_buffer(eps=0.01)
+    buffer.extend(torchrl_rows(0))
+    priorities = np.arange(1.0, 11.0)
+    buffer.update_priority(list(range(10)), priorities)
+    assert (buffer._sampler.alpha, buffer._sampler.beta, buffer._sampler.default_priority) == (1.0, 0.4, 10.0)
+
+    batch = buffer.sample()
+
+    expected = ((priorities + 0.01) / 1.01) ** -0.4
+    assert np.allclose(batch["priority_weight"], expected[batch["index"]], rtol=1e-5)
+    assert (batch["obs"].long() == batch["index"]).all()
+    buffer.empty()
+    assert buffer._sampler.default_priority == 1.0
+
+
+def test_a_second_buffer_of_torchrl_keeps_the_priorities_of_the_first():
+    torchrl_data = pytest.importorskip("torchrl.data", exc_type=ImportError)
+    buffer = torchrl_buffer()
+    buffer.extend(torchrl_rows(0))
+    buffer.update_priority([7], 1e9)
+
+    from shmtree.replay.torchrl import PrioritizedSampler
+
+    second = torchrl_data.TensorDictReplayBuffer(storage=buffer._storage, sampler=PrioritizedSampler(), batch_size=8)
+    assert set(second.sample()["obs"].tolist()) == {7}
+    second.update_priority(list(range(10)), 1.0)
+    drawn = [buffer.sample()["obs"] for _ in range(30)]
+    assert len(set(np.concatenate(drawn).tolist())) > 5
+    with pytest.raises(ValueError, match="alpha is 0.3"):
+        torchrl_data.ReplayBuffer(storage=buffer._storage, sampler=PrioritizedSampler(100, 0.3, 0.4), batch_size=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class PlacesArray:
     ) -> None:
         self._ring, self._path, self._front, self._fill = ring, path, front, fill
         self.shape = (*front, *shape)
-        self.dtype = np.dtype(dtype)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
 
     @property
     def ndim(self) -> int:
@@ -35,12 +36,12 @@ class PlacesArray:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all elements."""
-        return self.size * self.dtype.itemsize
+        return int(self.size * self.dtype.itemsize)
 
     def __len__(self) -> int:
         """Length of the first dimension."""
@@ -54,19 +55,20 @@ class PlacesArray:
         return array
 
     def __getitem__(self, key: Any) -> Any:
-        places = np.arange(int(np.prod(self._front))).reshape(self._front)
+        places = np.arange(math.prod(self._front)).reshape(self._front)
         keys = key if isinstance(key, tuple) else (key,)
         if any(each is Ellipsis or each is None for each in keys):
             return self._read(places)[key]
-        found = places[keys[: len(self._front)]]
+        found = np.asarray(places[keys[: len(self._front)]])
+        array = self._read(found)
         rest = keys[len(self._front) :]
-        array = self._read(np.asarray(found))
-        return array[(*(slice(None),) * np.ndim(found), *rest)] if rest else array[()]
+        return array[(slice(None),) * found.ndim + rest] if rest else array[()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("the rows are in shared memory in another order: an array of them is a copy")
-        return self[...].astype(dtype or self.dtype, copy=False)
+        array: Array = self[...].astype(dtype or self.dtype, copy=False)
+        return array
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError("rows of a shared buffer do not change: add() makes new ones")

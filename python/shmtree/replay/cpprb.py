@@ -2,12 +2,11 @@
 
 from shmtree.replay.cpprb import MPPrioritizedReplayBuffer
 
-Signatures and results are those of cpprb. Each of the four may be used by any number of processes, also those that
-sample and update. `buffer.shared` is the `shmtree.replay.ReplayBuffer` in which the rows are.
+Calls and results are those of cpprb 11, and so are the rows that the uniform buffers draw for a seed of NumPy. Any
+number of processes may use each of the four classes, to add, sample and update. `buffer.shared` is the
+`shmtree.replay.ReplayBuffer` that has the rows.
 
-Indices begin at 0 and count rows, not places: none is given again, so that a late update of a priority hits no other
-row. A row that was never drawn takes one as well. `next_of` and `stack_compress` are taken, and change what is stored
-in no way; `Nstep` is refused.
+`next_of` and `stack_compress` save no memory here: rows are stored as they are given. `Nstep` needs cpprb installed.
 """
 
 from __future__ import annotations
@@ -17,148 +16,227 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core
-from ._buffer import ReplayBuffer as _Shared
-from ._samplers import Prioritized, Sampler, Uniform
+from ._cpprb_rows import PlacedPriorities, PlacedRows
+from ._ring import Array
 
-__all__ = ["MPPrioritizedReplayBuffer", "MPReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer"]
+__all__ = [
+    "MPPrioritizedReplayBuffer",
+    "MPReplayBuffer",
+    "PrioritizedReplayBuffer",
+    "ReplayBuffer",
+    "create_buffer",
+]
 
-Array = np.ndarray[Any, Any]
-
-_FIRST = 1  # index of the first row of a shared buffer with chunk=1
-
-
-def _shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
-    shape = spec.get("shape", 1)
-    return tuple(shape) if isinstance(shape, Iterable) else (int(shape),)
+_BACKENDS = ("sharedctypes", "SharedMemory")
+_FORMAT_VERSION = 1  # of files of cpprb
 
 
-class ReplayBuffer:
+def _names(given: str | Iterable[str] | None) -> list[str]:
+    return [given] if isinstance(given, str) else list(given or ())
+
+
+class ReplayBuffer(PlacedRows):
     """`cpprb.ReplayBuffer`."""
+
+    _nstep: Any = None  # cpprb's own NstepBuffer, of this process
 
     def __init__(
         self,
         size: int,
         env_dict: Mapping[str, Mapping[str, Any]] | None = None,
-        next_of: str | Iterable[str] | None = None,
         *,
+        next_of: str | Iterable[str] | None = None,
         stack_compress: str | Iterable[str] | None = None,
         default_dtype: Any = None,
         Nstep: Any = None,
-        **options: Any,
+        mmap_prefix: str | None = None,
+        **kwargs: Any,
     ) -> None:
-        if Nstep:
-            raise NotImplementedError("Nstep is n_step=, gamma= and next= of shmtree.replay.ReplayBuffer")
-        if options.get("backend", "sharedctypes") not in ("sharedctypes", "SharedMemory"):
-            raise ValueError(f"Unknown backend: {options['backend']}")
+        if mmap_prefix is not None:
+            raise NotImplementedError("mmap_prefix: rows are in shared memory; save_transitions() writes a file")
         env = {name: dict(spec) for name, spec in (env_dict or {}).items()}
-        for name in [next_of] if isinstance(next_of, str) else next_of or ():
-            env[f"next_{name}"] = env[name]
-        dtype = default_dtype or np.single
-        self._columns = {name: (_shape(spec), np.dtype(spec.get("dtype") or dtype)) for name, spec in env.items()}
-        self.shared = _Shared(
-            int(size), columns=self._columns, sampler=self._sampler(), chunk=1, done=None, reward=None
-        )
-        self._cleared_at = 0  # by this process
+        following = _names(next_of)
+        if Nstep:
+            self._nstep = _nstep_buffer(env, Nstep, default_dtype or np.single, following)
+            following = []
+        super().__init__(size, {**env, **{f"next_{name}": env[name] for name in following}}, default_dtype)
+        self._first_columns = list(env)
+        self._episode_steps = 0  # of this process
 
-    def _sampler(self) -> Sampler:
-        return Uniform()
+    def _count(self, given: Mapping[str, Any]) -> int:
+        name = self._first_columns[-1]
+        return len(np.reshape(np.asarray(given[name]), (-1, *self._columns[name][0])))
 
-    def _rows(self, given: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Columns, and how many rows they are."""
-        rows, count = {}, None
-        for name, (shape, dtype) in self._columns.items():
-            column = np.asarray(given[name], dtype)  # KeyError, as cpprb's
-            rows[name] = column.reshape(-1, *shape)
-            if count is not None and len(rows[name]) != count:
-                raise ValueError(f"{name} has {len(rows[name])} steps, and others have {count}")
-            count = len(rows[name])
-        return rows, count or 0
+    def add(self, **kwargs: Any) -> int | None:
+        rows = kwargs if self._nstep is None else self._nstep.add(**_own(kwargs))
+        return None if rows is None else self._add(self._rows(rows), None)
 
-    def add(self, **kwargs: Any) -> int:
-        return self._added(kwargs, None)
-
-    def _added(self, given: Mapping[str, Any], priorities: Any) -> int:
-        rows, count = self._rows(given)
-        first = self.get_next_index()
-        for number in range(count):
-            row = {name: column[number] for name, column in rows.items()}
-            self.shared.add(row, priority=None if priorities is None else float(priorities[number]))
-        return first
-
-    def sample(self, batch_size: int) -> dict[str, Array]:
-        data: dict[str, Array] = self.shared.sample(batch_size).data
-        return data
-
-    def get_all_transitions(self, shuffle: bool = False) -> dict[str, Array]:
-        """Those that there are, the oldest first."""
-        count = len(self.shared)
-        if count == 0:
-            return {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in self._columns.items()}
-        batch = self.shared.sample(count, replace=False)
-        order = np.random.permutation(count) if shuffle else np.argsort(batch.index)
-        return {name: column[order] for name, column in batch.data.items()}
-
-    def get_buffer_size(self) -> int:
-        return self.shared.capacity
-
-    def get_stored_size(self) -> int:
-        return len(self.shared)
-
-    def get_next_index(self) -> int:
-        """Where the next row would be in a buffer of cpprb."""
-        return (_core.replay_tickets(self.shared._replay) - self._cleared_at) % self.shared.capacity
+    def _add(self, rows: dict[str, Array], priorities: Array | None) -> int:
+        place = super()._add(rows, priorities)
+        self._episode_steps += len(next(iter(rows.values())))
+        return place
 
     def clear(self) -> None:
-        shared: Any = self.shared
-        shared.clear()
-        self._cleared_at = _core.replay_tickets(self.shared._replay)
+        super().clear()
+        self._episode_steps = 0
+        if self._nstep is not None:
+            self._nstep.clear()
 
     def is_Nstep(self) -> bool:
-        return False
+        return self._nstep is not None
+
+    def get_current_episode_len(self) -> int:
+        """Number of steps that this process has added since its last `on_episode_end`."""
+        return self._episode_steps
 
     def on_episode_end(self) -> None:
-        pass
+        if self._nstep is not None:
+            self._add_rest(self._nstep.on_episode_end())
+        self._episode_steps = 0
+
+    def _add_rest(self, rest: Mapping[str, Any]) -> None:
+        self._add(self._rows(rest), None)
+
+    # --- Files
+
+    def save_transitions(self, file: Any, *, safe: bool = True) -> None:
+        """Writes all rows to a file of cpprb's format, which cpprb reads too. `safe` has no effect."""
+        about: dict[str, Any] = {"safe": True, "version": _FORMAT_VERSION, "Nstep": self.is_Nstep()}
+        np.savez_compressed(file, **about, data=self.get_all_transitions(), cache=None, next_of=None)  # type: ignore[arg-type]
+
+    def load_transitions(self, file: Any) -> None:
+        """Adds the rows of a file that cpprb or `save_transitions` wrote.
+
+        The file has pickles: load only files that you trust. ValueError for a file of another version, or with Nstep
+        where the buffer is without, or the reverse.
+        """
+        with np.load(file, allow_pickle=True) as saved:
+            if bool(saved["Nstep"]) != self.is_Nstep():
+                raise ValueError("Stored data and Buffer mismatch for Nstep")
+            if saved["version"] != _FORMAT_VERSION:
+                raise ValueError(f"Unknown Format Version: {saved['version']}")
+            data = saved["data"][()]
+            if not saved["safe"]:
+                data = _decompressed(data, saved["cache"][()] or {}, _names(saved["next_of"][()]))
+        self._add(self._rows(data), None)
 
 
-class PrioritizedReplayBuffer(ReplayBuffer):
+class PrioritizedReplayBuffer(PlacedPriorities, ReplayBuffer):
     """`cpprb.PrioritizedReplayBuffer`."""
 
     def __init__(
         self,
         size: int,
         env_dict: Mapping[str, Mapping[str, Any]] | None = None,
-        alpha: float = 0.6,
         *,
+        alpha: float = 0.6,
+        Nstep: Any = None,
         eps: float = 1e-4,
         check_for_update: bool = False,
-        **options: Any,
+        **kwargs: Any,
     ) -> None:
-        self._alpha, self._eps = alpha, eps
-        super().__init__(size, env_dict, **options)
+        self._alpha, self._eps, self._ignores_late = alpha, eps, check_for_update
+        super().__init__(size, env_dict, Nstep=Nstep, **kwargs)
+        self._nstep_priorities: Any = (
+            _nstep_buffer({"priorities": {"dtype": np.single}, "done": {}}, {"size": Nstep["size"]}, np.single, [])
+            if Nstep
+            else None
+        )
 
-    def _sampler(self) -> Sampler:
-        return Prioritized(alpha=self._alpha, eps=self._eps)
+    def add(self, *, priorities: Any = None, **kwargs: Any) -> int | None:
+        count = self._count(kwargs)
+        given = self._checked_priorities(priorities, count)
+        if self._nstep is None:
+            return self._add(self._rows(kwargs), given)
+        if given is None:
+            given = np.full(count, self.get_max_priority(), np.single)
+        summed = self._nstep_priorities.add(priorities=given, done=np.array(kwargs["done"], copy=True))
+        rows = self._nstep.add(**_own(kwargs))
+        return None if rows is None else self._add(self._rows(rows), np.ravel(summed["priorities"]))
 
-    def add(self, *, priorities: Any = None, **kwargs: Any) -> int:
-        return self._added(kwargs, None if priorities is None else np.ravel(priorities))
+    def _add_rest(self, rest: Mapping[str, Any]) -> None:
+        priorities = np.ravel(self._nstep_priorities.on_episode_end()["priorities"])
+        self._add(self._rows(rest), priorities)
 
     def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
-        batch = self.shared.sample(batch_size, beta=beta, weights="buffer")
-        return {**batch.data, "weights": batch.weight, "indexes": batch.index - _FIRST}
+        return self._sample(batch_size, beta)
 
-    def update_priorities(self, indexes: Any, priorities: Any) -> None:
-        if indexes is None or priorities is None:
-            raise TypeError("indexes and priorities are needed")
-        self.shared.update_priorities(np.ravel(indexes) + _FIRST, np.ravel(priorities))
-
-    def get_max_priority(self) -> float:
-        return self.shared.max_priority
+    def clear(self) -> None:
+        super().clear()
+        if self._nstep_priorities is not None:
+            self._nstep_priorities.clear()
 
 
-class MPReplayBuffer(ReplayBuffer):
-    """`cpprb.MPReplayBuffer`: `ctx` and `backend` are taken, and not needed."""
+class MPReplayBuffer(PlacedRows):
+    """`cpprb.MPReplayBuffer`: like that, it ignores the options that only `ReplayBuffer` has."""
+
+    def __init__(
+        self,
+        size: int,
+        env_dict: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        default_dtype: Any = None,
+        logger: Any = None,
+        ctx: Any = None,
+        backend: str = "sharedctypes",
+        **kwargs: Any,
+    ) -> None:
+        if backend not in _BACKENDS:
+            raise ValueError(f"Unknown backend: {backend}")
+        super().__init__(size, env_dict or {}, default_dtype, ctx)
 
 
-class MPPrioritizedReplayBuffer(PrioritizedReplayBuffer):
-    """`cpprb.MPPrioritizedReplayBuffer`."""
+class MPPrioritizedReplayBuffer(PlacedPriorities, MPReplayBuffer):
+    """`cpprb.MPPrioritizedReplayBuffer`: an update of a row that was added since the last `sample` is ignored."""
+
+    def __init__(
+        self,
+        size: int,
+        env_dict: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        alpha: float = 0.6,
+        eps: float = 1e-4,
+        ctx: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        self._alpha, self._eps = alpha, eps
+        super().__init__(size, env_dict, ctx=ctx, **kwargs)
+
+    def add(self, *, priorities: Any = None, **kwargs: Any) -> int | None:
+        given = self._checked_priorities(priorities, self._count(kwargs))
+        return self._add(self._rows(kwargs), given)
+
+    def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
+        return self._sample(batch_size, beta)
+
+
+def create_buffer(
+    size: int, env_dict: Mapping[str, Mapping[str, Any]] | None = None, *, prioritized: bool = False, **kwargs: Any
+) -> ReplayBuffer:
+    """A `ReplayBuffer`, or a `PrioritizedReplayBuffer`, as `cpprb.create_buffer` makes."""
+    return (PrioritizedReplayBuffer if prioritized else ReplayBuffer)(size, env_dict, **kwargs)
+
+
+def _own(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies, which cpprb's NstepBuffer may change."""
+    return {name: np.array(value) for name, value in given.items()}
+
+
+def _nstep_buffer(env: Mapping[str, Any], Nstep: Any, default_dtype: Any, next_of: list[str]) -> Any:
+    try:
+        from cpprb.PyReplayBuffer import NstepBuffer
+    except ImportError as error:
+        text = "Nstep needs cpprb installed; without it, use n_step=, gamma= and next= of shmtree.replay.ReplayBuffer"
+        raise NotImplementedError(text) from error
+    parts = {name: dict(spec) for name, spec in env.items()}
+    return NstepBuffer(parts, dict(Nstep), default_dtype=default_dtype, next_of=next_of or None)
+
+
+def _decompressed(data: Mapping[str, Array], cache: Mapping[int, Any], next_of: list[str]) -> dict[str, Array]:
+    """Rows of a file that was saved with safe=False: each with its successor, or what the file has for it apart."""
+    rows = {name: np.array(column) for name, column in data.items()}
+    rows.update({f"next_{name}": np.roll(column, -1, axis=0) for name, column in rows.items() if name in next_of})
+    for place, parts in cache.items():
+        for name, value in parts.items():
+            rows[name][place] = value
+    return rows

@@ -3,35 +3,44 @@
 from shmtree.replay.sb3 import ReplayBuffer
 model = DQN("MlpPolicy", environment, replay_buffer_class=ReplayBuffer)
 
-They are what Stable-Baselines3's are, and are called as those are. `buffer.shared` is the `shmtree.replay.ReplayBuffer`
-in which the rows are: others may draw from it, and add to it.
+Calls, results, attributes and the numbers that are drawn for a seed of NumPy are those of Stable-Baselines3.
+`buffer.shared` is the `shmtree.replay.ReplayBuffer` that has the rows: other processes may sample it, and add to it.
 """
 
 from __future__ import annotations
 
 from multiprocessing import context
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import torch
 from gymnasium import spaces
+from stable_baselines3.common.buffers import BaseBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer as _StandardDict
 from stable_baselines3.common.buffers import ReplayBuffer as _Standard
-from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from . import _files
 from ._buffer import ReplayBuffer as _Shared
+from ._places_array import PlacesArray
+from ._ring import Array, Ring
 
 __all__ = ["DictReplayBuffer", "ReplayBuffer"]
+
+_Leaf = tuple[tuple[int, ...], Any]
+_NUMBER: _Leaf = ((), np.dtype(np.float32))
 
 
 class ReplayBuffer(_Standard):
     """`stable_baselines3.common.buffers.ReplayBuffer`, with the rows in shared memory.
 
-    An observation and its successor are stored as they are given; `optimize_memory_usage` changes nothing. A pickle,
-    and a copy, has all rows, as by `save_replay_buffer`; only as an argument of a process it is the same buffer. Draws
-    repeat with NumPy's seed, as theirs do.
+    `observations`, `next_observations`, `actions`, `rewards`, `dones` and `timeouts` are read like arrays of shape
+    (buffer_size, n_envs, ...); each read copies, and writing to them raises TypeError.
+
+    A pickle, and a copy, has all rows, as `save_replay_buffer` needs. As an argument of a process the buffer stays the
+    same.
     """
+
+    shared: _Shared
 
     def __init__(
         self,
@@ -43,120 +52,229 @@ class ReplayBuffer(_Standard):
         optimize_memory_usage: bool = False,
         handle_timeout_termination: bool = True,
     ) -> None:
-        self._check_space(observation_space)
-        # The standard one's arrays of one row each are thrown away.
-        super().__init__(1, *self._small(observation_space, action_space), device=device, n_envs=n_envs)
-        self.observation_space, self.action_space = observation_space, action_space
-        self.obs_shape = cast(Any, get_obs_shape(observation_space))
+        self._check(observation_space, optimize_memory_usage, handle_timeout_termination)
+        BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs=n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)
-        self.pos: int = 0
+        self.optimize_memory_usage = optimize_memory_usage
         self.handle_timeout_termination = handle_timeout_termination
-        del self.observations, self.next_observations, self.actions, self.rewards, self.dones, self.timeouts
+        self._observation_leaves = self._observation_columns()
+        self._action_leaf: _Leaf = ((self.action_dim,), np.dtype(self._maybe_cast_dtype(action_space.dtype)))
         columns = {
-            "obs": self._columns(observation_space),
-            "next_obs": self._columns(observation_space),
-            "action": ((self.action_dim,), np.float32 if action_space.dtype == np.float64 else action_space.dtype),
+            "obs": self._observation_leaves,
+            "action": self._action_leaf,
             "reward": np.float32,
-            "ends": np.float32,
+            "done": np.float32,
+            "timeout": np.float32,
         }
-        self.shared = _Shared(
-            self.buffer_size * n_envs, columns=columns, chunk=1, done=None, seed=np.random.randint(1 << 62)
-        )
+        if not optimize_memory_usage:
+            columns["next_obs"] = columns["obs"]
+        self.shared = _Shared(self.buffer_size * n_envs, columns=columns, chunk=1, done=None, reward=None)
+        self._ring = Ring(self.shared)
+        self._forced_full = False
+        self._newest_next: tuple[int, Any] = (-1, None)  # with optimize_memory_usage: step, and what came after it
 
     @staticmethod
-    def _check_space(observation_space: Any) -> None:
+    def _check(observation_space: Any, optimize_memory_usage: bool, handle_timeout_termination: bool) -> None:
         if isinstance(observation_space, spaces.Dict):
             raise TypeError(f"observation_space is {observation_space}: DictReplayBuffer is for spaces of that kind")
+        if optimize_memory_usage and handle_timeout_termination:
+            raise ValueError(
+                "ReplayBuffer does not support optimize_memory_usage = True "
+                "and handle_timeout_termination = True simultaneously."
+            )
 
-    @staticmethod
-    def _small(observation_space: Any, action_space: Any) -> tuple[Any, Any]:
-        return observation_space, action_space
+    # --- What the columns are, and rows of them
 
-    @staticmethod
-    def _columns(space: Any) -> Any:
-        return (space.shape, np.float32 if space.dtype == np.float64 else space.dtype)
+    def _observation_columns(self) -> Any:
+        return (self.obs_shape, np.dtype(self.observation_space.dtype))
 
-    def _rows(self, observation: Any) -> Any:
-        """As many rows as there are environments."""
-        shape, dtype = self._columns(self.observation_space)
-        return np.asarray(observation, dtype).reshape(self.n_envs, *shape)
+    def _observation_rows(self, observation: Any) -> Any:
+        return _rows_of(self.n_envs, observation, self._observation_leaves, self.observation_space)
+
+    # --- Size
+
+    @property
+    def _steps(self) -> int:
+        return self._ring.added // int(self.n_envs)
+
+    @property
+    def pos(self) -> int:
+        """Place of the next step, which all processes share."""
+        return self._steps % self.buffer_size if "_ring" in self.__dict__ else 0
+
+    @pos.setter
+    def pos(self, pos: int) -> None:
+        if pos != self.pos:
+            raise AttributeError("pos is where the next row goes, in all processes: reset() sets it to 0")
+
+    @property
+    def full(self) -> bool:
+        """True if each place has a row, or if it was set."""
+        return "_ring" in self.__dict__ and (self._forced_full or self._steps >= self.buffer_size)
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        self._forced_full = bool(full)
+
+    def reset(self) -> None:
+        self._ring.clear()
+        self._forced_full = False
+        self._newest_next = (-1, None)
+
+    # --- Adding and sampling
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
-        ends = np.array(done, np.float32)
+        timeout: Any = 0.0
         if self.handle_timeout_termination:
-            ends *= [1 - bool(info.get("TimeLimit.truncated", False)) for info in infos]
+            timeout = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        following = self._observation_rows(next_obs)
         rows = {
-            "obs": self._rows(obs),
-            "next_obs": self._rows(next_obs),
-            "action": np.asarray(action).reshape(self.n_envs, self.action_dim),
-            "reward": np.asarray(reward, np.float32).reshape(self.n_envs),
-            "ends": ends.reshape(self.n_envs),
+            "obs": self._observation_rows(obs),
+            "action": _broadcast(self.n_envs, action.reshape((self.n_envs, self.action_dim)), self._action_leaf),
+            "reward": _broadcast(self.n_envs, reward, _NUMBER),
+            "done": _broadcast(self.n_envs, done, _NUMBER),
+            "timeout": _broadcast(self.n_envs, timeout, _NUMBER),
         }
+        if not self.optimize_memory_usage:
+            rows["next_obs"] = following
         self.shared.extend(rows)
-        self.pos += 1
-        if self.pos == self.buffer_size:
-            self.full, self.pos = True, 0
+        if self.optimize_memory_usage:
+            self._newest_next = (self._steps, following)
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
-        data = self.shared.sample(batch_size).data
-        normalized: Any = self._normalize_obs
-        return ReplayBufferSamples(
-            self.to_torch(normalized(data["obs"], env)),
-            self.to_torch(data["action"]),
-            self.to_torch(normalized(data["next_obs"], env)),
-            self.to_torch(data["ends"].reshape(-1, 1)),
-            self.to_torch(self._normalize_reward(data["reward"].reshape(-1, 1), env)),
-        )
+        if not self.optimize_memory_usage:
+            return BaseBuffer.sample(self, batch_size, env)
+        # With one array for both, the oldest observation of a full buffer is overwritten by the newest one.
+        if self.full:
+            steps = (np.random.randint(1, self.buffer_size, size=batch_size) + self.pos) % self.buffer_size
+        else:
+            steps = np.random.randint(0, self.pos, size=batch_size)
+        return self._get_samples(steps, env)
 
-    def size(self) -> int:
-        return self.buffer_size if self.full else self.pos
+    def _rows_at(self, steps: Array) -> tuple[Any, Any]:
+        """Rows of these steps, each of one environment, and the observations that follow them."""
+        environments = np.random.randint(0, high=self.n_envs, size=(len(steps),))
+        rows = self._ring.read(steps * self.n_envs + environments, 0)
+        if not self.optimize_memory_usage:
+            return rows, rows["next_obs"]
+        after = (steps + 1) % self.buffer_size
+        following = self._ring.read(after * self.n_envs + environments, 0)["obs"]
+        newest, observation = self._newest_next
+        if newest == self._steps:
+            is_last = after == self.pos
+            following[is_last] = observation[environments[is_last]]
+        return rows, following
+
+    def _get_samples(self, batch_inds: Array, env: Any = None) -> Any:
+        rows, following = self._rows_at(batch_inds)
+        data = (
+            self._normalize_obs(rows["obs"], env),
+            rows["action"],
+            self._normalize_obs(following, env),
+            (rows["done"] * (1 - rows["timeout"])).reshape(-1, 1),
+            self._normalize_reward(rows["reward"].reshape(-1, 1), env),
+        )
+        return ReplayBufferSamples(*map(self.to_torch, data))  # type: ignore[arg-type]
+
+    # --- Columns
+
+    def _column(self, name: str, leaf: _Leaf, *path: str) -> PlacesArray:
+        return PlacesArray(self._ring, (name, *path), (self.buffer_size, self.n_envs), *leaf, fill=0)
+
+    def _observations(self, name: str) -> Any:
+        return self._column(name, self._observation_leaves)
+
+    @property
+    def observations(self) -> Any:
+        return self._observations("obs")
+
+    @property
+    def next_observations(self) -> Any:
+        if self.optimize_memory_usage:
+            raise AttributeError("a buffer with optimize_memory_usage=True has no next_observations")
+        return self._observations("next_obs")
+
+    @property
+    def actions(self) -> Any:
+        return self._column("action", self._action_leaf)
+
+    @property
+    def rewards(self) -> Any:
+        return self._column("reward", _NUMBER)
+
+    @property
+    def dones(self) -> Any:
+        return self._column("done", _NUMBER)
+
+    @property
+    def timeouts(self) -> Any:
+        return self._column("timeout", _NUMBER)
+
+    # --- Other processes, and files
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         if context.get_spawning_popen() is None:
             state["shared"] = _files.to_bytes(self.shared)
+            state["_ring"] = self._ring.added
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        if isinstance(state["shared"], dict):
+            shared = _files.from_bytes(_Shared, state["shared"])
+            state = {**state, "shared": shared, "_ring": Ring(shared, state["_ring"])}
         self.__dict__.update(state)
-        if isinstance(self.shared, dict):
-            self.shared = _files.from_bytes(_Shared, self.shared)
 
 
-class DictReplayBuffer(ReplayBuffer):
+class DictReplayBuffer(ReplayBuffer, _StandardDict):
     """`stable_baselines3.common.buffers.DictReplayBuffer`, with the rows in shared memory."""
 
     @staticmethod
-    def _check_space(observation_space: Any) -> None:
+    def _check(observation_space: Any, optimize_memory_usage: bool, handle_timeout_termination: bool) -> None:
         if not isinstance(observation_space, spaces.Dict):
-            raise TypeError(f"observation_space is {observation_space}, no Dict: ReplayBuffer is for others")
+            raise AssertionError(
+                "DictReplayBuffer must be used with Dict obs space only: "
+                f"observation_space is {observation_space}, and ReplayBuffer is for it"
+            )
+        if optimize_memory_usage:
+            raise AssertionError("DictReplayBuffer does not support optimize_memory_usage")
 
-    @staticmethod
-    def _small(observation_space: Any, action_space: Any) -> tuple[Any, Any]:
-        return next(iter(observation_space.spaces.values())), action_space
+    def _observation_columns(self) -> Any:
+        return {key: (shape, np.dtype(self.observation_space[key].dtype)) for key, shape in self.obs_shape.items()}
 
-    @staticmethod
-    def _columns(space: Any) -> Any:
-        return {key: ReplayBuffer._columns(part) for key, part in space.spaces.items()}
+    def _observation_rows(self, observation: Any) -> Any:
+        parts, leaves = self.observation_space.spaces, self._observation_leaves
+        return {key: _rows_of(self.n_envs, observation[key], leaf, parts[key]) for key, leaf in leaves.items()}
 
-    def _rows(self, observation: Any) -> Any:
-        columns = self._columns(self.observation_space)
-        return {
-            key: np.asarray(observation[key], dtype).reshape(self.n_envs, *shape)
-            for key, (shape, dtype) in columns.items()
-        }
+    def _observations(self, name: str) -> Any:
+        return {key: self._column(name, leaf, key) for key, leaf in self._observation_leaves.items()}
 
-    def sample(self, batch_size: int, env: Any = None) -> Any:
-        data = self.shared.sample(batch_size).data
+    def _get_samples(self, batch_inds: Array, env: Any = None) -> Any:
+        rows, following = self._rows_at(batch_inds)
 
-        def tensors(observations: Any) -> dict[str, torch.Tensor]:
+        def tensors(observations: Any) -> dict[str, Any]:
             normalized: Any = self._normalize_obs(observations, env)
             return {key: self.to_torch(part) for key, part in normalized.items()}
 
         return DictReplayBufferSamples(
-            observations=tensors(data["obs"]),
-            actions=self.to_torch(data["action"]),
-            next_observations=tensors(data["next_obs"]),
-            dones=self.to_torch(data["ends"].reshape(-1, 1)),
-            rewards=self.to_torch(self._normalize_reward(data["reward"].reshape(-1, 1), env)),
+            observations=tensors(rows["obs"]),
+            actions=self.to_torch(rows["action"]),
+            next_observations=tensors(following),
+            dones=self.to_torch((rows["done"] * (1 - rows["timeout"])).reshape(-1, 1)),
+            rewards=self.to_torch(self._normalize_reward(rows["reward"].reshape(-1, 1), env)),
         )
+
+
+def _broadcast(count: int, value: Any, leaf: _Leaf) -> Array:
+    """As many rows of a column, as an assignment to an array of them casts and repeats the value."""
+    shape, dtype = leaf
+    array: Array = np.asarray(value)
+    if array.shape == (count, *shape):
+        return array if array.dtype == dtype else array.astype(dtype)
+    return np.broadcast_to(array, (count, *shape)).astype(dtype)
+
+
+def _rows_of(count: int, observation: Any, leaf: _Leaf, space: Any) -> Array:
+    if isinstance(space, spaces.Discrete):
+        observation = np.asarray(observation).reshape(count, *leaf[0])
+    return _broadcast(count, observation, leaf)

@@ -1,0 +1,183 @@
+"""What the four buffers with cpprb's interface have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from multiprocessing.context import ProcessError
+from queue import Empty
+from typing import Any
+
+import numpy as np
+
+from ._buffer import ReplayBuffer
+from ._ring import Array, Ring
+from ._samplers import Prioritized, Sampler, Uniform
+
+_FILL = 1  # at places without a row, as cpprb's arrays have
+
+
+def _shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = spec.get("shape", 1)
+    return tuple(shape) if isinstance(shape, Iterable) else (int(shape),)
+
+
+def _dtype(given: Any) -> np.dtype[Any]:
+    """The dtype of that layout: NumPy has two of some, such as int64 and longlong."""
+    dtype: np.dtype[Any] = np.dtype(given)
+    return dtype if dtype.hasobject or dtype.names else np.dtype(dtype.str)
+
+
+def _singles(values: Any) -> Array:
+    return np.ravel(np.asarray(values, np.single))
+
+
+class PlacedRows:
+    """Rows by places, as cpprb numbers them."""
+
+    def __init__(self, size: Any, env: Mapping[str, Mapping[str, Any]], default_dtype: Any, ctx: Any = None) -> None:
+        _start(ctx)
+        dtype = default_dtype or np.single
+        self._columns = {name: (_shape(spec), _dtype(spec.get("dtype") or dtype)) for name, spec in env.items()}
+        columns = self._columns or {"": ((), np.dtype(np.uint8))}
+        self.shared = ReplayBuffer(int(size), columns=columns, sampler=self._sampler(), chunk=1, done=None, reward=None)
+        self._ring = Ring(self.shared)
+
+    def _sampler(self) -> Sampler:
+        return Uniform()
+
+    # --- Adding
+
+    def _count(self, given: Mapping[str, Any]) -> int:
+        """Number of steps that are given, by the last column."""
+        name, (shape, _) = list(self._columns.items())[-1]
+        return len(np.reshape(np.asarray(given[name]), (-1, *shape)))
+
+    def _rows(self, given: Mapping[str, Any]) -> dict[str, Array]:
+        """Columns of as many steps as the last one has. KeyError for one that is missing."""
+        count = self._count(given)
+        rows = {}
+        for name, (shape, dtype) in self._columns.items():
+            column = np.reshape(np.asarray(given[name]), (-1, *shape))
+            if len(column) not in (1, count):
+                raise ValueError(f"{name} has {len(column)} steps, and others have {count}")
+            rows[name] = np.broadcast_to(column, (count, *shape)).astype(dtype)
+        return rows
+
+    def add(self, **kwargs: Any) -> int | None:
+        return self._add(self._rows(kwargs), None)
+
+    def _add(self, rows: dict[str, Array], priorities: Array | None) -> int:
+        """Returns the place of the first row."""
+        index = self.shared.extend(rows, priority=priorities)
+        return int(self._ring.place_of(index[0])) if len(index) else self._ring.next
+
+    # --- Sampling
+
+    def _encode_sample(self, idx: Any) -> dict[str, Array]:
+        places = np.array(idx, ndmin=1)
+        if places.dtype == bool:
+            places = np.flatnonzero(places)
+        places = places.astype(np.int64)
+        size = self._ring.capacity
+        if len(out := places[(places < -size) | (places >= size)]):
+            raise IndexError(f"index {out[0]} is out of bounds for axis 0 with size {size}")
+        data: dict[str, Array] = self._ring.read(places % size, _FILL)
+        return {name: data[name].reshape(*places.shape, *shape) for name, (shape, _) in self._columns.items()}
+
+    def sample(self, batch_size: int) -> dict[str, Array]:
+        return self._encode_sample(np.random.randint(0, self.get_stored_size(), batch_size))
+
+    def get_all_transitions(self, shuffle: bool = False) -> dict[str, Array]:
+        """All rows, in the order of their places."""
+        places = np.arange(self.get_stored_size())
+        if shuffle:
+            np.random.shuffle(places)
+        return self._encode_sample(places)
+
+    # --- Sizes
+
+    def get_buffer_size(self) -> int:
+        return self._ring.capacity
+
+    def get_stored_size(self) -> int:
+        return len(self._ring)
+
+    def get_next_index(self) -> int:
+        return self._ring.next
+
+    def clear(self) -> None:
+        self._ring.clear()
+
+    def is_Nstep(self) -> bool:
+        return False
+
+    def on_episode_end(self) -> None:
+        pass
+
+
+class PlacedPriorities(PlacedRows):
+    """Rows by places, with priorities."""
+
+    _alpha: float
+    _eps: float
+    _ignores_late = True  # updates of rows that were added since the last sample()
+
+    def _sampler(self) -> Sampler:
+        return Prioritized(alpha=self._alpha, eps=self._eps)
+
+    def _checked_priorities(self, priorities: Any, count: int) -> Array | None:
+        if priorities is None:
+            return None
+        given = _singles(priorities)
+        if len(given) != count:
+            raise ValueError("`priorities` shape is incompatible")
+        return given
+
+    def _sample(self, batch_size: int, beta: float) -> dict[str, Array]:
+        added = self._ring.added
+        if self.get_stored_size() == 0:
+            raise ValueError("high <= 0: the buffer is empty")
+        if batch_size == 0:
+            empty = self._encode_sample(np.empty(0, np.int64))
+            return {**empty, "weights": np.empty(0, np.single), "indexes": np.empty(0, np.uint64)}
+        self.shared._replay.drop_overwritten()
+        try:
+            batch = self.shared.sample(batch_size, beta=beta, weights="buffer", timeout=0)
+        except Empty:
+            raise ValueError("high <= 0: the buffer has no whole row yet") from None
+        self._ring.mark(added)
+        places = self._ring.place_of(batch.index).astype(np.uint64)
+        return {**batch.data, "weights": batch.weight, "indexes": places}
+
+    def update_priorities(self, indexes: Any, priorities: Any) -> None:
+        if indexes is None or priorities is None:
+            raise TypeError("`indexes` and `priorities` must not be `None`")
+        places, values = np.ravel(np.array(indexes, np.uint64)), _singles(priorities)
+        if len(values) < len(places):
+            raise ValueError(f"{len(places)} indexes and {len(values)} priorities")
+        if len(out := places[places >= self._ring.capacity]):
+            raise IndexError(f"index {out[0]} is out of bounds for a buffer of {self._ring.capacity}")
+        index, values = self._ring.index_at(places.astype(np.int64)), values[: len(places)]
+        chosen = self._ring.is_before_mark(index) if self._ignores_late else np.ones(len(index), bool)
+        there = chosen & (index > 0)
+        if there.any():
+            self.shared.update_priorities(index[there], values[there])
+        if (chosen & ~there).any():  # cpprb takes priorities of places that have no row yet for its largest one
+            self.shared._replay.raise_max_priority(0, float(values[chosen & ~there].max()))
+
+    def get_max_priority(self) -> float:
+        return self.shared.max_priority
+
+    def clear(self) -> None:
+        super().clear()
+        self.shared._replay.reset_max_priority(0)
+
+
+def _start(ctx: Any) -> None:
+    """Starts a manager that was given as `ctx`, as cpprb does. ProcessError if it was shut down."""
+    state = getattr(ctx, "_state", None)
+    value = getattr(state, "value", None)
+    if value == 0:
+        ctx.start()
+    elif value == 2:
+        raise ProcessError("`ctx` is a manager that was shut down")

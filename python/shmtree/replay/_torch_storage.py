@@ -1,0 +1,331 @@
+"""A storage of TorchRL with the rows in a `ReplayBuffer`."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from multiprocessing import context
+from queue import Empty
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, is_tensor_collection
+from torch.utils import _pytree as pytree
+from torchrl.data.replay_buffers.storages import LazyTensorStorage
+from torchrl.data.replay_buffers.writers import RoundRobinWriter, TensorDictRoundRobinWriter
+
+from . import _samplers
+from ._buffer import ReplayBuffer
+from ._ring import Ring
+from ._torch_rows import Rows, contiguous, count_of, first_of, joined
+
+DEFAULT_PRIORITIES = (0.6, 0.4, 1e-8)  # alpha, beta, eps
+
+_EMPTY = "Cannot sample from an empty storage."
+
+
+class _Cursor:
+    """A writer's cursor: the place of the next row, which all processes share."""
+
+    def __init__(self, storage: SharedStorage) -> None:
+        self._storage = storage
+
+    @property
+    def value(self) -> int:
+        return self._storage.next_place
+
+    @value.setter
+    def value(self, value: int) -> None:
+        """Has no effect: the rows that are added move the cursor."""
+
+
+class SharedStorage(LazyTensorStorage):
+    """A `LazyTensorStorage` with the rows in shared memory: the newest `max_size` rows, in places that TorchRL writes
+    in turn.
+
+    Rows do not change once they are added: `buffer[index] = row` raises NotImplementedError, and TypeError is raised
+    for writers other than the two round-robin ones, and for rows with strings or other values that are no tensors.
+
+    Args:
+        max_size: the number of rows.
+        prioritized: alpha, beta and eps of the priorities that rows have, or None for none. By default those of the
+            `PrioritizedSampler` of the buffer that adds the first rows, or (0.6, 0.4, 1e-8).
+        device: "cpu", where sampled rows are.
+        ndim: 1.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        prioritized: tuple[float, float, float] | str | None = "sampler",
+        device: Any = "cpu",
+        ndim: int = 1,
+        **options: Any,
+    ) -> None:
+        if torch.device(device if device is not None else "cpu").type != "cpu":
+            raise NotImplementedError(
+                f"device is {device!r}; the rows of a SharedStorage are in the memory of the host"
+            )
+        if ndim != 1:
+            raise NotImplementedError(f"ndim is {ndim}; a SharedStorage has 1 dimension")
+        for name, value in options.items():
+            if name not in ("compilable", "consolidated", "shared_init", "cleanup_memmap"):
+                raise TypeError(f"SharedStorage() got an unexpected keyword argument {name!r}")
+            if value and name != "cleanup_memmap":
+                raise NotImplementedError(f"{name}={value!r} is not for a SharedStorage")
+        self.shared: Any = None
+        super().__init__(max_size, device=device)
+        self._prioritized = prioritized
+        self._rows: Rows | None = None
+        self._ring: Any = None
+        self._drawn = threading.local()
+
+    # --- Buffers that use it
+
+    @property
+    def checkpointer(self) -> Any:
+        return self._checkpointer
+
+    @checkpointer.setter
+    def checkpointer(self, checkpointer: Any) -> None:
+        self._checkpointer = checkpointer or self._default_checkpointer()
+        self._join_buffers()  # TorchRL sets this when a buffer has its writer and its sampler
+
+    def _join_buffers(self) -> None:
+        """Gives writers the shared cursor, and samplers the storage."""
+        for buffer in self._attached_entities:
+            writer, sampler = getattr(buffer, "_writer", None), getattr(buffer, "_sampler", None)
+            if writer is not None and not isinstance(getattr(writer, "_cursor_value", None), _Cursor):
+                if type(writer) not in (RoundRobinWriter, TensorDictRoundRobinWriter):
+                    kinds = "a RoundRobinWriter or a TensorDictRoundRobinWriter"
+                    raise TypeError(f"the writer of a SharedStorage is {kinds}, not a {type(writer).__name__}")
+                writer._cursor_value = _Cursor(self)
+            if sampler is not None and hasattr(sampler, "join_storage"):
+                sampler.join_storage(self)
+
+    def _terms(self) -> tuple[float, float, float] | None:
+        """alpha, beta and eps of the buffer that is made."""
+        if self._prioritized != "sampler":
+            return self._prioritized  # type: ignore[return-value]
+        for buffer in self._attached_entities:
+            sampler = getattr(buffer, "_sampler", None)
+            if sampler is not None and hasattr(sampler, "terms"):
+                terms: tuple[float, float, float] = sampler.terms()
+                return terms
+        return DEFAULT_PRIORITIES
+
+    # --- What samplers ask for, of all processes
+
+    @property
+    def _mutation_revision(self) -> int:
+        return 0 if self._ring is None else self._ring.revision
+
+    def _bump_mutation_revision(self) -> None:
+        """Has no effect: the rows are counted."""
+
+    @property
+    def _last_cursor_index(self) -> int | None:
+        return None if len(self) == 0 else (self.next_place - 1) % self.max_size
+
+    @property
+    def _last_cursor(self) -> int | None:
+        return self._last_cursor_index
+
+    @_last_cursor.setter
+    def _last_cursor(self, cursor: Any) -> None:
+        pass
+
+    # --- Adding
+
+    def _make(self, row: Any) -> None:
+        rows = Rows(row)
+        samplers: dict[str, _samplers.Sampler] = {"uniform": _samplers.Uniform()}
+        if (terms := self._terms()) is not None:
+            samplers["prioritized"] = _samplers.Prioritized(*terms)
+        columns = rows.columns
+        self.shared = ReplayBuffer(self.max_size, columns=columns, samplers=samplers, chunk=1, done=None, reward=None)
+        self._ring, self._rows = Ring(self.shared), rows
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """Adds rows: one for an int, else many."""
+        if not set_cursor:
+            raise NotImplementedError("rows of a SharedStorage do not change once they are added")
+        self._join_buffers()
+        is_one = isinstance(cursor, int) or (isinstance(cursor, torch.Tensor) and cursor.ndim == 0)
+        if isinstance(data, list):
+            data = joined(data)
+        data = contiguous(data)
+        if self.shared is None:
+            self._make(data if is_one else first_of(data))
+        assert self._rows is not None
+        if is_one:
+            self.shared.add(self._rows.to_arrays(data))
+        elif count_of(data):
+            self.shared.extend(self._rows.to_arrays(data))
+
+    @property
+    def next_place(self) -> int:
+        """Place of the next row."""
+        return 0 if self._ring is None else self._ring.next
+
+    # --- Reading
+
+    def draw(self, size: int, sampler: str, beta: float | None = None) -> Any:
+        """Samples rows for a sampler, which the next `get` of this thread returns. Returns their places."""
+        if len(self) == 0:
+            raise RuntimeError(_EMPTY)
+        self.shared._replay.drop_overwritten()
+        try:
+            batch = self.shared.sample(size, sampler=sampler, beta=beta, weights="buffer", timeout=0)
+        except Empty:
+            raise RuntimeError(_EMPTY) from None
+        places = torch.from_numpy(self._ring.place_of(batch.index))
+        assert self._rows is not None
+        self._drawn.batch = (places, self._rows.from_arrays(batch.data, (size,), self.device))
+        return places, batch
+
+    def get(self, index: Any) -> Any:
+        """Rows by their places: an int, a slice, or a sequence or tensor of places, or of bools."""
+        places, data = getattr(self._drawn, "batch", (None, None))
+        if index is places and places is not None:
+            self._drawn.batch = (None, None)
+            return data
+        if self.shared is None or self._rows is None:
+            raise RuntimeError("Cannot get elements out of a non-initialized storage.")
+        if isinstance(index, tuple):
+            if any(part is Ellipsis or part is None for part in index):
+                return self.get(slice(None))[index]
+            rows = self.get(index[0])
+            return rows if len(index) == 1 else rows[(slice(None),) * _ndim_of(index[0]) + index[1:]]
+        if index is Ellipsis or index is None:
+            return self.get(slice(None))[index]
+        found = _places_of(index, len(self))
+        arrays = self._ring.read(found.numpy(), 0)
+        return self._rows.from_arrays(arrays, tuple(found.shape), self.device)
+
+    @property
+    def _storage(self) -> Any:
+        """All rows by their places, as a copy."""
+        return None if self.shared is None else self.get(slice(None))
+
+    @_storage.setter
+    def _storage(self, storage: Any) -> None:
+        pass
+
+    @property
+    def initialized(self) -> bool:
+        """True when rows were added."""
+        return self.shared is not None
+
+    @initialized.setter
+    def initialized(self, initialized: bool) -> None:
+        pass
+
+    @property
+    def _len(self) -> int:
+        return len(self)
+
+    @_len.setter
+    def _len(self, size: int) -> None:
+        pass
+
+    @property
+    def shape(self) -> Any:
+        """(number of rows,)."""
+        return None if self.shared is None else torch.Size([len(self)])
+
+    def __len__(self) -> int:
+        return 0 if self._ring is None else len(self._ring)
+
+    def _empty(self) -> None:
+        if self.shared is not None:
+            self._ring.clear()
+
+    # --- Files and state
+
+    def __getstate__(self) -> dict[str, Any]:
+        if context.get_spawning_popen() is not None and not self.initialized:
+            raise RuntimeError(
+                "Cowardly refusing to share a SharedStorage between processes before it has rows: "
+                "add some rows first, which say what rows are"
+            )
+        left_out = ("_drawn", "_attached_entities_list", "_mutation_revision_value", "_last_cursor_index_value")
+        state = {key: value for key, value in self.__dict__.items() if key not in left_out}
+        return {**state, "_rng": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._drawn = threading.local()
+
+    def dumps(self, path: Any) -> None:
+        """Writes all rows, and their priorities, to a folder."""
+        folder = pathlib.Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        about = {"rows": self._rows, "added": 0 if self._ring is None else self._ring.added}
+        if self.shared is not None:
+            self.shared.save(folder / "rows")
+        torch.save(about, folder / "storage.pt")
+
+    def loads(self, path: Any) -> None:
+        """Takes the rows of a folder in place of those there, for this process's object of the storage."""
+        folder = pathlib.Path(path)
+        about = torch.load(folder / "storage.pt", weights_only=False)
+        if (rows := about["rows"]) is None:
+            self._empty()
+            return
+        self.shared, self._rows = ReplayBuffer.load(folder / "rows", self.max_size), rows
+        self._ring = Ring(self.shared, about["added"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """All rows by their places, as a LazyTensorStorage has them, and the place of the next one."""
+        rows: Any = {}
+        if self.shared is not None:
+            assert self._rows is not None
+            arrays = self._ring.read(np.arange(self.max_size), 0)
+            rows = self._rows.from_arrays(arrays, (self.max_size,), self.device)
+        is_tree = self.shared is not None and not is_tensor_collection(rows)
+        rows = rows if is_tree or self.shared is None else rows.state_dict()
+        about = {"initialized": self.initialized, "_len": len(self), "_next": self.next_place, "_is_tree": is_tree}
+        return {"_storage": rows, **about}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes these rows, which may be those of a LazyTensorStorage, in place of those there, in all processes."""
+        rows, size, following = state_dict["_storage"], state_dict["_len"], state_dict.get("_next", 0)
+        if size > self.max_size:
+            raise ValueError(f"the state has {size} rows, and max_size is {self.max_size}")
+        self._empty()
+        if not state_dict["initialized"] or size == 0:
+            return
+        if isinstance(rows, dict) and not state_dict.get("_is_tree", False):
+            rows = TensorDict().load_state_dict(rows, strict=False).unflatten_keys(".").auto_batch_size_(1)
+            if self._rows is not None:
+                rows = self._rows.of_class(rows)
+        if self.shared is None:
+            self._make(first_of(rows))
+        first = following if size == self.max_size else 0  # place of the oldest row
+        self._ring.begin_at(first)
+        order = (torch.arange(size) + first) % size
+        chosen = rows[order] if is_tensor_collection(rows) else pytree.tree_map(lambda leaf: leaf[order], rows)
+        assert self._rows is not None
+        self.shared.extend(self._rows.to_arrays(chosen))
+
+
+def _ndim_of(index: Any) -> int:
+    """Dimensions that rows of this index have in front."""
+    return 0 if isinstance(index, int) else torch.as_tensor(0 if isinstance(index, slice) else index).ndim or 1
+
+
+def _places_of(index: Any, size: int) -> torch.Tensor:
+    """Places, of an index as tensors take it."""
+    if isinstance(index, (slice, range)) or (not isinstance(index, torch.Tensor) and isinstance(index, bool)):
+        index = list(index) if isinstance(index, range) else index
+        return torch.arange(size)[index]
+    given = torch.as_tensor(index)
+    if given.dtype == torch.bool:
+        return torch.arange(size)[given]
+    given = given.long().cpu()
+    if given.numel() and (int(given.max()) >= size or int(given.min()) < -size):
+        raise IndexError(f"index {given.tolist()} is out of bounds for a storage of {size} rows")
+    return torch.where(given < 0, given + size, given)
