@@ -61,15 +61,18 @@ class PrioritizedSampler(_Standard):
         )
         return float(alpha), float(beta), float(eps)
 
-    def join_storage(self, storage: SharedStorage) -> None:
-        """Takes the storage of a buffer that is made. ValueError if its priorities were made with other parameters."""
+    def join_storage(self, storage: SharedStorage, is_new: bool = False) -> None:
+        """Takes the storage of a buffer, which is being made if `is_new`.
+
+        ValueError if the priorities of the storage were made with other parameters.
+        """
         if storage is self._storage:
             return
         if not isinstance(storage, SharedStorage):
             raise TypeError(f"a sampler of shmtree is for a SharedStorage, not for a {type(storage).__name__}")
         if storage.shared is not None:
             self._check(storage)
-        self._storage, self._keeps = storage, len(storage)
+        self._storage, self._keeps = storage, len(storage) if is_new else 0
 
     def _check(self, storage: SharedStorage) -> None:
         made = storage.shared._spec.samplers.get("prioritized")
@@ -82,7 +85,6 @@ class PrioritizedSampler(_Standard):
     def _joined(self, storage: Any) -> SharedStorage:
         if storage is not None and storage is not self._storage:
             self.join_storage(storage)
-            self._keeps = 0
         if self._storage is None:
             raise RuntimeError("the sampler has no storage yet: a replay buffer gives it its own")
         return self._storage
@@ -136,9 +138,9 @@ class PrioritizedSampler(_Standard):
         shared, keeps = self._joined(storage), self._keeps
         self._keeps = 0
         places = torch.as_tensor(index, dtype=torch.long).reshape(-1)
-        if shared.shared is None or (keeps and keeps == len(places)):
-            return
         values = torch.as_tensor(priority).detach().cpu()
+        if shared.shared is None or (keeps and keeps == len(places) and bool((values == self.default_priority).all())):
+            return
         if values.numel() > 1 and values.numel() != len(places):
             text = f"Got priority of shape {values.shape} and index {tuple(torch.as_tensor(index).shape)}."
             raise RuntimeError(f"priority should be a number or an iterable of the same length as index. {text}")

@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict, is_tensor_collection
 from torch.utils import _pytree as pytree
 from torchrl.data.replay_buffers.storages import LazyTensorStorage
-from torchrl.data.replay_buffers.writers import RoundRobinWriter, TensorDictRoundRobinWriter
+from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter, RoundRobinWriter, TensorDictRoundRobinWriter
 
 from . import _samplers
 from ._buffer import ReplayBuffer
@@ -91,19 +91,21 @@ class SharedStorage(LazyTensorStorage):
     @checkpointer.setter
     def checkpointer(self, checkpointer: Any) -> None:
         self._checkpointer = checkpointer or self._default_checkpointer()
-        self._join_buffers()  # TorchRL sets this when a buffer has its writer and its sampler
+        self._join_buffers(is_new=True)  # TorchRL sets this when a buffer has its writer and its sampler
 
-    def _join_buffers(self) -> None:
+    def _join_buffers(self, is_new: bool = False) -> None:
         """Gives writers the shared cursor, and samplers the storage."""
         for buffer in self._attached_entities:
             writer, sampler = getattr(buffer, "_writer", None), getattr(buffer, "_sampler", None)
             if writer is not None and not isinstance(getattr(writer, "_cursor_value", None), _Cursor):
+                if type(writer) is ImmutableDatasetWriter:
+                    continue
                 if type(writer) not in (RoundRobinWriter, TensorDictRoundRobinWriter):
                     kinds = "a RoundRobinWriter or a TensorDictRoundRobinWriter"
                     raise TypeError(f"the writer of a SharedStorage is {kinds}, not a {type(writer).__name__}")
                 writer._cursor_value = _Cursor(self)
             if sampler is not None and hasattr(sampler, "join_storage"):
-                sampler.join_storage(self)
+                sampler.join_storage(self, is_new)
 
     def _terms(self) -> tuple[float, float, float] | None:
         """alpha, beta and eps of the buffer that is made."""
@@ -314,18 +316,17 @@ class SharedStorage(LazyTensorStorage):
 
 def _ndim_of(index: Any) -> int:
     """Dimensions that rows of this index have in front."""
-    return 0 if isinstance(index, int) else torch.as_tensor(0 if isinstance(index, slice) else index).ndim or 1
+    return 1 if isinstance(index, slice | range) else torch.as_tensor(index).ndim
 
 
 def _places_of(index: Any, size: int) -> torch.Tensor:
-    """Places, of an index as tensors take it."""
-    if isinstance(index, (slice, range)) or (not isinstance(index, torch.Tensor) and isinstance(index, bool)):
-        index = list(index) if isinstance(index, range) else index
+    """Places, of an index as tensors take it. IndexError for one that has no row."""
+    if isinstance(index, slice):
         return torch.arange(size)[index]
-    given = torch.as_tensor(index)
+    given = torch.as_tensor(list(index) if isinstance(index, range) else index)
     if given.dtype == torch.bool:
         return torch.arange(size)[given]
     given = given.long().cpu()
-    if given.numel() and (int(given.max()) >= size or int(given.min()) < -size):
-        raise IndexError(f"index {given.tolist()} is out of bounds for a storage of {size} rows")
+    if len(out := given[(given >= size) | (given < -size)].reshape(-1)):
+        raise IndexError(f"index {int(out[0])} is out of bounds for a storage of {size} rows")
     return torch.where(given < 0, given + size, given)

@@ -19,6 +19,4 @@ from ._torch_storage import SharedStorage
 
 __all__ = ["PrioritizedSampler", "SharedStorage", "UniformSampler"]
 
-
-class UniformSampler(RandomSampler):
-    """TorchRL's `RandomSampler`. Its other samplers may be used with a `SharedStorage`, too."""
+UniformSampler = RandomSampler  # TorchRL's, whose other samplers may be used with a SharedStorage, too
