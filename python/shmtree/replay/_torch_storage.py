@@ -189,15 +189,17 @@ class SharedStorage(LazyTensorStorage):
         return places, batch
 
     def get(self, index: Any) -> Any:
-        """Rows by their places: an int, a slice, or a sequence or tensor of places, or of bools."""
+        """Rows by their places: an int, a slice, a sequence or tensor of places, or of bools; or a key of all rows."""
         places, data = getattr(self._drawn, "batch", (None, None))
         if index is places and places is not None:
             self._drawn.batch = (None, None)
             return data
         if self.shared is None or self._rows is None:
             raise RuntimeError("Cannot get elements out of a non-initialized storage.")
+        if isinstance(index, str):
+            return self.get(slice(None))[index]
         if isinstance(index, tuple):
-            if any(part is Ellipsis or part is None for part in index):
+            if any(part is Ellipsis or part is None or isinstance(part, str) for part in index):
                 return self.get(slice(None))[index]
             rows = self.get(index[0])
             return rows if len(index) == 1 else rows[(slice(None),) * _ndim_of(index[0]) + index[1:]]
@@ -209,8 +211,11 @@ class SharedStorage(LazyTensorStorage):
 
     @property
     def _storage(self) -> Any:
-        """All rows by their places, as a copy."""
-        return None if self.shared is None else self.get(slice(None))
+        """All places, as a copy: zeros where there is no row yet."""
+        if self.shared is None or self._rows is None:
+            return None
+        arrays = self._ring.read(np.arange(self.max_size), 0)
+        return self._rows.from_arrays(arrays, (self.max_size,), self.device)
 
     @_storage.setter
     def _storage(self, storage: Any) -> None:
@@ -282,11 +287,7 @@ class SharedStorage(LazyTensorStorage):
 
     def state_dict(self) -> dict[str, Any]:
         """All rows by their places, as a LazyTensorStorage has them, and the place of the next one."""
-        rows: Any = {}
-        if self.shared is not None:
-            assert self._rows is not None
-            arrays = self._ring.read(np.arange(self.max_size), 0)
-            rows = self._rows.from_arrays(arrays, (self.max_size,), self.device)
+        rows: Any = self._storage if self.shared is not None else {}
         is_tree = self.shared is not None and not is_tensor_collection(rows)
         rows = rows if is_tree or self.shared is None else rows.state_dict()
         about = {"initialized": self.initialized, "_len": len(self), "_next": self.next_place, "_is_tree": is_tree}
