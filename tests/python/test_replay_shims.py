@@ -370,8 +370,15 @@ def test_rows_of_torchrl_that_have_other_values_than_tensors_are_refused():
     rows["prompt"] = NonTensorData("other", batch_size=[10])
     with pytest.raises(ValueError, match="'other'.*'hello'"):
         buffer.extend(rows)
-    with pytest.raises(NotImplementedError, match="do not change"):
-        buffer[0] = rows[0]
+    values = rows["obs"].clone()
+    for change in (
+        lambda: buffer.__setitem__(0, rows[0]),
+        lambda: buffer.set_("obs", values),
+        lambda: buffer.set_at_("obs", values[:1], [0]),
+        lambda: buffer.update_({"obs": values}),
+    ):
+        with pytest.raises(NotImplementedError, match="do not change"):
+            change()
 
     from shmtree.replay.torchrl import SharedStorage
 

@@ -23,6 +23,7 @@ from ._torch_rows import Rows, contiguous, count_of, first_of, joined
 DEFAULT_PRIORITIES = (0.6, 0.4, 1e-8)  # alpha, beta, eps
 
 _EMPTY = "Cannot sample from an empty storage."
+_NO_CHANGE = "rows of a SharedStorage do not change once they are added"
 
 
 class _Cursor:
@@ -82,6 +83,8 @@ class SharedStorage(LazyTensorStorage):
         self._ring: Any = None
         self._drawn = threading.local()
 
+    supports_conditional_update = False
+
     # --- Buffers that use it
 
     @property
@@ -125,7 +128,8 @@ class SharedStorage(LazyTensorStorage):
         return 0 if self._ring is None else self._ring.revision
 
     def _bump_mutation_revision(self) -> None:
-        """Has no effect: the rows are counted."""
+        """Raises NotImplementedError: a buffer calls it after it has written to rows that it read, which are copies."""
+        raise NotImplementedError(_NO_CHANGE)
 
     @property
     def _last_cursor_index(self) -> int | None:
@@ -153,7 +157,7 @@ class SharedStorage(LazyTensorStorage):
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Adds rows: one for an int, else many."""
         if not set_cursor:
-            raise NotImplementedError("rows of a SharedStorage do not change once they are added")
+            raise NotImplementedError(_NO_CHANGE)
         self._join_buffers()
         is_one = isinstance(cursor, int) or (isinstance(cursor, torch.Tensor) and cursor.ndim == 0)
         if isinstance(data, list):
