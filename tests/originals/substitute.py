@@ -1,0 +1,62 @@
+"""A pytest plugin that puts shmtree's classes in the place of a library's, before its tests import them.
+
+SHMTREE_ORIGINAL names the library. The runner, run.py, sets it and starts pytest with this plugin.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from types import ModuleType
+from typing import Any
+
+
+def _replace(module: ModuleType, **classes: type) -> None:
+    for name, cls in classes.items():
+        if hasattr(module, name):
+            setattr(module, name, cls)
+
+
+def _sb3() -> None:
+    from shmtree.replay import sb3
+
+    ours = {name: getattr(sb3, name) for name in sb3.__all__}
+    _replace(importlib.import_module("stable_baselines3.common.buffers"), **ours)
+
+
+def _cpprb() -> None:
+    import cpprb
+
+    from shmtree.replay import cpprb as shim
+
+    _replace(cpprb, **{name: getattr(shim, name) for name in shim.__all__ if hasattr(shim, name)})
+
+
+def _torchrl() -> None:
+    from shmtree.replay import torchrl as shim
+
+    ours = {"LazyTensorStorage": shim.SharedStorage, "PrioritizedSampler": shim.PrioritizedSampler}
+    # Packages that tests import from: classes of TorchRL that derive from these keep their bases.
+    inside = ["", ".replay_buffers", ".replay_buffers.samplers", ".replay_buffers.storages"]
+    for name in inside:
+        _replace(importlib.import_module(f"torchrl.data{name}"), **ours)
+
+
+def _py_sharedmemory() -> None:
+    import py_sharedmemory
+
+    from shmtree.compat import py_sharedmemory as shim
+
+    # A fixture of the tests looks whether a closed sender has blocks left. Ours has none of its own.
+    sender: Any = shim.SharedMemorySender
+    sender._blocks, sender._pool, sender._mapped_in_flight, sender._ack_thread = {}, [], 0, None
+    _replace(py_sharedmemory, **{name: getattr(shim, name) for name in shim.__all__})
+
+
+_LIBRARIES = {"sb3": _sb3, "cpprb": _cpprb, "torchrl": _torchrl, "py-sharedmemory": _py_sharedmemory}
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    if (library := os.environ.get("SHMTREE_ORIGINAL")) is not None:
+        _LIBRARIES[library]()
