@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .errors import CorruptMessage
+from .errors import CorruptMessage, IncompatibleMessage
 
 _STATE = ("__dict__", "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
 
@@ -40,7 +40,28 @@ def is_model(cls: type) -> bool:
 def model_state(model: Any) -> tuple[Any, ...] | None:
     """What a model is made of; None for what only pickle can send."""
     state = model.__getstate__()
-    return tuple(state[name] for name in _STATE) if state.keys() == set(_STATE) else None
+    if state.keys() != set(_STATE) or _unlike(type(model), state["__dict__"], state["__pydantic_private__"]):
+        return None
+    return tuple(state[name] for name in _STATE)
+
+
+def _unlike(cls: Any, attributes: dict[str, Any], private: dict[str, Any] | None) -> str | None:
+    """What of a state does not belong to an instance of the class, as a sentence; None if all does.
+
+    Every field is there, and what is no field is a cached property or something else that the class has by that name.
+    """
+    fields = cls.__pydantic_fields__ if hasattr(cls, "__pydantic_fields__") else cls.model_fields
+    known = cls.__private_attributes__
+    for name in fields:
+        if name not in attributes:
+            return f"has a field {name!r} here, and the message has no such field"
+    for name in attributes:
+        if name not in fields and not any(name in vars(base) for base in cls.__mro__):
+            return f"has no field {name!r} here, and the message has one"
+    for name in private or ():
+        if name not in known:
+            return f"has no private attribute {name!r} here, and the message has one"
+    return None
 
 
 def model_build(cls: Any, state: Any) -> Any:
@@ -48,6 +69,12 @@ def model_build(cls: Any, state: Any) -> Any:
     kinds: tuple[tuple[type, ...], ...] = ((dict,), (dict, type(None)), (set,), (dict, type(None)))
     if type(state) is not tuple or len(state) != len(_STATE) or not all(map(_is_one_of, state, kinds)):
         raise CorruptMessage("The frame is corrupt: that is no state of a model")
+    difference = _unlike(cls, state[0], state[3])
+    if difference is not None:
+        sent, here = ", ".join(state[0]), ", ".join(cls.__pydantic_fields__)
+        raise IncompatibleMessage(
+            f"'{cls.__module__}:{cls.__qualname__}' {difference}. Fields in the message: {sent}; fields here: {here}"
+        )
     made: Any = cls.__new__(cls)
     made.__setstate__(dict(zip(_STATE, state, strict=True)))
     return made

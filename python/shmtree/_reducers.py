@@ -15,6 +15,7 @@ from . import _core, _leaves, _out_of_band, _portable
 Reducer = Callable[[Any], Any]
 
 _TABLE: dict[type, Reducer] = {}
+_REGISTERED: dict[str, type] = {}
 
 
 def table(independent: bool, home: bytes | None, portable: bool) -> dict[type, Reducer]:
@@ -113,7 +114,12 @@ def _reduce_tensor(tensor: Any, home: bytes | None, portable: bool) -> Any:
 
 
 def add_registered(cls: type, flatten: Reducer, name: str) -> None:
-    """Lets pickle send instances of a registered class as their flattened form."""
+    """Lets pickle send instances of a registered class as their flattened form.
+
+    Those of another class that was registered under the name before are pickled by their own rules from now on.
+    """
+    _TABLE.pop(_REGISTERED.get(name, cls), None)
+    _REGISTERED[name] = cls
     _TABLE[cls] = lambda instance: (_unflatten, (name, flatten(instance)))
 
 

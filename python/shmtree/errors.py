@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import queue
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._core import Frame
 
 __all__ = [
     "ChannelClosed",
@@ -15,6 +19,7 @@ __all__ = [
     "DeviceError",
     "Error",
     "IncompatibleArena",
+    "IncompatibleMessage",
     "MessageTooLarge",
     "NotPortable",
     "OutOfSharedMemory",
@@ -132,6 +137,25 @@ class CorruptMessage(Error, ValueError):
     """
 
     ticket: int | None = None
+
+
+class IncompatibleMessage(CorruptMessage):
+    """The message is sound, but this process cannot make its value.
+
+    A class has other fields here than at the sender, an Enum has no such member, a time zone is not installed, or the
+    elements of an array need a package that is not installed. The text names the class, what differs, and where the
+    object is in the message. It is a ``CorruptMessage`` so that programs that skip messages they cannot read skip it,
+    too. The message is consumed; `frame` has its bytes.
+
+    Attributes:
+        path: where that object is in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None``
+            if it is not known.
+        frame: the message as a `Frame`, for `describe`, `dump` or `put_frame`; ``None`` outside of a channel, and if
+            there was no memory for it.
+    """
+
+    path: str | None = None
+    frame: Frame | None = None
 
 
 class PickleRefused(Error, TypeError):

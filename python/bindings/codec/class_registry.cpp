@@ -1,11 +1,13 @@
 #include "bindings/codec/class_registry.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <unordered_map>
 
 #include "bindings/codec/class_shapes.h"
 #include "bindings/codec/encoder.h"
+#include "bindings/codec/pickle_support.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 
@@ -52,6 +54,35 @@ bool set_guard(ClassInfo* info) {
   return info->guard != nullptr;
 }
 
+unsigned version_of(const PyTypeObject* type) noexcept {
+  return __atomic_load_n(&type->tp_version_tag, __ATOMIC_RELAXED);
+}
+
+bool is_same(PyObject* one, PyObject* other) {
+  if (one == other) return true;
+  const int same = one && other ? PyObject_RichCompareBool(one, other, Py_EQ) : 0;
+  if (same < 0) PyErr_Clear();
+  return same == 1;
+}
+
+bool is_same(const std::vector<Ref>& one, const std::vector<Ref>& other) {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                    [](const Ref& a, const Ref& b) { return is_same(a.get(), b.get()); });
+}
+
+// Whether instances are sent and built in the same way.
+bool is_same(const ClassInfo& one, const ClassInfo& other) {
+  return one.encode == other.encode && one.shape == other.shape && one.name == other.name &&
+         one.field_count == other.field_count && one.has_dict == other.has_dict &&
+         is_same(one.fields.get(), other.fields.get()) && is_same(one.field_names.get(), other.field_names.get()) &&
+         is_same(one.slots, other.slots) && is_same(one.required, other.required);
+}
+
+void drop(ClassInfo* info) {
+  Py_XDECREF(info->guard);
+  delete info;
+}
+
 // What is replaced stays allocated: a walk of another thread may be using it. Whatever a thread sends as registered,
 // all threads can build again.
 void store(ClassInfo* info) {
@@ -66,6 +97,15 @@ ClassInfo* store_first(ClassInfo* made) {
   const std::lock_guard guard(tables_mutex);
   ClassInfo*& stored = table()[made->type];
   if (!stored || !is_current(stored)) stored = made;
+  recent_slot(made->type).store(stored, std::memory_order_release);
+  return stored;
+}
+
+// `made` in the place of `known`, or what has been stored for the class meanwhile.
+const ClassInfo* replace(const ClassInfo* known, ClassInfo* made) {
+  const std::lock_guard guard(tables_mutex);
+  ClassInfo*& stored = table()[made->type];
+  if (stored == known) stored = made;
   recent_slot(made->type).store(stored, std::memory_order_release);
   return stored;
 }
@@ -85,6 +125,24 @@ Ref member_of(PyObject* scope, PyObject* name) {
 
 Ref string_of(std::string_view text) {
   return Ref(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
+}
+
+Ref interned(std::string_view text) {
+  PyObject* made = string_of(text).release();
+  if (made) PyUnicode_InternInPlace(&made);
+  return Ref(made);
+}
+
+PyObject* interned_reduce = nullptr;
+
+// False with a Python error set.
+bool split_name(ClassInfo& info) {
+  const std::string_view name = info.name;
+  const std::size_t colon = name.find(':');
+  if (name.size() > kMaxNameBytes || colon == name.npos || name.find('.', colon) != name.npos) return true;
+  info.module_name = interned(name.substr(0, colon));
+  info.attribute = interned(name.substr(colon + 1));
+  return info.module_name && info.attribute;
 }
 
 void refuse(const char* why, std::string_view name) {
@@ -114,7 +172,61 @@ Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole,
 }  // namespace
 
 bool init_class_registry() {
-  return init_class_shapes();
+  interned_reduce = interned("__reduce_ex__").release();
+  return interned_reduce && init_class_shapes();
+}
+
+namespace {
+
+// Of the class as it is now. Null with a Python error set.
+ClassInfo* made_info(PyTypeObject* type) {
+  auto* made = new ClassInfo();
+  made->type = type;
+  // A look-up has CPython number the version. What changes from here on leads to another one.
+  const bool has_version = class_member(type, interned_reduce) || !PyErr_Occurred();
+  made->version.store(version_of(type), std::memory_order_relaxed);
+  made->name = global_name(type_object(type));
+  if (has_version && !PyErr_Occurred() && split_name(*made) && classify(*made) && set_guard(made)) return made;
+  drop(made);
+  return nullptr;
+}
+
+}  // namespace
+
+const ClassInfo* current_class_info(const ClassInfo* known) {
+  if (!known->guard || known->shape == ClassShape::kRegistered) return known;
+  const unsigned version = version_of(known->type);
+  if (version != 0 && version == known->version.load(std::memory_order_relaxed)) [[likely]]
+    return known;
+  ClassInfo* made = made_info(known->type);
+  if (!made) return nullptr;
+  if (is_same(*made, *known)) {
+    known->version.store(made->version.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    drop(made);
+    return known;
+  }
+  const ClassInfo* stored = replace(known, made);
+  if (stored != made) drop(made);
+  return stored;
+}
+
+ByName how_by_name(const ClassInfo& info, bool for_channel) {
+  if (info.shape == ClassShape::kRegistered) {
+    return registered_class(info.name) == &info ? ByName::kYes : ByName::kOtherClass;
+  }
+  const int own = has_reducer(info.type, for_channel);
+  if (own != 0) return own < 0 ? ByName::kError : ByName::kOwnReduction;
+  Ref found;
+  if (info.attribute) {
+    const Ref module = item_of(PyImport_GetModuleDict(), info.module_name.get());
+    if (module && PyModule_Check(module.get())) found = item_of(PyModule_GetDict(module.get()), info.attribute.get());
+  } else if (!info.name.empty() && info.name.size() <= kMaxNameBytes) {
+    found = resolve_global(info.name, false);
+  }
+  if (PyErr_Occurred()) PyErr_Clear();
+  if (found.get() == type_object(info.type)) [[likely]]
+    return ByName::kYes;
+  return found && PyType_Check(found.get()) ? ByName::kOtherClass : ByName::kNotFound;
 }
 
 const ClassInfo* class_info(PyTypeObject* type) {
@@ -126,15 +238,10 @@ const ClassInfo* class_info(PyTypeObject* type) {
     recent_slot(type).store(known, std::memory_order_release);
     return known;
   }
-  auto* made = new ClassInfo();
-  made->type = type;
-  made->name = global_name(type_object(type));
-  const bool sound = !PyErr_Occurred() && classify(*made) && set_guard(made);
-  known = sound ? store_first(made) : nullptr;
-  if (known != made) {
-    Py_XDECREF(made->guard);
-    delete made;
-  }
+  ClassInfo* made = made_info(type);
+  if (!made) return nullptr;
+  known = store_first(made);
+  if (known != made) drop(made);
   return known;
 }
 
@@ -202,7 +309,6 @@ bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObjec
   info->name = std::move(name);
   info->encode = encode;
   info->shape = ClassShape::kRegistered;
-  info->found_by_name = true;
   info->flatten = Ref::borrow(flatten);
   info->unflatten = Ref::borrow(unflatten);
   if (info->name.empty() || info->name.size() > kMaxNameBytes || !set_guard(info)) {

@@ -3,6 +3,7 @@
 // All calls need the GIL.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -33,14 +34,20 @@ struct ClassInfo {
   PyObject* guard = nullptr;     // a weak reference to it
   EncodeHandler* encode = nullptr;
   ClassShape shape = ClassShape::kOther;
-  bool found_by_name = false;  // its module has it under its name, or it is registered
-  std::string name{};          // "module:qualname"
+  std::string name{};  // "module:qualname"
+  // The version of the class that this describes: CPython gives it another one whenever the class or one of its bases
+  // is changed. 0: it has none.
+  mutable std::atomic<unsigned> version{0};
+  // Interned parts of a name without further dots; null for others.
+  Ref module_name{}, attribute{};
 
   // kNamedTuple
   Py_ssize_t field_count = 0;
+  Ref field_names{};
   // kDataclass: the names of its fields (dict to None), and of those that live in slots
   Ref fields{};
   std::vector<Ref> slots{};
+  std::vector<Ref> required{};  // fields that every instance has and the class has no value for
   bool has_dict = false;
   // kRegistered
   Ref flatten{};
@@ -50,8 +57,26 @@ struct ClassInfo {
 // Looks the standard classes up. False with a Python error set.
 bool init_class_registry();
 
-// Null with a Python error set.
+// What was known of the class when it was last looked at; see current_class_info(). Null with a Python error set.
 const ClassInfo* class_info(PyTypeObject* type);
+
+// The same of the class as it is now: classifies it again if it was changed. Null with a Python error set.
+const ClassInfo* current_class_info(const ClassInfo* known);
+inline const ClassInfo* current_class_info(PyTypeObject* type) {
+  const ClassInfo* known = class_info(type);
+  return known ? current_class_info(known) : nullptr;
+}
+
+// How instances of a class that travels by name may be sent at this moment.
+enum class ByName : std::int8_t {
+  kError = -1,    // a Python error is set
+  kYes,           // the name leads to the class, or to its registration
+  kOtherClass,    // the name leads to another class, or to the registration of one
+  kNotFound,      // the name leads nowhere
+  kOwnReduction,  // the program has registered a reducer for pickle
+};
+// Pickle asks the same of each object. `for_channel`: reducers of multiprocessing count, too.
+ByName how_by_name(const ClassInfo& info, bool for_channel);
 
 // The class or function called "module:qualname". Modules that are not imported yet are imported only when
 // `may_import`, and only then module-level __getattr__ is asked. Null with PickleRefused, ImportError or AttributeError

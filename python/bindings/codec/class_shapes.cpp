@@ -14,7 +14,8 @@ namespace shmtree::python {
 namespace {
 
 PyTypeObject* enum_type = nullptr;
-PyObject* dataclass_fields = nullptr;  // dataclasses.fields
+PyObject* dataclass_fields = nullptr;   // dataclasses.fields
+PyObject* dataclass_missing = nullptr;  // dataclasses.MISSING
 
 // What frozen dataclasses with slots get from the decorator, and is no state of their own; null where there is none.
 PyObject* dataclass_getstate = nullptr;
@@ -97,6 +98,14 @@ bool has_default_state(PyTypeObject* type) {
   return plain_get && (!setter || setter.get() == dataclass_setstate);
 }
 
+// Whether pickle would name the member: by a function of the module enum, but the one that refuses.
+bool has_enum_reduction(PyTypeObject* type) {
+  const Ref method = lookup(type, "__reduce_ex__");
+  if (method.get() == lookup(enum_type, "__reduce_ex__").get()) return true;
+  const std::string name = method ? global_name(method.get()) : std::string();
+  return name.starts_with("enum:") && !name.starts_with("enum:_make_class_unpicklable");
+}
+
 // 1, 0, or -1 with an error.
 int classify_namedtuple(ClassInfo& info) {
   PyTypeObject* type = info.type;
@@ -120,6 +129,7 @@ int classify_namedtuple(ClassInfo& info) {
     }
   }
   info.field_count = PyTuple_GET_SIZE(fields.get());
+  info.field_names = Ref::borrow(fields.get());
   return 1;
 }
 
@@ -160,6 +170,20 @@ Ref fields_of(PyTypeObject* type) {
   return fields.get() != Py_None ? std::move(fields) : Ref();
 }
 
+bool is_true(PyObject* object, const char* attribute) {
+  const Ref value(PyObject_GetAttrString(object, attribute));
+  if (!value) PyErr_Clear();
+  return value.get() == Py_True;
+}
+
+// Whether `__init__` sets the field in any case, given one of dataclasses or attrs.
+bool is_always_set(PyObject* field) {
+  if (is_true(field, "init")) return true;
+  const Ref factory(PyObject_GetAttrString(field, "default_factory"));
+  if (!factory) PyErr_Clear();
+  return factory && factory.get() != dataclass_missing;
+}
+
 // 1, 0, or -1 with an error.
 int classify_dataclass(ClassInfo& info) {
   PyTypeObject* type = info.type;
@@ -173,7 +197,11 @@ int classify_dataclass(ClassInfo& info) {
     if (!name || PyDict_SetItem(info.fields.get(), name.get(), Py_None) != 0) return -1;
     // A property of that name would run code when the field is set.
     const Ref shadow = class_member(type, name.get());
-    if (shadow && Py_TYPE(shadow.get())->tp_descr_set && !Py_IS_TYPE(shadow.get(), &PyMemberDescr_Type)) return 0;
+    const bool is_slot = shadow && Py_IS_TYPE(shadow.get(), &PyMemberDescr_Type);
+    if (shadow && Py_TYPE(shadow.get())->tp_descr_set && !is_slot) return 0;
+    if ((!shadow || is_slot) && is_always_set(PyTuple_GET_ITEM(fields.get(), i))) {
+      info.required.push_back(std::move(name));
+    }
   }
   for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     const int plain = collect_slots(PyTuple_GET_ITEM(type->tp_mro, i), info);
@@ -205,7 +233,8 @@ bool init_class_shapes() {
   if (!have_datetime() || !enums || !dataclasses) return false;
   enum_type = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(enums.get(), "Enum"));
   dataclass_fields = PyObject_GetAttrString(dataclasses.get(), "fields");
-  if (!enum_type || !dataclass_fields) return false;
+  dataclass_missing = PyObject_GetAttrString(dataclasses.get(), "MISSING");
+  if (!enum_type || !dataclass_fields || !dataclass_missing) return false;
   dataclass_getstate = optional_attribute(dataclasses.get(), "_dataclass_getstate");
   dataclass_setstate = optional_attribute(dataclasses.get(), "_dataclass_setstate");
   return true;
@@ -220,9 +249,9 @@ bool classify(ClassInfo& info) {
       return true;
     }
   }
-  info.found_by_name = is_found_by_name(type_object(info.type), info.name);
   info.encode = encode_unknown;
   if (PyType_IsSubtype(info.type, enum_type)) {
+    if (!has_enum_reduction(info.type)) return true;
     info.encode = encode_enum;
     info.shape = ClassShape::kEnum;
     return true;

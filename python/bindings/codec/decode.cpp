@@ -37,8 +37,8 @@ void DecoderTables::drop_keys() noexcept {
   large_keys = false;
 }
 
-Decoder::Decoder(format::FrameReader& reader, DecodeContext& context)
-    : in(reader), context_(context), tables_(*table_pool.take()) {
+Decoder::Decoder(format::FrameReader& reader, DecodeContext& context, std::span<const std::byte> frame)
+    : in(reader), context_(context), frame_(frame), tables_(*table_pool.take()) {
   ++tables_.message;
 }
 
@@ -91,6 +91,18 @@ PyObject* Decoder::owner_of(std::uint32_t block) {
   PyObject*& owner = block == kOwnFrame ? frame_owner_ : at(tables_.owners, block);
   if (!owner) owner = context_.make_owner(context_.state, block);
   return owner;
+}
+
+PyObject* Decoder::incompatible(std::size_t position, const Ref& text) {
+  if (!text) return nullptr;
+  PyErr_SetObject(error_types().incompatible_message, text.get());
+  note_incompatible(position);
+  return nullptr;
+}
+
+void Decoder::note_incompatible(std::size_t position) noexcept {
+  const bool is_new = incompatible_node_ == kNone && PyErr_Occurred();
+  if (is_new && PyErr_ExceptionMatches(error_types().incompatible_message)) incompatible_node_ = position;
 }
 
 PyObject* Decoder::corrupt_unless(PyObject* made, const char* what) {
@@ -333,9 +345,10 @@ PyObject* decode(std::span<const std::byte> frame, DecodeContext& context) {
   format::FrameReader reader;
   const Status loaded = reader.load(frame);
   if (!loaded) return raise_from_frame(loaded.error());
-  Decoder decoder(reader, context);
+  Decoder decoder(reader, context, frame);
   Ref made(decoder.node());
   if (!made) {
+    if (decoder.incompatible_node() != Decoder::kNone) explain_incompatible_node(frame, decoder.incompatible_node());
     if (!context.allow_pickle) explain_refused_node(frame, reader.nodes() - reader.left().kinds.left() - 1);
     return raise_from_frame(reader.error());
   }

@@ -1,5 +1,9 @@
 // Instances of classes that travel by name. What a name leads to is checked before it is used.
+#include <string>
+#include <vector>
+
 #include "bindings/codec/decoder.h"
+#include "bindings/codec/describe.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/codec/pickle_support.h"
 #include "bindings/cpython/errors.h"
@@ -14,13 +18,70 @@ const ClassInfo* class_of(Decoder& decoder, ClassShape shape, const char* what) 
   const format::Name name = decoder.in.next_name();
   PyObject* cls = decoder.global(name);
   if (!cls) return nullptr;
-  const ClassInfo* info = PyType_Check(cls) ? class_info(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
+  const ClassInfo* info = PyType_Check(cls) ? current_class_info(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
   if (info && info->shape == shape) return info;
   if (!PyErr_Occurred()) {
     const std::string text(name.text);
-    PyErr_Format(error_types().corrupt_message, "The frame is corrupt: '%.500s' is no %s here", text.c_str(), what);
+    decoder.incompatible(
+        decoder.in.position(),
+        Ref(PyUnicode_FromFormat("'%.500s' is a %s in the message, and none here", text.c_str(), what)));
   }
   return nullptr;
+}
+
+// Names with commas between them.
+std::string joined(PyObject* names) {
+  std::string text;
+  const Ref list(PySequence_List(names));
+  for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list.get()); ++i) {
+    const char* name = PyUnicode_AsUTF8(PyList_GET_ITEM(list.get(), i));
+    if (i != 0) text += ", ";
+    text += name ? name : "?";
+  }
+  PyErr_Clear();
+  return text.empty() ? "none" : text;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
+}
+
+// The node at `position` is a dataclass, or of attrs, that has the field on one side only.
+PyObject* other_fields(Decoder& decoder, const ClassInfo& info, std::size_t position, PyObject* field, bool is_here) {
+  const std::string sent = joined(fields_of_node(decoder.frame(), position)), here = joined(info.fields.get());
+  const char* format = is_here
+                           ? "'%.500s' has a field '%U' here, and no value for it, and the message has no such field"
+                           : "'%.500s' has no field '%U' here, and the message has one";
+  const Ref text(PyUnicode_FromFormat(format, info.name.c_str(), field));
+  if (!text) return nullptr;
+  return decoder.incompatible(
+      position, Ref(PyUnicode_FromFormat("%U. Fields in the message: %.1000s; fields here: %.1000s", text.get(),
+                                         sent.c_str(), here.c_str())));
+}
+
+// The first field that `made` lacks and every instance has. Null, without an error, when there is none.
+PyObject* missing_field(const ClassInfo& info, PyObject* made) {
+  for (const Ref& name : info.required) {
+    const Ref value(PyObject_GenericGetAttr(made, name.get()));
+    if (value) continue;
+    PyErr_Clear();
+    return name.get();
+  }
+  return nullptr;
+}
+
+// The node at `position` is a member of an Enum that has no such one here; `what` is its name or value.
+PyObject* no_member(Decoder& decoder, const ClassInfo& info, std::size_t position, const char* format, PyObject* what) {
+  PyErr_Clear();
+  const Ref members(PyObject_GetAttrString(type_object(info.type), "_member_map_"));
+  const std::string here = members ? joined(members.get()) : "?";
+  PyErr_Clear();
+  const Ref text(PyUnicode_FromFormat(format, info.name.c_str(), what));
+  if (!text) return nullptr;
+  return decoder.incompatible(position,
+                              Ref(PyUnicode_FromFormat("%U. Members here: %.1000s", text.get(), here.c_str())));
 }
 
 PyObject* refuse(const char* what) {
@@ -41,7 +102,7 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   }
   const ClassInfo* info = registered_class(name.text);
   if (info) return info;
-  info = cls && PyType_Check(cls) ? class_info(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
+  info = cls && PyType_Check(cls) ? current_class_info(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
   if (info && info->shape == ClassShape::kModel) return info;
   if (PyErr_Occurred()) return nullptr;
   const std::string text(name.text);
@@ -55,8 +116,14 @@ PyObject* decode_namedtuple(Decoder& decoder) {
   const ClassInfo* info = class_of(decoder, ClassShape::kNamedTuple, "namedtuple");
   if (!info) return nullptr;
   const std::uint64_t count = decoder.in.next_count();
+  if (decoder.in.failed()) return nullptr;
   if (count != static_cast<std::uint64_t>(info->field_count)) {
-    return decoder.in.fail("a namedtuple has another number of fields here"), nullptr;
+    const std::string here = joined(info->field_names.get());
+    return decoder.incompatible(
+        decoder.in.position(),
+        Ref(PyUnicode_FromFormat("'%.500s' has %zd fields here, and %llu in the message. Fields here: %.1000s",
+                                 info->name.c_str(), info->field_count, static_cast<unsigned long long>(count),
+                                 here.c_str())));
   }
   // What namedtuple's _make() comes to: the class's own __new__ need not take the fields in order.
   Ref made(info->type->tp_alloc(info->type, info->field_count));
@@ -72,6 +139,7 @@ PyObject* decode_namedtuple(Decoder& decoder) {
 }
 
 PyObject* decode_dataclass(Decoder& decoder) {
+  const std::size_t position = decoder.in.position();
   const ClassInfo* info = class_of(decoder, ClassShape::kDataclass, "dataclass");
   if (!info) return nullptr;
   const std::uint64_t count = decoder.in.next_count();
@@ -86,30 +154,36 @@ PyObject* decode_dataclass(Decoder& decoder) {
     if (!field || decoder.in.failed()) return nullptr;
     const int known = PyDict_Contains(info->fields.get(), field.get());
     if (known < 0) return nullptr;
-    if (known == 0) return decoder.in.fail("a dataclass has no such field here"), nullptr;
+    if (known == 0) return other_fields(decoder, *info, position, field.get(), false);
     Ref value(decoder.node());
     // Past any __setattr__ of the class: frozen ones have one that refuses.
     if (!value || PyObject_GenericSetAttr(made.get(), field.get(), value.get()) != 0) return nullptr;
+  }
+  if (static_cast<Py_ssize_t>(count) < PyDict_GET_SIZE(info->fields.get())) [[unlikely]] {
+    PyObject* missing = missing_field(*info, made.get());
+    if (missing) return other_fields(decoder, *info, position, missing, true);
   }
   return made.release();
 }
 
 PyObject* decode_enum(Decoder& decoder, bool by_value) {
+  const std::size_t position = decoder.in.position();
   const ClassInfo* info = class_of(decoder, ClassShape::kEnum, "Enum");
   if (!info) return nullptr;
   if (by_value) {
     const Expansion::Before before = decoder.begin_walked();
     Ref value(decoder.node());
     if (!value || !decoder.may_be_walked(before)) return nullptr;
-    return decoder.corrupt_unless(call_python(type_object(info->type), value.get()),
-                                  "an Enum has no member of that value here");
+    PyObject* member = call_python(type_object(info->type), value.get());
+    if (member || !PyErr_ExceptionMatches(PyExc_ValueError)) return member;
+    return no_member(decoder, *info, position, "'%.500s' has no member of the value %R here", value.get());
   }
   Ref name = Ref::borrow(decoder.next_key());
   Ref members(name ? PyObject_GetAttrString(type_object(info->type), "_member_map_") : nullptr);
   if (!members || decoder.in.failed()) return nullptr;
   Ref member = PyDict_Check(members.get()) ? item_of(members.get(), name.get()) : Ref();
-  if (!member && !PyErr_Occurred()) decoder.in.fail("an Enum has no member of that name here");
-  return member.release();
+  if (member || PyErr_Occurred()) return member.release();
+  return no_member(decoder, *info, position, "'%.500s' has no member '%U' here", name.get());
 }
 
 PyObject* decode_global(Decoder& decoder) {
@@ -120,6 +194,7 @@ PyObject* decode_global(Decoder& decoder) {
 }
 
 PyObject* decode_registered(Decoder& decoder) {
+  const std::size_t position = decoder.in.position();
   const format::Name name = decoder.in.next_name();
   if (decoder.in.failed()) return nullptr;
   const ClassInfo* info = registered_class(name.text);
@@ -127,7 +202,10 @@ PyObject* decode_registered(Decoder& decoder) {
   if (!info) return nullptr;
   if (info->shape == ClassShape::kModel) {
     Ref state(decoder.node());
-    return state ? call_python(package().model_build, type_object(info->type), state.get()) : nullptr;
+    if (!state) return nullptr;
+    PyObject* model = call_python(package().model_build, type_object(info->type), state.get());
+    if (!model) decoder.note_incompatible(position);
+    return model;
   }
   if (info->encode == encode_end) return decode_end(decoder, *info);
   // Held: a registration may be replaced meanwhile.

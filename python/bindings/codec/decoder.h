@@ -1,6 +1,8 @@
 // The walk over one frame. Internal to the decode_*.cpp files.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -47,7 +49,7 @@ struct DecoderTables {
 // error becomes the exception at the end of the walk.
 class Decoder {
  public:
-  Decoder(format::FrameReader& reader, DecodeContext& context);
+  Decoder(format::FrameReader& reader, DecodeContext& context, std::span<const std::byte> frame);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
   ~Decoder();
@@ -65,6 +67,14 @@ class Decoder {
   bool may_be_dropped(const Expansion::Before& before);
   // For what must not be a Python error of its own: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);
+
+  // Sets IncompatibleMessage with a text, null after a failure, about the node at `position`. Returns null.
+  PyObject* incompatible(std::size_t position, const Ref& text);
+  // The same of an exception that is set, if it is one.
+  void note_incompatible(std::size_t position) noexcept;
+  static constexpr std::size_t kNone = SIZE_MAX;
+  std::size_t incompatible_node() const noexcept { return incompatible_node_; }
+  std::span<const std::byte> frame() const noexcept { return frame_; }
 
   // The str of the next name, kept so that its repeats cost nothing. Owned by the decoder; null on failure.
   PyObject* next_key() {
@@ -128,6 +138,8 @@ class Decoder {
   PyObject* copy(const format::ArrayInfo& info, PyArray_Descr* descr, const std::byte* buffer);
 
   DecodeContext& context_;
+  const std::span<const std::byte> frame_;
+  std::size_t incompatible_node_ = kNone;
   DecoderTables& tables_;
   PyObject* frame_owner_ = nullptr;
   Expansion expansion_;

@@ -51,6 +51,20 @@ class Describer {
   // Of the wanted node, once it was met.
   std::optional<std::string> path() const { return found_ ? std::optional(path_) : std::nullopt; }
 
+  // Of the wanted node, which node() has come to.
+  std::vector<std::string> fields() {
+    std::vector<std::string> names;
+    wanted_ = kNoNode;
+    if (!found_ || format::unmarked(in_.next_kind()) != Kind::kDataclass) return names;
+    in_.next_name();
+    const std::uint64_t count = in_.next_count();
+    for (std::uint64_t i = 0; i < count && !in_.failed(); ++i) {
+      names.emplace_back(in_.next_name().text);
+      if (!node(0, "")) break;
+    }
+    return names;
+  }
+
   // Writes the lines of the next node, the first one after `label`. False after a failure, or at the wanted node.
   bool node(std::size_t indent, const std::string& label) {
     if (in_.nodes() - in_.left().kinds.left() == wanted_) return found_ = true, false;
@@ -254,7 +268,7 @@ class Describer {
   format::FrameReader& in_;
   std::string out_;
   std::size_t muted_ = 0;
-  const std::size_t wanted_ = kNoNode;
+  std::size_t wanted_ = kNoNode;
   bool found_ = false;
   std::string path_;
   std::string last_;  // integer or text that was read, as a step
@@ -281,6 +295,14 @@ std::optional<std::string> path_of_node(std::span<const std::byte> frame, std::s
   Describer describer(*opened, number);
   describer.node(0, "");
   return describer.path();
+}
+
+std::vector<std::string> fields_of_node(std::span<const std::byte> frame, std::size_t number) {
+  Result<format::FrameReader> opened = format::FrameReader::open(frame);
+  if (!opened.ok()) return {};
+  Describer describer(*opened, number);
+  describer.node(0, "");
+  return describer.fields();
 }
 
 }  // namespace shmtree::python

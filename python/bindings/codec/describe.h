@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "shmtree/result.h"
 
@@ -17,5 +18,8 @@ Result<std::string> describe_frame(std::span<const std::byte> frame);
 // root; none when the frame has no such node, as when its memory was changed meanwhile. For errors: it reads the frame
 // once more.
 std::optional<std::string> path_of_node(std::span<const std::byte> frame, std::size_t number);
+
+// The names of the fields of that node, if it is a dataclass. For errors, likewise.
+std::vector<std::string> fields_of_node(std::span<const std::byte> frame, std::size_t number);
 
 }  // namespace shmtree::python

@@ -27,6 +27,7 @@ void EncodeSession::clear() {
   builder_.clear();
   met_.clear();
   names_.clear();
+  classes_.clear();
   // Destructors may run anything, also something that makes this vector grow again.
   while (!kept_.empty()) {
     PyObject* object = kept_.back();
@@ -92,7 +93,30 @@ bool Encoder::node(PyObject* object) {
 
 bool Encoder::by_class(PyObject* value) {
   const ClassInfo* info = class_info(Py_TYPE(value));
-  return info && info->encode(*this, value, *info);
+  if (!info) return false;
+  // Without a guard it is a class of CPython's that nothing can replace.
+  if (info->guard && !session_.classes().knows(info)) return by_unchecked_class(value, info);
+  return info->encode(*this, value, *info);
+}
+
+bool Encoder::by_unchecked_class(PyObject* value, const ClassInfo* known) {
+  const ClassInfo* info = current_class_info(known);
+  if (!info) return false;
+  if (info->shape != ClassShape::kOther) {
+    const ByName how = how_by_name(*info, options_.for_channel);
+    if (how == ByName::kOtherClass && !options_.allow_pickle) {
+      session_.set_refused(value);
+      PyErr_Format(
+          error_types().pickle_refused,
+          "An object would have to be pickled, since its class '%.500s' is another class now, but allow_pickle "
+          "is False",
+          info->name.c_str());
+      return false;
+    }
+    if (how != ByName::kYes) return how != ByName::kError && needs_pickle(value);
+  }
+  session_.classes().enter(info);
+  return info->encode(*this, value, *info);
 }
 
 bool Encoder::integer(PyObject* value) {

@@ -80,6 +80,31 @@ class NameCache {
   Entry entries_[128];
 };
 
+struct ClassInfo;
+
+// The classes that were checked for this message: that each is what its name leads to. Classes are checked once for
+// each message, since a program may replace and change them in between.
+class CheckedClasses {
+ public:
+  bool knows(const ClassInfo* info) const noexcept {
+    const Entry& entry = entries_[slot_of(info)];
+    return entry.info == info && entry.message == message_;
+  }
+  void enter(const ClassInfo* info) noexcept { entries_[slot_of(info)] = {info, message_}; }
+  void clear() noexcept { ++message_; }
+
+ private:
+  struct Entry {
+    const ClassInfo* info = nullptr;
+    std::uint64_t message = 0;
+  };
+  static std::size_t slot_of(const ClassInfo* info) noexcept {
+    return (reinterpret_cast<std::uintptr_t>(info) >> 4) * 0x9e3779b97f4a7c15u >> 59;
+  }
+  std::uint64_t message_ = 1;
+  Entry entries_[32];
+};
+
 // How an object became a frame: whether the message as a whole had to go through pickle.
 enum Encoded : std::uint8_t { kNotEncoded = 0, kEncoded, kPickled };
 
@@ -108,6 +133,7 @@ class EncodeSession {
   }
   MetObjects& met() noexcept { return met_; }
   NameCache& names() noexcept { return names_; }
+  CheckedClasses& classes() noexcept { return classes_; }
   // Remembers what has no native kind where pickle is refused, until it is asked for (refusal.h).
   void set_refused(PyObject* object) { refused_ = Ref::borrow(object); }
   void move_refused(PyObject* object) {
@@ -126,6 +152,7 @@ class EncodeSession {
   std::vector<PyObject*> kept_;
   MetObjects met_;
   NameCache names_;
+  CheckedClasses classes_;
   Ref refused_{};
 };
 

@@ -1,4 +1,6 @@
 // Instances of classes that travel by name: namedtuples, dataclasses, Enum members, registered classes.
+#include <algorithm>
+
 #include "bindings/codec/encoder.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
@@ -6,11 +8,6 @@
 
 namespace shmtree::python {
 namespace {
-
-// When not, pickle says why.
-bool can_be_named(const ClassInfo& info) {
-  return info.found_by_name || is_found_by_name(type_object(info.type), info.name);
-}
 
 struct Field {
   Ref name;
@@ -47,9 +44,20 @@ bool collect_fields(PyObject* object, const ClassInfo& info, std::vector<Field>&
   return true;
 }
 
+// Receivers refuse a message without them: their class may have fields that the sender's has not.
+bool has_required(const ClassInfo& info, const std::vector<Field>& fields) {
+  if (static_cast<Py_ssize_t>(fields.size()) == PyDict_GET_SIZE(info.fields.get())) [[likely]]
+    return true;
+  return std::all_of(info.required.begin(), info.required.end(), [&fields](const Ref& name) {
+    return std::any_of(fields.begin(), fields.end(), [&name](const Field& field) {
+      return field.name.get() == name.get() || PyUnicode_Compare(field.name.get(), name.get()) == 0;
+    });
+  });
+}
+
 bool namedtuple_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   const Py_ssize_t count = PyTuple_GET_SIZE(value);
-  if (count != info.field_count || !can_be_named(info)) return encoder.needs_pickle(value);
+  if (count != info.field_count) return encoder.needs_pickle(value);
   if (!encoder.deeper()) return false;
   encoder.out.add_kind(Kind::kNamedTuple);
   encoder.out.add_name(info.name);
@@ -61,11 +69,11 @@ bool namedtuple_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
 }
 
 bool dataclass_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  if (!can_be_named(info)) return encoder.needs_pickle(value);
   if (!encoder.deeper()) return false;
   std::vector<Field> fields;
   bool foreign = false;
   if (!collect_fields(value, info, fields, foreign)) return foreign && encoder.needs_pickle(value);
+  if (!has_required(info, fields)) return encoder.needs_pickle(value);
   encoder.out.add_kind(Kind::kDataclass);
   encoder.out.add_name(info.name);
   encoder.out.add_length(fields.size());
@@ -120,8 +128,21 @@ bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info)
   return once<registered_node>(encoder, value, info);
 }
 
+namespace {
+
+// Whether the class gives this very object for that value, as it does for combined flags: 1, 0, or -1 with an error.
+int is_member_of_value(const ClassInfo& info, PyObject* value, PyObject* member) {
+  Ref members(PyObject_GetAttrString(type_object(info.type), "_value2member_map_"));
+  if (!members) return -1;
+  if (!PyDict_Check(members.get())) return 0;
+  const Ref found = item_of(members.get(), value);
+  if (!found && PyErr_Occurred()) return -1;
+  return found.get() == member;
+}
+
+}  // namespace
+
 bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  if (!can_be_named(info)) return encoder.needs_pickle(value);
   Ref name(PyObject_GetAttrString(value, "_name_"));
   Ref members(name ? PyObject_GetAttrString(type_object(info.type), "_member_map_") : nullptr);
   if (!members) return false;
@@ -134,14 +155,17 @@ bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
       return encoder.try_name(name.get()) || (!PyErr_Occurred() && encoder.needs_pickle(value));
     }
   }
+  Ref raw(PyObject_GetAttrString(value, "_value_"));
+  if (!raw) return false;
+  const int leads_back = is_member_of_value(info, raw.get(), value);
+  if (leads_back <= 0) return leads_back == 0 && encoder.needs_pickle(value);
   encoder.out.set_kind(encoder.out.kinds() - 1, Kind::kEnumValue);
   encoder.out.add_name(info.name);
-  Ref raw(PyObject_GetAttrString(value, "_value_"));
-  return raw && encoder.deeper() && encoder.sealed([&] { return encoder.child(raw.get()); }) && encoder.leave();
+  return encoder.deeper() && encoder.sealed([&] { return encoder.child(raw.get()); }) && encoder.leave();
 }
 
 bool encode_model(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  return can_be_named(info) ? once<model_node>(encoder, value, info) : encoder.needs_pickle(value);
+  return once<model_node>(encoder, value, info);
 }
 
 bool encode_unknown(Encoder& encoder, PyObject* value, const ClassInfo&) {

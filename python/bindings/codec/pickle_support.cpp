@@ -16,6 +16,7 @@ PyObject* pickler_type = nullptr;
 PyObject* loads_function = nullptr;
 PyObject* bytes_io_type = nullptr;
 PyObject* standard_reducers = nullptr;  // copyreg.dispatch_table
+PyObject* channel_reducers = nullptr;   // what multiprocessing's own queues add: connections, sockets, bound methods
 
 // Receives the pickler's buffers.
 PyObject* take_buffer(PyObject* list, PyObject* buffer) {
@@ -24,13 +25,6 @@ PyObject* take_buffer(PyObject* list, PyObject* buffer) {
 }
 
 PyMethodDef take_buffer_method = {"take_buffer", as_method<take_buffer>(), METH_O, nullptr};
-
-// What multiprocessing's own queues add: connections, sockets, bound methods.
-Ref channel_reducers() {
-  Ref module(PyImport_ImportModule("multiprocessing.reduction"));
-  Ref pickler(module ? PyObject_GetAttrString(module.get(), "ForkingPickler") : nullptr);
-  return Ref(pickler ? PyObject_GetAttrString(pickler.get(), "_extra_reducers") : nullptr);
-}
 
 // A plain dict, which the pickler asks without running Python code. Ours come last: they are for native kinds that
 // pickle refuses, or would send in band or by descriptor.
@@ -41,10 +35,7 @@ Ref reducers(const EncodeOptions& options) {
                       options.portable ? Py_True : Py_False));
   Ref table(own ? PyDict_Copy(standard_reducers) : nullptr);
   if (!table) return Ref();
-  if (options.for_channel && !options.portable) {
-    Ref extra = channel_reducers();
-    if (!extra || PyDict_Update(table.get(), extra.get()) != 0) return Ref();
-  }
+  if (options.for_channel && !options.portable && PyDict_Update(table.get(), channel_reducers) != 0) return Ref();
   return PyDict_Update(table.get(), own.get()) == 0 ? std::move(table) : Ref();
 }
 
@@ -103,12 +94,20 @@ bool init_pickle() {
   Ref pickle(PyImport_ImportModule("pickle"));
   Ref io(PyImport_ImportModule("io"));
   Ref copyreg(PyImport_ImportModule("copyreg"));
-  if (!pickle || !io || !copyreg) return false;
+  Ref reduction(PyImport_ImportModule("multiprocessing.reduction"));
+  Ref forking(reduction ? PyObject_GetAttrString(reduction.get(), "ForkingPickler") : nullptr);
+  if (!pickle || !io || !copyreg || !forking) return false;
   pickler_type = PyObject_GetAttrString(pickle.get(), "Pickler");
   loads_function = PyObject_GetAttrString(pickle.get(), "loads");
   bytes_io_type = PyObject_GetAttrString(io.get(), "BytesIO");
   standard_reducers = PyObject_GetAttrString(copyreg.get(), "dispatch_table");
-  return pickler_type && loads_function && bytes_io_type && standard_reducers;
+  channel_reducers = PyObject_GetAttrString(forking.get(), "_extra_reducers");
+  return pickler_type && loads_function && bytes_io_type && standard_reducers && channel_reducers;
+}
+
+int has_reducer(PyTypeObject* type, bool for_channel) {
+  const int own = PyDict_Contains(standard_reducers, type_object(type));
+  return own == 0 && for_channel ? PyDict_Contains(channel_reducers, type_object(type)) : own;
 }
 
 bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions& options) {

@@ -13,6 +13,10 @@ bool init_pickle();
 // set: what the object's own code raised, or what pickle says of an object that it cannot send.
 bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions& options);
 
+// Whether a table of pickle has a reducer for the class: copyreg's, and for a channel that of multiprocessing, too. 1,
+// 0, or -1 with a Python error set.
+int has_reducer(PyTypeObject* type, bool for_channel);
+
 // What pickle.loads(data, buffers=buffers) gives, and raises.
 Ref load_pickle(PyObject* data, PyObject* buffers);
 

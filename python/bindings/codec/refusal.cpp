@@ -12,9 +12,13 @@
 namespace shmtree::python {
 namespace {
 
-// The current PickleRefused, taken; null when there is none.
+// The current exception of that class, taken; null when there is none.
+Ref take_if(PyObject* cls) {
+  return PyErr_Occurred() && PyErr_ExceptionMatches(cls) ? take_exception() : Ref();
+}
+
 Ref take_refusal() {
-  return PyErr_Occurred() && PyErr_ExceptionMatches(error_types().pickle_refused) ? take_exception() : Ref();
+  return take_if(error_types().pickle_refused);
 }
 
 // What goes wrong here must not hide the refusal itself.
@@ -69,8 +73,9 @@ void explain_refused_object(EncodeSession& session, PyObject* object, const char
   give_back(std::move(refusal));
 }
 
-void explain_refused_node(std::span<const std::byte> frame, std::size_t number) {
-  Ref refusal = take_refusal();
+namespace {
+
+void explain_node(Ref refusal, std::span<const std::byte> frame, std::size_t number) {
   if (!refusal) return;
   if (has_no_path(refusal.get())) {
     const std::optional<std::string> found = path_of_node(frame, number);
@@ -79,6 +84,16 @@ void explain_refused_node(std::span<const std::byte> frame, std::size_t number) 
     if (path) add_path(refusal.get(), path.get());
   }
   give_back(std::move(refusal));
+}
+
+}  // namespace
+
+void explain_refused_node(std::span<const std::byte> frame, std::size_t number) {
+  explain_node(take_refusal(), frame, number);
+}
+
+void explain_incompatible_node(std::span<const std::byte> frame, std::size_t number) {
+  explain_node(take_if(error_types().incompatible_message), frame, number);
 }
 
 void name_refuser(const char* refuser) {

@@ -23,6 +23,7 @@ bool set_package(PyObject* given) {
       {&members.message_too_large, "MessageTooLarge"},
       {&members.out_of_shared_memory, "OutOfSharedMemory"},
       {&members.corrupt_message, "CorruptMessage"},
+      {&members.incompatible_message, "IncompatibleMessage"},
       {&members.pickle_refused, "PickleRefused"},
       {&members.not_portable, "NotPortable"},
       {&members.incompatible_arena, "IncompatibleArena"},

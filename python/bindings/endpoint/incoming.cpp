@@ -5,7 +5,9 @@
 
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
+#include "bindings/objects/frame_object.h"
 #include "bindings/objects/loan.h"
+#include "endpoint/frames.h"
 #include "endpoint/transfer.h"
 
 namespace shmtree::python {
@@ -67,6 +69,20 @@ PyObject* decode_block(IncomingSource& source, DecodeContext& context) {
   return decode(message.frame(), context);
 }
 
+// Gives the current exception the message as a Frame, which is lost otherwise.
+void add_frame(Arena& arena, Incoming& message, bool trusted, bool known_portable) {
+  Ref exception = take_exception();
+  auto raw = endpoint::raw_frame(arena, message, nullptr);
+  Frame* frame = raw ? new_frame(std::move(*raw)) : nullptr;
+  if (frame) {
+    frame->trusted = trusted;
+    frame->known_portable = known_portable;
+    PyObject_SetAttrString(exception.get(), "frame", Ref(reinterpret_cast<PyObject*>(frame)).get());
+  }
+  PyErr_Clear();  // what goes wrong here must not hide the exception itself
+  set_exception(std::move(exception));
+}
+
 }  // namespace
 
 PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& message, CopyPolicy copy,
@@ -86,6 +102,9 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
     return object;
   if (!context.allow_pickle) name_refuser(refuser_of_pickles(*self));
   if (PyErr_ExceptionMatches(error_types().corrupt_message)) add_to_exception("ticket", message.ticket());
+  if (PyErr_ExceptionMatches(error_types().incompatible_message)) {
+    add_frame(*channel.arena(), message, context.allow_pickle, channel.was_always_portable());
+  }
   *may_retry = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
   return nullptr;
 }
