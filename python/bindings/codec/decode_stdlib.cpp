@@ -126,7 +126,16 @@ PyObject* decode_timezone(Decoder& decoder) {
 PyObject* decode_zoneinfo(Decoder& decoder) {
   const std::string_view key = decoder.in.next_name().text;
   if (decoder.in.failed()) return nullptr;
-  return call_with_text(decoder, StandardClass::kZoneInfo, key, "a time zone is not known here");
+  PyObject* cls = standard_class(StandardClass::kZoneInfo);
+  const Ref argument(cls ? decode_str(decoder, key) : nullptr);
+  PyObject* zone = argument ? call_python(cls, argument.get()) : nullptr;
+  if (zone || !argument) return zone;
+  if (!PyErr_ExceptionMatches(PyExc_KeyError)) return decoder.corrupt_unless(nullptr, "a time zone has no such key");
+  PyErr_Clear();
+  return decoder.incompatible(decoder.in.position(),
+                              Ref(PyUnicode_FromFormat("The time zone '%U' is not installed here (the package tzdata "
+                                                       "has all)",
+                                                       argument.get())));
 }
 
 PyObject* decode_decimal(Decoder& decoder) {

@@ -1,8 +1,11 @@
 #include "bindings/codec/dtypes.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
@@ -36,11 +39,43 @@ void enter(int number, DType code) {
   if (!preferred) preferred = descr;
 }
 
+// The names of the fields of a dtype, and of the dtypes in it: `dtype.names = ...` changes a dtype in place.
+class FieldNames {
+ public:
+  FieldNames() = default;
+  explicit FieldNames(PyArray_Descr* descr) { add(descr); }
+  bool are_as_they_were() const {
+    return std::all_of(known_.begin(), known_.end(), [](const Known& known) {
+      return PyDataType_NAMES(reinterpret_cast<PyArray_Descr*>(known.descr.get())) == known.names.get();
+    });
+  }
+  bool empty() const noexcept { return known_.empty(); }
+
+ private:
+  struct Known {
+    Ref descr, names;  // held, so that an address means one tuple
+  };
+  // Recursion is bounded: a dtype cannot be in itself.
+  void add(PyArray_Descr* descr) {
+    if (PyDataType_HASSUBARRAY(descr)) return add(PyDataType_SUBARRAY(descr)->base);
+    PyObject* names = PyDataType_NAMES(descr);
+    if (!names) return;
+    known_.push_back({Ref::borrow(reinterpret_cast<PyObject*>(descr)), Ref::borrow(names)});
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
+      const Ref field = item_of(PyDataType_FIELDS(descr), PyTuple_GET_ITEM(names, i));
+      if (field) add(reinterpret_cast<PyArray_Descr*>(PyTuple_GET_ITEM(field.get(), 0)));
+    }
+  }
+
+  std::vector<Known> known_;
+};
+
 // The text of the dtypes described last, by address; holds both, so that an address means one dtype.
 struct Described {
   PyArray_Descr* descr = nullptr;
   PyObject* text = nullptr;
   bool with_objects = false;
+  FieldNames names{};
 };
 std::array<Described, 64> described;
 Mutex described_mutex;
@@ -49,43 +84,53 @@ Described& described_slot(PyArray_Descr* descr) noexcept {
   return described[(reinterpret_cast<std::uintptr_t>(descr) >> 4) * 0x9e3779b97f4a7c15u >> 58];
 }
 
+struct Parsed {
+  Ref dtype;
+  FieldNames names;
+};
 Mutex parsed_mutex;
-std::unordered_map<std::string, PyObject*>& parsed() {
-  static auto* dtypes = new std::unordered_map<std::string, PyObject*>();
+std::unordered_map<std::string, Parsed>& parsed() {
+  static auto* dtypes = new std::unordered_map<std::string, Parsed>();
   return *dtypes;
 }
 
 Ref described_before(PyArray_Descr* descr, bool with_objects) {
   const std::lock_guard guard(described_mutex);
   const Described& slot = described_slot(descr);
-  return slot.descr == descr && slot.with_objects == with_objects ? Ref::borrow(slot.text) : Ref();
+  const bool is_known = slot.descr == descr && slot.with_objects == with_objects && slot.names.are_as_they_were();
+  return is_known ? Ref::borrow(slot.text) : Ref();
 }
 
 void remember(PyArray_Descr* descr, bool with_objects, PyObject* text) {
   Ref old_descr, old_text;  // dropped after the lock
+  FieldNames names(descr);
   const std::lock_guard guard(described_mutex);
   Described& slot = described_slot(descr);
   old_descr = Ref(reinterpret_cast<PyObject*>(std::exchange(slot.descr, descr)));
   old_text = Ref(std::exchange(slot.text, Py_NewRef(text)));
   Py_INCREF(reinterpret_cast<PyObject*>(descr));
   slot.with_objects = with_objects;
+  std::swap(slot.names, names);
 }
 
+// One with fields is another object each time, as from pickle: whoever renames the fields of one array changes that
+// alone. Null where it is not known, or an error is set.
 Ref parsed_before(const std::string& text) {
   const std::lock_guard guard(parsed_mutex);
   const auto found = parsed().find(text);
-  return found == parsed().end() ? Ref() : Ref::borrow(found->second);
+  if (found == parsed().end() || !found->second.names.are_as_they_were()) return Ref();
+  const Parsed& known = found->second;
+  if (known.names.empty()) return Ref::borrow(known.dtype.get());
+  return Ref(reinterpret_cast<PyObject*>(PyArray_DescrNew(reinterpret_cast<PyArray_Descr*>(known.dtype.get()))));
 }
 
 void remember(std::string text, PyObject* dtype) {
   constexpr std::size_t kMostKept = 1024;
-  std::unordered_map<std::string, PyObject*> old;
-  {
-    const std::lock_guard guard(parsed_mutex);
-    if (parsed().size() >= kMostKept) old.swap(parsed());
-    if (parsed().emplace(std::move(text), dtype).second) Py_INCREF(dtype);
-  }
-  for (const auto& [name, each] : old) Py_DECREF(each);
+  Parsed made{Ref::borrow(dtype), FieldNames(reinterpret_cast<PyArray_Descr*>(dtype))};
+  std::unordered_map<std::string, Parsed> old;  // dropped after the lock, and so is what it was before
+  const std::lock_guard guard(parsed_mutex);
+  if (parsed().size() >= kMostKept) old.swap(parsed());
+  std::swap(parsed()[std::move(text)], made);
 }
 
 std::string_view view_of(PyObject* text) {
@@ -146,15 +191,17 @@ bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::st
 
 Ref parse_dtype(std::string_view text) {
   std::string key(text);
-  if (Ref known = parsed_before(key)) return known;
+  Ref known = parsed_before(key);
+  if (known || PyErr_Occurred()) return known;
   Ref argument(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "strict"));
   Ref descr(argument ? call_python(package().parse_dtype, argument.get()) : nullptr);
   if (!descr) {
     raise_corrupt_from_current("The frame is corrupt: it describes a dtype that NumPy does not know");
     return Ref();
   }
-  remember(std::move(key), descr.get());
-  return descr;
+  remember(key, descr.get());
+  known = parsed_before(key);
+  return known || PyErr_Occurred() ? std::move(known) : std::move(descr);
 }
 
 }  // namespace shmtree::python

@@ -89,11 +89,29 @@ bool encode_timezone(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return !has_name || string(encoder, PyTuple_GET_ITEM(arguments.get(), 1));
 }
 
+namespace {
+
+// The key that leads to this zone; null, without an error, for a zone that only pickle can send, or refuse: what was
+// read from a file, or made without the cache. Its own reduction knows: (function, (key, whether it is in the cache)).
+Ref key_of_zone(PyObject* zone) {
+  const Ref reduced(staying([=] { return PyObject_CallMethod(zone, "__reduce__", nullptr); }));
+  if (!reduced) {
+    if (PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError)) PyErr_Clear();
+    return Ref();
+  }
+  const bool is_call = PyTuple_CheckExact(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) == 2;
+  PyObject* arguments = is_call ? PyTuple_GET_ITEM(reduced.get(), 1) : nullptr;
+  if (!arguments || !PyTuple_CheckExact(arguments) || PyTuple_GET_SIZE(arguments) != 2) return Ref();
+  PyObject* key = PyTuple_GET_ITEM(arguments, 0);
+  const int is_cached = PyObject_IsTrue(PyTuple_GET_ITEM(arguments, 1));
+  return is_cached == 1 && PyUnicode_CheckExact(key) ? Ref::borrow(key) : Ref();
+}
+
+}  // namespace
+
 bool encode_zoneinfo(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  Ref key(PyObject_GetAttrString(value, "key"));
-  if (!key) return false;
-  // Without a key it was read from a file of its own.
-  if (!PyUnicode_CheckExact(key.get())) return encoder.needs_pickle(value);
+  const Ref key = key_of_zone(value);
+  if (!key) return !PyErr_Occurred() && encoder.needs_pickle(value);
   encoder.out.add_kind(Kind::kZoneInfo);
   return encoder.try_name(key.get()) || (!PyErr_Occurred() && encoder.needs_pickle(value));
 }
