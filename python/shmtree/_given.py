@@ -2,7 +2,7 @@
 
 import queue
 
-from . import _core, _dtypes, _inside, _leaves, _models, _portable, _reducers, errors
+from . import _core, _dtypes, _inside, _leaves, _models, _portable, _reducers, _unsendable, errors
 
 _core.set_package(
     {
@@ -12,6 +12,8 @@ _core.set_package(
         "describe_dtype": _dtypes.describe,
         "parse_dtype": _dtypes.parse,
         "reducers": _reducers.table,
+        "StandIn": _reducers.StandIn,
+        "explain_unsendable": _unsendable.explain,
         "path_of_refused": _inside.path_of_refused,
         "path_of_local": _portable.path_of_local,
         **vars(_leaves),

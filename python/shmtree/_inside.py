@@ -45,7 +45,7 @@ def _fields(cls: Any) -> list[str]:
     return [field.name for field in fields]
 
 
-def _children(value: Any) -> Iterator[tuple[str, Any]]:
+def children(value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a container, each with the step that leads to it; of anything else none."""
     cls = type(value)
     if cls in _MAPPINGS:
@@ -105,7 +105,7 @@ def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> It
                 yield Place(path, item)
                 continue
             kept.append(item)
-            parts = iter(()) if is_leaf(item) else _children(item)
+            parts = iter(()) if is_leaf(item) else children(item)
             first = next(parts, None)
             is_container = first is not None or type(item) in _MAPPINGS | _SEQUENCES
             again = met.setdefault(id(item), path) if is_container else path

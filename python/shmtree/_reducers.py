@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from . import _core, _leaves, _out_of_band, _portable
+from . import _core, _dtypes, _leaves, _out_of_band, _portable
 
 Reducer = Callable[[Any], Any]
 
@@ -39,16 +39,56 @@ def table(independent: bool, home: bytes | None, portable: bool) -> dict[type, R
             made[cls] = functools.partial(_reduce_device_array, home=home, portable=portable)
     made.update(_out_of_band.reducers())
     if independent:
-        made[np.ndarray] = _reduce_as_writable
+        made[np.ndarray] = _reduce_as_own
     return made
+
+
+class StandIn(bytearray):
+    """What a pickler is given in place of a value that is a node of the frame, beside the pickle.
+
+    The pickle has it as an out-of-band buffer, in whose place the unpickler is given the value.
+    """
+
+    __slots__ = ("value",)
+
+    value: Any
+
+
+def _beside(value: Any) -> Any:
+    stand_in = StandIn(1)
+    stand_in.value = value
+    return _given, (pickle.PickleBuffer(stand_in),)
+
+
+def _given(value: Any) -> Any:
+    return value
+
+
+def _has_native_kind(dtype: np.dtype[Any]) -> bool:
+    if dtype.isbuiltin == 1 and dtype.metadata is None and dtype.kind in "biufcSU":
+        return True
+    return _dtypes.describe(dtype, False) is not None
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     """NumPy's own reduction copies strided arrays, dates and other packages' dtypes into the pickle."""
     dtype = array.dtype
-    may_be_copied = not array.flags.forc or dtype.kind in "mMV" or dtype.isbuiltin == 2  # 2: of another package
-    if may_be_copied and dtype.itemsize and not dtype.hasobject:
+    if _has_native_kind(dtype):
+        return _beside(array)
+    if dtype.isbuiltin == 2 and not dtype.hasobject and dtype.itemsize in (1, 2, 4, 8):  # of another package
+        return _build_view, (array.view(f"u{dtype.itemsize}"), dtype)
+    if (not array.flags.forc or dtype.kind in "mMV") and dtype.itemsize and not dtype.hasobject:
         return _build_array, _parts_of(array)
+    return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+def _build_view(memory: np.ndarray[Any, Any], dtype: Any) -> Any:
+    return memory.view(dtype)
+
+
+def _reduce_masked_array(array: Any) -> Any:
+    if _leaves.masked_parts(array) is not None and _has_native_kind(array.dtype):
+        return _beside(array)
     return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
 
@@ -76,9 +116,9 @@ def _build_jax(*parts: Any) -> Any:
     return jax.numpy.asarray(_build_array(*parts))
 
 
-def _reduce_as_writable(array: np.ndarray[Any, Any]) -> Any:
-    # pickle keeps in mind that the memory of an array cannot be written.
-    own = array if array.flags.writeable else array.copy(order="K")
+def _reduce_as_own(array: np.ndarray[Any, Any]) -> Any:
+    # A node beside the pickle is writable there in any case; pickle keeps in mind that an array cannot be written.
+    own = array if array.flags.writeable or _has_native_kind(array.dtype) else array.copy(order="K")
     return _reduce_array(own)
 
 
@@ -86,11 +126,7 @@ def _reduce_memoryview(view: memoryview) -> tuple[Any, ...]:
     array = np.asarray(view)
     if array.dtype.hasobject:
         raise TypeError(f"a memoryview of format {view.format!r} cannot be sent")
-    return memoryview, (np.ascontiguousarray(array),)
-
-
-def _build_tensor(memory: Any, *arguments: Any) -> Any:
-    return _leaves.tensor_build(np.frombuffer(memory, np.uint8), *arguments)
+    return memoryview, (array,)
 
 
 def _reduce_device_array(array: Any, home: bytes | None, portable: bool) -> Any:
@@ -99,18 +135,9 @@ def _reduce_device_array(array: Any, home: bytes | None, portable: bool) -> Any:
 
 
 def _reduce_tensor(tensor: Any, home: bytes | None, portable: bool) -> Any:
-    """Like torch's own reduction, with the memory as an out-of-band buffer that tensors on it share again."""
-    parts = _leaves.tensor_parts(tensor)
-    if parts is None:
+    if _leaves.tensor_parts(tensor) is None:
         return _reduce_device_array(tensor, home, portable)
-    owner, number, requires_grad, _, shape, strides = parts
-    if strides is not None:
-        owner, strides = owner.contiguous(), None
-    import torch
-
-    flags = int(requires_grad) | (_leaves.IS_PARAMETER if type(tensor) is torch.nn.Parameter else 0)
-    memory = owner.reshape(-1).view(torch.uint8).numpy()
-    return _build_tensor, (pickle.PickleBuffer(memory), number, flags, shape, strides, 0)
+    return _beside(tensor)
 
 
 def add_registered(cls: type, flatten: Reducer, name: str) -> None:
@@ -129,3 +156,4 @@ def _unflatten(name: str, flat: Any) -> Any:
 
 _TABLE[memoryview] = _reduce_memoryview
 _TABLE[np.ndarray] = _reduce_array
+_TABLE[np.ma.MaskedArray] = _reduce_masked_array

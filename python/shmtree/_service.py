@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import pickle
 import queue
 import threading
 import time
@@ -65,16 +66,24 @@ register(Header, operator.attrgetter("parts"), _load_header)
 
 @contextlib.contextmanager
 def refusals_of_the_value() -> Iterator[None]:
-    """Has a PickleRefused say where in the value something lies, which the message has beside a header."""
+    """Has errors say where in the value something is, which the message has beside a header."""
     try:
         yield
-    except PickleRefused as refusal:
-        if refusal.path is not None and refusal.path.startswith(_VALUE):
-            path = refusal.path.removeprefix(_VALUE)
-            place = f"It is at {path} of the message" if path else "It is the message itself"
-            refusal.args = (str(refusal).replace(f"It is at {refusal.path} of the message", place),)
-            refusal.path = path
+    except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError, NotImplementedError) as error:
+        if isinstance(error, PickleRefused):
+            _name_in_value(error)
+        elif len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (error.args[0].replace(f"; it is at {_VALUE} of the message", ""),)
+            error.args = (error.args[0].replace(f"; it is at {_VALUE}", "; it is at "),)
         raise
+
+
+def _name_in_value(refusal: PickleRefused) -> None:
+    if refusal.path is not None and refusal.path.startswith(_VALUE):
+        path = refusal.path.removeprefix(_VALUE)
+        place = f"It is at {path} of the message" if path else "It is the message itself"
+        refusal.args = (str(refusal).replace(f"It is at {refusal.path} of the message", place),)
+        refusal.path = path
 
 
 def deadline_after(timeout: float | None) -> float | None:

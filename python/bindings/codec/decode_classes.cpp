@@ -106,6 +106,12 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   if (info && info->shape == ClassShape::kModel) return info;
   if (PyErr_Occurred()) return nullptr;
   const std::string text(name.text);
+  if (cls && PyObject_HasAttrString(cls, "__pydantic_core_schema__")) {
+    decoder.incompatible(decoder.in.position(),
+                         Ref(PyUnicode_FromFormat(
+                             "'%.500s' is a model in the message, and has a reduction of its own here", text.c_str())));
+    return nullptr;
+  }
   PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", text.c_str());
   return nullptr;
 }
@@ -225,8 +231,10 @@ PyObject* decode_pickle(Decoder& decoder, bool is_long) {
   if (!data || decoder.in.failed()) return nullptr;
   Ref buffers(PyList_New(0));
   for (std::uint64_t i = 0; buffers && i < count; ++i) {
-    if (decoder.in.next_kind() != Kind::kArray) return decoder.in.fail("a pickle's buffer is no array"), nullptr;
-    Ref buffer(decoder.array());
+    const Kind kind = format::unmarked(decoder.in.peek_kind());
+    const bool is_array = kind == Kind::kArray || kind == Kind::kTensor || kind == Kind::kMaskedArray;
+    if (!is_array) return decoder.in.fail("a pickle's buffer is no array"), nullptr;
+    Ref buffer(decoder.node());
     if (!buffer || PyList_Append(buffers.get(), buffer.get()) != 0) return nullptr;
   }
   return buffers ? load_pickle(data.get(), buffers.get()).release() : nullptr;

@@ -6,6 +6,7 @@
 #include "bindings/codec/portable.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
+#include "bindings/cpython/gil.h"
 #include "bindings/objects/loan.h"
 #include "endpoint/given_ends.h"
 
@@ -53,6 +54,22 @@ void EncodeSession::start_over(const EncodeOptions& options) {
   if (options.given) options.given->take_back();
 }
 
+namespace {
+
+// Has Python code add to the current exception where the object is that could not be sent.
+[[gnu::cold]] void explain_unsendable(PyObject* object) {
+  if (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError) ||
+      PyErr_ExceptionMatches(error_types().error)) {
+    return;
+  }
+  Ref exception = take_exception();
+  Ref(call_python(package().explain_unsendable, exception.get(), object));
+  PyErr_Clear();  // what goes wrong here must not hide the exception itself
+  set_exception(std::move(exception));
+}
+
+}  // namespace
+
 Encoded EncodeSession::encode(PyObject* object, const EncodeOptions& options) {
   const Encoded how = [&] {
     const PortableScope scope(options.portable);
@@ -60,6 +77,7 @@ Encoded EncodeSession::encode(PyObject* object, const EncodeOptions& options) {
   }();
   if (how == kNotEncoded) {
     if (options.portable) explain_not_portable(object);
+    explain_unsendable(object);
     return kNotEncoded;
   }
   const Status finished = builder_.finish();

@@ -51,16 +51,29 @@ Ref dump(PyObject* object, const EncodeOptions& options, PyObject* buffers) {
   return Ref(done ? PyObject_CallMethod(file.get(), "getvalue", nullptr) : nullptr);
 }
 
-// Whether this is the array that our reducer of tensors makes of their memory.
-bool is_tensor_memory(PyObject* exporter) {
-  if (!exporter || !PyArray_Check(exporter)) return false;
-  PyObject* base = PyArray_BASE(as_array(exporter));
-  const ClassInfo* info = base ? class_info(Py_TYPE(base)) : nullptr;
-  return info && info->encode == encode_tensor;
+// What a stand-in (_reducers.py) stands for: null, without an error, when the buffer is none.
+Ref stood_for(PyObject* exporter) {
+  if (!exporter || type_object(Py_TYPE(exporter)) != package().stand_in) return Ref();
+  return Ref(PyObject_GetAttrString(exporter, "value"));
 }
 
-// The bytes of one buffer as an array node.
+// An array, tensor or masked array of what is pickled, as the node that it would be elsewhere.
+bool add_beside(EncodeSession& session, const Ref& value, const EncodeOptions& options) {
+  Encoder encoder(session, options, true);
+  const bool is_array = Py_TYPE(value.get()) == &PyArray_Type;
+  if (is_array ? encoder.array_node(as_array(value.get())) : encoder.node(value.get())) return true;
+  if (!PyErr_Occurred()) {
+    PyErr_Format(PyExc_TypeError, "a %.200s cannot be sent beside a pickle", Py_TYPE(value.get())->tp_name);
+  }
+  return false;
+}
+
+// The bytes of one buffer as an array node, or what it stands for.
 bool add_buffer(EncodeSession& session, PyObject* pickle_buffer, const EncodeOptions& options) {
+  const Py_buffer* whole = PyPickleBuffer_GetBuffer(pickle_buffer);
+  if (!whole) return false;
+  if (const Ref value = stood_for(whole->obj)) return add_beside(session, value, options);
+  if (PyErr_Occurred()) return false;
   // raw() is contiguous in C or Fortran order, as one run of bytes, and keeps the memory in place.
   Ref raw(PyObject_CallMethod(pickle_buffer, "raw", nullptr));
   if (!raw) return false;
@@ -72,9 +85,7 @@ bool add_buffer(EncodeSession& session, PyObject* pickle_buffer, const EncodeOpt
   source.ndim = 1;
   source.dtype = DType::kUInt8;
   source.read_only = view->readonly != 0;
-  const Py_buffer* whole = PyPickleBuffer_GetBuffer(pickle_buffer);
-  if (!whole) return false;
-  source.may_share = !options.independent || is_tensor_memory(whole->obj);
+  source.may_share = !options.independent;
   if (options.loans && size > 0 && whole->obj && PyArray_Check(whole->obj)) {
     auto* array = as_array(whole->obj);
     Loan loan;

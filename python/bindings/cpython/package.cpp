@@ -39,6 +39,8 @@ bool set_package(PyObject* given) {
       {&members.tensor_build, "tensor_build"},
       {&members.device_leaf, "device_leaf"},
       {&members.reducers, "reducers"},
+      {&members.stand_in, "StandIn"},
+      {&members.explain_unsendable, "explain_unsendable"},
       {&members.path_of_refused, "path_of_refused"},
       {&members.path_of_local, "path_of_local"},
       {&members.attrs_fields, "attrs_fields"},
