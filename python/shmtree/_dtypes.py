@@ -30,6 +30,25 @@ def parse(text: str) -> np.dtype[Any]:
     return _build(_literal(text))
 
 
+def of_other_package(name: str) -> np.dtype[Any] | None:
+    """The dtype that ml_dtypes, which is imported for it, has under a name; None where there is none."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    scalar = getattr(ml_dtypes, name, None)
+    return None if scalar is None else np.dtype(scalar)
+
+
+def has_torch(name: str) -> bool:
+    """Whether torch, which is imported for it, has a dtype of that name."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return isinstance(getattr(torch, name, None), torch.dtype)
+
+
 def _literal(text: str) -> Any:
     for _ in range(1000):
         # Before 3.12, threads that parse at the same time count into one depth, and are told that it is wrong.

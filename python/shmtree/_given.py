@@ -11,6 +11,8 @@ _core.set_package(
         "Empty": queue.Empty,
         "describe_dtype": _dtypes.describe,
         "parse_dtype": _dtypes.parse,
+        "dtype_of_other_package": _dtypes.of_other_package,
+        "has_torch": _dtypes.has_torch,
         "reducers": _reducers.table,
         "StandIn": _reducers.StandIn,
         "explain_unsendable": _unsendable.explain,

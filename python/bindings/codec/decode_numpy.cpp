@@ -20,13 +20,26 @@ const npy_intp* as_intp(const std::int64_t* values) noexcept {
 // The alignment that no element type exceeds; buffers have it unless the frame itself lies badly.
 constexpr std::uintptr_t kEnoughAlignment = 16;
 
+// Sets IncompatibleMessage, unless an error is set: nothing that is installed here has such elements.
+PyObject* no_package(Decoder& decoder, DType code) {
+  if (PyErr_Occurred()) return nullptr;
+  const std::string name(name_of(code));
+  const char* needed = code == DType::kComplex32 ? "0.6 or later " : "";
+  return decoder.incompatible(decoder.in.position(),
+                              Ref(PyUnicode_FromFormat("The message has elements of type %s, which NumPy lacks: "
+                                                       "install ml_dtypes %s(an array then) or torch (a tensor)",
+                                                       name.c_str(), needed)));
+}
+
 // The dtype of a number or a text. Null on failure.
 Ref descr_for(Decoder& decoder, DType code, const format::Name& description) {
   if (decoder.in.failed()) return Ref();
   if (code == DType::kOther) return parse_dtype(description.text);
   PyArray_Descr* descr = descr_of(code);
-  if (!descr) return decoder.in.fail("NumPy has no such dtype"), Ref();
-  return Ref::borrow(reinterpret_cast<PyObject*>(descr));
+  if (descr) return Ref::borrow(reinterpret_cast<PyObject*>(descr));
+  Ref found = descr_of_other_package(code);
+  if (!found) no_package(decoder, code);
+  return found;
 }
 
 // Whether elements of this dtype are nothing but `bytes` bytes.
@@ -42,7 +55,8 @@ PyObject* Decoder::array() {
   if (!in.next_array(info)) return nullptr;
   if (info.dtype != DType::kOther) {
     PyArray_Descr* plain = descr_of(info.dtype);
-    if (!plain) return in.fail("NumPy has no such dtype"), nullptr;
+    if (!plain) [[unlikely]]
+      return array_of_other_package(info);
     return make(info, plain);
   }
   Ref parsed = parse_dtype(info.description.text);
@@ -201,14 +215,13 @@ PyObject* decode_masked_array(Decoder& decoder) {
       "a masked array's parts do not fit together");
 }
 
-PyObject* decode_tensor(Decoder& decoder) {
-  const std::uint64_t flags = decoder.in.next_length();
-  format::ArrayInfo info;
-  if (flags > 3) decoder.in.fail("a tensor has unknown flags");
-  if (!decoder.in.next_array(info)) return nullptr;
-  const bool is_strided = !info.contiguous();
+namespace {
+
+// A tensor of that description; flags as of kind tensor.
+PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64_t flags) {
+  const bool is_strided = !info.contiguous() || (info.flags & format::kFortran) != 0;
   const bool is_backward = std::any_of(info.strides, info.strides + info.ndim, [](std::int64_t s) { return s < 0; });
-  if (info.dtype == DType::kOther || info.flags & format::kFortran || (is_strided && is_backward)) {
+  if (info.dtype == DType::kOther || (is_strided && is_backward)) {
     return decoder.in.fail("a tensor cannot lie in memory like that"), nullptr;
   }
   const auto [low, high] = info.nbytes == 0 ? std::pair<std::int64_t, std::int64_t>{} : Decoder::extent_of(info);
@@ -225,6 +238,28 @@ PyObject* decode_tensor(Decoder& decoder) {
                             static_cast<int>(flags), shape.get(), strides.get(),
                             static_cast<long long>(info.nbytes == 0 ? 0 : info.offset - low)),
       "a tensor cannot be made of it");
+}
+
+}  // namespace
+
+PyObject* Decoder::array_of_other_package(const format::ArrayInfo& info) {
+  const Ref found = descr_of_other_package(info.dtype);
+  if (found) return make(info, reinterpret_cast<PyArray_Descr*>(found.get()));
+  if (PyErr_Occurred()) return nullptr;
+  const std::string_view name = name_of(info.dtype);
+  const Ref text(PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
+  const Ref has_torch(text ? call_python(package().has_torch, text.get()) : nullptr);
+  if (!has_torch || has_torch.get() != Py_True) return no_package(*this, info.dtype);
+  return tensor_of(*this, info, 0);
+}
+
+PyObject* decode_tensor(Decoder& decoder) {
+  const std::uint64_t flags = decoder.in.next_length();
+  format::ArrayInfo info;
+  if (flags > 3) decoder.in.fail("a tensor has unknown flags");
+  if (!decoder.in.next_array(info)) return nullptr;
+  if (info.flags & format::kFortran) return decoder.in.fail("a tensor cannot lie in memory like that"), nullptr;
+  return tensor_of(decoder, info, flags);
 }
 
 }  // namespace shmtree::python

@@ -97,6 +97,8 @@ class Decoder {
 
   // What stands in the frame as one array.
   PyObject* array();
+  // One of elements that NumPy lacks: an array with a dtype of ml_dtypes, or else a tensor.
+  [[gnu::cold]] PyObject* array_of_other_package(const format::ArrayInfo& info);
   // The bytes of a described array as a one-dimensional array of uint8, viewed or copied as any array.
   PyObject* memory(const format::ArrayInfo& info, std::int64_t from, std::int64_t bytes);
 

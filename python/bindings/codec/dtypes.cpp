@@ -177,6 +177,13 @@ PyArray_Descr* descr_of(DType code) noexcept {
   return index <= kMaxDType ? descr_by_code[index] : nullptr;
 }
 
+Ref descr_of_other_package(DType code) {
+  const std::string_view name = name_of(code);
+  const Ref text(PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
+  Ref found(text ? call_python(package().dtype_of_other_package, text.get()) : nullptr);
+  return found && PyArray_DescrCheck(found.get()) ? std::move(found) : Ref();
+}
+
 bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::string_view* text) {
   *owner = described_before(descr, with_objects);
   if (!*owner) {

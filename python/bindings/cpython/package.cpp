@@ -33,6 +33,8 @@ bool set_package(PyObject* given) {
       {&members.queue_empty, "Empty"},
       {&members.describe_dtype, "describe_dtype"},
       {&members.parse_dtype, "parse_dtype"},
+      {&members.dtype_of_other_package, "dtype_of_other_package"},
+      {&members.has_torch, "has_torch"},
       {&members.masked_parts, "masked_parts"},
       {&members.masked_build, "masked_build"},
       {&members.tensor_parts, "tensor_parts"},
