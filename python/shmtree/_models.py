@@ -45,13 +45,16 @@ def model_state(model: Any) -> tuple[Any, ...] | None:
     return tuple(state[name] for name in _STATE)
 
 
+def _fields_of(cls: Any) -> Any:
+    return cls.__pydantic_fields__ if hasattr(cls, "__pydantic_fields__") else cls.model_fields
+
+
 def _unlike(cls: Any, attributes: dict[str, Any], private: dict[str, Any] | None) -> str | None:
     """What of a state does not belong to an instance of the class, as a sentence; None if all does.
 
     Every field is there, and what is no field is a cached property or something else that the class has by that name.
     """
-    fields = cls.__pydantic_fields__ if hasattr(cls, "__pydantic_fields__") else cls.model_fields
-    known = cls.__private_attributes__
+    fields, known = _fields_of(cls), cls.__private_attributes__
     for name in fields:
         if name not in attributes:
             return f"has a field {name!r} here, and the message has no such field"
@@ -71,7 +74,7 @@ def model_build(cls: Any, state: Any) -> Any:
         raise CorruptMessage("The frame is corrupt: that is no state of a model")
     difference = _unlike(cls, state[0], state[3])
     if difference is not None:
-        sent, here = ", ".join(state[0]), ", ".join(cls.__pydantic_fields__)
+        sent, here = ", ".join(state[0]), ", ".join(_fields_of(cls))
         raise IncompatibleMessage(
             f"'{cls.__module__}:{cls.__qualname__}' {difference}. Fields in the message: {sent}; fields here: {here}"
         )

@@ -302,6 +302,22 @@ def test_a_class_with_other_fields_is_named_with_what_differs(
     assert receiver.get()["config"][1] == make(cell.C)
 
 
+def test_a_published_value_of_another_class_is_named_and_kept(cell: types.ModuleType) -> None:
+    before, after, make, _ = OTHERS["dataclass loses a field"]
+    run(cell, before)
+    broadcast, latest = shmtree.Broadcast(), shmtree.Latest()
+    subscriber = broadcast.subscribe()
+    broadcast.put([make(cell.C)])
+    latest.publish([make(cell.C)])
+    run(cell, after)
+    for get in (subscriber.get, latest.get):
+        with pytest.raises(shmtree.IncompatibleMessage, match=r"'momentum'.*at \[0\] of the message") as caught:
+            get(timeout=60)
+        shmtree.describe(caught.value.frame)
+    run(cell, before)
+    assert shmtree.unpack(caught.value.frame)[0] == make(cell.C)  # type: ignore[arg-type]
+
+
 def test_a_field_with_a_default_in_the_class_may_be_missing(cell: types.ModuleType, pair: tuple[Any, Any]) -> None:
     run(cell, "import dataclasses\n@dataclasses.dataclass\nclass C:\n    lr: float")
     pair[0].put(cell.C(0.1))

@@ -5,8 +5,10 @@
 
 #include "bindings/codec/decode.h"
 #include "bindings/codec/refusal.h"
+#include "bindings/cpython/errors.h"
 #include "bindings/objects/frame_object.h"
 #include "endpoint/transfer.h"
+#include "format/checked_frame.h"
 
 namespace shmtree::python {
 
@@ -90,6 +92,28 @@ PyObject* make_published_owner(void* state, std::uint32_t block) {
   return owner;
 }
 
+// Gives the current exception a copy of the frame, if that stands alone.
+void add_frame(std::span<const std::byte> bytes, const DecodeContext& context) {
+  Ref exception = take_exception();
+  format::CheckedFrame checked;
+  const bool stands_alone = checked.load(bytes).ok() && checked.contents().stands_alone;
+  Frame* frame = stands_alone ? new_frame(static_cast<std::size_t>(checked.contents().bytes)) : nullptr;
+  if (frame) {
+    std::memcpy(frame->data, bytes.data(), frame->size_bytes);
+    frame->contents = checked.contents();
+    frame->trusted = context.allow_pickle;
+    PyObject_SetAttrString(exception.get(), "frame", Ref(reinterpret_cast<PyObject*>(frame)).get());
+  }
+  PyErr_Clear();  // what goes wrong here must not hide the exception itself
+  set_exception(std::move(exception));
+}
+
+PyObject* decoded(std::span<const std::byte> frame, DecodeContext& context) {
+  PyObject* object = decode(frame, context);
+  if (!object && PyErr_ExceptionMatches(error_types().incompatible_message)) add_frame(frame, context);
+  return object;
+}
+
 }  // namespace
 
 py::object decode_published(Arena& arena, std::span<const std::byte> frame, const memory::Lease& block, py::handle copy,
@@ -103,7 +127,7 @@ py::object decode_published(Arena& arena, std::span<const std::byte> frame, cons
   context.tensor_views = context.copy == CopyPolicy::kNone ? TensorViews::kAll : TensorViews::kNone;
   if (!block.valid()) {  // there is nothing to be viewed
     context.copy = CopyPolicy::kAll;
-    return own(decode(frame, context));
+    return own(decoded(frame, context));
   }
   PublishedSource source{&arena, block.ref(), arena.blocks().referred_to_by(block.ref())};
   std::vector<ExternalBlock> externals;
@@ -113,7 +137,7 @@ py::object decode_published(Arena& arena, std::span<const std::byte> frame, cons
   context.externals = externals;
   context.make_owner = make_published_owner;
   context.state = &source;
-  return own(decode(frame, context));
+  return own(decoded(frame, context));
 }
 
 }  // namespace shmtree::python
