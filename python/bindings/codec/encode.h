@@ -141,6 +141,15 @@ class EncodeSession {
   }
   Ref take_refused() noexcept { return std::move(refused_); }
 
+  // The key of the zone that was sent last, which never changes; null for any other zone.
+  PyObject* known_zone_key(const PyObject* zone) const noexcept {
+    return zone == zone_.get() ? zone_key_.get() : nullptr;
+  }
+  void set_known_zone(PyObject* zone, PyObject* key) {
+    zone_ = Ref::borrow(zone);
+    zone_key_ = Ref::borrow(key);
+  }
+
   // Drops everything of the last message. May run destructors, and so Python code.
   void clear();
 
@@ -154,6 +163,7 @@ class EncodeSession {
   NameCache names_;
   CheckedClasses classes_;
   Ref refused_{};
+  Ref zone_{}, zone_key_{};
 };
 
 // A session out of a small pool, given back at the end of the scope. To be made and destroyed with the GIL held.

@@ -110,8 +110,12 @@ Ref key_of_zone(PyObject* zone) {
 }  // namespace
 
 bool encode_zoneinfo(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  const Ref key = key_of_zone(value);
-  if (!key) return !PyErr_Occurred() && encoder.needs_pickle(value);
+  Ref key = Ref::borrow(encoder.session().known_zone_key(value));
+  if (!key) {
+    key = key_of_zone(value);
+    if (!key) return !PyErr_Occurred() && encoder.needs_pickle(value);
+    encoder.session().set_known_zone(value, key.get());
+  }
   encoder.out.add_kind(Kind::kZoneInfo);
   return encoder.try_name(key.get()) || (!PyErr_Occurred() && encoder.needs_pickle(value));
 }
