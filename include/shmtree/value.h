@@ -68,6 +68,21 @@ template <class T>
 concept ArrayElement = dtype_of<T>()
 != DType::kOther;
 
+namespace detail {
+/// A number of the compiler's own, which the concepts of the standard library may know or not.
+template <class T>
+concept OtherNumber =
+    !std::is_class_v<T> && !std::is_union_v<T> && !std::is_enum_v<T> && !std::is_pointer_v<T> && !std::is_array_v<T> &&
+    !std::is_null_pointer_v<T> && !std::is_member_pointer_v<T> && !std::is_reference_v<T> && !std::same_as<T, bool> &&
+    !std::floating_point<T> && std::is_convertible_v<T, double>;
+template <class T>
+concept WideNumber = OtherNumber<T> && sizeof(T) > 8;
+template <class T>
+concept ExtendedFloat = OtherNumber<T> && !std::integral<T> && sizeof(T) <= 8;
+template <class T>
+concept UnscopedEnum = std::is_enum_v<T> && std::is_convertible_v<T, std::underlying_type_t<T>>;
+}  // namespace detail
+
 /// An array somewhere in memory.
 struct ArrayRef {
   const void* data = nullptr;           ///< the first element; not read when there are none
@@ -208,11 +223,24 @@ class Value {
   /// A float of 64 bits.
   template <std::floating_point T>
   Value(T value) noexcept : variant_(static_cast<double>(value)) {}
+  /// The same of the compiler's own floating-point types of at most 64 bits, such as _Float16.
+  template <detail::ExtendedFloat T>
+  Value(T value) noexcept : variant_(static_cast<double>(value)) {}
+  /// An int: the value of a member of an unscoped enum.
+  template <detail::UnscopedEnum T>
+  Value(T value) noexcept : Value(static_cast<std::underlying_type_t<T>>(value)) {}
+  /// Does not compile: no number of Python's is sent for these.
+  template <detail::WideNumber T>
+  Value(T) noexcept {
+    static_assert(sizeof(T) <= 8, "shmtree sends integers of at most 64 bits, and floats of the standard; convert it");
+  }
   /// A complex.
-  Value(std::complex<double> value) noexcept : variant_(value) {}
+  template <class T>
+  requires(std::same_as<T, std::complex<double>> || std::same_as<T, std::complex<float>>) Value(T value)
+  noexcept : variant_(std::complex<double>(value)) {}
 
-  /// A str: UTF-8, as all below are.
-  Value(const char* text) : variant_(std::string(text)) {}
+  /// A str: UTF-8, as all below are. None for a null pointer.
+  Value(const char* text) : variant_(text != nullptr ? Variant(std::string(text)) : Variant()) {}
   /// The same.
   Value(std::string_view text) : variant_(std::string(text)) {}
   /// The same.

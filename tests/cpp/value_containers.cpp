@@ -208,3 +208,41 @@ TEST_CASE("an error names the way from the message's root, however the item was 
                     deep + ": expected an array of float32, found one of float64");
   CHECK_THROWS_WITH(item.at(1)[1]["a"].span<float>(), deep + ": expected an array of float32, found one of float64");
 }
+
+namespace {
+
+enum Unscoped { kThree = 3, kNegative = -4 };
+enum Small : std::uint8_t { kTwoHundred = 200 };
+enum class Scoped { kOne = 1 };
+
+}  // namespace
+
+TEST_CASE("an unscoped enum goes as its number") {
+  CHECK(sent(kThree).as<int>() == 3);
+  CHECK(sent(kNegative).as<int>() == -4);
+  CHECK(sent(kTwoHundred).as<int>() == 200);
+  CHECK(sent(std::vector<Unscoped>{kThree, kNegative}).as<std::vector<int>>() == std::vector<int>{3, -4});
+  STATIC_REQUIRE_FALSE(Sendable<Scoped>);
+}
+
+TEST_CASE("a half float goes as a float and a float of 64 bits as it is") {
+#ifdef __FLT16_MAX__
+  CHECK(sent(static_cast<_Float16>(1.5)).kind() == Kind::kFloat);
+  CHECK(sent(static_cast<_Float16>(1.5)).as<double>() == 1.5);
+  CHECK(sent(std::vector<_Float16>{static_cast<_Float16>(0.5)}).as<std::vector<double>>() == std::vector<double>{0.5});
+#endif
+  CHECK(sent(std::complex<float>(1, 2)).as<std::complex<double>>() == std::complex<double>(1, 2));
+}
+
+TEST_CASE("a null text is None") {
+  const char* text = nullptr;
+  CHECK(sent(text).is_none());
+}
+
+TEST_CASE("a number is no vector of bytes") {
+  for (const Value& number : {Value(5), Value(std::uint64_t{1} << 63), Value(1.5)}) {
+    refused<std::vector<std::uint8_t>>(sent(number));
+    refused<std::vector<std::byte>>(sent(number));
+    refused<std::array<std::uint8_t, 9>>(sent(number));
+  }
+}
