@@ -271,3 +271,27 @@ def test_an_end_that_is_sent_to_another_user_does_not_open():
         os.waitpid(child, 0)
         read_pickle.close()
         os.close(writing)
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_an_end_of_a_process_that_cannot_be_reached_is_not_said_to_have_ended(pickled):
+    def act() -> None:
+        back = shmtree.Queue()
+
+        def give() -> object:
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+            queue = shmtree.Arena(4 << 20).Queue()
+            queue.put(7)
+            back.put([queue, print] if pickled else [queue])
+            return queue
+
+        child = forked(give)
+        try:
+            with pytest.raises(shmtree.Error, match=f"process {child} cannot be reached: .*not dumpable") as caught:
+                back.get(timeout=60)
+            assert not isinstance(caught.value, shmtree.ChannelClosed)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    as_plain_user(act)
