@@ -5,6 +5,7 @@
 
 #include "format/grammar.h"
 #include "format/references.h"
+#include "platform/text.h"
 
 namespace shmtree::format {
 
@@ -53,18 +54,21 @@ class Checker {
     for (std::uint64_t i = 0; i < count && !in_.failed(); ++i) child();
   }
 
-  void follow(const char* rule, Kind kind) {
-    for (; *rule != 0 && !in_.failed(); ++rule) {
+  void follow(const char* const whole, Kind kind) {
+    for (const char* rule = whole; *rule != 0 && !in_.failed(); ++rule) {
       switch (*rule) {
-        case 'I': in_.next_int(); break;
-        case 'L': in_.next_length(); break;
+        case 'I': number(kind, rule - whole); break;
+        case 'L': flags(kind); break;
         case 'F': in_.next_float(); break;
-        case 'N': name(kind); break;
-        case 'S':
+        case 'N': name(kind, rule == whole); break;
+        case 'S': text(in_.next_string()); break;
         case 'B': in_.next_string(); break;
         case 'U': in_.next_text(16); break;
         case 'A': array(kind); break;
-        case 'V': child(kind == Kind::kDefaultDict); break;
+        case 'V':
+          if (!may_begin(kind, rule == whole, in_.peek_kind())) return in_.fail("a part of a node is of another kind");
+          child(kind == Kind::kDefaultDict);
+          break;
         case 'R': reference(); break;
         case 'D':
         case 'E': dtype(*rule == 'E'); break;
@@ -75,10 +79,10 @@ class Checker {
           break;
         }
         case 'Z':
-          if ((in_.next_length() & 2) != 0) child();
+          if ((flag_up_to(3) & 2) != 0) child();
           break;
         case 'Y':
-          if (in_.next_length() != 0) in_.next_string();
+          if (flag_up_to(1) != 0) text(in_.next_string());
           break;
         case '*': return repeat(rule + 1);
       }
@@ -92,13 +96,81 @@ class Checker {
     const std::uint64_t count = in_.next_count(pairs ? 2 : 1);
     if (!named) return children(pairs ? 2 * count : count);
     for (std::uint64_t i = 0; i < count && !in_.failed(); ++i) {
-      in_.next_name();
+      key(in_.next_name());
       child();
     }
   }
 
-  void name(Kind kind) {
+  // Texts and names are UTF-8, in which a lone surrogate counts as any other code point.
+  void text(std::string_view text) {
+    if (!platform::is_text(text)) in_.fail("a text is not UTF-8");
+  }
+  void key(const Name& name) {
+    if (name.fresh && !platform::is_text(name.text)) in_.fail("a name is not UTF-8");
+  }
+
+  std::uint64_t flag_up_to(std::uint64_t most) {
+    const std::uint64_t flags = in_.next_length();
+    if (flags > most) in_.fail("a node has unknown flags");
+    return flags;
+  }
+  void flags(Kind kind) {
+    switch (kind) {
+      case Kind::kMaskedArray: flag_up_to(1); break;
+      case Kind::kPath: flag_up_to(2); break;
+      case Kind::kTensor: flag_up_to(3); break;
+      default: in_.next_length();
+    }
+  }
+
+  // The int that stands at `place` in the rule of its kind.
+  void number(Kind kind, std::ptrdiff_t place) {
+    const std::int64_t value = in_.next_int();
+    const bool is_first = place == 0;
+    bool fits = true;
+    switch (kind) {
+      case Kind::kDate: fits = is_day(value); break;
+      case Kind::kDateTime: fits = is_first ? is_day(value) : is_time(value); break;
+      case Kind::kTime: fits = is_time(value); break;
+      case Kind::kTimeDelta: fits = is_first ? value >= -kMaxDays && value <= kMaxDays : is_time(value); break;
+      case Kind::kTimezone: fits = value > -kDayMicroseconds && value < kDayMicroseconds; break;
+      case Kind::kRange: fits = place != 2 || value != 0; break;
+      default: break;
+    }
+    if (!fits) in_.fail("a date, time or range is impossible");
+  }
+
+  static constexpr std::int64_t kDayMicroseconds = 86'400'000'000, kMaxDays = 999'999'999;
+  static bool is_time(std::int64_t microseconds) noexcept {
+    return microseconds >= 0 && microseconds < kDayMicroseconds;
+  }
+  static bool is_day(std::int64_t packed) noexcept {
+    const std::int64_t year = packed >> 9, month = packed >> 5 & 15, day = packed & 31;
+    if (year < 1 || year > 9999 || month < 1 || month > 12 || day < 1) return false;
+    constexpr int kDays[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    const bool is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    return day <= kDays[month - 1] + (month == 2 && is_leap ? 1 : 0);
+  }
+
+  // Whether a child of a node may be of that kind, where its kind alone decides; `is_first`: it is the first part.
+  static bool may_begin(Kind parent, bool is_first, Kind child) noexcept {
+    switch (parent) {
+      case Kind::kMemoryView: return child == Kind::kArray;
+      case Kind::kMaskedArray: return !is_first || child == Kind::kArray;
+      case Kind::kFraction: return child == Kind::kInt || child == Kind::kBigInt;
+      default: return true;
+    }
+  }
+
+  void name(Kind kind, bool is_first) {
     const Name name = in_.next_name();
+    key(name);
+    if (is_first && name.fresh && kind != Kind::kZoneInfo) {
+      const std::size_t colon = name.text.find(':');
+      if (colon == 0 || colon == std::string_view::npos || colon + 1 == name.text.size()) {
+        return in_.fail("a class is not named 'module:qualname'");
+      }
+    }
     if (kind != Kind::kRegistered || contents_.has_handle() || in_.failed() || !is_handle(name.text)) return;
     contents_.handle = in_.position();
     handle_class_ = name.text;
@@ -120,6 +192,10 @@ class Checker {
 
   // Apart: its shapes would lie on the stack of every level.
   [[gnu::noinline]] void array(Kind kind) {
+    if (kind == Kind::kLongStr) {
+      const std::span<const std::byte> blob = in_.next_blob();
+      return text({reinterpret_cast<const char*>(blob.data()), blob.size()});
+    }
     if (kind != Kind::kArray && kind != Kind::kTensor) return static_cast<void>(in_.next_blob());
     ArrayInfo info;
     if (!in_.next_array(info) || !info.external()) return;

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import enum
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -91,3 +95,69 @@ def test_a_frame_over_the_budget_and_a_full_channel_are_told_as_for_objects() ->
     sender.close()
     with pytest.raises(shmtree.ChannelClosed):
         sender.put(frame)
+
+
+# --- frames that no receiver would take -------------------------------------------------------------------------------
+
+
+def altered(value: object, before: bytes, after: bytes) -> bytes:
+    frame = bytes(shmtree.pack(value))
+    assert frame.count(before) >= 1 and len(before) == len(after)
+    return frame.replace(before, after)
+
+
+def day(year: int, month: int, day: int) -> bytes:
+    return (year << 9 | month << 5 | day).to_bytes(8, "little")
+
+
+class Mark(enum.Enum):
+    A = 1
+
+
+NOW = dt.datetime(2024, 2, 29, 12)
+UNSOUND = {
+    "text": altered(["marker"], b"marker", b"mar\xffer"),
+    "long text": altered(["m" * 5000], b"mmmmmmmm", b"mm\xffmmmmm"),
+    "key": altered({"marker": 1}, b"marker", b"mar\xffer"),
+    "decimal": altered(decimal.Decimal("123456"), b"123456", b"12\xff456"),
+    "29 February": altered(NOW, day(2024, 2, 29), day(2023, 2, 29)),
+    "month 13": altered(dt.date(2024, 2, 3), day(2024, 2, 3), day(2024, 13, 3)),
+    "year 0": altered(dt.date(2024, 2, 3), day(2024, 2, 3), day(0, 2, 3)),
+    "late time": altered(dt.time(1), (3_600_000_000).to_bytes(8, "little"), (86_400_000_000).to_bytes(8, "little")),
+    "step 0": altered(range(5, 77, 9), (9).to_bytes(8, "little"), (0).to_bytes(8, "little")),
+    "timedelta": altered(dt.timedelta(77), (77).to_bytes(8, "little"), (10**9).to_bytes(8, "little")),
+    "class": altered(Mark.A, b"test_put_frames:Mark", b"test_put_frames.Mark"),
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_a_frame_that_no_receiver_takes_is_refused_when_it_is_put(name: str) -> None:
+    sender, _receiver = shmtree.create_pair()
+    with pytest.raises(shmtree.CorruptMessage):
+        shmtree.unpack(UNSOUND[name])
+    with pytest.raises(shmtree.CorruptMessage):
+        sender.put_frame(UNSOUND[name])
+
+
+@pytest.mark.parametrize("value", [pathlib.PurePosixPath("x"), NOW, NOW.time(), dt.timezone(dt.timedelta(hours=1))])
+def test_unknown_flags_are_refused_when_a_frame_is_put(value: object) -> None:
+    """Every length of the metadata is changed to every small number: what is put is what can be got."""
+    sender, receiver = shmtree.create_pair(capacity=1)
+    frame = bytearray(shmtree.pack(value))
+    for place in range(96, len(frame)):
+        for flags in range(8):
+            changed = frame[:]
+            changed[place] = flags
+            try:
+                sender.put_frame(changed)
+            except shmtree.CorruptMessage:
+                continue
+            receiver.get()
+
+
+def test_lone_surrogates_and_all_days_are_still_put() -> None:
+    sender, receiver = shmtree.create_pair()
+    values = ["\ud800", "x" * 5000 + "\udfff", dt.date(2000, 2, 29), dt.date.max, dt.date.min, dt.datetime.max, NOW]
+    for value in values:
+        sender.put_frame(bytes(shmtree.pack(value)))
+        assert receiver.get() == value
