@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "format/column.h"
+#include "format/depth.h"
 #include "format/layout.h"
 #include "format/references.h"
 #include "shmtree/kind.h"
@@ -70,9 +71,11 @@ class NodeColumns {
     return position < kinds() ? unmarked(static_cast<Kind>(kinds_[position])) : Kind::kInvalid;  // memory ran out
   }
 
-  // Depth, for whoever walks: false when the tree would be deeper than kMaxDepth. Each true needs one leave().
-  bool enter() noexcept { return depth_ < kMaxDepth ? (++depth_, true) : false; }
-  void leave() noexcept { --depth_; }
+  // Before the children of a node: false when the tree would be deeper than kMaxDepth, or than this thread's stack
+  // allows (has_no_stack). Each true needs one leave().
+  bool enter() noexcept { return depth_.enter(); }
+  void leave() noexcept { depth_.leave(); }
+  bool has_no_stack() const noexcept { return depth_.why() == Depth::Why::kNoStack; }
 
  protected:
   template <class Self, class Use>
@@ -84,15 +87,15 @@ class NodeColumns {
     std::size_t depth;
   };
   Mark mark() const noexcept {
-    return {with_columns(*this, [](auto&... column) { return std::array{column.size()...}; }), depth_};
+    return {with_columns(*this, [](auto&... column) { return std::array{column.size()...}; }), depth_.level()};
   }
   void rewind(const Mark& mark) noexcept {
     with_columns(*this, [size = mark.sizes.begin()](auto&... column) mutable { (column.truncate(*size++), ...); });
-    depth_ = mark.depth;
+    depth_.back_to(mark.depth);
   }
   void clear() noexcept {
     with_columns(*this, [](auto&... column) { (column.clear(), ...); });
-    depth_ = 0;
+    depth_ = {};
   }
   // Not zero when memory ran out. No branch for each: nearly always it has not.
   int failed() const noexcept {
@@ -113,7 +116,7 @@ class NodeColumns {
   Column<double> floats_;
   Column<char> text_;
   Column<NameRef> names_;
-  std::size_t depth_ = 0;
+  Depth depth_;
   // The latest name with each hash. Entries are hints, checked against the names of this message, so never cleared.
   std::uint32_t name_cache_[256] = {};
 };

@@ -60,7 +60,17 @@ void NodeCursor::fail_for_memory() noexcept {
   fail("there is no memory left for its names");
 }
 
+void NodeCursor::fail_for_depth() noexcept {
+  no_stack_ = reason_ == nullptr && depth_.why() == Depth::Why::kNoStack;
+  fail("it is nested too deep");
+}
+
 Error NodeCursor::error() const {
+  if (no_stack_) {
+    return Error{.code = Code::kOutOfSharedMemory,
+                 .message = "The message is nested over more than " + std::to_string(depth_.level()) +
+                            " levels, for which the stack of this thread is too small."};
+  }
   if (no_memory_) return no_memory();
   const std::string reason = reason_ == nullptr ? "nothing is wrong with it" : reason_;
   return corrupt(reason + " (after node " + std::to_string(failed_at_) + " of " + std::to_string(nodes()) +

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "format/depth.h"
 #include "format/layout.h"
 #include "shmtree/kind.h"
 #include "shmtree/result.h"
@@ -137,10 +138,11 @@ class NodeCursor {
   // A dtype on its own (kNumpyScalar, kDType), with the description of one that has no number.
   DType next_dtype(Name& description) noexcept;
 
-  // Depth, for whoever walks: false (and failed) when deeper than kMaxDepth. Each true needs one leave().
-  bool enter() noexcept { return depth_ < kMaxDepth ? (++depth_, true) : (fail("it is nested too deep"), false); }
-  void leave() noexcept { --depth_; }
-  std::size_t depth() const noexcept { return depth_; }
+  // Before the children of a node: false (and failed) when deeper than kMaxDepth, or than this thread's stack allows:
+  // then there was no memory, and the frame is not corrupt. Each true needs one leave().
+  bool enter() noexcept { return depth_.enter() || (fail_for_depth(), false); }
+  void leave() noexcept { depth_.leave(); }
+  std::size_t depth() const noexcept { return depth_.level(); }
 
   // Of the node that next_kind() gave last: how many came before it.
   std::size_t position() const noexcept { return static_cast<std::size_t>(columns_.kinds.at - kinds_begin_) - 1; }
@@ -178,6 +180,7 @@ class NodeCursor {
   }
 
  private:
+  [[gnu::noinline, gnu::cold]] void fail_for_depth() noexcept;
   std::uint64_t next_long_length() noexcept;
   Name new_name() noexcept;
   // A length, and so many values.
@@ -193,9 +196,10 @@ class NodeCursor {
   ColumnCursors columns_;
   const std::uint8_t* kinds_begin_ = nullptr;
   std::vector<std::string_view>* names_ = nullptr;
-  std::size_t depth_ = 0;
+  Depth depth_;
   const char* reason_ = nullptr;
   bool no_memory_ = false;  // is the reason
+  bool no_stack_ = false;   // likewise
   std::size_t failed_at_ = 0;
   std::uint8_t failed_kind_ = 0;
 };

@@ -183,7 +183,9 @@ class Encoder {
 
   bool enter() {
     if (builder_.enter()) return true;
-    error = invalid("A value to send is nested deeper than " + std::to_string(kMaxDepth) + ".");
+    error = builder_.has_no_stack()
+                ? invalid("A value to send is nested too deep for the stack of this thread.")
+                : invalid("A value to send is nested deeper than " + std::to_string(kMaxDepth) + ".");
     return false;
   }
 

@@ -365,8 +365,12 @@ bool Encoder::refer_to(PyObject* object, std::size_t number) {
 
 bool Encoder::too_deep() {
   // Objects that refer to each other are as deep as the way through them is long: pickle goes further.
-  if (has_references_ && options_.allow_pickle) {
+  if (has_references_ && options_.allow_pickle && !out.has_no_stack()) {
     wants_pickle_ = true;
+    return false;
+  }
+  if (out.has_no_stack()) {
+    PyErr_SetString(PyExc_MemoryError, "The object is nested too deep for the stack of this thread");
     return false;
   }
   PyErr_Format(PyExc_ValueError, "The object is nested deeper than %zu levels, the most that can be sent", kMaxDepth);
