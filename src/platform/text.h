@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 namespace shmtree::platform {
@@ -36,6 +37,10 @@ inline bool is_ascii(std::string_view text) noexcept {
 inline bool is_text(std::string_view text) noexcept {
   return is_ascii(text) || utf8_prefix(text) == text.size();
 }
+
+// The text as a terminal may be given it: control characters (C0, DEL, C1), line separators and what changes the
+// direction of writing as Python's ascii() has them, `\x1b` or `\u202e`. What is no UTF-8 stays.
+std::string printable(std::string_view text);
 
 // Whether all of it is UTF-8 in the strict sense, which has no surrogates.
 bool is_strict_utf8(std::string_view text) noexcept;

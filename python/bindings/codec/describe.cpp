@@ -5,6 +5,7 @@
 #include "format/frame_reader.h"
 #include "format/grammar.h"
 #include "format/references.h"
+#include "platform/text.h"
 
 namespace shmtree::python {
 namespace {
@@ -29,12 +30,11 @@ std::string number(double value) {
   return std::string(buffer, end);
 }
 
-// Printable and on one line; what is not UTF-8 is not met here.
+// In quotes, and no longer than can be read. add() makes it printable.
 std::string quoted(std::string_view text, const char* quote = "'") {
-  std::string out = quote;
-  for (const char c : text.substr(0, kShownText)) out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-  while (text.size() > kShownText && (static_cast<unsigned char>(out.back()) & 0xc0) == 0x80) out.pop_back();
-  return join(out, quote, text.size() > kShownText ? "..." : "");
+  std::string_view shown = text.substr(0, kShownText);
+  if (shown.size() < text.size()) shown = shown.substr(0, platform::utf8_prefix(shown));
+  return join(quote, shown, quote, text.size() > kShownText ? "..." : "");
 }
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -49,7 +49,9 @@ class Describer {
 
   std::string text() { return std::move(out_); }
   // Of the wanted node, once it was met.
-  std::optional<std::string> path() const { return found_ ? std::optional(path_) : std::nullopt; }
+  std::optional<std::string> path() const {
+    return found_ ? std::optional(platform::printable(path_)) : std::nullopt;
+  }
 
   // Of the wanted node, which node() has come to.
   std::vector<std::string> fields() {
@@ -130,7 +132,7 @@ class Describer {
   }
 
   void add(std::size_t indent, const std::string& text) {
-    if (muted_ == 0) out_.append(indent, ' ').append(text).append("\n");
+    if (muted_ == 0) out_.append(indent, ' ').append(platform::printable(text)).append("\n");
   }
 
   // What one letter of the grammar takes, as text. V and * are not among them.
