@@ -22,7 +22,7 @@ bool init(PyObject* module) {
 }  // namespace
 }  // namespace shmtree::python
 
-PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
+PYBIND11_MODULE(_core_of_main, module, pybind11::mod_gil_not_used()) {
   module.doc() = "The compiled part of shmtree.";
   module.attr("VERSION") = SHMTREE_VERSION;
   if (!shmtree::python::init(module.ptr())) throw pybind11::error_already_set();
@@ -49,4 +49,13 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_broadcast(module);
   shmtree::python::bind_observe(module);
   shmtree::python::bind_recording(module);
+}
+
+// The interpreter looks for this name. Our tables, NumPy's and pybind11's belong to the main interpreter; in any other,
+// pybind11 would wait for a lock that this thread has.
+PyMODINIT_FUNC PyInit__core() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return PyInit__core_of_main();
+  PyErr_SetString(PyExc_ImportError,
+                  "shmtree works in the main interpreter only; this is a subinterpreter. Use a thread or a process");
+  return nullptr;
 }
