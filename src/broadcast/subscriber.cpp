@@ -181,6 +181,9 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
   for (int looks = 0;; ++looks) {
     const bool there = catch_up(moved);
     if (is_to_be_told()) return overrun();
+    if (load_relaxed(cursor().position) > ring_->tail()) {
+      return Error{.code = Code::kCorrupt, .message = "the words of a Broadcast are damaged"};
+    }
     if (!there || looks == kMostLooks) return Error{.code = Code::kEmpty, .message = "no message came in time"};
     const std::uint64_t ticket = load_relaxed(cursor().position);
     Status got = ring_->read(ticket, message);

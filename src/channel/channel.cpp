@@ -30,6 +30,10 @@ const char* word_of(Ending ending) noexcept {
   return "of a damaged channel";
 }
 
+// A new channel waits for nothing but locks, and for memory that others are about to let go of: longer than this only
+// where a word of the arena was damaged, or the process that has its lock was stopped.
+constexpr std::int64_t kMostToCreateNs = 10'000'000'000;
+
 std::uint64_t first_slots(std::uint64_t capacity) noexcept {
   return capacity == 0 ? kFirstSlots : std::min(kFirstSlots, std::bit_ceil(capacity));
 }
@@ -37,7 +41,7 @@ std::uint64_t first_slots(std::uint64_t capacity) noexcept {
 }  // namespace
 
 Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, const ChannelOptions& options) {
-  const WaitContext wait;
+  const WaitContext wait{Deadline::after_ns(kMostToCreateNs)};
   if (options.max_attempts > kMostAttempts) {
     return Error{Code::kInvalid, "max_attempts is " + std::to_string(options.max_attempts) + "; it must be at most " +
                                      std::to_string(kMostAttempts)};

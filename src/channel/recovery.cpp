@@ -49,6 +49,9 @@ class Held {
   bool taken_;
 };
 
+// References that are looked at to count the bytes of a channel: half a second. What is beyond is not counted.
+constexpr std::uint64_t kMostReferencesOfChannel = std::uint64_t{1} << 26;
+
 // One channel as recovery sees it: by its block alone, since this process need not have it open.
 class Repair {
  public:
@@ -68,6 +71,9 @@ class Repair {
     store_release(shared_.tap, std::uint64_t{0});
   }
 
+  // Messages of a channel without sound slots are lost: nothing says where they are.
+  bool has_slots() const noexcept { return is_slot_size(control_.slot_bytes); }
+
   void ring() noexcept {
     const std::uint64_t head = load_relaxed(shared_.head), tail = load_relaxed(shared_.tail);
     std::uint64_t packed = load_relaxed(shared_.head_segment), queued = 0, ticket = head;
@@ -85,7 +91,7 @@ class Repair {
       ticket = std::max(ticket, end > slots ? end - slots : 0);
       for (; ticket < end; ++ticket) {
         const RingSlot& slot = segment.at(ticket);
-        queued += control_.counted_bytes(slot);
+        queued += counted_bytes(slot);
         keep(load_once(slot.block), false);
       }
       packed = next;
@@ -163,6 +169,11 @@ class Repair {
     pass_.mark(ref);
     arena_.reclaimer().set_delivered(ref, delivered);
   }
+  // As Control has it. Words that were damaged may name one long list in every slot.
+  std::uint64_t counted_bytes(const RingSlot& slot) noexcept {
+    const std::uint64_t packed = load_once(slot.block), bytes = load_once(slot.bytes);
+    return packed == 0 ? bytes : bytes + arena_.blocks().referred_bytes(memory::unpack(packed), &references_left_);
+  }
   struct Counts {
     std::uint32_t taken = 0, returned = 0, rejected = 0;
   };
@@ -198,7 +209,7 @@ class Repair {
     if (state == RecordState::kRejected) ++counts.rejected;
     if (state == RecordState::kReturned) {
       ++counts.returned;
-      queued_bytes_ += control_.counted_bytes(record.slot());
+      queued_bytes_ += counted_bytes(record.slot());
     }
     keep(load_once(record.slot().block), true);
   }
@@ -208,6 +219,7 @@ class Repair {
   ChannelHeader& shared_;
   ReconcilePass& pass_;
   std::uint64_t queued_bytes_ = 0;  // of the ring, then of what was returned as well
+  std::uint64_t references_left_ = kMostReferencesOfChannel;
 };
 
 }  // namespace
@@ -224,9 +236,11 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
     if (!receivers.is_taken()) return;
     Repair repair(control, pass);
     repair.members();
-    repair.tap();
-    repair.ring();
-    repair.records();
+    if (repair.has_slots()) {
+      repair.tap();
+      repair.ring();
+      repair.records();
+    }
     repair.grants();
   }
   notify_all(shared->items);

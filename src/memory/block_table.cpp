@@ -70,18 +70,19 @@ std::vector<BlockRef> BlockTable::referred_to_by(BlockRef ref) const {
   if (owner == nullptr || load_acquire(owner->list_length) == 0) return found;
   for (const ListEntry& item : references_of(ref.id, *owner)) {
     const BlockRef referred = ref_of(item);
-    if (!is_current(referred)) break;
+    if (found.size() == kMostReferences || !is_current(referred)) break;
     found.push_back(referred);
   }
   return found;
 }
 
 // Ends where referred_to_by() ends.
-std::uint64_t BlockTable::sum_references(BlockId id, const BlockEntry& owner) const noexcept {
+std::uint64_t BlockTable::sum_references(BlockId id, const BlockEntry& owner, std::uint64_t* left) const noexcept {
   std::uint64_t bytes = 0;
   for (const ListEntry& item : references_of(id, owner)) {
     const BlockRef referred = ref_of(item);
-    if (!is_current(referred)) break;
+    if (*left == 0 || !is_current(referred)) break;
+    --*left;
     bytes += std::min(load_relaxed(entry(referred.id)->size), std::uint64_t{1} << referred.id.size_class());
   }
   return bytes;

@@ -64,15 +64,21 @@ class BlockTable {
     const BlockEntry* owner = entry(id);
     return owner == nullptr || platform::load_acquire(owner->list_length) == 0 ? 0 : map_references(id, *owner);
   }
-  // The bytes asked for of all blocks that a block in use refers to, of one named twice twice.
-  std::uint64_t referred_bytes(BlockRef ref) const noexcept {
+  // The bytes asked for of all blocks that a block in use refers to, of one named twice twice. No more than `*left` of
+  // them are looked at, which is lowered: a list in shared memory may be as long as its block, and be named by many.
+  std::uint64_t referred_bytes(BlockRef ref, std::uint64_t* left) const noexcept {
     const BlockEntry* owner = is_current(ref) ? entry(ref.id) : nullptr;
-    return owner == nullptr || platform::load_acquire(owner->list_length) == 0 ? 0 : sum_references(ref.id, *owner);
+    return owner == nullptr || platform::load_acquire(owner->list_length) == 0 ? 0
+                                                                               : sum_references(ref.id, *owner, left);
+  }
+  std::uint64_t referred_bytes(BlockRef ref) const noexcept {
+    std::uint64_t left = kMostReferences;
+    return referred_bytes(ref, &left);
   }
 
  private:
   bool was_used(BlockId id) const noexcept;
-  std::uint64_t sum_references(BlockId id, const BlockEntry& owner) const noexcept;
+  std::uint64_t sum_references(BlockId id, const BlockEntry& owner, std::uint64_t* left) const noexcept;
   std::uint64_t map_references(BlockId id, const BlockEntry& owner) const noexcept;
 
   Mapping& mapping_;

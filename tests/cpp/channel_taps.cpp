@@ -269,3 +269,22 @@ TEST_CASE("A receiver and a tap that are killed before any of their stores lose 
 }
 
 #endif
+
+TEST_CASE("A channel with a tap and a damaged slot size is recovered by whoever looks at it") {
+  const std::uint64_t damaged = GENERATE(std::uint64_t{0}, std::uint64_t{7}, (std::uint64_t{1} << 54) - 32,
+                                         ~std::uint64_t{63}, std::uint64_t{1} << 63);
+  auto arena = new_arena();
+  auto channel = new_channel(arena, with_capacity(0));
+  auto tap = new_tap(*channel);
+  for (std::uint64_t i = 0; i < 12; ++i) put(*channel, i, i % 4 == 3 ? 300 : 3).value();
+  ChannelHeader& header = header_of(*channel);
+  auto* notes = reinterpret_cast<TapHeader*>(arena->blocks().address(memory::unpack(header.tap.load()).id));
+  notes->count = 1024;
+  const std::uint64_t before = std::exchange(header.slot_bytes, damaged);
+  Child child([&] {
+    memory::request_recovery(arena->header());
+    return arena->reconcile(patience()).ok() || true;
+  });
+  CHECK(child.succeeded());
+  header.slot_bytes = before;
+}

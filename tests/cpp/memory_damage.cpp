@@ -137,3 +137,20 @@ TEST_CASE("Blocks that refer to each other in a circle are not walked for ever")
   memory::request_recovery(arena->header());
   CHECK(arena->reconcile(patience()).ok());
 }
+
+TEST_CASE("A list of references is walked over no more entries than a message may have") {
+  auto arena = new_arena(64 << 20);
+  const std::uint64_t entries = memory::kMostReferences + 100;
+  auto block = arena->allocate(entries * sizeof(memory::ListEntry), BlockKind::kMessage, patience()).value();
+  auto* list = reinterpret_cast<memory::ListEntry*>(block.data());
+  for (std::uint64_t i = 0; i < entries; ++i) list[i] = {block.ref().id.value, block.ref().generation};
+  memory::BlockEntry& entry = *arena->blocks().entry(block.ref().id);
+  entry.list_offset = 0;
+  entry.list_length = static_cast<std::uint32_t>(entries);
+  CHECK(arena->blocks().referred_to_by(block.ref()).size() == memory::kMostReferences);
+  CHECK(arena->blocks().referred_bytes(block.ref()) == memory::kMostReferences * block.bytes());
+  std::uint64_t left = 10;
+  CHECK(arena->blocks().referred_bytes(block.ref(), &left) == 10 * block.bytes());
+  CHECK(left == 0);
+  entry.list_length = 0;
+}
