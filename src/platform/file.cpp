@@ -145,6 +145,7 @@ bool read_at(int fd, std::uint64_t offset, void* out, std::uint64_t bytes) noexc
   auto* to = static_cast<std::byte*>(out);
   while (bytes != 0) {
     const ssize_t got = retry([&] { return pread(fd, to, bytes, static_cast<off_t>(offset)); });
+    if (got == 0) errno = 0;
     if (got <= 0) return false;
     to += got;
     offset += static_cast<std::uint64_t>(got);

@@ -1,6 +1,7 @@
 #include "replay/data_file.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "platform/checksum.h"
@@ -96,6 +97,12 @@ Error DataReader::error(const std::string& what) const {
   return corrupt(*folder_, data_name(file_->number), what);
 }
 
+Error DataReader::unreadable(std::uint64_t offset, int error_number) const {
+  const std::string what = "cannot be read at " + std::to_string(offset);
+  if (error_number == 0) return error(what);
+  return os_error(folder_->path() + "/" + data_name(file_->number) + ": " + what, error_number);
+}
+
 Status DataReader::read_header() {
   DataHeader header;
   if (file_->bytes < sizeof header) return error("is too short");
@@ -110,8 +117,7 @@ Status DataReader::read_header() {
 Status DataReader::look(std::uint64_t offset, std::vector<std::byte>& out) const {
   const auto fd = fd_.get("cannot read a file of a replay buffer");
   if (!fd) return fd.error();
-  if (read_at(*fd, offset, out.data(), out.size())) return success();
-  return error("cannot be read at " + std::to_string(offset));
+  return read_at(*fd, offset, out.data(), out.size()) ? success() : unreadable(offset, errno);
 }
 
 Status DataReader::read(void* out, std::uint64_t bytes) {
@@ -120,7 +126,7 @@ Status DataReader::read(void* out, std::uint64_t bytes) {
     const std::uint64_t piece = std::min(bytes, kPiece);
     const auto fd = fd_.get("cannot read a file of a replay buffer");
     if (!fd) return fd.error();
-    if (!read_at(*fd, at_, to, piece)) return error("cannot be read at " + std::to_string(at_));
+    if (!read_at(*fd, at_, to, piece)) return unreadable(at_, errno);
     checksum_ = crc32c(checksum_, to, piece);
     at_ += piece;
     to += piece;

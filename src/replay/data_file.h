@@ -65,6 +65,8 @@ class DataReader {
 
  private:
   DataReader(const platform::Folder& folder, const SavedFile& file, platform::CheckedFd fd);
+  // After a read that failed: what the system says, or kCorrupt (0) where the file ended.
+  Error unreadable(std::uint64_t offset, int error_number) const;
 
   const platform::Folder* folder_;
   const SavedFile* file_;

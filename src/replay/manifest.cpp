@@ -1,6 +1,7 @@
 #include "replay/manifest.h"
 
 #include <bit>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 
@@ -121,7 +122,11 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
     return wrong(std::to_string(*size) + " bytes are no manifest of a replay buffer");
   }
   std::vector<std::byte> bytes(*size);
-  if (!read_at(file->get(), 0, bytes.data(), bytes.size())) return wrong("cannot be read");
+  if (!read_at(file->get(), 0, bytes.data(), bytes.size())) {
+    const int failure = errno;
+    return failure == 0 ? wrong("cannot be read")
+                        : os_error(folder.path() + "/" + kManifestName + ": cannot be read", failure);
+  }
   Manifest saved;
   std::memcpy(&saved.header, bytes.data(), sizeof saved.header);
   const ManifestHeader& header = saved.header;
