@@ -6,20 +6,21 @@ import base64
 import contextlib
 import json
 import math
-import os
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
 from ._channel import Sender
 from ._pairs import create_pair, open_sender
+from .errors import Error
 from .recording import RecordedMessage, Recording
 
 _SLICE_S = 0.1  # of waits, between looks whether to stop
 _CAPACITY = 8
+_LEVELS = 200  # of a value that is exported
 _GROUP = 1024  # rows of a Parquet file that are made at once
 
 Stop = Callable[[], bool]
@@ -79,14 +80,19 @@ class Player:
 # --- For other tools
 
 
-def plain(value: Any) -> Any:
-    """In types that JSON and Parquet have: arrays as nested lists, what else there may be as a text."""
+def plain(value: Any, levels: int = _LEVELS) -> Any:
+    """In types that JSON and Parquet have: arrays as nested lists, what else there may be as a text.
+
+    ValueError for a value of more than so many levels, and so for one that is in itself.
+    """
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
+    if levels == 0:
+        raise ValueError(f"it is in itself, or nested over more than {_LEVELS} levels")
     if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(each, levels - 1) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(each, levels - 1) for each in value]
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufUS":
@@ -109,9 +115,22 @@ def _for_json(value: Any) -> Any:
 def to_jsonl(messages: Iterable[RecordedMessage], out: TextIO, allow_pickle: bool) -> None:
     """An object a line: channel, time_ns, sequence, value. Bytes are base64, numbers that JSON has not are null."""
     for message in messages:
-        value = _for_json(plain(message.load(copy=False, allow_pickle=allow_pickle)))
-        row = {"channel": message.channel, "time_ns": message.time_ns, "sequence": message.sequence, "value": value}
-        out.write(json.dumps(row, allow_nan=False) + "\n")
+        with _naming(message):
+            value = _for_json(plain(message.load(copy=False, allow_pickle=allow_pickle)))
+            row = {"channel": message.channel, "time_ns": message.time_ns, "sequence": message.sequence, "value": value}
+            line = json.dumps(row, allow_nan=False)
+        out.write(line + "\n")
+
+
+@contextlib.contextmanager
+def _naming(message: RecordedMessage) -> Iterator[None]:
+    """Has an error of a value say which message has it."""
+    try:
+        yield
+    except (RecursionError, OverflowError, TypeError, ValueError) as error:
+        if isinstance(error, Error):
+            raise
+        raise ValueError(f"message {message.sequence} of channel {message.channel!r}: {error}") from error
 
 
 def _columns(value: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -124,14 +143,15 @@ def _columns(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def _row(message: RecordedMessage, allow_pickle: bool) -> dict[str, Any]:
     row = {"channel": message.channel, "time_ns": message.time_ns, "sequence": message.sequence}
-    row.update(_columns(plain(message.load(copy=False, allow_pickle=allow_pickle)), "value"))
+    with _naming(message):
+        row.update(_columns(plain(message.load(copy=False, allow_pickle=allow_pickle)), "value"))
     return row
 
 
-def to_parquet(messages: list[RecordedMessage], path: str | os.PathLike[str], allow_pickle: bool) -> None:
+def to_parquet(messages: list[RecordedMessage], out: BinaryIO, allow_pickle: bool) -> None:
     """A row for each message, a column for each leaf of a dict, by its path. What a message has not is null.
 
-    ValueError, and no file, where the leaves of one path have no type together. Needs pyarrow.
+    ValueError where the leaves of one path have no type together, or one has none that Parquet has. Needs pyarrow.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -148,10 +168,8 @@ def to_parquet(messages: list[RecordedMessage], path: str | os.PathLike[str], al
         schema = pa.unify_schemas(
             [schema_of(rows) for rows in groups()] or [pa.schema([])], promote_options="permissive"
         )
-        with pq.ParquetWriter(path, schema) as writer:
+        with pq.ParquetWriter(out, schema) as writer:
             for rows in groups():
                 writer.write_table(pa.Table.from_pylist(rows, schema))
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    except (pa.ArrowException, OverflowError, RecursionError) as error:
         raise ValueError(f"the messages have no columns in common: {error}") from error

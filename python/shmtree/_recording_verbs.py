@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import functools
 import math
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ from ._mcap import Writer
 from ._recorders import Source, Tap, record
 from ._relay import Relay
 from .errors import Error
-from .recording import Recording
+from .recording import RecordedMessage, Recording
 
 
 @contextlib.contextmanager
@@ -94,7 +96,7 @@ def _export(options: argparse.Namespace) -> int:
     try:
         messages = _playback.messages_of(Recording(options.file), options.channel)
         if options.form == "parquet":
-            _playback.to_parquet(messages, options.out, options.allow_pickle)
+            _to_parquet(messages, options)
         elif options.out is None:
             _playback.to_jsonl(messages, sys.stdout, options.allow_pickle)
         else:
@@ -107,6 +109,16 @@ def _export(options: argparse.Namespace) -> int:
     except (OSError, ValueError, Error) as error:
         return _failed(error)
     return 0
+
+
+def _to_parquet(messages: list[RecordedMessage], options: argparse.Namespace) -> None:
+    try:
+        with open(options.out, "wb", opener=_private) as out:
+            _playback.to_parquet(messages, out, options.allow_pickle)
+    except (ModuleNotFoundError, ValueError, Error):
+        with contextlib.suppress(OSError):
+            os.unlink(options.out)
+        raise
 
 
 def _run_trace(options: argparse.Namespace) -> int:
@@ -127,7 +139,22 @@ def _run_trace(options: argparse.Namespace) -> int:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    """Opens a file that only this user may read. PermissionError for one that is there and that others may read."""
+    descriptor = os.open(path, flags & ~os.O_TRUNC, 0o600)
+    try:
+        about = os.fstat(descriptor)
+        if stat.S_ISREG(about.st_mode):
+            rights = stat.S_IMODE(about.st_mode)
+            if rights & 0o077:
+                raise PermissionError(
+                    errno.EACCES, f"it is there, and other users have rights to it (mode {rights:04o}): remove it", path
+                )
+            if flags & os.O_TRUNC:
+                os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _rate(text: str) -> float:

@@ -51,7 +51,7 @@ Result<UniqueFd> Folder::create(const std::string& name) const {
   const auto folder = checked_fd();
   if (!folder) return folder.error();
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-  UniqueFd fd(retry([&] { return openat(*folder, name.c_str(), kFlags, 0666); }));
+  UniqueFd fd(retry([&] { return openat(*folder, name.c_str(), kFlags, 0600); }));
   if (!fd.valid()) return os_error("create " + at(name), errno);
   return fd;
 }

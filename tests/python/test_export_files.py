@@ -1,0 +1,112 @@
+"""Files that the command line writes messages to: only their user may read them, and no value makes a traceback."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+from shmtree import _mcap
+from shmtree.replay import ReplayBuffer
+
+
+@pytest.fixture(autouse=True)
+def wide_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def recording(path: Path, *values: Any) -> Path:
+    writer = _mcap.Writer(path)
+    channel = writer.add_channel("a")
+    with writer:
+        writer.begin()
+        writer.write(channel, [(10**18 + n, n, bytes(shmtree.pack(value))) for n, value in enumerate(values)])
+    return path
+
+
+def export(path: Path, form: str, out: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shmtree", "export", str(path), "--to", form, "--out", str(out)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+
+def in_itself() -> list[Any]:
+    value: list[Any] = [1]
+    value.append(value)
+    return value
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"in": [value]}
+    return value
+
+
+@pytest.mark.parametrize("value", [in_itself(), deep(450), 10**5000], ids=["cycle", "deep", "huge int"])
+def test_a_value_that_cannot_be_exported_is_an_error_of_its_message(value: Any, tmp_path: Path) -> None:
+    path = recording(tmp_path / "a.mcap", 1, value)
+    ran = export(path, "jsonl", tmp_path / "out")
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr
+    assert "message 1 of channel 'a'" in ran.stderr
+
+
+def test_a_value_of_a_hundred_levels_is_exported(tmp_path: Path) -> None:
+    path = recording(tmp_path / "a.mcap", deep(90))
+    assert export(path, "jsonl", tmp_path / "out").returncode == 0
+
+
+def test_an_exported_file_is_for_its_user_alone(tmp_path: Path) -> None:
+    path, out = recording(tmp_path / "a.mcap", 1), tmp_path / "out"
+    for _ in range(2):  # the second time it is there
+        ran = export(path, "jsonl", out)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert mode_of(out) == 0o600 and len(out.read_text().splitlines()) == 1
+    assert mode_of(path) == 0o600
+
+
+def test_a_parquet_file_is_for_its_user_alone(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path, out = recording(tmp_path / "a.mcap", 1), tmp_path / "out"
+    assert export(path, "parquet", out).returncode == 0
+    assert mode_of(out) == 0o600
+    assert export(recording(tmp_path / "b.mcap", in_itself()), "parquet", out).returncode == 1
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o604])
+def test_a_file_that_others_have_rights_to_is_not_written(mode: int, tmp_path: Path) -> None:
+    path, out = recording(tmp_path / "a.mcap", 1), tmp_path / "out"
+    out.write_text("before")
+    out.chmod(mode)
+    ran = export(path, "jsonl", out)
+    assert ran.returncode == 1 and f"{mode:04o}" in ran.stderr
+    assert out.read_text() == "before"
+
+
+def test_an_export_goes_into_a_pipe(tmp_path: Path) -> None:
+    path = recording(tmp_path / "a.mcap", 1)
+    ran = export(path, "jsonl", Path("/dev/stdout"))
+    assert ran.returncode == 0 and ran.stdout.count("\n") == 1
+
+
+def test_files_of_a_replay_buffer_are_for_their_user_alone(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(100, example=np.zeros(3))
+    with buffer.writer() as writer:
+        writer.add(np.ones(3))
+        buffer.save(tmp_path / "saved")
+    files = list((tmp_path / "saved").iterdir())
+    assert files and all(mode_of(each) == 0o600 for each in files if each.is_file())
