@@ -119,7 +119,7 @@ def _run_watch(options: argparse.Namespace) -> int:
 
 def _run_metrics(options: argparse.Namespace) -> int:
     try:
-        server = Server(options.port)
+        server = Server(options.port, options.host)
     except OSError as error:
         print(f"shmtree: port {options.port}: {error.strerror}", file=sys.stderr)
         return 1
@@ -179,6 +179,9 @@ def _parser() -> argparse.ArgumentParser:
     watch.set_defaults(run=_run_watch)
     metrics = verbs.add_parser("metrics", help="all counts as OpenMetrics, for a Prometheus on this machine")
     metrics.add_argument("--port", type=_port, required=True, help="on 127.0.0.1; 0 takes a free one")
+    metrics.add_argument(
+        "--host", action="append", default=[], metavar="NAME", help="also answer requests for this host (loopback only)"
+    )
     metrics.set_defaults(run=_run_metrics)
     _recording_verbs.add_to(verbs, _seconds)
     for verb in (ls, inspect, top, why, watch):

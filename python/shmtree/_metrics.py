@@ -6,10 +6,11 @@ https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
 from __future__ import annotations
 
 import http.server
+import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from . import _shown
@@ -189,12 +190,22 @@ def _add_replay(made: _Page, replay: dict[str, Any], labels: dict[str, Any]) -> 
     made.add(_REPLAY, replay, **labels)
 
 
+#: Hosts of a request that are this machine whatever a name server says.
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_PORT = re.compile(r":[0-9]*$")
+
+
 class Server(http.server.ThreadingHTTPServer):
-    """Looks whenever it is asked, on an address of this machine. `port` 0 takes one that is free; OSError."""
+    """Looks whenever it is asked, on an address of this machine. `port` 0 takes one that is free; OSError.
+
+    It answers requests for a host of the loopback, or for one of `hosts`. Any other host is the name of a web page, whose
+    browser asks in this machine's stead: its page is not to read the counts.
+    """
 
     daemon_threads = True
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, hosts: Iterable[str] = ()) -> None:
+        self.hosts = _LOOPBACK | {each.lower() for each in hosts}
         super().__init__(("127.0.0.1", port), _Handler)
         self._observer = Observer()
         self._lock = threading.Lock()
@@ -219,6 +230,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = _STUCK_S
 
     def do_GET(self) -> None:
+        if not self._is_for_this_host():
+            self.send_error(421, "this server is asked as 127.0.0.1 or localhost; see --host")
+            return
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "it is at /metrics")
             return
@@ -228,6 +242,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _is_for_this_host(self) -> bool:
+        """True if the request names a host that is served, or none, as those of HTTP/1.0 do."""
+        asked = self.headers.get_all("Host") or []
+        return all(_PORT.sub("", each.strip()).lower() in self.server.hosts for each in asked)
 
     def log_message(self, *_: object) -> None:
         """Nothing of each request."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import math
 import os
 import signal
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from concurrent import futures
@@ -215,3 +217,23 @@ def test_elsewhere_there_is_nothing_and_a_port_in_use_is_an_error():
         assert "from 0, which takes a free one, to 65535" in run("metrics", "--port", "65536", code=2)
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0
+
+
+def status_of(address: str, host: str | None) -> int:
+    """Of an answer to a request for that host; None: one that names no host."""
+    place = urllib.parse.urlsplit(address)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
+    connection.putrequest("GET", "/metrics", skip_host=True)
+    if host is not None:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    with contextlib.closing(connection):
+        return connection.getresponse().status
+
+
+def test_only_requests_for_this_host_are_answered() -> None:
+    with metrics_of("--host", "here.example") as (address, _):
+        for host in ("127.0.0.1", "localhost:9000", "LOCALHOST", "[::1]:80", "here.example:1", None):
+            assert status_of(address, host) == 200
+        for host in ("evil.example", "evil.example:80", "", "127.0.0.1.evil.example", "localhost.evil.example"):
+            assert status_of(address, host) == 421
