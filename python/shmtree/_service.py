@@ -25,7 +25,7 @@ from ._async import receive_async
 from ._channel import Sender
 from ._pairs import create_pair
 from ._serialize import register
-from .errors import ChannelClosed, CorruptMessage, IncompatibleArena, PeerDied, PickleRefused
+from .errors import ChannelClosed, IncompatibleArena, PeerDied, PickleRefused
 
 _T = TypeVar("_T")
 
@@ -252,13 +252,7 @@ class Service(Generic[_T]):
         """The next request; queue.Empty after `timeout` seconds, ChannelClosed after close()."""
         deadline = deadline_after(timeout)
         while True:
-            try:
-                request = self._request(self._receiver.take(timeout=left(deadline)))
-            except (queue.Empty, MemoryError):
-                raise
-            except Exception as error:
-                self._refuse(error)
-                continue
+            request = self._request(self._receiver._take_unloaded(timeout=left(deadline)))
             if request is not None:
                 return request
 
@@ -266,13 +260,7 @@ class Service(Generic[_T]):
         """`get` for coroutines."""
         deadline = deadline_after(timeout)
         while True:
-            try:
-                request = self._request(await receive_async(self._receiver, self._take_now, left(deadline)))
-            except (queue.Empty, MemoryError):
-                raise
-            except Exception as error:
-                self._refuse(error)
-                continue
+            request = self._request(await receive_async(self._receiver, self._take_now, left(deadline)))
             if request is not None:
                 return request
 
@@ -303,30 +291,30 @@ class Service(Generic[_T]):
         self.close()
 
     def _take_now(self) -> _core.Delivery:
-        return self._receiver.take(block=False)
+        return self._receiver._take_unloaded(block=False)
 
     def _request(self, delivery: _core.Delivery) -> Request[_T] | None:
-        """None for one that nobody waits for any more.
+        """Returns the request, or None for a message that is none, or that no client waits for any more.
 
-        It is acknowledged once its client is told of the death of this process. Until then another server gets it.
+        It is acknowledged once its client is told of the death of this process. Until then another server gets it. What
+        loading it raises is its client's fault, and ends no server: it is dropped, and fails at the client that its
+        header names.
         """
         loaded.parts = None
         with delivery:
             try:
-                return self._of_message(delivery.item)
-            except CorruptMessage:
+                message = delivery.item
+            except Exception as error:
                 delivery.ack()
-                raise
-
-    def _of_message(self, message: Any) -> Request[_T] | None:
-        if type(message) is not tuple or len(message) != 2:
-            raise CorruptMessage("this is no request")
-        header, value = message
-        return self._with_header(header, value)
+                self._refuse(error)
+                return None
+            if type(message) is not tuple or len(message) != 2:
+                return None
+            return self._with_header(*message)
 
     def _with_header(self, header: Any, value: Any) -> Request[_T] | None:
         if type(header) is not tuple or tuple(map(type, header)) not in _REQUESTS:
-            raise CorruptMessage("this is no request")
+            return None
         handle, number, deadline = header
         if deadline is not None and time.monotonic() > deadline:
             return None
@@ -334,10 +322,8 @@ class Service(Generic[_T]):
         return None if replies is None else Request(handle, replies, number, value)
 
     def _refuse(self, error: Exception) -> None:
-        """After a request of this thread could not be loaded; raises what is no fault of it."""
+        """Fails a request of this thread that could not be loaded, if its header was."""
         header, loaded.parts = loaded.parts, None
-        if self._receiver.closed or (header is None and not isinstance(error, CorruptMessage | PickleRefused)):
-            raise error
         with contextlib.suppress(Exception):
             request = self._with_header(header, None)
             if request is not None:

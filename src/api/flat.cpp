@@ -159,7 +159,7 @@ class FlatCodec {
 
   Object decode(channel::Channel& channel, Incoming& message, bool* may_retry) {
     Object made = or_out_of_memory([&] { return of(*channel.arena(), message); });
-    *may_retry = !made && api::may_retry_after(made.error());
+    *may_retry = !made && api::may_retry_after(made.error(), message);
     return made;
   }
   Object failed(Error error) { return state_.told(std::move(error)); }

@@ -88,7 +88,7 @@ class Frames {
     })
                       : Object(std::move(raw).error());
     if (made) return made;
-    *may_retry = api::may_retry_after(made.error());
+    *may_retry = api::may_retry_after(made.error(), message);
     Error error = made.error();
     error.message = "message " + std::to_string(message.ticket()) + ": " + error.message;
     error_ = error;

@@ -64,7 +64,7 @@ class Items {
 
   Object decode(channel::Channel& channel, channel::Incoming& message, bool* may_retry) {
     Result<Item> item = or_out_of_memory([&] { return api::to_item(*channel.arena(), message); });
-    *may_retry = !item && api::may_retry_after(item.error());
+    *may_retry = !item && api::may_retry_after(item.error(), message);
     return item;
   }
   Object failed(Error error) { return state_.told(std::move(error)); }

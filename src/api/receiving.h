@@ -12,9 +12,11 @@ namespace shmtree::api {
 // The Item of a message; its error has the ticket.
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message);
 
-// Want of memory says nothing of the message: another try, here or elsewhere, may do. All else is its own fault.
-inline bool may_retry_after(const Error& error) noexcept {
-  return error.code == Code::kOutOfSharedMemory;
+// Whether another try of a message, here or elsewhere, may do: there was no memory for it. All else is its own fault.
+inline bool may_retry_after(const Error& error, channel::Incoming& message) noexcept {
+  if (error.code != Code::kOutOfSharedMemory) return false;
+  message.set_not_built();
+  return true;
 }
 
 // What a thread that has no memory gives a message back in.

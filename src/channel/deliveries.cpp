@@ -244,7 +244,8 @@ std::uint64_t Delivery::word_after(Settling how) const noexcept {
       return of_->parts_.records.unless_discarded(record_word(RecordState::kReturned, memory::kNobody, 0));
     case Settling::kNack: break;
   }
-  return of_->parts_.records.unless_discarded(given_back(word_, load_once(of_->parts_.control.shared.max_attempts)));
+  const std::uint32_t most = message_.most_attempts(load_once(of_->parts_.control.shared.max_attempts));
+  return of_->parts_.records.unless_discarded(given_back(word_, most));
 }
 
 bool Delivery::is_of_this_process() const noexcept {

@@ -16,6 +16,7 @@ Incoming& Incoming::operator=(Incoming&& other) noexcept {
   receiver_ = other.receiver_;
   attempts_ = other.attempts_;
   came_back_ = other.came_back_;
+  not_built_ = other.not_built_;
   data_ = other.data_;
   if (other.data_ == other.inline_data_) {
     std::memcpy(inline_data_, other.inline_data_, bytes_);

@@ -61,6 +61,12 @@ class Incoming {
     ++attempts_;
     came_back_ = true;
   }
+  // The receiver had no memory to make an object of it. Should it be given back now, that is bounded (layout.h).
+  void set_not_built() noexcept { not_built_ = true; }
+  // How often it may be received in a channel that says `max_attempts`; 0: any number of times.
+  std::uint32_t most_attempts(std::uint32_t max_attempts) const noexcept {
+    return not_built_ ? most_attempts_to_build(max_attempts) : max_attempts;
+  }
   // As it was in the ring.
   void write_to(RingSlot& slot) const noexcept;
 
@@ -75,6 +81,7 @@ class Incoming {
   Identity receiver_ = memory::kNobody;
   std::uint32_t attempts_ = 0;
   bool came_back_ = false;
+  bool not_built_ = false;
   std::byte inline_data_[kMostInlineBytes];
 };
 

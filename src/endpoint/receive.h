@@ -1,7 +1,8 @@
 // Receiving, as it is in every language. What a language adds is a codec, which makes objects of messages. It has
 //   Object                         what it makes, or why it could not: true or false
-//   decode(channel, message, &may_retry)   the object. Where there is none, `may_retry` says that it is no fault of the
-//                                  message: there was no memory, or somebody wanted to stop; another time may do
+//   decode(channel, message, &may_retry)   the object. Where there is none, `may_retry` says that another time may do:
+//                                  somebody wanted to stop, or there was no memory. The codec calls
+//                                  message.set_not_built() for the latter, which bounds how often it is tried
 //   failed(error)                  what a call returns that received nothing
 // and for receive_rest()
 //   wants_more()                   whether another object is wanted, and there is room for it
@@ -10,7 +11,8 @@
 // and for take_first() and take_rest(), of what is taken, these and
 //   add(object, delivery)          whether it was added; if not, the message goes back
 //
-// What holds: no message is lost but by a fault of its own, and none is received that its caller would not get.
+// What holds: no message is lost but by a fault of its own, none is received that its caller would not get, and none
+// keeps those after it from being received for ever.
 //
 // Thread safety: none for a codec; channels are anybody's.
 #pragma once

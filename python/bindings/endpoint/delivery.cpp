@@ -22,6 +22,7 @@ struct Delivery {
   MayGoBack may_go_back;
   std::uint64_t ticket;
   std::uint32_t attempts;
+  CopyPolicy copy;  // of what is still to be decoded; but for kAll, one thread does that
 };
 
 PyTypeObject* delivery_type = nullptr;
@@ -79,7 +80,6 @@ PyObject* leave(PyObject* self, PyObject* args) {
   return type == Py_None ? ack(self, nullptr) : settle<&channel::Delivery::nack>(self, nullptr);
 }
 
-// Copied out, so that it can be done by several threads at once.
 PyObject* decode_now(Delivery* self) {
   if (!self->delivery.is_of_this_process()) {
     return PyErr_Format(PyExc_ValueError, "this delivery belongs to the process that took it, not to a forked child");
@@ -88,7 +88,8 @@ PyObject* decode_now(Delivery* self) {
   const auto channel = any_channel(as_endpoint(receiver.get()));  // the receiver may be closed
   if (!channel) return nullptr;
   bool may_retry = false;  // or not: the message stays where it is
-  return decode_incoming(as_endpoint(receiver.get()), *channel, self->delivery.message(), CopyPolicy::kAll, &may_retry);
+  return decode_incoming(as_endpoint(receiver.get()), *channel, self->delivery.message(), self->copy, &may_retry,
+                         self->copy == CopyPolicy::kAll ? nullptr : &self->may_go_back);
 }
 
 PyObject* get_item(PyObject* object, void*) {
@@ -200,9 +201,11 @@ PyObject* new_delivery(channel::Delivery delivery) {
   return make_delivery(std::move(delivery));
 }
 
-PyObject* new_rejected(Endpoint* self, channel::Delivery delivery) {
+PyObject* new_unloaded(Endpoint* self, channel::Delivery delivery, CopyPolicy copy) {
   PyObject* made = make_delivery(std::move(delivery));
-  if (made) as_delivery(made)->receiver = Py_NewRef(reinterpret_cast<PyObject*>(self));
+  if (!made) return nullptr;
+  as_delivery(made)->receiver = Py_NewRef(reinterpret_cast<PyObject*>(self));
+  as_delivery(made)->copy = copy;
   return made;
 }
 

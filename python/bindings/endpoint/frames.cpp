@@ -128,6 +128,7 @@ class Frames {
       frame = new_frame(std::move(*raw));
       *may_retry = frame == nullptr;
     }
+    if (*may_retry) message.set_not_built();
     if (!frame) return Ref();
     frame->trusted = self_->allow_pickle && channel.allows_pickle();
     frame->known_portable = channel.was_always_portable();

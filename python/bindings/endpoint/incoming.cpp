@@ -105,7 +105,10 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   if (PyErr_ExceptionMatches(error_types().incompatible_message)) {
     add_frame(*channel.arena(), message, context.allow_pickle, channel.was_always_portable());
   }
-  *may_retry = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
+  const bool is_interrupted = context.interrupted || !PyErr_ExceptionMatches(PyExc_Exception);
+  const bool has_no_memory = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError);
+  if (has_no_memory && !is_interrupted) message.set_not_built();
+  *may_retry = is_interrupted || has_no_memory;
   return nullptr;
 }
 

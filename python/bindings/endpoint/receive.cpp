@@ -1,7 +1,7 @@
 // _core.ReceiverBase: getting.
 //
-// Signal handlers run while waiting, never between the moment a message leaves the channel and the return of its
-// object.
+// Signal handlers run while waiting, and while a large object is made. If one raises then, the message is in the channel
+// again; none runs between the moment an object is made and its return.
 #include "endpoint/receive.h"
 
 #include <algorithm>
@@ -65,6 +65,7 @@ class ManyObjects final : public Objects {
   Ref decode(Channel& channel, channel::Incoming& message, bool* may_retry) {
     Ref object = Objects::decode(channel, message, may_retry);
     if (!object || PyList_Append(items_, object.get()) == 0) return object;
+    message.set_not_built();
     *may_retry = true;
     return Ref();
   }
@@ -111,6 +112,21 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
   return new_delivery(self, std::move(*delivery), copy);
 }
 
+// take() of what is not loaded until `item` is asked for: what that raises is the message's, all else the caller's.
+PyObject* take_unloaded(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  Deadline deadline;
+  CopyPolicy copy = CopyPolicy::kAuto;
+  if (!parse_get("_take_unloaded", args, nargs, keywords, &deadline, &copy)) return nullptr;
+  Endpoint* self = as_endpoint(object);
+  const endpoint::Call call(self->port);
+  Channel* channel = begin_receiving(self);
+  if (!channel) return nullptr;
+  EndHooks hooks(self, End::kReceiving);
+  auto delivery = channel->take({deadline, &hooks});
+  if (!delivery) return raise_waited(self, hooks, delivery.error());
+  return new_unloaded(self, std::move(*delivery), copy);
+}
+
 PyObject* rejected(PyObject* object, PyObject*) {
   return with_open(object, End::kReceiving, [object](Channel& channel) -> PyObject* {
     Endpoint* self = as_endpoint(object);
@@ -120,7 +136,7 @@ PyObject* rejected(PyObject* object, PyObject*) {
     Ref list(PyList_New(0));
     if (!list) return nullptr;
     for (channel::Delivery& delivery : *found) {
-      Ref made(new_rejected(self, std::move(delivery)));
+      Ref made(new_unloaded(self, std::move(delivery), CopyPolicy::kAll));
       if (!made || PyList_Append(list.get(), made.get()) != 0) return nullptr;
     }
     return list.release();
@@ -270,7 +286,8 @@ constexpr const char* kGetDoc =
     "copy=True copies all, copy=False views all. A view keeps its block until the last one is gone.\n\n"
     "MemoryError, OutOfSharedMemory among them, when this process has no memory, or addresses, for the next object: "
     "its\n"
-    "message stays in the channel, or is there again as one that was returned.\n"
+    "message stays in the channel, or is there again as one that was returned. After the eighth time it is given up,\n"
+    "so that the next one is reached, and is among rejected().\n"
     "ChannelClosed when the stream has ended: nobody is left who sends. PeerDied in its place, once, when one of "
     "those\n"
     "who sent since the last end was killed. A queue has no end: ChannelClosed, a ValueError, after close(), and\n"
@@ -318,9 +335,12 @@ const PyMethodDef kReceiverMethods[] = {
      "nobody does, and it is among rejected(). Waits as well while `max_unsettled` messages are taken and not "
      "settled.\n"
      "`copy` and errors as of get()."},
+    {"_take_unloaded", as_method<take_unloaded>(), METH_FASTCALL | METH_KEYWORDS,
+     "take() of a Delivery that loads its item when it is asked for."},
     {"rejected", as_method<rejected>(), METH_NOARGS,
      "rejected($self)\n--\n\n"
-     "A list of the messages that were given up after `max_attempts`, as Deliveries, the oldest first.\n\n"
+     "A list of the messages that were given up after `max_attempts`, as Deliveries, the oldest first; and of those\n"
+     "for whose object receivers had no memory eight times.\n\n"
      "`item` is loaded when it is asked for, as a copy. ack() drops the message for good, requeue() has it received\n"
      "again; nack(), or dropping the Delivery, leaves it rejected. One that another process looks at is not among\n"
      "them. Looking is no use of this end."},
