@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core, _cuda_driver, _process
+from . import _core, _cuda_driver, _parts, _process
 from .errors import CorruptMessage, DeviceError, PeerDied
 
 
@@ -193,43 +193,35 @@ def _torch_with_cuda() -> Any:
 # --- receiving --------------------------------------------------------------------------------------------------------
 
 
-def receive(flat: Any) -> Any:
-    """The tensor, or array, of a `DeviceLeaf`.
+def receive(about: tuple[Any, ...], sent_by: tuple[Any, ...] | None, place: tuple[Any, ...] | None) -> Any:
+    """Returns the tensor, or array, of a `DeviceLeaf`, whose parts `_parts.device` has checked.
 
     PeerDied when the process that has the memory is gone, DeviceError when it cannot be used here.
     """
     settle()
-    try:
-        about, who, where, is_array = flat[0], None, None, False
-        if len(flat) != 1:
-            who, where = _Who(*flat[1]), _Where(*flat[2])
-            _check(who, where)
-            is_array = tuple(about)[:1] == ("array",)
-    except (TypeError, ValueError, IndexError):
-        raise CorruptMessage("device memory is not described as this version does") from None
-    if who is None or where is None:
+    if sent_by is None or place is None:
         return build(about, None)
+    who, where = _Who(*sent_by), _Where(*place)
     arena = _core.find_arena(who.uuid)
     if arena is None:
         raise CorruptMessage("device memory came without the channel that keeps it")
     if who.identity == arena.identity:
         return _receive_own(about, who)
-    return build(about, _open(arena, who, where, is_array))
+    check_fits(about, where.nbytes)
+    return build(about, _open(arena, who, where, about[0] == "array"))
 
 
-def _check(who: _Who, where: _Where) -> None:
-    texts = (who.uuid, where.device, where.handle, where.event)
-    numbers = (who.block, who.identity, who.pid, where.first, where.nbytes)
-    if any(type(text) is not bytes for text in texts) or [len(text) for text in texts] != [16, 16, 64, 64]:
-        raise ValueError
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError
+def _token(arena: _core.Arena, block: int) -> Any:
+    try:
+        return arena.open_array(block, 1, np.uint8, "C").base
+    except (ValueError, OverflowError, FileNotFoundError) as error:
+        raise CorruptMessage(f"device memory came without the token that keeps it: {error}") from error
 
 
 def _open(arena: _core.Arena, who: _Who, where: _Where, is_array: bool) -> Memory:
     _check_alive(arena, who)
     # The message refers to the token, so it is there; from here on this process keeps it as well.
-    lease = arena.open_array(who.block, 1, np.uint8, "C").base
+    lease = _token(arena, who.block)
     driver = _cuda_driver.driver()
     device = driver.device_with(where.device)
     try:
@@ -264,6 +256,9 @@ def _receive_own(about: Any, who: _Who) -> Any:
     driver = _cuda_driver.driver()
     with driver.on(lent.device):
         driver.wait_in_stream(current_stream(lent.device), lent.event)
+    torch = sys.modules.get("torch")
+    if (about[0] == "torch") != (torch is not None and isinstance(lent.owner, torch.Tensor)):
+        raise CorruptMessage("device memory that this process has sent is of another kind")
     return _finish(lent.owner.detach(), *about[5:]) if about[0] == "torch" else lent.owner
 
 
@@ -303,44 +298,46 @@ def _interface(typestr: str, shape: Any, strides: Any, pointer: int, read_only: 
 
 def build(about: Any, memory: Memory | None) -> Any:
     """What was sent, on this memory; None where it has no bytes. CorruptMessage when it does not fit."""
+    _parts.check_about(about)
+    check_fits(about, None if memory is None else memory.nbytes)
     try:
         kind, *rest = about
-        if kind == "torch":
-            return _build_tensor(memory, *rest)
-        if kind == "array":
-            return _build_array(memory, *rest)
-    except (TypeError, ValueError, AttributeError) as error:
+        return _build_tensor(memory, *rest) if kind == "torch" else _build_array(memory, *rest)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:  # RuntimeError: torch's own
         raise CorruptMessage(f"device memory is not described as this version does: {error}") from None
-    raise CorruptMessage(f"device memory of the unknown kind {kind!r}")
 
 
 def _build_array(memory: Memory | None, typestr: str, first: int, shape: Any, strides: Any, read_only: bool) -> Any:
     array = DeviceArray(memory, typestr, first, shape, strides, read_only)
     if array.dtype.kind not in "biufc":
         raise ValueError(f"a dtype {typestr!r}")
-    steps = array.strides
-    if steps is None:
-        steps = contiguous_steps(array.shape, array.dtype.itemsize)
-    _check_extent(memory, first, array.shape, steps, array.dtype.itemsize)
     torch = _torch_with_cuda()
     if torch is None or memory is None or read_only:  # torch has no read-only tensors
         return array
     return torch.as_tensor(array, device=f"cuda:{memory.device}")
 
 
-def _check_extent(memory: Memory | None, first: int, shape: Any, steps: Any, itemsize: int) -> None:
-    """`first` and `steps` in bytes."""
-    if any(type(count) is not int or count < 0 for count in shape) or len(shape) != len(steps):
-        raise ValueError("a shape that is none")
+def check_fits(about: tuple[Any, ...], nbytes: int | None) -> None:
+    """CorruptMessage unless the elements lie in memory of so many bytes; None is no memory."""
+    kind, dtype, first, shape, strides = about[:5]
+    if kind == "torch":
+        size = _parts.torch_dtype(_parts.imported_torch(False), dtype).itemsize
+        first, steps = first * size, [step * size for step in strides]
+    else:
+        size = np.dtype(dtype).itemsize
+        steps = contiguous_steps(shape, size) if strides is None else strides
     if 0 in shape:
         return
-    low, high = extent(shape, steps, itemsize)
-    if memory is None or first + low < 0 or first + high > memory.nbytes:
-        raise ValueError("elements outside of it")
+    low, high = extent(shape, steps, size)
+    if nbytes is None or first + low < 0 or first + high > nbytes:
+        raise CorruptMessage("device memory of a message has elements outside of it")
 
 
 def contiguous_steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    return tuple(itemsize * int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+    steps = [itemsize] * len(shape)
+    for i in range(len(shape) - 1, 0, -1):
+        steps[i - 1] = steps[i] * shape[i]
+    return tuple(steps)
 
 
 def extent(shape: Any, steps: Any, itemsize: int) -> tuple[int, int]:
@@ -354,11 +351,7 @@ def _build_tensor(
 ) -> Any:
     import torch
 
-    dtype = getattr(torch, name)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"a dtype {name!r}")
-    size = dtype.itemsize
-    _check_extent(memory, first * size, shape, [step * size for step in strides], size)
+    dtype = _parts.torch_dtype(torch, name)
     if memory is None:
         made = torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
     else:

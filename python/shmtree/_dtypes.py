@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -30,23 +32,27 @@ def parse(text: str) -> np.dtype[Any]:
     return _build(_literal(text))
 
 
-def of_other_package(name: str) -> np.dtype[Any] | None:
-    """The dtype that ml_dtypes, which is imported for it, has under a name; None where there is none."""
-    try:
-        import ml_dtypes
-    except ImportError:
-        return None
+def of_other_package(name: str, may_import: bool) -> np.dtype[Any] | None:
+    """The dtype that ml_dtypes has under a name; None where there is none. `may_import`: imports ml_dtypes for it."""
+    ml_dtypes = _package("ml_dtypes", may_import)
     scalar = getattr(ml_dtypes, name, None)
     return None if scalar is None else np.dtype(scalar)
 
 
-def has_torch(name: str) -> bool:
-    """Whether torch, which is imported for it, has a dtype of that name."""
+def has_torch(name: str, may_import: bool) -> bool:
+    """Whether torch has a dtype of that name. `may_import`: imports torch to find out."""
+    torch = _package("torch", may_import)
+    return torch is not None and isinstance(getattr(torch, name, None), torch.dtype)
+
+
+def _package(name: str, may_import: bool) -> Any:
+    """A package that is not needed, or None."""
+    if not may_import:
+        return sys.modules.get(name)
     try:
-        import torch
+        return importlib.import_module(name)
     except ImportError:
-        return False
-    return isinstance(getattr(torch, name, None), torch.dtype)
+        return None
 
 
 def _literal(text: str) -> Any:

@@ -11,6 +11,7 @@ CorruptMessage. An end that came by a channel which refuses pickles refuses them
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -34,6 +35,10 @@ _P = TypeVar("_P", Latest, Broadcast)
 _C = TypeVar("_C", Latest, Broadcast, Subscriber)
 
 
+#: What opening fails with for want of something that this process lacks, whatever the handle says.
+_OF_THIS_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+
+
 def _parts(flat: object, *types: type) -> Any:
     if type(flat) is not tuple or tuple(map(type, flat)) != types:
         raise CorruptMessage("an end in the message is not made of a handle and what goes with it")
@@ -45,8 +50,12 @@ def _checked() -> Iterator[None]:
     """What is wrong with a handle, or with what goes with it, is wrong with the message."""
     try:
         yield
-    except (CorruptMessage, ChannelClosed):
+    except (CorruptMessage, ChannelClosed, FileNotFoundError):
         raise
+    except OSError as error:
+        if error.errno in _OF_THIS_PROCESS:
+            raise
+        raise CorruptMessage(f"an end in the message: {error}") from error
     except (ValueError, TypeError, OverflowError, IncompatibleArena) as error:
         raise CorruptMessage(f"an end in the message: {error}") from error
 

@@ -1,6 +1,7 @@
 """Leaves that are taken apart and put together in Python: masked arrays, torch tensors, memory of devices.
 
-Torch is never imported to send; to receive a tensor it is. What CUDA needs is imported with the first such leaf.
+Torch is never imported to send. A receiver that refuses pickles has imported it before it gets a tensor; any other
+imports it then. What CUDA needs is imported with the first such leaf.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _portable
+from . import _core, _parts, _portable
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -35,19 +36,14 @@ def masked_parts(array: Any) -> tuple[Any, Any, Any, bool] | None:
 
 
 def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: bool) -> Any:
-    """The masked array of such parts. Raises ValueError or TypeError when they do not fit together."""
-    if type(data) is not np.ndarray or (mask is not False and type(mask) is not np.ndarray):
-        raise TypeError("a masked array is not made of arrays")
+    """Returns the masked array of such parts. Raises CorruptMessage if they do not fit together."""
+    _parts.check_masked(data, mask, fill_value)
     made: Any = data.view(np.ma.MaskedArray)
     if mask is not False:
-        if mask.shape != data.shape or mask.dtype != np.ma.make_mask_descr(data.dtype):
-            raise ValueError("a mask does not fit its array")
         made._mask = mask
         made._sharedmask = False
-    if type(fill_value) is np.ndarray and fill_value.ndim == 0:
+    if fill_value is not None:
         made._fill_value = fill_value  # as it was: the default one need not be of the array's dtype
-    elif fill_value is not None:
-        made.fill_value = fill_value
     made._hardmask = hardmask
     return made
 
@@ -84,15 +80,21 @@ def tensor_parts(tensor: Any) -> tuple[Any, int, bool, int, tuple[int, ...], tup
 
 
 def tensor_build(
-    memory: Bytes, number: int, flags: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, first: int
+    memory: Bytes,
+    number: int,
+    flags: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    first: int,
+    may_import: bool = True,
 ) -> Any:
     """A tensor on the bytes `memory`, with its first element at byte `first`; `strides` count bytes.
 
-    Torch has no read-only tensors, so what may not be written is copied.
+    Torch has no read-only tensors, so what may not be written is copied. PickleRefused if torch is not imported and
+    `may_import` is false.
     """
-    import torch
-
-    dtype = getattr(torch, _core.DTYPES[number])
+    torch = _parts.imported_torch(may_import)
+    dtype = _parts.torch_dtype(torch, _core.DTYPES[number])
     size = dtype.itemsize
     if not memory.size:
         made = torch.empty(0, dtype=torch.uint8).view(dtype).reshape(shape)
@@ -119,11 +121,18 @@ class DeviceLeaf:
         self.flat = flat
 
 
-def receive_device(flat: Any) -> Any:
-    """The tensor, or array, of a `DeviceLeaf`."""
+def device_flat(leaf: DeviceLeaf) -> tuple[Any, ...]:
+    return leaf.flat
+
+
+def receive_device(flat: Any, may_import: bool) -> Any:
+    """Returns the tensor, or array, of a `DeviceLeaf`. `may_import`: torch is imported where it is needed."""
+    about, who, where = _parts.device(flat)
+    if about[0] == "torch":
+        _parts.imported_torch(may_import)
     from . import _cuda_received
 
-    return _cuda_received.receive(flat)
+    return _cuda_received.receive(about, who, where)
 
 
 def device_leaf(thing: Any, home: bytes | None, portable: bool) -> Any:

@@ -106,7 +106,8 @@ def _umask() -> int:
 
 
 _standard.add()
-register(_leaves.DeviceLeaf, lambda leaf: leaf.flat, _leaves.receive_device)
+_core._register(_leaves.DeviceLeaf, _leaves.device_flat, _leaves.receive_device, True)
+_reducers.add_registered(_leaves.DeviceLeaf, _leaves.device_flat, "shmtree._leaves:DeviceLeaf")
 
 if sys.byteorder != "little":
     raise ImportError("shmtree needs a little-endian machine")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_pack_fuzz import survive, tree_with_classes, tree_with_everything
+from test_pack_fuzz import survive, tree_with_builders, tree_with_classes, tree_with_everything
 
 import shmtree
 
@@ -31,7 +31,7 @@ def hurtful(before: int, generator: random.Random) -> list[int]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [tree_with_everything, tree_with_classes])
+@pytest.mark.parametrize("make", [tree_with_everything, tree_with_classes, tree_with_builders])
 def test_every_changed_word_of_the_metadata_is_survived(make: Any) -> None:
     generator = random.Random(20261121)
     frame = bytearray(shmtree.pack(make()))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import contextlib
 import dataclasses
 import datetime as dt
+import decimal
 import enum
+import fractions
 import random
+import types
+import zoneinfo
 from typing import Any
 
 import numpy as np
@@ -17,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shmtree
+from shmtree import _service
 
 surrogates = st.text(st.characters(codec=None), max_size=20)
 scalars = st.one_of(
@@ -161,6 +167,25 @@ def tree_with_everything() -> Any:
     }
 
 
+def tree_with_builders() -> Any:
+    """What code of Python puts together, or the standard library."""
+    return [
+        np.ma.masked_array(np.arange(3.0), [0, 1, 0], fill_value=7),
+        np.ma.masked_array(np.zeros(2, [("a", "i4"), ("b", "f8")]), [(0, 1), (1, 0)]),
+        fractions.Fraction(-(3**99), 2**70),
+        fractions.Fraction(3**9999, 2**9000),
+        range(-5, 1 << 40, 3),
+        Access.READ | Access.WRITE,
+        decimal.Decimal("-1.5e99"),
+        zoneinfo.ZoneInfo("UTC"),
+        array.array("d", [1.0, 2.0]),
+        types.SimpleNamespace(a=1),
+        set(range(200)),
+        dict.fromkeys(range(200)),
+        (_service.Header(b"handle", 1, 2.5), "value"),
+    ]
+
+
 def survive(frame: bytes | bytearray, allow_pickle: bool = False) -> None:
     """Reads all of whatever comes out; raises nothing but what a damaged frame may raise."""
     for copy in (None, True, False):
@@ -180,7 +205,7 @@ def test_a_frame_cut_anywhere_is_a_corrupt_message() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [tree_with_everything, tree_with_classes])
+@pytest.mark.parametrize("make", [tree_with_everything, tree_with_classes, tree_with_builders])
 def test_every_changed_byte_of_the_metadata_is_survived(make: Any) -> None:
     frame = bytearray(shmtree.pack(make()))
     metadata = 16 + int.from_bytes(frame[4:8], "little")
@@ -193,7 +218,7 @@ def test_every_changed_byte_of_the_metadata_is_survived(make: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [tree_with_everything, tree_with_classes])
+@pytest.mark.parametrize("make", [tree_with_everything, tree_with_classes, tree_with_builders])
 def test_random_damage_is_survived(make: Any) -> None:
     seed = 20240229
     generator = random.Random(seed)

@@ -10,6 +10,7 @@
 #include "bindings/codec/pickle_support.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
+#include "platform/text.h"
 
 namespace shmtree::python {
 namespace {
@@ -146,7 +147,7 @@ bool split_name(ClassInfo& info) {
 }
 
 void refuse(const char* why, std::string_view name) {
-  const std::string text(name);
+  const std::string text = platform::printable(name);
   PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', %s, and allow_pickle is False", text.c_str(),
                why);
 }
@@ -253,7 +254,8 @@ Ref resolve_global(std::string_view name, bool may_import) {
   }
   Ref module_name = string_of(name.substr(0, colon));
   if (!module_name) return Ref();
-  Ref module(PyImport_GetModule(module_name.get()));
+  // Not PyImport_GetModule(), which reads an attribute: that executes a module of importlib.util.LazyLoader.
+  Ref module = item_of(PyImport_GetModuleDict(), module_name.get());
   if (!module && !PyErr_Occurred()) {
     if (!may_import) return refuse("of a module that is not imported here", name), Ref();
     module = Ref(PyImport_Import(module_name.get()));
@@ -290,7 +292,8 @@ std::string global_name(PyObject* object) {
 
 namespace {
 
-bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObject* flatten, PyObject* unflatten) {
+bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObject* flatten, PyObject* unflatten,
+                 bool in_channels = false) {
   if (!PyType_Check(cls)) {
     PyErr_Format(PyExc_TypeError, "register() needs a class, not a %.200s", Py_TYPE(cls)->tp_name);
     return false;
@@ -309,6 +312,7 @@ bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObjec
   info->name = std::move(name);
   info->encode = encode;
   info->shape = ClassShape::kRegistered;
+  info->in_channels = in_channels;
   info->flatten = Ref::borrow(flatten);
   info->unflatten = Ref::borrow(unflatten);
   if (info->name.empty() || info->name.size() > kMaxNameBytes || !set_guard(info)) {
@@ -324,8 +328,8 @@ bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObjec
 
 }  // namespace
 
-bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten) {
-  return register_as(cls, global_name(cls), encode_registered, flatten, unflatten);
+bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten, bool in_channels) {
+  return register_as(cls, global_name(cls), encode_registered, flatten, unflatten, in_channels);
 }
 
 bool register_end(PyObject* cls, std::string_view name, PyObject* flatten, PyObject* unflatten) {

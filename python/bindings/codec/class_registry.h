@@ -50,6 +50,7 @@ struct ClassInfo {
   std::vector<Ref> required{};  // fields that every instance has and the class has no value for
   bool has_dict = false;
   // kRegistered
+  bool in_channels = false;  // messages of channels alone carry it; unflatten is told, too, whether it may import
   Ref flatten{};
   Ref unflatten{};
 };
@@ -79,8 +80,8 @@ enum class ByName : std::int8_t {
 ByName how_by_name(const ClassInfo& info, bool for_channel);
 
 // The class or function called "module:qualname". Modules that are not imported yet are imported only when
-// `may_import`, and only then module-level __getattr__ is asked. Null with PickleRefused, ImportError or AttributeError
-// set.
+// `may_import`, and only then module-level __getattr__ is asked, or a module executed that loads itself at its first use.
+// Null with PickleRefused, ImportError or AttributeError set.
 Ref resolve_global(std::string_view name, bool may_import);
 
 // Whether resolve_global() would find exactly this object.
@@ -90,12 +91,15 @@ bool is_found_by_name(PyObject* object, std::string_view name);
 std::string global_name(PyObject* object);
 
 // shmtree.register. False with TypeError or ValueError set.
-bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten);
+bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten, bool in_channels = false);
 // The same of an end, whose name in messages is given: encode_end() and decode_end().
 bool register_end(PyObject* cls, std::string_view name, PyObject* flatten, PyObject* unflatten);
 
 // The registered class of that name, null without an error when there is none.
 const ClassInfo* registered_class(std::string_view name);
+
+// Whether it is a Flag, whose members are those that have names and all that these make together.
+bool is_flag(PyTypeObject* type) noexcept;
 
 // Whether calling it without arguments is harmless whoever asks: builtin containers, numbers and strings.
 bool is_harmless_factory(PyObject* object);

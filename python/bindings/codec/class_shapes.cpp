@@ -14,6 +14,7 @@ namespace shmtree::python {
 namespace {
 
 PyTypeObject* enum_type = nullptr;
+PyTypeObject* flag_type = nullptr;
 PyObject* dataclass_fields = nullptr;   // dataclasses.fields
 PyObject* dataclass_missing = nullptr;  // dataclasses.MISSING
 
@@ -142,15 +143,23 @@ bool is_plain_python(PyTypeObject* type) {
   return type->tp_itemsize == 0 && is_inherited_from_object(type, "__new__");
 }
 
+// After an exception that a class raised, or that its attributes caused: 0, without it, unless it is about this process.
+int no_such_class() {
+  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
+  PyErr_Clear();
+  return 0;
+}
+
 // Adds the class's own slots. 1, 0 when one of them is no field, or -1 with an error.
 int collect_slots(PyObject* cls, ClassInfo& info) {
   Ref members(PyObject_GetAttrString(cls, "__dict__"));
   Ref items(members ? PyMapping_Items(members.get()) : nullptr);
-  if (!items) return -1;
+  if (!items) return no_such_class();
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-    PyObject* name = PyTuple_GetItem(PyList_GET_ITEM(items.get(), i), 0);
-    PyObject* member = PyTuple_GetItem(PyList_GET_ITEM(items.get(), i), 1);
-    if (!name || !member) return -1;
+    PyObject* const item = PyList_GET_ITEM(items.get(), i);
+    if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 2) return 0;  // its metaclass makes up a __dict__
+    PyObject* const name = PyTuple_GET_ITEM(item, 0);
+    PyObject* const member = PyTuple_GET_ITEM(item, 1);
     if (!Py_IS_TYPE(member, &PyMemberDescr_Type)) continue;
     const int known = PyDict_Contains(info.fields.get(), name);
     if (known <= 0) return known;
@@ -184,17 +193,20 @@ bool is_always_set(PyObject* field) {
   return factory && factory.get() != dataclass_missing;
 }
 
-// 1, 0, or -1 with an error.
+// 1, 0, or -1 with an error. What says that it is a dataclass, or one of attrs, may be any object.
 int classify_dataclass(ClassInfo& info) {
   PyTypeObject* type = info.type;
   if (!is_plain_python(type) || !has_default_reduction(type) || lookup(type, "__getnewargs__")) return 0;
   const Ref fields = fields_of(type);
-  if (!fields) return PyErr_Occurred() ? -1 : 0;
+  if (!fields) return PyErr_Occurred() ? no_such_class() : 0;
+  if (!PyTuple_Check(fields.get())) return 0;
   info.fields = Ref(PyDict_New());
   if (!info.fields) return -1;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fields.get()); ++i) {
     Ref name(PyObject_GetAttrString(PyTuple_GET_ITEM(fields.get(), i), "name"));
-    if (!name || PyDict_SetItem(info.fields.get(), name.get(), Py_None) != 0) return -1;
+    if (!name) return no_such_class();
+    if (!PyUnicode_CheckExact(name.get())) return 0;
+    if (PyDict_SetItem(info.fields.get(), name.get(), Py_None) != 0) return -1;
     // A property of that name would run code when the field is set.
     const Ref shadow = class_member(type, name.get());
     const bool is_slot = shadow && Py_IS_TYPE(shadow.get(), &PyMemberDescr_Type);
@@ -234,7 +246,8 @@ bool init_class_shapes() {
   enum_type = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(enums.get(), "Enum"));
   dataclass_fields = PyObject_GetAttrString(dataclasses.get(), "fields");
   dataclass_missing = PyObject_GetAttrString(dataclasses.get(), "MISSING");
-  if (!enum_type || !dataclass_fields || !dataclass_missing) return false;
+  flag_type = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(enums.get(), "Flag"));
+  if (!enum_type || !flag_type || !dataclass_fields || !dataclass_missing) return false;
   dataclass_getstate = optional_attribute(dataclasses.get(), "_dataclass_getstate");
   dataclass_setstate = optional_attribute(dataclasses.get(), "_dataclass_setstate");
   return true;
@@ -285,6 +298,10 @@ bool has_native_kind(PyTypeObject* type) {
   return std::any_of(std::begin(kStandard), std::end(kStandard),
                      [&](const Standard& standard) { return standard.name == name; }) &&
          is_found_by_name(type_object(type), name);
+}
+
+bool is_flag(PyTypeObject* type) noexcept {
+  return PyType_IsSubtype(type, flag_type);
 }
 
 bool is_harmless_factory(PyObject* object) {

@@ -1,6 +1,9 @@
 #include "bindings/codec/decode.h"
 
+#include <algorithm>
+
 #include "bindings/codec/decoder.h"
+#include "bindings/codec/dtypes.h"
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
@@ -45,6 +48,7 @@ Decoder::Decoder(format::FrameReader& reader, DecodeContext& context, std::span<
 Decoder::~Decoder() {
   if (tables_.large_keys || tables_.keys.size() > kKeptKeys) tables_.drop_keys();
   drop(tables_.globals);
+  drop(tables_.dtypes);
   drop(tables_.copied);
   drop(tables_.copied_externals);
   drop(tables_.owners);
@@ -81,6 +85,35 @@ PyObject* Decoder::global(const format::Name& name) {
   // Only now: what was imported may have decoded something itself, but not with this decoder.
   PyObject*& kept = at(tables_.globals, name.index);
   return kept = found.release();
+}
+
+Ref Decoder::dtype(const format::Name& description) {
+  if (in.failed()) return Ref();
+  PyObject*& kept = at(tables_.dtypes, description.index);
+  if (!kept) {
+    Ref parsed = parse_dtype(description.text);  // may decode something itself, but not with this decoder
+    if (!parsed) return Ref();
+    kept = parsed.release();
+  }
+  return Ref::borrow(kept);
+}
+
+bool Decoder::see_signals() {
+  next_look_ = in.position() + kNodesPerLook;
+  if (PyErr_CheckSignals() == 0) return true;
+  context_.interrupted = true;
+  return false;
+}
+
+bool Decoder::may_copy(std::uint64_t bytes) {
+  const bool allowed = copied_.allows(bytes, in.total_bytes());
+  if (!allowed) in.fail("its parts copy the same bytes too often");
+  return allowed;
+}
+
+std::span<const std::byte> Decoder::blob() {
+  const std::span<const std::byte> bytes = in.next_blob();
+  return may_copy(bytes.size()) ? bytes : std::span<const std::byte>();
 }
 
 PyObject*& Decoder::copied_slot(const format::ArrayInfo& info) {
@@ -150,6 +183,8 @@ PyObject* Decoder::node() {
 }
 
 PyObject* Decoder::container(Kind kind) {
+  if (in.position() >= next_look_ && !see_signals()) [[unlikely]]
+    return nullptr;
   switch (kind) {
     case Kind::kStrDict:
     case Kind::kDict: {
@@ -282,6 +317,7 @@ PyObject* Decoder::marked_container(Kind kind) {
     is_there(list.get());
     const std::uint64_t count = in.next_count();
     for (std::uint64_t i = 0; i < count; ++i) {
+      if (i % kItemsPerLook == kItemsPerLook - 1 && !see_signals()) return nullptr;
       Ref item(node());
       if (!item || PyList_Append(list.get(), item.get()) != 0) return nullptr;
     }
@@ -296,19 +332,24 @@ PyObject* Decoder::marked_container(Kind kind) {
 
 namespace {
 
-// A list or tuple of what make(i) gives; null when that is.
+// A list or tuple of what make(i) gives; null when that is, or when a signal handler raised.
 template <bool is_tuple = false, class Make>
-PyObject* sequence(std::uint64_t count, Make make) {
+PyObject* sequence(Decoder& decoder, std::uint64_t count, Make make) {
   const auto size = static_cast<Py_ssize_t>(count);
   Ref made(is_tuple ? PyTuple_New(size) : PyList_New(size));
-  for (Py_ssize_t i = 0; made && i < size; ++i) {
-    PyObject* item = make(static_cast<std::size_t>(i));
-    if (!item) return nullptr;
-    if constexpr (is_tuple) {
-      PyTuple_SET_ITEM(made.get(), i, item);
-    } else {
-      PyList_SET_ITEM(made.get(), i, item);
+  if (!made) return nullptr;
+  for (Py_ssize_t i = 0; i < size;) {
+    const Py_ssize_t end = std::min(size, i + static_cast<Py_ssize_t>(kItemsPerLook));
+    for (; i < end; ++i) {
+      PyObject* item = make(static_cast<std::size_t>(i));
+      if (!item) return nullptr;
+      if constexpr (is_tuple) {
+        PyTuple_SET_ITEM(made.get(), i, item);
+      } else {
+        PyList_SET_ITEM(made.get(), i, item);
+      }
     }
+    if (i < size && !decoder.see_signals()) return nullptr;
   }
   return made.release();
 }
@@ -316,21 +357,21 @@ PyObject* sequence(std::uint64_t count, Make make) {
 }  // namespace
 
 PyObject* Decoder::list() {
-  return sequence(in.next_count(), [this](std::size_t) { return node(); });
+  return sequence(*this, in.next_count(), [this](std::size_t) { return node(); });
 }
 
 PyObject* Decoder::tuple() {
-  return sequence<true>(in.next_count(), [this](std::size_t) { return node(); });
+  return sequence<true>(*this, in.next_count(), [this](std::size_t) { return node(); });
 }
 
 PyObject* Decoder::int_list() {
   const std::span<const std::int64_t> numbers = in.next_ints();
-  return sequence(numbers.size(), [numbers](std::size_t i) { return PyLong_FromLongLong(numbers[i]); });
+  return sequence(*this, numbers.size(), [numbers](std::size_t i) { return PyLong_FromLongLong(numbers[i]); });
 }
 
 PyObject* Decoder::float_list() {
   const std::span<const double> numbers = in.next_floats();
-  return sequence(numbers.size(), [numbers](std::size_t i) { return PyFloat_FromDouble(numbers[i]); });
+  return sequence(*this, numbers.size(), [numbers](std::size_t i) { return PyFloat_FromDouble(numbers[i]); });
 }
 
 bool parse_copy_policy(PyObject* value, CopyPolicy* policy) {

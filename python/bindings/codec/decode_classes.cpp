@@ -9,6 +9,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/package.h"
+#include "platform/text.h"
 
 namespace shmtree::python {
 namespace {
@@ -21,7 +22,7 @@ const ClassInfo* class_of(Decoder& decoder, ClassShape shape, const char* what) 
   const ClassInfo* info = PyType_Check(cls) ? current_class_info(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
   if (info && info->shape == shape) return info;
   if (!PyErr_Occurred()) {
-    const std::string text(name.text);
+    const std::string text = platform::printable(name.text);
     decoder.incompatible(
         decoder.in.position(),
         Ref(PyUnicode_FromFormat("'%.500s' is a %s in the message, and none here", text.c_str(), what)));
@@ -105,7 +106,7 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   info = cls && PyType_Check(cls) ? current_class_info(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
   if (info && info->shape == ClassShape::kModel) return info;
   if (PyErr_Occurred()) return nullptr;
-  const std::string text(name.text);
+  const std::string text = platform::printable(name.text);
   if (cls && PyObject_HasAttrString(cls, "__pydantic_core_schema__")) {
     decoder.incompatible(decoder.in.position(),
                          Ref(PyUnicode_FromFormat(
@@ -114,6 +115,77 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   }
   PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", text.c_str());
   return nullptr;
+}
+
+// The largest number that is made a member of a Flag: each of its bits may be looked at.
+constexpr std::uint64_t kMostFlagBits = 512;
+// Members of a Flag that have no name stay with their class. So many that the program has not made itself may come.
+constexpr Py_ssize_t kMostFlags = 4096;
+
+// A new reference to the members of an Enum by their value; null, without an error, where there are none.
+Ref members_by_value(PyTypeObject* type) {
+  Ref members(PyObject_GetAttrString(type_object(type), "_value2member_map_"));
+  if (!members || !PyDict_Check(members.get())) return PyErr_Clear(), Ref();
+  return members;
+}
+
+bool is_flag_value(PyObject* value) {
+  if (!PyLong_CheckExact(value)) return false;
+  Ref bits(PyObject_CallMethod(value, "bit_length", nullptr));
+  const bool fits = bits && PyLong_AsUnsignedLongLong(bits.get()) <= kMostFlagBits;
+  PyErr_Clear();
+  return fits;
+}
+
+// The member of a Flag for a value that it has no member of yet. The class keeps what is made so for ever: of an IntFlag,
+// whose members are compared as ints, that is taken back.
+PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyObject* value) {
+  if (!is_flag_value(value)) return decoder.in.fail("a Flag has a value that no Flag has"), nullptr;
+  const Py_ssize_t before = PyDict_GET_SIZE(members);
+  const bool may_go = PyType_IsSubtype(type, &PyLong_Type);
+  if (!may_go && before >= kMostFlags) return decoder.in.fail("a Flag has too many members without a name"), nullptr;
+  Ref made(decoder.corrupt_unless(call_python(type_object(type), value), "an Enum has no member of that value here"));
+  while (may_go && PyDict_GET_SIZE(members) > before) {
+    Ref taken_back(PyObject_CallMethod(members, "popitem", nullptr));
+    if (!taken_back) return nullptr;
+  }
+  return made.release();
+}
+
+// A value as an error shows it: that of a message may be of any size.
+Ref shown(PyObject* value) {
+  int overflow = 0;
+  if (PyLong_CheckExact(value)) PyLong_AsLongLongAndOverflow(value, &overflow);
+  const bool is_short = PyFloat_CheckExact(value) || PyUnicode_CheckExact(value) ||
+                        (PyLong_CheckExact(value) && overflow == 0);
+  return is_short ? Ref(PyUnicode_FromFormat("the value %.100R", value))
+                  : Ref(PyUnicode_FromFormat("that value, of type %.100s,", Py_TYPE(value)->tp_name));
+}
+
+// The node at `position` is the member of that value.
+PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t position, PyObject* value) {
+  PyTypeObject* type = info.type;
+  const Ref members = decoder.allow_pickle() ? Ref() : members_by_value(type);
+  if (members) {
+    Ref known = item_of(members.get(), value);
+    if (known) return known.release();
+    PyErr_Clear();  // it has no hash: the class looks through its members
+    if (is_flag(type)) return new_flag(decoder, type, members.get(), value);
+  }
+  PyObject* member = call_python(type_object(type), value);
+  if (member || !PyErr_ExceptionMatches(PyExc_ValueError)) return member;
+  PyErr_Clear();
+  const Ref text = shown(value);
+  return text ? no_member(decoder, info, position, "'%.500s' has no member of %U here", text.get()) : nullptr;
+}
+
+// Whether such an instance may come from where the message does. False with an error set.
+bool may_come(Decoder& decoder, const ClassInfo& info) {
+  if (!info.in_channels || decoder.context().for_channel || decoder.allow_pickle()) return true;
+  PyErr_Format(error_types().pickle_refused,
+               "The frame holds a '%.500s', which only messages of channels carry without allow_pickle=True",
+               info.name.c_str());
+  return false;
 }
 
 }  // namespace
@@ -180,9 +252,7 @@ PyObject* decode_enum(Decoder& decoder, bool by_value) {
     const Expansion::Before before = decoder.begin_walked();
     Ref value(decoder.node());
     if (!value || !decoder.may_be_walked(before)) return nullptr;
-    PyObject* member = call_python(type_object(info->type), value.get());
-    if (member || !PyErr_ExceptionMatches(PyExc_ValueError)) return member;
-    return no_member(decoder, *info, position, "'%.500s' has no member of the value %R here", value.get());
+    return member_of_value(decoder, *info, position, value.get());
   }
   Ref name = Ref::borrow(decoder.next_key());
   Ref members(name ? PyObject_GetAttrString(type_object(info->type), "_member_map_") : nullptr);
@@ -214,10 +284,13 @@ PyObject* decode_registered(Decoder& decoder) {
     return model;
   }
   if (info->encode == encode_end) return decode_end(decoder, *info);
+  if (!may_come(decoder, *info)) return nullptr;
   // Held: a registration may be replaced meanwhile.
   Ref unflatten = Ref::borrow(info->unflatten.get());
   Ref flat(decoder.node());
-  return flat ? call_python(unflatten.get(), flat.get()) : nullptr;
+  if (!flat) return nullptr;
+  if (!info->in_channels) return call_python(unflatten.get(), flat.get());
+  return call_python(unflatten.get(), flat.get(), decoder.allow_pickle() ? Py_True : Py_False);
 }
 
 PyObject* decode_pickle(Decoder& decoder, bool is_long) {

@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/standard_classes.h"
 
@@ -5,16 +7,35 @@ namespace shmtree::python {
 
 namespace {
 
+// A key may take long: it may be one of many with equal hashes, or a large one.
+constexpr std::uint64_t kKeysPerLook = 256;
+
+bool may_go_on(Decoder& decoder, std::uint64_t added) {
+  return added % kKeysPerLook != kKeysPerLook - 1 || decoder.see_signals();
+}
+
+// The hash is that of what was decoded: it is asked for again when the key is added, which says so if there is none.
+bool may_be_added(Decoder& decoder, Collisions& collisions, PyObject* key) {
+  if (!collisions.is_counting()) return true;
+  const Py_hash_t hash = PyObject_Hash(key);
+  if (hash == -1) PyErr_Clear();
+  if (collisions.allows(hash)) return true;
+  return decoder.in.fail("too many keys of a dict, or items of a set, have equal hashes"), false;
+}
+
 template <int (*set)(PyObject*, PyObject*, PyObject*), bool str_keys>
 bool pairs(Decoder& decoder, PyObject* dict) {
   const std::uint64_t count = decoder.in.next_count(str_keys ? 1 : 2);
+  std::optional<Collisions> collisions;  // those of names are as good as random
+  if constexpr (!str_keys) collisions.emplace(count);
   for (std::uint64_t i = 0; i < count; ++i) {
+    if (!str_keys && !may_go_on(decoder, i)) return false;
     const Expansion::Before before = str_keys ? Expansion::Before{} : decoder.begin_walked();
     Ref other_key(str_keys ? nullptr : decoder.node());
     if (!str_keys && !decoder.may_be_walked(before)) return false;
     PyObject* key = str_keys ? decoder.next_key() : other_key.get();  // the decoder's own, so it stays
     Ref value(key ? decoder.node() : nullptr);
-    if (!value) return false;
+    if (!value || (!str_keys && !may_be_added(decoder, *collisions, key))) return false;
     if (set(dict, key, value.get()) != 0) return decoder.corrupt_unless(nullptr, "a key cannot be hashed"), false;
   }
   return true;
@@ -61,10 +82,12 @@ PyObject* decode_set(Decoder& decoder, bool frozen) {
   Ref set(frozen ? PyFrozenSet_New(nullptr) : PySet_New(nullptr));
   if (!set) return nullptr;
   if (!frozen) decoder.is_there(set.get());
+  Collisions collisions(count);
   for (std::uint64_t i = 0; i < count; ++i) {
+    if (!may_go_on(decoder, i)) return nullptr;
     const Expansion::Before before = decoder.begin_walked();
     Ref item(decoder.node());
-    if (!item || !decoder.may_be_walked(before)) return nullptr;
+    if (!item || !decoder.may_be_walked(before) || !may_be_added(decoder, collisions, item.get())) return nullptr;
     // A frozenset that nobody else has seen may still be filled.
     if (PySet_Add(set.get(), item.get()) != 0) return decoder.corrupt_unless(nullptr, "an item cannot be hashed");
   }
@@ -84,6 +107,7 @@ PyObject* decode_deque(Decoder& decoder) {
   decoder.is_there(deque.get());
   Ref append(PyObject_GetAttrString(deque.get(), "append"));
   for (std::uint64_t i = 0; append && i < count; ++i) {
+    if (!may_go_on(decoder, i)) return nullptr;
     Ref item(decoder.node());
     Ref done(item ? PyObject_CallOneArg(append.get(), item.get()) : nullptr);
     if (!done) return nullptr;

@@ -25,19 +25,21 @@ PyObject* no_package(Decoder& decoder, DType code) {
   if (PyErr_Occurred()) return nullptr;
   const std::string name(name_of(code));
   const char* needed = code == DType::kComplex32 ? "0.6 or later " : "";
-  return decoder.incompatible(decoder.in.position(),
-                              Ref(PyUnicode_FromFormat("The message has elements of type %s, which NumPy lacks: "
-                                                       "install ml_dtypes %s(an array then) or torch (a tensor)",
-                                                       name.c_str(), needed)));
+  const char* how = decoder.allow_pickle() ? "install" : "with allow_pickle=False, first import";
+  return decoder.incompatible(
+      decoder.in.position(),
+      Ref(PyUnicode_FromFormat("The message has elements of type %s, which NumPy lacks: %s ml_dtypes %s(an array then) "
+                               "or torch (a tensor)",
+                               name.c_str(), how, needed)));
 }
 
 // The dtype of a number or a text. Null on failure.
 Ref descr_for(Decoder& decoder, DType code, const format::Name& description) {
   if (decoder.in.failed()) return Ref();
-  if (code == DType::kOther) return parse_dtype(description.text);
+  if (code == DType::kOther) return decoder.dtype(description);
   PyArray_Descr* descr = descr_of(code);
   if (descr) return Ref::borrow(reinterpret_cast<PyObject*>(descr));
-  Ref found = descr_of_other_package(code);
+  Ref found = descr_of_other_package(code, decoder.allow_pickle());
   if (!found) no_package(decoder, code);
   return found;
 }
@@ -59,14 +61,14 @@ PyObject* Decoder::array() {
       return array_of_other_package(info);
     return make(info, plain);
   }
-  Ref parsed = parse_dtype(info.description.text);
+  Ref parsed = dtype(info.description);
   if (!parsed) return nullptr;
   auto* descr = reinterpret_cast<PyArray_Descr*>(parsed.get());
   if (!is_plain(descr, info.item_bytes)) return in.fail("a dtype has another size than its elements"), nullptr;
   return make(info, descr);
 }
 
-PyObject* Decoder::make(const format::ArrayInfo& info, PyArray_Descr* descr) {
+PyObject* Decoder::make(const format::ArrayInfo& info, PyArray_Descr* descr, Access access) {
   if (info.nbytes == 0) return empty(info, descr);
   Place place;
   std::uint32_t block = kOwnFrame;
@@ -84,7 +86,8 @@ PyObject* Decoder::make(const format::ArrayInfo& info, PyArray_Descr* descr) {
     place.buffer = const_cast<std::byte*>(info.data) - info.offset;
     place.writable = context_.writable;
   }
-  if (is_copied(info, place.buffer)) return copy(info, descr, place.buffer);
+  const bool is_own = access == Access::kOwn || (access == Access::kWritten && !place.writable);
+  if (is_own || is_copied(info, place.buffer)) return copy(info, descr, place.buffer);
   place.base = owner_of(block);
   return place.base ? view(info, descr, place) : nullptr;
 }
@@ -155,7 +158,7 @@ std::pair<std::int64_t, std::int64_t> Decoder::extent_of(const format::ArrayInfo
   return {low, high};
 }
 
-PyObject* Decoder::memory(const format::ArrayInfo& info, std::int64_t from, std::int64_t bytes) {
+PyObject* Decoder::memory(const format::ArrayInfo& info, std::int64_t from, std::int64_t bytes, bool writable) {
   format::ArrayInfo plain;
   plain.dtype = DType::kUInt8;
   plain.flags = static_cast<std::uint8_t>(info.flags & (format::kReadOnly | format::kExternal));
@@ -168,7 +171,9 @@ PyObject* Decoder::memory(const format::ArrayInfo& info, std::int64_t from, std:
   plain.offset = from;
   plain.shape[0] = bytes;
   plain.strides[0] = 1;
-  return make(plain, descr_of(DType::kUInt8));
+  if (!writable) return make(plain, descr_of(DType::kUInt8));
+  plain.flags = static_cast<std::uint8_t>(plain.flags & ~unsigned{format::kReadOnly});
+  return make(plain, descr_of(DType::kUInt8), info.read_only() ? Access::kOwn : Access::kWritten);
 }
 
 PyObject* decode_numpy_scalar(Decoder& decoder) {
@@ -225,30 +230,32 @@ PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64
     return decoder.in.fail("a tensor cannot lie in memory like that"), nullptr;
   }
   const auto [low, high] = info.nbytes == 0 ? std::pair<std::int64_t, std::int64_t>{} : Decoder::extent_of(info);
-  Ref memory(decoder.memory(info, low, high - low));
   // What is shown to several readers is not copied because torch has no read-only tensors.
   const TensorViews views = decoder.context().tensor_views;
   const bool shown = views == TensorViews::kAll || (views == TensorViews::kExternal && info.external());
+  // One copy for all tensors on a buffer.
+  Ref memory(decoder.memory(info, low, high - low, !shown));
   if (memory && shown) PyArray_ENABLEFLAGS(as_array(memory.get()), NPY_ARRAY_WRITEABLE);
   Ref shape = tuple_of(std::span<const std::int64_t>(info.shape, info.ndim));
   Ref strides = is_strided ? tuple_of(std::span<const std::int64_t>(info.strides, info.ndim)) : Ref::borrow(Py_None);
   if (!memory || !shape || !strides) return nullptr;
   return decoder.corrupt_unless(
-      PyObject_CallFunction(package().tensor_build, "OiiOOL", memory.get(), static_cast<int>(info.dtype),
+      PyObject_CallFunction(package().tensor_build, "OiiOOLO", memory.get(), static_cast<int>(info.dtype),
                             static_cast<int>(flags), shape.get(), strides.get(),
-                            static_cast<long long>(info.nbytes == 0 ? 0 : info.offset - low)),
+                            static_cast<long long>(info.nbytes == 0 ? 0 : info.offset - low),
+                            decoder.allow_pickle() ? Py_True : Py_False),
       "a tensor cannot be made of it");
 }
 
 }  // namespace
 
 PyObject* Decoder::array_of_other_package(const format::ArrayInfo& info) {
-  const Ref found = descr_of_other_package(info.dtype);
+  const Ref found = descr_of_other_package(info.dtype, allow_pickle());
   if (found) return make(info, reinterpret_cast<PyArray_Descr*>(found.get()));
   if (PyErr_Occurred()) return nullptr;
   const std::string_view name = name_of(info.dtype);
   const Ref text(PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
-  const Ref has_torch(text ? call_python(package().has_torch, text.get()) : nullptr);
+  const Ref has_torch(text ? call_python(package().has_torch, text.get(), allow_pickle() ? Py_True : Py_False) : nullptr);
   if (!has_torch || has_torch.get() != Py_True) return no_package(*this, info.dtype);
   return tensor_of(*this, info, 0);
 }

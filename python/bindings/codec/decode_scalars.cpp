@@ -20,7 +20,7 @@ PyObject* decode_str(Decoder& decoder, std::string_view text) {
 }
 
 PyObject* decode_long_str(Decoder& decoder) {
-  const std::span<const std::byte> blob = decoder.in.next_blob();
+  const std::span<const std::byte> blob = decoder.blob();
   if (decoder.in.failed()) return nullptr;
   // Parsed from a copy: others may still write to the frame.
   const std::unique_ptr<char, FreeBytes> bytes(static_cast<char*>(std::malloc(blob.size() + 1)));
@@ -36,7 +36,7 @@ PyObject* decode_big_int(Decoder& decoder) {
 }
 
 PyObject* decode_long_bytes(Decoder& decoder) {
-  const std::span<const std::byte> blob = decoder.in.next_blob();
+  const std::span<const std::byte> blob = decoder.blob();
   if (decoder.in.failed()) return nullptr;
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(blob.size()));
   if (bytes) copy_to_fresh(PyBytes_AS_STRING(bytes), blob.data(), blob.size());
@@ -48,7 +48,7 @@ PyObject* decode_bytearray(Decoder& decoder, bool is_long) {
     const std::string_view bytes = decoder.in.next_string();
     return PyByteArray_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
   }
-  const std::span<const std::byte> blob = decoder.in.next_blob();
+  const std::span<const std::byte> blob = decoder.blob();
   if (decoder.in.failed()) return nullptr;
   PyObject* bytes = PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(blob.size()));
   if (bytes) copy_to_fresh(PyByteArray_AS_STRING(bytes), blob.data(), blob.size());

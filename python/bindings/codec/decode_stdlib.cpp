@@ -55,6 +55,50 @@ PyObject* call_with_text(Decoder& decoder, StandardClass which, std::string_view
   return argument ? decoder.corrupt_unless(call_python(cls, argument.get()), what) : nullptr;
 }
 
+// As zones are called: up to four words with slashes between them. What has another key is looked for in no folder and
+// no package.
+bool is_zone_key(std::string_view key) noexcept {
+  constexpr std::size_t kLongest = 64, kMostWords = 4;
+  if (key.empty() || key.size() > kLongest || key.front() == '/' || key.back() == '/') return false;
+  std::size_t words = 1;
+  for (std::size_t i = 0; i < key.size(); ++i) {
+    const char c = key[i];
+    if (c == '/') {
+      if (key[i - 1] == '/' || ++words > kMostWords) return false;
+    } else if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '+' ||
+                 c == '-')) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Larger ones are taken as they are: that they have no common divisor takes a time that grows with the square of their
+// size to find out.
+constexpr std::uint64_t kReducedBits = 8192;
+
+// 1, 0, or -1 with an error.
+int is_reduced_here(PyObject* integer) {
+  Ref bits(PyObject_CallMethod(integer, "bit_length", nullptr));
+  if (!bits) return -1;
+  return PyLong_AsUnsignedLongLong(bits.get()) <= kReducedBits;
+}
+
+// The Fraction of a numerator and a denominator, which is positive. Null on failure.
+PyObject* fraction_of(Decoder& decoder, PyObject* cls, PyObject* numerator, PyObject* denominator) {
+  Ref zero(PyLong_FromLong(0));
+  const int positive = zero ? PyObject_RichCompareBool(denominator, zero.get(), Py_GT) : -1;
+  if (positive < 0) return nullptr;
+  if (positive == 0) return decoder.in.fail("a fraction has a denominator that is not positive"), nullptr;
+  Ref nothing(PyTuple_New(0));
+  Ref made(nothing ? PyBaseObject_Type.tp_new(reinterpret_cast<PyTypeObject*>(cls), nothing.get(), nullptr) : nullptr);
+  if (!made || PyObject_SetAttrString(made.get(), "_numerator", numerator) != 0 ||
+      PyObject_SetAttrString(made.get(), "_denominator", denominator) != 0) {
+    return nullptr;
+  }
+  return made.release();
+}
+
 PyObject* next_integer(Decoder& decoder) {
   const Kind kind = decoder.in.peek_kind();
   if (kind != Kind::kInt && kind != Kind::kBigInt) return decoder.in.fail("a fraction is not made of ints"), nullptr;
@@ -126,6 +170,7 @@ PyObject* decode_timezone(Decoder& decoder) {
 PyObject* decode_zoneinfo(Decoder& decoder) {
   const std::string_view key = decoder.in.next_name().text;
   if (decoder.in.failed()) return nullptr;
+  if (!is_zone_key(key)) return decoder.in.fail("a time zone has a key that no zone has"), nullptr;
   PyObject* cls = standard_class(StandardClass::kZoneInfo);
   const Ref argument(cls ? decode_str(decoder, key) : nullptr);
   PyObject* zone = argument ? call_python(cls, argument.get()) : nullptr;
@@ -149,6 +194,9 @@ PyObject* decode_fraction(Decoder& decoder) {
   Ref denominator(numerator ? next_integer(decoder) : nullptr);
   PyObject* cls = denominator ? standard_class(StandardClass::kFraction) : nullptr;
   if (!cls) return nullptr;
+  const int small = is_reduced_here(numerator.get()), also_small = is_reduced_here(denominator.get());
+  if (small < 0 || also_small < 0) return nullptr;
+  if (small == 0 || also_small == 0) return fraction_of(decoder, cls, numerator.get(), denominator.get());
   return decoder.corrupt_unless(call_python(cls, numerator.get(), denominator.get()), "a fraction has no denominator");
 }
 

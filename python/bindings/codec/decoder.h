@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bindings/codec/class_registry.h"
+#include "bindings/codec/cost.h"
 #include "bindings/codec/decode.h"
 #include "bindings/codec/expansion.h"
 #include "bindings/codec/global_cache.h"
@@ -35,6 +36,7 @@ struct DecoderTables {
   bool large_keys = false;         // not to be kept
   std::vector<Key> keys;           // by number of the name
   std::vector<PyObject*> globals;  // likewise
+  std::vector<PyObject*> dtypes;   // likewise
   std::vector<PyObject*> copied;   // by number of the buffer: an array on its copy
   std::vector<PyObject*> copied_externals;
   std::vector<PyObject*> owners;  // by external block
@@ -65,6 +67,14 @@ class Decoder {
   bool may_be_walked(const Expansion::Before& before);
   // Around a part that is let go of recursively.
   bool may_be_dropped(const Expansion::Before& before);
+  // Runs the handlers of signals that have come. False with a Python error set when one of them raised.
+  bool see_signals();
+  // Whether so many bytes, which other nodes may copy as well, may be copied out of the message.
+  bool may_copy(std::uint64_t bytes);
+  // The bytes of a blob, to be copied.
+  std::span<const std::byte> blob();
+  // The dtype with this description, looked up once for each name.
+  Ref dtype(const format::Name& description);
   // For what must not be a Python error of its own: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);
 
@@ -99,8 +109,9 @@ class Decoder {
   PyObject* array();
   // One of elements that NumPy lacks: an array with a dtype of ml_dtypes, or else a tensor.
   [[gnu::cold]] PyObject* array_of_other_package(const format::ArrayInfo& info);
-  // The bytes of a described array as a one-dimensional array of uint8, viewed or copied as any array.
-  PyObject* memory(const format::ArrayInfo& info, std::int64_t from, std::int64_t bytes);
+  // The bytes of a described array as a one-dimensional array of uint8, viewed or copied as any array; `writable`:
+  // copied if a view could not be written.
+  PyObject* memory(const format::ArrayInfo& info, std::int64_t from, std::int64_t bytes, bool writable);
 
   DecodeContext& context() noexcept { return context_; }
   bool allow_pickle() const noexcept { return context_.allow_pickle; }
@@ -110,6 +121,8 @@ class Decoder {
   format::FrameReader& in;
 
  private:
+  // What is done with an array: kWritten is copied where it cannot be written, kOwn always.
+  enum class Access : std::uint8_t { kAny, kWritten, kOwn };
   // What a view is made on.
   struct Place {
     std::byte* buffer = nullptr;  // where its buffer, or external range, begins
@@ -118,6 +131,7 @@ class Decoder {
   };
 
   static constexpr std::size_t kNotMarked = SIZE_MAX;
+  static constexpr std::size_t kNodesPerLook = 16'384;  // take a few milliseconds
 
   [[gnu::cold]] PyObject* marked(Kind kind);
   PyObject* marked_container(Kind kind);
@@ -134,7 +148,7 @@ class Decoder {
   bool is_copied(const format::ArrayInfo& info, const std::byte* buffer) const noexcept;
   PyObject* owner_of(std::uint32_t block);
   PyObject*& copied_slot(const format::ArrayInfo& info);
-  PyObject* make(const format::ArrayInfo& info, PyArray_Descr* descr);
+  PyObject* make(const format::ArrayInfo& info, PyArray_Descr* descr, Access access = Access::kAny);
   PyObject* empty(const format::ArrayInfo& info, PyArray_Descr* descr);
   PyObject* view(const format::ArrayInfo& info, PyArray_Descr* descr, const Place& place);
   PyObject* copy(const format::ArrayInfo& info, PyArray_Descr* descr, const std::byte* buffer);
@@ -145,11 +159,16 @@ class Decoder {
   DecoderTables& tables_;
   PyObject* frame_owner_ = nullptr;
   Expansion expansion_;
+  CopiedBytes copied_;
+  std::size_t next_look_ = kNodesPerLook;  // at signals: the node at which it is due
   std::size_t marked_ = kNotMarked;  // the earlier node of a container that is not there yet
 };
 
 // By file.
 using DecodeHandler = PyObject*(Decoder& decoder);
+
+// Items of long containers that are decoded between two looks at signals.
+constexpr std::uint64_t kItemsPerLook = 16'384;
 
 PyObject* decode_str(Decoder& decoder, std::string_view text);  // decode_scalars.cpp
 PyObject* decode_bytearray(Decoder& decoder, bool is_long);

@@ -20,7 +20,7 @@ DType dtype_code(PyArray_Descr* descr) noexcept;
 PyArray_Descr* descr_of(DType code) noexcept;
 // The same of a number that NumPy has no dtype for: that of ml_dtypes, which is imported. Null, without an error, where
 // it is not installed or has none.
-Ref descr_of_other_package(DType code);
+Ref descr_of_other_package(DType code, bool may_import);
 
 // The text of a dtype with code kOther, valid for as long as `owner` is kept. False with a Python error set; an empty
 // text for what only pickle can send: objects inside (unless `with_objects`), metadata, classes of their own.

@@ -1,6 +1,7 @@
 // The strings that were dict keys lately, so that a key met in every message is made once.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,7 +13,8 @@ namespace shmtree::python {
 
 // Direct-mapped by a hash of the bytes. A key is interned when it comes for the second time: then it is most likely one
 // that the program also spells out, and a lookup with that literal compares one pointer. Keys that come once (ids) are
-// not, since some versions of Python keep interned strings for ever. Belongs to one walk at a time.
+// not, and of all others only so many are, since some versions of Python keep interned strings for ever. Belongs to one
+// walk at a time.
 class KeyCache {
  public:
   KeyCache() = default;
@@ -45,7 +47,8 @@ class KeyCache {
     return PyUnicode_IS_ASCII(str) && static_cast<std::size_t>(PyUnicode_GET_LENGTH(str)) <= kLongest;
   }
   static void came_again(PyObject*& str) noexcept {
-    if (!PyUnicode_CHECK_INTERNED(str)) PyUnicode_InternInPlace(&str);
+    if (!PyUnicode_CHECK_INTERNED(str)) [[unlikely]]
+      intern(str);
   }
   static std::string_view text_of(PyObject* ascii) noexcept {
     return {static_cast<const char*>(PyUnicode_DATA(ascii)), static_cast<std::size_t>(PyUnicode_GET_LENGTH(ascii))};
@@ -55,6 +58,14 @@ class KeyCache {
 
  private:
   static constexpr std::size_t kSlots = 1024;
+  static constexpr std::uint32_t kMostInterned = 8192;  // by all walks of the process
+
+  [[gnu::noinline]] static void intern(PyObject*& str) noexcept {
+    static std::atomic<std::uint32_t> interned{0};
+    if (interned.load(std::memory_order_relaxed) >= kMostInterned) return;
+    interned.fetch_add(1, std::memory_order_relaxed);
+    PyUnicode_InternInPlace(&str);
+  }
 
   static PyObject* decode(std::string_view text) {
     return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass");

@@ -115,8 +115,9 @@ PyObject* describe_object(PyObject*, PyObject* source) {
 
 PyObject* register_kind(PyObject*, PyObject* args) {
   PyObject *cls = nullptr, *flatten = nullptr, *unflatten = nullptr;
-  if (!PyArg_ParseTuple(args, "OOO:register", &cls, &flatten, &unflatten)) return nullptr;
-  if (!register_class(cls, flatten, unflatten)) return nullptr;
+  int in_channels = 0;
+  if (!PyArg_ParseTuple(args, "OOO|p:register", &cls, &flatten, &unflatten, &in_channels)) return nullptr;
+  if (!register_class(cls, flatten, unflatten, in_channels != 0)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -139,7 +140,7 @@ PyObject* unflatten(PyObject*, PyObject* args) {
     return PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", name);
   }
   Ref function = Ref::borrow(info->unflatten.get());
-  return call_python(function.get(), flat);
+  return info->in_channels ? call_python(function.get(), flat, Py_True) : call_python(function.get(), flat);
 }
 
 constexpr const char* kPackDoc =
@@ -166,7 +167,9 @@ PyMethodDef methods[] = {
     {"unpack", as_method<unpack>(), METH_FASTCALL | METH_KEYWORDS, kUnpackDoc},
     {"_describe", as_method<describe_object>(), METH_O,
      "The tree of a frame as text. CorruptMessage when the bytes are no frame."},
-    {"_register", as_method<register_kind>(), METH_VARARGS, "See shmtree.register."},
+    {"_register", as_method<register_kind>(), METH_VARARGS,
+     "See shmtree.register. A fourth argument that is true: only messages of channels carry instances of it, and\n"
+     "`unflatten` is told, too, whether it may import modules."},
     {"_register_end", as_method<register_end_kind>(), METH_VARARGS,
      "The same of a class whose instances only messages of channels carry, under a name that is given. The second\n"
      "function is told, too, whether the channel allows pickles."},

@@ -1,0 +1,119 @@
+"""Writes frames node by node, as a process may that does not use the library: each part well-formed, the whole anything."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+#: Numbers of the kinds, as docs/frame.md has them.
+NONE, FALSE, TRUE, INT, BIG_INT, FLOAT, STR, BYTES, LONG_BYTES = 1, 2, 3, 4, 5, 6, 8, 10, 11
+LIST, TUPLE, SET, DEQUE, DICT = 20, 21, 24, 26, 30
+ENUM_VALUE, FRACTION, ZONE, RANGE, ARRAY, MASKED = 43, 61, 56, 64, 70, 73
+_ESCAPE = 255
+
+
+class Writer:
+    """Columns of one frame. Each method appends to them and returns the writer."""
+
+    def __init__(self) -> None:
+        self._kinds = bytearray()
+        self._lengths = bytearray()
+        self._ints: list[int] = []
+        self._floats: list[float] = []
+        self._text = bytearray()
+        self._arrays = bytearray()
+        self._buffers: list[bytes] = []
+        self._names: dict[str, int] = {}
+
+    def kind(self, kind: int) -> Writer:
+        self._kinds.append(kind)
+        return self
+
+    def length(self, length: int) -> Writer:
+        if length < _ESCAPE:
+            self._lengths.append(length)
+        else:
+            self._lengths.append(_ESCAPE)
+            self._ints.append(length)
+        return self
+
+    def int(self, number: int) -> Writer:
+        self._ints.append(number)
+        return self
+
+    def text(self, text: bytes) -> Writer:
+        self._text += text
+        return self.length(len(text))
+
+    def name(self, name: str) -> Writer:
+        if name in self._names:
+            return self.length(self._names[name] + 1)
+        self._names[name] = len(self._names)
+        self.length(0)
+        return self.text(name.encode())
+
+    def array(self, dtype: int, shape: tuple[int, ...], buffer: int) -> Writer:
+        self._arrays += struct.pack("<BBBBI", dtype, 0, len(shape), 0, buffer)
+        for count in shape:
+            self.length(count)
+        return self
+
+    def buffer(self, contents: bytes) -> Writer:
+        self._buffers.append(contents)
+        return self
+
+    def value(self, value: Any) -> Writer:
+        if value is None:
+            return self.kind(NONE)
+        if isinstance(value, bool):
+            return self.kind(TRUE if value else FALSE)
+        if isinstance(value, int):
+            if -(2**63) <= value < 2**63:
+                return self.kind(INT).int(value)
+            return self.kind(BIG_INT).text(value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+        if isinstance(value, str):
+            return self.kind(STR).text(value.encode())
+        if isinstance(value, bytes):
+            return self.kind(BYTES).text(value)
+        if isinstance(value, range):
+            return self.kind(RANGE).int(value.start).int(value.stop).int(value.step)
+        if isinstance(value, tuple | list):
+            return self.items(TUPLE if isinstance(value, tuple) else LIST, value)
+        call: Callable[[Writer], Writer] = value
+        return call(self)
+
+    def items(self, kind: int, values: Any) -> Writer:
+        self.kind(kind).length(len(values))
+        for value in values:
+            self.value(value)
+        return self
+
+    def frame(self) -> bytes:
+        columns: list[tuple[bytes, int]] = [  # bytes, and Cap'n Proto's size of an element
+            (bytes(self._kinds), 2),
+            (bytes(self._lengths), 2),
+            (struct.pack(f"<{len(self._ints)}q", *self._ints), 5),
+            (struct.pack(f"<{len(self._floats)}d", *self._floats), 5),
+            (bytes(self._text), 2),
+            (bytes(self._arrays), 7),
+            (struct.pack(f"<{len(self._buffers)}Q", *map(len, self._buffers)), 5),
+            (b"", 5),
+            (b"", 5),
+        ]
+        pointers, heap = b"", b""
+        for number, (column, size) in enumerate(columns):
+            offset = (len(columns) - 1 - number) + len(heap) // 8
+            count = len(column) if size == 2 else len(column) // 8
+            pointers += struct.pack("<II", 1 | offset << 2, size | count << 3) if column else bytes(8)
+            if size == 7 and column:
+                heap += struct.pack("<IHH", count << 2, 1, 0)
+            heap += column + bytes(-len(column) % 8)
+        metadata = struct.pack("<IHH", 0, 0, len(columns)) + pointers + heap
+        total = 16 + len(metadata)
+        body = b""
+        for contents in self._buffers:
+            body += bytes(-(total + len(body)) % 64) + contents
+        total += len(body)
+        header = b"SHMT" + struct.pack("<I", len(metadata)) + total.to_bytes(6, "little") + bytes([1, 0])
+        return header + metadata + body

@@ -1,0 +1,588 @@
+"""What Python code builds from well-formed parts of a message of somebody else: bounded, and nothing but data."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import datetime
+import enum
+import fractions
+import importlib.util
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import frame_writer as fw
+import numpy as np
+import pytest
+from frame_writer import Writer
+
+import shmtree
+from shmtree import _leaves
+
+LEAF = _leaves.DeviceLeaf
+PRIME = (1 << 61) - 1  # hash(k * PRIME) is 0
+MIB = 1 << 20
+
+
+def device(shape: Any, strides: Any = None, kind: str = "array", dtype: str | None = None) -> Any:
+    """What a DeviceLeaf says of memory that it does not have."""
+    dtype = dtype or ("<f4" if kind == "array" else "float32")
+    return LEAF(((kind, dtype, 0, shape, strides, False, *(() if kind == "array" else (False,))),))
+
+
+DEVICE_LEAVES = {
+    "a range for a shape": device(range(1 << 62)),
+    "ranges for shape and strides": device(range(10_000_000), range(10_000_000)),
+    "a million dimensions": device((1,) * 1_000_000),
+    "65 dimensions": device((0,) * 65),
+    "a count beyond all memory": device((1 << 62,)),
+    "a negative count": device((-1,)),
+    "a bool for a count": device((True,)),
+    "a text for a count": device(("a",)),
+    "a text for a stride": device((0,), ("x",)),
+    "another number of strides": device((0, 0), (1,)),
+    "a huge dtype": device((0,), dtype="<f" + "4" * 1000),
+    "objects": device((0,), dtype="O"),
+    "a dtype that NumPy warns of": device((0,), dtype="<f4,<f4"),
+    "an array of four elements without memory": device((4,)),
+    "an unknown kind": device((0,), kind="thing"),
+    "a text": LEAF("abc"),
+    "a dict": LEAF({0: 1}),
+    "a list": LEAF([]),
+    "a set as about": LEAF(({1},)),
+    "a range": LEAF(range(1 << 62)),
+    "ranges for the rest": LEAF((("array", "<f4", 0, (0,), None, False), range(4), range(5), 0)),
+    "another arena's token": LEAF(
+        (
+            ("array", "<f4", 0, (4,), None, False),
+            (b"u" * 16, 5, 1025, 77),
+            (b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64),
+            0,
+        )
+    ),
+}
+
+
+@pytest.fixture
+def named() -> Iterator[tuple[Any, Any]]:
+    """A pair that refuses pickles."""
+    sender, receiver = shmtree.create_pair(name=f"building-{os.getpid()}")
+    with sender, receiver:
+        yield sender, receiver
+
+
+def cost_of(act: Callable[[], object]) -> tuple[int, float]:
+    """Peak of the bytes that Python allocates in a call that raises CorruptMessage, and seconds of this thread."""
+    tracemalloc.start()
+    began = time.thread_time()
+    with pytest.raises((shmtree.CorruptMessage, shmtree.PickleRefused)):
+        act()
+    seconds = time.thread_time() - began
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak, seconds
+
+
+@pytest.mark.parametrize("leaf", DEVICE_LEAVES.values(), ids=DEVICE_LEAVES)
+@pytest.mark.filterwarnings("error")
+def test_a_device_leaf_that_no_sender_writes_is_corrupt(leaf: Any, named: tuple[Any, Any]) -> None:
+    sender, receiver = named
+    sender.put(leaf)
+    sender.put("the next one")
+    peak, _ = cost_of(lambda: receiver.get(timeout=60))
+    assert peak < 16 * MIB  # of a tuple of a million numbers, which are in the message
+    assert receiver.get(timeout=60) == "the next one"
+
+
+def test_random_device_leaves_are_survived(named: tuple[Any, Any]) -> None:
+    sender, receiver = named
+    generator = random.Random(20261126)
+    odd = [
+        None, True, -1, 0, 1, 65, 1 << 62, 1 << 100, 1.5, "", "<f4", "float32", "torch", "array", b"", b"x" * 16, b"h" * 64,
+        (), (0,), (1, 2), (1 << 62,), range(3), range(1 << 62), [], {}, {1}, slice(1), ...,
+    ]  # fmt: skip
+    sound = (("array", "<f4", 0, (4,), None, False), (b"u" * 16, 5, 1025, 77), (b"d" * 16, b"h" * 64, 0, 64, b"e" * 64), 0)
+    for _ in range(2000):
+        flat: list[Any] = [list(part) if isinstance(part, tuple) else part for part in sound]
+        for _ in range(generator.randint(1, 3)):
+            part = generator.choice(flat)
+            into = flat if not isinstance(part, list) or not part or generator.random() < 0.2 else part
+            if into:
+                into[generator.randrange(len(into))] = generator.choice(odd)
+        tuples = [tuple(part) if isinstance(part, list) else part for part in flat]
+        sender.put(LEAF(tuple(tuples[: generator.choice([1, 4, 4])])))
+        with contextlib.suppress(shmtree.CorruptMessage, shmtree.PickleRefused):
+            receiver.get(timeout=60)
+    sender.put("the next one")
+    assert receiver.get(timeout=60) == "the next one" and receiver.rejected() == []
+
+
+@pytest.mark.parametrize("leaf", [device((0,)), device(range(1 << 62)), device((0,), kind="torch")])
+def test_unpack_refuses_device_memory_as_it_refuses_ends(leaf: Any, tmp_path: Path) -> None:
+    frame = bytes(shmtree.pack(leaf, allow_pickle=False))
+    (tmp_path / "frame").write_bytes(frame)
+    modules = set(sys.modules)
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.unpack(frame)
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.load(tmp_path / "frame")
+    assert set(sys.modules) == modules
+
+
+def test_an_empty_device_array_arrives_by_a_channel(named: tuple[Any, Any]) -> None:
+    named[0].put(device((0, 3)))
+    assert named[1].get(timeout=60).shape == (0, 3)
+
+
+def test_a_tensor_imports_torch_only_if_the_caller_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    tensor = Writer().kind(74).length(0).array(11, (2,), 0).buffer(bytes(8)).frame()
+    with pytest.raises(shmtree.PickleRefused, match="import torch"):
+        shmtree.unpack(tensor)
+    assert "torch" not in sys.modules
+
+
+# --- masked arrays ------------------------------------------------------------------------------------------------------
+
+
+def masked(fill: Any) -> bytes:
+    writer = Writer().kind(fw.MASKED).kind(fw.ARRAY).array(11, (3,), 0).kind(fw.FALSE).value(fill).length(0)
+    return writer.buffer(bytes(12)).frame()
+
+
+def test_a_masked_array_that_is_written_by_hand_arrives() -> None:
+    assert shmtree.unpack(masked(None)).tolist() == [0.0, 0.0, 0.0]
+
+
+FILLS = {
+    "a range": range(1 << 62),
+    "a list of a range": [range(1 << 62)],
+    "a huge int": 1 << 100_000,
+    "an int": 9,
+    "a text": "text",
+    "a tuple": (1, 2),
+}
+
+
+@pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS)
+def test_a_fill_value_that_is_no_scalar_array_is_corrupt(fill: Any) -> None:
+    frame = masked(fill)
+    peak, _ = cost_of(lambda: shmtree.unpack(frame))
+    assert peak < MIB
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.ma.masked_array([1, 2, 3], [0, 1, 0]),
+        np.ma.masked_array(np.zeros(3, "i1"), [0, 1, 0], fill_value=7),
+        np.ma.masked_array(["a", "b"], [0, 1], fill_value="zz"),
+        np.ma.masked_array(np.zeros(2, [("a", "i4"), ("b", "f8")]), [(0, 1), (1, 0)]),
+        np.ma.masked_array(np.zeros(2, "M8[s]"), [0, 1]),
+    ],
+)
+def test_masked_arrays_arrive_with_their_fill_values(array: Any) -> None:
+    array.fill_value  # noqa: B018  # which NumPy makes at its first use
+    made = shmtree.unpack(shmtree.pack(array, allow_pickle=False))
+    assert repr(made.fill_value) == repr(array.fill_value) and made.fill_value.dtype == array.fill_value.dtype
+    assert np.array_equal(made.mask, array.mask) and np.array_equal(made.data, array.data)
+
+
+# --- messages that cannot be made ---------------------------------------------------------------------------------------
+
+
+class Heavy:
+    """An instance of it never has the memory to be made."""
+
+
+def no_memory(_: Any) -> Any:
+    raise MemoryError("not for this one")
+
+
+shmtree.register(Heavy, lambda _: 1, no_memory)
+
+
+def take(receiver: Any) -> Any:
+    with receiver.take(timeout=60) as delivery:
+        return delivery.item
+
+
+@pytest.mark.parametrize("receive", [lambda receiver: receiver.get(timeout=60), take], ids=["get", "take"])
+def test_a_message_without_memory_ends_among_the_rejected(receive: Any, named: tuple[Any, Any]) -> None:
+    sender, receiver = named
+    sender.put(Heavy())
+    sender.put("the next one")
+    received, tries = None, 0
+    while received is None and tries < 100:
+        try:
+            received = receive(receiver)
+        except MemoryError:
+            tries += 1
+    assert received == "the next one" and 1 < tries < 20
+    (rejected,) = receiver.rejected()
+    with pytest.raises(MemoryError):
+        rejected.item  # noqa: B018
+    rejected.ack()
+    assert receiver.rejected() == [] and receiver.qsize() == 0
+
+
+def test_get_many_reaches_what_follows_a_message_without_memory(named: tuple[Any, Any]) -> None:
+    sender, receiver = named
+    sender.put_many([1, Heavy(), 2])
+    received: list[Any] = []
+    for _ in range(100):
+        try:
+            received += receiver.get_many(5, timeout=60)
+        except MemoryError:
+            continue
+        if len(received) == 2:
+            break
+    assert received == [1, 2] and len(receiver.rejected()) == 1
+
+
+def test_max_attempts_still_bounds_a_message_without_memory() -> None:
+    sender, receiver = shmtree.create_pair(max_attempts=2)
+    sender.put(Heavy())
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            receiver.get(timeout=60)
+    assert len(receiver.rejected()) == 1
+
+
+# --- work in proportion -------------------------------------------------------------------------------------------------
+
+
+class Alarm(Exception):
+    """Raised by a signal handler."""
+
+
+class Signals:
+    """Its instance, when it is made, sends this process a signal. No code of Python runs for it."""
+
+
+class Ends:
+    """Its instance, when it is made, notes that the end of the message was reached, likewise."""
+
+
+ended: list[Any] = []
+shmtree.register(Signals, lambda _: int(signal.SIGUSR1), ctypes.CDLL(None)["raise"])
+shmtree.register(Ends, lambda _: None, ended.append)
+
+
+@pytest.fixture
+def alarmed() -> Iterator[None]:
+    """SIGUSR1 raises Alarm."""
+
+    def raises(*_: Any) -> None:
+        raise Alarm
+
+    ended.clear()
+    before = signal.signal(signal.SIGUSR1, raises)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_fractions_of_huge_ints_are_made_in_linear_time() -> None:
+    generator = random.Random(1)
+    numerator, denominator = (generator.getrandbits(1 << 23) | 1 for _ in range(2))
+    frame = Writer().kind(fw.FRACTION).value(numerator).value(denominator).frame()
+    made = shmtree.unpack(frame)  # a common divisor would take a minute to look for
+    assert type(made) is fractions.Fraction
+    assert made.numerator == numerator and made.denominator == denominator
+
+
+@pytest.mark.parametrize("denominator", [0, -1, -(1 << 100_000)], ids=["zero", "negative", "huge"])
+def test_a_fraction_without_a_sound_denominator_is_corrupt(denominator: int) -> None:
+    frame = Writer().kind(fw.FRACTION).value((1 << 100_000) + 1).value(denominator).frame()
+    with pytest.raises(shmtree.CorruptMessage):
+        shmtree.unpack(frame)
+
+
+@pytest.mark.parametrize("size", [1, 1000, 100_000])
+def test_fractions_arrive_as_they_were(size: int) -> None:
+    value = fractions.Fraction((1 << size) + 1, 3**5)
+    assert shmtree.unpack(shmtree.pack(value, allow_pickle=False)) == value
+
+
+def keys(count: int, each: Callable[[int], int]) -> dict[str, bytes]:
+    numbers = [each(i) for i in range(1, count + 1)]
+    pairs = Writer().kind(fw.DICT).length(count)
+    for number in numbers:
+        pairs.value(number).value(None)
+    return {"set": Writer().items(fw.SET, numbers).frame(), "dict": pairs.frame()}
+
+
+@pytest.mark.parametrize("kind", ["set", "dict"])
+def test_many_keys_of_one_hash_are_refused(kind: str) -> None:
+    frame = keys(100_000, lambda k: k * PRIME)[kind]
+    with pytest.raises(shmtree.CorruptMessage, match="equal hashes"):
+        shmtree.unpack(frame)
+
+
+@pytest.mark.parametrize("each", [lambda k: k, lambda k: k << 32, lambda k: -k, lambda k: k * 4096])
+def test_large_sets_and_dicts_of_ints_arrive(each: Callable[[int], int]) -> None:
+    numbers = {each(k) for k in range(200_000)}
+    assert shmtree.unpack(shmtree.pack(numbers, allow_pickle=False)) == numbers
+    pairs = dict.fromkeys(numbers, 1)
+    assert shmtree.unpack(shmtree.pack(pairs, allow_pickle=False)) == pairs
+
+
+def test_powers_of_two_are_keys_like_any_other() -> None:
+    """Of which only 61 have different hashes."""
+    numbers = {1 << k for k in range(5000)}
+    assert shmtree.unpack(shmtree.pack(numbers, allow_pickle=False)) == numbers
+
+
+LONG = {
+    "lists": [[i] for i in range(50_000)],
+    "texts": [str(i) for i in range(50_000)],
+    "tuple": tuple(str(i) for i in range(50_000)),
+    "ints": list(range(100_000)),
+    "floats": [i / 2 for i in range(100_000)],
+    "set": set(range(50_000)),
+    "dict": {i: i for i in range(50_000)},
+    "deque": collections.deque(range(50_000)),
+}
+
+
+@pytest.mark.usefixtures("alarmed")
+@pytest.mark.parametrize("value", LONG.values(), ids=LONG)
+def test_a_signal_is_seen_while_a_large_frame_is_read(value: Any) -> None:
+    frame = bytes(shmtree.pack([Signals(), value, Ends()], allow_pickle=False))
+    with pytest.raises(Alarm):
+        shmtree.unpack(frame)
+    assert not ended
+
+
+@pytest.mark.parametrize("receive", [lambda receiver: receiver.get(timeout=60), take], ids=["get", "take"])
+def test_what_a_signal_handler_raises_leaves_the_message_in_the_channel(
+    receive: Any, named: tuple[Any, Any], alarmed: None
+) -> None:
+    sender, receiver = named
+    sender.put([Signals(), LONG["lists"], Ends()])
+    for _ in range(20):
+        with pytest.raises(Alarm):
+            receive(receiver)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    assert receive(receiver)[1] == LONG["lists"] and receiver.rejected() == []
+
+
+class Permission(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
+class Colour(enum.Flag):
+    RED = 1
+    GREEN = 2
+    BLUE = 4
+
+
+def flag(cls: type, value: int) -> bytes:
+    return Writer().kind(fw.ENUM_VALUE).name(f"{cls.__module__}:{cls.__qualname__}").value(value).frame()
+
+
+def test_values_of_an_intflag_without_a_name_do_not_stay() -> None:
+    shmtree.unpack(flag(Permission, 3))
+    before = len(Permission._value2member_map_)
+    for value in range(8, 2000):
+        assert shmtree.unpack(flag(Permission, value)) == value
+    assert len(Permission._value2member_map_) == before
+
+
+def test_members_of_a_flag_are_the_ones_that_the_program_has() -> None:
+    both = Colour.RED | Colour.BLUE
+    assert shmtree.unpack(flag(Colour, 5)) is both
+    assert shmtree.unpack(shmtree.pack(Colour.GREEN | Colour.BLUE, allow_pickle=False)) is Colour.GREEN | Colour.BLUE
+
+
+@pytest.mark.parametrize("value", [1 << 1_000_000, 1 << 600, "text", 8], ids=["huge", "large", "text", "unknown"])
+def test_a_value_that_no_flag_has_is_corrupt(value: Any) -> None:
+    with pytest.raises(shmtree.CorruptMessage):
+        shmtree.unpack(flag(Colour, value))
+
+
+def test_a_flag_of_many_bits_gets_no_end_of_members() -> None:
+    many = enum.Flag("many", [f"BIT{i}" for i in range(40)], module=__name__, qualname="many")
+    globals()["many"] = many
+    made = 0
+    with pytest.raises(shmtree.CorruptMessage, match="too many members"):
+        for value in range(1, 20_000):
+            shmtree.unpack(flag(many, value))
+            made += 1
+    assert made > 1000
+
+
+@pytest.mark.parametrize("key", ["../../etc/passwd", "/etc/passwd", "a/b/c/d/e", "x" * 100, "a\0b", "America/", "", "a//b"])
+def test_a_zone_with_a_key_that_no_zone_has_is_looked_for_nowhere(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    sys.addaudithook(lambda event, arguments: opened.append(arguments) if event in ("open", "import") and on else None)
+    on = True
+    try:
+        with pytest.raises(shmtree.CorruptMessage):
+            shmtree.unpack(Writer().kind(fw.ZONE).name(key).frame())
+    finally:
+        on = False
+    assert not opened
+
+
+def test_bytes_in_a_buffer_that_are_written_by_hand_arrive() -> None:
+    frame = Writer().kind(fw.LONG_BYTES).array(3, (10,), 0).buffer(bytes(10)).frame()
+    assert shmtree.unpack(frame) == bytes(10)
+
+
+def test_parts_that_copy_the_same_bytes_again_and_again_are_refused() -> None:
+    count = 1000
+    writer = Writer().kind(fw.LIST).length(count)
+    for _ in range(count):
+        writer.kind(fw.LONG_BYTES).array(3, (MIB,), 0)
+    frame = writer.buffer(bytes(MIB)).frame()
+    with pytest.raises(shmtree.CorruptMessage, match="too often"):
+        shmtree.unpack(frame, copy=True)
+    peak, _ = cost_of(lambda: shmtree.unpack(frame, copy=True))
+    assert peak < 16 * MIB
+
+
+# --- classes by name --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lazy_module_is_not_executed_by_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lazy_of_test.py").write_text("import sys\nsys.ran_lazy_of_test = True\nclass Thing: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = importlib.util.find_spec("lazy_of_test")
+    assert spec is not None and spec.loader is not None
+    spec.loader = loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "lazy_of_test", module)
+    loader.exec_module(module)
+    frame = Writer().kind(fw.ENUM_VALUE).name("lazy_of_test:Thing").value(1).frame()
+    with pytest.raises((shmtree.PickleRefused, shmtree.CorruptMessage)):
+        shmtree.unpack(frame)
+    assert not hasattr(sys, "ran_lazy_of_test")
+
+
+@pytest.mark.parametrize("fields", [[1], 5, "abc", (1,), None, ({},), range(1 << 40)])
+def test_a_class_that_only_looks_like_one_of_attrs_is_any_class(fields: Any) -> None:
+    odd = type("Odd", (), {"__attrs_attrs__": fields})
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.pack(odd(), allow_pickle=False)
+
+
+@pytest.mark.parametrize("fields", [5, {}, {"a": 1}, "abc"])
+def test_a_class_that_only_looks_like_a_dataclass_is_any_class(fields: Any) -> None:
+    odd = type("Odd", (), {"__dataclass_fields__": fields})
+    with pytest.raises((shmtree.PickleRefused, AttributeError, TypeError)):
+        shmtree.pack(odd(), allow_pickle=False)
+        raise shmtree.PickleRefused  # an empty one is a dataclass without fields
+
+
+# --- stacks -----------------------------------------------------------------------------------------------------------------
+
+
+def in_thread(stack: int, act: Callable[[], object]) -> str:
+    """The name of what `act` raised in a thread with so many bytes of stack; empty if it returned."""
+    raised: list[str] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            raised.append(type(error).__name__)
+
+    before = threading.stack_size(stack)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    return "".join(raised)
+
+
+def deep(kind: int, levels: int) -> bytes:
+    writer = Writer()
+    for _ in range(levels):
+        writer.kind(kind).length(1)
+        if kind == fw.DEQUE:
+            writer.length(0)
+    return writer.value(None).frame()
+
+
+@pytest.mark.parametrize("kind", [fw.LIST, fw.TUPLE, fw.DEQUE])
+@pytest.mark.parametrize("stack", [64 << 10, 128 << 10, 256 << 10, 1 << 20])
+def test_a_deep_frame_is_read_or_refused_on_a_small_stack(kind: int, stack: int, tmp_path: Path) -> None:
+    frame = deep(kind, 998)
+    with open(tmp_path / "out", "w") as file:
+        for act in (lambda: shmtree.unpack(frame), lambda: shmtree.describe(frame, file=file)):
+            assert in_thread(stack, act) in ("", "OutOfSharedMemory")
+
+
+@pytest.mark.parametrize("stack", [64 << 10, 256 << 10])
+def test_a_deep_object_is_sent_or_refused_on_a_small_stack(stack: int) -> None:
+    value: Any = []
+    for _ in range(900):
+        value = [value]
+    assert in_thread(stack, lambda: shmtree.pack(value, allow_pickle=False)) in ("", "MemoryError")
+
+
+def test_a_flat_frame_is_read_on_a_small_stack() -> None:
+    frame = bytes(shmtree.pack({"a": [1, (2, "three")], "b": np.arange(3)}))
+    assert in_thread(64 << 10, lambda: shmtree.unpack(frame)) == ""
+
+
+# --- terminals ----------------------------------------------------------------------------------------------------------
+
+
+CONTROLS = {"c0": "\x1b[31m", "c1": "\x9b31m", "del": "\x7f", "lines": "a\u2028b\u2029c\x85", "bidi": "\u202e\u2066\u061c\u200f"}
+
+
+def has_controls(text: str) -> bool:
+    return any(not each.isprintable() for each in text.replace("\n", ""))
+
+
+@pytest.mark.parametrize("text", CONTROLS.values(), ids=CONTROLS)
+def test_describe_escapes_what_controls_a_terminal(text: str) -> None:
+    out = io.StringIO()
+    for value in (text, {text: 1}, {(text,): text}, [{text: {text: [text]}}], datetime.timezone(datetime.timedelta(0), text)):
+        shmtree.describe(shmtree.pack(value), file=out)
+    shmtree.describe(Writer().kind(fw.ENUM_VALUE).name(text).value(1).frame(), file=out)
+    assert not has_controls(out.getvalue()) and ascii(text[0])[1:-1] in out.getvalue()
+
+
+def test_texts_of_all_scripts_are_described_as_they_are() -> None:
+    out = io.StringIO()
+    shmtree.describe(shmtree.pack(["Ärger", "日本語", "עברית", "🙂"]), file=out)
+    assert all(text in out.getvalue() for text in ("Ärger", "日本語", "עברית", "🙂"))
+
+
+@pytest.mark.parametrize("text", CONTROLS.values(), ids=CONTROLS)
+def test_errors_escape_the_names_of_a_message(text: str) -> None:
+    inner = Writer().kind(fw.DICT + 1).length(1).name(text).kind(fw.ENUM_VALUE).name(f"{text}:{text}").value(1).frame()
+    with pytest.raises(shmtree.PickleRefused) as refused:
+        shmtree.unpack(inner)
+    assert not has_controls(str(refused.value))
+
+
+# --- interpreters ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_subinterpreter_gets_an_import_error() -> None:
+    program = (
+        "try:\n    import _interpreters as I\nexcept ImportError:\n    import _xxsubinterpreters as I\n"
+        "made = I.create()\n"
+        "code = 'try:\\n    import shmtree\\nexcept ImportError as error:\\n    print(error)'\n"
+        "I.run_string(made, code)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout and done.returncode == 0, done.stdout + done.stderr
