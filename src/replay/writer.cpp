@@ -275,6 +275,7 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
     store_->leave_place(part_.at);
   }
   done_ = true;
+  lacks_final_ = is_cut;  // until it is written: without it the row is never ready
   Status begun = begin_slots(true, 1, wait);
   if (!begun) return begun;
   copy(final);
@@ -290,7 +291,7 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
 
 void Writer::close() noexcept {
   if (part_.at.ticket != 0 && owner_ == store_->arena()->current_identity()) {
-    if (done_) end_here(false);
+    if (done_ && !lacks_final_) end_here(false);
     const bool is_left = !part_.at.closed && leaves_places_ && store_->offer_place(part_.at);
     if (!part_.at.closed && !is_left) store_->close_place(part_.at);
   }

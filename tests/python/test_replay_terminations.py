@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import numpy as np
@@ -285,7 +286,7 @@ def test_vectors_of_gymnasium_in_both_modes_of_reset(mode):
     gymnasium = pytest.importorskip("gymnasium")
     modes = pytest.importorskip("gymnasium.vector").AutoresetMode
 
-    class Counting(gymnasium.Env):  # type: ignore[misc, name-defined]
+    class Counting(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
         action_space = gymnasium.spaces.Discrete(2)
 
@@ -462,3 +463,21 @@ def test_another_autoreset_is_refused():
     buffer = buffer_with(GYMNASIUM, {})
     with pytest.raises(ValueError, match="autoreset is 'sometimes'; it must be 'next_step', 'same_step'"):
         buffer.vector_writer(2, autoreset="sometimes")
+
+
+def test_a_row_after_an_end_by_call_is_left_out_where_environments_reset_in_the_next_step():
+    buffer = buffer_with(GYMNASIUM, {"next": "obs"})
+    rows = {key: np.array([value] * 2) for key, value in one().items()}
+    with buffer.vector_writer(2, autoreset="next_step") as writer:
+        writer.add(rows)
+        writer.writers[1].end(final=final_of(4), truncated=True)
+        assert (writer.add(rows) == -1).tolist() == [False, True]
+        assert (writer.add(rows, reset=[True, False]) == -1).tolist() == [True, False]
+
+
+def test_a_buffer_with_other_ends_of_episodes_is_another_one():
+    name = f"ends-{uuid.uuid4().hex}"
+    buffer = ReplayBuffer(8, example=one(), name=name)
+    assert len(ReplayBuffer(8, example=one(), name=name, exist_ok=True)) == len(buffer) == 0
+    with pytest.raises(ValueError, match="done"):
+        ReplayBuffer(8, example=one(), name=name, exist_ok=True, done=None)

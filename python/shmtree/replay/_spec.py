@@ -112,9 +112,8 @@ class Spec(NamedTuple):
     def of(cls, core: _core.ReplaySpec) -> Spec:
         """As the core has it."""
         try:
-            rows, leaves, samplers, next, n_step, gamma, stack, repeats_first, reward, done, limit, raises, *ends = (
-                core.parts()
-            )
+            parts = core.parts()
+            rows, leaves, samplers, next, n_step, gamma, stack, repeats_first, reward, done, limit, raises = parts[:12]
             return cls(
                 Rows(_from_core(rows), tuple(checked_leaf(*leaf) for leaf in leaves)),
                 {name: _samplers.sampler_of(terms) for name, terms in samplers},
@@ -127,7 +126,7 @@ class Spec(NamedTuple):
                 done,
                 None if limit is None else _samplers.RateLimit(*limit),
                 "raise" if raises else "wait",
-                *ends,
+                *parts[12:],
             )
         except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, AttributeError, RecursionError) as error:
             raise IncompatibleArena(f"what this replay buffer is made of cannot be read: {error}") from error
