@@ -52,9 +52,8 @@ std::string joined(const std::vector<std::string>& names) {
 // The node at `position` is a dataclass, or of attrs, that has the field on one side only.
 PyObject* other_fields(Decoder& decoder, const ClassInfo& info, std::size_t position, PyObject* field, bool is_here) {
   const std::string sent = joined(fields_of_node(decoder.frame(), position)), here = joined(info.fields.get());
-  const char* format = is_here
-                           ? "'%.500s' has a field '%U' here, and no value for it, and the message has no such field"
-                           : "'%.500s' has no field '%U' here, and the message has one";
+  const char* format = is_here ? "'%.500s' has a field %R here, and no value for it, and the message has no such field"
+                               : "'%.500s' has no field %R here, and the message has one";
   const Ref text(PyUnicode_FromFormat(format, info.name.c_str(), field));
   if (!text) return nullptr;
   return decoder.incompatible(
@@ -259,7 +258,7 @@ PyObject* decode_enum(Decoder& decoder, bool by_value) {
   if (!members || decoder.in.failed()) return nullptr;
   Ref member = PyDict_Check(members.get()) ? item_of(members.get(), name.get()) : Ref();
   if (member || PyErr_Occurred()) return member.release();
-  return no_member(decoder, *info, position, "'%.500s' has no member '%U' here", name.get());
+  return no_member(decoder, *info, position, "'%.500s' has no member %R here", name.get());
 }
 
 PyObject* decode_global(Decoder& decoder) {

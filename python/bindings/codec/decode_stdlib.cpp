@@ -178,7 +178,7 @@ PyObject* decode_zoneinfo(Decoder& decoder) {
   if (!PyErr_ExceptionMatches(PyExc_KeyError)) return decoder.corrupt_unless(nullptr, "a time zone has no such key");
   PyErr_Clear();
   return decoder.incompatible(decoder.in.position(),
-                              Ref(PyUnicode_FromFormat("The time zone '%U' is not installed here (the package tzdata "
+                              Ref(PyUnicode_FromFormat("The time zone %R is not installed here (the package tzdata "
                                                        "has all)",
                                                        argument.get())));
 }
