@@ -152,8 +152,8 @@ constexpr std::uint64_t given_back(std::uint64_t word, std::uint32_t max_attempt
   const bool is_rejected = is_used_up || state_of_record(word) == RecordState::kRejected;
   return record_word(is_rejected ? RecordState::kRejected : RecordState::kReturned, memory::kNobody, attempts);
 }
-// Times that a message is received which its receivers have no memory to make an object of. Then it is given up, so that
-// the next one is reached.
+// Times that a message is received which its receivers have no memory to make an object of. Then it is given up, so
+// that the next one is reached.
 constexpr std::uint32_t kMostAttemptsToBuild = 8;
 constexpr std::uint32_t most_attempts_to_build(std::uint32_t max_attempts) noexcept {
   return max_attempts == 0 || max_attempts > kMostAttemptsToBuild ? kMostAttemptsToBuild : max_attempts;

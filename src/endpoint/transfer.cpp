@@ -1,7 +1,7 @@
 #include "endpoint/transfer.h"
 
-#include <string>
 #include <algorithm>
+#include <string>
 
 #include "format/flat.h"
 #include "platform/copy.h"

@@ -62,7 +62,8 @@ struct FileId {
 Result<FileId> file_id(int fd);
 // The device of the file at `path`, or of its parent folder if there is none; nothing without either.
 std::optional<std::uint64_t> device_at(const std::string& path);
-// Fills `out` from `offset` on; false when the file cannot be read, which errno explains, or ends before: then errno is 0.
+// Fills `out` from `offset` on; false when the file cannot be read, which errno explains, or ends before: then errno is
+// 0.
 bool read_at(int fd, std::uint64_t offset, void* out, std::uint64_t bytes) noexcept;
 // Whether an exec leaves the descriptor open.
 void set_close_on_exec(int fd) noexcept;

@@ -43,7 +43,6 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-
 def in_itself() -> list[Any]:
     value: list[Any] = [1]
     value.append(value)

@@ -112,7 +112,12 @@ def test_random_device_leaves_are_survived(named: tuple[Any, Any]) -> None:
         None, True, -1, 0, 1, 65, 1 << 62, 1 << 100, 1.5, "", "<f4", "float32", "torch", "array", b"", b"x" * 16, b"h" * 64,
         (), (0,), (1, 2), (1 << 62,), range(3), range(1 << 62), [], {}, {1}, slice(1), ...,
     ]  # fmt: skip
-    sound = (("array", "<f4", 0, (4,), None, False), (b"u" * 16, 5, 1025, 77), (b"d" * 16, b"h" * 64, 0, 64, b"e" * 64), 0)
+    sound = (
+        ("array", "<f4", 0, (4,), None, False),
+        (b"u" * 16, 5, 1025, 77),
+        (b"d" * 16, b"h" * 64, 0, 64, b"e" * 64),
+        0,
+    )
     for _ in range(2000):
         flat: list[Any] = [list(part) if isinstance(part, tuple) else part for part in sound]
         for _ in range(generator.randint(1, 3)):
@@ -424,7 +429,9 @@ def test_a_flag_of_many_bits_gets_no_end_of_members() -> None:
     assert made > 1000
 
 
-@pytest.mark.parametrize("key", ["../../etc/passwd", "/etc/passwd", "a/b/c/d/e", "x" * 100, "a\0b", "America/", "", "a//b"])
+@pytest.mark.parametrize(
+    "key", ["../../etc/passwd", "/etc/passwd", "a/b/c/d/e", "x" * 100, "a\0b", "America/", "", "a//b"]
+)
 def test_a_zone_with_a_key_that_no_zone_has_is_looked_for_nowhere(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
     sys.addaudithook(lambda event, arguments: opened.append(arguments) if event in ("open", "import") and on else None)
@@ -544,7 +551,13 @@ def test_a_flat_frame_is_read_on_a_small_stack() -> None:
 # --- terminals ----------------------------------------------------------------------------------------------------------
 
 
-CONTROLS = {"c0": "\x1b[31m", "c1": "\x9b31m", "del": "\x7f", "lines": "a\u2028b\u2029c\x85", "bidi": "\u202e\u2066\u061c\u200f"}
+CONTROLS = {
+    "c0": "\x1b[31m",
+    "c1": "\x9b31m",
+    "del": "\x7f",
+    "lines": "a\u2028b\u2029c\x85",
+    "bidi": "\u202e\u2066\u061c\u200f",
+}
 
 
 def has_controls(text: str) -> bool:
@@ -554,7 +567,13 @@ def has_controls(text: str) -> bool:
 @pytest.mark.parametrize("text", CONTROLS.values(), ids=CONTROLS)
 def test_describe_escapes_what_controls_a_terminal(text: str) -> None:
     out = io.StringIO()
-    for value in (text, {text: 1}, {(text,): text}, [{text: {text: [text]}}], datetime.timezone(datetime.timedelta(0), text)):
+    for value in (
+        text,
+        {text: 1},
+        {(text,): text},
+        [{text: {text: [text]}}],
+        datetime.timezone(datetime.timedelta(0), text),
+    ):
         shmtree.describe(shmtree.pack(value), file=out)
     shmtree.describe(Writer().kind(fw.ENUM_VALUE).name(text).value(1).frame(), file=out)
     assert not has_controls(out.getvalue()) and ascii(text[0])[1:-1] in out.getvalue()

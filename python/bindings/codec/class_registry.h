@@ -80,8 +80,8 @@ enum class ByName : std::int8_t {
 ByName how_by_name(const ClassInfo& info, bool for_channel);
 
 // The class or function called "module:qualname". Modules that are not imported yet are imported only when
-// `may_import`, and only then module-level __getattr__ is asked, or a module executed that loads itself at its first use.
-// Null with PickleRefused, ImportError or AttributeError set.
+// `may_import`, and only then module-level __getattr__ is asked, or a module executed that loads itself at its first
+// use. Null with PickleRefused, ImportError or AttributeError set.
 Ref resolve_global(std::string_view name, bool may_import);
 
 // Whether resolve_global() would find exactly this object.

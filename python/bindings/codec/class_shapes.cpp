@@ -143,7 +143,8 @@ bool is_plain_python(PyTypeObject* type) {
   return type->tp_itemsize == 0 && is_inherited_from_object(type, "__new__");
 }
 
-// After an exception that a class raised, or that its attributes caused: 0, without it, unless it is about this process.
+// After an exception that a class raised, or that its attributes caused: 0, without it, unless it is about this
+// process.
 int no_such_class() {
   if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
   PyErr_Clear();

@@ -27,8 +27,8 @@ class CopiedBytes {
   std::uint64_t bytes_ = 0;
 };
 
-// The keys of one dict or set that is being filled. Those with equal hashes are compared with each other: n of them take
-// n * n / 2 comparisons, and whoever chooses ints chooses their hashes. Small containers are not looked at.
+// The keys of one dict or set that is being filled. Those with equal hashes are compared with each other: n of them
+// take n * n / 2 comparisons, and whoever chooses ints chooses their hashes. Small containers are not looked at.
 class Collisions {
  public:
   explicit Collisions(std::uint64_t count) {

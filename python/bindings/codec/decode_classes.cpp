@@ -136,8 +136,8 @@ bool is_flag_value(PyObject* value) {
   return fits;
 }
 
-// The member of a Flag for a value that it has no member of yet. The class keeps what is made so for ever: of an IntFlag,
-// whose members are compared as ints, that is taken back.
+// The member of a Flag for a value that it has no member of yet. The class keeps what is made so for ever: of an
+// IntFlag, whose members are compared as ints, that is taken back.
 PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyObject* value) {
   if (!is_flag_value(value)) return decoder.in.fail("a Flag has a value that no Flag has"), nullptr;
   const Py_ssize_t before = PyDict_GET_SIZE(members);

@@ -161,7 +161,7 @@ class Decoder {
   Expansion expansion_;
   CopiedBytes copied_;
   std::size_t next_look_ = kNodesPerLook;  // at signals: the node at which it is due
-  std::size_t marked_ = kNotMarked;  // the earlier node of a container that is not there yet
+  std::size_t marked_ = kNotMarked;        // the earlier node of a container that is not there yet
 };
 
 // By file.

@@ -49,9 +49,7 @@ class Describer {
 
   std::string text() { return std::move(out_); }
   // Of the wanted node, once it was met.
-  std::optional<std::string> path() const {
-    return found_ ? std::optional(platform::printable(path_)) : std::nullopt;
-  }
+  std::optional<std::string> path() const { return found_ ? std::optional(platform::printable(path_)) : std::nullopt; }
 
   // Of the wanted node, which node() has come to.
   std::vector<std::string> fields() {

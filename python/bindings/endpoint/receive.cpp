@@ -1,7 +1,7 @@
 // _core.ReceiverBase: getting.
 //
-// Signal handlers run while waiting, and while a large object is made. If one raises then, the message is in the channel
-// again; none runs between the moment an object is made and its return.
+// Signal handlers run while waiting, and while a large object is made. If one raises then, the message is in the
+// channel again; none runs between the moment an object is made and its return.
 #include "endpoint/receive.h"
 
 #include <algorithm>
