@@ -181,7 +181,8 @@ template <class Made, class Make>
 Result<Made> receive(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Make make) {
   return api::receiving(state, timeout, stop, [&](const WaitContext& wait) {
     FlatCodec<Made, Make> codec(state, make);
-    return endpoint::receive(codec, state.channel(), api::spare_of_thread(), wait);
+    const api::Spare spare;
+    return endpoint::receive(codec, state.channel(), *spare, wait);
   });
 }
 

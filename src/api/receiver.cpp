@@ -40,19 +40,12 @@ Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   return error;
 }
 
-std::unique_ptr<channel::Received>& spare_of_thread() {
-  thread_local std::unique_ptr<channel::Received> spare;
-  if (spare == nullptr) spare = std::make_unique<channel::Received>();
-  return spare;
-}
-
 }  // namespace api
 
 namespace {
 
 using api::ChannelState;
 using api::receiving;
-using api::spare_of_thread;
 using channel::End;
 using platform::WaitContext;
 
@@ -75,7 +68,8 @@ class Items {
 
 Result<Item> receive(ChannelState& state, const WaitContext& wait) {
   Items items(state);
-  return endpoint::receive(items, state.channel(), spare_of_thread(), wait);
+  const api::Spare spare;
+  return endpoint::receive(items, state.channel(), *spare, wait);
 }
 
 // Of a call that returns several.
@@ -106,11 +100,11 @@ class ManyItems final : public Items {
 Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, const WaitContext& wait) {
   if (most == 0) return Error{Code::kInvalid, "get_many of 0 items"};
   ManyItems items(state, most);
-  auto& spare = spare_of_thread();
-  Result<Item> first = endpoint::receive(items, state.channel(), spare, wait);
+  const api::Spare spare;
+  Result<Item> first = endpoint::receive(items, state.channel(), *spare, wait);
   if (!first) return std::move(first).error();
   items.add(std::move(first));
-  endpoint::receive_rest(items, state.channel(), spare);
+  endpoint::receive_rest(items, state.channel(), *spare);
   return items.take();
 }
 

@@ -6,6 +6,7 @@
 
 #include "api/state.h"
 #include "endpoint/receive.h"
+#include "platform/of_thread.h"
 
 namespace shmtree::api {
 
@@ -20,7 +21,16 @@ inline bool may_retry_after(const Error& error, channel::Incoming& message) noex
 }
 
 // What a thread that has no memory gives a message back in.
-std::unique_ptr<channel::Received>& spare_of_thread();
+class Spare {
+ public:
+  Spare() {
+    if (*kept_ == nullptr) *kept_ = std::make_unique<channel::Received>();
+  }
+  std::unique_ptr<channel::Received>& operator*() const noexcept { return *kept_; }
+
+ private:
+  const platform::OfThread<std::unique_ptr<channel::Received>> kept_;
+};
 
 // `act` with the waits of a receiver that is open and has no error to tell first.
 template <class Act>

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "api/replay_state.h"
+#include "platform/of_thread.h"
 
 namespace shmtree {
 
@@ -34,15 +35,19 @@ class ThisThread {
   std::vector<std::weak_ptr<ReplayState>> adds_to_;
 };
 
-Result<ReplayWriter> own_writer(const std::shared_ptr<ReplayState>& state) {
-  static thread_local ThisThread me;
-  return or_out_of_memory([&]() -> Result<ReplayWriter> {
+// Calls act(writer) with the stream of this thread. Where the thread's variables are gone, the stream ends with the
+// call.
+template <class Act>
+auto with_own_writer(const std::shared_ptr<ReplayState>& state, Act act)
+    -> decltype(act(std::declval<const ReplayWriter&>())) {
+  return or_out_of_memory([&]() -> decltype(act(std::declval<const ReplayWriter&>())) {
     if (state == nullptr) return closed_here(kReplayBuffer);
-    if (auto known = state->known_writer_of(me.number())) return ReplayState::wrap(std::move(known));
-    me.adds_to(state);
-    auto made = state->new_writer_of(me.number());
+    const platform::OfThread<ThisThread> me;
+    if (auto known = state->known_writer_of(me->number())) return act(ReplayState::wrap(std::move(known)));
+    me->adds_to(state);
+    auto made = state->new_writer_of(me->number());
     if (!made) return std::move(made).error();
-    return ReplayState::wrap(std::move(*made));
+    return act(ReplayState::wrap(std::move(*made)));
   });
 }
 
@@ -96,20 +101,17 @@ Result<ReplayWriter> ReplayBuffer::writer() const {
 
 Result<std::int64_t> ReplayBuffer::add(const Value& row, Timeout timeout, std::optional<double> priority,
                                        const std::stop_token& stop, const Value& final) const {
-  auto writer = api::own_writer(state_);
-  if (!writer) return std::move(writer).error();
-  return writer->add(row, timeout, priority, stop, final);
+  return api::with_own_writer(
+      state_, [&](const ReplayWriter& writer) { return writer.add(row, timeout, priority, stop, final); });
 }
 Status ReplayBuffer::end(const Value& final, bool truncated, Timeout timeout, const std::stop_token& stop) const {
-  auto writer = api::own_writer(state_);
-  if (!writer) return std::move(writer).error();
-  return writer->end(final, truncated, timeout, stop);
+  return api::with_own_writer(state_,
+                              [&](const ReplayWriter& writer) { return writer.end(final, truncated, timeout, stop); });
 }
 Result<std::vector<std::int64_t>> ReplayBuffer::extend(const Value& rows, const ReplayMarks& marks, Timeout timeout,
                                                        const std::stop_token& stop) const {
-  auto writer = api::own_writer(state_);
-  if (!writer) return std::move(writer).error();
-  return writer->extend(rows, marks, timeout, stop);
+  return api::with_own_writer(state_,
+                              [&](const ReplayWriter& writer) { return writer.extend(rows, marks, timeout, stop); });
 }
 
 }  // namespace shmtree

@@ -2,6 +2,7 @@
 #include <new>
 
 #include "api/message.h"
+#include "platform/of_thread.h"
 
 namespace shmtree {
 
@@ -20,9 +21,9 @@ using platform::WaitContext;
 
 [[gnu::always_inline]] inline Result<std::uint64_t> put(api::ChannelState& state, const Value& value,
                                                         const WaitContext& wait) {
-  thread_local format::FrameBuilder builder;  // a message needs about as much memory as the one before
-  builder.clear();
-  api::Message<> message(builder, state);
+  const platform::OfThread<format::FrameBuilder> builder;  // a message needs about as much memory as the one before
+  builder->clear();
+  api::Message<> message(*builder, state);
   Status encoded = message.encode(value);
   if (!encoded) return std::move(encoded).error();
   return put_encoded(state, message, wait);
