@@ -23,7 +23,7 @@
 /// process has it. A batch is its own, and its spans stay valid as long as it or a copy of it lives.
 /// Thread safety: any thread may use any of them; threads that share a writer take turns. Waits end with their timeout,
 /// when the object is closed by any thread (kClosed), and when the stop_token of the call is asked to stop
-/// (kInterrupted).
+/// (kInterrupted). A call whose stop_token was asked to stop before does nothing, also where it would not wait.
 #pragma once
 
 #include <cstdint>

@@ -129,6 +129,8 @@ Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, 
                                   const std::stop_token& stop) const {
   return or_out_of_memory([&]() -> Result<ArrayRef> {
     if (state_ == nullptr) return api::no_arena();
+    Status goes_on = endpoint::check_stop(stop);
+    if (!goes_on) return std::move(goes_on).error();
     endpoint::OrStopped<endpoint::UntilDone> until(stop, nullptr);
     return state_->new_array(dtype, std::move(shape), waiting(timeout, &until));
   });

@@ -85,6 +85,8 @@ auto with_thing(Closable<Thing>* state, const char* what, const Timeout& timeout
   return or_out_of_memory([&]() -> decltype(act(std::declval<Thing&>(), platform::WaitContext{})) {
     const auto thing = state == nullptr ? nullptr : state->get();
     if (thing == nullptr) return closed_here(what);
+    Status goes_on = endpoint::check_stop(stop);
+    if (!goes_on) return std::move(goes_on).error();
     UntilEnded<Thing> until(state->closed, *thing, stop);
     auto result = act(*thing, waiting(timeout, &until));
     const bool was_closed = !result && result.code() == Code::kInterrupted && !stop.stop_requested();

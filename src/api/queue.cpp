@@ -29,6 +29,8 @@ Status Queue::task_done() const {
 
 Status Queue::join(Timeout timeout, const std::stop_token& stop) const {
   return with_tasks(*receiver_.state_, [&](channel::Channel& channel) -> Status {
+    Status goes_on = endpoint::check_stop(stop);
+    if (!goes_on) return goes_on;
     endpoint::OrStopped<endpoint::UntilAlone> until(stop, &channel, channel);
     Status joined = channel.tasks().join(waiting(timeout, &until));
     const bool ended = !joined && joined.code() == Code::kInterrupted && !stop.stop_requested();

@@ -125,7 +125,7 @@ std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t 
 Error other_dtype(std::string_view path, std::string_view dtype);
 
 // What ends the waits of a call besides its deadline: the closing of the object, or a request to stop.
-// Who asks to stop ends waits only: what can be done at once is done.
+// A request to stop during the call ends waits only, so that the rest of a batch that needs no wait is done.
 class UntilReplayEnded final : public platform::WaitHooks {
  public:
   UntilReplayEnded(const std::atomic<bool>& closed, const std::stop_token& stop, const replay::Tables& tables) noexcept
@@ -168,7 +168,13 @@ auto with_core_until(State* state, const char* what, const platform::Deadline& d
 
 template <class State, class Act>
 auto with_core(State* state, const char* what, const Timeout& timeout, const std::stop_token& stop, Act act) {
-  return with_core_until(state, what, platform::Deadline::after(timeout), stop, std::move(act));
+  const auto checked = [&](const std::shared_ptr<ReplayCore>& core,
+                           const platform::WaitContext& wait) -> decltype(act(core, wait)) {
+    Status goes_on = endpoint::check_stop(stop);
+    if (!goes_on) return std::move(goes_on).error();
+    return act(core, wait);
+  };
+  return with_core_until(state, what, platform::Deadline::after(timeout), stop, checked);
 }
 
 }  // namespace shmtree::api

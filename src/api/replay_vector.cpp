@@ -104,6 +104,8 @@ Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, c
                             const Timeout& timeout, const std::stop_token& stop) {
   const platform::Deadline deadline = platform::Deadline::after(timeout);
   const std::size_t streams = state.states.size();
+  Status goes_on = endpoint::check_stop(stop);
+  if (!goes_on) return std::move(goes_on).error();
   auto left_out = left_out_of(state, marks);
   if (!left_out) return std::move(left_out).error();
   ReadRows read;

@@ -113,6 +113,8 @@ Status wait_for(api::ChannelState& state, std::optional<std::uint64_t> ticket, c
     const api::Call call(state);
     const auto channel = state.any_channel();
     if (channel == nullptr) return closed_here("sender");
+    Status goes_on = endpoint::check_stop(stop);
+    if (!goes_on) return goes_on;
     endpoint::OrStopped<endpoint::UntilLeft> until(stop, channel.get(), *channel);
     Status acked = channel->acks().wait(ticket, waiting(timeout, &until));
     if (!acked && acked.code() == Code::kInterrupted && !channel->membership().is_used_here())

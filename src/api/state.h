@@ -202,8 +202,10 @@ template <class Act>
 auto with_waits(ChannelState& state, const char* end, const Timeout& timeout, const std::stop_token& stop, Act act)
     -> decltype(act(platform::WaitContext{})) {
   const Call call = state.end == End::kSending ? Call(state, End::kSending) : Call(state);
-  return if_open(state, end, [&] {
+  return if_open(state, end, [&]() -> decltype(act(platform::WaitContext{})) {
     if (!stop.stop_possible()) return act(state.wait(timeout));
+    Status goes_on = endpoint::check_stop(stop);
+    if (!goes_on) return std::move(goes_on).error();
     endpoint::OrStopped<endpoint::UntilClosed> until(stop, &state.channel(), state, state.end);
     return act(waiting(timeout, &until));
   });

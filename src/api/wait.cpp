@@ -90,6 +90,8 @@ Status look_at(SubscriberState* state, std::size_t position, Look& look, Opened<
 template <class State>
 Result<std::vector<std::size_t>> wait_for(std::span<State* const> states, platform::Deadline deadline,
                                           const std::stop_token& stop) {
+  Status goes_on = endpoint::check_stop(stop);
+  if (!goes_on) return std::move(goes_on).error();
   Opened opened(states);
   for (;;) {
     Look look;

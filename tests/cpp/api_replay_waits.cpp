@@ -81,14 +81,18 @@ TEST_CASE("the statistics of a replay buffer name those who wait to draw, and th
   CHECK(taken.stats()->waiting_to_add.empty());
 }
 
-TEST_CASE("a call of a replay buffer that can be done at once is done, whether it is to stop or not") {
+TEST_CASE("a call of a replay buffer whose stop_token was asked to stop before does nothing") {
   const ReplayBuffer buffer = numbers();
   const ReplayWriter writer = buffer.writer().value();
+  const std::uint64_t rows = buffer.stats().value().rows;
   std::stop_source source;
   source.request_stop();
-  CHECK(writer.add(row(1), {}, {}, source.get_token()).ok());
-  CHECK(buffer.sample(3, {}, {}, source.get_token()).value().size() == 3);
-  CHECK(buffer.clear({}, source.get_token()).ok());
+  CHECK(writer.add(row(1), {}, {}, source.get_token()).code() == Code::kInterrupted);
+  CHECK(buffer.add(row(1), {}, {}, source.get_token()).code() == Code::kInterrupted);
+  CHECK(buffer.sample(3, {}, {}, source.get_token()).code() == Code::kInterrupted);
+  CHECK(buffer.clear({}, source.get_token()).code() == Code::kInterrupted);
+  CHECK(buffer.stats().value().rows == rows);
+  CHECK(writer.add(row(1)).ok());
 }
 
 TEST_CASE("the close of a replay buffer ends its writers, also those that wait, and nobody else's") {

@@ -94,13 +94,38 @@ TEST_CASE("a stop_token ends every wait, and the end goes on") {
   CHECK(receiver.get(0s).value().as<int>() == 0);
 }
 
-TEST_CASE("a call that has something to return returns it, whether it is to stop or not") {
+TEST_CASE("a call whose stop_token was asked to stop before does nothing") {
   auto [sender, receiver] = used_pair();
+  sender.put(1, 0s).value();
   std::stop_source source;
   source.request_stop();
-  sender.put(1, std::nullopt, source.get_token()).value();
-  CHECK(receiver.get(std::nullopt, source.get_token()).value().as<int>() == 1);
-  CHECK(receiver.get(std::nullopt, source.get_token()).code() == Code::kInterrupted);
+  const std::stop_token stop = source.get_token();
+  CHECK(sender.put(2, 0s, stop).code() == Code::kInterrupted);
+  CHECK(sender.put_many(std::vector<Value>{2}, 0s, stop).code() == Code::kInterrupted);
+  CHECK(sender.put_bytes(std::as_bytes(std::span("x")), 0s, stop).code() == Code::kInterrupted);
+  CHECK(sender.new_array(DType::kFloat64, {3}, 0s, stop).code() == Code::kInterrupted);
+  CHECK(sender.wait_for_all_ack(0s, stop).code() == Code::kInterrupted);
+  CHECK(receiver.get(0s, stop).code() == Code::kInterrupted);
+  CHECK(receiver.get_many(2, 0s, stop).code() == Code::kInterrupted);
+  CHECK(receiver.take(0s, stop).code() == Code::kInterrupted);
+  CHECK(wait(std::span(&receiver, 1), 0s, stop).code() == Code::kInterrupted);
+  CHECK(receiver.get(0s).value().as<int>() == 1);
+  CHECK(receiver.get(0s).code() == Code::kEmpty);
+  const Arena arena = Arena::create({.max_bytes = 16 << 20}).value();
+  CHECK(arena.new_array(DType::kFloat64, {3}, 0s, stop).code() == Code::kInterrupted);
+  const Queue queue = make_queue({.arena = arena});
+  CHECK(queue.put(1, 0s, stop).code() == Code::kInterrupted);
+  CHECK(queue.join(0s, stop).code() == Code::kInterrupted);
+  CHECK(queue.size() == 0);
+  const Latest latest = make_latest({.arena = arena});
+  CHECK(latest.publish(1, 0s, stop).code() == Code::kInterrupted);
+  CHECK(latest.get(0, 0s, stop).code() == Code::kInterrupted);
+  const Broadcast broadcast = make_broadcast({.arena = arena});
+  const Subscriber subscriber = broadcast.subscribe().value();
+  CHECK(broadcast.put(1, 0s, stop).code() == Code::kInterrupted);
+  broadcast.put(1, 0s).value();
+  CHECK(subscriber.get(0s, stop).code() == Code::kInterrupted);
+  CHECK(subscriber.get(0s).value().as<int>() == 1);
 }
 
 TEST_CASE("a wait for acknowledgements ends when the process has no end of the channel any more, and by a stop_token") {
