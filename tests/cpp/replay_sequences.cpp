@@ -122,3 +122,18 @@ TEST_CASE("Sequences are whole while others write over the oldest rows") {
   REQUIRE(child.succeeded());
   CHECK(store->check().empty());
 }
+
+TEST_CASE("A draw of sequences ends where damaged words hide all rows that were counted") {
+  const auto store = new_store({.capacity = 200, .rows_per_place = 4});
+  Writer writer(store, 1);
+  for (std::uint64_t i = 1; i <= 60; ++i) add(writer, i).value();
+  const auto gather = replay::Gather::of_rows(store).value();
+  Sequences sequences(store, {.length = 5}, 3);
+  Drawn drawn(5 * 10);
+  REQUIRE(store->size() == 60);
+  auto& header = header_of(*store);
+  auto* progress =
+      reinterpret_cast<std::atomic<std::uint64_t>*>(reinterpret_cast<std::byte*>(&header) + header.progress_offset);
+  for (std::uint64_t place = 0; place < store->shape().places; ++place) progress[place].store(0);
+  CHECK(drawn.sample(sequences, gather).code() == Code::kEmpty);
+}
