@@ -11,14 +11,14 @@ namespace shmtree::channel {
 using namespace platform;
 
 void add_killed(KilledList& killed, std::int32_t pid) noexcept {
-  std::uint32_t count = load_acquire(killed.count);
-  do {
-    for (std::uint32_t i = 0; i < std::min(count, kMostKilled); ++i) {
-      if (load_relaxed(killed.pids[i]) == pid) return;  // noted by a reconcile that did not get to its end
-    }
-    if (count >= kMostKilled) return;
-    store_relaxed(killed.pids[count], pid);
-  } while (!compare_swap(killed.count, count, count + 1));
+  if (pid == 0) pid = kUnknownPid;
+  for (const auto& noted : killed.pids) {
+    if (load_relaxed(noted) == pid) return;  // by a reconcile that did not get to its end
+  }
+  for (auto& free : killed.pids) {
+    std::int32_t none = 0;
+    if (compare_swap(free, none, pid) || none == pid) return;
+  }
 }
 
 namespace {
@@ -46,6 +46,10 @@ std::uint64_t Ends::maker_in(std::uint32_t word) const noexcept {
 // Those of them that keep the other end from being told that nobody is left.
 std::uint64_t Ends::keeping_open(End end, std::uint32_t word) const noexcept {
   return control_.is_queue() ? load_seq_cst(state(end).members.words[word]) : taking_part(end, word);
+}
+
+bool Ends::anyone_killed(End end) const noexcept {
+  return std::ranges::any_of(state(end).killed.pids, [](const auto& pid) { return load_acquire(pid) != 0; });
 }
 
 bool Ends::anyone_has(End end) const noexcept {
@@ -143,16 +147,20 @@ Error Ends::end_error(End end) const {
                      ? "no process can put into this queue: every sending half is closed, or its process has ended"
                      : "no process can get from this queue: every receiving half is closed, or its process has ended"};
   }
-  KilledList& killed = state(end).killed;
-  std::uint32_t count = load_acquire(killed.count);
-  while (count != 0) {
+  if (anyone_killed(end)) {
     const std::string who = end == End::kSending ? "senders" : "receivers";
     Error error{Code::kPeerDied, anyone_at(end) ? "these " + who + " died without closing:"
                                                 : "no " + who + " are left, and these died without closing:"};
-    for (std::uint32_t i = 0; i < std::min(count, kMostKilled); ++i) error.pids.push_back(load_relaxed(killed.pids[i]));
-    if (!compare_swap(killed.count, count, 0u)) continue;
-    for (const int pid : error.pids) error.message.append(" ").append(std::to_string(pid));
-    return error;
+    error.pids.reserve(kMostKilled);
+    error.message.reserve(error.message.size() +
+                          std::size_t{kMostKilled} * 13);  // what follows takes pids off the list
+    for (auto& noted : state(end).killed.pids) {
+      const std::int32_t pid = load_relaxed(noted) == 0 ? 0 : exchange_seq_cst(noted, 0);
+      if (pid == 0) continue;
+      error.message.append(error.pids.empty() ? " " : ", ").append(std::to_string(std::max(pid, 0)));
+      error.pids.push_back(std::max(pid, 0));
+    }
+    if (!error.pids.empty()) return error;  // else another thread tells of them
   }
   return Error{Code::kClosed, end == End::kSending ? "the stream has ended: every sender has closed or exited"
                                                    : "no receivers are left: every one has closed or exited"};

@@ -83,7 +83,7 @@ class Ends {
   bool is_over(End end, Identity told) const noexcept;
   // Of one that took part by way of this process, and has no place in the arena.
   void note_killed(End end, int pid) noexcept { add_killed(state(end).killed, pid); }
-  bool anyone_killed(End end) const noexcept { return platform::load_acquire(state(end).killed.count) != 0; }
+  bool anyone_killed(End end) const noexcept;
   // Whether somebody of that end was killed whom the others are to be told of though the stream goes on.
   bool has_deaths_to_tell(End end) const noexcept { return control_.ending() == Ending::kEach && anyone_killed(end); }
   // kClosed, kPeerDied: what those at the other end are to be told now.

@@ -192,10 +192,11 @@ enum class Shutdown : std::uint32_t {
   kDiscarded = 2,   // nothing is: messages from `discarded_from` on count as done, and are dropped by whoever looks
 };
 
-constexpr std::uint32_t kMostKilled = 15;
-// Those who took part in an end and were killed since the last end of the stream.
+constexpr std::uint32_t kMostKilled = 16;
+constexpr std::int32_t kUnknownPid = -1;
+// Those who took part in an end and were killed since the last end of the stream; 0 is a free word. A process that adds
+// one changes a 0 to its pid, a process that tells of one changes that to 0: so each is told by one, once.
 struct alignas(64) KilledList {
-  std::atomic<std::uint32_t> count;
   std::atomic<std::int32_t> pids[kMostKilled];
 };
 static_assert(sizeof(KilledList) == 64);

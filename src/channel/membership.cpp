@@ -46,9 +46,9 @@ void Membership::seat(End end, Identity who) noexcept {
 // One that was killed and waited for has its successor.
 void Membership::take_place_of_killed(End end) noexcept {
   if (control_.ending() != Ending::kWait) return;
-  std::atomic<std::uint32_t>& killed = state(end).killed.count;
-  std::uint32_t count = load_acquire(killed);
-  while (count != 0 && !compare_swap(killed, count, std::min(count, kMostKilled) - 1)) {
+  for (auto& noted : state(end).killed.pids) {
+    std::int32_t pid = load_relaxed(noted);
+    if (pid != 0 && compare_swap(noted, pid, 0)) return;
   }
 }
 

@@ -1,6 +1,8 @@
 // Channels that tell of each death, and streams that are kept open.
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
 #include "support/catch2.h"
@@ -87,4 +89,34 @@ TEST_CASE("Senders of a stream that is kept open are told that nobody receives")
   put(*channel, 1).value();
   channel->membership().leave(End::kReceiving);
   REQUIRE(code_of(channel->sending().check_receivers()) == Code::kClosed);
+}
+
+TEST_CASE("Each death is told once, though several threads note and tell deaths at a time") {
+  auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));
+  constexpr int kNoting = 3, kEachNotes = 5, kRounds = 300;
+  std::vector<std::atomic<int>> told(kNoting * kEachNotes + 1);
+  std::atomic<bool> done{false};
+  const auto tell = [&] {
+    const Error error = channel->ends().end_error(End::kSending);
+    for (const int pid : error.pids) ++told[static_cast<std::size_t>(pid)];
+  };
+  std::vector<std::thread> telling;
+  for (int i = 0; i < 2; ++i) {
+    telling.emplace_back([&] {
+      while (!done) tell();
+    });
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::thread> noting;
+    for (int i = 0; i < kNoting; ++i) {
+      noting.emplace_back([&, i] {
+        for (int n = 1; n <= kEachNotes; ++n) channel->ends().note_killed(End::kSending, i * kEachNotes + n);
+      });
+    }
+    for (auto& thread : noting) thread.join();
+    while (channel->ends().anyone_killed(End::kSending)) std::this_thread::yield();
+  }
+  done = true;
+  for (auto& thread : telling) thread.join();
+  for (std::size_t pid = 1; pid < told.size(); ++pid) REQUIRE(told[pid] == kRounds);
 }
