@@ -222,13 +222,17 @@ Delivery& Delivery::operator=(Delivery&& other) noexcept {
   return *this;
 }
 
-// Without the lock, should it not be had: the store is the truth, and the counts are left to a reconcile.
+// Without the lock, should it not be had at once: the store is the truth, and the counts are left to a reconcile. A
+// destructor may not wait for those, since it may have Python's GIL.
 void Delivery::give_up() noexcept {
   if (settled()) return;
-  try {
-    if (nack(WaitContext{Deadline::immediate()}).ok() || settled()) return;
-  } catch (const std::bad_alloc&) {
-    if (settled()) return;
+  if (!is_of_this_process()) {
+    of_.reset();
+    return;
+  }
+  if (of_->parts_.control.arena.reconciler().lock_briefly(of_->parts_.control.shared.receivers_lock)) {
+    settle_locked(Settling::kNack);
+    return;
   }
   std::uint64_t word = word_;
   if (compare_swap(record_->state, word, word_after(Settling::kNack))) {
@@ -263,6 +267,13 @@ Status Delivery::settle(Settling how, const WaitContext& wait) {
   }
   Status locked = arena.lock(shared.receivers_lock, wait);
   if (!locked) return locked;
+  if (!settle_locked(how)) return Error{Code::kInvalid, "this delivery is no longer this process's"};
+  return success();
+}
+
+// Lets go of the lock. False if the record is another's by now.
+bool Delivery::settle_locked(Settling how) noexcept {
+  Arena& arena = of_->parts_.control.arena;
   const bool ours = load_acquire(record_->state) == word_ && record_->slot().ticket == message_.ticket();
   const std::uint64_t word = word_after(how);
   const bool is_spent_block = state_of_record(word) == RecordState::kFree && message_.in_block();
@@ -270,12 +281,12 @@ Status Delivery::settle(Settling how, const WaitContext& wait) {
     of_->parts_.records.set(*record_, word);
     if (is_spent_block) arena.reclaimer().set_delivered(message_.block(), false);
   }
-  arena.unlock(shared.receivers_lock);
+  arena.unlock(of_->parts_.control.shared.receivers_lock);
   const std::shared_ptr<Deliveries> of = std::exchange(of_, nullptr);
-  if (!ours) return Error{Code::kInvalid, "this delivery is no longer this process's"};
+  if (!ours) return false;
   if (is_spent_block) arena.reclaimer().collect(message_.block());  // its views hold it themselves
   of->parts_.watchers.announce_settled(state_of_record(word));
-  return success();
+  return true;
 }
 
 }  // namespace shmtree::channel

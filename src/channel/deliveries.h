@@ -39,6 +39,7 @@ class Delivery {
   friend class Deliveries;
   enum class Settling { kAck, kNack, kRequeue };
   Status settle(Settling how, const WaitContext& wait);
+  bool settle_locked(Settling how) noexcept;
   std::uint64_t word_after(Settling how) const noexcept;
   void give_up() noexcept;
   std::shared_ptr<Deliveries> of_;

@@ -27,24 +27,23 @@ std::optional<RecordState> Returns::write_returned(Record& record, const Incomin
   return state_of_record(word);
 }
 
-// False, with the message as it was, when there is no memory for a record or a lock is not to be had.
+// False, with the message as it was, when there is no memory for a record or a lock is not to be had at once.
+// Destructors come here, perhaps with Python's GIL.
 bool Returns::try_give_back(Incoming& message) noexcept try {
   if (control_.is_discarded()) return discard(message), true;
-  constexpr int kMostTries = 64;
+  constexpr int kMostTries = 4;
   const WaitContext at_once{Deadline::immediate()};
   Arena& arena = control_.arena;
   std::optional<RecordState> became;
   for (int tries = 0; !became; ++tries) {
-    if (tries == kMostTries || !arena.reconciler().lock_quietly(control_.shared.receivers_lock, at_once)) return false;
+    if (tries == kMostTries || !arena.reconciler().lock_briefly(control_.shared.receivers_lock)) return false;
     Record* record = records_.find_free();
     if (record != nullptr) became = write_returned(*record, message);
     arena.unlock(control_.shared.receivers_lock);
-    if (record == nullptr) {
-      if (!records_.add(at_once)) return false;
-    } else if (!became) {  // until the arena's lock has been free
-      if (!arena.reconciler().lock_arena_quietly(at_once)) return false;
-      arena.reclaimer().unlock();
-    }
+    if (became) break;
+    if (!arena.reconciler().lock_briefly(arena.header().arena_lock)) return false;  // until it has been free
+    arena.reclaimer().unlock();
+    if (record == nullptr && !records_.add(at_once)) return false;
   }
   message.drop();
   watchers_.announce_settled(*became);

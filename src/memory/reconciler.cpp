@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "memory/event.h"
+#include "platform/brief_wait.h"
+#include "platform/wait_policy.h"
 
 namespace shmtree::memory {
 
@@ -69,6 +71,18 @@ Status Reconciler::lock(std::atomic<std::uint32_t>& word, const WaitContext& wai
 
 bool Reconciler::lock_quietly(std::atomic<std::uint32_t>& word, const WaitContext& wait) noexcept {
   return quietly([&] { return lock(word, wait); });
+}
+
+bool Reconciler::lock_briefly(std::atomic<std::uint32_t>& word) noexcept {
+  RobustLock lock(word, parts_.participants);
+  const std::int64_t began = monotonic_ns();
+  for (BriefWait owner; !lock.try_lock(); owner.pause()) {
+    if (monotonic_ns() - began > wait_policy::kDropLockNs) return false;
+  }
+  if (!needs_recovery(header_)) [[likely]]
+    return true;
+  lock.unlock();
+  return false;
 }
 
 bool Reconciler::reconcile_quietly(const WaitContext& wait) noexcept {

@@ -1,5 +1,6 @@
 // Messages taken, acknowledged and given back.
 #include <algorithm>
+#include <chrono>
 #include <random>
 #include <set>
 #include <utility>
@@ -255,6 +256,29 @@ TEST_CASE("A delivery dropped while the lock is kept by a stopped process is giv
   auto message = get_message(*channel, patience());
   REQUIRE(message.ok());
   REQUIRE(message->redelivered());
+  REQUIRE(channel->arena()->inspector().check() == "");
+}
+
+TEST_CASE("Deliveries dropped while a process keeps the lock do not wait for it") {
+  constexpr std::uint64_t kDropped = 40;  // each would wait for 2 s
+  auto channel = channel_of(kDropped);
+  Gate taken, locked;
+  Child owner([&] {
+    taken.wait();
+    channel->arena()->lock(header_of(*channel).receivers_lock, patience()).value();
+    locked.open();
+    pause();
+    return true;
+  });
+  std::vector<Delivery> deliveries;
+  for (std::uint64_t i = 0; i < kDropped; ++i) deliveries.push_back(take(*channel).value());
+  taken.open();
+  locked.wait();
+  const auto began = std::chrono::steady_clock::now();
+  deliveries.clear();
+  REQUIRE(std::chrono::steady_clock::now() - began < std::chrono::seconds(60));
+  owner.kill_and_wait();
+  for (std::uint64_t i = 0; i < kDropped; ++i) REQUIRE(get_message(*channel, patience())->redelivered());
   REQUIRE(channel->arena()->inspector().check() == "");
 }
 
