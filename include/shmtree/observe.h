@@ -206,7 +206,7 @@ class Observer {
   Observer();
   /// What it knew of looks before is forgotten.
   ~Observer();
-  /// The other one may be given another, and that is all.
+  /// The other one may be given another. Until then its look() throws BadResult (kClosed).
   Observer(Observer&& other) noexcept;
   /// The same.
   Observer& operator=(Observer&& other) noexcept;

@@ -309,7 +309,8 @@ class ReplayBuffer {
                                        const ReplaySequences& how = {}, const std::stop_token& stop = {}) const;
   /// Gives rows new priorities, for all samplers that have any, or for that one. Which of them were there: false where
   /// the row was overwritten meanwhile. kInvalid, and nothing is changed, for lengths that differ, a priority that is
-  /// negative, not finite or too large, and an index that was never given.
+  /// negative, not finite or too large, and an index that was never given. -1, which add() of a vector returns for a
+  /// stream that it left out, is false.
   Result<std::vector<bool>> update_priorities(std::span<const std::int64_t> index, std::span<const double> priority,
                                               const std::string& sampler = {}) const;
   /// The same.

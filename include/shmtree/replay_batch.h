@@ -26,7 +26,7 @@ struct ReplayState;
 struct ReplayBatchState;
 }  // namespace api
 
-/// Rows that were drawn.
+/// Rows that were drawn. One that was moved from has none: its spans are empty, and its other calls are kClosed.
 class ReplayBatch {
  public:
   /// How many rows, or sequences.

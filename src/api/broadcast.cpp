@@ -53,14 +53,14 @@ class Run {
   const std::span<const std::byte> bytes_;
 };
 
-broadcast::Policy policy_of(FallBehind behind) noexcept {
+Result<broadcast::Policy> policy_of(FallBehind behind) {
   switch (behind) {
     case FallBehind::kBlock: return broadcast::Policy::kBlock;
     case FallBehind::kSkip: return broadcast::Policy::kSkip;
     case FallBehind::kLatest: return broadcast::Policy::kLatest;
     case FallBehind::kRaise: return broadcast::Policy::kRaise;
   }
-  return broadcast::Policy::kBlock;
+  return no_enumerator("behind", behind);
 }
 
 }  // namespace
@@ -118,8 +118,11 @@ Ticket Broadcast::put_lent(detail::LoanedBlock* lent, Timeout timeout, const std
 
 Result<Subscriber> Broadcast::subscribe(const Subscription& how, Timeout timeout, const std::stop_token& stop) const {
   return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Result<Subscriber> {
+    const auto policy = api::policy_of(how.behind);
+    if (!policy) return policy.error();
     const bool from_oldest = how.start == StartAt::kOldest;
-    auto made = broadcast::Subscriber::create(source.ring(), api::policy_of(how.behind), from_oldest, wait);
+    if (!from_oldest && how.start != StartAt::kNext) return api::no_enumerator("start", how.start);
+    auto made = broadcast::Subscriber::create(source.ring(), *policy, from_oldest, wait);
     if (!made) return std::move(made).error();
     return api::SubscriberState::wrap(std::move(*made), state_->known_name());
   });
@@ -184,7 +187,7 @@ bool Broadcast::closed() const noexcept {
 }
 
 Broadcast make_broadcast(const BroadcastOptions& options) try {
-  if (options.on_peer_death == OnPeerDeath::kEach) {
+  if (options.on_peer_death != OnPeerDeath::kRaise && options.on_peer_death != OnPeerDeath::kWait) {
     throw BadResult(Error{Code::kInvalid, "a Broadcast tells of the last who put (kRaise) or waits (kWait)"});
   }
   api::check_named(options.name, options.exist_ok);

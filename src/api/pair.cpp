@@ -165,13 +165,21 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string
 
 namespace {
 
-channel::Ending ending_of(OnPeerDeath on_peer_death) noexcept {
+channel::Ending ending_of(OnPeerDeath on_peer_death) {
   switch (on_peer_death) {
-    case OnPeerDeath::kRaise: break;
+    case OnPeerDeath::kRaise: return channel::Ending::kRaise;
     case OnPeerDeath::kWait: return channel::Ending::kWait;
     case OnPeerDeath::kEach: return channel::Ending::kEach;
   }
-  return channel::Ending::kRaise;
+  throw BadResult(no_enumerator("on_peer_death", on_peer_death));
+}
+
+bool drops_oldest(Behind behind) {
+  switch (behind) {
+    case Behind::kBlock: return false;
+    case Behind::kDropOldest: return true;
+  }
+  throw BadResult(no_enumerator("behind", behind));
 }
 
 channel::ChannelOptions channel_options(const PairOptions& options, bool of_queue) {
@@ -182,7 +190,7 @@ channel::ChannelOptions channel_options(const PairOptions& options, bool of_queu
   made.max_attempts = options.max_attempts;
   made.keep_open = options.keep_open;
   made.portable = options.portable;
-  made.drop_oldest = options.behind == Behind::kDropOldest;
+  made.drop_oldest = drops_oldest(options.behind);
   return made;
 }
 

@@ -1,6 +1,7 @@
 // Recordings, as users have them.
 #include "shmtree/recording.h"
 
+#include "platform/never_destroyed.h"
 #include "recording/reader.h"
 #include "shmtree/frame.h"
 
@@ -19,6 +20,12 @@ std::vector<RecordedChannel> to_channels(const std::vector<Count>& counts) {
   return channels;
 }
 
+// Throws where the recording was moved from.
+const Reader& open_reader(const std::shared_ptr<const Reader>& reader) {
+  if (reader == nullptr) throw BadResult(Error{Code::kClosed, "this Recording was moved from"});
+  return *reader;
+}
+
 }  // namespace
 
 Result<Item> RecordedMessage::load() const {
@@ -34,22 +41,23 @@ Result<Recording> Recording::open(const std::string& path) {
 }
 
 const std::string& Recording::path() const noexcept {
-  return reader_->path();
+  return reader_ == nullptr ? platform::never_destroyed<std::string>() : reader_->path();
 }
 std::vector<RecordedChannel> Recording::channels() const {
-  return to_channels(reader_->channels());
+  return to_channels(open_reader(reader_).channels());
 }
 std::vector<RecordedChannel> Recording::missed() const {
-  return to_channels(reader_->missed());
+  return to_channels(open_reader(reader_).missed());
 }
 bool Recording::whole() const noexcept {
-  return reader_->is_whole();
+  return reader_ != nullptr && reader_->is_whole();
 }
 std::uint64_t Recording::size() const noexcept {
-  return reader_->size();
+  return reader_ == nullptr ? 0 : reader_->size();
 }
 
 Recording::Iterator Recording::begin() const {
+  open_reader(reader_);
   return Iterator(reader_);
 }
 Recording::Iterator Recording::end() const noexcept {

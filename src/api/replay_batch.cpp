@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "api/replay_state.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree {
 
@@ -50,52 +51,63 @@ std::span<const std::int64_t> ReplayBatchState::extra(std::size_t number) const 
 }  // namespace api
 
 std::size_t ReplayBatch::size() const noexcept {
-  return state_->batch.terms().rows;
+  return state_ == nullptr ? 0 : state_->batch.terms().rows;
 }
 std::size_t ReplayBatch::length() const noexcept {
-  return state_->batch.terms().length;
+  return state_ == nullptr ? 0 : state_->batch.terms().length;
 }
 std::span<const std::int64_t> ReplayBatch::index() const noexcept {
+  if (state_ == nullptr) return {};
   const auto indices = state_->batch.indices();
   return {reinterpret_cast<const std::int64_t*>(indices.data()), indices.size()};
 }
 std::span<const float> ReplayBatch::weight() const noexcept {
+  if (state_ == nullptr) return {};
   if (state_->weights.empty()) return state_->batch.importances();
   return state_->weights;
 }
 std::span<const double> ReplayBatch::probability() const noexcept {
+  if (state_ == nullptr) return {};
   if (state_->probabilities.empty()) return state_->batch.probabilities();
   return state_->probabilities;
 }
 std::span<const float> ReplayBatch::priority() const noexcept {
+  if (state_ == nullptr) return {};
   return state_->priorities;
 }
 std::span<const std::int64_t> ReplayBatch::age() const noexcept {
+  if (state_ == nullptr) return {};
   return state_->ages;
 }
 std::span<const std::int64_t> ReplayBatch::version() const noexcept {
+  if (state_ == nullptr) return {};
   return state_->extra(0);
 }
 std::span<const std::int64_t> ReplayBatch::writer() const noexcept {
+  if (state_ == nullptr) return {};
   return state_->extra(1);
 }
 std::span<const std::int64_t> ReplayBatch::step() const noexcept {
+  if (state_ == nullptr) return {};
   return state_->extra(2);
 }
 std::span<const float> ReplayBatch::discount() const noexcept {
+  if (state_ == nullptr) return {};
   const replay::Spec& spec = state_->core->buffer->spec();
   if (!spec.has_discount()) return {};
   const std::byte* const at = state_->batch.output(spec.data_outputs() + 3);
   return {reinterpret_cast<const float*>(at), state_->batch.terms().all_rows()};
 }
 std::span<const bool> ReplayBatch::mask() const noexcept {
+  if (state_ == nullptr) return {};
   return state_->batch.mask();
 }
 const std::vector<std::string>& ReplayBatch::paths() const noexcept {
-  return state_->core->paths.outputs;
+  return state_ == nullptr ? platform::never_destroyed<std::vector<std::string>>() : state_->core->paths.outputs;
 }
 
 Result<ArrayView> ReplayBatch::try_view(std::string_view path) const {
+  if (state_ == nullptr) return closed_here("ReplayBatch");
   const auto found = std::ranges::find(paths(), path);
   if (found == paths().end()) return Error{Code::kNotFound, "the batch has no leaf \"" + std::string(path) + "\""};
   if (!state_->has_data && state_->arrays.empty()) {

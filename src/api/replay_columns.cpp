@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "api/replay_rows.h"
+#include "api/state.h"
 #include "platform/errors.h"
 #include "platform/text.h"
 
@@ -251,6 +252,7 @@ replay::TableSpec table_of(const ReplaySampler& sampler) {
 
 Status set_on_peer_death(Spec& spec, OnPeerDeath told) {
   if (told == OnPeerDeath::kEach) return invalid("on_peer_death is kEach, which is for channels");
+  if (told != OnPeerDeath::kRaise && told != OnPeerDeath::kWait) return no_enumerator("on_peer_death", told);
   spec.raises_on_death = told == OnPeerDeath::kRaise;
   return success();
 }

@@ -59,6 +59,13 @@ struct Loan {
   endpoint::Claims claims{};  // under the arena's mutex
 };
 
+// For an option of an enumeration that has another value than an enumerator's.
+template <class Enum>
+Error no_enumerator(const char* option, Enum value) {
+  return Error{Code::kInvalid, std::string(option) + " is " + std::to_string(static_cast<int>(value)) +
+                                   ", which is no enumerator of it"};
+}
+
 // Memory that a received message lies in, and that its Items keep.
 struct Received {
   explicit Received(Lease of) noexcept : lease(std::move(of)) {}

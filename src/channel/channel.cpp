@@ -46,6 +46,10 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
     return Error{Code::kInvalid, "max_attempts is " + std::to_string(options.max_attempts) + "; it must be at most " +
                                      std::to_string(kMostAttempts)};
   }
+  if (options.capacity > kMostCapacity) {
+    return Error{Code::kInvalid, "the capacity is " + std::to_string(options.capacity) + "; it must be at most " +
+                                     std::to_string(kMostCapacity) + ", or 0 for no limit"};
+  }
   KeptForGrants::sweep();
   // Where nobody ever waits, nothing else has those reclaimed that were dropped.
   if (load_relaxed(arena->header().abandoned_channels) >= kMostDropped && arena->participants().check(0)) {

@@ -128,6 +128,7 @@ enum class RecordState : std::uint32_t {
 constexpr std::uint64_t record_word(RecordState state, Identity taker, std::uint32_t attempts) noexcept {
   return std::uint64_t{attempts} << 32 | static_cast<std::uint32_t>(state) << 30 | taker;
 }
+constexpr std::uint64_t kMostCapacity = std::uint64_t{1} << 63;
 constexpr std::uint32_t kMostAttempts = 0xffffffff;  // no more are counted
 constexpr std::uint64_t kFreeRecord = record_word(RecordState::kFree, memory::kNobody, 0);
 // Free, and not used again: its message was discarded, and is counted by this (Records::discarded).

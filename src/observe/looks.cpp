@@ -10,6 +10,7 @@
 #include "observe/people.h"
 #include "platform/clock.h"
 #include "platform/fork.h"
+#include "shmtree/result.h"
 
 namespace shmtree {
 
@@ -118,6 +119,7 @@ Observer::Observer(Observer&&) noexcept = default;
 Observer& Observer::operator=(Observer&&) noexcept = default;
 
 std::vector<ObservedArena> Observer::look() {
+  if (past_ == nullptr) throw BadResult(Error{Code::kClosed, "this Observer was moved from"});
   const std::int64_t now_ns = platform::monotonic_ns();
   auto looked = observer::look_at_all();
   if (!looked) return {ObservedArena{.uuid = observer::kNoUuid, .refused = std::move(looked).error().message}};

@@ -253,6 +253,7 @@ Status Tables::check_indices(std::span<const std::uint64_t> indices) const {
   const Shape& shape = store_->shape();
   const std::uint64_t end = shape.index_of(store_->window().tail, 0);
   for (const std::uint64_t index : indices) {
+    if (index == kNoRow) continue;
     const std::uint64_t ticket = shape.ticket_of(index);
     bool was_given = ticket != 0 && index < end;
     if (was_given) {
@@ -303,7 +304,7 @@ void Tables::apply(const Table& table, std::span<const std::uint64_t> indices, s
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (i + kAhead < indices.size()) fetch(slot_of(indices[i + kAhead]));
     const std::uint64_t slot = slot_of(indices[i]), ticket = store_->shape().ticket_of(indices[i]);
-    if (ticket < head || !table.update(slot, ticket, priorities[i])) continue;
+    if (indices[i] == kNoRow || ticket < head || !table.update(slot, ticket, priorities[i])) continue;
     applied[i] = true;
     most = std::max(most, priorities[i]);
     own != nullptr ? own->changed(slot) : table.leaves().changed(slot);

@@ -143,7 +143,8 @@ class Tables final : public RowObserver {
   static constexpr std::size_t kAll = ~std::size_t{0};
   // New priorities of rows by their indices, in one table or in all that have any; the last of a repeated index counts.
   // `applied`: which rows were there. kInvalid, and nothing is changed, for a priority that is negative, no number or
-  // too large, and for an index that was never given. `own`: of a drawer of this process, which then need not look.
+  // too large, and for an index that was never given; kNoRow is no row, which was not there. `own`: of a drawer of this
+  // process, which then need not look.
   Status update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
                 std::span<bool> applied, LeafWatch* own = nullptr) const;
   double max_priority(std::size_t table) const noexcept { return tables_[table].max_priority(); }

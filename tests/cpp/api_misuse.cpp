@@ -107,3 +107,68 @@ TEST_CASE("an array of more dimensions than can be sent is not made") {
   REQUIRE(refused.code() == Code::kInvalid);
   CHECK(refused.error().message.find("65 dimensions; 64") != std::string::npos);
 }
+
+TEST_CASE("a batch, an observer and a recording that were moved from are empty, or say so") {
+  const shmtree::ReplayBuffer buffer = shmtree::make_replay({.capacity = 100, .columns = {{"x"}}});
+  buffer.add(shmtree::Dict{{"x", 1}}, 0s).value();
+  shmtree::ReplayBatch first = buffer.sample(1, 0s).value();
+  const shmtree::ReplayBatch second = std::move(first);
+  CHECK((first.size() == 0 && first.length() == 0));  // NOLINT(bugprone-use-after-move)
+  CHECK((first.index().empty() && first.weight().empty() && first.probability().empty() && first.priority().empty()));
+  CHECK((first.age().empty() && first.version().empty() && first.writer().empty() && first.step().empty()));
+  CHECK((first.discount().empty() && first.mask().empty() && first.paths().empty()));
+  CHECK(first.try_view("x").code() == Code::kClosed);
+  CHECK(first.array_ref("x").code() == Code::kClosed);
+  CHECK(second.size() == 1);
+
+  const auto is_closed = [](const auto& call) {
+    try {
+      call();
+    } catch (const shmtree::BadResult& error) {
+      return error.error().code == Code::kClosed;
+    }
+    return false;
+  };
+  shmtree::Observer observer;
+  shmtree::Observer other = std::move(observer);
+  CHECK(is_closed([&] { observer.look(); }));  // NOLINT(bugprone-use-after-move)
+  observer = std::move(other);
+  observer.look();
+}
+
+TEST_CASE("options that are out of range are invalid") {
+  const auto is_invalid = [](const auto& call) {
+    try {
+      call();
+    } catch (const shmtree::BadResult& error) {
+      return error.error().code == Code::kInvalid;
+    }
+    return false;
+  };
+  CHECK(is_invalid([] { shmtree::make_pair({.capacity = (std::uint64_t{1} << 63) + 1}); }));
+  CHECK(is_invalid([] { shmtree::make_pair({.capacity = ~std::uint64_t{0}}); }));
+  CHECK(is_invalid([] { shmtree::make_queue({.capacity = ~std::uint64_t{0}}); }));
+  shmtree::make_pair({.capacity = std::uint64_t{1} << 63});
+  CHECK(is_invalid([] { shmtree::make_pair({.on_peer_death = static_cast<shmtree::OnPeerDeath>(7)}); }));
+  CHECK(is_invalid([] { shmtree::make_pair({.behind = static_cast<shmtree::Behind>(7)}); }));
+  CHECK(is_invalid([] { shmtree::make_broadcast({.on_peer_death = static_cast<shmtree::OnPeerDeath>(7)}); }));
+  const shmtree::Broadcast broadcast = shmtree::make_broadcast();
+  CHECK(broadcast.subscribe({.behind = static_cast<shmtree::FallBehind>(9)}).code() == Code::kInvalid);
+  CHECK(broadcast.subscribe({.start = static_cast<shmtree::StartAt>(9)}).code() == Code::kInvalid);
+  CHECK(is_invalid([] {
+    const auto kind = static_cast<shmtree::ReplayKind>(99);
+    shmtree::make_replay({.capacity = 10, .columns = {{"x"}}, .samplers = {{.kind = kind}}});
+  }));
+}
+
+TEST_CASE("a priority for -1, which is no row, is not applied") {
+  const shmtree::ReplayBuffer buffer = shmtree::make_replay(
+      {.capacity = 100, .columns = {{"x"}}, .samplers = {{.kind = shmtree::ReplayKind::kPrioritized}}});
+  const std::int64_t row = buffer.add(shmtree::Dict{{"x", 1}}, 0s).value();
+  const std::int64_t indices[] = {-1, row, -1};
+  const double priorities[] = {2, 3, 4};
+  CHECK(buffer.update_priorities(indices, priorities).value() == std::vector<bool>{false, true, false});
+  CHECK(buffer.max_priority() == 3);
+  const std::int64_t none[] = {-2};
+  CHECK(buffer.update_priorities(none, std::span(priorities, 1)).code() == Code::kInvalid);
+}

@@ -334,8 +334,9 @@ class ReplayBuffer:
         """Gives rows new priorities by their indices, for all samplers that have any, or for that one.
 
         Both are arrays or tensors, also of a device, of one shape; the last of a repeated index counts. Returns such a
-        mask of bool: False where the row was overwritten meanwhile. ValueError, and nothing is changed, for a priority
-        that is negative, not finite or too large, and for an index that was never given.
+        mask of bool: False where the row was overwritten meanwhile, and for -1, which is no row. ValueError, and
+        nothing is changed, for a priority that is negative, not finite or too large, and for an index that was never
+        given.
         """
         indices, priorities = _places.updates(index, priority)
         table = -1 if sampler is None else self._spec.table(sampler)
