@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import http.server
 import re
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from . import _shown
+from . import _process, _shown
 from ._observe import Observer
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -208,7 +207,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.hosts = _LOOPBACK | {each.lower() for each in hosts}
         super().__init__(("127.0.0.1", port), _Handler)
         self._observer = Observer()
-        self._lock = threading.Lock()
+        self._lock = _process.lock_in(self, "_lock")
         self.page()  # what needs two looks is there at the first request
 
     @property

@@ -128,9 +128,21 @@ def wait_at_end(function: Callable[[], None]) -> None:
     _waits.append(function)
 
 
+_lock_owners: dict[str, weakref.WeakSet[Any]] = {}
+
+
+def lock_in(owner: object, name: str) -> threading.Lock:
+    """A lock for that attribute of `owner`. A forked child gets a new one: the thread that holds it is not there."""
+    _lock_owners.setdefault(name, weakref.WeakSet()).add(owner)
+    return threading.Lock()
+
+
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
+    for name, owners in _lock_owners.items():
+        for owner in list(owners):
+            setattr(owner, name, threading.Lock())
     _core.forget_exit()
     _launch.after_fork()
     _expect_end()

@@ -19,7 +19,6 @@ namespace {
 memory::WeakRegistry<ArenaState>& states() noexcept {
   return platform::never_destroyed<memory::WeakRegistry<ArenaState>>();
 }
-[[maybe_unused]] const bool kMade = (states(), true);  // before a fork handler could ask for it
 
 }  // namespace
 
@@ -97,24 +96,32 @@ Result<Arena> Arena::create(const ArenaOptions& options) {
   });
 }
 
+namespace {
+
+struct SharedArena {
+  platform::ForkSafeMutex mutex;
+  std::optional<Arena> kept;
+  std::uint64_t owner = 0;
+};
+
+}  // namespace
+
 Result<Arena> Arena::shared() try {
-  static platform::ForkSafeMutex mutex;
-  static std::optional<Arena>* const kept = new std::optional<Arena>;  // outlives static objects that send at exit
-  static std::uint64_t owner = 0;
+  auto& [mutex, kept, owner] = platform::never_destroyed<SharedArena>();
   const auto pid = static_cast<std::uint64_t>(platform::process_id());
   {
     const std::lock_guard guard(mutex);
-    if (kept->has_value() && owner == pid) return **kept;
+    if (kept.has_value() && owner == pid) return *kept;
   }
   auto made = create();  // a forked child makes its own
   if (!made) return made;
   std::optional<Arena> inherited;  // let go of outside the mutex, which its own would come after
   const std::lock_guard guard(mutex);
-  if (!kept->has_value() || owner != pid) {
-    inherited = std::exchange(*kept, std::move(*made));
+  if (!kept.has_value() || owner != pid) {
+    inherited = std::exchange(kept, std::move(*made));
     owner = pid;
   }
-  return **kept;
+  return *kept;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "endpoint/transfer.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree::api {
 
@@ -11,12 +12,11 @@ using endpoint::ByteRange;
 using endpoint::Lending;
 using memory::BlockRef;
 
-platform::ForkSafeMutex& received_mutex() noexcept {
-  static platform::ForkSafeMutex mutex;
-  return mutex;
-}
-
 namespace {
+
+struct OfReceived {
+  platform::ForkSafeMutex mutex;
+};
 
 // The block of a message, or of those that it refers to, in which [begin, begin + bytes) lies.
 struct Place {
@@ -45,6 +45,10 @@ Place place_of(const Received& received, const std::byte* begin, std::uint64_t b
 }
 
 }  // namespace
+
+platform::ForkSafeMutex& received_mutex() noexcept {
+  return platform::never_destroyed<OfReceived>().mutex;
+}
 
 std::uint32_t LentArrays::reference_to(BlockRef block) {
   const auto known = std::find(blocks_.begin(), blocks_.end(), block);

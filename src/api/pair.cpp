@@ -15,14 +15,17 @@ using platform::WaitContext;
 
 namespace api {
 
-// Without memory of its own, and never destroyed: handles are moved in destructors, and at exit.
+namespace {
+
+struct ClosedEnd {
+  ChannelState state{nullptr, End::kSending};
+};
+
+}  // namespace
+
+// Without memory of its own: handles are moved in destructors, and at exit.
 std::shared_ptr<ChannelState> closed_end() noexcept {
-  static union Place {
-    Place() noexcept : state(nullptr, End::kSending) {}
-    ~Place() {}
-    ChannelState state;
-  } place;
-  return {std::shared_ptr<void>(), &place.state};
+  return {std::shared_ptr<void>(), &platform::never_destroyed<ClosedEnd>().state};
 }
 
 memory::WeakRegistry<ChannelState>& ChannelState::all() noexcept {

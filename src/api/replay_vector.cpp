@@ -4,6 +4,7 @@
 
 #include "api/replay_state.h"
 #include "platform/errors.h"
+#include "platform/never_destroyed.h"
 #include "replay/episodes.h"
 
 namespace shmtree {
@@ -199,8 +200,7 @@ Result<std::vector<std::int64_t>> ReplayVectorWriter::add(const Value& rows, con
 }
 
 const std::vector<ReplayWriter>& ReplayVectorWriter::writers() const noexcept {
-  static const std::vector<ReplayWriter> none;
-  return state_ == nullptr ? none : state_->writers;
+  return state_ == nullptr ? platform::never_destroyed<std::vector<ReplayWriter>>() : state_->writers;
 }
 
 void ReplayVectorWriter::set_version(std::int64_t version) noexcept {

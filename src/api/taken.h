@@ -8,6 +8,7 @@
 #include "api/frame.h"
 #include "api/state.h"
 #include "endpoint/receive.h"
+#include "platform/never_destroyed.h"
 #include "shmtree/taken.h"
 #include "value/tree.h"
 
@@ -87,8 +88,7 @@ template <class T>
 Taken<T>::~Taken() = default;
 template <class T>
 const T& Taken<T>::item() const noexcept {
-  static const T none;
-  return state_ == nullptr ? none : state_->item;
+  return state_ == nullptr ? platform::never_destroyed<T>() : state_->item;
 }
 template <class T>
 std::uint64_t Taken<T>::ticket() const noexcept {

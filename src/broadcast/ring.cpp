@@ -45,7 +45,6 @@ bool shrink(const memory::ArenaHeader& of, std::uint64_t bytes, const WaitContex
 }
 
 [[maybe_unused]] const bool kRingsMade = [] {
-  rings();  // before a fork handler could ask for it
   memory::Allocator::set_shrinker(&shrink);
   return true;
 }();

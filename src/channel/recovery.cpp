@@ -23,11 +23,13 @@ void hand_down(Arena& arena, Identity, Identity child) {
 
 // Before any arena can exist: a process that has an arena and none of its channels has to recover those as well.
 [[maybe_unused]] const bool g_installed = [] {
+  channels();  // before the hook and the handlers: with every fork-safe mutex held none can be made
   memory::ReconcilePass::set_channel_walker(&Recovery::repair, &Recovery::has_grants);
   Arena::set_fork_hook(&hand_down);
-  call_in_children(
-      [] { channels().for_each_unlocked([](Channel& channel, bool) { channel.membership().drop_leaving(); }); });
-  channels();  // made here: the hook runs with every fork-safe mutex held, when none can be made
+  static constinit ForkHandlers handlers{.child = [] {
+    channels().for_each_unlocked([](Channel& channel, bool) { channel.membership().drop_leaving(); });
+  }};
+  add_fork_handlers(handlers);
   return true;
 }();
 

@@ -6,6 +6,7 @@
 
 #include "platform/atomics.h"
 #include "platform/machine.h"
+#include "platform/never_destroyed.h"
 #include "platform/wait_policy.h"
 #include "platform/waiting.h"
 
@@ -42,10 +43,7 @@ class Spinner {
   }
 
  private:
-  static bool may_spin() noexcept {
-    static const bool several = platform::usable_cores() > 1;
-    return several;
-  }
+  static bool may_spin() noexcept { return platform::computed_once<&platform::usable_cores>() > 1; }
 
   struct Spin {
     bool is_ready;

@@ -76,9 +76,9 @@ Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void>
                                        const WaitContext& wait) {
   const Control& control = parts.control;
   Arena& arena = control.arena;
-  static const bool keeps_children_out =
-      call_in_children([] { taps().for_each_unlocked([](Tap& tap, bool) { tap.slot_.lock.reset(); }); });
-  if (!keeps_children_out) return out_of_memory();
+  static constinit ForkHandlers handlers{
+      .child = [] { taps().for_each_unlocked([](Tap& tap, bool) { tap.slot_.lock.reset(); }); }};
+  add_fork_handlers(handlers);
   auto me = arena.identity();
   if (!me) return std::move(me).error();
   const bool times_only = wants == Wants::kTimes;

@@ -81,13 +81,14 @@ Status check_removed(const std::vector<std::string>& paths, const std::string& n
   return in_use((*removed)->pids, ", whose file in " + (*removed)->folder + " was removed");
 }
 
+// Advances once for all directories: in each, a call checks the names after those that the previous call checked.
+std::atomic<std::size_t> g_looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
+
 // What kills have left goes whenever a name is made or opened: each time a few files are looked at, others the next
 // time.
 void sweep_some() noexcept {
   static constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
-  static std::atomic<std::size_t> looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
-  // Advances once for all directories: in each, a call checks the names after those that the previous call checked.
-  const std::size_t first = looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
+  const std::size_t first = g_looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
   try {
     for_each_place([first](const Place& place) {
       const auto names = platform::list_directory(place.directory.get(), kMostListed);

@@ -1,7 +1,6 @@
 #include "endpoint/names.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "platform/fork.h"
+#include "platform/never_destroyed.h"
 #include "platform/sweep_pace.h"
 
 namespace shmtree::endpoint {
@@ -27,20 +27,7 @@ bool is_same(const Name& name, const std::string& path, const Arena& arena) {
 // An entry's object is there while the mutex is held, since the last reference to it ends with forget().
 class Names {
  public:
-  // Outlives whatever is destroyed at exit.
-  static Names& of_process() {
-    static Names* const names = [] {
-      auto made = std::make_unique<Names>();
-      platform::add_fork_handlers(handlers_);
-      // After those, so that no ForkSafeMutex is held.
-      if (!platform::call_in_children([] {
-            if (Names* known = of_process_) known->join_again();
-          }))
-        throw std::bad_alloc();
-      return of_process_ = made.release();
-    }();
-    return *names;
-  }
+  static Names& of_process() noexcept { return platform::never_destroyed<Names>(); }
 
   // `name`, or what the process had of it already.
   std::shared_ptr<Name> remember(std::unique_ptr<Name> name) {
@@ -117,13 +104,12 @@ class Names {
   // Every ForkSafeMutex is held. A name that another thread is letting go of is nothing that a child will have.
   template <class Visit>
   static void for_each_unlocked(Visit visit) noexcept {
-    if (of_process_ == nullptr) return;
-    for (const Entry& each : of_process_.load()->names_) visit(*each.raw, each.name.expired());
+    for (const Entry& each : of_process().names_) visit(*each.raw, each.name.expired());
   }
   static void forget_given() noexcept {
-    if (of_process_ == nullptr) return;
-    for (const auto& each : of_process_.load()->given_) each->forget();
+    for (const auto& each : of_process().given_) each->forget();
   }
+  static void join_all_again() noexcept { of_process().join_again(); }
   static inline platform::ForkHandlers handlers_{
       .prepare =
           [] {
@@ -137,7 +123,9 @@ class Names {
             for_each_unlocked([](Name& name, bool) { name.after_fork_in_child(); });
             forget_given();
           },
+      .last = [] { join_all_again(); },
   };
+  static inline const bool added_ = (of_process(), platform::add_fork_handlers(handlers_), true);
   void join_again() noexcept {
     {
       const std::lock_guard guard(mutex_);
@@ -150,7 +138,6 @@ class Names {
     }
   }
 
-  static inline std::atomic<Names*> of_process_{nullptr};  // for the handlers, which cannot wait for the making of it
   platform::ForkSafeMutex mutex_;
   std::vector<Entry> names_;
   std::vector<std::shared_ptr<GivenName>> given_;

@@ -11,8 +11,12 @@ namespace {
 
 std::atomic<std::uint32_t> g_fork_count{0};
 
-[[maybe_unused]] const bool kCountsForks =
-    platform::call_in_children([] { g_fork_count.fetch_add(1, std::memory_order_relaxed); });
+[[maybe_unused]] const bool g_counts_forks = [] {
+  static constinit platform::ForkHandlers handlers{
+      .child = [] { g_fork_count.fetch_add(1, std::memory_order_relaxed); }};
+  platform::add_fork_handlers(handlers);
+  return true;
+}();
 
 }  // namespace
 

@@ -31,7 +31,6 @@ constexpr std::uint64_t control_bytes(std::uint64_t entries) noexcept {
 memory::WeakRegistry<Store>& stores() noexcept {
   return never_destroyed<memory::WeakRegistry<Store>>();
 }
-[[maybe_unused]] const bool g_made = (stores(), true);  // before a fork handler could ask for it
 
 Error damaged() {
   return Error{.code = Code::kCorrupt, .message = "the words of this Latest in shared memory are damaged"};

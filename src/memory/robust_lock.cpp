@@ -5,6 +5,7 @@
 #include "memory/sleep.h"
 #include "platform/atomics.h"
 #include "platform/machine.h"
+#include "platform/never_destroyed.h"
 #include "platform/other_process.h"
 #include "platform/wait_policy.h"
 
@@ -16,8 +17,7 @@ using namespace platform::wait_policy;
 namespace {
 
 int spins_before_sleep() noexcept {
-  static const int spins = usable_cores() > 1 ? kLockSpins : 1;
-  return spins;
+  return computed_once<&usable_cores>() > 1 ? kLockSpins : 1;
 }
 
 constexpr Identity owner_in(std::uint32_t word) noexcept {

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "platform/never_destroyed.h"
+
 namespace shmtree::platform {
 
 namespace {
@@ -101,8 +103,9 @@ std::uint32_t crc32c_by_table(std::uint32_t before, const void* data, std::size_
 
 std::uint32_t crc32c(std::uint32_t before, const void* data, std::size_t bytes) noexcept {
 #if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (has_instruction) return by_instruction(before, static_cast<const unsigned char*>(data), bytes);
+  if (computed_once<[] { return __builtin_cpu_supports("sse4.2") != 0; }>()) {
+    return by_instruction(before, static_cast<const unsigned char*>(data), bytes);
+  }
 #endif
   return crc32c_by_table(before, data, bytes);
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "platform/atomics.h"
+#include "platform/never_destroyed.h"
 #include "platform/retry.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -272,8 +273,7 @@ bool byte_is_locked(int fd, std::uint64_t offset) noexcept {
 }
 
 std::uint64_t page_size() noexcept {
-  static const std::uint64_t size = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  return size;
+  return computed_once<[] { return static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)); }>();
 }
 
 }  // namespace shmtree::platform

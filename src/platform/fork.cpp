@@ -15,15 +15,23 @@ namespace {
 
 constexpr std::uint64_t kStamp = 0x73686d7472656531;
 
-std::atomic<std::uint64_t>* make_stamp_page() noexcept {
-  void* page = mmap(nullptr, page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return nullptr;
-  madvise(page, page_size(), MADV_WIPEONFORK);
-  return new (page) std::atomic<std::uint64_t>(kStamp);
-}
+// What is 0 in every child.
+struct OwnWords {
+  std::atomic<std::uint64_t> stamp{kStamp};
+  std::atomic<std::uint32_t> forgets{0};  // locked by the thread that is in forget_parent()
+};
 
 // Without a page (no memory at load) forked children are told apart by the handlers alone.
-constinit std::atomic<std::uint64_t> g_stamp_without_page{kStamp};
+constinit OwnWords g_without_page;
+constinit OwnWords* g_own_words = &g_without_page;
+
+void make_page() noexcept {
+  void* page = mmap(nullptr, page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return;
+  madvise(page, page_size(), MADV_WIPEONFORK);
+  g_own_words = new (page) OwnWords;
+  g_process_stamp = &g_own_words->stamp;
+}
 
 void spin_lock(std::atomic<std::uint32_t>& word) noexcept {
   for (BriefWait owner; word.exchange(1, std::memory_order_acquire) != 0;) owner.pause();
@@ -39,17 +47,7 @@ void call_all(ForkHandler ForkHandlers::*which) {
 
 }  // namespace
 
-constinit std::atomic<std::uint64_t>* g_process_stamp = &g_stamp_without_page;
-
-namespace {
-
-[[maybe_unused]] const bool g_has_page = [] {
-  std::atomic<std::uint64_t>* page = make_stamp_page();
-  if (page != nullptr) g_process_stamp = page;
-  return page != nullptr;
-}();
-
-}  // namespace
+constinit std::atomic<std::uint64_t>* g_process_stamp = &g_without_page.stamp;
 
 // Every ForkSafeMutex of the process.
 class ForkSafeMutexes {
@@ -103,21 +101,28 @@ void ForkSafeMutex::lock() noexcept {
 }
 
 void forget_parent() noexcept {
-  static std::atomic<std::uint32_t> once{0};  // two threads of the child cannot both be first
   if (process_stamp() != 0) return;
-  spin_lock(once);
+  spin_lock(g_own_words->forgets);  // two threads of the child cannot both be first
   if (process_stamp() == 0) {
     ForkSafeMutexes::unlock_all();
     call_all(&ForkHandlers::orphan);
     store_relaxed(*g_process_stamp, kStamp);
   }
-  once.store(0, std::memory_order_release);
+  g_own_words->forgets.store(0, std::memory_order_release);
 }
 
 void add_fork_handlers(ForkHandlers& handlers) noexcept {
   ForkSafeMutexes::add(handlers);
-  static const int registered = [] {
-    return pthread_atfork(
+}
+
+namespace {
+
+// Registered before any other static initialiser runs, so that no thread can hold a mutex while a fork that runs no
+// handlers takes place.
+struct AtLoad {
+  AtLoad() noexcept {
+    make_page();
+    pthread_atfork(
         [] {
           call_all(&ForkHandlers::first);
           ForkSafeMutexes::lock_all();
@@ -132,13 +137,12 @@ void add_fork_handlers(ForkHandlers& handlers) noexcept {
           forget_uses_of_other_threads();
           call_all(&ForkHandlers::child);
           ForkSafeMutexes::unlock_all();
+          call_all(&ForkHandlers::last);
         });
-  }();
-  static_cast<void>(registered);
-}
+  }
+};
+[[gnu::init_priority(101)]] const AtLoad g_at_load;  // the first that a program may use
 
-bool call_in_children(ForkHandler handler) noexcept {
-  return pthread_atfork(nullptr, nullptr, handler) == 0;
-}
+}  // namespace
 
 }  // namespace shmtree::platform

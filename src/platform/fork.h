@@ -14,12 +14,12 @@ inline std::uint64_t process_stamp() noexcept {
 }
 
 // What runs around every fork() of the process: `first` and `prepare` before it, `parent` and `child` after it in
-// either process, and `orphan` later, in a child of a fork that ran no handlers; all but `first` while every
-// ForkSafeMutex is held (so they take none, and make and destroy none), by one fork of the process at a time. They
-// throw nothing.
+// either process, `last` in the child after `child`, and `orphan` later, in a child of a fork that ran no handlers; all
+// but `first` and `last` while every ForkSafeMutex is held (so they take none, and make and destroy none), by one fork
+// of the process at a time. They throw nothing.
 using ForkHandler = void (*)();
 struct ForkHandlers {
-  ForkHandler first = nullptr, prepare = nullptr, parent = nullptr, child = nullptr, orphan = nullptr;
+  ForkHandler first = nullptr, prepare = nullptr, parent = nullptr, child = nullptr, last = nullptr, orphan = nullptr;
   const ForkHandlers* next = nullptr;  // those that were added before
 };
 // They are called from then on, for good; `handlers` stays where it is. Once is enough; more do nothing. A fork that
@@ -29,9 +29,6 @@ void add_fork_handlers(ForkHandlers& handlers) noexcept;
 // In a child of a fork that ran no handlers: lets go of every ForkSafeMutex, whose owners do not exist here, runs
 // `orphan` and sets the stamp again. Elsewhere, and the second time, it does nothing.
 void forget_parent() noexcept;
-
-// Runs in every forked child, also while every ForkSafeMutex is held. The handlers stay. False: no memory.
-bool call_in_children(ForkHandler handler) noexcept;
 
 // A spinlock for a few instructions of process-private state. Fork takes all of them, the newest first, and hands the
 // child consistent state: so whoever holds one may lock only older ones, and most lock none.

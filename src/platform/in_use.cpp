@@ -9,6 +9,7 @@
 
 #include "platform/atomics.h"
 #include "platform/clock.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree::platform {
 
@@ -24,9 +25,9 @@ bool barrier(int command) noexcept {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
 }
 
-bool has_barrier() noexcept {  // asked for once, by a process that has calls to tell of
-  static const bool has = barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
-  return has;
+// Asks once, in a process that has calls to tell of: that takes the kernel some milliseconds.
+bool has_barrier() noexcept {
+  return computed_once<[] { return barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }>();
 }
 
 struct Owner {

@@ -1,15 +1,55 @@
-// The one object of its type, made when it is first asked for and never destroyed: others may outlive every static one.
+// What a process has one of, made without a lock: a child may be forked while another thread is making it.
+//
+// A function-local static with a dynamic initialiser is guarded by a lock of the C++ runtime. If a thread is in the
+// initialiser while another one forks, that lock is never released in the child, and the child's first use of the
+// static blocks forever. So the library has none of them; use these instead. A test looks for them in the objects.
 #pragma once
 
-#include <new>
+#include <atomic>
+#include <cstdint>
 
 namespace shmtree::platform {
 
+// The one object of type T, which is never destroyed: other objects may outlive every static one. Made when the library
+// is loaded, or earlier if a static initialiser of the program needs it. Two threads that need it at the same time each
+// make one, and one of the two is deleted; a child of a fork in between makes its own.
+template <class T>
+class NeverDestroyed {
+ public:
+  static T& get() noexcept {
+    T* const object = object_.load(std::memory_order_acquire);
+    return object != nullptr ? *object : make();
+  }
+
+ private:
+  [[gnu::noinline]] static T& make() noexcept {
+    static_cast<void>(&made_at_load_);  // instantiates it
+    T* known = nullptr;
+    auto* const made = new T;
+    if (object_.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
+    delete made;
+    return *known;
+  }
+  static inline constinit std::atomic<T*> object_{nullptr};
+  static inline const bool made_at_load_ = (get(), true);
+};
+
 template <class T>
 T& never_destroyed() noexcept {
-  alignas(T) static unsigned char place[sizeof(T)];
-  static T* const object = new (place) T;
-  return *object;
+  return NeverDestroyed<T>::get();
+}
+
+// The result of compute(), an integer or a bool, which is the same whenever it is called. Threads that need it at the
+// same time each compute it.
+template <auto compute>
+auto computed_once() noexcept -> decltype(compute()) {
+  constinit static std::atomic<std::uint64_t> one_more{0};
+  std::uint64_t known = one_more.load(std::memory_order_acquire);
+  if (known == 0) [[unlikely]] {
+    known = static_cast<std::uint64_t>(compute()) + 1;
+    one_more.store(known, std::memory_order_release);
+  }
+  return static_cast<decltype(compute())>(known - 1);
 }
 
 }  // namespace shmtree::platform

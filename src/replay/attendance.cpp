@@ -17,7 +17,6 @@ namespace {
 memory::WeakRegistry<Attendance>& attendances() noexcept {
   return platform::never_destroyed<memory::WeakRegistry<Attendance>>();
 }
-[[maybe_unused]] const bool g_made = (attendances(), true);  // before a fork handler could ask for it
 
 // The process that has left; a forked child is another one.
 constinit std::atomic<int> g_left{0};

@@ -7,6 +7,7 @@
 
 #include "memory/event.h"
 #include "platform/fork.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree::replay {
 
@@ -17,9 +18,11 @@ using memory::Identity;
 namespace {
 
 // A process has one operation under way of each limit; so short that all limits may share it.
+struct Operations {
+  ForkSafeMutex mutex;
+};
 ForkSafeMutex& operations() noexcept {
-  static ForkSafeMutex& mutex = *new ForkSafeMutex;  // for good: threads may go on while the process exits
-  return mutex;
+  return never_destroyed<Operations>().mutex;
 }
 
 std::string as_text(double number) {

@@ -10,22 +10,21 @@
 #include "bindings/codec/pickle_support.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
+#include "platform/never_destroyed.h"
 #include "platform/text.h"
 
 namespace shmtree::python {
 namespace {
 
-// Guards both tables, which are never destroyed: a module outlives everything that is safe to run at exit.
+// Guards both tables.
 Mutex tables_mutex;
 
 std::unordered_map<PyTypeObject*, ClassInfo*>& table() {
-  static auto* classes = new std::unordered_map<PyTypeObject*, ClassInfo*>();
-  return *classes;
+  return platform::never_destroyed<std::unordered_map<PyTypeObject*, ClassInfo*>>();
 }
 
 std::map<std::string, const ClassInfo*, std::less<>>& registered_by_name() {
-  static auto* classes = new std::map<std::string, const ClassInfo*, std::less<>>();
-  return *classes;
+  return platform::never_destroyed<std::map<std::string, const ClassInfo*, std::less<>>>();
 }
 
 // The entries looked at last, by address.

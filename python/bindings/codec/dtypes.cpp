@@ -10,6 +10,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree::python {
 namespace {
@@ -90,8 +91,7 @@ struct Parsed {
 };
 Mutex parsed_mutex;
 std::unordered_map<std::string, Parsed>& parsed() {
-  static auto* dtypes = new std::unordered_map<std::string, Parsed>();
-  return *dtypes;
+  return platform::never_destroyed<std::unordered_map<std::string, Parsed>>();
 }
 
 Ref described_before(PyArray_Descr* descr, bool with_objects) {

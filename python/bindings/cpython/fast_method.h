@@ -34,9 +34,10 @@ PyObject* call_fast(PyObject* object, Arguments... arguments) {
 template <class T, auto function>
 void add_fast_method(pybind11::handle cls, const char* name) {
   using Arguments = PyObject* const*;
-  static PyMethodDef method{name, as_method<&call_fast<T, function, Arguments, Py_ssize_t>>(), METH_FASTCALL, nullptr};
+  auto* const method = new PyMethodDef{name, as_method<&call_fast<T, function, Arguments, Py_ssize_t>>(), METH_FASTCALL,
+                                       nullptr};  // for good, as the method is
   auto made = pybind11::reinterpret_steal<pybind11::object>(
-      PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(cls.ptr()), &method));
+      PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(cls.ptr()), method));
   if (!made) throw pybind11::error_already_set();
   pybind11::setattr(cls, name, made);
 }
@@ -44,9 +45,9 @@ void add_fast_method(pybind11::handle cls, const char* name) {
 // Adds a property that cannot be set.
 template <class T, auto function>
 void add_fast_property(pybind11::handle cls, const char* name, const char* doc) {
-  static PyGetSetDef property{name, guarded<&call_fast<T, function, void*>>, nullptr, doc, nullptr};
+  auto* const property = new PyGetSetDef{name, guarded<&call_fast<T, function, void*>>, nullptr, doc, nullptr};
   auto made = pybind11::reinterpret_steal<pybind11::object>(
-      PyDescr_NewGetSet(reinterpret_cast<PyTypeObject*>(cls.ptr()), &property));
+      PyDescr_NewGetSet(reinterpret_cast<PyTypeObject*>(cls.ptr()), property));
   if (!made) throw pybind11::error_already_set();
   pybind11::setattr(cls, name, made);
 }

@@ -38,10 +38,18 @@ namespace {
 
 // Whether some signal would run code of the program, which could do anything. Needs the GIL.
 [[maybe_unused]] bool has_signal_handlers() noexcept {
-  static PyObject* const module = PyImport_ImportModule("_signal");
-  static PyObject* const handler_of = module ? PyObject_GetAttrString(module, "getsignal") : nullptr;
-  static PyObject* const raises = module ? PyObject_GetAttrString(module, "default_int_handler") : nullptr;
-  bool has = !handler_of || !raises;
+  // Kept for good once found. The import may let other threads run: they look, too.
+  static constinit PyObject *handler_of = nullptr, *raises = nullptr;
+  if (!raises) {
+    const Ref module(PyImport_ImportModule("_signal"));
+    Ref found(module ? PyObject_GetAttrString(module.get(), "getsignal") : nullptr);
+    Ref raising(found ? PyObject_GetAttrString(module.get(), "default_int_handler") : nullptr);
+    if (raising && !raises) {
+      handler_of = found.release();
+      raises = raising.release();
+    }
+  }
+  bool has = !raises;
   constexpr int kSignals = 65;
   for (int number = 1; number < kSignals && !has; ++number) {
     const Ref handler(PyObject_CallFunction(handler_of, "i", number));

@@ -14,6 +14,7 @@
 #include "bindings/cpython/wait_hooks.h"
 #include "memory/versions.h"
 #include "platform/copy.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree::python {
 namespace {
@@ -37,11 +38,10 @@ bool note_pinned(const memory::Lease& block) {
   return static_cast<bool>(done);
 }
 
-// The blocks of new_empty(), by address; never destroyed, since arrays outlive everything.
+// The blocks of new_empty(), by address.
 Mutex own_blocks_mutex;
 std::map<const std::byte*, Lease*>& own_blocks() {
-  static auto* blocks = new std::map<const std::byte*, Lease*>();
-  return *blocks;
+  return platform::never_destroyed<std::map<const std::byte*, Lease*>>();
 }
 
 // Visits the array and the arrays that it is a view of, up to the lease.

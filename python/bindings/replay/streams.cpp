@@ -2,14 +2,14 @@
 
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree::python {
 
 namespace {
 
 Pool<LeafAddresses>& addresses_pool() {
-  static Pool<LeafAddresses>* const pool = new Pool<LeafAddresses>();
-  return *pool;
+  return platform::never_destroyed<Pool<LeafAddresses>>();
 }
 
 }  // namespace

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from typing import Any
 
+from .. import _process
 from .._channel import pair_terms
 from ..errors import ChannelClosed
 from . import _ends
@@ -47,7 +47,7 @@ class _Offered:
         self._given: list[tuple[str, int]] = []  # what its home does not know of yet
         self._end: Any = None
         self._closed = False
-        self._opening = threading.Lock()
+        self._opening = _process.lock_in(self, "_opening")
         # Of a pair whose maker may use one end alone. It does not keep the other: a dropped end closes.
         self._other: weakref.ref[_Offered] | None = None
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .. import replay
+from .. import _process, replay
 from .._arguments import one_of, seconds
 from ..errors import ChannelClosed
 from ..replay import Batch, Prioritized, Sampler, Saved, SequenceBatch, VectorWriter, Writer, _fixed
@@ -108,7 +108,7 @@ class ReplayBuffer:
         self._spec = place.plan.spec
         self._data = self._spec.data()
         self._random = np.random.default_rng(seed)
-        self._choosing = threading.Lock()
+        self._choosing = _process.lock_in(self, "_choosing")
         self._told: set[str] = set()  # nodes whose loss was raised
         self._open_cluster: Cluster | None = Cluster(place.number, place.home, place.plan)
 
