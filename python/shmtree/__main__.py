@@ -191,6 +191,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if sys.stdout is None:  # the descriptor was closed before Python started
+        if sys.stderr is not None:
+            print("shmtree: standard output is closed", file=sys.stderr)
+        return 1
     try:
         code = int(options.run(options))
         sys.stdout.flush()

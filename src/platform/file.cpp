@@ -97,10 +97,15 @@ Result<UniqueFd> create_memory_file(const std::string& name, std::uint64_t bytes
   return fd;
 }
 
+Error proc_error(const std::string& what, int number) {
+  const bool is_mounted = access("/proc/self/fd", F_OK) == 0;
+  return os_error(is_mounted ? what : what + ", since /proc is not mounted, which shmtree needs", number);
+}
+
 Result<UniqueFd> reopen(int fd) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   UniqueFd opened(retry([&] { return open(path.c_str(), O_RDWR | O_CLOEXEC); }));
-  if (!opened.valid()) return os_error("open " + path, errno);
+  if (!opened.valid()) return proc_error("open " + path, errno);
   return opened;
 }
 

@@ -45,6 +45,8 @@ std::uint64_t largest_file_bytes() noexcept;
 // EFBIG where RLIMIT_FSIZE is below `bytes`: asking the kernel instead would raise SIGXFSZ.
 Result<UniqueFd> create_memory_file(const std::string& name, std::uint64_t bytes);
 
+// The error of a call that was given a path in /proc/self/fd; says so if /proc is not mounted.
+Error proc_error(const std::string& what, int number);
 // A new open file description of the same file: locks taken through it are not shared with `fd`.
 Result<UniqueFd> reopen(int fd);
 Result<UniqueFd> duplicate(int fd);

@@ -286,7 +286,7 @@ Result<UniqueFd> create_private_file(int directory, const std::string& name, con
   if (!temporary.empty()) unlinkat(directory, temporary.c_str(), 0);
   if (!written) return std::move(written).error();
   if (failure == 0) return named_part(directory, name, std::move(fd));
-  Error error = os_error("link " + name, failure);
+  Error error = path.empty() ? os_error("link " + name, failure) : proc_error("link " + path + " as " + name, failure);
   if (failure == EEXIST) error.code = Code::kExists;
   return error;
 }

@@ -312,3 +312,31 @@ def test_a_client_that_comes_before_its_server_waits_for_it(name, start, timeout
     assert ours.recv() == "waits"
     _sender, receiver = shmtree.create_pair(name=name)
     assert receiver.get(timeout=60) == "at last"
+
+
+def test_ls_with_a_closed_stdout_fails_without_a_traceback() -> None:
+    command = f'"{sys.executable}" -m shmtree ls >&-'
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "shmtree: standard output is closed\n")
+    done = subprocess.run(command + " 2>&-", shell=True, timeout=60)
+    assert done.returncode == 1
+
+
+NO_PROC = """
+import os, sys, tempfile
+import shmtree
+os.chroot(sys.argv[1])
+try:
+    shmtree.Arena(4 << 20).Queue().put(1)
+except OSError as error:
+    print(error)
+"""
+
+
+def test_error_names_proc_if_it_is_not_mounted(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may change the root directory")
+    done = subprocess.run([sys.executable, "-c", NO_PROC, tmp_path], capture_output=True, text=True, timeout=60)
+    if "PermissionError" in done.stderr:
+        pytest.skip("this root may not change the root directory")
+    assert "/proc is not mounted" in done.stdout, done.stdout + done.stderr
