@@ -2,6 +2,12 @@
 
 namespace shmtree {
 
+#ifdef _GLIBCXX_DEBUG
+const char detail::library_compiled_with_GLIBCXX_DEBUG = 0;
+#else
+const char detail::library_compiled_without_GLIBCXX_DEBUG = 0;
+#endif
+
 std::string_view name_of(Code code) noexcept {
   switch (code) {
     case Code::kFull: return "full";

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import uuid
 
@@ -157,3 +158,24 @@ def test_cpp_reads_what_python_recorded_and_its_arrays_where_they_lie(tmp_path: 
     with pytest.raises(shmtree.CorruptMessage) as error:
         Recording(path)
     assert read() == [str(error.value)]
+
+
+@needs_programs
+@pytest.mark.parametrize(("options", "links"), [([], True), (["-D_GLIBCXX_DEBUG"], False)])
+def test_debug_containers_do_not_link_with_a_library_without(
+    options: list[str], links: bool, tmp_path: pathlib.Path
+) -> None:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("there is no compiler")
+    build = pathlib.Path(PROGRAMS or "").parents[1]
+    include = pathlib.Path(__file__).resolve().parents[2] / "include"
+    source = tmp_path / "a.cpp"
+    source.write_text("#include <shmtree/result.h>\nint main() { return shmtree::success().ok() ? 0 : 1; }\n")
+    command = [compiler, "-std=c++20", *options, f"-I{include}", source, build / "libshmtree_platform.a", "-o"]
+    done = subprocess.run([*command, tmp_path / "a"], capture_output=True, text=True)
+    if links:
+        assert done.returncode == 0, done.stderr
+    else:
+        assert done.returncode != 0
+        assert "library_compiled_with_GLIBCXX_DEBUG" in done.stderr
