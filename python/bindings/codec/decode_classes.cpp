@@ -45,7 +45,7 @@ std::string joined(PyObject* names) {
 
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + platform::printable(name);
   return text.empty() ? "none" : text;
 }
 
