@@ -13,7 +13,7 @@ import pytest
 from cuda_processes import ON_THE_FAKE, Log, Process, Spawn, has_driver
 
 import shmtree
-from shmtree import _cuda_received
+from shmtree import _cuda_received, _leaves
 
 Values = np.ndarray[Any, Any]
 
@@ -330,7 +330,7 @@ def test_a_message_that_nobody_sent_is_corrupt(flat: Any) -> None:
     if flat and flat[0][0] == "torch":
         pytest.importorskip("torch")
     with pytest.raises(shmtree.CorruptMessage):
-        _cuda_received.receive(flat)
+        _leaves.receive_device(flat, True)
 
 
 class Bytes:
