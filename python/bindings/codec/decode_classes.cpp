@@ -155,8 +155,8 @@ PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyOb
 Ref shown(PyObject* value) {
   int overflow = 0;
   if (PyLong_CheckExact(value)) PyLong_AsLongLongAndOverflow(value, &overflow);
-  const bool is_short = PyFloat_CheckExact(value) || PyUnicode_CheckExact(value) ||
-                        (PyLong_CheckExact(value) && overflow == 0);
+  const bool is_short =
+      PyFloat_CheckExact(value) || PyUnicode_CheckExact(value) || (PyLong_CheckExact(value) && overflow == 0);
   return is_short ? Ref(PyUnicode_FromFormat("the value %.100R", value))
                   : Ref(PyUnicode_FromFormat("that value, of type %.100s,", Py_TYPE(value)->tp_name));
 }

@@ -255,7 +255,8 @@ PyObject* Decoder::array_of_other_package(const format::ArrayInfo& info) {
   if (PyErr_Occurred()) return nullptr;
   const std::string_view name = name_of(info.dtype);
   const Ref text(PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
-  const Ref has_torch(text ? call_python(package().has_torch, text.get(), allow_pickle() ? Py_True : Py_False) : nullptr);
+  const Ref has_torch(text ? call_python(package().has_torch, text.get(), allow_pickle() ? Py_True : Py_False)
+                           : nullptr);
   if (!has_torch || has_torch.get() != Py_True) return no_package(*this, info.dtype);
   return tensor_of(*this, info, 0);
 }

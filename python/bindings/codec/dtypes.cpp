@@ -180,7 +180,8 @@ PyArray_Descr* descr_of(DType code) noexcept {
 Ref descr_of_other_package(DType code, bool may_import) {
   const std::string_view name = name_of(code);
   const Ref text(PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
-  Ref found(text ? call_python(package().dtype_of_other_package, text.get(), may_import ? Py_True : Py_False) : nullptr);
+  Ref found(text ? call_python(package().dtype_of_other_package, text.get(), may_import ? Py_True : Py_False)
+                 : nullptr);
   return found && PyArray_DescrCheck(found.get()) ? std::move(found) : Ref();
 }
 
