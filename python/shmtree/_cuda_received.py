@@ -322,7 +322,7 @@ def check_fits(about: tuple[Any, ...], nbytes: int | None) -> None:
     kind, dtype, first, shape, strides = about[:5]
     if kind == "torch":
         size = _parts.torch_dtype(_parts.imported_torch(False), dtype).itemsize
-        first, steps = first * size, [step * size for step in strides]
+        first, steps = first * size, tuple(step * size for step in strides)
     else:
         size = np.dtype(dtype).itemsize
         steps = contiguous_steps(shape, size) if strides is None else strides

@@ -197,8 +197,8 @@ _PORT = re.compile(r":[0-9]*$")
 class Server(http.server.ThreadingHTTPServer):
     """Looks whenever it is asked, on an address of this machine. `port` 0 takes one that is free; OSError.
 
-    It answers requests for a host of the loopback, or for one of `hosts`. Any other host is the name of a web page, whose
-    browser asks in this machine's stead: its page is not to read the counts.
+    It answers requests for a host of the loopback, or for one of `hosts`. A browser on this machine that shows a web
+    page of another host sends that host's name: such a page must not read the counts.
     """
 
     daemon_threads = True

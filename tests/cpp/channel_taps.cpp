@@ -278,7 +278,7 @@ TEST_CASE("A channel with a tap and a damaged slot size is recovered by whoever 
   auto tap = new_tap(*channel);
   for (std::uint64_t i = 0; i < 12; ++i) put(*channel, i, i % 4 == 3 ? 300 : 3).value();
   ChannelHeader& header = header_of(*channel);
-  auto* notes = reinterpret_cast<TapHeader*>(arena->blocks().address(memory::unpack(header.tap.load()).id));
+  auto* notes = reinterpret_cast<channel::TapHeader*>(arena->blocks().address(memory::unpack(header.tap.load()).id));
   notes->count = 1024;
   const std::uint64_t before = std::exchange(header.slot_bytes, damaged);
   Child child([&] {

@@ -1,4 +1,4 @@
-"""Writes frames node by node, as a process may that does not use the library: each part well-formed, the whole anything."""
+"""Writes frames node by node, as a process without the library may: each part well-formed, the whole anything."""
 
 from __future__ import annotations
 

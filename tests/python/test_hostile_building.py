@@ -109,8 +109,8 @@ def test_random_device_leaves_are_survived(named: tuple[Any, Any]) -> None:
     sender, receiver = named
     generator = random.Random(20261126)
     odd = [
-        None, True, -1, 0, 1, 65, 1 << 62, 1 << 100, 1.5, "", "<f4", "float32", "torch", "array", b"", b"x" * 16, b"h" * 64,
-        (), (0,), (1, 2), (1 << 62,), range(3), range(1 << 62), [], {}, {1}, slice(1), ...,
+        None, True, -1, 0, 1, 65, 1 << 62, 1 << 100, 1.5, "", "<f4", "float32", "torch", "array",
+        b"", b"x" * 16, b"h" * 64, (), (0,), (1, 2), (1 << 62,), range(3), range(1 << 62), [], {}, {1}, slice(1), ...,
     ]  # fmt: skip
     sound = (
         ("array", "<f4", 0, (4,), None, False),
@@ -158,7 +158,7 @@ def test_a_tensor_imports_torch_only_if_the_caller_allows_it(monkeypatch: pytest
     assert "torch" not in sys.modules
 
 
-# --- masked arrays ------------------------------------------------------------------------------------------------------
+# --- masked arrays ----------------------------------------------------------------------------------------------------
 
 
 def masked(fill: Any) -> bytes:
@@ -204,7 +204,7 @@ def test_masked_arrays_arrive_with_their_fill_values(array: Any) -> None:
     assert np.array_equal(made.mask, array.mask) and np.array_equal(made.data, array.data)
 
 
-# --- messages that cannot be made ---------------------------------------------------------------------------------------
+# --- messages that cannot be made -------------------------------------------------------------------------------------
 
 
 class Heavy:
@@ -265,7 +265,7 @@ def test_max_attempts_still_bounds_a_message_without_memory() -> None:
     assert len(receiver.rejected()) == 1
 
 
-# --- work in proportion -------------------------------------------------------------------------------------------------
+# --- work in proportion -----------------------------------------------------------------------------------------------
 
 
 class Alarm(Exception):
@@ -421,12 +421,11 @@ def test_a_value_that_no_flag_has_is_corrupt(value: Any) -> None:
 def test_a_flag_of_many_bits_gets_no_end_of_members() -> None:
     many = enum.Flag("many", [f"BIT{i}" for i in range(40)], module=__name__, qualname="many")
     globals()["many"] = many
-    made = 0
+    for value in range(1, 1000):
+        shmtree.unpack(flag(many, value))
+    frames = (flag(many, value) for value in range(1000, 20_000))
     with pytest.raises(shmtree.CorruptMessage, match="too many members"):
-        for value in range(1, 20_000):
-            shmtree.unpack(flag(many, value))
-            made += 1
-    assert made > 1000
+        list(map(shmtree.unpack, frames))
 
 
 @pytest.mark.parametrize(
@@ -461,7 +460,7 @@ def test_parts_that_copy_the_same_bytes_again_and_again_are_refused() -> None:
     assert peak < 16 * MIB
 
 
-# --- classes by name --------------------------------------------------------------------------------------------------------
+# --- classes by name --------------------------------------------------------------------------------------------------
 
 
 def test_a_lazy_module_is_not_executed_by_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,15 +485,14 @@ def test_a_class_that_only_looks_like_one_of_attrs_is_any_class(fields: Any) -> 
         shmtree.pack(odd(), allow_pickle=False)
 
 
-@pytest.mark.parametrize("fields", [5, {}, {"a": 1}, "abc"])
+@pytest.mark.parametrize("fields", [5, {"a": 1}, "abc"])
 def test_a_class_that_only_looks_like_a_dataclass_is_any_class(fields: Any) -> None:
     odd = type("Odd", (), {"__dataclass_fields__": fields})
     with pytest.raises((shmtree.PickleRefused, AttributeError, TypeError)):
         shmtree.pack(odd(), allow_pickle=False)
-        raise shmtree.PickleRefused  # an empty one is a dataclass without fields
 
 
-# --- stacks -----------------------------------------------------------------------------------------------------------------
+# --- stacks -----------------------------------------------------------------------------------------------------------
 
 
 def in_thread(stack: int, act: Callable[[], object]) -> str:
@@ -548,7 +546,7 @@ def test_a_flat_frame_is_read_on_a_small_stack() -> None:
     assert in_thread(64 << 10, lambda: shmtree.unpack(frame)) == ""
 
 
-# --- terminals ----------------------------------------------------------------------------------------------------------
+# --- terminals --------------------------------------------------------------------------------------------------------
 
 
 CONTROLS = {
@@ -593,7 +591,7 @@ def test_errors_escape_the_names_of_a_message(text: str) -> None:
     assert not has_controls(str(refused.value))
 
 
-# --- interpreters ---------------------------------------------------------------------------------------------------------
+# --- interpreters -----------------------------------------------------------------------------------------------------
 
 
 def test_a_subinterpreter_gets_an_import_error() -> None:

@@ -210,10 +210,7 @@ def add_vectors(buffer: ReplayBuffer, vector: Vector, keys: tuple[str, ...], wit
         reset = vector.ended.copy()
         numbers = np.array([each.next_row for each in vector.environments])
         after, reward, terminated, truncated, final = vector.step()
-        if vector.mode == "next_step":
-            final = after
-        else:
-            final = final[terminated | truncated]
+        final = after if vector.mode == "next_step" else final[terminated | truncated]
         rows = row_of(keys, obs, reward, terminated, truncated, numbers)
         index = writer.add(
             rows,

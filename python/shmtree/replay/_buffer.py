@@ -295,9 +295,9 @@ class ReplayBuffer:
     ) -> SequenceBatch:
         """Draws n sequences: a row, and those after it in its episode, `length` in all.
 
-        Waits as `sample`. Arrays of the batch have the shape (n, length, ...). ValueError where the buffer does not know
-        where episodes end: its rows have no key ``terminated``, ``truncated`` or ``done``, and it was not made with
-        ``done=None``.
+        Waits as `sample`. Arrays of the batch have the shape (n, length, ...). ValueError where the buffer does not
+        know where episodes end: its rows have no key ``terminated``, ``truncated`` or ``done``, and it was not made
+        with ``done=None``.
 
         Args:
             stride: from one row of a sequence to the next: 2 is every other one.
@@ -314,13 +314,13 @@ class ReplayBuffer:
     def stats(self) -> dict[str, Any]:
         """Numbers of the buffer, by all processes together where nothing else is said.
 
-        rows (that can be drawn, as `len`), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when it is full); chunks
-        (that are there) and chunks_opened (so far); added (rows and last observations; a chunk that was left part-full
-        counts as a full one when it is gone), samples (draws by each sampler, by its name: rows, or sequences);
-        samples_per_insert so far (all samples / added). Those count from when the buffer was made, or the one that it
-        was loaded from; with a limit inserted and sampled are what it counts, from the last `clear` on. waiting: pids
-        of those that wait at present, to "add" (for others to draw, as the limit wants) and to "sample" (for others to
-        add).
+        rows (that can be drawn, as `len`), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when it is full);
+        chunks (that are there) and chunks_opened (so far); added (rows and last observations; a chunk that was left
+        part-full counts as a full one when it is gone), samples (draws by each sampler, by its name: rows, or
+        sequences); samples_per_insert so far (all samples / added). Those count from when the buffer was made, or the
+        one that it was loaded from; with a limit inserted and sampled are what it counts, from the last `clear` on.
+        waiting: pids of those that wait at present, to "add" (for others to draw, as the limit wants) and to "sample"
+        (for others to add).
 
         Since the last call on this object: added_per_s and sampled_per_s; and of the rows that this object drew, whose
         number is drawn: age_mean and age_max (rows added since, as `Batch.age`), version_lag_mean and version_lag_max

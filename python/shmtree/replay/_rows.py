@@ -215,7 +215,8 @@ def _canonical(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.subdtype is not None:
         return np.dtype((_canonical(dtype.subdtype[0]), dtype.subdtype[1]))
     if dtype.kind in "iu" and dtype.metadata is None:
-        return np.dtype(dtype.str)
+        plain: np.dtype[Any] = np.dtype(dtype.str)
+        return plain
     if dtype.names is None or dtype.fields is None or dtype.metadata is not None or dtype.type is not np.void:
         return dtype
     fields = [dtype.fields[name] for name in dtype.names]
