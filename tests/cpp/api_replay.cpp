@@ -284,8 +284,9 @@ TEST_CASE("priorities say what is drawn, and a row that is gone takes none") {
   CHECK((!applied[0] && applied[15]));
   CHECK(buffer.update_priorities(index, std::vector<double>(3)).code() == Code::kInvalid);
   CHECK(buffer.update_priorities(index, std::vector<double>(16, -1.0)).code() == Code::kInvalid);
-  const std::array<std::int64_t, 1> never{-1};
+  const std::array<std::int64_t, 1> never{1 << 20}, none{-1};
   CHECK(buffer.update_priorities(never, std::vector<double>{1}).code() == Code::kInvalid);
+  CHECK(buffer.update_priorities(none, std::vector<double>{1}).value() == std::vector<bool>{false});
   CHECK(buffer.stats().value().samples.at("per") == 400);
 }
 

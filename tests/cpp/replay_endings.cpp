@@ -1,7 +1,6 @@
 // What the leaves of rows say about the end of their episode, and streams whose last row was cut off.
 #include "replay/ending.h"
 #include "support/catch2.h"
-#include "support/process.h"
 #include "support/replays.h"
 
 using namespace shmtree;
@@ -145,32 +144,4 @@ TEST_CASE("A row that terminated stays one that terminated, and done alone may b
   CHECK(was_cut(indices[1]) == 1);
   CHECK(store->size() == 6);
   CHECK(store->check().empty());
-}
-
-TEST_CASE("A cut-off row whose last observation could not be written is never its own successor") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 1, .ahead = 1, .finals = true});
-  Writer writer(store, 1), closed(store, 2);
-  for (Writer* each : {&writer, &closed}) test::add(*each, 1).value();
-  const test::Gate held, let_go;
-  test::Child child([&] {  // no place can be opened meanwhile
-    test::header_of(*store).lock = store->arena()->identity().value();
-    held.open(1);
-    const bool is_told = let_go.wait() == 1;
-    test::header_of(*store).lock = 0;
-    return is_told;
-  });
-  REQUIRE(held.wait() == 1);
-  for (Writer* each : {&writer, &closed}) {
-    const test::Row last(9);
-    CHECK(each->end(last.leaves(), true, patience(10)).code() == Code::kTimeout);
-    CHECK(test::add(*each, 2).code() == Code::kInvalid);
-    CHECK(each->end({}, false, patience()).code() == Code::kInvalid);
-  }
-  let_go.open(1);
-  REQUIRE(child.succeeded());
-  closed.close();
-  CHECK(store->size() == 0);
-  REQUIRE(test::end_with(writer, 9).ok());
-  CHECK(store->size() == 1);
-  CHECK(test::add(writer, 2).ok());
 }

@@ -88,7 +88,7 @@ TEST_CASE("A priority that is no priority is refused with its number, and nothin
   CHECK(is_refused(update(*tables, {index, other}, {2}), "2 indices and 1 priorities"));
   CHECK(is_refused(update(*tables, {index, index + 5}, {2, 2}), std::to_string(index + 5)));
   CHECK(is_refused(update(*tables, {index, 0}, {2, 2}), "index 0"));
-  CHECK(is_refused(update(*tables, {index, ~std::uint64_t{0}}, {2, 2}), std::to_string(~std::uint64_t{0})));
+  CHECK(is_refused(update(*tables, {index, ~std::uint64_t{1}}, {2, 2}), std::to_string(~std::uint64_t{1})));
   CHECK(weight_at(*tables, index) == 1.0f);
   CHECK(tables->max_priority(0) == 1.0);
   CHECK(tables->check_priorities(std::array{1.0, -1.0}).code() == Code::kInvalid);
