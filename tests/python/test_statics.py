@@ -24,7 +24,7 @@ needs_programs = pytest.mark.skipif(
 )
 
 #: pybind11's own, and the module's definition, are initialised while the module is imported.
-FOREIGN = re.compile(r"_ZGVZN?K?(8pybind11|12PyInit__core)")
+FOREIGN = re.compile(r"_ZGVZN?K?(8pybind11|\d+PyInit__core)")
 #: What takes locks that no fork handler knows of.
 LOCKS = re.compile(
     r"std::(recursive_|shared_|timed_)*mutex\b|std::(once_flag|call_once|condition_variable|counting_semaphore)"
