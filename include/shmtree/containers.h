@@ -128,7 +128,7 @@ Status elements_of(const Item& item, MakeRoom make_room) {
     return success();
   }
   if constexpr (ByteElement<T>) {
-    const bool is_number = item.kind() == Kind::kBigInt;  // whose digits are bytes, too
+    const bool is_number = item.kind() == Kind::kBigInt;  // its digits are bytes, too
     if (const auto bytes = item.try_as<std::span<const std::byte>>(); bytes.ok() && !is_number) {
       Result<T*> room = make_room(bytes->size());
       if (!room.ok()) return std::move(room).error();

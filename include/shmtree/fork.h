@@ -9,9 +9,9 @@
 ///       _exit(0);
 ///     }
 ///
-/// A process that ends by _exit() with an end open has died as far as its peers are concerned (kPeerDied). daemon(3)
-/// forks, and its parent ends by _exit(); so do the middle processes of programs that fork twice. Become a daemon first
-/// and make the ends afterwards, or have the process that exits close its ends.
+/// If a process calls _exit() with an end open, its peers take this for a death (kPeerDied). The parent in daemon(3)
+/// calls _exit(), and so do the middle processes of programs that fork twice. Become a daemon first and make the ends
+/// afterwards, or let the process that exits close its ends.
 #pragma once
 
 #include <span>

@@ -61,7 +61,7 @@ enum class Kind : std::uint8_t {
   kEnumValue = 43,   ///< N class, V value: for members without a name of their own (combined flags)
   kGlobal = 44,      ///< N: the class or function itself
   kRegistered = 45,  ///< N class, V what the registered `flatten` returned
-  kPickle = 46,      ///< S pickle, L = n, V*n in place of its buffers: kArray, kTensor or kMaskedArray
+  kPickle = 46,      ///< S pickle, L = n, V*n for its n buffers: kArray, kTensor or kMaskedArray
   kLongPickle = 47,  ///< A pickle (uint8, one dimension), L = n, V*n as with kPickle
 
   kDate = 50,         ///< I = year << 9 | month << 5 | day

@@ -206,7 +206,7 @@ class Observer {
   Observer();
   /// What it knew of looks before is forgotten.
   ~Observer();
-  /// The other one may be given another. Until then its look() throws BadResult (kClosed).
+  /// Leaves the other one empty: its look() throws BadResult (kClosed) until another observer is assigned to it.
   Observer(Observer&& other) noexcept;
   /// The same.
   Observer& operator=(Observer&& other) noexcept;

@@ -9,12 +9,12 @@
 /// an end from the moment it has it until its last handle of that end is closed or gone, it exits, or it uses the other
 /// end without ever having used this one. Forked children inherit both. Timeouts: std::nullopt waits for ever, zero
 /// does not wait; never more than 50 ms late. Waits also end when their end is closed, by any thread (kClosed), and
-/// those that are given a stop_token when that is asked to stop (kInterrupted); what waits for memory notices within
-/// 250 ms. A call whose stop_token was asked to stop before does nothing, also where it would not wait. Errors: full,
-/// empty, timed out, closed, the death of peers and want of memory are results (result.h), not exceptions. Thread
-/// safety: every call may be made from any thread, on any copy of a handle. An end that was moved from is a closed one.
-/// Signal handlers: closed() is async-signal-safe, and no other call of the library is: they take locks and allocate
-/// memory. Let the handler set a flag or write to a pipe, and call from a thread.
+/// when the stop_token of the call is stopped (kInterrupted); waits for memory notice that within 250 ms. If the token
+/// was stopped before the call, the call does nothing, even if it would not block. Errors: full, empty, timed out,
+/// closed, the death of peers and want of memory are results (result.h), not exceptions. Thread safety: every call may
+/// be made from any thread, on any copy of a handle. A moved-from end is closed. Signal handlers: closed() is
+/// async-signal-safe. No other call is, since they take locks and allocate memory: let the handler set a flag or write
+/// to a pipe, and call from a thread.
 #pragma once
 
 #include <concepts>

@@ -54,9 +54,9 @@ struct RecordedMessage {
   Result<Item> load() const;
 };
 
-/// A recording of any number of channels. Copies name the same one. One that was moved from may be given another; until
-/// then it has no path, no messages and is not whole, and its other calls throw BadResult (kClosed). Who goes over the
-/// messages keeps it meanwhile: `for (... : Recording::open(path).value())` has lost it before the first one.
+/// A recording of any number of channels. Copies name the same one. A moved-from recording has no path, no messages
+/// and is not whole; its other calls throw BadResult (kClosed). You may assign another one to it. Keep a recording
+/// while you iterate: `for (... : Recording::open(path).value())` destroys it before the first message.
 class Recording {
  public:
   /// Goes over the messages.

@@ -22,8 +22,8 @@
 /// Ownership: a ReplayBuffer and a ReplayWriter are handles, copies name the same one; the buffer lives as long as any
 /// process has it. A batch is its own, and its spans stay valid as long as it or a copy of it lives.
 /// Thread safety: any thread may use any of them; threads that share a writer take turns. Waits end with their timeout,
-/// when the object is closed by any thread (kClosed), and when the stop_token of the call is asked to stop
-/// (kInterrupted). A call whose stop_token was asked to stop before does nothing, also where it would not wait.
+/// when any thread closes the object (kClosed), and when the stop_token of the call is stopped (kInterrupted). If the
+/// token was stopped before the call, the call does nothing, even if it would not block.
 #pragma once
 
 #include <cstdint>
@@ -94,14 +94,14 @@ struct ReplayOptions {
   std::uint32_t n_step = 1;             ///< how many rewards are summed
   double gamma = 0.99;                  ///< what each step further on counts
   std::map<std::string, std::uint32_t> stack{};  ///< by path: how many frames a batch has of a leaf
-  bool stack_repeats_first = false;              ///< before an episode's first frame: that, and not zeros
-  std::optional<std::string> reward = "reward";  ///< path of the leaf that is summed, where there is one
-  /// Path of the leaf that ends episodes, where there is one. Rows with leaves `terminated` and `truncated`, as
-  /// Gymnasium has them, need none: a true `terminated` ends the episode, and the value after it counts nothing; a true
-  /// `truncated` ends it as well, and its last observation has a value (`final`). `done` is the union of the two:
-  /// beside both it has to agree with them (kInvalid), beside one it stands for the other, and alone for `terminated`.
-  /// nullopt: no leaf ends an episode, only calls do. kInvalid for rows with none of these leaves, where the buffer has
-  /// `next`, `n_step` or `stack`; and of sample_sequences().
+  bool stack_repeats_first = false;              ///< pad with the episode's first frame instead of zeros
+  std::optional<std::string> reward = "reward";  ///< path of the leaf that is summed, if there is one
+  /// Path of the leaf that ends episodes. Rows with leaves `terminated` and `truncated`, as Gymnasium has them, need no
+  /// such leaf. A true `terminated` ends the episode, and nothing comes after it. A true `truncated` ends it too, and
+  /// its last observation has a value (`final`). `done` is the union of the two. If rows have all three, they have to
+  /// agree (kInvalid). If they lack one of the two, `done` stands for it; if they lack both, for `terminated`.
+  /// nullopt: no leaf ends an episode, only calls do. Rows with none of these leaves are kInvalid if the buffer has
+  /// `next`, `n_step` or `stack`, and for sample_sequences().
   std::optional<std::string> done = "done";
   std::vector<ReplaySampler> samplers{ReplaySampler{}};  ///< sample() takes the first by default
   std::optional<ReplayLimit> limit{};                    ///< none: nobody waits
@@ -150,26 +150,26 @@ struct ReplaySequences {
 
 /// What many rows are besides their leaves; each of as many as there are rows, or empty.
 struct ReplayMarks {
-  /// Rows that end an episode, besides those that say so themselves; these were cut off. If ReplayOptions::done is
-  /// nullopt, or no leaf ends episodes, they terminated.
+  /// Rows at which an episode was cut off, in addition to the rows whose leaves say that it ended. If
+  /// ReplayOptions::done is nullopt, or no leaf ends episodes, these episodes terminated.
   std::span<const bool> ends{};
   std::span<const double> priorities{};  ///< one for each
   /// Where the buffer has `next`: last observations, a nest of arrays of the leaves that it has, for each row or for
   /// each that ends its episode. Those that were cut off need them.
   Value final{};
-  std::span<const bool> reset{};  ///< of a vector of streams: rows that are no step, and are left out
+  std::span<const bool> reset{};  ///< of a vector of streams: rows that are not steps, which add() skips
 };
 
-/// When a vector of environments begins a new episode after the end of one, as Gymnasium's AutoresetMode.
+/// When a vector environment begins a new episode after the end of one, like Gymnasium's AutoresetMode.
 enum class ReplayAutoreset : std::uint8_t {
-  kNone,      ///< not told: rows that are no step are named by ReplayMarks::reset
-  kNextStep,  ///< in the next step, whose action does nothing: add() leaves out the row after one that ended an episode
+  kNone,      ///< not specified: ReplayMarks::reset names the rows that are not steps
+  kNextStep,  ///< in the next step, whose action does nothing: add() skips the row after a row that ended an episode
   kSameStep,  ///< in the step that ended it: every row is a step
 };
 
 /// Numbers of a buffer, by all processes together where nothing else is said.
 struct ReplayStats {
-  std::uint64_t rows = 0;       ///< that can be drawn, as ReplayBuffer::size()
+  std::uint64_t rows = 0;       ///< that can be drawn now, as ReplayBuffer::size()
   std::uint64_t capacity = 0;   ///< that there may be
   std::uint64_t chunk = 0;      ///< rows that are let go of at once
   std::uint64_t row_bytes = 0;  ///< of each
@@ -221,18 +221,18 @@ struct ReplaySaved {
 /// One stream of rows, such as one environment's. A forked child that uses it begins a stream of its own.
 class ReplayWriter {
  public:
-  /// Adds a row, and returns its index. kInvalid names the leaf that is missing, too many or does not fit, and nothing
-  /// was added. Where the buffer has `next`, a row that is truncated needs the observation after it, as `final` here or
-  /// by end(): until then the next row is kInvalid. `final` of a row that ends no episode is not used.
-  /// Without a priority it has the largest that was given. Waits where the buffer has a limit: kFull after
-  /// the timeout, kPeerDied when those who drew were killed and it is told (ReplayOptions::on_peer_death). kClosed;
+  /// Adds a row, and returns its index. kInvalid names the leaf that is missing, too many or does not fit; nothing is
+  /// added then. If the buffer has `next`, a truncated row needs the observation after it, as `final` here or in end():
+  /// until then the next row is kInvalid. `final` is ignored if the row does not end its episode.
+  /// Without a priority the row gets the largest that was given. Blocks if the buffer has a limit: kFull after the
+  /// timeout, kPeerDied if those who drew were killed and on_peer_death asks for it (ReplayOptions). kClosed;
   /// others as of Arena::new_array() while the buffer grows.
   Result<std::int64_t> add(const Value& row, Timeout timeout = std::nullopt,
                            std::optional<double> priority = std::nullopt, const std::stop_token& stop = {},
                            const Value& final = nullptr) const;
   /// Ends the episode: all its rows can be drawn. `final` is the last observation, a nest of the leaves that the buffer
   /// has as `next`, or None. `truncated`: it was cut off and did not terminate; with next it then needs a final
-  /// (kInvalid). What the last row's own `terminated` or `truncated` says comes first. Other errors as of add().
+  /// (kInvalid). The last row's own `terminated` or `truncated` takes precedence. Other errors as of add().
   Status end(const Value& final = nullptr, bool truncated = false, Timeout timeout = std::nullopt,
              const std::stop_token& stop = {}) const;
   /// Adds many rows: a nest of arrays that have one dimension more in front, all of one length. Their indices. Errors
@@ -257,10 +257,10 @@ class ReplayWriter {
 /// Several streams that are added to at once, such as a vector of environments.
 class ReplayVectorWriter {
  public:
-  /// Adds a row to each stream: a nest of arrays whose first dimension is that of the streams. Their indices; -1 for a
-  /// row that is no step: that `marks` says is none, or in which an environment resets (ReplayAutoreset::kNextStep, as
-  /// Gymnasium's do by default). Errors as of ReplayWriter::add(): kInvalid before anything is added;
-  /// after another one `completed` says how many streams have their row, the first of those that are not left out.
+  /// Adds a row to each stream: a nest of arrays whose first dimension is that of the streams. Returns indices, -1
+  /// for a skipped row. A row is skipped if it is not a step: `marks` says so, or the environment resets in it
+  /// (ReplayAutoreset::kNextStep, Gymnasium's default). Errors as of ReplayWriter::add(): kInvalid before anything is
+  /// added; after another error `completed` says how many streams have their row, the first of those not skipped.
   Result<std::vector<std::int64_t>> add(const Value& rows, const ReplayMarks& marks = {},
                                         Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Those of the single streams; none of one that was moved from.
@@ -309,8 +309,8 @@ class ReplayBuffer {
                                        const ReplaySequences& how = {}, const std::stop_token& stop = {}) const;
   /// Gives rows new priorities, for all samplers that have any, or for that one. Which of them were there: false where
   /// the row was overwritten meanwhile. kInvalid, and nothing is changed, for lengths that differ, a priority that is
-  /// negative, not finite or too large, and an index that was never given. -1, which add() of a vector returns for a
-  /// stream that it left out, is false.
+  /// negative, not finite or too large, and an index that was never given. The result is false for -1, which add() of a
+  /// vector writer returns for a row that it skips.
   Result<std::vector<bool>> update_priorities(std::span<const std::int64_t> index, std::span<const double> priority,
                                               const std::string& sampler = {}) const;
   /// The same.
@@ -319,7 +319,7 @@ class ReplayBuffer {
   /// The largest priority that was given, 1.0 at first: that of rows which are added without one. 0: closed.
   double max_priority() const noexcept;
 
-  /// Rows that can be drawn; 0 of a closed one. With `stack`, a row does not count once the buffer has dropped earlier
+  /// Rows that can be drawn; 0 after close(). With `stack`, a row stops counting once the buffer has dropped earlier
   /// frames of its stack.
   std::uint64_t size() const noexcept;
   /// Rows that there may be.

@@ -26,7 +26,7 @@ struct ReplayState;
 struct ReplayBatchState;
 }  // namespace api
 
-/// Rows that were drawn. One that was moved from has none: its spans are empty, and its other calls are kClosed.
+/// Rows that were drawn. A moved-from batch has none: its spans are empty, and its other calls return kClosed.
 class ReplayBatch {
  public:
   /// How many rows, or sequences.

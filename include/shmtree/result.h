@@ -18,9 +18,9 @@
 namespace shmtree {
 
 namespace detail {
-// The containers of a program that defines _GLIBCXX_DEBUG are others than those of a library that was built without it.
-// Each program refers to the one of these symbols that fits it, and the library has only the one that fits itself. So a
-// program that does not fit is not linked, and the linker's message names the macro.
+// The containers of a program that defines _GLIBCXX_DEBUG have another layout than those of a library built without it.
+// Each program refers to the symbol for its own setting, and the library defines only the symbol for its setting. So a
+// program with the other setting does not link, and the linker's message names the macro.
 #ifdef _GLIBCXX_DEBUG
 extern const char library_compiled_with_GLIBCXX_DEBUG;
 [[gnu::used]] inline const char* const fitting_library = &library_compiled_with_GLIBCXX_DEBUG;

@@ -69,7 +69,7 @@ concept ArrayElement = dtype_of<T>()
 != DType::kOther;
 
 namespace detail {
-/// A number of the compiler's own, which the concepts of the standard library may know or not.
+/// A number type of the compiler's own, which may or may not satisfy the concepts of the standard library.
 template <class T>
 concept OtherNumber =
     !std::is_class_v<T> && !std::is_union_v<T> && !std::is_enum_v<T> && !std::is_pointer_v<T> && !std::is_array_v<T> &&
@@ -223,23 +223,23 @@ class Value {
   /// A float of 64 bits.
   template <std::floating_point T>
   Value(T value) noexcept : variant_(static_cast<double>(value)) {}
-  /// The same of the compiler's own floating-point types of at most 64 bits, such as _Float16.
+  /// A float of 64 bits, from the compiler's own floating-point types of at most 64 bits, such as _Float16.
   template <detail::ExtendedFloat T>
   Value(T value) noexcept : variant_(static_cast<double>(value)) {}
-  /// An int: the value of a member of an unscoped enum.
+  /// An int: the number of a member of an unscoped enum.
   template <detail::UnscopedEnum T>
   Value(T value) noexcept : Value(static_cast<std::underlying_type_t<T>>(value)) {}
-  /// Does not compile: no number of Python's is sent for these.
+  /// Does not compile: shmtree sends no Python number for these types.
   template <detail::WideNumber T>
   Value(T) noexcept {
-    static_assert(sizeof(T) <= 8, "shmtree sends integers of at most 64 bits, and floats of the standard; convert it");
+    static_assert(sizeof(T) <= 8, "shmtree sends integers of at most 64 bits, and standard floats: convert the value");
   }
   /// A complex.
   template <class T>
   requires(std::same_as<T, std::complex<double>> || std::same_as<T, std::complex<float>>) Value(T value)
   noexcept : variant_(std::complex<double>(value)) {}
 
-  /// A str: UTF-8, as all below are. None for a null pointer.
+  /// A str in UTF-8, like all texts below. A null pointer is None.
   Value(const char* text) : variant_(text != nullptr ? Variant(std::string(text)) : Variant()) {}
   /// The same.
   Value(std::string_view text) : variant_(std::string(text)) {}
