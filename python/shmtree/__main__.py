@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     metrics = verbs.add_parser("metrics", help="all counts as OpenMetrics, for a Prometheus on this machine")
     metrics.add_argument("--port", type=_port, required=True, help="on 127.0.0.1; 0 takes a free one")
     metrics.add_argument(
-        "--host", action="append", default=[], metavar="NAME", help="also answer requests for this host (loopback only)"
+        "--host", action="append", default=[], metavar="NAME", help="also answer requests for this host name"
     )
     metrics.set_defaults(run=_run_metrics)
     _recording_verbs.add_to(verbs, _seconds)

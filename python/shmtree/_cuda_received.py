@@ -194,7 +194,7 @@ def _torch_with_cuda() -> Any:
 
 
 def receive(about: tuple[Any, ...], sent_by: tuple[Any, ...] | None, place: tuple[Any, ...] | None) -> Any:
-    """Returns the tensor, or array, of a `DeviceLeaf`, whose parts `_parts.device` has checked.
+    """Returns the tensor or array of a `DeviceLeaf`; `_parts.device` has checked its parts.
 
     PeerDied when the process that has the memory is gone, DeviceError when it cannot be used here.
     """
@@ -215,7 +215,7 @@ def _token(arena: _core.Arena, block: int) -> Any:
     try:
         return arena.open_array(block, 1, np.uint8, "C").base
     except (ValueError, OverflowError, FileNotFoundError) as error:
-        raise CorruptMessage(f"device memory came without the token that keeps it: {error}") from error
+        raise CorruptMessage(f"the message lacks the token that keeps its device memory: {error}") from error
 
 
 def _open(arena: _core.Arena, who: _Who, where: _Where, is_array: bool) -> Memory:
@@ -258,7 +258,7 @@ def _receive_own(about: Any, who: _Who) -> Any:
         driver.wait_in_stream(current_stream(lent.device), lent.event)
     torch = sys.modules.get("torch")
     if (about[0] == "torch") != (torch is not None and isinstance(lent.owner, torch.Tensor)):
-        raise CorruptMessage("device memory that this process has sent is of another kind")
+        raise CorruptMessage("the message names device memory of this process as another kind")
     return _finish(lent.owner.detach(), *about[5:]) if about[0] == "torch" else lent.owner
 
 
@@ -318,7 +318,7 @@ def _build_array(memory: Memory | None, typestr: str, first: int, shape: Any, st
 
 
 def check_fits(about: tuple[Any, ...], nbytes: int | None) -> None:
-    """CorruptMessage unless the elements lie in memory of so many bytes; None is no memory."""
+    """Raises CorruptMessage unless `nbytes` of memory contain all elements; None is no memory."""
     kind, dtype, first, shape, strides = about[:5]
     if kind == "torch":
         size = _parts.torch_dtype(_parts.imported_torch(False), dtype).itemsize
@@ -330,7 +330,7 @@ def check_fits(about: tuple[Any, ...], nbytes: int | None) -> None:
         return
     low, high = extent(shape, steps, size)
     if nbytes is None or first + low < 0 or first + high > nbytes:
-        raise CorruptMessage("device memory of a message has elements outside of it")
+        raise CorruptMessage("a message has elements outside of its device memory")
 
 
 def contiguous_steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -33,20 +33,20 @@ def parse(text: str) -> np.dtype[Any]:
 
 
 def of_other_package(name: str, may_import: bool) -> np.dtype[Any] | None:
-    """The dtype that ml_dtypes has under a name; None where there is none. `may_import`: imports ml_dtypes for it."""
+    """Returns the dtype of ml_dtypes with that name, or None. Imports ml_dtypes if `may_import` is true."""
     ml_dtypes = _package("ml_dtypes", may_import)
     scalar = getattr(ml_dtypes, name, None)
     return None if scalar is None else np.dtype(scalar)
 
 
 def has_torch(name: str, may_import: bool) -> bool:
-    """Whether torch has a dtype of that name. `may_import`: imports torch to find out."""
+    """Returns True if torch has a dtype of that name. Imports torch if `may_import` is true."""
     torch = _package("torch", may_import)
     return torch is not None and isinstance(getattr(torch, name, None), torch.dtype)
 
 
 def _package(name: str, may_import: bool) -> Any:
-    """A package that is not needed, or None."""
+    """Returns an optional package, or None if it is not there."""
     if not may_import:
         return sys.modules.get(name)
     try:

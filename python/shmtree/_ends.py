@@ -35,7 +35,7 @@ _P = TypeVar("_P", Latest, Broadcast)
 _C = TypeVar("_C", Latest, Broadcast, Subscriber)
 
 
-#: What opening fails with for want of something that this process lacks, whatever the handle says.
+#: Errors of opening that mean this process lacks a resource. The handle may be good.
 _OF_THIS_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 
 

@@ -1,7 +1,7 @@
 """Leaves that are taken apart and put together in Python: masked arrays, torch tensors, memory of devices.
 
-Torch is never imported to send. A receiver that refuses pickles has imported it before it gets a tensor; any other
-imports it then. What CUDA needs is imported with the first such leaf.
+Torch is never imported to send. A receiver that refuses pickles must import it before it gets a tensor; any other
+receiver imports it when a tensor comes. What CUDA needs is imported with the first such leaf.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def masked_parts(array: Any) -> tuple[Any, Any, Any, bool] | None:
 
 
 def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: bool) -> Any:
-    """Returns the masked array of such parts. Raises CorruptMessage if they do not fit together."""
+    """Returns the masked array that has these parts. Raises CorruptMessage if they do not fit together."""
     _parts.check_masked(data, mask, fill_value)
     made: Any = data.view(np.ma.MaskedArray)
     if mask is not False:
@@ -90,7 +90,7 @@ def tensor_build(
 ) -> Any:
     """A tensor on the bytes `memory`, with its first element at byte `first`; `strides` count bytes.
 
-    Torch has no read-only tensors, so what may not be written is copied. PickleRefused if torch is not imported and
+    Copies read-only memory, since torch has no read-only tensors. Raises PickleRefused if torch is not imported and
     `may_import` is false.
     """
     torch = _parts.imported_torch(may_import)
@@ -126,7 +126,7 @@ def device_flat(leaf: DeviceLeaf) -> tuple[Any, ...]:
 
 
 def receive_device(flat: Any, may_import: bool) -> Any:
-    """Returns the tensor, or array, of a `DeviceLeaf`. `may_import`: torch is imported where it is needed."""
+    """Returns the tensor or array of a `DeviceLeaf`. Imports torch if it is needed and `may_import` is true."""
     about, who, where = _parts.device(flat)
     if about[0] == "torch":
         _parts.imported_torch(may_import)

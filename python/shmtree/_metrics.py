@@ -189,16 +189,16 @@ def _add_replay(made: _Page, replay: dict[str, Any], labels: dict[str, Any]) -> 
     made.add(_REPLAY, replay, **labels)
 
 
-#: Hosts of a request that are this machine whatever a name server says.
+#: Host names and addresses that always mean this machine, whatever a name server says.
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _PORT = re.compile(r":[0-9]*$")
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Looks whenever it is asked, on an address of this machine. `port` 0 takes one that is free; OSError.
+    """Serves a new snapshot for each request, on 127.0.0.1. `port` 0 takes a free one. Raises OSError.
 
-    It answers requests for a host of the loopback, or for one of `hosts`. A browser on this machine that shows a web
-    page of another host sends that host's name: such a page must not read the counts.
+    It answers only requests for a loopback host or for one of `hosts`. A browser on this machine that shows a web page
+    sends the host of that page, so the page cannot read the counts.
     """
 
     daemon_threads = True
@@ -230,7 +230,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if not self._is_for_this_host():
-            self.send_error(421, "this server is asked as 127.0.0.1 or localhost; see --host")
+            self.send_error(421, "unknown host; use 127.0.0.1 or localhost, or start the server with --host")
             return
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "it is at /metrics")
@@ -243,7 +243,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _is_for_this_host(self) -> bool:
-        """True if the request names a host that is served, or none, as those of HTTP/1.0 do."""
+        """Returns True if the request names a host that is served, or no host, as in HTTP/1.0."""
         asked = self.headers.get_all("Host") or []
         return all(_PORT.sub("", each.strip()).lower() in self.server.hosts for each in asked)
 

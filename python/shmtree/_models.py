@@ -50,9 +50,9 @@ def _fields_of(cls: Any) -> Any:
 
 
 def _unlike(cls: Any, attributes: dict[str, Any], private: dict[str, Any] | None) -> str | None:
-    """What of a state does not belong to an instance of the class, as a sentence; None if all does.
+    """Returns how a state differs from the state of an instance of `cls`, as a predicate, or None if it does not.
 
-    Every field is there, and what is no field is a cached property or something else that the class has by that name.
+    The state must have every field. Any other name in it must be a cached property or another attribute of the class.
     """
     fields, known = _fields_of(cls), cls.__private_attributes__
     for name in fields:

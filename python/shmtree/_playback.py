@@ -20,7 +20,7 @@ from .recording import RecordedMessage, Recording
 
 _SLICE_S = 0.1  # of waits, between looks whether to stop
 _CAPACITY = 8
-_LEVELS = 200  # of a value that is exported
+_LEVELS = 200  # nesting limit of an exported value
 _GROUP = 1024  # rows of a Parquet file that are made at once
 
 Stop = Callable[[], bool]
@@ -81,14 +81,14 @@ class Player:
 
 
 def plain(value: Any, levels: int = _LEVELS) -> Any:
-    """In types that JSON and Parquet have: arrays as nested lists, what else there may be as a text.
+    """Returns the value in types that JSON and Parquet have: arrays as nested lists, unknown types as texts.
 
-    ValueError for a value of more than so many levels, and so for one that is in itself.
+    Raises ValueError for a value that is nested over more than `levels` levels, so also for one that contains itself.
     """
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if levels == 0:
-        raise ValueError(f"it is in itself, or nested over more than {_LEVELS} levels")
+        raise ValueError(f"the value contains itself, or is nested over more than {_LEVELS} levels")
     if isinstance(value, dict):
         return {str(key): plain(each, levels - 1) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -124,7 +124,7 @@ def to_jsonl(messages: Iterable[RecordedMessage], out: TextIO, allow_pickle: boo
 
 @contextlib.contextmanager
 def _naming(message: RecordedMessage) -> Iterator[None]:
-    """Has an error of a value say which message has it."""
+    """Adds the message to the text of an error about its value."""
     try:
         yield
     except (RecursionError, OverflowError, TypeError, ValueError) as error:
@@ -151,7 +151,7 @@ def _row(message: RecordedMessage, allow_pickle: bool) -> dict[str, Any]:
 def to_parquet(messages: list[RecordedMessage], out: BinaryIO, allow_pickle: bool) -> None:
     """A row for each message, a column for each leaf of a dict, by its path. What a message has not is null.
 
-    ValueError where the leaves of one path have no type together, or one has none that Parquet has. Needs pyarrow.
+    Raises ValueError if the leaves of a path have no common type, or a type that Parquet lacks. Needs pyarrow.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -132,7 +132,7 @@ _lock_owners: dict[str, weakref.WeakSet[Any]] = {}
 
 
 def lock_in(owner: object, name: str) -> threading.Lock:
-    """A lock for that attribute of `owner`. A forked child gets a new one: the thread that holds it is not there."""
+    """Returns a lock for that attribute of `owner`. A forked child gets a new one: it lacks the thread that held it."""
     _lock_owners.setdefault(name, weakref.WeakSet()).add(owner)
     return threading.Lock()
 

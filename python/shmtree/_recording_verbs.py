@@ -139,7 +139,7 @@ def _run_trace(options: argparse.Namespace) -> int:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opens a file that only this user may read. PermissionError for one that is there and that others may read."""
+    """Opens a file that only this user may read. Raises PermissionError if it exists and other users have rights."""
     descriptor = os.open(path, flags & ~os.O_TRUNC, 0o600)
     try:
         about = os.fstat(descriptor)
@@ -147,7 +147,7 @@ def _private(path: str, flags: int) -> int:
             rights = stat.S_IMODE(about.st_mode)
             if rights & 0o077:
                 raise PermissionError(
-                    errno.EACCES, f"it is there, and other users have rights to it (mode {rights:04o}): remove it", path
+                    errno.EACCES, f"it exists, and other users have rights to it (mode {rights:04o}): remove it", path
                 )
             if flags & os.O_TRUNC:
                 os.ftruncate(descriptor, 0)

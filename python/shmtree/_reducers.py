@@ -44,9 +44,9 @@ def table(independent: bool, home: bytes | None, portable: bool) -> dict[type, R
 
 
 class StandIn(bytearray):
-    """What a pickler is given in place of a value that is a node of the frame, beside the pickle.
+    """Stands in the pickle for a value that is a node of the frame, beside the pickle.
 
-    The pickle has it as an out-of-band buffer, in whose place the unpickler is given the value.
+    The pickler makes an out-of-band buffer of it. The unpickler gets the value in place of that buffer.
     """
 
     __slots__ = ("value",)
@@ -75,7 +75,7 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     dtype = array.dtype
     if _has_native_kind(dtype):
         return _beside(array)
-    if dtype.isbuiltin == 2 and not dtype.hasobject and dtype.itemsize in (1, 2, 4, 8):  # of another package
+    if dtype.isbuiltin == 2 and not dtype.hasobject and dtype.itemsize in (1, 2, 4, 8):  # a dtype of another package
         return _build_view, (array.view(f"u{dtype.itemsize}"), dtype)
     if (not array.flags.forc or dtype.kind in "mMV") and dtype.itemsize and not dtype.hasobject:
         return _build_array, _parts_of(array)
@@ -117,7 +117,7 @@ def _build_jax(*parts: Any) -> Any:
 
 
 def _reduce_as_own(array: np.ndarray[Any, Any]) -> Any:
-    # A node beside the pickle is writable there in any case; pickle keeps in mind that an array cannot be written.
+    # A node beside the pickle arrives writable in any case; pickle would keep the array read-only.
     own = array if array.flags.writeable or _has_native_kind(array.dtype) else array.copy(order="K")
     return _reduce_array(own)
 
@@ -143,7 +143,7 @@ def _reduce_tensor(tensor: Any, home: bytes | None, portable: bool) -> Any:
 def add_registered(cls: type, flatten: Reducer, name: str) -> None:
     """Lets pickle send instances of a registered class as their flattened form.
 
-    Those of another class that was registered under the name before are pickled by their own rules from now on.
+    If another class was registered under the name before, its instances are pickled by their own rules from now on.
     """
     _TABLE.pop(_REGISTERED.get(name, cls), None)
     _REGISTERED[name] = cls

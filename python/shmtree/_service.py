@@ -66,7 +66,7 @@ register(Header, operator.attrgetter("parts"), _load_header)
 
 @contextlib.contextmanager
 def refusals_of_the_value() -> Iterator[None]:
-    """Has errors say where in the value something is, which the message has beside a header."""
+    """Makes errors say where in the value an object is: the message also has a header, which users do not see."""
     try:
         yield
     except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError, NotImplementedError) as error:
@@ -294,11 +294,11 @@ class Service(Generic[_T]):
         return self._receiver._take_unloaded(block=False)
 
     def _request(self, delivery: _core.Delivery) -> Request[_T] | None:
-        """Returns the request, or None for a message that is none, or that no client waits for any more.
+        """Returns the request, or None if the message is not a request or its client waits no longer.
 
-        It is acknowledged once its client is told of the death of this process. Until then another server gets it. What
-        loading it raises is its client's fault, and ends no server: it is dropped, and fails at the client that its
-        header names.
+        The request is acknowledged once its client would learn of the death of this process. Until then, another
+        server gets it if this one dies. If loading raises, that is the client's fault, and does not end the server: the
+        message is dropped, and the request fails at the client that its header names.
         """
         loaded.parts = None
         with delivery:
@@ -322,7 +322,7 @@ class Service(Generic[_T]):
         return None if replies is None else Request(handle, replies, number, value)
 
     def _refuse(self, error: Exception) -> None:
-        """Fails a request of this thread that could not be loaded, if its header was."""
+        """Fails the request that this thread could not load, if it could load the header."""
         header, loaded.parts = loaded.parts, None
         with contextlib.suppress(Exception):
             request = self._with_header(header, None)

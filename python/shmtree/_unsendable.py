@@ -1,4 +1,4 @@
-"""Where in a message the object is that pickle cannot send, for the error."""
+"""Finds the object in a message that pickle cannot send, so that the error can name its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from . import _portable, _reducers
 from ._inside import children
 
-# Errors whose text is all that they are.
+# Errors that consist of their text alone, so that it can be replaced.
 _PLAIN_ERRORS = (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError, NotImplementedError)
 _MOST_LEVELS = 1000
 
@@ -54,7 +54,7 @@ def _error_of(value: Any) -> Exception | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What pickle sends of an object, each part with the step that leads to it."""
+    """Yields the parts of an object that pickle sends, each with the step that leads to it."""
     steps = set()
     for step, part in children(value):
         steps.add(step)
@@ -80,7 +80,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _failing(parts: list[tuple[str, Any]]) -> tuple[str, Any] | None:
-    """The first part that cannot be pickled: halves the list until one is left, so that each is pickled twice or so."""
+    """Returns the first part that cannot be pickled. Bisects the list, so each part is pickled about twice."""
     if _error_of([part for _, part in parts]) is None:
         return None
     while len(parts) > 1:
@@ -90,7 +90,7 @@ def _failing(parts: list[tuple[str, Any]]) -> tuple[str, Any] | None:
 
 
 def path_of_unsendable(value: Any, error: Exception) -> str:
-    """The way from a message to the innermost object that pickle refuses with such an error; "" for the message."""
+    """Returns the path to the innermost object that pickle refuses with such an error; "" for the whole message."""
     path = ""
     if type(_error_of(value)) is not type(error):
         return path
@@ -106,11 +106,11 @@ def path_of_unsendable(value: Any, error: Exception) -> str:
 
 
 def explain(error: Exception, value: Any) -> None:
-    """Adds to an error of `put`, and of all else that sends a value, where in it the object is that cannot be sent."""
+    """Adds the place of the object that cannot be sent to an error of `put` or of another call that sends a value."""
     path = path_of_unsendable(value, error)
     if not path:
         return
     if type(error) in _PLAIN_ERRORS and len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]}; it is at {path} of the message",)
     elif hasattr(error, "add_note"):
-        error.add_note(f"What cannot be sent is at {path} of the message")
+        error.add_note(f"The object that cannot be sent is at {path} of the message")

@@ -140,12 +140,12 @@ class CorruptMessage(Error, ValueError):
 
 
 class IncompatibleMessage(CorruptMessage):
-    """The message is sound, but this process cannot make its value.
+    """The message is intact, but this process cannot build its value.
 
-    A class has other fields here than at the sender, an Enum has no such member, a time zone is not installed, or the
+    A class has other fields here than at the sender, an Enum lacks a member, a time zone is not installed, or the
     elements of an array need a package that is not installed. The text names the class, what differs, and where the
-    object is in the message. It is a ``CorruptMessage`` so that programs that skip messages they cannot read skip it,
-    too. The message is consumed; `frame` has its bytes.
+    object is in the message. This is a ``CorruptMessage``, so that programs that skip unreadable messages also skip
+    this one. The message is consumed; `frame` has its bytes.
 
     Attributes:
         path: where that object is in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None``

@@ -288,7 +288,7 @@ def _check_sharable(tensor: Any) -> None:
     if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise TypeError(
             f"a tensor of layout {tensor.layout} and {tensor.dtype} on {tensor.device} cannot be shared in place; only "
-            "strided tensors on the CPU can that are not quantized"
+            "strided CPU tensors that are not quantized can"
         )
     if not tensor.is_leaf:
         raise TypeError("a tensor that was computed with gradients cannot be shared; its detach() can")
