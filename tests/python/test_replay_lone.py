@@ -54,8 +54,8 @@ def run(program: str) -> list[str]:
 )
 def test_a_draw_that_only_its_own_thread_could_end_raises(program, why):
     (line,) = run(program)
-    assert line.startswith(f"this draw would wait forever, because only this thread can add rows: {why}")
-    assert line.endswith("or give a timeout= to get queue.Empty")
+    assert line.startswith(f"this call would wait forever, because only this thread can add rows: {why}")
+    assert line.endswith("or set timeout= to get queue.Empty")
 
 
 def test_such_a_draw_with_a_timeout_is_empty():

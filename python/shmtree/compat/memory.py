@@ -1,9 +1,9 @@
-"""What py-sharedmemory 1 has, and version 2's documentation describes: ``from shmtree.compat.memory import ...``.
+"""The interface of py-sharedmemory 1, also documented for version 2: ``from shmtree.compat.memory import ...``.
 
-It takes the place of ``from memory import create_shared_memory_pair, SharedMemorySender, SharedMemoryReceiver``:
-``get_nowait`` returns None when there is no message, and senders have ``has_space``. Version 3 has the module name
-``memory`` too, and version 4 is called ``py_sharedmemory``: for both, import `shmtree.compat.py_sharedmemory`, whose
-``get_nowait`` raises ``queue.Empty`` as theirs does. All else is the same in both modules.
+It replaces ``from memory import create_shared_memory_pair, SharedMemorySender, SharedMemoryReceiver``: ``get_nowait``
+returns None when there is no message, and senders have ``has_space``. Version 3 also has the module name ``memory``,
+and version 4 is called ``py_sharedmemory``. For both, import `shmtree.compat.py_sharedmemory`, whose ``get_nowait``
+raises ``queue.Empty`` as theirs does. Apart from these two calls, both modules are the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SharedMemoryReceiver(py_sharedmemory.SharedMemoryReceiver):
     __slots__ = ()
 
     def get_nowait(self, *, copy: bool | None = True) -> Any:
-        """Returns the next object, or None when there is none. A None that was put cannot be told from it."""
+        """Returns the next object, or None if there is none. You cannot tell this None from one that was put."""
         try:
             return self.get(block=False, copy=copy)
         except Empty:

@@ -1,10 +1,10 @@
-"""What py-sharedmemory 4.3 has, by its names: ``from shmtree.compat.py_sharedmemory import create_shared_memory_pair``.
+"""The interface of py-sharedmemory 4.3: ``from shmtree.compat.py_sharedmemory import create_shared_memory_pair``.
 
-Version 3 has the same calls under the module name ``memory``; `shmtree.compat.memory` follows version 1, where they
-differ. As in py-sharedmemory, ``get`` returns copies, ``get_nowait`` raises ``queue.Empty``, and ``wait_for_all_ack``
-returns False when a message was not received in time; a message that is received later counts for the next call.
-docs/migration.md lists what differs. Programs that were written for py-sharedmemory keep both ends in the process that
-starts the others, so they get no UnusedEndWarning.
+Version 3 has the same calls in a module ``memory``; version 1 has other ones, see `shmtree.compat.memory`. As in
+py-sharedmemory, ``get`` returns copies, ``get_nowait`` raises ``queue.Empty``, and ``wait_for_all_ack`` returns False
+if a message was not received in time; if it is received later, it counts for the next call. docs/migration.md lists
+what differs. Programs written for py-sharedmemory keep both ends in the process that starts the others, so these ends
+issue no UnusedEndWarning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FOREVER = float("inf")
 
 
 def seconds(timeout: float | None) -> float | None:
-    """A timeout of py-sharedmemory: infinity is None. ValueError for NaN."""
+    """Returns a timeout of py-sharedmemory, with None for infinity. Raises ValueError for NaN."""
     if timeout is not None and timeout != timeout:
         raise ValueError("timeout must be a number of seconds, not NaN")
     return None if timeout == _FOREVER else timeout
@@ -38,7 +38,7 @@ def check_open(end: Sender | Receiver) -> None:
 
 
 class SharedMemorySender(Sender):
-    """The sending end. Any number of processes may put, not one only."""
+    """The sending end. Unlike in py-sharedmemory, any number of processes may put."""
 
     __slots__ = ()
 
@@ -52,7 +52,7 @@ class SharedMemorySender(Sender):
         return self
 
     def put(self, data: Any, block: bool = True, timeout: float | None = None) -> None:  # type: ignore[override]
-        """Sends an object. ``queue.Full`` if there is no capacity within `timeout` seconds."""
+        """Sends an object. Raises ``queue.Full`` if there is no capacity within `timeout` seconds."""
         super().put(data, block, seconds(timeout))
 
     def put_nowait(self, data: Any) -> None:  # type: ignore[override]
@@ -60,7 +60,7 @@ class SharedMemorySender(Sender):
         self.put(data, block=False)
 
     def wait_for_all_ack(self, timeout: float | None = None) -> Any:
-        """Returns True once each message that this process has put was received, False after `timeout` seconds."""
+        """Returns True once every message that this process has put was received, False after `timeout` seconds."""
         try:
             super().wait_for_all_ack(seconds(timeout))
         except TimeoutError:
@@ -83,9 +83,9 @@ class SharedMemoryReceiver(Receiver):
         return self
 
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = True) -> Any:
-        """Returns the next object. ``queue.Empty`` if there is none within `timeout` seconds.
+        """Returns the next object. Raises ``queue.Empty`` if there is none within `timeout` seconds.
 
-        With ``copy=None`` large arrays are views of shared memory, as those of `shmtree.Receiver.get` are.
+        With ``copy=None`` large arrays are views of shared memory, as with `shmtree.Receiver.get`.
         """
         return super().get(block, seconds(timeout), copy=copy)
 
@@ -99,7 +99,7 @@ _R = TypeVar("_R", bound=SharedMemoryReceiver)
 
 
 def make_pair(capacity: Any, sender: type[_S], receiver: type[_R]) -> tuple[_S, _R]:
-    """Both ends of a new channel, of these classes."""
+    """Returns both ends of a new channel, as instances of these classes."""
     if isinstance(capacity, bool) or not (capacity is None or isinstance(capacity, int)):
         raise TypeError(f"capacity is {capacity!r}; it must be an integer or None")
     sends, receives = _pairs.create_pair(capacity)

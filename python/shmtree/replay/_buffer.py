@@ -38,14 +38,14 @@ class ReplayBuffer:
         stack: how many frames, by the key of a row, a batch has of a leaf: the row's own last, before it those of the
             rows before it in its episode. `stack_padding` is what stands before an episode's first frame: "zeros", or
             the "first" frame.
-        reward: key of a row: what `n_step` sums.
-        done: key of a row that ends episodes, beside Gymnasium's own ``"terminated"`` and ``"truncated"``. A true
+        reward: key of a row, whose values `n_step` sums.
+        done: key of a row that ends episodes, in addition to Gymnasium's ``"terminated"`` and ``"truncated"``. A true
             ``terminated`` ends the episode, and its `Batch.discount` is 0. A true ``truncated`` ends it as well; with
-            `next` it needs the observation after it (`final`), whose value counts. `done` is the union of both:
-            ValueError, with the row and the values, where it is not; beside one of them it stands for the other, and
-            alone for ``terminated``. None: no key of a row ends an episode, only calls do, such as `Writer.end`.
-            ValueError for rows with none of the three keys, where there is `next`, `n_step` or `stack`; and of
-            `sample_sequences`.
+            `next`, the row needs the observation after it (`final`), whose value counts. `done` is the union; if
+            it is not, `add` raises a ValueError with the row and the values. If rows lack one of the two, `done` stands
+            for it; if they lack both, for ``terminated``. None: no key ends an episode, only calls do, such as
+            `Writer.end`. Rows with none of the three keys are a ValueError if there is `next`, `n_step` or `stack`, and
+            in `sample_sequences`.
         sampler: `Uniform`, `Prioritized`, `Fifo`, `Lifo` or `MaxPriority`; None is the first. Or, in place of it,
             `samplers`: several by their names.
         limit: a `RateLimit`, by which those who add wait for those who draw, and these for rows.
@@ -184,7 +184,7 @@ class ReplayBuffer:
     def __len__(self) -> int:
         """Rows that can be drawn.
 
-        With `stack`, a row does not count once the buffer has dropped earlier frames of its stack.
+        With `stack`, a row stops counting once the buffer has dropped earlier frames of its stack.
         """
         return self._replay.size()
 
@@ -201,13 +201,13 @@ class ReplayBuffer:
         return writer
 
     def vector_writer(self, n: int, *, autoreset: _writers.Autoreset | Any = None) -> VectorWriter:
-        """n new streams of rows, which are added to at once, such as n environments.
+        """Returns n new streams, to which one call adds n rows, such as those of n environments.
 
         Args:
-            autoreset: when these begin a new episode: "next_step", "same_step", or what Gymnasium says of a vector as
-                ``environments.metadata["autoreset_mode"]``. With "next_step" the step after an episode's end is none,
-                and the writer leaves out its row. None: rows that are no steps are named by `reset` of
-                `VectorWriter.add`.
+            autoreset: when the environments begin a new episode: "next_step", "same_step", or the value that Gymnasium
+                has in ``environments.metadata["autoreset_mode"]``. With "next_step", the step after the end of an
+                episode is not a real step, and the writer skips its row. None: `reset` of `VectorWriter.add` names the
+                rows that are not steps.
         """
         mode = _writers.autoreset_of(autoreset)
         return VectorWriter(tuple(self.writer() for _ in range(positive("n", n, _MOST_STREAMS))), mode)
@@ -255,10 +255,10 @@ class ReplayBuffer:
         weights: Literal["batch", "buffer"] = "batch",
         timeout: float | None = None,
     ) -> Batch:
-        """Draws n rows. Waits for the first one: ``queue.Empty`` after `timeout` seconds (None: never), and PeerDied
-        (``on_peer_death="raise"``) when some of those who added were killed, and none is left. RuntimeError, at once,
-        for a wait without a timeout if only the calling thread could add rows: the process has made the buffer, without
-        a name, has neither sent it nor forked since, and has no other thread.
+        """Draws n rows. Waits until there is a row: ``queue.Empty`` after `timeout` seconds (None: never), and PeerDied
+        (``on_peer_death="raise"``) if some of those who added were killed, and none is left. A wait without a timeout
+        raises RuntimeError at once if only the calling thread could add rows: this process made the buffer, without a
+        name, has neither sent it nor forked since, and has no other thread.
 
         Args:
             sampler: which one, by its name; None is the first.
@@ -295,8 +295,8 @@ class ReplayBuffer:
     ) -> SequenceBatch:
         """Draws n sequences: a row, and those after it in its episode, `length` in all.
 
-        Waits as `sample`. Arrays of the batch have the shape (n, length, ...). ValueError where the buffer does not
-        know where episodes end: its rows have no key ``terminated``, ``truncated`` or ``done``, and it was not made
+        Waits like `sample`. Arrays of the batch have the shape (n, length, ...). Raises ValueError if the buffer does
+        not know where episodes end: its rows have no key ``terminated``, ``truncated`` or ``done``, and it was not made
         with ``done=None``.
 
         Args:
@@ -314,13 +314,13 @@ class ReplayBuffer:
     def stats(self) -> dict[str, Any]:
         """Numbers of the buffer, by all processes together where nothing else is said.
 
-        rows (that can be drawn, as `len`), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when it is full);
-        chunks (that are there) and chunks_opened (so far); added (rows and last observations; a chunk that was left
-        part-full counts as a full one when it is gone), samples (draws by each sampler, by its name: rows, or
-        sequences); samples_per_insert so far (all samples / added). Those count from when the buffer was made, or the
-        one that it was loaded from; with a limit inserted and sampled are what it counts, from the last `clear` on.
-        waiting: pids of those that wait at present, to "add" (for others to draw, as the limit wants) and to "sample"
-        (for others to add).
+        Sizes: rows (that can be drawn, as `len`), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when the
+        buffer is full); chunks (that exist now) and chunks_opened (so far).
+        Counts since the buffer was made, or the one that it was loaded from: added (rows and last observations; a chunk
+        that its writer left part-full counts as full once it is dropped), samples (by the sampler's name: rows, or
+        sequences), samples_per_insert (all samples / added). With a limit, inserted and sampled are the counts of the
+        limit since the last `clear`. waiting: process ids that are blocked now, by "add" (until others draw, as
+        the limit requires) and "sample" (until others add).
 
         Since the last call on this object: added_per_s and sampled_per_s; and of the rows that this object drew, whose
         number is drawn: age_mean and age_max (rows added since, as `Batch.age`), version_lag_mean and version_lag_max
@@ -430,7 +430,7 @@ class ReplayBuffer:
         self.close()
 
     def _note_given(self) -> None:
-        """Another process may have the buffer from now on."""
+        """Records that another process may have the buffer from now on."""
         if self._owner is not None:
             self._owner.give()
 

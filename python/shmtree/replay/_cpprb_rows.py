@@ -1,4 +1,4 @@
-"""What the four buffers with cpprb's interface have in common."""
+"""Base classes of the four buffers with cpprb's interface."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._buffer import ReplayBuffer
 from ._ring import Array, Ring
 from ._samplers import Prioritized, Sampler, Uniform
 
-_FILL = 1  # at places without a row, as cpprb's arrays have
+_FILL = 1  # value at places without a row, as in cpprb's arrays
 
 
 def _shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
@@ -22,7 +22,7 @@ def _shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _dtype(given: Any) -> np.dtype[Any]:
-    """The dtype of that layout: NumPy has two of some, such as int64 and longlong."""
+    """Returns the canonical dtype. NumPy has two dtypes of some layouts, such as int64 and longlong."""
     dtype: np.dtype[Any] = np.dtype(given)
     return dtype if dtype.hasobject or dtype.names else np.dtype(dtype.str)
 
@@ -32,7 +32,7 @@ def _singles(values: Any) -> Array:
 
 
 class PlacedRows:
-    """Rows by places, as cpprb numbers them."""
+    """Rows that are numbered by place, as in cpprb."""
 
     def __init__(self, size: Any, env: Mapping[str, Mapping[str, Any]], default_dtype: Any, ctx: Any = None) -> None:
         _start(ctx)
@@ -48,18 +48,18 @@ class PlacedRows:
     # --- Adding
 
     def _count(self, given: Mapping[str, Any]) -> int:
-        """Number of steps that are given, by the last column."""
+        """Returns the number of steps in `given`, from the last column."""
         name, (shape, _) = list(self._columns.items())[-1]
         return len(np.reshape(np.asarray(given[name]), (-1, *shape)))
 
     def _rows(self, given: Mapping[str, Any]) -> dict[str, Array]:
-        """Columns of as many steps as the last one has. KeyError for one that is missing."""
+        """Returns columns with as many steps as the last one. Raises KeyError for a missing column."""
         count = self._count(given)
         rows = {}
         for name, (shape, dtype) in self._columns.items():
             column = np.reshape(np.asarray(given[name]), (-1, *shape))
             if len(column) not in (1, count):
-                raise ValueError(f"{name} has {len(column)} steps, and others have {count}")
+                raise ValueError(f"{name} has {len(column)} steps, but other columns have {count}")
             rows[name] = np.broadcast_to(column, (count, *shape)).astype(dtype)
         return rows
 
@@ -88,7 +88,7 @@ class PlacedRows:
         return self._encode_sample(np.random.randint(0, self.get_stored_size(), batch_size))
 
     def get_all_transitions(self, shuffle: bool = False) -> dict[str, Array]:
-        """All rows, in the order of their places."""
+        """Returns all rows, in the order of their places."""
         places = np.arange(self.get_stored_size())
         if shuffle:
             np.random.shuffle(places)
@@ -116,11 +116,11 @@ class PlacedRows:
 
 
 class PlacedPriorities(PlacedRows):
-    """Rows by places, with priorities."""
+    """Rows that are numbered by place, with priorities."""
 
     _alpha: float
     _eps: float
-    _ignores_late = True  # updates of rows that were added since the last sample()
+    _ignores_late = True  # ignores updates of rows that were added since the last sample()
 
     def _sampler(self) -> Sampler:
         return Prioritized(alpha=self._alpha, eps=self._eps)
@@ -154,7 +154,7 @@ class PlacedPriorities(PlacedRows):
             raise TypeError("`indexes` and `priorities` must not be `None`")
         places, values = np.ravel(np.array(indexes, np.uint64)), _singles(priorities)
         if len(values) < len(places):
-            raise ValueError(f"{len(places)} indexes and {len(values)} priorities")
+            raise ValueError(f"there are {len(places)} indexes, but only {len(values)} priorities")
         if len(out := places[places >= self._ring.capacity]):
             raise IndexError(f"index {out[0]} is out of bounds for a buffer of {self._ring.capacity}")
         index, values = self._ring.index_at(places.astype(np.int64)), values[: len(places)]
@@ -162,7 +162,7 @@ class PlacedPriorities(PlacedRows):
         there = chosen & (index > 0)
         if there.any():
             self.shared.update_priorities(index[there], values[there])
-        if (chosen & ~there).any():  # cpprb takes priorities of places that have no row yet for its largest one
+        if (chosen & ~there).any():  # in cpprb, priorities of places without a row raise the largest one
             self.shared._replay.raise_max_priority(0, float(values[chosen & ~there].max()))
 
     def get_max_priority(self) -> float:
@@ -174,7 +174,7 @@ class PlacedPriorities(PlacedRows):
 
 
 def _start(ctx: Any) -> None:
-    """Starts a manager that was given as `ctx`, as cpprb does. ProcessError if it was shut down."""
+    """Starts a manager that was passed as `ctx`, as cpprb does. Raises ProcessError if it was shut down."""
     state = getattr(ctx, "_state", None)
     value = getattr(state, "value", None)
     if value == 0:

@@ -41,7 +41,7 @@ def _refusal(name: str, given: str, there: str) -> str:
 
 
 def _shown(there: Any) -> str:
-    """A term of the saved buffer: of the leaves that end episodes, those that it has."""
+    """Formats a term of the saved buffer. Of the leaves that end episodes, it names those that exist."""
     if isinstance(there, dict) and there.keys() >= {"terminated", "truncated"}:
         return " and ".join(map(repr, filter(None, there.values()))) or "None"
     return repr(there)

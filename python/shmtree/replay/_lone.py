@@ -1,4 +1,4 @@
-"""Tells whether a wait for rows cannot end, because no other thread or process can add one."""
+"""Detects that a wait for rows can never end, because no other thread or process can add one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-_forks = 0  # how often this process was about to fork
+_forks = 0  # number of times that this process was about to fork
 
 
 def _count_fork() -> None:
@@ -31,12 +31,12 @@ class Owner:
         self._given = is_named
 
     def give(self) -> None:
-        """Another process may have the buffer from now on."""
+        """Records that another process may have the buffer from now on."""
         self._given = True
 
     @property
     def is_alone(self) -> bool:
-        """True if no other process can have the buffer: it has no name, was not sent, and nothing was forked since."""
+        """True if no other process can have the buffer: no name, not sent, and no fork since it was made."""
         return not self._given and self._pid == os.getpid() and self._forks == _forks
 
 
@@ -49,10 +49,10 @@ def _is_only_thread() -> bool:
 
 
 def draw(draw_within: Callable[[float | None], _T], owner: Owner | None, timeout: float | None) -> _T:
-    """Draws, and waits at most `timeout` seconds.
+    """Calls `draw_within`, which waits at most `timeout` seconds, and returns its result.
 
     Raises:
-        RuntimeError: the wait has no timeout, and only the calling thread could add rows.
+        RuntimeError: `timeout` is None, and only the calling thread could add rows.
     """
     if timeout is None and owner is not None and owner.is_alone:
         try:
@@ -60,7 +60,7 @@ def draw(draw_within: Callable[[float | None], _T], owner: Owner | None, timeout
         except queue.Empty as error:
             if _is_only_thread():
                 raise RuntimeError(
-                    f"this draw would wait forever, because only this thread can add rows: {error}. Add rows before,"
-                    " give the buffer to another process or thread that adds, or give a timeout= to get queue.Empty"
+                    f"this call would wait forever, because only this thread can add rows: {error}. Add rows, pass"
+                    " the buffer to another process or thread that adds rows, or set timeout= to get queue.Empty"
                 ) from None
     return draw_within(timeout)

@@ -113,7 +113,7 @@ def numbers(what: str, given: Any) -> Array:
     elif hasattr(given, "__cuda_array_interface__") and hasattr(given, "get"):
         given = given.get()  # CuPy's
     if isinstance(given, np.ma.MaskedArray):
-        raise TypeError(f"{what} is a masked array, whose mask would be lost: leave out the masked elements")
+        raise TypeError(f"{what} is a masked array, but its mask cannot be used: leave out the masked elements")
     try:
         array = np.asarray(given)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Columns of a buffer as arrays by place, for programs that read them as those of another library."""
+"""Columns of a buffer as arrays that are indexed by place, like those of another library."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ._ring import Array, Ring
 
 
 class PlacesArray:
-    """One column, which NumPy and indexing take for an array of shape (*front, *shape): a copy at each read.
+    """One column, which NumPy and indexing treat like an array of shape (*front, *shape). Each read copies.
 
     Args:
         ring: the buffer's rows by place.
         path: keys of the column in a row.
         front: dimensions that number the places, in C order.
-        shape, dtype: those of one row's value.
+        shape, dtype: shape and dtype of the value of one row.
         fill: the value at places without a row.
     """
 
@@ -66,12 +66,12 @@ class PlacesArray:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
-            raise ValueError("the rows are in shared memory in another order: an array of them is a copy")
+            raise ValueError("copy=False is not possible: shared memory has the rows in another order")
         array: Array = self[...].astype(dtype or self.dtype, copy=False)
         return array
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise TypeError("rows of a shared buffer do not change: add() makes new ones")
+        raise TypeError("rows of a shared buffer do not change; use add() for new ones")
 
     def __repr__(self) -> str:
         return f"<PlacesArray of {self.dtype}, shape {self.shape}>"

@@ -1,4 +1,4 @@
-"""The rows of a buffer by places, as libraries number them that keep rows in arrays."""
+"""Numbers the rows of a buffer by place, like libraries that keep rows in arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._buffer import ReplayBuffer
 Array = np.ndarray[Any, Any]
 
 _CLEARED, _MARK, _CLEARS = 0, 1, 2  # parts of the shared state
-# How many rows back a read goes for a row that is not there: another process is writing it, or died while it did.
+# Number of rows that a read steps back from a missing row, which another process is writing, or died while writing.
 _MAX_STEPS_BACK = 64
 
 
@@ -24,7 +24,7 @@ class Ring:
 
     Args:
         shared: the buffer.
-        added: how many rows were added to it since the last clear: more than there are, if old ones are overwritten.
+        added: number of rows that were added since the last clear, including rows that were overwritten since.
 
     Attributes:
         capacity: the number of places.
@@ -54,7 +54,7 @@ class Ring:
         return min(self.added, self.capacity)
 
     def clear(self) -> None:
-        """Drops all rows: the next one is at place 0."""
+        """Drops all rows. The next row is at place 0."""
         shared: Any = self.shared
         shared.clear()
         self._state.array[_CLEARED] = self._tickets()
@@ -62,21 +62,21 @@ class Ring:
 
     @property
     def revision(self) -> int:
-        """A number that is larger after rows were added or cleared."""
+        """A number that grows when rows are added or cleared."""
         return self._tickets() + int(self._state.array[_CLEARS])
 
     def begin_at(self, place: int) -> None:
-        """Makes that place the one of the next row. Call it when the buffer is empty."""
+        """Sets the place of the next row. Call it only while the buffer is empty."""
         self._state.array[_CLEARED] = self._tickets() - place
 
     # --- Places and indices
 
     def place_of(self, index: Any) -> Any:
-        """Places of indices of the buffer."""
+        """Returns the places of rows with these indices."""
         return (np.asarray(index) - 1 - int(self._state.array[_CLEARED])) % self.capacity
 
     def index_at(self, places: Array) -> Array:
-        """Indices of the rows that are at these places: 0 where there is none yet."""
+        """Returns the indices of the rows at these places, 0 for a place without a row."""
         cleared = int(self._state.array[_CLEARED])
         newest = self._tickets() - cleared - 1
         numbers = newest - (newest - places) % self.capacity
@@ -86,7 +86,7 @@ class Ring:
     def read(self, places: Any, fill: float) -> Any:
         """Copies the rows at these places. Places without a row give `fill`.
 
-        The row before stands in for a row that another process has begun and not finished.
+        If another process has begun a row and not finished it, the previous row takes its place.
         """
         places = np.ascontiguousarray(places, np.int64).ravel()
         index = self.index_at(places)
@@ -106,10 +106,10 @@ class Ring:
     def _rows_at(self, index: Array) -> tuple[Any, Array]:
         return self.shared._replay.rows_at(np.ascontiguousarray(index, np.uint64))
 
-    # --- A mark, for updates that may come too late
+    # --- A mark, to detect updates that come too late
 
     def mark(self, added: int) -> None:
-        """Remembers that the first `added` rows were there when a batch was drawn."""
+        """Records that the first `added` rows were there when a batch was drawn."""
         self._state.array[_MARK] = int(self._state.array[_CLEARED]) + added
 
     def is_before_mark(self, index: Array) -> Array:

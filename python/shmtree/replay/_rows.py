@@ -211,7 +211,7 @@ def _checked_dtype(path: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _canonical(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype with int64 and uint64 in place of NumPy's other integers of 64 bits, `longlong` and `ulonglong`."""
+    """Returns the dtype with int64 and uint64 in place of `longlong` and `ulonglong`, NumPy's other 64-bit integers."""
     if dtype.subdtype is not None:
         return np.dtype((_canonical(dtype.subdtype[0]), dtype.subdtype[1]))
     if dtype.kind in "iu" and dtype.metadata is None:
@@ -226,14 +226,14 @@ def _canonical(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def refuse_mask(path: str, value: Any) -> None:
-    """Raises TypeError for a masked array, or a list that has one: rows have no place for its mask."""
+    """Raises TypeError for a masked array, or a list with one: rows cannot store its mask."""
     if isinstance(value, list | tuple):
         for part in value:
             refuse_mask(path, part)
     elif isinstance(value, np.ma.MaskedArray):
         raise TypeError(
-            f"{path} is a masked array, and rows of a replay buffer have no masks: give its filled() and, as a leaf of"
-            " its own, np.ma.getmaskarray() of it"
+            f"{path} is a masked array, but rows of a replay buffer have no masks: pass its filled(), and its mask"
+            " (np.ma.getmaskarray) as a separate leaf"
         )
 
 
@@ -243,7 +243,7 @@ def _dtype_of_torch(dtype: Any) -> Any:
 
 
 def _array_or_refuse(path: str, value: Any) -> np.ndarray[Any, Any]:
-    """What is no array of numbers is a ValueError, as all that does not fit a row. A masked array is a TypeError."""
+    """Raises ValueError if `value` is not an array of numbers, and TypeError if it is a masked array."""
     refuse_mask(path, value)
     try:
         return _array_of(path, value)

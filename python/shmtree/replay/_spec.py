@@ -37,7 +37,7 @@ class Spec(NamedTuple):
     on_peer_death: OnPeerDeath = "wait"
     terminated: int | None = None
     truncated: int | None = None
-    ends_unknown: bool = False  # rows have no key that ends an episode, and were not made with done=None
+    ends_unknown: bool = False  # rows have no key that ends an episode, and done=None was not given
 
     @property
     def has_discount(self) -> bool:
@@ -205,7 +205,7 @@ def make(
 
 
 def _ends(rows: Rows, done: str | None) -> tuple[int | None, int | None, int | None]:
-    """The leaves that end episodes: of `done`, ``terminated`` and ``truncated``. With done=None there are none."""
+    """Returns the leaves that end episodes: `done`, ``terminated``, ``truncated``. With done=None there are none."""
     if done is None:
         return None, None, None
     keys = {"done": done, "terminated": "terminated", "truncated": "truncated"}
@@ -240,7 +240,7 @@ def _one_leaf(rows: Rows, what: str, key: str | None, default: str) -> int | Non
     if key is None or (key == default and not (isinstance(rows.skeleton, dict) and key in rows.skeleton)):
         return None
     if len(leaves := _below(rows, what, key)) != 1:
-        remedy = " number, or the buffer is made with done=None" if what != "reward" else ""
+        remedy = " number; or make the buffer with done=None" if what != "reward" else ""
         raise ValueError(f"{what} is {key!r}, which has {len(leaves)} leaves; it must be one{remedy}")
     return leaves[0]
 

@@ -1,4 +1,4 @@
-"""Values of TorchRL's buffers as columns of a `ReplayBuffer`, and back."""
+"""Converts rows of TorchRL's buffers to columns of a `ReplayBuffer`, and back."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tensordict import (
 )
 from torch.utils import _pytree as pytree
 
-# Tensors of types that NumPy has not, as integers of the same size.
+# Tensors of types that NumPy lacks are stored as integers of the same size.
 _AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Rows:
-    """What the rows of a storage are: tensordicts, tensorclasses, tensors, or trees of tensors.
+    """The structure of the rows of a storage: tensordicts, tensorclasses, tensors, or trees of tensors.
 
-    It is made from one row, pickles, and takes each further row apart in the same way.
+    It is made from one row, can be pickled, and splits every later row in the same way.
     """
 
     def __init__(self, row: Any) -> None:
@@ -40,24 +40,24 @@ class Rows:
 
     @property
     def columns(self) -> Any:
-        """Columns of a `ReplayBuffer`."""
+        """The columns of the `ReplayBuffer`."""
         if self._is_collection:
             return _columns_of(self._form)
         return {str(number): (shape, _numpy_dtype(dtype)) for number, (shape, dtype) in enumerate(self._leaves)}
 
     def to_arrays(self, rows: Any) -> Any:
-        """Nested arrays of one row, or of many, as `ReplayBuffer.add` and `extend` take them."""
+        """Returns one row, or many, as nested arrays for `ReplayBuffer.add` and `extend`."""
         if self._is_class:
             rows = rows.to_tensordict()
         if self._is_collection:
             return _arrays_of("", self._form, rows)
         leaves, form = pytree.tree_flatten(rows)
         if form != self._form:
-            raise ValueError(f"a row has the structure {form}, and those of the storage {self._form}")
+            raise ValueError(f"a row has the structure {form}, but the rows of the storage have {self._form}")
         return {str(number): _array(leaf, self._leaves[number][1]) for number, leaf in enumerate(leaves)}
 
     def from_arrays(self, arrays: Any, shape: tuple[int, ...], device: Any) -> Any:
-        """Rows of nested arrays, as many as `shape` has."""
+        """Returns the rows in nested arrays. `shape` is their batch shape."""
         if self._is_collection:
             built = _built(self._form, arrays, shape, device)
             return self.of_class(built)
@@ -70,7 +70,7 @@ class Rows:
     def __getstate__(self) -> dict[str, Any]:
         if self._is_collection:
             return self.__dict__
-        # In place of torch's description of the tree, a tree of numbers.
+        # A tree of numbers replaces torch's description of the tree.
         return {**self.__dict__, "_form": pytree.tree_unflatten(list(range(len(self._leaves))), self._form)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ class Rows:
             self._form = pytree.tree_flatten(self._form)[1]
 
     def of_class(self, rows: TensorDict) -> Any:
-        """The same as tensorclasses, where rows are."""
+        """Returns the rows as tensorclasses if the rows of the storage are tensorclasses."""
         return self._class.from_tensordict(rows) if self._is_class else rows
 
     def __eq__(self, other: object) -> bool:
@@ -89,41 +89,41 @@ class Rows:
 
 
 def first_of(rows: Any) -> Any:
-    """The first row of many."""
+    """Returns the first row."""
     return rows[0] if is_tensor_collection(rows) else pytree.tree_map(lambda leaf: leaf[0], rows)
 
 
 def joined(rows: list[Any]) -> Any:
-    """Many rows of a list of single ones."""
+    """Stacks a list of single rows."""
     if is_tensor_collection(rows[0]):
         return torch.stack([row.to_tensordict() if isinstance(row, TensorDictBase) else row for row in rows])
     return pytree.tree_map(lambda *leaves: torch.stack([torch.as_tensor(leaf) for leaf in leaves]), *rows)
 
 
 def count_of(rows: Any) -> int:
-    """Number of rows."""
+    """Returns the number of rows."""
     return len(rows) if is_tensor_collection(rows) else len(pytree.tree_leaves(rows)[0])
 
 
 def contiguous(rows: Any) -> Any:
-    """Rows without lazy stacks, which have no tensors of their own."""
+    """Returns the rows with lazy stacks replaced, which have no tensors of their own."""
     return rows.contiguous() if isinstance(rows, LazyStackedTensorDict) else rows
 
 
 class _Constant:
-    """A value that is no tensor, and is the same in all rows."""
+    """A value that is not a tensor, and is the same in all rows."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def check(self, where: str, given: Any) -> None:
-        """Raises ValueError unless all rows that are given have it."""
+        """Raises ValueError unless all rows in `given` have this value."""
         values = _flat(given.tolist()) if isinstance(given, NonTensorStack) else [given.data]
         for value in values:
             if value != self.value:
                 raise ValueError(
-                    f"the row has {value!r} at {where}, and the first row had {self.value!r}: what is no tensor is the "
-                    "same in all rows of a SharedStorage. Encode it in a tensor, or keep it out of the storage"
+                    f"the row has {value!r} at {where}, but the first row had {self.value!r}: values other than tensors "
+                    "must be the same in all rows of a SharedStorage. Encode it in a tensor, or keep it out of the rows"
                 )
 
     def __eq__(self, other: object) -> bool:
@@ -136,7 +136,7 @@ def _flat(values: Any) -> list[Any]:
     return [each for value in values for each in _flat(value)] if isinstance(values, list) else [values]
 
 
-# --- A form: {"batch": shape, "parts": {key: form, (shape, dtype) or constant}} of a row
+# --- A form describes a row: {"batch": shape, "parts": {key: form, (shape, dtype) or constant}}
 
 
 def _form_of(row: TensorDictBase, path: str = "") -> Any:
@@ -181,8 +181,8 @@ def _arrays_of(path: str, form: Any, rows: TensorDictBase) -> Any:
     arrays: dict[str, Any] = {}
     if set(rows.keys()) != set(form["parts"]):
         missing, extra = set(form["parts"]) - set(rows.keys()), set(rows.keys()) - set(form["parts"])
-        text = f"{sorted(map(str, missing))} are missing, and {sorted(map(str, extra))} are too many"
-        raise KeyError(f"the row{path} has other keys than those of the storage: {text}")
+        text = f"missing {sorted(map(str, missing))}, unknown {sorted(map(str, extra))}"
+        raise KeyError(f"the row{path} has other keys than the rows of the storage: {text}")
     for key, part in form["parts"].items():
         value = rows.get(key)
         where = f"{path}[{key!r}]"

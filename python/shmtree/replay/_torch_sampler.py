@@ -16,15 +16,15 @@ from ._torch_storage import DEFAULT_PRIORITIES, SharedStorage
 class PrioritizedSampler(_Standard):
     """TorchRL's `PrioritizedSampler`, with the priorities in shared memory, beside the rows.
 
-    Buffers of several processes sample by the same priorities; a buffer that finds rows in the storage leaves their
-    priorities as they are.
+    Buffers of several processes share the priorities. A buffer that is made on a storage with rows keeps the priorities
+    of the rows.
 
     Args:
-        max_capacity: as in TorchRL. It is not needed: the storage's size counts.
+        max_capacity: accepted as in TorchRL, but not used: the size of the storage counts.
         alpha, eps: exponent of the priorities, and what is added to them. None takes those of the storage.
         beta: exponent of the weights, which may be changed at any time. None takes that of the storage.
-        reduction: how a priority is made of several values of a row.
-        dtype, max_priority_within_buffer, device: torch.float, False and None: others are refused.
+        reduction: how several values of a row become one priority.
+        dtype, max_priority_within_buffer, device: torch.float, False and None. Other values are refused.
     """
 
     def __init__(
@@ -42,19 +42,19 @@ class PrioritizedSampler(_Standard):
             if value is not None and value < 0:
                 raise ValueError(f"{name} must be greater or equal to 0, got {name}={value}")
         if max_priority_within_buffer:
-            raise NotImplementedError("max_priority_within_buffer=True: new rows get the largest priority so far")
+            raise NotImplementedError("max_priority_within_buffer=True: new rows always get the largest priority so far")
         if dtype != torch.float:
-            raise NotImplementedError(f"dtype is {dtype}; priorities in shared memory are torch.float32")
+            raise NotImplementedError(f"dtype is {dtype}; priorities in shared memory must be torch.float")
         if device is not None and torch.device(device).type != "cpu":
-            raise NotImplementedError(f"device is {device!r}; priorities are in the memory of the host")
+            raise NotImplementedError(f"device is {device!r}; priorities are in host memory, so it must be the CPU")
         self._max_capacity, self.reduction, self.dtype = max_capacity, reduction, dtype
         self._given_alpha, self._given_eps, self._beta = alpha, eps, beta
         self._max_priority_within_buffer, self._device = False, None
         self._storage: SharedStorage | None = None
-        self._keeps = 0  # rows whose priorities the buffer, when it is made, would set to the default
+        self._keeps = 0  # number of rows whose priorities survive the reset by a new buffer
 
     def terms(self) -> tuple[float, float, float]:
-        """alpha, beta and eps of a storage that is made for it."""
+        """Returns alpha, beta and eps for a storage that is made for this sampler."""
         given = (self._given_alpha, self._beta, self._given_eps)
         alpha, beta, eps = (
             mine if mine is not None else default for mine, default in zip(given, DEFAULT_PRIORITIES, strict=True)
@@ -62,14 +62,14 @@ class PrioritizedSampler(_Standard):
         return float(alpha), float(beta), float(eps)
 
     def join_storage(self, storage: SharedStorage, is_new: bool = False) -> None:
-        """Takes the storage of a buffer, which is being made if `is_new`.
+        """Uses the storage of a buffer. `is_new`: the buffer is being made now.
 
-        ValueError if the priorities of the storage were made with other parameters.
+        Raises ValueError if the priorities of the storage were made with other parameters.
         """
         if storage is self._storage:
             return
         if not isinstance(storage, SharedStorage):
-            raise TypeError(f"a sampler of shmtree is for a SharedStorage, not for a {type(storage).__name__}")
+            raise TypeError(f"a PrioritizedSampler of shmtree needs a SharedStorage, not a {type(storage).__name__}")
         if storage.shared is not None:
             self._check(storage)
         self._storage, self._keeps = storage, len(storage) if is_new else 0
@@ -80,13 +80,13 @@ class PrioritizedSampler(_Standard):
             raise ValueError("the storage was made with prioritized=None: its rows have no priorities")
         for name, mine, its in (("alpha", self._given_alpha, made.alpha), ("eps", self._given_eps, made.eps)):
             if mine is not None and mine != its:
-                raise ValueError(f"{name} is {mine}, and the priorities of the storage were made with {its}")
+                raise ValueError(f"{name} is {mine}, but the priorities of the storage were made with {its}")
 
     def _joined(self, storage: Any) -> SharedStorage:
         if storage is not None and storage is not self._storage:
             self.join_storage(storage)
         if self._storage is None:
-            raise RuntimeError("the sampler has no storage yet: a replay buffer gives it its own")
+            raise RuntimeError("the sampler has no storage yet: pass it to a replay buffer")
         return self._storage
 
     @property
@@ -95,7 +95,7 @@ class PrioritizedSampler(_Standard):
 
     @property
     def _made(self) -> Any:
-        """The sampler of the shared buffer, where there is one."""
+        """The sampler of the shared buffer, or None."""
         storage = self._storage
         return None if storage is None or storage.shared is None else storage.shared._spec.samplers["prioritized"]
 
@@ -106,7 +106,7 @@ class PrioritizedSampler(_Standard):
     @alpha.setter
     def alpha(self, alpha: float) -> None:
         if alpha != self.alpha:
-            raise NotImplementedError(f"alpha is {self.alpha} for all processes, and cannot change to {alpha}")
+            raise NotImplementedError(f"alpha is {self.alpha} for all processes; it cannot change to {alpha}")
 
     @property
     def beta(self) -> float:
@@ -134,7 +134,7 @@ class PrioritizedSampler(_Standard):
         pass
 
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
-        """Gives rows new priorities, by their places. Negative places are left out."""
+        """Gives the rows at these places new priorities. Ignores negative places."""
         shared, keeps = self._joined(storage), self._keeps
         self._keeps = 0
         places = torch.as_tensor(index, dtype=torch.long).reshape(-1)
@@ -151,7 +151,7 @@ class PrioritizedSampler(_Standard):
         shared.shared.update_priorities(rows[there], values[chosen].numpy()[there])
 
     def mark_update(self, index: Any, *, storage: Any = None) -> None:
-        """Gives rows the default priority, as new rows have."""
+        """Gives rows the default priority, like that of new rows."""
         self._keeps = 0
         self.update_priority(index, self.default_priority, storage=storage)
 
@@ -164,7 +164,7 @@ class PrioritizedSampler(_Standard):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The parameters, and the priorities of all rows by their places."""
+        """Returns the parameters, and the priorities of all rows by place."""
         state: dict[str, Any] = {"_alpha": self.alpha, "_beta": self.beta, "_eps": self._eps, "_priorities": None}
         storage = self._storage
         if storage is not None and len(storage):
@@ -175,7 +175,7 @@ class PrioritizedSampler(_Standard):
         return {**state, "_max_priority": self.default_priority}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Gives the rows of the storage these priorities. The storage is loaded first, as a replay buffer does."""
+        """Gives the rows of the storage these priorities. Load the storage first, as a replay buffer does."""
         self._beta = state_dict["_beta"]
         if self._storage is None or self._storage.shared is None:
             self._given_alpha, self._given_eps = state_dict["_alpha"], state_dict["_eps"]

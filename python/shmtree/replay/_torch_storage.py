@@ -27,7 +27,7 @@ _NO_CHANGE = "rows of a SharedStorage do not change once they are added"
 
 
 class _Cursor:
-    """A writer's cursor: the place of the next row, which all processes share."""
+    """The cursor of a writer: the place of the next row, which all processes share."""
 
     def __init__(self, storage: SharedStorage) -> None:
         self._storage = storage
@@ -42,17 +42,18 @@ class _Cursor:
 
 
 class SharedStorage(LazyTensorStorage):
-    """A `LazyTensorStorage` with the rows in shared memory: the newest `max_size` rows, in places that TorchRL writes
-    in turn.
+    """A `LazyTensorStorage` with its rows in shared memory: the newest `max_size` rows, in places that TorchRL fills in
+    order.
 
-    Rows do not change once they are added: `buffer[index] = row` raises NotImplementedError, and TypeError is raised
-    for writers other than the two round-robin ones, and for rows with strings or other values that are no tensors.
+    Rows do not change once they are added: `buffer[index] = row` raises NotImplementedError. Writers other than the two
+    round-robin ones raise TypeError. So do rows that are trees with values other than tensors; in a tensordict such a
+    value is accepted if it is the same in all rows.
 
     Args:
         max_size: the number of rows.
-        prioritized: alpha, beta and eps of the priorities that rows have, or None for none. By default those of the
-            `PrioritizedSampler` of the buffer that adds the first rows, or (0.6, 0.4, 1e-8).
-        device: "cpu", where sampled rows are.
+        prioritized: alpha, beta and eps of the priorities of rows, or None for no priorities. By default they are those
+            of the `PrioritizedSampler` of the buffer that adds the first rows, or (0.6, 0.4, 1e-8).
+        device: "cpu", the device of sampled rows.
         ndim: 1.
     """
 
@@ -67,15 +68,15 @@ class SharedStorage(LazyTensorStorage):
     ) -> None:
         if torch.device(device if device is not None else "cpu").type != "cpu":
             raise NotImplementedError(
-                f"device is {device!r}; the rows of a SharedStorage are in the memory of the host"
+                f"device is {device!r}; it must be the CPU, as a SharedStorage keeps its rows in host memory"
             )
         if ndim != 1:
-            raise NotImplementedError(f"ndim is {ndim}; a SharedStorage has 1 dimension")
+            raise NotImplementedError(f"ndim is {ndim}; it must be 1 for a SharedStorage")
         for name, value in options.items():
             if name not in ("compilable", "consolidated", "shared_init", "cleanup_memmap"):
                 raise TypeError(f"SharedStorage() got an unexpected keyword argument {name!r}")
             if value and name != "cleanup_memmap":
-                raise NotImplementedError(f"{name}={value!r} is not for a SharedStorage")
+                raise NotImplementedError(f"a SharedStorage does not support {name}={value!r}")
         self.shared: Any = None
         super().__init__(max_size, device=device)
         self._prioritized = prioritized
@@ -105,13 +106,13 @@ class SharedStorage(LazyTensorStorage):
                     continue
                 if type(writer) not in (RoundRobinWriter, TensorDictRoundRobinWriter):
                     kinds = "a RoundRobinWriter or a TensorDictRoundRobinWriter"
-                    raise TypeError(f"the writer of a SharedStorage is {kinds}, not a {type(writer).__name__}")
+                    raise TypeError(f"the writer of a SharedStorage must be {kinds}, not a {type(writer).__name__}")
                 writer._cursor_value = _Cursor(self)
             if sampler is not None and hasattr(sampler, "join_storage"):
                 sampler.join_storage(self, is_new)
 
     def _terms(self) -> tuple[float, float, float] | None:
-        """alpha, beta and eps of the buffer that is made."""
+        """Returns alpha, beta and eps for the shared buffer, or None for no priorities."""
         if self._prioritized != "sampler":
             return self._prioritized  # type: ignore[return-value]
         for buffer in self._attached_entities:
@@ -121,14 +122,14 @@ class SharedStorage(LazyTensorStorage):
                 return terms
         return DEFAULT_PRIORITIES
 
-    # --- What samplers ask for, of all processes
+    # --- State that samplers ask for, common to all processes
 
     @property
     def _mutation_revision(self) -> int:
         return 0 if self._ring is None else self._ring.revision
 
     def _bump_mutation_revision(self) -> None:
-        """Raises NotImplementedError: a buffer calls it after it has written to rows that it read, which are copies."""
+        """Raises NotImplementedError. A buffer calls this after it has written to rows that it read: to copies."""
         raise NotImplementedError(_NO_CHANGE)
 
     @property
@@ -155,7 +156,7 @@ class SharedStorage(LazyTensorStorage):
         self._ring, self._rows = Ring(self.shared), rows
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Adds rows: one for an int, else many."""
+        """Adds one row if `cursor` is an int, else many."""
         if not set_cursor:
             raise NotImplementedError(_NO_CHANGE)
         self._join_buffers()
@@ -179,7 +180,7 @@ class SharedStorage(LazyTensorStorage):
     # --- Reading
 
     def draw(self, size: int, sampler: str, beta: float | None = None) -> Any:
-        """Samples rows for a sampler, which the next `get` of this thread returns. Returns their places."""
+        """Samples rows and returns their places and the batch. The next `get` of this thread returns the rows."""
         if len(self) == 0:
             raise RuntimeError(_EMPTY)
         self.shared._replay.drop_overwritten()
@@ -193,7 +194,7 @@ class SharedStorage(LazyTensorStorage):
         return places, batch
 
     def get(self, index: Any) -> Any:
-        """Rows by their places: an int, a slice, a sequence or tensor of places, or of bools; or a key of all rows."""
+        """Returns rows by place: an int, a slice, a sequence or tensor of places or bools; or a key of all rows."""
         places, data = getattr(self._drawn, "batch", (None, None))
         if index is places and places is not None:
             self._drawn.batch = (None, None)
@@ -215,7 +216,7 @@ class SharedStorage(LazyTensorStorage):
 
     @property
     def _storage(self) -> Any:
-        """All places, as a copy: zeros where there is no row yet."""
+        """A copy of all places, with zeros where there is no row yet."""
         if self.shared is None or self._rows is None:
             return None
         arrays = self._ring.read(np.arange(self.max_size), 0)
@@ -227,7 +228,7 @@ class SharedStorage(LazyTensorStorage):
 
     @property
     def initialized(self) -> bool:
-        """True when rows were added."""
+        """True if rows were added."""
         return self.shared is not None
 
     @initialized.setter
@@ -260,7 +261,7 @@ class SharedStorage(LazyTensorStorage):
         if context.get_spawning_popen() is not None and not self.initialized:
             raise RuntimeError(
                 "Cowardly refusing to share a SharedStorage between processes before it has rows: "
-                "add some rows first, which say what rows are"
+                "add a row first, which determines the structure of all rows"
             )
         left_out = ("_drawn", "_attached_entities_list", "_mutation_revision_value", "_last_cursor_index_value")
         state = {key: value for key, value in self.__dict__.items() if key not in left_out}
@@ -271,7 +272,7 @@ class SharedStorage(LazyTensorStorage):
         self._drawn = threading.local()
 
     def dumps(self, path: Any) -> None:
-        """Writes all rows, and their priorities, to a folder."""
+        """Writes all rows and their priorities to a folder."""
         folder = pathlib.Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         about = {"rows": self._rows, "added": 0 if self._ring is None else self._ring.added}
@@ -280,7 +281,7 @@ class SharedStorage(LazyTensorStorage):
         torch.save(about, folder / "storage.pt")
 
     def loads(self, path: Any) -> None:
-        """Takes the rows of a folder in place of those there, for this process's object of the storage."""
+        """Replaces the rows of this storage object by those in a folder, in this process only."""
         folder = pathlib.Path(path)
         about = torch.load(folder / "storage.pt", weights_only=False)
         if (rows := about["rows"]) is None:
@@ -290,7 +291,7 @@ class SharedStorage(LazyTensorStorage):
         self._ring = Ring(self.shared, about["added"])
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows by their places, as a LazyTensorStorage has them, and the place of the next one."""
+        """Returns all rows by place, in the form of a LazyTensorStorage, and the place of the next row."""
         rows: Any = self._storage if self.shared is not None else {}
         is_tree = self.shared is not None and not is_tensor_collection(rows)
         rows = rows if is_tree or self.shared is None else rows.state_dict()
@@ -298,7 +299,7 @@ class SharedStorage(LazyTensorStorage):
         return {"_storage": rows, **about}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes these rows, which may be those of a LazyTensorStorage, in place of those there, in all processes."""
+        """Replaces the rows in all processes. The state may be that of a LazyTensorStorage."""
         rows, size, following = state_dict["_storage"], state_dict["_len"], state_dict.get("_next", 0)
         if size > self.max_size:
             raise ValueError(f"the state has {size} rows, and max_size is {self.max_size}")
@@ -320,12 +321,12 @@ class SharedStorage(LazyTensorStorage):
 
 
 def _ndim_of(index: Any) -> int:
-    """Dimensions that rows of this index have in front."""
+    """Returns the number of batch dimensions of rows that are read with this index."""
     return 1 if isinstance(index, slice | range) else torch.as_tensor(index).ndim
 
 
 def _places_of(index: Any, size: int) -> torch.Tensor:
-    """Places, of an index as tensors take it. IndexError for one that has no row."""
+    """Returns the places of a tensor index. Raises IndexError for a place without a row."""
     if isinstance(index, slice):
         return torch.arange(size)[index]
     given = torch.as_tensor(list(index) if isinstance(index, range) else index)

@@ -106,13 +106,12 @@ class VectorWriter:
 
         Args:
             rows: a nest like that of a row, of arrays whose first dimension is that of the streams.
-            end: a mask of those whose episode ends with this row, besides those whose leaf ``terminated``,
-                ``truncated`` or ``done`` is true. Such as only it names were cut off; where no leaf ends episodes, they
-                terminated.
+            end: a mask of the streams whose episode was cut off after this row, in addition to those whose leaf
+                ``terminated``, ``truncated`` or ``done`` is true. If no leaf ends episodes, these episodes terminated.
             final: last observations, a nest of arrays for all streams, or for those that end.
             priority: one for each.
-            reset: a mask of those whose row is no step, and is left out: its index is -1. With
-                ``autoreset="next_step"`` the writer also leaves out the row after each that ended an episode.
+            reset: a mask of the streams whose row is not a step; `add` skips it, and its index is -1. With
+                ``autoreset="next_step"`` the writer also skips the row after each row that ended an episode.
         """
         given = (rows, end, final, priority, reset, timeout, self._resets_in_next_step)
         indices: np.ndarray[Any, Any] = _core.replay_add_to_each(self._writers, *given)
@@ -145,7 +144,7 @@ class VectorWriter:
 
 
 def autoreset_of(given: Any) -> Autoreset | None:
-    """How a vector of environments resets: one of ours, or Gymnasium's ``AutoresetMode``. None: not told, or never."""
+    """Returns the reset mode for a name or for Gymnasium's ``AutoresetMode``. None: not specified, or no resets."""
     modes: dict[Any, Autoreset | None] = {
         None: None,
         "next_step": "next_step",

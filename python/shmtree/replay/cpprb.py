@@ -2,11 +2,11 @@
 
 from shmtree.replay.cpprb import MPPrioritizedReplayBuffer
 
-Calls and results are those of cpprb 11, and so are the rows that the uniform buffers draw for a seed of NumPy. Any
-number of processes may use each of the four classes, to add, sample and update. `buffer.shared` is the
-`shmtree.replay.ReplayBuffer` that has the rows.
+Calls and results are those of cpprb 11. For a given seed of NumPy, the uniform buffers also draw the same rows. Any
+number of processes may add to, sample and update each of the four classes. `buffer.shared` is the
+`shmtree.replay.ReplayBuffer` with the rows.
 
-`next_of` and `stack_compress` save no memory here: rows are stored as they are given. `Nstep` needs cpprb installed.
+`next_of` and `stack_compress` save no memory here: rows are stored as you pass them. `Nstep` needs cpprb installed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _BACKENDS = ("sharedctypes", "SharedMemory")
-_FORMAT_VERSION = 1  # of files of cpprb
+_FORMAT_VERSION = 1  # version of cpprb's file format
 
 
 def _names(given: str | Iterable[str] | None) -> list[str]:
@@ -100,15 +100,15 @@ class ReplayBuffer(PlacedRows):
     # --- Files
 
     def save_transitions(self, file: Any, *, safe: bool = True) -> None:
-        """Writes all rows to a file of cpprb's format, which cpprb reads too. `safe` has no effect."""
+        """Writes all rows to a file in cpprb's format, which cpprb can read. `safe` has no effect."""
         about: dict[str, Any] = {"safe": True, "version": _FORMAT_VERSION, "Nstep": self.is_Nstep()}
         np.savez_compressed(file, **about, data=self.get_all_transitions(), cache=None, next_of=None)  # type: ignore[arg-type]
 
     def load_transitions(self, file: Any) -> None:
         """Adds the rows of a file that cpprb or `save_transitions` wrote.
 
-        The file has pickles: load only files that you trust. ValueError for a file of another version, or with Nstep
-        where the buffer is without, or the reverse.
+        The file has pickles: load only files that you trust. Raises ValueError for a file of another version, or if only
+        one of file and buffer has Nstep.
         """
         with np.load(file, allow_pickle=True) as saved:
             if bool(saved["Nstep"]) != self.is_Nstep():
@@ -168,7 +168,7 @@ class PrioritizedReplayBuffer(PlacedPriorities, ReplayBuffer):
 
 
 class MPReplayBuffer(PlacedRows):
-    """`cpprb.MPReplayBuffer`: like that, it ignores the options that only `ReplayBuffer` has."""
+    """`cpprb.MPReplayBuffer`. Like the original, it ignores the options that only `ReplayBuffer` has."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class MPReplayBuffer(PlacedRows):
 
 
 class MPPrioritizedReplayBuffer(PlacedPriorities, MPReplayBuffer):
-    """`cpprb.MPPrioritizedReplayBuffer`: an update of a row that was added since the last `sample` is ignored."""
+    """`cpprb.MPPrioritizedReplayBuffer`. Ignores updates of rows that were added since the last `sample`."""
 
     def __init__(
         self,
@@ -213,12 +213,12 @@ class MPPrioritizedReplayBuffer(PlacedPriorities, MPReplayBuffer):
 def create_buffer(
     size: int, env_dict: Mapping[str, Mapping[str, Any]] | None = None, *, prioritized: bool = False, **kwargs: Any
 ) -> ReplayBuffer:
-    """A `ReplayBuffer`, or a `PrioritizedReplayBuffer`, as `cpprb.create_buffer` makes."""
+    """Returns a `ReplayBuffer` or a `PrioritizedReplayBuffer`, like `cpprb.create_buffer`."""
     return (PrioritizedReplayBuffer if prioritized else ReplayBuffer)(size, env_dict, **kwargs)
 
 
 def _own(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies, which cpprb's NstepBuffer may change."""
+    """Returns copies, since cpprb's NstepBuffer may change its arguments."""
     return {name: np.array(value) for name, value in given.items()}
 
 
@@ -233,7 +233,7 @@ def _nstep_buffer(env: Mapping[str, Any], Nstep: Any, default_dtype: Any, next_o
 
 
 def _decompressed(data: Mapping[str, Array], cache: Mapping[int, Any], next_of: list[str]) -> dict[str, Array]:
-    """Rows of a file that was saved with safe=False: each with its successor, or what the file has for it apart."""
+    """Returns the rows of a file saved with safe=False: adds successors, and values that the file stores apart."""
     rows = {name: np.array(column) for name, column in data.items()}
     rows.update({f"next_{name}": np.roll(column, -1, axis=0) for name, column in rows.items() if name in next_of})
     for place, parts in cache.items():

@@ -3,8 +3,8 @@
 from shmtree.replay.sb3 import ReplayBuffer
 model = DQN("MlpPolicy", environment, replay_buffer_class=ReplayBuffer)
 
-Calls, results, attributes and the numbers that are drawn for a seed of NumPy are those of Stable-Baselines3.
-`buffer.shared` is the `shmtree.replay.ReplayBuffer` that has the rows: other processes may sample it, and add to it.
+Calls, results, attributes and the random draws for a given seed of NumPy are those of Stable-Baselines3.
+`buffer.shared` is the `shmtree.replay.ReplayBuffer` with the rows: other processes may sample it, and add to it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ReplayBuffer(_Standard):
     `observations`, `next_observations`, `actions`, `rewards`, `dones` and `timeouts` are read like arrays of shape
     (buffer_size, n_envs, ...); each read copies, and writing to them raises TypeError.
 
-    A pickle, and a copy, has all rows, as `save_replay_buffer` needs. As an argument of a process the buffer stays the
-    same.
+    A pickle or a copy contains all rows, as `save_replay_buffer` needs. If you pass the buffer to a process as an
+    argument, it refers to the same rows.
     """
 
     shared: _Shared
@@ -71,7 +71,7 @@ class ReplayBuffer(_Standard):
         self.shared = _Shared(self.buffer_size * n_envs, columns=columns, chunk=1, done=None, reward=None)
         self._ring = Ring(self.shared)
         self._forced_full = False
-        self._newest_next: tuple[int, Any] = (-1, None)  # with optimize_memory_usage: step, and what came after it
+        self._newest_next: tuple[int, Any] = (-1, None)  # with optimize_memory_usage: a step, and the observation after it
 
     @staticmethod
     def _check(observation_space: Any, optimize_memory_usage: bool, handle_timeout_termination: bool) -> None:
@@ -83,7 +83,7 @@ class ReplayBuffer(_Standard):
                 "and handle_timeout_termination = True simultaneously."
             )
 
-    # --- What the columns are, and rows of them
+    # --- Columns and rows
 
     def _observation_columns(self) -> Any:
         return (self.obs_shape, np.dtype(self.observation_space.dtype))
@@ -99,17 +99,17 @@ class ReplayBuffer(_Standard):
 
     @property
     def pos(self) -> int:
-        """Place of the next step, which all processes share."""
+        """Place of the next step. All processes share it."""
         return self._steps % self.buffer_size if "_ring" in self.__dict__ else 0
 
     @pos.setter
     def pos(self, pos: int) -> None:
         if pos != self.pos:
-            raise AttributeError("pos is where the next row goes, in all processes: reset() sets it to 0")
+            raise AttributeError("pos cannot be set, since all processes share it; reset() sets it to 0")
 
     @property
     def full(self) -> bool:
-        """True if each place has a row, or if it was set."""
+        """True if every place has a row, or if you set it."""
         return "_ring" in self.__dict__ and (self._forced_full or self._steps >= self.buffer_size)
 
     @full.setter
@@ -144,7 +144,7 @@ class ReplayBuffer(_Standard):
     def sample(self, batch_size: int, env: Any = None) -> Any:
         if not self.optimize_memory_usage:
             return BaseBuffer.sample(self, batch_size, env)
-        # With one array for both, the oldest observation of a full buffer is overwritten by the newest one.
+        # With one array for both, the newest observation of a full buffer overwrites the oldest one.
         if self.full:
             steps = (np.random.randint(1, self.buffer_size, size=batch_size) + self.pos) % self.buffer_size
         else:
@@ -152,7 +152,7 @@ class ReplayBuffer(_Standard):
         return self._get_samples(steps, env)
 
     def _rows_at(self, steps: Array) -> tuple[Any, Any]:
-        """Rows of these steps, each of one environment, and the observations that follow them."""
+        """Returns the rows of these steps, each of a random environment, and the observations after them."""
         environments = np.random.randint(0, high=self.n_envs, size=(len(steps),))
         rows = self._ring.read(steps * self.n_envs + environments, 0)
         if not self.optimize_memory_usage:
@@ -234,7 +234,7 @@ class DictReplayBuffer(ReplayBuffer, _StandardDict):
         if not isinstance(observation_space, spaces.Dict):
             raise AssertionError(
                 "DictReplayBuffer must be used with Dict obs space only: "
-                f"observation_space is {observation_space}, and ReplayBuffer is for it"
+                f"observation_space is {observation_space}; use ReplayBuffer for it"
             )
         if optimize_memory_usage:
             raise AssertionError("DictReplayBuffer does not support optimize_memory_usage")
@@ -266,7 +266,7 @@ class DictReplayBuffer(ReplayBuffer, _StandardDict):
 
 
 def _broadcast(count: int, value: Any, leaf: _Leaf) -> Array:
-    """As many rows of a column, as an assignment to an array of them casts and repeats the value."""
+    """Returns `count` rows of a column, cast and repeated like in an assignment to an array of that shape."""
     shape, dtype = leaf
     array: Array = np.asarray(value)
     if array.shape == (count, *shape):

@@ -5,9 +5,9 @@ buffer = torchrl.data.TensorDictReplayBuffer(
     storage=SharedStorage(100_000), sampler=PrioritizedSampler(100_000, alpha=0.6, beta=0.4), batch_size=256
 )
 
-The first rows that are added say what rows are. After that, any number of processes may have the storage, each with a
-buffer of its own, and add, sample and update priorities. `storage.shared` is the `shmtree.replay.ReplayBuffer` that has
-the rows. Indices are places, from 0 to `max_size` - 1, as in a `LazyTensorStorage`.
+The first row that is added determines the keys, shapes and dtypes of all rows. After that, any number of processes may
+use the storage, each with its own buffer, to add, sample and update priorities. `storage.shared` is the
+`shmtree.replay.ReplayBuffer` with the rows. Indices are places, from 0 to `max_size` - 1, as in a `LazyTensorStorage`.
 """
 
 from __future__ import annotations
@@ -19,4 +19,4 @@ from ._torch_storage import SharedStorage
 
 __all__ = ["PrioritizedSampler", "SharedStorage", "UniformSampler"]
 
-UniformSampler = RandomSampler  # TorchRL's, whose other samplers may be used with a SharedStorage, too
+UniformSampler = RandomSampler  # TorchRL's own; its other samplers work with a SharedStorage too
