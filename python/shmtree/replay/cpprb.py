@@ -107,8 +107,8 @@ class ReplayBuffer(PlacedRows):
     def load_transitions(self, file: Any) -> None:
         """Adds the rows of a file that cpprb or `save_transitions` wrote.
 
-        The file has pickles: load only files that you trust. Raises ValueError for a file of another version, or if only
-        one of file and buffer has Nstep.
+        The file has pickles: load only files that you trust. Raises ValueError for a file of another version, and if
+        only one of file and buffer has Nstep.
         """
         with np.load(file, allow_pickle=True) as saved:
             if bool(saved["Nstep"]) != self.is_Nstep():

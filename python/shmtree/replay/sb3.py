@@ -71,7 +71,7 @@ class ReplayBuffer(_Standard):
         self.shared = _Shared(self.buffer_size * n_envs, columns=columns, chunk=1, done=None, reward=None)
         self._ring = Ring(self.shared)
         self._forced_full = False
-        self._newest_next: tuple[int, Any] = (-1, None)  # with optimize_memory_usage: a step, and the observation after it
+        self._newest_next: tuple[int, Any] = (-1, None)  # with optimize_memory_usage: step, observation after it
 
     @staticmethod
     def _check(observation_space: Any, optimize_memory_usage: bool, handle_timeout_termination: bool) -> None:
