@@ -57,13 +57,13 @@ def _unlike(cls: Any, attributes: dict[str, Any], private: dict[str, Any] | None
     fields, known = _fields_of(cls), cls.__private_attributes__
     for name in fields:
         if name not in attributes:
-            return f"has a field {name!r} here, and the message has no such field"
+            return f"has a field {name!r} here, but the message lacks it"
     for name in attributes:
         if name not in fields and not any(name in vars(base) for base in cls.__mro__):
-            return f"has no field {name!r} here, and the message has one"
+            return f"has no field {name!r} here, but the message has it"
     for name in private or ():
         if name not in known:
-            return f"has no private attribute {name!r} here, and the message has one"
+            return f"has no private attribute {name!r} here, but the message has it"
     return None
 
 

@@ -252,7 +252,7 @@ OTHERS = {
         "import collections\nC = collections.namedtuple('C', 'x y')",
         "import collections\nC = collections.namedtuple('C', 'x y z')",
         lambda c: c(1, 2),
-        ["has 3 fields here, and 2 in the message", "Fields here: x, y, z"],
+        ["has 3 fields here, but 2 in the message", "Fields here: x, y, z"],
     ),
     "enum": (
         "import enum\nclass C(enum.Enum):\n    LOW = 1\n    HIGH = 2",
@@ -270,7 +270,7 @@ OTHERS = {
         "import dataclasses\n@dataclasses.dataclass\nclass C:\n    lr: float",
         "def C(): pass",
         lambda c: c(0.1),
-        ["is a dataclass in the message, and none here"],
+        ["is a dataclass in the message, but not here"],
     ),
 }
 

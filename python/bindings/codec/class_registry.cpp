@@ -70,7 +70,7 @@ bool is_same(const std::vector<Ref>& one, const std::vector<Ref>& other) {
                     [](const Ref& a, const Ref& b) { return is_same(a.get(), b.get()); });
 }
 
-// Whether instances are sent and built in the same way.
+// True if instances of both are sent and built in the same way.
 bool is_same(const ClassInfo& one, const ClassInfo& other) {
   return one.encode == other.encode && one.shape == other.shape && one.name == other.name &&
          one.field_count == other.field_count && one.has_dict == other.has_dict &&
@@ -101,7 +101,7 @@ ClassInfo* store_first(ClassInfo* made) {
   return stored;
 }
 
-// `made` in the place of `known`, or what has been stored for the class meanwhile.
+// Replaces `known` by `made`, unless another thread has replaced it already. Returns the stored one.
 const ClassInfo* replace(const ClassInfo* known, ClassInfo* made) {
   const std::lock_guard guard(tables_mutex);
   ClassInfo*& stored = table()[made->type];
@@ -178,11 +178,11 @@ bool init_class_registry() {
 
 namespace {
 
-// Of the class as it is now. Null with a Python error set.
+// Describes the class as it is now. Null with a Python error set.
 ClassInfo* made_info(PyTypeObject* type) {
   auto* made = new ClassInfo();
   made->type = type;
-  // A look-up has CPython number the version. What changes from here on leads to another one.
+  // The lookup makes CPython assign a version number, so that every later change of the class gives another number.
   const bool has_version = class_member(type, interned_reduce) || !PyErr_Occurred();
   made->version.store(version_of(type), std::memory_order_relaxed);
   made->name = global_name(type_object(type));
@@ -253,7 +253,7 @@ Ref resolve_global(std::string_view name, bool may_import) {
   }
   Ref module_name = string_of(name.substr(0, colon));
   if (!module_name) return Ref();
-  // Not PyImport_GetModule(), which reads an attribute: that executes a module of importlib.util.LazyLoader.
+  // Not PyImport_GetModule(): it reads an attribute, which executes a module of importlib.util.LazyLoader.
   Ref module = item_of(PyImport_GetModuleDict(), module_name.get());
   if (!module && !PyErr_Occurred()) {
     if (!may_import) return refuse("of a module that is not imported here", name), Ref();

@@ -35,10 +35,9 @@ struct ClassInfo {
   EncodeHandler* encode = nullptr;
   ClassShape shape = ClassShape::kOther;
   std::string name{};  // "module:qualname"
-  // The version of the class that this describes: CPython gives it another one whenever the class or one of its bases
-  // is changed. 0: it has none.
+  // Version of the described class. CPython changes it whenever the class or one of its bases changes. 0: none.
   mutable std::atomic<unsigned> version{0};
-  // Interned parts of a name without further dots; null for others.
+  // Interned parts of `name` if the qualname has no dots; else null.
   Ref module_name{}, attribute{};
 
   // kNamedTuple
@@ -47,10 +46,10 @@ struct ClassInfo {
   // kDataclass: the names of its fields (dict to None), and of those that live in slots
   Ref fields{};
   std::vector<Ref> slots{};
-  std::vector<Ref> required{};  // fields that every instance has and the class has no value for
+  std::vector<Ref> required{};  // fields that every instance has, and the class has no value for
   bool has_dict = false;
   // kRegistered
-  bool in_channels = false;  // messages of channels alone carry it; unflatten is told, too, whether it may import
+  bool in_channels = false;  // only messages of channels carry it; unflatten also gets `may_import`
   Ref flatten{};
   Ref unflatten{};
 };
@@ -58,17 +57,17 @@ struct ClassInfo {
 // Looks the standard classes up. False with a Python error set.
 bool init_class_registry();
 
-// What was known of the class when it was last looked at; see current_class_info(). Null with a Python error set.
+// Returns the last known description of the class, possibly outdated: see current_class_info(). Null with an error set.
 const ClassInfo* class_info(PyTypeObject* type);
 
-// The same of the class as it is now: classifies it again if it was changed. Null with a Python error set.
+// Returns the description of the class as it is now: classifies it again if it has changed. Null with an error set.
 const ClassInfo* current_class_info(const ClassInfo* known);
 inline const ClassInfo* current_class_info(PyTypeObject* type) {
   const ClassInfo* known = class_info(type);
   return known ? current_class_info(known) : nullptr;
 }
 
-// How instances of a class that travels by name may be sent at this moment.
+// Whether instances of a class that travels by name can be sent now, and if not, why.
 enum class ByName : std::int8_t {
   kError = -1,    // a Python error is set
   kYes,           // the name leads to the class, or to its registration
@@ -76,12 +75,11 @@ enum class ByName : std::int8_t {
   kNotFound,      // the name leads nowhere
   kOwnReduction,  // the program has registered a reducer for pickle
 };
-// Pickle asks the same of each object. `for_channel`: reducers of multiprocessing count, too.
+// Makes the checks that pickle makes for each object. `for_channel`: reducers of multiprocessing count too.
 ByName how_by_name(const ClassInfo& info, bool for_channel);
 
-// The class or function called "module:qualname". Modules that are not imported yet are imported only when
-// `may_import`, and only then module-level __getattr__ is asked, or a module executed that loads itself at its first
-// use. Null with PickleRefused, ImportError or AttributeError set.
+// The class or function called "module:qualname". Only if `may_import`, this imports modules, calls a module-level
+// __getattr__, or executes a lazily loaded module. Null with PickleRefused, ImportError or AttributeError set.
 Ref resolve_global(std::string_view name, bool may_import);
 
 // Whether resolve_global() would find exactly this object.
@@ -98,7 +96,7 @@ bool register_end(PyObject* cls, std::string_view name, PyObject* flatten, PyObj
 // The registered class of that name, null without an error when there is none.
 const ClassInfo* registered_class(std::string_view name);
 
-// Whether it is a Flag, whose members are those that have names and all that these make together.
+// True for a Flag: its members are the named ones and all their combinations.
 bool is_flag(PyTypeObject* type) noexcept;
 
 // Whether calling it without arguments is harmless whoever asks: builtin containers, numbers and strings.

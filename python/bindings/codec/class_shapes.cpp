@@ -99,7 +99,7 @@ bool has_default_state(PyTypeObject* type) {
   return plain_get && (!setter || setter.get() == dataclass_setstate);
 }
 
-// Whether pickle would name the member: by a function of the module enum, but the one that refuses.
+// True if pickle would send the member by name: its reduction is a function of module enum that does not refuse.
 bool has_enum_reduction(PyTypeObject* type) {
   const Ref method = lookup(type, "__reduce_ex__");
   if (method.get() == lookup(enum_type, "__reduce_ex__").get()) return true;
@@ -143,8 +143,8 @@ bool is_plain_python(PyTypeObject* type) {
   return type->tp_itemsize == 0 && is_inherited_from_object(type, "__new__");
 }
 
-// After an exception that a class raised, or that its attributes caused: 0, without it, unless it is about this
-// process.
+// Handles an exception that a class or its attributes caused: clears it and returns 0. Returns -1 for MemoryError and
+// for exceptions that are not about the class (KeyboardInterrupt).
 int no_such_class() {
   if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
   PyErr_Clear();
@@ -158,7 +158,7 @@ int collect_slots(PyObject* cls, ClassInfo& info) {
   if (!items) return no_such_class();
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
     PyObject* const item = PyList_GET_ITEM(items.get(), i);
-    if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 2) return 0;  // its metaclass makes up a __dict__
+    if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 2) return 0;  // its metaclass provides another __dict__
     PyObject* const name = PyTuple_GET_ITEM(item, 0);
     PyObject* const member = PyTuple_GET_ITEM(item, 1);
     if (!Py_IS_TYPE(member, &PyMemberDescr_Type)) continue;
@@ -186,7 +186,7 @@ bool is_true(PyObject* object, const char* attribute) {
   return value.get() == Py_True;
 }
 
-// Whether `__init__` sets the field in any case, given one of dataclasses or attrs.
+// True if `__init__` always sets the field. `field`: a field of dataclasses or attrs.
 bool is_always_set(PyObject* field) {
   if (is_true(field, "init")) return true;
   const Ref factory(PyObject_GetAttrString(field, "default_factory"));
@@ -194,7 +194,7 @@ bool is_always_set(PyObject* field) {
   return factory && factory.get() != dataclass_missing;
 }
 
-// 1, 0, or -1 with an error. What says that it is a dataclass, or one of attrs, may be any object.
+// 1, 0, or -1 with an error. The attributes that mark a dataclass or an attrs class may be any objects.
 int classify_dataclass(ClassInfo& info) {
   PyTypeObject* type = info.type;
   if (!is_plain_python(type) || !has_default_reduction(type) || lookup(type, "__getnewargs__")) return 0;

@@ -1,7 +1,8 @@
-// What decoding one message may cost, beyond what its bytes say. docs/security.md has the table of all kinds.
+// Limits what decoding one message may cost beyond its size. docs/security.md has the table of all kinds.
 //
-// A frame is as large as its values, with few exceptions: references (expansion.h), buffers that several nodes share,
-// and keys with equal hashes. Each of them is counted here, and refused when it is out of proportion.
+// A value is about as large as its part of the frame, with few exceptions: references (expansion.h), buffers that
+// several nodes share, and keys with equal hashes. Their costs are counted, and a frame with disproportionate costs is
+// refused.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,8 @@
 
 namespace shmtree::python {
 
-// Bytes that are copied out of a message. Writers give each text a buffer of its own, so one that several nodes copy is
-// as good as never there.
+// Counts the bytes that are copied out of a message. Writers give each text its own buffer, so in a genuine message
+// hardly any buffer is copied more than once.
 class CopiedBytes {
  public:
   bool allows(std::uint64_t bytes, std::uint64_t message_bytes) noexcept {
@@ -27,8 +28,8 @@ class CopiedBytes {
   std::uint64_t bytes_ = 0;
 };
 
-// The keys of one dict or set that is being filled. Those with equal hashes are compared with each other: n of them
-// take n * n / 2 comparisons, and whoever chooses ints chooses their hashes. Small containers are not looked at.
+// Counts key comparisons while one dict or set is filled. n keys with equal hashes are compared n * n / 2 times, and a
+// sender that chooses ints as keys chooses their hashes. Small containers are not checked.
 class Collisions {
  public:
   explicit Collisions(std::uint64_t count) {
@@ -38,7 +39,7 @@ class Collisions {
     counts_.resize(slots);
     most_ = kFreely + kPerKey * count;
   }
-  // Whether one more key of that hash may be added. -1 is allowed: the key has no hash, and adding it says so.
+  // True if one more key of that hash may be added. -1 means that the key has no hash: adding it will raise.
   bool allows(Py_hash_t hash) noexcept {
     compared_ += counts_[mixed(static_cast<std::uint64_t>(hash)) & (counts_.size() - 1)]++;
     return compared_ <= most_;
@@ -46,7 +47,7 @@ class Collisions {
   bool is_counting() const noexcept { return !counts_.empty(); }
 
  private:
-  // All bits count: the hashes of ints are the ints.
+  // Mixes all bits, since the hash of an int is the int itself.
   static constexpr std::uint64_t mixed(std::uint64_t hash) noexcept {
     hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
     hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
@@ -54,10 +55,10 @@ class Collisions {
   }
 
   static constexpr std::uint64_t kFewest = 128, kPerSlot = 16;
-  // Comparisons: as many as a small container may take, and a few for each key.
+  // Allowed comparisons: as many as a small container may need, and a few for each key.
   static constexpr std::uint64_t kFreely = 65'536, kPerKey = 64;
 
-  std::vector<std::uint32_t> counts_;  // by hash; a power of two of them
+  std::vector<std::uint32_t> counts_;  // keys by mixed hash; the size is a power of two
   std::uint64_t compared_ = 0, most_ = 0;
 };
 

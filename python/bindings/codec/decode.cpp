@@ -91,7 +91,7 @@ Ref Decoder::dtype(const format::Name& description) {
   if (in.failed()) return Ref();
   PyObject*& kept = at(tables_.dtypes, description.index);
   if (!kept) {
-    Ref parsed = parse_dtype(description.text);  // may decode something itself, but not with this decoder
+    Ref parsed = parse_dtype(description.text);  // may run another decoder, but not this one
     if (!parsed) return Ref();
     kept = parsed.release();
   }
@@ -332,7 +332,7 @@ PyObject* Decoder::marked_container(Kind kind) {
 
 namespace {
 
-// A list or tuple of what make(i) gives; null when that is, or when a signal handler raised.
+// Returns a list or tuple of make(i); null if make() returns null, or if a signal handler raised.
 template <bool is_tuple = false, class Make>
 PyObject* sequence(Decoder& decoder, std::uint64_t count, Make make) {
   const auto size = static_cast<Py_ssize_t>(count);

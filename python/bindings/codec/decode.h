@@ -43,7 +43,7 @@ struct DecodeContext {
   CopyPolicy copy = CopyPolicy::kAuto;
   bool allow_pickle = false;  // also: whether modules may be imported for classes
   bool for_channel = false;   // a channel gave it: ends in it are opened
-  bool interrupted = false;   // set by decode(): the error is that of a signal handler, and no fault of the message
+  bool interrupted = false;   // set by decode(): a signal handler raised, so the message is not at fault
   bool writable = true;       // views of the frame may be written, unless the array was read-only
   TensorViews tensor_views = TensorViews::kExternal;
 

@@ -25,12 +25,12 @@ const ClassInfo* class_of(Decoder& decoder, ClassShape shape, const char* what) 
     const std::string text = platform::printable(name.text);
     decoder.incompatible(
         decoder.in.position(),
-        Ref(PyUnicode_FromFormat("'%.500s' is a %s in the message, and none here", text.c_str(), what)));
+        Ref(PyUnicode_FromFormat("'%.500s' is a %s in the message, but not here", text.c_str(), what)));
   }
   return nullptr;
 }
 
-// Names with commas between them.
+// Joins names with commas.
 std::string joined(PyObject* names) {
   std::string text;
   const Ref list(PySequence_List(names));
@@ -49,11 +49,11 @@ std::string joined(const std::vector<std::string>& names) {
   return text.empty() ? "none" : text;
 }
 
-// The node at `position` is a dataclass, or of attrs, that has the field on one side only.
+// Reports that the dataclass or attrs instance at node `position` has a field on one side only.
 PyObject* other_fields(Decoder& decoder, const ClassInfo& info, std::size_t position, PyObject* field, bool is_here) {
   const std::string sent = joined(fields_of_node(decoder.frame(), position)), here = joined(info.fields.get());
-  const char* format = is_here ? "'%.500s' has a field %R here, and no value for it, and the message has no such field"
-                               : "'%.500s' has no field %R here, and the message has one";
+  const char* format = is_here ? "'%.500s' has a field %R here without a default, and the message lacks it"
+                               : "'%.500s' has no field %R here, but the message has it";
   const Ref text(PyUnicode_FromFormat(format, info.name.c_str(), field));
   if (!text) return nullptr;
   return decoder.incompatible(
@@ -61,7 +61,7 @@ PyObject* other_fields(Decoder& decoder, const ClassInfo& info, std::size_t posi
                                          sent.c_str(), here.c_str())));
 }
 
-// The first field that `made` lacks and every instance has. Null, without an error, when there is none.
+// Returns the first required field that `made` lacks. Null, without an error, if it lacks none.
 PyObject* missing_field(const ClassInfo& info, PyObject* made) {
   for (const Ref& name : info.required) {
     const Ref value(PyObject_GenericGetAttr(made, name.get()));
@@ -72,7 +72,7 @@ PyObject* missing_field(const ClassInfo& info, PyObject* made) {
   return nullptr;
 }
 
-// The node at `position` is a member of an Enum that has no such one here; `what` is its name or value.
+// Reports that the Enum here lacks the member at node `position`. `what`: its name or value.
 PyObject* no_member(Decoder& decoder, const ClassInfo& info, std::size_t position, const char* format, PyObject* what) {
   PyErr_Clear();
   const Ref members(PyObject_GetAttrString(type_object(info.type), "_member_map_"));
@@ -109,19 +109,19 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   if (cls && PyObject_HasAttrString(cls, "__pydantic_core_schema__")) {
     decoder.incompatible(decoder.in.position(),
                          Ref(PyUnicode_FromFormat(
-                             "'%.500s' is a model in the message, and has a reduction of its own here", text.c_str())));
+                             "'%.500s' is a model in the message, but has its own reduction here", text.c_str())));
     return nullptr;
   }
   PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", text.c_str());
   return nullptr;
 }
 
-// The largest number that is made a member of a Flag: each of its bits may be looked at.
+// Maximum bits of a value that becomes a member of a Flag, since the class may check each bit.
 constexpr std::uint64_t kMostFlagBits = 512;
-// Members of a Flag that have no name stay with their class. So many that the program has not made itself may come.
+// Maximum unnamed members of a Flag that messages may add. The class keeps every member that was ever made.
 constexpr Py_ssize_t kMostFlags = 4096;
 
-// A new reference to the members of an Enum by their value; null, without an error, where there are none.
+// Returns a new reference to the map from values to members of an Enum; null, without an error, if it has none.
 Ref members_by_value(PyTypeObject* type) {
   Ref members(PyObject_GetAttrString(type_object(type), "_value2member_map_"));
   if (!members || !PyDict_Check(members.get())) return PyErr_Clear(), Ref();
@@ -136,10 +136,10 @@ bool is_flag_value(PyObject* value) {
   return fits;
 }
 
-// The member of a Flag for a value that it has no member of yet. The class keeps what is made so for ever: of an
-// IntFlag, whose members are compared as ints, that is taken back.
+// Makes the member of a Flag for a new value. The class keeps such a member forever. For an IntFlag, whose members are
+// compared as ints, this removes the member from the class again.
 PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyObject* value) {
-  if (!is_flag_value(value)) return decoder.in.fail("a Flag has a value that no Flag has"), nullptr;
+  if (!is_flag_value(value)) return decoder.in.fail("a Flag has an impossible value"), nullptr;
   const Py_ssize_t before = PyDict_GET_SIZE(members);
   const bool may_go = PyType_IsSubtype(type, &PyLong_Type);
   if (!may_go && before >= kMostFlags) return decoder.in.fail("a Flag has too many members without a name"), nullptr;
@@ -151,7 +151,7 @@ PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyOb
   return made.release();
 }
 
-// A value as an error shows it: that of a message may be of any size.
+// Formats a value for an error text. Values of a message may be of any size, so only short ones are shown.
 Ref shown(PyObject* value) {
   int overflow = 0;
   if (PyLong_CheckExact(value)) PyLong_AsLongLongAndOverflow(value, &overflow);
@@ -161,14 +161,14 @@ Ref shown(PyObject* value) {
                   : Ref(PyUnicode_FromFormat("that value, of type %.100s,", Py_TYPE(value)->tp_name));
 }
 
-// The node at `position` is the member of that value.
+// Returns the member with that value. `position`: its node, for errors.
 PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t position, PyObject* value) {
   PyTypeObject* type = info.type;
   const Ref members = decoder.allow_pickle() ? Ref() : members_by_value(type);
   if (members) {
     Ref known = item_of(members.get(), value);
     if (known) return known.release();
-    PyErr_Clear();  // it has no hash: the class looks through its members
+    PyErr_Clear();  // the value has no hash: the class searches its members
     if (is_flag(type)) return new_flag(decoder, type, members.get(), value);
   }
   PyObject* member = call_python(type_object(type), value);
@@ -178,11 +178,11 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
   return text ? no_member(decoder, info, position, "'%.500s' has no member of %U here", text.get()) : nullptr;
 }
 
-// Whether such an instance may come from where the message does. False with an error set.
+// True if a message from this source may have instances of the class. False with an error set.
 bool may_come(Decoder& decoder, const ClassInfo& info) {
   if (!info.in_channels || decoder.context().for_channel || decoder.allow_pickle()) return true;
   PyErr_Format(error_types().pickle_refused,
-               "The frame holds a '%.500s', which only messages of channels carry without allow_pickle=True",
+               "The frame has a '%.500s': without allow_pickle=True, only messages of channels may have one",
                info.name.c_str());
   return false;
 }
@@ -198,7 +198,7 @@ PyObject* decode_namedtuple(Decoder& decoder) {
     const std::string here = joined(info->field_names.get());
     return decoder.incompatible(
         decoder.in.position(),
-        Ref(PyUnicode_FromFormat("'%.500s' has %zd fields here, and %llu in the message. Fields here: %.1000s",
+        Ref(PyUnicode_FromFormat("'%.500s' has %zd fields here, but %llu in the message. Fields here: %.1000s",
                                  info->name.c_str(), info->field_count, static_cast<unsigned long long>(count),
                                  here.c_str())));
   }
@@ -305,7 +305,7 @@ PyObject* decode_pickle(Decoder& decoder, bool is_long) {
   for (std::uint64_t i = 0; buffers && i < count; ++i) {
     const Kind kind = format::unmarked(decoder.in.peek_kind());
     const bool is_array = kind == Kind::kArray || kind == Kind::kTensor || kind == Kind::kMaskedArray;
-    if (!is_array) return decoder.in.fail("a pickle's buffer is no array"), nullptr;
+    if (!is_array) return decoder.in.fail("a pickle's buffer is not an array"), nullptr;
     Ref buffer(decoder.node());
     if (!buffer || PyList_Append(buffers.get(), buffer.get()) != 0) return nullptr;
   }
