@@ -51,11 +51,11 @@ PYBIND11_MODULE(_core_of_main, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_recording(module);
 }
 
-// The interpreter looks for this name. Our tables, NumPy's and pybind11's belong to the main interpreter; in any other,
-// pybind11 would wait for a lock that this thread has.
+// The interpreter calls the function with this name. Our tables, and those of NumPy and pybind11, belong to the main
+// interpreter; in any other one, pybind11 would wait for a lock that this thread holds.
 PyMODINIT_FUNC PyInit__core() {
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) return PyInit__core_of_main();
   PyErr_SetString(PyExc_ImportError,
-                  "shmtree works in the main interpreter only; this is a subinterpreter. Use a thread or a process");
+                  "shmtree cannot be imported by a subinterpreter, only by the main one. Use a thread or a process");
   return nullptr;
 }

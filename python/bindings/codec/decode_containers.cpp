@@ -7,14 +7,14 @@ namespace shmtree::python {
 
 namespace {
 
-// A key may take long: it may be one of many with equal hashes, or a large one.
+// Signals are checked more often for keys, since adding a large key, or one of many with equal hashes, may take long.
 constexpr std::uint64_t kKeysPerLook = 256;
 
 bool may_go_on(Decoder& decoder, std::uint64_t added) {
   return added % kKeysPerLook != kKeysPerLook - 1 || decoder.see_signals();
 }
 
-// The hash is that of what was decoded: it is asked for again when the key is added, which says so if there is none.
+// Counts the hash of a key. A key without a hash passes: adding it raises.
 bool may_be_added(Decoder& decoder, Collisions& collisions, PyObject* key) {
   if (!collisions.is_counting()) return true;
   const Py_hash_t hash = PyObject_Hash(key);
@@ -26,7 +26,7 @@ bool may_be_added(Decoder& decoder, Collisions& collisions, PyObject* key) {
 template <int (*set)(PyObject*, PyObject*, PyObject*), bool str_keys>
 bool pairs(Decoder& decoder, PyObject* dict) {
   const std::uint64_t count = decoder.in.next_count(str_keys ? 1 : 2);
-  std::optional<Collisions> collisions;  // those of names are as good as random
+  std::optional<Collisions> collisions;  // not needed for str keys, whose hashes are as good as random
   if constexpr (!str_keys) collisions.emplace(count);
   for (std::uint64_t i = 0; i < count; ++i) {
     if (!str_keys && !may_go_on(decoder, i)) return false;

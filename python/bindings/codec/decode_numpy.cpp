@@ -20,7 +20,7 @@ const npy_intp* as_intp(const std::int64_t* values) noexcept {
 // The alignment that no element type exceeds; buffers have it unless the frame itself lies badly.
 constexpr std::uintptr_t kEnoughAlignment = 16;
 
-// Sets IncompatibleMessage, unless an error is set: nothing that is installed here has such elements.
+// Sets IncompatibleMessage, unless an error is set: no package here has elements of this type.
 PyObject* no_package(Decoder& decoder, DType code) {
   if (PyErr_Occurred()) return nullptr;
   const std::string name(name_of(code));
@@ -28,8 +28,8 @@ PyObject* no_package(Decoder& decoder, DType code) {
   const char* how = decoder.allow_pickle() ? "install" : "with allow_pickle=False, first import";
   return decoder.incompatible(
       decoder.in.position(),
-      Ref(PyUnicode_FromFormat("The message has elements of type %s, which NumPy lacks: %s ml_dtypes %s(an array then) "
-                               "or torch (a tensor)",
+      Ref(PyUnicode_FromFormat("The message has elements of type %s, which NumPy lacks: %s ml_dtypes %sto get an "
+                               "array, or torch to get a tensor",
                                name.c_str(), how, needed)));
 }
 
@@ -222,7 +222,7 @@ PyObject* decode_masked_array(Decoder& decoder) {
 
 namespace {
 
-// A tensor of that description; flags as of kind tensor.
+// Returns a tensor with that description. `flags`: those of kind tensor.
 PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64_t flags) {
   const bool is_strided = !info.contiguous() || (info.flags & format::kFortran) != 0;
   const bool is_backward = std::any_of(info.strides, info.strides + info.ndim, [](std::int64_t s) { return s < 0; });
@@ -233,7 +233,7 @@ PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64
   // What is shown to several readers is not copied because torch has no read-only tensors.
   const TensorViews views = decoder.context().tensor_views;
   const bool shown = views == TensorViews::kAll || (views == TensorViews::kExternal && info.external());
-  // One copy for all tensors on a buffer.
+  // All tensors on a buffer share one copy.
   Ref memory(decoder.memory(info, low, high - low, !shown));
   if (memory && shown) PyArray_ENABLEFLAGS(as_array(memory.get()), NPY_ARRAY_WRITEABLE);
   Ref shape = tuple_of(std::span<const std::int64_t>(info.shape, info.ndim));

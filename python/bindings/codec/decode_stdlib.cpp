@@ -55,8 +55,8 @@ PyObject* call_with_text(Decoder& decoder, StandardClass which, std::string_view
   return argument ? decoder.corrupt_unless(call_python(cls, argument.get()), what) : nullptr;
 }
 
-// As zones are called: up to four words with slashes between them. What has another key is looked for in no folder and
-// no package.
+// True for a key in the form of zone names: up to four words, separated by slashes. Other keys are not searched for in
+// any folder or package.
 bool is_zone_key(std::string_view key) noexcept {
   constexpr std::size_t kLongest = 64, kMostWords = 4;
   if (key.empty() || key.size() > kLongest || key.front() == '/' || key.back() == '/') return false;
@@ -73,8 +73,7 @@ bool is_zone_key(std::string_view key) noexcept {
   return true;
 }
 
-// Larger ones are taken as they are: that they have no common divisor takes a time that grows with the square of their
-// size to find out.
+// Fractions with larger parts are not reduced: the time to find a common divisor grows with the square of their size.
 constexpr std::uint64_t kReducedBits = 8192;
 
 // 1, 0, or -1 with an error.
@@ -84,7 +83,7 @@ int is_reduced_here(PyObject* integer) {
   return PyLong_AsUnsignedLongLong(bits.get()) <= kReducedBits;
 }
 
-// The Fraction of a numerator and a denominator, which is positive. Null on failure.
+// Returns the Fraction with these parts, not reduced. The denominator must be positive. Null on failure.
 PyObject* fraction_of(Decoder& decoder, PyObject* cls, PyObject* numerator, PyObject* denominator) {
   Ref zero(PyLong_FromLong(0));
   const int positive = zero ? PyObject_RichCompareBool(denominator, zero.get(), Py_GT) : -1;
@@ -170,16 +169,16 @@ PyObject* decode_timezone(Decoder& decoder) {
 PyObject* decode_zoneinfo(Decoder& decoder) {
   const std::string_view key = decoder.in.next_name().text;
   if (decoder.in.failed()) return nullptr;
-  if (!is_zone_key(key)) return decoder.in.fail("a time zone has a key that no zone has"), nullptr;
+  if (!is_zone_key(key)) return decoder.in.fail("the key of a time zone is malformed"), nullptr;
   PyObject* cls = standard_class(StandardClass::kZoneInfo);
   const Ref argument(cls ? decode_str(decoder, key) : nullptr);
   PyObject* zone = argument ? call_python(cls, argument.get()) : nullptr;
   if (zone || !argument) return zone;
-  if (!PyErr_ExceptionMatches(PyExc_KeyError)) return decoder.corrupt_unless(nullptr, "a time zone has no such key");
+  if (!PyErr_ExceptionMatches(PyExc_KeyError)) return decoder.corrupt_unless(nullptr, "a time zone has an invalid key");
   PyErr_Clear();
   return decoder.incompatible(decoder.in.position(),
-                              Ref(PyUnicode_FromFormat("The time zone %R is not installed here (the package tzdata "
-                                                       "has all)",
+                              Ref(PyUnicode_FromFormat("The time zone %R is not installed here; the package tzdata "
+                                                       "has all zones",
                                                        argument.get())));
 }
 

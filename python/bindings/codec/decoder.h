@@ -67,20 +67,20 @@ class Decoder {
   bool may_be_walked(const Expansion::Before& before);
   // Around a part that is let go of recursively.
   bool may_be_dropped(const Expansion::Before& before);
-  // Runs the handlers of signals that have come. False with a Python error set when one of them raised.
+  // Runs the handlers of pending signals. False with a Python error set if one of them raised.
   bool see_signals();
-  // Whether so many bytes, which other nodes may copy as well, may be copied out of the message.
+  // True if `bytes` more may be copied out of the message. Fails if nodes copy shared buffers too often.
   bool may_copy(std::uint64_t bytes);
-  // The bytes of a blob, to be copied.
+  // Returns the bytes of a blob that the caller will copy.
   std::span<const std::byte> blob();
-  // The dtype with this description, looked up once for each name.
+  // Returns the dtype with this description. Looks each name up once.
   Ref dtype(const format::Name& description);
   // For what must not be a Python error of its own: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);
 
-  // Sets IncompatibleMessage with a text, null after a failure, about the node at `position`. Returns null.
+  // Sets IncompatibleMessage with `text`, about the node at `position`. Does nothing if `text` is null. Returns null.
   PyObject* incompatible(std::size_t position, const Ref& text);
-  // The same of an exception that is set, if it is one.
+  // Records `position` if an IncompatibleMessage is already set.
   void note_incompatible(std::size_t position) noexcept;
   static constexpr std::size_t kNone = SIZE_MAX;
   std::size_t incompatible_node() const noexcept { return incompatible_node_; }
@@ -107,10 +107,10 @@ class Decoder {
 
   // What stands in the frame as one array.
   PyObject* array();
-  // One of elements that NumPy lacks: an array with a dtype of ml_dtypes, or else a tensor.
+  // Returns an array of elements that NumPy lacks, with a dtype of ml_dtypes, or else a tensor.
   [[gnu::cold]] PyObject* array_of_other_package(const format::ArrayInfo& info);
-  // The bytes of a described array as a one-dimensional array of uint8, viewed or copied as any array; `writable`:
-  // copied if a view could not be written.
+  // Returns the bytes of a described array as a one-dimensional array of uint8, viewed or copied like any array. If
+  // `writable`, bytes that cannot be written are copied.
   PyObject* memory(const format::ArrayInfo& info, std::int64_t from, std::int64_t bytes, bool writable);
 
   DecodeContext& context() noexcept { return context_; }
@@ -121,7 +121,7 @@ class Decoder {
   format::FrameReader& in;
 
  private:
-  // What is done with an array: kWritten is copied where it cannot be written, kOwn always.
+  // When an array is copied: kAny as the policy says, kWritten if a view could not be written, kOwn always.
   enum class Access : std::uint8_t { kAny, kWritten, kOwn };
   // What a view is made on.
   struct Place {
@@ -131,7 +131,7 @@ class Decoder {
   };
 
   static constexpr std::size_t kNotMarked = SIZE_MAX;
-  static constexpr std::size_t kNodesPerLook = 16'384;  // take a few milliseconds
+  static constexpr std::size_t kNodesPerLook = 16'384;  // between checks for signals: a few milliseconds
 
   [[gnu::cold]] PyObject* marked(Kind kind);
   PyObject* marked_container(Kind kind);
@@ -160,14 +160,14 @@ class Decoder {
   PyObject* frame_owner_ = nullptr;
   Expansion expansion_;
   CopiedBytes copied_;
-  std::size_t next_look_ = kNodesPerLook;  // at signals: the node at which it is due
+  std::size_t next_look_ = kNodesPerLook;  // node at which the next check for signals is due
   std::size_t marked_ = kNotMarked;        // the earlier node of a container that is not there yet
 };
 
 // By file.
 using DecodeHandler = PyObject*(Decoder& decoder);
 
-// Items of long containers that are decoded between two looks at signals.
+// Number of items of a long container that are decoded between two checks for signals.
 constexpr std::uint64_t kItemsPerLook = 16'384;
 
 PyObject* decode_str(Decoder& decoder, std::string_view text);  // decode_scalars.cpp

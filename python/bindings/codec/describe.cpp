@@ -30,7 +30,7 @@ std::string number(double value) {
   return std::string(buffer, end);
 }
 
-// In quotes, and no longer than can be read. add() makes it printable.
+// Quotes a text and shortens it to kShownText bytes. add() makes it printable.
 std::string quoted(std::string_view text, const char* quote = "'") {
   std::string_view shown = text.substr(0, kShownText);
   if (shown.size() < text.size()) shown = shown.substr(0, platform::utf8_prefix(shown));
@@ -51,7 +51,7 @@ class Describer {
   // Of the wanted node, once it was met.
   std::optional<std::string> path() const { return found_ ? std::optional(platform::printable(path_)) : std::nullopt; }
 
-  // Of the wanted node, which node() has come to.
+  // Returns the field names of the wanted node, at which node() has stopped.
   std::vector<std::string> fields() {
     std::vector<std::string> names;
     wanted_ = kNoNode;

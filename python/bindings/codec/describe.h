@@ -19,7 +19,7 @@ Result<std::string> describe_frame(std::span<const std::byte> frame);
 // once more.
 std::optional<std::string> path_of_node(std::span<const std::byte> frame, std::size_t number);
 
-// The names of the fields of that node, if it is a dataclass. For errors, likewise.
+// Returns the field names of that node, if it is a dataclass. Also for errors only.
 std::vector<std::string> fields_of_node(std::span<const std::byte> frame, std::size_t number);
 
 }  // namespace shmtree::python

@@ -40,7 +40,7 @@ void enter(int number, DType code) {
   if (!preferred) preferred = descr;
 }
 
-// The names of the fields of a dtype, and of the dtypes in it: `dtype.names = ...` changes a dtype in place.
+// Remembers the field names of a dtype and of its nested dtypes, because `dtype.names = ...` changes them in place.
 class FieldNames {
  public:
   FieldNames() = default;
@@ -54,9 +54,9 @@ class FieldNames {
 
  private:
   struct Known {
-    Ref descr, names;  // held, so that an address means one tuple
+    Ref descr, names;  // references, so that no other tuple gets the address
   };
-  // Recursion is bounded: a dtype cannot be in itself.
+  // The recursion ends: a dtype cannot contain itself.
   void add(PyArray_Descr* descr) {
     if (PyDataType_HASSUBARRAY(descr)) return add(PyDataType_SUBARRAY(descr)->base);
     PyObject* names = PyDataType_NAMES(descr);
@@ -113,8 +113,8 @@ void remember(PyArray_Descr* descr, bool with_objects, PyObject* text) {
   std::swap(slot.names, names);
 }
 
-// One with fields is another object each time, as from pickle: whoever renames the fields of one array changes that
-// alone. Null where it is not known, or an error is set.
+// Returns the cached dtype for a text. A dtype with fields is copied each time, as by pickle, so that renaming the
+// fields of one array changes no other array. Null if it is not cached, or if an error is set.
 Ref parsed_before(const std::string& text) {
   const std::lock_guard guard(parsed_mutex);
   const auto found = parsed().find(text);
@@ -127,7 +127,7 @@ Ref parsed_before(const std::string& text) {
 void remember(std::string text, PyObject* dtype) {
   constexpr std::size_t kMostKept = 1024;
   Parsed made{Ref::borrow(dtype), FieldNames(reinterpret_cast<PyArray_Descr*>(dtype))};
-  std::unordered_map<std::string, Parsed> old;  // dropped after the lock, and so is what it was before
+  std::unordered_map<std::string, Parsed> old;  // destroyed after the lock is released, like the old value in `made`
   const std::lock_guard guard(parsed_mutex);
   if (parsed().size() >= kMostKept) old.swap(parsed());
   std::swap(parsed()[std::move(text)], made);

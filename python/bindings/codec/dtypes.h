@@ -18,8 +18,8 @@ DType dtype_code(PyArray_Descr* descr) noexcept;
 
 // Borrowed; null for kOther and for what NumPy does not have.
 PyArray_Descr* descr_of(DType code) noexcept;
-// The same of a number that NumPy has no dtype for: that of ml_dtypes, which is imported. Null, without an error, where
-// it is not installed or has none.
+// Returns the dtype that ml_dtypes has for a number type that NumPy lacks. Imports ml_dtypes if `may_import`. Null,
+// without an error, if ml_dtypes is not there or has no such dtype.
 Ref descr_of_other_package(DType code, bool may_import);
 
 // The text of a dtype with code kOther, valid for as long as `owner` is kept. False with a Python error set; an empty

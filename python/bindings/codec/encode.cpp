@@ -56,7 +56,7 @@ void EncodeSession::start_over(const EncodeOptions& options) {
 
 namespace {
 
-// Has Python code add to the current exception where the object is that could not be sent.
+// Lets Python code add the place of the object that could not be sent to the current exception.
 [[gnu::cold]] void explain_unsendable(PyObject* object) {
   if (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError) ||
       PyErr_ExceptionMatches(error_types().error)) {
@@ -64,7 +64,7 @@ namespace {
   }
   Ref exception = take_exception();
   Ref(call_python(package().explain_unsendable, exception.get(), object));
-  PyErr_Clear();  // what goes wrong here must not hide the exception itself
+  PyErr_Clear();  // an error in here must not hide the original exception
   set_exception(std::move(exception));
 }
 
@@ -112,7 +112,7 @@ bool Encoder::node(PyObject* object) {
 bool Encoder::by_class(PyObject* value) {
   const ClassInfo* info = class_info(Py_TYPE(value));
   if (!info) return false;
-  // Without a guard it is a class of CPython's that nothing can replace.
+  // A class without a guard is one of CPython's own, which cannot be replaced.
   if (info->guard && !session_.classes().knows(info)) return by_unchecked_class(value, info);
   return info->encode(*this, value, *info);
 }
@@ -126,7 +126,7 @@ bool Encoder::by_unchecked_class(PyObject* value, const ClassInfo* known) {
       session_.set_refused(value);
       PyErr_Format(
           error_types().pickle_refused,
-          "An object would have to be pickled, since its class '%.500s' is another class now, but allow_pickle "
+          "An object would have to be pickled, since the name '%.500s' leads to another class now, but allow_pickle "
           "is False",
           info->name.c_str());
       return false;

@@ -82,8 +82,8 @@ class NameCache {
 
 struct ClassInfo;
 
-// The classes that were checked for this message: that each is what its name leads to. Classes are checked once for
-// each message, since a program may replace and change them in between.
+// Remembers the classes that were checked for this message: the name of each leads to the class. Every message checks
+// again, since the program may replace and change classes in between.
 class CheckedClasses {
  public:
   bool knows(const ClassInfo* info) const noexcept {
@@ -141,7 +141,7 @@ class EncodeSession {
   }
   Ref take_refused() noexcept { return std::move(refused_); }
 
-  // The key of the zone that was sent last, which never changes; null for any other zone.
+  // Returns the key of `zone` if it is the zone that was sent last; else null. The key of a zone never changes.
   PyObject* known_zone_key(const PyObject* zone) const noexcept {
     return zone == zone_.get() ? zone_key_.get() : nullptr;
   }

@@ -44,7 +44,7 @@ bool collect_fields(PyObject* object, const ClassInfo& info, std::vector<Field>&
   return true;
 }
 
-// Receivers refuse a message without them: their class may have fields that the sender's has not.
+// True if the instance has all required fields. Receivers refuse a dataclass node that lacks one.
 bool has_required(const ClassInfo& info, const std::vector<Field>& fields) {
   if (static_cast<Py_ssize_t>(fields.size()) == PyDict_GET_SIZE(info.fields.get())) [[likely]]
     return true;
@@ -130,7 +130,7 @@ bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info)
 
 namespace {
 
-// Whether the class gives this very object for that value, as it does for combined flags: 1, 0, or -1 with an error.
+// 1 if the class maps the value to exactly this object, as it does for combined flags; 0 if not; -1 with an error.
 int is_member_of_value(const ClassInfo& info, PyObject* value, PyObject* member) {
   Ref members(PyObject_GetAttrString(type_object(info.type), "_value2member_map_"));
   if (!members) return -1;

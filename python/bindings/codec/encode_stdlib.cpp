@@ -91,8 +91,8 @@ bool encode_timezone(Encoder& encoder, PyObject* value, const ClassInfo&) {
 
 namespace {
 
-// The key that leads to this zone; null, without an error, for a zone that only pickle can send, or refuse: what was
-// read from a file, or made without the cache. Its own reduction knows: (function, (key, whether it is in the cache)).
+// Returns the key that leads to this zone. Null, without an error, for a zone that was read from a file or made without
+// the cache: only pickle can send or refuse it. The zone's reduction tells: (function, (key, is_cached)).
 Ref key_of_zone(PyObject* zone) {
   const Ref reduced(staying([=] { return PyObject_CallMethod(zone, "__reduce__", nullptr); }));
   if (!reduced) {

@@ -13,8 +13,8 @@ namespace shmtree::python {
 
 // Direct-mapped by a hash of the bytes. A key is interned when it comes for the second time: then it is most likely one
 // that the program also spells out, and a lookup with that literal compares one pointer. Keys that come once (ids) are
-// not, and of all others only so many are, since some versions of Python keep interned strings for ever. Belongs to one
-// walk at a time.
+// not interned. At most kMostInterned keys are, since some versions of Python keep interned strings forever. Belongs to
+// one walk at a time.
 class KeyCache {
  public:
   KeyCache() = default;
@@ -58,7 +58,7 @@ class KeyCache {
 
  private:
   static constexpr std::size_t kSlots = 1024;
-  static constexpr std::uint32_t kMostInterned = 8192;  // by all walks of the process
+  static constexpr std::uint32_t kMostInterned = 8192;  // in the whole process
 
   [[gnu::noinline]] static void intern(PyObject*& str) noexcept {
     static std::atomic<std::uint32_t> interned{0};

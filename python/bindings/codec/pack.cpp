@@ -168,8 +168,8 @@ PyMethodDef methods[] = {
     {"_describe", as_method<describe_object>(), METH_O,
      "The tree of a frame as text. CorruptMessage when the bytes are no frame."},
     {"_register", as_method<register_kind>(), METH_VARARGS,
-     "See shmtree.register. A fourth argument that is true: only messages of channels carry instances of it, and\n"
-     "`unflatten` is told, too, whether it may import modules."},
+     "See shmtree.register. If the fourth argument is true, only messages of channels carry instances, and\n"
+     "`unflatten` gets a second argument: True if it may import modules."},
     {"_register_end", as_method<register_end_kind>(), METH_VARARGS,
      "The same of a class whose instances only messages of channels carry, under a name that is given. The second\n"
      "function is told, too, whether the channel allows pickles."},

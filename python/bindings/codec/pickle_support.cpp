@@ -16,7 +16,7 @@ PyObject* pickler_type = nullptr;
 PyObject* loads_function = nullptr;
 PyObject* bytes_io_type = nullptr;
 PyObject* standard_reducers = nullptr;  // copyreg.dispatch_table
-PyObject* channel_reducers = nullptr;   // what multiprocessing's own queues add: connections, sockets, bound methods
+PyObject* channel_reducers = nullptr;   // those of multiprocessing's queues: connections, sockets, bound methods
 
 // Receives the pickler's buffers.
 PyObject* take_buffer(PyObject* list, PyObject* buffer) {
@@ -51,13 +51,13 @@ Ref dump(PyObject* object, const EncodeOptions& options, PyObject* buffers) {
   return Ref(done ? PyObject_CallMethod(file.get(), "getvalue", nullptr) : nullptr);
 }
 
-// What a stand-in (_reducers.py) stands for: null, without an error, when the buffer is none.
+// Returns the value that a StandIn (_reducers.py) replaces. Null, without an error, if the exporter is not a StandIn.
 Ref stood_for(PyObject* exporter) {
   if (!exporter || type_object(Py_TYPE(exporter)) != package().stand_in) return Ref();
   return Ref(PyObject_GetAttrString(exporter, "value"));
 }
 
-// An array, tensor or masked array of what is pickled, as the node that it would be elsewhere.
+// Adds an array, tensor or masked array of the pickled object as the node that it would be outside of a pickle.
 bool add_beside(EncodeSession& session, const Ref& value, const EncodeOptions& options) {
   Encoder encoder(session, options, true);
   const bool is_array = Py_TYPE(value.get()) == &PyArray_Type;
@@ -68,7 +68,7 @@ bool add_beside(EncodeSession& session, const Ref& value, const EncodeOptions& o
   return false;
 }
 
-// The bytes of one buffer as an array node, or what it stands for.
+// Adds the bytes of one buffer as an array node, or the value that it stands for.
 bool add_buffer(EncodeSession& session, PyObject* pickle_buffer, const EncodeOptions& options) {
   const Py_buffer* whole = PyPickleBuffer_GetBuffer(pickle_buffer);
   if (!whole) return false;

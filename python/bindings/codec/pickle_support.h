@@ -13,8 +13,8 @@ bool init_pickle();
 // set: what the object's own code raised, or what pickle says of an object that it cannot send.
 bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions& options);
 
-// Whether a table of pickle has a reducer for the class: copyreg's, and for a channel that of multiprocessing, too. 1,
-// 0, or -1 with a Python error set.
+// 1 if a table of pickle has a reducer for the class: copyreg's, or for a channel also that of multiprocessing. 0 if
+// not; -1 with a Python error set.
 int has_reducer(PyTypeObject* type, bool for_channel);
 
 // What pickle.loads(data, buffers=buffers) gives, and raises.

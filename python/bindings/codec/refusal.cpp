@@ -12,7 +12,7 @@
 namespace shmtree::python {
 namespace {
 
-// The current exception of that class, taken; null when there is none.
+// Takes the current exception if it is of that class; else returns null.
 Ref take_if(PyObject* cls) {
   return PyErr_Occurred() && PyErr_ExceptionMatches(cls) ? take_exception() : Ref();
 }

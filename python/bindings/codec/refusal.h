@@ -16,7 +16,7 @@ namespace shmtree::python {
 
 // The node that a walk over the frame had read as the `number`-th; who refuses is added by who knows it.
 [[gnu::cold]] void explain_refused_node(std::span<const std::byte> frame, std::size_t number);
-// The same for an IncompatibleMessage.
+// Does the same for an IncompatibleMessage.
 [[gnu::cold]] void explain_incompatible_node(std::span<const std::byte> frame, std::size_t number);
 [[gnu::cold]] void name_refuser(const char* refuser);
 

@@ -101,7 +101,7 @@ PyObject* raise_from_frame(const Error& error) {
 
 void raise_corrupt_from_current(const char* what) {
   if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return;
-  // Code of Python that builds values says itself what is wrong with the message.
+  // Python code that builds values has already said what is wrong with the message.
   if (PyErr_ExceptionMatches(package().corrupt_message) || PyErr_ExceptionMatches(package().pickle_refused)) return;
   Ref cause = take_exception();
   Ref exception(PyObject_CallFunction(package().corrupt_message, "s", what));

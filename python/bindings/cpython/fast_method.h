@@ -35,7 +35,7 @@ template <class T, auto function>
 void add_fast_method(pybind11::handle cls, const char* name) {
   using Arguments = PyObject* const*;
   auto* const method = new PyMethodDef{name, as_method<&call_fast<T, function, Arguments, Py_ssize_t>>(), METH_FASTCALL,
-                                       nullptr};  // for good, as the method is
+                                       nullptr};  // never freed, like the method
   auto made = pybind11::reinterpret_steal<pybind11::object>(
       PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(cls.ptr()), method));
   if (!made) throw pybind11::error_already_set();

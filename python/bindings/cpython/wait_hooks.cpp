@@ -38,7 +38,7 @@ namespace {
 
 // Whether some signal would run code of the program, which could do anything. Needs the GIL.
 [[maybe_unused]] bool has_signal_handlers() noexcept {
-  // Kept for good once found. The import may let other threads run: they look, too.
+  // Kept forever once found. The import may let other threads run, which may find it too, so check again.
   static constinit PyObject *handler_of = nullptr, *raises = nullptr;
   if (!raises) {
     const Ref module(PyImport_ImportModule("_signal"));

@@ -22,7 +22,7 @@ struct Delivery {
   MayGoBack may_go_back;
   std::uint64_t ticket;
   std::uint32_t attempts;
-  CopyPolicy copy;  // of what is still to be decoded; but for kAll, one thread does that
+  CopyPolicy copy;  // for an item that is not decoded yet; unless kAll, only one thread decodes it
 };
 
 PyTypeObject* delivery_type = nullptr;

@@ -69,7 +69,7 @@ PyObject* decode_block(IncomingSource& source, DecodeContext& context) {
   return decode(message.frame(), context);
 }
 
-// Gives the current exception the message as a Frame, which is lost otherwise.
+// Attaches the message to the current exception as a Frame. Otherwise the message would be lost.
 void add_frame(Arena& arena, Incoming& message, bool trusted, bool known_portable) {
   Ref exception = take_exception();
   auto raw = endpoint::raw_frame(arena, message, nullptr);
@@ -79,7 +79,7 @@ void add_frame(Arena& arena, Incoming& message, bool trusted, bool known_portabl
     frame->known_portable = known_portable;
     PyObject_SetAttrString(exception.get(), "frame", Ref(reinterpret_cast<PyObject*>(frame)).get());
   }
-  PyErr_Clear();  // what goes wrong here must not hide the exception itself
+  PyErr_Clear();  // an error in here must not hide the original exception
   set_exception(std::move(exception));
 }
 

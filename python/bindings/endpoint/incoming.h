@@ -45,8 +45,8 @@ PyObject* new_delivery(channel::Delivery delivery);
 // A new Delivery object. Null with a Python error set; the message is then returned if it may be decoded another time,
 // and acknowledged if not.
 PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
-// The same of a message that is decoded when its item is asked for, under this policy: one that was given up may be
-// what its takers died of.
+// A new Delivery object that decodes its message under this policy when its item is read, since a rejected message may
+// be the one that its takers died of.
 PyObject* new_unloaded(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
 
 }  // namespace shmtree::python

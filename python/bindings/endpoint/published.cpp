@@ -92,7 +92,7 @@ PyObject* make_published_owner(void* state, std::uint32_t block) {
   return owner;
 }
 
-// Gives the current exception a copy of the frame, if that stands alone.
+// Attaches a copy of the frame to the current exception, if the frame stands alone.
 void add_frame(std::span<const std::byte> bytes, const DecodeContext& context) {
   Ref exception = take_exception();
   format::CheckedFrame checked;
@@ -104,7 +104,7 @@ void add_frame(std::span<const std::byte> bytes, const DecodeContext& context) {
     frame->trusted = context.allow_pickle;
     PyObject_SetAttrString(exception.get(), "frame", Ref(reinterpret_cast<PyObject*>(frame)).get());
   }
-  PyErr_Clear();  // what goes wrong here must not hide the exception itself
+  PyErr_Clear();  // an error in here must not hide the original exception
   set_exception(std::move(exception));
 }
 

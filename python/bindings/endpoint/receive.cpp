@@ -1,7 +1,7 @@
 // _core.ReceiverBase: getting.
 //
-// Signal handlers run while waiting, and while a large object is made. If one raises then, the message is in the
-// channel again; none runs between the moment an object is made and its return.
+// Signal handlers run during waits, and while a large object is made. If one raises then, the message returns to the
+// channel. None runs after the object is made and before the call returns it.
 #include "endpoint/receive.h"
 
 #include <algorithm>
@@ -112,7 +112,7 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
   return new_delivery(self, std::move(*delivery), copy);
 }
 
-// take() of what is not loaded until `item` is asked for: what that raises is the message's, all else the caller's.
+// take() that loads nothing until `item` is read. So errors of the message are told from errors of the call.
 PyObject* take_unloaded(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   Deadline deadline;
   CopyPolicy copy = CopyPolicy::kAuto;
@@ -284,10 +284,9 @@ constexpr const char* kGetDoc =
     "were\n"
     "sent read-only, and all others copies; while more than half of the arena's budget is held, everything is copied.\n"
     "copy=True copies all, copy=False views all. A view keeps its block until the last one is gone.\n\n"
-    "MemoryError, OutOfSharedMemory among them, when this process has no memory, or addresses, for the next object: "
-    "its\n"
-    "message stays in the channel, or is there again as one that was returned. After the eighth time it is given up,\n"
-    "so that the next one is reached, and is among rejected().\n"
+    "MemoryError, OutOfSharedMemory among them, if this process has no memory or no addresses for the next object:\n"
+    "the message stays in the channel, or returns to it. After the eighth time it moves to rejected(), so that\n"
+    "receivers reach the next message.\n"
     "ChannelClosed when the stream has ended: nobody is left who sends. PeerDied in its place, once, when one of "
     "those\n"
     "who sent since the last end was killed. A queue has no end: ChannelClosed, a ValueError, after close(), and\n"
@@ -336,11 +335,11 @@ const PyMethodDef kReceiverMethods[] = {
      "settled.\n"
      "`copy` and errors as of get()."},
     {"_take_unloaded", as_method<take_unloaded>(), METH_FASTCALL | METH_KEYWORDS,
-     "take() of a Delivery that loads its item when it is asked for."},
+     "take() whose Delivery loads its item when it is read."},
     {"rejected", as_method<rejected>(), METH_NOARGS,
      "rejected($self)\n--\n\n"
-     "A list of the messages that were given up after `max_attempts`, as Deliveries, the oldest first; and of those\n"
-     "for whose object receivers had no memory eight times.\n\n"
+     "A list of the rejected messages, as Deliveries, the oldest first: those with `max_attempts` attempts, and those\n"
+     "for which receivers had no memory eight times.\n\n"
      "`item` is loaded when it is asked for, as a copy. ack() drops the message for good, requeue() has it received\n"
      "again; nack(), or dropping the Delivery, leaves it rejected. One that another process looks at is not among\n"
      "them. Looking is no use of this end."},

@@ -38,7 +38,7 @@ bool note_pinned(const memory::Lease& block) {
   return static_cast<bool>(done);
 }
 
-// The blocks of new_empty(), by address.
+// Guards own_blocks(): the blocks of new_empty(), by address.
 Mutex own_blocks_mutex;
 std::map<const std::byte*, Lease*>& own_blocks() {
   return platform::never_destroyed<std::map<const std::byte*, Lease*>>();

@@ -216,7 +216,7 @@ py::object update(Replay& self, std::int64_t table, py::handle indices, py::hand
   return applied;
 }
 
-// A new array of `rows` values of a leaf.
+// Returns a new array for `rows` values of a leaf.
 Ref array_of_leaf(const Nest::Leaf& leaf, std::size_t rows) {
   npy_intp dims[NPY_MAXDIMS] = {static_cast<npy_intp>(rows)};
   std::ranges::copy(leaf.shape, dims + 1);
@@ -227,8 +227,8 @@ Ref array_of_leaf(const Nest::Leaf& leaf, std::size_t rows) {
   return array;
 }
 
-// Copies rows by their indices. Returns them, as the buffer's rows are nested, and a mask of those that are there: the
-// values of the others are undefined.
+// Copies the rows with these indices. Returns them, nested like the rows of the buffer, and a mask that is true for the
+// rows that are there. The values of other rows are undefined.
 py::tuple rows_at(const Replay& self, py::handle indices) {
   const auto index = numbers_of<std::uint64_t>(indices, NPY_UINT64);
   replay::GatherOptions options;

@@ -42,10 +42,10 @@ bool take_priority(const Replay& replay, PyObject* given, float* out) {
   return true;
 }
 
-// The leaves of a last observation, for one call.
+// Holds the leaves of a last observation for one call.
 class Final {
  public:
-  // None for None. False with a Python error set.
+  // Takes None as no observation. False with a Python error set.
   bool take(const Replay& replay, PyObject* given) {
     if (!given || given == Py_None) return true;
     if (!replay.nests.final) {
@@ -230,25 +230,21 @@ constexpr const char* kAddDoc =
     "Adds a row, the next one of this stream, and returns its index.\n\n"
     "Its leaves have the shapes and dtypes of the buffer's rows, or such as are cast to them by 'same_kind'; "
     "ValueError\n"
-    "names the leaf that is missing, too many or does not fit, and nothing was added.\n\n"
-    "A true leaf `terminated`, `truncated` or `done` ends the episode. `final`: the observation after this row, a nest "
-    "of\n"
-    "the leaves that the buffer has as `next`; it is used only where the row ends its episode, so that each row may "
-    "have\n"
-    "one. Where there is `next`, a row that is truncated needs it, here or by `end`: until then the next row is a\n"
-    "ValueError. An error with `sent` = 1 came after the row and before its `final`, which `end` takes then.\n\n"
-    "`priority`, for all samplers that have any: the largest that was given, when it is None. With "
-    "`timeout`,\n"
+    "names the leaf that is missing, too many or does not fit. Nothing is added then.\n\n"
+    "A true leaf `terminated`, `truncated` or `done` ends the episode. `final`: the observation after this row, a\n"
+    "nest of the leaves that the buffer has as `next`. You may pass it with each row; it is used only if the row ends\n"
+    "its episode. With `next`, a truncated row needs it, here or in `end`: until then the next row is a ValueError.\n"
+    "An error with `sent` = 1 occurred between the row and its `final`: pass the `final` to `end` then.\n\n"
+    "`priority`, for all samplers that have any: the largest that was given, if it is None. With `timeout`,\n"
     "``queue.Full`` after so many seconds. Where it waits for those who draw, and the buffer was made with\n"
     "``on_peer_death=\"raise\"``: PeerDied when some of them were killed and none is left.";
 
 constexpr const char* kEndDoc =
     "end($self, *, final=None, truncated=False, timeout=None)\n--\n\n"
     "Ends the episode: all its rows can be drawn. Without a row since the last end, nothing is done.\n\n"
-    "`final`: the last observation, a nest of the leaves that the buffer has as `next`. `truncated`: the episode was "
-    "cut\n"
-    "off, and did not terminate; it needs a final where there is `next`. What the last row's own `terminated` or\n"
-    "`truncated` says comes first.";
+    "`final`: the last observation, a nest of the leaves that the buffer has as `next`. `truncated`: the episode was\n"
+    "cut off, and did not terminate; with `next` it then needs a `final`. The last row's own `terminated` or\n"
+    "`truncated` takes precedence.";
 
 const PyMethodDef kOwnMethods[] = {
     {"add", as_method<add>(), METH_FASTCALL | METH_KEYWORDS, kAddDoc},

@@ -20,7 +20,7 @@ using platform::WaitContext;
 bool take_numbers(PyObject* given, const char* name, std::size_t rows, Ref* out) {
   if (!given || given == Py_None) return true;
   if (PyArray_Check(given) && !PyArray_CheckExact(given) && PyObject_HasAttrString(given, "mask")) {
-    PyErr_Format(PyExc_TypeError, "%s is a masked array, whose mask would be lost: give a plain array", name);
+    PyErr_Format(PyExc_TypeError, "%s is a masked array, but its mask cannot be used: pass a plain array", name);
     return false;
   }
   const Ref array(PyArray_FROM_O(given));
@@ -72,7 +72,7 @@ std::vector<replay::Writer::Column> places_of(const LeafColumns& columns) {
   return places;
 }
 
-// `name`: of the argument `ends`. Rows that are left out end nothing. False with a Python error set.
+// `name`: the name of the argument `ends`, for errors. Skipped rows end nothing. False with a Python error set.
 bool take_marks(const Replay& replay, const char* name, PyObject* ends, PyObject* priority,
                 std::span<const char> left_out, replay::GivenRows& rows) {
   std::vector<char> given_ends;
@@ -164,8 +164,8 @@ bool take_writers(PyObject* writers, std::vector<std::shared_ptr<replay::Stream>
 
 using Streams = std::vector<std::shared_ptr<replay::Stream>>;
 
-// The rows that are no steps: those that the caller names, and, where environments reset in the next step, those after
-// a row that ended an episode. False with a Python error set.
+// Marks the rows that are not steps: those that the caller names and, if environments reset in the next step, those
+// after a row that ended an episode. False with a Python error set.
 bool take_left_out(PyObject* given, bool resets_in_next_step, const Streams& streams, std::vector<char>& out) {
   if (!take_mask(given, "reset", streams.size(), &out)) return false;
   if (!resets_in_next_step) return true;
@@ -229,13 +229,10 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
 constexpr const char* kExtendDoc =
     "extend($self, rows, *, ends=None, final=None, priority=None, timeout=None)\n--\n\n"
     "Adds rows, the next ones of this stream, and returns their indices: an array of int64.\n\n"
-    "`rows` is a nest like that of a row, of arrays that have one dimension more in front, all of one length. `ends`, "
-    "a\n"
-    "mask, says which rows end an episode, besides those whose leaf `terminated`, `truncated` or `done` is true; "
-    "those\n"
-    "that only `ends` names were cut off, or terminated where rows have none of these leaves or `done` is None. "
-    "`final`: last observations, a nest of arrays of the leaves that the buffer has "
-    "as\n"
+    "`rows` is a nest like that of a row, of arrays that have one dimension more in front, all of one length.\n"
+    "`ends`: a mask of the rows at which an episode was cut off, in addition to the rows whose leaf `terminated`,\n"
+    "`truncated` or `done` is true. If rows have none of these leaves, or `done` is None, these episodes terminated.\n"
+    "`final`: last observations, a nest of arrays of the leaves that the buffer has as\n"
     "`next`, one for each row that ends an episode or one for each row; episodes that were cut off need it there.\n"
     "`priority`: one for each row. ValueError comes before anything is added; another error, such as ``queue.Full``,\n"
     "says as its `sent` how many rows were: the first ones.";
