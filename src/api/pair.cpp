@@ -23,7 +23,7 @@ struct ClosedEnd {
 
 }  // namespace
 
-// Without memory of its own: handles are moved in destructors, and at exit.
+// Allocates nothing, since handles are moved in destructors and at exit.
 std::shared_ptr<ChannelState> closed_end() noexcept {
   return {std::shared_ptr<void>(), &platform::never_destroyed<ClosedEnd>().state};
 }

@@ -13,7 +13,7 @@ namespace shmtree::api {
 // The Item of a message; its error has the ticket.
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message);
 
-// Whether another try of a message, here or elsewhere, may do: there was no memory for it. All else is its own fault.
+// True if receiving the message again may succeed, because memory was short. All other errors are the message's fault.
 inline bool may_retry_after(const Error& error, channel::Incoming& message) noexcept {
   if (error.code != Code::kOutOfSharedMemory) return false;
   message.set_not_built();

@@ -20,7 +20,7 @@ std::vector<RecordedChannel> to_channels(const std::vector<Count>& counts) {
   return channels;
 }
 
-// Throws where the recording was moved from.
+// Throws if the recording was moved from.
 const Reader& open_reader(const std::shared_ptr<const Reader>& reader) {
   if (reader == nullptr) throw BadResult(Error{Code::kClosed, "this Recording was moved from"});
   return *reader;

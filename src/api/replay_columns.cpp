@@ -182,17 +182,17 @@ Status find_named(const ReplayPaths& paths, const char* what, const std::optiona
   return invalid(std::string(what) + " is " + quoted(*path) + ", which rows do not have");
 }
 
-// The leaf of that key, where rows have it. kInvalid where it has parts.
+// Finds the leaf of a key, if rows have that key. kInvalid if the key has several leaves.
 Status find_end(const Spec& spec, const ReplayPaths& paths, const std::string& key, std::optional<std::size_t>& leaf) {
   leaf = find_leaf(paths, key);
   const bool has_parts =
       std::ranges::any_of(paths.leaves, [&](const auto& path) { return path.starts_with(key + "/"); });
   if (leaf || !has_parts || spec.row.form != SpecPart::Form::kDict) return success();
   return invalid(quoted(key) +
-                 " ends episodes, and has parts; it must be one number, or the buffer is made without `done`");
+                 " ends episodes, but has several leaves; it must be one number, or make the buffer without `done`");
 }
 
-// The leaves that end episodes; without `done`, none.
+// Sets the leaves that end episodes. Without `done` there are none.
 Status add_ends(Spec& spec, const ReplayPaths& paths, const std::optional<std::string>& done) {
   if (!done) return success();
   Status found = find_named(paths, "done", done, spec.done);

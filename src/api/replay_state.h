@@ -125,7 +125,7 @@ std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t 
 Error other_dtype(std::string_view path, std::string_view dtype);
 
 // What ends the waits of a call besides its deadline: the closing of the object, or a request to stop.
-// A request to stop during the call ends waits only, so that the rest of a batch that needs no wait is done.
+// A request to stop during the call ends only waits, so that a batch is finished as far as it needs no wait.
 class UntilReplayEnded final : public platform::WaitHooks {
  public:
   UntilReplayEnded(const std::atomic<bool>& closed, const std::stop_token& stop, const replay::Tables& tables) noexcept

@@ -35,8 +35,8 @@ class ThisThread {
   std::vector<std::weak_ptr<ReplayState>> adds_to_;
 };
 
-// Calls act(writer) with the stream of this thread. Where the thread's variables are gone, the stream ends with the
-// call.
+// Calls act(writer) with the stream of this thread. If the thread's variables are already destroyed, the stream ends
+// with the call.
 template <class Act>
 auto with_own_writer(const std::shared_ptr<ReplayState>& state, Act act)
     -> decltype(act(std::declval<const ReplayWriter&>())) {

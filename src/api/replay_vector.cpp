@@ -28,7 +28,7 @@ Status check_count(const char* name, std::size_t given, std::size_t rows) {
 // Rows of a call, and the Values that they are read from, for as long as both are there.
 class ReadRows {
  public:
-  // `left_out`: rows that are no steps, or none.
+  // `left_out`: marks the rows that are not steps; may be empty.
   Status read(const ReplayCore& core, const Value& rows, const ReplayMarks& marks, std::span<const char> left_out) {
     const Buffer& buffer = *core.buffer;
     Status fits = rows_.read(buffer.spec(), buffer.spec().row, "rows", rows);
@@ -84,7 +84,7 @@ Result<std::int64_t> add_one(const std::shared_ptr<ReplayWriterState>& writer, c
 
 using Indices = std::vector<std::int64_t>;
 
-// The rows that are no steps: those that the caller names, and those in which an environment resets.
+// Marks the rows that are not steps: those that the caller names, and those in which an environment resets.
 Result<std::vector<char>> left_out_of(const ReplayVectorState& state, const ReplayMarks& marks) {
   const std::size_t streams = state.states.size();
   Status fits = check_count("reset", marks.reset.size(), streams);

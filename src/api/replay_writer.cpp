@@ -61,7 +61,7 @@ Result<float> checked_priority(const ReplayCore& core, std::optional<double> pri
   return static_cast<float>(*priority);
 }
 
-// The leaves of a last observation; none for None.
+// Reads the leaves of a last observation into `out`. None has no leaves.
 Status read_final(const ReplayCore& core, const Value& final, ReplayRow& out) {
   const replay::Spec& spec = core.buffer->spec();
   if (std::holds_alternative<std::monostate>(final.variant())) return success();

@@ -21,7 +21,7 @@ using platform::WaitContext;
 
 [[gnu::always_inline]] inline Result<std::uint64_t> put(api::ChannelState& state, const Value& value,
                                                         const WaitContext& wait) {
-  const platform::OfThread<format::FrameBuilder> builder;  // a message needs about as much memory as the one before
+  const platform::OfThread<format::FrameBuilder> builder;  // kept: messages need about as much memory each
   builder->clear();
   api::Message<> message(*builder, state);
   Status encoded = message.encode(value);

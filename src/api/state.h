@@ -59,11 +59,11 @@ struct Loan {
   endpoint::Claims claims{};  // under the arena's mutex
 };
 
-// For an option of an enumeration that has another value than an enumerator's.
+// Returns the error for an option whose value is not an enumerator of its enumeration.
 template <class Enum>
 Error no_enumerator(const char* option, Enum value) {
   return Error{Code::kInvalid, std::string(option) + " is " + std::to_string(static_cast<int>(value)) +
-                                   ", which is no enumerator of it"};
+                                   ", which is not an enumerator"};
 }
 
 // Memory that a received message lies in, and that its Items keep.

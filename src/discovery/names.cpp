@@ -81,7 +81,7 @@ Status check_removed(const std::vector<std::string>& paths, const std::string& n
   return in_use((*removed)->pids, ", whose file in " + (*removed)->folder + " was removed");
 }
 
-// Advances once for all directories: in each, a call checks the names after those that the previous call checked.
+// Shared by all directories. In each of them, a call checks the names after those that the previous call checked.
 std::atomic<std::size_t> g_looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
 
 // What kills have left goes whenever a name is made or opened: each time a few files are looked at, others the next

@@ -66,7 +66,7 @@ class Checker {
         case 'U': in_.next_text(16); break;
         case 'A': array(kind); break;
         case 'V':
-          if (!may_begin(kind, rule == whole, in_.peek_kind())) return in_.fail("a part of a node is of another kind");
+          if (!may_begin(kind, rule == whole, in_.peek_kind())) return in_.fail("a part of a node has an invalid kind");
           child(kind == Kind::kDefaultDict);
           break;
         case 'R': reference(); break;
@@ -101,7 +101,7 @@ class Checker {
     }
   }
 
-  // Texts and names are UTF-8, in which a lone surrogate counts as any other code point.
+  // Texts and names must be UTF-8. A lone surrogate is allowed, like any other code point.
   void text(std::string_view text) {
     if (!platform::is_text(text)) in_.fail("a text is not UTF-8");
   }
@@ -123,7 +123,7 @@ class Checker {
     }
   }
 
-  // The int that stands at `place` in the rule of its kind.
+  // Checks the int at position `place` of the rule of its kind.
   void number(Kind kind, std::ptrdiff_t place) {
     const std::int64_t value = in_.next_int();
     const bool is_first = place == 0;
@@ -137,7 +137,7 @@ class Checker {
       case Kind::kRange: fits = place != 2 || value != 0; break;
       default: break;
     }
-    if (!fits) in_.fail("a date, time or range is impossible");
+    if (!fits) in_.fail("a date, time or range is out of range");
   }
 
   static constexpr std::int64_t kDayMicroseconds = 86'400'000'000, kMaxDays = 999'999'999;
@@ -152,7 +152,7 @@ class Checker {
     return day <= kDays[month - 1] + (month == 2 && is_leap ? 1 : 0);
   }
 
-  // Whether a child of a node may be of that kind, where its kind alone decides; `is_first`: it is the first part.
+  // True if a part of a node may be of that kind, as far as the kind alone decides. `is_first`: it is the first part.
   static bool may_begin(Kind parent, bool is_first, Kind child) noexcept {
     switch (parent) {
       case Kind::kMemoryView: return child == Kind::kArray;
@@ -168,7 +168,7 @@ class Checker {
     if (is_first && name.fresh && kind != Kind::kZoneInfo) {
       const std::size_t colon = name.text.find(':');
       if (colon == 0 || colon == std::string_view::npos || colon + 1 == name.text.size()) {
-        return in_.fail("a class is not named 'module:qualname'");
+        return in_.fail("the name of a class is not 'module:qualname'");
       }
     }
     if (kind != Kind::kRegistered || contents_.has_handle() || in_.failed() || !is_handle(name.text)) return;

@@ -1,4 +1,4 @@
-// How deep a walk over a frame or a value has come, and whether the thread's stack allows for more.
+// Tracks the depth of a walk over a frame or a value, and limits it by the stack of the thread.
 #pragma once
 
 #include <algorithm>
@@ -9,24 +9,24 @@
 
 namespace shmtree::format {
 
-// The stack is measured every few levels, and only on the way down to a level that no earlier part of this walk has
-// reached; so flat messages never ask.
+// Measures the stack once every few levels, and only when the walk is deeper than ever before. So a walk over a flat
+// message never measures it.
 class Depth {
  public:
   enum class Why { kTooDeep, kNoStack };
 
-  // Each true needs one leave().
+  // Call leave() once for each true.
   bool enter() noexcept { return level_ < allowed_ ? (++level_, true) : enter_deeper(); }
   void leave() noexcept { --level_; }
   void back_to(std::size_t level) noexcept { level_ = level; }
   std::size_t level() const noexcept { return level_; }
-  // After an enter() that was false.
+  // Reason of the last enter() that returned false.
   Why why() const noexcept { return level_ < kMaxDepth ? Why::kNoStack : Why::kTooDeep; }
 
  private:
-  // The most that one level takes, with the Python calls of it: walks of builds without optimisation take 3 KiB.
+  // Upper bound for one level, with its Python calls. Walks in builds without optimisation take 3 KiB.
   static constexpr std::size_t kLevelBytes = 4096;
-  // For what is called on the lowest level: functions of Python, destructors.
+  // For calls on the deepest level: Python functions, destructors.
   static constexpr std::size_t kReserveBytes = 20 << 10;
   static constexpr std::size_t kLevelsAtOnce = 4;
 

@@ -71,8 +71,8 @@ class NodeColumns {
     return position < kinds() ? unmarked(static_cast<Kind>(kinds_[position])) : Kind::kInvalid;  // memory ran out
   }
 
-  // Before the children of a node: false when the tree would be deeper than kMaxDepth, or than this thread's stack
-  // allows (has_no_stack). Each true needs one leave().
+  // Call this before the children of a node. False if the tree would be deeper than kMaxDepth, or too deep for this
+  // thread's stack (has_no_stack). Call leave() once for each true.
   bool enter() noexcept { return depth_.enter(); }
   void leave() noexcept { depth_.leave(); }
   bool has_no_stack() const noexcept { return depth_.why() == Depth::Why::kNoStack; }

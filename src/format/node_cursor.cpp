@@ -68,8 +68,8 @@ void NodeCursor::fail_for_depth() noexcept {
 Error NodeCursor::error() const {
   if (no_stack_) {
     return Error{.code = Code::kOutOfSharedMemory,
-                 .message = "The message is nested over more than " + std::to_string(depth_.level()) +
-                            " levels, for which the stack of this thread is too small."};
+                 .message = "The message has more than " + std::to_string(depth_.level()) +
+                            " nested levels, too many for the stack of this thread."};
   }
   if (no_memory_) return no_memory();
   const std::string reason = reason_ == nullptr ? "nothing is wrong with it" : reason_;

@@ -138,8 +138,8 @@ class NodeCursor {
   // A dtype on its own (kNumpyScalar, kDType), with the description of one that has no number.
   DType next_dtype(Name& description) noexcept;
 
-  // Before the children of a node: false (and failed) when deeper than kMaxDepth, or than this thread's stack allows:
-  // then there was no memory, and the frame is not corrupt. Each true needs one leave().
+  // Call this before the children of a node. False (and failed) if the frame is deeper than kMaxDepth, or too deep for
+  // this thread's stack; the latter counts as lack of memory, not as corruption. Call leave() once for each true.
   bool enter() noexcept { return depth_.enter() || (fail_for_depth(), false); }
   void leave() noexcept { depth_.leave(); }
   std::size_t depth() const noexcept { return depth_.level(); }

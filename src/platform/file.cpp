@@ -99,7 +99,7 @@ Result<UniqueFd> create_memory_file(const std::string& name, std::uint64_t bytes
 
 Error proc_error(const std::string& what, int number) {
   const bool is_mounted = access("/proc/self/fd", F_OK) == 0;
-  return os_error(is_mounted ? what : what + ", since /proc is not mounted, which shmtree needs", number);
+  return os_error(is_mounted ? what : what + ": /proc is not mounted, and shmtree needs it", number);
 }
 
 Result<UniqueFd> reopen(int fd) {

@@ -45,7 +45,7 @@ std::uint64_t largest_file_bytes() noexcept;
 // EFBIG where RLIMIT_FSIZE is below `bytes`: asking the kernel instead would raise SIGXFSZ.
 Result<UniqueFd> create_memory_file(const std::string& name, std::uint64_t bytes);
 
-// The error of a call that was given a path in /proc/self/fd; says so if /proc is not mounted.
+// Returns the error of a call with a path in /proc/self/fd. The text says if /proc is not mounted.
 Error proc_error(const std::string& what, int number);
 // A new open file description of the same file: locks taken through it are not shared with `fd`.
 Result<UniqueFd> reopen(int fd);
@@ -64,8 +64,7 @@ struct FileId {
 Result<FileId> file_id(int fd);
 // The device of the file at `path`, or of its parent folder if there is none; nothing without either.
 std::optional<std::uint64_t> device_at(const std::string& path);
-// Fills `out` from `offset` on; false when the file cannot be read, which errno explains, or ends before: then errno is
-// 0.
+// Fills `out` from `offset` on. False if the file cannot be read (sets errno) or ends too early (errno is 0).
 bool read_at(int fd, std::uint64_t offset, void* out, std::uint64_t bytes) noexcept;
 // Whether an exec leaves the descriptor open.
 void set_close_on_exec(int fd) noexcept;

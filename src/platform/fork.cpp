@@ -15,13 +15,13 @@ namespace {
 
 constexpr std::uint64_t kStamp = 0x73686d7472656531;
 
-// What is 0 in every child.
+// Words that are 0 in every child.
 struct OwnWords {
   std::atomic<std::uint64_t> stamp{kStamp};
-  std::atomic<std::uint32_t> forgets{0};  // locked by the thread that is in forget_parent()
+  std::atomic<std::uint32_t> forgets{0};  // lock of the thread in forget_parent()
 };
 
-// Without a page (no memory at load) forked children are told apart by the handlers alone.
+// Without a page (no memory at load), only the fork handlers tell a child from its parent.
 constinit OwnWords g_without_page;
 constinit OwnWords* g_own_words = &g_without_page;
 
@@ -102,7 +102,7 @@ void ForkSafeMutex::lock() noexcept {
 
 void forget_parent() noexcept {
   if (process_stamp() != 0) return;
-  spin_lock(g_own_words->forgets);  // two threads of the child cannot both be first
+  spin_lock(g_own_words->forgets);  // two threads of the child may get here at the same time
   if (process_stamp() == 0) {
     ForkSafeMutexes::unlock_all();
     call_all(&ForkHandlers::orphan);
@@ -117,8 +117,8 @@ void add_fork_handlers(ForkHandlers& handlers) noexcept {
 
 namespace {
 
-// Registered before any other static initialiser runs, so that no thread can hold a mutex while a fork that runs no
-// handlers takes place.
+// Registered before any other static initialiser runs, so that no thread can hold a mutex during a fork that runs no
+// handlers.
 struct AtLoad {
   AtLoad() noexcept {
     make_page();
@@ -141,7 +141,7 @@ struct AtLoad {
         });
   }
 };
-[[gnu::init_priority(101)]] const AtLoad g_at_load;  // the first that a program may use
+[[gnu::init_priority(101)]] const AtLoad g_at_load;  // the lowest priority number that programs may use
 
 }  // namespace
 

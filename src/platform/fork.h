@@ -13,10 +13,10 @@ inline std::uint64_t process_stamp() noexcept {
   return g_process_stamp->load(std::memory_order_relaxed);
 }
 
-// What runs around every fork() of the process: `first` and `prepare` before it, `parent` and `child` after it in
-// either process, `last` in the child after `child`, and `orphan` later, in a child of a fork that ran no handlers; all
-// but `first` and `last` while every ForkSafeMutex is held (so they take none, and make and destroy none), by one fork
-// of the process at a time. They throw nothing.
+// Functions that run around every fork() of the process: `first` and `prepare` before it; `parent` and `child` after
+// it, in either process; `last` in the child, after `child`. `orphan` runs later, in a child of a fork that ran no
+// handlers. All but `first` and `last` run while every ForkSafeMutex is held, so they must not lock, make or destroy
+// one. Only one fork of the process runs them at a time. They throw nothing.
 using ForkHandler = void (*)();
 struct ForkHandlers {
   ForkHandler first = nullptr, prepare = nullptr, parent = nullptr, child = nullptr, last = nullptr, orphan = nullptr;

@@ -25,7 +25,7 @@ bool barrier(int command) noexcept {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
 }
 
-// Asks once, in a process that has calls to tell of: that takes the kernel some milliseconds.
+// Registers with the kernel once, at the first use, since that takes some milliseconds.
 bool has_barrier() noexcept {
   return computed_once<[] { return barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }>();
 }

@@ -1,8 +1,9 @@
-// What a process has one of, made without a lock: a child may be forked while another thread is making it.
+// Objects that exist once per process and are made without a lock, since a child may be forked while another thread
+// makes one.
 //
 // A function-local static with a dynamic initialiser is guarded by a lock of the C++ runtime. If a thread is in the
 // initialiser while another one forks, that lock is never released in the child, and the child's first use of the
-// static blocks forever. So the library has none of them; use these instead. A test looks for them in the objects.
+// static blocks forever. So the library has no such statics; use these instead. A test checks the object files.
 #pragma once
 
 #include <atomic>
@@ -10,9 +11,9 @@
 
 namespace shmtree::platform {
 
-// The one object of type T, which is never destroyed: other objects may outlive every static one. Made when the library
-// is loaded, or earlier if a static initialiser of the program needs it. Two threads that need it at the same time each
-// make one, and one of the two is deleted; a child of a fork in between makes its own.
+// Holds the one object of type T. It is never destroyed, since other objects may outlive every static one. It is made
+// when the library is loaded, or earlier if a static initialiser of the program needs it. If two threads need it at the
+// same time, each makes one, and one of the two is deleted. A child of a fork in between makes its own.
 template <class T>
 class NeverDestroyed {
  public:
@@ -23,7 +24,7 @@ class NeverDestroyed {
 
  private:
   [[gnu::noinline]] static T& make() noexcept {
-    static_cast<void>(&made_at_load_);  // instantiates it
+    static_cast<void>(&made_at_load_);  // instantiates made_at_load_
     T* known = nullptr;
     auto* const made = new T;
     if (object_.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
@@ -39,7 +40,7 @@ T& never_destroyed() noexcept {
   return NeverDestroyed<T>::get();
 }
 
-// The result of compute(), an integer or a bool, which is the same whenever it is called. Threads that need it at the
+// Returns the result of compute(), an integer or a bool that never changes, and keeps it. Threads that need it at the
 // same time each compute it.
 template <auto compute>
 auto computed_once() noexcept -> decltype(compute()) {

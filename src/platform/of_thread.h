@@ -1,7 +1,7 @@
 // An object of type T that each thread keeps from one call to the next.
 //
-// Calls also run after the thread's own variables were destroyed: in destructors of static objects, and of thread_local
-// objects that were made before the thread's first call. Then the object lives as long as the OfThread.
+// Calls may also run after the thread's variables were destroyed: in destructors of static objects, and of thread_local
+// objects that were made before the thread's first call. In this case the object lives as long as the OfThread.
 #pragma once
 
 #include <utility>
@@ -23,7 +23,7 @@ class OfThread {
   T* operator->() const noexcept { return object_; }
 
  private:
-  // Trivially destructible, so that it is found at any time.
+  // Trivially destructible, so that it can be used at any time.
   struct Kept {
     T* object;
     bool ended;

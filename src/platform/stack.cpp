@@ -8,10 +8,10 @@ namespace shmtree::platform {
 namespace {
 
 struct Bounds {
-  std::uintptr_t low = 0, high = 0;  // both 0: not asked for; equal otherwise: unknown
+  std::uintptr_t low = 0, high = 0;  // both 0: not queried yet; equal but not 0: unknown
 };
 
-// The guard pages count as stack for pthread_getattr_np() of some systems.
+// Excludes the guard pages, which pthread_getattr_np() of some systems counts as stack.
 Bounds ask() noexcept {
   pthread_attr_t attributes;
   if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {1, 1};

@@ -34,7 +34,7 @@ std::size_t utf8_prefix(std::string_view text) noexcept {
 
 namespace {
 
-// Of a code point that code_point_bytes() has found.
+// Decodes a code point that code_point_bytes() has found.
 std::uint32_t code_point_of(std::string_view bytes) noexcept {
   const auto byte = [bytes](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[i])); };
   if (bytes.size() == 1) return byte(0);

@@ -38,8 +38,8 @@ inline bool is_text(std::string_view text) noexcept {
   return is_ascii(text) || utf8_prefix(text) == text.size();
 }
 
-// The text as a terminal may be given it: control characters (C0, DEL, C1), line separators and what changes the
-// direction of writing as Python's ascii() has them, `\x1b` or `\u202e`. What is no UTF-8 stays.
+// Makes a text safe for a terminal. Control characters (C0, DEL, C1), line separators and characters that change the
+// direction of text are escaped as by Python's ascii(), `\x1b` or `\u202e`. Bytes that are not UTF-8 stay as they are.
 std::string printable(std::string_view text);
 
 // Whether all of it is UTF-8 in the strict sense, which has no surrogates.
