@@ -30,8 +30,8 @@ const char* word_of(Ending ending) noexcept {
   return "of a damaged channel";
 }
 
-// A new channel waits for nothing but locks, and for memory that others are about to let go of: longer than this only
-// where a word of the arena was damaged, or the process that has its lock was stopped.
+// Longest wait while a channel is created. It waits only for locks, and for memory that other processes are about to
+// free. That takes longer only if a word of the arena is damaged, or if the lock's owner is stopped.
 constexpr std::int64_t kMostToCreateNs = 10'000'000'000;
 
 std::uint64_t first_slots(std::uint64_t capacity) noexcept {

@@ -222,8 +222,8 @@ Delivery& Delivery::operator=(Delivery&& other) noexcept {
   return *this;
 }
 
-// Without the lock, should it not be had at once: the store is the truth, and the counts are left to a reconcile. A
-// destructor may not wait for those, since it may have Python's GIL.
+// Works without the lock if it is not free soon: the record is the truth, and a reconcile corrects the counts. A
+// destructor may not wait for longer, since it may hold Python's GIL.
 void Delivery::give_up() noexcept {
   if (settled()) return;
   if (!is_of_this_process()) {
@@ -271,7 +271,7 @@ Status Delivery::settle(Settling how, const WaitContext& wait) {
   return success();
 }
 
-// Lets go of the lock. False if the record is another's by now.
+// Releases the lock. False if the record no longer belongs to this delivery.
 bool Delivery::settle_locked(Settling how) noexcept {
   Arena& arena = of_->parts_.control.arena;
   const bool ours = load_acquire(record_->state) == word_ && record_->slot().ticket == message_.ticket();

@@ -13,7 +13,7 @@ using namespace platform;
 void add_killed(KilledList& killed, std::int32_t pid) noexcept {
   if (pid == 0) pid = kUnknownPid;
   for (const auto& noted : killed.pids) {
-    if (load_relaxed(noted) == pid) return;  // by a reconcile that did not get to its end
+    if (load_relaxed(noted) == pid) return;  // a reconcile that was interrupted has added it
   }
   for (auto& free : killed.pids) {
     std::int32_t none = 0;
@@ -153,14 +153,14 @@ Error Ends::end_error(End end) const {
                                                 : "no " + who + " are left, and these died without closing:"};
     error.pids.reserve(kMostKilled);
     error.message.reserve(error.message.size() +
-                          std::size_t{kMostKilled} * 13);  // what follows takes pids off the list
+                          std::size_t{kMostKilled} * 13);  // reserved now, since the loop removes pids from the list
     for (auto& noted : state(end).killed.pids) {
       const std::int32_t pid = load_relaxed(noted) == 0 ? 0 : exchange_seq_cst(noted, 0);
       if (pid == 0) continue;
       error.message.append(error.pids.empty() ? " " : ", ").append(std::to_string(std::max(pid, 0)));
       error.pids.push_back(std::max(pid, 0));
     }
-    if (!error.pids.empty()) return error;  // else another thread tells of them
+    if (!error.pids.empty()) return error;  // else another thread reports them
   }
   return Error{Code::kClosed, end == End::kSending ? "the stream has ended: every sender has closed or exited"
                                                    : "no receivers are left: every one has closed or exited"};

@@ -153,8 +153,8 @@ constexpr std::uint64_t given_back(std::uint64_t word, std::uint32_t max_attempt
   const bool is_rejected = is_used_up || state_of_record(word) == RecordState::kRejected;
   return record_word(is_rejected ? RecordState::kRejected : RecordState::kReturned, memory::kNobody, attempts);
 }
-// Times that a message is received which its receivers have no memory to make an object of. Then it is given up, so
-// that the next one is reached.
+// Maximum attempts to receive a message when the receivers have no memory to build its object. After that the message
+// is rejected, so that the next one is reached.
 constexpr std::uint32_t kMostAttemptsToBuild = 8;
 constexpr std::uint32_t most_attempts_to_build(std::uint32_t max_attempts) noexcept {
   return max_attempts == 0 || max_attempts > kMostAttemptsToBuild ? kMostAttemptsToBuild : max_attempts;
@@ -195,8 +195,8 @@ enum class Shutdown : std::uint32_t {
 
 constexpr std::uint32_t kMostKilled = 16;
 constexpr std::int32_t kUnknownPid = -1;
-// Those who took part in an end and were killed since the last end of the stream; 0 is a free word. A process that adds
-// one changes a 0 to its pid, a process that tells of one changes that to 0: so each is told by one, once.
+// Members of an end that were killed since the last end of the stream; 0 is a free word. The process that detects a
+// death changes a 0 to the pid, and the process that reports it changes the pid to 0, so each death is reported once.
 struct alignas(64) KilledList {
   std::atomic<std::int32_t> pids[kMostKilled];
 };

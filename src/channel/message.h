@@ -61,9 +61,9 @@ class Incoming {
     ++attempts_;
     came_back_ = true;
   }
-  // The receiver had no memory to make an object of it. Should it be given back now, that is bounded (layout.h).
+  // Records that the receiver had no memory to build the object. Limits how often the message returns (layout.h).
   void set_not_built() noexcept { not_built_ = true; }
-  // How often it may be received in a channel that says `max_attempts`; 0: any number of times.
+  // Returns how often the message may be received in a channel with these `max_attempts`; 0: any number of times.
   std::uint32_t most_attempts(std::uint32_t max_attempts) const noexcept {
     return not_built_ ? most_attempts_to_build(max_attempts) : max_attempts;
   }

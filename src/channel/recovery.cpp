@@ -23,7 +23,7 @@ void hand_down(Arena& arena, Identity, Identity child) {
 
 // Before any arena can exist: a process that has an arena and none of its channels has to recover those as well.
 [[maybe_unused]] const bool g_installed = [] {
-  channels();  // before the hook and the handlers: with every fork-safe mutex held none can be made
+  channels();  // made now, since the hook runs while every fork-safe mutex is held
   memory::ReconcilePass::set_channel_walker(&Recovery::repair, &Recovery::has_grants);
   Arena::set_fork_hook(&hand_down);
   static constinit ForkHandlers handlers{.child = [] {
@@ -51,7 +51,7 @@ class Held {
   bool taken_;
 };
 
-// References that are looked at to count the bytes of a channel: half a second. What is beyond is not counted.
+// Maximum references that are read to count the bytes of a channel (half a second). The rest is not counted.
 constexpr std::uint64_t kMostReferencesOfChannel = std::uint64_t{1} << 26;
 
 // One channel as recovery sees it: by its block alone, since this process need not have it open.
@@ -73,7 +73,7 @@ class Repair {
     store_release(shared_.tap, std::uint64_t{0});
   }
 
-  // Messages of a channel without sound slots are lost: nothing says where they are.
+  // False if the slot size is damaged. The messages are lost then, since nothing says where they are.
   bool has_slots() const noexcept { return is_slot_size(control_.slot_bytes); }
 
   void ring() noexcept {
@@ -171,7 +171,7 @@ class Repair {
     pass_.mark(ref);
     arena_.reclaimer().set_delivered(ref, delivered);
   }
-  // As Control has it. Words that were damaged may name one long list in every slot.
+  // Like Control::counted_bytes(), but limited: with damaged words, every slot may name the same long list.
   std::uint64_t counted_bytes(const RingSlot& slot) noexcept {
     const std::uint64_t packed = load_once(slot.block), bytes = load_once(slot.bytes);
     return packed == 0 ? bytes : bytes + arena_.blocks().referred_bytes(memory::unpack(packed), &references_left_);

@@ -27,8 +27,8 @@ std::optional<RecordState> Returns::write_returned(Record& record, const Incomin
   return state_of_record(word);
 }
 
-// False, with the message as it was, when there is no memory for a record or a lock is not to be had at once.
-// Destructors come here, perhaps with Python's GIL.
+// False, with the message unchanged, if there is no memory for a record or a lock is not free soon. Destructors call
+// this, and may hold Python's GIL.
 bool Returns::try_give_back(Incoming& message) noexcept try {
   if (control_.is_discarded()) return discard(message), true;
   constexpr int kMostTries = 4;
@@ -41,7 +41,7 @@ bool Returns::try_give_back(Incoming& message) noexcept try {
     if (record != nullptr) became = write_returned(*record, message);
     arena.unlock(control_.shared.receivers_lock);
     if (became) break;
-    if (!arena.reconciler().lock_briefly(arena.header().arena_lock)) return false;  // until it has been free
+    if (!arena.reconciler().lock_briefly(arena.header().arena_lock)) return false;  // wait until the lock was free once
     arena.reclaimer().unlock();
     if (record == nullptr && !records_.add(at_once)) return false;
   }

@@ -20,7 +20,7 @@ std::optional<TapNotes> TapNotes::at(const Control& control, std::uint64_t packe
   const std::uint64_t count = load_once(header->count);
   const bool times_only = load_once(header->times_only) == 1;
   if (!std::has_single_bit(count) || count > most_tap_notes(times_only)) return std::nullopt;
-  if (!is_slot_size(control.slot_bytes)) return std::nullopt;  // the product below is small then
+  if (!is_slot_size(control.slot_bytes)) return std::nullopt;  // so that the product below does not overflow
   if (count * tap_note_bytes(control.slot_bytes, times_only) > room - sizeof(TapHeader)) return std::nullopt;
   return TapNotes(control, header, count, times_only);
 }

@@ -1,8 +1,8 @@
 // Receiving, as it is in every language. What a language adds is a codec, which makes objects of messages. It has
 //   Object                         what it makes, or why it could not: true or false
-//   decode(channel, message, &may_retry)   the object. Where there is none, `may_retry` says that another time may do:
-//                                  somebody wanted to stop, or there was no memory. The codec calls
-//                                  message.set_not_built() for the latter, which bounds how often it is tried
+//   decode(channel, message, &may_retry)   the object. If there is none, `may_retry` says that another attempt may
+//                                  succeed: the call was interrupted, or there was no memory. In the latter case, the
+//                                  codec calls message.set_not_built(), which limits the number of attempts
 //   failed(error)                  what a call returns that received nothing
 // and for receive_rest()
 //   wants_more()                   whether another object is wanted, and there is room for it
@@ -11,8 +11,8 @@
 // and for take_first() and take_rest(), of what is taken, these and
 //   add(object, delivery)          whether it was added; if not, the message goes back
 //
-// What holds: no message is lost but by a fault of its own, none is received that its caller would not get, and none
-// keeps those after it from being received for ever.
+// Invariants: a message is lost only by its own fault, no call receives a message that its caller would not get, and no
+// message blocks the messages after it forever.
 //
 // Thread safety: none for a codec; channels are anybody's.
 #pragma once

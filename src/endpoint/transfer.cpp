@@ -62,8 +62,9 @@ Status write_frame(format::FrameBuilder& builder, std::span<const memory::BlockR
   builder.write_metadata(block.data());
   if (referred.empty()) return success();
   if (referred.size() > memory::kMostReferences) {
-    return Error{Code::kInvalid, "a message refers to " + std::to_string(referred.size()) + " arrays of the arena; " +
-                                     std::to_string(memory::kMostReferences) + " are the most"};
+    return Error{Code::kInvalid, "a message refers to " + std::to_string(referred.size()) +
+                                     " arrays of the arena; at most " + std::to_string(memory::kMostReferences) +
+                                     " are possible"};
   }
   return arena.holders().refer(block, referred, wait);
 }

@@ -48,11 +48,11 @@ class UntilAlone : public UntilLeft {
   bool ended() const noexcept override { return UntilLeft::ended() && !channel_.ends().anyone_at_either(); }
 };
 
-// kInterrupted if `stop` was requested before the call began.
+// kInterrupted if a stop was requested before the call began.
 inline Status check_stop(const std::stop_token& stop) {
   if (!stop.stop_requested()) [[likely]]
     return success();
-  return Error{.code = Code::kInterrupted, .message = "the stop_token had been asked to stop before the call"};
+  return Error{.code = Code::kInterrupted, .message = "a stop was requested through the stop_token before the call"};
 }
 
 // A request to stop, too. `channel`, which must be there as long as this is, has the waits; null for those at an arena.

@@ -64,8 +64,9 @@ class BlockTable {
     const BlockEntry* owner = entry(id);
     return owner == nullptr || platform::load_acquire(owner->list_length) == 0 ? 0 : map_references(id, *owner);
   }
-  // The bytes asked for of all blocks that a block in use refers to, of one named twice twice. No more than `*left` of
-  // them are looked at, which is lowered: a list in shared memory may be as long as its block, and be named by many.
+  // Returns the requested bytes of all blocks that a block in use refers to; a block that is named twice counts twice.
+  // Reads at most `*left` references and subtracts them from it: a list in shared memory may be as long as its block,
+  // and many slots may name it.
   std::uint64_t referred_bytes(BlockRef ref, std::uint64_t* left) const noexcept {
     const BlockEntry* owner = is_current(ref) ? entry(ref.id) : nullptr;
     return owner == nullptr || platform::load_acquire(owner->list_length) == 0 ? 0

@@ -207,10 +207,10 @@ inline std::uint64_t committed_of(const BlockEntry& entry, unsigned size_class) 
   return std::min(platform::load_acquire(entry.committed), std::uint64_t{1} << size_class);
 }
 
-// One entry of a block's list of the blocks it refers to; lives in the block.
-// Blocks that a message may refer to. Other lists are as long as their makers need.
+// Maximum blocks that a message may refer to. Other lists are as long as their makers need.
 constexpr std::uint64_t kMostReferences = std::uint64_t{1} << 20;
 
+// One entry of a block's list of the blocks it refers to; lives in the block.
 struct ListEntry {
   std::uint64_t id;
   std::uint64_t generation;

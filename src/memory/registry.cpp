@@ -23,7 +23,7 @@ void Registry::install_fork_handlers() noexcept {
           [] { arenas().for_each_unlocked([](Arena& arena, bool leaving) { arena.after_fork_in_child(leaving); }); },
       .orphan = [] { arenas().for_each_unlocked([](Arena& arena, bool) { arena.forget_parent(); }); },
   };
-  arenas();  // with every fork-safe mutex held it cannot be made
+  arenas();  // made now, since the handlers run while every fork-safe mutex is held
   platform::add_fork_handlers(handlers);
 }
 
