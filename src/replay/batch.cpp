@@ -105,7 +105,7 @@ std::uint64_t Batch::copied_bytes() const noexcept {
 }
 
 Status Batch::draw(std::span<std::byte* const> out, const WaitContext& wait) {
-  if (terms_.length != 0 && buffer_->spec().ends_unknown) return no_ends("a draw of sequences");
+  if (terms_.length != 0 && buffer_->spec().ends_unknown) return no_ends("sample_sequences");
   if (Status joined = buffer_->drawing().begin(); !joined) return joined;
   std::vector<std::byte*> places(outputs());
   for (std::size_t i = 0; i < places.size(); ++i) places[i] = i < out.size() ? out[i] : output(i);

@@ -65,7 +65,7 @@ class DataReader {
 
  private:
   DataReader(const platform::Folder& folder, const SavedFile& file, platform::CheckedFd fd);
-  // After a read that failed: what the system says, or kCorrupt (0) where the file ended.
+  // Returns the error of a failed read: that of the system, or kCorrupt if `error_number` is 0, since the file ended.
   Error unreadable(std::uint64_t offset, int error_number) const;
 
   const platform::Folder* folder_;

@@ -6,7 +6,7 @@
 
 namespace shmtree::replay {
 
-// A negative zero is not true: its sign is no value.
+// A negative zero is not true, so the sign bit is ignored.
 bool Endings::Key::is_true(const std::byte* at) const noexcept {
   if (bytes == 1) return *at != std::byte{};
   std::uint64_t bits = 0;
@@ -33,7 +33,7 @@ Endings::Endings(const Spec& spec)
       terminated_(key_of(spec, spec.terminated, "terminated")),
       truncated_(key_of(spec, spec.truncated, "truncated")) {}
 
-// None for a row that contradicts itself.
+// Returns nullopt for a row that contradicts itself.
 std::optional<Ending> Endings::ending_of(const Marked& is) const noexcept {
   if (done_ && !is.done && (is.terminated || is.truncated)) return std::nullopt;
   if (is.terminated) return Ending::kTerminated;

@@ -1,7 +1,7 @@
-// What the leaves of a row say about the end of its episode.
+// Finds out from the leaves of a row whether and how its episode ends there.
 //
-// `terminated` and `truncated` mean what they say. `done` is their union: it stands for the one of them that rows lack,
-// and for `terminated` where it is alone.
+// `done` is the union of `terminated` and `truncated`. If rows lack one of the two, `done` stands for it; if they lack
+// both, `done` stands for `terminated`.
 //
 // Thread safety: any number of threads.
 #pragma once
@@ -19,8 +19,8 @@ namespace shmtree::replay {
 
 enum class Ending : char {
   kNone,
-  kDone,        // terminated, as far as `done` alone can say: Writer::end() may say that it was cut off
-  kTerminated,  // also where it was cut off at the same time
+  kDone,        // rows have only `done`: counts as terminated, unless Writer::end() says that it was cut off
+  kTerminated,  // also if it was cut off at the same time
   kTruncated,
 };
 
@@ -28,16 +28,16 @@ class Endings {
  public:
   explicit Endings(const Spec& spec);
 
-  // Of one row, by the addresses of its leaves. kInvalid, with the keys and their values, for a row that contradicts
-  // itself.
+  // Returns the ending of one row, from the addresses of its leaves. kInvalid, with the keys and their values, for a
+  // row that contradicts itself.
   Result<Ending> of(std::span<const void* const> leaves) const;
-  // Of `count` rows; kNone of those that `left_out`, which has as many or none, marks. The error also has the row's
-  // number.
+  // Returns the endings of `count` rows, kNone for rows that `left_out` marks (it may be empty). The error also has the
+  // number of the row.
   Result<std::vector<Ending>> of(std::span<const Writer::Column> columns, std::size_t count,
                                  std::span<const char> left_out) const;
 
  private:
-  // A leaf, and whether it is true: a number that is not zero.
+  // A leaf that counts as true if its number is not zero.
   struct Key {
     std::size_t leaf = 0;
     std::uint64_t bytes = 0;
@@ -56,7 +56,7 @@ class Endings {
   std::optional<Key> done_, terminated_, truncated_;
 };
 
-// The same for a Writer.
+// Converts an ending to the form that a Writer takes.
 inline RowInfo info_of(Ending ending, float priority) noexcept {
   return {.done = ending != Ending::kNone,
           .truncated = ending == Ending::kTruncated,

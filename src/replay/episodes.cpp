@@ -16,7 +16,7 @@ struct Stretch {
   const Marks& marks;
   std::uint64_t* indices = nullptr;
 
-  // Those from `from` on.
+  // Adds `count` rows from `from` on.
   Status add(Writer& writer, std::size_t from, std::size_t count, const WaitContext& wait) const {
     static_assert(sizeof(bool) == sizeof(char));
     std::vector<Writer::Column> begin(columns.begin(), columns.end());
@@ -66,8 +66,8 @@ Status Finals::check_absence(const Spec& spec, const Marks& marks) {
   if (!spec.has_finals() || !marks.cuts_some_off()) return success();
   const auto row = static_cast<std::size_t>(std::ranges::find(marks.truncated, 1) - marks.truncated.begin());
   return invalid("row " + std::to_string(row) +
-                 " is truncated: an episode that is cut off needs final, the observation " +
-                 "after its last row, since the buffer has next=");
+                 " is truncated: the buffer has next=, so a truncated episode needs final, the observation " +
+                 "after its last row");
 }
 
 std::vector<const void*> Finals::leaves(const Spec& spec, std::size_t row, std::size_t end) const {

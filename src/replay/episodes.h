@@ -43,8 +43,8 @@ struct GivenRows {
 // Adds all of them to one stream. `version`: what its rows are marked with. Errors as of Writer::extend().
 Status add_rows(Writer& writer, const Spec& spec, const GivenRows& rows, std::int64_t version, std::uint64_t* indices,
                 const WaitContext& wait);
-// Adds a row; where it ends its episode, then the last observation, if there is one. Errors as of Writer::add() and
-// Writer::end(): Error::completed is 1 when the row was added.
+// Adds a row and, if the row ends its episode, the last observation, if there is one. Errors as of Writer::add() and
+// Writer::end(). Error::completed is 1 if the row was added.
 Result<std::uint64_t> add_with_final(Writer& writer, std::span<const void* const> leaves, const RowInfo& info,
                                      std::span<const void* const> final, const WaitContext& wait);
 // Adds one of them, and ends its episode where it is to. `end` as above. Errors as of Writer::add() and Writer::end():

@@ -43,7 +43,7 @@ void copy_column(std::byte* out, const Leaf& leaf, const Writer::Column& column,
   }
 }
 
-// A bit for each of the rows from `from` on.
+// Returns the mask of the rows from `from` on as bits.
 std::uint64_t bits_of(const bool* mask, std::uint64_t from, std::uint64_t count) noexcept {
   std::uint64_t bits = 0;
   for (std::uint64_t i = 0; mask != nullptr && i < count; ++i) bits |= std::uint64_t{mask[from + i]} << i;
@@ -94,7 +94,7 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
   if (rows.columns.size() != shape.leaves.size()) return other_leaves(rows.columns.size());
   if (Status complete = check_complete(); !complete) return complete;
   if (shape.finals && cuts_before_last(rows)) {
-    return Error{.code = Code::kInvalid, .message = "rows after one that is cut off, and lacks its last observation"};
+    return Error{.code = Code::kInvalid, .message = "a row before the last one is truncated, but has no final"};
   }
   if (Status joined = adding_.begin(); !joined) return joined;
   for (std::uint64_t from = 0; from < rows.count;) {

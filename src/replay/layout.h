@@ -36,7 +36,7 @@ struct Progress {
 };
 constexpr unsigned kTicketShift = 16;
 constexpr std::uint64_t kMostTicket = ~std::uint64_t{0} >> kTicketShift;
-constexpr std::uint64_t kNoRow = ~std::uint64_t{0};  // -1, as an index: a row that was not added
+constexpr std::uint64_t kNoRow = ~std::uint64_t{0};  // the index -1: a row that was not added
 constexpr std::uint64_t pack(const Progress& progress) noexcept {
   return progress.ticket << kTicketShift | std::uint64_t{progress.ready} << 9 | std::uint64_t{progress.rows} << 2 |
          (progress.closed ? 2u : 0u) | (progress.busy ? 1u : 0u);

@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kNoteMagic = 0x0065746f6e746d73;  // "smtnote"
 constexpr std::uint64_t kNoteVersion = 3;
 constexpr std::uint64_t kNoteWithoutDeaths = 1;     // a version that lacks what is done about deaths
-constexpr std::uint64_t kNoteWithoutEnds = 2;       // one that has no end of an episode but `done`
+constexpr std::uint64_t kNoteWithoutEnds = 2;       // a version in which only `done` ends episodes
 constexpr std::uint64_t kNone = ~std::uint64_t{0};  // of a leaf that is not named
 
 class NoteWriter {

@@ -7,7 +7,7 @@
 
 namespace shmtree::replay {
 
-// The slots of a place, as bits, whose rows lack frames that have left the window.
+// Returns the slots of a place, as bits, whose rows lack frames because these have left the window.
 std::uint64_t RowCount::without_frames(const Store& store, std::uint64_t ticket, std::uint64_t& needs) const noexcept {
   const Chain chain(store);
   const std::uint64_t head = store.head();
@@ -22,7 +22,7 @@ std::uint64_t RowCount::without_frames(const Store& store, std::uint64_t ticket,
     needs = at.ticket;
   }
   if (before != Before::kGone) return 0;
-  // Frames reach back to the episode's beginning: an end in the place itself is where they stop.
+  // Frames reach back only to the beginning of the episode. An end of an episode in this place stops them.
   const About& about = store.about(ticket);
   const std::uint64_t ends = platform::load_relaxed(about.ends) | platform::load_relaxed(about.finals);
   const auto first_episode = static_cast<std::uint32_t>(std::countr_zero(ends)) + 1;

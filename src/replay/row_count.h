@@ -1,9 +1,9 @@
 // Counts the rows of the window that can be drawn, for one process. A place that is full and ready is counted once, and
-// again when the window leaves frames behind that its rows need. So a count costs writers nothing, and its callers only
-// what has changed since the last one.
+// again when frames that its rows need leave the window. So a count costs the writers nothing, and costs the caller
+// only the changes since the last count.
 //
-// Invariant: a row counts if it is ready and the `frames` - 1 slots before it, as far as its episode has them, are in
-// the window. Frames of a successor need no check: they reach back no further than those of the row.
+// Invariant: a row counts if it is ready and the `frames` - 1 slots before it are in the window, as far as its episode
+// has them. The frames of a successor need no check, since they reach back no further than those of the row.
 //
 // Thread safety: any thread; who finds another one at it looks at all places.
 #pragma once
@@ -21,7 +21,7 @@ class Store;
 class RowCount {
  public:
   std::uint64_t count(const Store& store) noexcept;
-  // How many frames of a leaf a batch has at most. Call it before the first count.
+  // Sets the largest number of frames of a leaf in a batch. Call it before the first count.
   void set_frames(std::uint32_t frames) noexcept { frames_ = frames; }
   // By looking at all places.
   std::uint64_t count_all(const Store& store) const noexcept;
@@ -29,7 +29,7 @@ class RowCount {
  private:
   struct Counted {
     std::uint8_t rows = 0;
-    std::uint64_t needs = 0;  // the earliest ticket before the place's own that its rows need; 0: none
+    std::uint64_t needs = 0;  // the earliest ticket of another place that its rows need; 0: none
   };
   struct Need {
     std::uint64_t needs = 0, ticket = 0;
@@ -48,7 +48,7 @@ class RowCount {
   std::uint64_t sum_ = 0;                 // of their rows
   std::vector<std::uint8_t> rows_;        // by place, of those
   std::vector<std::uint64_t> unsettled_;  // those that may get more
-  std::vector<Need> needs_;               // a heap: of the others, those that need earlier places
+  std::vector<Need> needs_;               // a heap of the other places whose rows need earlier places
 };
 
 }  // namespace shmtree::replay

@@ -152,8 +152,8 @@ Status check_ends(const Spec& spec) {
   for (const auto& [name, leaf] : {std::pair("done", spec.done), std::pair("terminated", spec.terminated),
                                    std::pair("truncated", spec.truncated)}) {
     if (leaf && !is_number(spec.leaves[*leaf])) {
-      return invalid("the leaf \"" + std::string(name) + "\" ends episodes and is of " + shown(spec.leaves[*leaf]) +
-                     "; it must be one number, or the buffer is made without `done` (None)");
+      return invalid("the leaf \"" + std::string(name) + "\" ends episodes, but is of " + shown(spec.leaves[*leaf]) +
+                     "; it must be one number, or make the buffer without `done` (None)");
     }
   }
   const char* const what = !spec.next.empty() ? "next" : spec.n_step > 1 ? "n_step" : spec.stack.empty() ? "" : "stack";
@@ -249,8 +249,8 @@ Status check(const Spec& spec) {
 }
 
 Error no_ends(const std::string& what) {
-  return invalid(what + " needs to know where episodes end, and rows have no key \"terminated\", \"truncated\" or " +
-                 "\"done\": add those that the environment gives. To end episodes by calls alone, make the buffer "
+  return invalid(what + " needs to know where episodes end, but rows have no key \"terminated\", \"truncated\" or " +
+                 "\"done\": add those that the environment returns. To end episodes by calls alone, make the buffer "
                  "without `done` (None)");
 }
 

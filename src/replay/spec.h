@@ -65,9 +65,9 @@ struct Spec {
   std::vector<std::pair<std::size_t, std::uint32_t>> stack{};  // a leaf, and how many frames of it
   bool repeats_first = false;           // stacks are padded with the first frame of an episode, not with zeros
   std::optional<std::size_t> reward{};  // the leaf that is summed
-  // The leaves that end episodes: `done` is the union of the others, or stands for `terminated` where it is alone.
+  // The leaves that end episodes. `done` is the union of the others, and stands for a missing one (see ending.h).
   std::optional<std::size_t> done{}, terminated{}, truncated{};
-  bool ends_unknown = false;  // rows have none of them, and the user did not say that this is intended
+  bool ends_unknown = false;  // rows have none of these leaves, and the user did not ask for that
   std::optional<RateLimit> limit{};
   bool raises_on_death = false;  // who waits for others is told when all of these were killed
 
@@ -93,7 +93,7 @@ struct Spec {
 // kInvalid, with the numbers, for what no buffer can be.
 Status check(const Spec& spec);
 
-// The error of what needs episodes (`what`), of a buffer whose rows do not say where they end.
+// Returns the error of `what`, which needs episodes, if the rows of the buffer do not say where episodes end.
 Error no_ends(const std::string& what);
 
 // A Spec that was checked, as a note.

@@ -152,10 +152,10 @@ class Store {
     platform::prefetch(&progress_word(ticket), sizeof(std::uint64_t));
     if (with_about) platform::prefetch(&about(ticket), sizeof(About));
   }
-  // Rows of the window that can be drawn. Looks at places that were opened or not full at the last call.
+  // Returns the rows of the window that can be drawn. Checks only places that have changed since the last call.
   std::uint64_t size() const noexcept { return count_.count(*this); }
-  // How many frames of a leaf a batch has at most: rows whose frames have left the window do not count. Call it before
-  // size().
+  // Sets the largest number of frames of a leaf in a batch. Rows whose frames have left the window do not count. Call
+  // it before size().
   void set_frames(std::uint32_t frames) noexcept { count_.set_frames(frames); }
   memory::Event& ready() const noexcept { return header().ready; }
 

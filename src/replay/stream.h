@@ -71,20 +71,20 @@ auto alone(Stream& stream, const WaitContext& wait, Act act) -> decltype(act(str
 // What the rows of a call are, besides their leaves.
 struct Marks {
   std::vector<float> priorities{};                      // empty: none are given
-  std::vector<char> ends{}, truncated{}, terminated{};  // empty: none ends; as RowInfo has them
+  std::vector<char> ends{}, truncated{}, terminated{};  // as in RowInfo; empty: no row ends an episode
 
   bool ends_at(std::size_t row) const noexcept { return !ends.empty() && ends[row] != 0; }
   bool cuts_some_off() const noexcept;
 };
-// What a caller says of its rows; of each as many as rows, or none.
+// Arguments of a caller about its rows. Each has one element for each row, or is empty.
 struct GivenMarks {
   std::span<const bool> ends{};
   std::span<const double> priorities{};
-  std::span<const char> left_out{};  // rows that are not added: they end nothing
+  std::span<const char> left_out{};  // rows that are skipped; they end nothing
 };
-// Of `columns`, whose rows are `count`. A row ends its episode if `ends` names it or its own leaves say so; what these
-// say comes first. A row that only `ends` names was cut off, but in a buffer without such leaves, where it terminated.
-// kInvalid for a priority that no row can have, and for rows that contradict themselves.
+// Returns the marks of the `count` rows of `columns`. A row ends its episode if `ends` names it or its own leaves say
+// so; the leaves take precedence. If only `ends` names a row, its episode was cut off, or terminated if the buffer has
+// no such leaves. kInvalid for a priority that no row can have, and for rows that contradict themselves.
 Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> columns, std::size_t count,
                        const GivenMarks& given);
 

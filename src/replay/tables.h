@@ -81,7 +81,7 @@ class Table {
   void drop(std::uint64_t slot, std::uint64_t word) const noexcept;
   void end(std::uint64_t slot, std::uint64_t ticket) const noexcept;
   void raise_max_priority(double priority) const noexcept;
-  // Makes the largest priority 1 again, as before the first row. Concurrent updates may be lost.
+  // Sets the largest priority to 1, as before the first row. Concurrent updates may be lost.
   void reset_max_priority() const noexcept;
 
   const std::shared_ptr<Store> store_;
@@ -143,19 +143,19 @@ class Tables final : public RowObserver {
   static constexpr std::size_t kAll = ~std::size_t{0};
   // New priorities of rows by their indices, in one table or in all that have any; the last of a repeated index counts.
   // `applied`: which rows were there. kInvalid, and nothing is changed, for a priority that is negative, no number or
-  // too large, and for an index that was never given; kNoRow is no row, which was not there. `own`: of a drawer of this
-  // process, which then need not look.
+  // too large, and for an index that was never given. kNoRow counts as a row that is gone. `own`: the LeafWatch of a
+  // drawer of this process, which then need not check the changed leaves.
   Status update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
                 std::span<bool> applied, LeafWatch* own = nullptr) const;
   double max_priority(std::size_t table) const noexcept { return tables_[table].max_priority(); }
   // New rows have that priority at least, as if some row had been given it: as one has in another part of what is drawn
   // from as a whole. No number, or one that is too large, changes nothing.
   void raise_max_priority(std::size_t table, double priority) const noexcept;
-  // Rows that were overwritten weigh nothing in any table from now on. They are never drawn, but the sum and the least
-  // of all weights may have them until their places are opened again, or a draw meets them.
+  // Removes the weights of overwritten rows from all tables. Such rows are never drawn, but the sum and the smallest
+  // weight may include them until their places are opened again or a draw meets them.
   void drop_overwritten() const noexcept;
   void reset_max_priority(std::size_t table) const noexcept { tables_[table].reset_max_priority(); }
-  // A draw of a row that had that weight is undone.
+  // Undoes a draw of a row that had this weight.
   void put_back(std::size_t table, std::uint64_t index, float weight) const noexcept;
   std::uint64_t slot_of(std::uint64_t index) const noexcept;
 

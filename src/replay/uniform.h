@@ -8,7 +8,7 @@
 
 namespace shmtree::replay {
 
-// Chooses among all rows of the window in one walk over it. Returns 0 if there is none.
+// Returns the index of a random row, chosen in one walk over the window. Returns 0 if there is none.
 inline std::uint64_t choose_among_all(const Store& store, const Window& window, Random& random) noexcept {
   const Shape& shape = store.shape();
   std::uint64_t chosen = 0, rows = 0;
@@ -21,9 +21,9 @@ inline std::uint64_t choose_among_all(const Store& store, const Window& window, 
   return chosen;
 }
 
-// Returns the index of a row, or 0 if there is none. Draws one by its number first; places that are not full, or have
-// another ticket, make such draws fail, so a walk over all places follows after a few of them. Others may add faster
-// than this walks: the window that it walked over is then gone, and it tries again, a few times.
+// Returns the index of a random row, or 0 if there is none. Tries random indices first. These fail at places that are
+// not full, or that have another ticket, so after a few failures it walks over all places. Writers may be faster than
+// the walk, so that the window it walked over is gone; then it starts again, a few times.
 inline std::uint64_t draw_uniformly(const Store& store, Random& random) noexcept {
   constexpr int kFewDraws = 64, kMostWalks = 16;
   const Shape& shape = store.shape();

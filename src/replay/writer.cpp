@@ -25,16 +25,16 @@ Error Writer::other_leaves(std::size_t leaves) const {
                           std::to_string(store_->shape().leaves.size())};
 }
 
-// kInvalid after a row that was cut off, until its last observation has come: the next row is of another episode.
+// kInvalid after a truncated row that lacks its last observation, since the next row belongs to another episode.
 Status Writer::check_complete() const {
   if (!lacks_final_ || !is_mine()) return success();
   return Error{.code = Code::kInvalid,
                .message =
-                   "the last row of this stream is truncated, and lacks the observation after it, which batches "
-                   "have as its successor: give it with the row as final=, or to end(), before the next row"};
+                   "the last row of this stream is truncated, and batches need the observation after it: pass it "
+                   "with the row as final=, or to end(), before the next row"};
 }
 
-// What the last row said of its end.
+// Records what the last row said about the end of its episode.
 void Writer::note_end(const RowInfo& last) noexcept {
   lacks_final_ = last.done && last.truncated && store_->shape().finals;
   is_terminal_ = last.done && last.terminated;
@@ -216,7 +216,7 @@ Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const Row
   if (leaves.size() != shape.leaves.size()) return other_leaves(leaves.size());
   if (Status complete = check_complete(); !complete) return std::move(complete).error();
   if (Status joined = adding_.begin(); !joined) return std::move(joined).error();
-  // One that was cut off ends its episode with its last observation, where these are kept.
+  // If last observations are kept, a truncated row ends its episode only together with its observation.
   const bool ends = info.done && !(info.truncated && shape.finals);
   std::uint64_t rows = 1;
   auto permits = ask(ends ? 1 : 0, rows, wait);
@@ -275,7 +275,7 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
     store_->leave_place(part_.at);
   }
   done_ = true;
-  lacks_final_ = is_cut;  // until it is written: without it the row is never ready
+  lacks_final_ = is_cut;  // until the observation is written; without it the row is never ready
   Status begun = begin_slots(true, 1, wait);
   if (!begun) return begun;
   copy(final);

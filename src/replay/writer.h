@@ -29,8 +29,8 @@ constexpr float kNoPriority = std::numeric_limits<float>::quiet_NaN();  // for t
 
 struct RowInfo {
   bool done = false;        // the episode ends with this row
-  bool truncated = false;   // and was cut off there: it is no terminal one
-  bool terminated = false;  // and is certain to be a terminal one: end() does not say otherwise
+  bool truncated = false;   // the episode was cut off there, so the row is not terminal
+  bool terminated = false;  // the row is certainly terminal; end() cannot change that
   float priority = kNoPriority;
 };
 
@@ -70,15 +70,15 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
 
   // A row, by the address of each of its leaves. Its index, by which it can be read from when it is ready for as long
-  // as it is there. Errors as of Store::open_place(); then nothing was added. Where last observations are kept, a row
-  // that was cut off waits for that of end(): until then others are kInvalid.
+  // as it is there. Errors as of Store::open_place(); then nothing was added. If last observations are kept, a
+  // truncated row waits for the observation that end() takes; until then other rows are kInvalid.
   Result<std::uint64_t> add(std::span<const void* const> leaves, const RowInfo& info, const WaitContext& wait);
   Result<std::uint64_t> add(std::span<const void* const> leaves, const WaitContext& wait) {
     return add(leaves, {}, wait);
   }
   // Rows by the address of each leaf's first one, and how far it is to the next one's. Indices go to `indices`, if that
   // is not null. kInvalid before anything is added. Errors as of add(), also when some rows were: Error::completed says
-  // how many. Where last observations are kept, only the last of the rows may be cut off.
+  // how many. If last observations are kept, only the last of the rows may be truncated.
   struct Column {
     const std::byte* first = nullptr;
     std::uint64_t stride = 0;
@@ -88,20 +88,20 @@ class Writer {
     std::uint64_t count = 0;
     const bool* ends = nullptr;         // which of them end an episode; null: none
     const bool* truncated = nullptr;    // which of those were cut off there; null: none
-    const bool* terminated = nullptr;   // which of those are certain to be terminal, as of RowInfo; null: none
+    const bool* terminated = nullptr;   // which of those are certainly terminal (RowInfo); null: none
     const float* priorities = nullptr;  // null: all are no numbers
   };
   Status extend(const Rows& rows, std::uint64_t* indices, const WaitContext& wait);
   // The episode is over: its rows are ready. `final` is its last observation, where these are kept: the address of each
   // leaf, null for those that have none, or no leaves at all. Code::kInvalid for one that was cut off and lacks it.
-  // What the last row said of its end (RowInfo::truncated, terminated) stands. Without a row since the last end,
-  // nothing is done. Errors as of add().
+  // RowInfo::truncated and terminated of the last row take precedence over `truncated`. Without a row since the last
+  // end, this does nothing. Errors as of add().
   Status end(std::span<const void* const> final, bool truncated, const WaitContext& wait);
   // The stream ends; a next row begins another place. Rows that still lack successors are never ready.
   void close() noexcept;
 
   std::uint64_t added() const noexcept { return added_; }
-  // Whether the last row ended its episode, and begin_episode() was not called since. Any thread may ask.
+  // True if the last row ended its episode, and begin_episode() was not called since. Any thread may call it.
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_relaxed); }
   void begin_episode() noexcept { has_ended_.store(false, std::memory_order_relaxed); }
   // The number of the stream; none before its first row. It may be given one until then.
@@ -152,7 +152,7 @@ class Writer {
   std::uint64_t ready_ = 0;        // those before this one are ready, or never will be
   bool in_episode_ = false;        // its last row ended none
   bool done_ = false;              // its last row ended one, and the last observation may still come
-  bool lacks_final_ = false;       // its last row was cut off, and the last observation has to come
+  bool lacks_final_ = false;       // its last row was truncated, and the last observation is still missing
   bool is_terminal_ = false;       // RowInfo::terminated of its last row
   std::atomic<bool> has_ended_{false};
 };

@@ -118,7 +118,7 @@ def test_what_a_load_does_not_change_is_refused_where_it_is_another(tmp_path, gi
 
 def test_a_load_with_done_none_draws_sequences_of_rows_that_end_none(tmp_path):
     path = saved(tmp_path)
-    with pytest.raises(ValueError, match="sequences needs to know where episodes end"):
+    with pytest.raises(ValueError, match="sample_sequences needs to know where episodes end"):
         ReplayBuffer.load(path).sample_sequences(1, 2)
     assert ReplayBuffer.load(path, done=None).sample_sequences(1, 2).mask.shape == (1, 2)
 

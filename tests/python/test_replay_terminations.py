@@ -410,7 +410,7 @@ def test_sequences_of_such_rows_need_done_none():
     buffer = buffer_with((), {})
     buffer.add(row)
     assert len(buffer.sample(3)) == 3
-    with pytest.raises(ValueError, match="sequences needs to know where episodes end"):
+    with pytest.raises(ValueError, match="sample_sequences needs to know where episodes end"):
         buffer.sample_sequences(1, 2)
     buffer = buffer_with((), {"done": None})
     buffer.add(row)
