@@ -162,9 +162,7 @@ def test_cpp_reads_what_python_recorded_and_its_arrays_where_they_lie(tmp_path: 
 
 @needs_programs
 @pytest.mark.parametrize(("options", "links"), [([], True), (["-D_GLIBCXX_DEBUG"], False)])
-def test_debug_containers_do_not_link_with_a_library_without(
-    options: list[str], links: bool, tmp_path: pathlib.Path
-) -> None:
+def test_program_with_debug_containers_does_not_link(options: list[str], links: bool, tmp_path: pathlib.Path) -> None:
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("there is no compiler")

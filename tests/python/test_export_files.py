@@ -57,19 +57,19 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("value", [in_itself(), deep(450), 10**5000], ids=["cycle", "deep", "huge int"])
-def test_a_value_that_cannot_be_exported_is_an_error_of_its_message(value: Any, tmp_path: Path) -> None:
+def test_export_error_names_the_message(value: Any, tmp_path: Path) -> None:
     path = recording(tmp_path / "a.mcap", 1, value)
     ran = export(path, "jsonl", tmp_path / "out")
     assert ran.returncode == 1 and "Traceback" not in ran.stderr
     assert "message 1 of channel 'a'" in ran.stderr
 
 
-def test_a_value_of_a_hundred_levels_is_exported(tmp_path: Path) -> None:
+def test_export_of_a_value_with_100_levels(tmp_path: Path) -> None:
     path = recording(tmp_path / "a.mcap", deep(90))
     assert export(path, "jsonl", tmp_path / "out").returncode == 0
 
 
-def test_an_exported_file_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_only_its_user_can_read_an_exported_file(tmp_path: Path) -> None:
     path, out = recording(tmp_path / "a.mcap", 1), tmp_path / "out"
     for _ in range(2):  # the second time it is there
         ran = export(path, "jsonl", out)
@@ -78,7 +78,7 @@ def test_an_exported_file_is_for_its_user_alone(tmp_path: Path) -> None:
     assert mode_of(path) == 0o600
 
 
-def test_a_parquet_file_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_only_its_user_can_read_a_parquet_file(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path, out = recording(tmp_path / "a.mcap", 1), tmp_path / "out"
     assert export(path, "parquet", out).returncode == 0
@@ -87,7 +87,7 @@ def test_a_parquet_file_is_for_its_user_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o604])
-def test_a_file_that_others_have_rights_to_is_not_written(mode: int, tmp_path: Path) -> None:
+def test_export_refuses_a_file_that_others_have_rights_to(mode: int, tmp_path: Path) -> None:
     path, out = recording(tmp_path / "a.mcap", 1), tmp_path / "out"
     out.write_text("before")
     out.chmod(mode)
@@ -96,13 +96,13 @@ def test_a_file_that_others_have_rights_to_is_not_written(mode: int, tmp_path: P
     assert out.read_text() == "before"
 
 
-def test_an_export_goes_into_a_pipe(tmp_path: Path) -> None:
+def test_export_writes_to_a_pipe(tmp_path: Path) -> None:
     path = recording(tmp_path / "a.mcap", 1)
     ran = export(path, "jsonl", Path("/dev/stdout"))
     assert ran.returncode == 0 and ran.stdout.count("\n") == 1
 
 
-def test_files_of_a_replay_buffer_are_for_their_user_alone(tmp_path: Path) -> None:
+def test_only_their_user_can_read_replay_files(tmp_path: Path) -> None:
     buffer = ReplayBuffer(100, example=np.zeros(3))
     with buffer.writer() as writer:
         writer.add(np.ones(3))

@@ -96,7 +96,7 @@ def cost_of(act: Callable[[], object]) -> tuple[int, float]:
 
 @pytest.mark.parametrize("leaf", DEVICE_LEAVES.values(), ids=DEVICE_LEAVES)
 @pytest.mark.filterwarnings("error")
-def test_a_device_leaf_that_no_sender_writes_is_corrupt(leaf: Any, named: tuple[Any, Any]) -> None:
+def test_malformed_device_leaf_is_corrupt(leaf: Any, named: tuple[Any, Any]) -> None:
     sender, receiver = named
     sender.put(leaf)
     sender.put("the next one")
@@ -145,7 +145,7 @@ def test_unpack_refuses_device_memory_as_it_refuses_ends(leaf: Any, tmp_path: Pa
     assert set(sys.modules) == modules
 
 
-def test_an_empty_device_array_arrives_by_a_channel(named: tuple[Any, Any]) -> None:
+def test_empty_device_array_arrives_through_a_channel(named: tuple[Any, Any]) -> None:
     named[0].put(device((0, 3)))
     assert named[1].get(timeout=60).shape == (0, 3)
 
@@ -166,7 +166,7 @@ def masked(fill: Any) -> bytes:
     return writer.buffer(bytes(12)).frame()
 
 
-def test_a_masked_array_that_is_written_by_hand_arrives() -> None:
+def test_hand_written_masked_array_arrives() -> None:
     assert shmtree.unpack(masked(None)).tolist() == [0.0, 0.0, 0.0]
 
 
@@ -181,7 +181,7 @@ FILLS = {
 
 
 @pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS)
-def test_a_fill_value_that_is_no_scalar_array_is_corrupt(fill: Any) -> None:
+def test_fill_value_that_is_not_a_scalar_is_corrupt(fill: Any) -> None:
     frame = masked(fill)
     peak, _ = cost_of(lambda: shmtree.unpack(frame))
     assert peak < MIB
@@ -224,7 +224,7 @@ def take(receiver: Any) -> Any:
 
 
 @pytest.mark.parametrize("receive", [lambda receiver: receiver.get(timeout=60), take], ids=["get", "take"])
-def test_a_message_without_memory_ends_among_the_rejected(receive: Any, named: tuple[Any, Any]) -> None:
+def test_message_is_rejected_after_eight_memory_errors(receive: Any, named: tuple[Any, Any]) -> None:
     sender, receiver = named
     sender.put(Heavy())
     sender.put("the next one")
@@ -242,7 +242,7 @@ def test_a_message_without_memory_ends_among_the_rejected(receive: Any, named: t
     assert receiver.rejected() == [] and receiver.qsize() == 0
 
 
-def test_get_many_reaches_what_follows_a_message_without_memory(named: tuple[Any, Any]) -> None:
+def test_get_many_continues_after_memory_errors(named: tuple[Any, Any]) -> None:
     sender, receiver = named
     sender.put_many([1, Heavy(), 2])
     received: list[Any] = []
@@ -256,7 +256,7 @@ def test_get_many_reaches_what_follows_a_message_without_memory(named: tuple[Any
     assert received == [1, 2] and len(receiver.rejected()) == 1
 
 
-def test_max_attempts_still_bounds_a_message_without_memory() -> None:
+def test_max_attempts_also_limits_memory_errors() -> None:
     sender, receiver = shmtree.create_pair(max_attempts=2)
     sender.put(Heavy())
     for _ in range(2):
@@ -308,14 +308,14 @@ def test_fractions_of_huge_ints_are_made_in_linear_time() -> None:
 
 
 @pytest.mark.parametrize("denominator", [0, -1, -(1 << 100_000)], ids=["zero", "negative", "huge"])
-def test_a_fraction_without_a_sound_denominator_is_corrupt(denominator: int) -> None:
+def test_fraction_with_a_bad_denominator_is_corrupt(denominator: int) -> None:
     frame = Writer().kind(fw.FRACTION).value((1 << 100_000) + 1).value(denominator).frame()
     with pytest.raises(shmtree.CorruptMessage):
         shmtree.unpack(frame)
 
 
 @pytest.mark.parametrize("size", [1, 1000, 100_000])
-def test_fractions_arrive_as_they_were(size: int) -> None:
+def test_fractions_make_the_round_trip(size: int) -> None:
     value = fractions.Fraction((1 << size) + 1, 3**5)
     assert shmtree.unpack(shmtree.pack(value, allow_pickle=False)) == value
 
@@ -329,7 +329,7 @@ def keys(count: int, each: Callable[[int], int]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["set", "dict"])
-def test_many_keys_of_one_hash_are_refused(kind: str) -> None:
+def test_many_keys_with_equal_hashes_are_refused(kind: str) -> None:
     frame = keys(100_000, lambda k: k * PRIME)[kind]
     with pytest.raises(shmtree.CorruptMessage, match="equal hashes"):
         shmtree.unpack(frame)
@@ -343,7 +343,7 @@ def test_large_sets_and_dicts_of_ints_arrive(each: Callable[[int], int]) -> None
     assert shmtree.unpack(shmtree.pack(pairs, allow_pickle=False)) == pairs
 
 
-def test_powers_of_two_are_keys_like_any_other() -> None:
+def test_powers_of_two_are_accepted_as_keys() -> None:
     """Of which only 61 have different hashes."""
     numbers = {1 << k for k in range(5000)}
     assert shmtree.unpack(shmtree.pack(numbers, allow_pickle=False)) == numbers
@@ -363,7 +363,7 @@ LONG = {
 
 @pytest.mark.usefixtures("alarmed")
 @pytest.mark.parametrize("value", LONG.values(), ids=LONG)
-def test_a_signal_is_seen_while_a_large_frame_is_read(value: Any) -> None:
+def test_signal_handler_runs_while_a_large_frame_is_read(value: Any) -> None:
     frame = bytes(shmtree.pack([Signals(), value, Ends()], allow_pickle=False))
     with pytest.raises(Alarm):
         shmtree.unpack(frame)
@@ -371,9 +371,7 @@ def test_a_signal_is_seen_while_a_large_frame_is_read(value: Any) -> None:
 
 
 @pytest.mark.parametrize("receive", [lambda receiver: receiver.get(timeout=60), take], ids=["get", "take"])
-def test_what_a_signal_handler_raises_leaves_the_message_in_the_channel(
-    receive: Any, named: tuple[Any, Any], alarmed: None
-) -> None:
+def test_message_stays_if_a_signal_handler_raises(receive: Any, named: tuple[Any, Any], alarmed: None) -> None:
     sender, receiver = named
     sender.put([Signals(), LONG["lists"], Ends()])
     for _ in range(20):
@@ -398,7 +396,7 @@ def flag(cls: type, value: int) -> bytes:
     return Writer().kind(fw.ENUM_VALUE).name(f"{cls.__module__}:{cls.__qualname__}").value(value).frame()
 
 
-def test_values_of_an_intflag_without_a_name_do_not_stay() -> None:
+def test_intflag_does_not_keep_unnamed_members() -> None:
     shmtree.unpack(flag(Permission, 3))
     before = len(Permission._value2member_map_)
     for value in range(8, 2000):
@@ -406,19 +404,19 @@ def test_values_of_an_intflag_without_a_name_do_not_stay() -> None:
     assert len(Permission._value2member_map_) == before
 
 
-def test_members_of_a_flag_are_the_ones_that_the_program_has() -> None:
+def test_flag_arrives_as_the_existing_member() -> None:
     both = Colour.RED | Colour.BLUE
     assert shmtree.unpack(flag(Colour, 5)) is both
     assert shmtree.unpack(shmtree.pack(Colour.GREEN | Colour.BLUE, allow_pickle=False)) is Colour.GREEN | Colour.BLUE
 
 
 @pytest.mark.parametrize("value", [1 << 1_000_000, 1 << 600, "text", 8], ids=["huge", "large", "text", "unknown"])
-def test_a_value_that_no_flag_has_is_corrupt(value: Any) -> None:
+def test_impossible_flag_value_is_corrupt(value: Any) -> None:
     with pytest.raises(shmtree.CorruptMessage):
         shmtree.unpack(flag(Colour, value))
 
 
-def test_a_flag_of_many_bits_gets_no_end_of_members() -> None:
+def test_flag_gets_a_limited_number_of_members() -> None:
     many = enum.Flag("many", [f"BIT{i}" for i in range(40)], module=__name__, qualname="many")
     globals()["many"] = many
     for value in range(1, 1000):
@@ -431,7 +429,7 @@ def test_a_flag_of_many_bits_gets_no_end_of_members() -> None:
 @pytest.mark.parametrize(
     "key", ["../../etc/passwd", "/etc/passwd", "a/b/c/d/e", "x" * 100, "a\0b", "America/", "", "a//b"]
 )
-def test_a_zone_with_a_key_that_no_zone_has_is_looked_for_nowhere(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_zone_key_is_not_searched_for(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
     sys.addaudithook(lambda event, arguments: opened.append(arguments) if event in ("open", "import") and on else None)
     on = True
@@ -443,12 +441,12 @@ def test_a_zone_with_a_key_that_no_zone_has_is_looked_for_nowhere(key: str, monk
     assert not opened
 
 
-def test_bytes_in_a_buffer_that_are_written_by_hand_arrive() -> None:
+def test_hand_written_bytes_in_a_buffer_arrive() -> None:
     frame = Writer().kind(fw.LONG_BYTES).array(3, (10,), 0).buffer(bytes(10)).frame()
     assert shmtree.unpack(frame) == bytes(10)
 
 
-def test_parts_that_copy_the_same_bytes_again_and_again_are_refused() -> None:
+def test_repeated_copies_of_the_same_bytes_are_refused() -> None:
     count = 1000
     writer = Writer().kind(fw.LIST).length(count)
     for _ in range(count):
@@ -463,7 +461,7 @@ def test_parts_that_copy_the_same_bytes_again_and_again_are_refused() -> None:
 # --- classes by name --------------------------------------------------------------------------------------------------
 
 
-def test_a_lazy_module_is_not_executed_by_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_lookup_does_not_execute_a_lazy_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lazy_of_test.py").write_text("import sys\nsys.ran_lazy_of_test = True\nclass Thing: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     spec = importlib.util.find_spec("lazy_of_test")
@@ -479,14 +477,14 @@ def test_a_lazy_module_is_not_executed_by_a_name(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("fields", [[1], 5, "abc", (1,), None, ({},), range(1 << 40)])
-def test_a_class_that_only_looks_like_one_of_attrs_is_any_class(fields: Any) -> None:
+def test_fake_attrs_class_is_not_treated_as_attrs(fields: Any) -> None:
     odd = type("Odd", (), {"__attrs_attrs__": fields})
     with pytest.raises(shmtree.PickleRefused):
         shmtree.pack(odd(), allow_pickle=False)
 
 
 @pytest.mark.parametrize("fields", [5, {"a": 1}, "abc"])
-def test_a_class_that_only_looks_like_a_dataclass_is_any_class(fields: Any) -> None:
+def test_fake_dataclass_is_not_treated_as_a_dataclass(fields: Any) -> None:
     odd = type("Odd", (), {"__dataclass_fields__": fields})
     with pytest.raises((shmtree.PickleRefused, AttributeError, TypeError)):
         shmtree.pack(odd(), allow_pickle=False)
@@ -563,7 +561,7 @@ def has_controls(text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", CONTROLS.values(), ids=CONTROLS)
-def test_describe_escapes_what_controls_a_terminal(text: str) -> None:
+def test_describe_escapes_control_characters(text: str) -> None:
     out = io.StringIO()
     for value in (
         text,
@@ -577,14 +575,14 @@ def test_describe_escapes_what_controls_a_terminal(text: str) -> None:
     assert not has_controls(out.getvalue()) and ascii(text[0])[1:-1] in out.getvalue()
 
 
-def test_texts_of_all_scripts_are_described_as_they_are() -> None:
+def test_describe_keeps_texts_of_all_scripts() -> None:
     out = io.StringIO()
     shmtree.describe(shmtree.pack(["Ärger", "日本語", "עברית", "🙂"]), file=out)
     assert all(text in out.getvalue() for text in ("Ärger", "日本語", "עברית", "🙂"))
 
 
 @pytest.mark.parametrize("text", CONTROLS.values(), ids=CONTROLS)
-def test_errors_escape_the_names_of_a_message(text: str) -> None:
+def test_errors_escape_names_from_a_message(text: str) -> None:
     inner = Writer().kind(fw.DICT + 1).length(1).name(text).kind(fw.ENUM_VALUE).name(f"{text}:{text}").value(1).frame()
     with pytest.raises(shmtree.PickleRefused) as refused:
         shmtree.unpack(inner)

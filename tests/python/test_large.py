@@ -163,7 +163,7 @@ MODULES = [shmtree.compat.memory, shmtree.compat.py_sharedmemory]
     ("module", "shape", "gib"),
     [*[(module, (4, 4, 2), 0) for module in MODULES], (MODULES[0], (64, 80, 4, 84, 84, 3), 14)],
 )
-def test_the_largest_example_of_py_sharedmemory_makes_the_round_trip(module: Any, shape: Any, gib: int) -> None:
+def test_largest_py_sharedmemory_example_round_trips(module: Any, shape: Any, gib: int) -> None:
     needs(gib * GIB)
     context = multiprocessing.get_context("spawn")
     there, their_receiver = module.create_shared_memory_pair(capacity=5, ctx=context)
@@ -187,7 +187,7 @@ def describe_bytes(receiver: Any, sender: Any) -> None:
     ("module", "size", "gib"),
     [*[(module, 10_000_000, 0) for module in MODULES], (MODULES[0], 10_000_000_000, 32)],
 )
-def test_bytes_of_10_gb_go_to_another_process(module: Any, size: int, gib: int) -> None:
+def test_10_gb_of_bytes_reach_another_process(module: Any, size: int, gib: int) -> None:
     needs(gib * GIB)
     context = multiprocessing.get_context("spawn")
     there, their_receiver = module.create_shared_memory_pair(capacity=2, ctx=context)

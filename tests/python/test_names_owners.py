@@ -274,7 +274,7 @@ def test_an_end_that_is_sent_to_another_user_does_not_open():
 
 
 @pytest.mark.parametrize("pickled", [False, True])
-def test_an_end_of_a_process_that_cannot_be_reached_is_not_said_to_have_ended(pickled):
+def test_unreachable_process_is_not_reported_as_closed(pickled):
     def act() -> None:
         back = shmtree.Queue()
 

@@ -239,7 +239,7 @@ def test_those_who_come_from_py_sharedmemory_find_their_names():
 
 
 @pytest.mark.parametrize("module", [shmtree.compat.memory, shmtree.compat.py_sharedmemory])
-def test_the_modules_for_py_sharedmemory_report_late_acks_as_it_does(module):
+def test_compat_wait_for_all_ack_returns_false_for_late_acks(module):
     sender, receiver = module.create_shared_memory_pair(2)
     assert isinstance(sender, module.SharedMemorySender) and isinstance(receiver, module.SharedMemoryReceiver)
     assert sender.put("x") is None
@@ -254,7 +254,7 @@ def test_the_modules_for_py_sharedmemory_report_late_acks_as_it_does(module):
         sender.put("y")
 
 
-def test_the_module_for_py_sharedmemory_1_returns_none_when_there_is_no_message():
+def test_compat_memory_get_nowait_returns_none_when_empty():
     sender, receiver = shmtree.compat.memory.create_shared_memory_pair(capacity=1)
     assert receiver.get_nowait() is None
     assert sender.has_space()
@@ -264,13 +264,13 @@ def test_the_module_for_py_sharedmemory_1_returns_none_when_there_is_no_message(
     assert shmtree.compat.memory.create_shared_memory_pair()[0].has_space()
 
 
-def test_the_module_for_py_sharedmemory_4_raises_empty_when_there_is_no_message():
+def test_compat_py_sharedmemory_get_nowait_raises_empty():
     _sender, receiver = shmtree.compat.py_sharedmemory.create_shared_memory_pair()
     with pytest.raises(queue.Empty):
         receiver.get_nowait()
 
 
-def test_arguments_of_py_sharedmemory_mean_what_they_mean_there():
+def test_compat_arguments_mean_the_same_as_originally():
     pair = shmtree.compat.py_sharedmemory.create_shared_memory_pair
     for capacity in (True, 1.5, "2"):
         with pytest.raises(TypeError, match="capacity"):
@@ -288,7 +288,7 @@ def test_arguments_of_py_sharedmemory_mean_what_they_mean_there():
 
 
 @pytest.mark.parametrize("module", [shmtree.compat.memory, shmtree.compat.py_sharedmemory])
-def test_arrays_that_came_as_by_py_sharedmemory_hold_no_shared_memory(module):
+def test_compat_arrays_hold_no_shared_memory(module):
     with shmtree.Arena(64 << 20) as arena:
         sends, receives = arena.create_pair()
         sender = module.SharedMemorySender(sends._channel, True)

@@ -131,7 +131,7 @@ UNSOUND = {
 
 
 @pytest.mark.parametrize("name", UNSOUND)
-def test_a_frame_that_no_receiver_takes_is_refused_when_it_is_put(name: str) -> None:
+def test_put_frame_refuses_what_receivers_refuse(name: str) -> None:
     sender, _receiver = shmtree.create_pair()
     with pytest.raises(shmtree.CorruptMessage):
         shmtree.unpack(UNSOUND[name])
@@ -140,7 +140,7 @@ def test_a_frame_that_no_receiver_takes_is_refused_when_it_is_put(name: str) -> 
 
 
 @pytest.mark.parametrize("value", [pathlib.PurePosixPath("x"), NOW, NOW.time(), dt.timezone(dt.timedelta(hours=1))])
-def test_unknown_flags_are_refused_when_a_frame_is_put(value: object) -> None:
+def test_put_frame_refuses_unknown_flags(value: object) -> None:
     """Every length of the metadata is changed to every small number: what is put is what can be got."""
     sender, receiver = shmtree.create_pair(capacity=1)
     frame = bytearray(shmtree.pack(value))
@@ -155,7 +155,7 @@ def test_unknown_flags_are_refused_when_a_frame_is_put(value: object) -> None:
             receiver.get()
 
 
-def test_lone_surrogates_and_all_days_are_still_put() -> None:
+def test_put_frame_accepts_lone_surrogates_and_all_days() -> None:
     sender, receiver = shmtree.create_pair()
     values = ["\ud800", "x" * 5000 + "\udfff", dt.date(2000, 2, 29), dt.date.max, dt.date.min, dt.datetime.max, NOW]
     for value in values:

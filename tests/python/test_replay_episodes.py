@@ -220,7 +220,7 @@ def test_len_counts_the_rows_that_can_be_drawn(chunk, frames):
             buffer.sample(rows + 1, replace=False, timeout=0)
 
 
-def test_len_is_0_where_no_row_has_all_of_its_frames():
+def test_len_is_0_if_no_row_has_all_its_frames():
     buffer = ReplayBuffer(6, example={"x": np.zeros(1, np.float32), "done": False}, chunk=1, stack={"x": 3})
     with buffer.vector_writer(3) as writer:
         for step in range(10):

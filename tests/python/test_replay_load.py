@@ -116,7 +116,7 @@ def test_what_a_load_does_not_change_is_refused_where_it_is_another(tmp_path, gi
         ReplayBuffer.load(path, **given)
 
 
-def test_a_load_with_done_none_draws_sequences_of_rows_that_end_none(tmp_path):
+def test_load_with_done_none_allows_sequences(tmp_path):
     path = saved(tmp_path)
     with pytest.raises(ValueError, match="sample_sequences needs to know where episodes end"):
         ReplayBuffer.load(path).sample_sequences(1, 2)

@@ -52,13 +52,13 @@ def run(program: str) -> list[str]:
         ),
     ],
 )
-def test_a_draw_that_only_its_own_thread_could_end_raises(program, why):
+def test_sample_raises_if_only_its_thread_could_add_rows(program, why):
     (line,) = run(program)
     assert line.startswith(f"this call would wait forever, because only this thread can add rows: {why}")
     assert line.endswith("or set timeout= to get queue.Empty")
 
 
-def test_such_a_draw_with_a_timeout_is_empty():
+def test_lone_sample_with_a_timeout_raises_empty():
     program = """
 buffer = ReplayBuffer(10, example=0)
 for timeout in (0, 0.01):
@@ -85,7 +85,7 @@ os.fork() or (time.sleep(0.2), ReplayBuffer.open(f"lone-{os.getppid()}").add(3),
 
 
 @pytest.mark.parametrize("who", OTHERS)
-def test_a_draw_that_others_can_end_waits_for_them(who):
+def test_sample_waits_if_others_could_add_rows(who):
     program = f"""
 buffer = ReplayBuffer(10, example=0)
 def add():
@@ -109,7 +109,7 @@ print(buffer.sample(1).data.tolist())
         "os.fork() or os._exit(0)",
     ],
 )
-def test_a_buffer_that_was_given_away_is_waited_for(give):
+def test_sample_waits_if_the_buffer_was_sent(give):
     program = f"""
 buffer = ReplayBuffer(10, example=0)
 _ = {give}

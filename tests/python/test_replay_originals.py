@@ -127,7 +127,7 @@ def sampled(batch: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_buffers_of_stable_baselines3_do_what_the_originals_do(seed):
+def test_sb3_buffers_match_the_originals(seed):
     pytest.importorskip("stable_baselines3", exc_type=ImportError)
     chance = random.Random(seed)
     done = 0
@@ -261,7 +261,7 @@ class Cpprb:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_buffers_of_cpprb_do_what_the_originals_do(seed, tmp_path):
+def test_cpprb_buffers_match_the_originals(seed, tmp_path):
     pytest.importorskip("cpprb", exc_type=ImportError)
     chance = random.Random(seed)
     done = 0
@@ -364,7 +364,7 @@ def flat(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_storages_of_torchrl_do_what_the_originals_do(seed, tmp_path):
+def test_torchrl_storages_match_the_originals(seed, tmp_path):
     pytest.importorskip("torchrl.data", exc_type=ImportError)
     chance = random.Random(seed)
     done = 0
@@ -379,7 +379,7 @@ def test_storages_of_torchrl_do_what_the_originals_do(seed, tmp_path):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_pairs_of_py_sharedmemory_do_what_the_originals_do(seed):
+def test_py_sharedmemory_pairs_match_the_originals(seed):
     theirs = pytest.importorskip("py_sharedmemory", reason="py_sharedmemory is not installed", exc_type=ImportError)
     from shmtree.compat import py_sharedmemory as ours
 

@@ -38,7 +38,7 @@ def test_rows_are_read_by_their_indices():
         ring.shared._replay.rows_at(np.zeros(1))
 
 
-def test_a_row_is_at_its_number_modulo_the_capacity():
+def test_place_of_a_row_is_its_number_modulo_capacity():
     ring = ring_of(4)
     assert (len(ring), ring.next) == (0, 0)
     index = add(ring, range(6))
@@ -48,7 +48,7 @@ def test_a_row_is_at_its_number_modulo_the_capacity():
     assert ring.read(np.arange(4), 0)["more"]["number"].tolist() == [4, 5, 2, 3]
 
 
-def test_places_begin_anew_after_a_clear():
+def test_places_restart_at_0_after_clear():
     ring = ring_of(4)
     add(ring, range(6))
     before = ring.revision
@@ -64,7 +64,7 @@ def test_places_begin_anew_after_a_clear():
     assert ring.read(np.arange(4), -1)["more"]["number"].tolist() == [21, 22, 23, 20]
 
 
-def test_the_row_before_stands_in_for_one_that_is_not_finished(monkeypatch):
+def test_unfinished_row_reads_as_the_previous_row(monkeypatch):
     ring = ring_of(4)
     add(ring, range(6))
     tickets = ring._tickets()

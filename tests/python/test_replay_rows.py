@@ -233,7 +233,7 @@ def test_long_long_integers_are_int64_and_uint64(dtype, how):
     assert found.dtype.names or found.dtype.type in (np.int64, np.uint64)
 
 
-def test_a_dtype_of_another_package_is_refused_for_what_it_is():
+def test_dtype_of_another_package_is_refused():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     with pytest.raises(
         TypeError, match="row is of bfloat16: rows of a replay buffer have the dtypes that NumPy itself"
@@ -245,7 +245,7 @@ MASKED = np.ma.masked_array(np.zeros(2, np.float32), mask=[False, True])
 
 
 @pytest.mark.parametrize("value", [MASKED, np.ma.masked, [0.0, np.ma.masked], np.ma.masked_array(np.zeros(2, "f4"))])
-def test_masked_arrays_are_refused_by_name(value):
+def test_masked_arrays_in_rows_are_refused(value):
     buffer = ReplayBuffer(8, example={"obs": np.zeros(2, np.float32), "done": False}, next="obs")
     with pytest.raises(TypeError, match=r"row\['obs'\] is a masked array.*filled\(\)"):
         buffer.add({"obs": value, "done": False})
@@ -258,7 +258,7 @@ def test_masked_arrays_are_refused_by_name(value):
     assert len(buffer) == 1
 
 
-def test_masked_arrays_are_refused_beside_rows_too():
+def test_masked_priorities_and_ends_are_refused():
     with pytest.raises(TypeError, match=r"row\['obs'\] is a masked array"):
         ReplayBuffer(8, example={"obs": MASKED})
     buffer = ReplayBuffer(8, example={"n": 0, "done": False}, sampler=Prioritized())

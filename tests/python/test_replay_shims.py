@@ -79,7 +79,7 @@ def test_a_backend_that_cpprb_has_not_is_a_value_error():
         cpprb.ReplayBuffer(1, {"done": {}}, mmap_prefix="rows")
 
 
-def test_nstep_of_cpprb_is_refused_where_cpprb_is_not_installed(monkeypatch):
+def test_cpprb_nstep_is_refused_if_cpprb_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "cpprb", None)
     monkeypatch.setitem(sys.modules, "cpprb.PyReplayBuffer", None)
     with pytest.raises(NotImplementedError, match="n_step"):
@@ -214,7 +214,7 @@ def add_to_sb3(buffer: Any, values: range) -> None:
         buffer.add(obs, obs + 1, np.zeros(1, int), np.full(1, float(value)), np.zeros(1), [{}])
 
 
-def test_reset_of_a_stable_baselines3_buffer_drops_all_rows():
+def test_sb3_reset_drops_all_rows():
     buffer = sb3_buffer(10)
     add_to_sb3(buffer, range(15))
 
@@ -228,7 +228,7 @@ def test_reset_of_a_stable_baselines3_buffer_drops_all_rows():
     assert buffer.observations[0, 0, 0] == 77
 
 
-def test_rows_of_a_stable_baselines3_buffer_cannot_be_assigned():
+def test_sb3_rows_cannot_be_assigned():
     buffer = sb3_buffer(10)
     add_to_sb3(buffer, range(3))
     with pytest.raises(TypeError, match="do not change"):
@@ -243,7 +243,7 @@ def fill_and_reset_sb3(buffer: Any) -> None:
     add_to_sb3(buffer, range(100, 104))
 
 
-def test_processes_agree_on_the_places_of_a_stable_baselines3_buffer():
+def test_sb3_places_are_the_same_in_all_processes():
     buffer = sb3_buffer(8)
     add_to_sb3(buffer, range(3))
     process = multiprocessing.get_context("spawn").Process(target=fill_and_reset_sb3, args=(buffer,))
@@ -259,7 +259,7 @@ def sample_and_update(buffer: Any) -> None:
     buffer.update_priorities(drawn["indexes"], np.zeros(100))
 
 
-def test_a_late_update_of_a_priority_is_ignored_as_by_cpprb():
+def test_cpprb_late_priority_update_is_ignored():
     buffer = cpprb.MPPrioritizedReplayBuffer(4, {"obs": {}}, eps=0)
     buffer.add(obs=np.arange(4))
     drawn = buffer.sample(100)
@@ -270,7 +270,7 @@ def test_a_late_update_of_a_priority_is_ignored_as_by_cpprb():
     assert set(buffer.sample(300)["obs"].ravel()) == {4, 5, 6, 7}
 
 
-def test_places_of_cpprb_buffers_are_those_of_all_processes():
+def test_cpprb_places_are_the_same_in_all_processes():
     buffer = cpprb.PrioritizedReplayBuffer(4, {"obs": {}})
     process = multiprocessing.get_context("spawn").Process(target=add_100, args=(buffer,))
     process.start()
@@ -282,13 +282,13 @@ def test_places_of_cpprb_buffers_are_those_of_all_processes():
     assert buffer.get_all_transitions()["obs"].ravel().tolist() == [1, 2]
 
 
-def test_an_empty_buffer_of_cpprb_is_a_value_error():
+def test_cpprb_sampling_an_empty_buffer_raises_value_error():
     for kind in (cpprb.ReplayBuffer, cpprb.PrioritizedReplayBuffer, cpprb.MPReplayBuffer):
         with pytest.raises(ValueError, match="high <= 0"):
             kind(4, {"obs": {}}).sample(2)
 
 
-def test_transitions_of_cpprb_are_saved_and_loaded(tmp_path):
+def test_cpprb_transitions_are_saved_and_loaded(tmp_path):
     buffer = cpprb.ReplayBuffer(4, {"obs": {"shape": 2}, "done": {}}, next_of="obs")
     for number in range(6):
         buffer.add(obs=[number] * 2, next_obs=[number + 1] * 2, done=0)
@@ -320,7 +320,7 @@ def torchrl_rows(first: int, priority: float | None = None) -> Any:
     return data
 
 
-def test_a_priority_of_torchrl_goes_to_the_row_of_its_place():
+def test_torchrl_priority_goes_to_the_row_at_its_place():
     buffer = torchrl_buffer()
     assert buffer.extend(torchrl_rows(0)).tolist() == list(range(10))
     index = buffer.extend(torchrl_rows(10))
@@ -331,7 +331,7 @@ def test_a_priority_of_torchrl_goes_to_the_row_of_its_place():
     assert buffer[11]["obs"] == 11
 
 
-def test_rows_of_torchrl_bring_their_priorities():
+def test_torchrl_rows_bring_their_priorities():
     buffer = torchrl_buffer()
     buffer.extend(torchrl_rows(0, priority=1e-9))
     buffer.extend(torchrl_rows(10, priority=5.0))
@@ -342,7 +342,7 @@ def test_rows_of_torchrl_bring_their_priorities():
     buffer.update_tensordict_priority(batch)
 
 
-def test_a_buffer_of_torchrl_is_saved_with_its_priorities(tmp_path):
+def test_torchrl_buffer_is_saved_with_its_priorities(tmp_path):
     buffer = torchrl_buffer(15)
     buffer.extend(torchrl_rows(0))
     buffer.extend(torchrl_rows(10))  # from place 10 to 4
@@ -359,7 +359,7 @@ def test_a_buffer_of_torchrl_is_saved_with_its_priorities(tmp_path):
         assert each[:]["obs"].tolist() == [15, 16, 17, 18, 19, *range(20, 30)]
 
 
-def test_rows_of_torchrl_that_have_other_values_than_tensors_are_refused():
+def test_torchrl_rows_with_other_values_than_tensors():
     torchrl_data = pytest.importorskip("torchrl.data", exc_type=ImportError)
     from tensordict import NonTensorData
 
@@ -394,12 +394,12 @@ def test_rows_of_torchrl_that_have_other_values_than_tensors_are_refused():
         ({"device": "cuda"}, "device is 'cuda'"),
     ],
 )
-def test_options_of_torchrl_that_shared_memory_has_not_are_refused(options, text):
+def test_torchrl_unsupported_options_are_refused(options, text):
     with pytest.raises(NotImplementedError, match=text):
         torchrl_buffer(**options)
 
 
-def test_torchrl_draws_from_no_empty_storage():
+def test_torchrl_sampling_an_empty_storage_raises():
     buffer = torchrl_buffer()
     for _ in range(2):
         with pytest.raises(RuntimeError, match="empty storage"):
@@ -414,7 +414,7 @@ def add_to_storage(storage: Any) -> None:
     assert buffer.extend(torchrl_rows(100)).tolist() == list(range(10, 20))
 
 
-def test_a_buffer_of_another_process_goes_on_with_the_places_of_torchrl():
+def test_torchrl_places_continue_in_another_process():
     buffer = torchrl_buffer()
     buffer.extend(torchrl_rows(0))
     process = multiprocessing.get_context("spawn").Process(target=add_to_storage, args=(buffer._storage,))
@@ -425,7 +425,7 @@ def test_a_buffer_of_another_process_goes_on_with_the_places_of_torchrl():
     assert buffer.extend(torchrl_rows(200)).tolist() == list(range(20, 30))
 
 
-def test_weights_of_torchrl_are_those_of_its_formula():
+def test_torchrl_weights_follow_its_formula():
     buffer = torchrl_buffer(eps=0.01)
     buffer.extend(torchrl_rows(0))
     priorities = np.arange(1.0, 11.0)
@@ -441,7 +441,7 @@ def test_weights_of_torchrl_are_those_of_its_formula():
     assert buffer._sampler.default_priority == 1.0
 
 
-def test_a_second_buffer_of_torchrl_keeps_the_priorities_of_the_first():
+def test_torchrl_second_buffer_keeps_the_priorities():
     torchrl_data = pytest.importorskip("torchrl.data", exc_type=ImportError)
     buffer = torchrl_buffer()
     buffer.extend(torchrl_rows(0))

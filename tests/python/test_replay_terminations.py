@@ -279,7 +279,7 @@ def test_done_alone_terminates():
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
-def test_vectors_of_gymnasium_in_both_modes_of_reset(mode):
+def test_gymnasium_vectors_in_both_reset_modes(mode):
     gymnasium = pytest.importorskip("gymnasium")
     modes = pytest.importorskip("gymnasium.vector").AutoresetMode
 
@@ -327,7 +327,7 @@ def one(terminated: bool = False, truncated: bool = False, **more: Any) -> dict[
     return {"obs": np.zeros(2), "reward": 0.0, "n": 0, "terminated": terminated, "truncated": truncated, **more}
 
 
-def test_a_truncated_row_without_its_final_refuses_the_next_row_and_loses_nothing():
+def test_truncated_row_without_final_blocks_the_next_row():
     buffer = buffer_with(GYMNASIUM, {"next": "obs"})
     with buffer.writer() as writer:
         writer.add(one())
@@ -346,7 +346,7 @@ def test_a_truncated_row_without_its_final_refuses_the_next_row_and_loses_nothin
     assert sorted(zip(batch.data["next"]["obs"][:, 0], batch.discount, strict=True)) == [(0, GAMMA * 1), (7, GAMMA)]
 
 
-def test_many_rows_of_which_a_truncated_one_lacks_its_final_are_refused_whole():
+def test_extend_adds_nothing_if_a_truncated_row_lacks_final():
     buffer = buffer_with(GYMNASIUM, {"next": "obs"})
     rows = {key: np.array([value] * 3) for key, value in one().items()}
     rows["truncated"] = np.array([False, True, False])
@@ -357,7 +357,7 @@ def test_many_rows_of_which_a_truncated_one_lacks_its_final_are_refused_whole():
         assert [each.added for each in (*vector.writers, writer)] == [0] * 4
 
 
-def test_terminated_comes_before_truncated_also_in_end():
+def test_terminated_takes_precedence_over_truncated():
     buffer = buffer_with(GYMNASIUM, {"next": "obs"})
     with buffer.writer() as writer:
         writer.add(one(terminated=True, truncated=True))  # needs no final
@@ -376,7 +376,7 @@ def test_terminated_comes_before_truncated_also_in_end():
         (("truncated", "done"), (False, True, False), "truncated = true, done = false"),
     ],
 )
-def test_a_row_whose_done_contradicts_the_others_is_refused_by_number(keys, flags, text):
+def test_error_names_the_row_with_a_contradictory_done(keys, flags, text):
     buffer = buffer_with(keys, {"n_step": 2})
     good = {**one(done=False)}
     bad = {**good, **dict(zip((*GYMNASIUM, "done"), flags, strict=True))}
@@ -394,7 +394,7 @@ def test_a_row_whose_done_contradicts_the_others_is_refused_by_number(keys, flag
 
 
 @pytest.mark.parametrize("options", [{"next": "obs"}, {"n_step": 2}, {"stack": {"obs": 2}}])
-def test_rows_that_do_not_say_where_episodes_end_need_done_none(options):
+def test_rows_without_an_end_key_need_done_none(options):
     (what,) = options
     with pytest.raises(ValueError, match=f"{what} needs to know where episodes end.*done.*None"):
         buffer_with((), options)
@@ -405,7 +405,7 @@ def test_rows_that_do_not_say_where_episodes_end_need_done_none(options):
     assert len(buffer) == 1
 
 
-def test_sequences_of_such_rows_need_done_none():
+def test_sequences_without_an_end_key_need_done_none():
     row = {"obs": np.zeros(2), "reward": 0.0, "n": 0}
     buffer = buffer_with((), {})
     buffer.add(row)
@@ -436,7 +436,7 @@ def test_keys_that_cannot_end_an_episode_are_refused():
     ReplayBuffer(8, example=example, next="obs", done=None)
 
 
-def test_a_saved_buffer_goes_on_with_the_keys_that_it_was_made_with(tmp_path):
+def test_loaded_buffer_keeps_its_end_keys(tmp_path):
     options = {"next": "obs"}
     environments = [Environment(0, 1, tuple(FINISHED))]
     buffer = buffer_with(GYMNASIUM, options)
@@ -456,13 +456,13 @@ def test_a_saved_buffer_goes_on_with_the_keys_that_it_was_made_with(tmp_path):
         ReplayBuffer.load(tmp_path, done=None)
 
 
-def test_another_autoreset_is_refused():
+def test_unknown_autoreset_is_refused():
     buffer = buffer_with(GYMNASIUM, {})
     with pytest.raises(ValueError, match="autoreset is 'sometimes'; it must be 'next_step', 'same_step'"):
         buffer.vector_writer(2, autoreset="sometimes")
 
 
-def test_a_row_after_an_end_by_call_is_left_out_where_environments_reset_in_the_next_step():
+def test_next_step_autoreset_skips_the_row_after_end_call():
     buffer = buffer_with(GYMNASIUM, {"next": "obs"})
     rows = {key: np.array([value] * 2) for key, value in one().items()}
     with buffer.vector_writer(2, autoreset="next_step") as writer:
@@ -472,7 +472,7 @@ def test_a_row_after_an_end_by_call_is_left_out_where_environments_reset_in_the_
         assert (writer.add(rows, reset=[True, False]) == -1).tolist() == [True, False]
 
 
-def test_a_buffer_with_other_ends_of_episodes_is_another_one():
+def test_exist_ok_refuses_other_end_keys():
     name = f"ends-{uuid.uuid4().hex}"
     buffer = ReplayBuffer(8, example=one(), name=name)
     assert len(ReplayBuffer(8, example=one(), name=name, exist_ok=True)) == len(buffer) == 0

@@ -60,14 +60,14 @@ def through(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize("name", arrays())
-def test_an_array_has_the_same_layout_beside_a_pickled_object(name: str, through: Any) -> None:
+def test_array_keeps_its_layout_beside_a_pickle(name: str, through: Any) -> None:
     alone, beside = through([arrays()[name]])[0], through([arrays()[name], Foreign()])[0]
     assert_same(beside, alone)
     for got in (alone, beside):
         assert got.strides == alone.strides and got.flags.writeable == alone.flags.writeable
 
 
-def test_arrays_share_memory_beside_a_pickled_object_as_without_it() -> None:
+def test_arrays_keep_sharing_memory_beside_a_pickle() -> None:
     sender, receiver = shmtree.create_pair()
     base = np.arange(24.0).reshape(2, 3, 4)
     message = [base, base.transpose(1, 0, 2), base[1], base.reshape(-1)[::5], np.ma.MaskedArray(base, mask=False)]
@@ -79,7 +79,7 @@ def test_arrays_share_memory_beside_a_pickled_object_as_without_it() -> None:
     assert got[5].array is got[0]
 
 
-def test_a_view_of_an_array_inside_a_pickled_object_shares_with_its_neighbours() -> None:
+def test_view_in_a_pickled_object_keeps_sharing_memory() -> None:
     sender, receiver = shmtree.create_pair()
     base = np.arange(5000.0)
     sender.put({"base": base, "object": Foreign(part=base[10:20], strided=base[::7])})
@@ -87,7 +87,7 @@ def test_a_view_of_an_array_inside_a_pickled_object_shares_with_its_neighbours()
     assert np.shares_memory(got["base"], got["object"].part) and np.shares_memory(got["base"], got["object"].strided)
 
 
-def test_arrays_of_an_arena_go_by_reference_beside_a_pickled_object() -> None:
+def test_arena_arrays_go_by_reference_beside_a_pickle() -> None:
     sender, receiver = shmtree.create_pair()
     array = sender.new_empty((100, 100))
     array[:] = 5
@@ -98,7 +98,7 @@ def test_arrays_of_an_arena_go_by_reference_beside_a_pickled_object() -> None:
 
 
 @needs_torch
-def test_tensors_keep_layout_and_sharing_beside_a_pickled_object(through: Any) -> None:
+def test_tensors_keep_layout_and_sharing_beside_a_pickle(through: Any) -> None:
     image = torch.arange(120.0).reshape(2, 3, 4, 5).to(memory_format=torch.channels_last)
     parameter = torch.nn.Parameter(torch.ones(3))
     for extra in ([], [Foreign(image=image)]):
@@ -141,7 +141,7 @@ def unsendable() -> list[tuple[Any, str]]:
 
 
 @pytest.mark.parametrize("number", range(len(unsendable())))
-def test_what_cannot_be_pickled_is_named_by_its_path(number: int) -> None:
+def test_error_names_the_path_of_an_unpicklable_object(number: int) -> None:
     value, path = unsendable()[number]
     sender, _receiver = shmtree.create_pair()
     with shmtree.Broadcast() as broadcast, shmtree.Latest() as latest:
@@ -152,7 +152,7 @@ def test_what_cannot_be_pickled_is_named_by_its_path(number: int) -> None:
             assert str(caught.value).endswith(f"it is at {path} of the message")
 
 
-def test_an_error_of_the_objects_own_code_is_not_changed() -> None:
+def test_error_of_the_objects_own_code_is_not_changed() -> None:
     class Odd(Exception):
         pass
 
@@ -172,7 +172,7 @@ class Refusing:
         raise self.error
 
 
-def test_an_end_beside_what_cannot_be_sent_is_given_to_nobody() -> None:
+def test_failed_put_does_not_give_away_ends() -> None:
     sender, receiver = shmtree.create_pair()
     with pytest.raises(TypeError, match=r"at \[1\] of the message"):
         sender.put([shmtree.create_pair()[1], threading.Lock()])
@@ -185,7 +185,7 @@ def test_an_end_beside_what_cannot_be_sent_is_given_to_nobody() -> None:
     assert queue.get() == 2
 
 
-def test_a_request_that_cannot_be_sent_is_named_by_its_path() -> None:
+def test_error_of_a_request_names_the_path() -> None:
     with shmtree.Service() as service, shmtree.Client(service.sender) as client:
         with pytest.raises(TypeError, match=r'; it is at \["a"\]\[1\] of the message$'):
             client.call({"a": [1, threading.Lock()]}, timeout=60)

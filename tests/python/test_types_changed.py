@@ -64,9 +64,7 @@ def raised_by(function: Callable[[], object]) -> BaseException | None:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_an_instance_of_a_replaced_class_is_refused_as_by_pickle(
-    kind: str, cell: types.ModuleType, pair: tuple[Any, Any]
-) -> None:
+def test_instance_of_a_replaced_class_is_refused(kind: str, cell: types.ModuleType, pair: tuple[Any, Any]) -> None:
     sender, receiver = pair
     source, make = CELLS[kind]
     run(cell, source)
@@ -88,9 +86,7 @@ def test_an_instance_of_a_replaced_class_is_refused_as_by_pickle(
 
 
 @pytest.mark.parametrize("kind", ["dataclass", "namedtuple", "attrs", "pydantic"])
-def test_a_class_that_is_gone_from_its_module_is_refused(
-    kind: str, cell: types.ModuleType, pair: tuple[Any, Any]
-) -> None:
+def test_class_deleted_from_its_module_is_refused(kind: str, cell: types.ModuleType, pair: tuple[Any, Any]) -> None:
     source, make = CELLS[kind]
     run(cell, source)
     old = make(cell.C)
@@ -103,7 +99,7 @@ def test_a_class_that_is_gone_from_its_module_is_refused(
 
 @pytest.mark.parametrize("kind", ["dataclass", "slots", "namedtuple", "attrs", "pydantic", "enum", "flag"])
 @pytest.mark.parametrize("way", ["__reduce__", "__reduce_ex__", "copyreg", "base", "multiprocessing"])
-def test_a_reduction_that_a_class_gets_later_is_used(
+def test_later_reduction_of_a_class_is_used(
     kind: str, way: str, cell: types.ModuleType, pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender, receiver = pair
@@ -136,7 +132,7 @@ def test_a_reduction_that_a_class_gets_later_is_used(
     assert receiver.get() == ["reduced"]
 
 
-def test_a_reduction_that_a_class_loses_is_not_used_any_more(cell: types.ModuleType, pair: tuple[Any, Any]) -> None:
+def test_removed_reduction_of_a_class_is_not_used(cell: types.ModuleType, pair: tuple[Any, Any]) -> None:
     run(cell, CELLS["dataclass"][0])
     value = cell.C(2)
     for _ in range(20):
@@ -149,14 +145,14 @@ def test_a_reduction_that_a_class_loses_is_not_used_any_more(cell: types.ModuleT
         assert pair[0].stats()["pickled"] <= 20
 
 
-def test_a_class_that_is_changed_for_each_instance_stays_native(cell: types.ModuleType) -> None:
+def test_class_changed_for_each_instance_stays_native(cell: types.ModuleType) -> None:
     run(cell, "import dataclasses\n@dataclasses.dataclass\nclass C:\n    a: int\n    made = 0")
     for number in range(3000):  # more often than CPython gives a class versions
         cell.C.made = number
         assert shmtree.unpack(shmtree.pack(cell.C(number), allow_pickle=False)).a == number
 
 
-def test_an_instance_of_a_class_whose_registered_name_another_has_is_refused(
+def test_instance_is_refused_if_its_name_was_reregistered(
     pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender, receiver = pair
@@ -182,7 +178,7 @@ def test_an_instance_of_a_class_whose_registered_name_another_has_is_refused(
     assert type(receiver.get()[0]) is cell.C
 
 
-def test_an_enum_with_a_reduction_of_its_own_uses_it() -> None:
+def test_enum_uses_its_own_reduction() -> None:
     assert shmtree.unpack(shmtree.pack(Shade.DARK)) == "dark"
 
 
@@ -207,7 +203,7 @@ class KeptModel(pydantic.BaseModel):
     a: int
 
 
-def test_a_class_that_stays_as_it_was_needs_no_pickle() -> None:
+def test_unchanged_class_needs_no_pickle() -> None:
     for value in (Kept(1), KeptToo(1), KeptModel(a=1)):
         for _ in range(3):
             assert shmtree.unpack(shmtree.pack([value, value], allow_pickle=False)) == [value, value]
@@ -277,7 +273,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("case", OTHERS)
 @pytest.mark.parametrize("get", ["get", "get_many", "take"])
-def test_a_class_with_other_fields_is_named_with_what_differs(
+def test_error_names_the_class_and_the_differing_fields(
     case: str, get: str, cell: types.ModuleType, pair: tuple[Any, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     sender, receiver = pair
@@ -302,7 +298,7 @@ def test_a_class_with_other_fields_is_named_with_what_differs(
     assert receiver.get()["config"][1] == make(cell.C)
 
 
-def test_a_published_value_of_another_class_is_named_and_kept(cell: types.ModuleType) -> None:
+def test_error_of_a_published_value_keeps_its_frame(cell: types.ModuleType) -> None:
     before, after, make, _ = OTHERS["dataclass loses a field"]
     run(cell, before)
     broadcast, latest = shmtree.Broadcast(), shmtree.Latest()
@@ -318,14 +314,14 @@ def test_a_published_value_of_another_class_is_named_and_kept(cell: types.Module
     assert shmtree.unpack(caught.value.frame)[0] == make(cell.C)  # type: ignore[arg-type]
 
 
-def test_a_field_with_a_default_in_the_class_may_be_missing(cell: types.ModuleType, pair: tuple[Any, Any]) -> None:
+def test_missing_field_takes_the_default_of_the_class(cell: types.ModuleType, pair: tuple[Any, Any]) -> None:
     run(cell, "import dataclasses\n@dataclasses.dataclass\nclass C:\n    lr: float")
     pair[0].put(cell.C(0.1))
     run(cell, "import dataclasses\n@dataclasses.dataclass\nclass C:\n    lr: float\n    beta: float = 0.9")
     assert pair[1].get() == cell.C(0.1)
 
 
-def test_an_instance_that_lacks_a_field_arrives_without_it(cell: types.ModuleType) -> None:
+def test_instance_that_lacks_a_field_arrives_without_it(cell: types.ModuleType) -> None:
     run(
         cell,
         "import dataclasses\n@dataclasses.dataclass\nclass C:\n    lr: float\n"
@@ -338,7 +334,7 @@ def test_an_instance_that_lacks_a_field_arrives_without_it(cell: types.ModuleTyp
     assert shmtree.unpack(shmtree.pack(value)).__dict__ == {}
 
 
-def test_a_model_with_private_and_computed_attributes_arrives(cell: types.ModuleType) -> None:
+def test_model_with_private_and_computed_attributes_arrives(cell: types.ModuleType) -> None:
     run(
         cell,
         "import pydantic, functools\n"

@@ -32,7 +32,7 @@ def zone_of_a_file(key: str | None) -> zoneinfo.ZoneInfo:
 
 
 @pytest.mark.parametrize("key", ["Europe/Paris", "Asia/Tokyo", "local", None])
-def test_a_zone_of_a_file_is_refused_as_by_pickle(key: str | None, pair: tuple[Any, Any]) -> None:
+def test_zone_from_a_file_is_refused_like_pickle(key: str | None, pair: tuple[Any, Any]) -> None:
     zone = zone_of_a_file(key)
     at = dt.datetime(2024, 7, 1, 12, tzinfo=zone)
     for value in (zone, at, dt.time(12, tzinfo=zone), {"at": [at]}):
@@ -44,7 +44,7 @@ def test_a_zone_of_a_file_is_refused_as_by_pickle(key: str | None, pair: tuple[A
             shmtree.pack(value, allow_pickle=False)
 
 
-def test_a_zone_arrives_as_by_pickle() -> None:
+def test_zone_arrives_like_pickle() -> None:
     cached, own = zoneinfo.ZoneInfo("Europe/Paris"), zoneinfo.ZoneInfo.no_cache("Europe/Paris")
     assert shmtree.unpack(shmtree.pack(cached, allow_pickle=False)) is cached
     got = shmtree.unpack(shmtree.pack(own))
@@ -53,7 +53,7 @@ def test_a_zone_arrives_as_by_pickle() -> None:
     assert shmtree.unpack(shmtree.pack(ats, allow_pickle=False)) == ats
 
 
-def test_a_zone_that_is_not_installed_here_is_named(pair: tuple[Any, Any]) -> None:
+def test_error_names_a_zone_that_is_not_installed(pair: tuple[Any, Any]) -> None:
     frame = bytes(shmtree.pack({"at": zoneinfo.ZoneInfo("Europe/Paris")}))
     pair[0].put_frame(frame.replace(b"Europe/Paris", b"Europe/Parix"))
     with pytest.raises(shmtree.IncompatibleMessage, match=r"time zone 'Europe/Parix'.*\[\"at\"\]") as caught:
@@ -66,7 +66,7 @@ def structured() -> Any:
 
 
 @pytest.mark.parametrize("where", ["top", "inner"])
-def test_a_dtype_whose_fields_were_renamed_arrives_with_the_new_names(where: str, pair: tuple[Any, Any]) -> None:
+def test_renamed_fields_of_a_dtype_arrive_renamed(where: str, pair: tuple[Any, Any]) -> None:
     array = structured()
     for names in (("p", "q"), ("r", "s"), ("a", "b")):
         for value in (array, array.dtype, array[0]):
@@ -78,7 +78,7 @@ def test_a_dtype_whose_fields_were_renamed_arrives_with_the_new_names(where: str
 
 
 @pytest.mark.parametrize("where", ["top", "inner"])
-def test_renaming_the_fields_of_a_received_array_changes_no_later_one(where: str, pair: tuple[Any, Any]) -> None:
+def test_renaming_fields_does_not_change_later_arrays(where: str, pair: tuple[Any, Any]) -> None:
     array = structured()
     kept = None
     for _ in range(3):
@@ -95,7 +95,7 @@ class Access(enum.Flag):
     W = 2
 
 
-def test_a_combined_flag_that_its_class_does_not_know_is_pickled() -> None:
+def test_combined_flag_unknown_to_its_class_is_pickled() -> None:
     assert shmtree.unpack(shmtree.pack(Access.R | Access.W, allow_pickle=False)) is Access.R | Access.W
     stray = object.__new__(Access)
     stray._name_, stray._value_ = None, 3
