@@ -108,7 +108,7 @@ TEST_CASE("an array of more dimensions than can be sent is not made") {
   CHECK(refused.error().message.find("65 dimensions; 64") != std::string::npos);
 }
 
-TEST_CASE("a batch, an observer and a recording that were moved from are empty, or say so") {
+TEST_CASE("a moved-from batch, observer or recording is empty or an error") {
   const shmtree::ReplayBuffer buffer = shmtree::make_replay({.capacity = 100, .columns = {{"x"}}});
   buffer.add(shmtree::Dict{{"x", 1}}, 0s).value();
   shmtree::ReplayBatch first = buffer.sample(1, 0s).value();
@@ -161,7 +161,7 @@ TEST_CASE("options that are out of range are invalid") {
   }));
 }
 
-TEST_CASE("a priority for -1, which is no row, is not applied") {
+TEST_CASE("update_priorities returns false for -1") {
   const shmtree::ReplayBuffer buffer = shmtree::make_replay(
       {.capacity = 100, .columns = {{"x"}}, .samplers = {{.kind = shmtree::ReplayKind::kPrioritized}}});
   const std::int64_t row = buffer.add(shmtree::Dict{{"x", 1}}, 0s).value();

@@ -180,7 +180,7 @@ Dict row_of(float obs, const Episode& now) {
 
 }  // namespace
 
-TEST_CASE("vectors of environments in both modes of reset have the episodes of their environments") {
+TEST_CASE("vectors in both reset modes add the episodes of their environments") {
   for (const ReplayAutoreset mode : {ReplayAutoreset::kNextStep, ReplayAutoreset::kSameStep}) {
     for (unsigned seed = 1; seed <= 4; ++seed) {
       INFO("seed " << seed << ", mode " << static_cast<int>(mode));
@@ -192,7 +192,7 @@ TEST_CASE("vectors of environments in both modes of reset have the episodes of t
   }
 }
 
-TEST_CASE("single rows have the last observation with them, or by a call of end") {
+TEST_CASE("add and end both take the last observation") {
   for (const bool with_row : {true, false}) {
     const ReplayBuffer buffer = new_buffer();
     std::vector<Environment> environments{Environment(1, 9)};
@@ -209,7 +209,7 @@ TEST_CASE("single rows have the last observation with them, or by a call of end"
   }
 }
 
-TEST_CASE("a truncated row that lacks its last observation refuses the next one") {
+TEST_CASE("a truncated row without its final blocks the next row") {
   const ReplayBuffer buffer = new_buffer();
   const ReplayWriter writer = buffer.writer().value();
   Episode cut{.obs = {1, 2}, .rewards = {1}, .rows = {1}, .truncated = true};
@@ -229,7 +229,7 @@ TEST_CASE("a truncated row that lacks its last observation refuses the next one"
   CHECK(vector.add(step.rows()).error().message.starts_with("row 1 is truncated"));
 }
 
-TEST_CASE("rows that contradict themselves, or do not say where episodes end, are refused") {
+TEST_CASE("contradictory rows and rows without an end key are refused") {
   const ReplayBuffer buffer = new_buffer(true);
   Dict row = row_of(1, {.obs = {1}, .rewards = {1}, .rows = {1}, .terminated = true});
   row.set("done", false);

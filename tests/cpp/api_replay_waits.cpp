@@ -81,7 +81,7 @@ TEST_CASE("the statistics of a replay buffer name those who wait to draw, and th
   CHECK(taken.stats()->waiting_to_add.empty());
 }
 
-TEST_CASE("a call of a replay buffer whose stop_token was asked to stop before does nothing") {
+TEST_CASE("a replay call does nothing if a stop was requested before") {
   const ReplayBuffer buffer = numbers();
   const ReplayWriter writer = buffer.writer().value();
   const std::uint64_t rows = buffer.stats().value().rows;

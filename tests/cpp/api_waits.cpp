@@ -94,7 +94,7 @@ TEST_CASE("a stop_token ends every wait, and the end goes on") {
   CHECK(receiver.get(0s).value().as<int>() == 0);
 }
 
-TEST_CASE("a call whose stop_token was asked to stop before does nothing") {
+TEST_CASE("a call does nothing if a stop was requested before") {
   auto [sender, receiver] = used_pair();
   sender.put(1, 0s).value();
   std::stop_source source;

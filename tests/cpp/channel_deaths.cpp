@@ -91,7 +91,7 @@ TEST_CASE("Senders of a stream that is kept open are told that nobody receives")
   REQUIRE(code_of(channel->sending().check_receivers()) == Code::kClosed);
 }
 
-TEST_CASE("Each death is told once, though several threads note and tell deaths at a time") {
+TEST_CASE("Each death is reported once by concurrent threads") {
   auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));
   constexpr int kNoting = 3, kEachNotes = 5, kRounds = 300;
   std::vector<std::atomic<int>> told(kNoting * kEachNotes + 1);

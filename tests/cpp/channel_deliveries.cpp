@@ -259,7 +259,7 @@ TEST_CASE("A delivery dropped while the lock is kept by a stopped process is giv
   REQUIRE(channel->arena()->inspector().check() == "");
 }
 
-TEST_CASE("Deliveries dropped while a process keeps the lock do not wait for it") {
+TEST_CASE("Dropping a delivery does not wait for the lock") {
   constexpr std::uint64_t kDropped = 40;  // each would wait for 2 s
   auto channel = channel_of(kDropped);
   Gate taken, locked;

@@ -270,7 +270,7 @@ TEST_CASE("A receiver and a tap that are killed before any of their stores lose 
 
 #endif
 
-TEST_CASE("A channel with a tap and a damaged slot size is recovered by whoever looks at it") {
+TEST_CASE("Recovery survives a damaged slot size of a channel with a tap") {
   const std::uint64_t damaged = GENERATE(std::uint64_t{0}, std::uint64_t{7}, (std::uint64_t{1} << 54) - 32,
                                          ~std::uint64_t{63}, std::uint64_t{1} << 63);
   auto arena = new_arena();

@@ -138,7 +138,7 @@ TEST_CASE("Blocks that refer to each other in a circle are not walked for ever")
   CHECK(arena->reconcile(patience()).ok());
 }
 
-TEST_CASE("A list of references is walked over no more entries than a message may have") {
+TEST_CASE("A walk over references stops at the maximum of a message") {
   auto arena = new_arena(64 << 20);
   const std::uint64_t entries = memory::kMostReferences + 100;
   auto block = arena->allocate(entries * sizeof(memory::ListEntry), BlockKind::kMessage, patience()).value();

@@ -41,7 +41,7 @@ std::string text_of(const Result<Ending>& result) {
 
 }  // namespace
 
-TEST_CASE("done is the union of terminated and truncated, and stands for the one that rows lack") {
+TEST_CASE("done is the union of the other keys, or stands for a missing one") {
   using Row = std::vector<char>;
   const Spec all = spec_of(true, true, true);
   CHECK(ending_of(all, Row{0, 0, 0}).value() == Ending::kNone);
@@ -69,7 +69,7 @@ TEST_CASE("done is the union of terminated and truncated, and stands for the one
   CHECK(ending_of(spec_of(false, false, false), Row{}).value() == Ending::kNone);
 }
 
-TEST_CASE("A number ends an episode unless it is zero, whatever its sign") {
+TEST_CASE("A number ends an episode unless it is 0 or -0") {
   const Spec spec = spec_of(false, true, true, true);
   using Row = std::vector<double>;
   CHECK(ending_of(spec, Row{-0.0, 0.0}).value() == Ending::kNone);
@@ -77,7 +77,7 @@ TEST_CASE("A number ends an episode unless it is zero, whatever its sign") {
   CHECK(ending_of(spec, Row{-1.0, 0.0}).value() == Ending::kTerminated);
 }
 
-TEST_CASE("Many rows are as each of them, and one that contradicts itself is named, unless it is left out") {
+TEST_CASE("The error for many rows names a contradictory row") {
   const Spec spec = spec_of(true, true, true);
   const char rows[] = {0, 0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1};
   const auto* bytes = reinterpret_cast<const std::byte*>(rows);
@@ -90,7 +90,7 @@ TEST_CASE("Many rows are as each of them, and one that contradicts itself is nam
         std::vector{Ending::kNone, Ending::kTerminated, Ending::kNone, Ending::kTruncated});
 }
 
-TEST_CASE("A row that was cut off waits for its last observation, and so does its stream") {
+TEST_CASE("A truncated row and its stream wait for the last observation") {
   for (const std::uint64_t rows_per_place : {1u, 2u, 8u}) {
     const auto store = new_store({.capacity = 64, .rows_per_place = rows_per_place, .ahead = 2, .finals = true});
     Writer writer(store, 1);
@@ -116,7 +116,7 @@ TEST_CASE("A row that was cut off waits for its last observation, and so does it
   }
 }
 
-TEST_CASE("A row that terminated stays one that terminated, and done alone may be said to be cut off") {
+TEST_CASE("end() can truncate a done row, but not a terminated row") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8, .ahead = 1, .finals = true});
   Writer writer(store, 1);
   const auto was_cut = [&](std::uint64_t index) {

@@ -123,7 +123,7 @@ TEST_CASE("Sequences are whole while others write over the oldest rows") {
   CHECK(store->check().empty());
 }
 
-TEST_CASE("A draw of sequences ends where damaged words hide all rows that were counted") {
+TEST_CASE("A draw of sequences ends if damaged words hide all rows") {
   const auto store = new_store({.capacity = 200, .rows_per_place = 4});
   Writer writer(store, 1);
   for (std::uint64_t i = 1; i <= 60; ++i) add(writer, i).value();

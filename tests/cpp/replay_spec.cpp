@@ -84,7 +84,7 @@ TEST_CASE("a note says all that a buffer is made of") {
   CHECK(pack(again) == pack(spec));
 }
 
-TEST_CASE("notes of earlier versions are of buffers with what those had") {
+TEST_CASE("notes of earlier versions can be read") {
   std::string note = pack(rich());
   note[sizeof(std::uint64_t)] = 2;
   CHECK(unpacked(note).code() == Code::kIncompatible);  // which has three numbers less
