@@ -1,5 +1,5 @@
-// Episodes that terminate and that are cut off, of vectors of environments in both of Gymnasium's modes of reset and of
-// single environments, against lists of episodes.
+// Compares episodes that terminate or are cut off with lists of episodes: those of single environments, and of vector
+// environments in both of Gymnasium's reset modes.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint32_t kSteps = 3;
 constexpr double kGamma = 0.5;
 
-// From a reset on: one observation more than rewards.
+// An episode from its reset on. It has one observation more than rewards.
 struct Episode {
   std::vector<float> obs, rewards;
   std::vector<std::int64_t> rows;
@@ -30,7 +30,7 @@ struct Episode {
   bool is_over() const { return terminated || truncated; }
 };
 
-// Episodes of random lengths with random ends; every observation is another number.
+// Makes episodes of random lengths with random ends. Every observation is a new number.
 class Environment {
  public:
   Environment(int number, unsigned seed)
@@ -113,7 +113,7 @@ ReplayBuffer new_buffer(bool with_done = false) {
   return make_replay(options);
 }
 
-// The rows of one step of all environments.
+// Rows of one step of all environments.
 struct Step {
   explicit Step(std::size_t count)
       : obs(count), reward(count), n(count), terminated(new bool[count]{}), truncated(new bool[count]{}) {}
@@ -130,7 +130,7 @@ struct Step {
   std::unique_ptr<bool[]> terminated, truncated;
 };
 
-// As Gymnasium's vectors: what each environment is like before a step, and whether the step resets it.
+// State of each environment before a step, as in Gymnasium's vectors, and whether the step resets it.
 void add_vectors(const ReplayBuffer& buffer, std::vector<Environment>& environments, ReplayAutoreset mode, int steps) {
   const std::size_t count = environments.size();
   const ReplayVectorWriter writer = buffer.vector_writer(count, mode).value();

@@ -1,4 +1,4 @@
-// Calls in destructors that run after the thread's own variables of the library were destroyed.
+// Calls in destructors that run after the library's variables of the thread were destroyed.
 #include <unistd.h>
 
 #include <cstring>
@@ -16,7 +16,7 @@ using shmtree::test::Child;
 
 namespace {
 
-// Memory that takes the place of what was freed; the library must leave it alone.
+// Allocates memory in place of what was freed. The library must not write to it.
 class Junk {
  public:
   Junk() {

@@ -1,4 +1,4 @@
-// What the leaves of rows say about the end of their episode, and streams whose last row was cut off.
+// Endings that the leaves of rows indicate, and streams whose last row was truncated.
 #include "replay/ending.h"
 #include "support/catch2.h"
 #include "support/replays.h"
@@ -10,7 +10,7 @@ using shmtree::test::patience;
 
 namespace {
 
-// Rows of {"done", "terminated", "truncated"}, as far as they are wanted: bytes, or doubles.
+// Spec of rows with the requested ones of {"done", "terminated", "truncated"}, as bytes or doubles.
 Spec spec_of(bool done, bool terminated, bool truncated, bool doubles = false) {
   Spec spec;
   spec.row.form = SpecPart::Form::kDict;

@@ -137,7 +137,7 @@ class Trial {
 
   std::mt19937 random_;
   const ModelOptions options_;
-  std::shared_ptr<Store> store_, stacking_;  // the same buffer; the second one counts rows that have all their frames
+  std::shared_ptr<Store> store_, stacking_;  // one buffer; the second counts only rows with all frames
   std::unique_ptr<ModelBatch> batch_;
   std::vector<std::unique_ptr<Writer>> writers_;
   std::vector<ModelWriter> models_;

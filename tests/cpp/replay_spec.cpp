@@ -87,13 +87,13 @@ TEST_CASE("a note says all that a buffer is made of") {
 TEST_CASE("notes of earlier versions can be read") {
   std::string note = pack(rich());
   note[sizeof(std::uint64_t)] = 2;
-  CHECK(unpacked(note).code() == Code::kIncompatible);  // which has three numbers less
+  CHECK(unpacked(note).code() == Code::kIncompatible);  // version 2 has three numbers fewer
   note.resize(note.size() - 3 * sizeof(std::uint64_t));
   Spec before = unpacked(note).value();
   CHECK((before.raises_on_death && before.done == 3u && !before.terminated && !before.truncated));
   CHECK_FALSE(before.ends_unknown);
   note[sizeof(std::uint64_t)] = 1;
-  CHECK(unpacked(note).code() == Code::kIncompatible);  // and this one another
+  CHECK(unpacked(note).code() == Code::kIncompatible);  // version 1 has one number fewer than version 2
   note.resize(note.size() - sizeof(std::uint64_t));
   before = unpacked(note).value();
   CHECK((before.limit && before.limit->min_size == 20 && !before.raises_on_death));

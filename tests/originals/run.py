@@ -2,12 +2,10 @@
 
     python tests/originals/run.py LIBRARY [--plain] [--source FOLDER] [--report FILE] [arguments of pytest]
 
-LIBRARY is sb3, cpprb, torchrl or py-sharedmemory; it has to be installed, with pytest and pytest-timeout. The tests are
-fetched at run time, for the version that is installed, and none of them is kept. They come from the library's source
-package, or from its repository where the package lacks some. `--source` takes them from a folder that has the sources
-instead. `--plain` leaves the library's own classes where they are. `--report` writes one line a test: what came of it,
-and its name.
-"""
+LIBRARY is sb3, cpprb, torchrl or py-sharedmemory; it must be installed, with pytest and pytest-timeout. The script
+fetches the tests for the installed version, and keeps none of them. They come from the library's source package, or
+from its repository if the package lacks some of them. `--source` takes them from a folder with the sources instead.
+`--plain` tests the library's own classes. `--report` writes one line per test, with its result and its name.
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from collections import Counter
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-#: Of each library: its distribution, its repository where its source package lacks tests, and the files with the tests.
+#: For each library: its distribution, its repository if its source package lacks tests, and the test files.
 LIBRARIES = {
     "sb3": ("stable_baselines3", None, ["tests/test_buffers.py"]),
     "cpprb": ("cpprb", "https://github.com/ymd-h/cpprb", [f"test/test_{name}.py" for name in (
@@ -40,7 +38,7 @@ SECONDS_PER_TEST = 60
 
 
 def fetch(distribution: str, repository: str | None, folder: pathlib.Path) -> pathlib.Path:
-    """Brings the sources of the version that is installed, and returns their folder."""
+    """Fetches the sources of the installed version and returns their folder."""
     version = importlib.metadata.version(distribution)
     if repository is not None:
         command = ["git", "clone", "-q", "--depth=1", f"--branch=v{version}", repository, str(folder / "sources")]
@@ -69,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         sources = options.source or fetch(distribution, repository, folder)
-        # Copied, so that the sources beside them are not imported in place of the installed library.
+        # Copied away from the sources, so that the tests import the installed library.
         tests = [path for path in files if (sources / path).exists()]
         at = pathlib.PurePath(files[0]).parts[0]
         shutil.copytree(sources / at, folder / "tests" / at)

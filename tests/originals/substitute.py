@@ -1,4 +1,4 @@
-"""A pytest plugin that puts shmtree's classes in the place of a library's, before its tests import them.
+"""A pytest plugin that replaces a library's classes by those of shmtree before its tests import them.
 
 SHMTREE_ORIGINAL names the library. The runner, run.py, sets it and starts pytest with this plugin.
 """
@@ -37,7 +37,7 @@ def _torchrl() -> None:
     from shmtree.replay import torchrl as shim
 
     ours = {"LazyTensorStorage": shim.SharedStorage, "PrioritizedSampler": shim.PrioritizedSampler}
-    # Packages that tests import from: classes of TorchRL that derive from these keep their bases.
+    # Replaced only in packages that tests import from, so that derived classes of TorchRL keep their bases.
     inside = ["", ".replay_buffers", ".replay_buffers.samplers", ".replay_buffers.storages"]
     for name in inside:
         _replace(importlib.import_module(f"torchrl.data{name}"), **ours)
@@ -48,7 +48,7 @@ def _py_sharedmemory() -> None:
 
     from shmtree.compat import py_sharedmemory as shim
 
-    # A fixture of the tests looks whether a closed sender has blocks left. Ours has none of its own.
+    # A fixture of the tests checks a closed sender for remaining blocks. Ours has none of its own.
     sender: Any = shim.SharedMemorySender
     sender._blocks, sender._pool, sender._mapped_in_flight, sender._ack_thread = {}, [], 0, None
     _replace(py_sharedmemory, **{name: getattr(shim, name) for name in shim.__all__})

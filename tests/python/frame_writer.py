@@ -1,4 +1,4 @@
-"""Writes frames node by node, as a process without the library may: each part well-formed, the whole anything."""
+"""Writes frames node by node, like a process without the library: each part is well-formed, the frame may not be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-#: Numbers of the kinds, as docs/frame.md has them.
+#: Numbers of the kinds, from docs/frame.md.
 NONE, FALSE, TRUE, INT, BIG_INT, FLOAT, STR, BYTES, LONG_BYTES = 1, 2, 3, 4, 5, 6, 8, 10, 11
 LIST, TUPLE, SET, DEQUE, DICT = 20, 21, 24, 26, 30
 ENUM_VALUE, FRACTION, ZONE, RANGE, ARRAY, MASKED = 43, 61, 56, 64, 70, 73
@@ -90,7 +90,7 @@ class Writer:
         return self
 
     def frame(self) -> bytes:
-        columns: list[tuple[bytes, int]] = [  # bytes, and Cap'n Proto's size of an element
+        columns: list[tuple[bytes, int]] = [  # bytes, and the code of Cap'n Proto for the element size
             (bytes(self._kinds), 2),
             (bytes(self._lengths), 2),
             (struct.pack(f"<{len(self._ints)}q", *self._ints), 5),

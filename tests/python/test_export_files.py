@@ -1,4 +1,4 @@
-"""Files that the command line writes messages to: only their user may read them, and no value makes a traceback."""
+"""Files that the command line exports: only their user can read them, and no value causes a traceback."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_export_of_a_value_with_100_levels(tmp_path: Path) -> None:
 
 def test_only_its_user_can_read_an_exported_file(tmp_path: Path) -> None:
     path, out = recording(tmp_path / "a.mcap", 1), tmp_path / "out"
-    for _ in range(2):  # the second time it is there
+    for _ in range(2):  # the second time the file exists
         ran = export(path, "jsonl", out)
         assert (ran.returncode, ran.stderr) == (0, "")
         assert mode_of(out) == 0o600 and len(out.read_text().splitlines()) == 1

@@ -1,4 +1,4 @@
-"""What Python code builds from well-formed parts of a message of somebody else: bounded, and nothing but data."""
+"""Values that Python code builds from well-formed parts of a hostile message are bounded, and only data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MIB = 1 << 20
 
 
 def device(shape: Any, strides: Any = None, kind: str = "array", dtype: str | None = None) -> Any:
-    """What a DeviceLeaf says of memory that it does not have."""
+    """A DeviceLeaf that describes memory which it does not have."""
     dtype = dtype or ("<f4" if kind == "array" else "float32")
     return LEAF(((kind, dtype, 0, shape, strides, False, *(() if kind == "array" else (False,))),))
 
@@ -83,7 +83,7 @@ def named() -> Iterator[tuple[Any, Any]]:
 
 
 def cost_of(act: Callable[[], object]) -> tuple[int, float]:
-    """Peak of the bytes that Python allocates in a call that raises CorruptMessage, and seconds of this thread."""
+    """Returns the peak bytes that Python allocates in a call that raises CorruptMessage, and its CPU seconds."""
     tracemalloc.start()
     began = time.thread_time()
     with pytest.raises((shmtree.CorruptMessage, shmtree.PickleRefused)):
@@ -101,7 +101,7 @@ def test_malformed_device_leaf_is_corrupt(leaf: Any, named: tuple[Any, Any]) -> 
     sender.put(leaf)
     sender.put("the next one")
     peak, _ = cost_of(lambda: receiver.get(timeout=60))
-    assert peak < 16 * MIB  # of a tuple of a million numbers, which are in the message
+    assert peak < 16 * MIB  # the message itself has a tuple of a million numbers
     assert receiver.get(timeout=60) == "the next one"
 
 
@@ -208,7 +208,7 @@ def test_masked_arrays_arrive_with_their_fill_values(array: Any) -> None:
 
 
 class Heavy:
-    """An instance of it never has the memory to be made."""
+    """Unpickling an instance always raises MemoryError."""
 
 
 def no_memory(_: Any) -> Any:
@@ -273,11 +273,11 @@ class Alarm(Exception):
 
 
 class Signals:
-    """Its instance, when it is made, sends this process a signal. No code of Python runs for it."""
+    """Building an instance sends this process a signal, without running Python code."""
 
 
 class Ends:
-    """Its instance, when it is made, notes that the end of the message was reached, likewise."""
+    """Building an instance records that the end of the message was reached, likewise without Python code."""
 
 
 ended: list[Any] = []
@@ -287,7 +287,7 @@ shmtree.register(Ends, lambda _: None, ended.append)
 
 @pytest.fixture
 def alarmed() -> Iterator[None]:
-    """SIGUSR1 raises Alarm."""
+    """Makes SIGUSR1 raise Alarm."""
 
     def raises(*_: Any) -> None:
         raise Alarm
@@ -302,7 +302,7 @@ def test_fractions_of_huge_ints_are_made_in_linear_time() -> None:
     generator = random.Random(1)
     numerator, denominator = (generator.getrandbits(1 << 23) | 1 for _ in range(2))
     frame = Writer().kind(fw.FRACTION).value(numerator).value(denominator).frame()
-    made = shmtree.unpack(frame)  # a common divisor would take a minute to look for
+    made = shmtree.unpack(frame)  # the search for a common divisor would take a minute
     assert type(made) is fractions.Fraction
     assert made.numerator == numerator and made.denominator == denominator
 
@@ -344,7 +344,7 @@ def test_large_sets_and_dicts_of_ints_arrive(each: Callable[[int], int]) -> None
 
 
 def test_powers_of_two_are_accepted_as_keys() -> None:
-    """Of which only 61 have different hashes."""
+    """Powers of two have only 61 different hashes."""
     numbers = {1 << k for k in range(5000)}
     assert shmtree.unpack(shmtree.pack(numbers, allow_pickle=False)) == numbers
 
@@ -494,7 +494,7 @@ def test_fake_dataclass_is_not_treated_as_a_dataclass(fields: Any) -> None:
 
 
 def in_thread(stack: int, act: Callable[[], object]) -> str:
-    """The name of what `act` raised in a thread with so many bytes of stack; empty if it returned."""
+    """Returns the name of the exception that `act` raised in a thread with that stack size; empty if it returned."""
     raised: list[str] = []
 
     def run() -> None:

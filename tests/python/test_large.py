@@ -105,14 +105,14 @@ def test_a_pair_made_with_a_capacity_alone_carries_10_bytes_and_then_2_gb() -> N
 
 
 class Reading(NamedTuple):
-    """A row of a sensor."""
+    """One sensor reading."""
 
     sensor: str
     value: int
 
 
 def readings(shape: tuple[int, ...]) -> dict[str, Any]:
-    """Each type that py-sharedmemory's description lists, in each other, and one large array."""
+    """Returns all types that the description of py-sharedmemory lists, nested in each other, and one large array."""
     chance = np.random.default_rng(5)
     cameras = [
         {"number": i, "image": chance.random((32, 32, 3), np.float32), "at": ("north", i, 0.5), "on": [True, False]}

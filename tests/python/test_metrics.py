@@ -220,7 +220,7 @@ def test_elsewhere_there_is_nothing_and_a_port_in_use_is_an_error():
 
 
 def status_of(address: str, host: str | None) -> int:
-    """Of an answer to a request for that host; None: one that names no host."""
+    """Returns the status of a request for that host. None: the request names no host."""
     place = urllib.parse.urlsplit(address)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
     connection.putrequest("GET", "/metrics", skip_host=True)

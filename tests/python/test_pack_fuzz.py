@@ -168,7 +168,7 @@ def tree_with_everything() -> Any:
 
 
 def tree_with_builders() -> Any:
-    """What code of Python puts together, or the standard library."""
+    """Values that Python code or the standard library builds."""
     return [
         np.ma.masked_array(np.arange(3.0), [0, 1, 0], fill_value=7),
         np.ma.masked_array(np.zeros(2, [("a", "i4"), ("b", "f8")]), [(0, 1), (1, 0)]),

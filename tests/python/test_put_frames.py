@@ -141,7 +141,7 @@ def test_put_frame_refuses_what_receivers_refuse(name: str) -> None:
 
 @pytest.mark.parametrize("value", [pathlib.PurePosixPath("x"), NOW, NOW.time(), dt.timezone(dt.timedelta(hours=1))])
 def test_put_frame_refuses_unknown_flags(value: object) -> None:
-    """Every length of the metadata is changed to every small number: what is put is what can be got."""
+    """Sets every metadata byte to every small number: a frame that can be put can be received."""
     sender, receiver = shmtree.create_pair(capacity=1)
     frame = bytearray(shmtree.pack(value))
     for place in range(96, len(frame)):

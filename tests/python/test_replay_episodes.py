@@ -197,7 +197,7 @@ def test_a_final_that_does_not_fit_is_refused_by_name():
 @pytest.mark.parametrize("chunk", [1, 2, 8])
 @pytest.mark.parametrize("frames", [2, 3, 20])
 def test_len_counts_the_rows_that_can_be_drawn(chunk, frames):
-    """With a stack, rows whose earlier frames have left the buffer cannot be drawn, and do not count."""
+    """With a stack, rows whose earlier frames have left the buffer cannot be drawn, so they do not count."""
     rng = np.random.default_rng(100 * chunk + frames)
     buffer = ReplayBuffer(
         24, example={"x": np.zeros(1, np.float32), "done": False}, chunk=chunk, stack={"x": frames}, streams=4, seed=1

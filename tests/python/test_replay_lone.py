@@ -1,4 +1,4 @@
-"""Draws that no other thread or process can end raise instead of waiting forever."""
+"""`sample` raises instead of waiting forever if no other thread or process can add a row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def told(call):
 
 
 def run(program: str) -> list[str]:
-    """The lines that the program prints; it ends by itself."""
+    """Runs a program that ends by itself, and returns the lines that it prints."""
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + program], capture_output=True, text=True, timeout=120, check=False
     )

@@ -1,4 +1,4 @@
-"""Classes with other libraries' interfaces beside the originals: the same operations, drawn at random, on both."""
+"""Runs the same random operations on other libraries' classes and on ours with their interfaces."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 SEEDS = [1, 2, 3]
-OPERATIONS = 1500  # a seed
+OPERATIONS = 1500  # per seed
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns, or the type of its exception."""
+    """Returns the result of a call, or the type of its exception."""
     try:
         return call()
     except (ValueError, KeyError, TypeError, IndexError, RuntimeError, Empty, Full) as error:
@@ -42,7 +42,7 @@ def assert_same(ours: Any, theirs: Any, where: str = "") -> None:
 
 
 class SB3:
-    """A buffer of Stable-Baselines3 and one of ours, to which the same is done."""
+    """A buffer of Stable-Baselines3 and one of ours, which get the same calls."""
 
     def __init__(self, chance: random.Random) -> None:
         from gymnasium import spaces
@@ -116,7 +116,7 @@ class SB3:
 
 
 def sampled(batch: Any) -> dict[str, Any]:
-    """A batch of Stable-Baselines3 as NumPy's arrays."""
+    """Returns a batch of Stable-Baselines3 as NumPy arrays."""
     found: dict[str, Any] = {}
     for name, value in batch._asdict().items():
         if isinstance(value, dict):
@@ -142,7 +142,7 @@ def test_sb3_buffers_match_the_originals(seed):
 
 
 class Cpprb:
-    """A buffer of cpprb and one of ours, to which the same is done."""
+    """A buffer of cpprb and one of ours, which get the same calls."""
 
     def __init__(self, chance: random.Random, folder: Any) -> None:
         import cpprb
@@ -199,7 +199,7 @@ class Cpprb:
             most = self.size // 2
             with_priorities = self.is_prioritized and self.chance.random() < 0.5
             if self.is_prioritized and (with_priorities or self.has_nstep):
-                # At place 0 cpprb takes the first of the priorities again.
+                # cpprb starts again with the first priority at place 0.
                 most = min(most, self.size - self.both[1].get_next_index())
                 most = 1 if self.has_nstep else most
             rows = self.rows(self.chance.randrange(1, most + 1))
@@ -237,7 +237,7 @@ class Cpprb:
     def sample(self, count: int) -> None:
         if not self.is_prioritized:
             self.same(lambda buffer: buffer.sample(count))
-        elif self.both[1].get_stored_size():  # cpprb reads past its rows when there is none
+        elif self.both[1].get_stored_size():  # cpprb reads past its rows if there are none
             beta = self.chance.choice([0.0, 0.4, 1.0])
             weights: list[dict[int, float]] = []
             for buffer in self.both:
@@ -251,7 +251,7 @@ class Cpprb:
                 assert np.isclose(weights[0][index], weights[1][index], rtol=1e-3), (self.kind, index)
 
     def save_and_load(self) -> None:
-        """Each one reads what the other one wrote."""
+        """Each buffer reads the file of the other one."""
         paths = [self.folder / f"{number}.npz" for number in range(2)]
         for buffer, path in zip(self.both, paths, strict=True):
             buffer.save_transitions(path)
@@ -276,7 +276,7 @@ def test_cpprb_buffers_match_the_originals(seed, tmp_path):
 
 
 class TorchRL:
-    """A buffer of TorchRL with its storage and one with ours, to which the same is done."""
+    """A buffer of TorchRL with its own storage and one with ours, which get the same calls."""
 
     def __init__(self, chance: random.Random, folder: Any) -> None:
         import torchrl.data
@@ -351,7 +351,7 @@ class TorchRL:
 
 
 def flat(value: Any) -> Any:
-    """Tensors of a tensordict by their keys, as NumPy's arrays."""
+    """Returns the tensors of a tensordict by key, as NumPy arrays."""
     import torch
     from tensordict import TensorDictBase
 
@@ -394,7 +394,7 @@ def test_py_sharedmemory_pairs_match_the_originals(seed):
                 results = [outcome(lambda s=s, value=value: s.put_nowait(value)) for s, _ in pairs]
                 queued += results[1] is None
             elif what < 0.9:
-                # A message of theirs comes by a thread, so that only one that was put is waited for.
+                # A thread delivers messages of the original, so wait only if one was put.
                 wait = {"timeout": 60} if queued else {"block": False}
                 results = [outcome(lambda r=r, wait=wait: r.get(**wait)) for _, r in pairs]
                 queued -= bool(queued)
@@ -403,7 +403,7 @@ def test_py_sharedmemory_pairs_match_the_originals(seed):
             else:
                 results = [s.wait_for_all_ack(timeout=0 if queued else 60) for s, _ in pairs]
             assert_same(*results)
-            if capacity and queued < capacity:  # theirs has room when the ack has come, by a thread
+            if capacity and queued < capacity:  # the original has space once a thread has received the ack
                 while len(pairs[1][0]._blocks) > queued:
                     pass
         for sender, receiver in pairs:

@@ -263,7 +263,7 @@ def test_cpprb_late_priority_update_is_ignored():
     buffer = cpprb.MPPrioritizedReplayBuffer(4, {"obs": {}}, eps=0)
     buffer.add(obs=np.arange(4))
     drawn = buffer.sample(100)
-    buffer.add(obs=np.arange(4, 8))  # in the places of those
+    buffer.add(obs=np.arange(4, 8))  # at the same places
 
     buffer.update_priorities(drawn["indexes"], np.zeros(100))
 
@@ -297,7 +297,7 @@ def test_cpprb_transitions_are_saved_and_loaded(tmp_path):
     loaded = cpprb.ReplayBuffer(10, {"obs": {"shape": 2}, "done": {}}, next_of="obs")
     loaded.load_transitions(tmp_path / "rows.npz")
 
-    assert loaded.get_all_transitions()["next_obs"][:, 0].tolist() == [5, 6, 3, 4]  # by their places
+    assert loaded.get_all_transitions()["next_obs"][:, 0].tolist() == [5, 6, 3, 4]  # in the order of places
 
 
 def torchrl_buffer(size: int = 100, **options: Any) -> Any:
@@ -345,7 +345,7 @@ def test_torchrl_rows_bring_their_priorities():
 def test_torchrl_buffer_is_saved_with_its_priorities(tmp_path):
     buffer = torchrl_buffer(15)
     buffer.extend(torchrl_rows(0))
-    buffer.extend(torchrl_rows(10))  # from place 10 to 4
+    buffer.extend(torchrl_rows(10))  # at places 10 to 14, then 0 to 4
     buffer.update_priority([3], 1e9)
 
     buffer.dumps(tmp_path)

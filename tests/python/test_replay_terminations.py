@@ -1,4 +1,4 @@
-"""Episodes that terminate and episodes that are truncated, by Gymnasium's keys, against lists of episodes."""
+"""Compares episodes that terminate or are truncated by Gymnasium's keys with lists of episodes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ FINISHED = {"terminated": (True, False), "truncated": (False, True), "both": (Tr
 
 
 class Episode:
-    """What one environment did from a reset on: an observation more than rewards."""
+    """One environment from its reset on. It has one observation more than rewards."""
 
     def __init__(self, first: int) -> None:
         self.obs = [first]
         self.rows: list[int] = []
         self.rewards: list[float] = []
-        self.kind = ""  # it goes on
+        self.kind = ""  # the episode goes on
 
 
 class Environment:
-    """Episodes of random lengths with random ends; every observation is another number."""
+    """Makes episodes of random lengths with random ends. Every observation is a new number."""
 
     def __init__(self, number: int, seed: int, kinds: tuple[str, ...]) -> None:
         self.rng = np.random.default_rng([seed, number])
@@ -55,7 +55,7 @@ class Environment:
 
 
 class Vector:
-    """Environments behind one call, as Gymnasium's vectors: both of its modes of reset."""
+    """Vector environment in both of Gymnasium's reset modes."""
 
     def __init__(self, environments: list[Environment], mode: str) -> None:
         self.environments, self.mode = environments, mode
@@ -65,7 +65,7 @@ class Vector:
         return np.array([each.reset() for each in self.environments])
 
     def step(self) -> tuple[Any, ...]:
-        """Observations, rewards, both flags, and the last observations of those that ended in SAME_STEP."""
+        """Returns observations, rewards, both flags, and in SAME_STEP the last observations of ended episodes."""
         count = len(self.environments)
         obs, rewards = np.zeros(count, int), np.zeros(count)
         terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
@@ -87,7 +87,7 @@ def frames(episode: Episode, at: int, count: int, padding: str) -> list[int]:
 
 
 def expected(environments: list[Environment], options: dict[str, Any]) -> dict[int, Any]:
-    """Of each row that can be drawn: sum of rewards, discount, observation, and the successor's."""
+    """Returns for each row that can be drawn: sum of rewards, discount, observation, and that of the successor."""
     n, count = options.get("n_step", 1), options.get("stack", {}).get("obs", 1)
     ahead = n if "next" in options else n - 1
     padding = options.get("stack_padding", "zeros")
@@ -124,7 +124,7 @@ def drawn(buffer: ReplayBuffer, options: dict[str, Any]) -> dict[int, Any]:
 
 
 def row_of(keys: tuple[str, ...], obs: Any, reward: Any, terminated: Any, truncated: Any, n: Any) -> dict[str, Any]:
-    """A row, or many, with those of the keys that say how it ended."""
+    """Returns one row, or many, with the requested keys that say how the episode ended."""
     obs = np.repeat(np.asarray(obs, np.float64)[..., None], 2, -1)
     flags = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
     return {"obs": obs, "reward": reward, "n": n, **{key: flags[key] for key in keys}}
@@ -389,7 +389,7 @@ def test_error_names_the_row_with_a_contradictory_done(keys, flags, text):
     with buffer.vector_writer(2) as writer:
         with pytest.raises(ValueError, match=f"row 1 has {text}"):
             writer.add(many)
-        assert writer.add(many, reset=[False, True])[1] == -1  # what is no step says nothing
+        assert writer.add(many, reset=[False, True])[1] == -1  # a row that is not a step is not checked
     assert buffer.stats()["added"] == 1
 
 

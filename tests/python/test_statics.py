@@ -1,4 +1,4 @@
-"""No lock of the C++ runtime, or of the standard library, that a child forked at the wrong moment would find taken.
+"""A child that is forked at any moment finds no lock of the C++ runtime or the standard library locked.
 
 The compiler guards a function-local static with a dynamic initialiser by such a lock. Its guard variable is in the
 symbol table, under a mangled name that begins with _ZGVZ.
@@ -23,9 +23,9 @@ needs_programs = pytest.mark.skipif(
     not PROGRAMS, reason="SHMTREE_PROGRAMS does not say where the C++ programs were built"
 )
 
-#: pybind11's own, and the module's definition, are initialised while the module is imported.
+#: Guards of pybind11 and of the module definition. The import of the module initialises these objects.
 FOREIGN = re.compile(r"_ZGVZN?K?(8pybind11|\d+PyInit__core)")
-#: What takes locks that no fork handler knows of.
+#: Names that take locks which no fork handler knows.
 LOCKS = re.compile(
     r"std::(recursive_|shared_|timed_)*mutex\b|std::(once_flag|call_once|condition_variable|counting_semaphore)"
     r"|pthread_(mutex|once|rwlock|cond)_|\batomic_flag\b.*\.wait\("
@@ -33,7 +33,7 @@ LOCKS = re.compile(
 
 
 def guarded_statics(table: str) -> set[str]:
-    """The guard variables in what `readelf -sW` prints, without those of thread-local variables."""
+    """Returns the guard variables in the output of `readelf -sW`, without those of thread-local variables."""
     names = set()
     for line in table.splitlines():
         fields = line.split()
@@ -66,7 +66,7 @@ def test_sources_use_no_lock_that_fork_does_not_take() -> None:
     files = [path for top in ("src", "python/bindings") for path in sorted((ROOT / top).rglob("*.[hc]*"))]
     assert len(files) > 200
     found = [str(path.relative_to(ROOT)) for path in files if LOCKS.search(path.read_text())]
-    assert found == ["src/replay/stream.h"]  # a stream's; a forked child makes streams of its own
+    assert found == ["src/replay/stream.h"]  # the lock of a stream; a forked child makes its own streams
 
 
 def test_guarded_statics_finds_a_static_with_an_initialiser(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_lock_in_is_replaced_in_a_forked_child() -> None:
 
 
 def test_package_makes_no_lock_that_a_child_may_find_taken() -> None:
-    # These modules renew their own locks in a child, or take them before the fork. Locks of asyncio belong to a loop.
+    # These modules renew their locks in a child, or take them before the fork. Locks of asyncio belong to a loop.
     renewing = {"_process.py", "_client.py", "_pinned.py", "_cuda_driver.py", "_cuda_received.py"}
     taking = {"_launch.py", "_cuda_sent.py"}
     package = ROOT / "python" / "shmtree"

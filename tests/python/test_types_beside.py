@@ -1,4 +1,4 @@
-"""What is beside an object that has no native kind: it arrives as it does alone. And what cannot be sent is named."""
+"""Arrays beside a pickled object arrive as they do without it. Errors name the object that cannot be sent."""
 
 from __future__ import annotations
 

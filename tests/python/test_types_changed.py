@@ -20,7 +20,7 @@ import shmtree
 
 NAME = "shmtree_test_cell"
 
-# What a notebook cell may define, and how an instance is made. Each is run again to replace its classes.
+# Notebook cells, and how to make an instance. Tests run a cell again to replace its classes.
 CELLS = {
     "dataclass": ("import dataclasses\n@dataclasses.dataclass\nclass C:\n    a: int = 1", lambda c: c(2)),
     "slots": ("import dataclasses\n@dataclasses.dataclass(slots=True)\nclass C:\n    a: int = 1", lambda c: c(2)),
@@ -147,7 +147,7 @@ def test_removed_reduction_of_a_class_is_not_used(cell: types.ModuleType, pair: 
 
 def test_class_changed_for_each_instance_stays_native(cell: types.ModuleType) -> None:
     run(cell, "import dataclasses\n@dataclasses.dataclass\nclass C:\n    a: int\n    made = 0")
-    for number in range(3000):  # more often than CPython gives a class versions
+    for number in range(3000):  # more often than CPython gives new versions to a class
         cell.C.made = number
         assert shmtree.unpack(shmtree.pack(cell.C(number), allow_pickle=False)).a == number
 
@@ -156,7 +156,7 @@ def test_instance_is_refused_if_its_name_was_reregistered(
     pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender, receiver = pair
-    cell = types.ModuleType(f"{NAME}_registered")  # registered for good
+    cell = types.ModuleType(f"{NAME}_registered")  # the registration cannot be undone
     monkeypatch.setitem(sys.modules, cell.__name__, cell)
     source = "class C:\n    def __init__(self, a): self.a = a"
 
@@ -211,7 +211,7 @@ def test_unchanged_class_needs_no_pickle() -> None:
 
 # --- a class that is another one where the message is read ------------------------------------------------------------
 
-# What the sender's module defines, the receiver's, what is sent, and what the error says.
+# Source of the module at the sender and at the receiver, the value to send, and parts of the error text.
 OTHERS = {
     "dataclass loses a field": (
         "import dataclasses\n@dataclasses.dataclass\nclass C:\n    lr: float\n    momentum: float = 0.9",

@@ -168,7 +168,7 @@ def test_classes_of_attrs_are_native() -> None:
         assert type(got) is type(value) and got == value
     assert through(Slotted(np.arange(4))).obs.tolist() == [0, 1, 2, 3]
     unset = Slotted.__new__(Slotted)
-    with pytest.raises(AttributeError, match="obs"):  # of the pickle that attrs defines
+    with pytest.raises(AttributeError, match="obs"):  # raised by the reduction that attrs defines
         shmtree.pack(unset)
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         through(Frozen("k")).key = "other"

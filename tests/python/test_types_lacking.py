@@ -1,4 +1,4 @@
-"""Arrays of elements that C++ has numbers for and NumPy has not: they arrive with ml_dtypes or torch, or are named."""
+"""Arrays of elements that NumPy lacks arrive if ml_dtypes or torch is installed; else an error names the elements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import shmtree
 
-# Their numbers in a frame, an unsigned dtype of the same size and its number.
+# Number of each type in a frame, an unsigned dtype of the same size, and the number of that dtype.
 LACKING = {
     "bfloat16": (15, np.uint16, 5),
     "float8_e4m3fn": (16, np.uint8, 3),
@@ -26,7 +26,7 @@ BITS = {np.uint16: [0x3F80, 0xBF80, 0, 0x4000], np.uint8: [0x38, 0x7F, 1, 0x3C],
 
 
 def frame_of(name: str, shape: tuple[int, ...] = (4,)) -> bytes:
-    """As C++ writes it."""
+    """Returns a frame like C++ writes it."""
     number, unsigned, plain = LACKING[name]
     frame = bytes(shmtree.pack({"array": np.array(BITS[unsigned], unsigned).reshape(shape)}))
     before = bytes([plain, 0, len(shape), 0, 0, 0, 0, 0])
@@ -35,7 +35,7 @@ def frame_of(name: str, shape: tuple[int, ...] = (4,)) -> bytes:
 
 
 def has(name: str) -> bool:
-    """Whether a package that is installed has a dtype of that name."""
+    """Returns True if an installed package has a dtype of that name."""
     for module in ("ml_dtypes", "torch"):
         if importlib.util.find_spec(module) and hasattr(importlib.import_module(module), name):
             return True

@@ -1,4 +1,4 @@
-"""Objects that travel by a name, and whose name does not lead back to them."""
+"""Objects that travel by name, but whose name does not lead back to them."""
 
 from __future__ import annotations
 

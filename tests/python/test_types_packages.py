@@ -65,7 +65,7 @@ class Boxed:
 )
 def test_no_array_inside_a_pickle_is_a_part_of_it(array: Any, arena: shmtree.Arena) -> None:
     def same(got: Boxed, want: Boxed) -> bool:
-        return same_array(got.value, shmtree.unpack(shmtree.pack(array), copy=True))  # as it arrives alone
+        return same_array(got.value, shmtree.unpack(shmtree.pack(array), copy=True))  # as without a pickle
 
     check_sent(Boxed(array), arena, same)
 

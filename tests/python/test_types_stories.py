@@ -1,4 +1,4 @@
-"""Classes that are replaced and changed between messages: what arrives is what pickle would make, or an error."""
+"""Classes are replaced and changed between messages. Values arrive as with pickle, or raise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import shmtree
 
 MODULE = "shmtree_test_story"
 
-# By kind: the cell that defines `C`, in two versions whose fields or members differ; and the instances.
+# For each kind: two versions of the cell that defines `C`, with other fields or members, and the instances.
 CELLS: dict[str, tuple[str, str, Any]] = {
     "dataclass": (
         "import dataclasses\n@dataclasses.dataclass\nclass C:\n    a: int\n    b: object = None",
@@ -80,7 +80,7 @@ steps = st.lists(
 
 
 def state(value: object) -> Any:
-    """For comparing: classes of one name are equal only if they are one class."""
+    """Returns a comparable form of a value. Two classes with the same name are not equal."""
     if type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
         return type(value), [state(each) for each in value]  # type: ignore[attr-defined]
     slots = {name: getattr(value, name, None) for name in getattr(type(value), "__slots__", ()) if name[0] != "_"}
@@ -133,7 +133,7 @@ class Story:
         except shmtree.IncompatibleMessage as error:
             assert not is_as_sent and f"'{self.module.__name__}:C'" in str(error) and error.frame is not None
             return
-        except Exception as error:  # of a pickle's own rules
+        except Exception as error:  # an error of pickle
             with pytest.raises(type(error)):
                 pickle.loads(pickled)
             return

@@ -1,5 +1,5 @@
-// Forks while one of its threads makes the first call of each kind that the process makes. Prints, for each round, "ok"
-// or the signal that ended the child; a child that hangs gets SIGALRM.
+// Forks while another thread makes the first call of each kind in the process. Prints one line for each round: "ok", or
+// the signal that ended the child. A child that hangs gets SIGALRM.
 //
 //   first_calls <rounds> <seconds until SIGALRM>
 #include <signal.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr auto kWithin = 1s;
 
-// One call of each kind. What a call returns does not matter: a child has the ends of its parent's thread, too.
+// Makes one call of each kind. Results do not matter, since a child shares the ends with the thread of its parent.
 void call_everything(int seed) {
   const std::string name = "first-" + std::to_string(getpid()) + "-" + std::to_string(seed);
   const auto arena = Arena::create({.max_bytes = 16 << 20});
@@ -81,7 +81,7 @@ bool round(int number, unsigned seconds) {
 int main(int count, char** arguments) {
   if (count != 3) return 64;
   for (int number = 0; number < std::atoi(arguments[1]); ++number) {
-    const pid_t program = fork();  // a process that has made no call
+    const pid_t program = fork();  // a process that has not made any call yet
     if (program == 0) _exit(round(number, static_cast<unsigned>(std::atoi(arguments[2]))) ? 0 : 1);
     int status = 0;
     waitpid(program, &status, 0);
