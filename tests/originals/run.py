@@ -6,6 +6,7 @@ LIBRARY is sb3, cpprb, torchrl or py-sharedmemory; it must be installed, with py
 fetches the tests for the installed version, and keeps none of them. They come from the library's source package, or
 from its repository if the package lacks some of them. `--source` takes them from a folder with the sources instead.
 `--plain` tests the library's own classes. `--report` writes one line per test, with its result and its name.
+"""
 
 from __future__ import annotations
 
