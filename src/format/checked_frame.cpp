@@ -137,7 +137,7 @@ class Checker {
       case Kind::kRange: fits = place != 2 || value != 0; break;
       default: break;
     }
-    if (!fits) in_.fail("a date, time or range is out of range");
+    if (!fits) in_.fail("a date, time or range has an impossible value");
   }
 
   static constexpr std::int64_t kDayMicroseconds = 86'400'000'000, kMaxDays = 999'999'999;

@@ -52,7 +52,7 @@ std::string joined(const std::vector<std::string>& names) {
 // Reports that the dataclass or attrs instance at node `position` has a field on one side only.
 PyObject* other_fields(Decoder& decoder, const ClassInfo& info, std::size_t position, PyObject* field, bool is_here) {
   const std::string sent = joined(fields_of_node(decoder.frame(), position)), here = joined(info.fields.get());
-  const char* format = is_here ? "'%.500s' has a field %R here without a default, and the message lacks it"
+  const char* format = is_here ? "'%.500s' has a field %R here, for which neither the message nor the class has a value"
                                : "'%.500s' has no field %R here, but the message has it";
   const Ref text(PyUnicode_FromFormat(format, info.name.c_str(), field));
   if (!text) return nullptr;
