@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import os
 import pickle
@@ -86,6 +87,35 @@ def test_an_unsendable_object_raises_on_a_full_channel_as_well(channel):
     sender.put_many(range(4))
     with pytest.raises(TypeError):
         sender.put(threading.Lock())
+
+
+class Interrupted:
+    """Pickling it raises TypeError, and KeyboardInterrupt when put looks for the place of the object that failed."""
+
+    def __init__(self):
+        self.errors = [TypeError("cannot be pickled"), KeyboardInterrupt()]
+
+    def __reduce_ex__(self, protocol):
+        raise self.errors.pop(0)
+
+
+@dataclasses.dataclass
+class InterruptedByAttribute:
+    """put does not read its field by this method, but it looks for the place of a refused object by it."""
+
+    a: int
+
+    def __getattribute__(self, name):
+        if name == "a":
+            raise KeyboardInterrupt
+        return super().__getattribute__(name)
+
+
+def test_an_interrupt_while_an_error_is_explained_is_raised():
+    with pytest.raises(KeyboardInterrupt):
+        shmtree.pack([Interrupted()])
+    with pytest.raises(KeyboardInterrupt):
+        shmtree.pack([InterruptedByAttribute(1), object()], allow_pickle=False)
 
 
 def test_an_item_over_the_budget_is_refused_at_once_with_the_numbers(channel, arena):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import dataclasses
 import datetime
 import enum
 import fractions
@@ -341,6 +342,30 @@ def test_large_sets_and_dicts_of_ints_arrive(each: Callable[[int], int]) -> None
     assert shmtree.unpack(shmtree.pack(numbers, allow_pickle=False)) == numbers
     pairs = dict.fromkeys(numbers, 1)
     assert shmtree.unpack(shmtree.pack(pairs, allow_pickle=False)) == pairs
+
+
+raised_by_hash: list[BaseException] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    number: int
+
+    def __hash__(self) -> int:
+        if raised_by_hash:
+            raise raised_by_hash.pop()
+        return self.number
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("make", [set, dict.fromkeys], ids=["set", "dict"])
+def test_what_interrupts_the_hash_of_a_key_is_raised(make: Any, error: type[BaseException]) -> None:
+    frame = bytes(shmtree.pack(make(map(Key, range(200))), allow_pickle=False))
+    raised_by_hash.append(error())
+    with pytest.raises(error):
+        shmtree.unpack(frame)
+    assert not raised_by_hash
+    assert len(shmtree.unpack(frame)) == 200
 
 
 def test_powers_of_two_are_accepted_as_keys() -> None:

@@ -7,6 +7,7 @@
 
 #include "bindings/codec/datetime_api.h"
 #include "bindings/codec/encoder.h"
+#include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/package.h"
 
@@ -146,9 +147,7 @@ bool is_plain_python(PyTypeObject* type) {
 // Handles an exception that a class or its attributes caused: clears it and returns 0. Returns -1 for MemoryError and
 // for exceptions that are not about the class (KeyboardInterrupt).
 int no_such_class() {
-  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
-  PyErr_Clear();
-  return 0;
+  return clear_ordinary_exception() ? 0 : -1;
 }
 
 // Adds the class's own slots. 1, 0 when one of them is no field, or -1 with an error.

@@ -168,7 +168,7 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
   if (members) {
     Ref known = item_of(members.get(), value);
     if (known) return known.release();
-    PyErr_Clear();  // the value has no hash: the class searches its members
+    if (!clear_ordinary_exception()) return nullptr;  // the value has no hash: the class searches its members
     if (is_flag(type)) return new_flag(decoder, type, members.get(), value);
   }
   PyObject* member = call_python(type_object(type), value);

@@ -2,6 +2,7 @@
 
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/standard_classes.h"
+#include "bindings/cpython/errors.h"
 
 namespace shmtree::python {
 
@@ -14,11 +15,12 @@ bool may_go_on(Decoder& decoder, std::uint64_t added) {
   return added % kKeysPerLook != kKeysPerLook - 1 || decoder.see_signals();
 }
 
-// Counts the hash of a key. A key without a hash passes: adding it raises.
+// Counts the hash of a key. A key without a hash passes: adding it raises. False on failure, also if a signal handler
+// raised while the key's __hash__ ran.
 bool may_be_added(Decoder& decoder, Collisions& collisions, PyObject* key) {
   if (!collisions.is_counting()) return true;
   const Py_hash_t hash = PyObject_Hash(key);
-  if (hash == -1) PyErr_Clear();
+  if (hash == -1 && !clear_ordinary_exception()) return false;
   if (collisions.allows(hash)) return true;
   return decoder.in.fail("too many keys of a dict, or items of a set, have equal hashes"), false;
 }

@@ -58,14 +58,11 @@ namespace {
 
 // Lets Python code add the place of the object that could not be sent to the current exception.
 [[gnu::cold]] void explain_unsendable(PyObject* object) {
-  if (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError) ||
-      PyErr_ExceptionMatches(error_types().error)) {
-    return;
-  }
+  if (!PyErr_Occurred() || !is_ordinary_exception() || PyErr_ExceptionMatches(error_types().error)) return;
   Ref exception = take_exception();
   Ref(call_python(package().explain_unsendable, exception.get(), object));
-  PyErr_Clear();  // an error in here must not hide the original exception
-  set_exception(std::move(exception));
+  // An ordinary error in here must not hide the original exception.
+  if (clear_ordinary_exception()) set_exception(std::move(exception));
 }
 
 }  // namespace

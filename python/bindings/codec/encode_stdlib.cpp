@@ -1,6 +1,7 @@
 // datetime, decimal, fractions, uuid, pathlib, zoneinfo.
 #include "bindings/codec/datetime_api.h"
 #include "bindings/codec/encoder.h"
+#include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
 
 namespace shmtree::python {
@@ -95,10 +96,7 @@ namespace {
 // the cache: only pickle can send or refuse it. The zone's reduction tells: (function, (key, is_cached)).
 Ref key_of_zone(PyObject* zone) {
   const Ref reduced(staying([=] { return PyObject_CallMethod(zone, "__reduce__", nullptr); }));
-  if (!reduced) {
-    if (PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError)) PyErr_Clear();
-    return Ref();
-  }
+  if (!reduced) return clear_ordinary_exception(), Ref();
   const bool is_call = PyTuple_CheckExact(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) == 2;
   PyObject* arguments = is_call ? PyTuple_GET_ITEM(reduced.get(), 1) : nullptr;
   if (!arguments || !PyTuple_CheckExact(arguments) || PyTuple_GET_SIZE(arguments) != 2) return Ref();

@@ -21,10 +21,9 @@ Ref take_refusal() {
   return take_if(error_types().pickle_refused);
 }
 
-// What goes wrong here must not hide the refusal itself.
+// An ordinary error in here must not hide the refusal itself.
 void give_back(Ref refusal) {
-  PyErr_Clear();
-  set_exception(std::move(refusal));
+  if (clear_ordinary_exception()) set_exception(std::move(refusal));
 }
 
 bool add_text(PyObject* refusal, PyObject* more) {
@@ -65,8 +64,7 @@ void explain_refused_object(EncodeSession& session, PyObject* object, const char
     // Without one it is an error of the object's own code.
     if (path && PyUnicode_Check(path.get()) && add_path(refusal.get(), path.get())) {
       add_refuser(refusal.get(), refuser);
-    } else if (refused) {
-      PyErr_Clear();
+    } else if (refused && clear_ordinary_exception()) {
       add_refuser(refusal.get(), refuser);
     }
   }

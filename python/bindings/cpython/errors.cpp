@@ -99,8 +99,19 @@ PyObject* raise_from_frame(const Error& error) {
   return PyErr_Occurred() ? nullptr : PyErr_Format(package().corrupt_message, "%s", error.message.c_str());
 }
 
+bool is_ordinary_exception() {
+  return PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError);
+}
+
+bool clear_ordinary_exception() {
+  if (!PyErr_Occurred()) return true;
+  if (!is_ordinary_exception()) return false;
+  PyErr_Clear();
+  return true;
+}
+
 void raise_corrupt_from_current(const char* what) {
-  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return;
+  if (!is_ordinary_exception()) return;
   // Python code that builds values has already said what is wrong with the message.
   if (PyErr_ExceptionMatches(package().corrupt_message) || PyErr_ExceptionMatches(package().pickle_refused)) return;
   Ref cause = take_exception();
