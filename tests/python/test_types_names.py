@@ -8,6 +8,7 @@ import io
 import pickle
 import zoneinfo
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,14 @@ def pair() -> Iterator[tuple[Any, Any]]:
         yield sender, receiver
 
 
-def zone_of_a_file(key: str | None) -> zoneinfo.ZoneInfo:
+def data_of_zone() -> bytes:
     import importlib.resources
 
-    data = (importlib.resources.files("tzdata") / "zoneinfo" / "Asia" / "Tokyo").read_bytes()
-    return zoneinfo.ZoneInfo.from_file(io.BytesIO(data), key=key)
+    return (importlib.resources.files("tzdata") / "zoneinfo" / "Asia" / "Tokyo").read_bytes()
+
+
+def zone_of_a_file(key: str | None) -> zoneinfo.ZoneInfo:
+    return zoneinfo.ZoneInfo.from_file(io.BytesIO(data_of_zone()), key=key)
 
 
 @pytest.mark.parametrize("key", ["Europe/Paris", "Asia/Tokyo", "local", None])
@@ -51,6 +55,20 @@ def test_zone_arrives_like_pickle() -> None:
     assert got is not cached and got is not own and got.key == "Europe/Paris"
     ats = [dt.datetime(2024, month, 1, tzinfo=cached) for month in range(1, 13)]
     assert shmtree.unpack(shmtree.pack(ats, allow_pickle=False)) == ats
+
+
+def test_a_zone_whose_key_receivers_refuse_is_pickled(tmp_path: Path) -> None:
+    (tmp_path / "my.zone").write_bytes(data_of_zone())
+    zoneinfo.reset_tzpath([tmp_path])
+    try:
+        zone = zoneinfo.ZoneInfo("my.zone")
+        with pytest.raises(shmtree.PickleRefused, match="ZoneInfo"):
+            shmtree.pack(zone, allow_pickle=False)
+        for value in (zone, dt.datetime(2024, 7, 1, tzinfo=zone)):
+            assert shmtree.unpack(shmtree.pack(value)) == value
+    finally:
+        zoneinfo.reset_tzpath()
+        zoneinfo.ZoneInfo.clear_cache(only_keys=["my.zone"])
 
 
 def test_error_names_a_zone_that_is_not_installed(pair: tuple[Any, Any]) -> None:

@@ -3,6 +3,7 @@
 #include "bindings/codec/datetime_api.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/standard_classes.h"
+#include "bindings/codec/zone_key.h"
 #include "bindings/cpython/gil.h"
 
 namespace shmtree::python {
@@ -53,24 +54,6 @@ PyObject* call_with_text(Decoder& decoder, StandardClass which, std::string_view
   PyObject* cls = standard_class(which);
   Ref argument(cls ? decode_str(decoder, text) : nullptr);
   return argument ? decoder.corrupt_unless(call_python(cls, argument.get()), what) : nullptr;
-}
-
-// True for a key in the form of zone names: up to four words, separated by slashes. Other keys are not searched for in
-// any folder or package.
-bool is_zone_key(std::string_view key) noexcept {
-  constexpr std::size_t kLongest = 64, kMostWords = 4;
-  if (key.empty() || key.size() > kLongest || key.front() == '/' || key.back() == '/') return false;
-  std::size_t words = 1;
-  for (std::size_t i = 0; i < key.size(); ++i) {
-    const char c = key[i];
-    if (c == '/') {
-      if (key[i - 1] == '/' || ++words > kMostWords) return false;
-    } else if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '+' ||
-                 c == '-')) {
-      return false;
-    }
-  }
-  return true;
 }
 
 // Fractions with larger parts are not reduced: the time to find a common divisor grows with the square of their size.

@@ -1,6 +1,7 @@
 // datetime, decimal, fractions, uuid, pathlib, zoneinfo.
 #include "bindings/codec/datetime_api.h"
 #include "bindings/codec/encoder.h"
+#include "bindings/codec/zone_key.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
 
@@ -92,8 +93,15 @@ bool encode_timezone(Encoder& encoder, PyObject* value, const ClassInfo&) {
 
 namespace {
 
+bool has_form_of_zone_key(PyObject* key) {
+  if (!PyUnicode_CheckExact(key) || !make_ready(key) || !PyUnicode_IS_ASCII(key)) return false;
+  return is_zone_key(
+      {static_cast<const char*>(PyUnicode_DATA(key)), static_cast<std::size_t>(PyUnicode_GET_LENGTH(key))});
+}
+
 // Returns the key that leads to this zone. Null, without an error, for a zone that was read from a file or made without
-// the cache: only pickle can send or refuse it. The zone's reduction tells: (function, (key, is_cached)).
+// the cache, and for a key that receivers refuse: only pickle can send or refuse such a zone. The zone's reduction
+// tells: (function, (key, is_cached)).
 Ref key_of_zone(PyObject* zone) {
   const Ref reduced(staying([=] { return PyObject_CallMethod(zone, "__reduce__", nullptr); }));
   if (!reduced) return clear_ordinary_exception(), Ref();
@@ -102,7 +110,7 @@ Ref key_of_zone(PyObject* zone) {
   if (!arguments || !PyTuple_CheckExact(arguments) || PyTuple_GET_SIZE(arguments) != 2) return Ref();
   PyObject* key = PyTuple_GET_ITEM(arguments, 0);
   const int is_cached = PyObject_IsTrue(PyTuple_GET_ITEM(arguments, 1));
-  return is_cached == 1 && PyUnicode_CheckExact(key) ? Ref::borrow(key) : Ref();
+  return is_cached == 1 && has_form_of_zone_key(key) ? Ref::borrow(key) : Ref();
 }
 
 }  // namespace
