@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import datetime as dt
 import enum
+import importlib
 import subprocess
 import sys
 import threading
+import time
 import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import frame_writer as fw
 import numpy as np
 import pytest
 from conftest import START_METHODS
 from exact import assert_same
+from frame_writer import Writer
 
 import shmtree
 
@@ -281,6 +288,58 @@ def test_a_class_of_a_module_that_is_not_imported_is_refused(name: str, monkeypa
     monkeypatch.delitem(sys.modules, "shmtree_test_elsewhere")
     with pytest.raises(shmtree.PickleRefused, match="shmtree_test_elsewhere"):
         shmtree.unpack(frame)
+
+
+class ImportingThread(threading.Thread):
+    MODULE = "shmtree_test_half_imported"
+    SOURCE = (
+        "import dataclasses, sys\n"
+        "sys.shmtree_test_importing.began.set()\n"
+        "sys.shmtree_test_importing.may_go_on.wait(60)\n"
+        "@dataclasses.dataclass\n"
+        "class Point:\n"
+        "    x: int\n"
+    )
+
+    def __init__(self) -> None:
+        super().__init__(target=importlib.import_module, args=(self.MODULE,))
+        self.began, self.may_go_on = threading.Event(), threading.Event()
+
+    def result_of(self, call: Callable[[], Any]) -> Any:
+        """Returns what another thread gets from `call`, which begins before the class is there."""
+        bootstrap = importlib.import_module("_frozen_importlib")  # knows which threads wait for an import
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            caller = pool.submit(threading.get_ident).result(60)
+            result = pool.submit(call)
+            while not result.done() and caller not in bootstrap._blocking_on:
+                time.sleep(0.001)
+            self.may_go_on.set()
+            return result.result(60)
+
+
+@pytest.fixture
+def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImportingThread]:
+    """A thread that is importing a module, and has not reached the class in it."""
+    (tmp_path / f"{ImportingThread.MODULE}.py").write_text(ImportingThread.SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, ImportingThread.MODULE, raising=False)
+    thread = ImportingThread()
+    monkeypatch.setattr(sys, "shmtree_test_importing", thread, raising=False)
+    thread.start()
+    assert thread.began.wait(60)
+    yield thread
+    thread.may_go_on.set()
+    thread.join()
+    sys.modules.pop(ImportingThread.MODULE, None)
+
+
+@pytest.mark.parametrize("allow_pickle", [True, False])
+def test_a_class_is_found_if_another_thread_is_importing_its_module(
+    allow_pickle: bool, importing: ImportingThread
+) -> None:
+    frame = Writer().kind(fw.DATACLASS).name(f"{importing.MODULE}:Point").length(1).name("x").value(3).frame()
+    got = importing.result_of(lambda: shmtree.unpack(frame, allow_pickle=allow_pickle))
+    assert type(got) is sys.modules[importing.MODULE].Point and got.x == 3
 
 
 def test_a_class_that_takes_the_place_of_another_in_its_module_is_the_one_that_arrives(

@@ -10,6 +10,7 @@
 #include "bindings/codec/pickle_support.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
+#include "bindings/cpython/gil.h"
 #include "platform/never_destroyed.h"
 #include "platform/text.h"
 
@@ -134,6 +135,8 @@ Ref interned(std::string_view text) {
 }
 
 PyObject* interned_reduce = nullptr;
+PyObject* interned_spec = nullptr;
+PyObject* interned_initializing = nullptr;
 
 // False with a Python error set.
 bool split_name(ClassInfo& info) {
@@ -169,11 +172,57 @@ Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole,
   return scope;
 }
 
+// What to do if another thread is importing the module.
+enum class Importing : bool { kWait, kTakeAsItIs };
+
+// True while a thread executes the code of the module. Runs no Python code of the module: a LazyLoader executes it when
+// an attribute is read.
+bool is_being_imported(PyObject* module) {
+  const Ref spec = PyModule_Check(module) ? item_of(PyModule_GetDict(module), interned_spec) : Ref();
+  const Ref initializing(spec ? PyObject_GetAttr(spec.get(), interned_initializing) : nullptr);
+  PyErr_Clear();
+  return initializing.get() == Py_True;
+}
+
+// True if PyImport_GetModule(), which reads an attribute of the module, runs no code of it or may run it.
+bool may_wait_for(PyObject* module, bool may_import) {
+  return may_import || Py_TYPE(module)->tp_getattro == PyModule_Type.tp_getattro;
+}
+
+// Returns the module, imported if `may_import`. Null with an error set, whose text contains `whole`.
+Ref module_named(PyObject* name, std::string_view whole, bool may_import, Importing importing) {
+  PyObject* modules = PyImport_GetModuleDict();
+  Ref module = item_of(modules, name);
+  if (module && importing == Importing::kWait && is_being_imported(module.get()) &&
+      may_wait_for(module.get(), may_import)) {
+    const Ref waited_for(staying([name] { return PyImport_GetModule(name); }));
+    if (!waited_for && PyErr_Occurred()) return Ref();
+    module = item_of(modules, name);  // a failed import removes the module
+  }
+  if (module || PyErr_Occurred()) return module;
+  if (!may_import) return refuse("of a module that is not imported here", whole), Ref();
+  return Ref(staying([name] { return PyImport_Import(name); }));
+}
+
+Ref resolve(std::string_view name, bool may_import, Importing importing) {
+  const std::size_t colon = name.find(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == name.size()) {
+    PyErr_SetString(error_types().corrupt_message, "A class is not named 'module:qualname'");
+    return Ref();
+  }
+  const Ref module_name = string_of(name.substr(0, colon));
+  if (!module_name) return Ref();
+  return walk_qualname(module_named(module_name.get(), name, may_import, importing), name.substr(colon + 1), name,
+                       may_import);
+}
+
 }  // namespace
 
 bool init_class_registry() {
   interned_reduce = interned("__reduce_ex__").release();
-  return interned_reduce && init_class_shapes();
+  interned_spec = interned("__spec__").release();
+  interned_initializing = interned("_initializing").release();
+  return interned_reduce && interned_spec && interned_initializing && init_class_shapes();
 }
 
 namespace {
@@ -221,7 +270,7 @@ ByName how_by_name(const ClassInfo& info, bool for_channel) {
     const Ref module = item_of(PyImport_GetModuleDict(), info.module_name.get());
     if (module && PyModule_Check(module.get())) found = item_of(PyModule_GetDict(module.get()), info.attribute.get());
   } else if (!info.name.empty() && info.name.size() <= kMaxNameBytes) {
-    found = resolve_global(info.name, false);
+    found = resolve(info.name, false, Importing::kTakeAsItIs);
   }
   if (PyErr_Occurred()) PyErr_Clear();
   if (found.get() == type_object(info.type)) [[likely]]
@@ -246,25 +295,12 @@ const ClassInfo* class_info(PyTypeObject* type) {
 }
 
 Ref resolve_global(std::string_view name, bool may_import) {
-  const std::size_t colon = name.find(':');
-  if (colon == std::string_view::npos || colon == 0 || colon + 1 == name.size()) {
-    PyErr_SetString(error_types().corrupt_message, "A class is not named 'module:qualname'");
-    return Ref();
-  }
-  Ref module_name = string_of(name.substr(0, colon));
-  if (!module_name) return Ref();
-  // Not PyImport_GetModule(): it reads an attribute, which executes a module of importlib.util.LazyLoader.
-  Ref module = item_of(PyImport_GetModuleDict(), module_name.get());
-  if (!module && !PyErr_Occurred()) {
-    if (!may_import) return refuse("of a module that is not imported here", name), Ref();
-    module = Ref(PyImport_Import(module_name.get()));
-  }
-  return walk_qualname(std::move(module), name.substr(colon + 1), name, may_import);
+  return resolve(name, may_import, Importing::kWait);
 }
 
 bool is_found_by_name(PyObject* object, std::string_view name) {
   if (name.empty() || name.size() > kMaxNameBytes) return false;
-  Ref found = resolve_global(name, false);
+  Ref found = resolve(name, false, Importing::kTakeAsItIs);
   if (!found) PyErr_Clear();
   return found.get() == object;
 }

@@ -79,10 +79,11 @@ enum class ByName : std::int8_t {
 ByName how_by_name(const ClassInfo& info, bool for_channel);
 
 // The class or function called "module:qualname". Only if `may_import`, this imports modules, calls a module-level
-// __getattr__, or executes a lazily loaded module. Null with PickleRefused, ImportError or AttributeError set.
+// __getattr__, or executes a lazily loaded module. Waits while another thread imports the module. Null with
+// PickleRefused, ImportError or AttributeError set.
 Ref resolve_global(std::string_view name, bool may_import);
 
-// Whether resolve_global() would find exactly this object.
+// True if the name leads to exactly this object. Does not wait for a module that another thread is importing.
 bool is_found_by_name(PyObject* object, std::string_view name);
 
 // "module:qualname" of a class; empty, without an error, when it has none.
