@@ -46,9 +46,9 @@ def has_torch(name: str, may_import: bool) -> bool:
 
 
 def _package(name: str, may_import: bool) -> Any:
-    """Returns an optional package, or None if it is not there."""
-    if not may_import:
-        return sys.modules.get(name)
+    """Returns an optional package, or None if it is not there. Waits if another thread is importing it."""
+    if not may_import and name not in sys.modules:
+        return None
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -26,6 +26,7 @@ from exact import assert_same
 from frame_writer import Writer
 
 import shmtree
+from shmtree import _dtypes
 
 
 def through(value: object) -> Any:
@@ -340,6 +341,10 @@ def test_a_class_is_found_if_another_thread_is_importing_its_module(
     frame = Writer().kind(fw.DATACLASS).name(f"{importing.MODULE}:Point").length(1).name("x").value(3).frame()
     got = importing.result_of(lambda: shmtree.unpack(frame, allow_pickle=allow_pickle))
     assert type(got) is sys.modules[importing.MODULE].Point and got.x == 3
+
+
+def test_an_optional_package_is_complete_if_another_thread_is_importing_it(importing: ImportingThread) -> None:
+    assert importing.result_of(lambda: hasattr(_dtypes._package(importing.MODULE, False), "Point"))
 
 
 def test_a_class_that_takes_the_place_of_another_in_its_module_is_the_one_that_arrives(
