@@ -108,6 +108,13 @@ def test_renaming_fields_does_not_change_later_arrays(where: str, pair: tuple[An
         kept = got
 
 
+def test_renaming_the_fields_of_one_array_changes_no_other_of_its_message(pair: tuple[Any, Any]) -> None:
+    pair[0].put([structured(), structured(), structured()[0], structured().dtype])
+    first, second, scalar, dtype = pair[1].get()
+    first.dtype.names = ("p", "q")
+    assert second.dtype == scalar.dtype == dtype == structured().dtype
+
+
 class Access(enum.Flag):
     R = 1
     W = 2

@@ -90,12 +90,8 @@ PyObject* Decoder::global(const format::Name& name) {
 Ref Decoder::dtype(const format::Name& description) {
   if (in.failed()) return Ref();
   PyObject*& kept = at(tables_.dtypes, description.index);
-  if (!kept) {
-    Ref parsed = parse_dtype(description.text);  // may run another decoder, but not this one
-    if (!parsed) return Ref();
-    kept = parsed.release();
-  }
-  return Ref::borrow(kept);
+  if (!kept) kept = parse_dtype(description.text).release();  // may run another decoder, but not this one
+  return kept ? separate_dtype(kept) : Ref();
 }
 
 bool Decoder::see_signals() {

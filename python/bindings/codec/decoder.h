@@ -73,7 +73,7 @@ class Decoder {
   bool may_copy(std::uint64_t bytes);
   // Returns the bytes of a blob that the caller will copy.
   std::span<const std::byte> blob();
-  // Returns the dtype with this description. Looks each name up once.
+  // Returns the dtype with this description. Looks each name up once. Each caller gets its own dtype if it has fields.
   Ref dtype(const format::Name& description);
   // For what must not be a Python error of its own: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);

@@ -50,7 +50,6 @@ class FieldNames {
       return PyDataType_NAMES(reinterpret_cast<PyArray_Descr*>(known.descr.get())) == known.names.get();
     });
   }
-  bool empty() const noexcept { return known_.empty(); }
 
  private:
   struct Known {
@@ -113,15 +112,13 @@ void remember(PyArray_Descr* descr, bool with_objects, PyObject* text) {
   std::swap(slot.names, names);
 }
 
-// Returns the cached dtype for a text. A dtype with fields is copied each time, as by pickle, so that renaming the
-// fields of one array changes no other array. Null if it is not cached, or if an error is set.
+// Returns the cached dtype for a text, separate from that of every other caller. Null if it is not cached, or if an
+// error is set.
 Ref parsed_before(const std::string& text) {
   const std::lock_guard guard(parsed_mutex);
   const auto found = parsed().find(text);
   if (found == parsed().end() || !found->second.names.are_as_they_were()) return Ref();
-  const Parsed& known = found->second;
-  if (known.names.empty()) return Ref::borrow(known.dtype.get());
-  return Ref(reinterpret_cast<PyObject*>(PyArray_DescrNew(reinterpret_cast<PyArray_Descr*>(known.dtype.get()))));
+  return separate_dtype(found->second.dtype.get());
 }
 
 void remember(std::string text, PyObject* dtype) {
@@ -195,6 +192,12 @@ bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::st
   }
   *text = view_of(owner->get());
   return !PyErr_Occurred();
+}
+
+Ref separate_dtype(PyObject* dtype) {
+  auto* descr = reinterpret_cast<PyArray_Descr*>(dtype);
+  if (!PyDataType_NAMES(descr)) return Ref::borrow(dtype);
+  return Ref(reinterpret_cast<PyObject*>(PyArray_DescrNew(descr)));
 }
 
 Ref parse_dtype(std::string_view text) {
