@@ -26,10 +26,15 @@ def describe(dtype: np.dtype[Any], with_objects: bool) -> str | None:
 
 
 def parse(text: str) -> np.dtype[Any]:
-    """The dtype of a text. Raises ValueError, TypeError or SyntaxError for a text that `describe` does not write."""
-    if not text.startswith(("{", "(")):
-        return np.dtype(text)
-    return _build(_literal(text))
+    """Returns the dtype of a text. Raises ValueError for a text that `describe` does not write.
+
+    The errors of Python and NumPy contain the text as it is, and a SyntaxError prints it, so they are not chained: the
+    text of a message may control a terminal.
+    """
+    try:
+        return _build(_literal(text) if text.startswith(("{", "(")) else text)
+    except (SyntaxError, ValueError, TypeError, LookupError) as error:
+        raise ValueError(f"{ascii(text[:200])} describes no dtype ({type(error).__name__})") from None
 
 
 def of_other_package(name: str, may_import: bool) -> np.dtype[Any] | None:

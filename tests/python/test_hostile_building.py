@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -612,6 +613,15 @@ def test_errors_escape_names_from_a_message(text: str) -> None:
     with pytest.raises(shmtree.PickleRefused) as refused:
         shmtree.unpack(inner)
     assert not has_controls(str(refused.value))
+
+
+@pytest.mark.parametrize("unsound", [(b"'aaaa'", b"'\x1b[3m("), (b"'<i4'", b"'\x1b[3'")], ids=["syntax", "format"])
+def test_the_traceback_of_a_corrupt_dtype_escapes_its_text(unsound: tuple[bytes, bytes]) -> None:
+    frame = bytes(shmtree.pack(np.zeros(1, [("aaaa", "<i4")])))
+    assert frame.count(unsound[0]) == 1
+    with pytest.raises(shmtree.CorruptMessage) as corrupt:
+        shmtree.unpack(frame.replace(*unsound))
+    assert not has_controls("".join(traceback.format_exception(corrupt.value)))
 
 
 # --- interpreters -----------------------------------------------------------------------------------------------------
