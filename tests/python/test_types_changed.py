@@ -10,7 +10,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pydantic
@@ -150,6 +150,35 @@ def test_class_changed_for_each_instance_stays_native(cell: types.ModuleType) ->
     for number in range(3000):  # more often than CPython gives new versions to a class
         cell.C.made = number
         assert shmtree.unpack(shmtree.pack(cell.C(number), allow_pickle=False)).a == number
+
+
+class Watched(type):
+    """Counts how often a class is asked for its name."""
+
+    asked = 0
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "__qualname__":
+            Watched.asked += 1
+        return super().__getattribute__(name)
+
+
+@dataclasses.dataclass
+class Unversioned(metaclass=Watched):
+    a: int
+    changes: ClassVar[int] = 0
+
+
+def test_a_class_without_a_version_is_classified_once_per_message() -> None:
+    while Unversioned.changes < 3000:  # since 3.13, CPython gives a class at most 1,000 versions
+        Unversioned.changes += 1
+    asked = []
+    for count in (1, 100):
+        frame = bytes(shmtree.pack([Unversioned(i) for i in range(count)], allow_pickle=False))
+        before = Watched.asked
+        assert shmtree.unpack(frame) == [Unversioned(i) for i in range(count)]
+        asked.append(Watched.asked - before)
+    assert asked[0] == asked[1]
 
 
 def test_instance_is_refused_if_its_name_was_reregistered(

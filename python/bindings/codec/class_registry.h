@@ -62,10 +62,6 @@ const ClassInfo* class_info(PyTypeObject* type);
 
 // Returns the description of the class as it is now: classifies it again if it has changed. Null with an error set.
 const ClassInfo* current_class_info(const ClassInfo* known);
-inline const ClassInfo* current_class_info(PyTypeObject* type) {
-  const ClassInfo* known = class_info(type);
-  return known ? current_class_info(known) : nullptr;
-}
 
 // Whether instances of a class that travels by name can be sent now, and if not, why.
 enum class ByName : std::int8_t {

@@ -43,6 +43,7 @@ void DecoderTables::drop_keys() noexcept {
 Decoder::Decoder(format::FrameReader& reader, DecodeContext& context, std::span<const std::byte> frame)
     : in(reader), context_(context), frame_(frame), tables_(*table_pool.take()) {
   ++tables_.message;
+  tables_.classes.clear();
 }
 
 Decoder::~Decoder() {

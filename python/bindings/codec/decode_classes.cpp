@@ -12,6 +12,13 @@
 #include "platform/text.h"
 
 namespace shmtree::python {
+
+const ClassInfo* Decoder::described_again(const ClassInfo* known) {
+  const ClassInfo* info = current_class_info(known);
+  if (info) tables_.classes.enter(info);
+  return info;
+}
+
 namespace {
 
 // The class of that name, if it is one of that shape. Null on failure.
@@ -19,7 +26,7 @@ const ClassInfo* class_of(Decoder& decoder, ClassShape shape, const char* what) 
   const format::Name name = decoder.in.next_name();
   PyObject* cls = decoder.global(name);
   if (!cls) return nullptr;
-  const ClassInfo* info = PyType_Check(cls) ? current_class_info(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
+  const ClassInfo* info = PyType_Check(cls) ? decoder.described(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
   if (info && info->shape == shape) return info;
   if (!PyErr_Occurred()) {
     const std::string text = platform::printable(name.text);
@@ -102,7 +109,7 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   }
   const ClassInfo* info = registered_class(name.text);
   if (info) return info;
-  info = cls && PyType_Check(cls) ? current_class_info(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
+  info = cls && PyType_Check(cls) ? decoder.described(reinterpret_cast<PyTypeObject*>(cls)) : nullptr;
   if (info && info->shape == ClassShape::kModel) return info;
   if (PyErr_Occurred()) return nullptr;
   const std::string text = platform::printable(name.text);

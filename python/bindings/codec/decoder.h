@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bindings/codec/checked_classes.h"
 #include "bindings/codec/class_registry.h"
 #include "bindings/codec/cost.h"
 #include "bindings/codec/decode.h"
@@ -32,6 +33,7 @@ struct DecoderTables {
 
   KeyCache known;
   GlobalCache known_globals;
+  CheckedClasses classes;
   std::uint64_t message = 0;
   bool large_keys = false;         // not to be kept
   std::vector<Key> keys;           // by number of the name
@@ -104,6 +106,13 @@ class Decoder {
   }
   // The class or function of a name, likewise.
   PyObject* global(const format::Name& name);
+  // Returns the description of the class as it is in this message. Null with a Python error set.
+  const ClassInfo* described(PyTypeObject* type) {
+    const ClassInfo* known = class_info(type);
+    if (!known || tables_.classes.knows(known)) [[likely]]
+      return known;
+    return described_again(known);
+  }
 
   // What stands in the frame as one array.
   PyObject* array();
@@ -138,6 +147,7 @@ class Decoder {
   PyObject* whole(Kind kind);
   PyObject* reference();
   PyObject* other_key(const format::Name& name);
+  const ClassInfo* described_again(const ClassInfo* known);
   PyObject* container(Kind kind);
   PyObject* other(Kind kind);
   PyObject* list();

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/codec/checked_classes.h"
 #include "bindings/codec/met_objects.h"
 #include "bindings/cpython/python_api.h"
 #include "format/frame_builder.h"
@@ -78,31 +79,6 @@ class NameCache {
   }
   std::uint64_t message_ = 1;
   Entry entries_[128];
-};
-
-struct ClassInfo;
-
-// Remembers the classes that were checked for this message: the name of each leads to the class. Every message checks
-// again, since the program may replace and change classes in between.
-class CheckedClasses {
- public:
-  bool knows(const ClassInfo* info) const noexcept {
-    const Entry& entry = entries_[slot_of(info)];
-    return entry.info == info && entry.message == message_;
-  }
-  void enter(const ClassInfo* info) noexcept { entries_[slot_of(info)] = {info, message_}; }
-  void clear() noexcept { ++message_; }
-
- private:
-  struct Entry {
-    const ClassInfo* info = nullptr;
-    std::uint64_t message = 0;
-  };
-  static std::size_t slot_of(const ClassInfo* info) noexcept {
-    return (reinterpret_cast<std::uintptr_t>(info) >> 4) * 0x9e3779b97f4a7c15u >> 59;
-  }
-  std::uint64_t message_ = 1;
-  Entry entries_[32];
 };
 
 // How an object became a frame: whether the message as a whole had to go through pickle.
