@@ -430,6 +430,13 @@ def test_intflag_does_not_keep_unnamed_members() -> None:
     assert len(Permission._value2member_map_) == before
 
 
+def test_members_of_an_intflag_that_the_program_has_stay() -> None:
+    both = Permission.READ | Permission.WRITE
+    for value in (-1, -2, -3, -4):
+        assert shmtree.unpack(flag(Permission, value)) == Permission(value)
+    assert Permission(1) is Permission.READ and Permission.READ | Permission.WRITE is both
+
+
 def test_flag_arrives_as_the_existing_member() -> None:
     both = Colour.RED | Colour.BLUE
     assert shmtree.unpack(flag(Colour, 5)) is both
@@ -440,6 +447,31 @@ def test_flag_arrives_as_the_existing_member() -> None:
 def test_impossible_flag_value_is_corrupt(value: Any) -> None:
     with pytest.raises(shmtree.CorruptMessage):
         shmtree.unpack(flag(Colour, value))
+
+
+class Picky(enum.IntFlag):
+    A = 1
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        cls._value2member_map_[value] = cls.A
+        raise ValueError("no other values")
+
+
+class PickyFlag(enum.Flag):
+    A = 1
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        raise ValueError("no other values")
+
+
+@pytest.mark.parametrize("cls", [PickyFlag, Picky])
+def test_a_flag_that_lacks_a_bit_here_is_named_with_its_members(cls: type[enum.Flag]) -> None:
+    frame = Writer().kind(fw.LIST).length(1).kind(fw.ENUM_VALUE).name(f"{__name__}:{cls.__name__}").value(8).frame()
+    with pytest.raises(shmtree.IncompatibleMessage, match=r"no member of the value 8 here.*Members here") as caught:
+        shmtree.unpack(frame)
+    assert caught.value.path == "[0]"
 
 
 def test_flag_gets_a_limited_number_of_members() -> None:

@@ -143,6 +143,30 @@ bool is_flag_value(PyObject* value) {
   return fits;
 }
 
+// True if the class has the member under a name of its own.
+bool is_named(PyTypeObject* type, PyObject* member) {
+  const Ref name(PyObject_GetAttrString(member, "_name_"));
+  const Ref named(name ? PyObject_GetAttrString(type_object(type), "_member_map_") : nullptr);
+  const Ref found = named && PyDict_Check(named.get()) ? item_of(named.get(), name.get()) : Ref();
+  return found.get() == member;
+}
+
+// Removes the entry of `value` if it leads to `member`, and returns true if it did.
+bool forget(PyObject* members, PyObject* value, PyObject* member) {
+  return item_of(members, value).get() == member && PyDict_DelItem(members, value) == 0;
+}
+
+// Removes a new member of an IntFlag from the class. The class has `added` more entries than before: one for `value`,
+// which had none, and one for the value of the member, if that is another and the member is new.
+void take_back(PyTypeObject* type, PyObject* members, Py_ssize_t added, PyObject* value, PyObject* member) {
+  if (added > 0 && forget(members, value, member)) --added;
+  if (added > 0 && !is_named(type, member)) {
+    const Ref own(PyObject_GetAttrString(member, "_value_"));
+    if (own) forget(members, own.get(), member);
+  }
+  PyErr_Clear();
+}
+
 // Makes the member of a Flag for a new value. The class keeps such a member forever. For an IntFlag, whose members are
 // compared as ints, this removes the member from the class again.
 PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyObject* value) {
@@ -150,11 +174,8 @@ PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyOb
   const Py_ssize_t before = PyDict_GET_SIZE(members);
   const bool may_go = PyType_IsSubtype(type, &PyLong_Type);
   if (!may_go && before >= kMostFlags) return decoder.in.fail("a Flag has too many members without a name"), nullptr;
-  Ref made(decoder.corrupt_unless(call_python(type_object(type), value), "an Enum has no member of that value here"));
-  while (may_go && PyDict_GET_SIZE(members) > before) {
-    Ref taken_back(PyObject_CallMethod(members, "popitem", nullptr));
-    if (!taken_back) return nullptr;
-  }
+  Ref made(call_python(type_object(type), value));
+  if (made && may_go) take_back(type, members, PyDict_GET_SIZE(members) - before, value, made.get());
   return made.release();
 }
 
@@ -176,10 +197,13 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
     Ref known = item_of(members.get(), value);
     if (known) return known.release();
     if (!clear_ordinary_exception()) return nullptr;  // the value has no hash: the class searches its members
-    if (is_flag(type)) return new_flag(decoder, type, members.get(), value);
   }
-  PyObject* member = call_python(type_object(type), value);
-  if (member || !PyErr_ExceptionMatches(PyExc_ValueError)) return member;
+  const bool is_new_flag = members && is_flag(type);
+  PyObject* member = is_new_flag ? new_flag(decoder, type, members.get(), value) : call_python(type_object(type), value);
+  if (member || !PyErr_Occurred()) return member;
+  if (!PyErr_ExceptionMatches(PyExc_ValueError)) {
+    return is_new_flag ? decoder.corrupt_unless(nullptr, "an Enum has no member of that value here") : nullptr;
+  }
   PyErr_Clear();
   const Ref text = shown(value);
   return text ? no_member(decoder, info, position, "'%.500s' has no member of %U here", text.get()) : nullptr;
