@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import frame_writer as fw
 import numpy as np
 import pytest
 import tzdata  # noqa: F401  (the zones that tests read)
+from frame_writer import Writer
 
 import shmtree
 
@@ -118,6 +120,21 @@ def test_renaming_the_fields_of_one_array_changes_no_other_of_its_message(pair: 
 class Access(enum.Flag):
     R = 1
     W = 2
+
+
+class Rights(enum.IntFlag):
+    R = 4
+    W = 2
+
+
+@pytest.mark.parametrize("value", [6, 9, 1 << 40])
+def test_a_received_intflag_can_be_sent_on(value: int) -> None:
+    frame = Writer().kind(fw.ENUM_VALUE).name(f"{__name__}:Rights").value(value).frame()
+    received = shmtree.unpack(frame)
+    for _ in range(2):
+        sent_on = shmtree.unpack(shmtree.pack(received, allow_pickle=False))
+        assert type(sent_on) is Rights and sent_on == received == value
+        Rights(value)  # the class keeps one of its own now
 
 
 def test_combined_flag_unknown_to_its_class_is_pickled() -> None:

@@ -199,7 +199,8 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
     if (!clear_ordinary_exception()) return nullptr;  // the value has no hash: the class searches its members
   }
   const bool is_new_flag = members && is_flag(type);
-  PyObject* member = is_new_flag ? new_flag(decoder, type, members.get(), value) : call_python(type_object(type), value);
+  PyObject* member =
+      is_new_flag ? new_flag(decoder, type, members.get(), value) : call_python(type_object(type), value);
   if (member || !PyErr_Occurred()) return member;
   if (!PyErr_ExceptionMatches(PyExc_ValueError)) {
     return is_new_flag ? decoder.corrupt_unless(nullptr, "an Enum has no member of that value here") : nullptr;

@@ -130,8 +130,15 @@ bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info)
 
 namespace {
 
-// 1 if the class maps the value to exactly this object, as it does for combined flags; 0 if not; -1 with an error.
+bool is_int_flag(PyTypeObject* type) {
+  return is_flag(type) && PyType_IsSubtype(type, &PyLong_Type);
+}
+
+// 1 if the value leads to this member: the class maps the value to exactly this object, as it does for combined flags,
+// or it is an IntFlag. An IntFlag makes members for all values, and they are compared as ints; the class need not keep
+// them, as those that were received. 0 if not; -1 with an error.
 int is_member_of_value(const ClassInfo& info, PyObject* value, PyObject* member) {
+  if (is_int_flag(info.type) && PyLong_CheckExact(value)) return 1;
   Ref members(PyObject_GetAttrString(type_object(info.type), "_value2member_map_"));
   if (!members) return -1;
   if (!PyDict_Check(members.get())) return 0;
