@@ -519,6 +519,23 @@ def test_repeated_copies_of_the_same_bytes_are_refused() -> None:
 # --- classes by name --------------------------------------------------------------------------------------------------
 
 
+Wide = dataclasses.make_dataclass("Wide", [f"f{i}" for i in range(70)])
+Wide.__module__ = __name__
+
+
+@pytest.mark.parametrize("repeated", [0, 69])
+def test_a_repeated_field_does_not_hide_a_missing_one(repeated: int) -> None:
+    value = Wide(*range(70))
+    assert shmtree.unpack(shmtree.pack(value, allow_pickle=False)) == value
+    names = [f"f{i}" for i in range(70)]
+    names[35] = names[repeated]
+    writer = Writer().kind(fw.DATACLASS).name(f"{__name__}:Wide").length(70)
+    for name in names:
+        writer.name(name).value(1)
+    with pytest.raises(shmtree.CorruptMessage, match="twice"):
+        shmtree.unpack(writer.frame())
+
+
 def test_class_lookup_does_not_execute_a_lazy_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lazy_of_test.py").write_text("import sys\nsys.ran_lazy_of_test = True\nclass Thing: pass\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -153,6 +153,35 @@ def test_a_missing_field_stays_missing() -> None:
     assert "info" not in got.__dict__ and got.obs == 1
 
 
+class Base:
+    __slots__ = ("a",)
+
+
+@dataclasses.dataclass
+class SlotAndDict(Base):
+    a: int
+
+
+@dataclasses.dataclass
+class SlotTwice(Base):
+    __slots__ = ("a",)
+    a: int
+
+
+def test_a_slot_that_a_base_has_too_is_sent_once() -> None:
+    assert through(SlotTwice(1)) == SlotTwice(1)
+
+
+def test_a_value_under_the_name_of_a_slot_goes_through_pickle() -> None:
+    value = SlotAndDict(1)
+    assert through(value) == value
+    value.__dict__["a"] = 2
+    got = through_pickle(value)
+    assert got.a == 1 and got.__dict__ == {"a": 2}
+    with pytest.raises(shmtree.PickleRefused, match="SlotAndDict"):
+        shmtree.pack(value, allow_pickle=False)
+
+
 def test_a_dataclass_with_its_own_state_goes_through_pickle() -> None:
     assert through_pickle(WithState(1)).x == 2
     with pytest.raises(shmtree.PickleRefused, match="WithState"):

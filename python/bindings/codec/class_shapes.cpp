@@ -150,7 +150,8 @@ int no_such_class() {
   return clear_ordinary_exception() ? 0 : -1;
 }
 
-// Adds the class's own slots. 1, 0 when one of them is no field, or -1 with an error.
+// Adds the class's own slots. Called for a class before its bases. 1, 0 when one of them is no field, or -1 with an
+// error.
 int collect_slots(PyObject* cls, ClassInfo& info) {
   Ref members(PyObject_GetAttrString(cls, "__dict__"));
   Ref items(members ? PyMapping_Items(members.get()) : nullptr);
@@ -161,9 +162,13 @@ int collect_slots(PyObject* cls, ClassInfo& info) {
     PyObject* const name = PyTuple_GET_ITEM(item, 0);
     PyObject* const member = PyTuple_GET_ITEM(item, 1);
     if (!Py_IS_TYPE(member, &PyMemberDescr_Type)) continue;
+    if (!PyUnicode_Check(name)) return 0;
     const int known = PyDict_Contains(info.fields.get(), name);
     if (known <= 0) return known;
-    info.slots.push_back(Ref::borrow(name));
+    // A base may have a slot of the same name, which the attribute does not lead to.
+    const bool is_hidden = std::any_of(info.slots.begin(), info.slots.end(),
+                                       [name](const Ref& slot) { return PyUnicode_Compare(slot.get(), name) == 0; });
+    if (!is_hidden) info.slots.push_back(Ref::borrow(name));
   }
   return 1;
 }
@@ -206,7 +211,8 @@ int classify_dataclass(ClassInfo& info) {
     Ref name(PyObject_GetAttrString(PyTuple_GET_ITEM(fields.get(), i), "name"));
     if (!name) return no_such_class();
     if (!PyUnicode_CheckExact(name.get())) return 0;
-    if (PyDict_SetItem(info.fields.get(), name.get(), Py_None) != 0) return -1;
+    const Ref number(PyLong_FromSsize_t(i));
+    if (!number || PyDict_SetItem(info.fields.get(), name.get(), number.get()) != 0) return -1;
     // A property of that name would run code when the field is set.
     const Ref shadow = class_member(type, name.get());
     const bool is_slot = shadow && Py_IS_TYPE(shadow.get(), &PyMemberDescr_Type);

@@ -1,4 +1,5 @@
 // Instances of classes that travel by name. What a name leads to is checked before it is used.
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,23 @@ PyObject* other_fields(Decoder& decoder, const ClassInfo& info, std::size_t posi
       position, Ref(PyUnicode_FromFormat("%U. Fields in the message: %.1000s; fields here: %.1000s", text.get(),
                                          sent.c_str(), here.c_str())));
 }
+
+// Remembers which fields of one instance have been read.
+class SeenFields {
+ public:
+  // Returns false if the field with this number has been read before.
+  bool note(std::size_t number) {
+    if (number >= kBits) [[unlikely]]
+      return others_.insert(number).second;
+    const std::uint64_t bit = std::uint64_t{1} << number;
+    return (std::exchange(first_, first_ | bit) & bit) == 0;
+  }
+
+ private:
+  static constexpr std::size_t kBits = 64;
+  std::uint64_t first_ = 0;
+  std::set<std::size_t> others_{};
+};
 
 // Returns the first required field that `made` lacks. Null, without an error, if it lacks none.
 PyObject* missing_field(const ClassInfo& info, PyObject* made) {
@@ -258,12 +276,16 @@ PyObject* decode_dataclass(Decoder& decoder) {
                    : nullptr);
   if (!made) return nullptr;
   decoder.is_there(made.get());
+  SeenFields seen;
   for (std::uint64_t i = 0; i < count; ++i) {
     Ref field = Ref::borrow(decoder.next_key());
     if (!field || decoder.in.failed()) return nullptr;
-    const int known = PyDict_Contains(info->fields.get(), field.get());
-    if (known < 0) return nullptr;
-    if (known == 0) return other_fields(decoder, *info, position, field.get(), false);
+    const Ref number = item_of(info->fields.get(), field.get());
+    if (!number) {
+      return PyErr_Occurred() ? nullptr : other_fields(decoder, *info, position, field.get(), false);
+    }
+    // A repeated field would hide a missing one from the count below.
+    if (!seen.note(PyLong_AsSize_t(number.get()))) return decoder.in.fail("an instance has a field twice"), nullptr;
     Ref value(decoder.node());
     // Past any __setattr__ of the class: frozen ones have one that refuses.
     if (!value || PyObject_GenericSetAttr(made.get(), field.get(), value.get()) != 0) return nullptr;

@@ -14,6 +14,13 @@ struct Field {
   Ref value;
 };
 
+// True if the field is in a slot, so that an entry of the instance's dict under its name is something else.
+bool is_slot(const ClassInfo& info, PyObject* name) {
+  return std::any_of(info.slots.begin(), info.slots.end(), [name](const Ref& slot) {
+    return slot.get() == name || PyUnicode_Compare(slot.get(), name) == 0;
+  });
+}
+
 // The fields that are set. False: an error, or (`foreign`) something that is no field.
 bool collect_fields(PyObject* object, const ClassInfo& info, std::vector<Field>& out, bool& foreign) {
   for (const Ref& slot : info.slots) {
@@ -34,7 +41,7 @@ bool collect_fields(PyObject* object, const ClassInfo& info, std::vector<Field>&
   Py_ssize_t position = 0;
   while (PyDict_Next(attributes.get(), &position, &name, &value)) {
     const bool is_str = PyUnicode_CheckExact(name);
-    const int known = is_str ? PyDict_Contains(info.fields.get(), name) : 0;
+    const int known = is_str && !is_slot(info, name) ? PyDict_Contains(info.fields.get(), name) : 0;
     if (known <= 0) {
       foreign = known == 0;
       return false;
