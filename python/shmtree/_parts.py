@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import CorruptMessage, PickleRefused
+from . import _core
+from .errors import CorruptMessage, IncompatibleMessage, PickleRefused
 
 _MAX_DIMS = 64
 _DEVICE_DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
@@ -103,11 +104,18 @@ def imported_torch(may_import: bool) -> Any:
 
 
 def torch_dtype(torch: Any, name: str) -> Any:
-    """Returns the dtype of torch with that name, without loading a module. Raises CorruptMessage if there is none."""
+    """Returns the dtype of torch with that name, without loading a module.
+
+    Raises IncompatibleMessage if this version of torch lacks a dtype that messages can have, and CorruptMessage for any
+    other name.
+    """
     dtype = vars(torch).get(name)
-    if not isinstance(dtype, torch.dtype):
-        raise _corrupt(f"torch has no dtype {name[:100]!r} here")
-    return dtype
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if name in _core.DTYPES[1:]:
+        version = vars(torch).get("__version__")
+        raise IncompatibleMessage(f"The message has a tensor of {name}, which torch {version} lacks here: update torch")
+    raise _corrupt(f"torch has no dtype {name[:100]!r} here")
 
 
 # --- masked arrays ----------------------------------------------------------------------------------------------------

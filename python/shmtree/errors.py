@@ -143,9 +143,9 @@ class IncompatibleMessage(CorruptMessage):
     """The message is intact, but this process cannot build its value.
 
     A class has other fields here than at the sender, an Enum lacks a member, a time zone is not installed, or the
-    elements of an array need a package that is not installed. The text names the class, what differs, and where the
-    object is in the message. This is a ``CorruptMessage``, so that programs that skip unreadable messages also skip
-    this one. The message is consumed; `frame` has its bytes.
+    elements of an array or tensor need a package, or a version of it, that is not installed. The text names the class,
+    what differs, and where the object is in the message. This is a ``CorruptMessage``, so that programs that skip
+    unreadable messages also skip this one. The message is consumed; `frame` has its bytes.
 
     Attributes:
         path: where that object is in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None``

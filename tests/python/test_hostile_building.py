@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 import tracemalloc
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,20 @@ def test_a_tensor_imports_torch_only_if_the_caller_allows_it(monkeypatch: pytest
     with pytest.raises(shmtree.PickleRefused, match="import torch"):
         shmtree.unpack(tensor)
     assert "torch" not in sys.modules
+
+
+def test_a_tensor_of_a_dtype_that_torch_lacks_here_is_incompatible(
+    named: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch: Any = types.ModuleType("torch")
+    torch.dtype, torch.__version__ = type("dtype", (), {}), "1.0"
+    tensor = Writer().kind(fw.LIST).length(1).kind(74).length(0).array(11, (2,), 0).buffer(bytes(8)).frame()
+    named[0].put([device((0,), (1,), kind="torch")])
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    for receive in (lambda: shmtree.unpack(tensor), lambda: named[1].get(timeout=60)):
+        with pytest.raises(shmtree.IncompatibleMessage, match=r"float32, which torch 1\.0 lacks") as caught:
+            receive()
+        assert caught.value.path == "[0]"
 
 
 # --- masked arrays ----------------------------------------------------------------------------------------------------

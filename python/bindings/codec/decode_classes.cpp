@@ -342,8 +342,11 @@ PyObject* decode_registered(Decoder& decoder) {
   Ref unflatten = Ref::borrow(info->unflatten.get());
   Ref flat(decoder.node());
   if (!flat) return nullptr;
-  if (!info->in_channels) return call_python(unflatten.get(), flat.get());
-  return call_python(unflatten.get(), flat.get(), decoder.allow_pickle() ? Py_True : Py_False);
+  PyObject* made = info->in_channels
+                       ? call_python(unflatten.get(), flat.get(), decoder.allow_pickle() ? Py_True : Py_False)
+                       : call_python(unflatten.get(), flat.get());
+  if (!made) decoder.note_incompatible(position);
+  return made;
 }
 
 PyObject* decode_pickle(Decoder& decoder, bool is_long) {
