@@ -225,6 +225,10 @@ else:
         pass
 
 
+def model_build(cls: type, state: Any) -> Any:
+    return importlib.import_module("shmtree._models").model_build(cls, state)
+
+
 needs_pydantic = pytest.mark.skipif(pydantic is None, reason="could not import 'pydantic'")
 
 
@@ -271,9 +275,36 @@ def test_what_is_no_state_of_a_model_is_a_corrupt_message() -> None:
     frame = bytes(shmtree.pack(Inner(x=1)))
     inside = b"Inner"
     assert inside in frame
-    for state in ({}, (1, 2, 3, 4), ({}, None, [], None)):
+    names = [({"x": 1, 5: 2}, None, set(), None), ({"x": 1}, {5: 1}, set(), None)]
+    names += [({"x": 1}, None, {5}, None), ({"x": 1}, None, set(), {5: 1})]
+    for state in ({}, (1, 2, 3, 4), ({}, None, [], None), *names):
         with pytest.raises(shmtree.CorruptMessage):
-            importlib.import_module("shmtree._models").model_build(Inner, state)
+            model_build(Inner, state)
+
+
+@needs_pydantic
+@pytest.mark.parametrize("name", ["model_dump", "__class__", "model_fields_set", "_secret", "\x1b[31m", "x" * 10_000])
+def test_a_model_gets_no_attribute_but_its_fields(name: str) -> None:
+    for state in (({"x": 1, name: 2}, None, set(), None), ({"x": 1}, None, set(), {name: 2})):
+        with pytest.raises(shmtree.IncompatibleMessage) as caught:
+            model_build(Inner, state)
+        assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
+
+
+@needs_pydantic
+def test_an_error_of_a_model_lists_some_of_many_fields() -> None:
+    state = ({f"field_{number}": 1 for number in range(10_000)}, None, set(), None)
+    with pytest.raises(shmtree.IncompatibleMessage, match="field_19, and 9980 more; fields here: x") as caught:
+        model_build(Inner, state)
+    assert len(str(caught.value)) < 1000
+
+
+@needs_pydantic
+def test_a_model_with_another_attribute_is_pickled() -> None:
+    value = Inner(x=1)
+    value.__dict__["model_dump"] = 2
+    with pytest.raises(shmtree.PickleRefused, match="Inner"):
+        shmtree.pack(value, allow_pickle=False)
 
 
 @needs_pydantic
