@@ -11,6 +11,7 @@ import os
 import signal
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,7 +21,7 @@ from ._mcap import Writer
 from ._recorders import Source, Tap, record
 from ._relay import Relay
 from .errors import Error
-from .recording import RecordedMessage, Recording
+from .recording import Recording
 
 
 @contextlib.contextmanager
@@ -96,11 +97,12 @@ def _export(options: argparse.Namespace) -> int:
     try:
         messages = _playback.messages_of(Recording(options.file), options.channel)
         if options.form == "parquet":
-            _to_parquet(messages, options)
+            with _replacing(options.out, "wb") as out:
+                _playback.to_parquet(messages, out, options.allow_pickle)
         elif options.out is None:
             _playback.to_jsonl(messages, sys.stdout, options.allow_pickle)
         else:
-            with open(options.out, "w", opener=_private) as out:
+            with _replacing(options.out, "w") as out:
                 _playback.to_jsonl(messages, out, options.allow_pickle)
     except BrokenPipeError:
         raise
@@ -111,16 +113,6 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _to_parquet(messages: list[RecordedMessage], options: argparse.Namespace) -> None:
-    try:
-        with open(options.out, "wb", opener=_private) as out:
-            _playback.to_parquet(messages, out, options.allow_pickle)
-    except (ModuleNotFoundError, ValueError, Error):
-        with contextlib.suppress(OSError):
-            os.unlink(options.out)
-        raise
-
-
 def _run_trace(options: argparse.Namespace) -> int:
     def ready(count: int, refused: list[str]) -> None:
         for each in refused:
@@ -128,7 +120,7 @@ def _run_trace(options: argparse.Namespace) -> int:
         print(f"tracing {count}", flush=True)
 
     try:
-        with open(options.out, "w", opener=_private) as out, _asked_to_stop(options.seconds) as should_stop:
+        with _replacing(options.out, "w") as out, _asked_to_stop(options.seconds) as should_stop:
             traced = _trace.trace(options.names, ready, should_stop)
             _trace.write(traced, out)
     except (OSError, ValueError, Error) as error:
@@ -136,6 +128,31 @@ def _run_trace(options: argparse.Namespace) -> int:
     for each in traced:
         print(f"{each.name}: {len(each.times)} traced, {each.missed} missed")
     return 0
+
+
+@contextlib.contextmanager
+def _replacing(path: str, mode: str) -> Iterator[Any]:
+    """Opens a new file that only this user may read, and that replaces `path` when the block ends without an exception.
+
+    Until then, a file that is there stays as it is. A pipe or a device is written to directly. Raises PermissionError
+    as `_private` does.
+    """
+    target = os.path.realpath(path)
+    if os.path.exists(path):
+        if not os.path.isfile(path) or not os.path.exists(target):
+            with open(path, mode, opener=_private) as out:
+                yield out
+            return
+        os.close(_private(path, os.O_WRONLY))  # checks the rights, and changes nothing
+    descriptor, temporary = tempfile.mkstemp(prefix=".shmtree-", dir=os.path.dirname(target))
+    try:
+        with open(descriptor, mode) as out:
+            yield out
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def _private(path: str, flags: int) -> int:

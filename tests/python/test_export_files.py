@@ -34,9 +34,10 @@ def recording(path: Path, *values: Any) -> Path:
     return path
 
 
-def export(path: Path, form: str, out: Path) -> subprocess.CompletedProcess[str]:
+def export(path: Path, form: str, out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "shmtree", "export", str(path), "--to", form, "--out", str(out)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    added = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=added)
 
 
 def mode_of(path: Path) -> int:
@@ -84,6 +85,44 @@ def test_only_its_user_can_read_a_parquet_file(tmp_path: Path) -> None:
     assert export(path, "parquet", out).returncode == 0
     assert mode_of(out) == 0o600
     assert export(recording(tmp_path / "b.mcap", in_itself()), "parquet", out).returncode == 1
+
+
+def earlier_export(path: Path) -> Path:
+    path.write_text("before")
+    path.chmod(0o600)
+    return path
+
+
+def without_pyarrow(folder: Path) -> dict[str, str]:
+    """Returns variables of the environment with which a Python does not find pyarrow."""
+    folder.mkdir()
+    (folder / "pyarrow.py").write_text("raise ModuleNotFoundError('none', name='pyarrow')\n")
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_failed_export_leaves_the_file_that_is_there(form: str, tmp_path: Path) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    path, out = recording(tmp_path / "a.mcap", 1, in_itself()), earlier_export(tmp_path / "out")
+    ran = export(path, form, out)
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr
+    assert out.read_text() == "before" and sorted(os.listdir(tmp_path)) == ["a.mcap", "out"]
+
+
+def test_an_export_without_pyarrow_leaves_the_file(tmp_path: Path) -> None:
+    path, out = recording(tmp_path / "a.mcap", 1), earlier_export(tmp_path / "out")
+    ran = export(path, "parquet", out, **without_pyarrow(tmp_path / "modules"))
+    assert ran.returncode == 1 and "pip install pyarrow" in ran.stderr
+    assert out.read_text() == "before" and sorted(os.listdir(tmp_path)) == ["a.mcap", "modules", "out"]
+
+
+def test_an_export_to_a_link_replaces_the_file_behind_it(tmp_path: Path) -> None:
+    path, out = recording(tmp_path / "a.mcap", 1), earlier_export(tmp_path / "out")
+    (tmp_path / "link").symlink_to(out)
+    assert export(path, "jsonl", tmp_path / "link").returncode == 0
+    assert (tmp_path / "link").is_symlink() and "value" in out.read_text() and mode_of(out) == 0o600
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o604])
