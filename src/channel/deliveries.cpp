@@ -111,7 +111,7 @@ Deliveries::Took Deliveries::take_locked(Identity me, Delivery& delivery, Receip
     return take_from_ring(me, delivery, receipt);
   }
   const std::uint32_t attempts = attempts_with_this(load_relaxed(record->state));
-  if (!parts_.head.hold_again(record->slot(), me, attempts, delivery.message_, receipt)) return Took::kLeft;
+  if (!parts_.head.hold_again(*record, me, attempts, delivery.message_, receipt)) return Took::kLeft;
   hand_out(*record, record_word(RecordState::kTaken, me, attempts), delivery);
   return Took::kOne;
 }
@@ -122,6 +122,7 @@ Deliveries::Took Deliveries::take_from_ring(Identity me, Delivery& delivery, Rec
   Record* record = parts_.records.find_free();
   if (record == nullptr) return Took::kNeedsRecord;
   copy_slot(record->slot(), *slot);
+  record->set_failed_builds(0);
   Incoming& message = delivery.message_;
   if (!parts_.head.hold(record->slot(), me, 1, message, receipt)) return Took::kLeft;
   if (message.in_block()) parts_.control.arena.reclaimer().set_delivered(message.block(), true);
@@ -139,7 +140,7 @@ bool Deliveries::collect(std::vector<Delivery>& found, const Adopting& which, Re
     if (left == 0) return false;
     Delivery& delivery = found.emplace_back();
     const std::uint32_t attempts = attempts_of_record(word);
-    if (!parts_.head.hold_again(record.slot(), which.me, attempts, delivery.message_, receipt)) {
+    if (!parts_.head.hold_again(record, which.me, attempts, delivery.message_, receipt)) {
       found.pop_back();
       return false;
     }
@@ -235,6 +236,7 @@ void Delivery::give_up() noexcept {
     return;
   }
   std::uint64_t word = word_;
+  if (load_acquire(record_->state) == word) count_builds(Settling::kNack);  // nobody else changes a record that we have
   if (compare_swap(record_->state, word, word_after(Settling::kNack))) {
     memory::request_recovery(of_->parts_.control.arena.header());
   }
@@ -248,8 +250,14 @@ std::uint64_t Delivery::word_after(Settling how) const noexcept {
       return of_->parts_.records.unless_discarded(record_word(RecordState::kReturned, memory::kNobody, 0));
     case Settling::kNack: break;
   }
-  const std::uint32_t most = message_.most_attempts(load_once(of_->parts_.control.shared.max_attempts));
-  return of_->parts_.records.unless_discarded(given_back(word_, most));
+  const std::uint32_t max_attempts = load_once(of_->parts_.control.shared.max_attempts);
+  return of_->parts_.records.unless_discarded(given_back(word_, max_attempts, message_.failed_builds()));
+}
+
+// Before the state is stored: a kill in between leaves a taken record, with a build that did fail.
+void Delivery::count_builds(Settling how) noexcept {
+  if (how == Settling::kNack) record_->set_failed_builds(message_.failed_builds());
+  if (how == Settling::kRequeue) record_->set_failed_builds(0);
 }
 
 bool Delivery::is_of_this_process() const noexcept {
@@ -278,6 +286,7 @@ bool Delivery::settle_locked(Settling how) noexcept {
   const std::uint64_t word = word_after(how);
   const bool is_spent_block = state_of_record(word) == RecordState::kFree && message_.in_block();
   if (ours) {
+    count_builds(how);
     of_->parts_.records.set(*record_, word);
     if (is_spent_block) arena.reclaimer().set_delivered(message_.block(), false);
   }

@@ -17,9 +17,9 @@ namespace shmtree::channel {
 class Deliveries;
 
 // A message taken. Goes back to the channel unless it is acknowledged: at nack(), at the end of the object, or when the
-// process dies. It is rejected then if its attempts are used up, or if it was rejected before. requeue() gives it back
-// as if it had never been taken. Code::kInvalid when it was settled already, or by a forked child, which has no part in
-// it.
+// process dies. It is rejected then if its attempts are used up, if kMaxFailedBuilds receivers in a row had no memory
+// for it, or if it was rejected before. requeue() gives it back as if it had never been taken. Code::kInvalid when it
+// was settled already, or by a forked child, which has no part in it.
 class Delivery {
  public:
   Delivery() noexcept = default;
@@ -41,6 +41,7 @@ class Delivery {
   Status settle(Settling how, const WaitContext& wait);
   bool settle_locked(Settling how) noexcept;
   std::uint64_t word_after(Settling how) const noexcept;
+  void count_builds(Settling how) noexcept;
   void give_up() noexcept;
   std::shared_ptr<Deliveries> of_;
   Record* record_ = nullptr;

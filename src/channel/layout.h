@@ -146,18 +146,16 @@ constexpr std::uint32_t attempts_of_record(std::uint64_t word) noexcept {
 constexpr bool awaits_ack(RecordState state) noexcept {
   return state == RecordState::kTaken || state == RecordState::kReturned;
 }
-// Of one that is not acknowledged. Without a limit `max_attempts` is 0; what was rejected stays so.
-constexpr std::uint64_t given_back(std::uint64_t word, std::uint32_t max_attempts) noexcept {
+// Receivers in a row that have no memory to make an object of a message, before it is given up, so that receivers reach
+// the next one.
+constexpr std::uint32_t kMaxFailedBuilds = 8;
+// Word of a message that is not acknowledged. `max_attempts` of 0 is no limit; a rejected message stays rejected.
+constexpr std::uint64_t given_back(std::uint64_t word, std::uint32_t max_attempts,
+                                   std::uint32_t failed_builds) noexcept {
   const std::uint32_t attempts = attempts_of_record(word);
-  const bool is_used_up = max_attempts != 0 && attempts >= max_attempts;
+  const bool is_used_up = (max_attempts != 0 && attempts >= max_attempts) || failed_builds >= kMaxFailedBuilds;
   const bool is_rejected = is_used_up || state_of_record(word) == RecordState::kRejected;
   return record_word(is_rejected ? RecordState::kRejected : RecordState::kReturned, memory::kNobody, attempts);
-}
-// Maximum attempts to receive a message when the receivers have no memory to build its object. After that the message
-// is rejected, so that the next one is reached.
-constexpr std::uint32_t kMostAttemptsToBuild = 8;
-constexpr std::uint32_t most_attempts_to_build(std::uint32_t max_attempts) noexcept {
-  return max_attempts == 0 || max_attempts > kMostAttemptsToBuild ? kMostAttemptsToBuild : max_attempts;
 }
 // With the attempt that now begins.
 constexpr std::uint32_t attempts_with_this(std::uint64_t word) noexcept {
@@ -166,13 +164,20 @@ constexpr std::uint32_t attempts_with_this(std::uint64_t word) noexcept {
 
 // A message taken and not acknowledged; its slot follows, as it was in the ring.
 struct alignas(64) Record {
-  std::atomic<std::uint64_t> state;  // record_word()
-  std::uint64_t unused[7];
+  std::atomic<std::uint64_t> state;          // record_word()
+  std::atomic<std::uint32_t> failed_builds;  // receivers in a row that lacked memory to make an object of the message
+  std::uint32_t unused_half;
+  std::uint64_t unused[6];
 
+  // The taker calls it, or a thread that has the receivers' lock, before it stores the state.
+  void set_failed_builds(std::uint32_t count) noexcept {
+    if (platform::load_relaxed(failed_builds) != count) platform::store_relaxed(failed_builds, count);
+  }
   RingSlot& slot() noexcept { return *reinterpret_cast<RingSlot*>(this + 1); }
   const RingSlot& slot() const noexcept { return *reinterpret_cast<const RingSlot*>(this + 1); }
 };
 static_assert(sizeof(Record) == 64);
+static_assert(offsetof(Record, failed_builds) == 8);
 constexpr std::uint64_t kFirstRecords = 7;
 constexpr std::uint64_t record_bytes(std::uint64_t slot_bytes) noexcept {
   return sizeof(Record) + slot_bytes;

@@ -17,6 +17,7 @@ Incoming& Incoming::operator=(Incoming&& other) noexcept {
   attempts_ = other.attempts_;
   came_back_ = other.came_back_;
   not_built_ = other.not_built_;
+  failed_before_ = other.failed_before_;
   data_ = other.data_;
   if (other.data_ == other.inline_data_) {
     std::memcpy(inline_data_, other.inline_data_, bytes_);

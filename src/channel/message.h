@@ -58,14 +58,21 @@ class Incoming {
   }
   // It is received once more, in the same place.
   void count_attempt() noexcept {
+    failed_before_ = failed_builds();
+    not_built_ = false;
     ++attempts_;
     came_back_ = true;
   }
-  // Records that the receiver had no memory to build the object. Limits how often the message returns (layout.h).
+  // Records that the receiver had no memory to build the object. kMaxFailedBuilds limits how often it returns after that.
   void set_not_built() noexcept { not_built_ = true; }
-  // Returns how often the message may be received in a channel with these `max_attempts`; 0: any number of times.
-  std::uint32_t most_attempts(std::uint32_t max_attempts) const noexcept {
-    return not_built_ ? most_attempts_to_build(max_attempts) : max_attempts;
+  // Records that the receiver has built the object.
+  void set_built() noexcept {
+    not_built_ = false;
+    failed_before_ = 0;
+  }
+  // Returns how many receivers in a row, this one included, had no memory to build the object.
+  std::uint32_t failed_builds() const noexcept {
+    return failed_before_ + (not_built_ && failed_before_ < kMaxFailedBuilds ? 1u : 0u);
   }
   // As it was in the ring.
   void write_to(RingSlot& slot) const noexcept;
@@ -82,6 +89,7 @@ class Incoming {
   std::uint32_t attempts_ = 0;
   bool came_back_ = false;
   bool not_built_ = false;
+  std::uint32_t failed_before_ = 0;  // of the receivers before this one
   std::byte inline_data_[kMostInlineBytes];
 };
 

@@ -15,7 +15,7 @@ bool Receiving::receive_returned(Incoming& out, Identity me, Receipt& receipt) n
     return false;
   }
   const std::uint32_t attempts = attempts_with_this(load_relaxed(record->state));
-  if (!parts_.head.hold_again(record->slot(), me, attempts, out, receipt)) return false;
+  if (!parts_.head.hold_again(*record, me, attempts, out, receipt)) return false;
   parts_.records.set(*record, parts_.control.is_discarded() ? kDiscardedRecord : kFreeRecord);
   if (out.in_block()) parts_.control.arena.reclaimer().set_delivered(out.block(), false);
   return true;

@@ -184,11 +184,11 @@ class Repair {
            arena_.participants().is_alive(who);
   }
   // The heir keeps what the leaver had taken; all else goes back.
-  std::uint64_t without_taker(std::uint64_t word) const noexcept {
+  std::uint64_t without_taker(const Record& record, std::uint64_t word) const noexcept {
     const Identity heir = load_acquire(shared_.heir);
     const bool is_left = state_of_record(word) == RecordState::kTaken &&
                          taker_of_record(word) == load_acquire(shared_.leaver) && is_there(heir);
-    if (!is_left) return given_back(word, load_once(shared_.max_attempts));
+    if (!is_left) return given_back(word, load_once(shared_.max_attempts), load_relaxed(record.failed_builds));
     return record_word(RecordState::kTaken, heir, attempts_of_record(word));
   }
   void repair_record(Record& record, std::uint64_t head, Counts& counts) noexcept {
@@ -202,7 +202,7 @@ class Repair {
     const Identity taker = taker_of_record(word);
     const bool in_hand = state == RecordState::kTaken || (state == RecordState::kRejected && taker != memory::kNobody);
     std::uint64_t now = word;
-    if (in_hand && !is_there(taker)) now = without_taker(word);
+    if (in_hand && !is_there(taker)) now = without_taker(record, word);
     now = Records(control_).unless_discarded(now);
     if (now != word) store_release(record.state, now);
     state = state_of_record(now);

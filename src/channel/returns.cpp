@@ -22,7 +22,8 @@ std::optional<RecordState> Returns::write_returned(Record& record, const Incomin
   if (message.in_block() && !control_.arena.reclaimer().try_set_delivered(message.block())) return std::nullopt;
   message.write_to(record.slot());
   const std::uint64_t taken = record_word(RecordState::kTaken, memory::kNobody, message.attempts());
-  const std::uint64_t word = given_back(taken, message.most_attempts(load_once(control_.shared.max_attempts)));
+  const std::uint64_t word = given_back(taken, load_once(control_.shared.max_attempts), message.failed_builds());
+  record.set_failed_builds(message.failed_builds());
   records_.set(record, word);
   return state_of_record(word);
 }

@@ -298,6 +298,8 @@ bool RingHead::hold(const RingSlot& slot, Identity me, std::uint32_t attempts, I
   out.receiver_ = me;
   out.attempts_ = attempts;
   out.came_back_ = false;
+  out.not_built_ = false;
+  out.failed_before_ = 0;
   out.block_ = BlockRef{};
   out.data_ = nullptr;
   const std::uint64_t packed = load_once(slot.block);

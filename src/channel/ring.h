@@ -136,8 +136,9 @@ class RingHead {
   // process cannot hold the block, or map it and all that it refers to: another may.
   bool hold(const RingSlot& slot, Identity me, std::uint32_t attempts, Incoming& out, Receipt& receipt) noexcept;
   // The same of a message that was with somebody before.
-  bool hold_again(const RingSlot& slot, Identity me, std::uint32_t attempts, Incoming& out, Receipt& receipt) noexcept {
-    out.came_back_ = hold(slot, me, attempts, out, receipt);
+  bool hold_again(const Record& record, Identity me, std::uint32_t attempts, Incoming& out, Receipt& receipt) noexcept {
+    out.came_back_ = hold(record.slot(), me, attempts, out, receipt);
+    out.failed_before_ = platform::load_relaxed(record.failed_builds);
     return out.came_back_;
   }
   // The first message, which counts with `bytes`, was received.

@@ -94,6 +94,7 @@ typename Codec::Object decode_taken(Codec& codec, channel::Channel& channel, cha
                                     bool* may_retry) {
   auto object = codec.decode(channel, delivery.message(), may_retry);
   if (object) {
+    delivery.message().set_built();
     delivery.message().drop();
   } else if (!*may_retry) {
     consume(delivery);

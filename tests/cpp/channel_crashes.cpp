@@ -153,6 +153,20 @@ TEST_CASE("A taker killed anywhere in giving back loses nothing") {
   }
 }
 
+TEST_CASE("A taker without memory killed anywhere in giving back loses nothing") {
+  const auto fail = [](Channel& channel) {
+    Delivery delivery = take(channel).value();
+    delivery.message().set_not_built();
+    delivery.nack(patience()).value();
+  };
+  kill_at_every_change(unlimited(), putting(0, 3, 700), fail, run_of(0, 3, 3));
+  const auto prepare = [&fail](Channel& channel) {  // until one failure is left
+    putting(0, 3, 700)(channel);
+    for (std::uint32_t i = 1; i < channel::kMaxFailedBuilds; ++i) fail(channel);
+  };
+  kill_at_every_change(unlimited(), prepare, fail, tail_of(3, 2));
+}
+
 TEST_CASE("A receiver killed anywhere in getting what was given back loses at most that") {
   for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(

@@ -24,6 +24,15 @@ std::shared_ptr<Channel> channel_of(std::uint64_t count, std::uint64_t max_attem
 void give_back_one(Channel& channel) {
   take(channel, no_wait()).value().nack(patience()).value();
 }
+// So many receivers, one after the other, have no memory for the next message.
+void fail_to_build(Channel& channel, int times) {
+  for (int i = 0; i < times; ++i) {
+    auto place = std::make_unique<channel::Received>();
+    REQUIRE(channel.receiving().get(place->message, no_wait()).ok());
+    place->message.set_not_built();
+    channel.returns().give_back(std::move(place));
+  }
+}
 // A process that takes a message and is killed with it, which is then found out.
 void take_and_die(Channel& channel) {
   Child taker([&] {
@@ -88,6 +97,41 @@ TEST_CASE("A message that those who get it have no memory for is given up as wel
   REQUIRE(get(*channel, no_wait()).value() == 1);
   REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
   REQUIRE(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("A message is given up after eight receivers in a row without memory") {
+  auto channel = channel_of(2, 0);
+  for (int i = 0; i < 12; ++i) give_back_one(*channel);
+  fail_to_build(*channel, 7);
+  {
+    Delivery delivery = take(*channel, no_wait()).value();
+    delivery.message().set_built();
+    REQUIRE(delivery.nack(patience()).ok());
+  }
+  fail_to_build(*channel, 6);
+  take_and_die(*channel);  // which changes nothing
+  REQUIRE(channel->stats().rejected == 0);
+  for (int i = 0; i < 2; ++i) {
+    Delivery delivery = take(*channel, no_wait()).value();
+    REQUIRE(number_in(delivery) == 0);
+    delivery.message().set_not_built();
+    REQUIRE(delivery.nack(patience()).ok());
+  }
+  REQUIRE(channel->stats().rejected == 1);
+  REQUIRE(get(*channel, no_wait()).value() == 1);
+  REQUIRE(channel::check(*channel->arena()) == "");
+}
+
+TEST_CASE("A requeued message has all its attempts again, also of receivers without memory") {
+  auto channel = channel_of(1, 0);
+  fail_to_build(*channel, 8);
+  auto given_up = rejected(*channel);
+  REQUIRE(given_up.size() == 1);
+  REQUIRE(given_up[0].requeue(patience()).ok());
+  fail_to_build(*channel, 7);
+  REQUIRE(channel->stats().rejected == 0);
+  fail_to_build(*channel, 1);
+  REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
 }
 
 TEST_CASE("A message that kills its takers is given up, and the next is taken") {

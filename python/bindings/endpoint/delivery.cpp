@@ -88,8 +88,11 @@ PyObject* decode_now(Delivery* self) {
   const auto channel = any_channel(as_endpoint(receiver.get()));  // the receiver may be closed
   if (!channel) return nullptr;
   bool may_retry = false;  // or not: the message stays where it is
-  return decode_incoming(as_endpoint(receiver.get()), *channel, self->delivery.message(), self->copy, &may_retry,
-                         self->copy == CopyPolicy::kAll ? nullptr : &self->may_go_back);
+  PyObject* item =
+      decode_incoming(as_endpoint(receiver.get()), *channel, self->delivery.message(), self->copy, &may_retry,
+                      self->copy == CopyPolicy::kAll ? nullptr : &self->may_go_back);
+  if (item) self->delivery.message().set_built();
+  return item;
 }
 
 PyObject* get_item(PyObject* object, void*) {

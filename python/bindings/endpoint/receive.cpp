@@ -339,7 +339,7 @@ const PyMethodDef kReceiverMethods[] = {
     {"rejected", as_method<rejected>(), METH_NOARGS,
      "rejected($self)\n--\n\n"
      "A list of the rejected messages, as Deliveries, the oldest first: those with `max_attempts` attempts, and those\n"
-     "for which receivers had no memory eight times.\n\n"
+     "for which receivers had no memory eight times in a row.\n\n"
      "`item` is loaded when it is asked for, as a copy. ack() drops the message for good, requeue() has it received\n"
      "again; nack(), or dropping the Delivery, leaves it rejected. One that another process looks at is not among\n"
      "them. Looking is no use of this end."},
