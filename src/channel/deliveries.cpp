@@ -33,6 +33,7 @@ void Deliveries::look_for_dead_takers(const WaitContext& wait) const noexcept {
 // Whether a message was there to be taken.
 Result<bool> Deliveries::take_now(Identity me, Delivery& delivery, const WaitContext& wait) {
   for (;;) {
+    parts_.returns.reject_given_up();
     if (parts_.unreturned.count() != 0 && !parts_.returns.give_back_unreturned()) {
       return Error{Code::kOutOfSharedMemory, "there is no memory for a record of the message that is to be taken"};
     }
@@ -185,6 +186,7 @@ Status Deliveries::recover(const WaitContext& wait) {
 }
 
 Result<std::vector<Delivery>> Deliveries::rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait) {
+  parts_.returns.reject_given_up();
   Status repaired = recover(wait);
   if (!repaired) return std::move(repaired).error();
   return adopt(self, RecordState::kRejected, memory::kNobody, wait);

@@ -39,28 +39,31 @@ void Incoming::write_to(RingSlot& slot) const noexcept {
   if (!in_block()) std::memcpy(slot.inline_data(), inline_data_, frame().size());
 }
 
-void Unreturned::add(std::unique_ptr<Received> received) noexcept {
-  std::unique_ptr<Received> inherited;  // from a parent: let go of outside the mutex
+void Unreturned::add(std::unique_ptr<Received> received, Kind kind) noexcept {
+  std::unique_ptr<Received> inherited[2];  // from a parent: released outside the mutex
   const Identity me = control_.arena.current_identity();
   const std::lock_guard guard(mutex_);
   if (owner_.load(std::memory_order_relaxed) != me) {
-    inherited = std::move(first_);
-    count_.store(0, std::memory_order_relaxed);
+    for (const Kind each : {Kind::kReceivable, Kind::kGivenUp}) {
+      inherited[static_cast<std::size_t>(each)] = std::move(list(each).first);
+      list(each).count.store(0, std::memory_order_relaxed);
+    }
     owner_.store(me, std::memory_order_relaxed);
   }
-  std::unique_ptr<Received>* place = &first_;
+  std::unique_ptr<Received>* place = &list(kind).first;
   while (*place != nullptr && (*place)->message.ticket() < received->message.ticket()) place = &(*place)->next;
   received->next = std::move(*place);
   *place = std::move(received);
-  count_.fetch_add(1, std::memory_order_relaxed);
+  list(kind).count.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::unique_ptr<Received> Unreturned::take_first() noexcept {
+std::unique_ptr<Received> Unreturned::take_first(Kind kind) noexcept {
   const std::lock_guard guard(mutex_);
-  if (count() == 0) return nullptr;
-  std::unique_ptr<Received> first = std::move(first_);
-  first_ = std::move(first->next);
-  count_.fetch_sub(1, std::memory_order_relaxed);
+  if (count(kind) == 0) return nullptr;
+  List& from = list(kind);
+  std::unique_ptr<Received> first = std::move(from.first);
+  from.first = std::move(first->next);
+  from.count.fetch_sub(1, std::memory_order_relaxed);
   return first;
 }
 

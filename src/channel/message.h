@@ -100,27 +100,38 @@ struct Received {
 };
 
 // Messages that this process has received and could neither make anything of nor give back (Returns). They are in no
-// shared memory: a forked child, which inherits the list, has no part in them.
+// shared memory: a forked child, which inherits the lists, has no part in them. Those that are given up wait for the
+// memory of a record, and are not received again.
 //
 // Thread safety: any thread.
 class Unreturned {
  public:
   explicit Unreturned(const Control& control) noexcept : control_(control) {}
 
-  std::uint64_t count() const noexcept {
-    const std::uint64_t count = count_.load(std::memory_order_relaxed);
+  enum class Kind { kReceivable, kGivenUp };
+
+  // Number of those that can be received.
+  std::uint64_t count() const noexcept { return count(Kind::kReceivable); }
+  std::uint64_t count(Kind kind) const noexcept {
+    const std::uint64_t count = list(kind).count.load(std::memory_order_relaxed);
     return count == 0 || owner_.load(std::memory_order_relaxed) != control_.arena.current_identity() ? 0 : count;
   }
-  void add(std::unique_ptr<Received> received) noexcept;
+  void add(std::unique_ptr<Received> received, Kind kind) noexcept;
   // The one of the lowest ticket; null when there is none.
-  std::unique_ptr<Received> take_first() noexcept;
+  std::unique_ptr<Received> take_first(Kind kind) noexcept;
 
  private:
+  struct List {
+    std::unique_ptr<Received> first;  // under mutex_; by ticket
+    std::atomic<std::uint64_t> count{0};
+  };
+  List& list(Kind kind) noexcept { return kind == Kind::kReceivable ? receivable_ : given_up_; }
+  const List& list(Kind kind) const noexcept { return kind == Kind::kReceivable ? receivable_ : given_up_; }
+
   const Control control_;
   platform::ForkSafeMutex mutex_;
-  std::unique_ptr<Received> first_;  // under mutex_; by ticket
+  List receivable_, given_up_;
   std::atomic<Identity> owner_{memory::kNobody};
-  std::atomic<std::uint64_t> count_{0};
 };
 
 }  // namespace shmtree::channel

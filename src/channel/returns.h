@@ -3,7 +3,8 @@
 //
 // They become records, as if they had been taken and returned: whoever receives next, in any process, has them. A
 // record may need memory of the arena. While there is none the message stays here, in the place that it was received
-// into, and the process receives nothing else before it; as the last end here is left it is tried once more.
+// into, and the process receives nothing else before it; as the last end here is left it is tried once more. One that
+// is given up (Delivery) is not received again: it stays here until there is memory for its record, which is rejected.
 //
 // Until a record's state says "returned" the message is a received one, which goes with its receiver. Two things must
 // not take its block for one that nothing keeps, as its hold ends and its record begins:
@@ -31,12 +32,21 @@ class Returns {
   // call that receives here begins with it; it is in this process then, and goes with it. In a queue that was shut down
   // with all that was in it, it is dealt with.
   void give_back(std::unique_ptr<Received> received) noexcept;
-  // Tries it once more with those; whether none is left.
+  // Tries it once more with those; whether none is left that can be received.
   bool give_back_unreturned() noexcept;
+  // Tries it once more with those that are given up. Receivers and rejected() call it.
+  void reject_given_up() noexcept {
+    if (unreturned_.count(Kind::kGivenUp) != 0) [[unlikely]]
+      give_back_all(Kind::kGivenUp);
+  }
   // The first of those, unless the queue was shut down with all that was in it.
   bool receive_unreturned(Incoming& out) noexcept;
 
  private:
+  using Kind = Unreturned::Kind;
+  bool give_back_all(Kind kind) noexcept;
+  bool is_given_up(const Incoming& message) const noexcept;
+  std::uint64_t word_of_returned(const Incoming& message) const noexcept;
   bool try_give_back(Incoming& message) noexcept;
   void discard(Incoming& message) noexcept;
   std::optional<RecordState> write_returned(Record& record, const Incoming& message) noexcept;

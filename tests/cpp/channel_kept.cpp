@@ -104,6 +104,30 @@ TEST_CASE("A message that there is no memory to give back is what this process r
   CHECK(kept.arena->inspector().check() == "");
 }
 
+TEST_CASE("A message that there is no memory to give back is given up like any other") {
+  const std::size_t words = GENERATE(kInline, kBlock);
+  Kept kept(words);
+  Channel& channel = *kept.channel;
+  for (std::uint32_t i = 0; i < channel::kMaxFailedBuilds; ++i) {
+    auto place = received(channel);
+    REQUIRE(number_in(place->message.frame()) == 0);
+    place->message.set_not_built();
+    channel.returns().give_back(std::move(place));
+  }
+  CHECK(channel.stats().rejected == 0);
+  CHECK(channel.size() == 2);
+  CHECK(drain(channel) == std::vector<std::uint64_t>{1, 2});
+  CHECK_FALSE(channel.ready());
+  kept.full.clear();
+  {
+    auto given_up = channel.rejected(patience()).value();
+    REQUIRE(given_up.size() == 1);
+    CHECK(number_in(given_up[0]) == 0);
+    given_up[0].ack(patience()).value();
+  }
+  CHECK(kept.arena->inspector().check() == "");
+}
+
 TEST_CASE("Several such messages come in their order") {
   auto arena = new_arena(kMiB);
   auto channel = new_channel(arena);
