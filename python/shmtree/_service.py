@@ -25,7 +25,7 @@ from ._async import receive_async
 from ._channel import Sender
 from ._pairs import create_pair
 from ._serialize import register
-from .errors import ChannelClosed, IncompatibleArena, PeerDied, PickleRefused
+from .errors import ChannelClosed, Error, IncompatibleArena, PeerDied, PickleRefused
 
 _T = TypeVar("_T")
 
@@ -299,14 +299,24 @@ class Service(Generic[_T]):
         The request is acknowledged once its client would learn of the death of this process. Until then, another
         server gets it if this one dies. If loading raises, that is the client's fault, and does not end the server: the
         message is dropped, and the request fails at the client that its header names.
+
+        Two errors of loading are this process's. If a signal handler raises, its exception ends the call, and the
+        request returns to the service. If there is no memory, the request returns, too, and a server tries it again;
+        at the eighth time in a row it fails as above.
         """
         loaded.parts = None
         with delivery:
             try:
                 message = delivery.item
             except Exception as error:
-                delivery.ack()
-                self._refuse(error)
+                lacks_memory = isinstance(error, (MemoryError, Error))
+                if delivery._may_retry and not lacks_memory:
+                    raise
+                if delivery._may_retry:
+                    delivery.nack()
+                else:
+                    delivery.ack()
+                    self._refuse(error)
                 return None
             if type(message) is not tuple or len(message) != 2:
                 return None

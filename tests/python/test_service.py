@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import multiprocessing as mp
 import queue
 import signal
@@ -280,6 +281,78 @@ def test_what_waits_and_who_serves_is_in_the_counts_of_both_sides(arena):
         assert client.stats()["queued"] == service.stats()["queued"] == 3
         assert client.stats()["receivers"] == 1
         del kept
+
+
+# --- requests that cannot be loaded now ------------------------------------------------------------------------------
+
+
+class Alarm(Exception):
+    """Raised by a signal handler."""
+
+
+class Signals:
+    """Loading an instance sends SIGUSR1 to this process, without running Python code."""
+
+
+class Scarce:
+    """Loading an instance fails for want of memory, so many times."""
+
+
+tries: list[int] = []
+failures: list[int] = [0]
+
+
+def load_scarce(number: int) -> str:
+    tries.append(number)
+    if len(tries) <= failures[0]:
+        raise MemoryError("none for this one")
+    return "made"
+
+
+shmtree.register(Signals, lambda _: int(signal.SIGUSR1), ctypes.CDLL(None)["raise"])
+shmtree.register(Scarce, lambda _: 1, load_scarce)
+
+
+def test_an_error_of_a_signal_handler_leaves_the_request(arena):
+    def raises(*_: Any) -> None:
+        raise Alarm
+
+    service: Service[Any] = Service(arena=arena)
+    before = signal.signal(signal.SIGUSR1, raises)
+    try:
+        with Client(service.sender) as client:
+            future = client.submit([Signals(), [[number] for number in range(50_000)]])
+            for _ in range(10):
+                with pytest.raises(Alarm):
+                    service.get(timeout=60)
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            request = service.get(timeout=60)
+            request.reply(len(request.value[1]))
+            del request
+            assert future.result(timeout=60) == 50_000
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("failed", [1, 7, 8])
+def test_a_request_fails_after_eight_tries_without_memory(arena, failed):
+    service: Service[Any] = Service(arena=arena)
+    tries.clear()
+    failures[0] = failed
+    with Client(service.sender) as client:
+        scarce, other = client.submit(Scarce()), client.submit("other")
+        value = None
+        while value != "other":
+            request = service.get(timeout=60)
+            value = request.value
+            request.reply(value)
+        assert other.result(timeout=60) == "other"
+        if failed < 8:
+            assert scarce.result(timeout=60) == "made"
+        else:
+            with pytest.raises(RemoteError, match="none for this one"):
+                scarce.result(timeout=60)
+    assert len(tries) == min(failed + 1, 8) and service.stats()["rejected"] == 0
 
 
 # --- what others write -----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ struct Delivery {
   MayGoBack may_go_back;
   std::uint64_t ticket;
   std::uint32_t attempts;
+  bool may_retry;   // the last reading of `item` failed, and another one may succeed, here or elsewhere
   CopyPolicy copy;  // for an item that is not decoded yet; unless kAll, only one thread decodes it
 };
 
@@ -81,17 +82,19 @@ PyObject* leave(PyObject* self, PyObject* args) {
 }
 
 PyObject* decode_now(Delivery* self) {
+  self->may_retry = false;
   if (!self->delivery.is_of_this_process()) {
     return PyErr_Format(PyExc_ValueError, "this delivery belongs to the process that took it, not to a forked child");
   }
   Ref receiver(Py_NewRef(self->receiver));
   const auto channel = any_channel(as_endpoint(receiver.get()));  // the receiver may be closed
   if (!channel) return nullptr;
-  bool may_retry = false;  // or not: the message stays where it is
-  PyObject* item =
-      decode_incoming(as_endpoint(receiver.get()), *channel, self->delivery.message(), self->copy, &may_retry,
-                      self->copy == CopyPolicy::kAll ? nullptr : &self->may_go_back);
-  if (item) self->delivery.message().set_built();
+  bool may_retry = false;
+  channel::Incoming& message = self->delivery.message();
+  PyObject* item = decode_incoming(as_endpoint(receiver.get()), *channel, message, self->copy, &may_retry,
+                                   self->copy == CopyPolicy::kAll ? nullptr : &self->may_go_back);
+  if (item) message.set_built();
+  self->may_retry = may_retry && message.failed_builds() < channel::kMaxFailedBuilds;
   return item;
 }
 
@@ -121,6 +124,10 @@ PyObject* get_redelivered(PyObject* self, void*) {
 
 PyObject* get_settled(PyObject* self, void*) {
   return PyBool_FromLong(as_delivery(self)->delivery.settled());
+}
+
+PyObject* get_may_retry(PyObject* self, void*) {
+  return PyBool_FromLong(as_delivery(self)->may_retry);
 }
 
 PyObject* repr(PyObject* self) {
@@ -177,6 +184,10 @@ PyGetSetDef getset[] = {
     {"redelivered", guarded<get_redelivered>, nullptr,
      "Whether another receiver had it before and did not acknowledge it.", nullptr},
     {"settled", guarded<get_settled>, nullptr, "Whether it was acknowledged or returned.", nullptr},
+    {"_may_retry", guarded<get_may_retry>, nullptr,
+     "True if reading `item` failed for want of memory or because a signal handler raised, and nack() returns the\n"
+     "message to the receivers.",
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
