@@ -260,7 +260,8 @@ class ReplayVectorWriter {
   /// Adds a row to each stream: a nest of arrays whose first dimension is that of the streams. Returns indices, -1
   /// for a skipped row. A row is skipped if it is not a step: `marks` says so, or the environment resets in it
   /// (ReplayAutoreset::kNextStep, Gymnasium's default). Errors as of ReplayWriter::add(): kInvalid before anything is
-  /// added; after another error `completed` says how many streams have their row, the first of those not skipped.
+  /// added; after another error `completed` says how many streams, the first ones, have their row or skip it. If it is
+  /// 0, nothing has changed, and the call can be repeated.
   Result<std::vector<std::int64_t>> add(const Value& rows, const ReplayMarks& marks = {},
                                         Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Those of the single streams; none of one that was moved from.

@@ -100,7 +100,20 @@ Result<std::vector<char>> left_out_of(const ReplayVectorState& state, const Repl
   return left_out;
 }
 
-// A row to each stream; -1 for those that are left out.
+// Notes that the left-out rows were skipped: the next row of their streams begins an episode.
+Status begin_skipped(const ReplayVectorState& state, std::span<const char> left_out) {
+  for (std::size_t i = 0; i < left_out.size(); ++i) {
+    if (left_out[i] == 0) continue;
+    auto stream = state.states[i]->open_stream();
+    if (!stream) return std::move(stream).error();
+    (*stream)->writer.begin_episode();
+  }
+  return success();
+}
+
+// Adds a row to each stream, and returns their indices, -1 for those that are left out. After an error, `completed` is
+// the number of streams, from the first, that have their row or skip it. Nothing is skipped before a row is stored, so
+// that the call can be repeated if `completed` is 0.
 Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, const ReplayMarks& marks,
                             const Timeout& timeout, const std::stop_token& stop) {
   const platform::Deadline deadline = platform::Deadline::after(timeout);
@@ -117,23 +130,24 @@ Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, c
                    ", one for each stream");
   }
   Indices indices(streams, -1);
-  std::uint64_t added = 0;
+  std::uint64_t completed = 0;
   for (std::size_t i = 0, ends = 0; i < streams; ++i) {
-    if (!left_out->empty() && (*left_out)[i] != 0) {
-      auto stream = state.states[i]->open_stream();
-      if (!stream) return std::move(stream).error();
-      (*stream)->writer.begin_episode();
-      continue;
-    }
+    if (!left_out->empty() && (*left_out)[i] != 0) continue;
     auto one = add_one(state.states[i], read.given(), i, ends, deadline, stop);
-    if (!one) {
-      Error error = std::move(one).error();
-      error.completed += added;
+    const std::uint64_t stored = one ? 1 : one.error().completed;
+    Status skipped = stored != 0 && completed == 0 ? begin_skipped(state, *left_out) : success();
+    if (stored != 0 || completed != 0) completed = i + stored;
+    if (!one || !skipped) {
+      Error error = one ? std::move(skipped).error() : std::move(one).error();
+      error.completed = completed;
       return error;
     }
-    ++added;
     indices[i] = *one;
     ends += read.given().marks.ends_at(i) ? 1 : 0;
+  }
+  if (completed == 0) {  // all are skipped
+    Status skipped = begin_skipped(state, *left_out);
+    if (!skipped) return std::move(skipped).error();
   }
   return indices;
 }

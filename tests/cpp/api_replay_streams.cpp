@@ -164,6 +164,30 @@ TEST_CASE("a vector of rows that does not fit is refused whole, and one that is 
   CHECK((full.code() == Code::kFull && full.error().completed == 3 && limited.size() == 3));
 }
 
+TEST_CASE("a vector that is full before its first row skips the same rows again when the call is repeated") {
+  const ReplayBuffer buffer = make_replay({.capacity = 100,
+                                           .columns = {{"n"}, {"done", DType::kBool}},
+                                           .limit = ReplayLimit{.samples_per_insert = 1, .error_buffer = 2}});
+  const ReplayVectorWriter writers = buffer.vector_writer(3, ReplayAutoreset::kNextStep).value();
+  std::array<bool, 3> done{true, false, false};
+  const auto rows = [&done] {
+    return Dict{{"n", std::vector<std::int64_t>{0, 1, 2}}, {"done", array_ref(done.data(), {3})}};
+  };
+  CHECK(writers.add(rows(), {}, 0s).ok());
+  done[0] = false;
+  for (int i = 0; i < 2; ++i) {
+    const auto full = writers.add(rows(), {}, 0s);
+    CHECK((full.code() == Code::kFull && full.error().completed == 0));
+  }
+  CHECK(buffer.sample(1, 60s).ok());
+  const auto full = writers.add(rows(), {}, 0s);
+  CHECK((full.code() == Code::kFull && full.error().completed == 2));  // one skips its row, and one has it
+  CHECK(buffer.sample(1, 60s).ok());
+  const std::array<bool, 3> others{false, true, true};
+  const auto indices = writers.add(rows(), {.reset = others}, 60s).value();
+  CHECK((indices[0] >= 0 && indices[1] == -1 && indices[2] == -1));
+}
+
 TEST_CASE("many rows of one stream end episodes with their last observations") {
   const ReplayBuffer buffer = make_replay(episodes());
   const ReplayWriter writer = buffer.writer().value();

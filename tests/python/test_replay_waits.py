@@ -7,7 +7,9 @@ import pickle
 import queue
 import signal
 import threading
+from typing import Any
 
+import numpy as np
 import pytest
 from test_replay_processes import wait_for
 
@@ -202,6 +204,27 @@ def test_a_vector_of_streams_that_is_full_in_the_middle_says_how_many_have_their
     assert caught.value.sent == 2
     assert [writer.added for writer in writers.writers] == [2, 2, 1, 1, 1]
     assert len(buffer) == 7
+
+
+def test_a_full_vector_skips_the_same_rows_in_a_repeated_call():
+    columns: Any = {"obs": ((), np.float32), "terminated": ((), np.bool_), "truncated": ((), np.bool_)}
+    limit = RateLimit(samples_per_insert=1, min_size=2, error_buffer=2)
+    buffer = ReplayBuffer(64, columns=columns, limit=limit)
+    writers = buffer.vector_writer(4, autoreset="next_step")
+    no = np.zeros(4, np.bool_)
+    rows = {"obs": np.zeros(4, np.float32), "terminated": no, "truncated": no}
+    writers.add({**rows, "terminated": np.array([True, False, False, False])}, timeout=60)
+    for _ in range(2):
+        with pytest.raises(queue.Full) as caught:
+            writers.add(rows, timeout=0)
+        assert caught.value.sent == 0
+    buffer.sample(1)
+    with pytest.raises(queue.Full) as caught:
+        writers.add(rows, timeout=0)
+    assert caught.value.sent == 2  # one skips its row, and one has it
+    assert [writer.added for writer in writers.writers] == [1, 2, 1, 1]
+    buffer.sample(1)
+    assert (writers.add(rows, reset=[False, True, True, True], timeout=60) == -1).tolist() == [False, True, True, True]
 
 
 def test_a_close_in_the_middle_of_an_extend_says_how_many_rows_went_in():

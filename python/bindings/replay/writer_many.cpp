@@ -203,24 +203,30 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   if (!indices) return nullptr;
   auto* const at = static_cast<std::int64_t*>(PyArray_DATA(as_array(indices.get())));
   const WriterState* state = nullptr;  // of the writer that it has come to
-  std::uint64_t sent = 0;
+  std::uint64_t sent = 0;              // streams that have their row, or skip it; 0 until a row is stored
+  const auto skips = [&](std::size_t i) { return !left_out.empty() && left_out[i] != 0; };
+  const auto begin_skipped = [&] {
+    for (std::size_t i = 0; i < writers; ++i) {
+      if (skips(i)) streams[i]->writer.begin_episode();
+    }
+  };
   const bool is_long = writers * replay->buffer->row_bytes() > platform::kLongCopyBytes;
   Status added = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
     for (std::size_t i = 0, ends = 0; i < writers; ++i) {
       at[i] = -1;
-      if (!left_out.empty() && left_out[i] != 0) {
-        streams[i]->writer.begin_episode();
-        continue;
-      }
+      if (skips(i)) continue;
       state = &state_of(PyTuple_GET_ITEM(args[0], static_cast<Py_ssize_t>(i)));
       auto one = alone(*state, *streams[i], hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
         return replay::add_row(writer, replay->buffer->spec(), rows, i, ends, versions[i], wait);
       });
-      sent += one ? 1 : one.error().completed;
+      const std::uint64_t stored = one ? 1 : one.error().completed;
+      if (stored != 0 && sent == 0) begin_skipped();  // not before: after an error without a row the call is repeated
+      if (stored != 0 || sent != 0) sent = i + stored;
       if (!one) return Status(std::move(one).error());
       at[i] = static_cast<std::int64_t>(*one);
       ends += rows.marks.ends_at(i) ? 1 : 0;
     }
+    if (sent == 0) begin_skipped();  // all of them
     return success();
   });
   return added ? indices.release() : raise_in_the_middle(added.error(), sent, *state);

@@ -102,7 +102,8 @@ class VectorWriter:
         """Adds a row to each stream, and returns their indices.
 
         ValueError comes before anything is added. Another error, such as ``queue.Full``, may come in the middle: its
-        `sent` says how many streams have their row, the first ones; `writers` are those of the others.
+        `sent` says how many streams, the first ones, have their row or skip it. If it is 0, nothing has changed, and
+        you can repeat the call. Otherwise, add the rows of the others that are not to be skipped to their `writers`.
 
         Args:
             rows: a nest like that of a row, of arrays whose first dimension is that of the streams.
