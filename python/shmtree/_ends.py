@@ -25,7 +25,7 @@ from ._latest import Latest
 from ._pipe import Connection
 from ._queue import BaseQueue, JoinableQueue, Queue, SimpleQueue
 from ._shared_array import SharedArray
-from .errors import ChannelClosed, CorruptMessage, IncompatibleArena
+from .errors import ChannelClosed, CorruptMessage, IncompatibleArena, OutOfSharedMemory
 from .replay import ReplayBuffer
 
 _E = TypeVar("_E", Sender, Receiver)
@@ -47,14 +47,17 @@ def _parts(flat: object, *types: type) -> Any:
 
 @contextlib.contextmanager
 def _checked() -> Iterator[None]:
-    """What is wrong with a handle, or with what goes with it, is wrong with the message."""
+    """Raises CorruptMessage for what is wrong with a handle, or with what goes with it.
+
+    If this process lacks descriptors or memory to open it, raises OutOfSharedMemory: receivers return the message then.
+    """
     try:
         yield
     except (CorruptMessage, ChannelClosed, FileNotFoundError):
         raise
     except OSError as error:
         if error.errno in _OF_THIS_PROCESS:
-            raise
+            raise OutOfSharedMemory(f"an end in the message cannot be opened now: {error}") from error
         raise CorruptMessage(f"an end in the message: {error}") from error
     except (ValueError, TypeError, OverflowError, IncompatibleArena) as error:
         raise CorruptMessage(f"an end in the message: {error}") from error

@@ -109,7 +109,8 @@ class MessageTooLarge(Error, ValueError):
 class OutOfSharedMemory(Error, MemoryError):
     """Views that are held, the machine, or this process's addresses leave no memory for the message.
 
-    One that was to be received stays in the channel.
+    Also raised if this process has no descriptors left to open an end in a message. A message that was to be received
+    stays in the channel.
     """
 
 

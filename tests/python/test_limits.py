@@ -148,6 +148,44 @@ def test_wherever_descriptors_run_out_it_is_an_error_that_leaves_none_open(tmp_p
     assert [known.name for known in shmtree.list_names() if known.name.startswith(name)] == []
 
 
+def send_an_end_and_wait(sender: Any, until: int) -> None:
+    """Sends an end in an arena of this process, which lives until the other side of the pipe `until` is closed."""
+    with shmtree.Arena(16 * MIB) as arena:
+        theirs, given = arena.create_pair()
+        theirs.put(7)
+        sender.put([given])
+        sender.put("next")
+        os.read(until, 1)
+
+
+def test_a_message_stays_if_its_end_lacks_descriptors() -> None:
+    sender, receiver = shmtree.create_pair()
+    until, closed_here = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(closed_here)
+        try:
+            send_an_end_and_wait(sender, until)
+        finally:
+            os._exit(0)
+    os.close(until)
+    try:
+        deadline = time.monotonic() + 60
+        while receiver.qsize() < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.close(lowest := os.dup(0))
+        with limited(resource.RLIMIT_NOFILE, lowest):
+            for _ in range(3):
+                with pytest.raises(shmtree.OutOfSharedMemory, match="cannot be opened now"):
+                    receiver.get(timeout=60)
+        (arrived,) = receiver.get(timeout=60)
+        assert arrived.get(timeout=60) == 7 and receiver.get(timeout=60) == "next"
+        assert receiver.rejected() == []
+    finally:
+        os.close(closed_here)
+        os.waitpid(child, 0)
+
+
 # --- addresses -------------------------------------------------------------------------------------------------------
 
 
