@@ -254,6 +254,31 @@ def test_sb3_places_are_the_same_in_all_processes():
     assert buffer.rewards[:4, 0].tolist() == [100, 101, 102, 103]
 
 
+def sampled_by_sb3(buffer: Any) -> set[tuple[float, float]]:
+    batch = buffer.sample(200)
+    return set(zip(batch.observations.ravel().tolist(), batch.next_observations.ravel().tolist(), strict=True))
+
+
+@pytest.mark.parametrize("size", [8, 4])  # not full, and full
+def test_one_process_adds_to_a_buffer_that_shares_observations(size: int) -> None:
+    buffer = sb3_buffer(size, optimize_memory_usage=True, handle_timeout_termination=False)
+    add_to_sb3(buffer, range(3))
+    assert {(0, 1), (2, 3)} <= sampled_by_sb3(buffer)
+    process = multiprocessing.get_context("spawn").Process(target=add_to_sb3, args=(buffer, range(3, 6)))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+    found = sampled_by_sb3(buffer)
+    assert (4, 5) in found and all(after == obs + 1 and obs < 5 for obs, after in found)
+    with pytest.raises(RuntimeError, match="another process has added"):
+        add_to_sb3(buffer, range(6, 7))
+    assert buffer.pos == 6 % size
+    buffer.reset()
+    add_to_sb3(buffer, range(10, 12))
+    assert sampled_by_sb3(buffer) == {(10, 11), (11, 12)}
+
+
 def sample_and_update(buffer: Any) -> None:
     drawn = buffer.sample(100)
     buffer.update_priorities(drawn["indexes"], np.zeros(100))

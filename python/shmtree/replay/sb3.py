@@ -36,6 +36,9 @@ class ReplayBuffer(_Standard):
     `observations`, `next_observations`, `actions`, `rewards`, `dones` and `timeouts` are read like arrays of shape
     (buffer_size, n_envs, ...); each read copies, and writing to them raises TypeError.
 
+    With ``optimize_memory_usage=True``, one process adds: `add` raises RuntimeError if another process has added, since
+    the observation after a step is the one of the next step.
+
     A pickle or a copy contains all rows, as `save_replay_buffer` needs. If you pass the buffer to a process as an
     argument, it refers to the same rows.
     """
@@ -135,20 +138,34 @@ class ReplayBuffer(_Standard):
             "done": _broadcast(self.n_envs, done, _NUMBER),
             "timeout": _broadcast(self.n_envs, timeout, _NUMBER),
         }
-        if not self.optimize_memory_usage:
+        if self.optimize_memory_usage:
+            steps = self._steps
+            self._check_adder(steps)
+            self._newest_next = (steps + 1, following)
+        else:
             rows["next_obs"] = following
         self.shared.extend(rows)
-        if self.optimize_memory_usage:
-            self._newest_next = (self._steps, following)
+
+    def _check_adder(self, steps: int) -> None:
+        """Raises RuntimeError if another process has added since this one did."""
+        newest = self._newest_next[0]
+        if steps not in (0, newest, newest - 1):  # newest - 1: that `extend` raised
+            raise RuntimeError(
+                f"another process has added to this buffer: it has {steps} steps, and the last one of this process was "
+                f"{max(newest, 0)}. With optimize_memory_usage=True only one process can add"
+            )
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         if not self.optimize_memory_usage:
             return BaseBuffer.sample(self, batch_size, env)
+        # Only the process that added the newest step has the observation after it.
+        lacks_newest = self._steps not in (0, self._newest_next[0])
         # With one array for both, the newest observation of a full buffer overwrites the oldest one.
         if self.full:
-            steps = (np.random.randint(1, self.buffer_size, size=batch_size) + self.pos) % self.buffer_size
+            steps = np.random.randint(1, self.buffer_size - lacks_newest, size=batch_size)
+            steps = (steps + self.pos) % self.buffer_size
         else:
-            steps = np.random.randint(0, self.pos, size=batch_size)
+            steps = np.random.randint(0, self.pos - lacks_newest, size=batch_size)
         return self._get_samples(steps, env)
 
     def _rows_at(self, steps: Array) -> tuple[Any, Any]:
