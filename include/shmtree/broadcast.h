@@ -96,10 +96,10 @@ struct BroadcastStats {
 
 /// A reader of a Broadcast, with a place of its own; made by Broadcast::subscribe().
 ///
-/// It may be made by one process and used by another: until its first get it belongs to every process that has it (made
-/// it, inherited it over fork, or opened its handle), and ends when the last of them has closed or dropped it, or
-/// ended. From the first get on it is that process's alone: in the others its calls are kClosed. Several threads may
-/// read by it; each message goes to one of them.
+/// One process may make it and another may use it. Until its first get, every process that made it, inherited it over
+/// fork or opened its handle is attached to it, and it ends when the last of them has closed or dropped it, or has
+/// ended. From the first get on, only the process that called it is attached; calls of the others are kClosed. Several
+/// threads may read from it; each message goes to one of them.
 class Subscriber {
  public:
   /// The next message. Arrays are read-only views of shared memory, which the Item holds. While over half of the

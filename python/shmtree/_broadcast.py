@@ -83,8 +83,8 @@ class Broadcast(Published, _core.BroadcastBase):
         what was overwritten, and finds the last `capacity` messages. "latest": it finds the last one. "raise": as
         "skip", and it is told by an `Overrun`.
 
-        It may be handed to other processes. Until the first get it belongs to every process that has it, and goes with
-        the last of them; from then on it is that one's alone.
+        It may be handed to other processes. Until the first get, every process that has it is attached to it, and it
+        ends when the last of them has left. From then on only the process that called get is attached.
 
         Waits for nobody but a process that was stopped with the arena's lock: TimeoutError after `timeout` seconds
         (None: never), which names it. ValueError for one subscription too many, OutOfSharedMemory without memory.
@@ -153,11 +153,11 @@ class Subscriber:
 
     `shmtree.wait` takes it as it does a receiver. Several threads may read by it, each message going to one of them.
 
-    It may be made by one process and used by another: until its first get it belongs to every process that has it (made
-    it, inherited it over fork, was started with it, or loaded it), and ends when the last of them has closed or dropped
-    it, or ended. From the first get on it is that process's alone, and cannot be handed on. One that was sent through a
-    pipe or queue lasts until it arrives, the process that sent it ends, or calls `close`: so do not close what is
-    still on its way. When it has arrived, it ends with the process that received it.
+    One process may make it and another may use it. Until its first get, every process that made it, inherited it over
+    fork, was started with it or loaded it is attached to it, and it ends when the last of them has closed or dropped
+    it, or has ended. From the first get on, only the process that called it is attached, and it cannot be handed on.
+    A subscription that was sent through a pipe or queue lasts until it arrives, or until the process that sent it ends
+    or calls `close`: so do not close it while it is on its way. After that it ends with the process that received it.
     """
 
     __slots__ = ("__weakref__", "_end", "_failed", "_name")
