@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
+import re
 import sys
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 # NumPy 2 has kinds of dtypes that are more than their bytes; those, and objects, only pickle can send.
 _PLAIN_KINDS = frozenset("biufcSUVmM?")
+_ESCAPES_OF_REPR = re.compile(r"(?:[^\\]|\\[\\'nrtxuU])*", re.DOTALL)
 
 
 def describe(dtype: np.dtype[Any], with_objects: bool) -> str | None:
@@ -34,7 +36,7 @@ def parse(text: str) -> np.dtype[Any]:
     try:
         return _build(_literal(text) if text.startswith(("{", "(")) else text)
     except (SyntaxError, ValueError, TypeError, LookupError) as error:
-        raise ValueError(f"{ascii(text[:200])} describes no dtype ({type(error).__name__})") from None
+        raise ValueError(f"{text[:200]!a} describes no dtype ({type(error).__name__})") from None
 
 
 def of_other_package(name: str, may_import: bool) -> np.dtype[Any] | None:
@@ -61,6 +63,8 @@ def _package(name: str, may_import: bool) -> Any:
 
 
 def _literal(text: str) -> Any:
+    if not _ESCAPES_OF_REPR.fullmatch(text):  # Python prints a warning about others, with the text as it is
+        raise ValueError("an escape that repr does not write")
     for _ in range(1000):
         # Before 3.12, threads that parse at the same time count into one depth, and are told that it is wrong.
         with contextlib.suppress(SystemError):

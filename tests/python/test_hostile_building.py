@@ -701,7 +701,14 @@ def test_errors_escape_names_from_a_message(text: str) -> None:
     assert not has_controls(str(refused.value))
 
 
-@pytest.mark.parametrize("unsound", [(b"'aaaa'", b"'\x1b[3m("), (b"'<i4'", b"'\x1b[3'")], ids=["syntax", "format"])
+UNSOUND_DTYPES = {
+    "syntax": (b"'aaaa'", b"'\x1b[3m("),
+    "format": (b"'<i4'", b"'\x1b[3'"),
+    "escape": (b"'aaaa'", b"'\\\x1b[3'"),
+}
+
+
+@pytest.mark.parametrize("unsound", UNSOUND_DTYPES.values(), ids=UNSOUND_DTYPES)
 def test_the_traceback_of_a_corrupt_dtype_escapes_its_text(unsound: tuple[bytes, bytes]) -> None:
     frame = bytes(shmtree.pack(np.zeros(1, [("aaaa", "<i4")])))
     assert frame.count(unsound[0]) == 1
