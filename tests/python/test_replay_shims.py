@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -277,6 +279,25 @@ def test_one_process_adds_to_a_buffer_that_shares_observations(size: int) -> Non
     buffer.reset()
     add_to_sb3(buffer, range(10, 12))
     assert sampled_by_sb3(buffer) == {(10, 11), (11, 12)}
+
+
+def save_copy(buffer: Any, path: Path) -> None:
+    path.write_bytes(pickle.dumps(buffer))
+
+
+@pytest.mark.parametrize("size", [8, 4])  # not full, and full
+def test_copy_that_another_process_made_can_be_added_to(size: int, tmp_path: Path) -> None:
+    buffer = sb3_buffer(size, optimize_memory_usage=True, handle_timeout_termination=False)
+    add_to_sb3(buffer, range(5))
+    process = multiprocessing.get_context("spawn").Process(target=save_copy, args=(buffer, tmp_path / "copy"))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+    copy = pickle.loads((tmp_path / "copy").read_bytes())
+    assert all(after == obs + 1 for obs, after in sampled_by_sb3(copy))
+    add_to_sb3(copy, range(5, 7))
+    assert (6, 7) in sampled_by_sb3(copy)
 
 
 def sample_and_update(buffer: Any) -> None:

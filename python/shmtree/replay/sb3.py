@@ -159,7 +159,9 @@ class ReplayBuffer(_Standard):
         if not self.optimize_memory_usage:
             return BaseBuffer.sample(self, batch_size, env)
         # Only the process that added the newest step has the observation after it.
-        lacks_newest = self._steps not in (0, self._newest_next[0])
+        newest, following = self._newest_next
+        steps_now = self._steps
+        lacks_newest = steps_now != 0 and (steps_now != newest or following is None)
         # With one array for both, the newest observation of a full buffer overwrites the oldest one.
         if self.full:
             steps = np.random.randint(1, self.buffer_size - lacks_newest, size=batch_size)
@@ -177,7 +179,7 @@ class ReplayBuffer(_Standard):
         after = (steps + 1) % self.buffer_size
         following = self._ring.read(after * self.n_envs + environments, 0)["obs"]
         newest, observation = self._newest_next
-        if newest == self._steps:
+        if newest == self._steps and observation is not None:
             is_last = after == self.pos
             following[is_last] = observation[environments[is_last]]
         return rows, following
@@ -240,6 +242,9 @@ class ReplayBuffer(_Standard):
         if isinstance(state["shared"], dict):
             shared = _files.from_bytes(_Shared, state["shared"])
             state = {**state, "shared": shared, "_ring": Ring(shared, state["_ring"])}
+            steps = state["_ring"].added // int(state["n_envs"])
+            if state["_newest_next"][0] != steps:  # the process that made the copy was not the one that adds
+                state["_newest_next"] = (steps, None)
         self.__dict__.update(state)
 
 
