@@ -161,17 +161,20 @@ bool is_flag_value(PyObject* value) {
   return fits;
 }
 
-// True if the class has the member under a name of its own.
+// True if the class has the member under a name of its own. Leaves no exception set.
 bool is_named(PyTypeObject* type, PyObject* member) {
   const Ref name(PyObject_GetAttrString(member, "_name_"));
   const Ref named(name ? PyObject_GetAttrString(type_object(type), "_member_map_") : nullptr);
   const Ref found = named && PyDict_Check(named.get()) ? item_of(named.get(), name.get()) : Ref();
+  PyErr_Clear();
   return found.get() == member;
 }
 
-// Removes the entry of `value` if it leads to `member`, and returns true if it did.
+// Removes the entry of `value` if it leads to `member`, and returns true if it did. Leaves no exception set.
 bool forget(PyObject* members, PyObject* value, PyObject* member) {
-  return item_of(members, value).get() == member && PyDict_DelItem(members, value) == 0;
+  const bool is_removed = item_of(members, value).get() == member && PyDict_DelItem(members, value) == 0;
+  PyErr_Clear();
+  return is_removed;
 }
 
 // Removes a new member of an IntFlag from the class. The class has `added` more entries than before: one for `value`,
