@@ -47,7 +47,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 10;
+constexpr std::uint32_t kChannelVersion = 11;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct RingSlot {
