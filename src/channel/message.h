@@ -63,7 +63,7 @@ class Incoming {
     ++attempts_;
     came_back_ = true;
   }
-  // Records that the receiver had no memory to build the object. kMaxFailedBuilds limits how often it returns after that.
+  // Records that the receiver had no memory to build the object. kMaxFailedBuilds limits how often it returns.
   void set_not_built() noexcept { not_built_ = true; }
   // Records that the receiver has built the object.
   void set_built() noexcept {

@@ -3,7 +3,7 @@
 //
 // A function-local static with a dynamic initialiser is guarded by a lock of the C++ runtime. If a thread is in the
 // initialiser while another one forks, that lock is never released in the child, and the child's first use of the
-// static blocks forever. So the library has no such statics; use these instead. A test checks the object files.
+// static blocks forever. So the library has no such static objects; use these instead. A test checks the object files.
 #pragma once
 
 #include <atomic>

@@ -341,7 +341,7 @@ class ImportingThread(threading.Thread):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             caller = pool.submit(threading.get_ident).result(60)
             result = pool.submit(call)
-            while not result.done() and caller not in bootstrap._blocking_on:
+            while not result.done() and bootstrap._blocking_on.get(caller) is None:
                 time.sleep(0.001)
             self.may_go_on.set()
             return result.result(60)
