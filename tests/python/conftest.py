@@ -36,7 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Names and sweeps of one process never meet those of another. Not a TemporaryDirectory: a forked child that exits in
     the ordinary way would delete it.
+
+    A shell starts a background job with SIGINT ignored. Tests interrupt themselves and their children, so it is restored.
     """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     directory = tempfile.mkdtemp(prefix="shmtree-test-")
     os.environ["SHMTREE_NAMES_DIR"] = f"{directory}/shmtree"
     config.addinivalue_line("markers", "serial: touches channels of all tests, or needs most of the memory: runs alone")
