@@ -84,7 +84,7 @@ REFUSED = [
     ({"final": finals([1, 2])}, "final has 2 rows; it must have 14, one for each row, or 4, one for each end"),
     ({"final": {"obs": np.zeros((4, 3))}}, r"final\['obs'\] has the shape \(4, 3\); of n rows it is \(n, 2\)"),
     ({"final": {"n": np.zeros(4)}}, r"final\['obs'\] is missing; final\['n'\] is too many"),
-    ({}, "an episode that is cut off needs final"),
+    ({}, "is truncated: the buffer has next=, so a truncated episode needs final"),
 ]
 
 
