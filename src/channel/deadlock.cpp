@@ -159,7 +159,7 @@ bool Deadlock::is_proved() {
 }
 
 Error Deadlock::error() const {
-  if (ends_.anyone_killed(peers_)) return ends_.end_error(peers_);
+  if (auto died = ends_.take_deaths(peers_)) return std::move(*died);
   const std::string end = peers_ == End::kSending ? "sender" : "receiver";
   std::string text = "deadlock: no " + end + " of this stream will ever be used; the processes that have one (pids ";
   const char* separator = "";

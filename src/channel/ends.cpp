@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "memory/deaths.h"
 #include "platform/machine.h"
@@ -134,9 +135,34 @@ bool Ends::is_over(End end, Identity told) const noexcept {
   return !is_queued && !records_.may_give_more(told);
 }
 
-Status Ends::tell_deaths(End end) const {
+Status Ends::look_for_deaths(End end) const {
   memory::look_for_dead(control_.arena, wait_policy::kLookedLatelyNs);
-  return has_deaths_to_tell(end) ? Status(end_error(end)) : success();
+  return report_deaths(end);
+}
+
+Status Ends::report_deaths(End end) const {
+  if (!has_deaths_to_tell(end)) [[likely]]
+    return success();
+  auto died = take_deaths(end);
+  return died ? Status(std::move(*died)) : success();
+}
+
+std::optional<Error> Ends::take_deaths(End end) const {
+  if (!anyone_killed(end)) return std::nullopt;
+  const std::string who = end == End::kSending ? "senders" : "receivers";
+  Error error{Code::kPeerDied, anyone_at(end) ? "these " + who + " died without closing:"
+                                              : "no " + who + " are left, and these died without closing:"};
+  error.pids.reserve(kMostKilled);
+  error.message.reserve(error.message.size() +
+                        std::size_t{kMostKilled} * 13);  // reserved now, since the loop removes pids from the list
+  for (auto& noted : state(end).killed.pids) {
+    const std::int32_t pid = load_relaxed(noted) == 0 ? 0 : exchange_seq_cst(noted, 0);
+    if (pid == 0) continue;
+    error.message.append(error.pids.empty() ? " " : ", ").append(std::to_string(std::max(pid, 0)));
+    error.pids.push_back(std::max(pid, 0));
+  }
+  if (error.pids.empty()) return std::nullopt;  // another thread reports them
+  return error;
 }
 
 Error Ends::end_error(End end) const {
@@ -147,21 +173,7 @@ Error Ends::end_error(End end) const {
                      ? "no process can put into this queue: every sending half is closed, or its process has ended"
                      : "no process can get from this queue: every receiving half is closed, or its process has ended"};
   }
-  if (anyone_killed(end)) {
-    const std::string who = end == End::kSending ? "senders" : "receivers";
-    Error error{Code::kPeerDied, anyone_at(end) ? "these " + who + " died without closing:"
-                                                : "no " + who + " are left, and these died without closing:"};
-    error.pids.reserve(kMostKilled);
-    error.message.reserve(error.message.size() +
-                          std::size_t{kMostKilled} * 13);  // reserved now, since the loop removes pids from the list
-    for (auto& noted : state(end).killed.pids) {
-      const std::int32_t pid = load_relaxed(noted) == 0 ? 0 : exchange_seq_cst(noted, 0);
-      if (pid == 0) continue;
-      error.message.append(error.pids.empty() ? " " : ", ").append(std::to_string(std::max(pid, 0)));
-      error.pids.push_back(std::max(pid, 0));
-    }
-    if (!error.pids.empty()) return error;  // else another thread reports them
-  }
+  if (auto died = take_deaths(end)) return std::move(*died);
   return Error{Code::kClosed, end == End::kSending ? "the stream has ended: every sender has closed or exited"
                                                    : "no receivers are left: every one has closed or exited"};
 }

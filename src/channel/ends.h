@@ -17,6 +17,7 @@
 #pragma once
 
 #include <bit>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -87,13 +88,18 @@ class Ends {
   // Whether somebody of that end was killed whom the others are to be told of though the stream goes on.
   bool has_deaths_to_tell(End end) const noexcept { return control_.ending() == Ending::kEach && anyone_killed(end); }
   // kClosed, kPeerDied: what those at the other end are to be told now.
-  Status check_attended(End end) const {
-    return is_over(end) || has_deaths_to_tell(end) ? Status(end_error(end)) : success();
-  }
+  Status check_attended(End end) const { return is_over(end) ? Status(end_error(end)) : report_deaths(end); }
+  // kPeerDied with the deaths that are to be told though the stream goes on. Success if another thread has just
+  // reported them: the caller checks its condition again.
+  Status report_deaths(End end) const;
   // For a call that may find no reason to wait, and so to look: kPeerDied with those.
-  Status check_deaths(End end) const { return control_.ending() == Ending::kEach ? tell_deaths(end) : success(); }
-  // What they are told: of a shutdown; that peers were killed, to whoever takes the list back; that it is over.
+  Status check_deaths(End end) const { return control_.ending() == Ending::kEach ? look_for_deaths(end) : success(); }
+  // What they are told of an end that is over: of a shutdown; that peers were killed, to whoever takes the list back;
+  // that it is over.
   Error end_error(End end) const;
+  // Takes the list of those killed back: kPeerDied with their pids. Nothing if it is empty, also if another thread was
+  // quicker.
+  std::optional<Error> take_deaths(End end) const;
   // For who attaches a sender only now: the stream has ended in the meantime.
   Error left_before_use() const;
   // Before the join of whoever was given an end: kClosed when it comes too late, so that the stream is over; kInvalid
@@ -106,7 +112,7 @@ class Ends {
   std::uint64_t keeping_open(End end, std::uint32_t word) const noexcept;
   template <class Bits>
   std::vector<int> pids_of(const Bits& bits_of) const;
-  Status tell_deaths(End end) const;
+  Status look_for_deaths(End end) const;
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 
   const Control control_;

@@ -29,7 +29,7 @@ Status wait_for_peers(const Control& control, const Ends& ends, memory::Event& e
       if (!repaired) return repaired;
       if (ready()) return success();
     }
-    if (ends.has_deaths_to_tell(peers)) return ends.end_error(peers);
+    if (Status deaths = ends.report_deaths(peers); !deaths) return deaths;
     if (ends.is_over(peers)) {
       if (ready()) return success();  // by the doing of the last of them, before it left
       return ends.end_error(peers);

@@ -97,8 +97,9 @@ TEST_CASE("Each death is reported once by concurrent threads") {
   std::vector<std::atomic<int>> told(kNoting * kEachNotes + 1);
   std::atomic<bool> done{false};
   const auto tell = [&] {
-    const Error error = channel->ends().end_error(End::kSending);
-    for (const int pid : error.pids) ++told[static_cast<std::size_t>(pid)];
+    const Status attended = channel->ends().check_attended(End::kSending);
+    if (attended) return;
+    for (const int pid : attended.error().pids) ++told[static_cast<std::size_t>(pid)];
   };
   std::vector<std::thread> telling;
   for (int i = 0; i < 2; ++i) {
@@ -119,4 +120,43 @@ TEST_CASE("Each death is reported once by concurrent threads") {
   done = true;
   for (auto& thread : telling) thread.join();
   for (std::size_t pid = 1; pid < told.size(); ++pid) REQUIRE(told[pid] == kRounds);
+}
+
+TEST_CASE("No thread reports the end of a stream whose deaths another thread reports") {
+  auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));  // this process stays at both ends
+  constexpr int kRounds = 2'000;
+  const bool sending = GENERATE(false, true);
+  const End peers = sending ? End::kReceiving : End::kSending;
+  std::atomic<int> told{0}, others{0};
+  std::atomic<bool> done{false};
+  const auto tell = [&] {
+    while (!done) {
+      const Status attended = channel->ends().check_attended(peers);
+      if (attended) {
+        std::this_thread::yield();
+      } else {
+        ++(attended.code() == Code::kPeerDied ? told : others);
+      }
+    }
+  };
+  std::thread first(tell), second(tell);
+  for (int round = 0; round < kRounds; ++round) {
+    channel->ends().note_killed(peers, 1);
+    while (channel->ends().anyone_killed(peers)) std::this_thread::yield();
+  }
+  done = true;
+  first.join();
+  second.join();
+  CHECK(told == kRounds);
+  CHECK(others == 0);
+}
+
+TEST_CASE("A thread that finds the deaths reported already goes on") {
+  auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));
+  channel::Ends& ends = channel->ends();
+  ends.note_killed(End::kSending, 7);
+  REQUIRE(ends.has_deaths_to_tell(End::kSending));             // so one thread finds,
+  REQUIRE(ends.take_deaths(End::kSending)->pids.at(0) == 7);   // and another reports it
+  REQUIRE_FALSE(ends.take_deaths(End::kSending).has_value());  // before the first one does
+  REQUIRE(ends.check_attended(End::kSending).ok());
 }
