@@ -33,9 +33,9 @@ void Deliveries::look_for_dead_takers(const WaitContext& wait) const noexcept {
 // Whether a message was there to be taken.
 Result<bool> Deliveries::take_now(Identity me, Delivery& delivery, const WaitContext& wait) {
   for (;;) {
-    parts_.returns.reject_given_up();
-    if (parts_.unreturned.count() != 0 && !parts_.returns.give_back_unreturned()) {
-      return Error{Code::kOutOfSharedMemory, "there is no memory for a record of the message that is to be taken"};
+    if (parts_.unreturned.count() != 0) [[unlikely]] {
+      Status returned = parts_.returns.give_back_unreturned(wait);
+      if (!returned) return in_time(std::move(returned).error(), Code::kEmpty);
     }
     if (!parts_.watchers.can_receive()) return false;
     Status tried = try_take(me, delivery, wait);
@@ -186,7 +186,8 @@ Status Deliveries::recover(const WaitContext& wait) {
 }
 
 Result<std::vector<Delivery>> Deliveries::rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait) {
-  parts_.returns.reject_given_up();
+  Status given_up = parts_.returns.reject_given_up(wait);
+  if (!given_up) return std::move(given_up).error();
   Status repaired = recover(wait);
   if (!repaired) return std::move(repaired).error();
   return adopt(self, RecordState::kRejected, memory::kNobody, wait);

@@ -91,7 +91,7 @@ void Membership::leave_now(End end) noexcept {
 
 // The last object has gone.
 void Membership::leave_end(End end, bool was_part) noexcept {
-  if (end == End::kReceiving) returns_.give_back_unreturned();
+  if (end == End::kReceiving) returns_.give_back_before_leaving();
   watchers_.close_fd(end);
   depart_unless_used(end, was_part);
 }

@@ -33,7 +33,6 @@ bool Receiving::receive_next(Incoming& out, Identity me, Receipt& receipt) noexc
 // Whether a message was there.
 Result<bool> Receiving::get_now(Incoming& out, Identity me, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
-  parts_.returns.reject_given_up();
   if (parts_.unreturned.count() != 0 && parts_.returns.receive_unreturned(out)) [[unlikely]]
     return true;
   // The sender's line is read only when those it is known to have put are used up.

@@ -52,6 +52,9 @@ class Receiving {
  private:
   template <class Look>
   Result<bool> look_once(const Look& look, const WaitContext& wait) {
+    Status rejected = parts_.returns.reject_given_up(wait);
+    if (!rejected) [[unlikely]]
+      return in_time(std::move(rejected).error(), Code::kEmpty);
     auto me = parts_.control.arena.identity();  // each time: the wait may run code that forks, and go on in the child
     if (!me) return std::move(me).error();
     Status peers = parts_.ends.check_deaths(End::kSending);

@@ -9,8 +9,12 @@ using namespace platform;
 
 void Returns::give_back(std::unique_ptr<Received> received) noexcept {
   if (!received->message.was_received_by(control_.arena.current_identity())) return;  // a copy, of a forked child's
-  if (try_give_back(received->message)) return;
+  if (give_back_briefly(received->message)) return;
   const Kind kind = is_given_up(received->message) ? Kind::kGivenUp : Kind::kReceivable;
+  keep(std::move(received), kind);
+}
+
+void Returns::keep(std::unique_ptr<Received> received, Kind kind) noexcept {
   unreturned_.add(std::move(received), kind);
   if (kind == Kind::kGivenUp) return;
   watchers_.refresh_fd(End::kReceiving);
@@ -39,27 +43,34 @@ std::optional<RecordState> Returns::write_returned(Record& record, const Incomin
   return state_of_record(word);
 }
 
-// False, with the message unchanged, if there is no memory for a record or a lock is not free soon. Destructors call
-// this, and may hold Python's GIL.
-bool Returns::try_give_back(Incoming& message) noexcept try {
+// Under the receivers' lock.
+Returns::Attempt Returns::try_return(const Incoming& message) noexcept {
+  Record* record = records_.find_free();
+  if (record == nullptr) return {.lacks_record = true};
+  return {.became = write_returned(*record, message)};
+}
+
+// After unlocking.
+void Returns::finish_return(Incoming& message, RecordState became) noexcept {
+  message.drop();
+  watchers_.announce_settled(became);
+}
+
+// False, with the message unchanged, if there is no memory for a record or a lock is not free soon.
+bool Returns::give_back_briefly(Incoming& message) noexcept try {
   if (control_.is_discarded()) return discard(message), true;
   constexpr int kMostTries = 4;
-  const WaitContext at_once{Deadline::immediate()};
   Arena& arena = control_.arena;
-  std::optional<RecordState> became;
-  for (int tries = 0; !became; ++tries) {
-    if (tries == kMostTries || !arena.reconciler().lock_briefly(control_.shared.receivers_lock)) return false;
-    Record* record = records_.find_free();
-    if (record != nullptr) became = write_returned(*record, message);
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    if (!arena.reconciler().lock_briefly(control_.shared.receivers_lock)) return false;
+    const Attempt made = try_return(message);
     arena.unlock(control_.shared.receivers_lock);
-    if (became) break;
+    if (made.became) return finish_return(message, *made.became), true;
     if (!arena.reconciler().lock_briefly(arena.header().arena_lock)) return false;  // wait until the lock was free once
     arena.reclaimer().unlock();
-    if (record == nullptr && !records_.add(at_once)) return false;
+    if (made.lacks_record && !records_.add(WaitContext{Deadline::immediate()})) return false;
   }
-  message.drop();
-  watchers_.announce_settled(*became);
-  return true;
+  return false;
 } catch (const std::bad_alloc&) {
   return false;
 }
@@ -71,18 +82,57 @@ void Returns::discard(Incoming& message) noexcept {
   watchers_.announce_settled(RecordState::kFree);
 }
 
-bool Returns::give_back_all(Kind kind) noexcept {
-  while (auto first = unreturned_.take_first(kind)) {
-    if (try_give_back(first->message)) continue;
-    unreturned_.add(std::move(first), kind);
-    return false;
+// No message is off the list during a wait, which may run code that forks: a child must not return what its parent
+// received, and finds an empty list.
+Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
+  constexpr int kMostTries = 64;  // for one message
+  Arena& arena = control_.arena;
+  for (int tries = 0; unreturned_.count(kind) != 0;) {
+    if (control_.is_discarded()) {
+      if (auto first = unreturned_.take_first(kind)) discard(first->message);
+      continue;
+    }
+    Status locked = arena.lock(control_.shared.receivers_lock, wait);
+    if (!locked) return locked;
+    std::unique_ptr<Received> first = unreturned_.take_first(kind);
+    const Attempt made = first == nullptr ? Attempt{} : try_return(first->message);
+    arena.unlock(control_.shared.receivers_lock);
+    if (first == nullptr) continue;  // another thread has it
+    if (made.became) {
+      finish_return(first->message, *made.became);
+      tries = 0;
+      continue;
+    }
+    keep(std::move(first), kind);
+    if (++tries == kMostTries) return Error{Code::kTimeout, "timed out while others kept the arena's lock"};
+    Status gone_on = made.lacks_record ? add_record() : wait_for_arena_lock(wait);
+    if (!gone_on) return gone_on;
   }
-  return true;
+  return success();
 }
 
-bool Returns::give_back_unreturned() noexcept {
-  reject_given_up();
-  return give_back_all(Kind::kReceivable);
+Status Returns::add_record() {
+  Status added = records_.add(WaitContext{Deadline::immediate()});
+  if (added || added.code() != Code::kFull) return added;
+  return Error{Code::kOutOfSharedMemory, "there is no memory for a record of a message that is to be returned"};
+}
+
+Status Returns::wait_for_arena_lock(const WaitContext& wait) {
+  Status locked = control_.arena.lock(control_.arena.header().arena_lock, wait);
+  if (locked) control_.arena.reclaimer().unlock();
+  return locked;
+}
+
+Status Returns::reject_all(const WaitContext& wait) {
+  Status rejected = give_back_all(Kind::kGivenUp, wait);
+  return rejected || rejected.code() != Code::kOutOfSharedMemory ? std::move(rejected) : success();
+}
+
+void Returns::give_back_before_leaving() noexcept try {
+  const WaitContext wait{Deadline::immediate()};
+  give_back_all(Kind::kGivenUp, wait).ok();
+  give_back_all(Kind::kReceivable, wait).ok();
+} catch (const std::bad_alloc&) {  // the messages go with this process
 }
 
 bool Returns::receive_unreturned(Incoming& out) noexcept {

@@ -28,26 +28,42 @@ class Returns {
   Returns(const Control& control, Records& records, Unreturned& unreturned, Watchers& watchers) noexcept
       : control_(control), records_(records), unreturned_(unreturned), watchers_(watchers) {}
 
-  // The channel has the message again, as one that was returned. Should there be no memory for that either, the next
-  // call that receives here begins with it; it is in this process then, and goes with it. In a queue that was shut down
-  // with all that was in it, it is dealt with.
+  // The channel has the message again, as one that was returned. Waits only briefly, since the caller may hold
+  // Python's GIL. If there is no memory for a record, or a lock is not free soon, the message stays in this process,
+  // and the next call that receives here begins with it. In a queue that was shut down with all that was in it, it is
+  // dealt with.
   void give_back(std::unique_ptr<Received> received) noexcept;
-  // Tries it once more with those; whether none is left that can be received.
-  bool give_back_unreturned() noexcept;
-  // Tries it once more with those that are given up. Receivers and rejected() call it.
-  void reject_given_up() noexcept {
-    if (unreturned_.count(Kind::kGivenUp) != 0) [[unlikely]]
-      give_back_all(Kind::kGivenUp);
+  // Tries again to return those that can be received. Waits for locks, but not for memory: kOutOfSharedMemory if there
+  // is none for a record. Other errors as of Arena::lock(). May throw std::bad_alloc.
+  Status give_back_unreturned(const WaitContext& wait) { return give_back_all(Kind::kReceivable, wait); }
+  // Tries again to reject those that are given up. Succeeds also if there is no memory for their records.
+  Status reject_given_up(const WaitContext& wait) {
+    if (unreturned_.count(Kind::kGivenUp) == 0) [[likely]]
+      return success();
+    return reject_all(wait);
   }
+  // Both, for a process that is about to leave: what it does not return now is lost.
+  void give_back_before_leaving() noexcept;
   // The first of those, unless the queue was shut down with all that was in it.
   bool receive_unreturned(Incoming& out) noexcept;
 
  private:
   using Kind = Unreturned::Kind;
-  bool give_back_all(Kind kind) noexcept;
+  // How an attempt to make a record of a message ended: what the record became, or what was missing.
+  struct Attempt {
+    std::optional<RecordState> became{};
+    bool lacks_record = false;  // else the arena's lock
+  };
+  Attempt try_return(const Incoming& message) noexcept;
+  void finish_return(Incoming& message, RecordState became) noexcept;
+  void keep(std::unique_ptr<Received> received, Kind kind) noexcept;
+  Status reject_all(const WaitContext& wait);
+  Status give_back_all(Kind kind, const WaitContext& wait);
+  Status add_record();
+  Status wait_for_arena_lock(const WaitContext& wait);
   bool is_given_up(const Incoming& message) const noexcept;
   std::uint64_t word_of_returned(const Incoming& message) const noexcept;
-  bool try_give_back(Incoming& message) noexcept;
+  bool give_back_briefly(Incoming& message) noexcept;
   void discard(Incoming& message) noexcept;
   std::optional<RecordState> write_returned(Record& record, const Incoming& message) noexcept;
 

@@ -1,6 +1,9 @@
 // Messages that a process cannot have now, for want of memory or addresses: they stay in the channel, or go back to it.
 #include <poll.h>
 #include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
 
 #include "platform/machine.h"
 #include "support/catch2.h"
@@ -44,6 +47,29 @@ struct Kept {
   std::shared_ptr<Arena> arena = new_arena(kMiB);
   std::shared_ptr<Channel> channel = new_channel(arena);
   std::vector<Lease> full{};
+};
+// So many receivers, one after the other, have no memory for the next message.
+void fail_to_build(Channel& channel, std::uint32_t times) {
+  for (std::uint32_t i = 0; i < times; ++i) {
+    auto place = received(channel);
+    place->message.set_not_built();
+    channel.returns().give_back(std::move(place));
+  }
+}
+// A process that owns a lock until another thread sleeps on it.
+struct LockOwner {
+  LockOwner(Arena& arena, std::atomic<std::uint32_t>* word)
+      : child([&arena, word, this] {
+          arena.lock(*word, patience()).value();
+          locked.open();
+          while ((word->load() & memory::kContended) == 0) usleep(1'000);
+          arena.unlock(*word);
+          return true;
+        }) {
+    locked.wait();
+  }
+  Gate locked;
+  Child child;
 };
 
 // A message that refers to an array of 64 MiB, and one that does not, put by a process that is gone: nothing of either
@@ -108,12 +134,7 @@ TEST_CASE("A message that there is no memory to give back is given up like any o
   const std::size_t words = GENERATE(kInline, kBlock);
   Kept kept(words);
   Channel& channel = *kept.channel;
-  for (std::uint32_t i = 0; i < channel::kMaxFailedBuilds; ++i) {
-    auto place = received(channel);
-    REQUIRE(number_in(place->message.frame()) == 0);
-    place->message.set_not_built();
-    channel.returns().give_back(std::move(place));
-  }
+  fail_to_build(channel, channel::kMaxFailedBuilds);
   CHECK(channel.stats().rejected == 0);
   CHECK(channel.size() == 2);
   CHECK(drain(channel) == std::vector<std::uint64_t>{1, 2});
@@ -155,6 +176,49 @@ TEST_CASE("Who leaves the channel gives such a message back as soon as there is 
   kept.channel->membership().leave(End::kReceiving);
   CHECK(kept.channel->stats().returned == 1);
   CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0, 1, 2});
+}
+
+TEST_CASE("take returns a kept message although a recovery is pending") {
+  Kept kept(kBlock);
+  kept.full.clear();
+  memory::request_recovery(kept.arena->header());
+  Delivery delivery = take(*kept.channel, no_wait()).value();
+  CHECK(number_in(delivery) == 0);
+  delivery.ack(no_wait()).value();
+  CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{1, 2});
+}
+
+TEST_CASE("take waits for the lock that it needs to return a kept message") {
+  const bool channels = GENERATE(true, false);
+  Kept kept(kBlock);
+  kept.full.clear();
+  LockOwner owner(*kept.arena, channels ? &header_of(*kept.channel).receivers_lock : &kept.arena->header().arena_lock);
+  Delivery delivery = take(*kept.channel).value();
+  CHECK(number_in(delivery) == 0);
+  CHECK(owner.child.succeeded());
+}
+
+TEST_CASE("Leaving the channel returns a kept message although a recovery is pending") {
+  Kept kept(kBlock);
+  kept.full.clear();
+  memory::request_recovery(kept.arena->header());
+  kept.channel->membership().leave(End::kReceiving);
+  CHECK(kept.channel->stats().returned == 1);
+  CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0, 1, 2});
+}
+
+TEST_CASE("A kept message that is given up is rejected although a recovery is pending") {
+  const bool by_get = GENERATE(true, false);
+  Kept kept(kBlock);
+  Channel& channel = *kept.channel;
+  fail_to_build(channel, channel::kMaxFailedBuilds);
+  kept.full.clear();
+  memory::request_recovery(kept.arena->header());
+  if (by_get) {
+    CHECK(get(channel, no_wait()).value() == 1);
+    CHECK(channel.stats().rejected == 1);
+  }
+  CHECK(channel.rejected(patience()).value().size() == 1);
 }
 
 TEST_CASE("A forked child does not give back what its parent received") {
