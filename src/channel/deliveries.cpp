@@ -234,14 +234,19 @@ void Delivery::give_up() noexcept {
     of_.reset();
     return;
   }
-  if (of_->parts_.control.arena.reconciler().lock_briefly(of_->parts_.control.shared.receivers_lock)) {
+  const Control& control = of_->parts_.control;
+  if (control.arena.reconciler().lock_briefly(control.shared.receivers_lock)) {
     settle_locked(Settling::kNack);
     return;
   }
   std::uint64_t word = word_;
   if (load_acquire(record_->state) == word) count_builds(Settling::kNack);  // nobody else changes a record that we have
   if (compare_swap(record_->state, word, word_after(Settling::kNack))) {
-    memory::request_recovery(of_->parts_.control.arena.header());
+    memory::request_recovery(control.arena.header());
+    // The waiters find the request, recover, and see what became of the message.
+    notify_all(control.shared.items);
+    notify_all(control.shared.acked);
+    Watchers::wake_sockets(control, End::kReceiving);
   }
   of_.reset();
 }

@@ -74,10 +74,11 @@ bool Reconciler::lock_quietly(std::atomic<std::uint32_t>& word, const WaitContex
 }
 
 bool Reconciler::lock_briefly(std::atomic<std::uint32_t>& word) noexcept {
+  if (needs_recovery(header_)) return false;
   RobustLock lock(word, parts_.participants);
   const std::int64_t began = monotonic_ns();
   for (BriefWait owner; !lock.try_lock(); owner.pause()) {
-    if (monotonic_ns() - began > wait_policy::kDropLockNs) return false;
+    if (needs_recovery(header_) || monotonic_ns() - began > wait_policy::kDropLockNs) return false;
   }
   if (!needs_recovery(header_)) [[likely]]
     return true;

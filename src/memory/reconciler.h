@@ -38,7 +38,7 @@ class Reconciler {
   Status reconcile(const platform::WaitContext& wait);
   // The same for callers that may not throw; false also for want of memory.
   bool lock_quietly(std::atomic<std::uint32_t>& word, const platform::WaitContext& wait) noexcept;
-  // Locks for a destructor. False if the lock is not free within 2 ms, or if derived state needs a repair first.
+  // Locks for a destructor. False if the lock is not free within 10 ms, or at once if derived state needs a repair.
   bool lock_briefly(std::atomic<std::uint32_t>& word) noexcept;
   bool lock_arena_quietly(const platform::WaitContext& wait) noexcept { return lock_quietly(header_.arena_lock, wait); }
   bool reconcile_quietly(const platform::WaitContext& wait) noexcept;

@@ -282,6 +282,17 @@ TEST_CASE("Dropping a delivery does not wait for the lock") {
   REQUIRE(channel->arena()->inspector().check() == "");
 }
 
+TEST_CASE("A delivery dropped while a recovery is pending wakes poll loops") {
+  auto channel = channel_of(1);
+  Delivery delivery = take(*channel).value();
+  const int fd = channel->watchers().wake_fd(End::kReceiving).value();
+  REQUIRE_FALSE(readable(fd));
+  memory::request_recovery(channel->arena()->header());
+  { Delivery dropped = std::move(delivery); }
+  REQUIRE(readable(fd, 60'000));
+  REQUIRE(get_message(*channel, no_wait())->redelivered());
+}
+
 TEST_CASE("The stream is not over while another process may give messages back") {
   auto channel = channel_of(1);
   Gate taken, go;
