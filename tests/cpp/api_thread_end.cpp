@@ -1,6 +1,4 @@
 // Calls in destructors that run after the library's variables of the thread were destroyed.
-#include <unistd.h>
-
 #include <cstring>
 #include <string>
 #include <thread>
@@ -13,6 +11,7 @@
 using namespace std::chrono_literals;
 using namespace shmtree;
 using shmtree::test::Child;
+using shmtree::test::Gate;
 
 namespace {
 
@@ -80,11 +79,10 @@ TEST_CASE("put and get work in a destructor at the end of their thread") {
 }
 
 TEST_CASE("put and get work in the destructor of a static object") {
-  Child child([] {
+  const Gate destroyed;  // a destructor cannot change what exit() returns, and may not run at all
+  Child child([&destroyed] {
     auto [sender, receiver] = make_pair({.capacity = 8});
-    const auto work = [sender, receiver] {
-      if (!puts_and_gets(sender, receiver)) _exit(1);
-    };
+    const auto work = [sender, receiver, &destroyed] { destroyed.open(puts_and_gets(sender, receiver) ? 1 : 0); };
     static const AtEnd<decltype(work)> at_exit{work};
     sender.put(message(0)).value();
     receiver.get(60s).value();
@@ -92,6 +90,8 @@ TEST_CASE("put and get work in the destructor of a static object") {
     return true;
   });
   CHECK(child.succeeded());
+  REQUIRE(destroyed.is_open());
+  CHECK(destroyed.wait() == 1);
 }
 
 TEST_CASE("replay add works in a destructor at the end of its thread") {
