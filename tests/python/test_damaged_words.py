@@ -1,0 +1,30 @@
+"""What receivers and subscribers make of memory that another process has damaged."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Damage may make words that are right: of a queue that was shut down, a frame of another version, another class.
+POSSIBLE = (
+    r"a value|Empty|CorruptMessage|ShutDown: the queue was shut down|ChannelClosed: this subscription was closed"
+    r"|ChannelClosed: the stream has ended: every sender has closed or exited"
+    r"|IncompatibleArena: The frame has version \d+; this library reads version 1\."
+    r"|PickleRefused: The message needs '.*', which is not registered here"
+)
+
+
+@pytest.mark.parametrize("what", ["channel", "broadcast", "receiver", "subscriber"])
+def test_get_survives_any_damaged_word_and_reports_corrupt_messages(what):
+    program = Path(__file__).with_name("damaged_words.py")
+    ran = subprocess.run([sys.executable, program, what], capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    words, *outcomes = ran.stdout.splitlines()
+    seen = dict(reversed(re.fullmatch(r"(\d+) times (.*)", each).groups()) for each in outcomes)
+    assert int(words.split()[0]) > 200
+    assert int(seen["CorruptMessage"]) > 50
+    assert [each for each in seen if not re.fullmatch(POSSIBLE, each)] == []
