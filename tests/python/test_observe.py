@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -382,6 +383,23 @@ def test_a_table_aligns_its_columns_and_sizes_have_units():
 
 def test_a_name_that_is_not_printable_does_not_reach_the_terminal():
     assert _shown.printable("a\x1b[2J") == "a\\x1b[2J"
+
+
+# C0, DEL, C1, marks and overrides of the direction, line and paragraph separators.
+CONTROLS = "a\x07\x1b[2J\x7f\x85\x9b31m\u200e\u202e\u2066\u2028\u2029z"
+
+
+@pytest.mark.parametrize("verb", [("ls",), ("ls", "--all"), ("inspect", str(os.getpid())), ("top", "--once"), ("why",)])
+def test_control_characters_of_names_and_messages_do_not_reach_the_terminal(verb):
+    sender, receiver = shmtree.create_pair(name=CONTROLS)
+    broadcast, latest = shmtree.Broadcast(name=CONTROLS + "b"), shmtree.Latest(name=CONTROLS + "l")
+    for message in (CONTROLS, {CONTROLS: [CONTROLS]}, types.SimpleNamespace(**{CONTROLS: 1})):
+        sender.put(message)
+    text = run(*verb)
+    assert [each for each in text if not each.isprintable() and each not in "\n\t"] == []
+    least = {"why": 0, "inspect": 7}.get(verb[0], 1)  # of a verb that shows names, or messages, too
+    assert text.count(ascii(CONTROLS)[1:-1]) >= least
+    del receiver, broadcast, latest
 
 
 def test_a_queue_is_asked_for_with_a_whole_uuid():
