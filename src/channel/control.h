@@ -61,9 +61,11 @@ struct Control {
     const std::uint64_t packed = platform::load_once(slot.block), bytes = platform::load_once(slot.bytes);
     return packed == 0 ? bytes : counted_bytes(bytes, memory::unpack(packed));
   }
-  // The bytes that can be received, as the counts have them.
+  // Returns the bytes that can be received. 0 if more went out than came in: receivers may have advanced `bytes_out`
+  // since this thread read `bytes_in`, and either word may be damaged.
   std::uint64_t queued_bytes() const noexcept {
-    return platform::load_acquire(shared.bytes_in) - platform::load_acquire(shared.bytes_out);
+    const std::uint64_t in = platform::load_acquire(shared.bytes_in), out = platform::load_acquire(shared.bytes_out);
+    return in > out ? in - out : 0;
   }
 };
 

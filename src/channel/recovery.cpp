@@ -51,8 +51,10 @@ class Held {
   bool taken_;
 };
 
-// Maximum references that are read to count the bytes of a channel (half a second). The rest is not counted.
+// Maximum references that recovery reads to count the bytes of a channel (half a second), and how many more for each
+// message, so that damaged lists of other messages do not use up those of a usual one. The rest is not counted.
 constexpr std::uint64_t kMostReferencesOfChannel = std::uint64_t{1} << 26;
+constexpr std::uint64_t kMoreReferencesOfMessage = 64;
 
 // One channel as recovery sees it: by its block alone, since this process need not have it open.
 class Repair {
@@ -117,7 +119,9 @@ class Repair {
     store_relaxed(shared_.rejected, counts.rejected);
     store_relaxed(shared_.returned, counts.returned);
     store_relaxed(shared_.also_queued, counts.returned);
-    store_relaxed(shared_.bytes_out, load_relaxed(shared_.bytes_in) - queued_bytes_);
+    const std::uint64_t in = std::max(load_relaxed(shared_.bytes_in), queued_bytes_);  // the word may be damaged
+    store_relaxed(shared_.bytes_in, in);
+    store_relaxed(shared_.bytes_out, in - queued_bytes_);
   }
 
   // The minute of those whose giver is gone begins.
@@ -174,7 +178,9 @@ class Repair {
   // Like Control::counted_bytes(), but limited: with damaged words, every slot may name the same long list.
   std::uint64_t counted_bytes(const RingSlot& slot) noexcept {
     const std::uint64_t packed = load_once(slot.block), bytes = load_once(slot.bytes);
-    return packed == 0 ? bytes : bytes + arena_.blocks().referred_bytes(memory::unpack(packed), &references_left_);
+    if (packed == 0) return bytes;
+    references_left_ += kMoreReferencesOfMessage;
+    return bytes + arena_.blocks().referred_bytes(memory::unpack(packed), &references_left_);
   }
   struct Counts {
     std::uint32_t taken = 0, returned = 0, rejected = 0;

@@ -66,8 +66,7 @@ RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t referred_by
     }
   }
   if (counts_bytes && queued() != 0) {
-    const std::uint64_t in = load_relaxed(shared.bytes_in), out = load_acquire(shared.bytes_out);
-    const std::uint64_t total = (in > out ? in - out : 0) + bytes;
+    const std::uint64_t total = control_.queued_bytes() + bytes;
     if (shared.max_bytes != 0 && total + referred_bytes > shared.max_bytes) return Room::kFullOfBytes;
     if (bytes > control_.inline_bytes() && !leaves_memory(total, unallocated)) return Room::kFullOfMemory;
   }

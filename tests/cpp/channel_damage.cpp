@@ -115,6 +115,24 @@ TEST_CASE("A slot of another ticket is an error, again and again") {
   REQUIRE(code_of(take(*channel)) == Code::kCorrupt);
 }
 
+TEST_CASE("Byte counts that are wrong give no huge number of queued bytes") {
+  auto channel = new_channel(new_arena());
+  put(*channel, 1, 3).value();
+  put(*channel, 2, 3).value();
+  header(*channel).bytes_out.store(header(*channel).bytes_in.load() + 1);
+  CHECK(channel->stats().queued_bytes == 0);
+  REQUIRE(get(*channel, no_wait()).ok());
+  CHECK(channel->stats().queued_bytes == 0);
+  slot(*channel, 1).bytes = kHuge;
+  header(*channel).bytes_in.store(8);
+  memory::request_recovery(channel->arena()->header());
+  REQUIRE(channel->arena()->reconcile(patience()).ok());
+  REQUIRE(get_message(*channel, no_wait()).ok());
+  CHECK(channel->stats().queued_bytes <= 8);
+  nothing_hangs([](Channel& damaged) { header(damaged).bytes_out.store(kHuge); });
+  nothing_hangs([](Channel& damaged) { header(damaged).bytes_in.store(kHuge); });
+}
+
 TEST_CASE("Records beyond their block, and chains of them without end, are not followed") {
   nothing_hangs([](Channel& channel) { records_of(channel).count = kHuge; });
   nothing_hangs([](Channel& channel) { records_of(channel).count = (std::uint64_t{1} << 58) + 1; });

@@ -1,4 +1,6 @@
 // What a message refers to in other blocks counts with it: for max_bytes, and for the bytes that are queued.
+#include <algorithm>
+
 #include "support/catch2.h"
 #include "support/channel_check.h"
 #include "support/channels.h"
@@ -84,4 +86,34 @@ TEST_CASE("What many messages refer to keeps no memory from those that are copie
   const BlockRef referred[] = {array.ref()};
   for (int i = 0; i < 20; ++i) put_referring(*channel, referred).value();
   CHECK(put(*channel, 1, 100'000, no_wait()).ok());
+}
+
+TEST_CASE("Recovery counts what messages refer to after slots with damaged lists") {
+  auto channel = new_channel(new_arena(64 * kMiB), with_capacity(0));
+  Arena& arena = *channel->arena();
+  const Lease array = new_lease(arena, kArray);
+  const BlockRef referred[] = {array.ref()};
+  constexpr std::uint64_t kDamaged = 80;  // more than the references that recovery reads at least
+  for (std::uint64_t i = 0; i <= kDamaged; ++i) put_referring(*channel, referred).value();
+  // A list as long as a list can be, which names the array. The slots below the last one name the block.
+  auto damaged = arena.allocate(memory::kMostReferences * sizeof(memory::ListEntry), BlockKind::kMessage, patience());
+  REQUIRE(damaged.ok());
+  auto* list = reinterpret_cast<memory::ListEntry*>(damaged->data());
+  std::fill_n(list, memory::kMostReferences, memory::ListEntry{array.ref().id.value, array.ref().generation});
+  memory::BlockEntry& entry = *arena.blocks().entry(damaged->ref().id);
+  entry.list_offset = 0;
+  entry.list_length = memory::kMostReferences;
+  std::uint64_t segment = header_of(*channel).head_segment.load();
+  for (std::uint64_t ticket = 0; ticket < kDamaged; ++ticket) {
+    const std::uint64_t next = segment_of(*channel, segment).next.load();
+    if (next != 0 && segment_of(*channel, next).base == ticket) segment = next;
+    slot_of(*channel, segment, ticket - segment_of(*channel, segment).base).block = memory::pack(damaged->ref());
+  }
+  memory::request_recovery(arena.header());
+  REQUIRE(arena.reconcile(patience()).ok());
+  const std::uint64_t counted = channel->stats().queued_bytes;
+  const std::uint64_t limited = ((std::uint64_t{1} << 26) + kDamaged * 64) * kArray + kDamaged * kFrame;
+  CHECK(counted >= limited + kArray + kFrame);
+  CHECK(counted <= limited + kArray + kFrame + 64 * kArray);
+  entry.list_length = 0;
 }
