@@ -28,10 +28,16 @@ Status check_count(const char* name, std::size_t given, std::size_t rows) {
 // Rows of a call, and the Values that they are read from, for as long as both are there.
 class ReadRows {
  public:
-  // `left_out`: marks the rows that are not steps; may be empty.
-  Status read(const ReplayCore& core, const Value& rows, const ReplayMarks& marks, std::span<const char> left_out) {
+  // `left_out`: marks the rows that are not steps; may be empty. `streams`: number of rows that the call must have; 0:
+  // any number.
+  Status read(const ReplayCore& core, const Value& rows, const ReplayMarks& marks, std::span<const char> left_out,
+              std::size_t streams) {
     const Buffer& buffer = *core.buffer;
     Status fits = rows_.read(buffer.spec(), buffer.spec().row, "rows", rows);
+    if (fits && streams != 0 && rows_.rows() != streams) {
+      return invalid("rows has " + std::to_string(rows_.rows()) + " rows; it must have " + std::to_string(streams) +
+                     ", one for each stream");
+    }
     if (fits) fits = check_count("ends", marks.ends.size(), rows_.rows());
     if (fits) fits = check_count("priorities", marks.priorities.size(), rows_.rows());
     if (fits) fits = check_count("reset", left_out.size(), rows_.rows());
@@ -123,12 +129,8 @@ Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, c
   auto left_out = left_out_of(state, marks);
   if (!left_out) return std::move(left_out).error();
   ReadRows read;
-  Status fits = read.read(*state.states.front()->core, rows, marks, *left_out);
+  Status fits = read.read(*state.states.front()->core, rows, marks, *left_out, streams);
   if (!fits) return std::move(fits).error();
-  if (read.given().count != streams) {
-    return invalid("rows has " + std::to_string(read.given().count) + " rows; it must have " + std::to_string(streams) +
-                   ", one for each stream");
-  }
   Indices indices(streams, -1);
   std::uint64_t completed = 0;
   for (std::size_t i = 0, ends = 0; i < streams; ++i) {
@@ -172,7 +174,7 @@ Result<std::vector<std::int64_t>> ReplayWriter::extend(const Value& rows, const 
     const replay::Spec& spec = core->buffer->spec();
     if (!marks.reset.empty()) return invalid("reset is for vectors of streams");
     api::ReadRows read;
-    Status fits = read.read(*core, rows, marks, {});
+    Status fits = read.read(*core, rows, marks, {}, 0);
     if (!fits) return std::move(fits).error();
     if (spec.has_finals() && marks.ends.empty() && !spec.says_ends()) {
       return invalid("rows with successors need ends, or a leaf that says where episodes end");

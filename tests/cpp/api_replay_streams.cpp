@@ -147,6 +147,8 @@ TEST_CASE("a vector of rows that does not fit is refused whole, and one that is 
   const std::array<bool, 3> first{true, false, false};
   const Columns four(0, 4), three(0, 3);
   CHECK(writers.add(four.rows()).error().message == "rows has 4 rows; it must have 3, one for each stream");
+  const ReplayVectorWriter skipping = buffer.vector_writer(3, ReplayAutoreset::kNextStep).value();
+  CHECK(skipping.add(four.rows()).error().message == "rows has 4 rows; it must have 3, one for each stream");
   CHECK(writers.add(three.rows(), {.ends = first}).error().message.find("needs final") != std::string::npos);
   const std::vector<float> two{1, 2};
   const Dict final{{"obs", array_ref(two.data(), {2, 1})}};
