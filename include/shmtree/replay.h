@@ -197,7 +197,9 @@ struct ReplayStats {
 
 /// How load_replay() makes a buffer: what is not given is as it was saved. What rows are, next, n_step and stack stay.
 struct ReplayLoad {
-  std::uint64_t capacity = 0;             ///< the newest rows are there where it is smaller
+  /// The newest rows are there where it is smaller. If you give none and the saved one takes more than 256 MiB and 16
+  /// times the bytes of the files before there are rows, load_replay() fails with kInvalid.
+  std::uint64_t capacity = 0;
   std::string name{};                     ///< without one it has none
   std::vector<ReplaySampler> samplers{};  ///< in place of those that it had
   std::optional<ReplayLimit> limit{};     ///< another one: rows count as added, and as drawn as often as they should

@@ -172,6 +172,11 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   Status fits = api::change(*spec, how);
   if (!fits) return std::move(fits).error();
   const Room room = api::room_for(*loader, how);
+  if (how.capacity == 0) {
+    const auto overhead = Buffer::overhead_bytes(*spec, room);
+    fits = overhead ? loader->check_overhead(*overhead) : Status(overhead.error());
+    if (!fits) return std::move(fits).error();
+  }
   auto home = api::replay_home_for(how.arena);
   if (!home) return std::move(home).error();
   auto arena = api::arena_for(*spec, room, *home);

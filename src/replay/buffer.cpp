@@ -73,11 +73,19 @@ Result<std::shared_ptr<Buffer>> Buffer::make(std::shared_ptr<Tables> tables, Spe
 }
 
 Result<std::uint64_t> Buffer::total_bytes(const Spec& spec, const Room& room) {
+  const auto overhead = overhead_bytes(spec, room);
+  if (!overhead) return overhead.error();
+  const auto shape = spec.shape(room.capacity, room.chunk, room.streams);
+  if (!shape) return shape.error();
+  return *overhead + Store::extents_bytes(*shape);
+}
+
+Result<std::uint64_t> Buffer::overhead_bytes(const Spec& spec, const Room& room) {
   const auto shape = spec.shape(room.capacity, room.chunk, room.streams);
   if (!shape) return shape.error();
   const auto tables = Tables::bytes_for(*shape, spec.tables(), spec.limit_or_null(), spec.raises_on_death);
   if (!tables) return tables.error();
-  return Store::total_bytes(*shape, pack(spec).size(), *tables);
+  return Store::control_bytes(*shape, pack(spec).size(), *tables);
 }
 
 Result<std::uint64_t> Buffer::capacity_within(const Spec& spec, std::uint64_t max_bytes, const Room& room) {

@@ -139,6 +139,7 @@ Status Loader::Way::choose() {
   for (std::size_t i = chosen; i < order.size(); ++i) newest.push_back(places[order[i]]);
   correct_ready(newest, header.ahead);
   is_loaded.assign(places.size(), false);
+  if (Status done = saved.check_rows(folder, newest); !done) return done;
   for (std::size_t i = 0; i < newest.size(); ++i) {
     places[order[chosen + i]] = newest[i];
     if (Status done = describe(newest[i]); !done) return done;
@@ -356,6 +357,7 @@ Result<Loader> Loader::open(const std::string& path) try {
   if (!*locked) return Error{.code = Code::kUnavailable, .message = path + " is being saved to by somebody else"};
   auto saved = Manifest::read(*folder);
   if (!saved) return std::move(saved).error();
+  if (Status there = saved->check_files(*folder); !there) return std::move(there).error();
   return Loader(std::move(*folder), std::move(*saved));
 } catch (const std::bad_alloc&) {
   return out_of_memory();

@@ -27,6 +27,10 @@ class Loader {
   std::uint64_t ahead() const noexcept { return saved_.header.ahead; }
   bool finals() const noexcept { return saved_.header.finals != 0; }
 
+  // Checks the bytes that a buffer of capacity() rows takes before it has rows, if only the manifest says the capacity.
+  // kInvalid if they are over 256 MiB and 16 times the bytes of the files.
+  Status check_overhead(std::uint64_t bytes) const { return saved_.check_overhead(folder_, bytes); }
+
   // The newest rows that have room, into a store that was just made and that nobody else has: with the same leaves,
   // `ahead` and `finals`, any capacity, and chunks that are no larger (kInvalid otherwise). `tables`: null where there
   // are none; `samplers`: what they are called, or nothing. Rows have the priorities that they had in the table of the

@@ -1,11 +1,14 @@
 #include "replay/manifest.h"
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "platform/checksum.h"
+#include "replay/data_file.h"
 #include "replay/layout.h"
 #include "replay/shape.h"
 
@@ -16,6 +19,9 @@ using namespace platform;
 namespace {
 
 constexpr std::uint64_t kMostManifest = std::uint64_t{1} << 32;
+// Bytes that a manifest alone makes a load allocate, and how many more for each byte of the files.
+constexpr std::uint64_t kMostOverhead = 256u << 20;
+constexpr std::uint64_t kMostOverheadPerByte = 16;
 
 template <class T>
 void append(std::vector<std::byte>& out, const std::vector<T>& values) {
@@ -43,6 +49,23 @@ std::uint32_t checksum_of(std::span<const std::byte> file) noexcept {
 std::uint64_t body_bytes(const ManifestHeader& header) noexcept {  // of 32-bit counts: no overflow
   return header.leaves * std::uint64_t{8} + header.tables * sizeof(SavedTable) + header.files * sizeof(SavedFile) +
          header.parts * sizeof(SavedPart) + header.note_bytes;
+}
+
+// True if no byte of a file is in two parts and no file is named twice: what the parts have together is no more than
+// what the files have.
+bool is_disjoint(const Manifest& saved) {
+  std::vector<std::uint64_t> numbers;
+  for (const SavedFile& file : saved.files) numbers.push_back(file.number);
+  std::ranges::sort(numbers);
+  if (std::ranges::adjacent_find(numbers) != numbers.end()) return false;
+  std::vector<const SavedPart*> parts;
+  for (const SavedPart& part : saved.parts) parts.push_back(&part);
+  const auto place = [](const SavedPart* part) { return std::pair(part->file, part->offset); };
+  std::ranges::sort(parts, {}, place);
+  const auto overlap = [](const SavedPart* part, const SavedPart* next) {
+    return part->file == next->file && next->offset - part->offset < part->bytes;
+  };
+  return std::ranges::adjacent_find(parts, overlap) == parts.end();
 }
 
 // Names what cannot be in a manifest whose checksum is right: somebody wrote it so.
@@ -74,7 +97,7 @@ std::string impossible(const Manifest& saved) {
       return "a part of " + std::to_string(part.bytes) + " bytes about " + std::to_string(part.places) + " chunks";
     }
   }
-  return {};
+  return is_disjoint(saved) ? std::string() : "files or parts of files that it names twice";
 }
 
 }  // namespace
@@ -121,16 +144,17 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
   if (*size < sizeof(ManifestHeader) || *size > kMostManifest) {
     return wrong(std::to_string(*size) + " bytes are no manifest of a replay buffer");
   }
-  std::vector<std::byte> bytes(*size);
-  if (!read_at(file->get(), 0, bytes.data(), bytes.size())) {
-    const int failure = errno;
+  const auto unreadable = [&](int failure) {
     return failure == 0 ? wrong("cannot be read")
                         : os_error(folder.path() + "/" + kManifestName + ": cannot be read", failure);
-  }
+  };
   Manifest saved;
-  std::memcpy(&saved.header, bytes.data(), sizeof saved.header);
   const ManifestHeader& header = saved.header;
+  if (!read_at(file->get(), 0, &saved.header, sizeof saved.header)) return unreadable(errno);
   if (header.magic != kManifestMagic) return wrong("is no manifest of a replay buffer");
+  std::vector<std::byte> bytes(*size);
+  if (!read_at(file->get(), 0, bytes.data(), bytes.size())) return unreadable(errno);
+  std::memcpy(&saved.header, bytes.data(), sizeof saved.header);
   if (const std::uint32_t sum = checksum_of(bytes); sum != header.checksum || header.bytes != bytes.size()) {
     return wrong("was altered or cut off: it has " + std::to_string(bytes.size()) + " bytes with the checksum " +
                  std::to_string(sum) + ", and should have " + std::to_string(header.bytes) + " with " +
@@ -154,6 +178,37 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
   return saved;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
+}
+
+Status Manifest::check_files(const Folder& folder) const {
+  for (const SavedFile& file : files) {
+    auto there = DataReader::begin(folder, file);
+    if (!there) return std::move(there).error();
+  }
+  return success();
+}
+
+Status Manifest::check_rows(const Folder& folder, std::span<const StateEntry> places) const {
+  std::uint64_t bytes = 0, needed = 0;
+  for (const SavedPart& part : parts) bytes += part.kind == PartKind::kRows ? part.bytes : 0;
+  for (const StateEntry& place : places) needed += place.rows * row_bytes();
+  if (needed <= bytes) return success();
+  return corrupt(
+      folder, kManifestName,
+      "says that there are rows of " + std::to_string(needed) + " bytes, and the files have " + std::to_string(bytes));
+}
+
+Status Manifest::check_overhead(const Folder& folder, std::uint64_t bytes) const {
+  std::uint64_t in_files = sizeof header;
+  for (const SavedFile& file : files) in_files += file.bytes;
+  const std::uint64_t over = bytes - std::min(bytes, kMostOverhead);
+  if (over / kMostOverheadPerByte <= in_files) return success();
+  return Error{.code = Code::kInvalid,
+               .message = folder.path() + " has a capacity of " + std::to_string(header.capacity) +
+                          " rows in chunks of " + std::to_string(header.rows_per_place) +
+                          ", for which a buffer takes " + std::to_string(bytes) +
+                          " bytes before it has rows, many more than the files have; give a capacity, this one if it "
+                          "is right"};
 }
 
 Status Manifest::write(const Folder& folder) {

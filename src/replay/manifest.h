@@ -1,6 +1,7 @@
 // What the files of a saved buffer say about all of it: read whole, checked, and written whole.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,13 @@ struct Manifest {
   // Code::kNotFound where there is none, kCorrupt with file and numbers for one that was altered or cut off,
   // kIncompatible for one of another version.
   static Result<Manifest> read(const platform::Folder& folder);
+  // kCorrupt unless each file that it names is there, and of that size.
+  Status check_files(const platform::Folder& folder) const;
+  // kCorrupt unless the files are large enough for the rows of these places.
+  Status check_rows(const platform::Folder& folder, std::span<const StateEntry> places) const;
+  // kInvalid if a buffer of that capacity takes `bytes` before it has rows, and these are over 256 MiB and 16 times the
+  // bytes of the files.
+  Status check_overhead(const platform::Folder& folder, std::uint64_t bytes) const;
   // Beside the one that there is, whose place it takes with a rename.
   Status write(const platform::Folder& folder);
 

@@ -124,9 +124,12 @@ Result<Store::Note> Store::note_at(const std::shared_ptr<Arena>& arena, BlockRef
   return out_of_memory();
 }
 
-std::uint64_t Store::total_bytes(const Shape& shape, std::uint64_t note_bytes, std::uint64_t table_bytes) noexcept {
-  return round_up(plan_of(shape, note_bytes, table_bytes).bytes, memory::kPageBytes) +
-         shape.most_extents * round_up(shape.extent_bytes, memory::kPageBytes);
+std::uint64_t Store::control_bytes(const Shape& shape, std::uint64_t note_bytes, std::uint64_t table_bytes) noexcept {
+  return round_up(plan_of(shape, note_bytes, table_bytes).bytes, memory::kPageBytes);
+}
+
+std::uint64_t Store::extents_bytes(const Shape& shape) noexcept {
+  return shape.most_extents * round_up(shape.extent_bytes, memory::kPageBytes);
 }
 
 // --- Extents

@@ -62,9 +62,9 @@ class Store {
     memory::Lease held{};
   };
   static Result<Note> note_at(const std::shared_ptr<Arena>& arena, memory::BlockRef block, const WaitContext& wait);
-  // Bytes of an arena that a buffer has once it is full.
-  static std::uint64_t total_bytes(const Shape& shape, std::uint64_t note_bytes,
-                                   std::uint64_t table_bytes = 0) noexcept;
+  // Bytes of an arena that a buffer has before it has rows, and those of all its extents.
+  static std::uint64_t control_bytes(const Shape& shape, std::uint64_t note_bytes, std::uint64_t table_bytes) noexcept;
+  static std::uint64_t extents_bytes(const Shape& shape) noexcept;
 
   const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
   memory::BlockRef block() const noexcept { return control_.ref(); }

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <random>
 
 #include "platform/checksum.h"
@@ -105,6 +106,60 @@ TEST_CASE("Files with other numbers and right checksums are refused, or what the
     const auto back = loaded(folder, kOptions, arena);
     if (back) REQUIRE(back.value()->check().empty());
   }
+}
+
+namespace {
+
+// Writes the manifest of the folder again, with a right checksum, after `change`.
+void change_manifest(const TemporaryFolder& folder, const std::function<void(replay::Manifest&)>& change) {
+  const auto opened = platform::Folder::open(folder.saved()).value();
+  auto manifest = replay::Manifest::read(opened).value();
+  change(manifest);
+  manifest.write(opened).value();
+  opened.rename(replay::kNextManifestName, replay::kManifestName).value();
+}
+
+}  // namespace
+
+TEST_CASE("A manifest that names a file or a part of one twice is refused") {
+  const TemporaryFolder folder;
+  save(small_store(7), folder);
+  const std::string manifest = folder.saved() + "/manifest", good = bytes_of(manifest);
+  change_manifest(folder, [](replay::Manifest& saved) { saved.files.push_back(saved.files.front()); });
+  CHECK(is_found(loaded(folder, kOptions), "twice"));
+  write_bytes(manifest, good);
+  change_manifest(folder, [](replay::Manifest& saved) {
+    for (int i = 0; i < 10; ++i) saved.parts.push_back(saved.parts.back());
+  });
+  CHECK(is_found(loaded(folder, kOptions), "twice"));
+  write_bytes(manifest, good);
+  CHECK(loaded(folder, kOptions).ok());
+}
+
+TEST_CASE("Rows that the files are too small for get no memory") {
+  const TemporaryFolder folder;
+  save(small_store(7), folder);
+  change_manifest(folder, [](replay::Manifest& saved) {
+    std::erase_if(saved.parts, [](const replay::SavedPart& part) { return part.kind == replay::PartKind::kRows; });
+  });
+  const auto arena = new_arena();
+  const auto store = Store::create(arena, replay::shape_of(kSmallLeaves, kOptions).value(), {}, patience()).value();
+  const std::uint64_t used = arena->pool().used_bytes();
+  auto loader = Loader::open(folder.saved()).value();
+  const Status done = loader.load_into(*store, nullptr, patience());
+  REQUIRE(done.code() == Code::kCorrupt);
+  CHECK(done.error().message.find("and the files have 0") != std::string::npos);
+  CHECK(arena->pool().used_bytes() == used);
+}
+
+TEST_CASE("A capacity that only the manifest says may not take much more memory than the files have") {
+  const TemporaryFolder folder;
+  save(small_store(7), folder);
+  const auto loader = Loader::open(folder.saved()).value();
+  CHECK(loader.check_overhead(256u << 20).ok());
+  const Status refused = loader.check_overhead(350u << 20);
+  REQUIRE(refused.code() == Code::kInvalid);
+  CHECK(refused.error().message.find("a capacity of 8 rows in chunks of 2") != std::string::npos);
 }
 
 #if defined(SHMTREE_CRASH_POINTS)

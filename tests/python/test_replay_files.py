@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,34 @@ def test_an_altered_file_is_a_value_error_that_names_it(tmp_path):
     data.unlink()
     with pytest.raises(ValueError, match=rf"{data.name}: is missing"):
         ReplayBuffer.load(tmp_path / "saved")
+
+
+def _crc32c(data: bytes) -> int:
+    rest = 0xFFFFFFFF
+    for byte in data:
+        rest ^= byte
+        for _ in range(8):
+            rest = rest >> 1 ^ (0x82F63B78 if rest & 1 else 0)
+    return rest ^ 0xFFFFFFFF
+
+
+def _set_capacity(manifest: Path, capacity: int) -> None:
+    """Changes the saved capacity, and makes the checksum right: docs/replay-files.md."""
+    changed = bytearray(manifest.read_bytes())
+    struct.pack_into("<I", changed, 12, 0)
+    struct.pack_into("<Q", changed, 48, capacity)
+    struct.pack_into("<I", changed, 12, _crc32c(changed))
+    manifest.write_bytes(changed)
+
+
+def test_small_files_with_a_huge_capacity_need_the_capacity_as_argument(tmp_path):
+    ReplayBuffer(100, example={"n": 0}, chunk=1).save(tmp_path / "saved")
+    _set_capacity(tmp_path / "saved" / "manifest", 1_000_000)
+    assert ReplayBuffer.load(tmp_path / "saved").capacity == 1_000_000
+    _set_capacity(tmp_path / "saved" / "manifest", 10_000_000)
+    with pytest.raises(ValueError, match="capacity of 10000000 rows in chunks of 1, for which a buffer takes 72"):
+        ReplayBuffer.load(tmp_path / "saved")
+    assert ReplayBuffer.load(tmp_path / "saved", capacity=100).capacity == 100
 
 
 def test_a_folder_without_a_buffer_is_an_error(tmp_path):

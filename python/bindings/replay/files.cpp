@@ -49,6 +49,9 @@ class Files {
   }
   std::uint64_t capacity() const { return loader_.capacity(); }
   std::uint64_t chunk() const { return loader_.rows_per_place(); }
+  void check_overhead(const replay::Spec& spec, std::uint64_t rows, std::uint64_t chunk, std::uint64_t streams) const {
+    unwrap_files(loader_.check_overhead(unwrap(replay::Buffer::overhead_bytes(spec, {rows, chunk, streams}))));
+  }
   void load_into(const Replay& replay) {
     unwrap_files(with_hooks(true, [&](platform::WaitHooks& hooks) {
       return loader_.load_into(*replay.buffer->store(), replay.buffer->tables().get(), WaitContext{{}, &hooks},
@@ -68,6 +71,7 @@ void bind_replay_files(py::module_& module) {
       .def_property_readonly("note", &Files::note)
       .def_property_readonly("capacity", &Files::capacity)
       .def_property_readonly("chunk", &Files::chunk)
+      .def("check_overhead", &Files::check_overhead, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a)
       .def("load_into", &Files::load_into, "replay"_a);
   // With chunks of one row: how many were ever begun, those of a buffer that it was loaded from included.
   module.def(

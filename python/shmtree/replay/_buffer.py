@@ -387,7 +387,8 @@ class ReplayBuffer:
         be larger than it was; what rows are, `next`, `n_step` and `stack` stay: ValueError where they are given and
         differ. A `limit` goes on with its counts; for another one the rows count as added, and as drawn as often as
         they should; None is none. FileNotFoundError where nothing was saved; ValueError, with the file and the numbers,
-        where any byte of a file is not as it was written.
+        where any byte of a file is not as it was written. ValueError, too, if the buffer would take more than 256 MiB
+        and 16 times the bytes of the files before it has rows: pass the `capacity` if you expect one so large.
         """
         if name is not None:
             _process.check_name(name)
@@ -395,8 +396,11 @@ class ReplayBuffer:
         spec = _spec.Spec.unpack(files.note)
         _fixed.check(spec, fixed)
         spec = _files.changed(spec, sampler, samplers, limit, gamma, on_peer_death, fixed)
+        room = _files.room_for(files, capacity, chunk, streams)
+        if capacity is None:
+            _files.check_overhead(files, spec, room)
         self = cls.__new__(cls)
-        self._make(spec, _files.room_for(files, capacity, chunk, streams), arena, None, seed)
+        self._make(spec, room, arena, None, seed)
         files.load_into(self._replay)
         if name is not None:
             self._note_given()

@@ -84,3 +84,8 @@ def room_for(files: _core.ReplayFiles, capacity: int | None, chunk: int | None, 
         most = rows if capacity is None else max(rows // (16 * streams), 1)  # what the core takes where none is given
         chunk = min(files.chunk, 1 << (most.bit_length() - 1))
     return Room(rows, None, chunk, streams)
+
+
+def check_overhead(files: _core.ReplayFiles, spec: Spec, room: Room) -> None:
+    """ValueError if the saved capacity alone takes much more memory than the files have bytes."""
+    files.check_overhead(spec.core(), files.capacity, positive("chunk", room.chunk), room.streams)
