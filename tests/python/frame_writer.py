@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 #: Numbers of the kinds, from docs/frame.md.
@@ -24,6 +24,8 @@ class Writer:
         self._text = bytearray()
         self._arrays = bytearray()
         self._buffers: list[bytes] = []
+        self._views: list[int] = []
+        self._externals = bytearray()
         self._names: dict[str, int] = {}
 
     def kind(self, kind: int) -> Writer:
@@ -42,9 +44,17 @@ class Writer:
         self._ints.append(number)
         return self
 
+    def float(self, number: float) -> Writer:
+        self._floats.append(number)
+        return self
+
     def text(self, text: bytes) -> Writer:
+        return self.raw(text).length(len(text))
+
+    def raw(self, text: bytes) -> Writer:
+        """Appends to the text without a length."""
         self._text += text
-        return self.length(len(text))
+        return self
 
     def name(self, name: str) -> Writer:
         if name in self._names:
@@ -54,10 +64,38 @@ class Writer:
         return self.text(name.encode())
 
     def array(self, dtype: int, shape: tuple[int, ...], buffer: int) -> Writer:
-        self._arrays += struct.pack("<BBBBI", dtype, 0, len(shape), 0, buffer)
-        for count in shape:
-            self.length(count)
+        return self.descriptor(dtype, 0, len(shape), buffer).lengths(shape)
+
+    def descriptor(self, dtype: int, flags: int, dimensions: int, buffer: int) -> Writer:
+        self._arrays += struct.pack("<BBBBI", dtype, flags, dimensions, 0, buffer)
         return self
+
+    def lengths(self, lengths: Iterable[int]) -> Writer:
+        for length in lengths:
+            self.length(length)
+        return self
+
+    def view(self, offset: int) -> Writer:
+        """Appends an offset or a stride."""
+        self._views.append(offset)
+        return self
+
+    def external(self, reference: int, offset: int, size: int) -> Writer:
+        self._externals += struct.pack("<IIQQ", reference, 0, offset, size)
+        return self
+
+    def mark(self, position: int) -> Writer:
+        """Says that there are references to the node at `position`."""
+        self._kinds[position] |= 0x80
+        return self
+
+    @property
+    def nodes(self) -> int:
+        return len(self._kinds)
+
+    @property
+    def buffers(self) -> int:
+        return len(self._buffers)
 
     def buffer(self, contents: bytes) -> Writer:
         self._buffers.append(contents)
@@ -90,7 +128,8 @@ class Writer:
         return self
 
     def frame(self) -> bytes:
-        columns: list[tuple[bytes, int]] = [  # bytes, and the code of Cap'n Proto for the element size
+        # Bytes, and the code of Cap'n Proto for the element size; 7: structs, of so many words.
+        columns: list[tuple[bytes, int]] = [
             (bytes(self._kinds), 2),
             (bytes(self._lengths), 2),
             (struct.pack(f"<{len(self._ints)}q", *self._ints), 5),
@@ -98,8 +137,8 @@ class Writer:
             (bytes(self._text), 2),
             (bytes(self._arrays), 7),
             (struct.pack(f"<{len(self._buffers)}Q", *map(len, self._buffers)), 5),
-            (b"", 5),
-            (b"", 5),
+            (struct.pack(f"<{len(self._views)}q", *self._views), 5),
+            (bytes(self._externals), 7),
         ]
         pointers, heap = b"", b""
         for number, (column, size) in enumerate(columns):
@@ -107,7 +146,8 @@ class Writer:
             count = len(column) if size == 2 else len(column) // 8
             pointers += struct.pack("<II", 1 | offset << 2, size | count << 3) if column else bytes(8)
             if size == 7 and column:
-                heap += struct.pack("<IHH", count << 2, 1, 0)
+                words = 3 if number == 8 else 1
+                heap += struct.pack("<IHH", count // words << 2, words, 0)
             heap += column + bytes(-len(column) % 8)
         metadata = struct.pack("<IHH", 0, 0, len(columns)) + pointers + heap
         total = 16 + len(metadata)

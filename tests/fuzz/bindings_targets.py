@@ -1,0 +1,237 @@
+"""The ways in which tests/fuzz/bindings.py has frames read."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+import io
+import mmap
+import os
+import queue
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from bindings_seeds import DEVICE, TENSORS, pack, values
+from frame_writer import Writer
+
+import shmtree
+from shmtree import _core, _leaves, _service
+
+MIB = 1 << 20
+REFUSED = (shmtree.CorruptMessage, shmtree.PickleRefused, shmtree.IncompatibleArena)
+#: What a channel may also raise, for ends and device memory that are not there.
+ABSENT = (shmtree.ChannelClosed, shmtree.DeviceError, shmtree.PeerDied, FileNotFoundError)
+
+
+def text_of(value: object) -> None:
+    with contextlib.suppress(Exception):  # A damaged value may have no text.
+        repr(value)
+
+
+class Target(abc.ABC):
+    """One way to read frames."""
+
+    #: What reading a damaged frame may raise. MemoryError is not among them: no part of the seeds needs much memory.
+    refusals: tuple[type[Exception], ...] = REFUSED
+    has_header = False  # True if only frames with the header of a request are read
+
+    def frames(self) -> Iterator[bytes]:
+        """Yields frames to damage."""
+        yield from map(pack, values())
+        yield from TENSORS
+
+    def put(self, frame: bytes) -> None:
+        """Makes `frame` the one that `read` reads."""
+        self._frame = frame
+
+    @abc.abstractmethod
+    def read(self) -> object:
+        """Reads the frame, and returns what tells this outcome from others."""
+
+
+class Unpack(Target):
+    """Reads frames as bytes that another program wrote."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def read(self) -> object:
+        self._count += 1
+        copy = (None, True, False)[self._count % 3]
+        value = shmtree.unpack(
+            self._frame if self._count % 2 else bytearray(self._frame), copy=copy, allow_pickle=False
+        )
+        text_of(value)
+        return type(value)
+
+
+class Describe(Target):
+    """Prints frames."""
+
+    def read(self) -> object:
+        out = io.StringIO()
+        if self._frame[:4] != b"SHMT":
+            return None  # which is described as an object
+        shmtree.describe(self._frame, file=out)
+        return len(out.getvalue()).bit_length()
+
+
+@functools.lru_cache(4096)
+def placeholder(size: int) -> bytes:
+    """Returns the smallest frame of bytes, all zero, that has at least `size` bytes."""
+    empty = len(pack(bytes(5000))) - 5000
+    for count in (*range(max(size - 160, 24), size), max(size - empty, 5000)):
+        frame = pack(bytes(count))
+        if len(frame) >= size:
+            return frame
+    raise SystemError(f"no frame of {size} bytes")
+
+
+class Damaged:
+    """Puts messages, and changes their bytes in shared memory, as a process with the arena may do."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+        self._fd = sender._channel.arena.fd
+        self._memory = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
+        self._places: list[int] = []
+        self._count = 0
+
+    def put(self, frame: bytes) -> None:
+        self._count += 1
+        placed = placeholder(len(frame))
+        # Tells this message from earlier ones.
+        mark = self._count.to_bytes(8, "little") + b"mark"
+        at = len(placed) - 24
+        self._sender.put_frame(placed[:at] + mark + placed[at + len(mark) :])
+        first = self._place_of(mark, at)
+        self._memory[first : first + len(frame)] = frame
+
+    def _place_of(self, mark: bytes, at: int) -> int:
+        for place in self._places:
+            if self._memory[place + at : place + at + len(mark)] == mark:
+                return place
+        for first, end in self._written():
+            found = self._memory.find(mark, first, end)
+            if found >= 0:
+                self._places.append(found - at)
+                return found - at
+        raise SystemError("a message that was put is not in the memory of its channel")
+
+    def _written(self) -> Iterator[tuple[int, int]]:
+        """Yields the parts of the memory that are not holes."""
+        first = 0
+        while True:
+            try:
+                first = os.lseek(self._fd, first, os.SEEK_DATA)
+            except OSError:
+                return  # there is no more data
+            end = os.lseek(self._fd, first, os.SEEK_HOLE)
+            yield first, end
+            first = end
+
+
+def with_placeholders(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields frames that have the size of a placeholder: a multiple of 8, or any with a large buffer."""
+    for frame in frames:
+        yield frame if len(frame) % 8 == 0 else pack([shmtree.unpack(frame, allow_pickle=True), bytes(8000)])
+
+
+class Channel(Target):
+    """Receives messages that are damaged after they were put."""
+
+    refusals = (*REFUSED, *ABSENT)
+
+    def __init__(self) -> None:
+        shared = shmtree.Arena(max_bytes=8 * MIB)
+        self._sender, self._receiver = shmtree.create_pair(4, arena=shared, allow_pickle=False)
+        self._arena = self._sender._channel.arena
+        self._damaged = Damaged(self._sender)
+        self._ends = shmtree.create_pair(4, arena=shared)
+        self._token = self._arena.new_array(64, np.uint8, "C", True, True)
+        self._peer = self._arena.reserve_slot()
+        self._count = 0
+
+    def frames(self) -> Iterator[bytes]:
+        yield from with_placeholders(super().frames())
+        yield from map(pack, self._device_leaves())
+        token = _core.block_of(self._token)
+        end, array, whole = (
+            _core.make_handle(self._arena, block) for block in (self._ends[0]._channel.block, token, 0)
+        )
+        for name, parts in (
+            ("Sender", (end, False)),
+            ("Receiver", (end, False)),
+            ("SharedArray", (array, (64,), "|u1")),
+            ("Arena", (whole,)),
+        ):
+            yield Writer().kind(45).name(f"shmtree:{name}").value(parts).frame()
+
+    def _device_leaves(self) -> Iterator[Any]:
+        """Yields device memory that is said to be of this arena: of another participant, this one, and a dead one."""
+        for identity in (self._peer[0], self._arena.identity, 3):
+            who = (self._arena.uuid, _core.block_of(self._token), identity, os.getpid())
+            yield _leaves.DeviceLeaf((DEVICE[0], who, *DEVICE[2:]))
+
+    def put(self, frame: bytes) -> None:
+        for delivery in self._receiver.rejected():
+            delivery.ack()
+        self._damaged.put(frame)
+
+    def read(self) -> object:
+        self._count += 1
+        if self._count % 4:
+            value = self._receiver.get(block=False, copy=(None, True, False)[self._count % 3])
+        else:
+            with self._receiver.take(block=False) as delivery:
+                value = delivery.item
+        text_of(value)
+        return type(value)
+
+
+class Service(Target):
+    """Serves requests that are damaged after they were put."""
+
+    has_header = True
+
+    def __init__(self) -> None:
+        self._service: Any = shmtree.Service(capacity=4, arena=shmtree.Arena(max_bytes=8 * MIB), allow_pickle=False)
+        self._damaged = Damaged(self._service.sender)
+        self._sender, self._replies = shmtree.create_pair(
+            16, arena=shmtree.Arena(max_bytes=8 * MIB), allow_pickle=False
+        )
+        self._handle = _core.make_handle(self._sender._channel.arena, self._sender._channel.block)
+
+    def frames(self) -> Iterator[bytes]:
+        requests = [
+            (_service.Header(handle, 1, None), value) for value in values() for handle in (self._handle, b"h" * 60)
+        ]
+        requests.append((_service.Header(self._handle, 1, time.monotonic() + 1e6), 5))
+        requests.append((_service.Header(7, True), ("ValueError", "text")))
+        yield from with_placeholders(map(pack, requests))
+
+    def put(self, frame: bytes) -> None:
+        if self._replies.qsize():
+            self._replies.get_many(16)
+        self._damaged.put(frame)
+
+    def read(self) -> object:
+        # A message that is no request is dropped, and the next one is waited for: there is none.
+        try:
+            request = self._service.get(timeout=0)
+        except queue.Empty:
+            return self._replies.qsize()
+        text_of(request.value)
+        request.reply(None, timeout=0)
+        return type(request.value)
+
+
+TARGETS: dict[str, Callable[[], Target]] = {
+    "unpack": Unpack,
+    "describe": Describe,
+    "channel": Channel,
+    "service": Service,
+}
