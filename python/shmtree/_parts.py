@@ -21,6 +21,7 @@ from .errors import CorruptMessage, IncompatibleMessage, PickleRefused
 _MAX_DIMS = 64
 _DEVICE_DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 _BOUND = 1 << 62  # limit of extents, strides and their products
+_IDENTITIES = 1 << 32  # limit of the identities of participants
 
 #: Types of the parts after the kind in a description of a tensor or array on a device (_cuda_sent.Source.about).
 _ABOUT: dict[str, tuple[tuple[type, ...], ...]] = {
@@ -58,7 +59,7 @@ def device(flat: object) -> tuple[tuple[Any, ...], tuple[Any, ...] | None, tuple
         raise _corrupt("device memory does not name its place in the form of this version")
     if [len(text) for text in (who[0], where[0], where[1], where[4])] != [16, 16, 64, 64]:
         raise _corrupt("a handle of device memory has a wrong length")
-    if any(not 0 <= number < _BOUND for number in (*who[1:], *where[2:4])):
+    if any(not 0 <= number < _BOUND for number in (*who[1:], *where[2:4])) or who[2] >= _IDENTITIES:
         raise _corrupt("a number of device memory is out of range")
     return flat[0], who, where
 

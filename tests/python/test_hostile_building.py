@@ -136,6 +136,15 @@ def test_random_device_leaves_are_survived(named: tuple[Any, Any]) -> None:
     assert receiver.get(timeout=60) == "the next one" and receiver.rejected() == []
 
 
+@pytest.mark.parametrize("identity", [1 << 32, (1 << 62) - 1])
+def test_device_memory_of_an_impossible_participant_is_corrupt(identity: int, named: tuple[Any, Any]) -> None:
+    who = (named[0]._channel.arena.uuid, 5, identity, 77)
+    where = (b"d" * 16, b"h" * 64, 0, 16, b"e" * 64)
+    named[0].put(LEAF((("array", "<f4", 0, (4,), None, False), who, where, 0)))
+    with pytest.raises(shmtree.CorruptMessage):
+        named[1].get(timeout=60)
+
+
 @pytest.mark.parametrize("leaf", [device((0,)), device(range(1 << 62)), device((0,), kind="torch")])
 def test_unpack_refuses_device_memory_as_it_refuses_ends(leaf: Any, tmp_path: Path) -> None:
     frame = bytes(shmtree.pack(leaf, allow_pickle=False))
