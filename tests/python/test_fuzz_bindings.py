@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,14 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parents[1] / "fuzz" / "bindings.py"
+
+
+def test_new_frames_have_nodes_of_every_kind() -> None:
+    header = (PROGRAM.parents[2] / "include" / "shmtree" / "kind.h").read_text()
+    kinds = header.partition("enum class Kind ")[2].partition("};")[0]
+    program = (PROGRAM.parent / "bindings_frames.py").read_text()
+    grammar = ast.literal_eval(program.partition("GRAMMAR = ")[2].partition("  # fmt: skip")[0])
+    assert list(grammar) == [int(number) for number in re.findall(r"^  k\w+ = ([1-9]\d*),", kinds, re.MULTILINE)]
 
 
 def search(target: str, found: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
