@@ -80,9 +80,9 @@ def read_input(path: pathlib.Path) -> bytes:
 
 
 def outcome_of(error: Exception) -> str:
-    """Returns the kind of an error: its text without numbers, names and places."""
-    text = str(error).partition("It is at")[0]
-    return type(error).__name__ + re.sub(r"'[^']*'|\"[^\"]*\"|[0-9]+", "", text)[:80]
+    """Returns the kind of an error, and the first sentence of its text without numbers and names."""
+    sentence = re.split(r"It is at|\. | needs ", str(error))[0]
+    return type(error).__name__ + re.sub(r"'[^']*'|\"[^\"]*\"|[0-9]+", "", sentence)[:80]
 
 
 class Unexpected(Exception):
