@@ -11,8 +11,9 @@ A target reads messages in one way:
     service   `Service.get`, and the reply to what is a request
 
 Messages of the last two change in shared memory after they were put, as another process could change them. Four of ten
-executions read a new frame, in which each node has the parts that its kind takes, with numbers, names and parts that no
-sender writes. The others damage a few values of a frame: a seed, or one that had an outcome of its own.
+executions read a new frame: in some, each node has the parts that its kind takes, with numbers, names and parts that no
+sender writes; others have device memory, ends or the header of a request, some of whose parts are odd. The rest damage
+a few values of a frame: a seed, or one that had an outcome of its own.
 
 An execution may return, or raise what a damaged message may raise. The program prints the number of executions, and the
 worst CPU time and growth of resident memory of one. These end it: another exception, more than --max-mib (64), more
@@ -103,6 +104,7 @@ class Search:
         self._max_kib = max_mib * 1024
         self._max_ms = max_ms
         self._frames = list(self._target.frames())
+        self._registered = list(self._target.registered())
         self._seeds = len(self._frames)
         self._outcomes: set[Any] = set()
         self.runs = 0
@@ -117,13 +119,19 @@ class Search:
         while (runs is None or self.runs < runs) and (end is None or time.monotonic() < end):
             faulthandler.dump_traceback_later(600, exit=True)
             for _ in range(1000 if runs is None else min(1000, runs - self.runs)):
-                if self._generator.random() < 0.4:
-                    frame = self._grow.frame(self._target.has_header)
-                else:
-                    frame = self._damage.damaged(self._generator.choice(self._frames))
+                frame = self._next_frame()
                 if self.execute(frame) and len(frame) < 16384:
                     self._keep(frame)
         faulthandler.cancel_dump_traceback_later()
+
+    def _next_frame(self) -> bytes:
+        chosen = self._generator.random()
+        if chosen < 0.15 and self._registered:
+            name, parts = self._generator.choice(self._registered)
+            return self._grow.registered(name, parts, self._target.has_header)
+        if chosen < 0.4:
+            return self._grow.frame(self._target.has_header)
+        return self._damage.damaged(self._generator.choice(self._frames))
 
     def _keep(self, frame: bytes) -> None:
         if len(self._frames) < 3000:

@@ -6,6 +6,7 @@ import math
 import random
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 from bindings_seeds import CLASSES
 from frame_writer import Writer
@@ -137,34 +138,19 @@ DESCRIPTIONS = (
     "{'names': ['a'], 'formats': [('|u1', (1000000, 1000000))], 'offsets': [0], 'itemsize': 8}",
 )  # fmt: skip
 NAMES = (
-    "a",
-    "b",
-    "x",
-    "y",
-    "reward",
-    "done",
-    "RED",
-    "READ",
-    "__class__",
-    "__dict__",
-    "",
-    "UTC",
-    "Europe/Paris",
-    "../UTC",
-)
+    "a", "b", "x", "y", "reward", "done", "RED", "READ", "__class__", "__dict__", "", "UTC", "Europe/Paris", "../UTC",
+)  # fmt: skip
 TEXTS = (
-    b"",
-    b"a",
-    b"1.5e99",
-    b"NaN",
-    b"-1",
-    b"1e999999999",
-    b"\xed\xa0\x80",
-    b"\xff",
-    b"\x80\x05N.",
-    b"x" * 300,
-    bytes(8),
-)
+    b"", b"a", b"1.5e99", b"NaN", b"-1", b"1e999999999", b"\xed\xa0\x80", b"\xff", b"\x80\x05N.", b"x" * 300, bytes(8),
+)  # fmt: skip
+
+
+#: Values that are put in place of a part of a value.
+ODD = (
+    None, True, -1, 0, 1, 65, 1 << 31, 1 << 32, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 100, -1.5, "", "<f4",
+    "float32", "torch", "array", "O", b"", b"x" * 16, b"h" * 64, (), (0,), (1, 2), (1 << 62,), range(3),
+    range(1 << 62), [],
+)  # fmt: skip
 
 
 class Grow:
@@ -183,6 +169,26 @@ class Grow:
             self._node(0, (21,))
         self._node(0)
         return self._writer.frame()
+
+    def registered(self, name: str, parts: Any, with_header: bool) -> bytes:
+        """Returns a frame of a registered class, a few of whose parts are odd ones."""
+        for _ in range(self._generator.choice((0, 1, 1, 2, 3))):
+            parts = self._changed(parts)
+        writer = Writer()
+        if with_header:
+            writer.kind(21).length(2)
+        writer.kind(45).name(name).value(parts)
+        return (writer.value("value") if with_header else writer).frame()
+
+    def _changed(self, value: Any) -> Any:
+        generator = self._generator
+        if isinstance(value, tuple) and value and generator.random() < 0.85:
+            at = generator.randrange(len(value))
+            return (*value[:at], self._changed(value[at]), *value[at + 1 :])
+        if isinstance(value, bytes) and value and generator.random() < 0.7:
+            at = generator.randrange(len(value))
+            return value[:at] + generator.randbytes(1) + value[at + 1 :]
+        return generator.choice(ODD)
 
     def _number(self) -> int:
         generator = self._generator

@@ -18,9 +18,10 @@ from bindings_seeds import DEVICE, TENSORS, pack, values
 from frame_writer import Writer
 
 import shmtree
-from shmtree import _core, _leaves, _service
+from shmtree import _core, _service
 
 MIB = 1 << 20
+DEVICE_LEAF = "shmtree._leaves:DeviceLeaf"
 REFUSED = (shmtree.CorruptMessage, shmtree.PickleRefused, shmtree.IncompatibleArena)
 #: What a channel may also raise, for ends and device memory that are not there.
 ABSENT = (shmtree.ChannelClosed, shmtree.DeviceError, shmtree.PeerDied, FileNotFoundError)
@@ -42,6 +43,10 @@ class Target(abc.ABC):
         """Yields frames to damage."""
         yield from map(pack, values())
         yield from TENSORS
+
+    def registered(self) -> Iterator[tuple[str, Any]]:
+        """Yields the names of registered classes of the package, with parts that this process would accept."""
+        yield from ()
 
     def put(self, frame: bytes) -> None:
         """Makes `frame` the one that `read` reads."""
@@ -157,24 +162,24 @@ class Channel(Target):
 
     def frames(self) -> Iterator[bytes]:
         yield from with_placeholders(super().frames())
-        yield from map(pack, self._device_leaves())
-        token = _core.block_of(self._token)
-        end, array, whole = (
-            _core.make_handle(self._arena, block) for block in (self._ends[0]._channel.block, token, 0)
-        )
-        for name, parts in (
-            ("Sender", (end, False)),
-            ("Receiver", (end, False)),
-            ("SharedArray", (array, (64,), "|u1")),
-            ("Arena", (whole,)),
-        ):
-            yield Writer().kind(45).name(f"shmtree:{name}").value(parts).frame()
+        for name, parts in self.registered():
+            yield Writer().kind(45).name(name).value(parts).frame()
 
-    def _device_leaves(self) -> Iterator[Any]:
-        """Yields device memory that is said to be of this arena: of another participant, this one, and a dead one."""
+    def registered(self) -> Iterator[tuple[str, Any]]:
+        blocks = self._ends[0]._channel.block, _core.block_of(self._token), 0
+        end, array, whole = (_core.make_handle(self._arena, block) for block in blocks)
+        yield from (
+            ("shmtree:Sender", (end, False)),
+            ("shmtree:Receiver", (end, False)),
+            ("shmtree:SharedArray", (array, (64,), "|u1")),
+            ("shmtree:Arena", (whole,)),
+        )
+        # Device memory that is said to be of this arena: of another participant, of this process, of a dead one.
         for identity in (self._peer[0], self._arena.identity, 3):
             who = (self._arena.uuid, _core.block_of(self._token), identity, os.getpid())
-            yield _leaves.DeviceLeaf((DEVICE[0], who, *DEVICE[2:]))
+            for about in (DEVICE[0], ("torch", "float32", 0, (4,), (1,), False, True)):
+                yield DEVICE_LEAF, (about, who, DEVICE[2], 0)
+        yield DEVICE_LEAF, (("array", "|u1", 0, (0, 3), (3, 1), True),)
 
     def put(self, frame: bytes) -> None:
         for delivery in self._receiver.rejected():
@@ -212,6 +217,10 @@ class Service(Target):
         requests.append((_service.Header(self._handle, 1, time.monotonic() + 1e6), 5))
         requests.append((_service.Header(7, True), ("ValueError", "text")))
         yield from with_placeholders(map(pack, requests))
+
+    def registered(self) -> Iterator[tuple[str, Any]]:
+        for deadline in (None, time.monotonic() + 1e6):
+            yield "shmtree._service:Header", (self._handle, 1, deadline)
 
     def put(self, frame: bytes) -> None:
         if self._replies.qsize():

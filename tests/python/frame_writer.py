@@ -110,6 +110,8 @@ class Writer:
             if -(2**63) <= value < 2**63:
                 return self.kind(INT).int(value)
             return self.kind(BIG_INT).text(value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+        if isinstance(value, float):
+            return self.kind(FLOAT).float(value)
         if isinstance(value, str):
             return self.kind(STR).text(value.encode())
         if isinstance(value, bytes):
