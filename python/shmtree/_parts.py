@@ -72,11 +72,19 @@ def check_about(about: object) -> None:
     if not all(type(part) in allowed for part, allowed in zip(about[1:], kinds, strict=True)):
         raise _corrupt("device memory is not described in the form of this version")
     kind, dtype, first, shape, strides = about[:5]
-    if kind == "array" and not _DEVICE_DTYPE.fullmatch(dtype):
+    if kind == "array" and not _is_number_type(dtype):
         raise _corrupt("device memory has a dtype that is not a number type")
     if not 0 <= first < _BOUND:
         raise _corrupt("device memory has a first element out of range")
     check_shape(shape, strides)
+
+
+def _is_number_type(text: str) -> bool:
+    """True if NumPy has a dtype of numbers with this text."""
+    try:
+        return _DEVICE_DTYPE.fullmatch(text) is not None and np.dtype(text).kind in "biufc"
+    except TypeError:  # a size that this kind of number does not have
+        return False
 
 
 def check_shape(shape: tuple[Any, ...], strides: tuple[Any, ...] | None) -> None:

@@ -57,6 +57,7 @@ DEVICE_LEAVES = {
     "another number of strides": device((0, 0), (1,)),
     "a huge dtype": device((0,), dtype="<f" + "4" * 1000),
     "objects": device((0,), dtype="O"),
+    "a dtype of a size that NumPy lacks": device((0,), dtype="<f9"),
     "a dtype that NumPy warns of": device((0,), dtype="<f4,<f4"),
     "an array of four elements without memory": device((4,)),
     "an unknown kind": device((0,), kind="thing"),
