@@ -32,6 +32,7 @@ import pathlib
 import random
 import re
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -192,6 +193,7 @@ def main(arguments: list[str]) -> int:
     with contextlib.suppress(ImportError):
         import torch  # noqa: F401  # so that frames with tensors make tensors
     faulthandler.enable()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.simplefilter("ignore")
     for target in options.targets:
         search = Search(target, options.seed, options.found, options.max_mib, options.max_ms)
@@ -201,6 +203,9 @@ def main(arguments: list[str]) -> int:
                     search.execute(read_input(path))
             else:
                 search.run(options.runs, options.seconds)
+        except KeyboardInterrupt:
+            print(f"{target}: interrupted after {search.report()}, seed {options.seed}", flush=True)
+            return 130
         except Exception:
             traceback.print_exc()
             print(f"{target}: seed {options.seed}, input in {search.input_path}", file=sys.stderr)
