@@ -5,15 +5,20 @@
 //
 //   offset 0  2  what is tried, a bit each; 0: everything
 //          2     the words: region (1), number of the word (2), value (8), up to kMostWords times
+//
+// Regions kTapNotes and kTapTimes are the notes of a tap, of messages or of times, that is opened before words change.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "channel/channel.h"
+#include "cost.h"
 #include "endpoint/transfer.h"
 #include "platform/atomics.h"
 
@@ -21,6 +26,7 @@ using namespace shmtree;
 using channel::Channel;
 using channel::End;
 using channel::Incoming;
+using channel::Tap;
 using memory::Arena;
 using memory::BlockId;
 using memory::BlockKind;
@@ -36,6 +42,8 @@ constexpr std::uint64_t kEntries = 16;  // of each class, that are put back
 constexpr std::uint32_t kParticipants = 6;
 constexpr int kRunsPerArena = 2000;  // what is not put back is let go of after so many
 constexpr std::size_t kMostWords = 24;
+constexpr std::size_t kNotesBytes = 32 << 10;  // of a tap's notes, whose words change
+constexpr std::uint8_t kTapNotes = 255, kTapTimes = 254;
 
 // A thing that holds in spite of all damage did not.
 void expect(bool holds) {
@@ -84,8 +92,41 @@ class Scene {
   Arena& arena() { return *arena_; }
 
   void damage(unsigned region, std::size_t word, std::uint64_t value) {
+    if (tap_ != nullptr && region >= kTapTimes) return damage(notes_, word, value);
     const Region& where = regions_[region % regions_.size()];
-    std::memcpy(where.begin + word % (where.bytes / 8) * 8, &value, 8);
+    damage({where.begin, where.bytes}, word, value);
+  }
+  // Opens a tap, and puts messages of both sorts, one of which is received. Called while all words are sound.
+  void open_tap(Tap::Wants wants) {
+    tapped_ = Channel::open(arena_, keeps_channel_.ref(), no_wait()).value();
+    for (const End end : {End::kSending, End::kReceiving}) tapped_->membership().join(end).value();
+    tap_ = tapped_->tap(wants, no_wait()).value();
+    for (int i = 0; i < 6; ++i) expect(put(*tapped_, i % 2 == 1));
+    look(get(*tapped_));
+    const auto& words = *reinterpret_cast<channel::ChannelHeader*>(keeps_channel_.data());
+    const BlockId id = memory::unpack(words.tap).id;
+    const std::size_t bytes = std::min(kNotesBytes, std::size_t{1} << id.size_class());
+    notes_ = {arena_->blocks().address(id), bytes};
+  }
+  void use_tap() {
+    if (tap_ == nullptr) return;
+    for (int i = 0; i < 4; ++i) {
+      for (const Tap::Seen& seen : tap_->take(3)) {
+        if (seen.block.id.value != 0) {
+          within(seen.block.id, seen.frame);
+        } else {
+          expect(seen.frame.size() <= channel::kMostInlineBytes);
+          read(seen.frame);
+        }
+      }
+      for (const Tap::Times& times : tap_->take_times(3, i % 2 == 0)) sum_ = sum_ + times.got_pid;
+      tap_->release();
+    }
+  }
+  void close_tap() {
+    if (tap_ != nullptr) tap_->is_over(no_wait());
+    tap_.reset();
+    tapped_.reset();
   }
   // A lock that a living process keeps is waited for, which is no finding.
   void free_locks() {
@@ -135,6 +176,9 @@ class Scene {
   }
 
  private:
+  static void damage(std::span<std::byte> where, std::size_t word, std::uint64_t value) {
+    std::memcpy(where.data() + word % (where.size() / 8) * 8, &value, 8);
+  }
   void note_regions() {
     auto& header = arena_->header();
     const auto& words = *reinterpret_cast<channel::ChannelHeader*>(keeps_channel_.data());
@@ -295,6 +339,9 @@ class Scene {
   Lease keeps_channel_, array_;
   memory::ReservedSlot living_;
   std::vector<Region> regions_;
+  std::shared_ptr<Channel> tapped_;
+  std::shared_ptr<Tap> tap_;
+  std::span<std::byte> notes_;
   volatile int sum_ = 0;
 };
 
@@ -311,16 +358,27 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::uint16_t what = 0;
   std::memcpy(&what, data, sizeof what);
   constexpr std::size_t kWordBytes = 11;
-  std::size_t at = sizeof what;
-  for (std::size_t i = 0; i < kMostWords && at + kWordBytes <= size; ++i, at += kWordBytes) {
+  const std::size_t words = std::min(kMostWords, (size - sizeof what) / kWordBytes);
+  const std::uint8_t* const first = data + sizeof what;
+  const auto region_of = [&](std::size_t i) { return first[i * kWordBytes]; };
+  const fuzz::Cost cost;
+  for (std::size_t i = 0; i < words; ++i) {
+    if (region_of(i) < kTapTimes) continue;
+    scene->open_tap(region_of(i) == kTapNotes ? Tap::Wants::kMessages : Tap::Wants::kTimes);
+    break;
+  }
+  for (std::size_t i = 0; i < words; ++i) {
     std::uint16_t word = 0;
     std::uint64_t value = 0;
-    std::memcpy(&word, data + at + 1, sizeof word);
-    std::memcpy(&value, data + at + 3, sizeof value);
-    scene->damage(data[at], word, value);
+    std::memcpy(&word, first + i * kWordBytes + 1, sizeof word);
+    std::memcpy(&value, first + i * kWordBytes + 3, sizeof value);
+    scene->damage(region_of(i), word, value);
   }
   scene->free_locks();
+  scene->use_tap();
   scene->use(what);
+  scene->use_tap();
+  scene->close_tap();
   scene->restore();
   return 0;
 }

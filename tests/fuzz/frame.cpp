@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cost.h"
 #include "format/standalone.h"
 #include "support/frame_walk.h"
 #include "value/codec.h"
@@ -26,6 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // The input is the metadata and what follows; a header that fits is put before it, so that the search begins where
   // it matters. The first two bytes say how much of it is metadata.
   if (size < 2) return 0;
+  const fuzz::Cost cost;
   std::uint16_t words;
   std::memcpy(&words, data, 2);
   std::vector<std::byte> frame(16 + size - 2);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "cost.h"
 #include "recording/reader.h"
 #include "support/recordings.h"
 #include "value/codec.h"
@@ -10,6 +11,7 @@
 using namespace shmtree;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const fuzz::Cost cost;
   // Behind the first bytes, so that the search begins where it matters.
   const std::string bytes = std::string(test::kMagic).append(reinterpret_cast<const char*>(data), size);
   const auto reader = recording::Reader::map(test::FileInMemory(bytes).fd(), "input");
