@@ -62,8 +62,8 @@ struct Loan {
 // Returns the error for an option whose value is not an enumerator of its enumeration.
 template <class Enum>
 Error no_enumerator(const char* option, Enum value) {
-  return Error{Code::kInvalid, std::string(option) + " is " + std::to_string(static_cast<int>(value)) +
-                                   ", which is not an enumerator"};
+  return Error{Code::kInvalid,
+               std::string(option) + " is " + std::to_string(static_cast<int>(value)) + ", which is not an enumerator"};
 }
 
 // Memory that a received message lies in, and that its Items keep.

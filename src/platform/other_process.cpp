@@ -170,10 +170,9 @@ Result<UniqueFd> open_from_process(int pid, int fd, Access access) {
   }
   if (refused.os_errno == EACCES || refused.os_errno == EPERM) {
     refused.code = Code::kUnavailable;
-    refused.message =
-        "process " + std::to_string(pid) + " cannot be reached: " + refused.message +
-        "; it belongs to another user, or is not dumpable (because of setuid, file capabilities, or "
-        "prctl PR_SET_DUMPABLE)";
+    refused.message = "process " + std::to_string(pid) + " cannot be reached: " + refused.message +
+                      "; it belongs to another user, or is not dumpable (because of setuid, file capabilities, or "
+                      "prctl PR_SET_DUMPABLE)";
   }
   if (refused.os_errno != 0) return refused;
   return Error{Code::kNotFound,

@@ -132,9 +132,9 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   if (PyErr_Occurred()) return nullptr;
   const std::string text = platform::printable(name.text);
   if (cls && PyObject_HasAttrString(cls, "__pydantic_core_schema__")) {
-    decoder.incompatible(decoder.in.position(),
-                         Ref(PyUnicode_FromFormat(
-                             "'%.500s' is a model in the message, but has its own reduction here", text.c_str())));
+    decoder.incompatible(
+        decoder.in.position(),
+        Ref(PyUnicode_FromFormat("'%.500s' is a model in the message, but has its own reduction here", text.c_str())));
     return nullptr;
   }
   PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", text.c_str());
