@@ -166,7 +166,7 @@ TEST_CASE("a vector of rows that does not fit is refused whole, and one that is 
   CHECK((full.code() == Code::kFull && full.error().completed == 3 && limited.size() == 3));
 }
 
-TEST_CASE("a vector that is full before its first row skips the same rows again when the call is repeated") {
+TEST_CASE("a repeated add to a full vector skips the same rows") {
   const ReplayBuffer buffer = make_replay({.capacity = 100,
                                            .columns = {{"n"}, {"done", DType::kBool}},
                                            .limit = ReplayLimit{.samples_per_insert = 1, .error_buffer = 2}});

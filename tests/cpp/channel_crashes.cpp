@@ -153,7 +153,7 @@ TEST_CASE("A taker killed anywhere in giving back loses nothing") {
   }
 }
 
-TEST_CASE("A taker without memory killed anywhere in giving back loses nothing") {
+TEST_CASE("A taker killed in a nack after a failed build loses nothing") {
   const auto fail = [](Channel& channel) {
     Delivery delivery = take(channel).value();
     delivery.message().set_not_built();

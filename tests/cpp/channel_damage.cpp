@@ -115,7 +115,7 @@ TEST_CASE("A slot of another ticket is an error, again and again") {
   REQUIRE(code_of(take(*channel)) == Code::kCorrupt);
 }
 
-TEST_CASE("Byte counts that are wrong give no huge number of queued bytes") {
+TEST_CASE("Damaged byte counts do not make queued_bytes huge") {
   auto channel = new_channel(new_arena());
   put(*channel, 1, 3).value();
   put(*channel, 2, 3).value();

@@ -122,7 +122,7 @@ TEST_CASE("Each death is reported once by concurrent threads") {
   for (std::size_t pid = 1; pid < told.size(); ++pid) REQUIRE(told[pid] == kRounds);
 }
 
-TEST_CASE("No thread reports the end of a stream whose deaths another thread reports") {
+TEST_CASE("A thread reports no end if another reports the deaths") {
   auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));  // this process stays at both ends
   constexpr int kRounds = 2'000;
   const bool sending = GENERATE(false, true);
@@ -151,7 +151,7 @@ TEST_CASE("No thread reports the end of a stream whose deaths another thread rep
   CHECK(others == 0);
 }
 
-TEST_CASE("A thread that finds the deaths reported already goes on") {
+TEST_CASE("A call continues if another thread has reported the deaths") {
   auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));
   channel::Ends& ends = channel->ends();
   ends.note_killed(End::kSending, 7);

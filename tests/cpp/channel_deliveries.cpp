@@ -258,7 +258,7 @@ TEST_CASE("A delivery dropped while the lock is kept by a stopped process is giv
   REQUIRE(channel->arena()->inspector().check() == "");
 }
 
-TEST_CASE("Dropping a delivery neither sleeps for the lock nor runs a recovery") {
+TEST_CASE("Dropping a delivery neither sleeps nor runs a recovery") {
   auto channel = channel_of(2);
   Gate taken, locked;
   Child owner([&] {
@@ -283,7 +283,7 @@ TEST_CASE("Dropping a delivery neither sleeps for the lock nor runs a recovery")
   REQUIRE(channel->arena()->inspector().check() == "");
 }
 
-TEST_CASE("A delivery dropped while a recovery is pending wakes poll loops") {
+TEST_CASE("Dropping a delivery wakes poll loops if recovery is pending") {
   auto channel = channel_of(1);
   Delivery delivery = take(*channel).value();
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();

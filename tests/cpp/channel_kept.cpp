@@ -130,7 +130,7 @@ TEST_CASE("A message that there is no memory to give back is what this process r
   CHECK(kept.arena->inspector().check() == "");
 }
 
-TEST_CASE("A message that there is no memory to give back is given up like any other") {
+TEST_CASE("A kept message is given up after eight failed builds") {
   const std::size_t words = GENERATE(kInline, kBlock);
   Kept kept(words);
   Channel& channel = *kept.channel;
@@ -178,7 +178,7 @@ TEST_CASE("Who leaves the channel gives such a message back as soon as there is 
   CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0, 1, 2});
 }
 
-TEST_CASE("take returns a kept message although a recovery is pending") {
+TEST_CASE("take delivers a kept message while a recovery is pending") {
   Kept kept(kBlock);
   kept.full.clear();
   memory::request_recovery(kept.arena->header());
@@ -188,7 +188,7 @@ TEST_CASE("take returns a kept message although a recovery is pending") {
   CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{1, 2});
 }
 
-TEST_CASE("take waits for the lock that it needs to return a kept message") {
+TEST_CASE("take waits for the lock that a kept message needs") {
   const bool channels = GENERATE(true, false);
   Kept kept(kBlock);
   kept.full.clear();
@@ -198,7 +198,7 @@ TEST_CASE("take waits for the lock that it needs to return a kept message") {
   CHECK(owner.child.succeeded());
 }
 
-TEST_CASE("Leaving the channel returns a kept message although a recovery is pending") {
+TEST_CASE("Detaching returns a kept message while a recovery is pending") {
   Kept kept(kBlock);
   kept.full.clear();
   memory::request_recovery(kept.arena->header());
@@ -207,7 +207,7 @@ TEST_CASE("Leaving the channel returns a kept message although a recovery is pen
   CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0, 1, 2});
 }
 
-TEST_CASE("A kept message that is given up is rejected although a recovery is pending") {
+TEST_CASE("A given-up message is rejected while a recovery is pending") {
   const bool by_get = GENERATE(true, false);
   Kept kept(kBlock);
   Channel& channel = *kept.channel;

@@ -88,7 +88,7 @@ TEST_CASE("What many messages refer to keeps no memory from those that are copie
   CHECK(put(*channel, 1, 100'000, no_wait()).ok());
 }
 
-TEST_CASE("Recovery counts what messages refer to after slots with damaged lists") {
+TEST_CASE("Recovery counts sound messages after damaged reference lists") {
   auto channel = new_channel(new_arena(64 * kMiB), with_capacity(0));
   Arena& arena = *channel->arena();
   const Lease array = new_lease(arena, kArray);

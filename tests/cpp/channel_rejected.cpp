@@ -99,7 +99,7 @@ TEST_CASE("A message that those who get it have no memory for is given up as wel
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("A message is given up after eight receivers in a row without memory") {
+TEST_CASE("Eight failed builds in a row reject a message") {
   auto channel = channel_of(2, 0);
   for (int i = 0; i < 12; ++i) give_back_one(*channel);
   fail_to_build(*channel, 7);
@@ -122,7 +122,7 @@ TEST_CASE("A message is given up after eight receivers in a row without memory")
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("A requeued message has all its attempts again, also of receivers without memory") {
+TEST_CASE("requeue resets the count of failed builds") {
   auto channel = channel_of(1, 0);
   fail_to_build(*channel, 8);
   auto given_up = rejected(*channel);

@@ -121,7 +121,7 @@ void change_manifest(const TemporaryFolder& folder, const std::function<void(rep
 
 }  // namespace
 
-TEST_CASE("A manifest that names a file or a part of one twice is refused") {
+TEST_CASE("A manifest that names a file or a part twice is refused") {
   const TemporaryFolder folder;
   save(small_store(7), folder);
   const std::string manifest = folder.saved() + "/manifest", good = bytes_of(manifest);
@@ -136,7 +136,7 @@ TEST_CASE("A manifest that names a file or a part of one twice is refused") {
   CHECK(loaded(folder, kOptions).ok());
 }
 
-TEST_CASE("Rows that the files are too small for get no memory") {
+TEST_CASE("load allocates nothing for rows that the files cannot hold") {
   const TemporaryFolder folder;
   save(small_store(7), folder);
   change_manifest(folder, [](replay::Manifest& saved) {
@@ -152,7 +152,7 @@ TEST_CASE("Rows that the files are too small for get no memory") {
   CHECK(arena->pool().used_bytes() == used);
 }
 
-TEST_CASE("A capacity that only the manifest says may not take much more memory than the files have") {
+TEST_CASE("load refuses a saved capacity far larger than the files") {
   const TemporaryFolder folder;
   save(small_store(7), folder);
   const auto loader = Loader::open(folder.saved()).value();

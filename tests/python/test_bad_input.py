@@ -111,7 +111,7 @@ class InterruptedByAttribute:
         return super().__getattribute__(name)
 
 
-def test_an_interrupt_while_an_error_is_explained_is_raised():
+def test_interrupt_of_the_search_for_a_refused_object_is_raised():
     with pytest.raises(KeyboardInterrupt):
         shmtree.pack([Interrupted()])
     with pytest.raises(KeyboardInterrupt):

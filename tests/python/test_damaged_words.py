@@ -19,7 +19,7 @@ POSSIBLE = (
 
 
 @pytest.mark.parametrize("what", ["channel", "broadcast", "receiver", "subscriber"])
-def test_get_survives_any_damaged_word_and_reports_corrupt_messages(what):
+def test_get_survives_any_damaged_word_and_reports_corruption(what):
     program = Path(__file__).with_name("damaged_words.py")
     ran = subprocess.run([sys.executable, program, what], capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr

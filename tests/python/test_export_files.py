@@ -102,7 +102,7 @@ def without_pyarrow(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_a_failed_export_leaves_the_file_that_is_there(form: str, tmp_path: Path) -> None:
+def test_failed_export_keeps_the_existing_file(form: str, tmp_path: Path) -> None:
     if form == "parquet":
         pytest.importorskip("pyarrow")
     path, out = recording(tmp_path / "a.mcap", 1, in_itself()), earlier_export(tmp_path / "out")
@@ -111,14 +111,14 @@ def test_a_failed_export_leaves_the_file_that_is_there(form: str, tmp_path: Path
     assert out.read_text() == "before" and sorted(os.listdir(tmp_path)) == ["a.mcap", "out"]
 
 
-def test_an_export_without_pyarrow_leaves_the_file(tmp_path: Path) -> None:
+def test_export_without_pyarrow_keeps_the_existing_file(tmp_path: Path) -> None:
     path, out = recording(tmp_path / "a.mcap", 1), earlier_export(tmp_path / "out")
     ran = export(path, "parquet", out, **without_pyarrow(tmp_path / "modules"))
     assert ran.returncode == 1 and "pip install pyarrow" in ran.stderr
     assert out.read_text() == "before" and sorted(os.listdir(tmp_path)) == ["a.mcap", "modules", "out"]
 
 
-def test_an_export_to_a_link_replaces_the_file_behind_it(tmp_path: Path) -> None:
+def test_export_to_a_symlink_replaces_its_target(tmp_path: Path) -> None:
     path, out = recording(tmp_path / "a.mcap", 1), earlier_export(tmp_path / "out")
     (tmp_path / "link").symlink_to(out)
     assert export(path, "jsonl", tmp_path / "link").returncode == 0

@@ -13,7 +13,7 @@ import pytest
 PROGRAM = Path(__file__).parents[1] / "fuzz" / "bindings.py"
 
 
-def test_new_frames_have_nodes_of_every_kind() -> None:
+def test_grammar_of_new_frames_covers_every_kind() -> None:
     header = (PROGRAM.parents[2] / "include" / "shmtree" / "kind.h").read_text()
     kinds = header.partition("enum class Kind ")[2].partition("};")[0]
     program = (PROGRAM.parent / "bindings_frames.py").read_text()

@@ -171,7 +171,7 @@ def test_a_tensor_imports_torch_only_if_the_caller_allows_it(monkeypatch: pytest
     assert "torch" not in sys.modules
 
 
-def test_a_tensor_of_a_dtype_that_torch_lacks_here_is_incompatible(
+def test_tensor_with_a_dtype_that_torch_lacks_is_incompatible(
     named: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch: Any = types.ModuleType("torch")
@@ -291,7 +291,7 @@ lacks_memory: list[int] = []
 shmtree.register(Sometimes, lambda _: 1, lambda flat: no_memory(flat) if lacks_memory else "made")
 
 
-def test_one_lack_of_memory_does_not_reject_a_nacked_message(named: tuple[Any, Any]) -> None:
+def test_only_memory_errors_in_a_row_reject_a_message(named: tuple[Any, Any]) -> None:
     sender, receiver = named
     sender.put(Sometimes())
     for _ in range(12):
@@ -407,7 +407,7 @@ class Key:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("make", [set, dict.fromkeys], ids=["set", "dict"])
-def test_what_interrupts_the_hash_of_a_key_is_raised(make: Any, error: type[BaseException]) -> None:
+def test_interrupt_or_memory_error_in_a_key_hash_is_raised(make: Any, error: type[BaseException]) -> None:
     frame = bytes(shmtree.pack(make(map(Key, range(200))), allow_pickle=False))
     raised_by_hash.append(error())
     with pytest.raises(error):
@@ -477,7 +477,7 @@ def test_intflag_does_not_keep_unnamed_members() -> None:
     assert len(Permission._value2member_map_) == before
 
 
-def test_members_of_an_intflag_that_the_program_has_stay() -> None:
+def test_unpack_keeps_existing_members_of_an_intflag() -> None:
     both = Permission.READ | Permission.WRITE
     for value in (-1, -2, -3, -4):
         assert shmtree.unpack(flag(Permission, value)) == Permission(value)
@@ -514,7 +514,7 @@ class PickyFlag(enum.Flag):
 
 
 @pytest.mark.parametrize("cls", [PickyFlag, Picky])
-def test_a_flag_that_lacks_a_bit_here_is_named_with_its_members(cls: type[enum.Flag]) -> None:
+def test_error_for_an_unknown_flag_bit_names_class_and_members(cls: type[enum.Flag]) -> None:
     frame = Writer().kind(fw.LIST).length(1).kind(fw.ENUM_VALUE).name(f"{__name__}:{cls.__name__}").value(8).frame()
     with pytest.raises(shmtree.IncompatibleMessage, match=r"no member of the value 8 here.*Members here") as caught:
         shmtree.unpack(frame)
@@ -571,7 +571,7 @@ Wide.__module__ = __name__
 
 
 @pytest.mark.parametrize("repeated", [0, 69])
-def test_a_repeated_field_does_not_hide_a_missing_one(repeated: int) -> None:
+def test_dataclass_with_a_repeated_field_is_corrupt(repeated: int) -> None:
     value = Wide(*range(70))
     assert shmtree.unpack(shmtree.pack(value, allow_pickle=False)) == value
     names = [f"f{i}" for i in range(70)]
@@ -719,7 +719,7 @@ UNSOUND_DTYPES = {
 
 
 @pytest.mark.parametrize("unsound", UNSOUND_DTYPES.values(), ids=UNSOUND_DTYPES)
-def test_the_traceback_of_a_corrupt_dtype_escapes_its_text(unsound: tuple[bytes, bytes]) -> None:
+def test_traceback_of_a_corrupt_dtype_escapes_controls(unsound: tuple[bytes, bytes]) -> None:
     frame = bytes(shmtree.pack(np.zeros(1, [("aaaa", "<i4")])))
     assert frame.count(unsound[0]) == 1
     with pytest.raises(shmtree.CorruptMessage) as corrupt:

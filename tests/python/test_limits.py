@@ -158,7 +158,7 @@ def send_an_end_and_wait(sender: Any, until: int) -> None:
         os.read(until, 1)
 
 
-def test_a_message_stays_if_its_end_lacks_descriptors() -> None:
+def test_message_stays_in_channel_if_descriptors_run_out() -> None:
     sender, receiver = shmtree.create_pair()
     until, closed_here = os.pipe()
     child = os.fork()

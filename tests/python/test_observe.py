@@ -390,7 +390,7 @@ CONTROLS = "a\x07\x1b[2J\x7f\x85\x9b31m\u200e\u202e\u2066\u2028\u2029z"
 
 
 @pytest.mark.parametrize("verb", [("ls",), ("ls", "--all"), ("inspect", str(os.getpid())), ("top", "--once"), ("why",)])
-def test_control_characters_of_names_and_messages_do_not_reach_the_terminal(verb):
+def test_observation_verbs_print_no_control_characters(verb):
     sender, receiver = shmtree.create_pair(name=CONTROLS)
     broadcast, latest = shmtree.Broadcast(name=CONTROLS + "b"), shmtree.Latest(name=CONTROLS + "l")
     for message in (CONTROLS, {CONTROLS: [CONTROLS]}, types.SimpleNamespace(**{CONTROLS: 1})):

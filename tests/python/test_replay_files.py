@@ -139,7 +139,7 @@ def _set_capacity(manifest: Path, capacity: int) -> None:
     manifest.write_bytes(changed)
 
 
-def test_small_files_with_a_huge_capacity_need_the_capacity_as_argument(tmp_path):
+def test_load_of_a_huge_saved_capacity_needs_the_argument(tmp_path):
     ReplayBuffer(100, example={"n": 0}, chunk=1).save(tmp_path / "saved")
     _set_capacity(tmp_path / "saved" / "manifest", 1_000_000)
     assert ReplayBuffer.load(tmp_path / "saved").capacity == 1_000_000

@@ -262,7 +262,7 @@ def sampled_by_sb3(buffer: Any) -> set[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("size", [8, 4])  # not full, and full
-def test_one_process_adds_to_a_buffer_that_shares_observations(size: int) -> None:
+def test_sb3_add_raises_if_another_process_has_added(size: int) -> None:
     buffer = sb3_buffer(size, optimize_memory_usage=True, handle_timeout_termination=False)
     add_to_sb3(buffer, range(3))
     assert {(0, 1), (2, 3)} <= sampled_by_sb3(buffer)
@@ -286,7 +286,7 @@ def save_copy(buffer: Any, path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [8, 4])  # not full, and full
-def test_copy_that_another_process_made_can_be_added_to(size: int, tmp_path: Path) -> None:
+def test_sb3_copy_made_by_another_process_accepts_add(size: int, tmp_path: Path) -> None:
     buffer = sb3_buffer(size, optimize_memory_usage=True, handle_timeout_termination=False)
     add_to_sb3(buffer, range(5))
     process = multiprocessing.get_context("spawn").Process(target=save_copy, args=(buffer, tmp_path / "copy"))

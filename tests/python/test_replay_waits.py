@@ -206,7 +206,7 @@ def test_a_vector_of_streams_that_is_full_in_the_middle_says_how_many_have_their
     assert len(buffer) == 7
 
 
-def test_a_full_vector_skips_the_same_rows_in_a_repeated_call():
+def test_repeated_add_to_a_full_vector_skips_the_same_rows():
     columns: Any = {"obs": ((), np.float32), "terminated": ((), np.bool_), "truncated": ((), np.bool_)}
     limit = RateLimit(samples_per_insert=1, min_size=2, error_buffer=2)
     buffer = ReplayBuffer(64, columns=columns, limit=limit)

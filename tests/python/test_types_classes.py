@@ -172,7 +172,7 @@ def test_a_slot_that_a_base_has_too_is_sent_once() -> None:
     assert through(SlotTwice(1)) == SlotTwice(1)
 
 
-def test_a_value_under_the_name_of_a_slot_goes_through_pickle() -> None:
+def test_dict_entry_named_like_a_slot_goes_through_pickle() -> None:
     value = SlotAndDict(1)
     assert through(value) == value
     value.__dict__["a"] = 2
@@ -364,15 +364,13 @@ def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Impor
 
 
 @pytest.mark.parametrize("allow_pickle", [True, False])
-def test_a_class_is_found_if_another_thread_is_importing_its_module(
-    allow_pickle: bool, importing: ImportingThread
-) -> None:
+def test_unpack_waits_if_another_thread_imports_the_module(allow_pickle: bool, importing: ImportingThread) -> None:
     frame = Writer().kind(fw.DATACLASS).name(f"{importing.MODULE}:Point").length(1).name("x").value(3).frame()
     got = importing.result_of(lambda: shmtree.unpack(frame, allow_pickle=allow_pickle))
     assert type(got) is sys.modules[importing.MODULE].Point and got.x == 3
 
 
-def test_an_optional_package_is_complete_if_another_thread_is_importing_it(importing: ImportingThread) -> None:
+def test_lookup_of_an_optional_package_waits_for_its_import(importing: ImportingThread) -> None:
     assert importing.result_of(lambda: hasattr(_dtypes._package(importing.MODULE, False), "Point"))
 
 

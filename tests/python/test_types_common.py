@@ -284,7 +284,7 @@ def test_what_is_no_state_of_a_model_is_a_corrupt_message() -> None:
 
 @needs_pydantic
 @pytest.mark.parametrize("name", ["model_dump", "__class__", "model_fields_set", "_secret", "\x1b[31m", "x" * 10_000])
-def test_a_model_gets_no_attribute_but_its_fields(name: str) -> None:
+def test_model_state_with_an_unknown_name_is_incompatible(name: str) -> None:
     for state in (({"x": 1, name: 2}, None, set(), None), ({"x": 1}, None, set(), {name: 2})):
         with pytest.raises(shmtree.IncompatibleMessage) as caught:
             model_build(Inner, state)
@@ -292,7 +292,7 @@ def test_a_model_gets_no_attribute_but_its_fields(name: str) -> None:
 
 
 @needs_pydantic
-def test_an_error_of_a_model_lists_some_of_many_fields() -> None:
+def test_error_for_a_model_lists_at_most_20_fields() -> None:
     state = ({f"field_{number}": 1 for number in range(10_000)}, None, set(), None)
     with pytest.raises(shmtree.IncompatibleMessage, match="field_19, and 9980 more; fields here: x") as caught:
         model_build(Inner, state)
@@ -300,7 +300,7 @@ def test_an_error_of_a_model_lists_some_of_many_fields() -> None:
 
 
 @needs_pydantic
-def test_a_model_with_another_attribute_is_pickled() -> None:
+def test_model_with_an_extra_instance_attribute_is_pickled() -> None:
     value = Inner(x=1)
     value.__dict__["model_dump"] = 2
     with pytest.raises(shmtree.PickleRefused, match="Inner"):

@@ -110,7 +110,7 @@ def test_renaming_fields_does_not_change_later_arrays(where: str, pair: tuple[An
         kept = got
 
 
-def test_renaming_the_fields_of_one_array_changes_no_other_of_its_message(pair: tuple[Any, Any]) -> None:
+def test_renaming_fields_does_not_change_other_arrays(pair: tuple[Any, Any]) -> None:
     pair[0].put([structured(), structured(), structured()[0], structured().dtype])
     first, second, scalar, dtype = pair[1].get()
     first.dtype.names = ("p", "q")
@@ -128,7 +128,7 @@ class Rights(enum.IntFlag):
 
 
 @pytest.mark.parametrize("value", [6, 9, 1 << 40])
-def test_a_received_intflag_can_be_sent_on(value: int) -> None:
+def test_received_intflag_can_be_sent_on_without_pickle(value: int) -> None:
     frame = Writer().kind(fw.ENUM_VALUE).name(f"{__name__}:Rights").value(value).frame()
     received = shmtree.unpack(frame)
     for _ in range(2):
