@@ -83,8 +83,9 @@ class Broadcast(Published, _core.BroadcastBase):
         what was overwritten, and finds the last `capacity` messages. "latest": it finds the last one. "raise": as
         "skip", and it is told by an `Overrun`.
 
-        It may be handed to other processes. Until the first get, every process that has it is attached to it, and it
-        ends when the last of them has left. From then on only the process that called get is attached.
+        The subscription may be handed to other processes. Until its first `get`, every process that has it is attached,
+        and it ends when the last of them has closed it or exited. From then on, only the process that called `get` is
+        attached.
 
         Waits for nobody but a process that was stopped with the arena's lock: TimeoutError after `timeout` seconds
         (None: never), which names it. ValueError for one subscription too many, OutOfSharedMemory without memory.
@@ -153,11 +154,12 @@ class Subscriber:
 
     `shmtree.wait` takes it as it does a receiver. Several threads may read by it, each message going to one of them.
 
-    One process may make it and another may use it. Until its first get, every process that made it, inherited it over
-    fork, was started with it or loaded it is attached to it, and it ends when the last of them has closed or dropped
-    it, or has ended. From the first get on, only the process that called it is attached, and it cannot be handed on.
-    A subscription that was sent through a pipe or queue lasts until it arrives, or until the process that sent it ends
-    or calls `close`: so do not close it while it is on its way. After that it ends with the process that received it.
+    One process may make a subscription and another may use it. Until its first `get`, every process that made it,
+    inherited it over fork, was started with it, or loaded it is attached. The subscription ends when the last attached
+    process has closed or dropped it, or has exited. From the first `get` on, only the process that called `get` is
+    attached, and it cannot hand the subscription on. A subscription in transit through a pipe or queue lasts until it
+    arrives, or until its sender closes it or exits, so do not close it before it has arrived. After that, it ends with
+    the process that received it.
     """
 
     __slots__ = ("__weakref__", "_end", "_failed", "_name")

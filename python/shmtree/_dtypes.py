@@ -30,8 +30,8 @@ def describe(dtype: np.dtype[Any], with_objects: bool) -> str | None:
 def parse(text: str) -> np.dtype[Any]:
     """Returns the dtype of a text. Raises ValueError for a text that `describe` does not write.
 
-    The errors of Python and NumPy contain the text as it is, and a SyntaxError prints it, so they are not chained: the
-    text of a message may control a terminal.
+    The error has no cause or context: the errors of Python and NumPy contain the text unescaped, and the text of a
+    message may have characters that control a terminal.
     """
     try:
         return _build(_literal(text) if text.startswith(("{", "(")) else text)
@@ -63,7 +63,7 @@ def _package(name: str, may_import: bool) -> Any:
 
 
 def _literal(text: str) -> Any:
-    if not _ESCAPES_OF_REPR.fullmatch(text):  # Python prints a warning about others, with the text as it is
+    if not _ESCAPES_OF_REPR.fullmatch(text):  # for other escapes, Python prints a warning with the unescaped text
         raise ValueError("an escape that repr does not write")
     for _ in range(1000):
         # Before 3.12, threads that parse at the same time count into one depth, and are told that it is wrong.

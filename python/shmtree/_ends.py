@@ -47,9 +47,10 @@ def _parts(flat: object, *types: type) -> Any:
 
 @contextlib.contextmanager
 def _checked() -> Iterator[None]:
-    """Raises CorruptMessage for what is wrong with a handle, or with what goes with it.
+    """Converts the errors of opening an end that is in a message.
 
-    If this process lacks descriptors or memory to open it, raises OutOfSharedMemory: receivers return the message then.
+    An invalid handle, or invalid data beside it, raises CorruptMessage. If this process has no descriptors or memory
+    left to open the end, raises OutOfSharedMemory, so that the receiver returns the message to the channel.
     """
     try:
         yield

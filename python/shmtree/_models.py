@@ -14,7 +14,7 @@ from .errors import CorruptMessage, IncompatibleMessage
 
 _STATE = ("__dict__", "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
 _MAX_SHOWN = 20  # names of fields in an error
-_MAX_SHOWN_CHARACTERS = 64  # of each of them
+_MAX_SHOWN_CHARACTERS = 64  # of each name
 
 
 def attrs_fields(cls: type) -> tuple[Any, ...] | None:
@@ -57,15 +57,15 @@ def _fields_of(cls: Any) -> Any:
 
 
 def _has_only_names(state: tuple[Any, ...]) -> bool:
-    """Whether all names in a state are exact strings. Other keys may be equal to a name without being one."""
+    """Returns True if all names in a state are of type str itself: an object of another type may equal a name."""
     return all(type(name) is str for part in state for name in part or ())
 
 
 def _unlike(cls: Any, attributes: dict[str, Any], private: dict[str, Any] | None) -> str | None:
     """Returns how a state differs from the state of an instance of `cls`, as a predicate, or None if it does not.
 
-    The state must have every field. Any other name in it must be a cached property of the class: an instance attribute
-    of another name could take the place of a method.
+    The state must have every field. Any other name in it must be a cached property of the class: another instance
+    attribute could hide a method.
     """
     fields, known = _fields_of(cls), cls.__private_attributes__
     for name in fields:
@@ -86,7 +86,7 @@ def _is_cached_property(cls: type, name: str) -> bool:
 
 
 def _shown(name: str) -> str:
-    """Quotes a name that may come from a message: cut, and without characters that control a terminal."""
+    """Quotes a name that may come from a message. Shortens it, and escapes control characters."""
     return repr(name if len(name) <= _MAX_SHOWN_CHARACTERS else name[:_MAX_SHOWN_CHARACTERS] + "...")
 
 
@@ -101,14 +101,14 @@ def model_build(cls: Any, state: Any) -> Any:
     """Returns the model of that state, without validating it again.
 
     Raises:
-        CorruptMessage: if it is no state of a model.
-        IncompatibleMessage: if it is the state of a model with other fields.
+        CorruptMessage: if `state` is not the state of a model.
+        IncompatibleMessage: if `state` is that of a model with other fields.
     """
     kinds: tuple[tuple[type, ...], ...] = ((dict,), (dict, type(None)), (set,), (dict, type(None)))
     if type(state) is not tuple or len(state) != len(_STATE) or not all(map(_is_one_of, state, kinds)):
         raise CorruptMessage("The frame is corrupt: that is no state of a model")
     if not _has_only_names(state):
-        raise CorruptMessage("The frame is corrupt: a state of a model has a name that is no str")
+        raise CorruptMessage("The frame is corrupt: a name in the state of a model is not a str")
     difference = _unlike(cls, state[0], state[3])
     if difference is not None:
         sent, here = _listed(state[0]), _listed(_fields_of(cls))

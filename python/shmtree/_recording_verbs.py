@@ -134,8 +134,8 @@ def _run_trace(options: argparse.Namespace) -> int:
 def _replacing(path: str, mode: str) -> Iterator[Any]:
     """Opens a new file that only this user may read, and that replaces `path` when the block ends without an exception.
 
-    Until then, a file that is there stays as it is. A pipe or a device is written to directly. Raises PermissionError
-    as `_private` does.
+    Until then, an existing file stays unchanged. If `path` is a pipe or a device, opens it directly. Raises
+    PermissionError as `_private` does.
     """
     target = os.path.realpath(path)
     if os.path.exists(path):
@@ -143,7 +143,7 @@ def _replacing(path: str, mode: str) -> Iterator[Any]:
             with open(path, mode, opener=_private) as out:
                 yield out
             return
-        os.close(_private(path, os.O_WRONLY))  # checks the rights, and changes nothing
+        os.close(_private(path, os.O_WRONLY))  # checks the rights of other users; changes nothing
     descriptor, temporary = tempfile.mkstemp(prefix=".shmtree-", dir=os.path.dirname(target))
     try:
         with open(descriptor, mode) as out:

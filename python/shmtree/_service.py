@@ -300,9 +300,9 @@ class Service(Generic[_T]):
         server gets it if this one dies. If loading raises, that is the client's fault, and does not end the server: the
         message is dropped, and the request fails at the client that its header names.
 
-        Two errors of loading are this process's. If a signal handler raises, its exception ends the call, and the
-        request returns to the service. If there is no memory, the request returns, too, and a server tries it again;
-        at the eighth time in a row it fails as above.
+        Two errors of loading are not the client's fault. If a signal handler raises, the call raises its exception, and
+        the request returns to the service. If this process has no memory, the request also returns, and a server tries
+        it again; after the eighth failure in a row, the request fails at the client as above.
         """
         loaded.parts = None
         with delivery:

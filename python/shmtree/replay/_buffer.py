@@ -387,8 +387,8 @@ class ReplayBuffer:
         be larger than it was; what rows are, `next`, `n_step` and `stack` stay: ValueError where they are given and
         differ. A `limit` goes on with its counts; for another one the rows count as added, and as drawn as often as
         they should; None is none. FileNotFoundError where nothing was saved; ValueError, with the file and the numbers,
-        where any byte of a file is not as it was written. ValueError, too, if the buffer would take more than 256 MiB
-        and 16 times the bytes of the files before it has rows: pass the `capacity` if you expect one so large.
+        where any byte of a file is not as it was written. ValueError, too, if an empty buffer of the saved capacity
+        takes more than 256 MiB plus 16 times the size of the files: pass `capacity` if you expect one so large.
         """
         if name is not None:
             _process.check_name(name)

@@ -87,5 +87,5 @@ def room_for(files: _core.ReplayFiles, capacity: int | None, chunk: int | None, 
 
 
 def check_overhead(files: _core.ReplayFiles, spec: Spec, room: Room) -> None:
-    """ValueError if the saved capacity alone takes much more memory than the files have bytes."""
+    """Raises ValueError if an empty buffer of the saved capacity is far larger than the files."""
     files.check_overhead(spec.core(), files.capacity, positive("chunk", room.chunk), room.streams)

@@ -102,8 +102,9 @@ class VectorWriter:
         """Adds a row to each stream, and returns their indices.
 
         ValueError comes before anything is added. Another error, such as ``queue.Full``, may come in the middle: its
-        `sent` says how many streams, the first ones, have their row or skip it. If it is 0, nothing has changed, and
-        you can repeat the call. Otherwise, add the rows of the others that are not to be skipped to their `writers`.
+        `sent` says how many streams, from the first on, have stored or skipped their row. If it is 0, nothing has
+        changed, and you can repeat the call. Otherwise, add the rows of the other streams with their `writers`, except
+        rows that are to be skipped.
 
         Args:
             rows: a nest like that of a row, of arrays whose first dimension is that of the streams.

@@ -36,8 +36,8 @@ class ReplayBuffer(_Standard):
     `observations`, `next_observations`, `actions`, `rewards`, `dones` and `timeouts` are read like arrays of shape
     (buffer_size, n_envs, ...); each read copies, and writing to them raises TypeError.
 
-    With ``optimize_memory_usage=True``, one process adds: `add` raises RuntimeError if another process has added, since
-    the observation after a step is the one of the next step.
+    With ``optimize_memory_usage=True``, the observation after a step is stored as the observation of the next step, so
+    only one process can add: `add` raises RuntimeError if another process has added.
 
     A pickle or a copy contains all rows, as `save_replay_buffer` needs. If you pass the buffer to a process as an
     argument, it refers to the same rows.
@@ -149,10 +149,10 @@ class ReplayBuffer(_Standard):
     def _check_adder(self, steps: int) -> None:
         """Raises RuntimeError if another process has added since this one did."""
         newest = self._newest_next[0]
-        if steps not in (0, newest, newest - 1):  # newest - 1: that `extend` raised
+        if steps not in (0, newest, newest - 1):  # newest - 1: the last `extend` raised
             raise RuntimeError(
-                f"another process has added to this buffer: it has {steps} steps, and the last one of this process was "
-                f"{max(newest, 0)}. With optimize_memory_usage=True only one process can add"
+                f"another process has added to this buffer: the buffer has {steps} steps, and the last step of this "
+                f"process was {max(newest, 0)}. With optimize_memory_usage=True, only one process can add"
             )
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
@@ -243,7 +243,7 @@ class ReplayBuffer(_Standard):
             shared = _files.from_bytes(_Shared, state["shared"])
             state = {**state, "shared": shared, "_ring": Ring(shared, state["_ring"])}
             steps = state["_ring"].added // int(state["n_envs"])
-            if state["_newest_next"][0] != steps:  # the process that made the copy was not the one that adds
+            if state["_newest_next"][0] != steps:  # the copy was not made by the process that adds
                 state["_newest_next"] = (steps, None)
         self.__dict__.update(state)
 
