@@ -1,4 +1,4 @@
-// Which classes one walk has checked, so that it checks a class with many instances once.
+// The classes that were checked for one message, so that a class with many instances is checked once.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@ namespace shmtree::python {
 
 struct ClassInfo;
 
-// Remembers the classes that were checked for this message: the description is of the class as it is now and, in an
-// encoder, the name leads to the class. Every message checks again, since the program may replace and change classes in
-// between.
+// Remembers the classes that were checked for this message. The description of a checked class is up to date and, in an
+// encoder, its name leads to the class. Each message checks again, since the program may replace or change classes
+// between messages.
 class CheckedClasses {
  public:
   bool knows(const ClassInfo* info) const noexcept {

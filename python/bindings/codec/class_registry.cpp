@@ -175,8 +175,8 @@ Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole,
 // What to do if another thread is importing the module.
 enum class Importing : bool { kWait, kTakeAsItIs };
 
-// True while a thread executes the code of the module. Runs no Python code of the module: a LazyLoader executes it when
-// an attribute is read.
+// True while a thread executes the code of the module. Reads no attribute of the module, since that makes a LazyLoader
+// execute it.
 bool is_being_imported(PyObject* module) {
   const Ref spec = PyModule_Check(module) ? item_of(PyModule_GetDict(module), interned_spec) : Ref();
   const Ref initializing(spec ? PyObject_GetAttr(spec.get(), interned_initializing) : nullptr);
@@ -184,12 +184,13 @@ bool is_being_imported(PyObject* module) {
   return initializing.get() == Py_True;
 }
 
-// True if PyImport_GetModule(), which reads an attribute of the module, runs no code of it or may run it.
+// True if PyImport_GetModule() is allowed. It reads an attribute of the module, which runs code of the module only if
+// its type has its own __getattribute__.
 bool may_wait_for(PyObject* module, bool may_import) {
   return may_import || Py_TYPE(module)->tp_getattro == PyModule_Type.tp_getattro;
 }
 
-// Returns the module, imported if `may_import`. Null with an error set, whose text contains `whole`.
+// Returns the module. Imports it if `may_import`. Null with an error set; a refusal names `whole`.
 Ref module_named(PyObject* name, std::string_view whole, bool may_import, Importing importing) {
   PyObject* modules = PyImport_GetModuleDict();
   Ref module = item_of(modules, name);

@@ -43,7 +43,7 @@ struct ClassInfo {
   // kNamedTuple
   Py_ssize_t field_count = 0;
   Ref field_names{};
-  // kDataclass: the names of its fields, each with its number (a dict), and of those that live in slots
+  // kDataclass: the names of its fields with their numbers (a dict), and the names of fields in slots
   Ref fields{};
   std::vector<Ref> slots{};
   std::vector<Ref> required{};  // fields that every instance has, and the class has no value for

@@ -150,8 +150,8 @@ int no_such_class() {
   return clear_ordinary_exception() ? 0 : -1;
 }
 
-// Adds the class's own slots. Called for a class before its bases. 1, 0 when one of them is no field, or -1 with an
-// error.
+// Adds the class's own slots. Call it for a class before its bases. Returns 1, or 0 if a slot is not a field, or -1
+// with an error.
 int collect_slots(PyObject* cls, ClassInfo& info) {
   Ref members(PyObject_GetAttrString(cls, "__dict__"));
   Ref items(members ? PyMapping_Items(members.get()) : nullptr);
@@ -165,7 +165,7 @@ int collect_slots(PyObject* cls, ClassInfo& info) {
     if (!PyUnicode_Check(name)) return 0;
     const int known = PyDict_Contains(info.fields.get(), name);
     if (known <= 0) return known;
-    // A base may have a slot of the same name, which the attribute does not lead to.
+    // A slot of the same name in a derived class hides this one.
     const bool is_hidden = std::any_of(info.slots.begin(), info.slots.end(),
                                        [name](const Ref& slot) { return PyUnicode_Compare(slot.get(), name) == 0; });
     if (!is_hidden) info.slots.push_back(Ref::borrow(name));

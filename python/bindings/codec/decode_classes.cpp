@@ -161,7 +161,7 @@ bool is_flag_value(PyObject* value) {
   return fits;
 }
 
-// True if the class has the member under a name of its own. Leaves no exception set.
+// True if the member is one of the named members of the class. Leaves no exception set.
 bool is_named(PyTypeObject* type, PyObject* member) {
   const Ref name(PyObject_GetAttrString(member, "_name_"));
   const Ref named(name ? PyObject_GetAttrString(type_object(type), "_member_map_") : nullptr);
@@ -177,8 +177,8 @@ bool forget(PyObject* members, PyObject* value, PyObject* member) {
   return is_removed;
 }
 
-// Removes a new member of an IntFlag from the class. The class has `added` more entries than before: one for `value`,
-// which had none, and one for the value of the member, if that is another and the member is new.
+// Removes a new member of an IntFlag from the class. The call that made it added `added` entries: one for `value`, and
+// one for the member's own value if the member is new and its value is another.
 void take_back(PyTypeObject* type, PyObject* members, Py_ssize_t added, PyObject* value, PyObject* member) {
   if (added > 0 && forget(members, value, member)) --added;
   if (added > 0 && !is_named(type, member)) {

@@ -75,7 +75,7 @@ class Decoder {
   bool may_copy(std::uint64_t bytes);
   // Returns the bytes of a blob that the caller will copy.
   std::span<const std::byte> blob();
-  // Returns the dtype with this description. Looks each name up once. Each caller gets its own dtype if it has fields.
+  // Returns the dtype with this description. Looks each name up once. Each call copies a dtype with fields.
   Ref dtype(const format::Name& description);
   // For what must not be a Python error of its own: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);
@@ -106,7 +106,7 @@ class Decoder {
   }
   // The class or function of a name, likewise.
   PyObject* global(const format::Name& name);
-  // Returns the description of the class as it is in this message. Null with a Python error set.
+  // Returns the current description of the class, which is checked once per message. Null with a Python error set.
   const ClassInfo* described(PyTypeObject* type) {
     const ClassInfo* known = class_info(type);
     if (!known || tables_.classes.knows(known)) [[likely]]

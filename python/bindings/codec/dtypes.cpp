@@ -112,8 +112,7 @@ void remember(PyArray_Descr* descr, bool with_objects, PyObject* text) {
   std::swap(slot.names, names);
 }
 
-// Returns the cached dtype for a text, separate from that of every other caller. Null if it is not cached, or if an
-// error is set.
+// Returns the cached dtype for a text, as separate_dtype() does. Null if it is not cached, or if an error is set.
 Ref parsed_before(const std::string& text) {
   const std::lock_guard guard(parsed_mutex);
   const auto found = parsed().find(text);

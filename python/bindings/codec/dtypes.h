@@ -29,8 +29,8 @@ bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::st
 // The dtype of such a text, from anywhere: checked. Null with CorruptMessage set.
 Ref parse_dtype(std::string_view text);
 
-// Returns a copy of a dtype that has fields, so that renaming the fields of one array changes no other array; any other
-// dtype itself. Null with a Python error set.
+// Returns a copy if the dtype has fields, so that renaming the fields of one array changes no other array. Otherwise
+// returns the dtype itself. Null with a Python error set.
 Ref separate_dtype(PyObject* dtype);
 
 }  // namespace shmtree::python

@@ -14,7 +14,7 @@ struct Field {
   Ref value;
 };
 
-// True if the field is in a slot, so that an entry of the instance's dict under its name is something else.
+// True if the field is in a slot: an entry of the same name in the instance's dict is then not the field.
 bool is_slot(const ClassInfo& info, PyObject* name) {
   return std::any_of(info.slots.begin(), info.slots.end(), [name](const Ref& slot) {
     return slot.get() == name || PyUnicode_Compare(slot.get(), name) == 0;
@@ -141,9 +141,9 @@ bool is_int_flag(PyTypeObject* type) {
   return is_flag(type) && PyType_IsSubtype(type, &PyLong_Type);
 }
 
-// 1 if the value leads to this member: the class maps the value to exactly this object, as it does for combined flags,
-// or it is an IntFlag. An IntFlag makes members for all values, and they are compared as ints; the class need not keep
-// them, as those that were received. 0 if not; -1 with an error.
+// Returns 1 if the value leads to this member, 0 if not, -1 with an error. The class maps the value to exactly this
+// object, as it does for combined flags, or it is an IntFlag. An IntFlag makes a member for any value, and its members
+// are compared as ints, so the class may have forgotten a received member.
 int is_member_of_value(const ClassInfo& info, PyObject* value, PyObject* member) {
   if (is_int_flag(info.type) && PyLong_CheckExact(value)) return 1;
   Ref members(PyObject_GetAttrString(type_object(info.type), "_value2member_map_"));

@@ -100,8 +100,8 @@ bool has_form_of_zone_key(PyObject* key) {
 }
 
 // Returns the key that leads to this zone. Null, without an error, for a zone that was read from a file or made without
-// the cache, and for a key that receivers refuse: only pickle can send or refuse such a zone. The zone's reduction
-// tells: (function, (key, is_cached)).
+// the cache, and for a key that receivers refuse: only pickle can send or refuse such a zone. Reads the zone's
+// reduction, (function, (key, is_cached)).
 Ref key_of_zone(PyObject* zone) {
   const Ref reduced(staying([=] { return PyObject_CallMethod(zone, "__reduce__", nullptr); }));
   if (!reduced) return clear_ordinary_exception(), Ref();

@@ -1,4 +1,4 @@
-// Which keys of time zones travel in messages. Encoder and decoder apply the same rule.
+// The form of the keys of time zones in messages. Encoder and decoder apply the same rule.
 #pragma once
 
 #include <cstddef>

@@ -25,11 +25,12 @@ void set_exception(Ref exception);
 // Gives the exception that is set a number as an attribute.
 void add_to_exception(const char* name, std::uint64_t number);
 
-// True if the current exception is an Exception other than MemoryError. The others are not about the value that is
-// being sent or read: KeyboardInterrupt, SystemExit, and whatever a signal handler derives from BaseException.
+// True if the current exception is an Exception other than MemoryError. All others are not about the value that is sent
+// or read: MemoryError, KeyboardInterrupt, SystemExit, and other subclasses of BaseException.
 bool is_ordinary_exception();
 
-// Clears the current exception if it is ordinary, or if there is none. Returns false if one stays.
+// Clears the current exception if it is ordinary, or if there is none. Returns false if another exception is set, and
+// leaves it.
 bool clear_ordinary_exception();
 
 // Turns whatever exception is set into CorruptMessage(`what`) with the original as its cause, except MemoryError and

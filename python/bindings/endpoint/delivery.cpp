@@ -22,7 +22,7 @@ struct Delivery {
   MayGoBack may_go_back;
   std::uint64_t ticket;
   std::uint32_t attempts;
-  bool may_retry;   // the last reading of `item` failed, and another one may succeed, here or elsewhere
+  bool may_retry;   // `item` could not be read, but can perhaps be read later, or by another process
   CopyPolicy copy;  // for an item that is not decoded yet; unless kAll, only one thread decodes it
 };
 
@@ -185,8 +185,8 @@ PyGetSetDef getset[] = {
      "Whether another receiver had it before and did not acknowledge it.", nullptr},
     {"settled", guarded<get_settled>, nullptr, "Whether it was acknowledged or returned.", nullptr},
     {"_may_retry", guarded<get_may_retry>, nullptr,
-     "True if reading `item` failed for want of memory or because a signal handler raised, and nack() returns the\n"
-     "message to the receivers.",
+     "True if reading `item` failed for want of memory, or because a signal handler raised, and if nack() would\n"
+     "return the message to the channel, not reject it.",
      nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };

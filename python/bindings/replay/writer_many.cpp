@@ -203,7 +203,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   if (!indices) return nullptr;
   auto* const at = static_cast<std::int64_t*>(PyArray_DATA(as_array(indices.get())));
   const WriterState* state = nullptr;  // of the writer that it has come to
-  std::uint64_t sent = 0;              // streams that have their row, or skip it; 0 until a row is stored
+  std::uint64_t sent = 0;              // streams that have stored or skipped their row; 0 until a row is stored
   const auto skips = [&](std::size_t i) { return !left_out.empty() && left_out[i] != 0; };
   const auto begin_skipped = [&] {
     for (std::size_t i = 0; i < writers; ++i) {
@@ -220,13 +220,14 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
         return replay::add_row(writer, replay->buffer->spec(), rows, i, ends, versions[i], wait);
       });
       const std::uint64_t stored = one ? 1 : one.error().completed;
-      if (stored != 0 && sent == 0) begin_skipped();  // not before: after an error without a row the call is repeated
+      // Not before a row is stored: if the call fails without one, the program may repeat it.
+      if (stored != 0 && sent == 0) begin_skipped();
       if (stored != 0 || sent != 0) sent = i + stored;
       if (!one) return Status(std::move(one).error());
       at[i] = static_cast<std::int64_t>(*one);
       ends += rows.marks.ends_at(i) ? 1 : 0;
     }
-    if (sent == 0) begin_skipped();  // all of them
+    if (sent == 0) begin_skipped();  // every stream skips its row
     return success();
   });
   return added ? indices.release() : raise_in_the_middle(added.error(), sent, *state);
