@@ -96,10 +96,10 @@ struct BroadcastStats {
 
 /// A reader of a Broadcast, with a place of its own; made by Broadcast::subscribe().
 ///
-/// One process may make it and another may use it. Until its first get, every process that made it, inherited it over
-/// fork or opened its handle is attached to it, and it ends when the last of them has closed or dropped it, or has
-/// ended. From the first get on, only the process that called it is attached; calls of the others are kClosed. Several
-/// threads may read from it; each message goes to one of them.
+/// One process may make a subscription and another may use it. Until its first get(), every process that made it,
+/// inherited it over fork, or opened its handle is attached. The subscription ends when the last attached process has
+/// closed or dropped it, or has exited. From the first get() on, only the process that called get() is attached; calls
+/// of other processes return kClosed. Several threads may read from a subscription; each message goes to one of them.
 class Subscriber {
  public:
   /// The next message. Arrays are read-only views of shared memory, which the Item holds. While over half of the

@@ -329,10 +329,10 @@ class Receiver {
   /// The same of 1 to `most` messages as frames (frame.h): waits for one, then takes what is there, without decoding.
   Result<std::vector<TakenFrame>> take_frames(std::size_t most, Timeout timeout = std::nullopt,
                                               const std::stop_token& stop = {}) const;
-  /// The messages that were given up, the oldest first, without those that another process looks at. A message is given
-  /// up after `max_attempts`, or after eight receivers in a row had no memory to build it. Acknowledged they are gone.
-  /// Their senders do not wait for them. Looking does not count as a use of this end.
-  /// kCorrupt: one was damaged; it is consumed. kOutOfSharedMemory: for one of them there is no memory; all stay.
+  /// The messages that were given up, the oldest first, except those that another process is looking at. A message is
+  /// given up after `max_attempts`, or after eight receivers in a row had no memory to build it. Acknowledge one to
+  /// drop it. Senders do not wait for messages that were given up. A call of rejected() does not count as a use of this
+  /// end. kCorrupt: one was damaged; it is consumed. kOutOfSharedMemory: for one of them there is no memory; all stay.
   Result<std::vector<TakenItem>> rejected() const;
 
   /// All messages to the end of the stream: `for (const Item& item : receiver)`. Waits for each; the one before is let

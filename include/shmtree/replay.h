@@ -197,8 +197,8 @@ struct ReplayStats {
 
 /// How load_replay() makes a buffer: what is not given is as it was saved. What rows are, next, n_step and stack stay.
 struct ReplayLoad {
-  /// The newest rows are there where it is smaller. If you give none and the saved one takes more than 256 MiB and 16
-  /// times the bytes of the files before there are rows, load_replay() fails with kInvalid.
+  /// 0: as saved; load_replay() then fails with kInvalid if an empty buffer of that capacity takes more than 256 MiB
+  /// plus 16 times the size of the files. A smaller capacity keeps the newest rows.
   std::uint64_t capacity = 0;
   std::string name{};                     ///< without one it has none
   std::vector<ReplaySampler> samplers{};  ///< in place of those that it had
@@ -262,8 +262,8 @@ class ReplayVectorWriter {
   /// Adds a row to each stream: a nest of arrays whose first dimension is that of the streams. Returns indices, -1
   /// for a skipped row. A row is skipped if it is not a step: `marks` says so, or the environment resets in it
   /// (ReplayAutoreset::kNextStep, Gymnasium's default). Errors as of ReplayWriter::add(): kInvalid before anything is
-  /// added; after another error `completed` says how many streams, the first ones, have their row or skip it. If it is
-  /// 0, nothing has changed, and the call can be repeated.
+  /// added; after another error `completed` says how many streams, from the first on, have stored or skipped their row.
+  /// If it is 0, nothing has changed, and you can repeat the call.
   Result<std::vector<std::int64_t>> add(const Value& rows, const ReplayMarks& marks = {},
                                         Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Those of the single streams; none of one that was moved from.
