@@ -40,7 +40,7 @@ class Buffer {
  public:
   // Bytes that one takes of its arena when it is full; kInvalid, with the numbers, for what cannot be.
   static Result<std::uint64_t> total_bytes(const Spec& spec, const Room& room);
-  // How many of these it takes before it has rows.
+  // Those of total_bytes() that a buffer takes before it has rows.
   static Result<std::uint64_t> overhead_bytes(const Spec& spec, const Room& room);
   // The most rows of one that takes so many bytes; kInvalid, with the numbers, when it has no room for any. `room`: its
   // other terms.

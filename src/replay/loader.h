@@ -27,8 +27,8 @@ class Loader {
   std::uint64_t ahead() const noexcept { return saved_.header.ahead; }
   bool finals() const noexcept { return saved_.header.finals != 0; }
 
-  // Checks the bytes that a buffer of capacity() rows takes before it has rows, if only the manifest says the capacity.
-  // kInvalid if they are over 256 MiB and 16 times the bytes of the files.
+  // Checks `bytes`, the size of an empty buffer of capacity() rows. Call it if the program gives no capacity, so that
+  // only the manifest says it. kInvalid if `bytes` is more than 256 MiB plus 16 times the size of the files.
   Status check_overhead(std::uint64_t bytes) const { return saved_.check_overhead(folder_, bytes); }
 
   // The newest rows that have room, into a store that was just made and that nobody else has: with the same leaves,

@@ -19,7 +19,7 @@ using namespace platform;
 namespace {
 
 constexpr std::uint64_t kMostManifest = std::uint64_t{1} << 32;
-// Bytes that a manifest alone makes a load allocate, and how many more for each byte of the files.
+// Maximum bytes that a load allocates because the manifest says so, and how many more for each byte of the files.
 constexpr std::uint64_t kMostOverhead = 256u << 20;
 constexpr std::uint64_t kMostOverheadPerByte = 16;
 
@@ -51,8 +51,8 @@ std::uint64_t body_bytes(const ManifestHeader& header) noexcept {  // of 32-bit 
          header.parts * sizeof(SavedPart) + header.note_bytes;
 }
 
-// True if no byte of a file is in two parts and no file is named twice: what the parts have together is no more than
-// what the files have.
+// True if no file is named twice and no byte of a file is in two parts: all parts together are then no larger than the
+// files.
 bool is_disjoint(const Manifest& saved) {
   std::vector<std::uint64_t> numbers;
   for (const SavedFile& file : saved.files) numbers.push_back(file.number);
@@ -195,7 +195,7 @@ Status Manifest::check_rows(const Folder& folder, std::span<const StateEntry> pl
   if (needed <= bytes) return success();
   return corrupt(
       folder, kManifestName,
-      "says that there are rows of " + std::to_string(needed) + " bytes, and the files have " + std::to_string(bytes));
+      "says that its rows have " + std::to_string(needed) + " bytes, but the files have " + std::to_string(bytes));
 }
 
 Status Manifest::check_overhead(const Folder& folder, std::uint64_t bytes) const {
@@ -206,9 +206,8 @@ Status Manifest::check_overhead(const Folder& folder, std::uint64_t bytes) const
   return Error{.code = Code::kInvalid,
                .message = folder.path() + " has a capacity of " + std::to_string(header.capacity) +
                           " rows in chunks of " + std::to_string(header.rows_per_place) +
-                          ", for which a buffer takes " + std::to_string(bytes) +
-                          " bytes before it has rows, many more than the files have; give a capacity, this one if it "
-                          "is right"};
+                          "; an empty buffer of that capacity takes " + std::to_string(bytes) +
+                          " bytes, far more than the files have; pass a capacity, this one if it is right"};
 }
 
 Status Manifest::write(const Folder& folder) {

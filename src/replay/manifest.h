@@ -21,12 +21,12 @@ struct Manifest {
   // Code::kNotFound where there is none, kCorrupt with file and numbers for one that was altered or cut off,
   // kIncompatible for one of another version.
   static Result<Manifest> read(const platform::Folder& folder);
-  // kCorrupt unless each file that it names is there, and of that size.
+  // kCorrupt unless each file that the manifest names is there and has the size that the manifest says.
   Status check_files(const platform::Folder& folder) const;
   // kCorrupt unless the files are large enough for the rows of these places.
   Status check_rows(const platform::Folder& folder, std::span<const StateEntry> places) const;
-  // kInvalid if a buffer of that capacity takes `bytes` before it has rows, and these are over 256 MiB and 16 times the
-  // bytes of the files.
+  // kInvalid if `bytes`, the size of an empty buffer of the saved capacity, is more than 256 MiB plus 16 times the size
+  // of the files.
   Status check_overhead(const platform::Folder& folder, std::uint64_t bytes) const;
   // Beside the one that there is, whose place it takes with a rename.
   Status write(const platform::Folder& folder);

@@ -62,7 +62,7 @@ class Store {
     memory::Lease held{};
   };
   static Result<Note> note_at(const std::shared_ptr<Arena>& arena, memory::BlockRef block, const WaitContext& wait);
-  // Bytes of an arena that a buffer has before it has rows, and those of all its extents.
+  // Bytes of an arena that a buffer takes before it has rows, and those that all its extents take.
   static std::uint64_t control_bytes(const Shape& shape, std::uint64_t note_bytes, std::uint64_t table_bytes) noexcept;
   static std::uint64_t extents_bytes(const Shape& shape) noexcept;
 

@@ -148,7 +148,7 @@ TEST_CASE("load allocates nothing for rows that the files cannot hold") {
   auto loader = Loader::open(folder.saved()).value();
   const Status done = loader.load_into(*store, nullptr, patience());
   REQUIRE(done.code() == Code::kCorrupt);
-  CHECK(done.error().message.find("and the files have 0") != std::string::npos);
+  CHECK(done.error().message.find("but the files have 0") != std::string::npos);
   CHECK(arena->pool().used_bytes() == used);
 }
 

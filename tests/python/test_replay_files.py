@@ -144,7 +144,7 @@ def test_load_of_a_huge_saved_capacity_needs_the_argument(tmp_path):
     _set_capacity(tmp_path / "saved" / "manifest", 1_000_000)
     assert ReplayBuffer.load(tmp_path / "saved").capacity == 1_000_000
     _set_capacity(tmp_path / "saved" / "manifest", 10_000_000)
-    with pytest.raises(ValueError, match="capacity of 10000000 rows in chunks of 1, for which a buffer takes 72"):
+    with pytest.raises(ValueError, match="of 10000000 rows in chunks of 1; an empty buffer of that capacity takes 72"):
         ReplayBuffer.load(tmp_path / "saved")
     assert ReplayBuffer.load(tmp_path / "saved", capacity=100).capacity == 100
 
