@@ -118,8 +118,8 @@ Status begin_skipped(const ReplayVectorState& state, std::span<const char> left_
 }
 
 // Adds a row to each stream, and returns their indices, -1 for those that are left out. After an error, `completed` is
-// the number of streams, from the first, that have their row or skip it. Nothing is skipped before a row is stored, so
-// that the call can be repeated if `completed` is 0.
+// the number of streams, from the first on, that have stored or skipped their row. Skips no row before one is stored,
+// so that the program can repeat the call if `completed` is 0.
 Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, const ReplayMarks& marks,
                             const Timeout& timeout, const std::stop_token& stop) {
   const platform::Deadline deadline = platform::Deadline::after(timeout);

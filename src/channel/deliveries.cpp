@@ -240,10 +240,10 @@ void Delivery::give_up() noexcept {
     return;
   }
   std::uint64_t word = word_;
-  if (load_acquire(record_->state) == word) count_builds(Settling::kNack);  // nobody else changes a record that we have
+  if (load_acquire(record_->state) == word) count_builds(Settling::kNack);  // other processes do not change our record
   if (compare_swap(record_->state, word, word_after(Settling::kNack))) {
     memory::request_recovery(control.arena.header());
-    // The waiters find the request, recover, and see what became of the message.
+    // The waiters find the request, run the recovery, and check again whether there is a message.
     notify_all(control.shared.items);
     notify_all(control.shared.acked);
     Watchers::wake_sockets(control, End::kReceiving);
@@ -262,7 +262,7 @@ std::uint64_t Delivery::word_after(Settling how) const noexcept {
   return of_->parts_.records.unless_discarded(given_back(word_, max_attempts, message_.failed_builds()));
 }
 
-// Before the state is stored: a kill in between leaves a taken record, with a build that did fail.
+// Call it before the state is stored. A kill in between leaves a taken record, which counts a build that did fail.
 void Delivery::count_builds(Settling how) noexcept {
   if (how == Settling::kNack) record_->set_failed_builds(message_.failed_builds());
   if (how == Settling::kRequeue) record_->set_failed_builds(0);

@@ -89,16 +89,16 @@ class Ends {
   bool has_deaths_to_tell(End end) const noexcept { return control_.ending() == Ending::kEach && anyone_killed(end); }
   // kClosed, kPeerDied: what those at the other end are to be told now.
   Status check_attended(End end) const { return is_over(end) ? Status(end_error(end)) : report_deaths(end); }
-  // kPeerDied with the deaths that are to be told though the stream goes on. Success if another thread has just
-  // reported them: the caller checks its condition again.
+  // Returns kPeerDied with the deaths that Ending::kEach reports while the stream goes on. Succeeds if there are none,
+  // or if another thread has just reported them; the caller then checks its condition again.
   Status report_deaths(End end) const;
   // For a call that may find no reason to wait, and so to look: kPeerDied with those.
   Status check_deaths(End end) const { return control_.ending() == Ending::kEach ? look_for_deaths(end) : success(); }
-  // What they are told of an end that is over: of a shutdown; that peers were killed, to whoever takes the list back;
-  // that it is over.
+  // Returns what the other end is told of an end that is over: that the queue was shut down; that peers were killed
+  // (kPeerDied), to the thread that takes the list of deaths; otherwise kClosed.
   Error end_error(End end) const;
-  // Takes the list of those killed back: kPeerDied with their pids. Nothing if it is empty, also if another thread was
-  // quicker.
+  // Takes the list of killed peers, and returns kPeerDied with their pids. Nothing if the list is empty, also because
+  // another thread has just taken it.
   std::optional<Error> take_deaths(End end) const;
   // For who attaches a sender only now: the stream has ended in the meantime.
   Error left_before_use() const;

@@ -146,10 +146,11 @@ constexpr std::uint32_t attempts_of_record(std::uint64_t word) noexcept {
 constexpr bool awaits_ack(RecordState state) noexcept {
   return state == RecordState::kTaken || state == RecordState::kReturned;
 }
-// Receivers in a row that have no memory to make an object of a message, before it is given up, so that receivers reach
-// the next one.
+// Maximum number of receivers in a row that have no memory to build the object of a message. After that the message is
+// given up, so that receivers reach the next one.
 constexpr std::uint32_t kMaxFailedBuilds = 8;
-// Word of a message that is not acknowledged. `max_attempts` of 0 is no limit; a rejected message stays rejected.
+// Returns the word of a record whose message was nacked, or whose taker died. `max_attempts` of 0 is no limit; a
+// rejected message stays rejected.
 constexpr std::uint64_t given_back(std::uint64_t word, std::uint32_t max_attempts,
                                    std::uint32_t failed_builds) noexcept {
   const std::uint32_t attempts = attempts_of_record(word);
@@ -165,11 +166,11 @@ constexpr std::uint32_t attempts_with_this(std::uint64_t word) noexcept {
 // A message taken and not acknowledged; its slot follows, as it was in the ring.
 struct alignas(64) Record {
   std::atomic<std::uint64_t> state;          // record_word()
-  std::atomic<std::uint32_t> failed_builds;  // receivers in a row that lacked memory to make an object of the message
+  std::atomic<std::uint32_t> failed_builds;  // receivers in a row that had no memory to build the object
   std::uint32_t unused_half;
   std::uint64_t unused[6];
 
-  // The taker calls it, or a thread that has the receivers' lock, before it stores the state.
+  // Call it before storing the state, as the taker or with the receivers' lock held.
   void set_failed_builds(std::uint32_t count) noexcept {
     if (platform::load_relaxed(failed_builds) != count) platform::store_relaxed(failed_builds, count);
   }

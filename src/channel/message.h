@@ -63,7 +63,7 @@ class Incoming {
     ++attempts_;
     came_back_ = true;
   }
-  // Records that the receiver had no memory to build the object. kMaxFailedBuilds limits how often it returns.
+  // Records that the receiver had no memory to build the object. kMaxFailedBuilds limits how often this may happen.
   void set_not_built() noexcept { not_built_ = true; }
   // Records that the receiver has built the object.
   void set_built() noexcept {
@@ -89,7 +89,7 @@ class Incoming {
   std::uint32_t attempts_ = 0;
   bool came_back_ = false;
   bool not_built_ = false;
-  std::uint32_t failed_before_ = 0;  // of the receivers before this one
+  std::uint32_t failed_before_ = 0;  // failed builds of the receivers before this one
   std::byte inline_data_[kMostInlineBytes];
 };
 
@@ -99,9 +99,9 @@ struct Received {
   std::unique_ptr<Received> next{};  // of those that the process keeps
 };
 
-// Messages that this process has received and could neither make anything of nor give back (Returns). They are in no
-// shared memory: a forked child, which inherits the lists, has no part in them. Those that are given up wait for the
-// memory of a record, and are not received again.
+// Messages that this process has received, and could neither build nor return to the channel (Returns). They are not in
+// shared memory: a forked child inherits the lists, but the messages belong to the parent. Messages that are given up
+// wait for memory for a record, and are not received again.
 //
 // Thread safety: any thread.
 class Unreturned {
@@ -110,14 +110,14 @@ class Unreturned {
 
   enum class Kind { kReceivable, kGivenUp };
 
-  // Number of those that can be received.
+  // Number of messages that can be received.
   std::uint64_t count() const noexcept { return count(Kind::kReceivable); }
   std::uint64_t count(Kind kind) const noexcept {
     const std::uint64_t count = list(kind).count.load(std::memory_order_relaxed);
     return count == 0 || owner_.load(std::memory_order_relaxed) != control_.arena.current_identity() ? 0 : count;
   }
   void add(std::unique_ptr<Received> received, Kind kind) noexcept;
-  // The one of the lowest ticket; null when there is none.
+  // Removes and returns the message with the lowest ticket. Null if there is none.
   std::unique_ptr<Received> take_first(Kind kind) noexcept;
 
  private:

@@ -51,8 +51,9 @@ class Held {
   bool taken_;
 };
 
-// Maximum references that recovery reads to count the bytes of a channel (half a second), and how many more for each
-// message, so that damaged lists of other messages do not use up those of a usual one. The rest is not counted.
+// Maximum number of references that recovery reads to count the bytes of a channel (half a second). Each message adds
+// kMoreReferencesOfMessage, so that damaged lists leave enough for the usual lists of other messages. The bytes of
+// further references are not counted.
 constexpr std::uint64_t kMostReferencesOfChannel = std::uint64_t{1} << 26;
 constexpr std::uint64_t kMoreReferencesOfMessage = 64;
 

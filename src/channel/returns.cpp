@@ -22,7 +22,7 @@ void Returns::keep(std::unique_ptr<Received> received, Kind kind) noexcept {
   notify_all(control_.shared.items);                  // other threads of this process may wait
 }
 
-// The word of a record whose message this is, once it is given back.
+// Returns the word that the record of this message gets when the message is returned.
 std::uint64_t Returns::word_of_returned(const Incoming& message) const noexcept {
   const std::uint64_t taken = record_word(RecordState::kTaken, memory::kNobody, message.attempts());
   return given_back(taken, load_once(control_.shared.max_attempts), message.failed_builds());
@@ -50,7 +50,7 @@ Returns::Attempt Returns::try_return(const Incoming& message) noexcept {
   return {.became = write_returned(*record, message)};
 }
 
-// After unlocking.
+// Call it after unlocking.
 void Returns::finish_return(Incoming& message, RecordState became) noexcept {
   message.drop();
   watchers_.announce_settled(became);
@@ -82,10 +82,10 @@ void Returns::discard(Incoming& message) noexcept {
   watchers_.announce_settled(RecordState::kFree);
 }
 
-// No message is off the list during a wait, which may run code that forks: a child must not return what its parent
-// received, and finds an empty list.
+// Keeps every message in a list during a wait, which may run code that forks. The child must not return what its parent
+// received: for the child, the lists count as empty.
 Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
-  constexpr int kMostTries = 64;  // for one message
+  constexpr int kMostTries = 64;  // of one message
   Arena& arena = control_.arena;
   for (int tries = 0; unreturned_.count(kind) != 0;) {
     if (control_.is_discarded()) {
@@ -104,7 +104,7 @@ Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
       continue;
     }
     keep(std::move(first), kind);
-    if (++tries == kMostTries) return Error{Code::kTimeout, "timed out while others kept the arena's lock"};
+    if (++tries == kMostTries) return Error{Code::kTimeout, "timed out while other threads kept the arena's lock"};
     Status gone_on = made.lacks_record ? add_record() : wait_for_arena_lock(wait);
     if (!gone_on) return gone_on;
   }
@@ -114,7 +114,7 @@ Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
 Status Returns::add_record() {
   Status added = records_.add(WaitContext{Deadline::immediate()});
   if (added || added.code() != Code::kFull) return added;
-  return Error{Code::kOutOfSharedMemory, "there is no memory for a record of a message that is to be returned"};
+  return Error{Code::kOutOfSharedMemory, "no memory for the record of a message that this process must return first"};
 }
 
 Status Returns::wait_for_arena_lock(const WaitContext& wait) {
@@ -132,7 +132,7 @@ void Returns::give_back_before_leaving() noexcept try {
   const WaitContext wait{Deadline::immediate()};
   give_back_all(Kind::kGivenUp, wait).ok();
   give_back_all(Kind::kReceivable, wait).ok();
-} catch (const std::bad_alloc&) {  // the messages go with this process
+} catch (const std::bad_alloc&) {  // the messages are lost
 }
 
 bool Returns::receive_unreturned(Incoming& out) noexcept {

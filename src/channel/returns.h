@@ -3,8 +3,9 @@
 //
 // They become records, as if they had been taken and returned: whoever receives next, in any process, has them. A
 // record may need memory of the arena. While there is none the message stays here, in the place that it was received
-// into, and the process receives nothing else before it; as the last end here is left it is tried once more. One that
-// is given up (Delivery) is not received again: it stays here until there is memory for its record, which is rejected.
+// into, and the process receives nothing else before it; when the last end here detaches, it is tried once more. A
+// message that is given up (see Delivery) is not received again: it stays here until there is memory for its record,
+// and is then among the rejected ones.
 //
 // Until a record's state says "returned" the message is a received one, which goes with its receiver. Two things must
 // not take its block for one that nothing keeps, as its hold ends and its record begins:
@@ -28,23 +29,22 @@ class Returns {
   Returns(const Control& control, Records& records, Unreturned& unreturned, Watchers& watchers) noexcept
       : control_(control), records_(records), unreturned_(unreturned), watchers_(watchers) {}
 
-  // The channel has the message again, as one that was returned. Waits only briefly, since the caller may hold
-  // Python's GIL. If there is no memory for a record, or a lock is not free soon, the message stays in this process,
-  // and the next call that receives here begins with it. In a queue that was shut down with all that was in it, it is
-  // dealt with.
+  // Returns the message to the channel. Waits only briefly for locks, since the caller may hold Python's GIL. If there
+  // is no memory for a record, or a lock is not free soon, the message stays in this process, and the next call that
+  // receives here begins with it. Discards the message if the queue was shut down with its contents.
   void give_back(std::unique_ptr<Received> received) noexcept;
-  // Tries again to return those that can be received. Waits for locks, but not for memory: kOutOfSharedMemory if there
-  // is none for a record. Other errors as of Arena::lock(). May throw std::bad_alloc.
+  // Tries again to return the kept messages that can be received. Waits for locks, but not for memory:
+  // kOutOfSharedMemory if there is none for a record. Other errors as of Arena::lock(). May throw std::bad_alloc.
   Status give_back_unreturned(const WaitContext& wait) { return give_back_all(Kind::kReceivable, wait); }
-  // Tries again to reject those that are given up. Succeeds also if there is no memory for their records.
+  // Tries again to reject the kept messages that are given up. Succeeds also if there is no memory for their records.
   Status reject_given_up(const WaitContext& wait) {
     if (unreturned_.count(Kind::kGivenUp) == 0) [[likely]]
       return success();
     return reject_all(wait);
   }
-  // Both, for a process that is about to leave: what it does not return now is lost.
+  // Does both, for a process that is about to detach. A message that is not returned now is lost.
   void give_back_before_leaving() noexcept;
-  // The first of those, unless the queue was shut down with all that was in it.
+  // Receives the first kept message, unless the queue was shut down with its contents.
   bool receive_unreturned(Incoming& out) noexcept;
 
  private:

@@ -135,7 +135,7 @@ class RingHead {
   // Copies what the slot says into `out` and, for a block, sets the holder bit. Nothing has moved yet. False when this
   // process cannot hold the block, or map it and all that it refers to: another may.
   bool hold(const RingSlot& slot, Identity me, std::uint32_t attempts, Incoming& out, Receipt& receipt) noexcept;
-  // The same of a message that was with somebody before.
+  // The same for the message of a record: a receiver had it before.
   bool hold_again(const Record& record, Identity me, std::uint32_t attempts, Incoming& out, Receipt& receipt) noexcept {
     out.came_back_ = hold(record.slot(), me, attempts, out, receipt);
     out.failed_before_ = platform::load_relaxed(record.failed_builds);

@@ -46,7 +46,7 @@ constexpr std::int64_t kLockSliceNs = 20'000'000, kLeastLockSliceNs = 4'000'000;
 // A lock is waited for at least this long, whatever the deadline: what is in the channel is there all the same.
 constexpr std::int64_t kLockGraceNs = 40'000'000;
 // Longest wait of a destructor for a lock; it may hold Python's GIL. Without the lock, recovery does the rest. Longer
-// than a time slice, for which another process may keep the owner from its core.
+// than a time slice of the scheduler, which may have preempted the lock's owner.
 constexpr std::int64_t kDropLockNs = 10'000'000;
 // An owner that is not stopped lacks a processor: it is waited for that long.
 constexpr std::int64_t kBusyOwnerNs = 2'000'000'000;
