@@ -6,7 +6,8 @@
 //   offset 0  2  what is tried, a bit each; 0: everything
 //          2     the words: region (1), number of the word (2), value (8), up to kMostWords times
 //
-// Regions kTapNotes and kTapTimes are the notes of a tap, of messages or of times, that is opened before words change.
+// Regions kTapNotes and kTapTimes are the notes of a tap, of messages or of times. The tap is opened before words
+// change.
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,7 +97,7 @@ class Scene {
     const Region& where = regions_[region % regions_.size()];
     damage({where.begin, where.bytes}, word, value);
   }
-  // Opens a tap, and puts messages of both sorts, one of which is received. Called while all words are sound.
+  // Opens a tap, puts messages in slots and in blocks, and receives one. Call it while no word is damaged.
   void open_tap(Tap::Wants wants) {
     tapped_ = Channel::open(arena_, keeps_channel_.ref(), no_wait()).value();
     for (const End end : {End::kSending, End::kReceiving}) tapped_->membership().join(end).value();

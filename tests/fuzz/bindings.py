@@ -1,4 +1,4 @@
-"""Searches for messages that the Python bindings do not survive. Coverage is approximated by the outcomes of reading.
+"""Searches for messages that the Python bindings do not survive. Uses the outcomes of reading in place of coverage.
 
     python tests/fuzz/bindings.py TARGET... (--seconds N | --runs N | --replay FILE...)
         [--seed N] [--found FOLDER] [--max-mib N] [--max-ms N]
@@ -10,15 +10,16 @@ A target reads messages in one way:
     channel   `get` and `take` of a channel that refuses pickles: also device memory and ends
     service   `Service.get`, and the reply to what is a request
 
-Messages of the last two change in shared memory after they were put, as another process could change them. Four of ten
-executions read a new frame: in some, each node has the parts that its kind takes, with numbers, names and parts that no
-sender writes; others have device memory, ends or the header of a request, some of whose parts are odd. The rest damage
-a few values of a frame: a seed, or one that had an outcome of its own.
+For the last two targets, the program changes each message in shared memory after the put, as another process could.
+Four of ten executions read a new frame. In some of these, each node has the parts that its kind requires, but with
+numbers and names that no sender writes. Others have device memory, ends or the header of a request, with a few odd
+parts. The other executions damage a few values of a seed, or of an earlier frame whose outcome was new.
 
-An execution may return, or raise what a damaged message may raise. The program prints the number of executions, and the
-worst CPU time and growth of resident memory of one. These end it: another exception, more than --max-mib (64), more
-than --max-ms if that is given, 1,000 executions that take more than 10 minutes. FOLDER/bindings-TARGET-last has the
-input of the last execution, also after a crash.
+An execution may return, or raise an exception that a damaged message may cause. The program prints the number of
+executions, and the largest CPU time and growth of resident memory of one execution. It stops with an error if an
+execution raises another exception, if its memory grows by more than --max-mib (64), if it takes longer than --max-ms
+(default: no limit), or if 1,000 executions take more than 10 minutes. FOLDER/bindings-TARGET-last has the input of the
+last execution, also after a crash.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from bindings_targets import MIB, TARGETS
 
 
 class Peak:
-    """Growth of the resident memory, by the counter of the kernel."""
+    """Measures the growth of the resident memory, with the kernel's counter of its peak."""
 
     def __init__(self) -> None:
         self._fd = os.open("/proc/self/clear_refs", os.O_WRONLY)
@@ -60,7 +61,7 @@ class Peak:
 
 
 class Last:
-    """The input that is read now, in a file that outlives the process."""
+    """Keeps the current input in a file, for after a crash."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -88,7 +89,7 @@ def outcome_of(error: Exception) -> str:
 
 
 class Unexpected(Exception):
-    """Something that no message may cause."""
+    """An execution did what no message may cause."""
 
 
 class Search:
@@ -141,7 +142,7 @@ class Search:
             self._frames[self._generator.randrange(self._seeds, 3000)] = frame
 
     def execute(self, frame: bytes) -> bool:
-        """Reads one frame. Returns True if the outcome is a new one."""
+        """Reads one frame. Returns True if no earlier execution had this outcome."""
         self._last.write(frame)
         self._target.put(frame)
         before_kib = self._peak.begin()

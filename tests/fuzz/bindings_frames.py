@@ -12,19 +12,19 @@ from bindings_seeds import CLASSES
 from frame_writer import Writer
 
 WORD = 2**64
-#: Bytes of an element of each type, docs/frame.md.
+#: Bytes of an element of each dtype, by its number in docs/frame.md.
 ITEM_BYTES = (0, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 4, 8, 8, 16, 2, 1, 1, 1, 1, 1, 4)
 
 
 class Damage:
-    """Damages frames, in their columns where these can be told."""
+    """Damages frames: mostly in their columns, if these can be located."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator
         self._columns: dict[bytes, list[tuple[int, int, int]]] = {}
 
     def columns(self, frame: bytes) -> list[tuple[int, int, int]]:
-        """Number, first byte and bytes of each column. Cached, for frames that are damaged many times."""
+        """Returns number, first byte and size of each column. Cached, since a frame is damaged many times."""
         found = self._columns.get(frame)
         if found is None:
             if len(self._columns) > 5000:
@@ -104,7 +104,10 @@ def _columns(frame: bytes) -> Iterator[tuple[int, int, int]]:
             yield number, first, size
 
 
-#: mostly of the kinds in SUITABLE.
+#: Parts of each kind, in order. V: a node; W: a node, mostly of one of the kinds in SUITABLE; I: an int; F: a float;
+#: L: a length; N: a name; S: a text and its length; U: 16 bytes of text; R: the position of a node; A: an array;
+#: D: a dtype; E: a dtype and an element of it; n: a count, which the parts after it repeat; m: a count and a length,
+#: then as many V as the count says.
 GRAMMAR = {
     1: "", 2: "", 3: "", 4: "I", 5: "S", 6: "F", 7: "FF", 8: "S", 9: "A", 10: "S", 11: "A", 12: "S", 13: "A", 14: "W",
     15: "", 16: "", 17: "R", 20: "nV", 21: "nV", 22: "nI", 23: "nF", 24: "nW", 25: "nW", 26: "mV", 30: "nWV", 31: "nNV",
@@ -114,6 +117,7 @@ GRAMMAR = {
 }  # fmt: skip
 KINDS = tuple(GRAMMAR)
 SCALARS = (1, 2, 3, 4, 5, 6, 8, 10, 50, 54, 60, 61, 62, 63, 64)
+#: For each kind, the kinds of its W parts, in order.
 SUITABLE: dict[int, tuple[tuple[int, ...], ...]] = {
     14: ((70,),),
     24: ((*SCALARS, 21, 25, 40, 41, 42, 43, 71),),
@@ -145,7 +149,7 @@ TEXTS = (
 )  # fmt: skip
 
 
-#: Values that are put in place of a part of a value.
+#: Values that replace a part of a value.
 ODD = (
     None, True, -1, 0, 1, 65, 1 << 31, 1 << 32, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 100, -1.5, "", "<f4",
     "float32", "torch", "array", "O", b"", b"x" * 16, b"h" * 64, (), (0,), (1, 2), (1 << 62,), range(3),
@@ -154,7 +158,7 @@ ODD = (
 
 
 class Grow:
-    """Writes frames in which each node has what its kind takes, with numbers that no sender writes."""
+    """Writes frames whose nodes have the parts that their kinds require, with numbers that no sender writes."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator
@@ -171,7 +175,7 @@ class Grow:
         return self._writer.frame()
 
     def registered(self, name: str, parts: Any, with_header: bool) -> bytes:
-        """Returns a frame of a registered class, a few of whose parts are odd ones."""
+        """Returns a frame of a registered class with a few odd parts."""
         for _ in range(self._generator.choice((0, 1, 1, 2, 3))):
             parts = self._changed(parts)
         writer = Writer()
@@ -281,7 +285,7 @@ class Grow:
         if count == 0 and generator.random() < 0.9:
             flags = 32
         if flags & 48 == 0 and count < 4096:
-            writer.buffer(bytes((count + 7 & ~7) + generator.choice((0, 0, 0, 8))))  # as a placeholder is
+            writer.buffer(bytes((count + 7 & ~7) + generator.choice((0, 0, 0, 8))))  # as in a placeholder
         if flags & 16:
             writer.external(generator.choice((0, 1, self._number() & 0xFFFFFFFF)), self._count(), self._count())
         last = 0 if flags & 48 else max(writer.buffers - 1, 0)

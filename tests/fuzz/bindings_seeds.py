@@ -1,4 +1,4 @@
-"""Values and frames with which tests/fuzz/bindings.py begins."""
+"""Values and frames that tests/fuzz/bindings.py starts from."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ SEEDS: dict[str, Callable[[], Any]] = {
 
 
 def values() -> Iterator[Any]:
-    """Yields each seed, and each part of one that is a list."""
+    """Yields each seed, and each item of a seed that is a list."""
     for make in SEEDS.values():
         made = make()
         yield made
@@ -138,7 +138,7 @@ def pack(value: Any) -> bytes:
 
 
 def tensor(flags: int, shape: tuple[int, ...], strides: tuple[int, ...] = (), dtype: int = 11) -> bytes:
-    """Returns a frame of a tensor of torch, which this process may not have."""
+    """Returns a frame of a tensor of torch. Works without torch."""
     writer = Writer().kind(74).length(flags).buffer(bytes(96)).descriptor(dtype, 12 if strides else 0, len(shape), 0)
     writer.lengths(shape)
     if strides:
@@ -150,7 +150,7 @@ def tensor(flags: int, shape: tuple[int, ...], strides: tuple[int, ...] = (), dt
 
 TENSORS = (tensor(0, (24,)), tensor(1, (6, 4)), tensor(3, (2, 3), (8, 16)), tensor(0, (48,), dtype=15))
 
-#: Classes for messages to name: those above, those of shmtree, and some that receivers must refuse.
+#: Names of classes for messages: those above, those of shmtree, and some that receivers must refuse.
 CLASSES = (
     *(f"{__name__}:{name}" for name in ("Color", "Access", "Modes", "Point", "Step", "Registered", "pack")),
     "shmtree._leaves:DeviceLeaf", "shmtree._service:Header", "shmtree:Sender", "shmtree:Receiver", "shmtree:Queue",

@@ -1,4 +1,4 @@
-"""The ways in which tests/fuzz/bindings.py has frames read."""
+"""The ways in which tests/fuzz/bindings.py reads frames."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shmtree import _core, _service
 MIB = 1 << 20
 DEVICE_LEAF = "shmtree._leaves:DeviceLeaf"
 REFUSED = (shmtree.CorruptMessage, shmtree.PickleRefused, shmtree.IncompatibleArena)
-#: What a channel may also raise, for ends and device memory that are not there.
+#: Errors that a channel may also raise, for ends and device memory that do not exist.
 ABSENT = (shmtree.ChannelClosed, shmtree.DeviceError, shmtree.PeerDied, FileNotFoundError)
 
 
@@ -35,7 +35,7 @@ def text_of(value: object) -> None:
 class Target(abc.ABC):
     """One way to read frames."""
 
-    #: What reading a damaged frame may raise. MemoryError is not among them: no part of the seeds needs much memory.
+    #: Errors that reading a damaged frame may raise. MemoryError is not one of them: no seed needs much memory.
     refusals: tuple[type[Exception], ...] = REFUSED
     has_header = False  # True if only frames with the header of a request are read
 
@@ -49,12 +49,12 @@ class Target(abc.ABC):
         yield from ()
 
     def put(self, frame: bytes) -> None:
-        """Makes `frame` the one that `read` reads."""
+        """Sets the frame that `read` reads."""
         self._frame = frame
 
     @abc.abstractmethod
     def read(self) -> object:
-        """Reads the frame, and returns what tells this outcome from others."""
+        """Reads the frame. Returns a value that is the same for equal outcomes."""
 
 
 class Unpack(Target):
@@ -79,14 +79,14 @@ class Describe(Target):
     def read(self) -> object:
         out = io.StringIO()
         if self._frame[:4] != b"SHMT":
-            return None  # which is described as an object
+            return None  # describe() would take it for an object, not for a frame
         shmtree.describe(self._frame, file=out)
         return len(out.getvalue()).bit_length()
 
 
 @functools.lru_cache(4096)
 def placeholder(size: int) -> bytes:
-    """Returns the smallest frame of bytes, all zero, that has at least `size` bytes."""
+    """Returns the smallest frame of a bytes object of zeros that has at least `size` bytes."""
     empty = len(pack(bytes(5000))) - 5000
     for count in (*range(max(size - 160, 24), size), max(size - empty, 5000)):
         frame = pack(bytes(count))
@@ -96,7 +96,7 @@ def placeholder(size: int) -> bytes:
 
 
 class Damaged:
-    """Puts messages, and changes their bytes in shared memory, as a process with the arena may do."""
+    """Puts messages, and changes their bytes in shared memory, as any process with the arena could."""
 
     def __init__(self, sender: Any) -> None:
         self._sender = sender
@@ -108,7 +108,7 @@ class Damaged:
     def put(self, frame: bytes) -> None:
         self._count += 1
         placed = placeholder(len(frame))
-        # Tells this message from earlier ones.
+        # The mark is different in each message.
         mark = self._count.to_bytes(8, "little") + b"mark"
         at = len(placed) - 24
         self._sender.put_frame(placed[:at] + mark + placed[at + len(mark) :])
@@ -140,7 +140,7 @@ class Damaged:
 
 
 def with_placeholders(frames: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields frames that have the size of a placeholder: a multiple of 8, or any with a large buffer."""
+    """Yields frames of sizes that a placeholder can have. Adds a large buffer to those of no multiple of 8 bytes."""
     for frame in frames:
         yield frame if len(frame) % 8 == 0 else pack([shmtree.unpack(frame, allow_pickle=True), bytes(8000)])
 
@@ -174,7 +174,7 @@ class Channel(Target):
             ("shmtree:SharedArray", (array, (64,), "|u1")),
             ("shmtree:Arena", (whole,)),
         )
-        # Device memory that is said to be of this arena: of another participant, of this process, of a dead one.
+        # Device memory that claims to be of this arena, and of another participant, this process, or a dead one.
         for identity in (self._peer[0], self._arena.identity, 3):
             who = (self._arena.uuid, _core.block_of(self._token), identity, os.getpid())
             for about in (DEVICE[0], ("torch", "float32", 0, (4,), (1,), False, True)):
@@ -228,7 +228,7 @@ class Service(Target):
         self._damaged.put(frame)
 
     def read(self) -> object:
-        # A message that is no request is dropped, and the next one is waited for: there is none.
+        # The service drops a message that is not a request, and waits for the next one: there is none.
         try:
             request = self._service.get(timeout=0)
         except queue.Empty:

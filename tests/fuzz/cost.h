@@ -1,4 +1,4 @@
-// Measures what single executions of a target cost, and prints the worst of a run when the program ends.
+// Measures the cost of each execution of a target, and prints the largest when the program ends.
 #pragma once
 
 #include <fcntl.h>
@@ -14,9 +14,9 @@
 
 namespace shmtree::fuzz {
 
-// CPU time of this thread, and growth of the resident memory above what the process had at the beginning, from
-// construction to destruction. Aborts above SHMTREE_FUZZ_MAX_MIB or SHMTREE_FUZZ_MAX_MS, if these are set, so that
-// libFuzzer keeps the input.
+// Measures the CPU time of this thread and the growth of the process's resident memory, from construction to
+// destruction. Aborts if they exceed SHMTREE_FUZZ_MAX_MS or SHMTREE_FUZZ_MAX_MIB, if these are set, so that libFuzzer
+// keeps the input.
 class Cost {
  public:
   Cost() : run_(Run::of_process()) {
@@ -44,7 +44,7 @@ class Cost {
     int peaks = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
 
     Run() {
-      // Constant thresholds: large blocks go back to the system, and so count each time that they are allocated.
+      // With constant thresholds, freed large blocks go back to the system, so each allocation of one counts again.
       mallopt(M_MMAP_THRESHOLD, 128 << 10);
       mallopt(M_TRIM_THRESHOLD, 1 << 20);
       std::atexit([] {

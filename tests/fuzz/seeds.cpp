@@ -22,7 +22,7 @@ void write(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// Aborts unless the frame is sound: a search that begins with others finds less.
+// Aborts unless the frame is valid: a search that starts from invalid frames finds less.
 test::Bytes sound_frame(format::FrameBuilder& builder) {
   test::Bytes frame = test::bytes_of(builder);
   if (!test::walk_frame(frame).ok()) std::abort();
@@ -39,7 +39,7 @@ std::string frame_of(const std::function<void(format::FrameBuilder&)>& add) {
   return seed.append(reinterpret_cast<const char*>(frame.data()) + 16, frame.size() - 16);
 }
 
-// --- values of one sort, each a list ---------------------------------------------------------------------------------
+// --- lists of values of one sort -------------------------------------------------------------------------------------
 
 using Builder = format::FrameBuilder;
 
