@@ -183,7 +183,7 @@ TEST_CASE("a repeated add to a full vector skips the same rows") {
   }
   CHECK(buffer.sample(1, 60s).ok());
   const auto full = writers.add(rows(), {}, 0s);
-  CHECK((full.code() == Code::kFull && full.error().completed == 2));  // one skips its row, and one has it
+  CHECK((full.code() == Code::kFull && full.error().completed == 2));  // the first skips its row, the second stored it
   CHECK(buffer.sample(1, 60s).ok());
   const std::array<bool, 3> others{false, true, true};
   const auto indices = writers.add(rows(), {.reset = others}, 60s).value();

@@ -48,7 +48,7 @@ struct Kept {
   std::shared_ptr<Channel> channel = new_channel(arena);
   std::vector<Lease> full{};
 };
-// So many receivers, one after the other, have no memory for the next message.
+// Makes `times` receivers, one after the other, run out of memory for the next message.
 void fail_to_build(Channel& channel, std::uint32_t times) {
   for (std::uint32_t i = 0; i < times; ++i) {
     auto place = received(channel);
@@ -56,7 +56,7 @@ void fail_to_build(Channel& channel, std::uint32_t times) {
     channel.returns().give_back(std::move(place));
   }
 }
-// A process that owns a lock until another thread sleeps on it.
+// A process that owns a lock until a thread of another process sleeps on it.
 struct LockOwner {
   LockOwner(Arena& arena, std::atomic<std::uint32_t>* word)
       : child([&arena, word, this] {

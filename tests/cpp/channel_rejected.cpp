@@ -24,7 +24,7 @@ std::shared_ptr<Channel> channel_of(std::uint64_t count, std::uint64_t max_attem
 void give_back_one(Channel& channel) {
   take(channel, no_wait()).value().nack(patience()).value();
 }
-// So many receivers, one after the other, have no memory for the next message.
+// Makes `times` receivers, one after the other, run out of memory for the next message.
 void fail_to_build(Channel& channel, int times) {
   for (int i = 0; i < times; ++i) {
     auto place = std::make_unique<channel::Received>();
@@ -109,7 +109,7 @@ TEST_CASE("Eight failed builds in a row reject a message") {
     REQUIRE(delivery.nack(patience()).ok());
   }
   fail_to_build(*channel, 6);
-  take_and_die(*channel);  // which changes nothing
+  take_and_die(*channel);  // does not change the count
   REQUIRE(channel->stats().rejected == 0);
   for (int i = 0; i < 2; ++i) {
     Delivery delivery = take(*channel, no_wait()).value();

@@ -110,7 +110,7 @@ TEST_CASE("Files with other numbers and right checksums are refused, or what the
 
 namespace {
 
-// Writes the manifest of the folder again, with a right checksum, after `change`.
+// Applies `change` to the manifest of the folder, and writes it with a correct checksum.
 void change_manifest(const TemporaryFolder& folder, const std::function<void(replay::Manifest&)>& change) {
   const auto opened = platform::Folder::open(folder.saved()).value();
   auto manifest = replay::Manifest::read(opened).value();

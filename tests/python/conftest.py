@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Names and sweeps of one process never meet those of another. Not a TemporaryDirectory: a forked child that exits in
     the ordinary way would delete it.
 
-    A shell starts a background job with SIGINT ignored. Tests interrupt themselves and their children: it is restored.
+    Restores the handler of SIGINT: a shell starts a background job with SIGINT ignored, but tests interrupt processes.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

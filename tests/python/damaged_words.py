@@ -1,8 +1,8 @@
-"""A process that receives after each word of an arena's memory was damaged in turn, and prints what came of it.
+"""Damages each word of an arena's memory in turn, receives, and prints how often each outcome occurred.
 
-Its argument says what is received: the messages of a "channel" or a "broadcast", or a message that has a "receiver" or
-a "subscriber". For each word and each value a forked child makes the objects anew, writes the value over the word, and
-receives twice. A word that is a handle of a block also becomes the handle of each other block.
+The argument says what is received: the messages of a "channel" or a "broadcast", or a message that has a "receiver" or
+a "subscriber". For each word and each value, a forked child creates new objects, overwrites the word with the value,
+and receives twice. A word that is the handle of a block is also overwritten with the handle of each other block.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 import shmtree
 
 PAGE = 4096
-INLINE, LONG = "short", b"x" * 3000  # a slot has the first, a block of its own the second
-LEAST_HANDLE = 1 << 59  # of a block: src/memory/layout.h, pack(). The lower bits are a generation
+INLINE, LONG = "short", b"x" * 3000  # the first is stored in a slot, the second in a block of its own
+LEAST_HANDLE = 1 << 59  # of a block, as src/memory/layout.h packs it. The lower bits are a generation
 
 
 def make(what: str) -> tuple[Callable[[float], Any], Any]:
@@ -54,7 +54,7 @@ def memory_file() -> int:
 
 
 def _pages(file: int) -> Iterator[tuple[int, bytes]]:
-    """The pages that the file has, in a file with large holes."""
+    """Yields the offset and the contents of each page outside of the file's holes."""
     at = 0
     while True:
         try:
@@ -68,7 +68,7 @@ def _pages(file: int) -> Iterator[tuple[int, bytes]]:
 
 
 def words_of(file: int) -> list[tuple[int, int]]:
-    """Words of pages and their values: those that are not 0, and those of the same cache lines."""
+    """Returns offset and value of each word that is not 0, and of all others in the same cache lines."""
     found = []
     for at, page in _pages(file):
         for line in range(0, PAGE, 64):
@@ -91,7 +91,7 @@ def _receive(get: Callable[[float], Any], timeout: float) -> str:
 
 
 def _in_child(function: Callable[[], Any]) -> str:
-    """What the function returns in a forked child, or how the child ended."""
+    """Runs the function in a forked child. Returns the repr of its result, or how the child ended."""
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:

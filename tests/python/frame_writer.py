@@ -85,7 +85,7 @@ class Writer:
         return self
 
     def mark(self, position: int) -> Writer:
-        """Says that there are references to the node at `position`."""
+        """Marks the node at `position` as one that has references."""
         self._kinds[position] |= 0x80
         return self
 
@@ -130,7 +130,7 @@ class Writer:
         return self
 
     def frame(self) -> bytes:
-        # Bytes, and the code of Cap'n Proto for the element size; 7: structs, of so many words.
+        # The bytes of a column, and Cap'n Proto's code for the size of its elements (7: structs).
         columns: list[tuple[bytes, int]] = [
             (bytes(self._kinds), 2),
             (bytes(self._lengths), 2),

@@ -90,7 +90,7 @@ def test_an_unsendable_object_raises_on_a_full_channel_as_well(channel):
 
 
 class Interrupted:
-    """Pickling it raises TypeError, and KeyboardInterrupt when put looks for the place of the object that failed."""
+    """Pickling raises TypeError, and KeyboardInterrupt when put searches for the place of the failed object."""
 
     def __init__(self):
         self.errors = [TypeError("cannot be pickled"), KeyboardInterrupt()]
@@ -101,7 +101,7 @@ class Interrupted:
 
 @dataclasses.dataclass
 class InterruptedByAttribute:
-    """put does not read its field by this method, but it looks for the place of a refused object by it."""
+    """put reads the field without this method, but calls it while it searches for the place of a refused object."""
 
     a: int
 

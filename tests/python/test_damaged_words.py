@@ -1,4 +1,4 @@
-"""What receivers and subscribers make of memory that another process has damaged."""
+"""Receivers and subscribers survive memory that another process has damaged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Damage may make words that are right: of a queue that was shut down, a frame of another version, another class.
+# A damaged word may still be valid: it says that a queue was shut down, or names another frame version or class.
 POSSIBLE = (
     r"a value|Empty|CorruptMessage|ShutDown: the queue was shut down|ChannelClosed: this subscription was closed"
     r"|ChannelClosed: the stream has ended: every sender has closed or exited"

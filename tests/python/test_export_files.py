@@ -94,7 +94,7 @@ def earlier_export(path: Path) -> Path:
 
 
 def without_pyarrow(folder: Path) -> dict[str, str]:
-    """Returns variables of the environment with which a Python does not find pyarrow."""
+    """Returns environment variables with which Python does not find pyarrow."""
     folder.mkdir()
     (folder / "pyarrow.py").write_text("raise ModuleNotFoundError('none', name='pyarrow')\n")
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]

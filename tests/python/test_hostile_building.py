@@ -284,7 +284,7 @@ def test_get_many_continues_after_memory_errors(named: tuple[Any, Any]) -> None:
 
 
 class Sometimes:
-    """An instance of it has the memory to be made while `lacks_memory` is empty."""
+    """Loading an instance raises MemoryError unless `lacks_memory` is empty."""
 
 
 lacks_memory: list[int] = []

@@ -149,7 +149,7 @@ def test_wherever_descriptors_run_out_it_is_an_error_that_leaves_none_open(tmp_p
 
 
 def send_an_end_and_wait(sender: Any, until: int) -> None:
-    """Sends an end in an arena of this process, which lives until the other side of the pipe `until` is closed."""
+    """Sends an end in an arena of this process. Returns when the other side of the pipe `until` is closed."""
     with shmtree.Arena(16 * MIB) as arena:
         theirs, given = arena.create_pair()
         theirs.put(7)

@@ -397,7 +397,7 @@ def test_observation_verbs_print_no_control_characters(verb):
         sender.put(message)
     text = run(*verb)
     assert [each for each in text if not each.isprintable() and each not in "\n\t"] == []
-    least = {"why": 0, "inspect": 7}.get(verb[0], 1)  # of a verb that shows names, or messages, too
+    least = {"why": 0, "inspect": 7}.get(verb[0], 1)  # "inspect" shows messages, too
     assert text.count(ascii(CONTROLS)[1:-1]) >= least
     del receiver, broadcast, latest
 

@@ -131,7 +131,7 @@ def _crc32c(data: bytes) -> int:
 
 
 def _set_capacity(manifest: Path, capacity: int) -> None:
-    """Changes the saved capacity, and makes the checksum right: docs/replay-files.md."""
+    """Changes the saved capacity and corrects the checksum, as in docs/replay-files.md."""
     changed = bytearray(manifest.read_bytes())
     struct.pack_into("<I", changed, 12, 0)
     struct.pack_into("<Q", changed, 48, capacity)

@@ -221,7 +221,7 @@ def test_repeated_add_to_a_full_vector_skips_the_same_rows():
     buffer.sample(1)
     with pytest.raises(queue.Full) as caught:
         writers.add(rows, timeout=0)
-    assert caught.value.sent == 2  # one skips its row, and one has it
+    assert caught.value.sent == 2  # the first skips its row, the second stored it
     assert [writer.added for writer in writers.writers] == [1, 2, 1, 1]
     buffer.sample(1)
     assert (writers.add(rows, reset=[False, True, True, True], timeout=60) == -1).tolist() == [False, True, True, True]

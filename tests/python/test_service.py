@@ -295,7 +295,7 @@ class Signals:
 
 
 class Scarce:
-    """Loading an instance fails for want of memory, so many times."""
+    """Loading an instance raises MemoryError, `failures[0]` times."""
 
 
 tries: list[int] = []

@@ -336,7 +336,7 @@ class ImportingThread(threading.Thread):
         self.began, self.may_go_on = threading.Event(), threading.Event()
 
     def result_of(self, call: Callable[[], Any]) -> Any:
-        """Returns what another thread gets from `call`, which begins before the class is there."""
+        """Returns the result of `call` in another thread. Starts it before the class exists."""
         bootstrap = importlib.import_module("_frozen_importlib")  # knows which threads wait for an import
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             caller = pool.submit(threading.get_ident).result(60)
