@@ -21,13 +21,15 @@ namespace detail {
 // The containers of a program that defines _GLIBCXX_DEBUG have another layout than those of a library built without it.
 // Each program refers to the symbol for its own setting, and the library defines only the symbol for its setting. So a
 // program with the other setting does not link, and the linker's message names the macro.
+// NOLINTBEGIN(readability-identifier-naming): the linker prints them
 #ifdef _GLIBCXX_DEBUG
 extern const char library_compiled_with_GLIBCXX_DEBUG;
-[[gnu::used]] inline const char* const fitting_library = &library_compiled_with_GLIBCXX_DEBUG;
+[[gnu::used]] inline const char* const kFittingLibrary = &library_compiled_with_GLIBCXX_DEBUG;
 #else
 extern const char library_compiled_without_GLIBCXX_DEBUG;
-[[gnu::used]] inline const char* const fitting_library = &library_compiled_without_GLIBCXX_DEBUG;
+[[gnu::used]] inline const char* const kFittingLibrary = &library_compiled_without_GLIBCXX_DEBUG;
 #endif
+// NOLINTEND(readability-identifier-naming)
 }  // namespace detail
 
 /// Why a call failed.

@@ -24,7 +24,7 @@ class NeverDestroyed {
 
  private:
   [[gnu::noinline]] static T& make() noexcept {
-    static_cast<void>(&made_at_load_);  // instantiates made_at_load_
+    static_cast<void>(&kMadeAtLoad);  // instantiates kMadeAtLoad
     T* known = nullptr;
     auto* const made = new T;
     if (object_.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
@@ -32,7 +32,7 @@ class NeverDestroyed {
     return *known;
   }
   static inline constinit std::atomic<T*> object_{nullptr};
-  static inline const bool made_at_load_ = (get(), true);
+  static inline const bool kMadeAtLoad = (get(), true);
 };
 
 template <class T>
