@@ -16,7 +16,9 @@ class Depth {
   enum class Why { kTooDeep, kNoStack };
 
   // Call leave() once for each true.
-  bool enter() noexcept { return level_ < allowed_ ? (++level_, true) : enter_deeper(); }
+  bool enter() noexcept { return enter_measured() || enter_deeper(); }
+  // The same for a level that the measured stack has room for. If false, call enter().
+  bool enter_measured() noexcept { return level_ < allowed_ ? (++level_, true) : false; }
   void leave() noexcept { --level_; }
   void back_to(std::size_t level) noexcept { level_ = level; }
   std::size_t level() const noexcept { return level_; }

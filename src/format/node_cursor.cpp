@@ -60,9 +60,11 @@ void NodeCursor::fail_for_memory() noexcept {
   fail("there is no memory left for its names");
 }
 
-void NodeCursor::fail_for_depth() noexcept {
+bool NodeCursor::enter_deeper() noexcept {
+  if (depth_.enter()) return true;
   no_stack_ = reason_ == nullptr && depth_.why() == Depth::Why::kNoStack;
   fail("it is nested too deep");
+  return false;
 }
 
 Error NodeCursor::error() const {

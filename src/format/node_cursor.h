@@ -140,7 +140,7 @@ class NodeCursor {
 
   // Call this before the children of a node. False (and failed) if the frame is deeper than kMaxDepth, or too deep for
   // this thread's stack; the latter counts as lack of memory, not as corruption. Call leave() once for each true.
-  bool enter() noexcept { return depth_.enter() || (fail_for_depth(), false); }
+  bool enter() noexcept { return depth_.enter_measured() || enter_deeper(); }
   void leave() noexcept { depth_.leave(); }
   std::size_t depth() const noexcept { return depth_.level(); }
 
@@ -180,7 +180,7 @@ class NodeCursor {
   }
 
  private:
-  [[gnu::noinline, gnu::cold]] void fail_for_depth() noexcept;
+  [[gnu::noinline, gnu::cold]] bool enter_deeper() noexcept;
   std::uint64_t next_long_length() noexcept;
   Name new_name() noexcept;
   // A length, and so many values.
