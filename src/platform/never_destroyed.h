@@ -26,7 +26,7 @@ class NeverDestroyed {
   [[gnu::noinline]] static T& make() noexcept {
     static_cast<void>(&kMadeAtLoad);  // instantiates kMadeAtLoad
     T* known = nullptr;
-    auto* const made = new T;
+    auto* const made = new T;  // NOLINT(bugprone-unhandled-exception-at-new): a program that is loaded ends without it
     if (object_.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
     delete made;
     return *known;

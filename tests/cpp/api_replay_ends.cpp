@@ -46,7 +46,7 @@ class Environment {
     now.rows.push_back(++row_ + next_);
     now.obs.push_back(new_obs());
     if (random_() % 4 == 0) {
-      const unsigned end = random_() % 3;
+      const unsigned end = static_cast<unsigned>(random_() % 3);
       now.terminated = end != 0;
       now.truncated = end != 1;
     }
