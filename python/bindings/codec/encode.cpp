@@ -60,7 +60,7 @@ namespace {
 [[gnu::cold]] void explain_unsendable(PyObject* object) {
   if (!PyErr_Occurred() || !is_ordinary_exception() || PyErr_ExceptionMatches(error_types().error)) return;
   Ref exception = take_exception();
-  Ref(call_python(package().explain_unsendable, exception.get(), object));
+  const Ref added(call_python(package().explain_unsendable, exception.get(), object));
   // An ordinary error in here must not hide the original exception.
   if (clear_ordinary_exception()) set_exception(std::move(exception));
 }
