@@ -78,6 +78,15 @@ def soon() -> Iterator[None]:
 
 
 @pytest.fixture
+def no_collector_callbacks() -> Iterator[None]:
+    """Removes the callbacks of the garbage collector. Python only prints what a signal handler raises within one."""
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = callbacks
+
+
+@pytest.fixture
 def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory whose folder `shmtree` has the names of this test, those of its child processes included."""
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))

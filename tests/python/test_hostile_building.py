@@ -335,7 +335,7 @@ shmtree.register(Ends, lambda _: None, ended.append)
 
 
 @pytest.fixture
-def alarmed() -> Iterator[None]:
+def alarmed(no_collector_callbacks: None) -> Iterator[None]:
     """Makes SIGUSR1 raise Alarm."""
 
     def raises(*_: Any) -> None:

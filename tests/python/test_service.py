@@ -313,6 +313,7 @@ shmtree.register(Signals, lambda _: int(signal.SIGUSR1), ctypes.CDLL(None)["rais
 shmtree.register(Scarce, lambda _: 1, load_scarce)
 
 
+@pytest.mark.usefixtures("no_collector_callbacks")
 def test_request_returns_to_service_if_a_signal_handler_raises(arena):
     def raises(*_: Any) -> None:
         raise Alarm
