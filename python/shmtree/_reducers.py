@@ -65,6 +65,8 @@ def _given(value: Any) -> Any:
 
 
 def _has_native_kind(dtype: np.dtype[Any]) -> bool:
+    if dtype.kind in "SU" and not dtype.itemsize:  # NumPy would make an array of one character for each element
+        return False
     if dtype.isbuiltin == 1 and dtype.metadata is None and dtype.kind in "biufcSU":
         return True
     return _dtypes.describe(dtype, False) is not None

@@ -71,6 +71,16 @@ def test_items_of_no_width_come_back(dtype: str) -> None:
     assert got.dtype == value.dtype and got.shape == value.shape
 
 
+@pytest.mark.parametrize("dtype", ["S0", "U0"])
+def test_texts_without_width_are_pickled(dtype: str) -> None:
+    value = np.zeros(20, [("text", dtype), ("number", "i4")])["text"]
+    assert value.dtype.itemsize == 0
+    got = shmtree.unpack(shmtree.pack(value))
+    assert got.dtype == value.dtype and got.shape == value.shape
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.pack(value, allow_pickle=False)
+
+
 @pytest.mark.parametrize("dtype", EXACT_DTYPES, ids=str)
 def test_a_dtype_comes_back(dtype: Any) -> None:
     want = np.dtype(dtype)

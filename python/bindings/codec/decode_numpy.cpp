@@ -65,6 +65,8 @@ PyObject* Decoder::array() {
   if (!parsed) return nullptr;
   auto* descr = reinterpret_cast<PyArray_Descr*>(parsed.get());
   if (!is_plain(descr, info.item_bytes)) return in.fail("a dtype has another size than its elements"), nullptr;
+  // NumPy would make elements of one character, and leave their memory as it was.
+  if (is_text_without_width(descr)) return in.fail("an array of texts has elements without width"), nullptr;
   return make(info, descr);
 }
 

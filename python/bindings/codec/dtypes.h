@@ -29,6 +29,11 @@ bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::st
 // The dtype of such a text, from anywhere: checked. Null with CorruptMessage set.
 Ref parse_dtype(std::string_view text);
 
+// True for the dtype of texts of zero characters, from which NumPy makes arrays of texts of one character.
+inline bool is_text_without_width(const PyArray_Descr* descr) noexcept {
+  return PyDataType_ISSTRING(descr) && PyDataType_ELSIZE(descr) == 0;
+}
+
 // Returns a copy if the dtype has fields, so that renaming the fields of one array changes no other array. Otherwise
 // returns the dtype itself. Null with a Python error set.
 Ref separate_dtype(PyObject* dtype);

@@ -80,6 +80,7 @@ bool Encoder::array_node(PyArrayObject* array) {
   format::ArraySource source;
   source.dtype = dtype_code(descr);
   if (source.dtype == DType::kOther) {
+    if (is_text_without_width(descr)) return needs_pickle(object);
     if (!describe(*this, object, descr, false, &source.description)) return false;
     source.item_bytes = static_cast<std::uint64_t>(PyArray_ITEMSIZE(array));
   }
