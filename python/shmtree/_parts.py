@@ -136,6 +136,8 @@ def check_masked(data: Any, mask: Any, fill_value: Any) -> None:
         raise _corrupt("a masked array is not made of arrays")
     if mask is not False and (mask.shape != data.shape or mask.dtype != _mask_dtype(data.dtype)):
         raise _corrupt("a mask does not fit its array")
+    if mask is False and data.dtype.itemsize == 0:  # NumPy would make a mask of one byte for each element
+        raise _corrupt("a masked array has elements without width")
     if fill_value is not None:
         _check_fill(data.dtype, fill_value)
 

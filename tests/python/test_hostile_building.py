@@ -711,6 +711,22 @@ def test_errors_escape_names_from_a_message(text: str) -> None:
     assert not has_controls(str(refused.value))
 
 
+@pytest.mark.parametrize("dtype", [b"|S0", b"<U0"])
+def test_array_of_texts_without_width_is_corrupt(dtype: bytes) -> None:
+    """NumPy would make an array of one character for each element, of memory that is not initialised."""
+    frame = bytes(shmtree.pack(np.zeros(20, "V0")))
+    assert frame.count(b"|V0") == 1
+    with pytest.raises(shmtree.CorruptMessage, match="without width"):
+        shmtree.unpack(frame.replace(b"|V0", dtype))
+
+
+def test_masked_array_of_elements_without_width_is_corrupt() -> None:
+    """NumPy would make a mask of one byte for each element, of which the frame has none."""
+    frame = bytes(shmtree.pack(np.ma.array(np.zeros(3, "V0")), allow_pickle=False))
+    with pytest.raises(shmtree.CorruptMessage, match="without width"):
+        shmtree.unpack(frame)
+
+
 UNSOUND_DTYPES = {
     "syntax": (b"'aaaa'", b"'\x1b[3m("),
     "format": (b"'<i4'", b"'\x1b[3'"),
