@@ -38,6 +38,15 @@ def assert_same(ours: Any, theirs: Any, where: str = "") -> None:
         assert type(ours) is type(theirs) and ours == theirs, (where, ours, theirs)
 
 
+def compare(seed: int, make: Callable[[random.Random], Any]) -> None:
+    """Runs OPERATIONS random operations, 100 on each pair of buffers that `make` returns."""
+    chance = random.Random(seed)
+    for _ in range(0, OPERATIONS, 100):
+        both = make(chance)
+        for _ in range(100):
+            both.step()
+
+
 # --- Stable-Baselines3
 
 
@@ -129,13 +138,7 @@ def sampled(batch: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sb3_buffers_match_the_originals(seed):
     pytest.importorskip("stable_baselines3", exc_type=ImportError)
-    chance = random.Random(seed)
-    done = 0
-    while done < OPERATIONS:
-        both = SB3(chance)
-        for _ in range(100):
-            both.step()
-        done += 100
+    compare(seed, SB3)
 
 
 # --- cpprb
@@ -263,13 +266,7 @@ class Cpprb:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cpprb_buffers_match_the_originals(seed, tmp_path):
     pytest.importorskip("cpprb", exc_type=ImportError)
-    chance = random.Random(seed)
-    done = 0
-    while done < OPERATIONS:
-        both = Cpprb(chance, tmp_path)
-        for _ in range(100):
-            both.step()
-        done += 100
+    compare(seed, lambda chance: Cpprb(chance, tmp_path))
 
 
 # --- TorchRL
@@ -366,13 +363,7 @@ def flat(value: Any) -> Any:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_torchrl_storages_match_the_originals(seed, tmp_path):
     pytest.importorskip("torchrl.data", exc_type=ImportError)
-    chance = random.Random(seed)
-    done = 0
-    while done < OPERATIONS:
-        both = TorchRL(chance, tmp_path)
-        for _ in range(100):
-            both.step()
-        done += 100
+    compare(seed, lambda chance: TorchRL(chance, tmp_path))
 
 
 # --- py-sharedmemory
