@@ -32,10 +32,13 @@ def watching(directory: Path, *names: str, descriptors: int = 1024) -> Iterator[
     limited = ["sh", "-c", f'ulimit -S -n {descriptors}; exec "$@"', "sh"]
     command = [sys.executable, "-W", "error", "-m", "shmtree", "watch", "--json", "--dump", str(directory), *names]
     with subprocess.Popen([*limited, *command], stdout=subprocess.PIPE, text=True) as process:
-        assert json.loads(process.stdout.readline())["watching"] >= 1
-        yield process.stdout
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        try:
+            assert json.loads(process.stdout.readline())["watching"] >= 1
+            yield process.stdout
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 def dump_in(line: str, directory: Path) -> dict[str, Any]:
