@@ -25,7 +25,7 @@ from ._async import receive_async
 from ._channel import Sender
 from ._pairs import create_pair
 from ._serialize import register
-from .errors import ChannelClosed, Error, IncompatibleArena, PeerDied, PickleRefused
+from .errors import ChannelClosed, Error, PeerDied, PickleRefused
 
 _T = TypeVar("_T")
 
@@ -135,50 +135,91 @@ def _unless_gone(call: Callable[[], object]) -> bool:
 class Request(Generic[_T]):
     """One request, as a `Service` gives it. It is answered once, by `reply` or `fail`, from any thread.
 
-    One that is dropped without an answer, or not answered when its process exits, fails at the client.
+    One that is dropped without an answer, or not answered when its process exits, fails at the client. A request has
+    one result: once its client was told of a failure, `reply` and `fail` send nothing, and do not raise.
     """
 
-    __slots__ = ("__weakref__", "_handle", "_number", "_pid", "_replies", "value")
+    __slots__ = ("__weakref__", "_cause", "_failed", "_handle", "_number", "_pid", "_replies", "value")
 
     value: _T  #: what was asked
 
     def __init__(self, handle: bytes, replies: Sender, number: int, value: _T) -> None:
         self.value = value
         self._handle = handle
-        self._replies: Sender | None = replies
+        self._replies: Sender | None = replies  # None: a call answers, or has answered
         self._number = number
         self._pid = os.getpid()
+        self._cause: tuple[str, str] | None = None  # of a failure that could not be sent yet
+        self._failed: bool | None = None  # True: the client was told of a failure; False: the reply was not sent
         _unanswered.add(self)
 
     def reply(self, value: object, timeout: float | None = _REPLY_S, *, move: bool = False) -> bool:
         """Sends the answer. False when the client is gone, or has had no memory for it for `timeout` seconds.
 
         After one that has waited in vain for a client, those that would wait no longer for it are tried without, until
-        one goes through. What cannot be sent raises, as `Sender.put` does, and fails at the client. ValueError when it
-        was answered.
+        one goes through. What cannot be sent raises, as `Sender.put` does, and fails the request: the client's call
+        raises RemoteError with the name and text of that error. False when the request has failed before. ValueError
+        when it was answered.
         """
-        return self._answer(True, value, timeout, move)
+        _check_timeout(timeout)
+        replies = self._take_replies()
+        if replies is None:
+            return False
+        try:
+            message = (Header(self._number, True), value)
+            with refusals_of_the_value():
+                sent = _is_there(replies) and _send(replies, message, timeout, move)
+        except BaseException as error:
+            self._tell(replies, _name_of(error), 0)
+            raise
+        self._failed = None if sent else False
+        return sent
 
     def fail(self, error: BaseException | str, timeout: float | None = _REPLY_S) -> bool:
-        """Has the client's call raise RemoteError, with the name and text of `error`. Otherwise as `reply`."""
-        return self._answer(False, _name_of(error), timeout)
+        """Has the client's call raise RemoteError, with the name and text of `error`. Otherwise as `reply`.
 
-    def _answer(self, good: bool, value: object, timeout: float | None, move: bool = False) -> bool:
+        After a `reply` that raised, the client has the error of that `reply`, and `fail` returns True. So a server can
+        pass what its handler or `reply` raised to `fail`. If there is no memory for the text, the client gets it
+        shortened.
+        """
+        _check_timeout(timeout)
+        cause = self._cause or _name_of(error)
+        replies = self._take_replies()
+        if replies is None:
+            return self._failed is True
+        return self._tell(replies, cause, timeout)
+
+    def _take_replies(self) -> Sender | None:
+        """Makes this call the one that answers. None if an earlier one failed; ValueError if one has answered."""
         replies, self._replies = self._replies, None
         if replies is None:
-            raise ValueError("this request was answered already")
+            if self._failed is None:
+                raise ValueError("this request was answered already")
+            return None
         _unanswered.discard(self)
         if self._pid != os.getpid():  # a forked child, which answers for its parent
             with contextlib.suppress(OSError, ValueError):
                 replies = _open_replies(self._handle, replies.allow_pickle) or replies
+        return replies
+
+    def _tell(self, replies: Sender, error: tuple[str, str], timeout: float | None) -> bool:
+        """Sends the failure, and returns whether that worked. If not, a later call sends it.
+
+        Raises no Exception, which would end the server.
+        """
+        told = False
         try:
-            message = (Header(self._number, good), value)
-            with refusals_of_the_value():
-                return _is_there(replies) and _send(replies, message, timeout, move)
-        except BaseException as error:
-            with contextlib.suppress(Exception):
-                replies.put((Header(self._number, False), _name_of(error)), timeout=0)
-            raise
+            for parts in (error, (_shortened(error[0]), _shortened(error[1]))):
+                with contextlib.suppress(Exception):
+                    told = _is_there(replies) and _send(replies, (Header(self._number, False), parts), timeout, False)
+                    break
+        finally:
+            if told:
+                self._failed = True
+            else:
+                self._cause, self._replies = error, replies
+                _unanswered.add(self)
+        return told
 
     def __del__(self) -> None:
         if getattr(self, "_replies", None) is not None and self._pid == os.getpid():
@@ -199,8 +240,27 @@ def _fail_unanswered() -> None:
 _process.before_leaving(_fail_unanswered)
 
 
+def _check_timeout(timeout: object) -> None:
+    """Raises TypeError for a timeout that is no number, before anything is sent."""
+    if timeout is not None:
+        seconds("timeout", timeout)
+
+
 def _name_of(error: BaseException | str) -> tuple[str, str]:
-    return ("", error) if isinstance(error, str) else (type(error).__qualname__, str(error))
+    """The name of the class of an error, and its text."""
+    if isinstance(error, str):
+        return "", str.__str__(error)
+    try:
+        text = str(error)
+    except Exception as another:
+        text = f"(its __str__ raised {type(another).__qualname__})"
+    return str.__str__(type(error).__qualname__), str.__str__(text)
+
+
+def _shortened(text: str) -> str:
+    """At most 160 characters of ASCII. Two of them fit in a slot of a channel, so that they need no memory."""
+    ascii_text = text.encode("ascii", "backslashreplace").decode("ascii")
+    return ascii_text if len(ascii_text) <= 160 else ascii_text[:157] + "..."
 
 
 class Service(Generic[_T]):
@@ -340,24 +400,25 @@ class Service(Generic[_T]):
                 request.fail(error, timeout=0)
 
     def _client(self, handle: bytes) -> Sender | None:
-        """The channel of a client's replies; None when it is gone."""
+        """The channel of a client's replies; None when it is gone, or this process cannot open the channel."""
         made = self._clients.get(handle)
         try:
             if made is None and handle not in self._clients:
-                made = self._open_client(handle)
-        except (FileNotFoundError, ChannelClosed):
-            made = None  # the rest of its requests need not look for it again
-        except (OSError, ValueError, IncompatibleArena):
+                made = self._open_replies(handle)
+            if made is not None and not _is_there(made):
+                made = None
+        except (OSError, ValueError, MemoryError, Error):  # the server goes on with the other clients
             return None
-        if made is not None and not _is_there(made):
-            made = None
         self._clients[handle] = made
         return made
 
-    def _open_client(self, handle: bytes) -> Sender | None:
+    def _open_replies(self, handle: bytes) -> Sender | None:
         if len(self._clients) >= self._few:
             self._forget_gone()
-        return _open_replies(handle, self._receiver.allow_pickle)
+        try:
+            return _open_replies(handle, self._receiver.allow_pickle)
+        except (FileNotFoundError, ChannelClosed):
+            return None  # the rest of its requests need not look for it again
 
     def _forget_gone(self) -> None:
         for handle, sender in list(self._clients.items()):

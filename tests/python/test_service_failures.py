@@ -1,0 +1,164 @@
+"""Answers of a `Service` that cannot be sent, and failures that a server reports."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from services import serve_name
+
+import shmtree
+from shmtree import Client, PickleRefused, RemoteError, Service, _service
+
+
+class Unprintable(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Text(str):
+    """A str that is not a native kind."""
+
+
+UNSENDABLE: dict[str, Any] = {"class": threading.Lock, "lock": threading.Lock(), "generator": (x for x in ())}
+ERRORS: dict[str, Any] = {
+    "unprintable": Unprintable(),
+    "subclass": Text("own class"),
+    "surrogate": ValueError("\udc80"),
+    "subclass in an error": ValueError(Text("own class")),
+}
+
+
+def answer_as_the_recipe(service: Service[str]) -> None:
+    for request in service:
+        answer_one(request)
+
+
+def answer_one(request: shmtree.Request[str]) -> None:
+    try:
+        if request.value in ERRORS:
+            request.fail(ERRORS[request.value])
+        else:
+            request.reply(UNSENDABLE.get(request.value, request.value))
+    except Exception as error:
+        request.fail(error)
+
+
+def answer_coroutines(service: Service[str]) -> None:
+    async def serve() -> None:
+        async for request in service:
+            answer_one(request)
+
+    asyncio.run(serve())
+
+
+@pytest.mark.parametrize("serve", [answer_as_the_recipe, answer_coroutines])
+def test_server_survives_replies_that_cannot_be_sent(start, runtime_directory, name, serve):
+    process = start(serve_name, name, serve)
+    with Client(name, timeout=30) as client:
+        for value in UNSENDABLE:
+            with pytest.raises(RemoteError, match="pickle") as failed:
+                client.call(value, timeout=60)
+            assert failed.value.kind == "PickleRefused"
+        for value, text in zip(ERRORS, ("RuntimeError", "own class", "ValueError", "own class"), strict=True):
+            with pytest.raises(RemoteError, match=text):
+                client.call(value, timeout=60)
+        assert client.call("served", timeout=60) == "served"
+    assert process.is_alive()
+
+
+def test_fail_after_failed_reply_keeps_the_cause(arena):
+    service: Service[int] = Service(arena=arena, allow_pickle=False)
+    with Client(service.sender) as client:
+        future = client.submit(1)
+        request = service.get(timeout=60)
+        with pytest.raises(PickleRefused):
+            request.reply(open)
+        assert request.fail(KeyError("later"))
+        assert not request.reply("later")
+        assert request.fail("later still")
+        with pytest.raises(RemoteError, match="PickleRefused"):
+            future.result(timeout=60)
+
+
+def test_reply_without_memory_fails_and_fail_does_not_raise(arena):
+    service: Service[int] = Service(arena=arena)
+    with shmtree.Arena(max_bytes=8 << 20) as small, Client(service.sender, arena=small) as client:
+        kept = small.new_empty((6 << 20,), "uint8")
+        future = client.submit(1)
+        request = service.get(timeout=60)
+        with pytest.raises(shmtree.OutOfSharedMemory) as without:
+            request.reply(np.zeros(6 << 20, "uint8"))
+        assert request.fail(without.value)
+        with pytest.raises(RemoteError, match="OutOfSharedMemory"):
+            future.result(timeout=60)
+        del kept
+
+
+def test_failure_without_memory_is_shortened(arena):
+    service: Service[int] = Service(arena=arena)
+    with shmtree.Arena(max_bytes=8 << 20) as small, Client(service.sender, arena=small) as client:
+        future = client.submit(1)
+        assert service.get(timeout=60).fail(ValueError("é" * (9 << 20)))
+        with pytest.raises(RemoteError, match=r"^ValueError: \\xe9.*\.\.\.$"):
+            future.result(timeout=60)
+
+
+def test_failure_that_was_not_sent_is_sent_later(arena, monkeypatch):
+    service: Service[int] = Service(arena=arena, allow_pickle=False)
+
+    def lacks_memory(*_: Any) -> bool:
+        raise MemoryError
+
+    with Client(service.sender) as client:
+        futures = [client.submit(number) for number in range(2)]
+        requests = [service.get(timeout=60) for _ in range(2)]
+        with monkeypatch.context() as patched:
+            patched.setattr("shmtree._service._send", lacks_memory)
+            for request in requests:
+                with pytest.raises(MemoryError):
+                    request.reply(1)
+                assert not request.fail("not this")
+        assert requests[0].fail("nor this")
+        del request, requests
+        for future in futures:
+            with pytest.raises(RemoteError, match="MemoryError"):
+                future.result(timeout=60)
+
+
+def test_request_of_client_that_cannot_be_opened_is_passed_over(arena, monkeypatch):
+    service: Service[int] = Service(arena=arena)
+    errors = [MemoryError(), shmtree.OutOfSharedMemory("no addresses"), OSError(24, "too many files")]
+    replies = _service._open_replies
+
+    def fail_first(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return replies(*arguments)
+
+    monkeypatch.setattr(_service, "_open_replies", fail_first)
+    with Client(service.sender) as client:
+        for number in range(4):
+            client.submit(number)
+        assert service.get(timeout=60).value == 3
+
+
+def test_request_that_the_loop_holds_fails_when_the_next_comes(start, runtime_directory, name):
+    start(serve_name, name, pass_over_some)
+    with Client(name, timeout=30) as client:
+        held = client.submit("pass over")
+        assert client.call("answer", timeout=60) == "answer"
+        with pytest.raises(RemoteError, match="dropped the request without an answer"):
+            held.result(timeout=60)
+
+
+def pass_over_some(service: Service[str]) -> None:
+    for request in service:
+        if request.value == "pass over":
+            continue
+        request.reply(request.value)
