@@ -128,8 +128,8 @@ class End:
         it (senders_unused, receivers_unused), and ends that were given away and not yet loaded (senders_on_their_way,
         receivers_on_their_way); put_per_s and received_per_s since the last call on this object. Of what can put also
         pickled: the messages given to put() of this very object that needed a pickle (`shmtree.describe` says why). Of
-        a JoinableQueue also unfinished: those that no task_done() was called for. ChannelClosed after close(), unless
-        this process has another object of the channel.
+        a JoinableQueue also unfinished: those that no task_done() was called for, without the rejected ones.
+        ChannelClosed after close(), unless this process has another object of the channel.
         """
         stats = self._channel.stats()
         if hasattr(self, "put"):

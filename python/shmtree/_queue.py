@@ -34,7 +34,8 @@ class BaseQueue(_core.QueueBase[_T], End):
     A queue may be used by several threads, inherited over fork, given to processes as an argument with any start
     method, and sent through pipes, queues and managers to processes that run already. Its messages live in shared
     memory from the moment `put` returns, whatever becomes of the process that put them, and go when nobody has the
-    queue any more. Iteration goes on until the queue is shut down, and empty.
+    queue any more. Iteration goes on until the queue is shut down, and empty. A message that eight receivers in a row
+    have no memory for moves to `rejected()`.
     """
 
     _maxsize = 0
@@ -214,13 +215,17 @@ class JoinableQueue(Queue[_T]):
     _counts_tasks = True
 
     def task_done(self) -> None:
-        """One more of the objects got was dealt with; ValueError when there were not that many."""
+        """One more of the objects got was dealt with; ValueError when there were not that many.
+
+        Objects among `rejected()` need no call: they count as done, and stay so when their Delivery is acknowledged.
+        """
         self._task_done()
 
     def join(self, timeout: float | None = None) -> None:
         """Waits until every object put was dealt with; TimeoutError after `timeout` seconds (None: never).
 
-        A process that is killed between `get` and `task_done` leaves its object undone, as with the standard queue.
+        An object that was given up, and is among `rejected()`, counts as dealt with until it is requeued. A process
+        that is killed between `get` and `task_done` leaves its object undone, as with the standard queue.
         After `close` it goes on waiting while other processes have the queue; ChannelClosed when none has, and when it
         begins after the last `close` of this process.
         """

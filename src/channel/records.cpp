@@ -43,6 +43,16 @@ std::uint64_t Records::discarded() const noexcept {
   return count;
 }
 
+std::uint64_t Records::rejected() const noexcept {
+  if (load_acquire(control_.shared.rejected) == 0) return 0;
+  std::uint64_t count = 0;
+  for_each([&](Record& record) {
+    count += state_of_record(load_acquire(record.state)) == RecordState::kRejected;
+    return true;
+  });
+  return count;
+}
+
 Status Records::add(const WaitContext& wait) {
   std::uint64_t total = 0;
   for_each([&](Record&) { return ++total != 0; });

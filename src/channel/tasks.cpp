@@ -9,12 +9,16 @@ namespace shmtree::channel {
 
 using namespace platform;
 
-// How many there are in all, but for those that were discarded.
+// Returns how many there are in all, except those that were discarded or are rejected. The order of the loads makes a
+// message whose record changes meanwhile count here rather than not: a join() may look once more, and never ends early.
 std::uint64_t Tasks::last() const noexcept {
   const ChannelHeader& shared = parts_.control.shared;
-  if (!parts_.control.is_discarded()) return load_seq_cst(shared.tail);
-  const std::uint64_t received = load_relaxed(shared.discarded_from);
-  return received - std::min(received, parts_.records.discarded());
+  if (!parts_.control.is_discarded()) {
+    const std::uint64_t rejected = parts_.records.rejected(), tail = load_seq_cst(shared.tail);
+    return tail - std::min(tail, rejected);
+  }
+  const std::uint64_t received = load_relaxed(shared.discarded_from), discarded = parts_.records.discarded();
+  return received - std::min(received, discarded + parts_.records.rejected());
 }
 
 std::uint64_t Tasks::unfinished() const noexcept {
@@ -27,11 +31,11 @@ Status Tasks::done() {
   std::uint64_t done = load_acquire(tasks_done);
   do {
     if (done >= last()) {
-      return Error{Code::kInvalid, "task_done() called too many times: all " + std::to_string(done) +
-                                       " messages that were put are done already"};
+      return Error{Code::kInvalid, "task_done() called too many times: " + std::to_string(done) +
+                                       " messages are done already, and no other is unfinished"};
     }
   } while (!compare_swap(tasks_done, done, done + 1));
-  if (done + 1 == last()) notify_all(parts_.control.shared.acked);
+  if (done + 1 >= last()) notify_all(parts_.control.shared.acked);
   return success();
 }
 

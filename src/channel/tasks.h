@@ -9,6 +9,9 @@
 //   returned ones       by their records, as long as those say returned or discarded: with that same store, or with the
 //                       one that gives the message back, by its taker or by a recovery. Such a record is never free
 //   those in no record  that a process could make nothing of: they add to `tasks_done`
+// A rejected message counts as done: by its record while it is rejected, and by `tasks_done` from its ack on. A process
+// that is killed between the two stores of such an ack leaves a task that is never done, as one that is killed between
+// a get and its task_done(). A requeue makes the message unfinished again.
 //
 // Thread safety: any thread.
 #pragma once
@@ -21,7 +24,7 @@ class Tasks {
  public:
   Tasks(Parts& parts, Receiving& receiving) noexcept : parts_(parts), receiving_(receiving) {}
 
-  // One more of the messages put was dealt with; kInvalid when all of them were.
+  // One more of the messages put was dealt with; kInvalid when all others were, or are rejected.
   Status done();
   // Waits until all were. kTimeout.
   Status join(const WaitContext& wait);

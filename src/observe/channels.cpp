@@ -88,7 +88,7 @@ void fill_counts(const ChannelHeader& header, ObservedChannel& info) {
   info.taken = std::max(taken, info.returned) - info.returned;
   info.rejected = header.rejected.load();
   const std::uint64_t last = shutdown == Shutdown::kDiscarded ? header.discarded_from.load() : tail;
-  info.unfinished = std::max(last, done) - done;
+  info.unfinished = std::max(last, done + info.rejected) - (done + info.rejected);
 }
 
 void fill_options(const ChannelHeader& header, ObservedChannel& info) {

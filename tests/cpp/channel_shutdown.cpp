@@ -16,6 +16,15 @@ namespace {
 std::shared_ptr<Channel> new_queue(std::uint64_t capacity = 0) {
   return new_channel(new_arena(), with_capacity(capacity, Ending::kNever));
 }
+// With `count` messages, of which the first is rejected.
+std::shared_ptr<Channel> queue_with_rejected(std::uint64_t count) {
+  ChannelOptions options = with_capacity(0, Ending::kNever);
+  options.max_attempts = 1;
+  auto queue = new_channel(new_arena(), options);
+  for (std::uint64_t i = 0; i < count; ++i) put(*queue, i).value();
+  take(*queue).value().nack(patience()).value();
+  return queue;
+}
 
 }  // namespace
 
@@ -33,6 +42,45 @@ TEST_CASE("Tasks are done when each message that was put has been reported") {
   REQUIRE(last.succeeded());
   REQUIRE(code_of(queue->tasks().done()) == Code::kInvalid);
   REQUIRE(queue->stats().unfinished == 0);
+}
+
+TEST_CASE("A rejected message counts as a done task until it is requeued") {
+  auto queue = queue_with_rejected(2);
+  REQUIRE(queue->tasks().unfinished() == 1);
+  queue->tasks().done().value();
+  REQUIRE(queue->tasks().join(no_wait()).ok());
+  REQUIRE(code_of(queue->tasks().done()) == Code::kInvalid);
+  {
+    auto looked_at = queue->rejected(patience()).value();
+    REQUIRE(queue->tasks().unfinished() == 0);
+    looked_at.at(0).requeue(patience()).value();
+  }
+  REQUIRE(queue->tasks().unfinished() == 1);
+  queue->tasks().done().value();
+  REQUIRE(queue->stats().unfinished == 0);
+}
+
+TEST_CASE("A rejected message that is acknowledged stays a done task") {
+  const bool is_shut_down = GENERATE(false, true);
+  auto queue = queue_with_rejected(2);
+  if (is_shut_down) queue->tasks().shut_down(true, patience()).value();
+  const std::uint64_t unfinished = is_shut_down ? 0 : 1;
+  REQUIRE(queue->tasks().unfinished() == unfinished);
+  queue->rejected(patience()).value().at(0).ack(patience()).value();
+  REQUIRE(queue->tasks().unfinished() == unfinished);
+}
+
+TEST_CASE("A message that is rejected ends a join that waits for it") {
+  ChannelOptions options = with_capacity(0, Ending::kNever);
+  options.max_attempts = 1;
+  auto queue = new_channel(new_arena(), options);
+  put(*queue, 1).value();
+  Child worker([&] {
+    take(*queue).value().nack(patience()).value();
+    return true;
+  });
+  REQUIRE(queue->tasks().join(patience(60'000)).ok());
+  REQUIRE(worker.succeeded());
 }
 
 TEST_CASE("A queue that was shut down gives out what it has, takes no more, and then says so") {
@@ -270,6 +318,31 @@ TEST_CASE("A process killed anywhere in a reservation, or in ending it, leaves t
     REQUIRE(queue->arena()->inspector().check() == "");
   }
   REQUIRE(n > 4);
+}
+
+TEST_CASE("A process killed anywhere in settling a rejected message leaves it a done task, or one to be done") {
+  enum class Doing { kAck, kRequeue };
+  const Doing doing = GENERATE(Doing::kAck, Doing::kRequeue);
+  for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
+    REQUIRE(n < 100);
+    auto queue = queue_with_rejected(1);
+    killed = killed_at_change(n,
+                              [&] {
+                                Delivery delivery = std::move(queue->rejected(patience()).value().at(0));
+                                const auto settle = doing == Doing::kAck ? &Delivery::ack : &Delivery::requeue;
+                                (delivery.*settle)(patience()).value();
+                              })
+                 ? 1
+                 : 0;
+    queue->arena()->participants().check(0);
+    REQUIRE(queue->arena()->reconcile(patience()).ok());
+    const std::uint64_t unfinished = queue->tasks().unfinished();
+    const bool may_be_unfinished = doing == Doing::kRequeue ? queue->stats().rejected == 0 : killed != 0;
+    REQUIRE(unfinished <= (may_be_unfinished ? 1 : 0));
+    for (std::uint64_t i = 0; i < unfinished; ++i) queue->tasks().done().value();
+    REQUIRE(queue->tasks().join(no_wait()).ok());
+    REQUIRE(queue->arena()->inspector().check() == "");
+  }
 }
 
 TEST_CASE("A process killed anywhere in reporting a task leaves it done or not") {

@@ -161,7 +161,7 @@ PyMethodDef methods[] = {
      "ack($self)\n--\n\nThe message counts as received. ValueError when it was acknowledged or returned before."},
     {"nack", as_method<settle<&channel::Delivery::nack>>(), METH_NOARGS,
      "nack($self)\n--\n\n"
-     "Returns the message: a receiver gets it again, or Receiver.rejected() has it if it was taken `max_attempts` "
+     "Returns the message: a receiver gets it again, or rejected() has it if it was taken `max_attempts` "
      "times.\n"
      "ValueError when it was acknowledged or returned before."},
     {"requeue", as_method<settle<&channel::Delivery::requeue>>(), METH_NOARGS,
@@ -192,11 +192,10 @@ PyGetSetDef getset[] = {
 };
 
 constexpr const char* kDoc =
-    "A message taken with Receiver.take(): acknowledge it with ack(), or return it with nack().\n\n"
+    "A message of Receiver.take() or rejected(): acknowledge it with ack(), or return it with nack().\n\n"
     "As a context manager it is acknowledged at the end of the block, and returned after an exception. One that is\n"
-    "dropped, or whose process dies, is returned as well. Those of Receiver.rejected() are gone when acknowledged, "
-    "and\n"
-    "stay rejected when returned.";
+    "dropped, or whose process dies, is returned as well. Those of rejected() are gone when\n"
+    "acknowledged, and stay rejected when returned.";
 
 }  // namespace
 

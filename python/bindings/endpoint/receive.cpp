@@ -308,6 +308,14 @@ const PyMethodDef kGettingMethods[] = {
     {"full", as_method<full>(), METH_NOARGS,
      "full($self)\n--\n\n"
      "Whether a put would have to wait now; of a queue, whether there are `maxsize` objects in it. Exact."},
+    {"rejected", as_method<rejected>(), METH_NOARGS,
+     "rejected($self)\n--\n\n"
+     "A list of the rejected messages, as Deliveries, the oldest first: those with `max_attempts` attempts, and those\n"
+     "for which receivers had no memory eight times in a row.\n\n"
+     "`item` is loaded when it is asked for, as a copy. ack() drops the message for good, requeue() has it received\n"
+     "again; nack(), or dropping the Delivery, leaves it rejected. One that another process looks at is not among\n"
+     "them. Looking is no use of this end. JoinableQueue.join() does not wait for rejected messages: they count as\n"
+     "done, without task_done(), until requeue()."},
     {"_ready", as_method<is_ready>(), METH_NOARGS, "Whether get() would return or raise at once."},
     {"_open_to_wait", as_method<open_to_wait>(), METH_NOARGS,
      "A descriptor that is readable while _ready(), for who also looks, and whether it was opened now."},
@@ -336,13 +344,6 @@ const PyMethodDef kReceiverMethods[] = {
      "`copy` and errors as of get()."},
     {"_take_unloaded", as_method<take_unloaded>(), METH_FASTCALL | METH_KEYWORDS,
      "take() whose Delivery loads its item when it is read."},
-    {"rejected", as_method<rejected>(), METH_NOARGS,
-     "rejected($self)\n--\n\n"
-     "A list of the rejected messages, as Deliveries, the oldest first: those with `max_attempts` attempts, and those\n"
-     "for which receivers had no memory eight times in a row.\n\n"
-     "`item` is loaded when it is asked for, as a copy. ack() drops the message for good, requeue() has it received\n"
-     "again; nack(), or dropping the Delivery, leaves it rejected. One that another process looks at is not among\n"
-     "them. Looking is no use of this end."},
 };
 
 }  // namespace

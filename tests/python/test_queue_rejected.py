@@ -1,0 +1,144 @@
+"""Messages of queues that receivers had no memory for, and what `join` makes of them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmtree
+
+FAILED_BUILDS = 8  # in a row, until a message is given up
+
+
+class Scarce:
+    """Loading an instance raises MemoryError while `scarce` is set."""
+
+
+scarce = threading.Event()
+
+
+def load_scarce(number: int) -> str:
+    if scarce.is_set():
+        raise MemoryError("none for this one")
+    return "made"
+
+
+shmtree.register(Scarce, lambda _: 1, load_scarce)
+
+
+@pytest.fixture(autouse=True)
+def _scarce() -> None:
+    scarce.set()
+
+
+@pytest.fixture(params=[shmtree.Queue, shmtree.JoinableQueue, shmtree.SimpleQueue])
+def each(request: Any) -> Any:
+    with request.param() as made:
+        yield made
+
+
+def give_up(q: Any) -> None:
+    """Has the queue give up its first message."""
+    for _ in range(FAILED_BUILDS):
+        with pytest.raises(MemoryError):
+            q.get(timeout=60)
+
+
+def test_rejected_lists_what_the_queue_has_given_up(each):
+    each.put(Scarce())
+    each.put("next")
+    give_up(each)
+    assert each.get(timeout=60) == "next" and each.empty()
+    (delivery,) = each.rejected()
+    with pytest.raises(MemoryError):
+        delivery.item  # noqa: B018
+    scarce.clear()
+    assert (delivery.item, delivery.ticket, delivery.attempts) == ("made", 0, FAILED_BUILDS)
+    assert each.stats()["rejected"] == 1
+    delivery.nack()
+    each.rejected()[0].requeue()
+    assert each.get(timeout=60) == "made"
+    assert each.rejected() == [] and each.stats()["rejected"] == 0
+
+
+def test_rejected_message_is_gone_after_ack(each):
+    each.put([Scarce(), np.arange(100_000)])
+    give_up(each)
+    each.rejected()[0].ack()
+    scarce.clear()
+    assert each.rejected() == []
+    with pytest.raises(queue.Empty):
+        each.get(False)
+
+
+def test_rejected_of_a_closed_queue_raises(each):
+    each.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        each.rejected()
+
+
+def test_join_does_not_wait_for_a_rejected_message():
+    with shmtree.JoinableQueue() as q:
+        q.put(Scarce())
+        q.put("next")
+        give_up(q)
+        q.get(timeout=60)
+        assert q.stats()["unfinished"] == 1
+        with pytest.raises(TimeoutError, match="1 tasks"):
+            q.join(timeout=0)
+        q.task_done()
+        q.join(timeout=60)
+        with pytest.raises(ValueError, match="1 messages are done already"):
+            q.task_done()
+
+
+def test_giving_a_message_up_ends_a_join_that_waits():
+    with shmtree.JoinableQueue() as q:
+        q.put(Scarce())
+        joined = threading.Thread(target=q.join, kwargs={"timeout": 60})
+        joined.start()
+        give_up(q)
+        joined.join()
+        assert q.stats()["unfinished"] == 0
+
+
+def test_rejected_message_that_is_acknowledged_stays_done():
+    with shmtree.JoinableQueue() as q:
+        q.put(Scarce())
+        give_up(q)
+        delivery = q.rejected()[0]
+        assert q.stats()["unfinished"] == 0
+        delivery.ack()
+        assert q.stats()["unfinished"] == 0
+        q.join(timeout=60)
+        with pytest.raises(ValueError, match="too many times"):
+            q.task_done()
+
+
+def test_join_waits_for_a_message_that_is_requeued():
+    with shmtree.JoinableQueue() as q:
+        q.put(Scarce())
+        give_up(q)
+        q.rejected()[0].requeue()
+        scarce.clear()
+        with pytest.raises(TimeoutError):
+            q.join(timeout=0)
+        assert q.get(timeout=60) == "made"
+        q.task_done()
+        q.join(timeout=60)
+
+
+def test_join_does_not_wait_for_a_rejected_message_after_shutdown():
+    with shmtree.JoinableQueue() as q:
+        q.put(Scarce())
+        q.put("dropped")
+        give_up(q)
+        q.shutdown(immediate=True)
+        q.join(timeout=60)
+        q.rejected()[0].requeue()
+        q.join(timeout=60)
+        assert q.rejected() == []
