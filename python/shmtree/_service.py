@@ -360,15 +360,16 @@ class Service(Generic[_T]):
         server gets it if this one dies. If loading raises, that is the client's fault, and does not end the server: the
         message is dropped, and the request fails at the client that its header names.
 
-        Two errors of loading are not the client's fault. If a signal handler raises, the call raises its exception, and
+        Some errors of loading are not the client's fault. If a signal handler raises, the call raises its exception, and
         the request returns to the service. If this process has no memory, the request also returns, and a server tries
-        it again; after the eighth failure in a row, the request fails at the client as above.
+        it again; after the eighth failure in a row, the request fails at the client as above. SystemExit and its like
+        may be either's: the call raises them, and they count as such failures.
         """
         loaded.parts = None
         with delivery:
             try:
                 message = delivery.item
-            except Exception as error:
+            except BaseException as error:
                 lacks_memory = isinstance(error, (MemoryError, Error))
                 if delivery._may_retry and not lacks_memory:
                     raise
@@ -377,6 +378,8 @@ class Service(Generic[_T]):
                 else:
                     delivery.ack()
                     self._refuse(error)
+                if not isinstance(error, Exception):
+                    raise
                 return None
             if type(message) is not tuple or len(message) != 2:
                 return None
@@ -391,7 +394,7 @@ class Service(Generic[_T]):
         replies = self._client(handle)
         return None if replies is None else Request(handle, replies, number, value)
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, error: BaseException) -> None:
         """Fails the request that this thread could not load, if it could load the header."""
         header, loaded.parts = loaded.parts, None
         with contextlib.suppress(Exception):

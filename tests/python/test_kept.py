@@ -80,6 +80,38 @@ def test_what_is_raised_and_says_nothing_of_the_message_does_not_consume_it(
     assert receiver.qsize() + (call == "get_many") == 1
 
 
+class Ends(BaseException):
+    """Not an Exception, as SystemExit."""
+
+
+@pytest.mark.parametrize("error", [SystemExit("ends"), GeneratorExit(), Ends()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("call", ["get", "take", "get_many"])
+def test_message_whose_unpickling_raises_system_exit_is_given_up(
+    arena: shmtree.Arena, fails: Any, call: str, error: BaseException
+) -> None:
+    sender, receiver = arena.create_pair()
+    sender.put(Raises())
+    sender.put("next")
+    fails(error)
+    for _ in range(8):
+        with pytest.raises(type(error)):
+            RECEIVING[call](receiver)
+    assert receiver.get(timeout=60) == "next"
+    fails(None)
+    assert [delivery.item for delivery in receiver.rejected()] == ["received"]
+
+
+def test_keyboard_interrupts_do_not_give_a_message_up(arena: shmtree.Arena, fails: Any) -> None:
+    sender, receiver = arena.create_pair()
+    sender.put(Raises())
+    fails(KeyboardInterrupt())
+    for _ in range(20):
+        with pytest.raises(KeyboardInterrupt):
+            receiver.get(timeout=60)
+    fails(None)
+    assert receiver.get(timeout=60) == "received"
+
+
 def test_what_another_exception_is_raised_for_is_consumed(arena: shmtree.Arena, fails: Any) -> None:
     sender, receiver = arena.create_pair()
     for _ in range(2):

@@ -148,6 +148,44 @@ def test_request_of_client_that_cannot_be_opened_is_passed_over(arena, monkeypat
         assert service.get(timeout=60).value == 3
 
 
+class Ends:
+    """Loading an instance raises SystemExit, while `ending` is set."""
+
+
+ending = threading.Event()
+
+
+def load_ends(number: int) -> str:
+    if ending.is_set():
+        raise SystemExit("ends the server")
+    return "loaded"
+
+
+shmtree.register(Ends, lambda _: 1, load_ends)
+
+
+@pytest.mark.parametrize("times", [7, 8])
+def test_request_whose_loading_raises_system_exit_eight_times_fails(arena, times):
+    service: Service[Any] = Service(arena=arena)
+    ending.set()
+    with Client(service.sender) as client:
+        futures = [client.submit(Ends()), client.submit("next")]
+        for _ in range(times):
+            with pytest.raises(SystemExit):
+                service.get(timeout=60)
+        ending.clear()
+        for _ in range(9 - times):
+            request = service.get(timeout=60)
+            request.reply(request.value)
+        assert futures[1].result(timeout=60) == "next"
+        if times < 8:
+            assert futures[0].result(timeout=60) == "loaded"
+        else:
+            with pytest.raises(RemoteError, match="SystemExit: ends the server"):
+                futures[0].result(timeout=60)
+    assert service.stats()["rejected"] == 0
+
+
 def test_request_that_the_loop_holds_fails_when_the_next_comes(start, runtime_directory, name):
     start(serve_name, name, pass_over_some)
     with Client(name, timeout=30) as client:

@@ -105,10 +105,12 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   if (PyErr_ExceptionMatches(error_types().incompatible_message)) {
     add_frame(*channel.arena(), message, context.allow_pickle, channel.was_always_portable());
   }
-  const bool is_interrupted = context.interrupted || !PyErr_ExceptionMatches(PyExc_Exception);
+  // SystemExit and its like may be of a signal handler, or of the message: it goes back, a limited number of times.
+  const bool is_interrupted = context.interrupted || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
   const bool has_no_memory = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError);
-  if (has_no_memory && !is_interrupted) message.set_not_built();
-  *may_retry = is_interrupted || has_no_memory;
+  const bool is_counted = !is_interrupted && (has_no_memory || !PyErr_ExceptionMatches(PyExc_Exception));
+  if (is_counted) message.set_not_built();
+  *may_retry = is_interrupted || is_counted;
   return nullptr;
 }
 

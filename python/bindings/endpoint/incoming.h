@@ -11,9 +11,10 @@ namespace shmtree::python {
 // Decodes `message` of `channel`, which the caller keeps, for `self`. The message keeps its block until it goes. Small
 // arrays, and everything while the arena's budget is more than half held, are copied out; views hold their block by
 // themselves. Null with a Python error set: CorruptMessage with the ticket for what cannot be decoded. Then
-// `*may_retry` says whether it may be decoded another time, here or elsewhere: there was no memory for it, or somebody
-// wanted to stop. With `taken`, the message may go back; what is set there says whether it still may, null when nothing
-// of it is a view.
+// `*may_retry` says whether it may be decoded another time, here or elsewhere: there was no memory for it, a signal
+// handler raised, or the exception is no Exception, such as SystemExit. All but a signal handler's and
+// KeyboardInterrupt count as failed builds (channel::kMaxFailedBuilds). With `taken`, the message may go back; what is
+// set there says whether it still may, null when nothing of it is a view.
 PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, channel::Incoming& message, CopyPolicy copy,
                           bool* may_retry, MayGoBack* taken = nullptr);
 

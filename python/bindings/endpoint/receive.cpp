@@ -286,7 +286,7 @@ constexpr const char* kGetDoc =
     "copy=True copies all, copy=False views all. A view keeps its block until the last one is gone.\n\n"
     "MemoryError, OutOfSharedMemory among them, if this process has no memory or no addresses for the next object:\n"
     "the message stays in the channel, or returns to it. After the eighth time it moves to rejected(), so that\n"
-    "receivers reach the next message.\n"
+    "receivers reach the next message. The same goes for SystemExit and GeneratorExit of code that unpickles.\n"
     "ChannelClosed when the stream has ended: nobody is left who sends. PeerDied in its place, once, when one of "
     "those\n"
     "who sent since the last end was killed. A queue has no end: ChannelClosed, a ValueError, after close(), and\n"
