@@ -148,7 +148,7 @@ struct ObservedLatest : ObservedThing {
 struct ObservedSubscriber {
   std::optional<int> pid{};  ///< nothing: nobody has used the subscription yet
   std::uint64_t behind = 0;  ///< messages that it has not read
-  std::uint64_t missed = 0;  ///< messages that were overwritten before
+  std::uint64_t missed = 0;  ///< messages that were overwritten before, or given up
   bool blocks = false;       ///< those who put wait for it
 };
 

@@ -13,7 +13,7 @@ from ._arguments import limit, natural, one_of, seconds, whole
 from ._channel import BROADCAST
 from ._polling import poll
 from ._published import Published
-from .errors import ChannelClosed, PeerDied
+from .errors import ChannelClosed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -165,7 +165,7 @@ class Subscriber:
     __slots__ = ("__weakref__", "_end", "_failed", "_name")
     _end: _core.SubscriberBase
     _name: _core.Name | None
-    _failed: Exception | None  # of a message that get_many() came to behind others
+    _failed: BaseException | None  # of a message that get_many() came to behind others
 
     def __init__(self) -> None:
         raise TypeError("subscribers are made by Broadcast.subscribe()")
@@ -185,10 +185,13 @@ class Subscriber:
         Overrun, with `.missed`, when messages were
         overwritten and the subscription is to be told of it. ChannelClosed when nobody is left who puts, PeerDied when
         one of those who did was killed.
+
+        MemoryError if this process has no memory for the message: the next call returns that message, and
+        `behind="latest"` a newer one. After the eighth time in a row it is given up, and counts as missed. The same
+        goes for SystemExit and GeneratorExit of code that unpickles; KeyboardInterrupt, and what a signal handler
+        raises, are not counted.
         """
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
+        self._raise_failed()
         return self._end._get(block, timeout, copy)
 
     def get_nowait(self, *, copy: bool | None = None) -> Any:
@@ -200,18 +203,14 @@ class Subscriber:
 
         An error that is another message's than the first is the next call's.
         """
-        if whole("n", n) < 1:
-            raise ValueError(f"n is {n}; it must be at least 1")
-        items = [self.get(timeout=timeout, copy=copy)]
-        while len(items) < n and self.qsize() > 0:
-            try:
-                items.append(self.get(False, copy=copy))
-            except (queue.Empty, ChannelClosed, PeerDied):  # another thread was quicker; an end comes again
-                break
-            except Exception as error:
-                self._failed = error
-                break
+        self._raise_failed()
+        items, self._failed = self._end._get_many(n, timeout, copy)
         return items
+
+    def _raise_failed(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed.with_traceback(None)
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
         """`get` for coroutines. It can be cancelled at any time without losing a message."""
@@ -274,7 +273,7 @@ class Subscriber:
 
     @property
     def missed(self) -> int:
-        """How many messages it has missed so far."""
+        """How many messages it has missed so far: they were overwritten, or this process could not build them."""
         return self._end.missed
 
     @property

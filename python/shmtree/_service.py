@@ -360,7 +360,7 @@ class Service(Generic[_T]):
         server gets it if this one dies. If loading raises, that is the client's fault, and does not end the server: the
         message is dropped, and the request fails at the client that its header names.
 
-        Some errors of loading are not the client's fault. If a signal handler raises, the call raises its exception, and
+        Some errors of loading are not the client's fault. If a signal handler raises, the call raises its exception and
         the request returns to the service. If this process has no memory, the request also returns, and a server tries
         it again; after the eighth failure in a row, the request fails at the client as above. SystemExit and its like
         may be either's: the call raises them, and they count as such failures.

@@ -63,7 +63,9 @@ class ChannelClosed(Error, EOFError, ValueError, BrokenPipeError):
 
 
 class Overrun(Error):
-    """A subscriber that wants to be told of it has missed messages: they were overwritten before it read them.
+    """A subscriber that wants to be told of it has missed messages.
+
+    They were overwritten before it read them, or given up after eight failed builds in a row.
 
     Attributes:
         missed: how many. The next call reads on with the oldest that is there.

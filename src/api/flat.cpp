@@ -48,6 +48,7 @@ Result<ByteRun> bytes_in(const Item& item) {
   }
   const auto array = item.try_view();
   if (array && array->dtype == DType::kUInt8 && array->c_order) return ByteRun(array->data, array->elements);
+  if (!array && array.code() == Code::kOutOfSharedMemory) return array.error();
   return item.mismatch("bytes");
 }
 

@@ -39,7 +39,7 @@ auto with_store(LatestState* state, const Timeout& timeout, const std::stop_toke
 
 Result<Version> to_version(Store& store, latest::Held held) {
   const std::span<const std::byte> frame(held.block.data(), held.bytes);
-  Result<Item> item = to_item(*store.arena(), frame, std::move(held.block), endpoint::is_hoarding_of(store));
+  Result<Item> item = to_item(*store.arena(), frame, held.block, endpoint::is_hoarding_of(store));
   if (item) return Version{held.version, std::move(*item)};
   Error error = std::move(item).error();
   error.message = "version " + std::to_string(held.version) + ": " + error.message;

@@ -6,13 +6,15 @@
 namespace shmtree::api {
 
 // Others read it: nothing of it may be written, or given away.
-Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease block, bool copied) {
+Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease& block, bool copied) {
   std::vector<std::span<const std::byte>> blocks;
   if (block.valid()) blocks = endpoint::referred_blocks(arena, arena.blocks().referred_to_by(block.ref()));
   copied = copied || !block.valid() || (blocks.empty() && frame.size() <= endpoint::kCopiedMessageBytes);
-  std::shared_ptr<const void> owner;
-  if (!copied) owner = std::make_shared<memory::Lease>(std::move(block));
-  return value::decode(frame, std::move(owner), blocks, nullptr, !copied);
+  if (copied) return value::decode(frame, nullptr, blocks, nullptr, false);
+  OfferedLease offered(block);
+  auto item = value::decode(frame, offered.owner(), blocks, nullptr, true);
+  if (item) offered.made();
+  return item;
 }
 
 std::shared_ptr<memory::Arena> home_for(const std::optional<Arena>& arena, const std::string& name) {

@@ -124,8 +124,26 @@ class Published {
 };
 
 // The Item of a frame that many read. `block`, if that is valid, has it, and keeps what it refers to. `copied`: the
-// item has memory of its own.
-Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease block, bool copied);
+// item has memory of its own. Moves `block` into an Item that views it, and leaves it if there is no Item.
+Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease& block, bool copied);
+
+// A lease that an object is to own. If `made()` is not called, the destructor returns it to where it came from.
+class OfferedLease {
+ public:
+  explicit OfferedLease(memory::Lease& from) : from_(from), owner_(std::make_shared<memory::Lease>(std::move(from))) {}
+  ~OfferedLease() {
+    if (!is_made_) from_ = std::move(*owner_);
+  }
+  OfferedLease(const OfferedLease&) = delete;
+  OfferedLease& operator=(const OfferedLease&) = delete;
+  const std::shared_ptr<memory::Lease>& owner() const noexcept { return owner_; }
+  void made() noexcept { is_made_ = true; }
+
+ private:
+  memory::Lease& from_;
+  const std::shared_ptr<memory::Lease> owner_;
+  bool is_made_ = false;
+};
 
 // Where something new goes: the arena that was asked for, that of the process, or one of the name's. Throws BadResult.
 std::shared_ptr<memory::Arena> home_for(const std::optional<Arena>& arena, const std::string& name);

@@ -6,6 +6,7 @@
 #include "api/flat.h"
 #include "endpoint/transfer.h"
 #include "format/flat.h"
+#include "platform/of_thread.h"
 #include "value/tree.h"
 
 namespace shmtree {
@@ -28,36 +29,80 @@ Error of_message(Error error, std::uint64_t ticket) {
   return error;
 }
 
+// What a thread reads into. The block of a message that was not given back goes at the end of the call.
+class Place {
+ public:
+  explicit Place(Reader& reader) : reader_(reader) {
+    if (*kept_ == nullptr) *kept_ = std::make_unique<broadcast::Received>();
+  }
+  ~Place() {
+    if (*kept_ != nullptr) message().block.reset();
+  }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  broadcast::Incoming& message() const noexcept { return (*kept_)->message; }
+  // The message could not be built: the next call reads it again. Needs no memory.
+  void give_back() noexcept { reader_.give_back(std::move(*kept_), broadcast::FailedBuild::kCounted); }
+
+ private:
+  Reader& reader_;
+  const platform::OfThread<std::unique_ptr<broadcast::Received>> kept_;
+};
+
 // What `make(ring, message)` makes of the next message; an error that was met before comes first.
 template <class Made, class Make>
 Result<Made> receive(SubscriberState& state, Reader& reader, const WaitContext& wait, Make make) {
   if (auto error = state.take_deferred()) return *std::move(error);
-  broadcast::Incoming message;
-  Status got = reader.get(message, wait);
+  Place place(reader);
+  Status got = reader.get(place.message(), wait);
   if (!got) return std::move(got).error();
-  Result<Made> made = or_out_of_memory([&] { return make(*reader.ring(), message); });
-  if (!made) return of_message(std::move(made).error(), message.ticket);
-  return made;
+  const std::uint64_t ticket = place.message().ticket;
+  Result<Made> made = or_out_of_memory([&] { return make(*reader.ring(), place.message()); });
+  if (made) return made;
+  if (made.code() == Code::kOutOfSharedMemory) place.give_back();
+  return of_message(std::move(made).error(), ticket);
 }
 
 Result<Item> item_of(const broadcast::Ring& ring, broadcast::Incoming& message) {
   const auto frame = message.frame();
   const bool copied = message.block.valid() && endpoint::is_hoarding_of(ring);
-  return api::to_item(*ring.arena(), frame, std::move(message.block), copied);
+  return api::to_item(*ring.arena(), frame, message.block, copied);
+}
+// The bytes of a message that is made of something else. The message keeps its block.
+Result<FlatItem> flat_of_item(const broadcast::Ring& ring, broadcast::Incoming& message) {
+  memory::Lease block;
+  if (message.block.valid()) {
+    auto held = ring.arena()->hold_referred(message.block.ref());
+    if (!held) return std::move(held).error();
+    block = std::move(*held);
+  }
+  Result<Item> item = api::to_item(*ring.arena(), message.frame(), block, endpoint::is_hoarding_of(ring));
+  if (!item) return std::move(item).error();
+  const auto bytes = detail::bytes_in(*item);
+  if (!bytes && bytes.code() == Code::kOutOfSharedMemory) return bytes.error();
+  if (!bytes) return Error{Code::kInvalid, bytes.error().message};
+  if (!detail::is_aligned(*bytes)) return detail::flat_copy(*bytes);
+  return detail::FlatAccess::make(value::Tree::of(*item), nullptr, *bytes);
 }
 
 Result<FlatItem> flat_of(const broadcast::Ring& ring, broadcast::Incoming& message) {
   const auto run = format::flat_run(message.frame());
   const bool is_copied =
       !message.block.valid() || (run && run->size() <= endpoint::kCopiedMessageBytes) || endpoint::is_hoarding_of(ring);
-  if (run && is_copied) return detail::flat_copy(*run);
-  if (run) return detail::FlatAccess::make(std::make_shared<memory::Lease>(std::move(message.block)), nullptr, *run);
-  Result<Item> item = item_of(ring, message);
-  if (!item) return std::move(item).error();
-  const auto bytes = detail::bytes_in(*item);
-  if (!bytes) return Error{Code::kInvalid, bytes.error().message};
-  if (!detail::is_aligned(*bytes)) return detail::flat_copy(*bytes);
-  return detail::FlatAccess::make(value::Tree::of(*item), nullptr, *bytes);
+  if (!run) return flat_of_item(ring, message);
+  if (is_copied) return detail::flat_copy(*run);
+  api::OfferedLease offered(message.block);
+  auto made = detail::FlatAccess::make(offered.owner(), nullptr, *run);
+  offered.made();
+  return made;
+}
+
+// Makes room for one more. False if there is no memory.
+bool has_room_for_one(std::vector<Item>& items) noexcept try {
+  items.reserve(items.size() + 1);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, std::size_t most,
@@ -69,16 +114,16 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, s
   if (!next) return std::move(next).error();
   items.push_back(std::move(*next));
   const WaitContext now{platform::Deadline::immediate(), wait.hooks};
-  while (items.size() < most && reader.size() != 0) {
-    items.reserve(items.size() + 1);  // what was read has a place
-    next = receive<Item>(state, reader, now, item_of);
+  while (items.size() < most && reader.size() != 0 && has_room_for_one(items)) {  // what was read has a place
+    next = or_out_of_memory([&] { return receive<Item>(state, reader, now, item_of); });
     if (next) {
       items.push_back(std::move(*next));
       continue;
     }
     // Another thread was quicker, or it comes again.
     const Code code = next.code();
-    const bool is_met_again = code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied;
+    const bool is_met_again =
+        code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied || code == Code::kOutOfSharedMemory;
     if (!is_met_again && code != Code::kInterrupted) state.defer(std::move(next).error());
     break;
   }

@@ -48,6 +48,7 @@ struct Incoming {
   std::uint64_t ticket = 0;
   memory::Lease block{};
   std::uint64_t bytes = 0;
+  std::uint32_t failed_builds = 0;  // in a row; see Subscriber::give_back()
   alignas(64) std::byte small[kInlineBytes];
 
   std::span<const std::byte> frame() const noexcept { return {block.valid() ? block.data() : small, bytes}; }

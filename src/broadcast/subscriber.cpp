@@ -102,6 +102,11 @@ Status Subscriber::claim(Identity me, memory::Lease& let_go) {
   return success();
 }
 
+// Call it as the process that has claimed the cursor.
+void Subscriber::count_missed(std::uint64_t count) noexcept {
+  store_relaxed(cursor().missed, load_relaxed(cursor().missed) + count);
+}
+
 // Whether there is a message; what was missed on the way to it is counted.
 bool Subscriber::catch_up(bool& moved) noexcept {
   const std::uint64_t tail = ring_->tail(), position = load_relaxed(cursor().position);
@@ -110,7 +115,7 @@ bool Subscriber::catch_up(bool& moved) noexcept {
   if (owner_.policy != Policy::kBlock) next = std::max(next, ring_->oldest());
   if (owner_.policy == Policy::kLatest) next = std::max(next, tail - 1);
   if (next == position) return true;
-  store_relaxed(cursor().missed, load_relaxed(cursor().missed) + (next - position));
+  count_missed(next - position);
   store_seq_cst(cursor().position, next);
   moved = true;
   return next < tail;
@@ -119,8 +124,58 @@ bool Subscriber::catch_up(bool& moved) noexcept {
 Error Subscriber::overrun() {
   const std::uint64_t count = missed() - std::exchange(told_, missed());
   return Error{.code = Code::kOverrun,
-               .message = std::to_string(count) + " messages were overwritten before they were read",
+               .message = std::to_string(count) + " messages were overwritten before they were read, or given up",
                .missed = count};
+}
+
+// Under mutex_. Of a reader that wants the last message only, `received` may come back as the one to drop.
+void Subscriber::keep(std::unique_ptr<Received>& received) noexcept {
+  if (owner_.policy == Policy::kLatest && given_back_ != nullptr) {
+    if (given_back_->message.ticket < received->message.ticket) std::swap(given_back_, received);
+    return count_missed(1);
+  }
+  std::unique_ptr<Received>* place = &given_back_;
+  while (*place != nullptr && (*place)->message.ticket < received->message.ticket) place = &(*place)->next;
+  received->next = std::move(*place);
+  *place = std::move(received);
+  given_back_count_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Subscriber::give_back(std::unique_ptr<Received> received, FailedBuild how) noexcept {
+  const Identity me = ring_->arena()->current_identity();
+  {
+    const std::lock_guard guard(mutex_);  // `received`, if it is not kept, goes after it
+    const Owner now = unpack_owner(load_acquire(cursor().owner));
+    if (!now.claimed || now.use != owner_.use || now.identity != me) return;
+    const bool is_given_up = how == FailedBuild::kCounted && ++received->message.failed_builds >= kMaxFailedBuilds;
+    if (is_given_up) {
+      count_missed(1);
+    } else {
+      keep(received);
+    }
+    refresh_bell();
+  }
+  wake();  // other threads of this process may wait
+}
+
+// Under mutex_, by the process that has claimed the cursor.
+bool Subscriber::take_given_back(Incoming& message) noexcept {
+  if (given_back_ == nullptr) [[likely]]
+    return false;
+  const std::unique_ptr<Received> first = std::exchange(given_back_, std::move(given_back_->next));
+  given_back_count_.fetch_sub(1, std::memory_order_relaxed);
+  if (owner_.policy == Policy::kLatest && load_relaxed(cursor().position) < ring_->tail()) {
+    count_missed(1);
+    return false;
+  }
+  message = std::move(first->message);
+  return true;
+}
+
+std::unique_ptr<Received> Subscriber::take_all_given_back() noexcept {
+  const std::lock_guard guard(mutex_);
+  given_back_count_.store(0, std::memory_order_relaxed);
+  return std::move(given_back_);
 }
 
 // What there is now; kEmpty for nothing.
@@ -176,6 +231,7 @@ bool Subscriber::ready() const {
 }
 
 Status Subscriber::get_claimed(Incoming& message, bool& moved) {
+  if (take_given_back(message)) return success();
   // A message that the ring has passed is looked for again further on; one that is not there all the same is being
   // written over by somebody who was stopped, or damaged: who waits looks again later.
   for (int looks = 0;; ++looks) {
@@ -188,6 +244,7 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
     const std::uint64_t ticket = load_relaxed(cursor().position);
     Status got = ring_->read(ticket, message);
     if (got) {
+      message.failed_builds = 0;
       store_seq_cst(cursor().position, ticket + 1);
       moved = true;
       return success();
@@ -232,9 +289,10 @@ Status Subscriber::get(Incoming& message, const WaitContext& wait) {
 
 std::uint64_t Subscriber::size() const noexcept {
   const std::uint64_t tail = ring_->tail(), position = load_relaxed(cursor().position);
-  if (position >= tail) return 0;
+  const std::uint64_t given_back = given_back_count_.load(std::memory_order_relaxed);
+  if (position >= tail) return given_back;
   if (owner_.policy == Policy::kLatest) return 1;
-  return tail - (owner_.policy == Policy::kBlock ? position : std::max(position, ring_->oldest()));
+  return given_back + tail - (owner_.policy == Policy::kBlock ? position : std::max(position, ring_->oldest()));
 }
 
 void Subscriber::close() noexcept {
@@ -244,6 +302,7 @@ void Subscriber::close() noexcept {
 // A forked child has no part in what its parent has claimed, and has given nothing.
 void Subscriber::leave(bool takes_back) noexcept {
   memory::Lease subscription = take_subscription();
+  take_all_given_back().reset();  // outside the mutex
   const memory::Identity me = ring_->arena()->current_identity();
   if (takes_back && subscription.valid()) {
     for_each_grant(*ring_->arena(), subscription.ref(), [&](std::uint64_t grant, memory::Identity giver) {

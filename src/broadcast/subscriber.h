@@ -2,9 +2,13 @@
 // that holds the subscription's block, or to which it is in transit, and goes with the last of them; from then on it is
 // the claimer's alone.
 //
+// A message that get() has returned and its caller could not build is given back. It stays in this process, and the
+// next get() returns it, before any other. Putters count it as read.
+//
 // Thread safety: several threads may read; each message goes to one of them.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "broadcast/doorbell.h"
@@ -12,6 +16,17 @@
 #include "platform/fork.h"
 
 namespace shmtree::broadcast {
+
+// What get() reads into if the message may be given back: give_back() needs no memory then.
+struct Received {
+  Incoming message;
+  std::unique_ptr<Received> next{};  // of those that were given back
+};
+
+// Number of failed builds in a row after which a message is given up, so that the reader reaches the next one.
+constexpr std::uint32_t kMaxFailedBuilds = 8;
+
+enum class FailedBuild { kCounted, kInterrupted };
 
 class Subscriber {
  public:
@@ -31,6 +46,10 @@ class Subscriber {
   // subscription was closed or is another process's, kPeerDied when one of those who put was killed. kOverrun: nothing
   // was read, since a reader that is told has missed messages.
   Status get(Incoming& message, const WaitContext& wait);
+  // Has the next get() return a message that could not be built. After kMaxFailedBuilds failures that are kCounted, the
+  // message is given up, and counts as missed. So does one of Policy::kLatest when there is a newer one. Drops the
+  // message if the subscription was closed.
+  void give_back(std::unique_ptr<Received> received, FailedBuild how) noexcept;
   // Whether get() would return, or fail, at once.
   bool ready() const;
   // A descriptor that can be read while ready(), but for deaths; owned by this object. It may be readable for a moment
@@ -60,9 +79,13 @@ class Subscriber {
   Status claim(Identity me, memory::Lease& let_go);
   Status get_claimed(Incoming& message, bool& moved);
   bool catch_up(bool& moved) noexcept;
+  bool take_given_back(Incoming& message) noexcept;
+  void keep(std::unique_ptr<Received>& received) noexcept;
+  void count_missed(std::uint64_t count) noexcept;
   bool is_to_be_told() const noexcept { return owner_.policy == Policy::kRaise && missed() != told_; }
   Error overrun();
   void refresh_bell() noexcept;
+  std::unique_ptr<Received> take_all_given_back() noexcept;
   memory::Lease take_subscription() noexcept;
   void leave(bool takes_back) noexcept;
 
@@ -71,8 +94,10 @@ class Subscriber {
   const Owner owner_;  // of the cursor until it is claimed
   // Who reads. Nothing waits while it is held; the mutexes of the arena that are taken inside are older (fork.h).
   platform::ForkSafeMutex mutex_;
-  Doorbell bell_;               // under mutex_
-  std::uint64_t told_ = 0;      // under mutex_; of `missed`
+  Doorbell bell_;                           // under mutex_
+  std::uint64_t told_ = 0;                  // under mutex_; of `missed`
+  std::unique_ptr<Received> given_back_{};  // under mutex_; by ticket
+  std::atomic<std::uint64_t> given_back_count_{0};
   memory::Lease subscription_;  // under mutex_; none once it was claimed elsewhere, or closed
 };
 

@@ -128,6 +128,38 @@ TEST_CASE("what a receiving call has no memory for is what the next one returns"
                        });
 }
 
+TEST_CASE("what a subscriber has no memory for is what its next call returns") {
+  struct Reading {
+    shmtree::Subscriber reader;
+    std::size_t read = 0;
+    bool threw = false;
+  };
+  const auto bytes = GENERATE(as<std::size_t>{}, 10, 4'000, 80'000);
+  const int how = GENERATE(0, 1, 2, 3);  // as two items, an item, bytes, or bytes that were put as such
+  const std::vector<std::uint8_t> value(bytes, 7);
+  const auto prepare = [&] {
+    const auto broadcast = shmtree::make_broadcast({.arena = new_arena()});
+    const auto put = [&] {
+      return how == 3 ? broadcast.put_bytes(std::as_bytes(std::span(value))) : broadcast.put(value);
+    };
+    Reading state{broadcast.subscribe().value()};
+    for (int i = 0; i < 2; ++i) put().value();
+    return state;
+  };
+  const auto read = [how](const shmtree::Subscriber& reader) -> std::size_t {
+    const auto items = how == 0 ? reader.get_many(2, 0s) : std::vector<Item>();
+    if (how == 0) return items ? items->size() : 0;
+    return (how == 1 ? reader.get(0s).ok() : reader.get_bytes(0s).ok()) ? 1 : 0;
+  };
+  fail_each_allocation(
+      prepare, [&](Reading& state) { state.threw = !throws_nothing([&] { state.read = read(state.reader); }); },
+      [&](Reading& state, bool reached) {
+        REQUIRE((!state.threw && (reached || state.read != 0)));
+        for (; state.read < 2; ++state.read) REQUIRE(state.reader.get_bytes(0s).value().size() == bytes);
+        REQUIRE((state.reader.empty() && state.reader.missed() == 0));
+      });
+}
+
 TEST_CASE("what is wanted of an item that there is no memory for is a result") {
   auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
   sender.put(shmtree::Dict{{"text", std::string(100, 'x')}}).value();

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bindings/bind.h"
+#include "bindings/endpoint/incoming.h"
 #include "bindings/endpoint/published.h"
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
@@ -119,14 +120,96 @@ py::dict broadcast_stats(const BroadcastEnd& self) {
                   "publishers"_a = ring->publishers(), "pickled"_a = self.pickled.load());
 }
 
+Pool<broadcast::Received> broadcast_spares;
+
+// What a call reads into. Giving the message back needs no memory.
+class BroadcastPlace {
+ public:
+  explicit BroadcastPlace(Subscriber& reader) : reader_(reader), received_(broadcast_spares.take()) {}
+  ~BroadcastPlace() {
+    if (received_ == nullptr) return;
+    received_->message.block.reset();
+    broadcast_spares.give_back(received_.release());
+  }
+  BroadcastPlace(const BroadcastPlace&) = delete;
+  BroadcastPlace& operator=(const BroadcastPlace&) = delete;
+  broadcast::Incoming& message() noexcept { return received_->message; }
+  void give_back(broadcast::FailedBuild how) noexcept { reader_.give_back(std::move(received_), how); }
+
+ private:
+  Subscriber& reader_;
+  std::unique_ptr<broadcast::Received> received_;
+};
+
+// The next message. If it cannot be built for want of memory, or because of an interrupt, the next call has it.
+py::object read_one(const SubscriberEnd& self, Subscriber& reader, ClosableHooks& hooks, CopyPolicy copy) {
+  BroadcastPlace place(reader);
+  hooks.done(reader.get(place.message(), hooks.wait()));
+  const Ring& ring = *reader.ring();
+  const broadcast::Incoming& message = place.message();
+  Retry retry = Retry::kNever;
+  try {
+    return decode_published(*ring.arena(), message.frame(), message.block, copy, self.allow_pickle,
+                            message.block.valid() && endpoint::is_hoarding_of(ring), &retry);
+  } catch (...) {
+    if (retry == Retry::kCounted) place.give_back(broadcast::FailedBuild::kCounted);
+    if (retry == Retry::kInterrupted) place.give_back(broadcast::FailedBuild::kInterrupted);
+    throw;
+  }
+}
+
 py::object get_broadcast(const SubscriberEnd& self, py::handle block, py::handle timeout, py::handle copy) {
   const auto subscriber = self.open();
+  const CopyPolicy policy = copy_policy_of(copy);
   ClosableHooks hooks(self, block, timeout);
-  broadcast::Incoming message;
-  hooks.done(subscriber->get(message, hooks.wait()));
-  const Ring& ring = *subscriber->ring();
-  return decode_published(*ring.arena(), message.frame(), message.block, copy, self.allow_pickle,
-                          message.block.valid() && endpoint::is_hoarding_of(ring));
+  return read_one(self, *subscriber, hooks, policy);
+}
+
+// Appends the next message of those that are there. The error, if there was one that the next call does not meet again.
+py::object append_one(const SubscriberEnd& self, Subscriber& reader, CopyPolicy copy, py::list& items) try {
+  ClosableHooks hooks(self, py::bool_(false), py::handle());
+  items.append(py::none());  // what is read has a place
+  try {
+    items[items.size() - 1] = read_one(self, reader, hooks, copy);
+  } catch (...) {
+    const py::error_scope scope;
+    PyList_SetSlice(items.ptr(), PyList_GET_SIZE(items.ptr()) - 1, PyList_GET_SIZE(items.ptr()), nullptr);
+    throw;
+  }
+  return py::object();
+} catch (py::error_already_set& error) {
+  const auto& types = error_types();
+  const PyObject* const met_again[] = {types.queue_empty, types.channel_closed, types.peer_died, PyExc_MemoryError};
+  for (const PyObject* type : met_again) {
+    if (error.matches(const_cast<PyObject*>(type))) return py::none();
+  }
+  return error.value();
+} catch (const std::bad_alloc&) {
+  return py::none();
+}
+
+// A list of 1 to n messages, and the error that the next call raises, or None.
+py::tuple get_many_broadcast(const SubscriberEnd& self, py::handle n, py::handle timeout, py::handle copy) {
+  const auto subscriber = self.open();
+  Py_ssize_t most = 0;
+  const CopyPolicy policy = copy_policy_of(copy);
+  if (!parse_count(n.ptr(), &most)) throw py::error_already_set();
+  py::tuple made(2);
+  py::list items(1);
+  items[0] = py::none();
+  made[1] = py::none();
+  made[0] = items;
+  {
+    ClosableHooks hooks(self, py::handle(), timeout);
+    items[0] = read_one(self, *subscriber, hooks, policy);
+  }
+  while (PyList_GET_SIZE(items.ptr()) < most && !self.is_closed() && subscriber->size() > 0) {
+    const py::object error = append_one(self, *subscriber, policy, items);
+    if (!error) continue;
+    made[1] = error;
+    break;
+  }
+  return made;
 }
 
 std::unique_ptr<SubscriberEnd> open_subscriber(const std::shared_ptr<Arena>& arena, std::uint64_t block,
@@ -177,6 +260,7 @@ void bind_broadcast(py::module_& module) {
   py::class_<SubscriberEnd>(module, "SubscriberBase", "What Subscriber is made of.", plain_class())
       .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)
       .def("_get", &get_broadcast, "block"_a, "timeout"_a, "copy"_a)
+      .def("_get_many", &get_many_broadcast, "n"_a, "timeout"_a, "copy"_a)
       .def("_give", &give)
       .def(
           "_note_given", [](const SubscriberEnd& self, std::uint64_t grant) { self.open()->note_given(grant); },

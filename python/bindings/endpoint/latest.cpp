@@ -38,8 +38,8 @@ std::uint64_t publish(LatestEnd& self, py::handle object, py::handle timeout, bo
 
 py::tuple decoded(const Held& held, const Store& store, py::handle copy, bool allow_pickle) {
   const std::span<const std::byte> frame(held.block.data(), held.bytes);
-  return py::make_tuple(held.version, decode_published(*store.arena(), frame, held.block, copy, allow_pickle,
-                                                       endpoint::is_hoarding_of(store)));
+  return py::make_tuple(held.version, decode_published(*store.arena(), frame, held.block, copy_policy_of(copy),
+                                                       allow_pickle, endpoint::is_hoarding_of(store)));
 }
 
 // newer_than, timeout, copy.

@@ -79,6 +79,7 @@ struct PublishedSource {
   Arena* arena;
   memory::BlockRef block;
   std::vector<memory::BlockRef> referred{};
+  bool no_hold = false;  // of a block that is there
 };
 
 // What is held keeps what it refers to, so neither needs a lock. Others read these blocks: nobody may make a view of
@@ -86,6 +87,7 @@ struct PublishedSource {
 PyObject* make_published_owner(void* state, std::uint32_t block) {
   auto& source = *static_cast<PublishedSource*>(state);
   auto lease = source.arena->hold_referred(block == kOwnFrame ? source.block : source.referred[block]);
+  source.no_hold = !lease && lease.code() != Code::kNotFound;
   if (!lease) return raise(lease.error());
   PyObject* owner = new_received_lease(std::move(*lease), nullptr);
   if (owner) as_lease(owner)->writable = false;
@@ -108,6 +110,13 @@ void add_frame(std::span<const std::byte> bytes, const DecodeContext& context) {
   set_exception(std::move(exception));
 }
 
+// With a Python error set. As decode_incoming() of a channel has it.
+Retry retry_after(const DecodeContext& context, bool no_hold) noexcept {
+  if (context.interrupted || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) return Retry::kInterrupted;
+  const bool has_no_memory = no_hold || PyErr_ExceptionMatches(PyExc_MemoryError);
+  return has_no_memory || !PyErr_ExceptionMatches(PyExc_Exception) ? Retry::kCounted : Retry::kNever;
+}
+
 PyObject* decoded(std::span<const std::byte> frame, DecodeContext& context) {
   PyObject* object = decode(frame, context);
   if (!object && PyErr_ExceptionMatches(error_types().incompatible_message)) add_frame(frame, context);
@@ -116,18 +125,19 @@ PyObject* decoded(std::span<const std::byte> frame, DecodeContext& context) {
 
 }  // namespace
 
-py::object decode_published(Arena& arena, std::span<const std::byte> frame, const memory::Lease& block, py::handle copy,
-                            bool allow_pickle, bool hoarded) {
+py::object decode_published(Arena& arena, std::span<const std::byte> frame, const memory::Lease& block, CopyPolicy copy,
+                            bool allow_pickle, bool hoarded, Retry* retry) try {
   DecodeContext context;
-  if (!parse_copy_policy(copy.ptr(), &context.copy)) throw py::error_already_set();
-  if (hoarded && context.copy == CopyPolicy::kAuto) context.copy = CopyPolicy::kAll;
+  context.copy = hoarded && copy == CopyPolicy::kAuto ? CopyPolicy::kAll : copy;
   context.allow_pickle = allow_pickle;
   context.for_channel = true;
   context.writable = false;
   context.tensor_views = context.copy == CopyPolicy::kNone ? TensorViews::kAll : TensorViews::kNone;
   if (!block.valid()) {  // there is nothing to be viewed
     context.copy = CopyPolicy::kAll;
-    return own(decoded(frame, context));
+    PyObject* object = decoded(frame, context);
+    if (!object && retry) *retry = retry_after(context, false);
+    return own(object);
   }
   PublishedSource source{&arena, block.ref(), arena.blocks().referred_to_by(block.ref())};
   std::vector<ExternalBlock> externals;
@@ -137,7 +147,12 @@ py::object decode_published(Arena& arena, std::span<const std::byte> frame, cons
   context.externals = externals;
   context.make_owner = make_published_owner;
   context.state = &source;
-  return own(decoded(frame, context));
+  PyObject* object = decoded(frame, context);
+  if (!object && retry) *retry = retry_after(context, source.no_hold);
+  return own(object);
+} catch (const std::bad_alloc&) {
+  if (retry) *retry = Retry::kCounted;
+  throw;
 }
 
 }  // namespace shmtree::python

@@ -15,6 +15,7 @@
 #include <span>
 #include <utility>
 
+#include "bindings/codec/decode.h"
 #include "bindings/codec/encode.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
@@ -124,9 +125,24 @@ class Published {
   std::uint64_t bytes_ = 0;
 };
 
+// The policy that an argument `copy` names. Throws ValueError.
+inline CopyPolicy copy_policy_of(pybind11::handle copy) {
+  CopyPolicy policy = CopyPolicy::kAuto;
+  if (!parse_copy_policy(copy.ptr(), &policy)) throw pybind11::error_already_set();
+  return policy;
+}
+
+// Whether another attempt to build an object may succeed.
+enum class Retry {
+  kNever,
+  kCounted,     // there was no memory, or the exception is no Exception, such as SystemExit
+  kInterrupted  // a signal handler raised
+};
+
 // The object of a frame that many have: `block`, if that is valid, keeps it, and what it refers to. Its views are
-// read-only. `hoarded`: without a `copy` that says otherwise, it is copied (endpoint::is_hoarding).
+// read-only. `hoarded`: without a `copy` that says otherwise, it is copied (endpoint::is_hoarding). Sets `*retry`
+// before it throws.
 pybind11::object decode_published(memory::Arena& arena, std::span<const std::byte> frame, const memory::Lease& block,
-                                  pybind11::handle copy, bool allow_pickle, bool hoarded);
+                                  CopyPolicy copy, bool allow_pickle, bool hoarded, Retry* retry = nullptr);
 
 }  // namespace shmtree::python
