@@ -4,6 +4,7 @@
 #include "bindings/codec/class_registry.h"
 #include "bindings/codec/dtypes.h"
 #include "bindings/codec/pickle_support.h"
+#include "bindings/codec/standard_classes.h"
 #include "bindings/cpython/package.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/objects/frame_object.h"
@@ -15,8 +16,8 @@ namespace {
 bool init(PyObject* module) {
   if (PyArray_ImportNumPyAPI() != 0) return false;
   init_dtypes();
-  return init_lease(module) && init_frame(module) && init_class_registry() && init_pickle() && init_sender(module) &&
-         init_receiver(module) && init_queue(module) && init_delivery(module);
+  return init_lease(module) && init_frame(module) && init_class_registry() && init_standard_classes() &&
+         init_pickle() && init_sender(module) && init_receiver(module) && init_queue(module) && init_delivery(module);
 }
 
 }  // namespace

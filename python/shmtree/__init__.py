@@ -14,6 +14,7 @@ import numpy as _numpy  # noqa: F401  # first: an interrupt while the core loads
 
 from . import _ends as _ends  # so that messages may carry them
 from . import _given as _given  # to the core, which cannot do without
+from . import _imports as _imports  # so that a forked child never waits for an import that its parent was in
 from . import _process as _process  # ends this process's part in everything at its exit
 from ._arena import Arena, Holder, default_arena
 from ._async import wait

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import sys
 import sysconfig
@@ -19,6 +20,8 @@ import shmtree
 # was handed to a thread just before a fork is nobody's in the child, which then waits for it, in no code of ours.
 WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 NOT_BESIDE_THREADS = "children of this Python without a GIL may wait for locks of its own that other threads had"
+
+MOST_S = 60.0
 
 
 def fork(function: Callable[[], Any]) -> int:
@@ -51,6 +54,18 @@ def fork_alone(function: Callable[[], Any]) -> int:
 
 def join(child: int) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def join_within(child: int, seconds: float = MOST_S) -> None:
+    """Waits for a child that must leave with 0. Kills it if it has not left after that time."""
+    left = os.pidfd_open(child)
+    try:
+        has_left = bool(select.select([left], [], [], seconds)[0])
+    finally:
+        os.close(left)
+    if not has_left:
+        os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child failed, or did not leave in time"
 
 
 def in_small_process(function: Callable[..., None], *arguments: Any) -> None:

@@ -163,7 +163,7 @@ def test_lock_in_is_replaced_in_a_forked_child() -> None:
 
 def test_package_makes_no_lock_that_a_child_may_find_taken() -> None:
     # These modules renew their locks in a child, or take them before the fork. Locks of asyncio belong to a loop.
-    renewing = {"_process.py", "_client.py", "_pinned.py", "_cuda_driver.py", "_cuda_received.py"}
+    renewing = {"_process.py", "_client.py", "_pinned.py", "_cuda_driver.py", "_cuda_received.py", "_imports.py"}
     taking = {"_launch.py", "_cuda_sent.py"}
     package = ROOT / "python" / "shmtree"
     makes = re.compile(r"threading\.(R?Lock|Condition|Semaphore|BoundedSemaphore|Barrier)\(")

@@ -61,8 +61,9 @@ PyObject* decode_default_dict(Decoder& decoder) {
   const Kind kind = decoder.in.peek_kind();
   if (kind != Kind::kNone && kind != Kind::kGlobal) return decoder.in.fail("a defaultdict has no factory"), nullptr;
   Ref factory(decoder.node());
-  PyObject* cls = factory ? standard_class(StandardClass::kDefaultDict) : nullptr;
-  Ref dict(cls ? decoder.corrupt_unless(PyObject_CallOneArg(cls, factory.get()), "a default factory cannot be called")
+  Ref dict(factory
+               ? decoder.corrupt_unless(PyObject_CallOneArg(standard_class(StandardClass::kDefaultDict), factory.get()),
+                                        "a default factory cannot be called")
                : nullptr);
   if (!dict) return nullptr;
   decoder.is_there(dict.get());
@@ -72,8 +73,7 @@ PyObject* decode_default_dict(Decoder& decoder) {
 }
 
 PyObject* decode_counter(Decoder& decoder) {
-  PyObject* cls = standard_class(StandardClass::kCounter);
-  Ref dict(cls ? PyObject_CallNoArgs(cls) : nullptr);
+  Ref dict(PyObject_CallNoArgs(standard_class(StandardClass::kCounter)));
   if (!dict) return nullptr;
   decoder.is_there(dict.get());
   return decode_pairs(decoder, dict.get(), false) ? dict.release() : nullptr;
@@ -99,12 +99,12 @@ PyObject* decode_set(Decoder& decoder, bool frozen) {
 PyObject* decode_deque(Decoder& decoder) {
   const std::uint64_t count = decoder.in.next_count();
   const std::uint64_t bound = decoder.in.next_length();  // maxlen + 1, 0 for none
-  PyObject* cls = standard_class(StandardClass::kDeque);
-  Ref empty(cls ? PyTuple_New(0) : nullptr);
+  Ref empty(PyTuple_New(0));
   Ref maxlen(bound == 0 ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(bound - 1));
   if (!empty || !maxlen) return nullptr;
-  Ref deque(decoder.corrupt_unless(PyObject_CallFunctionObjArgs(cls, empty.get(), maxlen.get(), nullptr),
-                                   "a deque cannot be so long"));
+  Ref deque(decoder.corrupt_unless(
+      PyObject_CallFunctionObjArgs(standard_class(StandardClass::kDeque), empty.get(), maxlen.get(), nullptr),
+      "a deque cannot be so long"));
   if (!deque) return nullptr;
   decoder.is_there(deque.get());
   Ref append(PyObject_GetAttrString(deque.get(), "append"));

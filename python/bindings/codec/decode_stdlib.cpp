@@ -51,9 +51,8 @@ Ref next_zone(Decoder& decoder, int* fold) {
 }
 
 PyObject* call_with_text(Decoder& decoder, StandardClass which, std::string_view text, const char* what) {
-  PyObject* cls = standard_class(which);
-  Ref argument(cls ? decode_str(decoder, text) : nullptr);
-  return argument ? decoder.corrupt_unless(call_python(cls, argument.get()), what) : nullptr;
+  const Ref argument(decode_str(decoder, text));
+  return argument ? decoder.corrupt_unless(call_python(standard_class(which), argument.get()), what) : nullptr;
 }
 
 // Fractions with larger parts are not reduced: the time to find a common divisor grows with the square of their size.
@@ -153,9 +152,8 @@ PyObject* decode_zoneinfo(Decoder& decoder) {
   const std::string_view key = decoder.in.next_name().text;
   if (decoder.in.failed()) return nullptr;
   if (!is_zone_key(key)) return decoder.in.fail("the key of a time zone is malformed"), nullptr;
-  PyObject* cls = standard_class(StandardClass::kZoneInfo);
-  const Ref argument(cls ? decode_str(decoder, key) : nullptr);
-  PyObject* zone = argument ? call_python(cls, argument.get()) : nullptr;
+  const Ref argument(decode_str(decoder, key));
+  PyObject* zone = argument ? call_python(standard_class(StandardClass::kZoneInfo), argument.get()) : nullptr;
   if (zone || !argument) return zone;
   if (!PyErr_ExceptionMatches(PyExc_KeyError)) return decoder.corrupt_unless(nullptr, "a time zone has an invalid key");
   PyErr_Clear();
@@ -174,8 +172,8 @@ PyObject* decode_decimal(Decoder& decoder) {
 PyObject* decode_fraction(Decoder& decoder) {
   Ref numerator(next_integer(decoder));
   Ref denominator(numerator ? next_integer(decoder) : nullptr);
-  PyObject* cls = denominator ? standard_class(StandardClass::kFraction) : nullptr;
-  if (!cls) return nullptr;
+  if (!denominator) return nullptr;
+  PyObject* cls = standard_class(StandardClass::kFraction);
   const int small = is_reduced_here(numerator.get()), also_small = is_reduced_here(denominator.get());
   if (small < 0 || also_small < 0) return nullptr;
   if (small == 0 || also_small == 0) return fraction_of(decoder, cls, numerator.get(), denominator.get());
@@ -185,9 +183,9 @@ PyObject* decode_fraction(Decoder& decoder) {
 PyObject* decode_uuid(Decoder& decoder) {
   constexpr std::uint64_t kUuidBytes = 16;
   const std::string_view bytes = decoder.in.next_text(kUuidBytes);
-  PyObject* cls = decoder.in.failed() ? nullptr : standard_class(StandardClass::kUuid);
-  return cls ? PyObject_CallFunction(cls, "Oy#", Py_None, bytes.data(), static_cast<Py_ssize_t>(bytes.size()))
-             : nullptr;
+  if (decoder.in.failed()) return nullptr;
+  return PyObject_CallFunction(standard_class(StandardClass::kUuid), "Oy#", Py_None, bytes.data(),
+                               static_cast<Py_ssize_t>(bytes.size()));
 }
 
 PyObject* decode_path(Decoder& decoder) {

@@ -1,7 +1,6 @@
 #include "bindings/codec/standard_classes.h"
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <iterator>
 
@@ -22,17 +21,21 @@ constexpr Place kPlaces[] = {
 constexpr auto kCount = static_cast<std::size_t>(StandardClass::kCount);
 static_assert(std::size(kPlaces) == kCount);
 
-std::array<std::atomic<PyObject*>, kCount> classes{};
+std::array<PyObject*, kCount> classes{};
 
 }  // namespace
 
-PyObject* standard_class(StandardClass which) {
-  const auto index = static_cast<std::size_t>(which);
-  if (PyObject* known = classes[index].load(std::memory_order_acquire)) return known;
-  Ref module(PyImport_ImportModule(kPlaces[index].module));
-  Ref found(module ? PyObject_GetAttrString(module.get(), kPlaces[index].name) : nullptr);
-  PyObject* known = nullptr;  // by another thread, meanwhile
-  return !found || classes[index].compare_exchange_strong(known, found.get()) ? found.release() : known;
+bool init_standard_classes() {
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const Ref module(PyImport_ImportModule(kPlaces[i].module));
+    classes[i] = module ? PyObject_GetAttrString(module.get(), kPlaces[i].name) : nullptr;
+    if (!classes[i]) return false;
+  }
+  return true;
+}
+
+PyObject* standard_class(StandardClass which) noexcept {
+  return classes[static_cast<std::size_t>(which)];
 }
 
 }  // namespace shmtree::python

@@ -1,4 +1,4 @@
-// Classes of the standard library, imported when the first value of them is decoded.
+// Classes of the standard library that messages may have.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,11 @@ enum class StandardClass : std::uint8_t {
   kCount
 };
 
-// Borrowed; null with a Python error set.
-PyObject* standard_class(StandardClass which);
+// Imports the modules of the classes, when the extension is loaded. An import during a decode would hold the lock of a
+// module, and a child that is forked meanwhile would wait for it forever. False with a Python error set.
+bool init_standard_classes();
+
+// Returns a borrowed reference.
+PyObject* standard_class(StandardClass which) noexcept;
 
 }  // namespace shmtree::python

@@ -1,0 +1,56 @@
+"""Imports that were under way in other threads when this process was forked.
+
+While a thread imports a module, it holds the module's lock, and the module is in `sys.modules` with the part of its
+contents that exists so far. A forked child has copies of both but not of the thread. So in the child, every import of
+such a module would block forever. The child treats such an import as one that failed: it removes the module, and the
+next import loads it again. It replaces the lock. To decode a message may import a module: that of a class, one that a
+pickle names, torch, or the files of a time zone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+# Private to Python, which has no other means for this. A Python without them keeps its locks.
+_bootstrap: Any = getattr(importlib, "_bootstrap", None)
+_locks: dict[str, Any] = getattr(_bootstrap, "_module_locks", {})
+
+
+def _after_fork() -> None:
+    me = threading.get_ident()
+    for name, reference in list(_locks.items()):
+        lock = reference()
+        if lock is None:
+            continue
+        if lock.owner == me:  # this thread goes on with its import
+            lock.lock = threading.RLock()  # a thread that waited for the module may have held it
+            continue
+        if lock.owner is not None:
+            _end_import(name)
+        _locks.pop(name, None)  # the next import makes a new one
+
+
+def _end_import(name: str) -> None:
+    """Ends the import of a module by a thread that this process lacks."""
+    module = sys.modules.get(name)
+    if not isinstance(module, ModuleType):
+        return
+    contents = ModuleType.__getattribute__(module, "__dict__")  # a plain access makes a lazy module load itself
+    if getattr(contents.get("__spec__"), "_initializing", False):
+        # Its submodules go with it: an import that finds them does not make them attributes of the new package.
+        for each in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+            del sys.modules[each]
+        return
+    # The module is complete. Its thread may not have come to make it an attribute of its package.
+    package, _, attribute = name.rpartition(".")
+    parent = sys.modules.get(package)
+    if isinstance(parent, ModuleType):
+        ModuleType.__getattribute__(parent, "__dict__").setdefault(attribute, module)
+
+
+os.register_at_fork(after_in_child=_after_fork)
