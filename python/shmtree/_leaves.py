@@ -38,13 +38,26 @@ def masked_parts(array: Any) -> tuple[Any, Any, Any, bool] | None:
 def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: bool) -> Any:
     """Returns the masked array that has these parts. Raises CorruptMessage if they do not fit together."""
     _parts.check_masked(data, mask, fill_value)
-    made: Any = data.view(np.ma.MaskedArray)
+    made = _view_without_mask(data)
     if mask is not False:
         made._mask = mask
         made._sharedmask = False
     if fill_value is not None:
         made._fill_value = fill_value  # as it was: the default one need not be of the array's dtype
     made._hardmask = hardmask
+    return made
+
+
+def _view_without_mask(data: npt.NDArray[Any]) -> Any:
+    """Returns a masked array that views `data`, without a mask and without a fill value.
+
+    If `data` has fields, NumPy would make both. They have an element for each field, and there may be more fields than
+    bytes: fields may overlap, or have no width.
+    """
+    if data.dtype.names is None:
+        return data.view(np.ma.MaskedArray)
+    made: Any = data.view(np.dtype((np.void, data.dtype.itemsize))).view(np.ma.MaskedArray)
+    np.ndarray.dtype.__set__(made, data.dtype)  # type: ignore[attr-defined]
     return made
 
 
