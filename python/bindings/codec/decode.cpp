@@ -123,9 +123,13 @@ PyObject* Decoder::owner_of(std::uint32_t block) {
   return owner;
 }
 
-PyObject* Decoder::incompatible(std::size_t position, const Ref& text) {
+PyObject* Decoder::incompatible(std::size_t position, const Ref& text, Ref cause) {
   if (!text) return nullptr;
-  PyErr_SetObject(error_types().incompatible_message, text.get());
+  PyObject* cls = error_types().incompatible_message;
+  const Ref exception(PyObject_CallOneArg(cls, text.get()));
+  if (!exception) return nullptr;
+  if (cause) PyException_SetCause(exception.get(), cause.release());
+  PyErr_SetObject(cls, exception.get());
   note_incompatible(position);
   return nullptr;
 }

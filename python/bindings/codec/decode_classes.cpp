@@ -97,16 +97,18 @@ PyObject* missing_field(const ClassInfo& info, PyObject* made) {
   return nullptr;
 }
 
-// Reports that the Enum here lacks the member at node `position`. `what`: its name or value.
-PyObject* no_member(Decoder& decoder, const ClassInfo& info, std::size_t position, const char* format, PyObject* what) {
+// Reports that the Enum here lacks the member at node `position`. `what`: its name or value. `cause`: what its lookup
+// raised.
+PyObject* no_member(Decoder& decoder, const ClassInfo& info, std::size_t position, const char* format, PyObject* what,
+                    Ref cause = Ref()) {
   PyErr_Clear();
   const Ref members(PyObject_GetAttrString(type_object(info.type), "_member_map_"));
   const std::string here = members ? joined(members.get()) : "?";
   PyErr_Clear();
   const Ref text(PyUnicode_FromFormat(format, info.name.c_str(), what));
   if (!text) return nullptr;
-  return decoder.incompatible(position,
-                              Ref(PyUnicode_FromFormat("%U. Members here: %.1000s", text.get(), here.c_str())));
+  return decoder.incompatible(
+      position, Ref(PyUnicode_FromFormat("%U. Members here: %.1000s", text.get(), here.c_str())), std::move(cause));
 }
 
 PyObject* refuse(const char* what) {
@@ -222,13 +224,15 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
   const bool is_new_flag = members && is_flag(type);
   PyObject* member =
       is_new_flag ? new_flag(decoder, type, members.get(), value) : call_python(type_object(type), value);
-  if (member || !PyErr_Occurred()) return member;
-  if (!PyErr_ExceptionMatches(PyExc_ValueError)) {
-    return is_new_flag ? decoder.corrupt_unless(nullptr, "an Enum has no member of that value here") : nullptr;
-  }
-  PyErr_Clear();
+  // A class says in several ways that it lacks the value: ValueError, TypeError if it has no members at all, and
+  // whatever its _missing_ raises, for example for a value that has no hash.
+  if (member || !PyErr_Occurred() || !is_ordinary_exception()) return member;
+  const bool says_no_more = PyErr_ExceptionMatches(PyExc_ValueError);  // and may show a large value
+  Ref cause = take_exception();
+  if (says_no_more) cause = Ref();
   const Ref text = shown(value);
-  return text ? no_member(decoder, info, position, "'%.500s' has no member of %U here", text.get()) : nullptr;
+  if (!text) return nullptr;
+  return no_member(decoder, info, position, "'%.500s' has no member of %U here", text.get(), std::move(cause));
 }
 
 // True if a message from this source may have instances of the class. False with an error set.

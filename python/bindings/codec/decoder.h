@@ -81,7 +81,8 @@ class Decoder {
   PyObject* corrupt_unless(PyObject* made, const char* what);
 
   // Sets IncompatibleMessage with `text`, about the node at `position`. Does nothing if `text` is null. Returns null.
-  PyObject* incompatible(std::size_t position, const Ref& text);
+  // `cause`: the exception that becomes its __cause__; null for none.
+  PyObject* incompatible(std::size_t position, const Ref& text, Ref cause = Ref());
   // Records `position` if an IncompatibleMessage is already set.
   void note_incompatible(std::size_t position) noexcept;
   static constexpr std::size_t kNone = SIZE_MAX;
