@@ -145,7 +145,7 @@ class CorruptMessage(Error, ValueError):
 class IncompatibleMessage(CorruptMessage):
     """The message is intact, but this process cannot build its value.
 
-    A class has other fields here than at the sender, an Enum lacks a member, a time zone is not installed, or the
+    The frame has another version than the frames that this version of shmtree reads. Or a class has other fields here than at the sender, an Enum lacks a member, a time zone is not installed, or the
     elements of an array or tensor need a package, or a version of it, that is not installed. The text names the class,
     what differs, and where the object is in the message. This is a ``CorruptMessage``, so that programs that skip
     unreadable messages also skip this one. The message is consumed; `frame` has its bytes.
@@ -153,8 +153,8 @@ class IncompatibleMessage(CorruptMessage):
     Attributes:
         path: where that object is in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None``
             if it is not known.
-        frame: the message as a `Frame`, for `describe`, `dump` or `put_frame`; ``None`` outside of a channel, and if
-            there was no memory for it.
+        frame: the message as a `Frame`, for `describe`, `dump` or `put_frame`; ``None`` outside of a channel, for a
+            frame of another version, and if there was no memory for it.
     """
 
     path: str | None = None

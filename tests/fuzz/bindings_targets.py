@@ -22,7 +22,7 @@ from shmtree import _core, _service
 
 MIB = 1 << 20
 DEVICE_LEAF = "shmtree._leaves:DeviceLeaf"
-REFUSED = (shmtree.CorruptMessage, shmtree.PickleRefused, shmtree.IncompatibleArena)
+REFUSED = (shmtree.CorruptMessage, shmtree.PickleRefused)
 #: Errors that a channel may also raise, for ends and device memory that do not exist.
 ABSENT = (shmtree.ChannelClosed, shmtree.DeviceError, shmtree.PeerDied, FileNotFoundError)
 

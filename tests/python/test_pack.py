@@ -209,11 +209,20 @@ def test_load_of_a_missing_file_is_the_usual_error(tmp_path: pathlib.Path) -> No
         shmtree.load(tmp_path / "missing")
 
 
-def test_a_frame_of_another_version_says_so() -> None:
+def test_a_frame_of_another_version_says_so(tmp_path: pathlib.Path) -> None:
     frame = bytearray(shmtree.pack(1))
     frame[14] += 1
-    with pytest.raises(shmtree.IncompatibleArena, match="version"):
-        shmtree.unpack(frame)
+    (tmp_path / "frame").write_bytes(frame)
+    sender, _ = shmtree.create_pair()
+    reads: list[Any] = [
+        lambda: shmtree.unpack(frame),
+        lambda: shmtree.load(tmp_path / "frame"),
+        lambda: shmtree.describe(frame),
+        lambda: sender.put_frame(frame),
+    ]
+    for read in reads:
+        with pytest.raises(shmtree.IncompatibleMessage, match="The frame has version 2; this library reads version 1"):
+            read()
 
 
 def test_corrupt_messages_are_value_errors_without_a_ticket() -> None:

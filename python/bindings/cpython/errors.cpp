@@ -95,8 +95,10 @@ PyObject* raise(const Error& error) {
 }
 
 PyObject* raise_from_frame(const Error& error) {
-  if (error.code != Code::kCorrupt) return raise(error);
-  return PyErr_Occurred() ? nullptr : PyErr_Format(package().corrupt_message, "%s", error.message.c_str());
+  if (error.code != Code::kCorrupt && error.code != Code::kIncompatible) return raise(error);
+  if (PyErr_Occurred()) return nullptr;
+  PyObject* const cls = error.code == Code::kCorrupt ? package().corrupt_message : package().incompatible_message;
+  return PyErr_Format(cls, "%s", error.message.c_str());
 }
 
 bool is_ordinary_exception() {

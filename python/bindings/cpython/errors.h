@@ -13,7 +13,8 @@ namespace shmtree::python {
 // left as it is. Returns null, so that a caller can `return raise(error)`.
 PyObject* raise(const Error& error);
 
-// The same of a frame by itself: a CorruptMessage without a ticket, which whoever moves frames knows.
+// Does the same for an error of a frame: a CorruptMessage, or IncompatibleMessage for a frame of another version. Both
+// are without a ticket, which the caller adds if the frame has one.
 PyObject* raise_from_frame(const Error& error);
 
 // The exception that is set, with its traceback; it is not set any more then. Null when there is none.

@@ -122,7 +122,8 @@ class Frames {
     auto raw = endpoint::raw_frame(*channel.arena(), message, hooks_);
     Frame* frame = nullptr;
     if (!raw) {
-      raise(raw.error());
+      raise_from_frame(raw.error());
+      if (PyErr_ExceptionMatches(error_types().corrupt_message)) add_to_exception("ticket", message.ticket());
       *may_retry = raw.code() == Code::kOutOfSharedMemory;
     } else {
       frame = new_frame(std::move(*raw));
