@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import enum
+import sys
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import frame_writer as fw
@@ -97,3 +100,86 @@ def test_error_of_a_lookup_is_the_cause() -> None:
 def test_interrupt_in_a_lookup_stays_what_it_is(value: Any, error: type[BaseException]) -> None:
     with pytest.raises(error):
         shmtree.unpack(by_value(Interrupted, value))
+
+
+NAME = "module_of_lookups"
+CLASSES = """
+import dataclasses, enum, pickle
+
+@dataclasses.dataclass
+class Record:
+    x: int = 1
+
+class Colour(enum.Enum):
+    RED = 1
+
+class Pickled:
+    pass
+
+class Nested:
+    class Inner:
+        pass
+
+def function(): pass
+
+class Failing:
+    def __setstate__(self, state):
+        raise AttributeError("a defect of the class")
+    def __getstate__(self):
+        return 1
+"""
+VALUES = {
+    "Record": "Record()",
+    "Colour": "Colour.RED",
+    "Pickled": "Pickled()",
+    "Nested": "Nested.Inner()",
+    "function": "function",
+}
+
+
+@pytest.fixture
+def module() -> Iterator[types.ModuleType]:
+    """A module that messages name."""
+    made = types.ModuleType(NAME)
+    sys.modules[NAME] = made
+    exec(CLASSES, vars(made))
+    yield made
+    sys.modules.pop(NAME, None)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_class_that_its_module_lacks_is_an_error_that_names_both(name: str, module: types.ModuleType) -> None:
+    sender, receiver = shmtree.create_pair()
+    value = {"item": [eval(VALUES[name], vars(module))]}
+    sender.put_many([value, "next"])
+    kept = vars(module).pop(name)
+    with pytest.raises(shmtree.IncompatibleMessage) as caught:
+        receiver.get(timeout=60)
+    error = caught.value
+    assert isinstance(error.__cause__, AttributeError)
+    assert name in str(error) and NAME in str(error)
+    assert error.path is not None and error.ticket == 0
+    assert receiver.get(timeout=60) == "next"
+    vars(module)[name] = kept
+    assert shmtree.unpack(error.frame)["item"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_module_that_is_missing_is_an_error_that_names_it(name: str, module: types.ModuleType) -> None:
+    frame = bytes(shmtree.pack(eval(VALUES[name], vars(module))))
+    del sys.modules[NAME]
+    with pytest.raises(shmtree.IncompatibleMessage, match=f"No module named '{NAME}'") as caught:
+        shmtree.unpack(frame, allow_pickle=True)
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_attribute_error_of_a_pickled_object_stays_what_it_is(module: types.ModuleType) -> None:
+    frame = bytes(shmtree.pack(module.Failing()))
+    with pytest.raises(AttributeError, match="a defect of the class"):
+        shmtree.unpack(frame, allow_pickle=True)
+
+
+def test_class_that_is_registered_nowhere_is_still_refused(module: types.ModuleType) -> None:
+    frame = Writer().kind(fw.REGISTERED).name(f"{NAME}:Gone").value(1).frame()
+    with pytest.raises(shmtree.PickleRefused, match="not registered here"):
+        shmtree.unpack(frame, allow_pickle=True)

@@ -7,6 +7,7 @@
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
+#include "platform/text.h"
 
 namespace shmtree::python {
 namespace {
@@ -72,6 +73,22 @@ PyObject* Decoder::other_key(const format::Name& name) {
 }
 
 PyObject* Decoder::global(const format::Name& name) {
+  PyObject* found = global_or_error(name);
+  if (found || in.failed() || !context_.allow_pickle) return found;
+  const bool has_no_module = PyErr_ExceptionMatches(PyExc_ImportError);
+  if (!has_no_module && !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
+  Ref cause = take_exception();
+  const std::size_t colon = name.text.find(':');
+  const std::string module = platform::printable(name.text.substr(0, colon));
+  const std::string object = platform::printable(name.text.substr(colon + 1));
+  const char* format = has_no_module
+                           ? "The message needs '%.500s' of module '%.500s', which cannot be imported here (%.500S)"
+                           : "The message needs '%.500s', which module '%.500s' does not have here";
+  const Ref text(PyUnicode_FromFormat(format, object.c_str(), module.c_str(), cause.get()));
+  return incompatible(in.position(), text, std::move(cause));
+}
+
+PyObject* Decoder::global_or_error(const format::Name& name) {
   if (in.failed()) return nullptr;
   if (name.index < tables_.globals.size() && tables_.globals[name.index]) return tables_.globals[name.index];
   Ref found = tables_.known_globals.find(name.text);

@@ -120,7 +120,7 @@ PyObject* refuse(const char* what) {
 
 // The class of that name, which its module may register when it is imported, or which is a model. Null on failure.
 const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name) {
-  PyObject* cls = decoder.global(name);
+  PyObject* cls = decoder.global_or_error(name);
   if (!cls) {
     const bool is_missing = PyErr_ExceptionMatches(PyExc_ImportError) || PyErr_ExceptionMatches(PyExc_AttributeError) ||
                             PyErr_ExceptionMatches(error_types().pickle_refused);
@@ -356,8 +356,26 @@ PyObject* decode_registered(Decoder& decoder) {
   return made;
 }
 
+namespace {
+
+// Makes an IncompatibleMessage of the current exception if it says that something which the pickle names is not here:
+// an ImportError, or an AttributeError of the unpickler itself. An AttributeError with a traceback comes from code of
+// the object.
+PyObject* explain_lacking(Decoder& decoder, std::size_t position) {
+  const bool has_no_module = PyErr_ExceptionMatches(PyExc_ImportError);
+  if (!has_no_module && !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
+  Ref cause = take_exception();
+  const Ref traceback(PyException_GetTraceback(cause.get()));
+  if (traceback && !has_no_module) return set_exception(std::move(cause)), nullptr;
+  const Ref text(PyUnicode_FromFormat("The pickle in the message needs what is not here (%.500S)", cause.get()));
+  return decoder.incompatible(position, text, std::move(cause));
+}
+
+}  // namespace
+
 PyObject* decode_pickle(Decoder& decoder, bool is_long) {
   if (!decoder.allow_pickle()) return refuse("a pickle");
+  const std::size_t position = decoder.in.position();
   Ref data(is_long ? decode_long_bytes(decoder) : nullptr);
   if (!is_long) {
     const std::string_view bytes = decoder.in.next_string();
@@ -373,7 +391,9 @@ PyObject* decode_pickle(Decoder& decoder, bool is_long) {
     Ref buffer(decoder.node());
     if (!buffer || PyList_Append(buffers.get(), buffer.get()) != 0) return nullptr;
   }
-  return buffers ? load_pickle(data.get(), buffers.get()).release() : nullptr;
+  if (!buffers) return nullptr;
+  PyObject* made = load_pickle(data.get(), buffers.get()).release();
+  return made ? made : explain_lacking(decoder, position);
 }
 
 }  // namespace shmtree::python

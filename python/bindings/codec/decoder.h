@@ -105,8 +105,10 @@ class Decoder {
     }
     return other_key(in.next_name());
   }
-  // The class or function of a name, likewise.
+  // The class or function of a name, likewise. IncompatibleMessage if pickles are allowed and this process lacks it.
   PyObject* global(const format::Name& name);
+  // Does the same, but leaves the ImportError or AttributeError.
+  PyObject* global_or_error(const format::Name& name);
   // Returns the current description of the class, which is checked once per message. Null with a Python error set.
   const ClassInfo* described(PyTypeObject* type) {
     const ClassInfo* known = class_info(type);
