@@ -167,7 +167,7 @@ Result<ReplayBuffer> ItemAs<ReplayBuffer>::make(const Item& item) {
 Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how) try {
   auto loader = replay::Loader::open(path);
   if (!loader) return std::move(loader).error();
-  auto spec = replay::unpack(loader->note());
+  auto spec = loader->spec();
   if (!spec) return std::move(spec).error();
   Status fits = api::change(*spec, how);
   if (!fits) return std::move(fits).error();

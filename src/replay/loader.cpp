@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "platform/checksum.h"
+#include "platform/text.h"
 #include "replay/data_file.h"
 #include "replay/saved_limit.h"
 
@@ -363,11 +364,23 @@ Result<Loader> Loader::open(const std::string& path) try {
   return out_of_memory();
 }
 
+Result<Spec> Loader::spec() const {
+  auto spec = unpack(saved_.note);
+  if (!spec) {
+    if (spec.code() != Code::kIncompatible) return spec;
+    return corrupt(folder_, kManifestName, printable(spec.error().message));  // it may show names from the file
+  }
+  if (spec->leaf_bytes() != saved_.leaf_bytes || spec->ahead() != ahead() || spec->has_finals() != finals()) {
+    return corrupt(folder_, kManifestName, "its note is that of a replay buffer of other rows");
+  }
+  return spec;
+}
+
 Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& wait,
                          std::span<const NamedSampler> samplers) try {
   std::vector<NamedSampler> saved_samplers;
   if (!samplers.empty()) {
-    auto spec = unpack(note());
+    auto spec = this->spec();
     if (!spec) return std::move(spec).error();
     saved_samplers = std::move(spec->samplers);
   }

@@ -19,8 +19,11 @@ class Loader {
   // kUnavailable while somebody saves.
   static Result<Loader> open(const std::string& path);
 
-  // What the buffer was made with.
+  // What the buffer was made with, as its note says.
   std::span<const std::byte> note() const noexcept { return saved_.note; }
+  // The same, unpacked. kCorrupt, which names the manifest, if the note cannot be read or is of rows other than those
+  // in the files: the manifest may have been altered together with its checksum.
+  Result<Spec> spec() const;
   std::span<const std::uint64_t> leaf_bytes() const noexcept { return saved_.leaf_bytes; }
   std::uint64_t capacity() const noexcept { return saved_.header.capacity; }
   std::uint64_t rows_per_place() const noexcept { return saved_.header.rows_per_place; }

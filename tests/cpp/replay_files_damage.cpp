@@ -136,6 +136,27 @@ TEST_CASE("A manifest that names a file or a part twice is refused") {
   CHECK(loaded(folder, kOptions).ok());
 }
 
+TEST_CASE("A note that cannot be read, or is of other rows, is corruption of the manifest") {
+  const TemporaryFolder folder;
+  save(small_store(7), folder);  // without a note
+  const auto spec = Loader::open(folder.saved()).value().spec();
+  REQUIRE(spec.code() == Code::kCorrupt);
+  CHECK(spec.error().message.starts_with(folder.saved() + "/manifest: "));
+  replay::Spec other;
+  other.row = {.form = replay::SpecPart::Form::kLeaf};
+  other.leaves = {{.dtype = "<i8", .item_bytes = 8}};
+  other.samplers = {{"uniform", {}}};
+  change_manifest(folder, [&](replay::Manifest& saved) {
+    const std::string note = replay::pack(other);
+    const auto bytes = std::as_bytes(std::span(note));
+    saved.note.assign(bytes.begin(), bytes.end());
+    saved.header.note_bytes = bytes.size();
+  });
+  const auto of_others = Loader::open(folder.saved()).value().spec();
+  REQUIRE(of_others.code() == Code::kCorrupt);
+  CHECK(of_others.error().message == folder.saved() + "/manifest: its note is that of a replay buffer of other rows");
+}
+
 TEST_CASE("load allocates nothing for rows that the files cannot hold") {
   const TemporaryFolder folder;
   save(small_store(7), folder);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
 import resource
 import signal
 import struct
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import replay_peers
 
+from shmtree import _core
 from shmtree.replay import Fifo, MaxPriority, Prioritized, ReplayBuffer, Uniform
 
 
@@ -130,13 +132,49 @@ def _crc32c(data: bytes) -> int:
     return rest ^ 0xFFFFFFFF
 
 
-def _set_capacity(manifest: Path, capacity: int) -> None:
-    """Changes the saved capacity and corrects the checksum, as in docs/replay-files.md."""
-    changed = bytearray(manifest.read_bytes())
+def _write_with_checksum(manifest: Path, changed: bytearray) -> None:
+    """Corrects the checksum of a changed manifest, as in docs/replay-files.md, and writes it."""
     struct.pack_into("<I", changed, 12, 0)
-    struct.pack_into("<Q", changed, 48, capacity)
     struct.pack_into("<I", changed, 12, _crc32c(changed))
     manifest.write_bytes(changed)
+
+
+def _set_capacity(manifest: Path, capacity: int) -> None:
+    changed = bytearray(manifest.read_bytes())
+    struct.pack_into("<Q", changed, 48, capacity)
+    _write_with_checksum(manifest, changed)
+
+
+def test_load_of_an_altered_note_is_a_value_error_that_names_the_file(tmp_path):
+    folder = tmp_path / "saved"
+    key = ("obs", 1)  # is in the note as a frame
+    example = {key: np.zeros(3, np.float32), "r": 0.5, "done": False}
+    options = {"next": [key], "n_step": 2, "reward": "r", "done": "done", "sampler": Prioritized(), "chunk": 8}
+    ReplayBuffer(64, example=example, **options).save(folder)
+    whole = (folder / "manifest").read_bytes()
+    note = _core.ReplayFiles(str(folder)).note
+    begin = whole.rindex(note)
+    refused = 0
+    generator = random.Random(7)
+    for at in range(len(note)):
+        for value in {0, 255, note[at] ^ 1, generator.randrange(256)} - {note[at]}:
+            changed = bytearray(whole)
+            changed[begin + at] = value
+            _write_with_checksum(folder / "manifest", changed)
+            try:
+                ReplayBuffer.load(folder).close()  # another sampler or key is possible
+            except ValueError as error:
+                assert type(error) is ValueError and str(error).startswith(str(folder))
+                refused += 1
+    assert refused > len(note)
+
+
+def test_errors_of_arguments_of_load_keep_their_class(tmp_path):
+    filled(50).save(tmp_path / "saved")
+    with pytest.raises(TypeError, match="seed"):
+        ReplayBuffer.load(tmp_path / "saved", seed="x")
+    with pytest.raises(ValueError, match="chunk"):
+        ReplayBuffer.load(tmp_path / "saved", chunk=3)
 
 
 def test_load_of_a_huge_saved_capacity_needs_the_argument(tmp_path):

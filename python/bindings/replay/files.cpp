@@ -24,7 +24,12 @@ template <class T>
 T unwrap_files(Result<T> result) {
   if (result.ok()) return std::move(*result);
   const Error& error = result.error();
-  if (error.code == Code::kCorrupt || error.code == Code::kIncompatible) throw py::value_error(error.message);
+  if (error.code == Code::kCorrupt || error.code == Code::kIncompatible) {
+    const auto size = static_cast<Py_ssize_t>(error.message.size());
+    const Ref text(PyUnicode_DecodeUTF8(error.message.data(), size, "replace"));  // a path may be any bytes
+    if (text) PyErr_SetObject(PyExc_ValueError, text.get());
+    throw py::error_already_set();
+  }
   if (error.code == Code::kUnavailable) {
     PyErr_SetString(PyExc_BlockingIOError, error.message.c_str());
     throw py::error_already_set();
@@ -47,6 +52,7 @@ class Files {
   py::bytes note() const {
     return py::bytes(reinterpret_cast<const char*>(loader_.note().data()), loader_.note().size());
   }
+  replay::Spec spec() const { return unwrap_files(loader_.spec()); }
   std::uint64_t capacity() const { return loader_.capacity(); }
   std::uint64_t chunk() const { return loader_.rows_per_place(); }
   void check_overhead(const replay::Spec& spec, std::uint64_t rows, std::uint64_t chunk, std::uint64_t streams) const {
@@ -69,6 +75,7 @@ void bind_replay_files(py::module_& module) {
   py::class_<Files>(module, "ReplayFiles", "A saved replay buffer.", plain_class())
       .def(py::init<const std::string&>(), "path"_a)
       .def_property_readonly("note", &Files::note)
+      .def_property_readonly("spec", &Files::spec)
       .def_property_readonly("capacity", &Files::capacity)
       .def_property_readonly("chunk", &Files::chunk)
       .def("check_overhead", &Files::check_overhead, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a)

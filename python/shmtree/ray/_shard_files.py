@@ -84,6 +84,7 @@ class Loading(NamedTuple):
             number = name.removeprefix(_FOLDER)
             if name.startswith(_FOLDER) and number.isdecimal():
                 files = _files.open_files(os.path.join(path, name))
+                _files.spec_of(files, os.path.join(path, name))  # its errors name the file, those of other nodes do not
                 room = _files.room_for(files, self.capacity, self.chunk, self.streams)
                 found[int(number)] = Found(files.note, room, _read_note(path, int(number)))
         return found

@@ -393,14 +393,15 @@ class ReplayBuffer:
         if name is not None:
             _process.check_name(name)
         files, streams = _files.open_files(path), positive("streams", streams)
-        spec = _spec.Spec.unpack(files.note)
+        spec = _files.spec_of(files, path)
         _fixed.check(spec, fixed)
         spec = _files.changed(spec, sampler, samplers, limit, gamma, on_peer_death, fixed)
         room = _files.room_for(files, capacity, chunk, streams)
-        if capacity is None:
-            _files.check_overhead(files, spec, room)
         self = cls.__new__(cls)
-        self._make(spec, room, arena, None, seed)
+        with _files.naming(path):
+            if capacity is None:
+                _files.check_overhead(files, spec, room)
+            self._make(spec, room, arena, None, seed)
         files.load_into(self._replay)
         if name is not None:
             self._note_given()

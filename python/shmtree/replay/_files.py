@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
+from ..errors import Error, IncompatibleArena
 from . import _samplers
 from ._numbers import not_negative, positive
 from ._places import Room
@@ -33,6 +35,25 @@ def save(core: _core.Replay, path: str | os.PathLike[str]) -> Saved:
 
 def open_files(path: str | os.PathLike[str]) -> _core.ReplayFiles:
     return _core.ReplayFiles(_text_of(path))
+
+
+def spec_of(files: _core.ReplayFiles, path: str | os.PathLike[str]) -> Spec:
+    """Returns what the saved buffer is. ValueError, which names the manifest, if it cannot be read."""
+    with naming(os.path.join(path, "manifest")):
+        return Spec.of(files.spec)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Adds the path to errors that the files may cause: a ValueError or IncompatibleArena becomes a ValueError."""
+    text = os.fspath(path)
+    try:
+        yield
+    except (ValueError, IncompatibleArena) as error:
+        is_of_caller = isinstance(error, Error) and not isinstance(error, IncompatibleArena)  # as MessageTooLarge
+        if is_of_caller or (type(error) is ValueError and text in str(error)):
+            raise
+        raise ValueError(f"{text}: {error}") from error
 
 
 def _text_of(path: Any) -> Any:
