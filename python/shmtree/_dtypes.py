@@ -11,10 +11,11 @@ import ast
 import contextlib
 import importlib
 import re
-import sys
 from typing import Any
 
 import numpy as np
+
+from . import _core
 
 # NumPy 2 has kinds of dtypes that are more than their bytes; those, and objects, only pickle can send.
 _PLAIN_KINDS = frozenset("biufcSUVmM?")
@@ -54,8 +55,8 @@ def has_torch(name: str, may_import: bool) -> bool:
 
 def _package(name: str, may_import: bool) -> Any:
     """Returns an optional package, or None if it is not there. Waits if another thread is importing it."""
-    if not may_import and name not in sys.modules:
-        return None
+    if not may_import:
+        return _core._imported_module(name)
     try:
         return importlib.import_module(name)
     except ImportError:

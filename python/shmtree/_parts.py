@@ -8,9 +8,9 @@ before the builder starts. docs/security.md has the table of what each kind of v
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -101,14 +101,14 @@ def check_shape(shape: tuple[Any, ...], strides: tuple[Any, ...] | None) -> None
 
 def imported_torch(may_import: bool) -> Any:
     """Returns torch. Raises PickleRefused if this process has not imported it and `may_import` is false."""
-    torch = sys.modules.get("torch")
-    if torch is None and not may_import:
+    if may_import:
+        return importlib.import_module("torch")  # waits if another thread is importing it
+    torch = _core._imported_module("torch")
+    if torch is None:
         raise PickleRefused(
             "The message holds a tensor of torch, which is not imported here, and allow_pickle is False; import torch "
             "before you receive tensors"
         )
-    import torch  # type: ignore[no-redef]  # waits if another thread is importing it
-
     return torch
 
 

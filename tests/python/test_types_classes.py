@@ -324,16 +324,23 @@ class ImportingThread(threading.Thread):
     MODULE = "shmtree_test_half_imported"
     SOURCE = (
         "import dataclasses, sys\n"
+        "sys.shmtree_test_importing.runs += 1\n"
         "sys.shmtree_test_importing.began.set()\n"
         "sys.shmtree_test_importing.may_go_on.wait(60)\n"
+        "if sys.shmtree_test_importing.fails: raise ImportError('as the test wants')\n"
         "@dataclasses.dataclass\n"
         "class Point:\n"
         "    x: int\n"
     )
 
     def __init__(self) -> None:
-        super().__init__(target=importlib.import_module, args=(self.MODULE,))
+        super().__init__()
         self.began, self.may_go_on = threading.Event(), threading.Event()
+        self.runs, self.fails = 0, False  # how often the module was executed, and whether it fails
+
+    def run(self) -> None:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(self.MODULE)
 
     def result_of(self, call: Callable[[], Any]) -> Any:
         """Returns the result of `call` in another thread. Starts it before the class exists."""
@@ -372,6 +379,18 @@ def test_unpack_waits_if_another_thread_imports_the_module(allow_pickle: bool, i
 
 def test_lookup_of_an_optional_package_waits_for_its_import(importing: ImportingThread) -> None:
     assert importing.result_of(lambda: hasattr(_dtypes._package(importing.MODULE, False), "Point"))
+
+
+@pytest.mark.parametrize("what", ["package", "class"])
+def test_lookup_does_not_repeat_an_import_that_fails(what: str, importing: ImportingThread) -> None:
+    importing.fails = True
+    if what == "class":
+        frame = Writer().kind(fw.DATACLASS).name(f"{importing.MODULE}:Point").length(1).name("x").value(3).frame()
+        with pytest.raises(shmtree.PickleRefused, match="not imported here"):
+            importing.result_of(lambda: shmtree.unpack(frame))
+    else:
+        assert importing.result_of(lambda: _dtypes._package(importing.MODULE, False)) is None
+    assert importing.runs == 1
 
 
 def test_a_class_that_takes_the_place_of_another_in_its_module_is_the_one_that_arrives(

@@ -190,8 +190,8 @@ bool may_wait_for(PyObject* module, bool may_import) {
   return may_import || Py_TYPE(module)->tp_getattro == PyModule_Type.tp_getattro;
 }
 
-// Returns the module. Imports it if `may_import`. Null with an error set; a refusal names `whole`.
-Ref module_named(PyObject* name, std::string_view whole, bool may_import, Importing importing) {
+// Returns the module as it is in sys.modules. Null, without an error, if it is not there.
+Ref known_module(PyObject* name, bool may_import, Importing importing) {
   PyObject* modules = PyImport_GetModuleDict();
   Ref module = item_of(modules, name);
   if (module && importing == Importing::kWait && is_being_imported(module.get()) &&
@@ -200,6 +200,12 @@ Ref module_named(PyObject* name, std::string_view whole, bool may_import, Import
     if (!waited_for && PyErr_Occurred()) return Ref();
     module = item_of(modules, name);  // a failed import removes the module
   }
+  return module;
+}
+
+// Returns the module. Imports it if `may_import`. Null with an error set; a refusal names `whole`.
+Ref module_named(PyObject* name, std::string_view whole, bool may_import, Importing importing) {
+  Ref module = known_module(name, may_import, importing);
   if (module || PyErr_Occurred()) return module;
   if (!may_import) return refuse("of a module that is not imported here", whole), Ref();
   return Ref(staying([name] { return PyImport_Import(name); }));
@@ -293,6 +299,11 @@ const ClassInfo* class_info(PyTypeObject* type) {
   known = store_first(made);
   if (known != made) drop(made);
   return known;
+}
+
+Ref imported_module(PyObject* name) {
+  Ref module = known_module(name, false, Importing::kWait);
+  return module && may_wait_for(module.get(), false) ? std::move(module) : Ref();
 }
 
 Ref resolve_global(std::string_view name, bool may_import) {

@@ -79,6 +79,10 @@ ByName how_by_name(const ClassInfo& info, bool for_channel);
 // PickleRefused, ImportError or AttributeError set.
 Ref resolve_global(std::string_view name, bool may_import);
 
+// Returns the module of that name, without importing it. Waits while another thread imports it. Null, without an error,
+// if it is not imported, if that import fails, or if it is a lazily loaded module that has not been executed.
+Ref imported_module(PyObject* name);
+
 // True if the name leads to exactly this object. Does not wait for a module that another thread is importing.
 bool is_found_by_name(PyObject* object, std::string_view name);
 

@@ -143,6 +143,11 @@ PyObject* unflatten(PyObject*, PyObject* args) {
   return info->in_channels ? call_python(function.get(), flat, Py_True) : call_python(function.get(), flat);
 }
 
+PyObject* imported_module_or_none(PyObject*, PyObject* name) {
+  Ref module = imported_module(name);
+  return module || PyErr_Occurred() ? module.release() : Py_NewRef(Py_None);
+}
+
 constexpr const char* kPackDoc =
     "pack(obj, allow_pickle=True, *, portable=False)\n--\n\n"
     "Encodes a nested object as a Frame, a read-only buffer.\n\n"
@@ -173,6 +178,9 @@ PyMethodDef methods[] = {
     {"_register_end", as_method<register_end_kind>(), METH_VARARGS,
      "The same of a class whose instances only messages of channels carry, under a name that is given. The second\n"
      "function is told, too, whether the channel allows pickles."},
+    {"_imported_module", as_method<imported_module_or_none>(), METH_O,
+     "The module of that name, without importing it; None if it is not imported. Waits while another thread imports\n"
+     "it."},
     {"_unflatten", as_method<unflatten>(), METH_VARARGS, "Rebuilds an instance of a registered class by name."},
     {nullptr, nullptr, 0, nullptr},
 };
