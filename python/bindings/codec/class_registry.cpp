@@ -59,10 +59,11 @@ unsigned version_of(const PyTypeObject* type) noexcept {
   return __atomic_load_n(&type->tp_version_tag, __ATOMIC_RELAXED);
 }
 
+// False also if a Python error is set, which is not ordinary.
 bool is_same(PyObject* one, PyObject* other) {
   if (one == other) return true;
   const int same = one && other ? PyObject_RichCompareBool(one, other, Py_EQ) : 0;
-  if (same < 0) PyErr_Clear();
+  if (same < 0) clear_ordinary_exception();
   return same == 1;
 }
 
@@ -71,7 +72,7 @@ bool is_same(const std::vector<Ref>& one, const std::vector<Ref>& other) {
                     [](const Ref& a, const Ref& b) { return is_same(a.get(), b.get()); });
 }
 
-// True if instances of both are sent and built in the same way.
+// True if instances of both are sent and built in the same way. False also if a Python error is set.
 bool is_same(const ClassInfo& one, const ClassInfo& other) {
   return one.encode == other.encode && one.shape == other.shape && one.name == other.name &&
          one.field_count == other.field_count && one.has_dict == other.has_dict &&
@@ -175,13 +176,12 @@ Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole,
 // What to do if another thread is importing the module.
 enum class Importing : bool { kWait, kTakeAsItIs };
 
-// True while a thread executes the code of the module. Reads no attribute of the module, since that makes a LazyLoader
-// execute it.
+// True while a thread executes the code of the module. False also if a Python error is set, which is not ordinary.
+// Reads no attribute of the module, since that makes a LazyLoader execute it.
 bool is_being_imported(PyObject* module) {
   const Ref spec = PyModule_Check(module) ? item_of(PyModule_GetDict(module), interned_spec) : Ref();
   const Ref initializing(spec ? PyObject_GetAttr(spec.get(), interned_initializing) : nullptr);
-  PyErr_Clear();
-  return initializing.get() == Py_True;
+  return clear_ordinary_exception() && initializing.get() == Py_True;
 }
 
 // True if PyImport_GetModule() is allowed. It reads an attribute of the module, which runs code of the module only if
@@ -200,7 +200,7 @@ Ref known_module(PyObject* name, bool may_import, Importing importing) {
     if (!waited_for && PyErr_Occurred()) return Ref();
     module = item_of(modules, name);  // a failed import removes the module
   }
-  return module;
+  return PyErr_Occurred() ? Ref() : std::move(module);
 }
 
 // Returns the module. Imports it if `may_import`. Null with an error set; a refusal names `whole`.
@@ -256,7 +256,9 @@ const ClassInfo* current_class_info(const ClassInfo* known) {
     return known;
   ClassInfo* made = made_info(known->type);
   if (!made) return nullptr;
-  if (is_same(*made, *known)) {
+  const bool is_unchanged = is_same(*made, *known);
+  if (PyErr_Occurred()) return drop(made), nullptr;
+  if (is_unchanged) {
     known->version.store(made->version.load(std::memory_order_relaxed), std::memory_order_relaxed);
     drop(made);
     return known;
@@ -279,7 +281,7 @@ ByName how_by_name(const ClassInfo& info, bool for_channel) {
   } else if (!info.name.empty() && info.name.size() <= kMaxNameBytes) {
     found = resolve(info.name, false, Importing::kTakeAsItIs);
   }
-  if (PyErr_Occurred()) PyErr_Clear();
+  if (!clear_ordinary_exception()) return ByName::kError;
   if (found.get() == type_object(info.type)) [[likely]]
     return ByName::kYes;
   return found && PyType_Check(found.get()) ? ByName::kOtherClass : ByName::kNotFound;
@@ -312,9 +314,8 @@ Ref resolve_global(std::string_view name, bool may_import) {
 
 bool is_found_by_name(PyObject* object, std::string_view name) {
   if (name.empty() || name.size() > kMaxNameBytes) return false;
-  Ref found = resolve(name, false, Importing::kTakeAsItIs);
-  if (!found) PyErr_Clear();
-  return found.get() == object;
+  const Ref found = resolve(name, false, Importing::kTakeAsItIs);
+  return clear_ordinary_exception() && found.get() == object;
 }
 
 std::string global_name(PyObject* object) {
@@ -327,7 +328,7 @@ std::string global_name(PyObject* object) {
                                   ? PyUnicode_AsUTF8AndSize(qualname.get(), &qualname_bytes)
                                   : nullptr;
   if (!qualname_text) {
-    PyErr_Clear();
+    clear_ordinary_exception();
     return std::string();
   }
   std::string name(module_text, static_cast<std::size_t>(module_bytes));
@@ -341,6 +342,7 @@ namespace {
 
 bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObject* flatten, PyObject* unflatten,
                  bool in_channels = false) {
+  if (PyErr_Occurred()) return false;  // of the search for the name
   if (!PyType_Check(cls)) {
     PyErr_Format(PyExc_TypeError, "register() needs a class, not a %.200s", Py_TYPE(cls)->tp_name);
     return false;
@@ -354,6 +356,7 @@ bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObjec
     PyErr_Format(PyExc_ValueError, "%.200s has a native kind already", type->tp_name);
     return false;
   }
+  if (PyErr_Occurred()) return false;
   auto* info = new ClassInfo();
   info->type = type;
   info->name = std::move(name);

@@ -83,10 +83,11 @@ Ref resolve_global(std::string_view name, bool may_import);
 // if it is not imported, if that import fails, or if it is a lazily loaded module that has not been executed.
 Ref imported_module(PyObject* name);
 
-// True if the name leads to exactly this object. Does not wait for a module that another thread is importing.
+// True if the name leads to exactly this object. Does not wait for a module that another thread is importing. False
+// also if a Python error is set, which is not ordinary: MemoryError, KeyboardInterrupt.
 bool is_found_by_name(PyObject* object, std::string_view name);
 
-// "module:qualname" of a class; empty, without an error, when it has none.
+// Returns "module:qualname" of a class. Empty if it has none, or if a Python error is set, which is not ordinary.
 std::string global_name(PyObject* object);
 
 // shmtree.register. False with TypeError or ValueError set.

@@ -108,6 +108,12 @@ bool has_enum_reduction(PyTypeObject* type) {
   return name.starts_with("enum:") && !name.starts_with("enum:_make_class_unpicklable");
 }
 
+// Handles an exception that a class or its attributes caused: clears it and returns 0. Returns -1 for MemoryError and
+// for exceptions that are not about the class (KeyboardInterrupt).
+int no_such_class() {
+  return clear_ordinary_exception() ? 0 : -1;
+}
+
 // 1, 0, or -1 with an error.
 int classify_namedtuple(ClassInfo& info) {
   PyTypeObject* type = info.type;
@@ -123,8 +129,9 @@ int classify_namedtuple(ClassInfo& info) {
     Ref members(PyObject_GetAttrString(PyTuple_GET_ITEM(type->tp_mro, i), "__dict__"));
     if (!members) return -1;
     Ref own_fields(PyMapping_GetItemString(members.get(), "_fields"));
+    if (!own_fields && no_such_class() < 0) return -1;
     Ref own_arguments(PyMapping_GetItemString(members.get(), "__getnewargs__"));
-    PyErr_Clear();
+    if (!own_arguments && no_such_class() < 0) return -1;
     if (own_fields || own_arguments) {
       if (own_fields.get() != fields.get() || own_arguments.get() != arguments.get()) return 0;
       break;
@@ -142,12 +149,6 @@ bool is_plain_python(PyTypeObject* type) {
     if (!(reinterpret_cast<PyTypeObject*>(base)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
   }
   return type->tp_itemsize == 0 && is_inherited_from_object(type, "__new__");
-}
-
-// Handles an exception that a class or its attributes caused: clears it and returns 0. Returns -1 for MemoryError and
-// for exceptions that are not about the class (KeyboardInterrupt).
-int no_such_class() {
-  return clear_ordinary_exception() ? 0 : -1;
 }
 
 // Adds the class's own slots. Call it for a class before its bases. Returns 1, or 0 if a slot is not a field, or -1
@@ -184,18 +185,14 @@ Ref fields_of(PyTypeObject* type) {
   return fields.get() != Py_None ? std::move(fields) : Ref();
 }
 
-bool is_true(PyObject* object, const char* attribute) {
-  const Ref value(PyObject_GetAttrString(object, attribute));
-  if (!value) PyErr_Clear();
-  return value.get() == Py_True;
-}
-
-// True if `__init__` always sets the field. `field`: a field of dataclasses or attrs.
-bool is_always_set(PyObject* field) {
-  if (is_true(field, "init")) return true;
+// Whether `__init__` always sets the field: 1, 0, or -1 with an error. `field`: a field of dataclasses or attrs.
+int is_always_set(PyObject* field) {
+  const Ref init(PyObject_GetAttrString(field, "init"));
+  if (init.get() == Py_True) return 1;
+  if (!init && no_such_class() < 0) return -1;
   const Ref factory(PyObject_GetAttrString(field, "default_factory"));
-  if (!factory) PyErr_Clear();
-  return factory && factory.get() != dataclass_missing;
+  if (!factory) return no_such_class();
+  return factory.get() != dataclass_missing;
 }
 
 // 1, 0, or -1 with an error. The attributes that mark a dataclass or an attrs class may be any objects.
@@ -217,9 +214,10 @@ int classify_dataclass(ClassInfo& info) {
     const Ref shadow = class_member(type, name.get());
     const bool is_slot = shadow && Py_IS_TYPE(shadow.get(), &PyMemberDescr_Type);
     if (shadow && Py_TYPE(shadow.get())->tp_descr_set && !is_slot) return 0;
-    if ((!shadow || is_slot) && is_always_set(PyTuple_GET_ITEM(fields.get(), i))) {
-      info.required.push_back(std::move(name));
-    }
+    if (shadow && !is_slot) continue;
+    const int is_set = is_always_set(PyTuple_GET_ITEM(fields.get(), i));
+    if (is_set < 0) return -1;
+    if (is_set == 1) info.required.push_back(std::move(name));
   }
   for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     const int plain = collect_slots(PyTuple_GET_ITEM(type->tp_mro, i), info);
@@ -236,10 +234,10 @@ int classify_model(const ClassInfo& info) {
   return is_model ? is_model.get() == Py_True : -1;
 }
 
-// Borrowed; null without an error when there is none.
+// Returns a new reference; null without an error if there is none.
 PyObject* optional_attribute(PyObject* module, const char* name) {
   PyObject* found = PyObject_GetAttrString(module, name);
-  if (!found) PyErr_Clear();
+  if (!found) clear_ordinary_exception();
   return found;
 }
 
@@ -256,7 +254,7 @@ bool init_class_shapes() {
   if (!enum_type || !flag_type || !dataclass_fields || !dataclass_missing) return false;
   dataclass_getstate = optional_attribute(dataclasses.get(), "_dataclass_getstate");
   dataclass_setstate = optional_attribute(dataclasses.get(), "_dataclass_setstate");
-  return true;
+  return !PyErr_Occurred();
 }
 
 bool classify(ClassInfo& info) {
@@ -268,9 +266,10 @@ bool classify(ClassInfo& info) {
       return true;
     }
   }
+  if (PyErr_Occurred()) return false;
   info.encode = encode_unknown;
   if (PyType_IsSubtype(info.type, enum_type)) {
-    if (!has_enum_reduction(info.type)) return true;
+    if (!has_enum_reduction(info.type)) return !PyErr_Occurred();
     info.encode = encode_enum;
     info.shape = ClassShape::kEnum;
     return true;

@@ -92,9 +92,9 @@ PyObject* Decoder::global_or_error(const format::Name& name) {
   if (in.failed()) return nullptr;
   if (name.index < tables_.globals.size() && tables_.globals[name.index]) return tables_.globals[name.index];
   Ref found = tables_.known_globals.find(name.text);
-  if (!found) {
+  if (!found && !PyErr_Occurred()) {
     found = resolve_global(name.text, context_.allow_pickle);
-    if (found) tables_.known_globals.keep(name.text, found.get());
+    if (found && !tables_.known_globals.keep(name.text, found.get())) return nullptr;
   }
   if (!found) {
     if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) corrupt_unless(nullptr, "a name is not UTF-8");

@@ -1,4 +1,5 @@
 // Instances of classes that travel by name. What a name leads to is checked before it is used.
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -38,16 +39,17 @@ const ClassInfo* class_of(Decoder& decoder, ClassShape shape, const char* what) 
   return nullptr;
 }
 
-// Joins names with commas.
-std::string joined(PyObject* names) {
+// Joins names with commas. Null with a Python error set, which is not ordinary.
+std::optional<std::string> joined(PyObject* names) {
   std::string text;
   const Ref list(PySequence_List(names));
   for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list.get()); ++i) {
     const char* name = PyUnicode_AsUTF8(PyList_GET_ITEM(list.get(), i));
+    if (!name && !clear_ordinary_exception()) return std::nullopt;
     if (i != 0) text += ", ";
     text += name ? name : "?";
   }
-  PyErr_Clear();
+  if (!clear_ordinary_exception()) return std::nullopt;
   return text.empty() ? "none" : text;
 }
 
@@ -59,14 +61,16 @@ std::string joined(const std::vector<std::string>& names) {
 
 // Reports that the dataclass or attrs instance at node `position` has a field on one side only.
 PyObject* other_fields(Decoder& decoder, const ClassInfo& info, std::size_t position, PyObject* field, bool is_here) {
-  const std::string sent = joined(fields_of_node(decoder.frame(), position)), here = joined(info.fields.get());
+  const std::string sent = joined(fields_of_node(decoder.frame(), position));
+  const std::optional<std::string> here = joined(info.fields.get());
+  if (!here) return nullptr;
   const char* format = is_here ? "'%.500s' has a field %R here, for which neither the message nor the class has a value"
                                : "'%.500s' has no field %R here, but the message has it";
   const Ref text(PyUnicode_FromFormat(format, info.name.c_str(), field));
   if (!text) return nullptr;
   return decoder.incompatible(
       position, Ref(PyUnicode_FromFormat("%U. Fields in the message: %.1000s; fields here: %.1000s", text.get(),
-                                         sent.c_str(), here.c_str())));
+                                         sent.c_str(), here->c_str())));
 }
 
 // Remembers which fields of one instance have been read.
@@ -86,29 +90,28 @@ class SeenFields {
   std::set<std::size_t> others_{};
 };
 
-// Returns the first required field that `made` lacks. Null, without an error, if it lacks none.
+// Returns the first required field that `made` lacks. Null if it lacks none, or if a Python error is set, which is not
+// ordinary.
 PyObject* missing_field(const ClassInfo& info, PyObject* made) {
   for (const Ref& name : info.required) {
     const Ref value(PyObject_GenericGetAttr(made, name.get()));
     if (value) continue;
-    PyErr_Clear();
-    return name.get();
+    return clear_ordinary_exception() ? name.get() : nullptr;
   }
   return nullptr;
 }
 
 // Reports that the Enum here lacks the member at node `position`. `what`: its name or value. `cause`: what its lookup
-// raised.
+// raised. No Python error is set.
 PyObject* no_member(Decoder& decoder, const ClassInfo& info, std::size_t position, const char* format, PyObject* what,
                     Ref cause = Ref()) {
-  PyErr_Clear();
   const Ref members(PyObject_GetAttrString(type_object(info.type), "_member_map_"));
-  const std::string here = members ? joined(members.get()) : "?";
-  PyErr_Clear();
-  const Ref text(PyUnicode_FromFormat(format, info.name.c_str(), what));
+  if (!members && !clear_ordinary_exception()) return nullptr;
+  const std::optional<std::string> here = members ? joined(members.get()) : "?";
+  const Ref text(here ? PyUnicode_FromFormat(format, info.name.c_str(), what) : nullptr);
   if (!text) return nullptr;
   return decoder.incompatible(
-      position, Ref(PyUnicode_FromFormat("%U. Members here: %.1000s", text.get(), here.c_str())), std::move(cause));
+      position, Ref(PyUnicode_FromFormat("%U. Members here: %.1000s", text.get(), here->c_str())), std::move(cause));
 }
 
 PyObject* refuse(const char* what) {
@@ -133,7 +136,9 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   if (info && info->shape == ClassShape::kModel) return info;
   if (PyErr_Occurred()) return nullptr;
   const std::string text = platform::printable(name.text);
-  if (cls && PyObject_HasAttrString(cls, "__pydantic_core_schema__")) {
+  const Ref schema(cls ? PyObject_GetAttrString(cls, "__pydantic_core_schema__") : nullptr);
+  if (!clear_ordinary_exception()) return nullptr;
+  if (schema) {
     decoder.incompatible(
         decoder.in.position(),
         Ref(PyUnicode_FromFormat("'%.500s' is a model in the message, but has its own reduction here", text.c_str())));
@@ -148,57 +153,62 @@ constexpr std::uint64_t kMostFlagBits = 512;
 // Maximum unnamed members of a Flag that messages may add. The class keeps every member that was ever made.
 constexpr Py_ssize_t kMostFlags = 4096;
 
-// Returns a new reference to the map from values to members of an Enum; null, without an error, if it has none.
+// Returns a new reference to the map from values to members of an Enum. Null if it has none, or if a Python error is
+// set, which is not ordinary.
 Ref members_by_value(PyTypeObject* type) {
   Ref members(PyObject_GetAttrString(type_object(type), "_value2member_map_"));
-  if (!members || !PyDict_Check(members.get())) return PyErr_Clear(), Ref();
-  return members;
+  if (!members) clear_ordinary_exception();
+  return members && PyDict_Check(members.get()) ? std::move(members) : Ref();
 }
 
+// False also if a Python error is set, which is not ordinary.
 bool is_flag_value(PyObject* value) {
   if (!PyLong_CheckExact(value)) return false;
   Ref bits(PyObject_CallMethod(value, "bit_length", nullptr));
   const bool fits = bits && PyLong_AsUnsignedLongLong(bits.get()) <= kMostFlagBits;
-  PyErr_Clear();
-  return fits;
+  return clear_ordinary_exception() && fits;
 }
 
-// True if the member is one of the named members of the class. Leaves no exception set.
+// True if the member is one of the named members of the class. False also if a Python error is set, which is not
+// ordinary.
 bool is_named(PyTypeObject* type, PyObject* member) {
   const Ref name(PyObject_GetAttrString(member, "_name_"));
   const Ref named(name ? PyObject_GetAttrString(type_object(type), "_member_map_") : nullptr);
   const Ref found = named && PyDict_Check(named.get()) ? item_of(named.get(), name.get()) : Ref();
-  PyErr_Clear();
-  return found.get() == member;
+  return clear_ordinary_exception() && found.get() == member;
 }
 
-// Removes the entry of `value` if it leads to `member`, and returns true if it did. Leaves no exception set.
+// Removes the entry of `value` if it leads to `member`, and returns true if it did. False also if a Python error is
+// set, which is not ordinary.
 bool forget(PyObject* members, PyObject* value, PyObject* member) {
   const bool is_removed = item_of(members, value).get() == member && PyDict_DelItem(members, value) == 0;
-  PyErr_Clear();
-  return is_removed;
+  return clear_ordinary_exception() && is_removed;
 }
 
 // Removes a new member of an IntFlag from the class. The call that made it added `added` entries: one for `value`, and
-// one for the member's own value if the member is new and its value is another.
-void take_back(PyTypeObject* type, PyObject* members, Py_ssize_t added, PyObject* value, PyObject* member) {
+// one for the member's own value if the member is new and its value is another. False with a Python error set, which is
+// not ordinary.
+bool take_back(PyTypeObject* type, PyObject* members, Py_ssize_t added, PyObject* value, PyObject* member) {
   if (added > 0 && forget(members, value, member)) --added;
-  if (added > 0 && !is_named(type, member)) {
-    const Ref own(PyObject_GetAttrString(member, "_value_"));
-    if (own) forget(members, own.get(), member);
-  }
-  PyErr_Clear();
+  if (added <= 0 || PyErr_Occurred() || is_named(type, member) || PyErr_Occurred()) return !PyErr_Occurred();
+  const Ref own(PyObject_GetAttrString(member, "_value_"));
+  if (own) forget(members, own.get(), member);
+  return clear_ordinary_exception();
 }
 
 // Makes the member of a Flag for a new value. The class keeps such a member forever. For an IntFlag, whose members are
 // compared as ints, this removes the member from the class again.
 PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyObject* value) {
-  if (!is_flag_value(value)) return decoder.in.fail("a Flag has an impossible value"), nullptr;
+  if (!is_flag_value(value)) {
+    if (!PyErr_Occurred()) decoder.in.fail("a Flag has an impossible value");
+    return nullptr;
+  }
   const Py_ssize_t before = PyDict_GET_SIZE(members);
   const bool may_go = PyType_IsSubtype(type, &PyLong_Type);
   if (!may_go && before >= kMostFlags) return decoder.in.fail("a Flag has too many members without a name"), nullptr;
   Ref made(call_python(type_object(type), value));
-  if (made && may_go) take_back(type, members, PyDict_GET_SIZE(members) - before, value, made.get());
+  const bool goes = made && may_go;
+  if (goes && !take_back(type, members, PyDict_GET_SIZE(members) - before, value, made.get())) return nullptr;
   return made.release();
 }
 
@@ -221,6 +231,7 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
     if (known) return known.release();
     if (!clear_ordinary_exception()) return nullptr;  // the value has no hash: the class searches its members
   }
+  if (PyErr_Occurred()) return nullptr;
   const bool is_new_flag = members && is_flag(type);
   PyObject* member =
       is_new_flag ? new_flag(decoder, type, members.get(), value) : call_python(type_object(type), value);
@@ -252,12 +263,13 @@ PyObject* decode_namedtuple(Decoder& decoder) {
   const std::uint64_t count = decoder.in.next_count();
   if (decoder.in.failed()) return nullptr;
   if (count != static_cast<std::uint64_t>(info->field_count)) {
-    const std::string here = joined(info->field_names.get());
+    const std::optional<std::string> here = joined(info->field_names.get());
+    if (!here) return nullptr;
     return decoder.incompatible(
         decoder.in.position(),
         Ref(PyUnicode_FromFormat("'%.500s' has %zd fields here, but %llu in the message. Fields here: %.1000s",
                                  info->name.c_str(), info->field_count, static_cast<unsigned long long>(count),
-                                 here.c_str())));
+                                 here->c_str())));
   }
   // What namedtuple's _make() comes to: the class's own __new__ need not take the fields in order.
   Ref made(info->type->tp_alloc(info->type, info->field_count));
@@ -300,6 +312,7 @@ PyObject* decode_dataclass(Decoder& decoder) {
   if (static_cast<Py_ssize_t>(count) < PyDict_GET_SIZE(info->fields.get())) [[unlikely]] {
     PyObject* missing = missing_field(*info, made.get());
     if (missing) return other_fields(decoder, *info, position, missing, true);
+    if (PyErr_Occurred()) return nullptr;
   }
   return made.release();
 }

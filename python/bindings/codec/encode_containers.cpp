@@ -102,7 +102,7 @@ bool default_dict_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (!factory) return false;
   const std::string name = factory.get() == Py_None ? std::string() : global_name(factory.get());
   if (factory.get() != Py_None && (!is_harmless_factory(factory.get()) || !is_found_by_name(factory.get(), name))) {
-    return encoder.needs_pickle(value);
+    return !PyErr_Occurred() && encoder.needs_pickle(value);
   }
   if (!encoder.deeper()) return false;
   encoder.out.add_kind(Kind::kDefaultDict);

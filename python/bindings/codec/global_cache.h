@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "bindings/cpython/errors.h"
 #include "bindings/cpython/python_api.h"
 
 namespace shmtree::python {
@@ -17,20 +18,20 @@ namespace shmtree::python {
 // Belongs to one walk at a time.
 class GlobalCache {
  public:
-  // A new reference; null, without an error, when that is not known.
+  // Returns a new reference; null if that is not known, or if a Python error is set, which is not ordinary.
   Ref find(std::string_view name) {
     const Entry& entry = entry_of(name);
     if (!entry.module_name || entry.name != name) return Ref();
     const Ref module = item_of(PyImport_GetModuleDict(), entry.module_name.get());
     Ref object = module && module.get() == entry.module ? in_module(module.get(), entry) : Ref();
-    if (!object) PyErr_Clear();
+    if (!object) clear_ordinary_exception();
     return object;
   }
 
-  // What resolve_global() found.
-  void keep(std::string_view name, PyObject* object) {
+  // Keeps what resolve_global() found. False if a Python error is set, which is not ordinary.
+  bool keep(std::string_view name, PyObject* object) {
     const std::size_t colon = name.find(':');
-    if (colon == std::string_view::npos || name.find('.', colon) != std::string_view::npos) return;
+    if (colon == std::string_view::npos || name.find('.', colon) != std::string_view::npos) return true;
     Entry made;
     made.module_name = interned(name.substr(0, colon));
     made.attribute = interned(name.substr(colon + 1));
@@ -41,7 +42,7 @@ class GlobalCache {
       made.module = module.get();
       entry_of(name) = std::move(made);
     }
-    PyErr_Clear();
+    return clear_ordinary_exception();
   }
 
  private:

@@ -27,8 +27,7 @@ void explain_not_portable(PyObject* object) {
   Ref exception = take_exception();
   const Ref path(call_python(package().path_of_local, object));
   if (path && PyUnicode_Check(path.get())) put_path_before(exception.get(), path.get());
-  PyErr_Clear();  // what goes wrong here must not hide the exception itself
-  set_exception(std::move(exception));
+  set_exception_again(std::move(exception));
 }
 
 }  // namespace shmtree::python

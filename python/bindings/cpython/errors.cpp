@@ -77,8 +77,8 @@ void set_exception(Ref exception) {
 
 void add_to_exception(const char* name, std::uint64_t number) {
   Ref exception = take_exception();
-  if (!set_attribute(exception.get(), name, number)) PyErr_Clear();
-  set_exception(std::move(exception));
+  set_attribute(exception.get(), name, number);
+  set_exception_again(std::move(exception));
 }
 
 PyObject* raise(const Error& error) {
@@ -99,6 +99,10 @@ PyObject* raise_from_frame(const Error& error) {
   if (PyErr_Occurred()) return nullptr;
   PyObject* const cls = error.code == Code::kCorrupt ? package().corrupt_message : package().incompatible_message;
   return PyErr_Format(cls, "%s", error.message.c_str());
+}
+
+void set_exception_again(Ref exception) {
+  if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception)) set_exception(std::move(exception));
 }
 
 bool is_ordinary_exception() {

@@ -34,6 +34,10 @@ bool is_ordinary_exception();
 // leaves it.
 bool clear_ordinary_exception();
 
+// Sets `exception` again after calls that add to it. An error of these calls must not hide it: ordinary ones and
+// MemoryError are cleared. KeyboardInterrupt and others that are no Exception stay set in its place.
+void set_exception_again(Ref exception);
+
 // Turns whatever exception is set into CorruptMessage(`what`) with the original as its cause, except MemoryError and
 // what is no Exception (KeyboardInterrupt), which stay.
 void raise_corrupt_from_current(const char* what);

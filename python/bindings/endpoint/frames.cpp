@@ -67,8 +67,7 @@ void add_path(std::span<const std::byte> frame, const format::FrameContents& con
   if (path && PyUnicode_GET_LENGTH(path.get()) != 0) {
     PyErr_Format(type_object(Py_TYPE(exception.get())), "%U: %S", path.get(), exception.get());
   } else {
-    PyErr_Clear();
-    set_exception(std::move(exception));
+    set_exception_again(std::move(exception));
   }
 }
 

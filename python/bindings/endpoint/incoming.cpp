@@ -79,8 +79,7 @@ void add_frame(Arena& arena, Incoming& message, bool trusted, bool known_portabl
     frame->known_portable = known_portable;
     PyObject_SetAttrString(exception.get(), "frame", Ref(reinterpret_cast<PyObject*>(frame)).get());
   }
-  PyErr_Clear();  // an error in here must not hide the original exception
-  set_exception(std::move(exception));
+  set_exception_again(std::move(exception));
 }
 
 }  // namespace

@@ -106,8 +106,7 @@ void add_frame(std::span<const std::byte> bytes, const DecodeContext& context) {
     frame->trusted = context.allow_pickle;
     PyObject_SetAttrString(exception.get(), "frame", Ref(reinterpret_cast<PyObject*>(frame)).get());
   }
-  PyErr_Clear();  // an error in here must not hide the original exception
-  set_exception(std::move(exception));
+  set_exception_again(std::move(exception));
 }
 
 // With a Python error set. As decode_incoming() of a channel has it.

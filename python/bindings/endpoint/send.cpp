@@ -169,8 +169,8 @@ PyObject* put_all(Endpoint* self, PyObject* iterator, Deadline deadline, bool at
   if (PyErr_Occurred()) {
     // What came before the one that failed was put in order, and goes.
     Ref exception = take_exception();
-    if (!batch.flush()) PyErr_Clear();
-    set_exception(std::move(exception));
+    batch.flush();
+    set_exception_again(std::move(exception));
   } else if (batch.flush()) {
     return PyLong_FromUnsignedLongLong(batch.sent());
   }
