@@ -1,5 +1,4 @@
-# Cap'n Proto's core: the target CapnpCore::capnp, and the programs CapnpCore_COMPILER, CapnpCore_CPP_PLUGIN and
-# CapnpCore_TEXT_PLUGIN. Not Cap'n Proto's own CapnProtoConfig.cmake: Debian's asks for OpenSSL and libatomic, which the
+# Cap'n Proto's core: the target CapnpCore::capnp, and the programs CapnpCore_COMPILER and CapnpCore_CPP_PLUGIN. Not Cap'n Proto's own CapnProtoConfig.cmake: Debian's asks for OpenSSL and libatomic, which the
 # core does not use, and looks for the compiler in a folder that does not exist.
 
 include(FindPackageHandleStandardArgs)
@@ -9,9 +8,7 @@ find_library(CapnpCore_LIBRARY capnp)
 find_library(CapnpCore_KJ_LIBRARY kj)
 find_program(CapnpCore_COMPILER capnp)
 find_program(CapnpCore_CPP_PLUGIN capnpc-c++)
-find_program(CapnpCore_TEXT_PLUGIN capnpc-capnp)
-mark_as_advanced(CapnpCore_INCLUDE_DIR CapnpCore_LIBRARY CapnpCore_KJ_LIBRARY CapnpCore_COMPILER CapnpCore_CPP_PLUGIN
-  CapnpCore_TEXT_PLUGIN)
+mark_as_advanced(CapnpCore_INCLUDE_DIR CapnpCore_LIBRARY CapnpCore_KJ_LIBRARY CapnpCore_COMPILER CapnpCore_CPP_PLUGIN)
 
 if(CapnpCore_INCLUDE_DIR)
   file(STRINGS ${CapnpCore_INCLUDE_DIR}/capnp/common.h versions REGEX "#define CAPNP_VERSION_(MAJOR|MINOR|MICRO) [0-9]+")

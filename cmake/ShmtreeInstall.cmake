@@ -12,9 +12,15 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/shmtreeConfig.cmake.in
   ${PROJECT_BINARY_DIR}/shmtreeConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/shmtreeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/shmtreeConfig.cmake ${PROJECT_BINARY_DIR}/shmtreeConfigVersion.cmake
+        ${PROJECT_SOURCE_DIR}/cmake/FindCapnpCore.cmake
         DESTINATION ${package_dir} COMPONENT cpp)
 
 # By where it lies itself: an installed copy may be moved.
 file(RELATIVE_PATH SHMTREE_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+if(BUILD_SHARED_LIBS)
+  set(SHMTREE_PC_REQUIRES Requires.private)
+else()
+  set(SHMTREE_PC_REQUIRES Requires)
+endif()
 configure_file(${PROJECT_SOURCE_DIR}/cmake/shmtree.pc.in ${PROJECT_BINARY_DIR}/shmtree.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/shmtree.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT cpp)

@@ -1,10 +1,19 @@
-# What only tests want of the schema: the C++ that capnp generates, which the library is tested against, as the library
-# `shmtree_schema`, free of our warnings; and that src/format/schema_columns.h, which the library is built with, says
-# what the schema says. The target `schema_columns` writes that file anew.
+# The C++ that Cap'n Proto's compiler makes of the schema, as the library shmtree_schema, free of our warnings.
+#
+# A build needs Cap'n Proto's compiler and its library. Where they are not found, the message says what to install.
 
-find_package(CapnpCore 0.9 REQUIRED)
-if(NOT CapnpCore_COMPILER OR NOT CapnpCore_CPP_PLUGIN OR NOT CapnpCore_TEXT_PLUGIN)
-  message(FATAL_ERROR "shmtree: Cap'n Proto's programs capnp, capnpc-c++ and capnpc-capnp are needed (Debian: capnproto)")
+find_package(CapnpCore 0.9 QUIET)
+if(NOT CapnpCore_FOUND OR NOT CapnpCore_COMPILER OR NOT CapnpCore_CPP_PLUGIN)
+  message(FATAL_ERROR "shmtree needs Cap'n Proto 0.9 or later, with its programs capnp and capnpc-c++: install "
+    "capnproto and libcapnp-dev (Debian, Ubuntu), capnproto (Homebrew, conda), or set CMAKE_PREFIX_PATH to where it is")
+endif()
+
+execute_process(COMMAND ${CapnpCore_COMPILER} --version OUTPUT_VARIABLE compiler_version)
+string(REGEX MATCH "[0-9.]+[0-9]" compiler_version "${compiler_version}")
+if(NOT compiler_version STREQUAL CapnpCore_VERSION)
+  message(FATAL_ERROR "shmtree needs one version of Cap'n Proto: ${CapnpCore_COMPILER} is ${compiler_version}, and "
+    "${CapnpCore_INCLUDE_DIR} has the headers of ${CapnpCore_VERSION}. Remove one, or set CapnpCore_COMPILER, "
+    "CapnpCore_CPP_PLUGIN, CapnpCore_INCLUDE_DIR, CapnpCore_LIBRARY and CapnpCore_KJ_LIBRARY")
 endif()
 
 set(schema ${PROJECT_SOURCE_DIR}/schema/shmtree.capnp)
@@ -23,21 +32,4 @@ target_compile_features(shmtree_schema PUBLIC cxx_std_20)
 target_compile_options(shmtree_schema PRIVATE -w)
 target_include_directories(shmtree_schema SYSTEM PUBLIC ${generated})
 target_link_libraries(shmtree_schema PUBLIC CapnpCore::capnp)
-
-set(columns ${PROJECT_SOURCE_DIR}/src/format/schema_columns.h)
-set(script ${PROJECT_SOURCE_DIR}/cmake/SchemaColumns.cmake)
-set(write_columns ${CMAKE_COMMAND} -D CAPNP=${CapnpCore_COMPILER} -D PLUGIN=${CapnpCore_TEXT_PLUGIN}
-  -D INCLUDE=${CapnpCore_INCLUDE_DIR} -D SCHEMA=${schema})
-add_custom_command(
-  OUTPUT ${generated}/columns_are_those_of_the_schema
-  COMMAND ${write_columns} -D OUT=${generated}/schema_columns.h -P ${script}
-  COMMAND ${CMAKE_COMMAND} -E compare_files ${generated}/schema_columns.h ${columns}
-  COMMAND ${CMAKE_COMMAND} -E touch ${generated}/columns_are_those_of_the_schema
-  DEPENDS ${schema} ${script} ${columns}
-  COMMENT "Comparing src/format/schema_columns.h with the schema (the target schema_columns writes it anew)"
-  VERBATIM)
-add_custom_target(schema_columns_check DEPENDS ${generated}/columns_are_those_of_the_schema)
-add_dependencies(shmtree_schema schema_columns_check)
-add_custom_target(schema_columns
-  COMMAND ${write_columns} -D OUT=${columns} -P ${script}
-  VERBATIM)
+set_property(GLOBAL APPEND PROPERTY SHMTREE_LAYERS shmtree_schema)

@@ -95,5 +95,5 @@ function(shmtree_public_library)
   target_include_directories(shmtree
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  target_link_libraries(shmtree PUBLIC Threads::Threads PRIVATE $<BUILD_INTERFACE:shmtree_options>)
+  target_link_libraries(shmtree PUBLIC Threads::Threads PRIVATE CapnpCore::capnp $<BUILD_INTERFACE:shmtree_options>)
 endfunction()

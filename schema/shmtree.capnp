@@ -2,8 +2,8 @@
 # The metadata of a frame: one tree, flattened in preorder into columns. docs/frame.md says how nodes use them, and
 # include/shmtree/kind.h has the numbers. A column without values is a null pointer.
 #
-# Field numbers are frozen. A new column goes to the end; a reader that does not know it would misread the message, so
-# whoever adds one raises the version in the frame's header.
+# If you change a field, raise the version in the frame's header: a reader that does not know a column would misread the
+# message.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("shmtree::schema");
@@ -15,22 +15,27 @@ struct Frame {
   lengths @1 :Data;
   # Counts, sizes in bytes, flags and references to names: 0 to 254 stand for themselves, 255 for the next of `ints`.
 
-  ints @2 :List(Int64);
-
-  floats @3 :List(Float64);
-
-  text @4 :Data;
+  text @2 :Data;
   # The bytes of all short strings, names and other short runs of bytes, without separators.
 
-  arrays @5 :List(Array);
+  ints @3 :List(Int64);
 
-  buffers @6 :List(UInt64);
+  floats @4 :List(Float64);
+
+  arrays @5 :Arrays;
+  # Null if no array, string or bytes value of the message is stored in a buffer.
+}
+
+struct Arrays {
+  arrays @0 :List(Array);
+
+  buffers @1 :List(UInt64);
   # Bytes of each raw buffer, in the order in which they follow the metadata.
 
-  views @7 :List(Int64);
+  views @2 :List(Int64);
   # In bytes, array by array: an offset if the array has one, then a stride per dimension if it is strided.
 
-  externals @8 :List(External);
+  externals @3 :List(External);
   # Bytes outside of this frame that arrays refer to.
 }
 
@@ -50,10 +55,7 @@ struct Array {
   ndim @2 :UInt8;
   # At most 64. The shape stands in `lengths`.
 
-  spare @3 :UInt8;
-  # 0.
-
-  buffer @4 :UInt32;
+  buffer @3 :UInt32;
   # Index of `buffers`, or of `externals`; 0 for an array without bytes.
 }
 

@@ -103,10 +103,10 @@ system_if_possible() {
   (system $missing) || say "going on without:$missing"
 }
 
-build_packages='g++ cmake ninja-build ca-certificates'
+build_packages='g++ cmake ninja-build ca-certificates capnproto libcapnp-dev'
 
 # What the C++ tests are built with.
-test_packages="$build_packages libxtensor-dev catch2 capnproto libcapnp-dev"
+test_packages="$build_packages libxtensor-dev catch2"
 
 # What tools/debian_built_python builds an interpreter with.
 python_source_packages='make xz-utils zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev'

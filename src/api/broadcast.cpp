@@ -37,12 +37,12 @@ Ticket put(BroadcastState& state, Source& source, const Value& value, const Wait
 class Run {
  public:
   explicit Run(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
-  bool is_short() const noexcept { return format::flat_text_bytes(bytes_.size()) <= broadcast::kInlineBytes; }
+  bool is_short() const noexcept { return format::flat_short_bytes(bytes_.size()) <= broadcast::kInlineBytes; }
   std::uint64_t bytes() const noexcept {
-    return is_short() ? format::flat_text_bytes(bytes_.size()) : format::flat_buffer_bytes(bytes_.size());
+    return is_short() ? format::flat_short_bytes(bytes_.size()) : format::flat_long_bytes(bytes_.size());
   }
   bool is_plain() const noexcept { return is_short(); }
-  void write(std::byte* out) const { format::write_flat_text(out, bytes_); }
+  void write(std::byte* out) const { format::write_flat_short(out, bytes_); }
   Result<memory::OwnedBlock> stage(memory::Arena& arena, const WaitContext& wait) const {
     return endpoint::stage_published_run(bytes_, arena, wait);
   }

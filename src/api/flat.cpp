@@ -59,7 +59,7 @@ Result<Lent> lend(const std::shared_ptr<memory::Arena>& arena, memory::BlockKind
     return Error{Code::kMessageTooLarge, "a loan of more than 256 TiB"};
   }
   LoanPointer lent(new LoanedBlock{.arena = arena, .kind = kind});
-  lent->frame_bytes = format::flat_buffer_bytes(bytes);
+  lent->frame_bytes = format::flat_long_bytes(bytes);
   auto block = arena->allocate(lent->frame_bytes, kind, wait);
   if (!block) return std::move(block).error();
   std::byte* begin = block->data();

@@ -91,8 +91,8 @@ Status stage_block(channel::Channel& channel, std::uint64_t bytes, Outgoing& out
 
 Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, InlineFrame& scratch, Outgoing& out,
                   const WaitContext& wait) {
-  if (const std::uint64_t bytes = format::flat_text_bytes(run.size()); bytes <= channel.inline_bytes()) {
-    format::write_flat_text(scratch.bytes, run);
+  if (const std::uint64_t bytes = format::flat_short_bytes(run.size()); bytes <= channel.inline_bytes()) {
+    format::write_flat_short(scratch.bytes, run);
     out.block.abandon();
     out.inline_frame = {scratch.bytes, static_cast<std::size_t>(bytes)};
     return success();
@@ -100,7 +100,7 @@ Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, Inl
   if (run.size() > format::kMaxFrameBytes - format::kFlatBuffer) {
     return too_large();
   }
-  return stage_block(channel, format::flat_buffer_bytes(run.size()), out, wait,
+  return stage_block(channel, format::flat_long_bytes(run.size()), out, wait,
                      [run](std::byte* to) { write_flat(to, run); });
 }
 
@@ -167,7 +167,7 @@ Result<memory::OwnedBlock> stage_published(std::span<const std::byte> frame, mem
 Result<memory::OwnedBlock> stage_published_run(std::span<const std::byte> run, memory::Arena& arena,
                                                const WaitContext& wait) {
   if (run.size() > format::kMaxFrameBytes - format::kFlatBuffer) return too_large();
-  return published_block(format::flat_buffer_bytes(run.size()), arena, wait,
+  return published_block(format::flat_long_bytes(run.size()), arena, wait,
                          [run](std::byte* to) { write_flat(to, run); });
 }
 

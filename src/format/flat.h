@@ -1,8 +1,12 @@
-// Frames of nothing but a run of bytes, written and recognised without a builder or a reader: the same bytes that a
-// FrameBuilder makes of a kBytes, or of a kLongBytes, as the root. Short runs stand in the text of the metadata, where
-// a frame takes the least room; others in a buffer, which begins at a multiple of 64.
+// Frames of nothing but a run of bytes: they have no metadata, so they are written and read without a builder or a
+// reader. The flag kFlat in the header tells that a frame is one.
 //
-// Thread safety: functions only. What is recognised was copied first: the frame may change meanwhile.
+//   offset 0  16  the header; instead of the size of the metadata, the size of the padding: 0 or 48
+//         16      the padding, zeros
+//   Then the bytes, to the end of the frame.
+//
+// Without padding, a frame takes the least room; with padding, the bytes begin at a multiple of 64.
+// Thread safety: functions only.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +18,25 @@
 
 namespace shmtree::format {
 
-// Where the bytes of a buffer begin.
-inline constexpr std::uint64_t kFlatBuffer = 192;
-static_assert(kFlatBuffer % kBufferAlignment == 0);
+// Where the bytes begin in a frame with padding.
+inline constexpr std::uint64_t kFlatBuffer = kBufferAlignment;
+inline constexpr std::uint64_t kFlatPadding = kFlatBuffer - sizeof(FrameHeader);
 
-// Bytes of the frame with a run of `count`.
-std::uint64_t flat_text_bytes(std::uint64_t count) noexcept;
-inline std::uint64_t flat_buffer_bytes(std::uint64_t count) noexcept {
+// Bytes of the frame with a run of `count`: without padding, and with it.
+constexpr std::uint64_t flat_short_bytes(std::uint64_t count) noexcept {
+  return sizeof(FrameHeader) + count;
+}
+constexpr std::uint64_t flat_long_bytes(std::uint64_t count) noexcept {
   return kFlatBuffer + count;
 }
 
-// Writes a whole frame of flat_text_bytes(), of at most kMaxInlineText.
-void write_flat_text(std::byte* out, std::span<const std::byte> run) noexcept;
-// Writes what comes before the buffer of a run of `count`, at least one and at most kMaxFrameBytes - kFlatBuffer.
+// Writes a whole frame of flat_short_bytes().
+void write_flat_short(std::byte* out, std::span<const std::byte> run) noexcept;
+// Writes what comes before the run of `count` bytes in a frame of flat_long_bytes().
 void write_flat_prefix(std::byte* out, std::uint64_t count) noexcept;
 
-// The run in such a frame; nothing when it is another frame, or a damaged one.
+// The bytes in such a frame; nothing if it is another frame, or a damaged one. The header is read once: others may
+// change the frame meanwhile.
 std::optional<std::span<const std::byte>> flat_run(std::span<const std::byte> frame) noexcept;
 
 }  // namespace shmtree::format

@@ -2,8 +2,7 @@
 
 #include <cstring>
 
-#include "format/schema_columns.h"
-#include "format/segment_writer.h"
+#include "format/metadata_writer.h"
 
 namespace shmtree::format {
 
@@ -11,14 +10,9 @@ namespace {
 
 constexpr std::size_t kLookBack = 64;
 
-// What the schema says, and segment_writer.h and the readers' structs rely on.
-static_assert(schema::Frame::kWords == 0 && schema::Array::kPointers == 0 && schema::External::kPointers == 0);
-static_assert(8 * offsetof(External, reference) == schema::External::reference);
-static_assert(8 * offsetof(External, offset) == schema::External::offset);
-static_assert(8 * offsetof(External, bytes) == schema::External::bytes);
-static_assert(kReadOnly == +schema::Array::readOnly && kFortran == +schema::Array::fortran);
-static_assert(kStrided == +schema::Array::strided && kOffset == +schema::Array::offset);
-static_assert(kExternal == +schema::Array::external && kNoBuffer == +schema::Array::noBuffer);
+Error no_memory_to_describe() {
+  return {.code = Code::kOutOfSharedMemory, .message = "There is no memory left to describe the message."};
+}
 
 }  // namespace
 
@@ -106,13 +100,7 @@ std::uint32_t FrameBuilder::add_external(const External& range) noexcept {
     if (known.reference == range.reference && known.offset == range.offset && known.bytes == range.bytes)
       return static_cast<std::uint32_t>(i - 1);
   }
-  // Member by member, so that the padding in the frame is zero whatever the caller's had in it.
-  if (External* added = externals_.extend(1)) {
-    std::memset(static_cast<void*>(added), 0, sizeof(External));
-    added->reference = range.reference;
-    added->offset = range.offset;
-    added->bytes = range.bytes;
-  }
+  externals_.push(range);
   return static_cast<std::uint32_t>(count);
 }
 
@@ -136,16 +124,15 @@ Status FrameBuilder::finish() noexcept {
   buffers_.clear();
   views_.clear();
   descriptors_.clear();
+  buffer_sizes_.clear();
   int lost = failed();
   if (lost == 0 && !arrays_.empty()) {
     buffers_.place(sources_);
     describe_arrays();
-    lost = buffers_.failed() | int{views_.failed()} | int{descriptors_.failed()};
+    for (std::size_t i = 0; i < buffers_.size(); ++i) buffer_sizes_.push(buffers_.bytes_of(i));
+    lost = buffers_.failed() | int{views_.failed()} | int{descriptors_.failed()} | int{buffer_sizes_.failed()};
   }
-  if (lost != 0) {
-    return Error{.code = Code::kOutOfSharedMemory, .message = "There is no memory left to describe the message."};
-  }
-  return measure();
+  return lost != 0 ? no_memory_to_describe() : encode();
 }
 
 // The final descriptors: flags, buffer, and in `views_` the offsets and strides that are needed after placement.
@@ -171,49 +158,49 @@ void FrameBuilder::describe_arrays() noexcept {
       flags |= kStrided;
       views_.append(sources_.geometry(record.geometry) + record.ndim, record.ndim);
     }
-    using At = schema::Array;
-    descriptors_.push(std::uint64_t{record.dtype} << At::dtype | std::uint64_t{flags} << At::flags |
-                      std::uint64_t{record.ndim} << At::ndim | std::uint64_t{buffer} << At::buffer);
+    descriptors_.push({record.dtype, flags, record.ndim, buffer});
   }
 }
 
-// The columns in the order of the schema's fields.
-template <class Segment>
-void FrameBuilder::describe(Segment& segment) const noexcept {
-  with_columns(*this, [&](auto& kinds, auto& lengths, auto& ints, auto& floats, auto& text, auto&) {
-    segment.template copy<schema::kinds>(kinds);
-    segment.template copy<schema::lengths>(lengths);
-    segment.template copy<schema::ints>(ints);
-    segment.template copy<schema::floats>(floats);
-    segment.template copy<schema::text>(text);
+FrameColumns FrameBuilder::frame_columns() const noexcept {
+  const auto all = [](const auto& column) { return std::span(column.data(), column.size()); };
+  return with_columns(*this, [&](auto& kinds, auto& lengths, auto& ints, auto& floats, auto& text, auto&) {
+    return FrameColumns{.kinds = all(kinds),
+                        .lengths = all(lengths),
+                        .text = all(text),
+                        .ints = all(ints),
+                        .floats = all(floats),
+                        .arrays = all(descriptors_),
+                        .buffers = all(buffer_sizes_),
+                        .views = all(views_),
+                        .externals = all(externals_)};
   });
-  segment.template copy<schema::arrays>(descriptors_);
-  segment.template each<schema::buffers>(buffers_.size(), [this](std::size_t i) { return buffers_.bytes_of(i); });
-  segment.template copy<schema::views>(views_);
-  segment.template copy<schema::externals>(externals_);
 }
 
-Status FrameBuilder::measure() noexcept {
-  SegmentSize size(schema::Frame::kPointers);
-  describe(size);
-  if (size.longest() > kMaxColumnCount || size.words() * 8 > kMaxMetadataBytes) {
+Status FrameBuilder::encode() noexcept {
+  const FrameColumns columns = frame_columns();
+  const MetadataSize size = measure_metadata(columns);
+  if (size.longest > kMaxColumnCount || size.words * 8 > kMaxMetadataBytes) {
     return Error{.code = Code::kMessageTooLarge,
                  .message = "The message has " + std::to_string(kinds()) + " nodes and " +
                             std::to_string(text().size()) +
                             " bytes of short strings; a frame can describe 536,870,911 of each and 4 GiB in all."};
   }
-  metadata_bytes_ = size.words() * 8;
+  metadata_bytes_ = size.words * 8;
   total_bytes_ = buffers_.assign_offsets(sizeof(FrameHeader) + metadata_bytes_);
   if (total_bytes_ > kMaxFrameBytes) {
     return Error{.code = Code::kMessageTooLarge, .message = "The message has more than 256 TiB."};
   }
+  metadata_.clear();
+  std::uint64_t* words = metadata_.extend(size.words);
+  if (words == nullptr) return no_memory_to_describe();
+  format::write_metadata(std::span(words, size.words), columns);
   return success();
 }
 
 void FrameBuilder::write_metadata(std::byte* out) const noexcept {
   write_header(out, metadata_bytes_, total_bytes_);
-  SegmentWriter segment(out + sizeof(FrameHeader), schema::Frame::kPointers);
-  describe(segment);
+  std::memcpy(out + sizeof(FrameHeader), metadata_.data(), metadata_bytes_);
 }
 
 void FrameBuilder::copy_buffers(std::byte* out) const noexcept {

@@ -4,7 +4,7 @@
 //   builder.add_kind(Kind::kStrDict);  builder.add_length(1);
 //   builder.add_name("reward");
 //   builder.add_kind(Kind::kFloat);    builder.add_float(1.0);
-//   Status status = builder.finish();              // the size is known from here on: total_bytes()
+//   Status status = builder.finish();              // encodes the metadata; total_bytes() is known from here on
 //   builder.write_metadata(out);                   // microseconds at most, whatever the buffers' size
 //   builder.copy_buffers(out);                     // reads only the memory that was added: no interpreter lock needed
 //
@@ -19,6 +19,7 @@
 
 #include "format/array_source.h"
 #include "format/buffer_layout.h"
+#include "format/frame_columns.h"
 #include "format/node_columns.h"
 #include "shmtree/result.h"
 
@@ -91,16 +92,19 @@ class FrameBuilder : public NodeColumns {
   void add_strided(const ArraySource& source, std::uint64_t item, ArrayRecord& record) noexcept;
   int failed() const noexcept;
   void describe_arrays() noexcept;
-  Status measure() noexcept;
-  template <class Segment>
-  void describe(Segment& segment) const noexcept;
+  Status encode() noexcept;
+  FrameColumns frame_columns() const noexcept;
 
   Column<ArrayRecord> arrays_;
   Column<External> externals_;
   SourceTable sources_;
   // Results of finish().
   BufferLayout buffers_;
-  Column<std::uint64_t> descriptors_;
+  Column<ArrayDescriptor> descriptors_;
+  Column<std::uint64_t> buffer_sizes_;
+  // Encoded in private memory: Cap'n Proto's builder follows the pointers that it has written, so other processes must
+  // not be able to change them.
+  Column<std::uint64_t> metadata_;
   Column<std::int64_t> views_;
   std::uint64_t total_bytes_ = 0;
   std::size_t metadata_bytes_ = 0;

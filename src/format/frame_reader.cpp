@@ -1,20 +1,20 @@
 #include "format/frame_reader.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <exception>
 #include <string>
 #include <utility>
 
-#include "format/schema_columns.h"
-#include "format/segment.h"
+#include "format/flat.h"
+#include "format/metadata_reader.h"
 
 namespace shmtree::format {
 
 // What a reader needs besides itself; its thread has it ready for the next one.
 struct FrameReader::Scratch {
-  std::vector<std::uint64_t> words;     // the private copy of the metadata
+  std::vector<std::uint64_t> words;  // the private copy of the metadata
+  MetadataScratch metadata;
   std::vector<std::string_view> names;  // as far as they were read
   std::vector<std::uint64_t> buffer_offsets;
 };
@@ -66,13 +66,6 @@ FrameReader::~FrameReader() = default;
 
 namespace {
 
-// A copy that later changes of the source cannot reach: the compiler must not read the source a second time.
-void copy_private(void* to, const void* from, std::size_t bytes) noexcept {
-  std::memcpy(to, from, bytes);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  asm volatile("" : : "r"(to) : "memory");
-}
-
 bool add(std::int64_t& sum, std::int64_t value) noexcept {
   return !__builtin_add_overflow(sum, value, &sum);
 }
@@ -113,11 +106,10 @@ Status FrameReader::load(std::span<const std::byte> frame) {
 }
 
 Status FrameReader::load_metadata(std::span<const std::byte> frame) {
-  FrameHeader header;
-  if (frame.size() < sizeof(header)) {
+  if (frame.size() < sizeof(FrameHeader)) {
     return corrupt("it has " + std::to_string(frame.size()) + " bytes, and its header alone takes 16");
   }
-  copy_private(&header, frame.data(), sizeof(header));
+  const FrameHeader header = read_header(frame.data());
   const auto version = static_cast<std::uint8_t>(header.size_version_flags >> 48);
   const auto flags = static_cast<std::uint8_t>(header.size_version_flags >> 56);
   if (header.magic != kFrameMagic) return corrupt("it does not begin with SHMT");
@@ -126,13 +118,14 @@ Status FrameReader::load_metadata(std::span<const std::byte> frame) {
                  .message = "The frame has version " + std::to_string(version) + "; this library reads version " +
                             std::to_string(kFrameVersion) + "."};
   }
-  if (flags != 0) return corrupt("it has unknown flags " + std::to_string(flags));
+  if ((flags & ~kFlat) != 0) return corrupt("it has unknown flags " + std::to_string(flags));
   total_bytes_ = header.size_version_flags & kMaxFrameBytes;
   metadata_bytes_ = header.metadata_bytes;
   if (total_bytes_ > frame.size()) {
     return corrupt("it says that it has " + std::to_string(total_bytes_) + " bytes, and there are " +
                    std::to_string(frame.size()));
   }
+  if (flags == kFlat) return load_flat(frame);
   const std::uint64_t room = total_bytes_ - std::min<std::uint64_t>(total_bytes_, sizeof(header));
   if (metadata_bytes_ % 8 != 0 || metadata_bytes_ == 0 || metadata_bytes_ > room) {
     return corrupt("its metadata cannot have " + std::to_string(metadata_bytes_) + " bytes of " +
@@ -146,24 +139,69 @@ Status FrameReader::load_metadata(std::span<const std::byte> frame) {
   return status.ok() ? place_buffers(frame.data()) : status;
 }
 
-Status FrameReader::load_columns() {
-  Segment segment(std::span(scratch_->words).first(metadata_bytes_ / 8));
-  if (!segment.read_root()) return corrupt("its metadata does not begin with a struct");
-  if (segment.pointers() > schema::Frame::kPointers) return corrupt("it has columns that this version does not know");
-  ColumnCursors& columns = this->columns();
-  const bool fits = segment.read_list<schema::kinds>(columns.kinds.at, columns.kinds.end) &&
-                    segment.read_list<schema::lengths>(columns.lengths.at, columns.lengths.end) &&
-                    segment.read_list<schema::ints>(columns.ints.at, columns.ints.end) &&
-                    segment.read_list<schema::floats>(columns.floats.at, columns.floats.end) &&
-                    segment.read_list<schema::text>(columns.text.at, columns.text.end) &&
-                    segment.read_list<schema::arrays>(columns.arrays.at, columns.arrays.end) &&
-                    segment.read_list<schema::buffers>(buffers_.at, buffers_.end) &&
-                    segment.read_list<schema::views>(columns.views.at, columns.views.end) &&
-                    segment.read_list<schema::externals>(externals_.at, externals_.end);
-  if (!fits) return corrupt("a column is not a list of the right element size inside the metadata");
-  if (columns.kinds.is_over()) return corrupt("it has no node");
-  begin(scratch_->names);
+// The columns that the metadata would have, for a node of bytes: up to kMaxInlineText in `text`, others in a buffer.
+Status FrameReader::load_flat(std::span<const std::byte> frame) {
+  static constexpr std::uint8_t kBytes[] = {static_cast<std::uint8_t>(Kind::kBytes)};
+  static constexpr std::uint8_t kLongBytes[] = {static_cast<std::uint8_t>(Kind::kLongBytes)};
+  static constexpr std::uint8_t kEscape[] = {kLengthEscape};
+  static constexpr ArrayDescriptor kRun[] = {
+      {.dtype = static_cast<std::uint8_t>(DType::kUInt8), .flags = kReadOnly, .ndim = 1, .buffer = 0}};
+  const auto run = flat_run(frame);
+  if (!run) {
+    return corrupt("it has " + std::to_string(metadata_bytes_) + " bytes of padding and " +
+                   std::to_string(total_bytes_) + " in all, which no frame of bytes alone has");
+  }
+  const std::size_t begin = static_cast<std::size_t>(run->data() - frame.data());
+  total_bytes_ = begin + run->size();
+  metadata_bytes_ = 0;
+  const bool is_long = run->size() > kMaxInlineText;
+  scratch_.reset(ScratchPool::of_thread.take());
+  scratch_->names.clear();
+  const std::size_t text_words = is_long ? 0 : (run->size() + 7) / 8;
+  std::vector<std::uint64_t>& words = scratch_->words;
+  if (words.size() < 1 + text_words) words.resize(1 + text_words);
+  words[0] = run->size();
+  FrameColumns columns;
+  columns.kinds = kBytes;
+  columns.lengths = kEscape;
+  columns.ints = {reinterpret_cast<std::int64_t*>(words.data()), 1};
+  if (is_long) {
+    columns.kinds = kLongBytes;
+    columns.arrays = kRun;
+    columns.buffers = {words.data(), 1};
+  } else {
+    copy_private(words.data() + 1, run->data(), run->size());
+    columns.text = {reinterpret_cast<const char*>(words.data() + 1), run->size()};
+  }
+  set_columns(columns);
+  scratch_->buffer_offsets.assign(1, 0);
+  buffer_offsets_ = scratch_->buffer_offsets.data();
+  first_buffer_ = is_long ? run->data() : nullptr;
+  buffer_bytes_ = is_long ? run->size() : 0;
   return success();
+}
+
+Status FrameReader::load_columns() {
+  FrameColumns read;
+  Status status = read_metadata(std::span(scratch_->words).first(metadata_bytes_ / 8), scratch_->metadata, read);
+  if (!status) return status;
+  set_columns(read);
+  if (columns().kinds.is_over()) return corrupt("it has no node");
+  return success();
+}
+
+void FrameReader::set_columns(const FrameColumns& read) noexcept {
+  ColumnCursors& columns = this->columns();
+  columns.kinds = ColumnCursor(read.kinds);
+  columns.lengths = ColumnCursor(read.lengths);
+  columns.text = ColumnCursor(read.text);
+  columns.ints = ColumnCursor(read.ints);
+  columns.floats = ColumnCursor(read.floats);
+  columns.arrays = ColumnCursor(read.arrays);
+  columns.views = ColumnCursor(read.views);
+  buffers_ = ColumnCursor(read.buffers);
+  externals_ = ColumnCursor(read.externals);
+  begin(scratch_->names);
 }
 
 // Buffers follow the metadata in order, each at the next multiple of 64; the last one ends the frame.
@@ -198,15 +236,13 @@ Status FrameReader::place_buffers(const std::byte* frame) {
 }
 
 bool FrameReader::next_array(ArrayInfo& out) noexcept {
-  const std::uint64_t* descriptor = next_descriptor();
+  const ArrayDescriptor* descriptor = next_descriptor();
   if (descriptor == nullptr) return false;
-  const std::uint64_t word = *descriptor;
-  const auto code = static_cast<std::uint8_t>(word >> schema::Array::dtype);
-  out.flags = static_cast<std::uint8_t>(word >> schema::Array::flags);
-  out.ndim = static_cast<std::uint8_t>(word >> schema::Array::ndim);
+  const std::uint8_t code = descriptor->dtype;
+  out.flags = descriptor->flags;
+  out.ndim = descriptor->ndim;
   if (code > kMaxDType) return fail("an array has an unknown element type"), false;
-  if ((out.flags & ~kAllArrayFlags) != 0 || (word >> schema::Array::spare & 255) != 0)
-    return fail("an array has unknown flags"), false;
+  if ((out.flags & ~kAllArrayFlags) != 0) return fail("an array has unknown flags"), false;
   if (out.ndim > kMaxDims) return fail("an array has more than 64 dimensions"), false;
   out.dtype = static_cast<DType>(code);
   out.item_bytes = shmtree::item_bytes(out.dtype);
@@ -224,7 +260,7 @@ bool FrameReader::next_array(ArrayInfo& out) noexcept {
     if ((out.flags & (kExternal | kOffset | kStrided)) != 0) return fail("an array without bytes has a place"), false;
     return true;
   }
-  return locate(out, static_cast<std::uint32_t>(word >> schema::Array::buffer));
+  return locate(out, descriptor->buffer);
 }
 
 // Shape, number of elements and bytes. The bytes that the dimensions other than 0 would make must fit in 63 bits, as

@@ -79,6 +79,8 @@ class FrameReader : public NodeCursor {
 
   Status load_metadata(std::span<const std::byte> frame);
   Status load_columns();
+  Status load_flat(std::span<const std::byte> frame);
+  void set_columns(const FrameColumns& read) noexcept;
   Status place_buffers(const std::byte* frame);
   bool read_shape(ArrayInfo& out) noexcept;
   bool read_view(ArrayInfo& out) noexcept;

@@ -4,11 +4,12 @@
 //          4   4  bytes of the metadata, a multiple of 8
 //          8   6  bytes of the whole frame
 //         14   1  version
-//         15   1  flags, 0
+//         15   1  flags: 0, or kFlat
 //         16      the metadata: one Cap'n Proto segment, without a segment table
 //   Then the raw buffers, each at the next multiple of 64 from the frame's start, the gaps zeroed.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,9 @@ static_assert(offsetof(FrameHeader, metadata_bytes) == 4);
 static_assert(offsetof(FrameHeader, size_version_flags) == 8);
 
 inline constexpr std::uint32_t kFrameMagic = 0x544d4853;  // "SHMT" in memory
-inline constexpr std::uint8_t kFrameVersion = 1;
+inline constexpr std::uint8_t kFrameVersion = 2;
+// Marks a frame of bytes alone: no metadata, then padding of `metadata_bytes`, then the bytes. See format/flat.h.
+inline constexpr std::uint8_t kFlat = 1;
 inline constexpr std::uint64_t kMaxFrameBytes = (std::uint64_t{1} << 48) - 1;
 inline constexpr std::size_t kBufferAlignment = 64;
 
@@ -52,19 +55,27 @@ inline constexpr std::uint8_t kAllArrayFlags = 63;
 
 inline constexpr std::uint32_t kNoIndex = UINT32_MAX;
 
-// A range of bytes in another block. `reference` numbers the blocks that a message refers to; which block it is, is
-// kept by whoever moves the frame.
-struct External {
-  std::uint32_t reference = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
-};
+// A copy that later changes of the source cannot reach: the compiler must not read the source a second time.
+inline void copy_private(void* to, const void* from, std::size_t bytes) noexcept {
+  std::memcpy(to, from, bytes);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  asm volatile("" : : "r"(to) : "memory");
+}
 
-inline void write_header(std::byte* out, std::uint64_t metadata_bytes, std::uint64_t total_bytes) noexcept {
-  const FrameHeader header{.magic = kFrameMagic,
-                           .metadata_bytes = static_cast<std::uint32_t>(metadata_bytes),
-                           .size_version_flags = total_bytes | std::uint64_t{kFrameVersion} << 48};
+inline void write_header(std::byte* out, std::uint64_t metadata_bytes, std::uint64_t total_bytes,
+                         std::uint8_t flags = 0) noexcept {
+  const FrameHeader header{
+      .magic = kFrameMagic,
+      .metadata_bytes = static_cast<std::uint32_t>(metadata_bytes),
+      .size_version_flags = total_bytes | std::uint64_t{kFrameVersion} << 48 | std::uint64_t{flags} << 56};
   std::memcpy(out, &header, sizeof(header));
+}
+
+// The header of a frame that others may change: read once, whatever the compiler does with the copy.
+inline FrameHeader read_header(const std::byte* frame) noexcept {
+  FrameHeader header;
+  copy_private(&header, frame, sizeof(header));
+  return header;
 }
 
 constexpr std::uint64_t align_buffer(std::uint64_t offset) noexcept {

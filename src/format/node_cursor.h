@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "format/depth.h"
+#include "format/frame_columns.h"
 #include "format/layout.h"
 #include "shmtree/kind.h"
 #include "shmtree/result.h"
@@ -31,6 +32,9 @@ struct Name {
 // What is left of one column; set when the frame is loaded, and not before.
 template <class T>
 struct ColumnCursor {
+  ColumnCursor() = default;
+  explicit ColumnCursor(std::span<const T> column) noexcept : at(column.data()), end(column.data() + column.size()) {}
+
   const T* at;
   const T* end;
   bool is_over() const noexcept { return at == end; }
@@ -43,7 +47,7 @@ struct ColumnCursors {
   ColumnCursor<std::int64_t> ints;
   ColumnCursor<double> floats;
   ColumnCursor<char> text;
-  ColumnCursor<std::uint64_t> arrays;  // descriptors, as words
+  ColumnCursor<ArrayDescriptor> arrays;
   ColumnCursor<std::int64_t> views;
   template <class Use>
   void visit(Use use) noexcept {
@@ -169,7 +173,7 @@ class NodeCursor {
     names_ = &names;
   }
   // For arrays: a failure when the column has no more.
-  const std::uint64_t* next_descriptor() noexcept {
+  const ArrayDescriptor* next_descriptor() noexcept {
     if (columns_.arrays.is_over()) [[unlikely]]
       return fail("an array descriptor is missing"), nullptr;
     return columns_.arrays.at++;

@@ -4,22 +4,12 @@
 #include <cstring>
 #include <span>
 
-#include "format/schema_columns.h"
-#include "format/segment_writer.h"
+#include "format/metadata_writer.h"
 #include "platform/copy.h"
 
 namespace shmtree::format {
 
 namespace {
-
-using At = schema::Array;
-
-std::uint8_t flags_of(std::uint64_t descriptor) noexcept {
-  return static_cast<std::uint8_t>(descriptor >> At::flags);
-}
-std::uint32_t buffer_of(std::uint64_t descriptor) noexcept {
-  return static_cast<std::uint32_t>(descriptor >> At::buffer);
-}
 
 template <class T>
 std::span<const T> all(const ColumnCursor<T>& column) noexcept {
@@ -32,12 +22,14 @@ Standalone::Standalone(const CheckedFrame& frame, Blocks blocks) : frame_(frame)
   places_.resize(frame.reader().external_count());
   place_ranges(blocks);
   describe_arrays();
+  buffers_.assign(own_.begin(), own_.end());
+  for (const Run& run : runs_) buffers_.push_back(run.size());
 }
 
 std::vector<std::uint32_t> Standalone::used_ranges() const {
   std::vector<std::uint32_t> used;
-  for (const std::uint64_t descriptor : all(frame_.whole().arrays)) {
-    if ((flags_of(descriptor) & kExternal) != 0) used.push_back(buffer_of(descriptor));
+  for (const ArrayDescriptor& array : all(frame_.whole().arrays)) {
+    if ((array.flags & kExternal) != 0) used.push_back(array.buffer);
   }
   std::sort(used.begin(), used.end(), [this](std::uint32_t a, std::uint32_t b) {
     const External &left = frame_.reader().external(a), &right = frame_.reader().external(b);
@@ -71,46 +63,40 @@ void Standalone::place_ranges(Blocks blocks) {
 // What belongs to an array in `views`, its descriptor tells: an offset, and a stride for each dimension.
 void Standalone::describe_arrays() {
   const std::int64_t* view = frame_.whole().views.at;
-  for (std::uint64_t descriptor : all(frame_.whole().arrays)) {
-    std::uint8_t flags = flags_of(descriptor);
-    std::int64_t offset = (flags & kOffset) != 0 ? *view++ : 0;
-    if ((flags & kExternal) != 0) {
-      const Place& place = places_[buffer_of(descriptor)];
+  for (ArrayDescriptor array : all(frame_.whole().arrays)) {
+    std::int64_t offset = (array.flags & kOffset) != 0 ? *view++ : 0;
+    if ((array.flags & kExternal) != 0) {
+      const Place& place = places_[array.buffer];
       offset += static_cast<std::int64_t>(place.offset);
-      flags &= static_cast<std::uint8_t>(~(kExternal | kOffset));
-      if (offset != 0) flags |= kOffset;
-      descriptor &= ~(std::uint64_t{0xff} << At::flags | std::uint64_t{0xffffffff} << At::buffer);
-      descriptor |= std::uint64_t{flags} << At::flags | std::uint64_t{own_.size() + place.run} << At::buffer;
+      array.flags &= static_cast<std::uint8_t>(~(kExternal | kOffset));
+      if (offset != 0) array.flags |= kOffset;
+      array.buffer = static_cast<std::uint32_t>(own_.size() + place.run);
     }
-    if ((flags & kOffset) != 0) views_.push_back(offset);
-    if ((flags & kStrided) != 0) {
-      const std::size_t ndim = static_cast<std::uint8_t>(descriptor >> At::ndim);
-      views_.insert(views_.end(), view, view + ndim);
-      view += ndim;
+    if ((array.flags & kOffset) != 0) views_.push_back(offset);
+    if ((array.flags & kStrided) != 0) {
+      views_.insert(views_.end(), view, view + array.ndim);
+      view += array.ndim;
     }
-    descriptors_.push_back(descriptor);
+    arrays_.push_back(array);
   }
 }
 
-// The columns in the order of the schema's fields.
-template <class Segment>
-void Standalone::describe(Segment& segment) const noexcept {
+FrameColumns Standalone::columns() const noexcept {
   const ColumnCursors& whole = frame_.whole();
-  segment.template copy<schema::kinds>(all(whole.kinds));
-  segment.template copy<schema::lengths>(all(whole.lengths));
-  segment.template copy<schema::ints>(all(whole.ints));
-  segment.template copy<schema::floats>(all(whole.floats));
-  segment.template copy<schema::text>(all(whole.text));
-  segment.template copy<schema::arrays>(descriptors_);
-  segment.template each<schema::buffers>(own_.size() + runs_.size(), [this](std::size_t i) { return size_of(i); });
-  segment.template copy<schema::views>(views_);
-  segment.template copy<schema::externals>(std::span<const External>());
+  return {.kinds = all(whole.kinds),
+          .lengths = all(whole.lengths),
+          .text = all(whole.text),
+          .ints = all(whole.ints),
+          .floats = all(whole.floats),
+          .arrays = arrays_,
+          .buffers = buffers_,
+          .views = views_,
+          .externals = {}};
 }
 
 Status Standalone::finish() {
-  SegmentSize size(schema::Frame::kPointers);
-  describe(size);
-  metadata_bytes_ = size.words() * 8;
+  const MetadataSize size = measure_metadata(columns());
+  metadata_bytes_ = size.words * 8;
   std::uint64_t end = sizeof(FrameHeader) + metadata_bytes_;
   if (!own_.empty()) end = align_buffer(end) + frame_.reader().buffers().size();
   for (const Run& run : runs_) {
@@ -118,7 +104,7 @@ Status Standalone::finish() {
     if (end > kMaxFrameBytes) break;
   }
   total_bytes_ = end;
-  if (size.longest() <= kMaxColumnCount && metadata_bytes_ <= kMaxMetadataBytes && end <= kMaxFrameBytes) {
+  if (size.longest <= kMaxColumnCount && metadata_bytes_ <= kMaxMetadataBytes && end <= kMaxFrameBytes) {
     return success();
   }
   return Error{.code = Code::kMessageTooLarge,
@@ -129,8 +115,7 @@ Status Standalone::finish() {
 
 void Standalone::write(std::byte* out) const noexcept {
   write_header(out, metadata_bytes_, total_bytes_);
-  SegmentWriter segment(out + sizeof(FrameHeader), schema::Frame::kPointers);
-  describe(segment);
+  write_metadata({reinterpret_cast<std::uint64_t*>(out + sizeof(FrameHeader)), metadata_bytes_ / 8}, columns());
   std::uint64_t end = sizeof(FrameHeader) + metadata_bytes_;
   const auto zero_to = [&](std::uint64_t place) {
     std::memset(out + end, 0, place - end);

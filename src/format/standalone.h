@@ -25,6 +25,7 @@ class Standalone {
   // kMessageTooLarge: more than a frame can hold. Once, before the following.
   Status finish();
   std::uint64_t total_bytes() const noexcept { return total_bytes_; }
+  // `out` is a multiple of 8, and no other process has access to it.
   void write(std::byte* out) const noexcept;
 
  private:
@@ -43,17 +44,14 @@ class Standalone {
   std::vector<std::uint32_t> used_ranges() const;
   void place_ranges(Blocks blocks);
   void describe_arrays();
-  std::uint64_t size_of(std::size_t buffer) const noexcept {
-    return buffer < own_.size() ? own_[buffer] : runs_[buffer - own_.size()].size();
-  }
-  template <class Segment>
-  void describe(Segment& segment) const noexcept;
+  FrameColumns columns() const noexcept;
 
   const CheckedFrame& frame_;
   const std::span<const std::uint64_t> own_;  // sizes of the buffers that it had
   std::vector<Run> runs_{};
   std::vector<Place> places_{};  // by external range
-  std::vector<std::uint64_t> descriptors_{};
+  std::vector<ArrayDescriptor> arrays_{};
+  std::vector<std::uint64_t> buffers_{};
   std::vector<std::int64_t> views_{};
   std::size_t metadata_bytes_ = 0;
   std::uint64_t total_bytes_ = 0;

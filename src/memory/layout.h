@@ -28,7 +28,7 @@ namespace shmtree::memory {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
-constexpr std::uint32_t kVersion = 4;
+constexpr std::uint32_t kVersion = 5;
 constexpr const char* kFileName = "shmtree";  // as /proc shows it
 constexpr std::uint32_t kMaxParticipants = 1024;
 constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;

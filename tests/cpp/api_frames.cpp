@@ -116,7 +116,7 @@ TEST_CASE("bytes that are no frame are refused with what is wrong, and nothing i
   bytes[14] = std::byte{9};
   CHECK(sender.put_frame(bytes).code() == Code::kIncompatible);
   CHECK(receiver.empty());
-  bytes[14] = std::byte{1};
+  bytes[14] = std::byte{2};
   bytes.push_back(std::byte{0xff});  // is behind it
   sender.put_frame(bytes).value();
   CHECK(receiver.get().value()["n"].as<int>() == 1);

@@ -239,7 +239,7 @@ TEST_CASE("an empty message is only written as a node, and its frame has no buff
   FrameBuilder builder;
   builder.add_none_node();
   const Bytes frame = test::bytes_of(builder);
-  CHECK(frame.size() == 16 + 8 + 9 * 8 + 8);
+  CHECK(frame.size() == 16 + 8 + 6 * 8 + 8);
   CHECK(builder.buffer_bytes() == 0);
 }
 

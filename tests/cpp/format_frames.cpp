@@ -1,9 +1,12 @@
 // Frames that are not decoded: checked, and made to stand alone.
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <random>
+#include <thread>
 
 #include "format/checked_frame.h"
+#include "format/metadata_writer.h"
 #include "format/standalone.h"
 #include "support/catch2.h"
 #include "support/frame_walk.h"
@@ -270,4 +273,47 @@ TEST_CASE("a frame with any ranges means the same when it stands alone") {
     REQUIRE(test::walk_frame(made).ok());
     REQUIRE(elements_of(made, {}) == elements_of(frame, blocks));
   }
+}
+
+TEST_CASE("a frame with buffers and ranges that no array has can be made to stand alone") {
+  const std::uint8_t kinds[] = {static_cast<std::uint8_t>(Kind::kNone)};
+  const std::uint64_t buffers[] = {5};
+  const format::External ranges[] = {{.reference = 0, .offset = 0, .bytes = 8}};
+  format::FrameColumns columns;
+  columns.kinds = kinds;
+  columns.buffers = buffers;
+  columns.externals = ranges;
+  std::vector<std::uint64_t> metadata(format::measure_metadata(columns).words);
+  format::write_metadata(metadata, columns);
+  const std::size_t bytes = metadata.size() * 8, buffer = format::align_buffer(16 + bytes);
+  Bytes frame(buffer + 5);
+  format::write_header(frame.data(), bytes, frame.size());
+  std::memcpy(frame.data() + 16, metadata.data(), bytes);
+  const Bytes block(64);
+  const std::span<const std::byte> blocks[] = {block};
+  const Bytes made = alone(frame, blocks);
+  CheckedFrame again;
+  REQUIRE(again.load(made).ok());
+  CHECK(again.contents().stands_alone);
+}
+
+TEST_CASE("a frame is written into memory that another thread overwrites") {
+  // With the words that lead a builder astray: pointers to other segments, and far away.
+  constexpr std::uint64_t kWords[] = {0x0000000100000002, 0x0000ffff7ffffffc, 0x0000ffff0007a400};
+  FrameBuilder builder;
+  test::add_everything(builder, test::Sample());
+  Bytes out(builder.finish().ok() ? builder.total_bytes() : 0);
+  REQUIRE(!out.empty());
+  std::atomic<bool> is_done{false};
+  std::thread other([&] {
+    for (std::size_t i = 0; !is_done; ++i) {
+      for (std::size_t at = 16; at + 8 <= 16 + builder.metadata_bytes(); at += 8) {
+        std::atomic_ref(reinterpret_cast<std::uint64_t&>(out[at])).store(kWords[i % 3], std::memory_order_relaxed);
+      }
+    }
+  });
+  for (int i = 0; i < 20'000; ++i) builder.write_metadata(out.data());
+  is_done = true;
+  other.join();
+  CHECK(format::read_header(out.data()).magic == format::kFrameMagic);
 }

@@ -41,24 +41,24 @@ class Damage:
                 self._change_column(made, *generator.choice(columns))
             else:
                 self._change_bytes(made, min(len(made), 16 + int.from_bytes(made[4:8], "little")))
-        if generator.random() < 0.01:
-            del made[generator.randrange(len(made)) :]
+        if len(made) > 1 and generator.random() < 0.01:
+            del made[generator.randrange(1, len(made)) :]
         return bytes(made)
 
     def _change_column(self, made: bytearray, number: int, first: int, size: int) -> None:
         generator = self._generator
-        if number == 0:
+        if number == _KINDS:
             kind = generator.choice(KINDS)
             made[first + generator.randrange(size)] = kind | (0x80 if generator.random() < 0.1 else 0)
-        elif number == 1:
+        elif number == _LENGTHS:
             at = first + generator.randrange(size)
             made[at] = generator.choice((0, 1, 2, 3, made[at] ^ 1, (made[at] + 1) & 255, generator.randrange(256), 255))
-        elif number == 4:
+        elif number == _TEXT:
             at = first + generator.randrange(size)
             piece = generator.choice((b"\0", b"\xff", b":", b"<", b"O", b"(", b"9", b"\xed\xa0\x80", b"\xff\xfe"))
             piece = piece[: first + size - at]
             made[at : at + len(piece)] = piece
-        elif number == 5:
+        elif number == _DESCRIPTORS:
             at = first + generator.randrange(size)
             made[at] = generator.choice((0, 1, 2, 4, 8, 16, 32, generator.randrange(256), made[at] ^ 1))
         else:
@@ -88,12 +88,25 @@ class Damage:
         made[at : at + len(piece)] = piece
 
 
+#: Numbers of columns, as _columns() yields them.
+_KINDS, _LENGTHS, _TEXT, _DESCRIPTORS = 0, 1, 2, 6
+
+
 def _columns(frame: bytes) -> Iterator[tuple[int, int, int]]:
-    if len(frame) < 24 + 9 * 8:
-        return
+    """Yields the columns of the struct Frame from 0 on, and those of the struct Arrays from 6 on."""
     end = min(len(frame), 16 + int.from_bytes(frame[4:8], "little"))
-    for number in range(9):
-        at = 24 + 8 * number
+    if end < 24 + 6 * 8 or frame[15] != 0:
+        return
+    yield from _lists(frame, 24, 5, 0, end)
+    (offset,) = struct.unpack_from("<i", frame, 24 + 5 * 8)
+    arrays = 24 + 6 * 8 + (offset >> 2) * 8
+    if offset != 0 and 0 <= arrays <= end - 4 * 8:
+        yield from _lists(frame, arrays, 4, 6, end)
+
+
+def _lists(frame: bytes, pointers: int, count: int, number: int, end: int) -> Iterator[tuple[int, int, int]]:
+    for index in range(count):
+        at = pointers + 8 * index
         low, high = struct.unpack_from("<iI", frame, at)
         if low & 3 != 1:
             continue
@@ -101,7 +114,7 @@ def _columns(frame: bytes) -> Iterator[tuple[int, int, int]]:
         size = (high >> 3) * (1 if high & 7 == 2 else 8)
         first += 8 if high & 7 == 7 else 0  # The tag of a list of structs.
         if 0 <= first < end and 0 < size <= end - first:
-            yield number, first, size
+            yield number + index, first, size
 
 
 #: Parts of each kind, in order. V: a node; W: a node, mostly of one of the kinds in SUITABLE; I: an int; F: a float;

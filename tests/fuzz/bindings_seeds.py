@@ -10,6 +10,7 @@ import decimal
 import enum
 import fractions
 import pathlib
+import struct
 import types
 import uuid
 import zoneinfo
@@ -148,6 +149,14 @@ def tensor(flags: int, shape: tuple[int, ...], strides: tuple[int, ...] = (), dt
     return writer.frame()
 
 
+def flat(contents: bytes, padding: int) -> bytes:
+    """Returns a frame of bytes alone."""
+    size = 16 + padding + len(contents)
+    return b"SHMT" + struct.pack("<I", padding) + size.to_bytes(6, "little") + bytes([2, 1]) + bytes(padding) + contents
+
+
+#: Frames of bytes alone: a short one, one with padding, and one that is read as a buffer.
+FLAT = (flat(b"bytes", 0), flat(b"bytes", 48), flat(b"x" * 5000, 48))
 TENSORS = (tensor(0, (24,)), tensor(1, (6, 4)), tensor(3, (2, 3), (8, 16)), tensor(0, (48,), dtype=15))
 
 #: Names of classes for messages: those above, those of shmtree, and some that receivers must refuse.

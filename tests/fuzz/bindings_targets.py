@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from bindings_seeds import DEVICE, TENSORS, pack, values
+from bindings_seeds import DEVICE, FLAT, TENSORS, pack, values
 from frame_writer import Writer
 
 import shmtree
@@ -43,6 +43,7 @@ class Target(abc.ABC):
         """Yields frames to damage."""
         yield from map(pack, values())
         yield from TENSORS
+        yield from FLAT
 
     def registered(self) -> Iterator[tuple[str, Any]]:
         """Yields the names of registered classes of the package, with parts that this process would accept."""

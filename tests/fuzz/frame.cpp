@@ -25,17 +25,16 @@ static void make_alone(std::span<const std::byte> frame, format::Blocks blocks) 
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // The input is the metadata and what follows; a header that fits is put before it, so that the search begins where
-  // it matters. The first two bytes say how much of it is metadata.
+  // it matters. The first two bytes say how much of it is metadata, or, with the highest bit, the padding of a flat
+  // frame.
   if (size < 2) return 0;
   const fuzz::Cost cost;
   std::uint16_t words;
   std::memcpy(&words, data, 2);
   std::vector<std::byte> frame(16 + size - 2);
   std::memcpy(frame.data() + 16, data + 2, size - 2);
-  const format::FrameHeader header{.magic = format::kFrameMagic,
-                                   .metadata_bytes = words * 8u,
-                                   .size_version_flags = frame.size() | std::uint64_t{format::kFrameVersion} << 48};
-  std::memcpy(frame.data(), &header, sizeof(header));
+  const bool is_flat = (words & 0x8000) != 0;
+  format::write_header(frame.data(), is_flat ? words & 0xff : words * 8u, frame.size(), is_flat ? format::kFlat : 0);
   (void)test::walk_frame(frame).ok();
   const std::vector<std::byte> block(4096);
   const std::span<const std::byte> blocks[] = {block, block};

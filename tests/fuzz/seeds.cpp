@@ -199,6 +199,9 @@ void write_frames(const std::filesystem::path& folder) {
   write(folder / "ranges", frame_of([](auto& builder) { add_ranges(builder); }));
   write(folder / "masked arrays", frame_of([&](auto& builder) { add_masked_arrays(builder, sample); }));
   write(folder / "service", frame_of([&](auto& builder) { add_service_messages(builder, sample); }));
+  using namespace std::string_literals;
+  write(folder / "flat", "\x00\x80"s + "bytes"s);
+  write(folder / "flat, padded", "\x30\x80"s + std::string(48, '\0') + "bytes"s);
   write(folder / "everything", frame_of([&](auto& builder) { test::add_everything(builder, sample); }));
 }
 

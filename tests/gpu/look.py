@@ -35,6 +35,8 @@ def lacks() -> list[str]:
     for program in ("cmake", "ninja"):  # there are packages of these, too
         if not shutil.which(program) and importlib.util.find_spec(program) is None:
             missing.append(program)
+    if not shutil.which("capnp"):
+        missing.append("Cap'n Proto (tests/gpu/prepare gathers it)")
     if not any(map(shutil.which, ("c++", "g++", "clang++"))):
         missing.append("a C++ compiler")
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():

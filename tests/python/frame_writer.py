@@ -130,32 +130,48 @@ class Writer:
         return self
 
     def frame(self) -> bytes:
-        # The bytes of a column, and Cap'n Proto's code for the size of its elements (7: structs).
-        columns: list[tuple[bytes, int]] = [
-            (bytes(self._kinds), 2),
-            (bytes(self._lengths), 2),
-            (struct.pack(f"<{len(self._ints)}q", *self._ints), 5),
-            (struct.pack(f"<{len(self._floats)}d", *self._floats), 5),
-            (bytes(self._text), 2),
-            (bytes(self._arrays), 7),
-            (struct.pack(f"<{len(self._buffers)}Q", *map(len, self._buffers)), 5),
-            (struct.pack(f"<{len(self._views)}q", *self._views), 5),
-            (bytes(self._externals), 7),
+        nodes = [
+            (bytes(self._kinds), _BYTES),
+            (bytes(self._lengths), _BYTES),
+            (bytes(self._text), _BYTES),
+            (struct.pack(f"<{len(self._ints)}q", *self._ints), _WORDS),
+            (struct.pack(f"<{len(self._floats)}d", *self._floats), _WORDS),
         ]
-        pointers, heap = b"", b""
-        for number, (column, size) in enumerate(columns):
-            offset = (len(columns) - 1 - number) + len(heap) // 8
-            count = len(column) if size == 2 else len(column) // 8
-            pointers += struct.pack("<II", 1 | offset << 2, size | count << 3) if column else bytes(8)
-            if size == 7 and column:
-                words = 3 if number == 8 else 1
-                heap += struct.pack("<IHH", count // words << 2, words, 0)
-            heap += column + bytes(-len(column) % 8)
-        metadata = struct.pack("<IHH", 0, 0, len(columns)) + pointers + heap
+        arrays = [
+            (bytes(self._arrays), 1),
+            (struct.pack(f"<{len(self._buffers)}Q", *map(len, self._buffers)), _WORDS),
+            (struct.pack(f"<{len(self._views)}q", *self._views), _WORDS),
+            (bytes(self._externals), 3),
+        ]
+        pointers, lists = _lists(nodes, after=1)
+        if any(column for column, _ in arrays):
+            pointers += struct.pack("<IHH", len(lists) // 8 << 2, 0, len(arrays))
+            lists += b"".join(_lists(arrays, after=0))
+        else:
+            pointers += bytes(8)
+        metadata = struct.pack("<IHH", 0, 0, len(nodes) + 1) + pointers + lists
         total = 16 + len(metadata)
         body = b""
         for contents in self._buffers:
             body += bytes(-(total + len(body)) % 64) + contents
         total += len(body)
-        header = b"SHMT" + struct.pack("<I", len(metadata)) + total.to_bytes(6, "little") + bytes([1, 0])
+        header = b"SHMT" + struct.pack("<I", len(metadata)) + total.to_bytes(6, "little") + bytes([2, 0])
         return header + metadata + body
+
+
+#: What the elements of a list are; any other number is the number of words of each struct.
+_BYTES, _WORDS = -1, 0
+
+
+def _lists(columns: list[tuple[bytes, int]], after: int) -> tuple[bytes, bytes]:
+    """Encodes the pointers to columns as Cap'n Proto does, and the lists. `after`: other pointers before the lists."""
+    pointers, lists = b"", b""
+    for number, (column, elements) in enumerate(columns):
+        offset = (len(columns) - 1 - number) + after + len(lists) // 8
+        size = {_BYTES: 2, _WORDS: 5}.get(elements, 7)
+        count = len(column) if elements == _BYTES else len(column) // 8
+        pointers += struct.pack("<II", 1 | offset << 2, size | count << 3) if column else bytes(8)
+        if elements > 0 and column:
+            lists += struct.pack("<IHH", count // elements << 2, elements, 0)
+        lists += column + bytes(-len(column) % 8)
+    return pointers, lists

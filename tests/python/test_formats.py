@@ -60,19 +60,17 @@ def sample():
     }
 
 
-# `pack(sample(), allow_pickle=False)` of 0.2 (version 1 of the frame), compressed.
+# `pack(sample(), allow_pickle=False)` of 0.2 (version 2 of the frame), compressed.
 WRITTEN_BY_0_2 = """
-c-rlo&1(}u7{=e3olUk)YZW(GJ=my+fYy&zt2NX%io}Xm#nyvp53}i{UC0;NEu?-
-xk6yg_2Z(pUquxaP1N;XBkAesuy~TI)LEC5%Qv{Lcc{0Bz`_9hpW-_^K*!kJHg}NfTbeC9yTI!=iOwS^^!})^qDdz-
-tAL4eL-;Z&=bBNw>R(Sg>r=g!U;tFXgWyj)9Uw<MwFgUb3dr=9;b(K<XEaoPY$~mCigGwd2l5*4$M>*>7sN*VkSnYS*XG-mHj~-
-LUN0d8$`pnshbMDjyrKa7P88_F~)m%<onT^gjK=weNYKR8eG0_lAOA<*T6xo*K<QK(hP;e+2(U$TO#Vr~l$)l5kC&9LPgv~`BB!wjv#S+pY9?z
-hdBj|RYAj^>rDXBjeoj1PqW3NBi+j`TT8#COJq^)()Rkyb37u$^AZk+thak}>#?y4_-7;5JG`sa_Ex9QcFUHu%5wzAi*x9YR$mtxcS&h@-
-bY@Vi1Gp+pAPI|kw{(Yue)PA|Mdp0!n(DT+p6X<%;55hn%`FW=H3OXNFYHQxAUkv?nkcoPAV4}WdK0>~zgTMqUVOY(~E-
-c)d4|TX2+`LvZncHUB)N@6>9IjPOkeT;O)uOqfOD3r5ywOXV&lawjnklcAJW~tCPK=-GTI6<Bhbw_T>E$!`mvpVB*Mez(d}?m;-
-sQ!I>2h?ebS8B#t<$5aw3l9F7Am!p4qN3%t7B2eRAI8&RVfsr3y-=^ji$z;k{_B<;6E^2JO6m<&Nxk<Y0s@CS~DDFXFK{16U^qE^9ohX-vwVLx
-53oLN{F>H-cF~vk7%w<hqJ#~6_ohJI__j=oeZ?o>B`PJ-
-`&pYzOCDmcBW#byqp36000000000000000;I9Jr?*IS*0000000000007|syMG5k5ClOG1VIo4K@bE%(7&$r=y~fbzqqY)d!GG+!4?TpB%6;H_
-b4~p>&V>P&OUkP`Se~dKy&lB<$D|-hhZ3oVHk#C7=~dOhG7_nVR*;h?*6~*`Tv6-38E8T
+c-rloOKTHR7>2)d=43K$QmZ(@%R+-L0$MMvt(Q>SC=x4Lm9{QKyEv1cv;(=3nL_IY>dqhFRuI<;E?tWF1N;MmOTmpxck!EKf^D>j5kcgA-<;>od}q#
+_xn(n9=4WOXHWbmt+r*O8kxdz<XAxcDe9rlZ^Q}WPAc!WoJ>_<cYcE8!zM_M!kd{&jJLwDzrZVZF;hlvGN;s~olyYs`&196bU%3aA%5Wv?sKbtO)S(
+f_RqkH3&vBn9waYznR2@60+_6*Rrzg(1ljoJ1a;K-=Vyr90qPRR0&6uV{dO)>AixReI38uw6FNIK)up}pcC`m(tL&=B<DKApeqG3MDG-U*FDZwKWT;
+xGgSW=Olk{0oJ2HB3FIX+&?ku51{(2nM9RJ31<&k_|vvle>ZdT0W@R`G){&`W-aslBo;h4tpTx9V3yzZT@9ULBaIZ<)7Hs^}mv!Acl5@-qtyH|Ikgt
+_C-*HcfucESt4rMK6cz4HM+&{c59PuIs7^8oFfklIGdM71K1e)v9Nj!RYa^leATdh7MN(eZni{?=I<PQ?Cb8{@CQ~**ljO@8@dKwsQIGot(~%WOH6_
+ky)-ct2*qIAFPf>9h2p=?XG&c9PN12b#f#-8kPLeR0IE>;o7-}leflbD!FwJHXiTpeCbUQuP_j2_l^@i*{xgK^owoAZ#Pc<VmrO-?d_>Az8`MqyR}a
+rHZRkw&pQS=TCoaOuXXA(xtC(o`0oC^PHjF-AE!I{B~E&?wf=Q_h*{@$ft#TpH6G7liOx(>c9)}LNio}V^Bt_(zZ<?ixD92$pAkFGWSmZW9nro<4(D
+LIDk$}n>)Flj`AWy>^knyX?~JptXX~=0{#2>gma_l=000000000000000{8bR1-vIys0000000000006*$_xuimAP9mW2!bF8f*=TjpnqK((fh^){&
+3si_N?$5gDn!INVZ=q?o)1|-;u@HKRfd7``P{Ofad0LEA=@(3Bxc9!!QiPFbu;m48t%C!|)$_yXXJ1@Ba_J0c$G~>i
 """
 
 

@@ -296,7 +296,7 @@ def test_bytes_that_are_no_frame_are_refused_and_say_why(pair: tuple[shmtree.Sen
         (b"x" * 100, "SHMT"),
         (whole[:-1], "there are"),
         (whole[:14] + b"\x09" + whole[15:], "version 9"),
-        (whole[:15] + b"\x01" + whole[16:], "flags"),
+        (whole[:15] + b"\x02" + whole[16:], "flags"),
     ):
         with pytest.raises(shmtree.CorruptMessage, match=text):
             sender.put_frame(wrong)

@@ -20,6 +20,6 @@ def test_capnp_decode_reads_the_metadata_of_a_message() -> None:
     command = ["capnp", "decode", "--flat", "--short", str(SCHEMA), "Frame"]
     decoded = subprocess.run(command, input=frame[16 : 16 + size], stdout=subprocess.PIPE, check=True).stdout.decode()
     assert decoded == (
-        r'(kinds = "\037\004F", lengths = "\002\000\002\000\001\002", ints = [7], text = "idx", '
-        "arrays = [(dtype = 11, flags = 0, ndim = 1, spare = 0, buffer = 0)], buffers = [8])\n"
+        r'(kinds = "\037\004F", lengths = "\002\000\002\000\001\002", text = "idx", ints = [7], '
+        "arrays = (arrays = [(dtype = 11, flags = 0, ndim = 1, buffer = 0)], buffers = [8]))\n"
     )

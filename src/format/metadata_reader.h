@@ -1,0 +1,24 @@
+// Reads the metadata of a frame with Cap'n Proto's library.
+// Thread safety: functions only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "format/frame_columns.h"
+#include "shmtree/result.h"
+
+namespace shmtree::format {
+
+// Copies of the columns that cannot be used in place.
+struct MetadataScratch {
+  std::vector<ArrayDescriptor> arrays;
+  std::vector<External> externals;
+};
+
+// Sets `columns` to what the message in `words` holds. The columns lead into `words` and `scratch`, which must not
+// change while they are used. kCorrupt: not a message of the schema in this version. May throw std::bad_alloc.
+Status read_metadata(std::span<const std::uint64_t> words, MetadataScratch& scratch, FrameColumns& columns);
+
+}  // namespace shmtree::format

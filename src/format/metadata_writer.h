@@ -1,0 +1,23 @@
+// Encodes the metadata of a frame with Cap'n Proto's library.
+// Thread safety: functions only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "format/frame_columns.h"
+
+namespace shmtree::format {
+
+// Size of the message in words of 8 bytes, and the number of elements in its longest column.
+struct MetadataSize {
+  std::uint64_t words = 0;
+  std::uint64_t longest = 0;
+};
+MetadataSize measure_metadata(const FrameColumns& columns) noexcept;
+
+// Writes the message to `out`, which has as many words as measure_metadata() counts for these columns, of which `kinds`
+// is not empty. No other process may have access to `out`: the library follows the pointers that it has written.
+void write_metadata(std::span<std::uint64_t> out, const FrameColumns& columns) noexcept;
+
+}  // namespace shmtree::format
