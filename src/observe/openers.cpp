@@ -73,15 +73,36 @@ Result<bool> add_newcomer(OpenArena& arena, int pid) {
   return true;
 }
 
+namespace {
+
+// Opens the file with this identity that the process has at this descriptor. kNotFound if the process has none there.
+Result<platform::UniqueFd> open_same_file(int pid, int fd, platform::FileId id) {
+  auto opened = platform::open_from_process(pid, fd, platform::Access::kRead);
+  if (!opened) return opened;
+  const auto found = platform::file_id(opened->get());
+  if (found && *found == id) return opened;
+  return Error{Code::kNotFound, "process " + std::to_string(pid) + " has another file at that descriptor"};
+}
+
+// The same, at any descriptor if there is none at that one: a process that forks has descriptors for its child, which
+// it closes after the fork.
+Result<platform::UniqueFd> open_file_of(const ObservedOpener& one, platform::FileId id) {
+  auto opened = open_same_file(one.pid, one.fd, id);
+  if (opened || opened.code() != Code::kNotFound || one.read_only) return opened;
+  const auto other = platform::find_memory_file_of(one.pid, memory::kFileName, id);
+  if (!other) return other.error();
+  return *other ? open_same_file(one.pid, (*other)->fd, id) : std::move(opened);
+}
+
+}  // namespace
+
 Result<platform::UniqueFd> open_arena(const OpenArena& arena) {
   Error error{.code = Code::kNotFound, .message = "every process that had it has ended"};
   for (const auto* openers : {&arena.users, &arena.observers}) {
     for (const ObservedOpener& one : *openers) {
-      auto opened = platform::open_from_process(one.pid, one.fd, platform::Access::kRead);
-      if (!opened && opened.code() != Code::kNotFound) error = opened.error();
-      if (!opened) continue;
-      const auto id = platform::file_id(opened->get());
-      if (id && *id == arena.id) return opened;
+      auto opened = open_file_of(one, arena.id);
+      if (opened) return opened;
+      if (opened.code() != Code::kNotFound) error = opened.error();
     }
   }
   return error;

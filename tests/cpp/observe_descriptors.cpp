@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "discovery/names.h"
+#include "observe/openers.h"
 #include "platform/machine.h"
 #include "platform/other_process.h"
 #include "support/catch2.h"
@@ -108,6 +109,15 @@ TEST_CASE("Threads that look are not among those who have an arena") {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == 0);
+}
+
+TEST_CASE("An arena is opened though its process has closed the descriptor that was seen") {
+  ArenaElsewhere elsewhere;
+  observer::OpenArena open{.id = file_id(elsewhere.open_for_reading().get()).value()};
+  open.users.push_back({.pid = elsewhere.process().pid(), .fd = 900, .read_only = false});
+  const auto opened = observer::open_arena(open);
+  REQUIRE(opened.ok());
+  CHECK(file_id(opened->get()).value() == open.id);
 }
 
 TEST_CASE("An arena that nobody but observers has any more is seen with these") {
