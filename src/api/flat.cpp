@@ -171,6 +171,7 @@ class FlatCodec {
     Result<Item> item = api::to_item(arena, message);
     if (!item) return std::move(item).error();
     const Result<ByteRun> bytes = detail::bytes_in(*item);
+    if (!bytes && bytes.code() == Code::kOutOfSharedMemory) return bytes.error();
     if (!bytes) return no_bytes(message, bytes.error().message);
     return make_(arena, message, *bytes, &*item);
   }
