@@ -2,8 +2,8 @@
 # The metadata of a frame: one tree, flattened in preorder into columns. docs/frame.md says how nodes use them, and
 # include/shmtree/kind.h has the numbers. A column without values is a null pointer.
 #
-# If you change a field, raise the version in the frame's header: a reader that does not know a column would misread the
-# message.
+# If you add, remove or change a field, raise the version in the frame's header. Readers refuse columns that they do not
+# know, and would misread changed ones.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("shmtree::schema");

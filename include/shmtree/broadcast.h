@@ -104,12 +104,12 @@ class Subscriber {
  public:
   /// The next message. Arrays are read-only views of shared memory, which the Item holds. While over half of the
   /// arena's budget is held, the Item has a copy.
-  ///   kEmpty: nothing in time.  kOverrun: messages were overwritten before they were read, or given up, `missed` of
-  ///   them, and this reader is to be told (FallBehind::kRaise); the next call reads on.  kClosed: closed here, another
-  ///   process's, or nobody is left who puts and all is read; kPeerDied instead when one of those was killed. kCorrupt:
-  ///   that message was damaged; it is passed.  kOutOfSharedMemory: this process has no memory for the message. The
-  ///   next call returns it, or a newer one (FallBehind::kLatest). After the eighth time in a row it is given up, and
-  ///   counts as missed.
+  ///   kEmpty: no message in time.  kOverrun: `missed` messages were overwritten before they were read, or given up
+  ///   (only with FallBehind::kRaise); the next call reads on.  kClosed: the subscription was closed here or belongs to
+  ///   another process, or no process can put any more and all is read; kPeerDied instead if one of those was killed.
+  ///   kCorrupt: that message was damaged; the next call reads on.  kOutOfSharedMemory: this process has no memory for
+  ///   the message. It is kept: the next call returns it, or a newer one (FallBehind::kLatest). After eight failures
+  ///   in a row it is given up, and counts as missed.
   Result<Item> get(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Waits for one, then takes what is there: 1 to `most` items. An error behind the first of them comes with the next
   /// call.

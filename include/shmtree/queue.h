@@ -78,23 +78,23 @@ class Queue {
   /// The end of these.
   std::default_sentinel_t end() const noexcept { return {}; }
 
-  /// One more of the messages received was dealt with. kInvalid when all others are already, or were given up; kClosed
-  /// when this process has no end of the queue any more.
+  /// Reports one received message as done. kInvalid if no other message is unfinished (rejected ones need no call);
+  /// kClosed if this process has no end of the queue any more.
   Status task_done() const;
-  /// Until all messages that were put were dealt with, or are among rejected(). kTimeout. It goes on after close() as
-  /// long as another process has the queue, and is kClosed when none has, and when it begins after this process's last
-  /// close(). A process killed between get() and task_done() leaves its message undone; take() of receiver() and ack()
-  /// give it to another.
+  /// Blocks until every message that was put is done or rejected. kTimeout. After close() it goes on as long as
+  /// another process has the queue; kClosed if none has, or if it begins after this process's last close(). If a
+  /// process is killed between get() and task_done(), its message stays unfinished; take() of receiver() with ack()
+  /// gives it to another process instead.
   Status join(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// How many were put and not yet dealt with, without those among rejected(); 0 when this process has no end any more.
+  /// Number of messages that were put and are neither done nor rejected; 0 if this process has no end any more.
   std::uint64_t unfinished_tasks() const noexcept;
   /// Ends the queue in all processes: put() is kShutDown from now on, get() as soon as nothing is left. `immediate`
   /// drops what is in it, and what is given back later; both count as dealt with for join().
   Status shutdown(bool immediate = false) const;
 
-  /// The messages that were given up: eight receivers in a row had no memory to build them. As Receiver::rejected().
-  /// They count as dealt with for join(). ack() drops one, and needs no task_done(). requeue() has it received, and
-  /// waited for, again.
+  /// The messages that were given up because eight receivers in a row had no memory to build them, as
+  /// Receiver::rejected() returns them. They count as done for join(). ack() drops a message without task_done();
+  /// requeue() makes it an unfinished one again.
   Result<std::vector<TakenItem>> rejected() const { return receiver_.rejected(); }
 
   /// Messages in it; exact, as are the two below.

@@ -29,7 +29,7 @@ Error of_message(Error error, std::uint64_t ticket) {
   return error;
 }
 
-// What a thread reads into. The block of a message that was not given back goes at the end of the call.
+// A place to read into, one per thread. Its destructor releases the block, unless the message was given back.
 class Place {
  public:
   explicit Place(Reader& reader) : reader_(reader) {
@@ -68,7 +68,8 @@ Result<Item> item_of(const broadcast::Ring& ring, broadcast::Incoming& message) 
   const bool copied = message.block.valid() && endpoint::is_hoarding_of(ring);
   return api::to_item(*ring.arena(), frame, message.block, copied);
 }
-// The bytes of a message that is made of something else. The message keeps its block.
+
+// Returns the bytes of a message that is not a flat frame, such as an array of uint8. The message keeps its block.
 Result<FlatItem> flat_of_item(const broadcast::Ring& ring, broadcast::Incoming& message) {
   memory::Lease block;
   if (message.block.valid()) {
@@ -120,7 +121,7 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, s
       items.push_back(std::move(*next));
       continue;
     }
-    // Another thread was quicker, or it comes again.
+    // These errors come again with the next call, or another thread was quicker.
     const Code code = next.code();
     const bool is_met_again =
         code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied || code == Code::kOutOfSharedMemory;

@@ -123,12 +123,13 @@ bool Subscriber::catch_up(bool& moved) noexcept {
 
 Error Subscriber::overrun() {
   const std::uint64_t count = missed() - std::exchange(told_, missed());
-  return Error{.code = Code::kOverrun,
-               .message = std::to_string(count) + " messages were overwritten before they were read, or given up",
-               .missed = count};
+  return Error{
+      .code = Code::kOverrun,
+      .message = std::to_string(count) + " messages were missed: overwritten before they were read, or given up",
+      .missed = count};
 }
 
-// Under mutex_. Of a reader that wants the last message only, `received` may come back as the one to drop.
+// Under mutex_. With Policy::kLatest only the newer of two messages is kept: `received` returns the other one.
 void Subscriber::keep(std::unique_ptr<Received>& received) noexcept {
   if (owner_.policy == Policy::kLatest && given_back_ != nullptr) {
     if (given_back_->message.ticket < received->message.ticket) std::swap(given_back_, received);
@@ -144,7 +145,7 @@ void Subscriber::keep(std::unique_ptr<Received>& received) noexcept {
 void Subscriber::give_back(std::unique_ptr<Received> received, FailedBuild how) noexcept {
   const Identity me = ring_->arena()->current_identity();
   {
-    const std::lock_guard guard(mutex_);  // `received`, if it is not kept, goes after it
+    const std::lock_guard guard(mutex_);  // a message that is not kept is destroyed after the unlock
     const Owner now = unpack_owner(load_acquire(cursor().owner));
     if (!now.claimed || now.use != owner_.use || now.identity != me) return;
     const bool is_given_up = how == FailedBuild::kCounted && ++received->message.failed_builds >= kMaxFailedBuilds;

@@ -2,8 +2,9 @@
 // that holds the subscription's block, or to which it is in transit, and goes with the last of them; from then on it is
 // the claimer's alone.
 //
-// A message that get() has returned and its caller could not build is given back. It stays in this process, and the
-// next get() returns it, before any other. Putters count it as read.
+// If the caller of get() cannot build the object of a message, it gives the message back. The message stays in this
+// process: the next get() returns it before any other, unless the policy is kLatest and there is a newer one. For
+// putters, the message has been read.
 //
 // Thread safety: several threads may read; each message goes to one of them.
 #pragma once
@@ -17,7 +18,7 @@
 
 namespace shmtree::broadcast {
 
-// What get() reads into if the message may be given back: give_back() needs no memory then.
+// A place for get() to read into. It is allocated before the message is read, so that give_back() needs no memory.
 struct Received {
   Incoming message;
   std::unique_ptr<Received> next{};  // of those that were given back

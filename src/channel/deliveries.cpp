@@ -297,7 +297,7 @@ bool Delivery::settle_locked(Settling how) noexcept {
     count_builds(how);
     of_->parts_.records.set(*record_, word);
     const bool is_dropped = how == Settling::kAck && state_of_record(word_) == RecordState::kRejected;
-    if (is_dropped) add(of_->parts_.control.shared.tasks_done, std::uint64_t{1});  // as it was by its record
+    if (is_dropped) add(of_->parts_.control.shared.tasks_done, std::uint64_t{1});  // its record no longer counts it
     if (is_spent_block) arena.reclaimer().set_delivered(message_.block(), false);
   }
   arena.unlock(of_->parts_.control.shared.receivers_lock);

@@ -146,8 +146,8 @@ constexpr std::uint32_t attempts_of_record(std::uint64_t word) noexcept {
 constexpr bool awaits_ack(RecordState state) noexcept {
   return state == RecordState::kTaken || state == RecordState::kReturned;
 }
-// Maximum number of receivers in a row that have no memory to build the object of a message. After that the message is
-// given up, so that receivers reach the next one.
+// Maximum number of receivers in a row that fail to build the object of a message: for want of memory, or because
+// unpickling raised SystemExit. After that the message is given up, so that receivers reach the next one.
 constexpr std::uint32_t kMaxFailedBuilds = 8;
 // Returns the word of a record whose message was nacked, or whose taker died. `max_attempts` of 0 is no limit; a
 // rejected message stays rejected.

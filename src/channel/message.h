@@ -63,7 +63,8 @@ class Incoming {
     ++attempts_;
     came_back_ = true;
   }
-  // Records that the receiver had no memory to build the object. kMaxFailedBuilds limits how often this may happen.
+  // Records that the receiver could not build the object: no memory, or SystemExit and the like from unpickling.
+  // kMaxFailedBuilds limits how often this may happen.
   void set_not_built() noexcept { not_built_ = true; }
   // Records that the receiver has built the object.
   void set_built() noexcept {

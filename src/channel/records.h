@@ -69,7 +69,7 @@ class Records {
   }
   // After such a shutdown: how many of the messages before `discarded_from` nobody is given any more.
   std::uint64_t discarded() const noexcept;
-  // Number of messages that are given up, those included that somebody looks at.
+  // Number of rejected messages, including those that a process is looking at.
   std::uint64_t rejected() const noexcept;
   // More of them, one more than there are, so that the chain stays short. Called without locks; nothing is added when
   // another thread or process has done so meanwhile.

@@ -9,8 +9,8 @@ namespace shmtree::channel {
 
 using namespace platform;
 
-// Returns how many there are in all, except those that were discarded or are rejected. The order of the loads makes a
-// message whose record changes meanwhile count here rather than not: a join() may look once more, and never ends early.
+// Returns the number of all tasks, except discarded and rejected ones. The loads are ordered so that a message whose
+// record changes meanwhile is counted: join() may then look once more, but never ends early.
 std::uint64_t Tasks::last() const noexcept {
   const ChannelHeader& shared = parts_.control.shared;
   if (!parts_.control.is_discarded()) {
@@ -31,8 +31,8 @@ Status Tasks::done() {
   std::uint64_t done = load_acquire(tasks_done);
   do {
     if (done >= last()) {
-      return Error{Code::kInvalid, "task_done() called too many times: " + std::to_string(done) +
-                                       " messages are done already, and no other is unfinished"};
+      return Error{Code::kInvalid, "task_done() called too many times: all " + std::to_string(done) +
+                                       " tasks are done, and rejected messages need no call"};
     }
   } while (!compare_swap(tasks_done, done, done + 1));
   if (done + 1 >= last()) notify_all(parts_.control.shared.acked);

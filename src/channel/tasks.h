@@ -24,7 +24,7 @@ class Tasks {
  public:
   Tasks(Parts& parts, Receiving& receiving) noexcept : parts_(parts), receiving_(receiving) {}
 
-  // One more of the messages put was dealt with; kInvalid when all others were, or are rejected.
+  // Reports one message as done. kInvalid if all messages are done or rejected.
   Status done();
   // Waits until all were. kTimeout.
   Status join(const WaitContext& wait);

@@ -1,5 +1,5 @@
-// Frames of nothing but a run of bytes: they have no metadata, so they are written and read without a builder or a
-// reader. The flag kFlat in the header tells that a frame is one.
+// A flat frame: a run of bytes without metadata, so it is written and read without a builder or a reader. The flag
+// kFlat in the header marks it.
 //
 //   offset 0  16  the header; instead of the size of the metadata, the size of the padding: 0 or 48
 //         16      the padding, zeros

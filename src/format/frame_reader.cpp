@@ -148,8 +148,8 @@ Status FrameReader::load_flat(std::span<const std::byte> frame) {
       {.dtype = static_cast<std::uint8_t>(DType::kUInt8), .flags = kReadOnly, .ndim = 1, .buffer = 0}};
   const auto run = flat_run(frame);
   if (!run) {
-    return corrupt("it has " + std::to_string(metadata_bytes_) + " bytes of padding and " +
-                   std::to_string(total_bytes_) + " in all, which no frame of bytes alone has");
+    return corrupt("a frame of bytes alone cannot have " + std::to_string(metadata_bytes_) + " bytes of padding and " +
+                   std::to_string(total_bytes_) + " bytes in all");
   }
   const std::size_t begin = static_cast<std::size_t>(run->data() - frame.data());
   total_bytes_ = begin + run->size();

@@ -53,8 +53,8 @@ void set_words(std::span<const T>& column, ::capnp::AnyList::Reader list) {
   column = {reinterpret_cast<const T*>(list.getRawBytes().begin()), list.size()};
 }
 
-// A list of structs that all have the size of this version of the schema. Others would be read as well, with zeros for
-// what they lack; then a few bytes could stand for millions of structs.
+// Checks that a list has structs of exactly the size in this schema. Cap'n Proto also reads smaller ones, with zeros
+// for what they lack; a few bytes could then stand for millions of structs.
 template <class Struct>
 void check_structs(::capnp::AnyList::Reader list) {
   if (list.size() == 0) return;
@@ -92,7 +92,7 @@ bool is_known(::capnp::AnyStruct::Reader any) {
 
 }  // namespace
 
-// KJ wants its callback on the stack, where AddressSanitizer may not leave it.
+// KJ requires this callback on the stack. AddressSanitizer would move it to its fake stack on the heap.
 [[gnu::no_sanitize_address]] Status read_metadata(std::span<const std::uint64_t> words, MetadataScratch& scratch,
                                                   FrameColumns& columns) try {
   columns = {};

@@ -17,8 +17,9 @@ struct MetadataScratch {
   std::vector<External> externals;
 };
 
-// Sets `columns` to what the message in `words` holds. The columns lead into `words` and `scratch`, which must not
-// change while they are used. kCorrupt: not a message of the schema in this version. May throw std::bad_alloc.
+// Sets `columns` to the contents of the message in `words`. The columns point into `words` and `scratch`, which must
+// not change while the columns are used. kCorrupt: not a message of this version of the schema. May throw
+// std::bad_alloc.
 Status read_metadata(std::span<const std::uint64_t> words, MetadataScratch& scratch, FrameColumns& columns);
 
 }  // namespace shmtree::format

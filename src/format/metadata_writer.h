@@ -16,8 +16,8 @@ struct MetadataSize {
 };
 MetadataSize measure_metadata(const FrameColumns& columns) noexcept;
 
-// Writes the message to `out`, which has as many words as measure_metadata() counts for these columns, of which `kinds`
-// is not empty. No other process may have access to `out`: the library follows the pointers that it has written.
+// Writes the message to `out`, which has as many words as measure_metadata() returns for these columns. `kinds` must
+// not be empty. No other process may have access to `out`: the library reads back the pointers that it has written.
 void write_metadata(std::span<std::uint64_t> out, const FrameColumns& columns) noexcept;
 
 }  // namespace shmtree::format

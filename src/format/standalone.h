@@ -25,7 +25,7 @@ class Standalone {
   // kMessageTooLarge: more than a frame can hold. Once, before the following.
   Status finish();
   std::uint64_t total_bytes() const noexcept { return total_bytes_; }
-  // `out` is a multiple of 8, and no other process has access to it.
+  // `out` is aligned to 8 bytes, and no other process has access to it.
   void write(std::byte* out) const noexcept;
 
  private:

@@ -21,8 +21,8 @@ class Loader {
 
   // What the buffer was made with, as its note says.
   std::span<const std::byte> note() const noexcept { return saved_.note; }
-  // The same, unpacked. kCorrupt, which names the manifest, if the note cannot be read or is of rows other than those
-  // in the files: the manifest may have been altered together with its checksum.
+  // Returns the specification of the buffer, from note(). kCorrupt, which names the manifest, if the note cannot be
+  // read, or describes other rows than the files have: it may have been altered together with its checksum.
   Result<Spec> spec() const;
   std::span<const std::uint64_t> leaf_bytes() const noexcept { return saved_.leaf_bytes; }
   std::uint64_t capacity() const noexcept { return saved_.header.capacity; }

@@ -59,7 +59,7 @@ unsigned version_of(const PyTypeObject* type) noexcept {
   return __atomic_load_n(&type->tp_version_tag, __ATOMIC_RELAXED);
 }
 
-// False also if a Python error is set, which is not ordinary.
+// False also if a Python error is set that is not ordinary.
 bool is_same(PyObject* one, PyObject* other) {
   if (one == other) return true;
   const int same = one && other ? PyObject_RichCompareBool(one, other, Py_EQ) : 0;
@@ -176,7 +176,7 @@ Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole,
 // What to do if another thread is importing the module.
 enum class Importing : bool { kWait, kTakeAsItIs };
 
-// True while a thread executes the code of the module. False also if a Python error is set, which is not ordinary.
+// True while a thread executes the code of the module. False also if a Python error is set that is not ordinary.
 // Reads no attribute of the module, since that makes a LazyLoader execute it.
 bool is_being_imported(PyObject* module) {
   const Ref spec = PyModule_Check(module) ? item_of(PyModule_GetDict(module), interned_spec) : Ref();

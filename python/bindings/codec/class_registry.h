@@ -84,10 +84,10 @@ Ref resolve_global(std::string_view name, bool may_import);
 Ref imported_module(PyObject* name);
 
 // True if the name leads to exactly this object. Does not wait for a module that another thread is importing. False
-// also if a Python error is set, which is not ordinary: MemoryError, KeyboardInterrupt.
+// also if a Python error is set that is not ordinary: MemoryError, KeyboardInterrupt.
 bool is_found_by_name(PyObject* object, std::string_view name);
 
-// Returns "module:qualname" of a class. Empty if it has none, or if a Python error is set, which is not ordinary.
+// Returns "module:qualname" of a class. Empty if it has none, or if a Python error is set that is not ordinary.
 std::string global_name(PyObject* object);
 
 // shmtree.register. False with TypeError or ValueError set.

@@ -39,7 +39,7 @@ const ClassInfo* class_of(Decoder& decoder, ClassShape shape, const char* what) 
   return nullptr;
 }
 
-// Joins names with commas. Null with a Python error set, which is not ordinary.
+// Joins names with commas. Null with a Python error set that is not ordinary.
 std::optional<std::string> joined(PyObject* names) {
   std::string text;
   const Ref list(PySequence_List(names));
@@ -154,14 +154,14 @@ constexpr std::uint64_t kMostFlagBits = 512;
 constexpr Py_ssize_t kMostFlags = 4096;
 
 // Returns a new reference to the map from values to members of an Enum. Null if it has none, or if a Python error is
-// set, which is not ordinary.
+// set that is not ordinary.
 Ref members_by_value(PyTypeObject* type) {
   Ref members(PyObject_GetAttrString(type_object(type), "_value2member_map_"));
   if (!members) clear_ordinary_exception();
   return members && PyDict_Check(members.get()) ? std::move(members) : Ref();
 }
 
-// False also if a Python error is set, which is not ordinary.
+// False also if a Python error is set that is not ordinary.
 bool is_flag_value(PyObject* value) {
   if (!PyLong_CheckExact(value)) return false;
   Ref bits(PyObject_CallMethod(value, "bit_length", nullptr));
@@ -179,14 +179,14 @@ bool is_named(PyTypeObject* type, PyObject* member) {
 }
 
 // Removes the entry of `value` if it leads to `member`, and returns true if it did. False also if a Python error is
-// set, which is not ordinary.
+// set that is not ordinary.
 bool forget(PyObject* members, PyObject* value, PyObject* member) {
   const bool is_removed = item_of(members, value).get() == member && PyDict_DelItem(members, value) == 0;
   return clear_ordinary_exception() && is_removed;
 }
 
 // Removes a new member of an IntFlag from the class. The call that made it added `added` entries: one for `value`, and
-// one for the member's own value if the member is new and its value is another. False with a Python error set, which is
+// one for the member's own value if the member is new and its value is another. False with a Python error set that is
 // not ordinary.
 bool take_back(PyTypeObject* type, PyObject* members, Py_ssize_t added, PyObject* value, PyObject* member) {
   if (added > 0 && forget(members, value, member)) --added;

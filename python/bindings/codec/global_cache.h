@@ -18,7 +18,7 @@ namespace shmtree::python {
 // Belongs to one walk at a time.
 class GlobalCache {
  public:
-  // Returns a new reference; null if that is not known, or if a Python error is set, which is not ordinary.
+  // Returns a new reference; null if that is not known, or if a Python error is set that is not ordinary.
   Ref find(std::string_view name) {
     const Entry& entry = entry_of(name);
     if (!entry.module_name || entry.name != name) return Ref();
@@ -28,7 +28,7 @@ class GlobalCache {
     return object;
   }
 
-  // Keeps what resolve_global() found. False if a Python error is set, which is not ordinary.
+  // Keeps what resolve_global() found. False if a Python error is set that is not ordinary.
   bool keep(std::string_view name, PyObject* object) {
     const std::size_t colon = name.find(':');
     if (colon == std::string_view::npos || name.find('.', colon) != std::string_view::npos) return true;

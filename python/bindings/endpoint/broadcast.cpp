@@ -122,7 +122,7 @@ py::dict broadcast_stats(const BroadcastEnd& self) {
 
 Pool<broadcast::Received> broadcast_spares;
 
-// What a call reads into. Giving the message back needs no memory.
+// A place for a call to read into. Giving the message back needs no memory.
 class BroadcastPlace {
  public:
   explicit BroadcastPlace(Subscriber& reader) : reader_(reader), received_(broadcast_spares.take()) {}
@@ -141,7 +141,7 @@ class BroadcastPlace {
   std::unique_ptr<broadcast::Received> received_;
 };
 
-// The next message. If it cannot be built for want of memory, or because of an interrupt, the next call has it.
+// Returns the next message. If there is no memory to build it, or a signal handler raises, the next call returns it.
 py::object read_one(const SubscriberEnd& self, Subscriber& reader, ClosableHooks& hooks, CopyPolicy copy) {
   BroadcastPlace place(reader);
   hooks.done(reader.get(place.message(), hooks.wait()));
@@ -165,7 +165,8 @@ py::object get_broadcast(const SubscriberEnd& self, py::handle block, py::handle
   return read_one(self, *subscriber, hooks, policy);
 }
 
-// Appends the next message of those that are there. The error, if there was one that the next call does not meet again.
+// Appends the next message, without waiting. Returns null on success, the error if the next call must raise it, or None
+// for an error that the next call meets again.
 py::object append_one(const SubscriberEnd& self, Subscriber& reader, CopyPolicy copy, py::list& items) try {
   ClosableHooks hooks(self, py::bool_(false), py::handle());
   items.append(py::none());  // what is read has a place

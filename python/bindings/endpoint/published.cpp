@@ -79,7 +79,7 @@ struct PublishedSource {
   Arena* arena;
   memory::BlockRef block;
   std::vector<memory::BlockRef> referred{};
-  bool no_hold = false;  // of a block that is there
+  bool no_hold = false;  // a block exists but could not be held, for want of memory or addresses
 };
 
 // What is held keeps what it refers to, so neither needs a lock. Others read these blocks: nobody may make a view of
@@ -109,7 +109,7 @@ void add_frame(std::span<const std::byte> bytes, const DecodeContext& context) {
   set_exception_again(std::move(exception));
 }
 
-// With a Python error set. As decode_incoming() of a channel has it.
+// Decides whether to retry after a Python error, by the same rules as decode_incoming().
 Retry retry_after(const DecodeContext& context, bool no_hold) noexcept {
   if (context.interrupted || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) return Retry::kInterrupted;
   const bool has_no_memory = no_hold || PyErr_ExceptionMatches(PyExc_MemoryError);

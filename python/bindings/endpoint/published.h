@@ -136,12 +136,12 @@ inline CopyPolicy copy_policy_of(pybind11::handle copy) {
 enum class Retry {
   kNever,
   kCounted,     // there was no memory, or the exception is no Exception, such as SystemExit
-  kInterrupted  // a signal handler raised
+  kInterrupted  // a signal handler raised, or the exception is KeyboardInterrupt
 };
 
-// The object of a frame that many have: `block`, if that is valid, keeps it, and what it refers to. Its views are
-// read-only. `hoarded`: without a `copy` that says otherwise, it is copied (endpoint::is_hoarding). Sets `*retry`
-// before it throws.
+// Makes the object of a published frame. `block` (if valid) holds the frame and what it refers to. Views are read-only.
+// If `hoarded`, everything is copied, unless `copy` says otherwise (endpoint::is_hoarding). Sets `*retry` before it
+// throws.
 pybind11::object decode_published(memory::Arena& arena, std::span<const std::byte> frame, const memory::Lease& block,
                                   CopyPolicy copy, bool allow_pickle, bool hoarded, Retry* retry = nullptr);
 
