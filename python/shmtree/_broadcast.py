@@ -186,10 +186,10 @@ class Subscriber:
         overwritten and the subscription is to be told of it. ChannelClosed when nobody is left who puts, PeerDied when
         one of those who did was killed.
 
-        MemoryError if this process has no memory for the message: the next call returns that message, and
-        `behind="latest"` a newer one. After the eighth time in a row it is given up, and counts as missed. The same
-        goes for SystemExit and GeneratorExit of code that unpickles; KeyboardInterrupt, and what a signal handler
-        raises, are not counted.
+        MemoryError if this process has no memory for the message. The message is kept: the next call returns it, or a
+        newer one with `behind="latest"`. After eight failures in a row it is given up, and counts as missed.
+        SystemExit and GeneratorExit of code that unpickles count as failures too. KeyboardInterrupt and exceptions of
+        signal handlers do not, but the message is kept.
         """
         self._raise_failed()
         return self._end._get(block, timeout, copy)
@@ -273,7 +273,7 @@ class Subscriber:
 
     @property
     def missed(self) -> int:
-        """How many messages it has missed so far: they were overwritten, or this process could not build them."""
+        """Number of messages missed so far: overwritten, given up, or replaced by a newer one (`behind="latest"`)."""
         return self._end.missed
 
     @property

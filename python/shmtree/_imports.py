@@ -1,10 +1,10 @@
 """Imports that were under way in other threads when this process was forked.
 
 While a thread imports a module, it holds the module's lock, and the module is in `sys.modules` with the part of its
-contents that exists so far. A forked child has copies of both but not of the thread. So in the child, every import of
-such a module would block forever. The child treats such an import as one that failed: it removes the module, and the
-next import loads it again. It replaces the lock. To decode a message may import a module: that of a class, one that a
-pickle names, torch, or the files of a time zone.
+contents that exists so far. A forked child has copies of the lock and of the unfinished module, but not of the thread.
+Without this handler, every import of that module in the child would block forever. The child treats the import as one
+that failed: it removes the module and its lock, and the next import loads the module again. This matters because
+decoding a message may import a module: that of a class, one that a pickle names, torch, or the files of a time zone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-# Private to Python, which has no other means for this. A Python without them keeps its locks.
+# Private to importlib, which has no public way to do this. If a Python lacks them, the locks stay as they are.
 _bootstrap: Any = getattr(importlib, "_bootstrap", None)
 _locks: dict[str, Any] = getattr(_bootstrap, "_module_locks", {})
 
@@ -27,8 +27,8 @@ def _after_fork() -> None:
         lock = reference()
         if lock is None:
             continue
-        if lock.owner == me:  # this thread goes on with its import
-            lock.lock = threading.RLock()  # a thread that waited for the module may have held it
+        if lock.owner == me:  # the thread that forked is importing this module, and goes on in the child
+            lock.lock = threading.RLock()  # another thread, which the child lacks, may have held it
             continue
         if lock.owner is not None:
             _end_import(name)
@@ -46,7 +46,7 @@ def _end_import(name: str) -> None:
         for each in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
             del sys.modules[each]
         return
-    # The module is complete. Its thread may not have come to make it an attribute of its package.
+    # The module is complete, but its thread may not have set it as an attribute of its package yet.
     package, _, attribute = name.rpartition(".")
     parent = sys.modules.get(package)
     if isinstance(parent, ModuleType):

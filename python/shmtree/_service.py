@@ -136,7 +136,7 @@ class Request(Generic[_T]):
     """One request, as a `Service` gives it. It is answered once, by `reply` or `fail`, from any thread.
 
     One that is dropped without an answer, or not answered when its process exits, fails at the client. A request has
-    one result: once its client was told of a failure, `reply` and `fail` send nothing, and do not raise.
+    one result: once the client has been told of a failure, `reply` and `fail` return without sending anything.
     """
 
     __slots__ = ("__weakref__", "_cause", "_failed", "_handle", "_number", "_pid", "_replies", "value")
@@ -176,11 +176,19 @@ class Request(Generic[_T]):
         return sent
 
     def fail(self, error: BaseException | str, timeout: float | None = _REPLY_S) -> bool:
-        """Has the client's call raise RemoteError, with the name and text of `error`. Otherwise as `reply`.
+        """Answers the request with a failure: the client's call raises RemoteError with the name and text of `error`.
 
-        After a `reply` that raised, the client has the error of that `reply`, and `fail` returns True. So a server can
-        pass what its handler or `reply` raised to `fail`. If there is no memory for the text, the client gets it
+        If an earlier `reply` raised, the client gets the error of that `reply` and not `error`, so a server can pass
+        to `fail` whatever its handler or `reply` raised. If there is no memory for the text, the client gets it
         shortened.
+
+        Returns:
+            True if the client has been told of a failure, by this call or an earlier one. False if it is gone, or had
+            no room for the message for `timeout` seconds: then the next `fail`, or the end of this object, tries
+            again.
+
+        Raises:
+            ValueError: if a reply was sent.
         """
         _check_timeout(timeout)
         cause = self._cause or _name_of(error)
@@ -190,7 +198,7 @@ class Request(Generic[_T]):
         return self._tell(replies, cause, timeout)
 
     def _take_replies(self) -> Sender | None:
-        """Makes this call the one that answers. None if an earlier one failed; ValueError if one has answered."""
+        """Takes the right to answer. Returns None if the request has failed; ValueError if it was answered."""
         replies, self._replies = self._replies, None
         if replies is None:
             if self._failed is None:
@@ -203,9 +211,9 @@ class Request(Generic[_T]):
         return replies
 
     def _tell(self, replies: Sender, error: tuple[str, str], timeout: float | None) -> bool:
-        """Sends the failure, and returns whether that worked. If not, a later call sends it.
+        """Sends the failure, and returns whether the client got it. If not, keeps it for the next call of `fail`.
 
-        Raises no Exception, which would end the server.
+        Raises no Exception, because that would end the server.
         """
         told = False
         try:
@@ -258,7 +266,7 @@ def _name_of(error: BaseException | str) -> tuple[str, str]:
 
 
 def _shortened(text: str) -> str:
-    """At most 160 characters of ASCII. Two of them fit in a slot of a channel, so that they need no memory."""
+    """Returns at most 160 ASCII characters. A message with two such texts fits in a slot, so it needs no block."""
     ascii_text = text.encode("ascii", "backslashreplace").decode("ascii")
     return ascii_text if len(ascii_text) <= 160 else ascii_text[:157] + "..."
 
@@ -362,8 +370,8 @@ class Service(Generic[_T]):
 
         Some errors of loading are not the client's fault. If a signal handler raises, the call raises its exception and
         the request returns to the service. If this process has no memory, the request also returns, and a server tries
-        it again; after the eighth failure in a row, the request fails at the client as above. SystemExit and its like
-        may be either's: the call raises them, and they count as such failures.
+        it again; after the eighth failure in a row, the request fails at the client as above. SystemExit and GeneratorExit
+        may come from a signal handler or from the message: the call raises them, and they count as failures too.
         """
         loaded.parts = None
         with delivery:

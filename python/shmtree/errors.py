@@ -145,10 +145,10 @@ class CorruptMessage(Error, ValueError):
 class IncompatibleMessage(CorruptMessage):
     """The message is intact, but this process cannot build its value.
 
-    The frame has another version than the frames that this version of shmtree reads; a class is not here (the
-    ImportError or AttributeError is the ``__cause__``) or has other fields here than at the sender; an Enum lacks a
-    member; a time zone is not installed; or the elements of an array or tensor need a package, or a version of it, that
-    is not installed. The text names the class, what differs, and where the object is in the message. This is a
+    There are five causes. The frame is of a version that this shmtree does not read. A class is missing here (the
+    ImportError or AttributeError is the ``__cause__``), or has other fields than at the sender. An Enum lacks a member.
+    A time zone is not installed. The elements of an array or tensor need a package, or a version of one, that is not
+    installed. The text names the class, what differs, and where the object is in the message. This is a
     ``CorruptMessage``, so that programs that skip unreadable messages also skip this one. The message is consumed;
     `frame` has its bytes.
 

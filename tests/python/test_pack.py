@@ -221,7 +221,7 @@ def test_a_frame_of_another_version_says_so(tmp_path: pathlib.Path) -> None:
         lambda: sender.put_frame(frame),
     ]
     for read in reads:
-        with pytest.raises(shmtree.IncompatibleMessage, match="The frame has version 2; this library reads version 1"):
+        with pytest.raises(shmtree.IncompatibleMessage, match="The frame has version 3; this library reads version 2"):
             read()
 
 

@@ -92,7 +92,7 @@ def test_join_does_not_wait_for_a_rejected_message():
             q.join(timeout=0)
         q.task_done()
         q.join(timeout=60)
-        with pytest.raises(ValueError, match="1 messages are done already"):
+        with pytest.raises(ValueError, match="all 1 tasks are done"):
             q.task_done()
 
 
