@@ -53,6 +53,7 @@ def main() -> None:
     import shmtree._core
 
     outside = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)
+    outside = {name for name in outside if not name.startswith("_sysconfigdata_")}  # zoneinfo imports sysconfig's data
     assert outside <= {"shmtree", "numpy"}, f"import shmtree also imported {sorted(outside)}"
     check_libraries(shmtree._core.__file__)
     check_dependencies()
