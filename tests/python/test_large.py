@@ -1,10 +1,11 @@
 """Messages of gigabytes, which need the memory to be there."""
 
 import collections
+import contextlib
 import datetime
 import hashlib
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,6 +157,19 @@ def send_back(receiver: Any, sender: Any) -> None:
     sender.wait_for_all_ack(timeout=600)
 
 
+@contextlib.contextmanager
+def answering(module: Any, answer: Callable[[Any, Any], None]) -> Iterator[tuple[Any, Any]]:
+    """Runs `answer(receiver, sender)` in a new process. Yields the ends of this process."""
+    context = multiprocessing.get_context("spawn")
+    there, their_receiver = module.create_shared_memory_pair(capacity=5, ctx=context)
+    their_sender, back = module.create_shared_memory_pair(capacity=5, ctx=context)
+    child = context.Process(target=answer, args=(their_receiver, their_sender))
+    child.start()
+    yield there, back
+    child.join(600)
+    assert child.exitcode == 0
+
+
 MODULES = [shmtree.compat.memory, shmtree.compat.py_sharedmemory]
 
 
@@ -165,16 +179,10 @@ MODULES = [shmtree.compat.memory, shmtree.compat.py_sharedmemory]
 )
 def test_largest_py_sharedmemory_example_round_trips(module: Any, shape: Any, gib: int) -> None:
     needs(gib * GIB)
-    context = multiprocessing.get_context("spawn")
-    there, their_receiver = module.create_shared_memory_pair(capacity=5, ctx=context)
-    their_sender, back = module.create_shared_memory_pair(capacity=5, ctx=context)
-    child = context.Process(target=send_back, args=(their_receiver, their_sender))
-    child.start()
     sent = readings(shape)
-    there.put(sent, timeout=600)
-    assert_like(back.get(timeout=600), sent)
-    child.join(600)
-    assert child.exitcode == 0
+    with answering(module, send_back) as (there, back):
+        there.put(sent, timeout=600)
+        assert_like(back.get(timeout=600), sent)
 
 
 def describe_bytes(receiver: Any, sender: Any) -> None:
@@ -189,16 +197,10 @@ def describe_bytes(receiver: Any, sender: Any) -> None:
 )
 def test_10_gb_of_bytes_reach_another_process(module: Any, size: int, gib: int) -> None:
     needs(gib * GIB)
-    context = multiprocessing.get_context("spawn")
-    there, their_receiver = module.create_shared_memory_pair(capacity=2, ctx=context)
-    their_sender, back = module.create_shared_memory_pair(capacity=2, ctx=context)
-    child = context.Process(target=describe_bytes, args=(their_receiver, their_sender))
-    child.start()
-    there.put(b"abc" + b"x" * (size - 6) + b"xyz", timeout=600)
-    found = back.get(timeout=600)
+    with answering(module, describe_bytes) as (there, back):
+        there.put(b"abc" + b"x" * (size - 6) + b"xyz", timeout=600)
+        found = back.get(timeout=600)
     assert found == ("bytes", size, b"abc", b"xyz", -(-size >> 20) - 1)
-    child.join(600)
-    assert child.exitcode == 0
 
 
 def test_getting_and_lending_a_gigabyte_copies_nothing(arena: shmtree.Arena) -> None:
