@@ -13,6 +13,12 @@ namespace {
 
 constexpr std::uint64_t kMinIdleBytes = 64u << 20;  // free pages that are always worth keeping
 constexpr std::int64_t kPeakWindowNs = 10'000'000'000;
+constexpr std::uint64_t kRestBytes = 4u << 20;  // about twice the second-level cache of a core
+
+// How many blocks of a class rest.
+constexpr std::uint64_t resting_blocks(unsigned size_class) noexcept {
+  return std::max<std::uint64_t>(kRestBytes >> size_class, 1);
+}
 
 }  // namespace
 
@@ -86,20 +92,56 @@ BlockEntry* BlockPool::next_entry(unsigned size_class, std::uint64_t place) noex
   return nullptr;
 }
 
+// While fewer blocks rest than should, the class grows; within a quarter of the budget, so that this takes nothing from
+// other classes.
+BlockPool::From BlockPool::choose(const ClassState& state, unsigned size_class, std::uint64_t need) const noexcept {
+  const std::uint64_t resting = load_relaxed(state.resting_count);
+  if (resting >= resting_blocks(size_class)) return From::kResting;
+  if (load_relaxed(state.warm) != 0) return From::kWarm;
+  if (resting != 0 && load_relaxed(header_.committed_bytes) + need > max_bytes() / 4) return From::kResting;
+  return load_relaxed(state.cold) != 0 ? From::kCold : From::kUnused;
+}
+
+BlockPool::Candidate BlockPool::candidate(const ClassState& state, unsigned size_class, From from) noexcept {
+  const auto at = [&]() -> std::uint64_t {
+    switch (from) {
+      case From::kResting: return load_relaxed(state.resting_first);
+      case From::kWarm: return load_relaxed(state.warm);
+      case From::kCold: return load_relaxed(state.cold);
+      case From::kUnused: return load_relaxed(state.high) + 1;
+    }
+    return 0;
+  };
+  const std::uint64_t place = at();
+  return {from, BlockId::make(size_class, place - 1),
+          from == From::kUnused ? next_entry(size_class, place) : free_entry(size_class, place)};
+}
+
+// The candidate leaves its list.
+void BlockPool::remove(ClassState& state, const Candidate& first) noexcept {
+  const std::uint64_t next = load_relaxed(first.block->next_free);
+  switch (first.from) {
+    case From::kResting:
+      store_relaxed(state.resting_first, next);
+      if (next == 0) store_relaxed(state.resting_last, std::uint64_t{0});
+      store_relaxed(state.resting_count, load_relaxed(state.resting_count) - 1);
+      break;
+    case From::kWarm: store_relaxed(state.warm, next); break;
+    case From::kCold: store_relaxed(state.cold, next); break;
+    case From::kUnused: store_relaxed(state.high, first.id.index() + 1); break;
+  }
+}
+
 BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind,
                                  Identity me) noexcept {
   Taken taken;
   ClassState& state = header_.class_state(size_class);
-  std::atomic<std::uint64_t>* from = load_relaxed(state.warm) != 0 ? &state.warm : &state.cold;
-  std::uint64_t place = load_relaxed(*from);
-  const bool fresh = place == 0;
-  if (fresh) {
-    place = load_relaxed(state.high) + 1;
-    // Offsets outlast the budget (blocks are more than half full), so only a table not yet committed ends here.
-    if (place > load_relaxed(state.table_committed)) return taken;
-  }
-  const BlockId id = BlockId::make(size_class, place - 1);
-  BlockEntry* block = fresh ? next_entry(size_class, place) : free_entry(size_class, place);
+  const From from = choose(state, size_class, need);
+  // Offsets outlast the budget (blocks are more than half full), so only a table not yet committed ends here.
+  if (from == From::kUnused && load_relaxed(state.high) + 1 > load_relaxed(state.table_committed)) return taken;
+  const Candidate first = candidate(state, size_class, from);
+  const BlockId id = first.id;
+  BlockEntry* const block = first.block;
   if (block == nullptr && needs_recovery(header_)) return taken;  // the next lock repairs it
   std::byte* data = block == nullptr ? nullptr : mapping_.address(id);
   if (data == nullptr) {
@@ -111,11 +153,7 @@ BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::u
   const std::uint64_t committed = load_relaxed(header_.committed_bytes) + more;
   if (committed > max_bytes()) return taken;
 
-  if (fresh) {
-    store_relaxed(state.high, place);
-  } else {
-    store_relaxed(*from, load_relaxed(block->next_free));
-  }
+  remove(state, first);
   taken.ref = BlockRef{id, next_generation(load_relaxed(block->word))};
   store_release(block->word, block_word(BlockState::kWriting, me, taken.ref.generation));
   store_relaxed(block->size, bytes);
@@ -136,6 +174,7 @@ BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::u
 void BlockPool::put(BlockId id, BlockEntry& block) noexcept {
   std::uint64_t committed = committed_of(block, id.size_class());
   const std::uint64_t used = load_relaxed(header_.used_bytes);
+  const bool was_held = (load_relaxed(block.flags) & kCountedHeld) != 0;
   held_.uncount(block, committed);
   note_usage(used - std::min(used, committed));
   if ((load_relaxed(block.flags) & kTrimmed) != 0) {
@@ -146,7 +185,11 @@ void BlockPool::put(BlockId id, BlockEntry& block) noexcept {
   }
   store_relaxed(block.flags, 0u);
   store_release(block.word, block_word(BlockState::kFree, kNobody, generation_of_block(load_relaxed(block.word))));
-  push(id, block, committed);
+  if (was_held && committed != 0) {
+    rest(id, block);
+  } else {
+    push(id, block, committed);
+  }
   store_relaxed(header_.frees, load_relaxed(header_.frees) + 1);
   store_relaxed(header_.class_state(id.size_class()).last_freed, load_relaxed(header_.frees));
   store_relaxed(header_.freed, 1u);
@@ -159,12 +202,34 @@ void BlockPool::push(BlockId id, BlockEntry& block, std::uint64_t committed) noe
   store_relaxed(list, id.index() + 1);
 }
 
+// The block is last of those that rest, and the first of them, if they are too many, is warm.
+void BlockPool::rest(BlockId id, BlockEntry& block) noexcept {
+  const unsigned size_class = id.size_class();
+  ClassState& state = header_.class_state(size_class);
+  const std::uint64_t place = id.index() + 1;
+  if (load_relaxed(state.resting_first) == 0) {
+    store_relaxed(state.resting_first, place);
+  } else {
+    BlockEntry* const last = free_entry(size_class, load_relaxed(state.resting_last));
+    if (last == nullptr) return push(id, block, kPageBytes);
+    store_relaxed(last->next_free, place);
+  }
+  store_relaxed(block.next_free, std::uint64_t{0});
+  store_relaxed(state.resting_last, place);
+  store_relaxed(state.resting_count, load_relaxed(state.resting_count) + 1);
+  if (load_relaxed(state.resting_count) <= resting_blocks(size_class)) return;
+  const Candidate first = candidate(state, size_class, From::kResting);
+  if (first.block == nullptr) return;
+  remove(state, first);
+  push(first.id, *first.block, kPageBytes);
+}
+
 // The class with free pages that has gone unused for longest, or null.
 ClassState* BlockPool::least_recently_used() noexcept {
   ClassState* oldest = nullptr;
   for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {
     ClassState& state = header_.class_state(k);
-    if (load_relaxed(state.warm) == 0) continue;
+    if (load_relaxed(state.warm) == 0 && load_relaxed(state.resting_first) == 0) continue;
     if (oldest == nullptr || load_relaxed(state.last_freed) < load_relaxed(oldest->last_freed)) oldest = &state;
   }
   return oldest;
@@ -175,10 +240,11 @@ std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* vic
   ClassState* state = nullptr;
   while (want != 0 && count < kMostVictims && (state = least_recently_used()) != nullptr) {
     const unsigned size_class = kMinClass + static_cast<unsigned>(state - header_.classes);
-    const std::uint64_t place = load_relaxed(state->warm);
-    BlockEntry* block = free_entry(size_class, place);
+    const Candidate first =
+        candidate(*state, size_class, load_relaxed(state->warm) != 0 ? From::kWarm : From::kResting);
+    BlockEntry* const block = first.block;
     if (block == nullptr) return count;
-    store_relaxed(state->warm, load_relaxed(block->next_free));
+    remove(*state, first);
     const std::uint64_t committed = committed_of(*block, size_class);
     const std::uint64_t bytes = std::min(committed, table_.geometry().round_to_pages(std::min(want, committed)));
     const std::uint32_t generation = next_generation(load_relaxed(block->word));
@@ -188,7 +254,7 @@ std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* vic
     store_relaxed(block->refcount, 0u);
     // In use until it is put back, but not a sign of what is needed (note_usage).
     store_release(header_.used_bytes, load_relaxed(header_.used_bytes) + committed);
-    victims[count++] = Victim{{BlockId::make(size_class, place - 1), generation}, committed - bytes, bytes};
+    victims[count++] = Victim{{first.id, generation}, committed - bytes, bytes};
     want -= std::min(want, bytes);
   }
   return count;
@@ -213,8 +279,9 @@ void BlockPool::restore_marks() noexcept {
 void BlockPool::rebuild() noexcept {
   std::uint64_t committed_bytes = 0, used = 0, held = 0;
   for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {
-    store_relaxed(header_.class_state(k).warm, std::uint64_t{0});
-    store_relaxed(header_.class_state(k).cold, std::uint64_t{0});
+    ClassState& state = header_.class_state(k);
+    for (auto* list : {&state.cold, &state.warm, &state.resting_first, &state.resting_last, &state.resting_count})
+      store_relaxed(*list, std::uint64_t{0});
   }
   const std::uint32_t epoch = held_.begin_recount();
   table_.for_each([&](BlockId id, BlockEntry& block) {

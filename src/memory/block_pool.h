@@ -1,8 +1,15 @@
-// The free blocks of an arena, a stack of those with pages and one of those without for each size class, and the counts
-// of bytes of all blocks.
+// The free blocks of an arena, and the counts of bytes of all blocks. Each size class has three lists of free blocks:
+// `resting`, a queue of those that somebody held and freed lately; `warm`, a stack of others with pages; and `cold`, a
+// stack of those without.
+//
+// A block rests because the lines that a process on another core has read stay in that core's cache. To write them
+// again, each has to be invalidated there, which takes four to six times as long as the copy itself. After as many
+// bytes as a core's cache holds, they have left it. So a block is taken again once kRestBytes of its class were freed
+// after it; until then the class grows, as long as the arena has plenty of memory.
 //
 // Invariants, which hold whenever the arena lock is free and derived state is right:
-//   - Each free block below its class's high-water mark is on one list: `warm` if it has pages, else `cold`.
+//   - Each free block below its class's high-water mark is on one list: `cold` if it has no pages, else `resting` or
+//   `warm`.
 //   - committed_bytes is the sum of all blocks' `committed`, used_bytes that of those that are not free; the first is
 //     never over the budget.
 //   - A block's word is the truth, the lists are derived: it says writing before anything else of a block taken is
@@ -50,7 +57,7 @@ class BlockPool {
   };
   // None when the budget has no room for `need` bytes of pages, the table is not long enough, or a list was damaged.
   Taken take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind, Identity me) noexcept;
-  // Puts back a block that nothing refers to.
+  // Puts back a block that nothing refers to. It rests if somebody held it, and so may have read it.
   void put(BlockId id, BlockEntry& block) noexcept;
 
   // Free blocks taken so that their pages be given back: the bytes from `keep` on.
@@ -67,9 +74,20 @@ class BlockPool {
   void rebuild() noexcept;
 
  private:
+  enum class From : std::uint8_t { kResting, kWarm, kCold, kUnused };
+  // A block that take() may take: its entry is null if a list was damaged, or for want of address space.
+  struct Candidate {
+    From from = From::kUnused;
+    BlockId id{};
+    BlockEntry* block = nullptr;
+  };
+  From choose(const ClassState& state, unsigned size_class, std::uint64_t need) const noexcept;
+  Candidate candidate(const ClassState& state, unsigned size_class, From from) noexcept;
+  void remove(ClassState& state, const Candidate& first) noexcept;
   BlockEntry* free_entry(unsigned size_class, std::uint64_t place) noexcept;
   BlockEntry* next_entry(unsigned size_class, std::uint64_t place) noexcept;
   void push(BlockId id, BlockEntry& block, std::uint64_t committed) noexcept;
+  void rest(BlockId id, BlockEntry& block) noexcept;
   ClassState* least_recently_used() noexcept;
   void note_usage(std::uint64_t used) noexcept;
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "platform/clock.h"
 
@@ -99,7 +100,8 @@ std::string Inspector::check() const {
 
 std::string Inspector::check_lists(unsigned size_class, std::vector<bool>& listed) const {
   ClassState& state = header_.class_state(size_class);
-  for (std::atomic<std::uint64_t>* list : {&state.warm, &state.cold}) {
+  for (std::atomic<std::uint64_t>* list : {&state.resting_first, &state.warm, &state.cold}) {
+    std::uint64_t count = 0, last = 0;
     for (std::uint64_t next = load_acquire(*list); next != 0;) {
       if (next > listed.size() || listed[next - 1]) {
         return "a free list of class " + std::to_string(size_class) + " is broken";
@@ -107,8 +109,13 @@ std::string Inspector::check_lists(unsigned size_class, std::vector<bool>& liste
       listed[next - 1] = true;
       const BlockEntry& block = *parts_.table.entry(BlockId::make(size_class, next - 1));
       if (state_of(load_acquire(block.word)) != BlockState::kFree) return "a free list names a block in use";
-      if ((load_relaxed(block.committed) != 0) != (list == &state.warm)) return "a free block is on the wrong list";
-      next = load_relaxed(block.next_free);
+      if ((load_relaxed(block.committed) == 0) != (list == &state.cold)) return "a free block is on the wrong list";
+      ++count;
+      last = std::exchange(next, load_relaxed(block.next_free));
+    }
+    if (list == &state.resting_first &&
+        (count != load_relaxed(state.resting_count) || last != load_relaxed(state.resting_last))) {
+      return "the queue of resting blocks of class " + std::to_string(size_class) + " is broken";
     }
   }
   return "";

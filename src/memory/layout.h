@@ -28,7 +28,7 @@ namespace shmtree::memory {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
-constexpr std::uint32_t kVersion = 5;
+constexpr std::uint32_t kVersion = 6;
 constexpr const char* kFileName = "shmtree";  // as /proc shows it
 constexpr std::uint32_t kMaxParticipants = 1024;
 constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;
@@ -304,10 +304,15 @@ static_assert(sizeof(Event) == 64);
 struct ClassState {
   std::atomic<std::uint64_t> high;             // entries at and above were never used
   std::atomic<std::uint64_t> table_committed;  // entries whose table pages exist; >= high
-  std::atomic<std::uint64_t> warm;             // free blocks with pages: index + 1 of the last one freed
-  std::atomic<std::uint64_t> cold;             // free blocks without
-  std::atomic<std::uint64_t> last_freed;       // ArenaHeader::frees when the last one was freed
+  // Free blocks, by index + 1.
+  std::atomic<std::uint64_t> cold;           // without pages: a stack
+  std::atomic<std::uint64_t> warm;           // with pages: a stack
+  std::atomic<std::uint64_t> resting_first;  // with pages, freed lately by their readers: a queue
+  std::atomic<std::uint64_t> resting_last;
+  std::atomic<std::uint64_t> resting_count;
+  std::atomic<std::uint64_t> last_freed;  // ArenaHeader::frees when the last one was freed
 };
+static_assert(sizeof(ClassState) == 64);
 
 struct alignas(64) ArenaHeader {
   // Written once, before the file is handed to anyone.

@@ -13,8 +13,9 @@ using shmtree::Item;
 
 namespace {
 
+// So small that it uses free blocks again at once.
 shmtree::Arena new_arena() {
-  return shmtree::Arena::create({.max_bytes = 16 << 20}).value();
+  return shmtree::Arena::create({.max_bytes = 1 << 20}).value();
 }
 
 // Puts an array of each number, in a block of its own, and damages the frame of number 2. The blocks are those that

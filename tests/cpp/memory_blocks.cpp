@@ -1,6 +1,7 @@
 // Blocks: reuse, growth, the budget, eviction and trimming, and what is said when there is no room.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <new>
 #include <vector>
 
@@ -22,6 +23,46 @@ TEST_CASE("A block freed last is used first") {
   const OwnedBlock again = new_block(*arena), next = new_block(*arena);
   CHECK(again.ref().id == second);
   CHECK(next.ref().id == first);
+}
+
+TEST_CASE("A block that was held rests until 4 MiB of its class are freed, and is then used first") {
+  auto arena = new_arena(64 * kMiB);
+  std::vector<BlockId> ids;
+  for (int i = 0; i < 32; ++i) ids.push_back(new_lease(*arena, 100'000).ref().id);  // 32 blocks of 128 KiB
+  for (std::size_t i = 0; i < ids.size(); ++i) CHECK(std::count(ids.begin(), ids.end(), ids[i]) == 1);
+  for (int round = 0; round < 2; ++round) {
+    for (const BlockId id : ids) CHECK(new_lease(*arena, 100'000).ref().id == id);
+  }
+  CHECK(arena->inspector().check() == "");
+}
+
+TEST_CASE("A class has no more blocks than were in use at once and those that rest") {
+  auto arena = new_arena(64 * kMiB);
+  for (int round = 0; round < 5; ++round) {
+    std::vector<Lease> leases;
+    for (int i = 0; i < 50; ++i) leases.push_back(new_lease(*arena, 100'000));
+    leases.clear();
+    CHECK(arena->inspector().check() == "");
+  }
+  CHECK(arena->inspector().stats().committed_bytes <= (50 + 32) * memory::round_up(100'000, platform::page_size()));
+}
+
+TEST_CASE("Resting blocks take no more than a quarter of the budget") {
+  auto arena = new_arena(4 * kMiB);
+  for (const std::uint64_t bytes : {100'000u, 20'000u}) {
+    for (int i = 0; i < 200; ++i) new_lease(*arena, bytes);
+  }
+  CHECK(arena->inspector().stats().committed_bytes <= kMiB + 100'000);
+  overfill(*arena);
+  CHECK(arena->inspector().check() == "");
+}
+
+TEST_CASE("Resting blocks are given back when another class needs the budget") {
+  auto arena = new_arena(16 * kMiB);
+  for (int i = 0; i < 200; ++i) new_lease(*arena, 100'000);
+  const OwnedBlock all = new_block(*arena, 16 * kMiB);
+  CHECK(arena->inspector().stats().committed_bytes == 16 * kMiB);
+  CHECK(arena->inspector().check() == "");
 }
 
 TEST_CASE("A block used again has a new generation, so an old reference to it is not current") {

@@ -30,7 +30,7 @@ TEST_CASE("A block that is still named is held, and let go of like any other") {
 TEST_CASE("A block that is named no more is not held, and none of this process's holds is lost by the attempt") {
   const auto arena = new_arena();
   const std::atomic<std::uint64_t> word{5};
-  const BlockRef old = new_lease(*arena).ref();
+  const BlockRef old = new_block(*arena).ref();
   CHECK(arena->hold_while(old, word, 4).code() == Code::kNotFound);  // free
   CHECK(holders_of(*arena, old.id) == 0);
   const Lease later = filled_lease(*arena, 4096, 7);  // the same block, in another use
@@ -46,7 +46,7 @@ TEST_CASE("A block that is named no more is not held, and none of this process's
 TEST_CASE("A bit that was set for a process before it came to its block is not taken back") {
   const auto arena = new_arena();
   const std::atomic<std::uint64_t> word{5};
-  const BlockRef old = new_lease(*arena).ref();
+  const BlockRef old = new_block(*arena).ref();
   OwnedBlock block = new_block(*arena);
   REQUIRE(block.ref().id == old.id);
   arena->holders().hold_for(block.ref(), arena->current_identity());

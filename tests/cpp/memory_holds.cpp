@@ -51,7 +51,7 @@ TEST_CASE("A lease keeps its arena") {
 
 TEST_CASE("A block that is gone cannot be held by its old name") {
   auto arena = new_arena();
-  const BlockRef old = new_lease(*arena).ref();
+  const BlockRef old = new_block(*arena).ref();
   const Lease other = new_lease(*arena);
   REQUIRE(other.ref().id == old.id);
   CHECK(arena->hold_existing(old, patience()).code() == Code::kNotFound);

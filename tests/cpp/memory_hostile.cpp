@@ -118,6 +118,23 @@ TEST_CASE("Free lists that are emptied and filled by somebody else are no way ou
   CHECK(child.succeeded());
 }
 
+TEST_CASE("A queue of resting blocks that somebody else changes is no way out of the table") {
+  auto arena = new_arena();
+  for (int i = 0; i < 10; ++i) new_lease(*arena, 5000);
+  memory::ClassState& state = class_of(*arena, 13);
+  Child child([&] {
+    const Flips first(state.resting_first, {0, 1, 2, kMinusOne, std::uint64_t{1} << 32});
+    const Flips last(state.resting_last, {0, 3, kMinusOne, std::uint64_t{1} << 32});
+    const Flips count(state.resting_count, {0, 1, 600, kMinusOne});
+    for (int i = 0; i < 2000; ++i) {
+      auto block = arena->allocate(5000, BlockKind::kArray, no_wait());
+      if (block) arena->hold_new(std::move(*block)).ok();
+    }
+    return true;
+  });
+  CHECK(child.succeeded());
+}
+
 TEST_CASE("A list of references that changes while it is read leads nowhere") {
   auto arena = new_arena();
   const Lease held = new_lease(*arena, 5000);

@@ -93,7 +93,7 @@ TEST_CASE("Whoever gets the slot of a process that had pinned does not pin") {
 TEST_CASE("A block whose writer died keeps its pages while the arena is pinned") {
   auto arena = new_arena();
   BlockRef ref{};
-  { ref = new_lease(*arena, kMiB).ref(); }
+  { ref = new_block(*arena, kMiB).ref(); }
   std::byte* data = arena->blocks().address(ref.id);
   REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
   data[5000] = std::byte{77};  // what a device would read
